@@ -1,0 +1,18 @@
+//! The facts of one machine, the *host*: CPUs, cores, LLCs, NUMA nodes, NICs, queues, NAPI
+//! instances, IRQs, steering settings, counters, sockets and processes.
+//!
+//! In goes a [`Root`]: the live machine, an unpacked tree, or a snapshot. Out comes a [`Host`]:
+//! plain data. Nothing here writes to the machine. A fact that cannot be read is `None`, and
+//! [`Host::unknown`] says why; it is never a made-up zero.
+
+mod cpuset;
+mod ids;
+mod model;
+mod read;
+mod root;
+
+pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
+pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
+pub use model::*;
+pub use read::{Notes, Wanted};
+pub use root::*;

@@ -1,0 +1,62 @@
+//! Counters of the kernel by CPU.
+
+use crate::CpuId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One line of `/proc/softirqs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoftirqCounts {
+    /// The vector: `NET_RX`.
+    pub vector: String,
+    /// Runs by CPU.
+    pub counts: BTreeMap<CpuId, u64>,
+}
+
+/// One line of `/proc/net/softnet_stat` (net/core/net-procfs.c). Columns that this kernel does
+/// not have are `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoftnetCpu {
+    /// The CPU: the index column where there is one (5.10 and later), else counted over the
+    /// online CPUs.
+    pub cpu: CpuId,
+    /// Packets taken from the backlog or by NAPI.
+    pub processed: u64,
+    /// Packets dropped because the backlog was full (`net.core.netdev_max_backlog`).
+    pub dropped: u64,
+    /// Times that NET_RX ran out of budget or time with work left.
+    pub time_squeeze: u64,
+    /// Inter-processor interrupts received for RPS.
+    pub received_rps: Option<u64>,
+    /// Packets dropped by the flow limit.
+    pub flow_limit: Option<u64>,
+    /// Packets that wait in the backlog now.
+    pub backlog: Option<u64>,
+    /// Of these in `input_pkt_queue` (6.4 and later).
+    pub input_queue: Option<u64>,
+    /// Of these in `process_queue` (6.4 and later).
+    pub process_queue: Option<u64>,
+}
+
+/// One CPU's line of `/proc/stat`, in ticks of `USER_HZ`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// User.
+    pub user: u64,
+    /// Nice.
+    pub nice: u64,
+    /// System.
+    pub system: u64,
+    /// Idle.
+    pub idle: u64,
+    /// Waiting for I/O.
+    pub iowait: u64,
+    /// Hard interrupts.
+    pub irq: u64,
+    /// Soft interrupts.
+    pub softirq: u64,
+    /// Taken by the hypervisor for others.
+    pub steal: Option<u64>,
+}

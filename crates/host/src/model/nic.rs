@@ -1,0 +1,208 @@
+//! Network interfaces, their queues and what steers packets on them.
+
+use crate::{CpuSet, IfIndex, IrqNumber, NodeId, QueueId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A network interface. What the driver refuses or the kernel does not have is `None`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Nic {
+    /// Name, `eth0`.
+    pub name: String,
+    /// Index within the namespace.
+    pub ifindex: IfIndex,
+    /// What it is.
+    pub kind: NicKind,
+    /// Driver: `mlx5_core`, `veth`.
+    pub driver: Option<String>,
+    /// Bus address: `0000:5e:00.0`.
+    pub bus: Option<String>,
+    /// NUMA node of the device; absent and -1 are unknown. Virtio keeps it one level up.
+    pub numa_node: Option<NodeId>,
+    /// `device/local_cpulist`.
+    pub local_cpus: Option<CpuSet>,
+    /// Hardware address, `52:54:00:00:00:0a`.
+    pub address: Option<String>,
+    /// Speed in Mbit/s.
+    pub speed_mbps: Option<u64>,
+    /// Maximum transmission unit in bytes.
+    pub mtu_bytes: Option<u32>,
+    /// `operstate`: `up`, `down`, `unknown`.
+    pub state: Option<String>,
+    /// The bridge, bond, OVS datapath or VRF that it is a port of.
+    pub master: Option<String>,
+    /// The lower device of a VLAN, macvlan or tunnel, or the peer of a veth in this namespace.
+    pub link: Option<String>,
+    /// The network namespace.
+    pub netns: Netns,
+    /// For a virtual function the name of its physical function's interface, or its bus address.
+    pub physical_function: Option<String>,
+    /// VLAN id, when it is a VLAN.
+    pub vlan: Option<u16>,
+    /// `ethtool -l`.
+    pub channels: Option<Channels>,
+    /// `ethtool -g`.
+    pub rings: Option<Rings>,
+    /// `ethtool -c`: by the names of the kernel's attributes (`rx-usecs`), booleans as 0 and 1.
+    pub coalesce: Option<BTreeMap<String, u64>>,
+    /// `ethtool -k`: active features by name (`rx-gro`).
+    pub offloads: Option<BTreeMap<String, bool>>,
+    /// `ethtool -x`.
+    pub rss: Option<Rss>,
+    /// `ethtool -n`: n-tuple rules.
+    pub ntuple: Option<Vec<NtupleRule>>,
+    /// Receive queues, ascending.
+    pub rx_queues: Vec<RxQueue>,
+    /// Transmit queues, ascending.
+    pub tx_queues: Vec<TxQueue>,
+    /// Queueing disciplines, root first.
+    pub qdiscs: Option<Vec<Qdisc>>,
+    /// `statistics/*`: rx_packets, rx_dropped, …
+    pub statistics: BTreeMap<String, u64>,
+}
+
+/// What an interface is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NicKind {
+    /// A device on a bus that is none of the below.
+    Physical,
+    /// A virtual function of an SR-IOV device.
+    Vf,
+    /// virtio-net.
+    Virtio,
+    /// One end of a veth pair.
+    Veth,
+    /// tun or tap.
+    Tap,
+    /// macvtap.
+    Macvtap,
+    /// macvlan or ipvlan.
+    Macvlan,
+    /// Linux bridge.
+    Bridge,
+    /// Bond or team.
+    Bond,
+    /// 802.1Q or 802.1ad.
+    Vlan,
+    /// OVS internal port, or the datapath's own device (`ovs-system`).
+    OvsInternal,
+    /// VXLAN, Geneve, GRE, IP-in-IP, WireGuard.
+    Tunnel,
+    /// Loopback.
+    Loopback,
+    /// dummy, ifb, vrf and other software devices.
+    Other,
+}
+
+/// A network namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Netns {
+    /// Its name in `/run/netns`, if it has one.
+    pub name: Option<String>,
+    /// Inode of the namespace (`net:[4026531840]`), by which the kernel tells them apart.
+    pub inode: Option<u64>,
+}
+
+/// Numbers of channels, as set and at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channels {
+    /// Receive-only channels.
+    pub rx: Option<u32>,
+    /// Transmit-only channels.
+    pub tx: Option<u32>,
+    /// Channels for other uses.
+    pub other: Option<u32>,
+    /// Channels that receive and transmit.
+    pub combined: Option<u32>,
+    /// Most receive-only channels.
+    pub rx_max: Option<u32>,
+    /// Most transmit-only channels.
+    pub tx_max: Option<u32>,
+    /// Most channels for other uses.
+    pub other_max: Option<u32>,
+    /// Most combined channels.
+    pub combined_max: Option<u32>,
+}
+
+/// Ring sizes in descriptors, as set and at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rings {
+    /// Receive ring.
+    pub rx: Option<u32>,
+    /// Transmit ring.
+    pub tx: Option<u32>,
+    /// Largest receive ring.
+    pub rx_max: Option<u32>,
+    /// Largest transmit ring.
+    pub tx_max: Option<u32>,
+}
+
+/// Receive-side scaling.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rss {
+    /// The indirection table: for each bucket of the hash the receive queue.
+    pub indirection: Vec<QueueId>,
+    /// The hash key, as `6d:5a:…`.
+    pub key: Option<String>,
+    /// The hash function: `toeplitz`, `xor`, `crc32`.
+    pub function: Option<String>,
+}
+
+/// An n-tuple rule, as the driver tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NtupleRule {
+    /// Location in the NIC's table.
+    pub location: u32,
+    /// Flow type in ethtool's word: `tcp4`, `ether`.
+    pub flow_type: String,
+    /// What is matched, by ethtool's words (`dst-port`), as `value` or `value/mask`.
+    pub matches: BTreeMap<String, String>,
+    /// The queue that packets go to; `None` drops them.
+    pub queue: Option<QueueId>,
+}
+
+/// A receive queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RxQueue {
+    /// Its number.
+    pub queue: QueueId,
+    /// NAPI id that serves it (netdev netlink family, kernel 6.7 and later).
+    pub napi_id: Option<u32>,
+    /// Its interrupt.
+    pub irq: Option<IrqNumber>,
+    /// `rps_cpus`; empty means that RPS is off.
+    pub rps_cpus: Option<CpuSet>,
+    /// `rps_flow_cnt`; 0 means that RFS is off.
+    pub rps_flow_cnt: Option<u32>,
+}
+
+/// A transmit queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxQueue {
+    /// Its number.
+    pub queue: QueueId,
+    /// NAPI id that serves its completions.
+    pub napi_id: Option<u32>,
+    /// The interrupt of its completions.
+    pub irq: Option<IrqNumber>,
+    /// `xps_cpus`; empty means that XPS is off.
+    pub xps_cpus: Option<CpuSet>,
+    /// `xps_rxqs`, as queue numbers.
+    pub xps_rxqs: Option<Vec<QueueId>>,
+}
+
+/// A queueing discipline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Qdisc {
+    /// Kind: `fq_codel`, `mq`.
+    pub kind: String,
+    /// Handle, `8001:0` in `tc`'s hexadecimal form.
+    pub handle: String,
+    /// Parent: `root`, `ingress` or `8001:1`.
+    pub parent: String,
+    /// Packets that were dropped.
+    pub drops: Option<u64>,
+    /// Packets that wait now.
+    pub backlog_packets: Option<u32>,
+}

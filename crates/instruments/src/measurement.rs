@@ -1,0 +1,132 @@
+//! What the instrument `stages` returns for an interval: the JSON of `measure stages --json`.
+
+use nearpath_host::{CpuId, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// Version of the JSON form of [`Measurement`].
+pub const MEASUREMENT_SCHEMA: u32 = 1;
+
+/// Where packets spent their time, and what was not seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// [`MEASUREMENT_SCHEMA`] of the nearpath that wrote this.
+    pub schema: u32,
+    /// How long was measured, in seconds.
+    pub duration_s: f64,
+    /// The filters in force, as on the command line; empty when every packet was looked at.
+    pub filter: String,
+    /// What became of the packets.
+    pub packets: Packets,
+    /// Stage events that the kernel dropped (recursion misses of the programs).
+    pub events_lost: u64,
+    /// What observing cost; `None` where the kernel gives no run-time statistics.
+    pub cost: Option<Cost>,
+    /// Latencies between adjacent stages, in the order of the path, receive first.
+    pub spans: Vec<Span>,
+    /// Stages that cannot be observed here, and why.
+    pub not_observable: Vec<NotObservable>,
+}
+
+/// What became of the packets that were looked at:
+/// `started = completed + dropped + abandoned + collided`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packets {
+    /// Packets whose first stage was seen.
+    pub started: u64,
+    /// Packets that were followed to the end of their path.
+    pub completed: u64,
+    /// Packets that the kernel dropped (`kfree_skb`).
+    pub dropped: u64,
+    /// Packets whose end was not seen (merged in a socket's queue, freed without a tracepoint,
+    /// still on the way at the end).
+    pub abandoned: u64,
+    /// Packets lost to another with the same slot of the in-flight table.
+    pub collided: u64,
+    /// Packets that matched the filter and were left out by `--sample`.
+    pub sampled_out: u64,
+}
+
+/// What observing cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Nanoseconds of all programs together for each packet started, net of the accounting.
+    pub ns_per_packet: f64,
+    /// Nanoseconds for each run of a program, net of the accounting.
+    pub ns_per_event: f64,
+    /// CPU time of all programs; 100 is one whole CPU.
+    pub cpu_percent: f64,
+}
+
+/// Receive or transmit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the NIC to the reader.
+    Rx,
+    /// From the sender to the NIC.
+    Tx,
+}
+
+/// What lies between two adjacent stages.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// Receive or transmit.
+    pub direction: Direction,
+    /// Name of the stage before (`netif_rx`).
+    pub from: String,
+    /// Name of the stage after.
+    pub to: String,
+    /// Packets that passed both; exact.
+    pub count: u64,
+    /// Shortest.
+    pub min_ns: Option<u64>,
+    /// Median; `None` when the samples cannot carry it, like all percentiles.
+    pub p50_ns: Option<u64>,
+    /// 90th percentile.
+    pub p90_ns: Option<u64>,
+    /// 99th percentile.
+    pub p99_ns: Option<u64>,
+    /// 99.9th percentile.
+    pub p999_ns: Option<u64>,
+    /// Longest; exact.
+    pub max_ns: Option<u64>,
+    /// Sum of all latencies, within the histogram's error of 3.2 %.
+    pub total_ns: u64,
+    /// Share of packets for which both stages were on different CPUs, 0 to 1.
+    pub other_cpu: Option<f64>,
+    /// Share for which they were under different last-level caches.
+    pub other_llc: Option<f64>,
+    /// Share for which they were on different nodes.
+    pub other_node: Option<f64>,
+    /// `[upper_ns, count]` of each histogram bucket that is not empty, ascending; a bucket holds
+    /// latencies up to and including `upper_ns`.
+    pub buckets: Vec<(u64, u64)>,
+    /// Where the two stages ran.
+    pub places: Vec<Place>,
+}
+
+/// How many packets of a span went from one place to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// CPU of the stage before; on hosts of more than 128 CPUs the lowest CPU of its LLC.
+    pub from_cpu: CpuId,
+    /// CPU of the stage after, likewise.
+    pub to_cpu: CpuId,
+    /// Node of `from_cpu`.
+    pub from_node: Option<NodeId>,
+    /// Node of `to_cpu`.
+    pub to_node: Option<NodeId>,
+    /// Packets.
+    pub count: u64,
+}
+
+/// A stage that cannot be observed here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotObservable {
+    /// Receive or transmit; `None` for a stage of both.
+    pub direction: Option<Direction>,
+    /// Name of the stage.
+    pub stage: String,
+    /// Why: what the kernel lacks or refused.
+    pub reason: String,
+}

@@ -1,0 +1,2 @@
+//! The command line: parse, call, render.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Views: text tables, histograms, pictures and JSON of the plain data types.
