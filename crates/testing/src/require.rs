@@ -1,0 +1,161 @@
+//! What a test may require of the machine.
+//!
+//! Each `require_*` function tries the very thing that the test is about to do, not a sign
+//! of it (root in a container may not be allowed to load BPF). It returns `true` if the test
+//! can go on; otherwise it has recorded the skip with its reason and returns `false`.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::skip;
+
+/// Effective user id 0.
+pub fn require_root() -> bool {
+    met(root())
+}
+
+/// BPF programs on raw tracepoints can be loaded, and the kernel has BTF for CO-RE.
+pub fn require_bpf() -> bool {
+    met(root().and_then(|()| bpf()))
+}
+
+/// Network namespaces can be made, and `ip` is there to fill them.
+pub fn require_netns() -> bool {
+    met(root().and_then(|()| netns()).and_then(|()| program("ip", &search_path())))
+}
+
+/// The program `name` is on the `PATH`.
+pub fn require_program(name: &str) -> bool {
+    met(program(name, &search_path()))
+}
+
+/// The folder of captured hosts: archives of /proc and /sys of real machines beside what
+/// `lscpu` printed on them (`NAME.tar.gz`, `NAME.lscpu.txt`).
+///
+/// They are not part of the repository. The folder is the one that `NEARPATH_HOSTS` names,
+/// else the first `shared/hosts` in a folder above the workspace; with neither the skip is
+/// recorded and `None` returned.
+///
+/// # Panics
+/// If `NEARPATH_HOSTS` is set to something that is not a folder: the tests asked for would
+/// silently not run.
+pub fn hosts_dir() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("NEARPATH_HOSTS").map(PathBuf::from) {
+        assert!(dir.is_dir(), "NEARPATH_HOSTS: {} is not a folder", dir.display());
+        return Some(dir);
+    }
+    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let found = above.map(|dir| dir.join("shared/hosts")).find(|dir| dir.is_dir());
+    if found.is_none() {
+        skip("no captured hosts (NEARPATH_HOSTS is not set)");
+    }
+    found
+}
+
+/// Records the skip if the requirement is not met.
+fn met(requirement: Result<(), String>) -> bool {
+    requirement.inspect_err(|reason| skip(reason)).is_ok()
+}
+
+fn root() -> Result<(), String> {
+    // SAFETY: geteuid takes nothing and always succeeds.
+    if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err("no root".into()) }
+}
+
+fn bpf() -> Result<(), String> {
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err("no BPF (the kernel has no BTF)".into());
+    }
+    load_raw_tracepoint().map(drop).map_err(|error| format!("no BPF ({error})"))
+}
+
+/// The first fields of `union bpf_attr` for `BPF_PROG_LOAD` (include/uapi/linux/bpf.h).
+#[repr(C)]
+struct ProgLoad {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+}
+
+/// Loads `return 0` as a raw tracepoint program, attached to nothing; closing the descriptor
+/// unloads it.
+fn load_raw_tracepoint() -> io::Result<OwnedFd> {
+    const BPF_PROG_LOAD: libc::c_long = 5;
+    const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
+    // struct bpf_insn { code, dst:4 src:4, off, imm }: the code is the first byte in memory.
+    const MOV64_R0_0: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
+    const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+    let insns = [MOV64_R0_0, EXIT].map(u64::from_ne_bytes);
+    let attr = ProgLoad {
+        prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
+        insn_cnt: insns.len() as u32,
+        insns: insns.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log_buf: 0,
+        kern_version: 0,
+        prog_flags: 0,
+    };
+    // SAFETY: attr and what it points to live through the call, and its size is given; the
+    // kernel takes the fields past it as zero.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &attr, size_of::<ProgLoad>()) };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel just made this descriptor for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes a network namespace for a thread that ends at once, and the namespace with it.
+fn netns() -> Result<(), String> {
+    let probe = std::thread::spawn(|| {
+        // SAFETY: unshare changes the namespace of this thread alone.
+        match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    });
+    match probe.join() {
+        Ok(made) => made.map_err(|error| format!("no network namespaces ({error})")),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn search_path() -> Vec<PathBuf> {
+    std::env::var_os("PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default()
+}
+
+fn program(name: &str, search_path: &[PathBuf]) -> Result<(), String> {
+    let found = search_path.iter().any(|dir| dir.join(name).is_file());
+    if found { Ok(()) } else { Err(format!("{name} is not installed")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_on_the_path() {
+        let path = ["/nowhere".into(), "/bin".into(), "/usr/bin".into()];
+        assert_eq!(program("sh", &path), Ok(()));
+        assert_eq!(program("sh", &path[..1]), Err("sh is not installed".into()));
+        assert_eq!(program("sh", &[]), Err("sh is not installed".into()));
+    }
+
+    #[test]
+    fn a_test_thread_bears_the_name_of_its_test() {
+        let name = std::thread::current().name().map(str::to_owned);
+        assert_eq!(
+            name.as_deref(),
+            Some("require::tests::a_test_thread_bears_the_name_of_its_test")
+        );
+    }
+}
