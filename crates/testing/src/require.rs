@@ -3,26 +3,33 @@
 //! Each `require_*` function tries the very thing that the test is about to do, not a sign
 //! of it (root in a container may not be allowed to load BPF). It returns `true` if the test
 //! can go on; otherwise it has recorded the skip with its reason and returns `false`.
+//!
+//! Tests on the kernel share the one kernel, with its load and its namespaces. From its first
+//! `require_root`, `require_bpf` or `require_netns` on, a test therefore runs alone among
+//! those of its program that called one, until its thread ends. Call them on the test's own
+//! thread.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::skip;
 
 /// Effective user id 0.
 pub fn require_root() -> bool {
-    met(root())
+    met(root()) && hold_kernel()
 }
 
 /// BPF programs on raw tracepoints can be loaded, and the kernel has BTF for CO-RE.
 pub fn require_bpf() -> bool {
-    met(root().and_then(|()| bpf()))
+    met(root().and_then(|()| bpf())) && hold_kernel()
 }
 
 /// Network namespaces can be made, and `ip` is there to fill them.
 pub fn require_netns() -> bool {
-    met(root().and_then(|()| netns()).and_then(|()| program("ip", &search_path())))
+    met(root().and_then(|()| netns()).and_then(|()| program("ip", &search_path()))) && hold_kernel()
 }
 
 /// The program `name` is on the `PATH`.
@@ -56,6 +63,19 @@ pub fn hosts_dir() -> Option<PathBuf> {
 /// Records the skip if the requirement is not met.
 fn met(requirement: Result<(), String>) -> bool {
     requirement.inspect_err(|reason| skip(reason)).is_ok()
+}
+
+/// Waits for the kernel's turn and keeps it until the calling thread ends, which is where
+/// the test ends; always `true`.
+fn hold_kernel() -> bool {
+    static KERNEL: Mutex<()> = Mutex::new(());
+    thread_local! {
+        static HELD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+    }
+    HELD.with_borrow_mut(|held| {
+        held.get_or_insert_with(|| KERNEL.lock().unwrap_or_else(PoisonError::into_inner));
+    });
+    true
 }
 
 fn root() -> Result<(), String> {
@@ -140,6 +160,9 @@ fn program(name: &str, search_path: &[PathBuf]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
     use super::*;
 
     #[test]
@@ -148,6 +171,23 @@ mod tests {
         assert_eq!(program("sh", &path), Ok(()));
         assert_eq!(program("sh", &path[..1]), Err("sh is not installed".into()));
         assert_eq!(program("sh", &[]), Err("sh is not installed".into()));
+    }
+
+    #[test]
+    fn tests_on_the_kernel_take_turns() {
+        let running = Arc::new(AtomicUsize::new(0));
+        let tests = (0..8).map(|_| {
+            let running = Arc::clone(&running);
+            std::thread::spawn(move || {
+                assert!(hold_kernel() && hold_kernel(), "a second call does not wait for itself");
+                assert_eq!(running.fetch_add(1, SeqCst), 0);
+                (0..1000).for_each(|_| std::thread::yield_now());
+                assert_eq!(running.fetch_sub(1, SeqCst), 1);
+            })
+        });
+        for test in tests.collect::<Vec<_>>() {
+            test.join().unwrap();
+        }
     }
 
     #[test]

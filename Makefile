@@ -1,0 +1,30 @@
+# Builds, shows and tests nearpath; `make help` lists the targets.
+#
+# Each target first installs what it needs and the machine lacks (scripts/install-deps).
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 60
+
+export CARGO
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint fuzz clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
+
+run: ## Build nearpath and run the main job on real packets: nearpath demo
+	@scripts/install-deps build run
+	$(CARGO) build --release --package nearpath
+	$(CARGO) run --release --quiet --package nearpath -- demo
+
+test: ## Run every test, and tell which were skipped and why
+	@scripts/install-deps build test
+	@scripts/test
+
+lint: ## Check formatting, clippy, and with cargo-deny the licences and sources of dependencies
+	@scripts/install-deps build
+	@scripts/lint
+
+clean: ## Remove what was built
+	$(CARGO) clean
