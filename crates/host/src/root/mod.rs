@@ -1,8 +1,22 @@
 //! Where facts are read from: the live machine, an unpacked tree, or a snapshot file.
+//!
+//! In go the machine's own paths (`/sys/class/net/eth0/mtu`) and keys of requests to its kernel;
+//! out come bytes, names, links and answers, or a [`ReadError`] that says why not.
 
+mod answers;
+mod fault;
+mod files;
+mod live;
+mod order;
+mod tree;
+mod walk;
+
+use fault::Fault;
+use live::Live;
 use serde::{Serialize, de::DeserializeOwned};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::borrow::Cow;
+use std::path::Path;
+use tree::Tree;
 
 /// A file that could not be read, or a request that was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,14 +55,20 @@ pub struct Entry {
 /// Paths are always the machine's own (`/sys/…`, `/proc/…`), whatever stands behind.
 #[derive(Debug)]
 pub struct Root {
-    base: PathBuf,
-    live: bool,
+    source: Source,
+}
+
+/// What stands behind a root.
+#[derive(Debug)]
+enum Source {
+    Live(Live),
+    Tree(Tree),
 }
 
 impl Root {
-    /// This machine.
+    /// This machine, as the calling thread's network namespace sees it.
     pub fn live() -> Self {
-        Self { base: PathBuf::from("/"), live: true }
+        Self { source: Source::Live(Live::new()) }
     }
 
     /// An unpacked tree with `sys` and `proc` in it.
@@ -56,20 +76,25 @@ impl Root {
     /// # Errors
     /// No such folder, or nothing of a host in it.
     pub fn tree(dir: &Path) -> Result<Self, ReadError> {
-        Ok(Self { base: dir.to_owned(), live: false })
+        let what = dir.display().to_string();
+        let tree = Tree::new(dir).map_err(|errno| Fault::from(errno).about(&what))?;
+        if tree.list("/sys").is_err() && tree.list("/proc").is_err() {
+            return Err(no_host(&what));
+        }
+        Ok(Self { source: Source::Tree(tree) })
     }
 
     /// Whether this is the running machine, so that requests to the kernel can be made.
     pub fn is_live(&self) -> bool {
-        self.live
+        matches!(self.source, Source::Live(_))
     }
 
     /// A file's bytes.
     ///
     /// # Errors
-    /// The file is not there or cannot be read.
+    /// The file is not there or cannot be read, is no regular file, or larger than 64 MiB.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, ReadError> {
-        std::fs::read(self.base.join(path.trim_start_matches('/'))).map_err(|e| error(path, &e))
+        self.source.read(&rooted(path)).map_err(|fault| fault.about(path))
     }
 
     /// A file's text without the white space around it; bytes that are no UTF-8 are replaced.
@@ -77,7 +102,7 @@ impl Root {
     /// # Errors
     /// As [`Root::read`].
     pub fn text(&self, path: &str) -> Result<String, ReadError> {
-        Ok(String::from_utf8_lossy(&self.read(path)?).trim().to_owned())
+        Ok(String::from_utf8_lossy(self.read(path)?.trim_ascii()).into_owned())
     }
 
     /// The names in a folder, in natural order (`cpu2` before `cpu10`).
@@ -85,8 +110,7 @@ impl Root {
     /// # Errors
     /// The folder is not there or cannot be read.
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, ReadError> {
-        let _ = path;
-        Ok(Vec::new())
+        self.source.list(&rooted(path)).map_err(|fault| fault.about(path))
     }
 
     /// Where a symbolic link points, as written in it.
@@ -94,8 +118,11 @@ impl Root {
     /// # Errors
     /// No such link.
     pub fn link(&self, path: &str) -> Result<String, ReadError> {
-        let _ = path;
-        Err(ReadError { what: path.into(), reason: String::new(), absent: true })
+        match self.source.link(&rooted(path)) {
+            Ok(Some(target)) => Ok(target),
+            Ok(None) => Err(Fault::new("is not a link").about(path)),
+            Err(fault) => Err(fault.about(path)),
+        }
     }
 
     /// The path with all links resolved, still the machine's own (`/sys/devices/pci…/net/eth0`).
@@ -103,11 +130,13 @@ impl Root {
     /// # Errors
     /// Nothing is there, or links go in a circle.
     pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
-        Ok(path.to_owned())
+        walk::walk(path, true, |at| self.source.link(at)).map_err(|(_, fault)| fault.about(path))
     }
 
     /// The kernel's answer to a request that is no file (netlink, ioctl): on a live machine what
     /// `ask` returns, in a tree or a snapshot what was saved under the same key.
+    ///
+    /// A key names the request and what it is about, as `ethtool/eth0/rings`.
     ///
     /// # Errors
     /// The request was refused, or the tree holds no answer to it.
@@ -116,15 +145,72 @@ impl Root {
         key: &str,
         ask: impl FnOnce() -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        let _ = key;
-        ask()
+        match &self.source {
+            Source::Live(_) => ask(),
+            Source::Tree(tree) => answers::saved(key, |path| tree.read(path)),
+        }
     }
 }
 
-fn error(path: &str, e: &io::Error) -> ReadError {
-    ReadError {
-        what: path.to_owned(),
-        reason: e.to_string(),
-        absent: e.kind() == io::ErrorKind::NotFound,
+impl Source {
+    fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
+        match self {
+            Self::Live(live) => live.read(path),
+            Self::Tree(tree) => tree.read(path),
+        }
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
+        match self {
+            Self::Live(live) => live.list(path),
+            Self::Tree(tree) => tree.list(path),
+        }
+    }
+
+    fn link(&self, path: &str) -> Result<Option<String>, Fault> {
+        match self {
+            Self::Live(live) => live.link(path),
+            Self::Tree(tree) => tree.link(path),
+        }
+    }
+}
+
+/// The path from the machine's `/`.
+fn rooted(path: &str) -> Cow<'_, str> {
+    if path.starts_with('/') { Cow::Borrowed(path) } else { Cow::Owned(format!("/{path}")) }
+}
+
+fn no_host(what: &str) -> ReadError {
+    Fault::new(format!("no /sys and no /proc in {what}: not a host's tree")).about(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_folder_without_a_host_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Root::tree(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("no /sys and no /proc in"), "{error}");
+        fs::create_dir(dir.path().join("proc")).unwrap();
+        assert!(Root::tree(dir.path()).is_ok());
+        assert!(Root::tree(&dir.path().join("none")).unwrap_err().absent);
+    }
+
+    #[test]
+    fn live_reads_this_machine() {
+        let root = Root::live();
+        assert!(root.text("/proc/sys/kernel/osrelease").unwrap().contains('.'));
+        assert!(root.list("/sys/class/net").unwrap().iter().any(|e| e.name == "lo"));
+        assert!(root.resolve("/sys/class/net/lo").unwrap().ends_with("/net/lo"));
+        assert!(root.read("/proc/net/dev").unwrap().windows(3).any(|w| w == b"lo:"));
+        let error = root.read("/sys/class/net/none/mtu").unwrap_err();
+        assert_eq!(
+            (error.to_string().as_str(), error.absent),
+            ("/sys/class/net/none/mtu: is not there", true)
+        );
+        assert_eq!(root.read("/sys").unwrap_err().reason, "is a folder, not a file");
     }
 }

@@ -1,0 +1,139 @@
+//! An unpacked tree, which may be anybody's: links are resolved inside it, and nothing in it can
+//! make us wait or touch a device.
+
+use super::Entry;
+use super::fault::Fault;
+use super::files::{self, LOOK, READ};
+use super::walk::walk;
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// How often a lookup is tried again that a rename somewhere in the tree disturbed (EAGAIN).
+const RETRIES: usize = 16;
+
+/// A folder that stands for `/` of a machine.
+#[derive(Debug)]
+pub(super) struct Tree {
+    dir: OwnedFd,
+    /// Whether this kernel has openat2 (5.6 and later) and lets us use it.
+    openat2: bool,
+}
+
+impl Tree {
+    /// Opens the folder.
+    pub fn new(dir: &Path) -> Result<Self, Errno> {
+        let dir = openat(CWD, dir, LOOK | OFlags::DIRECTORY, Mode::empty())?;
+        // A sandbox that knows no openat2 says EPERM.
+        let openat2 =
+            !matches!(in_root(&dir, ".", LOOK), Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS));
+        Ok(Self { dir, openat2 })
+    }
+
+    /// A file's bytes.
+    pub fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
+        // Opening a device can do things, so we look first.
+        files::regular(self.open(path, LOOK)?)?;
+        let fd = self.open(path, READ)?;
+        files::regular(&fd)?;
+        files::content(fd)
+    }
+
+    /// The names in a folder.
+    pub fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
+        files::names(self.open(path, READ | OFlags::DIRECTORY)?)
+    }
+
+    /// The text of a link, `None` when the path leads to something else.
+    pub fn link(&self, path: &str) -> Result<Option<String>, Fault> {
+        files::link_text(self.open(path, LOOK | OFlags::NOFOLLOW)?)
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Fault> {
+        if self.openat2 {
+            Ok(in_root(&self.dir, relative(path), flags)?)
+        } else {
+            let follow_last = !flags.contains(OFlags::NOFOLLOW);
+            let path = walk(path, follow_last, |at| files::link_text(self.open_step(at)?))
+                .map_err(|(_, fault)| fault)?;
+            let flags = flags | OFlags::NOFOLLOW;
+            Ok(openat(&self.dir, relative(&path), flags, Mode::empty())?)
+        }
+    }
+
+    /// Opens a path that has no links before its last component, to look at it.
+    fn open_step(&self, path: &str) -> Result<OwnedFd, Errno> {
+        openat(&self.dir, relative(path), LOOK | OFlags::NOFOLLOW, Mode::empty())
+    }
+}
+
+fn in_root(dir: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    for _ in 0..RETRIES {
+        match openat2(dir, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            done => return done,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+fn relative(path: &str) -> &str {
+    match path.trim_start_matches('/') {
+        "" => ".",
+        path => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FileType, mknodat};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// The same tree through openat2 and through the resolver for kernels without it.
+    fn both(dir: &Path) -> [Tree; 2] {
+        [Tree::new(dir).unwrap(), Tree { openat2: false, ..Tree::new(dir).unwrap() }]
+    }
+
+    #[test]
+    fn links_stay_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |p: &str| dir.path().join(p);
+        fs::create_dir_all(at("sys/class/net")).unwrap();
+        fs::create_dir_all(at("sys/devices/eth0")).unwrap();
+        fs::create_dir_all(at("etc")).unwrap();
+        fs::write(at("sys/devices/eth0/mtu"), "1500\n").unwrap();
+        fs::write(at("etc/passwd"), "inside").unwrap();
+        symlink("../../devices/eth0", at("sys/class/net/eth0")).unwrap();
+        symlink("/etc/passwd", at("sys/absolute")).unwrap();
+        symlink("../../../../../../etc/passwd", at("sys/out")).unwrap();
+        symlink("/etc/shadow", at("sys/shadow")).unwrap();
+        symlink("loop", at("sys/loop")).unwrap();
+        for tree in both(dir.path()) {
+            let read = |p: &str| tree.read(p).map(|b| String::from_utf8(b).unwrap());
+            assert_eq!(read("/sys/class/net/eth0/mtu").unwrap(), "1500\n");
+            assert_eq!(read("/sys/absolute").unwrap(), "inside");
+            assert_eq!(read("/sys/out").unwrap(), "inside");
+            assert_eq!(read("/../../etc/passwd").unwrap(), "inside");
+            assert!(read("/sys/shadow").unwrap_err().absent);
+            assert_eq!(read("/sys/loop").unwrap_err().reason, "links go in a circle");
+            assert_eq!(read("/sys").unwrap_err().reason, "is a folder, not a file");
+            assert_eq!(tree.link("/sys/out").unwrap().unwrap(), "../../../../../../etc/passwd");
+            assert_eq!(tree.link("/sys/class").unwrap(), None);
+            let names: Vec<_> = tree.list("/sys").unwrap().into_iter().map(|e| e.name).collect();
+            assert_eq!(names, ["absolute", "class", "devices", "loop", "out", "shadow"]);
+        }
+    }
+
+    #[test]
+    fn a_fifo_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        mknodat(CWD, dir.path().join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        for tree in both(dir.path()) {
+            assert_eq!(tree.read("/fifo").unwrap_err().reason, "is neither a file nor a folder");
+        }
+    }
+}
