@@ -1,0 +1,80 @@
+//! The CPUs that a thread may run on. In goes a [`CpuSet`] of any size (the mask of `rustix` and
+//! of glibc's `cpu_set_t` ends at CPU 1023), out comes the thread's affinity.
+
+use nearpath_host::{CpuId, CpuSet, MAX_CPUS};
+use std::io;
+
+/// A word of the kernel's mask.
+type Word = libc::c_ulong;
+
+/// The CPUs that the calling thread may run on: what `taskset`, a cpuset cgroup and hotplug
+/// leave of the machine.
+///
+/// # Errors
+/// The kernel refused, which it does only for a mask shorter than its own.
+pub fn current() -> io::Result<CpuSet> {
+    let mut mask = vec![0 as Word; (MAX_CPUS / Word::BITS) as usize];
+    // SAFETY: the pointer and the length are those of `mask`, which outlives the call.
+    let result = unsafe {
+        libc::sched_getaffinity(0, std::mem::size_of_val(&mask[..]), mask.as_mut_ptr().cast())
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let words = (0u32..).step_by(Word::BITS as usize).zip(mask);
+    let bits =
+        words.flat_map(|(base, word)| (0..Word::BITS).map(move |bit| (base + bit, word >> bit)));
+    Ok(bits.filter(|(_, word)| word & 1 == 1).map(|(cpu, _)| CpuId(cpu)).collect())
+}
+
+/// Lets the calling thread run on these CPUs only; threads that it starts inherit it.
+///
+/// # Errors
+/// None of the CPUs is online and allowed to this thread (`EINVAL`).
+pub fn pin(cpus: &CpuSet) -> io::Result<()> {
+    let last = cpus.iter().last().map_or(0, |cpu| cpu.0);
+    let mut mask = vec![0 as Word; (last / Word::BITS) as usize + 1];
+    for cpu in cpus.iter() {
+        if let Some(word) = mask.get_mut((cpu.0 / Word::BITS) as usize) {
+            *word |= 1 << (cpu.0 % Word::BITS);
+        }
+    }
+    // SAFETY: the pointer and the length are those of `mask`, which outlives the call.
+    let result = unsafe {
+        libc::sched_setaffinity(0, std::mem::size_of_val(&mask[..]), mask.as_ptr().cast())
+    };
+    if result < 0 {
+        let reason = io::Error::last_os_error();
+        return Err(io::Error::new(reason.kind(), format!("pinning to CPUs {cpus}: {reason}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_runs_where_it_was_put() {
+        std::thread::spawn(|| {
+            let allowed = current().unwrap();
+            let last: CpuSet = allowed.iter().last().into_iter().collect();
+            assert_eq!(last.len(), 1);
+            pin(&last).unwrap();
+            assert_eq!(current().unwrap(), last);
+            // SAFETY: takes nothing and touches no memory of ours.
+            let running = unsafe { libc::sched_getcpu() };
+            assert!(last.contains(CpuId(u32::try_from(running).unwrap())));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn cpus_that_are_not_there_are_refused() {
+        for cpus in [CpuSet::new(), CpuSet::from_list("60000").unwrap()] {
+            let error = pin(&cpus).unwrap_err();
+            assert!(error.to_string().contains("pinning to CPUs"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The side that receives: the readers. In goes a plan and the addresses to listen on, out come
+//! the endpoints for the client, and in the end what arrived.
+
+use super::report::{LoadCount, LoadKind, Part};
+use super::{LoadError, LoadPlan};
+use crate::affinity;
+use nearpath_host::CpuSet;
+use rustix::net::sockopt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// First byte of a datagram that ends its flow; those of the load have another.
+pub(super) const END_OF_FLOW: u8 = 0xff;
+/// How long the server waits for what is still on the way when the client has ended.
+const GRACE: Duration = Duration::from_millis(500);
+/// What a read takes at most, and the receive buffer that is asked for.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Where the server listens, on one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// TCP port for requests.
+    pub requests: u16,
+    /// TCP port for streams.
+    pub streams: u16,
+    /// UDP port for datagrams.
+    pub datagrams: u16,
+}
+
+/// A server at work. Dropped without [`super::Client::finish`] it ends its threads just so.
+#[derive(Debug)]
+pub struct Server {
+    endpoints: Vec<Endpoint>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Vec<Part>>>,
+    /// Disconnected when the last thread is done.
+    done: Receiver<()>,
+}
+
+/// What the threads and their owner share: the sockets, by which blocked threads are woken.
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    sockets: Mutex<Vec<OwnedFd>>,
+}
+
+impl Shared {
+    /// Keeps a second handle of a socket, so that [`Shared::stop`] can wake its reader.
+    fn register(&self, socket: OwnedFd) {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.stopping() {
+            wake(&socket);
+        }
+        sockets.push(socket);
+    }
+
+    fn stop(&self) {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stop.store(true, Ordering::Relaxed);
+        sockets.iter().for_each(wake);
+    }
+
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Ends a blocked read or accept. On listeners and UDP sockets Linux wakes them too, although it
+/// may answer ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
+fn wake(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
+impl Server {
+    /// Listens on each address and starts the readers, all of them on `cpus`.
+    ///
+    /// # Errors
+    /// A plan that cannot be done, an address that is not there, CPUs that cannot be used.
+    pub fn start(plan: &LoadPlan, addresses: &[IpAddr], cpus: &CpuSet) -> Result<Self, LoadError> {
+        plan.check()?;
+        let (alive, done) = channel();
+        let (endpoints, threads) = (Vec::new(), Vec::new());
+        let mut server = Self { endpoints, shared: Arc::default(), threads, done };
+        for &address in addresses {
+            let tcp = |name| TcpListener::bind((address, 0)).map_err(LoadError::of(name));
+            let requests = tcp(format!("listening on {address} for requests"))?;
+            let streams = tcp(format!("listening on {address} for streams"))?;
+            let datagrams = UdpSocket::bind((address, 0))
+                .map_err(LoadError::of(format!("binding UDP to {address}")))?;
+            let error = || LoadError::of(format!("starting the server on {address}"));
+            server.endpoints.push(Endpoint {
+                address,
+                requests: requests.local_addr().map_err(error())?.port(),
+                streams: streams.local_addr().map_err(error())?.port(),
+                datagrams: datagrams.local_addr().map_err(error())?.port(),
+            });
+            // A bigger buffer helps against loss, and the kernel may grant less.
+            let _ = sockopt::set_socket_recv_buffer_size(&datagrams, 4 * BUFFER_BYTES);
+            let handles = [&requests, &streams].map(TcpListener::try_clone);
+            for handle in handles {
+                server.shared.register(handle.map_err(error())?.into());
+            }
+            server.shared.register(datagrams.try_clone().map_err(error())?.into());
+            for work in [
+                Work::Requests(requests, plan.requests.connections),
+                Work::Streams(streams, plan.streams.connections),
+                Work::Datagrams(datagrams, plan.datagrams.flows),
+            ] {
+                server.spawn(work, plan, address.is_ipv6(), cpus, &alive).map_err(error())?;
+            }
+        }
+        Ok(server)
+    }
+
+    /// Where the client finds this server.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// One thread, which reports over a channel whether it could be pinned.
+    fn spawn(
+        &mut self,
+        work: Work,
+        plan: &LoadPlan,
+        ipv6: bool,
+        cpus: &CpuSet,
+        alive: &Sender<()>,
+    ) -> io::Result<()> {
+        let (pinned, started) = channel();
+        let (plan, cpus, shared, alive) =
+            (plan.clone(), cpus.clone(), Arc::clone(&self.shared), alive.clone());
+        let name = format!("server-{}{}", work.name(), if ipv6 { 6 } else { 4 });
+        let thread = thread::Builder::new().name(name.clone()).spawn(move || {
+            let _alive = alive;
+            let result = affinity::pin(&cpus);
+            let failed = result.is_err();
+            let _ = pinned.send(result);
+            if failed { Vec::new() } else { work.run(&name, &plan, ipv6, &shared) }
+        })?;
+        self.threads.push(thread);
+        started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))
+    }
+
+    /// Waits for what is still on the way, ends the readers and returns what they got.
+    pub(super) fn stop(mut self) -> Vec<Part> {
+        // Nothing is ever sent: the channel ends with the last thread that holds its other side.
+        let _ = self.done.recv_timeout(GRACE);
+        self.end()
+    }
+
+    fn end(&mut self) -> Vec<Part> {
+        self.shared.stop();
+        self.threads.drain(..).flat_map(|thread| thread.join().unwrap_or_default()).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What one thread of the server does; the number is that of connections or flows to expect.
+enum Work {
+    Requests(TcpListener, u16),
+    Streams(TcpListener, u16),
+    Datagrams(UdpSocket, u16),
+}
+
+impl Work {
+    /// Short, as the kernel keeps 15 bytes of a thread's name.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Requests(..) => "requests",
+            Self::Streams(..) => "stream",
+            Self::Datagrams(..) => "udp",
+        }
+    }
+
+    fn run(self, name: &str, plan: &LoadPlan, ipv6: bool, shared: &Shared) -> Vec<Part> {
+        match self {
+            Self::Requests(listener, connections) => {
+                accept_each(&listener, connections, name, shared, |stream| {
+                    // The client counts requests: it sees the responses too.
+                    let count = LoadCount::new(LoadKind::TcpRequests, ipv6);
+                    let mut bytes = 0;
+                    let result = answer(stream, plan, &mut bytes);
+                    Part {
+                        count: LoadCount { received_bytes: bytes, ..count },
+                        failure: failure(name, result),
+                    }
+                })
+            }
+            Self::Streams(listener, connections) => {
+                let write_bytes = u64::from(plan.streams.write_bytes.max(1));
+                accept_each(&listener, connections, name, shared, |stream| {
+                    let count = LoadCount::new(LoadKind::TcpStream, ipv6);
+                    let mut bytes = 0;
+                    let result = swallow(stream, &mut bytes);
+                    let received = bytes / write_bytes;
+                    Part {
+                        count: LoadCount { received, received_bytes: bytes, ..count },
+                        failure: failure(name, result),
+                    }
+                })
+            }
+            Self::Datagrams(socket, flows) => {
+                let mut count = LoadCount::new(LoadKind::UdpDatagrams, ipv6);
+                let result = receive(&socket, flows, shared, &mut count);
+                vec![Part { count, failure: failure(name, result) }]
+            }
+        }
+    }
+}
+
+fn failure(name: &str, result: io::Result<()>) -> Option<String> {
+    result.err().map(|reason| format!("{name}: {reason}"))
+}
+
+/// Accepts that many connections and serves each in a thread of its own, which inherits the
+/// CPUs of this one.
+fn accept_each(
+    listener: &TcpListener,
+    connections: u16,
+    name: &str,
+    shared: &Shared,
+    serve: impl Fn(&TcpStream) -> Part + Sync,
+) -> Vec<Part> {
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for _ in 0..connections {
+            let Ok((stream, _)) = listener.accept() else { break };
+            // Without a second handle the stream would not be woken when it must end.
+            let Ok(handle) = stream.try_clone() else { break };
+            shared.register(handle.into());
+            let serve = &serve;
+            let work = move || {
+                let part = serve(&stream);
+                // The second handle keeps it open; the client waits for the end.
+                let _ = stream.shutdown(Shutdown::Both);
+                part
+            };
+            match thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work) {
+                Ok(thread) => threads.push(thread),
+                Err(_) => break,
+            }
+        }
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+/// Reads requests and writes responses until the client ends the connection.
+fn answer(mut stream: &TcpStream, plan: &LoadPlan, bytes: &mut u64) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut request = vec![0; plan.requests.request_bytes as usize];
+    let response = vec![0x5a; plan.requests.response_bytes as usize];
+    loop {
+        match stream.read_exact(&mut request) {
+            Ok(()) => *bytes += request.len() as u64,
+            Err(reason) if reason.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(reason) => return Err(reason),
+        }
+        stream.write_all(&response)?;
+    }
+}
+
+/// Reads a stream to its end.
+fn swallow(mut stream: &TcpStream, bytes: &mut u64) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => *bytes += read as u64,
+            Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {}
+            Err(reason) => return Err(reason),
+        }
+    }
+}
+
+/// Receives datagrams until each flow has ended or the server stops.
+fn receive(
+    socket: &UdpSocket,
+    flows: u16,
+    shared: &Shared,
+    count: &mut LoadCount,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut open = flows;
+    while open > 0 {
+        match socket.recv(&mut buffer) {
+            Ok(0) | Err(_) if shared.stopping() => return Ok(()),
+            Ok(1) if buffer.first() == Some(&END_OF_FLOW) => open -= 1,
+            Ok(read) => {
+                count.received += 1;
+                count.received_bytes += read as u64;
+            }
+            Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {}
+            Err(reason) => return Err(reason),
+        }
+    }
+    Ok(())
+}
