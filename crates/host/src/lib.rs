@@ -8,11 +8,13 @@
 mod cpuset;
 mod ids;
 mod model;
+mod netns;
 mod read;
 mod root;
 
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
 pub use model::*;
+pub use netns::{NetnsRef, current_netns, in_netns};
 pub use read::{Notes, Wanted};
 pub use root::*;

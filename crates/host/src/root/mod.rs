@@ -30,6 +30,18 @@ pub struct ReadError {
     pub absent: bool,
 }
 
+impl ReadError {
+    /// A reason in our own words.
+    pub(crate) fn new(what: &str, reason: &str) -> Self {
+        Fault::new(reason.to_owned()).about(what)
+    }
+
+    /// The kernel's refusal, in words.
+    pub(crate) fn from_errno(what: &str, errno: rustix::io::Errno) -> Self {
+        Fault::from(errno).about(what)
+    }
+}
+
 /// What a name in a folder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
