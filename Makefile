@@ -19,11 +19,12 @@ run: ## Build nearpath and run the main job on real packets: nearpath demo
 	$(CARGO) run --release --quiet --package nearpath -- demo
 
 test: ## Run every test, and tell which were skipped and why
-	@scripts/install-deps build test
+	@# What only tests use may be missing: the tests that need it are then skipped.
+	@scripts/install-deps build test || scripts/install-deps build
 	@scripts/test
 
 lint: ## Check formatting, clippy, and with cargo-deny the licences and sources of dependencies
-	@scripts/install-deps build
+	@scripts/install-deps build lint || scripts/install-deps build
 	@scripts/lint
 
 clean: ## Remove what was built

@@ -155,7 +155,7 @@ fn search_path() -> Vec<PathBuf> {
 
 fn program(name: &str, search_path: &[PathBuf]) -> Result<(), String> {
     let found = search_path.iter().any(|dir| dir.join(name).is_file());
-    if found { Ok(()) } else { Err(format!("{name} is not installed")) }
+    if found { Ok(()) } else { Err(format!("{name} is not on the PATH")) }
 }
 
 #[cfg(test)]
@@ -169,8 +169,8 @@ mod tests {
     fn a_program_is_looked_for_on_the_path() {
         let path = ["/nowhere".into(), "/bin".into(), "/usr/bin".into()];
         assert_eq!(program("sh", &path), Ok(()));
-        assert_eq!(program("sh", &path[..1]), Err("sh is not installed".into()));
-        assert_eq!(program("sh", &[]), Err("sh is not installed".into()));
+        assert_eq!(program("sh", &path[..1]), Err("sh is not on the PATH".into()));
+        assert_eq!(program("sh", &[]), Err("sh is not on the PATH".into()));
     }
 
     #[test]

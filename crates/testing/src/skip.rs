@@ -11,7 +11,7 @@ use std::path::Path;
 /// Records that the calling test is skipped, and why; the caller then returns.
 ///
 /// Tests skipped for the same cause give the same `reason`, word for word: they are counted
-/// by it. Keep it short: `no root`, `bpftrace is not installed`.
+/// by it. Keep it short: `no root`, `ethtool is not on the PATH`.
 ///
 /// # Panics
 /// If the log that `NEARPATH_SKIP_LOG` names cannot be written: a skip that is not counted
