@@ -5,10 +5,14 @@
 //! plain data. Nothing here writes to the machine. A fact that cannot be read is `None`, and
 //! [`Host::unknown`] says why; it is never a made-up zero.
 
+mod counters;
+mod cpu_table;
 mod cpuset;
 mod ids;
+mod irqs;
 mod model;
 mod netns;
+pub mod parse;
 mod read;
 mod root;
 

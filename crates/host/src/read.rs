@@ -1,6 +1,7 @@
 //! All facts at once: runs each reader and gathers what could not be read.
 
 use crate::{HOST_SCHEMA, Host, ReadError, Root, Unknown};
+use crate::{counters, irqs};
 
 /// What to read beside the facts that every command needs.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +36,11 @@ impl Notes {
             reason: reason.to_owned(),
         });
     }
+
+    /// What has been noted so far.
+    pub fn unknown(&self) -> &[Unknown] {
+        &self.0
+    }
 }
 
 impl Host {
@@ -42,10 +48,14 @@ impl Host {
     ///
     /// # Errors
     /// Only when there is nothing of a host at all: neither `/sys` nor `/proc`.
-    pub fn read(_root: &Root, _wanted: &Wanted) -> Result<Self, ReadError> {
+    pub fn read(root: &Root, _wanted: &Wanted) -> Result<Self, ReadError> {
         let mut notes = Notes::default();
         let mut host = Self { schema: HOST_SCHEMA, ..Self::default() };
         // One line for each reader, in the order of the fields of `Host`.
+        (host.irqs, host.arch_irqs) = irqs::read(root, &mut notes);
+        host.softirqs = counters::softirqs(root, &mut notes);
+        host.softnet = counters::softnet(root, &mut notes, &host.topology.online);
+        host.cpu_time = counters::cpu_time(root, &mut notes);
         notes.0.sort();
         notes.0.dedup();
         host.unknown = std::mem::take(&mut notes.0);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct SoftirqCounts {
     /// The vector: `NET_RX`.
     pub vector: String,
-    /// Runs by CPU.
+    /// Runs by CPU; CPUs with none are left out.
     pub counts: BTreeMap<CpuId, u64>,
 }
 

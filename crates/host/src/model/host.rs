@@ -1,8 +1,8 @@
 //! The whole host.
 
 use crate::{
-    CpuSet, CpuTime, Irq, Nic, ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu,
-    Topology,
+    ArchIrq, CpuSet, CpuTime, Irq, Nic, ProcessMemory, Socket, SocketOwner, SoftirqCounts,
+    SoftnetCpu, Topology,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ pub struct Host {
     pub nics: Vec<Nic>,
     /// Interrupts with their affinities and counts, ascending by number.
     pub irqs: Vec<Irq>,
+    /// The architecture's own interrupts (`LOC`, `RES`, `CAL`), in the kernel's order.
+    pub arch_irqs: Vec<ArchIrq>,
     /// `/proc/softirqs`, by name of the vector (`NET_RX`).
     pub softirqs: Vec<SoftirqCounts>,
     /// `/proc/net/softnet_stat`, one for each CPU that it lists.

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 pub struct Irq {
     /// Its number.
     pub irq: IrqNumber,
-    /// The last column of `/proc/interrupts`: the names of its handlers (`mlx5_comp0@pci:…`).
+    /// The last column of `/proc/interrupts`: the names of its handlers (`mlx5_comp0@pci:…`),
+    /// several parted by `, `; empty when it has none now.
     pub name: String,
     /// The interrupt chip and trigger, the columns before the name.
     pub chip: Option<String>,
@@ -21,4 +22,18 @@ pub struct Irq {
     pub effective_affinity: Option<CpuSet>,
     /// `node`; -1 is unknown.
     pub node: Option<NodeId>,
+}
+
+/// An interrupt of the architecture's own, a line of `/proc/interrupts` with a name instead of a
+/// number: the inter-processor interrupts (`RES`, `CAL`, `TLB`, `IPI0`), the local timer (`LOC`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArchIrq {
+    /// The name: `CAL`.
+    pub name: String,
+    /// What it is, in the kernel's words: `Function call interrupts`.
+    pub description: Option<String>,
+    /// Counts by CPU; CPUs with none are left out.
+    pub counts: BTreeMap<CpuId, u64>,
+    /// The count of one that the kernel does not tell by CPU (`ERR`, `MIS`).
+    pub total: Option<u64>,
 }

@@ -1,0 +1,48 @@
+//! Counters of the kernel by CPU: `/proc/softirqs`, `/proc/net/softnet_stat`, `/proc/stat`.
+//!
+//! In goes a root, out come plain values. Each file has its parser, from bytes to values, in a
+//! file of its own.
+
+mod cpu_time;
+mod softirqs;
+mod softnet;
+
+pub use cpu_time::parse_cpu_time;
+pub use softirqs::parse_softirqs;
+pub use softnet::parse_softnet;
+
+use crate::cpu_table::Malformed;
+use crate::{CpuSet, CpuTime, Notes, ReadError, Root, SoftirqCounts, SoftnetCpu};
+
+/// Reads `/proc/softirqs`.
+pub(crate) fn softirqs(root: &Root, notes: &mut Notes) -> Vec<SoftirqCounts> {
+    read(root, notes, "softirqs", "/proc/softirqs", parse_softirqs)
+}
+
+/// Reads `/proc/net/softnet_stat`; `online` tells which CPUs its lines are of on kernels that do
+/// not say it.
+pub(crate) fn softnet(root: &Root, notes: &mut Notes, online: &CpuSet) -> Vec<SoftnetCpu> {
+    read(root, notes, "softnet", "/proc/net/softnet_stat", |bytes| parse_softnet(bytes, online))
+}
+
+/// Reads the lines by CPU of `/proc/stat`.
+pub(crate) fn cpu_time(root: &Root, notes: &mut Notes) -> Vec<CpuTime> {
+    read(root, notes, "cpu_time", "/proc/stat", parse_cpu_time)
+}
+
+fn read<T>(
+    root: &Root,
+    notes: &mut Notes,
+    fact: &str,
+    path: &str,
+    parse: impl FnOnce(&[u8]) -> Result<Vec<T>, Malformed>,
+) -> Vec<T> {
+    let values = root.read(path).and_then(|bytes| {
+        parse(&bytes).map_err(|e| ReadError {
+            what: path.into(),
+            reason: e.to_string(),
+            absent: false,
+        })
+    });
+    notes.take("host", fact, values).unwrap_or_default()
+}

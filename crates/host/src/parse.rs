@@ -1,0 +1,6 @@
+//! The pure parsers: from the bytes of a file to plain values, without a root. They are public
+//! for the fuzz targets, and for whoever has the text from elsewhere.
+
+pub use crate::counters::{parse_cpu_time, parse_softirqs, parse_softnet};
+pub use crate::cpu_table::Malformed;
+pub use crate::irqs::{Interrupts, parse_interrupts};
