@@ -15,6 +15,7 @@ mod netns;
 pub mod parse;
 mod read;
 mod root;
+mod sysctls;
 
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};

@@ -1,7 +1,7 @@
 //! All facts at once: runs each reader and gathers what could not be read.
 
 use crate::{HOST_SCHEMA, Host, ReadError, Root, Unknown};
-use crate::{counters, irqs};
+use crate::{counters, irqs, sysctls};
 
 /// What to read beside the facts that every command needs.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +56,7 @@ impl Host {
         host.softirqs = counters::softirqs(root, &mut notes);
         host.softnet = counters::softnet(root, &mut notes, &host.topology.online);
         host.cpu_time = counters::cpu_time(root, &mut notes);
+        host.sysctls = sysctls::read(root, &mut notes);
         notes.0.sort();
         notes.0.dedup();
         host.unknown = std::mem::take(&mut notes.0);
