@@ -8,13 +8,17 @@
 mod counters;
 mod cpu_table;
 mod cpuset;
+mod daemons;
 mod ids;
 mod irqs;
+mod memory;
 mod model;
 mod netns;
 pub mod parse;
+mod processes;
 mod read;
 mod root;
+mod sockets;
 mod sysctls;
 
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};

@@ -1,7 +1,7 @@
 //! All facts at once: runs each reader and gathers what could not be read.
 
 use crate::{HOST_SCHEMA, Host, ReadError, Root, Unknown};
-use crate::{counters, irqs, sysctls};
+use crate::{counters, daemons, irqs, memory, sockets, sysctls};
 
 /// What to read beside the facts that every command needs.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +48,7 @@ impl Host {
     ///
     /// # Errors
     /// Only when there is nothing of a host at all: neither `/sys` nor `/proc`.
-    pub fn read(root: &Root, _wanted: &Wanted) -> Result<Self, ReadError> {
+    pub fn read(root: &Root, wanted: &Wanted) -> Result<Self, ReadError> {
         let mut notes = Notes::default();
         let mut host = Self { schema: HOST_SCHEMA, ..Self::default() };
         // One line for each reader, in the order of the fields of `Host`.
@@ -57,6 +57,11 @@ impl Host {
         host.softnet = counters::softnet(root, &mut notes, &host.topology.online);
         host.cpu_time = counters::cpu_time(root, &mut notes);
         host.sysctls = sysctls::read(root, &mut notes);
+        host.daemons = daemons::read(root, &mut notes);
+        if wanted.sockets {
+            (host.sockets, host.owners) = sockets::read(root, &mut notes);
+        }
+        host.process_memory = memory::read(root, &mut notes, &wanted.memory_of);
         notes.0.sort();
         notes.0.dedup();
         host.unknown = std::mem::take(&mut notes.0);

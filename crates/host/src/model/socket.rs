@@ -56,6 +56,8 @@ pub struct ProcessMemory {
     pub comm: Option<String>,
     /// Bytes by node.
     pub bytes: BTreeMap<NodeId, u64>,
-    /// Bytes in hugepages by node, part of the above.
+    /// Bytes in hugetlb pages by node, part of the above.
     pub huge_bytes: BTreeMap<NodeId, u64>,
+    /// Bytes in mappings of files by node, part of `bytes`; the rest is anonymous.
+    pub file_bytes: BTreeMap<NodeId, u64>,
 }

@@ -1,0 +1,150 @@
+//! Memory of processes by node, from `/proc/PID/numa_maps` (fs/proc/task_mmu.c,
+//! `show_numa_map`). The kernel walks the process's page tables for it, so it is read only of
+//! the processes asked for.
+//!
+//! ```text
+//! 7f2a40000000 default file=/dev/hugepages/rtemap_0 huge dirty=4 N0=3 N1=1 kernelpagesize_kB=2048
+//! 7ffd3a1b2000 default stack anon=12 dirty=12 N0=12 kernelpagesize_kB=4
+//! ```
+//! `N0=3` counts pages of `kernelpagesize_kB`; a transparent hugepage counts as its small pages.
+
+use crate::cpu_table::{Malformed, number};
+use crate::{MAX_CPUS, NodeId, Notes, ProcessMemory, ReadError, Root, processes};
+use std::collections::BTreeMap;
+
+/// What the mappings of a process hold, in bytes by node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MappedBytes {
+    /// All of it.
+    pub all: BTreeMap<NodeId, u64>,
+    /// Of it in hugetlb pages.
+    pub huge: BTreeMap<NodeId, u64>,
+    /// Of it in mappings of files (hugetlbfs and shared memory among them).
+    pub file: BTreeMap<NodeId, u64>,
+}
+
+/// Reads the memory of these processes.
+pub(crate) fn read(root: &Root, notes: &mut Notes, pids: &[u32]) -> Vec<ProcessMemory> {
+    let mut pids = pids.to_vec();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.into_iter()
+        .filter_map(|pid| {
+            let subject = format!("process {pid}");
+            let path = format!("/proc/{pid}/numa_maps");
+            let maps = root.read(&path).and_then(|bytes| {
+                let absent = false;
+                parse_numa_maps(&bytes).map_err(|e| ReadError {
+                    what: path,
+                    reason: e.to_string(),
+                    absent,
+                })
+            });
+            let mapped = notes.take(&subject, "memory", maps)?;
+            let comm = notes.take(&subject, "comm", processes::comm(root, pid));
+            Some(ProcessMemory {
+                pid,
+                comm,
+                bytes: mapped.all,
+                huge_bytes: mapped.huge,
+                file_bytes: mapped.file,
+            })
+        })
+        .collect()
+}
+
+/// Reads the text of `/proc/PID/numa_maps`.
+///
+/// # Errors
+/// Pages on a node without their size, a number that is none, or more bytes than fit.
+pub fn parse_numa_maps(bytes: &[u8]) -> Result<MappedBytes, Malformed> {
+    let mut mapped = MappedBytes::default();
+    for line in bytes.split(|&b| b == b'\n') {
+        add_mapping(&mut mapped, line).ok_or_else(|| {
+            let start: String = String::from_utf8_lossy(line).chars().take(80).collect();
+            Malformed(format!("not a mapping: {start:?}"))
+        })?;
+    }
+    Ok(mapped)
+}
+
+/// Adds a line; `None` when it is not understood.
+fn add_mapping(mapped: &mut MappedBytes, line: &[u8]) -> Option<()> {
+    // The address and the policy come first, and a policy may be written like a node.
+    let words = || line.split(|&b| b == b' ').filter(|word| !word.is_empty()).skip(2);
+    let pages = words().filter_map(|word| {
+        let (node, pages) = split(word.strip_prefix(b"N")?)?;
+        Some((number(node)?, number(pages)))
+    });
+    let page_size = || {
+        let size = words().find_map(|word| word.strip_prefix(b"kernelpagesize_kB="))?;
+        number(size)?.checked_mul(1024)
+    };
+    for (node, pages) in pages {
+        let node = NodeId(u32::try_from(node).ok().filter(|&node| node < MAX_CPUS)?);
+        let bytes = pages?.checked_mul(page_size()?)?;
+        let huge = words().any(|word| word == b"huge");
+        let file = words().any(|word| word.starts_with(b"file="));
+        for (sums, counts) in
+            [(&mut mapped.all, true), (&mut mapped.huge, huge), (&mut mapped.file, file)]
+        {
+            if counts {
+                let sum = sums.entry(node).or_default();
+                *sum = sum.checked_add(bytes)?;
+            }
+        }
+    }
+    Some(())
+}
+
+fn split(word: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = word.iter().position(|&b| b == b'=')?;
+    Some((word.get(..at)?, word.get(at + 1..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(of: &[(u32, u64)]) -> BTreeMap<NodeId, u64> {
+        of.iter().map(|&(node, bytes)| (NodeId(node), bytes)).collect()
+    }
+
+    #[test]
+    fn pages_are_counted_in_their_size() {
+        let text = "55d0c8a00000 default file=/usr/bin/N0=7\\040x mapped=6 N0=6 kernelpagesize_kB=4\n\
+            7f2a40000000 bind:0 file=/dev/hugepages/rtemap_0 huge dirty=4 N0=3 N1=1 kernelpagesize_kB=2048\n\
+            7f2b00000000 default\n\
+            7ffd3a1b2000 default stack anon=12 dirty=12 N1=12 kernelpagesize_kB=4\n";
+        let mapped = parse_numa_maps(text.as_bytes()).unwrap();
+        let huge = 2 << 20;
+        assert_eq!(mapped.all, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge + 12 * 4096)]));
+        assert_eq!(mapped.huge, bytes(&[(0, 3 * huge), (1, huge)]));
+        assert_eq!(mapped.file, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge)]));
+        // A kernel thread has no memory of its own.
+        assert_eq!(parse_numa_maps(b"").unwrap(), MappedBytes::default());
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_refused() {
+        for bad in [
+            "0 default N0=1",
+            "0 default N0=x kernelpagesize_kB=4",
+            "0 default N0=1 kernelpagesize_kB=18446744073709551615",
+            "0 default N0=18446744073709551615 kernelpagesize_kB=4",
+            "0 default N99999=1 kernelpagesize_kB=4",
+            "0 default N0=4503599627370495 kernelpagesize_kB=4\n1 d N0=4503599627370495 kernelpagesize_kB=4",
+        ] {
+            assert!(parse_numa_maps(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse_numa_maps(&bytes);
+            let _ = parse_numa_maps(&[b"0 default N0=", &bytes[..]].concat());
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The processes under `/proc`, as far as this user and this namespace see them.
+//!
+//! In goes a root, out come process ids, and of a process its name, its affinity and its cgroup.
+
+use crate::cpu_table::{Malformed, printable};
+use crate::{CpuSet, ReadError, Root};
+
+/// The process ids, ascending.
+///
+/// # Errors
+/// `/proc` cannot be read, or holds no process (a tree that was not taken with processes).
+pub(crate) fn pids(root: &Root) -> Result<Vec<u32>, ReadError> {
+    let names = root.list("/proc")?;
+    let mut pids: Vec<u32> = names.iter().filter_map(|entry| entry.name.parse().ok()).collect();
+    if pids.is_empty() {
+        let reason = "holds no process".to_owned();
+        return Err(ReadError { what: "/proc".into(), reason, absent: true });
+    }
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// A process's name, without its final newline.
+///
+/// # Errors
+/// It has ended, or belongs to somebody else who hides it.
+pub(crate) fn comm(root: &Root, pid: u32) -> Result<String, ReadError> {
+    Ok(printable(root.read(&format!("/proc/{pid}/comm"))?.trim_ascii_end()))
+}
+
+/// What `/proc/PID/status` tells of where a process or a thread may run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// `Cpus_allowed_list`.
+    pub cpus: Option<CpuSet>,
+    /// `Mems_allowed_list`, a list of nodes like a cpulist; `None` without NUMA and cpusets.
+    pub mems: Option<String>,
+}
+
+/// Reads the text of `/proc/PID/status`.
+///
+/// # Errors
+/// A list that is none.
+pub fn parse_status(bytes: &[u8]) -> Result<Allowed, Malformed> {
+    let mut allowed = Allowed::default();
+    // These lines stand near the end; a thread's name, the first, cannot hold a newline there.
+    for line in bytes.split(|&b| b == b'\n') {
+        if let Some(list) = line.strip_prefix(b"Cpus_allowed_list:") {
+            allowed.cpus = Some(cpu_list(list)?);
+        } else if let Some(list) = line.strip_prefix(b"Mems_allowed_list:") {
+            // Checked, since it is shown; nodes are numbered like CPUs.
+            allowed.mems = Some(cpu_list(list)?.to_string());
+        }
+    }
+    Ok(allowed)
+}
+
+fn cpu_list(text: &[u8]) -> Result<CpuSet, Malformed> {
+    CpuSet::from_list(&String::from_utf8_lossy(text)).map_err(|e| Malformed(e.to_string()))
+}
+
+/// The cgroup that decides where a process runs, from the text of `/proc/PID/cgroup`: the v2
+/// path, else that of the cpuset or the cpu controller. On hosts that mount both kinds, the first
+/// that is not the root.
+pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
+    let mut paths = [None; 3];
+    for line in bytes.split(|&b| b == b'\n') {
+        // `3:cpu,cpuacct:/system.slice`; the path may hold colons.
+        let mut fields = line.splitn(3, |&b| b == b':');
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let has = |name: &[u8]| controllers.split(|&b| b == b',').any(|c| c == name);
+        let rank = [b"".as_slice(), b"cpuset", b"cpu"].iter().position(|name| has(name));
+        if let Some(slot) = rank.and_then(|rank| paths.get_mut(rank)) {
+            *slot = Some(path);
+        }
+    }
+    let known = || paths.iter().flatten();
+    known().find(|path| **path != b"/").or_else(|| known().next()).map(|path| printable(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn status_tells_where_a_thread_may_run() {
+        let text = b"Name:\tnginx\nThreads:\t1\nCpus_allowed:\tf0\nCpus_allowed_list:\t4-7\n\
+            Mems_allowed:\t00000000,00000003\nMems_allowed_list:\t0-1\n";
+        let allowed = parse_status(text).unwrap();
+        assert_eq!(allowed.cpus.unwrap().to_string(), "4-7");
+        assert_eq!(allowed.mems.as_deref(), Some("0-1"));
+        // A kernel without NUMA and cpusets.
+        assert_eq!(parse_status(b"Name:\tx\n").unwrap(), Allowed::default());
+        assert!(parse_status(b"Cpus_allowed_list:\tall\n").is_err());
+    }
+
+    #[test]
+    fn cgroup_v2_then_cpuset_then_cpu() {
+        for (text, cgroup) in [
+            ("0::/system.slice/nginx.service\n", Some("/system.slice/nginx.service")),
+            ("0::/\n", Some("/")),
+            ("12:cpuset:/docker/a:b\n4:cpu,cpuacct:/x\n1:name=systemd:/y\n", Some("/docker/a:b")),
+            ("4:cpu,cpuacct:/x\n3:memory:/m\n0::/\n", Some("/x")),
+            ("3:cpuset:/\n2:cpuacct:/z\n1:cpu:/\n", Some("/")),
+            ("3:memory:/m\n", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_cgroup(text.as_bytes()).as_deref(), cgroup, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_status(&bytes);
+            let _ = parse_status(&[b"Cpus_allowed_list:", &bytes[..]].concat());
+            let _ = parse_cgroup(&bytes);
+            let _ = parse_cgroup(&[b"0::", &bytes[..]].concat());
+        }
+    }
+}

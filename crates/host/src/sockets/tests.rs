@@ -1,0 +1,93 @@
+//! Sockets and owners from a tree as `/proc` shows it.
+
+use super::*;
+use crate::Unknown;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+struct Tree(tempfile::TempDir);
+
+impl Tree {
+    fn new() -> Self {
+        let tree = Self(tempfile::tempdir().unwrap());
+        tree.file("proc/net/tcp", include_str!("fixtures/tcp.txt"));
+        tree.file("proc/net/udp", include_str!("fixtures/udp.txt"));
+        tree
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A process with a file, a pipe and sockets open.
+    fn process(&self, pid: u32, comm: &str, inodes: &[u64], cpus: &str) {
+        let status = format!("Name:\t{comm}\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t0\n");
+        self.file(&format!("proc/{pid}/comm"), &format!("{comm}\n"));
+        self.file(&format!("proc/{pid}/status"), &status);
+        self.file(&format!("proc/{pid}/cgroup"), "0::/system.slice\n");
+        self.file(&format!("proc/{pid}/task/{pid}/status"), &status);
+        let fds = self.0.path().join(format!("proc/{pid}/fd"));
+        fs::create_dir_all(&fds).unwrap();
+        link("/dev/null", &fds.join("0"));
+        link("pipe:[20437]", &fds.join("1"));
+        for (i, inode) in inodes.iter().enumerate() {
+            link(&format!("socket:[{inode}]"), &fds.join(format!("{}", i + 2)));
+        }
+    }
+
+    fn read(&self) -> (Vec<Socket>, Vec<SocketOwner>, Vec<Unknown>) {
+        let mut notes = Notes::default();
+        let (sockets, owners) = read(&Root::tree(self.0.path()).unwrap(), &mut notes);
+        (sockets, owners, notes.unknown().to_vec())
+    }
+}
+
+fn link(target: &str, at: &Path) {
+    symlink(target, at).unwrap();
+}
+
+#[test]
+fn sockets_have_their_processes() {
+    let tree = Tree::new();
+    tree.process(10, "nginx", &[20437, 20437, 5], "0-3");
+    tree.process(9, "nginx: worker", &[20437], "2");
+    tree.process(11, "named", &[1044, 1050], "0-3");
+    tree.process(12, "bash", &[], "0-3");
+    tree.file("proc/11/task/14/status", "Cpus_allowed_list:\t1\n");
+    tree.file("proc/11/task/15/status", "Name:\tended\n");
+    let (sockets, owners, unknown) = tree.read();
+    let pids: Vec<_> = sockets.iter().map(|s| (s.port, s.pids.as_slice())).collect();
+    let expected: [(u16, &[u32]); 4] = [(22, &[]), (8080, &[9, 10]), (53, &[11]), (68, &[])];
+    assert_eq!(pids, expected);
+    let names: Vec<_> = owners.iter().map(|o| (o.pid, o.comm.as_str())).collect();
+    assert_eq!(names, [(9, "nginx: worker"), (10, "nginx"), (11, "named")]);
+    let named = &owners[2];
+    assert_eq!(named.affinity.as_ref().unwrap().to_string(), "0-3");
+    let threads: Vec<_> = named.threads.iter().map(|(t, cpus)| (*t, cpus.to_string())).collect();
+    assert_eq!(threads, [(11, "0-3".to_owned()), (14, "1".to_owned())]);
+    assert_eq!(named.mems_allowed.as_deref(), Some("0"));
+    assert_eq!(named.cgroup.as_deref(), Some("/system.slice"));
+    assert_eq!(unknown, []);
+}
+
+#[test]
+fn a_tree_without_processes_says_so() {
+    let (sockets, owners, unknown) = Tree::new().read();
+    assert_eq!((sockets.len(), owners.len()), (4, 0));
+    assert_eq!(unknown[0].reason, "/proc: holds no process");
+}
+
+#[test]
+fn many_threads_are_cut_and_noted() {
+    let tree = Tree::new();
+    tree.process(10, "java", &[1180], "0");
+    for tid in 11..=1100 {
+        tree.file(&format!("proc/10/task/{tid}/status"), "Cpus_allowed_list:\t0\n");
+    }
+    let (_, owners, unknown) = tree.read();
+    assert_eq!(owners[0].threads.len(), 1024);
+    assert_eq!(unknown[0].reason, "/proc/10/task: only 1024 of 1091 threads were read");
+}
