@@ -34,7 +34,8 @@ pub struct Finding {
     pub evidence: Vec<String>,
     /// What it costs.
     pub cost: FindingCost,
-    /// Changes that would mend it, in the order to make them.
+    /// Changes that would mend it, in the order to make them; one that is marked as an
+    /// alternative is made instead of those that are not.
     pub changes: Vec<ProposedChange>,
 }
 
@@ -75,6 +76,9 @@ pub struct ProposedChange {
     pub after: String,
     /// Why, in one sentence.
     pub why: String,
+    /// Whether it stands in for the changes before it, instead of being made after them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alternative: bool,
 }
 
 /// A check that could not be made, or only in part.

@@ -1,6 +1,28 @@
 //! Checks: facts and measurements in, ranked findings out. Nothing here reads the machine or
 //! writes to it.
+//!
+//! In go a [`nearpath_host::Host`], an earlier one from the start of the interval (for rates
+//! instead of totals since boot) and a [`nearpath_instruments::Measurement`]; all but the first
+//! may be missing. [`diagnose`] runs each check of [`CHECKS`] on them and ranks what they find.
+//! A check that lacks a fact says so; it never guesses. None of it panics, whatever the host
+//! says of itself: hosts come from other machines, too.
 
+mod check;
+pub mod checks;
+mod context;
+mod counters;
+mod diagnose;
 mod finding;
+mod place;
+mod readers;
+mod spans;
+mod steering;
+mod summary;
+mod text;
 
+pub use check::{Check, CheckOutcome};
+pub use checks::CHECKS;
+pub use context::Context;
+pub use diagnose::{diagnose, rank};
 pub use finding::*;
+pub use place::{cpus_near_node, housekeeping, nearest_cpus, nearest_of, spread};

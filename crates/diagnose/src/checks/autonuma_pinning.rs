@@ -1,0 +1,68 @@
+//! AutoNUMA at work on readers that are pinned to nodes already.
+//!
+//! In go `kernel.numa_balancing` and the affinities of the processes that hold receiving sockets.
+//! Out comes one finding: the balancer unmaps pages to see who touches them, which costs the
+//! pinned reader page faults and can gain it nothing but late page moves.
+//!
+//! Rules: document 002 (tune AutoNUMA or bind explicitly), Documentation/admin-guide/sysctl/
+//! kernel.rst (`numa_balancing`: bit 0 is the balancing, bit 1 memory tiering).
+
+use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+
+pub(super) const CHECK: Check = Check {
+    name: "autonuma_pinning",
+    looks_at: "AutoNUMA balancing together with readers pinned to a node",
+    run,
+};
+
+const SYSCTL: &str = "kernel.numa_balancing";
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    if context.nodes_with_cpus() < 2 {
+        return outcome;
+    }
+    let mode = context.host.sysctls.get(SYSCTL).and_then(|value| value.trim().parse::<u32>().ok());
+    let Some(mode) = mode else {
+        let why = context.why_unknown("host", SYSCTL);
+        outcome.not_checked(format!("{SYSCTL} is unknown{why}"));
+        return outcome;
+    };
+    if mode & 1 == 0 {
+        return outcome;
+    }
+    if context.host.owners.is_empty() {
+        outcome.not_checked("no processes with sockets were read");
+    }
+    let topology = &context.host.topology;
+    let pinned: Vec<_> = context
+        .pinned_readers()
+        .into_iter()
+        .filter(|reader| topology.nodes_of(&reader.cpus).len() == 1)
+        .collect();
+    if pinned.is_empty() {
+        return outcome;
+    }
+    let title = format!(
+        "AutoNUMA is on while {} pinned to a node",
+        if pinned.len() == 1 {
+            "a reader is".to_owned()
+        } else {
+            format!("{} readers are", pinned.len())
+        }
+    );
+    let mut finding = Finding::new(Severity::Info, title)
+        .evidence(format!("{SYSCTL} is {mode}."))
+        .change(ProposedChange::new(
+            format!("sysctl {SYSCTL}"),
+            Some(mode.to_string()),
+            (mode & !1).to_string(),
+            "Pinned processes have nothing to gain from it and pay its page faults.",
+        ));
+    for reader in pinned.iter().take(10) {
+        let nodes = topology.nodes_of(&reader.cpus);
+        finding = finding.evidence(format!("{}, node {}.", reader.words(), text::list(&nodes)));
+    }
+    outcome.findings.push(finding);
+    outcome
+}

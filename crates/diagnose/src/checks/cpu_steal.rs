@@ -1,0 +1,51 @@
+//! CPUs that the hypervisor takes away while packets wait.
+//!
+//! In goes how each CPU spent its time. Out comes one finding for a guest whose CPUs were
+//! stolen from; nothing inside the guest mends it, so there is no change.
+//!
+//! Rule: Documentation/filesystems/proc.rst (`steal`: involuntary wait of a guest).
+
+use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
+use nearpath_host::CpuSet;
+
+pub(super) const CHECK: Check = Check {
+    name: "cpu_steal",
+    looks_at: "time that the hypervisor took from this guest's CPUs",
+    run,
+};
+
+/// Share of a CPU's time from which packets on it are likely to be late.
+const NOTABLE: f64 = 0.05;
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    if context.host.kernel.virtualisation.as_deref() == Some("none") {
+        return outcome;
+    }
+    let shares = context.time_shares();
+    if shares.values().all(|time| time.steal.is_none()) {
+        outcome.not_checked("how much time the hypervisor took is unknown (/proc/stat)");
+    }
+    let stolen: Vec<_> = shares
+        .iter()
+        .filter_map(|(cpu, time)| Some((*cpu, time.steal?)))
+        .filter(|(_, steal)| *steal >= NOTABLE)
+        .collect();
+    let Some(worst) = stolen.iter().map(|(_, steal)| *steal).max_by(f64::total_cmp) else {
+        return outcome;
+    };
+    let cpus: CpuSet = stolen.iter().map(|(cpu, _)| *cpu).collect();
+    let severity = if context.earlier.is_some() { Severity::Warning } else { Severity::Info };
+    let title =
+        format!("The hypervisor took up to {} of {}", text::percent(worst), text::cpus(&cpus));
+    let mut finding = Finding::new(severity, title).share(Some(worst));
+    for (cpu, steal) in stolen.iter().take(8) {
+        let (steal, since) = (text::percent(*steal), context.since());
+        finding = finding.evidence(format!("CPU {cpu}: {steal} of its time {since}."));
+    }
+    finding = finding.evidence(
+        "Long latencies on these CPUs may come from the host: give the guest CPUs of its own there.",
+    );
+    outcome.findings.push(finding);
+    outcome
+}

@@ -1,0 +1,81 @@
+//! Receive work on CPUs that were isolated from it.
+//!
+//! In go the isolated and `nohz_full` CPUs, the NICs' interrupts and RPS. Out comes one finding
+//! for each NIC that works there, with housekeeping CPUs instead. XPS is left alone: `xps_cpus`
+//! says which queue a sender's CPU uses and brings no work to a CPU.
+//!
+//! Rules: document 003 (keep interrupts off the workers' CPUs), Documentation/admin-guide/
+//! kernel-parameters.txt (`isolcpus`, `nohz_full`).
+
+use super::nic_irq_node::affinity_change;
+use crate::context::irq_cpus;
+use crate::counters::ratio;
+use crate::place::spared;
+use crate::steering::rps_change;
+use crate::{
+    Check, CheckOutcome, Context, Finding, Severity, housekeeping, nearest_cpus, spread, text,
+};
+use nearpath_host::{CpuSet, Irq, Nic, RxQueue};
+
+pub(super) const CHECK: Check = Check {
+    name: "isolated_housekeeping",
+    looks_at: "NIC interrupts and RPS on isolated or nohz_full CPUs",
+    run,
+};
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    let kernel = &context.host.kernel;
+    for (fact, cpus) in [("isolated", &kernel.isolated), ("nohz_full", &kernel.nohz_full)] {
+        if cpus.is_none() {
+            let why = context.why_unknown("host", fact);
+            outcome.not_checked(format!("which CPUs are {fact} is unknown{why}"));
+        }
+    }
+    let isolated = spared(context.host);
+    if isolated.is_empty() || context.host.topology.online.is_subset(&isolated) {
+        return outcome;
+    }
+    for nic in context.nics() {
+        outcome.findings.extend(finding(context, nic, &isolated));
+    }
+    outcome
+}
+
+fn finding(context: &Context<'_>, nic: &Nic, isolated: &CpuSet) -> Option<Finding> {
+    let meets =
+        |cpus: Option<&CpuSet>| cpus.is_some_and(|cpus| !cpus.intersection(isolated).is_empty());
+    // An interrupt with a wide affinity goes to one CPU: the effective affinity tells which.
+    let irqs: Vec<&Irq> =
+        context.queue_irqs(nic).into_iter().filter(|irq| meets(irq_cpus(irq))).collect();
+    let queues: Vec<&RxQueue> =
+        nic.rx_queues.iter().filter(|queue| meets(queue.rps_cpus.as_ref())).collect();
+    if irqs.is_empty() && queues.is_empty() {
+        return None;
+    }
+    let fired = irqs.iter().any(|irq| {
+        context.irq_counts(irq).iter().any(|(cpu, &n)| n > 0 && isolated.contains(*cpu))
+    });
+    let severity = if fired || !queues.is_empty() { Severity::Warning } else { Severity::Info };
+    let title = format!("{} works on isolated {}", nic.name, text::cpus(isolated));
+    let all = context.queue_irqs(nic).len() as u64;
+    let mut finding = Finding::new(severity, title).share(ratio(irqs.len() as u64, all));
+    for irq in irqs.iter().take(8) {
+        let cpus = irq_cpus(irq).map(text::cpus).unwrap_or_default();
+        finding = finding.evidence(format!("Interrupt {} goes to {cpus}.", irq.irq));
+    }
+    let near = spread(&nearest_cpus(context.host, nic.numa_node), irqs.len());
+    for (irq, cpu) in irqs.iter().zip(near) {
+        let why = format!("CPU {cpu} is not isolated.");
+        finding = finding.change(affinity_change(irq, &CpuSet::from_iter([cpu]), why));
+    }
+    for queue in queues {
+        let cpus = queue.rps_cpus.as_ref().map(text::cpus).unwrap_or_default();
+        finding = finding.evidence(format!("RPS of rx-{} steers to {cpus}.", queue.queue));
+        let kept = queue.rps_cpus.clone().unwrap_or_default();
+        let kept = kept.intersection(&housekeeping(context.host));
+        let why = "Leaves isolated CPUs out.";
+        finding = finding.change(rps_change(nic, queue, &kept, why));
+    }
+    Some(finding)
+}

@@ -1,0 +1,91 @@
+//! Softirqs and readers that mostly run at once and sometimes wait very long.
+//!
+//! In go the measured spans that are pure waiting for a CPU: from a softirq's raise to its
+//! entry, from a reader's wake-up to its switch-in. Out comes one finding for each whose tail is
+//! many times its median.
+//!
+//! Rule: document 000 (tails of milliseconds over medians of microseconds point to starvation,
+//! not to distance).
+
+use crate::spans::ENOUGH_PACKETS;
+use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
+use nearpath_instruments::{Direction, Span};
+
+pub(super) const CHECK: Check = Check {
+    name: "latency_tail",
+    looks_at: "softirqs and readers that sometimes wait very long for a CPU",
+    run,
+};
+
+/// The spans, who waits in them, and where to look.
+const WAITS: [(&str, &str, &str, &str); 2] = [
+    (
+        "net_rx_raise",
+        "net_rx_entry",
+        "NET_RX",
+        "Look for interrupts, other softirqs and ksoftirqd behind busy threads on these CPUs.",
+    ),
+    (
+        "sched_waking",
+        "sched_switch",
+        "The reader",
+        "Look for busy threads on the reader's CPUs, its priority and its cgroup's quota.",
+    ),
+];
+
+/// A tail is this many times the median, and at least so long.
+const TIMES: u64 = 20;
+const LONG_NS: u64 = 1_000_000;
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    let Some(measurement) = context.measurement else {
+        outcome.not_checked("no measurement: how long packets wait is not known");
+        return outcome;
+    };
+    for (from, to, who, hint) in WAITS {
+        let is_it =
+            |s: &&Span| s.direction == Direction::Rx && s.from == from && s.to == to && s.count > 0;
+        match measurement.spans.iter().find(is_it) {
+            Some(span) => outcome.findings.extend(finding(span, who, hint)),
+            None => outcome.not_checked(format!("{from} -> {to} was not measured")),
+        }
+    }
+    outcome
+}
+
+fn finding(span: &Span, who: &str, hint: &str) -> Option<Finding> {
+    let median = span.p50_ns?;
+    let deep = [("p99.9", span.p999_ns), ("p99", span.p99_ns), ("longest", span.max_ns)];
+    let (name, tail) = deep.into_iter().find_map(|(name, ns)| Some((name, ns?)))?;
+    if span.count < ENOUGH_PACKETS || tail < LONG_NS || tail < median.saturating_mul(TIMES) {
+        return None;
+    }
+    let late = late_packets(span);
+    let title = format!("{who} waits up to {} for a CPU", text::time(span.max_ns.unwrap_or(tail)));
+    let mut finding = Finding::new(Severity::Warning, title)
+        .evidence(format!(
+            "{} -> {}: median {}, {name} {}.",
+            span.from,
+            span.to,
+            text::time(median),
+            text::time(tail)
+        ))
+        .evidence(hint);
+    if late > 0 {
+        let share = crate::counters::ratio(late, span.count);
+        finding = finding.share(share).evidence(format!(
+            "{late} of {} packets waited longer than {}.",
+            span.count,
+            text::time(LONG_NS)
+        ));
+    }
+    Some(finding)
+}
+
+/// Packets in the buckets that lie above the long time altogether. A bucket's width is less than
+/// an eighth of its upper end.
+fn late_packets(span: &Span) -> u64 {
+    let above = span.buckets.iter().filter(|(upper, _)| upper - upper / 8 >= LONG_NS);
+    crate::counters::total(above.map(|(_, count)| *count)).min(span.count)
+}

@@ -1,0 +1,43 @@
+//! The registry of checks: one file each, two lines here (the module and the entry), a folder of
+//! fixtures, and a section of docs/checks.md.
+
+use crate::Check;
+
+mod autonuma_pinning;
+mod cpu_steal;
+mod irqbalance_conflict;
+mod isolated_housekeeping;
+mod latency_tail;
+mod net_rx_concentration;
+mod nic_drops;
+mod nic_irq_node;
+mod ovs_port_rps;
+mod reader_memory;
+mod reader_placement;
+mod rps_off;
+mod rps_placement;
+mod rss_uneven;
+mod smt_siblings;
+mod softnet;
+mod xps_mismatch;
+
+/// All checks, by name.
+pub const CHECKS: &[Check] = &[
+    autonuma_pinning::CHECK,
+    cpu_steal::CHECK,
+    irqbalance_conflict::CHECK,
+    isolated_housekeeping::CHECK,
+    latency_tail::CHECK,
+    net_rx_concentration::CHECK,
+    nic_drops::CHECK,
+    nic_irq_node::CHECK,
+    ovs_port_rps::CHECK,
+    reader_memory::CHECK,
+    reader_placement::CHECK,
+    rps_off::CHECK,
+    rps_placement::CHECK,
+    rss_uneven::CHECK,
+    smt_siblings::CHECK,
+    softnet::CHECK,
+    xps_mismatch::CHECK,
+];

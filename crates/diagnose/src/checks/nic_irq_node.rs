@@ -1,0 +1,102 @@
+//! NIC interrupts that go to another node than the NIC is on.
+//!
+//! In go each queue interrupt's effective affinity and the NIC's node. Out comes one finding for
+//! each NIC with the interrupts that leave its node, and for each a near CPU.
+//!
+//! Rule: document 000 (set the NIC's IRQs to its node), document 002.
+
+use crate::context::irq_cpus;
+use crate::counters::{ratio, total};
+use crate::{
+    Check, CheckOutcome, Context, Finding, ProposedChange, Severity, cpus_near_node, nearest_cpus,
+    spread, text,
+};
+use nearpath_host::{CpuSet, Irq, Nic, NodeId};
+
+pub(super) const CHECK: Check = Check {
+    name: "nic_irq_node",
+    looks_at: "NIC interrupts that go to another node than the NIC's",
+    run,
+};
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    if context.nodes_with_cpus() < 2 {
+        return outcome;
+    }
+    for nic in context.hardware_nics() {
+        let Some(node) = nic.numa_node else {
+            let why = context.why_unknown(&format!("nic {}", nic.name), "numa_node");
+            outcome.not_checked(format!("the node of {} is unknown{why}", nic.name));
+            continue;
+        };
+        let irqs = context.queue_irqs(nic);
+        if irqs.is_empty() {
+            outcome.not_checked(context.no_irqs(nic));
+            continue;
+        }
+        if irqs.iter().any(|irq| irq_cpus(irq).is_none()) {
+            outcome.not_checked(format!("where some interrupts of {} go is unknown", nic.name));
+        }
+        let near = cpus_near_node(&context.host.topology, Some(node));
+        let off: Vec<&Irq> = irqs.iter().copied().filter(|irq| is_off(irq, &near)).collect();
+        if !off.is_empty() {
+            outcome.findings.push(finding(context, nic, node, &irqs, &off));
+        }
+    }
+    outcome
+}
+
+/// Whether an interrupt goes elsewhere: certainly, if only its allowed CPUs are known.
+fn is_off(irq: &Irq, near: &CpuSet) -> bool {
+    match (&irq.effective_affinity, &irq.affinity) {
+        (Some(effective), _) if !effective.is_empty() => !effective.is_subset(near),
+        (_, Some(allowed)) if !allowed.is_empty() => allowed.intersection(near).is_empty(),
+        _ => false,
+    }
+}
+
+fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[&Irq]) -> Finding {
+    let count = |irqs: &[&Irq]| total(irqs.iter().map(|irq| context.irq_total(irq)));
+    let (off_count, all_count) = (count(off), count(all));
+    let severity = if off_count > 0 { Severity::Warning } else { Severity::Info };
+    let places =
+        off.iter().filter_map(|irq| irq_cpus(irq)).fold(CpuSet::new(), |all, c| all.union(c));
+    let nodes = context.host.topology.nodes_of(&places);
+    let title =
+        format!("{} of {} interrupts of {} leave its node {node}", off.len(), all.len(), nic.name);
+    let mut finding = Finding::new(severity, title)
+        .evidence(format!(
+            "{} is on node {node}; these interrupts go to {} on node {}.",
+            nic.name,
+            text::cpus(&places),
+            text::list(&nodes)
+        ))
+        .share(ratio(off_count, all_count));
+    if all_count > 0 {
+        let since = context.since();
+        finding = finding
+            .evidence(format!("{off_count} of its {all_count} interrupts {since} were these."));
+    }
+    if context.host.daemons.irqbalance == Some(true) {
+        finding = finding.evidence(
+            "irqbalance runs: it moves interrupts again unless it is told to leave these alone.",
+        );
+    }
+    let cpus = spread(&nearest_cpus(context.host, Some(node)), off.len());
+    for (irq, cpu) in off.iter().zip(cpus) {
+        let why = format!("CPU {cpu} is on node {node}, where {} writes its packets.", nic.name);
+        finding = finding.change(affinity_change(irq, &CpuSet::from_iter([cpu]), why));
+    }
+    finding
+}
+
+/// Sets where an interrupt goes.
+pub(super) fn affinity_change(irq: &Irq, cpus: &CpuSet, why: impl Into<String>) -> ProposedChange {
+    ProposedChange::new(
+        format!("/proc/irq/{}/smp_affinity_list", irq.irq),
+        irq.affinity.as_ref().map(CpuSet::to_string),
+        cpus.to_string(),
+        why,
+    )
+}

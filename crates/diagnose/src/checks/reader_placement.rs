@@ -1,0 +1,169 @@
+//! Readers that run elsewhere than where softirqs deliver their packets.
+//!
+//! In go the measured hand-overs from softirq to reader, and the affinities of the processes
+//! that hold receiving sockets. Out comes a finding for what was measured, or, by facts alone,
+//! one for readers that are pinned off the nodes of all NICs.
+//!
+//! Rules: document 000 (bind the application to the NIC's node), document 004 (a packet is read
+//! on the CPU that received it).
+
+use crate::context::irq_cpus;
+use crate::readers::PinnedReader;
+use crate::spans::{Boundary, Crossing, crossing};
+use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+use nearpath_host::{CpuSet, NodeId};
+use std::collections::BTreeSet;
+
+pub(super) const CHECK: Check = Check {
+    name: "reader_placement",
+    looks_at: "readers on another node, cache or CPU than where packets are delivered",
+    run,
+};
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    if context.host.topology.online.len() == 1 {
+        return outcome;
+    }
+    let readers = context.pinned_readers();
+    let measured = context.measurement.map(|m| (context.hand_overs(), m.duration_s));
+    match measured {
+        Some((spans, _)) if spans.is_empty() => {
+            outcome.not_checked("no hand-over from softirq to reader was measured");
+            by_facts(context, &mut outcome, &readers);
+        }
+        Some((spans, duration_s)) => {
+            if let Some(crossed) = crossing(&spans, duration_s) {
+                outcome.findings.extend(from_measurement(context, &readers, &crossed));
+            }
+        }
+        None => {
+            outcome.not_checked("no measurement: on which CPUs readers run is not known");
+            by_facts(context, &mut outcome, &readers);
+        }
+    }
+    outcome
+}
+
+fn from_measurement(
+    context: &Context<'_>,
+    readers: &[PinnedReader<'_>],
+    crossed: &Crossing<'_>,
+) -> Option<Finding> {
+    let same_cache = crossed.boundary == Boundary::Cpu;
+    // Under one cache the scheduler may well run readers beside the softirq: worth a word only
+    // where nearly all do.
+    if same_cache && crossed.share < 0.5 {
+        return None;
+    }
+    let severity = match crossed.boundary {
+        Boundary::Cpu => Severity::Info,
+        Boundary::Node if crossed.is_costly() && crossed.share >= 0.5 => Severity::Critical,
+        Boundary::Llc | Boundary::Node => Severity::Warning,
+    };
+    let title = format!(
+        "{} of packets are read on {} than they are delivered on",
+        text::percent(crossed.share),
+        crossed.boundary.words()
+    );
+    let mut finding = Finding::new(severity, title).share(Some(crossed.share));
+    finding.cost.seconds_per_second = crossed.seconds_per_second;
+    finding.cost.per_packet_ns = crossed.per_packet_ns();
+    finding.evidence = crossed.evidence();
+    finding.evidence.extend(readers.iter().take(5).map(|r| format!("{} reads.", r.words())));
+    let delivered: CpuSet = crossed.left.keys().copied().collect();
+    if context.steered().is_empty() {
+        let near = near_delivery(context, crossed.boundary, &delivered);
+        finding.changes = move_readers(readers, &near);
+    } else {
+        finding.evidence.push(
+            "RPS is on: see rps_placement first, it decides where packets are delivered."
+                .to_owned(),
+        );
+    }
+    Some(finding)
+}
+
+/// Where readers should run: on the nodes, under the caches, or on the CPUs that packets are
+/// delivered on.
+fn near_delivery(context: &Context<'_>, boundary: Boundary, delivered: &CpuSet) -> CpuSet {
+    let topology = &context.host.topology;
+    let near = match boundary {
+        Boundary::Cpu => delivered.clone(),
+        Boundary::Llc => context.llc_cpus(delivered),
+        Boundary::Node => node_cpus(context, topology.nodes_of(delivered)),
+    };
+    near.intersection(&topology.online)
+}
+
+fn node_cpus(context: &Context<'_>, nodes: impl IntoIterator<Item = NodeId>) -> CpuSet {
+    let nodes = nodes.into_iter().filter_map(|node| context.host.topology.node(node));
+    nodes.fold(CpuSet::new(), |all, node| all.union(&node.cpus))
+}
+
+fn move_readers(readers: &[PinnedReader<'_>], near: &CpuSet) -> Vec<ProposedChange> {
+    if near.is_empty() {
+        return Vec::new();
+    }
+    readers
+        .iter()
+        .filter(|reader| reader.cpus.intersection(near).is_empty())
+        .map(|reader| {
+            ProposedChange::new(
+                format!("affinity pid {}", reader.owner.pid),
+                Some(reader.cpus.to_string()),
+                near.to_string(),
+                "Runs the reader where its packets are delivered.",
+            )
+        })
+        .collect()
+}
+
+/// Readers that are pinned off every node that a NIC or its interrupts are on.
+fn by_facts(context: &Context<'_>, outcome: &mut CheckOutcome, readers: &[PinnedReader<'_>]) {
+    if context.nodes_with_cpus() < 2 {
+        return;
+    }
+    let nodes = nic_nodes(context);
+    if nodes.is_empty() {
+        outcome.not_checked("on which node packets arrive is unknown");
+        return;
+    }
+    let near =
+        node_cpus(context, nodes.iter().copied()).intersection(&context.host.topology.online);
+    let far: Vec<PinnedReader<'_>> = readers
+        .iter()
+        .filter(|reader| !near.is_empty() && reader.cpus.intersection(&near).is_empty())
+        .cloned()
+        .collect();
+    if far.is_empty() {
+        return;
+    }
+    let nodes: Vec<NodeId> = nodes.into_iter().collect();
+    let title = format!(
+        "{} pinned off the NICs' node {}",
+        if far.len() == 1 {
+            "A reader is".to_owned()
+        } else {
+            format!("{} readers are", far.len())
+        },
+        text::list(&nodes)
+    );
+    let mut finding = Finding::new(Severity::Warning, title);
+    finding.evidence = far.iter().take(10).map(|reader| format!("{}.", reader.words())).collect();
+    finding.evidence.push(format!("Packets arrive on {}.", text::cpus(&near)));
+    finding.changes = move_readers(&far, &near);
+    outcome.findings.push(finding);
+}
+
+/// The nodes that packets arrive on: of the NICs' interrupts, else of the NICs.
+fn nic_nodes(context: &Context<'_>) -> BTreeSet<NodeId> {
+    let topology = &context.host.topology;
+    let of_nic = |nic: &nearpath_host::Nic| {
+        let places = context.queue_irqs(nic).into_iter().filter_map(irq_cpus);
+        let cpus = places.fold(CpuSet::new(), |all, cpus| all.union(cpus));
+        let by_irq = topology.nodes_of(&cpus);
+        if by_irq.is_empty() { nic.numa_node.into_iter().collect() } else { by_irq }
+    };
+    context.hardware_nics().flat_map(of_nic).collect()
+}

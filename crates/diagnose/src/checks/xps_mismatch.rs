@@ -1,0 +1,135 @@
+//! XPS that sends from a CPU by another queue than the one whose interrupt the CPU serves.
+//!
+//! In go `xps_cpus` and `xps_rxqs` of each transmit queue and the CPU of the receive interrupt
+//! of the same number. Out comes one finding for each NIC, with the masks that give every CPU
+//! the queue that is nearest to it.
+//!
+//! Rules: Documentation/networking/scaling.rst (XPS: a CPU maps onto the queue whose completions
+//! it or its cache serves), document 004 (transmit and completion on one CPU).
+
+use crate::context::irq_cpus;
+use crate::counters::ratio;
+use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+use nearpath_host::{CpuId, CpuSet, Nearness, Nic, QueueId, TxQueue};
+use std::collections::BTreeMap;
+
+pub(super) const CHECK: Check = Check {
+    name: "xps_mismatch",
+    looks_at: "XPS that does not match the CPU of the receive queue of the same number",
+    run,
+};
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    if context.host.topology.online.len() == 1 {
+        return outcome;
+    }
+    for nic in context.hardware_nics().filter(|nic| nic.tx_queues.len() > 1) {
+        let homes = homes(context, nic);
+        if context.rx_irqs(nic).is_empty() {
+            outcome.not_checked(context.no_irqs(nic));
+        }
+        if nic.tx_queues.iter().any(|queue| queue.xps_cpus.is_none()) {
+            let why = context.why_unknown(&format!("nic {}", nic.name), "xps_cpus");
+            outcome.not_checked(format!("xps_cpus of {} is unknown{why}", nic.name));
+            continue;
+        }
+        outcome.findings.extend(finding(context, nic, &homes));
+    }
+    outcome
+}
+
+/// For each queue number the one CPU that its receive interrupt goes to.
+fn homes(context: &Context<'_>, nic: &Nic) -> BTreeMap<QueueId, CpuId> {
+    let home = |(queue, irq)| {
+        let cpus = irq_cpus(irq).filter(|cpus| cpus.len() == 1)?;
+        Some((queue, cpus.first()?))
+    };
+    context.rx_irqs(nic).into_iter().filter_map(home).collect()
+}
+
+fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -> Option<Finding> {
+    // `xps_rxqs` goes before `xps_cpus`, and matches by receive queue instead of by CPU.
+    let by_cpu = |queue: &&TxQueue| queue.xps_rxqs.as_ref().is_none_or(Vec::is_empty);
+    let queues: Vec<(&TxQueue, CpuId)> = nic
+        .tx_queues
+        .iter()
+        .filter(by_cpu)
+        .filter_map(|queue| Some((queue, *homes.get(&queue.queue)?)))
+        .collect();
+    let set = |queue: &TxQueue| queue.xps_cpus.as_ref().filter(|cpus| !cpus.is_empty()).cloned();
+    let wrong: Vec<(&TxQueue, CpuId)> = queues
+        .iter()
+        .copied()
+        .filter(|(queue, home)| set(queue).is_some_and(|cpus| !cpus.contains(*home)))
+        .collect();
+    let off = nic.tx_queues.iter().all(|queue| set(queue).is_none());
+    let (severity, title) = if !wrong.is_empty() {
+        let n = text::count(wrong.len() as u64, "transmit queue");
+        (Severity::Warning, format!("XPS of {n} of {} misses the queue's own CPU", nic.name))
+    } else if off && queues.len() > 1 {
+        (
+            Severity::Info,
+            format!("XPS of {} is off although its queues have CPUs of their own", nic.name),
+        )
+    } else {
+        return None;
+    };
+    let mut finding = Finding::new(severity, title)
+        .share(ratio(wrong.len() as u64, nic.tx_queues.len() as u64).filter(|_| !off));
+    for (queue, home) in wrong.iter().take(8) {
+        let cpus = set(queue).unwrap_or_default();
+        finding = finding.evidence(format!(
+            "tx-{} is for {}, while the interrupt of rx-{} goes to CPU {home}.",
+            queue.queue,
+            text::cpus(&cpus),
+            queue.queue
+        ));
+    }
+    if off {
+        finding = finding.evidence(
+            "Without XPS flows are hashed over the transmit queues, so completions come on other \
+             CPUs than the senders'.",
+        );
+    }
+    finding.changes = changes(context, nic, &queues);
+    Some(finding)
+}
+
+/// Gives each online CPU to the queue whose home is nearest, the emptiest of equals.
+fn changes(context: &Context<'_>, nic: &Nic, queues: &[(&TxQueue, CpuId)]) -> Vec<ProposedChange> {
+    let topology = &context.host.topology;
+    let mut masks: Vec<CpuSet> = vec![CpuSet::new(); queues.len()];
+    let mut sizes = vec![0usize; queues.len()];
+    for cpu in topology.online.iter() {
+        let nearest = queues
+            .iter()
+            .enumerate()
+            .min_by_key(|&(i, &(_, home))| {
+                let far = topology.nearness(cpu, home).unwrap_or(Nearness::OtherNode);
+                (far, sizes.get(i).copied(), i)
+            })
+            .map(|(i, _)| i);
+        if let Some(i) = nearest
+            && let (Some(mask), Some(size)) = (masks.get_mut(i), sizes.get_mut(i))
+        {
+            mask.insert(cpu);
+            *size += 1;
+        }
+    }
+    let change = |(&(queue, home), mask): (&(&TxQueue, CpuId), CpuSet)| {
+        let before = queue.xps_cpus.as_ref()?;
+        (*before != mask).then(|| {
+            ProposedChange::new(
+                format!("/sys/class/net/{}/queues/tx-{}/xps_cpus", nic.name, queue.queue),
+                Some(before.to_mask()),
+                mask.to_mask(),
+                format!(
+                    "These CPUs are nearest to CPU {home}, which serves queue {}.",
+                    queue.queue
+                ),
+            )
+        })
+    };
+    queues.iter().zip(masks).filter_map(change).collect()
+}

@@ -1,0 +1,117 @@
+//! Runs every check and ranks what they find.
+
+use crate::{
+    CHECKS, Context, DIAGNOSIS_SCHEMA, Diagnosis, Finding, FindingCost, HostSummary, NotChecked,
+};
+use nearpath_host::Host;
+use nearpath_instruments::Measurement;
+use std::cmp::Ordering;
+
+/// Diagnoses a host.
+///
+/// `earlier` is the host as it was read at the start of the interval, by which counters become
+/// rates; without it they are totals since boot. Without a measurement only facts speak; say why
+/// there is none with [`Diagnosis::not_measured`].
+pub fn diagnose(
+    host: &Host,
+    earlier: Option<&Host>,
+    measurement: Option<&Measurement>,
+) -> Diagnosis {
+    let context = Context::new(host, earlier, measurement);
+    let mut findings = Vec::new();
+    let mut not_checked = Vec::new();
+    for check in CHECKS {
+        let outcome = (check.run)(&context);
+        findings.extend(
+            outcome.findings.into_iter().map(|f| Finding { check: check.name.to_owned(), ..f }),
+        );
+        not_checked.extend(
+            outcome
+                .not_checked
+                .into_iter()
+                .map(|reason| NotChecked { check: check.name.to_owned(), reason }),
+        );
+    }
+    not_checked.extend(context.refused_names());
+    rank(&mut findings);
+    Diagnosis {
+        schema: DIAGNOSIS_SCHEMA,
+        findings,
+        not_checked,
+        host: HostSummary::of(host),
+        measurement: measurement.cloned(),
+    }
+}
+
+impl Diagnosis {
+    /// Says first of all that nothing was measured, and why.
+    #[must_use]
+    pub fn not_measured(mut self, reason: &str) -> Self {
+        let note = NotChecked {
+            check: "measurement".to_owned(),
+            reason: format!("nothing was measured: {}", crate::text::clean(reason)),
+        };
+        self.not_checked.insert(0, note);
+        self
+    }
+}
+
+/// Puts findings into their order: the most severe first, then by seconds of waiting, then by
+/// share; what is equal by name, title and evidence, so that the order is the same every time.
+/// Costs that are no finite numbers become unknown first.
+pub fn rank(findings: &mut [Finding]) {
+    for finding in findings.iter_mut() {
+        let FindingCost { seconds_per_second, share_percent, .. } = &mut finding.cost;
+        *seconds_per_second = seconds_per_second.filter(|cost| cost.is_finite());
+        *share_percent = share_percent.filter(|share| share.is_finite());
+    }
+    findings.sort_by(|a, b| {
+        b.severity
+            .cmp(&a.severity)
+            .then_with(|| dearest_first(a.cost.seconds_per_second, b.cost.seconds_per_second))
+            .then_with(|| dearest_first(a.cost.share_percent, b.cost.share_percent))
+            .then_with(|| a.check.cmp(&b.check))
+            .then_with(|| a.title.cmp(&b.title))
+            .then_with(|| a.evidence.cmp(&b.evidence))
+    });
+}
+
+/// The greater cost first, an unknown one last.
+fn dearest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
+    let cost = |c: Option<f64>| c.unwrap_or(f64::NEG_INFINITY);
+    cost(b).total_cmp(&cost(a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Severity;
+
+    fn finding(severity: Severity, title: &str, seconds: Option<f64>) -> Finding {
+        let mut finding = Finding::new(severity, title);
+        finding.cost.seconds_per_second = seconds;
+        finding
+    }
+
+    #[test]
+    fn the_most_severe_then_the_dearest_comes_first() {
+        let mut findings = vec![
+            finding(Severity::Info, "e", Some(9.0)),
+            finding(Severity::Critical, "c", None),
+            finding(Severity::Critical, "d", Some(f64::NAN)),
+            finding(Severity::Critical, "b", Some(0.5)),
+            finding(Severity::Critical, "a", Some(2.0)),
+        ];
+        rank(&mut findings);
+        let order: String = findings.iter().map(|f| f.title.as_str()).collect();
+        assert_eq!(order, "abcde");
+        assert_eq!(findings[3].cost.seconds_per_second, None, "NaN is unknown");
+    }
+
+    #[test]
+    fn the_reason_for_no_measurement_stands_first() {
+        let diagnosis = diagnose(&Host::default(), None, None).not_measured("no\nBPF");
+        assert_eq!(diagnosis.not_checked[0].check, "measurement");
+        assert_eq!(diagnosis.not_checked[0].reason, "nothing was measured: no BPF");
+    }
+}

@@ -1,0 +1,93 @@
+//! Who reads: the processes that hold receiving sockets and are pinned, and where the measured
+//! hand-overs from softirq to reader end.
+
+use crate::spans::{Boundary, ENOUGH_PACKETS, rx_spans};
+use crate::{Context, text};
+use nearpath_host::{CpuId, CpuSet, SocketOwner};
+use nearpath_instruments::Span;
+use std::collections::BTreeSet;
+
+/// Stages on the CPU that the softirq delivers on.
+const DELIVERED: [&str; 4] =
+    ["netif_receive_skb", "tcp_rcv_established", "sk_data_ready", "sched_waking"];
+
+/// Stages on the CPU of the reader.
+const READ: [&str; 3] = ["sched_switch", "skb_copy_datagram", "sock_recv"];
+
+/// A process that is pinned to fewer CPUs than there are, and reads from the network.
+#[derive(Debug, Clone)]
+pub(crate) struct PinnedReader<'a> {
+    /// The process.
+    pub owner: &'a SocketOwner,
+    /// All CPUs that any of its threads may run on.
+    pub cpus: CpuSet,
+}
+
+impl PinnedReader<'_> {
+    /// `nginx (pid 4711) on CPUs 0-3`.
+    pub(crate) fn words(&self) -> String {
+        let comm = text::clean(&self.owner.comm);
+        format!("{comm} (pid {}) on {}", self.owner.pid, text::cpus(&self.cpus))
+    }
+}
+
+impl<'a> Context<'a> {
+    /// The pinned readers, by process id. Processes whose sockets only hear the loopback address
+    /// are none: no NIC's packets reach them.
+    pub(crate) fn pinned_readers(&self) -> Vec<PinnedReader<'a>> {
+        let heard: BTreeSet<u32> = self
+            .host
+            .sockets
+            .iter()
+            .filter(|socket| !socket.address.is_loopback())
+            .flat_map(|socket| socket.pids.iter().copied())
+            .collect();
+        let online = &self.host.topology.online;
+        let pinned = |owner: &'a SocketOwner| {
+            let threads = owner.threads.values().fold(CpuSet::new(), |all, cpus| all.union(cpus));
+            let cpus = if threads.is_empty() { owner.affinity.clone()? } else { threads };
+            let cpus = cpus.intersection(online);
+            (heard.contains(&owner.pid) && !cpus.is_empty() && cpus != *online)
+                .then_some(PinnedReader { owner, cpus })
+        };
+        self.host.owners.iter().filter_map(pinned).collect()
+    }
+
+    /// The measured spans from the softirq's CPU to the reader's.
+    pub(crate) fn hand_overs(&self) -> Vec<&'a Span> {
+        self.measurement.map(|m| rx_spans(m, &DELIVERED, &READ)).unwrap_or_default()
+    }
+
+    /// Of the packets that softirqs delivered on these CPUs the share whose reader was beyond the
+    /// boundary; `None` when too few were measured.
+    pub(crate) fn read_beyond(&self, delivered_on: &CpuSet, boundary: Boundary) -> Option<f64> {
+        let topology = &self.host.topology;
+        let places: CpuSet = delivered_on.iter().map(|cpu| self.place(cpu)).collect();
+        let beyond = |a: CpuId, b: CpuId| match boundary {
+            Boundary::Cpu => a != b,
+            Boundary::Llc => topology.llc_of(a) != topology.llc_of(b),
+            Boundary::Node => topology.node_of(a) != topology.node_of(b),
+        };
+        let (mut all, mut far) = (0u64, 0u64);
+        for place in self.hand_overs().iter().flat_map(|span| &span.places) {
+            if places.contains(place.from_cpu) {
+                all = all.saturating_add(place.count);
+                if beyond(place.from_cpu, place.to_cpu) {
+                    far = far.saturating_add(place.count);
+                }
+            }
+        }
+        if all < ENOUGH_PACKETS { None } else { crate::counters::ratio(far, all) }
+    }
+
+    /// The CPUs that at least a tenth of the measured packets were read on.
+    pub(crate) fn measured_reader_cpus(&self) -> CpuSet {
+        let mut counts = std::collections::BTreeMap::<CpuId, u64>::new();
+        for place in self.hand_overs().iter().flat_map(|span| &span.places) {
+            let count = counts.entry(place.to_cpu).or_default();
+            *count = count.saturating_add(place.count);
+        }
+        let all = crate::counters::total(counts.values().copied());
+        counts.into_iter().filter(|(_, n)| *n >= all.div_ceil(10)).map(|(cpu, _)| cpu).collect()
+    }
+}

@@ -1,0 +1,234 @@
+//! Spans of a measurement in which packets change CPU, cache or node: how many, from where to
+//! where, and what the waiting costs.
+//!
+//! The cost of a crossing, in seconds of waiting for each second measured:
+//!
+//! ```text
+//! crossed × (mean of the span − its minimum) / duration
+//! ```
+//!
+//! The minimum stands for a hand-over that nothing delays; packets that crossed are taken to
+//! have waited as long as the span's mean, since the histogram does not tell them apart. Where
+//! most packets cross, which is when it matters, both are close.
+
+use crate::text;
+use nearpath_host::CpuId;
+use nearpath_instruments::{Direction, Measurement, Span};
+use std::collections::BTreeMap;
+
+/// Waiting from which a crossing counts as making packets late: a hundredth of a second in each
+/// second, which a thousand packets a second reach with 10 µs each.
+pub(crate) const LATE_SECONDS_PER_SECOND: f64 = 0.01;
+
+/// Share of packets from which a crossing is worth a finding.
+pub(crate) const NOTABLE_SHARE: f64 = 0.1;
+
+/// Fewer packets than this prove nothing.
+pub(crate) const ENOUGH_PACKETS: u64 = 100;
+
+/// What is crossed, the worst last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Boundary {
+    /// To another CPU.
+    Cpu,
+    /// To a CPU under another last-level cache.
+    Llc,
+    /// To another NUMA node.
+    Node,
+}
+
+impl Boundary {
+    /// What is crossed, in words.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Cpu => "another CPU",
+            Self::Llc => "another last-level cache",
+            Self::Node => "another NUMA node",
+        }
+    }
+
+    /// The share of a span's packets that cross it, if it is known and a share.
+    fn share(self, span: &Span) -> Option<f64> {
+        let share = match self {
+            Self::Cpu => span.other_cpu,
+            Self::Llc => span.other_llc,
+            Self::Node => span.other_node,
+        };
+        share.filter(|share| (0.0..=1.0).contains(share))
+    }
+}
+
+/// Packets of several spans that crossed a boundary.
+#[derive(Debug, Clone)]
+pub(crate) struct Crossing<'a> {
+    /// What they crossed.
+    pub boundary: Boundary,
+    /// Packets that passed these spans.
+    pub packets: u64,
+    /// Of these the share that crossed.
+    pub share: f64,
+    /// Cost by the formula above; `None` when the duration is unknown.
+    pub seconds_per_second: Option<f64>,
+    /// The span in which most crossed.
+    pub main: &'a Span,
+    /// Packets that changed CPU, by the CPU that they left.
+    pub left: BTreeMap<CpuId, u64>,
+    /// Packets that changed CPU, by the CPU that they came to.
+    pub reached: BTreeMap<CpuId, u64>,
+}
+
+/// The receive spans from one of some stages to one of others.
+pub(crate) fn rx_spans<'a>(
+    measurement: &'a Measurement,
+    from: &[&str],
+    to: &[&str],
+) -> Vec<&'a Span> {
+    let wanted = |span: &&Span| {
+        span.direction == Direction::Rx
+            && span.count > 0
+            && from.contains(&span.from.as_str())
+            && to.contains(&span.to.as_str())
+    };
+    measurement.spans.iter().filter(wanted).collect()
+}
+
+/// The worst boundary that a notable share of the packets crosses; `None` when none is, or when
+/// too few packets were seen.
+pub(crate) fn crossing<'a>(spans: &[&'a Span], duration_s: f64) -> Option<Crossing<'a>> {
+    [Boundary::Node, Boundary::Llc, Boundary::Cpu]
+        .into_iter()
+        .filter_map(|boundary| crossing_of(spans, boundary, duration_s))
+        .find(|crossing| crossing.share >= NOTABLE_SHARE)
+}
+
+fn crossing_of<'a>(
+    spans: &[&'a Span],
+    boundary: Boundary,
+    duration_s: f64,
+) -> Option<Crossing<'a>> {
+    let crossed = |span: &Span| boundary.share(span).unwrap_or(0.0) * span.count as f64;
+    let packets = crate::counters::total(spans.iter().map(|span| span.count));
+    if packets < ENOUGH_PACKETS {
+        return None;
+    }
+    let main = spans.iter().copied().max_by(|a, b| crossed(a).total_cmp(&crossed(b)))?;
+    let all: f64 = spans.iter().map(|span| crossed(span)).sum();
+    let waited_ns: f64 = spans.iter().map(|span| crossed(span) * beyond_minimum_ns(span)).sum();
+    let (mut left, mut reached) = (BTreeMap::new(), BTreeMap::new());
+    let moves = spans.iter().flat_map(|span| &span.places).filter(|p| p.from_cpu != p.to_cpu);
+    for place in moves {
+        for (side, cpu) in [(&mut left, place.from_cpu), (&mut reached, place.to_cpu)] {
+            let count: &mut u64 = side.entry(cpu).or_default();
+            *count = count.saturating_add(place.count);
+        }
+    }
+    let duration = (duration_s.is_finite() && duration_s > 0.0).then_some(duration_s);
+    Some(Crossing {
+        boundary,
+        packets,
+        share: (all / packets as f64).clamp(0.0, 1.0),
+        seconds_per_second: duration.map(|duration| waited_ns / 1e9 / duration),
+        main,
+        left,
+        reached,
+    })
+}
+
+/// Mean of a span beyond its minimum, in nanoseconds.
+fn beyond_minimum_ns(span: &Span) -> f64 {
+    let mean = span.total_ns as f64 / span.count.max(1) as f64;
+    (mean - span.min_ns.unwrap_or(0) as f64).max(0.0)
+}
+
+impl Crossing<'_> {
+    /// Whether it makes packets late.
+    pub(crate) fn is_costly(&self) -> bool {
+        self.seconds_per_second.is_some_and(|cost| cost >= LATE_SECONDS_PER_SECOND)
+    }
+
+    /// What one packet pays at the median beyond the minimum, in nanoseconds.
+    pub(crate) fn per_packet_ns(&self) -> Option<u64> {
+        Some(self.main.p50_ns?.saturating_sub(self.main.min_ns.unwrap_or(0)))
+    }
+
+    /// The evidence: the share that crossed, how long the span took, and what it costs.
+    pub(crate) fn evidence(&self) -> Vec<String> {
+        let Span { from, to, .. } = self.main;
+        let mut sentences = vec![format!(
+            "{} of {} packets moved to {} between {} and the next stage.",
+            text::percent(self.share),
+            self.packets,
+            self.boundary.words(),
+            text::clean(from),
+        )];
+        let times: Vec<String> = [
+            ("median", self.main.p50_ns),
+            ("p99", self.main.p99_ns),
+            ("longest", self.main.max_ns),
+        ]
+        .into_iter()
+        .filter_map(|(name, ns)| Some(format!("{name} {}", text::time(ns?))))
+        .collect();
+        if !times.is_empty() {
+            let span = format!("{} -> {}", text::clean(from), text::clean(to));
+            sentences.push(format!("{span} took: {}.", times.join(", ")));
+        }
+        if let Some(cost) = self.seconds_per_second {
+            sentences.push(format!(
+                "Packets waited there {} s in each second, summed over packets.",
+                text::three_digits(cost)
+            ));
+        }
+        sentences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(count: u64, total_ns: u64, other_cpu: Option<f64>) -> Span {
+        Span {
+            direction: Direction::Rx,
+            from: "netif_rx".into(),
+            to: "net_rx_raise".into(),
+            count,
+            min_ns: Some(1_000),
+            p50_ns: Some(9_000),
+            p90_ns: None,
+            p99_ns: None,
+            p999_ns: None,
+            max_ns: None,
+            total_ns,
+            other_cpu,
+            other_llc: None,
+            other_node: Some(0.0),
+            buckets: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_cost_is_the_waiting_beyond_the_minimum_of_those_who_crossed() {
+        // 1,000 packets of 11 µs, half of them crossed, 10 µs beyond the minimum, in 2 s.
+        let span = span(1_000, 11_000_000, Some(0.5));
+        let crossing = crossing(&[&span], 2.0).unwrap();
+        assert_eq!(crossing.boundary, Boundary::Cpu);
+        assert_eq!(crossing.share, 0.5);
+        let cost = crossing.seconds_per_second.unwrap();
+        assert!((cost - 500.0 * 10e-6 / 2.0).abs() < 1e-12, "{cost}");
+        assert_eq!(crossing.per_packet_ns(), Some(8_000));
+    }
+
+    #[test]
+    fn what_is_no_share_or_too_few_is_no_crossing() {
+        for bad in [None, Some(f64::NAN), Some(-1.0), Some(7.0), Some(0.05)] {
+            assert!(crossing(&[&span(1_000, 1, bad)], 1.0).is_none(), "{bad:?}");
+        }
+        assert!(crossing(&[&span(99, 1, Some(1.0))], 1.0).is_none(), "too few");
+        assert!(crossing(&[], 1.0).is_none());
+        let unknown = span(u64::MAX, u64::MAX, Some(1.0));
+        let crossing = crossing(&[&unknown, &unknown], f64::NAN).unwrap();
+        assert_eq!(crossing.seconds_per_second, None);
+    }
+}
