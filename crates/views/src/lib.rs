@@ -1,1 +1,12 @@
-//! Views: text tables, histograms, pictures and JSON of the plain data types.
+//! Views: what people and programs see of the facts, measurements and findings.
+//!
+//! In goes plain data ([`nearpath_host::Host`], [`nearpath_instruments::Measurement`],
+//! [`nearpath_diagnose::Diagnosis`]), out comes text, JSON or a picture. Nothing here reads the
+//! machine or writes to it. Text may hold ANSI colours: a caller that does not print to a
+//! terminal strips them. Names from the host (interfaces, interrupts, processes) are untrusted
+//! and shown with control characters escaped.
+
+pub mod json;
+mod queues;
+pub mod svg;
+pub mod text;

@@ -1,0 +1,106 @@
+//! What can go wrong on the command line, and what is said of it: one line on standard error.
+
+use nearpath_views::text::printable;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Why a command did not end well.
+#[derive(Debug)]
+pub enum Failure {
+    /// What clap says: help and version that were asked for (status 0), or wrong usage (2).
+    Clap(Box<clap::Error>),
+    /// The command could not do its work: exit status 1.
+    Error(anyhow::Error),
+    /// Nobody reads the output any more (`| head`); that is no error.
+    BrokenPipe,
+}
+
+impl Failure {
+    /// Says what is wrong and returns the exit status.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Self::Clap(error) => report_clap(&error),
+            Self::Error(error) => {
+                say(&format!("{error:#}"));
+                ExitCode::FAILURE
+            }
+            Self::BrokenPipe => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<clap::Error> for Failure {
+    fn from(error: clap::Error) -> Self {
+        Self::Clap(Box::new(error))
+    }
+}
+
+/// Prints `nearpath: message` as one line on standard error. When that cannot be written there
+/// is nobody left to tell.
+pub fn say(message: &str) {
+    let one_line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(std::io::stderr(), "nearpath: {}", printable(&one_line));
+}
+
+fn report_clap(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind::{
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
+    };
+    match error.kind() {
+        DisplayHelp | DisplayVersion => {
+            // A reader that went away is the only failure, and is quiet.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => {
+            say(&usage_line(&error.to_string()));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Clap's message of several lines as one: what is wrong, its tip, and where to read on.
+fn usage_line(message: &str) -> String {
+    let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
+    let (mut said, mut usage) = (Vec::new(), None);
+    for line in lines {
+        if let Some(rest) = line.strip_prefix("Usage: ") {
+            usage = Some(rest);
+        } else if !line.starts_with("For more information") && usage.is_none() {
+            said.push(line.trim_start_matches("error: ").to_owned());
+        }
+    }
+    let command: Vec<&str> = usage
+        .unwrap_or("nearpath")
+        .split(' ')
+        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
+        .collect();
+    format!("{}; see '{} --help'", said.join(" "), command.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        let message = "error: unexpected argument '--jsn' found\n\n  tip: a similar argument \
+                       exists: '--json'\n\nUsage: nearpath show --json [SUBJECT]\n\nFor more \
+                       information, try '--help'.\n";
+        assert_eq!(
+            usage_line(message),
+            "unexpected argument '--jsn' found tip: a similar argument exists: '--json'; see \
+             'nearpath show --help'"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! The command line: parse, call, render. Each command is one file in [`commands`]; what it
+//! does is in the crates below.
+//!
+//! In goes an argument vector, out come text or one JSON document on standard output, progress
+//! and warnings on standard error, and an exit status: 0 done, 1 error, 2 wrong usage.
+
+pub mod commands;
+mod failure;
+mod output;
+mod source;
+
+use clap::Parser;
+use failure::Failure;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const ABOUT: &str = "Measures where packets spend their time inside the Linux network path, and \
+    on which CPU and NUMA node; says what is wrong and what would mend it.";
+
+const AFTER_HELP: &str = "\
+EXAMPLES
+  nearpath show cpus                    sockets, cores, LLCs and nodes of this machine
+  nearpath show --root tree/ --json     all facts of an unpacked tree, as JSON
+  nearpath show --svg host.svg          a picture of the machine and its NICs
+
+EXIT STATUS
+  0  done
+  1  error: one line on standard error says what is wrong and what to do
+  2  wrong usage
+
+Standard output carries the result alone; with --json it is one JSON document. Progress and
+warnings go to standard error. Colours are used on a terminal only, and not with NO_COLOR set.";
+
+/// nearpath's arguments.
+#[derive(Debug, Parser)]
+#[command(name = "nearpath", version, about = ABOUT, after_long_help = AFTER_HELP)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+/// Runs one command line, the program's name included, and returns its exit status.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let outcome = Cli::try_parse_from(args)
+        .map_err(Failure::from)
+        .and_then(|cli| commands::run(&cli.command));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,86 @@
+//! Results on standard output, and files that a user named.
+
+use crate::failure::Failure;
+use anyhow::{Context, anyhow};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// Prints text; its colours only where standard output is a terminal and NO_COLOR is not set.
+///
+/// # Errors
+/// Nobody reads any more, or the disk behind standard output is full.
+pub fn text(text: &str) -> Result<(), Failure> {
+    let mut out = anstream::AutoStream::auto(io::stdout().lock());
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failure)
+}
+
+/// Prints one JSON document.
+///
+/// # Errors
+/// As [`text`].
+pub fn json(document: &impl Serialize) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    serde_json::to_writer_pretty(&mut out, document).map_err(|error| failure(error.into()))?;
+    out.write_all(b"\n").and_then(|()| out.flush()).map_err(failure)
+}
+
+fn failure(error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::BrokenPipe;
+    }
+    Failure::Error(anyhow::Error::new(error).context("cannot write to standard output"))
+}
+
+/// Writes a file that a user named: a new one, or a regular one that is overwritten. A link is
+/// not followed and a device or FIFO not touched, as another user may have put it there.
+///
+/// # Errors
+/// The file is none of these, or cannot be written.
+pub fn file(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let name = path.display();
+    let mut file = regular_file(path).with_context(|| format!("cannot write {name}"))?;
+    file.set_len(0)
+        .and_then(|()| file.write_all(content))
+        .and_then(|()| file.sync_all())
+        .with_context(|| format!("cannot write {name}"))?;
+    Ok(())
+}
+
+fn regular_file(path: &Path) -> anyhow::Result<File> {
+    // O_NONBLOCK: opening a FIFO must not wait for its reader.
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o666));
+    let file = match opened {
+        Ok(fd) => File::from(fd),
+        Err(Errno::LOOP) => return Err(anyhow!("it is a symbolic link; name the file itself")),
+        Err(errno) => return Err(io::Error::from(errno).into()),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(anyhow!("it is no regular file"));
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_devices_are_not_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        file(&target, b"a longer content").unwrap();
+        file(&target, b"short").unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"short");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(matches!(file(&link, b"x"), Err(Failure::Error(_))));
+        assert!(matches!(file(Path::new("/dev/null"), b"x"), Err(Failure::Error(_))));
+        assert!(matches!(file(dir.path(), b"x"), Err(Failure::Error(_))));
+        assert_eq!(std::fs::read(&target).unwrap(), b"short");
+    }
+}

@@ -1,0 +1,138 @@
+//! `diagnose`: the host in a line, the findings by rank with their evidence and the changes that
+//! would mend them, where packets spent their time, and what could not be checked.
+
+use super::cpus::count;
+use super::measurement::{not_observable, overview};
+use super::units::{digits, latency, printable};
+use super::{heading, line};
+use anstyle::{AnsiColor, Style};
+use nearpath_diagnose::{Diagnosis, Finding, FindingCost, HostSummary, NotChecked, Severity};
+use std::collections::BTreeMap;
+
+/// Interfaces that are named in the host's summary; the rest is counted.
+const NICS_NAMED: usize = 4;
+
+/// The whole diagnosis for people.
+pub fn diagnosis(diagnosis: &Diagnosis) -> String {
+    let mut out = host(&diagnosis.host);
+    line!(out);
+    heading(&mut out, &headline(&diagnosis.findings));
+    for (rank, finding) in diagnosis.findings.iter().enumerate() {
+        line!(out);
+        out.push_str(&one(rank + 1, finding));
+    }
+    line!(out);
+    match &diagnosis.measurement {
+        Some(measurement) => {
+            out.push_str(&overview(measurement));
+            let blind = not_observable(&measurement.not_observable);
+            if !blind.is_empty() {
+                line!(out);
+                out.push_str(&blind);
+            }
+        }
+        None => line!(out, "no packets were measured: the findings rest on the host's facts alone"),
+    }
+    let unchecked = not_checked(&diagnosis.not_checked);
+    if !unchecked.is_empty() {
+        line!(out);
+        out.push_str(&unchecked);
+    }
+    out
+}
+
+fn host(host: &HostSummary) -> String {
+    let kernel = host.kernel.as_ref().map(|release| format!("Linux {release}"));
+    let virtualisation = match host.virtualisation.as_deref() {
+        None => None,
+        Some("none") => Some("no guest".to_owned()),
+        Some(hypervisor) => Some(format!("guest of {hypervisor}")),
+    };
+    let sizes = [
+        count(host.online_cpus, "CPU"),
+        count(host.packages, "package"),
+        count(host.nodes, "node"),
+        count(host.llcs, "LLC"),
+    ];
+    let mut nics: Vec<String> = host.nics.iter().take(NICS_NAMED).cloned().collect();
+    if host.nics.len() > NICS_NAMED {
+        nics.push(count(host.nics.len() - NICS_NAMED, "more interface"));
+    }
+    let facts: Vec<String> = kernel.into_iter().chain(virtualisation).chain(sizes).collect();
+    let mut out = format!("host: {}\n", printable(&facts.join(", ")));
+    if !nics.is_empty() {
+        line!(out, "nics: {}", printable(&nics.join("; ")));
+    }
+    out
+}
+
+/// `3 findings: 1 critical, 2 warnings`.
+fn headline(findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return "no findings".to_owned();
+    }
+    let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let critical = of(Severity::Critical);
+    let parts = [
+        (critical, format!("{critical} critical")),
+        (of(Severity::Warning), count(of(Severity::Warning), "warning")),
+        (of(Severity::Info), format!("{} for information", of(Severity::Info))),
+    ];
+    let parts = parts.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text);
+    format!("{}: {}", count(findings.len(), "finding"), parts.collect::<Vec<_>>().join(", "))
+}
+
+fn one(rank: usize, finding: &Finding) -> String {
+    let (word, style) = match finding.severity {
+        Severity::Critical => ("critical", AnsiColor::Red.on_default().bold()),
+        Severity::Warning => ("warning", AnsiColor::Yellow.on_default().bold()),
+        Severity::Info => ("info", Style::new().bold()),
+    };
+    let mut out = String::new();
+    let (title, check) = (printable(&finding.title), printable(&finding.check));
+    line!(out, "{rank}. {style}{word}{style:#}  {title}  [{check}]");
+    for sentence in &finding.evidence {
+        line!(out, "   - {}", printable(sentence));
+    }
+    let cost = cost(&finding.cost);
+    if !cost.is_empty() {
+        line!(out, "   costs: {cost}");
+    }
+    for change in &finding.changes {
+        let before = change.before.as_deref().unwrap_or("unknown");
+        let (before, after) = (quoted(before), quoted(&change.after));
+        line!(out, "   change: {}: {before} -> {after}", printable(&change.target));
+        line!(out, "           {}", printable(&change.why));
+    }
+    out
+}
+
+/// A value as it stands, or what shows that it is empty.
+fn quoted(value: &str) -> String {
+    if value.is_empty() { "\"\"".to_owned() } else { printable(value) }
+}
+
+fn cost(cost: &FindingCost) -> String {
+    let parts = [
+        cost.seconds_per_second.map(|s| format!("{} s of waiting in each second", digits(s))),
+        cost.share_percent.map(|share| format!("{share:.1} % affected")),
+        cost.per_packet_ns.map(|ns| format!("{} more for each at the median", latency(ns))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Checks that were not made, folded by reason.
+fn not_checked(items: &[NotChecked]) -> String {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for item in items {
+        by_reason.entry(item.reason.as_str()).or_default().push(item.check.as_str());
+    }
+    let mut out = String::new();
+    if !by_reason.is_empty() {
+        heading(&mut out, "not checked:");
+    }
+    for (reason, checks) in by_reason {
+        line!(out, "  {}", printable(&format!("{}: {reason}", checks.join(", "))));
+    }
+    out
+}

@@ -1,0 +1,48 @@
+//! Text for people: aligned tables without boxes, as `ip`, `lscpu` and `ss` print them.
+//!
+//! Each view is a function from plain data to a `String` that ends with a newline.
+
+mod cpu_layout;
+mod cpus;
+mod diagnosis;
+mod histogram;
+mod irqs;
+mod measurement;
+mod nics;
+mod nodes;
+mod queues;
+mod softnet;
+mod summary;
+mod table;
+mod units;
+mod unknown;
+
+pub use cpus::cpus;
+pub use diagnosis::diagnosis;
+pub use histogram::histogram;
+pub(crate) use irqs::irq_nodes;
+pub use irqs::irqs;
+pub use measurement::measurement;
+pub use nics::nics;
+pub use nodes::nodes;
+pub use queues::queues;
+pub use softnet::softnet;
+pub use summary::all;
+pub use units::{bytes, latency, printable};
+pub use unknown::unknown;
+
+/// Adds a line; writing to a `String` cannot fail.
+macro_rules! line {
+    ($out:expr) => { $out.push('\n') };
+    ($out:expr, $($arg:tt)*) => {{
+        let _ = std::fmt::Write::write_fmt(&mut $out, format_args!($($arg)*));
+        $out.push('\n');
+    }};
+}
+use line;
+
+/// A heading over a part of a view.
+fn heading(out: &mut String, title: &str) {
+    let style = anstyle::Style::new().bold();
+    out.push_str(&format!("{style}{title}{style:#}\n"));
+}
