@@ -1,6 +1,13 @@
 //! Instruments: ways to gather evidence from the running kernel. In goes what to look at, out
 //! comes a measurement: plain data.
+//!
+//! Each instrument has a folder here and a file of the same name in `bpf/`. It attaches when it
+//! is started and detaches when it is dropped; all that it holds in the kernel hangs on file
+//! descriptors, so nothing stays after the process ends, however it ends.
 
+mod instrument;
 mod measurement;
+pub mod stages;
 
+pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which packets are looked at. Decided once for a packet, where its path begins. The settings
+ * are constants, so the verifier drops the code of a filter that is not in force.
+ */
+#ifndef NEARPATH_FILTER_H
+#define NEARPATH_FILTER_H
+
+#include "probe.h"
+#include <bpf/bpf_endian.h>
+
+enum verdict { PASS, REFUSE, SAMPLE_OUT };
+
+struct address {
+	u32 words[4]; /* IPv4 as ::ffff:a.b.c.d, in network order */
+};
+
+/* One address filter: matches when (address & mask) == value. An unused one has used = 0. */
+struct prefix {
+	struct address value;
+	struct address mask;
+	u32 used;
+};
+
+struct filter {
+	u32 directions; /* bit 0 receive, bit 1 transmit */
+	u32 ifindex; /* 0: any */
+	u32 netns; /* inode, 0: any */
+	u32 protocol; /* IPPROTO_*, 0: any */
+	u32 protocol6; /* the same for IPv6, where ICMP has another number */
+	u32 sport, dport, port; /* host order, 0: any */
+	u32 headers; /* whether headers must be read at all */
+	u32 sample; /* keep one flow in so many; 1: all */
+	u32 seed;
+	struct prefix src, dst, host;
+};
+
+const volatile struct filter filter = { .directions = 3, .sample = 1 };
+
+struct tuple {
+	struct address src, dst;
+	u16 sport, dport; /* host order, 0 where there are none */
+	u8 protocol;
+	u8 version;
+};
+
+#define IPPROTO_HOPOPTS 0
+#define IPPROTO_ROUTING 43
+#define IPPROTO_FRAGMENT 44
+#define IPPROTO_DSTOPTS 60
+#define IPV6_EXTENSIONS_MAX 6
+
+static __always_inline bool read_ports(u64 at, struct tuple *t)
+{
+	u16 ports[2];
+
+	if (t->protocol != IPPROTO_TCP && t->protocol != IPPROTO_UDP)
+		return true;
+	if (bpf_probe_read_kernel(ports, sizeof(ports), (void *)at))
+		return false;
+	t->sport = bpf_ntohs(ports[0]);
+	t->dport = bpf_ntohs(ports[1]);
+	return true;
+}
+
+/* RFC 791 */
+static __always_inline bool read_ipv4(u64 at, struct tuple *t)
+{
+	u32 h[5];
+
+	if (bpf_probe_read_kernel(h, sizeof(h), (void *)at))
+		return false;
+	t->version = 4;
+	t->protocol = bpf_ntohl(h[2]) >> 16 & 0xff;
+	t->src.words[2] = t->dst.words[2] = bpf_htonl(0xffff);
+	t->src.words[3] = h[3];
+	t->dst.words[3] = h[4];
+	if (bpf_ntohl(h[1]) & 0x1fff)
+		return true; /* a later fragment has no ports */
+	return read_ports(at + (bpf_ntohl(h[0]) >> 24 & 0xf) * 4, t);
+}
+
+/* RFC 8200 */
+static __always_inline bool read_ipv6(u64 at, struct tuple *t)
+{
+	u32 h[10];
+	u8 next;
+
+	if (bpf_probe_read_kernel(h, sizeof(h), (void *)at))
+		return false;
+	t->version = 6;
+	__builtin_memcpy(&t->src, &h[2], 16);
+	__builtin_memcpy(&t->dst, &h[6], 16);
+	next = bpf_ntohl(h[1]) >> 8 & 0xff;
+	at += sizeof(h);
+#pragma unroll
+	for (int i = 0; i < IPV6_EXTENSIONS_MAX; i++) {
+		u8 extension[4];
+
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS &&
+		    next != IPPROTO_FRAGMENT)
+			break;
+		if (bpf_probe_read_kernel(extension, sizeof(extension), (void *)at))
+			return false;
+		if (next == IPPROTO_FRAGMENT) {
+			at += 8;
+			if (extension[2] || extension[3] & 0xf8) {
+				t->protocol = extension[0];
+				return true;
+			}
+		} else {
+			at += (extension[1] + 1) * 8;
+		}
+		next = extension[0];
+	}
+	t->protocol = next;
+	return read_ports(at, t);
+}
+
+static __always_inline bool in_prefix(const volatile struct prefix *p, struct address *a)
+{
+	u32 differs = 0;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		differs |= (a->words[i] & p->mask.words[i]) ^ p->value.words[i];
+	return !differs;
+}
+
+/* The same for both directions of a flow, so that a sampled flow is seen whole. */
+static __always_inline u32 flow_hash(struct tuple *t)
+{
+	u32 hash = filter.seed ^ t->protocol;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		hash = (hash ^ t->src.words[i] ^ t->dst.words[i]) * 0x9e3779b1;
+	hash = (hash ^ t->sport ^ t->dport) * 0x9e3779b1;
+	hash ^= hash >> 15;
+	hash *= 0x85ebca6b;
+	return hash ^ hash >> 13;
+}
+
+static __noinline u32 match_headers(u64 network_header, u32 version)
+{
+	struct tuple t = {};
+
+	if (!(version == 4 ? read_ipv4(network_header, &t) : read_ipv6(network_header, &t)))
+		return REFUSE;
+	if (filter.protocol && t.protocol != (version == 4 ? filter.protocol : filter.protocol6))
+		return REFUSE;
+	if (filter.sport && t.sport != filter.sport)
+		return REFUSE;
+	if (filter.dport && t.dport != filter.dport)
+		return REFUSE;
+	if (filter.port && t.sport != filter.port && t.dport != filter.port)
+		return REFUSE;
+	if (filter.src.used && !in_prefix(&filter.src, &t.src))
+		return REFUSE;
+	if (filter.dst.used && !in_prefix(&filter.dst, &t.dst))
+		return REFUSE;
+	if (filter.host.used && !in_prefix(&filter.host, &t.src) && !in_prefix(&filter.host, &t.dst))
+		return REFUSE;
+	if (filter.sample > 1 && flow_hash(&t) % filter.sample)
+		return SAMPLE_OUT;
+	return PASS;
+}
+
+/*
+ * The protocol behind a VLAN tag that stands in the packet. On receive *at is the tag; on
+ * transmit network_header is behind it already, and the IP version tells.
+ */
+static __always_inline u32 behind_vlan_tag(u64 *at, bool transmit)
+{
+	u16 tag[2];
+	u8 version;
+
+	if (transmit) {
+		if (bpf_probe_read_kernel(&version, sizeof(version), (void *)*at))
+			return 0;
+		return version >> 4 == 4 ? ETH_P_IP : version >> 4 == 6 ? ETH_P_IPV6 : 0;
+	}
+	if (bpf_probe_read_kernel(tag, sizeof(tag), (void *)*at))
+		return 0;
+	*at += sizeof(tag);
+	return bpf_ntohs(tag[1]);
+}
+
+/*
+ * Judges a packet at its first stage. On receive the data begins with the network header (the
+ * driver has called eth_type_trans); on transmit network_header is set.
+ */
+static __always_inline u32 judge(struct sk_buff *skb, bool transmit, const bool direct)
+{
+	u32 protocol = bpf_ntohs(GET(direct, skb, protocol));
+	u64 at = 0;
+
+	if (!(filter.directions & (transmit ? 2 : 1)))
+		return REFUSE;
+	if (filter.ifindex || filter.netns) {
+		struct net_device *dev = GET(direct, skb, dev);
+		struct net *net = GET(direct, dev, nd_net.net);
+
+		if (filter.ifindex && (u32)GET(direct, dev, ifindex) != filter.ifindex)
+			return REFUSE;
+		if (filter.netns && GET(direct, net, ns.inum) != filter.netns)
+			return REFUSE;
+	}
+	if (transmit)
+		at = address_of((u64)GET(direct, skb, head)) + GET(direct, skb, network_header);
+	else
+		at = address_of((u64)GET(direct, skb, data));
+	if (protocol == ETH_P_8021Q || protocol == ETH_P_8021AD)
+		protocol = behind_vlan_tag(&at, transmit);
+	if (protocol != ETH_P_IP && protocol != ETH_P_IPV6)
+		return REFUSE;
+	if (!filter.headers)
+		return PASS;
+	return match_headers(at, protocol == ETH_P_IP ? 4 : 6);
+}
+
+#endif

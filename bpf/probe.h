@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * One body, two ways to attach it to a tracepoint: tp_btf, where the kernel knows the types of
+ * the arguments and fields are read directly, and raw_tp, for kernels without BTF of their own,
+ * where every field is copied out by a helper.
+ *
+ * Several programs may share one tracepoint with other instruments; user space chooses which of
+ * the two is loaded (crates/instruments/src/stages/table.rs).
+ */
+#ifndef NEARPATH_PROBE_H
+#define NEARPATH_PROBE_H
+
+#include "vmlinux.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+/* Field f of p; `direct` is a constant, true in the tp_btf program. */
+#define GET(direct, p, f) ((direct) ? (p)->f : BPF_CORE_READ(p, f))
+
+/*
+ * The address held by a pointer, as a number. The verifier refuses arithmetic on a pointer of
+ * type trusted_ptr_; a byte swap makes it a scalar and a second one restores the value.
+ */
+static __always_inline u64 address_of(u64 pointer)
+{
+	asm volatile("%0 = be64 %0\n%0 = be64 %0" : "+r"(pointer));
+	return pointer;
+}
+
+#define PROBE(name, tracepoint)                                              \
+	static __always_inline void name(u64 *ctx, const bool direct);           \
+	SEC("tp_btf/" tracepoint) int name##_btf(u64 *ctx)                       \
+	{                                                                        \
+		name(ctx, true);                                                     \
+		return 0;                                                            \
+	}                                                                        \
+	SEC("raw_tp/" tracepoint) int name##_raw(u64 *ctx)                       \
+	{                                                                        \
+		name(ctx, false);                                                    \
+		return 0;                                                            \
+	}                                                                        \
+	static __always_inline void name(u64 *ctx, const bool direct)
+
+#endif

@@ -1,0 +1,664 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The instrument "stages": latency between adjacent stages of each packet's path.
+ *
+ * A packet is known by the address of its sk_buff. Its path begins where it is first seen: on
+ * receive at GRO, netif_rx or netif_receive_skb, on transmit at net_dev_queue. What happened
+ * before on the CPU (interrupt, softirq, poll) or in the task (send call) is remembered there
+ * and becomes the path's first spans.
+ */
+#include "inflight.h"
+#include "filter.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* Whether sk_data_ready can be observed; without it the reader is woken by the packet itself. */
+const volatile bool has_data_ready = true;
+/* Whether the end of a receive call can be; without it a datagram ends when it is freed. */
+const volatile bool has_sock_recv = true;
+
+/*
+ * Packets begin only while this is set: after all programs are attached and until the first is
+ * detached, so that no path is seen in part.
+ */
+volatile u32 active;
+
+/* System calls that send, by number; set by user space for its architecture. */
+#define SYSCALLS_MAX 512
+const volatile u8 sends[SYSCALLS_MAX];
+
+enum begin { NEVER, HERE, AFTER_CPU_HISTORY };
+
+static __always_inline void finish(struct packet *p)
+{
+	p->state = PACKET_FREE;
+	p->tag = 0;
+}
+
+/* The packet has reached its socket: the stack has nothing more to do with it. */
+static __always_inline bool delivered(struct packet *p)
+{
+	return p->last_stage >= RX_TCP_RCV_ESTABLISHED && p->last_stage <= RX_SCHED_SWITCH;
+}
+
+/*
+ * The stack has the packet in its hands: it was last seen in the run of NET_RX that is under way
+ * here. Otherwise it was freed where no tracepoint is, and its address is another's by now.
+ */
+static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 number)
+{
+	return p->last_stage != RX_NETIF_RECEIVE_SKB ||
+	       (cpu->serving == NET_RX_SOFTIRQ + 1 && p->last_cpu == number &&
+		p->last_ns >= cpu->entry_ns);
+}
+
+/* Takes a slot for a new packet; whoever is in it is lost. */
+static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
+{
+	if (p->state == PACKET_RX || p->state == PACKET_TX) {
+		/* The same address again, or long silence: the old packet is gone, its end unseen. */
+		if (p->tag == tag || now - p->last_ns > PACKET_STALE_NS)
+			COUNT(cpu, abandoned);
+		else
+			COUNT(cpu, collided);
+	}
+	if (state == PACKET_RX || state == PACKET_TX)
+		COUNT(cpu, started);
+	p->tag = tag;
+	p->last_stage = STAGE_NONE;
+	p->last_ns = now;
+	p->state = state;
+}
+
+/* What this CPU did since the packet's last stage: interrupt, raise, entry, start of the poll. */
+static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, u32 number)
+{
+	bool first = !p->last_stage;
+
+	if (cpu->serving != NET_RX_SOFTIRQ + 1)
+		return;
+	/* An interrupt before the packet's last stage is none of this packet's. */
+	if (first && cpu->run_irq_ns)
+		pass(p, cpu, number, RX_IRQ_HANDLER, cpu->run_irq_ns);
+	if (cpu->run_raise_ns && (first || cpu->run_raise_ns > p->last_ns))
+		pass(p, cpu, number, RX_NET_RX_RAISE, cpu->run_raise_ns);
+	if (first || cpu->entry_ns > p->last_ns)
+		pass(p, cpu, number, RX_NET_RX_ENTRY, cpu->entry_ns);
+	if (first || cpu->poll_ns > p->last_ns || p->last_stage == RX_NET_RX_ENTRY)
+		pass(p, cpu, number, RX_NAPI_POLL, cpu->poll_ns);
+}
+
+/* A stage of the receive path that is told the sk_buff. */
+static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 stage,
+					      enum begin may_begin, const bool direct)
+{
+	u64 tag = address_of(pointer);
+	struct packet *p = packet_slot(tag);
+	u32 number = bpf_get_smp_processor_id();
+	u64 now;
+
+	if (!p)
+		return 0;
+	/* An sk_buff that comes in again after delivery is a new packet at an old address. */
+	if (p->tag != tag || p->state != PACKET_RX ||
+	    (may_begin != NEVER && (delivered(p) || !in_hand(p, cpu, number)))) {
+		u32 verdict;
+
+		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
+			return 0;
+		now = bpf_ktime_get_ns();
+		if (p->tag == tag && p->state == PACKET_TX) {
+			/* A virtual device hands the sk_buff to its peer: the end of its transmission. */
+			pass(p, cpu, number, TX_NETIF_RX, now);
+			COUNT(cpu, completed);
+			finish(p);
+		}
+		verdict = active ? judge((struct sk_buff *)pointer, false, direct) : REFUSE;
+		if (verdict == REFUSE)
+			return 0;
+		if (verdict == SAMPLE_OUT) {
+			COUNT(cpu, sampled_out);
+			begin(p, cpu, tag, PACKET_RX_IGNORED, now);
+			return 0;
+		}
+		begin(p, cpu, tag, PACKET_RX, now);
+		if (may_begin == AFTER_CPU_HISTORY)
+			pass_cpu_history(p, cpu, number);
+	} else {
+		now = bpf_ktime_get_ns();
+		if (may_begin == AFTER_CPU_HISTORY)
+			pass_cpu_history(p, cpu, number);
+	}
+	pass(p, cpu, number, stage, now);
+	return p;
+}
+
+/* What the CPU did: kept until a packet asks for it. */
+
+PROBE(irq_handler_entry, "irq_handler_entry")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->irq_ns = bpf_ktime_get_ns();
+}
+
+PROBE(irq_handler_exit, "irq_handler_exit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->irq_ns = 0;
+}
+
+PROBE(softirq_raise, "softirq_raise")
+{
+	struct cpu *cpu;
+
+	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
+		return;
+	cpu = this_cpu();
+	if (!cpu || cpu->next_raise_ns)
+		return;
+	cpu->next_raise_ns = bpf_ktime_get_ns();
+	cpu->next_irq_ns = cpu->irq_ns;
+}
+
+PROBE(softirq_entry, "softirq_entry")
+{
+	struct cpu *cpu = this_cpu();
+	u32 vector = ctx[0];
+
+	if (!cpu)
+		return;
+	cpu->serving = vector + 1;
+	if (vector != NET_RX_SOFTIRQ)
+		return;
+	cpu->run_raise_ns = cpu->next_raise_ns;
+	cpu->run_irq_ns = cpu->next_irq_ns;
+	cpu->next_raise_ns = cpu->next_irq_ns = 0;
+	cpu->entry_ns = cpu->poll_ns = bpf_ktime_get_ns();
+}
+
+/*
+ * The CPU turns to another packet (or to none). One that TCP merged into an earlier packet, and
+ * that woke nobody, ends here: its data goes on under the other's name.
+ */
+static __always_inline void turn_to(struct cpu *cpu, u64 tag)
+{
+	struct packet *p;
+
+	if (cpu->merged) {
+		p = packet_slot(cpu->merged);
+		if (p && p->tag == cpu->merged && p->last_stage == RX_SK_DATA_READY) {
+			COUNT(cpu, completed);
+			finish(p);
+		}
+		cpu->merged = 0;
+	}
+	cpu->packet = tag;
+	cpu->waker = has_data_ready ? 0 : tag;
+}
+
+PROBE(softirq_exit, "softirq_exit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu)
+		return;
+	cpu->serving = 0;
+	turn_to(cpu, 0);
+}
+
+PROBE(napi_poll, "napi_poll")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->poll_ns = bpf_ktime_get_ns();
+}
+
+/* Receive. */
+
+static __always_inline void gro_receive(u64 *ctx, const bool direct)
+{
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu)
+		return;
+	cpu->gro_packet =
+		receive(cpu, ctx[0], RX_NAPI_GRO_RECEIVE, AFTER_CPU_HISTORY, direct) ? address_of(ctx[0]) : 0;
+}
+
+PROBE(napi_gro_receive, "napi_gro_receive_entry")
+{
+	gro_receive(ctx, direct);
+}
+
+PROBE(napi_gro_frags, "napi_gro_frags_entry")
+{
+	gro_receive(ctx, direct);
+}
+
+/* A packet merged into another by GRO ends there (enum gro_result: MERGED 0, MERGED_FREE 1). */
+static __always_inline void gro_result(u64 *ctx)
+{
+	struct cpu *cpu;
+	struct packet *p;
+
+	if ((u32)ctx[0] > 1)
+		return;
+	cpu = this_cpu();
+	if (!cpu || !cpu->gro_packet)
+		return;
+	p = packet_slot(cpu->gro_packet);
+	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX) {
+		COUNT(cpu, completed);
+		finish(p);
+	}
+	cpu->gro_packet = 0;
+}
+
+PROBE(napi_gro_receive_exit, "napi_gro_receive_exit")
+{
+	gro_result(ctx);
+}
+
+PROBE(napi_gro_frags_exit, "napi_gro_frags_exit")
+{
+	gro_result(ctx);
+}
+
+PROBE(netif_rx, "netif_rx")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		receive(cpu, ctx[0], RX_NETIF_RX, HERE, direct);
+}
+
+PROBE(netif_receive_skb, "netif_receive_skb")
+{
+	struct cpu *cpu = this_cpu();
+
+	struct packet *p;
+
+	if (!cpu)
+		return;
+	p = receive(cpu, ctx[0], RX_NETIF_RECEIVE_SKB, AFTER_CPU_HISTORY, direct);
+	turn_to(cpu, p ? p->tag : 0);
+}
+
+/* tcp_rcv_established(): a segment without data ends here, as nobody waits for it. */
+PROBE(tcp_rcv_established, "tcp_probe")
+{
+	struct cpu *cpu = this_cpu();
+	struct sk_buff *skb = (struct sk_buff *)ctx[1];
+	struct tcp_skb_cb cb = {};
+	struct packet *p;
+
+	if (!cpu)
+		return;
+	p = receive(cpu, ctx[1], RX_TCP_RCV_ESTABLISHED, NEVER, direct);
+	if (!p)
+		return;
+	if (bpf_probe_read_kernel(&cb, sizeof(cb), &skb->cb) || cb.end_seq != cb.seq) {
+		turn_to(cpu, p->tag);
+		return;
+	}
+	COUNT(cpu, completed);
+	finish(p);
+	turn_to(cpu, 0);
+}
+
+static __always_inline bool waits_for_reader(struct packet *p, u64 tag)
+{
+	return p && p->tag == tag && p->state == PACKET_RX &&
+	       (p->last_stage == RX_NETIF_RECEIVE_SKB || p->last_stage == RX_TCP_RCV_ESTABLISHED);
+}
+
+/* A datagram that finds the queue empty is the one that the next receive call takes. */
+static __always_inline void queue_datagram(struct sock *sk, u64 tag, const bool direct)
+{
+	u64 address = address_of((u64)sk);
+	struct socket *s = socket_slot(address);
+
+	if (!s)
+		return;
+	if (s->sk != address) {
+		s->sk = address;
+		s->next = 0;
+	}
+	if (!s->next && address_of((u64)GET(direct, sk, sk_receive_queue.next)) == tag)
+		s->next = tag;
+}
+
+/* What the next receive call takes: the head of the reader's queue, else of the common one. */
+static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
+{
+	struct udp_sock *udp = (struct udp_sock *)sk;
+	u64 address = address_of((u64)sk);
+	u64 head = address_of((u64)BPF_CORE_READ(udp, reader_queue.next));
+
+	/* An empty queue points to itself. */
+	if (head != address + bpf_core_field_offset(udp->reader_queue))
+		return head;
+	head = address_of((u64)GET(direct, sk, sk_receive_queue.next));
+	return head == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : head;
+}
+
+/*
+ * The socket says only that it has data. Which packet that was: the last in its queue, or, when
+ * TCP merged it into an earlier one, the one that this CPU works on.
+ */
+PROBE(sk_data_ready, "sk_data_ready")
+{
+	struct cpu *cpu = this_cpu();
+	struct sock *sk = (struct sock *)ctx[0];
+	u32 number = bpf_get_smp_processor_id();
+	struct packet *p;
+	u64 tag;
+
+	if (!cpu)
+		return;
+	tag = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
+	p = packet_slot(tag);
+	if (waits_for_reader(p, tag)) {
+		if (GET(direct, sk, sk_protocol) == IPPROTO_UDP)
+			queue_datagram(sk, tag, direct);
+		cpu->merged = 0;
+	} else {
+		tag = cpu->packet;
+		p = tag ? packet_slot(tag) : 0;
+		if (!waits_for_reader(p, tag) || p->last_cpu != number)
+			return;
+		cpu->merged = tag;
+	}
+	pass(p, cpu, number, RX_SK_DATA_READY, bpf_ktime_get_ns());
+	cpu->packet = 0;
+	cpu->waker = tag;
+}
+
+/* try_to_wake_up() of the reader, called by the socket: the task carries the packet on. */
+PROBE(sched_waking, "sched_waking")
+{
+	struct cpu *cpu = this_cpu();
+	struct task_struct *reader = (struct task_struct *)ctx[0];
+	u32 number = bpf_get_smp_processor_id();
+	struct packet *p;
+	struct task *task;
+	u32 pid;
+
+	if (!cpu || !cpu->waker)
+		return;
+	p = packet_slot(cpu->waker);
+	if (!p || p->tag != cpu->waker || p->state != PACKET_RX || p->last_cpu != number ||
+	    (has_data_ready ? p->last_stage != RX_SK_DATA_READY : !waits_for_reader(p, p->tag)))
+		return;
+	cpu->waker = cpu->merged = 0;
+	pid = GET(direct, reader, pid);
+	task = task_slot(pid);
+	if (!task)
+		return;
+	pass(p, cpu, number, RX_SCHED_WAKING, bpf_ktime_get_ns());
+	if (task->pid != pid) {
+		task->pid = pid;
+		task->send_ns = task->copy_ns = 0;
+	}
+	task->woken_by = p->tag;
+}
+
+PROBE(sched_switch, "sched_switch")
+{
+	struct task_struct *next = (struct task_struct *)ctx[2];
+	u32 pid = GET(direct, next, pid);
+	struct task *task = task_slot(pid);
+	struct packet *p;
+	struct cpu *cpu;
+	u64 tag;
+
+	if (!task || task->pid != pid || !task->woken_by)
+		return;
+	tag = task->woken_by;
+	task->woken_by = 0;
+	p = packet_slot(tag);
+	cpu = this_cpu();
+	if (cpu && p && p->tag == tag && p->state == PACKET_RX && p->last_stage == RX_SCHED_WAKING)
+		pass(p, cpu, bpf_get_smp_processor_id(), RX_SCHED_SWITCH, bpf_ktime_get_ns());
+}
+
+PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
+{
+	struct cpu *cpu = this_cpu();
+	u32 pid = bpf_get_current_pid_tgid();
+	struct packet *p;
+	struct task *task;
+
+	if (!cpu)
+		return;
+	p = receive(cpu, ctx[0], RX_SKB_COPY_DATAGRAM, NEVER, direct);
+	if (!p)
+		return;
+	COUNT(cpu, completed);
+	task = task_slot(pid);
+	if (task) {
+		if (task->pid != pid) {
+			task->pid = pid;
+			task->send_ns = task->woken_by = 0;
+		}
+		task->copy_ns = p->last_ns;
+		task->copy_cpu = p->last_cpu;
+	}
+	finish(p);
+}
+
+/*
+ * A receive call returns. For TCP: the last packet that it copied, as the others are long with
+ * it. For UDP, where the copy of a small datagram has no tracepoint: the datagram that it took.
+ */
+PROBE(sock_recv, "sock_recv_length")
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct sock *sk = (struct sock *)ctx[0];
+	u64 address = address_of(ctx[0]);
+	struct task *task = task_slot(pid);
+	struct socket *s = socket_slot(address);
+	struct cpu *cpu = this_cpu();
+	struct packet *p;
+	u64 tag;
+
+	if (!cpu || !task || !s)
+		return;
+	if (task->pid == pid && task->copy_ns) {
+		add_span(cpu, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu,
+			 bpf_ktime_get_ns() - task->copy_ns);
+		task->copy_ns = 0;
+	}
+	if (s->sk != address || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+		return;
+	tag = s->next;
+	s->next = 0;
+	if (tag) {
+		p = packet_slot(tag);
+		if (p && p->tag == tag && p->state == PACKET_RX && delivered(p)) {
+			pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
+			COUNT(cpu, completed);
+			finish(p);
+		}
+	}
+	s->next = next_datagram(sk, direct);
+}
+
+/* Transmit. */
+
+/* Entry of a system call: of one that sends, when; any other ends the send call before it. */
+PROBE(sock_send, "sys_enter")
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task = task_slot(pid);
+	u64 call = ctx[1];
+
+	if (!task)
+		return;
+	if (call >= SYSCALLS_MAX || !sends[call & (SYSCALLS_MAX - 1)]) {
+		if (task->pid == pid)
+			task->send_ns = 0;
+		return;
+	}
+	if (task->pid != pid) {
+		task->pid = pid;
+		task->copy_ns = task->woken_by = 0;
+	}
+	task->send_cpu = bpf_get_smp_processor_id();
+	task->tcp_ns = 0;
+	task->send_ns = bpf_ktime_get_ns();
+}
+
+PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task = task_slot(pid);
+
+	/* Called again for each piece of a long message; the first counts. */
+	if (!task || task->pid != pid || !task->send_ns || task->tcp_ns)
+		return;
+	task->tcp_cpu = bpf_get_smp_processor_id();
+	task->tcp_ns = bpf_ktime_get_ns();
+}
+
+/* The send call that the packet leaves in, unless a softirq sends it on its own account. */
+static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task;
+
+	if (cpu->serving)
+		return;
+	task = task_slot(pid);
+	if (!task || task->pid != pid || !task->send_ns)
+		return;
+	pass(p, cpu, task->send_cpu, TX_SOCK_SEND, task->send_ns);
+	if (task->tcp_ns)
+		pass(p, cpu, task->tcp_cpu, TX_TCP_SENDMSG, task->tcp_ns);
+}
+
+PROBE(net_dev_queue, "net_dev_queue")
+{
+	struct cpu *cpu = this_cpu();
+	u32 number = bpf_get_smp_processor_id();
+	u64 tag = address_of(ctx[0]);
+	struct packet *p = packet_slot(tag);
+	u32 verdict;
+	u64 now;
+
+	if (!cpu || !p || (p->tag == tag && p->state == PACKET_TX_IGNORED))
+		return;
+	now = bpf_ktime_get_ns();
+	if (p->tag != tag || p->state != PACKET_TX) {
+		if (p->tag == tag && p->state == PACKET_RX && !delivered(p) && in_hand(p, cpu, number)) {
+			/* Received and sent on: the end of its reception. */
+			pass(p, cpu, number, RX_NET_DEV_QUEUE, now);
+			COUNT(cpu, completed);
+			finish(p);
+		}
+		verdict = active ? judge((struct sk_buff *)ctx[0], true, direct) : REFUSE;
+		if (verdict == REFUSE)
+			return;
+		if (verdict == SAMPLE_OUT) {
+			COUNT(cpu, sampled_out);
+			begin(p, cpu, tag, PACKET_TX_IGNORED, now);
+			return;
+		}
+		begin(p, cpu, tag, PACKET_TX, now);
+		pass_send_call(p, cpu);
+	}
+	pass(p, cpu, number, TX_NET_DEV_QUEUE, now);
+}
+
+/* A stage of the transmit path; returns the packet. */
+static __always_inline struct packet *transmit(struct cpu *cpu, u64 pointer, u32 stage)
+{
+	u64 tag = address_of(pointer);
+	struct packet *p = packet_slot(tag);
+
+	if (!p || p->tag != tag || p->state != PACKET_TX)
+		return 0;
+	pass(p, cpu, bpf_get_smp_processor_id(), stage, bpf_ktime_get_ns());
+	return p;
+}
+
+PROBE(qdisc_enqueue, "qdisc_enqueue")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		transmit(cpu, ctx[2], TX_QDISC_ENQUEUE);
+}
+
+PROBE(qdisc_dequeue, "qdisc_dequeue")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		transmit(cpu, ctx[3], TX_QDISC_DEQUEUE);
+}
+
+PROBE(net_dev_start_xmit, "net_dev_start_xmit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		transmit(cpu, ctx[0], TX_NET_DEV_START_XMIT);
+}
+
+/* The driver has it, unless it was busy (rc); a virtual device has handed it over before. */
+PROBE(net_dev_xmit, "net_dev_xmit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu && !(u32)ctx[1])
+		transmit(cpu, ctx[0], TX_NET_DEV_XMIT);
+}
+
+/* The end of either path. */
+
+static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, bool drop)
+{
+	u64 tag = address_of(pointer);
+	struct packet *p = packet_slot(tag);
+	u32 number = bpf_get_smp_processor_id();
+	struct cpu *cpu;
+
+	if (!p || p->tag != tag)
+		return;
+	cpu = this_cpu();
+	if (!cpu)
+		return;
+	if (p->state == PACKET_RX && ((has_sock_recv && delivered(p)) || !in_hand(p, cpu, number))) {
+		/* Its end was not seen; this may be another packet at the same address. */
+		COUNT(cpu, abandoned);
+	} else if (p->state == PACKET_RX || p->state == PACKET_TX) {
+		pass(p, cpu, number, p->state == PACKET_RX ? rx_stage : tx_stage, bpf_ktime_get_ns());
+		if (drop)
+			COUNT(cpu, dropped);
+		else
+			COUNT(cpu, completed);
+	}
+	finish(p);
+}
+
+PROBE(consume_skb, "consume_skb")
+{
+	free_packet(ctx[0], RX_CONSUME_SKB, TX_CONSUME_SKB, false);
+}
+
+PROBE(kfree_skb, "kfree_skb")
+{
+	free_packet(ctx[0], RX_KFREE_SKB, TX_KFREE_SKB, true);
+}
+
+/* Run by hand, to learn what the kernel's run-time statistics add to every run. */
+SEC("raw_tp") int empty(void *ctx)
+{
+	return 0;
+}

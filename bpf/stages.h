@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The stages of the packet path, by number. crates/instruments/src/stages/table.rs lists the
+ * same in the same order, and a test compares the two.
+ *
+ * Receive and transmit have numbers of their own, also where both pass the same function, so
+ * that a pair of numbers is a span of one direction.
+ */
+#ifndef NEARPATH_STAGES_H
+#define NEARPATH_STAGES_H
+
+enum stage {
+	STAGE_NONE,
+	/* receive */
+	RX_IRQ_HANDLER,
+	RX_NET_RX_RAISE,
+	RX_NET_RX_ENTRY,
+	RX_NAPI_POLL,
+	RX_NAPI_GRO_RECEIVE,
+	RX_NETIF_RX,
+	RX_NETIF_RECEIVE_SKB,
+	RX_NET_DEV_QUEUE, /* forwarded */
+	RX_TCP_RCV_ESTABLISHED,
+	RX_SK_DATA_READY,
+	RX_SCHED_WAKING,
+	RX_SCHED_SWITCH,
+	RX_SKB_COPY_DATAGRAM,
+	RX_SOCK_RECV,
+	RX_CONSUME_SKB,
+	RX_KFREE_SKB,
+	/* transmit */
+	TX_SOCK_SEND,
+	TX_TCP_SENDMSG,
+	TX_NET_DEV_QUEUE,
+	TX_QDISC_ENQUEUE,
+	TX_QDISC_DEQUEUE,
+	TX_NET_DEV_START_XMIT,
+	TX_NET_DEV_XMIT,
+	TX_NETIF_RX, /* handed over to a virtual peer */
+	TX_CONSUME_SKB,
+	TX_KFREE_SKB,
+	STAGE_COUNT,
+};
+
+/* A power of two, for the verifier. */
+#define STAGES_MAX 32
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The kernel's types, trimmed by hand to the fields that the programs read. Fields are found by
+ * name when a program is loaded (CO-RE), so neither their order nor their offsets here matter,
+ * and a build does not depend on the kernel of the machine that builds.
+ */
+#ifndef NEARPATH_VMLINUX_H
+#define NEARPATH_VMLINUX_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef __s64 s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+/* Values of the user-space API, the same on all kernels. */
+enum bpf_map_type {
+	BPF_MAP_TYPE_ARRAY = 2,
+};
+#define BPF_F_MMAPABLE (1U << 10)
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88a8
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+#define MSG_PEEK 2
+#define NET_RX_SOFTIRQ 3
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+};
+
+struct sk_buff {
+	struct net_device *dev;
+	char cb[48];
+	__be16 protocol;
+	__u16 network_header;
+	unsigned char *head;
+	unsigned char *data;
+};
+
+/* include/net/tcp.h: the control block that TCP keeps in sk_buff.cb */
+struct tcp_skb_cb {
+	__u32 seq;
+	__u32 end_seq;
+};
+
+struct sk_buff_head {
+	struct sk_buff *next;
+	struct sk_buff *prev;
+};
+
+struct sock {
+	struct sk_buff_head sk_receive_queue;
+	u16 sk_protocol;
+};
+
+struct udp_sock {
+	struct sk_buff_head reader_queue;
+};
+
+struct task_struct {
+	int pid;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,20 @@
+//! Compiles the programs in `bpf/` and writes a skeleton for each to `OUT_DIR`.
+
+use libbpf_cargo::SkeletonBuilder;
+use std::path::{Path, PathBuf};
+
+const PROGRAMS: &[&str] = &["stages"];
+
+fn main() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    println!("cargo:rerun-if-changed={}", folder.display());
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    for program in PROGRAMS {
+        SkeletonBuilder::new()
+            .source(folder.join(format!("{program}.bpf.c")))
+            // v3 has 32-bit arithmetic; every kernel from 5.10 on takes it.
+            .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
+            .build_and_generate(out.join(format!("{program}.skel.rs")))
+            .unwrap_or_else(|error| panic!("bpf/{program}.bpf.c: {error:#}"));
+    }
+}

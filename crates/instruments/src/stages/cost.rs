@@ -1,0 +1,135 @@
+//! What observing costs, from the kernel's run-time statistics of BPF programs.
+//!
+//! The statistics cost something themselves, so they are switched on only for a short window in
+//! each interval, and what they add to every run is measured on an empty program and taken off.
+
+use libbpf_rs::{Program, ProgramInput, ProgramMut};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+/// Runs of programs and the time that they took.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Runs {
+    /// How often programs ran.
+    pub count: u64,
+    /// Their run time in nanoseconds, accounting included.
+    pub ns: u64,
+    /// Runs that the kernel skipped because the program was running already.
+    pub missed: u64,
+}
+
+/// The statistics, on as long as this lives (bpf(2), BPF_ENABLE_STATS; 5.8 and later).
+#[derive(Debug)]
+pub struct Statistics(#[allow(dead_code, reason = "closing it switches them off")] OwnedFd);
+
+impl Statistics {
+    /// Switches them on; `None` when the kernel refuses.
+    pub fn enable() -> Option<Self> {
+        // SAFETY: a system call without pointers; it returns a new descriptor or a negative error.
+        let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+        // SAFETY: a descriptor that was just made and that nobody else owns.
+        (fd >= 0).then(|| Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+}
+
+/// The statistics of one program since it was loaded.
+pub fn runs_of(program: &Program<'_>) -> Runs {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: `info` is written within `length` bytes; all its pointers are null, so the kernel
+    // copies no arrays out.
+    let error = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(
+            program.as_fd().as_raw_fd(),
+            &raw mut info,
+            &raw mut length,
+        )
+    };
+    if error != 0 {
+        return Runs::default();
+    }
+    Runs { count: info.run_cnt, ns: info.run_time_ns, missed: info.recursion_misses }
+}
+
+/// How often the empty program is run to learn what accounting adds.
+const CALIBRATION_RUNS: u32 = 2000;
+
+/// Nanoseconds that accounting adds to each run: the mean of an empty program.
+pub fn accounting_ns(empty: &ProgramMut<'_>) -> Option<f64> {
+    let _on = Statistics::enable()?;
+    let before = runs_of(empty);
+    for _ in 0..CALIBRATION_RUNS {
+        empty.test_run(ProgramInput::default()).ok()?;
+    }
+    let after = runs_of(empty);
+    let runs = after.count.checked_sub(before.count).filter(|&n| n > 0)?;
+    Some(after.ns.saturating_sub(before.ns) as f64 / runs as f64)
+}
+
+/// Gathers what observing costs over its windows.
+#[derive(Debug)]
+pub struct Meter {
+    accounting_ns: Option<f64>,
+    /// Statistics, packets and time at the begin of the window under way.
+    began: Option<(Runs, u64, std::time::Instant)>,
+    runs: Runs,
+    packets: u64,
+    time: std::time::Duration,
+}
+
+impl Meter {
+    /// Learns what accounting adds; before anything is attached.
+    pub fn new(loaded: &super::load::Loaded) -> Self {
+        use libbpf_rs::skel::Skel;
+        let empty = loaded.skeleton.object().progs_mut().find(|p| p.name() == "empty");
+        Self {
+            accounting_ns: empty.as_ref().and_then(accounting_ns),
+            began: None,
+            runs: Runs::default(),
+            packets: 0,
+            time: std::time::Duration::ZERO,
+        }
+    }
+
+    /// The statistics of all attached programs together.
+    pub fn runs(&self, loaded: &super::load::Loaded) -> Runs {
+        use libbpf_rs::skel::Skel;
+        let programs = loaded.skeleton.object().progs();
+        programs.filter(|p| p.autoload() && p.name() != "empty").map(|p| runs_of(&p)).fold(
+            Runs::default(),
+            |sum, runs| Runs {
+                count: sum.count + runs.count,
+                ns: sum.ns + runs.ns,
+                missed: sum.missed + runs.missed,
+            },
+        )
+    }
+
+    /// A window begins.
+    pub fn begin(&mut self, loaded: &super::load::Loaded, packets_started: u64) {
+        self.began = Some((self.runs(loaded), packets_started, std::time::Instant::now()));
+    }
+
+    /// The window ends.
+    pub fn end(&mut self, loaded: &super::load::Loaded, packets_started: u64) {
+        let Some((before, packets, since)) = self.began.take() else { return };
+        let now = self.runs(loaded);
+        self.runs.count += now.count.saturating_sub(before.count);
+        self.runs.ns += now.ns.saturating_sub(before.ns);
+        self.packets += packets_started.saturating_sub(packets);
+        self.time += since.elapsed();
+    }
+
+    /// What observing cost in all windows; `None` when nothing could be learnt.
+    pub fn cost(&self) -> Option<crate::Cost> {
+        let accounting = self.accounting_ns?;
+        if self.runs.count == 0 || self.packets == 0 || self.time.is_zero() {
+            return None;
+        }
+        let net = (self.runs.ns as f64 - accounting * self.runs.count as f64).max(0.0);
+        Some(crate::Cost {
+            ns_per_packet: net / self.packets as f64,
+            ns_per_event: net / self.runs.count as f64,
+            cpu_percent: 100.0 * net / self.time.as_nanos() as f64,
+        })
+    }
+}

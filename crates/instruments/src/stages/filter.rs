@@ -1,0 +1,172 @@
+//! Which packets are looked at.
+
+use crate::Direction;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+
+/// A transport protocol to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP and ICMPv6.
+    Icmp,
+}
+
+impl Protocol {
+    /// Its numbers in IPv4 and in IPv6.
+    pub(crate) fn numbers(self) -> (u32, u32) {
+        match self {
+            Self::Tcp => (6, 6),
+            Self::Udp => (17, 17),
+            Self::Icmp => (1, 58),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+        })
+    }
+}
+
+/// An interface to look at. Its index means something only within its namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// Inode of its namespace; `None` when that cannot be told, then the index alone counts.
+    pub netns: Option<u32>,
+}
+
+/// Which packets are looked at; the default is all of IPv4 and IPv6 in all namespaces.
+///
+/// All that is given must hold. A packet is judged where its path begins, so `device` is the
+/// first device that it is seen on which matches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Receive or transmit; both when `None`.
+    pub direction: Option<Direction>,
+    /// Only on this interface.
+    pub device: Option<Device>,
+    /// Only in the network namespace with this inode.
+    pub netns: Option<u32>,
+    /// Only of this protocol.
+    pub protocol: Option<Protocol>,
+    /// Only from these addresses.
+    pub src: Option<IpNet>,
+    /// Only to these addresses.
+    pub dst: Option<IpNet>,
+    /// Only from or to these addresses.
+    pub host: Option<IpNet>,
+    /// Only from this port.
+    pub sport: Option<u16>,
+    /// Only to this port.
+    pub dport: Option<u16>,
+    /// Only from or to this port.
+    pub port: Option<u16>,
+    /// Only one flow in so many.
+    pub sample: Option<NonZeroU32>,
+}
+
+impl Filter {
+    /// Whether the headers of packets must be read to judge them.
+    pub(crate) fn reads_headers(&self) -> bool {
+        self.protocol.is_some()
+            || self.src.or(self.dst).or(self.host).is_some()
+            || self.sport.or(self.dport).or(self.port).is_some()
+            || self.sample.is_some_and(|n| n.get() > 1)
+    }
+}
+
+/// The form of the command line: `--proto tcp --port 443`; empty when all packets are looked at.
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = self.direction.map(|d| match d {
+            Direction::Rx => "rx".to_owned(),
+            Direction::Tx => "tx".to_owned(),
+        });
+        let options = [
+            ("--direction", direction),
+            ("--dev", self.device.as_ref().map(|d| d.name.clone())),
+            ("--netns", self.netns.map(|n| n.to_string())),
+            ("--proto", self.protocol.map(|p| p.to_string())),
+            ("--src", self.src.map(|n| n.to_string())),
+            ("--dst", self.dst.map(|n| n.to_string())),
+            ("--host", self.host.map(|n| n.to_string())),
+            ("--sport", self.sport.map(|n| n.to_string())),
+            ("--dport", self.dport.map(|n| n.to_string())),
+            ("--port", self.port.map(|n| n.to_string())),
+            ("--sample", self.sample.filter(|n| n.get() > 1).map(|n| format!("1/{n}"))),
+        ];
+        let given: Vec<_> =
+            options.into_iter().filter_map(|(o, v)| Some(format!("{o} {}", v?))).collect();
+        f.write_str(&given.join(" "))
+    }
+}
+
+/// An address as the programs compare it: 16 bytes, IPv4 mapped into IPv6, in network order.
+pub(crate) fn words(address: IpAddr) -> [u32; 4] {
+    let bytes = match address {
+        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+        IpAddr::V6(a) => a.octets(),
+    };
+    let word = |i: usize| u32::from_ne_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+    [word(0), word(4), word(8), word(12)]
+}
+
+/// The mask of a prefix, likewise.
+pub(crate) fn mask_words(net: IpNet) -> [u32; 4] {
+    let length = match net {
+        IpNet::V4(_) => u32::from(net.prefix_len()) + 96,
+        IpNet::V6(_) => u32::from(net.prefix_len()),
+    };
+    let mask = if length == 0 { 0 } else { u128::MAX << (128 - length) };
+    words(IpAddr::V6(mask.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(net: &str, address: &str) -> bool {
+        let net: IpNet = net.parse().unwrap();
+        let (value, mask) = (words(net.network()), mask_words(net));
+        let address = words(address.parse().unwrap());
+        (0..4).all(|i| address[i] & mask[i] == value[i])
+    }
+
+    #[test]
+    fn prefixes_match_as_words() {
+        assert!(matches("10.1.0.0/16", "10.1.255.1"));
+        assert!(!matches("10.1.0.0/16", "10.2.0.1"));
+        assert!(matches("10.1.2.3/32", "10.1.2.3"));
+        assert!(matches("0.0.0.0/0", "8.8.8.8") && !matches("0.0.0.0/0", "fd00::1"));
+        assert!(matches("fd00::/8", "fdff::1") && !matches("fd00::/8", "fe80::1"));
+        assert!(matches("::/0", "fd00::1") && matches("fd00::1/128", "fd00::1"));
+        assert!(matches("10.1.7.9/16", "10.1.0.1"), "host bits of the prefix do not count");
+    }
+
+    #[test]
+    fn a_filter_is_shown_as_on_the_command_line() {
+        let filter = Filter {
+            protocol: Some(Protocol::Tcp),
+            host: "10.0.0.0/8".parse().ok(),
+            port: Some(443),
+            sample: NonZeroU32::new(16),
+            ..Filter::default()
+        };
+        assert_eq!(filter.to_string(), "--proto tcp --host 10.0.0.0/8 --port 443 --sample 1/16");
+        assert_eq!(Filter::default().to_string(), "");
+    }
+}

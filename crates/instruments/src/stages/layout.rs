@@ -1,0 +1,136 @@
+//! How this host's CPUs are laid out in the maps: where each CPU counts and how it is named.
+
+use nearpath_host::{CpuId, NodeId, Topology};
+use std::collections::BTreeMap;
+
+/// CPUs that have histograms of their own; beyond that several share one, which is as exact but
+/// not as fast.
+const SHARDS_MAX: u32 = 64;
+/// Rows of the matrix of places.
+const PLACES_MAX: u32 = 128;
+/// What the programs take for an unknown node or cache.
+const UNKNOWN: u32 = u32::MAX;
+
+/// What the programs are told of one CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuRow {
+    /// Its node.
+    pub node: u32,
+    /// Its last-level cache.
+    pub llc: u32,
+    /// Its histograms and counters.
+    pub shard: u32,
+    /// Its row in the matrix of places.
+    pub place: u32,
+}
+
+/// The host as the maps see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// By CPU number, up to the highest possible CPU.
+    pub cpus: Vec<CpuRow>,
+    /// How many shards there are.
+    pub shards: u32,
+    /// For each place the CPU that it is named after and that CPU's node.
+    pub places: Vec<(CpuId, Option<NodeId>)>,
+    /// Whether caches and nodes are known, so that crossings can be told at all.
+    pub knows_llcs: bool,
+    /// Likewise.
+    pub knows_nodes: bool,
+}
+
+impl Layout {
+    /// Lays out the possible CPUs of a host.
+    pub fn new(topology: &Topology) -> Self {
+        let highest = topology
+            .possible
+            .iter()
+            .chain(topology.cpus.iter().map(|c| c.cpu))
+            .map(|cpu| cpu.0)
+            .max()
+            .unwrap_or(0);
+        let shards = (highest + 1).min(SHARDS_MAX);
+        let mut places = Vec::new();
+        let mut place_of = BTreeMap::new();
+        let by_cpu = highest < PLACES_MAX;
+        let cpus = (0..=highest)
+            .map(|number| {
+                let cpu = CpuId(number);
+                let (node, llc) = (topology.node_of(cpu), topology.llc_of(cpu));
+                let key = if by_cpu { (Some(number), None) } else { (None, llc.map(|l| l.0)) };
+                let next = u32::try_from(places.len()).unwrap_or(PLACES_MAX);
+                let place = *place_of.entry(key).or_insert_with(|| {
+                    // More caches than rows: the last row takes the rest.
+                    if next >= PLACES_MAX {
+                        return PLACES_MAX - 1;
+                    }
+                    places.push((cpu, node));
+                    next
+                });
+                CpuRow {
+                    node: node.map_or(UNKNOWN, |n| n.0),
+                    llc: llc.map_or(UNKNOWN, |l| l.0),
+                    shard: number % shards,
+                    place,
+                }
+            })
+            .collect();
+        let online = || topology.cpus.iter().filter(|c| c.online);
+        Self {
+            cpus,
+            shards,
+            places,
+            knows_llcs: online().next().is_some() && online().all(|c| c.llc.is_some()),
+            knows_nodes: online().next().is_some() && online().all(|c| c.node.is_some()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::{Cpu, CpuSet, LlcId};
+
+    fn topology(cpus: u32, per_llc: u32) -> Topology {
+        let cpu = |number: u32| Cpu {
+            cpu: CpuId(number),
+            online: true,
+            core: Some(number),
+            package: Some(0),
+            die: None,
+            cluster: None,
+            llc: Some(LlcId(number / per_llc)),
+            node: Some(NodeId(number / per_llc / 4)),
+            siblings: CpuSet::new(),
+            kind: None,
+            capacity: None,
+        };
+        Topology {
+            possible: (0..cpus).map(CpuId).collect(),
+            cpus: (0..cpus).map(cpu).collect(),
+            ..Topology::default()
+        }
+    }
+
+    #[test]
+    fn a_small_host_has_a_place_for_each_cpu() {
+        let layout = Layout::new(&topology(8, 4));
+        assert_eq!((layout.shards, layout.places.len()), (8, 8));
+        assert_eq!(layout.cpus[5], CpuRow { node: 0, llc: 1, shard: 5, place: 5 });
+    }
+
+    #[test]
+    fn a_large_host_has_a_place_for_each_cache() {
+        let layout = Layout::new(&topology(1024, 16));
+        assert_eq!((layout.shards, layout.places.len()), (64, 64));
+        assert_eq!(layout.cpus[1023], CpuRow { node: 15, llc: 63, shard: 63, place: 63 });
+        assert_eq!(layout.places[63], (CpuId(1008), Some(NodeId(15))));
+    }
+
+    #[test]
+    fn a_host_that_tells_nothing_has_one_cpu() {
+        let layout = Layout::new(&Topology::default());
+        assert_eq!((layout.cpus.len(), layout.places.len()), (1, 1));
+        assert!(!layout.knows_llcs && !layout.knows_nodes);
+    }
+}

@@ -1,0 +1,240 @@
+//! Loading the programs: settings, sizes of the maps, which of the programs, and attaching them.
+
+use super::filter::{Filter, mask_words, words};
+use super::kernel::{Attach, Kernel};
+use super::layout::Layout;
+use super::table::{PROBES, Probe, STAGES_MAX, spans};
+use crate::{Direction, InstrumentError};
+use ipnet::IpNet;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, ObjectBuilder, PrintLevel};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Mutex;
+
+/// The skeleton that `build.rs` makes of `bpf/stages.bpf.c`.
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/stages.skel.rs"));
+}
+
+pub use skeleton::StagesSkel;
+use skeleton::{OpenStagesSkel, StagesSkelBuilder, types};
+
+/// The programs in the kernel; dropping it detaches and frees everything.
+pub struct Loaded {
+    /// Before the object, so that they go first.
+    pub links: Vec<Link>,
+    /// Programs and maps.
+    pub skeleton: StagesSkel<'static>,
+    /// Probes that are attached.
+    pub attached: Vec<&'static Probe>,
+    /// Probes that are not, and why.
+    pub refused: Vec<(&'static Probe, String)>,
+}
+
+/// What libbpf said last while loading: the reason of a failure.
+static LAST_WORDS: Mutex<String> = Mutex::new(String::new());
+
+fn remember(_level: PrintLevel, message: String) {
+    if let Ok(mut last) = LAST_WORDS.lock() {
+        let message = message.trim();
+        if !message.is_empty() {
+            message.clone_into(&mut last);
+        }
+    }
+}
+
+fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
+    if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+        let last = LAST_WORDS.lock().map(|l| l.clone()).unwrap_or_default();
+        // A refusal of the verifier is EACCES as well, and libbpf speaks of it.
+        if !last.contains("BPF program load failed") || !rustix::process::geteuid().is_root() {
+            return InstrumentError::Privilege("measuring packets".to_owned());
+        }
+    }
+    let last = LAST_WORDS.lock().map(|l| l.clone()).unwrap_or_default();
+    let reason = if last.is_empty() { error.to_string() } else { format!("{error}: {last}") };
+    InstrumentError::Refused { step: step.to_owned(), reason }
+}
+
+/// Loads and attaches for a filter, in the cheapest way that this kernel takes.
+///
+/// # Errors
+/// A missing privilege, or what the kernel refused.
+pub fn load(
+    kernel: &Kernel,
+    layout: &Layout,
+    filter: &Filter,
+    without: &[String],
+) -> Result<Loaded, InstrumentError> {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, remember)));
+    let loaded = match load_with(kernel, kernel.cheapest(), layout, filter, without) {
+        Err(InstrumentError::Refused { .. }) if kernel.cheapest() == Attach::TpBtf => {
+            load_with(kernel, Attach::RawTp, layout, filter, without)
+        }
+        other => other,
+    };
+    libbpf_rs::set_print(None);
+    loaded
+}
+
+fn load_with(
+    kernel: &Kernel,
+    attach: Attach,
+    layout: &Layout,
+    filter: &Filter,
+    without: &[String],
+) -> Result<Loaded, InstrumentError> {
+    let mut object = ObjectBuilder::default();
+    if let Some(file) = &kernel.btf_file {
+        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
+    }
+    let builder = StagesSkelBuilder { obj_builder: object };
+    // The skeleton borrows the place that its object stands in (a pointer's worth of memory for
+    // each start); leaking it is simpler than a self-reference, and no more than that leaks.
+    let place = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+
+    let mut chosen = Vec::new();
+    let mut skipped = Vec::new();
+    for probe in PROBES {
+        let left_out = !probe.stages.is_empty()
+            && probe.stages.iter().all(|stage| without.iter().any(|name| name == stage));
+        match kernel.lacks(probe) {
+            Some(reason) => skipped.push((probe, reason)),
+            None if left_out => skipped.push((probe, "left out with --without".to_owned())),
+            None => chosen.push(probe),
+        }
+    }
+    choose(&mut open, &chosen, attach);
+    set_constants(&mut open, layout, filter, &chosen)?;
+    size_maps(&mut open, layout).map_err(|e| refused("sizing the BPF maps", &e))?;
+    let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
+    Ok(Loaded { links: Vec::new(), skeleton, attached: chosen, refused: skipped })
+}
+
+/// Loads only the programs that are going to be attached.
+fn choose(open: &mut OpenStagesSkel<'_>, chosen: &[&Probe], attach: Attach) {
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let wanted = name == "empty"
+            || chosen.iter().any(|p| name.strip_prefix(p.program) == Some(attach.suffix()));
+        program.set_autoload(wanted);
+    }
+}
+
+fn set_constants(
+    open: &mut OpenStagesSkel<'_>,
+    layout: &Layout,
+    filter: &Filter,
+    chosen: &[&Probe],
+) -> Result<(), InstrumentError> {
+    let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
+        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+    })?;
+    constants.filter = filter_constants(filter);
+    constants.has_data_ready = chosen.iter().any(|p| p.program == "sk_data_ready");
+    constants.has_sock_recv = chosen.iter().any(|p| p.program == "sock_recv");
+    let spans = spans();
+    for (number, (from, to)) in (1u16..).zip(&spans) {
+        if let Some(span) = constants.span_of.get_mut(from * STAGES_MAX + to) {
+            *span = number;
+        }
+    }
+    constants.span_count = u32::try_from(spans.len()).unwrap_or(0);
+    constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
+    for call in [
+        libc::SYS_write,
+        libc::SYS_writev,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
+        libc::SYS_sendfile,
+        libc::SYS_splice,
+        libc::SYS_io_uring_enter,
+    ] {
+        let call = usize::try_from(call).unwrap_or(usize::MAX);
+        if let Some(sends) = constants.sends.get_mut(call) {
+            *sends = 1;
+        }
+    }
+    Ok(())
+}
+
+fn filter_constants(filter: &Filter) -> types::filter {
+    let prefix = |net: Option<IpNet>| match net {
+        Some(net) => types::prefix {
+            value: types::address { words: words(net.network()) },
+            mask: types::address { words: mask_words(net) },
+            used: 1,
+        },
+        None => types::prefix::default(),
+    };
+    let (protocol, protocol6) = filter.protocol.map_or((0, 0), |p| p.numbers());
+    types::filter {
+        directions: match filter.direction {
+            None => 3,
+            Some(Direction::Rx) => 1,
+            Some(Direction::Tx) => 2,
+        },
+        ifindex: filter.device.as_ref().map_or(0, |d| d.ifindex),
+        netns: filter.netns.or(filter.device.as_ref().and_then(|d| d.netns)).unwrap_or(0),
+        protocol,
+        protocol6,
+        sport: filter.sport.unwrap_or(0).into(),
+        dport: filter.dport.unwrap_or(0).into(),
+        port: filter.port.unwrap_or(0).into(),
+        headers: filter.reads_headers().into(),
+        sample: filter.sample.map_or(1, Into::into),
+        // Which flows a sample takes differs from run to run.
+        seed: std::process::id().wrapping_mul(0x9e37_79b1),
+        src: prefix(filter.src),
+        dst: prefix(filter.dst),
+        host: prefix(filter.host),
+    }
+}
+
+fn size_maps(open: &mut OpenStagesSkel<'_>, layout: &Layout) -> libbpf_rs::Result<()> {
+    let spans = u32::try_from(spans().len()).unwrap_or(1);
+    let places = u32::try_from(layout.places.len()).unwrap_or(1);
+    let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
+    open.maps.cpus.set_max_entries(cpus)?;
+    open.maps.counters.set_max_entries(layout.shards)?;
+    open.maps.histograms.set_max_entries(layout.shards * spans)?;
+    open.maps.places.set_max_entries(spans * places * places)?;
+    Ok(())
+}
+
+impl Loaded {
+    /// Lets packets begin, or no longer.
+    pub fn set_active(&mut self, active: bool) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.active = active.into();
+        }
+    }
+
+    /// Attaches every program that was chosen; one that the kernel refuses is noted and the rest
+    /// goes on.
+    pub fn attach(&mut self) {
+        use libbpf_rs::skel::Skel;
+        let probes = std::mem::take(&mut self.attached);
+        for probe in probes {
+            let program = self.skeleton.object().progs_mut().find(|program| {
+                program.autoload()
+                    && [Attach::TpBtf, Attach::RawTp].into_iter().any(|attach| {
+                        let name = format!("{}{}", probe.program, attach.suffix());
+                        program.name().as_bytes() == name.as_bytes()
+                    })
+            });
+            match program.map(|p| p.attach()) {
+                Some(Ok(link)) => {
+                    self.links.push(link);
+                    self.attached.push(probe);
+                }
+                Some(Err(error)) => self.refused.push((probe, format!("not attached: {error}"))),
+                None => self.refused.push((probe, "its program was not loaded".to_owned())),
+            }
+        }
+    }
+}

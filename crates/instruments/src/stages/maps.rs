@@ -1,0 +1,77 @@
+//! The programs' maps as memory: mapped once, then read without system calls.
+
+use crate::InstrumentError;
+use libbpf_rs::MapCore;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ptr::NonNull;
+
+/// An array map (`BPF_F_MMAPABLE`) as a slice of its values.
+///
+/// The kernel writes to it at any time, so values are copied out one 64-bit word at a time.
+#[derive(Debug)]
+pub struct Mapped {
+    start: NonNull<u64>,
+    words: usize,
+    bytes: usize,
+}
+
+impl Mapped {
+    /// Maps all of a map.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn new(map: &impl MapCore) -> Result<Self, InstrumentError> {
+        let words =
+            map.max_entries() as usize * (map.value_size() as usize).next_multiple_of(8) / 8;
+        let bytes = (words * 8).next_multiple_of(rustix::param::page_size());
+        // SAFETY: a new mapping at an address of the kernel's choice; `bytes` covers the array,
+        // whose size the kernel rounds up to whole pages.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                map.as_fd(),
+                0,
+            )
+        };
+        let start = start.ok().and_then(|address| NonNull::new(address.cast::<u64>())).ok_or_else(
+            || InstrumentError::Refused {
+                step: format!("mapping the BPF map {}", map.name().to_string_lossy()),
+                reason: std::io::Error::last_os_error().to_string(),
+            },
+        )?;
+        Ok(Self { start, words, bytes })
+    }
+
+    /// How many 64-bit words it has.
+    pub fn len(&self) -> usize {
+        self.words
+    }
+
+    /// A word; 0 beyond the end.
+    pub fn get(&self, word: usize) -> u64 {
+        if word >= self.words {
+            return 0;
+        }
+        // SAFETY: within the mapping, aligned; volatile because the kernel writes meanwhile.
+        unsafe { self.start.add(word).read_volatile() }
+    }
+
+    /// Writes a word; nothing beyond the end.
+    pub fn set(&self, word: usize, value: u64) {
+        if word < self.words {
+            // SAFETY: as in `get`.
+            unsafe { self.start.add(word).write_volatile(value) }
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, which nothing borrows any more.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

@@ -1,0 +1,255 @@
+//! The instrument `stages`: latency between adjacent stages of each packet's path, with the CPU
+//! and node at both ends. The method is described in `docs/measuring.md`.
+
+mod cost;
+mod filter;
+mod histogram;
+mod kernel;
+mod layout;
+mod load;
+mod maps;
+mod reading;
+mod table;
+
+pub use filter::{Device, Filter, Protocol};
+pub use kernel::Attach;
+pub use table::{PROBES, Probe, STAGES, Stage};
+
+use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable};
+use cost::{Meter, Statistics};
+use kernel::Kernel;
+use layout::Layout;
+use load::Loaded;
+use maps::Mapped;
+use nearpath_host::Topology;
+use reading::Reading;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How the instrument is set up.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Which packets are looked at.
+    pub filter: Filter,
+    /// Stages to leave out, by name.
+    pub without: Vec<String>,
+    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    pub btf_file: Option<PathBuf>,
+}
+
+/// The instrument.
+pub struct Stages {
+    options: Options,
+    layout: Layout,
+    session: Option<Session>,
+}
+
+/// What is there between `start` and `stop`. The fields are dropped in this order.
+struct Session {
+    packets: Mapped,
+    counters: Mapped,
+    histograms: Mapped,
+    places: Mapped,
+    meter: Meter,
+    statistics: Option<Statistics>,
+    loaded: Loaded,
+    started: Instant,
+}
+
+/// One line of `--list-stages`.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct StageListing {
+    /// Receive or transmit.
+    pub direction: Direction,
+    /// Name of the stage.
+    pub stage: &'static str,
+    /// The kernel function behind it.
+    pub function: &'static str,
+    /// The tracepoint and how it is attached; `None` when the stage cannot be observed.
+    pub attach: Option<String>,
+    /// Why it cannot be observed.
+    pub reason: Option<String>,
+}
+
+impl Stages {
+    /// Sets the instrument up for a host; nothing is loaded yet.
+    pub fn new(topology: &Topology, options: Options) -> Self {
+        Self { options, layout: Layout::new(topology), session: None }
+    }
+
+    /// All stages, with how each is observed here or why it cannot be.
+    ///
+    /// # Errors
+    /// The kernel has no BTF.
+    pub fn list(&self) -> Result<Vec<StageListing>, InstrumentError> {
+        let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
+        let attach = kernel.cheapest().name();
+        let listing = |stage: &Stage| {
+            let probes = || PROBES.iter().filter(|p| p.stages.contains(&stage.name));
+            let usable = probes().find(|p| kernel.lacks(p).is_none());
+            let probe = usable.or_else(|| probes().next());
+            StageListing {
+                direction: stage.direction,
+                stage: stage.name,
+                function: probe.map_or("", |p| p.function),
+                attach: usable.map(|p| format!("{attach}/{}", p.tracepoint)),
+                reason: usable.is_none().then(|| probe.and_then(|p| kernel.lacks(p))).flatten(),
+            }
+        };
+        Ok(STAGES.iter().map(listing).collect())
+    }
+
+    /// Switches the kernel's run-time statistics on until [`Stages::end_cost_window`]: what
+    /// observing costs is taken from such windows.
+    pub fn begin_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.is_none()
+        {
+            session.statistics = Statistics::enable();
+            let started = session.packets_started();
+            session.meter.begin(&session.loaded, started);
+        }
+    }
+
+    /// Ends the window.
+    pub fn end_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.take().is_some()
+        {
+            let started = session.packets_started();
+            session.meter.end(&session.loaded, started);
+        }
+    }
+
+    /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a tenth
+    /// of each interval (at most 200 ms); `each` sees what was gathered after each interval.
+    ///
+    /// # Errors
+    /// As [`Instrument::start`] and [`Instrument::stop`].
+    pub fn measure(
+        &mut self,
+        duration: Duration,
+        interval: Duration,
+        goes_on: &dyn Fn(Duration) -> bool,
+        each: &mut dyn FnMut(&Measurement),
+    ) -> Result<Measurement, InstrumentError> {
+        let interval = interval.max(Duration::from_millis(10));
+        let window = (interval / 10).min(Duration::from_millis(200));
+        self.start()?;
+        let began = Instant::now();
+        let mut next = Duration::ZERO;
+        loop {
+            let end = (next + interval).min(duration);
+            self.begin_cost_window();
+            let mut running = goes_on((next + window).min(end).saturating_sub(began.elapsed()));
+            self.end_cost_window();
+            running = running && goes_on(end.saturating_sub(began.elapsed()));
+            next = end;
+            if !running || next >= duration {
+                return self.stop();
+            }
+            each(&self.read()?);
+        }
+    }
+}
+
+impl Session {
+    fn packets_started(&self) -> u64 {
+        reading::counters(&self.counters).started
+    }
+}
+
+impl Instrument for Stages {
+    type Measurement = Measurement;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
+        load::load(&kernel, &self.layout, &self.options.filter, &self.options.without).map(drop)
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
+        let mut loaded =
+            load::load(&kernel, &self.layout, &self.options.filter, &self.options.without)?;
+        let maps = &loaded.skeleton.maps;
+        let (packets, counters) = (Mapped::new(&maps.packets)?, Mapped::new(&maps.counters)?);
+        let histograms = Mapped::new(&maps.histograms)?;
+        let places = Mapped::new(&maps.places)?;
+        reading::prepare(&Mapped::new(&maps.cpus)?, &histograms, &self.layout);
+        let meter = Meter::new(&loaded);
+        loaded.attach();
+        if !loaded.attached.iter().any(|p| reading::begins_a_path(p)) {
+            let reason = loaded.refused.first().map_or_else(String::new, |(_, why)| why.clone());
+            return Err(InstrumentError::Unsupported(format!(
+                "no stage at which a packet's path begins can be observed here: {reason}"
+            )));
+        }
+        loaded.set_active(true);
+        self.session = Some(Session {
+            packets,
+            counters,
+            histograms,
+            places,
+            meter,
+            statistics: None,
+            loaded,
+            started: Instant::now(),
+        });
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Measurement, InstrumentError> {
+        let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
+        Ok(self.measurement(session))
+    }
+
+    fn stop(&mut self) -> Result<Measurement, InstrumentError> {
+        self.end_cost_window();
+        let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        session.loaded.set_active(false);
+        Ok(self.measurement(&session))
+    }
+}
+
+impl Stages {
+    fn measurement(&self, session: &Session) -> Measurement {
+        let elapsed = session.started.elapsed();
+        let reading = Reading {
+            layout: &self.layout,
+            packets: &session.packets,
+            counters: &session.counters,
+            histograms: &session.histograms,
+            places: &session.places,
+        };
+        let runs = session.meter.runs(&session.loaded);
+        Measurement {
+            schema: crate::MEASUREMENT_SCHEMA,
+            duration_s: elapsed.as_secs_f64(),
+            filter: self.options.filter.to_string(),
+            packets: reading.packets(),
+            events_lost: runs.missed + reading.unexpected(),
+            cost: session.meter.cost(),
+            spans: reading.spans(),
+            not_observable: not_observable(&session.loaded),
+        }
+    }
+}
+
+/// Stages of which no probe is attached, with the reason of the first.
+fn not_observable(loaded: &Loaded) -> Vec<NotObservable> {
+    let reason = |stage: &Stage| {
+        let seen = loaded.attached.iter().any(|p| p.stages.contains(&stage.name));
+        let refused = loaded.refused.iter().find(|(p, _)| p.stages.contains(&stage.name));
+        refused.filter(|_| !seen).map(|(_, reason)| reason.clone())
+    };
+    STAGES
+        .iter()
+        .filter_map(|stage| {
+            Some(NotObservable {
+                direction: Some(stage.direction),
+                stage: stage.name.to_owned(),
+                reason: reason(stage)?,
+            })
+        })
+        .collect()
+}
