@@ -11,6 +11,7 @@ mod cpuset;
 mod daemons;
 mod ids;
 mod irqs;
+mod kernel;
 mod memory;
 mod model;
 mod netns;
@@ -20,6 +21,7 @@ mod read;
 mod root;
 mod sockets;
 mod sysctls;
+mod topology;
 
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};

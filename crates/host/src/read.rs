@@ -1,7 +1,7 @@
 //! All facts at once: runs each reader and gathers what could not be read.
 
 use crate::{HOST_SCHEMA, Host, ReadError, Root, Unknown};
-use crate::{counters, daemons, irqs, memory, sockets, sysctls};
+use crate::{counters, daemons, irqs, kernel, memory, sockets, sysctls, topology};
 
 /// What to read beside the facts that every command needs.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +52,8 @@ impl Host {
         let mut notes = Notes::default();
         let mut host = Self { schema: HOST_SCHEMA, ..Self::default() };
         // One line for each reader, in the order of the fields of `Host`.
+        host.topology = topology::read(root, &mut notes);
+        host.kernel = kernel::read(root, &host.topology.possible, &mut notes);
         (host.irqs, host.arch_irqs) = irqs::read(root, &mut notes);
         host.softirqs = counters::softirqs(root, &mut notes);
         host.softnet = counters::softnet(root, &mut notes, &host.topology.online);

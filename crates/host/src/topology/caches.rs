@@ -1,0 +1,170 @@
+//! Last-level caches: of each CPU's caches the data or unified one of the highest level
+//! (`cpuN/cache/indexN`, drivers/base/cacheinfo.c).
+
+use super::CPUS;
+use super::files::{self, SetFiles};
+use super::unknown::UnknownOfCpus;
+use crate::{Cpu, CpuId, CpuSet, Llc, LlcId, Root};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+const SHARED: &[&str] = &["shared_cpu_list", "shared_cpu_map"];
+
+/// A last-level cache while its CPUs are gathered.
+struct Cache {
+    /// N of `indexN` at the CPU that it was first read from.
+    index: u32,
+    level: u32,
+    /// The kernel's id, unique among caches of the same level where the kernel has it.
+    id: Option<u32>,
+    size_bytes: Option<u64>,
+    /// As listed; `None` where the kernel lists none and the id tells which are the same.
+    shared: Option<CpuSet>,
+}
+
+/// What tells caches apart: the level with the CPUs that share it, or with the kernel's id where
+/// no CPUs are listed.
+type Key = (u32, Result<CpuSet, Option<u32>>);
+
+#[derive(Default)]
+struct Caches {
+    found: Vec<Cache>,
+    /// Places in `found`, by what tells caches apart.
+    places: HashMap<Key, usize>,
+    /// The cache in whose list a CPU stands: the highest level, among these the first read.
+    claimed: HashMap<CpuId, usize>,
+}
+
+/// Fills in the last-level cache of each CPU and returns the caches, ascending by id.
+pub(super) fn read(
+    root: &Root,
+    readable: &[CpuId],
+    online: &CpuSet,
+    cpus: &mut BTreeMap<CpuId, Cpu>,
+    unknown: &mut UnknownOfCpus,
+) -> Vec<Llc> {
+    let (files, mut caches) = (SetFiles::new(SHARED), Caches::default());
+    let mut of_cpu: BTreeMap<CpuId, usize> = BTreeMap::new();
+    for &cpu in readable {
+        let known = caches.confirmed(root, &files, cpu).map_or_else(
+            || Cache::last_of(root, &files, cpu).map(|c| c.map(|c| caches.add(c, online))),
+            |cache| Ok(Some(cache)),
+        );
+        match known {
+            Ok(Some(cache)) => {
+                of_cpu.insert(cpu, cache);
+            }
+            // It shows no caches; another CPU may still say that it shares one with it.
+            Ok(None) => {}
+            Err(reason) => unknown.add(cpu, "llc", reason),
+        }
+    }
+    for cpu in online.iter().filter(|cpu| cpus.contains_key(cpu)) {
+        if let Some(cache) = caches.claimed.get(&cpu) {
+            of_cpu.entry(cpu).or_insert(*cache);
+        }
+        if !of_cpu.contains_key(&cpu) {
+            unknown.add(cpu, "llc", "cache/index*: no data cache is shown".to_owned());
+        }
+    }
+    caches.number(&of_cpu, cpus)
+}
+
+impl Cache {
+    /// The last-level cache that a CPU shows, `None` if it shows no data cache.
+    fn last_of(root: &Root, files: &SetFiles, cpu: CpuId) -> Result<Option<Self>, String> {
+        let dir = format!("{CPUS}/cpu{cpu}/cache");
+        let mut best: Option<(u32, u32)> = None;
+        for entry in root.list(&dir).unwrap_or_default() {
+            let Some(index) = files::numbered(&entry.name, "index") else { continue };
+            let level = root.text(&format!("{dir}/index{index}/level"));
+            let Some(level) = level.ok().and_then(|level| level.parse::<u32>().ok()) else {
+                continue;
+            };
+            if best.is_some_and(|(highest, _)| highest >= level) {
+                continue;
+            }
+            let kind = root.text(&format!("{dir}/index{index}/type"));
+            if kind.map_or(true, |kind| kind != "Instruction") {
+                best = Some((level, index));
+            }
+        }
+        let Some((level, index)) = best else { return Ok(None) };
+        let dir = format!("{dir}/index{index}");
+        let id = root.text(&format!("{dir}/id")).ok().and_then(|id| id.parse().ok());
+        let shared = files.read(root, &dir);
+        if let (Err(error), None) = (&shared, id) {
+            return Err(format!("cache/index{index}/shared_cpu_list: {}", error.reason));
+        }
+        let size_bytes = root.text(&format!("{dir}/size")).ok().and_then(|size| files::size(&size));
+        let shared = shared.ok().map(|mut shared| {
+            shared.insert(cpu);
+            shared
+        });
+        Ok(Some(Self { index, level, id, size_bytes, shared }))
+    }
+}
+
+impl Caches {
+    /// The cache that lists the CPU, if the CPU's own list at the same index is the same and it
+    /// shows no cache beyond.
+    fn confirmed(&self, root: &Root, files: &SetFiles, cpu: CpuId) -> Option<usize> {
+        let &claim = self.claimed.get(&cpu)?;
+        let cache = self.found.get(claim)?;
+        let dir = format!("{CPUS}/cpu{cpu}/cache/index");
+        let own = files.read(root, &format!("{dir}{}", cache.index)).ok()?;
+        let beyond = format!("{dir}{}/level", cache.index.checked_add(1)?);
+        (cache.shared.as_ref() == Some(&own) && root.text(&beyond).is_err()).then_some(claim)
+    }
+
+    /// Adds a cache unless it is known, and returns its place.
+    fn add(&mut self, cache: Cache, online: &CpuSet) -> usize {
+        let key = (cache.level, cache.shared.clone().ok_or(cache.id));
+        if let Some(place) = self.places.get(&key) {
+            return *place;
+        }
+        let (place, level) = (self.found.len(), cache.level);
+        self.places.insert(key, place);
+        let listed = cache.shared.as_ref().map(|shared| shared.intersection(online));
+        self.found.push(cache);
+        for cpu in listed.iter().flat_map(CpuSet::iter) {
+            let claim = self.claimed.entry(cpu).or_insert(place);
+            if self.found.get(*claim).is_some_and(|claimed| claimed.level < level) {
+                *claim = place;
+            }
+        }
+        place
+    }
+
+    /// Gives each cache its id: the kernel's if every cache has one, all are of one level and
+    /// no id comes twice; else they are counted in the order of their lowest CPUs.
+    fn number(self, of_cpu: &BTreeMap<CpuId, usize>, cpus: &mut BTreeMap<CpuId, Cpu>) -> Vec<Llc> {
+        let mut members: BTreeMap<usize, CpuSet> = BTreeMap::new();
+        for (&cpu, &cache) in of_cpu {
+            members.entry(cache).or_default().insert(cpu);
+        }
+        let mut caches: Vec<(&Cache, CpuSet)> =
+            members.into_iter().filter_map(|(i, set)| Some((self.found.get(i)?, set))).collect();
+        caches.sort_by_key(|(_, members)| members.first());
+        let ids: BTreeSet<u32> = caches.iter().filter_map(|(cache, _)| cache.id).collect();
+        let levels: BTreeSet<u32> = caches.iter().map(|(cache, _)| cache.level).collect();
+        let kernels = ids.len() == caches.len() && levels.len() == 1;
+        let mut llcs: Vec<Llc> = (0..)
+            .zip(caches)
+            .map(|(counted, (cache, cpus))| Llc {
+                llc: LlcId(cache.id.filter(|_| kernels).unwrap_or(counted)),
+                level: Some(cache.level),
+                size_bytes: cache.size_bytes,
+                cpus,
+            })
+            .collect();
+        llcs.sort_by_key(|llc| llc.llc);
+        for llc in &llcs {
+            for cpu in llc.cpus.iter() {
+                if let Some(cpu) = cpus.get_mut(&cpu) {
+                    cpu.llc = Some(llc.llc);
+                }
+            }
+        }
+        llcs
+    }
+}

@@ -1,0 +1,180 @@
+//! Cores: which CPUs are SMT siblings, and the ids of their core, package, die and cluster
+//! (`cpuN/topology`, drivers/base/topology.c; Documentation/admin-guide/cputopology.rst).
+
+use super::CPUS;
+use super::files::{self, SetFiles};
+use super::unknown::UnknownOfCpus;
+use crate::{Cpu, CpuId, CpuSet, Notes, Root};
+use std::collections::{BTreeMap, HashMap};
+
+/// `core_cpus_list` since 5.3, `thread_siblings_list` before, the masks on the oldest.
+const SIBLINGS: &[&str] =
+    &["core_cpus_list", "thread_siblings_list", "thread_siblings", "core_cpus"];
+
+/// The same for the CPUs of a package.
+const PACKAGE: &[&str] =
+    &["package_cpus_list", "core_siblings_list", "core_siblings", "package_cpus"];
+
+/// What the CPUs of one core have in common.
+#[derive(Clone)]
+struct CoreFacts {
+    core: Result<u32, String>,
+    package: Result<u32, String>,
+    die: Result<u32, String>,
+    cluster: Result<u32, String>,
+    capacity: Option<u32>,
+}
+
+impl CoreFacts {
+    fn read(root: &Root, cpu: CpuId) -> Self {
+        let id = |file| {
+            let path = format!("{CPUS}/cpu{cpu}/topology/{file}");
+            files::id(root, &path).map_err(|reason| format!("topology/{file} {reason}"))
+        };
+        let capacity = root.text(&format!("{CPUS}/cpu{cpu}/cpu_capacity"));
+        Self {
+            core: id("core_id"),
+            package: id("physical_package_id"),
+            die: id("die_id"),
+            cluster: id("cluster_id"),
+            capacity: capacity.ok().and_then(|text| text.parse().ok()),
+        }
+    }
+}
+
+/// Fills in the cores of the CPUs. `readable` are the online CPUs with a folder.
+pub(super) fn read(
+    root: &Root,
+    readable: &[CpuId],
+    online: &CpuSet,
+    cpus: &mut BTreeMap<CpuId, Cpu>,
+    unknown: &mut UnknownOfCpus,
+    notes: &mut Notes,
+) {
+    let (files, mut cores) = (SetFiles::new(SIBLINGS), Cores::default());
+    for &number in readable {
+        let own = files.read(root, &format!("{CPUS}/cpu{number}/topology")).ok();
+        let facts = cores.facts(root, number, own.as_ref());
+        cores.own.insert(number, own);
+        let Some(cpu) = cpus.get_mut(&number) else { continue };
+        cpu.core = unknown.take(number, "core", facts.core);
+        cpu.package = unknown.take(number, "package", facts.package);
+        cpu.die = unknown.take(number, "die", facts.die);
+        cpu.cluster = unknown.take(number, "cluster", facts.cluster);
+        cpu.capacity = facts.capacity;
+    }
+    for (number, cpu) in cpus.iter_mut() {
+        cpu.siblings = cores.siblings(*number, online);
+        if cpu.online && cpu.siblings.is_empty() {
+            unknown.add(*number, "siblings", "topology: no list of siblings".to_owned());
+        }
+    }
+    unique_packages(root, cpus, notes);
+    unique_cores(cpus, notes);
+}
+
+/// What the sibling lists said so far.
+#[derive(Default)]
+struct Cores {
+    /// Each CPU's own list, if it has one.
+    own: HashMap<CpuId, Option<CpuSet>>,
+    /// The first CPU in whose list a CPU stands.
+    claimed: HashMap<CpuId, CpuId>,
+    facts: HashMap<CpuId, CoreFacts>,
+}
+
+impl Cores {
+    /// The facts of a CPU's core: those of a sibling if the lists of both agree (or the CPU has
+    /// none), else its own.
+    fn facts(&mut self, root: &Root, cpu: CpuId, own: Option<&CpuSet>) -> CoreFacts {
+        let first = self.claimed.get(&cpu);
+        let agreed = first.filter(|first| {
+            own.is_none_or(|own| self.own.get(first).and_then(Option::as_ref) == Some(own))
+        });
+        if let Some(facts) = agreed.and_then(|first| self.facts.get(first)) {
+            return facts.clone();
+        }
+        let facts = CoreFacts::read(root, cpu);
+        self.facts.insert(cpu, facts.clone());
+        for sibling in own.into_iter().flat_map(CpuSet::iter) {
+            self.claimed.entry(sibling).or_insert(cpu);
+        }
+        facts
+    }
+
+    /// The CPUs of the same core: those of the CPU's list whose own lists do not deny it.
+    fn siblings(&self, cpu: CpuId, online: &CpuSet) -> CpuSet {
+        let list = |cpu| self.own.get(&cpu).and_then(Option::as_ref);
+        let Some(listed) = list(cpu).or_else(|| list(*self.claimed.get(&cpu)?)) else {
+            return CpuSet::new();
+        };
+        if !online.contains(cpu) {
+            return CpuSet::new();
+        }
+        let agrees = |other: &CpuId| list(*other).is_none_or(|set| set.contains(cpu));
+        let mut siblings: CpuSet = listed.intersection(online).iter().filter(agrees).collect();
+        siblings.insert(cpu);
+        siblings
+    }
+}
+
+/// Some kernels give a package id again in another book (s390) or give all packages the same.
+/// The kernel's own list of the package's CPUs then tells them apart, and each package gets the
+/// number of its lowest CPU.
+fn unique_packages(root: &Root, cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Notes) {
+    let mut by_id: BTreeMap<u32, CpuSet> = BTreeMap::new();
+    for cpu in cpus.values() {
+        if let Some(package) = cpu.package {
+            by_id.entry(package).or_default().insert(cpu.cpu);
+        }
+    }
+    let files = SetFiles::new(PACKAGE);
+    let mut packages = Vec::new();
+    let ids = by_id.len();
+    for mut rest in by_id.into_values() {
+        while let Some(first) = rest.first() {
+            let listed = files.read(root, &format!("{CPUS}/cpu{first}/topology"));
+            let mut package = listed.map_or_else(|_| rest.clone(), |l| l.intersection(&rest));
+            package.insert(first);
+            rest = rest.difference(&package);
+            packages.push((first, package));
+        }
+    }
+    if packages.len() == ids {
+        return;
+    }
+    notes.add(
+        "host",
+        "package",
+        "topology/physical_package_id repeats: packages have the number of their lowest CPU",
+    );
+    for (first, package) in packages {
+        for number in package.iter() {
+            if let Some(cpu) = cpus.get_mut(&number) {
+                cpu.package = Some(first.0);
+            }
+        }
+    }
+}
+
+/// Some kernels give a core id again in the same package: 0 to all (old sparc), or counted
+/// within a cluster (arm64 device tree). Cores then get the number of their lowest CPU.
+fn unique_cores(cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Notes) {
+    let mut first_of: HashMap<_, &CpuSet> = HashMap::new();
+    let repeats = cpus.values().filter(|cpu| !cpu.siblings.is_empty()).any(|cpu| {
+        let Some(core) = cpu.core else { return false };
+        let first = first_of.entry((cpu.package, cpu.die, core)).or_insert(&cpu.siblings);
+        !first.contains(cpu.cpu)
+    });
+    if !repeats {
+        return;
+    }
+    notes.add(
+        "host",
+        "core",
+        "topology/core_id repeats within a package: cores have the number of their lowest CPU",
+    );
+    for cpu in cpus.values_mut().filter(|cpu| cpu.core.is_some()) {
+        cpu.core = cpu.siblings.first().map(|first| first.0);
+    }
+}
