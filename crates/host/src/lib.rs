@@ -15,6 +15,7 @@ mod kernel;
 mod memory;
 mod model;
 mod netns;
+mod nics;
 pub mod parse;
 mod processes;
 mod read;

@@ -5,5 +5,7 @@ pub use crate::counters::{parse_cpu_time, parse_softirqs, parse_softnet};
 pub use crate::cpu_table::Malformed;
 pub use crate::irqs::{Interrupts, parse_interrupts};
 pub use crate::memory::{MappedBytes, parse_numa_maps};
+#[doc(hidden)]
+pub use crate::nics::fuzzing;
 pub use crate::processes::{Allowed, parse_cgroup, parse_status};
 pub use crate::sockets::{SocketTable, parse_sockets};

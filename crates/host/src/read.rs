@@ -1,7 +1,7 @@
 //! All facts at once: runs each reader and gathers what could not be read.
 
 use crate::{HOST_SCHEMA, Host, ReadError, Root, Unknown};
-use crate::{counters, daemons, irqs, kernel, memory, sockets, sysctls, topology};
+use crate::{counters, daemons, irqs, kernel, memory, nics, sockets, sysctls, topology};
 
 /// What to read beside the facts that every command needs.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +55,7 @@ impl Host {
         host.topology = topology::read(root, &mut notes);
         host.kernel = kernel::read(root, &host.topology.possible, &mut notes);
         (host.irqs, host.arch_irqs) = irqs::read(root, &mut notes);
+        host.nics = nics::read(root, &host.irqs, &mut notes);
         host.softirqs = counters::softirqs(root, &mut notes);
         host.softnet = counters::softnet(root, &mut notes, &host.topology.online);
         host.cpu_time = counters::cpu_time(root, &mut notes);

@@ -1,0 +1,226 @@
+//! What the kernel answers about NICs beside sysfs: netlink dumps and ioctls, one key for all
+//! interfaces, through [`Root::answer`] so that a snapshot holds them.
+//!
+//! In go a root and its interfaces; out come the answers by interface, or why there are none.
+
+use super::ioctl::Ioctl;
+use super::netlink::{Connection, ethtool, ethtool::Ethtool, netdev, rtnetlink};
+use crate::{Channels, IfIndex, IrqNumber, NtupleRule, Qdisc, ReadError, Rings, Root, Rss};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
+use std::io;
+
+/// One kind of fact by interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PerNic<T> {
+    /// What was answered.
+    pub answers: BTreeMap<IfIndex, T>,
+    /// Why an interface has no answer. One that is in neither does not support it.
+    #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<IfIndex, String>,
+}
+
+impl<T> Default for PerNic<T> {
+    fn default() -> Self {
+        Self { answers: BTreeMap::new(), refused: BTreeMap::new() }
+    }
+}
+
+impl<T> PerNic<T> {
+    /// Keeps the reason of a refusal, unless it is that the driver does not support the request.
+    pub(crate) fn refuse<A>(&mut self, index: IfIndex, asked: io::Result<A>) {
+        if let Err(error) = asked
+            && error.raw_os_error() != Some(libc::EOPNOTSUPP)
+        {
+            self.refused.insert(index, words(&error));
+        }
+    }
+
+    fn answered(&mut self, index: IfIndex, asked: io::Result<T>) {
+        match asked {
+            Ok(answer) => drop(self.answers.insert(index, answer)),
+            refusal => self.refuse(index, refusal),
+        }
+    }
+}
+
+/// An answer about all interfaces, or why there is none.
+type Answer<T> = Result<T, ReadError>;
+
+/// Everything that is asked.
+#[derive(Debug)]
+pub(super) struct Answers {
+    pub links: Answer<BTreeMap<IfIndex, rtnetlink::Link>>,
+    pub qdiscs: Answer<BTreeMap<IfIndex, Vec<Qdisc>>>,
+    pub channels: Answer<PerNic<Channels>>,
+    pub rings: Answer<PerNic<Rings>>,
+    pub coalesce: Answer<PerNic<BTreeMap<String, u64>>>,
+    pub offloads: Answer<PerNic<BTreeMap<String, bool>>>,
+    pub rss: Answer<PerNic<Rss>>,
+    pub ntuple: Answer<PerNic<Vec<NtupleRule>>>,
+    pub drivers: Answer<PerNic<String>>,
+    pub queues: Answer<BTreeMap<IfIndex, netdev::QueueNapi>>,
+    pub napi_irqs: Answer<BTreeMap<u32, IrqNumber>>,
+}
+
+impl Answers {
+    /// Asks the kernel behind a root about its interfaces, given by index and name. The name of
+    /// the driver is asked only of those whose driver sysfs does not tell.
+    pub(super) fn gather(
+        root: &Root,
+        nics: &[(IfIndex, &str)],
+        driverless: &[(IfIndex, &str)],
+    ) -> Self {
+        let mut live = Live::default();
+        let indices: Vec<_> = nics.iter().map(|(index, _)| *index).collect();
+        Self {
+            links: ask(root, "rtnetlink/links", || rtnetlink::links(live.route()?)),
+            qdiscs: ask(root, "rtnetlink/qdiscs", || rtnetlink::qdiscs(live.route()?)),
+            channels: ask(root, "ethtool/channels", || live.ethtool()?.channels(&indices)),
+            rings: ask(root, "ethtool/rings", || live.ethtool()?.rings(&indices)),
+            coalesce: ask(root, "ethtool/coalesce", || live.ethtool()?.coalesce(&indices)),
+            offloads: ask(root, "ethtool/offloads", || live.ethtool()?.offloads(&indices)),
+            rss: ask(root, "ethtool/rss", || live.rss(nics)),
+            ntuple: ask(root, "ethtool/ntuple", || by_ioctl(nics, Ioctl::ntuple)),
+            drivers: ask(root, "ethtool/drivers", || by_ioctl(driverless, Ioctl::driver)),
+            queues: ask(root, "netdev/queues", || {
+                let (connection, family) = live.family(netdev::FAMILY)?;
+                netdev::queues(connection, family)
+            }),
+            napi_irqs: ask(root, "netdev/napi-irqs", || {
+                let (connection, family) = live.family(netdev::FAMILY)?;
+                netdev::napi_irqs(connection, family)
+            }),
+        }
+    }
+}
+
+/// What is known of one interface, or why nothing is.
+pub(super) fn fact<T>(answer: &mut Answer<PerNic<T>>, index: IfIndex) -> Result<T, String> {
+    let per_nic = answer.as_mut().map_err(|error| reason(error))?;
+    match per_nic.answers.remove(&index) {
+        Some(fact) => Ok(fact),
+        None => Err(match per_nic.refused.get(&index) {
+            Some(refusal) => refusal.clone(),
+            None => "not supported by the driver".to_owned(),
+        }),
+    }
+}
+
+/// Why there is no answer; the same words for all requests that a tree has no answers to.
+pub(super) fn reason(error: &ReadError) -> String {
+    error.reason.clone()
+}
+
+fn ask<T: Serialize + DeserializeOwned>(
+    root: &Root,
+    key: &str,
+    request: impl FnOnce() -> io::Result<T>,
+) -> Answer<T> {
+    root.answer(key, || {
+        request().map_err(|error| ReadError {
+            what: key.to_owned(),
+            reason: words(&error),
+            absent: error.raw_os_error() == Some(libc::ENOENT),
+        })
+    })
+}
+
+/// One request by ioctl for each interface.
+fn by_ioctl<T>(
+    nics: &[(IfIndex, &str)],
+    request: impl Fn(&Ioctl, &str) -> io::Result<T>,
+) -> io::Result<PerNic<T>> {
+    let ioctl = Ioctl::open()?;
+    let mut all = PerNic::default();
+    for (index, name) in nics {
+        all.answered(*index, request(&ioctl, name));
+    }
+    Ok(all)
+}
+
+/// The sockets of one reading, opened when first used.
+#[derive(Default)]
+struct Live {
+    route: Option<Connection>,
+    generic: Option<Connection>,
+    families: BTreeMap<&'static str, u16>,
+}
+
+impl Live {
+    fn route(&mut self) -> io::Result<&mut Connection> {
+        connect(&mut self.route, libc::NETLINK_ROUTE)
+    }
+
+    fn family(&mut self, name: &'static str) -> io::Result<(&mut Connection, u16)> {
+        let connection = connect(&mut self.generic, libc::NETLINK_GENERIC)?;
+        let family = match self.families.get(name) {
+            Some(family) => *family,
+            None => connection.family(name)?,
+        };
+        self.families.insert(name, family);
+        Ok((connection, family))
+    }
+
+    fn ethtool(&mut self) -> io::Result<Ethtool<'_>> {
+        let (connection, family) = self.family(ethtool::FAMILY)?;
+        Ok(Ethtool { connection, family })
+    }
+
+    /// By a dump where the kernel has one, else one ioctl for each interface.
+    fn rss(&mut self, nics: &[(IfIndex, &str)]) -> io::Result<PerNic<Rss>> {
+        if let Ok(all) = self.ethtool().and_then(|mut ethtool| ethtool.rss()) {
+            return Ok(all);
+        }
+        let ioctl = Ioctl::open()?;
+        let mut all = PerNic::default();
+        for (index, name) in nics {
+            match ioctl.rss(name) {
+                Ok(rss) => all.answers.extend(rss.map(|rss| (*index, rss))),
+                refusal => all.refuse(*index, refusal),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn connect(slot: &mut Option<Connection>, protocol: libc::c_int) -> io::Result<&mut Connection> {
+    let connection = match slot.take() {
+        Some(open) => open,
+        None => Connection::open(protocol)?,
+    };
+    Ok(slot.insert(connection))
+}
+
+/// Why the kernel refused a request, in words.
+fn words(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "not permitted: CAP_NET_ADMIN is missing".to_owned(),
+        Some(libc::ENODEV) => "the interface is gone, or its device is not present".to_owned(),
+        Some(libc::ENOENT) => "this kernel has no such netlink family".to_owned(),
+        Some(libc::EOPNOTSUPP) => "this kernel does not answer it".to_owned(),
+        Some(libc::EAGAIN) => "no answer from the kernel in time".to_owned(),
+        Some(libc::E2BIG) => "the driver says that there is more of it than any NIC has".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_interface_has_a_fact_or_a_reason() {
+        let mut all = PerNic::default();
+        let refusal = |errno| Err(io::Error::from_raw_os_error(errno));
+        all.answered(IfIndex(1), Ok(7));
+        all.answered(IfIndex(2), refusal(libc::EOPNOTSUPP));
+        all.answered(IfIndex(3), refusal(libc::EPERM));
+        let json = serde_json::to_string(&all).unwrap();
+        assert!(json.starts_with(r#"{"answers":{"1":7},"refused":{"3":"#), "{json}");
+        let mut answer = Ok(serde_json::from_str::<PerNic<u32>>(&json).unwrap());
+        assert_eq!(fact(&mut answer, IfIndex(1)), Ok(7));
+        assert_eq!(fact(&mut answer, IfIndex(2)).unwrap_err(), "not supported by the driver");
+        assert!(fact(&mut answer, IfIndex(3)).unwrap_err().contains("CAP_NET_ADMIN"));
+    }
+}

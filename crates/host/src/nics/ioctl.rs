@@ -1,0 +1,197 @@
+//! ethtool's requests by ioctl, for what its netlink family does not answer: the driver's name,
+//! n-tuple rules, and receive-side scaling on kernels before 6.12.
+//!
+//! Layouts are those of include/uapi/linux/ethtool.h. The socket belongs to the network
+//! namespace of the calling thread.
+
+use super::ntuple::{self, FlowSpec};
+use super::rss;
+use crate::{NtupleRule, Rss};
+use netlink_sys::{Socket, protocols::NETLINK_GENERIC};
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_GRSSH: u32 = 0x46;
+
+/// A bound for the rules of one NIC; the largest tables have 8,192 places.
+const MAX_RULES: usize = 16_384;
+/// Bounds for one NIC's indirection table and key.
+const MAX_INDIRECTION: usize = 65_536;
+const MAX_KEY_BYTES: usize = 1024;
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    cmd: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+/// `struct ethtool_rxnfc` with room for `rule_locs`.
+#[repr(C)]
+struct Rxnfc<const LOCATIONS: usize> {
+    cmd: u32,
+    flow_type: u32,
+    data: u64,
+    spec: FlowSpec,
+    /// `rule_cnt` or `rss_context`.
+    count: u32,
+    locations: [u32; LOCATIONS],
+}
+
+/// `struct ethtool_rxfh`, before its table and key.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Rxfh {
+    cmd: u32,
+    rss_context: u32,
+    indir_size: u32,
+    key_size: u32,
+    hfunc: u8,
+    reserved8: [u8; 3],
+    reserved32: u32,
+}
+
+const _: () = assert!(size_of::<DriverInfo>() == 196);
+const _: () = assert!(size_of::<Rxfh>() == 24);
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(
+    offset_of!(Rxnfc<1>, spec) == 16
+        && offset_of!(Rxnfc<1>, count) == 184
+        && offset_of!(Rxnfc<1>, locations) == 188
+        && size_of::<Rxnfc<1>>() == 192
+);
+
+/// A socket to ask through.
+pub(crate) struct Ioctl {
+    socket: Socket,
+}
+
+impl Ioctl {
+    /// Opens a socket in the thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn open() -> io::Result<Self> {
+        // Any socket will do; ethtool itself takes a netlink one where there is no IPv4.
+        Ok(Self { socket: Socket::new(NETLINK_GENERIC)? })
+    }
+
+    /// `ethtool -i`: the driver's name.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the driver tells none.
+    pub(crate) fn driver(&self, name: &str) -> io::Result<String> {
+        let mut info = DriverInfo { cmd: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+        // SAFETY: the kernel writes one `struct ethtool_drvinfo`, whose size is asserted above.
+        unsafe { self.ask(name, &raw mut info) }?;
+        Ok(super::netlink::attributes::text_of(&info.driver))
+    }
+
+    /// `ethtool -n`: all n-tuple rules.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the NIC takes none. E2BIG: it has more than this reads.
+    pub(crate) fn ntuple(&self, name: &str) -> io::Result<Vec<NtupleRule>> {
+        let mut known = rxnfc::<1>(ETHTOOL_GRXCLSRLCNT);
+        // SAFETY: for this command the kernel writes one `struct ethtool_rxnfc`.
+        unsafe { self.ask(name, &raw mut *known) }?;
+        if known.count == 0 {
+            return Ok(Vec::new());
+        }
+        if usize::try_from(known.count).is_ok_and(|count| count > MAX_RULES) {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let mut list = rxnfc::<MAX_RULES>(ETHTOOL_GRXCLSRLALL);
+        list.count = known.count;
+        // SAFETY: the kernel writes the structure and at most `count` locations after it, and
+        // there is room for `MAX_RULES`, which `count` does not exceed.
+        unsafe { self.ask(name, &raw mut *list) }?;
+        let count = usize::try_from(list.count).unwrap_or(0).min(MAX_RULES);
+        let mut rules = Vec::new();
+        for location in list.locations.iter().take(count) {
+            let mut one = rxnfc::<1>(ETHTOOL_GRXCLSRULE);
+            one.spec.location = *location;
+            // SAFETY: for this command the kernel writes one `struct ethtool_rxnfc`.
+            match unsafe { self.ask(name, &raw mut *one) } {
+                Ok(()) => rules.push(ntuple::rule(&one.spec, one.count)),
+                // It was deleted since it was listed.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(rules)
+    }
+
+    /// `ethtool -x`: indirection table and hash key; `None` when the NIC has neither.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the driver has no receive-side scaling. E2BIG: the table is longer than any.
+    pub(crate) fn rss(&self, name: &str) -> io::Result<Option<Rss>> {
+        let mut sizes = Rxfh {
+            cmd: ETHTOOL_GRSSH,
+            rss_context: 0,
+            indir_size: 0,
+            key_size: 0,
+            hfunc: 0,
+            reserved8: [0; 3],
+            reserved32: 0,
+        };
+        // SAFETY: with sizes of 0 the kernel writes the structure without table and key.
+        unsafe { self.ask(name, &raw mut sizes) }?;
+        let (entries, key) = (sizes.indir_size as usize, sizes.key_size as usize);
+        if entries > MAX_INDIRECTION || key > MAX_KEY_BYTES {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let words = size_of::<Rxfh>() / 4;
+        let mut buffer = vec![0u32; words + entries + key.div_ceil(4)];
+        // SAFETY: the buffer is aligned for the structure and longer than it.
+        unsafe { buffer.as_mut_ptr().cast::<Rxfh>().write(sizes) };
+        // SAFETY: the kernel writes the structure, `entries` words and `key` bytes, for which
+        // the buffer has room; if the driver's sizes changed meanwhile it refuses with EINVAL.
+        unsafe { self.ask(name, buffer.as_mut_ptr()) }?;
+        let (table, key_words) = buffer[words..].split_at(entries);
+        let bytes: Vec<u8> =
+            key_words.iter().flat_map(|word| word.to_ne_bytes()).take(key).collect();
+        // SAFETY: as above; the kernel filled the structure.
+        let filled = unsafe { buffer.as_ptr().cast::<Rxfh>().read() };
+        Ok(rss::from_parts(table.iter().copied(), &bytes, u32::from(filled.hfunc)))
+    }
+
+    /// `ioctl(SIOCETHTOOL)`.
+    ///
+    /// # Safety
+    /// `request` begins with the command, and has room for all that the kernel writes for it.
+    unsafe fn ask<T>(&self, name: &str, request: *mut T) -> io::Result<()> {
+        // SAFETY: all zero bytes are a valid `ifreq`.
+        let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.len() >= ifreq.ifr_name.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        for (to, from) in ifreq.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        ifreq.ifr_ifru.ifru_data = request.cast();
+        // SAFETY: `ifreq` lives through the call; the caller answers for `request`.
+        let result =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut ifreq) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// An empty request about n-tuple rules, on the heap as it may be long.
+fn rxnfc<const LOCATIONS: usize>(cmd: u32) -> Box<Rxnfc<LOCATIONS>> {
+    Box::new(Rxnfc {
+        cmd,
+        flow_type: 0,
+        data: 0,
+        spec: FlowSpec::default(),
+        count: 0,
+        locations: [0; LOCATIONS],
+    })
+}

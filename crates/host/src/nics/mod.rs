@@ -1,0 +1,207 @@
+//! The network interfaces of a root's network namespace, with their queues.
+//!
+//! In go a root and its interrupts by name; out come the [`Nic`]s, by index. What sysfs tells
+//! is read from there ([`sysfs`], [`queues`]); the rest is the kernel's answers to netlink and
+//! ioctl ([`answers`]). An interface that vanishes meanwhile is left out or partly unknown.
+
+mod answers;
+pub mod fuzzing;
+mod ioctl;
+mod irq_names;
+mod kind;
+mod netlink;
+mod ntuple;
+mod queues;
+mod rss;
+mod sysfs;
+
+use crate::{EntryKind, IfIndex, Irq, IrqNumber, Netns, Nic, Notes, Root, current_netns};
+use answers::{Answers, fact, reason};
+use std::collections::BTreeMap;
+use sysfs::Interface;
+
+/// Reads all interfaces. `irqs` are the root's interrupts, whose names tell the queues' where
+/// the kernel has no netdev family.
+pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
+    let mut interfaces = Vec::new();
+    let entries = notes.take("host", "nics", root.list("/sys/class/net"));
+    for entry in entries.unwrap_or_default() {
+        if entry.kind != EntryKind::File
+            && let Some(interface) = sysfs::read(root, &entry.name, notes)
+        {
+            match interface.ifindex {
+                Some(index) => interfaces.push((index, interface)),
+                // The file was there a moment ago: it has vanished, or it is none of a kernel.
+                None if root.is_live() => {}
+                None => notes.add(
+                    &format!("nic {}", interface.name),
+                    "ifindex",
+                    &format!("{}/ifindex: no number; the interface is left out", interface.dir),
+                ),
+            }
+        }
+    }
+    interfaces.sort_by_key(|(index, _)| *index);
+    interfaces.dedup_by_key(|(index, _)| *index);
+    let context = Context {
+        root,
+        names: interfaces.iter().map(|(index, i)| (*index, i.name.clone())).collect(),
+        links: interfaces.iter().filter_map(|(index, i)| Some((*index, i.iflink?))).collect(),
+        irqs: irqs.iter().map(|irq| (irq.irq, irq.name.as_str())).collect(),
+        netns: current_netns(root),
+    };
+    let mut answers = context.ask(&interfaces);
+    let nics = interfaces.into_iter();
+    nics.map(|(index, interface)| context.nic(index, interface, &mut answers, notes)).collect()
+}
+
+/// What is the same for all interfaces.
+struct Context<'a> {
+    root: &'a Root,
+    names: BTreeMap<IfIndex, String>,
+    /// `iflink` by index.
+    links: BTreeMap<IfIndex, IfIndex>,
+    irqs: BTreeMap<IrqNumber, &'a str>,
+    netns: Netns,
+}
+
+impl Context<'_> {
+    fn ask(&self, interfaces: &[(IfIndex, Interface)]) -> Answers {
+        let all: Vec<_> = interfaces.iter().map(|(index, i)| (*index, i.name.as_str())).collect();
+        let has_driver = |i: &Interface| i.device.as_ref().is_some_and(|d| d.driver.is_some());
+        let driverless: Vec<_> = interfaces
+            .iter()
+            .filter(|(_, i)| !has_driver(i))
+            .map(|(index, i)| (*index, i.name.as_str()))
+            .collect();
+        Answers::gather(self.root, &all, &driverless)
+    }
+
+    fn nic(
+        &self,
+        index: IfIndex,
+        interface: Interface,
+        answers: &mut Answers,
+        notes: &mut Notes,
+    ) -> Nic {
+        let mut unknown = Reasons::default();
+        let link = match &mut answers.links {
+            Ok(links) => Some(links.remove(&index).unwrap_or_default()),
+            Err(error) => {
+                unknown.add("link", &reason(error));
+                None
+            }
+        };
+        let rtnl = link.as_ref().and_then(|link| link.kind.as_deref());
+        let driver = match interface.device.as_ref().and_then(|device| device.driver.clone()) {
+            Some(driver) => Some(driver),
+            None => unknown.take("driver", fact(&mut answers.drivers, index)),
+        };
+        let kind = kind::kind(&interface, rtnl, driver.as_deref(), self.peer(index).is_some());
+        let (rx_queues, tx_queues) = self.queues(index, &interface, answers);
+        let qdiscs = match &mut answers.qdiscs {
+            // The kernel lists none for an interface that has only its built-in one.
+            Ok(qdiscs) => Some(qdiscs.remove(&index).unwrap_or_default()),
+            Err(error) => {
+                unknown.add("qdiscs", &reason(error));
+                None
+            }
+        };
+        let nic = Nic {
+            ifindex: index,
+            kind,
+            driver,
+            address: interface.address,
+            speed_mbps: interface.speed_mbps,
+            mtu_bytes: interface.mtu_bytes,
+            state: interface.state,
+            master: match link.as_ref().and_then(|link| link.master) {
+                Some(master) => self.names.get(&master).cloned(),
+                None => interface.master,
+            },
+            link: match &link {
+                Some(link) => self.names.get(&link.link.unwrap_or(index)).cloned(),
+                None => self.lower(index, &interface.lower),
+            }
+            .filter(|name| *name != interface.name),
+            netns: self.netns.clone(),
+            vlan: link.and_then(|link| link.vlan),
+            channels: unknown.take("channels", fact(&mut answers.channels, index)),
+            rings: unknown.take("rings", fact(&mut answers.rings, index)),
+            coalesce: unknown.take("coalesce", fact(&mut answers.coalesce, index)),
+            offloads: unknown.take("offloads", fact(&mut answers.offloads, index)),
+            rss: unknown.take("rss", fact(&mut answers.rss, index)),
+            ntuple: unknown.take("ntuple", fact(&mut answers.ntuple, index)),
+            qdiscs,
+            rx_queues,
+            tx_queues,
+            statistics: interface.statistics,
+            bus: interface.device.as_ref().and_then(|device| device.bus.clone()),
+            numa_node: interface.device.as_ref().and_then(|device| device.numa_node),
+            local_cpus: interface.device.as_ref().and_then(|device| device.local_cpus.clone()),
+            physical_function: interface.device.and_then(|device| device.physical_function),
+            name: interface.name,
+        };
+        unknown.note(&format!("nic {}", nic.name), notes);
+        nic
+    }
+
+    fn queues(
+        &self,
+        index: IfIndex,
+        interface: &Interface,
+        answers: &Answers,
+    ) -> (Vec<crate::RxQueue>, Vec<crate::TxQueue>) {
+        let (mut rx, mut tx) = queues::read(self.root, &interface.dir);
+        // Kernels before 6.8 have none of this: nothing is missed where the names tell.
+        if let (Ok(queues), Ok(irqs)) = (&answers.queues, &answers.napi_irqs)
+            && let Some(of_nic) = queues.get(&index)
+        {
+            queues::enter_napi(&mut rx, &mut tx, of_nic, irqs);
+        }
+        if let Some(device) = &interface.device {
+            let name = |irq| self.irqs.get(&irq).copied();
+            queues::enter_irqs(self.root, &interface.name, device, &mut rx, &mut tx, name);
+        }
+        (rx, tx)
+    }
+
+    /// Without rtnetlink: the one device below, or the peer of a veth.
+    fn lower(&self, index: IfIndex, lower: &[String]) -> Option<String> {
+        match lower {
+            [] => self.names.get(&self.peer(index)?).cloned(),
+            // The ports of a bridge or a bond are not what it is made on.
+            [one] if self.links.get(&index).and_then(|i| self.names.get(i)) == Some(one) => {
+                Some(one.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The other interface whose `iflink` is this one and that is this one's `iflink`: a veth's
+    /// peer in another namespace may have the index of any interface here.
+    fn peer(&self, index: IfIndex) -> Option<IfIndex> {
+        let peer = *self.links.get(&index)?;
+        (peer != index && self.links.get(&peer) == Some(&index)).then_some(peer)
+    }
+}
+
+/// Why facts of one interface are unknown: one note for each reason.
+#[derive(Default)]
+struct Reasons(BTreeMap<String, Vec<&'static str>>);
+
+impl Reasons {
+    fn add(&mut self, fact: &'static str, reason: &str) {
+        self.0.entry(reason.to_owned()).or_default().push(fact);
+    }
+
+    fn take<T>(&mut self, fact: &'static str, value: Result<T, String>) -> Option<T> {
+        value.map_err(|reason| self.add(fact, &reason)).ok()
+    }
+
+    fn note(self, subject: &str, notes: &mut Notes) {
+        for (reason, facts) in self.0 {
+            notes.add(subject, &facts.join(", "), &reason);
+        }
+    }
+}

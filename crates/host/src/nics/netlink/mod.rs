@@ -1,0 +1,257 @@
+//! A netlink conversation on the current thread, in its network namespace: requests go out,
+//! the payloads of the replies come back.
+//!
+//! The framing is that of `netlink-packet-core`, the socket that of `netlink-sys`. Every reply
+//! is read with bounds: a message that is cut short ends the reading, and never panics.
+
+pub(crate) mod attributes;
+pub(crate) mod ethtool;
+pub(crate) mod netdev;
+pub(crate) mod rtnetlink;
+
+use attributes::{attribute, attributes, u16_of};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
+};
+use netlink_sys::{Socket, SocketAddr};
+use rustix::net::sockopt;
+use std::io;
+use std::time::Duration;
+
+/// The kernel fills at most 32 KiB of a dump into one datagram (`netlink_recvmsg`,
+/// net/netlink/af_netlink.c); a reply about one interface may be longer.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// `sizeof(struct nlmsghdr)`, include/uapi/linux/netlink.h.
+const HEADER_BYTES: usize = 16;
+
+/// A lost reply must not hang the reader for ever.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a dump is begun anew that changed while it was read.
+const DUMP_ATTEMPTS: u32 = 4;
+
+/// A netlink socket of one protocol.
+pub(crate) struct Connection {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// One message of a datagram.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Message<'a> {
+    /// What was asked for.
+    Data {
+        /// Whether what is dumped changed meanwhile (`NLM_F_DUMP_INTR`).
+        interrupted: bool,
+        /// Sequence number of the request that it answers.
+        sequence: u32,
+        /// The family's header and its attributes.
+        payload: &'a [u8],
+    },
+    /// End of a dump or acknowledgement, with an errno or 0.
+    End {
+        /// Whether what was dumped changed meanwhile.
+        interrupted: bool,
+        /// Sequence number of the request that it answers.
+        sequence: u32,
+        /// The errno, positive; 0 is success.
+        errno: i32,
+    },
+}
+
+/// The messages of a datagram; it ends at the first that is malformed.
+pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let packet = NetlinkBuffer::new_checked(rest).ok()?;
+        let length = usize::try_from(packet.length()).ok()?;
+        let payload = rest.get(HEADER_BYTES..length)?;
+        rest = rest.get(length.checked_next_multiple_of(4)?..).unwrap_or_default();
+        let interrupted = packet.flags() & NLM_F_DUMP_INTR != 0;
+        let sequence = packet.sequence_number();
+        Some(match packet.message_type() {
+            NLMSG_DONE | NLMSG_ERROR => {
+                // An end without an error number is one of success (old kernels' NLMSG_DONE).
+                let errno = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+                Message::End { interrupted, sequence, errno: errno.saturating_abs() }
+            }
+            _ => Message::Data { interrupted, sequence, payload },
+        })
+    })
+}
+
+impl Connection {
+    /// Opens a socket, for instance of `libc::NETLINK_ROUTE`.
+    ///
+    /// # Errors
+    /// The kernel has no such protocol or refuses.
+    pub(crate) fn open(protocol: libc::c_int) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol as isize)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER_BYTES) })
+    }
+
+    /// Asks for everything of a kind and gives each reply's payload to `each`.
+    ///
+    /// A dump that changed while it was read is begun anew a few times, so `each` must bear to
+    /// see an object twice.
+    ///
+    /// # Errors
+    /// What the kernel ended the dump with; the replies before that were given to `each`.
+    pub(crate) fn dump(
+        &mut self,
+        message_type: u16,
+        payload: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        for _ in 0..DUMP_ATTEMPTS {
+            self.send(message_type, NLM_F_REQUEST | NLM_F_DUMP, payload)?;
+            if !self.receive(&mut each)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for one object and gives the reply's payload to `each`.
+    ///
+    /// # Errors
+    /// What the kernel refused it with.
+    pub(crate) fn ask(
+        &mut self,
+        message_type: u16,
+        payload: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.send(message_type, NLM_F_REQUEST | NLM_F_ACK, payload)?;
+        self.receive(&mut each).map(drop)
+    }
+
+    /// The number of a generic netlink family, which the kernel gives when the family registers.
+    ///
+    /// # Errors
+    /// ENOENT: the kernel has no such family.
+    pub(crate) fn family(&mut self, name: &str) -> io::Result<u16> {
+        let mut text = name.as_bytes().to_vec();
+        text.push(0);
+        let name = attribute(libc::CTRL_ATTR_FAMILY_NAME as u16, &text);
+        let request = generic(libc::CTRL_CMD_GETFAMILY as u8, &name);
+        let mut family = None;
+        self.ask(libc::GENL_ID_CTRL as u16, &request, |payload| {
+            family = family.or(attributes(generic_body(payload))
+                .find(|(kind, _)| *kind == libc::CTRL_ATTR_FAMILY_ID as u16)
+                .and_then(|(_, value)| u16_of(value)));
+        })?;
+        family.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
+    }
+
+    fn send(&mut self, message_type: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut bytes = vec![0; HEADER_BYTES + payload.len()];
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        let mut packet = NetlinkBuffer::new(&mut bytes);
+        packet.set_length(length);
+        packet.set_message_type(message_type);
+        packet.set_flags(flags);
+        packet.set_sequence_number(self.sequence);
+        packet.payload_mut().copy_from_slice(payload);
+        self.socket.send(&bytes, 0).map(drop)
+    }
+
+    /// Reads until the request's end; tells whether the dump changed while it was read.
+    fn receive(&mut self, each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+        let mut changed = false;
+        loop {
+            self.buffer.clear();
+            let length = match self.socket.recv(&mut self.buffer, libc::MSG_TRUNC) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                received => received?,
+            };
+            if length > self.buffer.len() {
+                return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+            }
+            for message in messages(&self.buffer) {
+                match message {
+                    Message::Data { interrupted, sequence, payload }
+                        if sequence == self.sequence =>
+                    {
+                        changed |= interrupted;
+                        each(payload);
+                    }
+                    Message::End { interrupted, sequence, errno } if sequence == self.sequence => {
+                        return match errno {
+                            0 => Ok(changed | interrupted),
+                            errno => Err(io::Error::from_raw_os_error(errno)),
+                        };
+                    }
+                    // What is left of an earlier request that ended with an error.
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// A generic netlink request: `struct genlmsghdr` (include/uapi/linux/genetlink.h), then the
+/// attributes.
+pub(crate) fn generic(command: u8, attributes: &[u8]) -> Vec<u8> {
+    [&[command, 1, 0, 0], attributes].concat()
+}
+
+/// The attributes of a generic netlink reply.
+pub(crate) fn generic_body(payload: &[u8]) -> &[u8] {
+    payload.get(4..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(message_type: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES + payload.len()];
+        let length = bytes.len() as u32;
+        let mut packet = NetlinkBuffer::new(&mut bytes);
+        packet.set_length(length);
+        packet.set_message_type(message_type);
+        packet.set_flags(flags);
+        packet.set_sequence_number(7);
+        packet.payload_mut().copy_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn messages_of_a_datagram() {
+        let mut datagram = message(16, 0, &[1, 2, 3]);
+        datagram.push(0); // to a multiple of four
+        datagram.extend(message(NLMSG_DONE, NLM_F_DUMP_INTR, &(-95i32).to_ne_bytes()));
+        let read: Vec<_> = messages(&datagram).collect();
+        assert_eq!(
+            read,
+            [
+                Message::Data { interrupted: false, sequence: 7, payload: &[1, 2, 3] },
+                Message::End { interrupted: true, sequence: 7, errno: 95 },
+            ]
+        );
+    }
+
+    #[test]
+    fn malformed_datagrams_end_the_reading() {
+        let whole = message(16, 0, &[0; 40]);
+        for end in 0..whole.len() {
+            assert_eq!(messages(&whole[..end]).count(), 0, "cut at {end}");
+        }
+        let mut short = whole.clone();
+        short[0] = 4; // a length below that of the header
+        assert_eq!(messages(&short).count(), 0);
+        let mut long = whole;
+        long[..4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(messages(&long).count(), 0);
+        // i32::MIN has no positive counterpart.
+        let end = message(NLMSG_ERROR, 0, &i32::MIN.to_ne_bytes());
+        assert!(matches!(messages(&end).next(), Some(Message::End { errno: i32::MAX, .. })));
+    }
+}

@@ -1,0 +1,115 @@
+//! What the kernel's netdev family says of queues and NAPI instances: one dump of each (kernel
+//! 6.8 and later). Numbers are those of include/uapi/linux/netdev.h.
+
+use super::attributes::{find, u32_of};
+use super::{Connection, generic, generic_body};
+use crate::{IfIndex, IrqNumber, QueueId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Name of the generic netlink family.
+pub(crate) const FAMILY: &str = "netdev";
+
+const QUEUE_GET: u8 = 10;
+const NAPI_GET: u8 = 11;
+
+const QUEUE_ID: u16 = 1;
+const QUEUE_IFINDEX: u16 = 2;
+const QUEUE_TYPE: u16 = 3;
+const QUEUE_NAPI_ID: u16 = 4;
+const QUEUE_TYPE_RX: u32 = 0;
+const QUEUE_TYPE_TX: u32 = 1;
+
+const NAPI_ID: u16 = 2;
+const NAPI_IRQ: u16 = 3;
+
+/// Which NAPI instance serves which queue of a NIC.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct QueueNapi {
+    /// NAPI id by receive queue.
+    pub rx: BTreeMap<QueueId, u32>,
+    /// NAPI id by transmit queue.
+    pub tx: BTreeMap<QueueId, u32>,
+}
+
+/// The queues of all interfaces that are up.
+///
+/// # Errors
+/// What the kernel ended the dump with.
+pub(crate) fn queues(
+    connection: &mut Connection,
+    family: u16,
+) -> io::Result<BTreeMap<IfIndex, QueueNapi>> {
+    let mut queues: BTreeMap<IfIndex, QueueNapi> = BTreeMap::new();
+    connection.dump(family, &generic(QUEUE_GET, &[]), |payload| {
+        add_queue(generic_body(payload), &mut queues);
+    })?;
+    Ok(queues)
+}
+
+/// The interrupts of all NAPI instances that tell theirs, by NAPI id.
+///
+/// # Errors
+/// What the kernel ended the dump with.
+pub(crate) fn napi_irqs(
+    connection: &mut Connection,
+    family: u16,
+) -> io::Result<BTreeMap<u32, IrqNumber>> {
+    let mut irqs = BTreeMap::new();
+    connection.dump(family, &generic(NAPI_GET, &[]), |payload| {
+        irqs.extend(napi_irq(generic_body(payload)));
+    })?;
+    Ok(irqs)
+}
+
+/// Adds a queue that a NAPI instance serves.
+pub(crate) fn add_queue(body: &[u8], queues: &mut BTreeMap<IfIndex, QueueNapi>) {
+    let number = |kind| find(body, kind).and_then(u32_of);
+    let (Some(index), Some(id)) = (number(QUEUE_IFINDEX), number(QUEUE_ID)) else { return };
+    let Some(napi_id) = number(QUEUE_NAPI_ID) else { return };
+    let of_nic = queues.entry(IfIndex(index)).or_default();
+    match number(QUEUE_TYPE) {
+        Some(QUEUE_TYPE_RX) => of_nic.rx.insert(QueueId(id), napi_id),
+        Some(QUEUE_TYPE_TX) => of_nic.tx.insert(QueueId(id), napi_id),
+        _ => None,
+    };
+}
+
+/// NAPI id and interrupt of an instance that has one.
+pub(crate) fn napi_irq(body: &[u8]) -> Option<(u32, IrqNumber)> {
+    let number = |kind| find(body, kind).and_then(u32_of);
+    Some((number(NAPI_ID)?, number(NAPI_IRQ).filter(|irq| *irq != 0).map(IrqNumber)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attributes::attribute;
+    use super::*;
+
+    fn body(numbers: &[(u16, u32)]) -> Vec<u8> {
+        numbers.iter().flat_map(|(kind, value)| attribute(*kind, &value.to_ne_bytes())).collect()
+    }
+
+    #[test]
+    fn queues_and_their_napi() {
+        let mut queues = BTreeMap::new();
+        for (id, kind, napi) in [(0, 0, 8193), (1, 0, 8194), (0, 1, 8193), (0, 7, 1)] {
+            add_queue(&body(&[(1, id), (2, 3), (3, kind), (4, napi)]), &mut queues);
+        }
+        add_queue(&body(&[(1, 2), (2, 3), (3, 0)]), &mut queues); // no NAPI serves it
+        let of_nic = &queues[&IfIndex(3)];
+        assert_eq!(of_nic.rx, [(QueueId(0), 8193), (QueueId(1), 8194)].into());
+        assert_eq!(of_nic.tx, [(QueueId(0), 8193)].into());
+    }
+
+    #[test]
+    fn napi_without_an_interrupt() {
+        assert_eq!(napi_irq(&body(&[(1, 3), (2, 8193), (3, 77)])), Some((8193, IrqNumber(77))));
+        assert_eq!(napi_irq(&body(&[(1, 3), (2, 8193)])), None);
+        let whole = body(&[(1, 3), (2, 8193), (3, 77)]);
+        for end in 0..whole.len() {
+            assert_eq!(napi_irq(&whole[..end]), None, "cut at {end}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What sysfs says of one interface, apart from its queues.
+//!
+//! In goes a name in `/sys/class/net`; out comes an [`Interface`], or `None` when it is no
+//! interface or has vanished. A file that cannot be read leaves its field `None`.
+
+use crate::{CpuSet, EntryKind, IfIndex, NodeId, Notes, Root};
+use std::collections::BTreeMap;
+
+/// How far up from the device its NUMA node is searched.
+const MAX_ANCESTORS: usize = 8;
+
+/// `SPEED_UNKNOWN` (include/uapi/linux/ethtool.h), as kernels write it that print it unsigned.
+const UNKNOWN_SPEED: u64 = u32::MAX as u64;
+
+/// What sysfs says of an interface.
+#[derive(Debug, Default)]
+pub(super) struct Interface {
+    pub name: String,
+    /// Its folder, `/sys/class/net/eth0`.
+    pub dir: String,
+    pub ifindex: Option<IfIndex>,
+    /// Index of the lower device or the peer; its own when there is none. It may be an index of
+    /// another namespace.
+    pub iflink: Option<IfIndex>,
+    pub address: Option<String>,
+    pub mtu_bytes: Option<u32>,
+    pub state: Option<String>,
+    pub speed_mbps: Option<u64>,
+    pub statistics: BTreeMap<String, u64>,
+    /// Name of the device that it is a port of.
+    pub master: Option<String>,
+    /// Names of the devices below it.
+    pub lower: Vec<String>,
+    /// `ARPHRD_*`.
+    pub hardware_type: Option<u32>,
+    /// DEVTYPE in `uevent`: `bridge`, `vlan`, `bond`.
+    pub devtype: Option<String>,
+    /// Whether it has `tun_flags`.
+    pub tun: bool,
+    /// Whether it has a character device of macvtap.
+    pub macvtap: bool,
+    /// The device behind it; software interfaces have none.
+    pub device: Option<Device>,
+}
+
+/// The device behind an interface.
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    /// Its path, `/sys/devices/pci0000:00/0000:00:03.0/virtio2`.
+    pub path: String,
+    pub driver: Option<String>,
+    pub bus: Option<String>,
+    pub numa_node: Option<NodeId>,
+    pub local_cpus: Option<CpuSet>,
+    /// For a virtual function its physical function: the interface or the bus address.
+    pub physical_function: Option<String>,
+}
+
+impl Device {
+    /// Whether it is on the virtio bus. Its interrupts, its node and its address are those of
+    /// the parent.
+    pub(super) fn is_virtio(&self) -> bool {
+        last(&self.path).starts_with("virtio")
+    }
+
+    /// The device that interrupts and addresses belong to.
+    pub(super) fn on_bus(&self) -> &str {
+        if self.is_virtio() { parent(&self.path) } else { &self.path }
+    }
+}
+
+/// Reads an interface; `None` when it is none (`bonding_masters` is a file) or has vanished.
+pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interface> {
+    let dir = format!("/sys/class/net/{name}");
+    let entries = root.list(&dir).ok()?;
+    let has = |wanted: &str| entries.iter().any(|entry| entry.name == wanted);
+    if !has("ifindex") {
+        return None;
+    }
+    let text = |file: &str| root.text(&format!("{dir}/{file}")).ok().filter(|t| !t.is_empty());
+    let index = |file: &str| text(file)?.parse().ok();
+    let subject = format!("nic {name}");
+    Some(Interface {
+        name: name.to_owned(),
+        ifindex: index("ifindex"),
+        iflink: index("iflink"),
+        address: text("address"),
+        mtu_bytes: text("mtu").and_then(|mtu| mtu.parse().ok()),
+        state: text("operstate"),
+        // EINVAL when the link is down; -1 and its unsigned form when the driver does not know.
+        speed_mbps: text("speed")
+            .and_then(|s| s.parse().ok())
+            .filter(|s: &u64| *s != UNKNOWN_SPEED),
+        statistics: statistics(root, &dir),
+        master: has("master")
+            .then(|| root.link(&format!("{dir}/master")).ok())
+            .flatten()
+            .map(|to| last(&to).to_owned()),
+        lower: entries
+            .iter()
+            .filter_map(|e| Some(e.name.strip_prefix("lower_")?.to_owned()))
+            .collect(),
+        hardware_type: text("type").and_then(|t| t.parse().ok()),
+        devtype: text("uevent").and_then(|uevent| {
+            uevent.lines().find_map(|line| Some(line.strip_prefix("DEVTYPE=")?.to_owned()))
+        }),
+        tun: has("tun_flags"),
+        macvtap: has("macvtap"),
+        device: has("device").then(|| device(root, &dir, &subject, notes)).flatten(),
+        dir,
+    })
+}
+
+/// `statistics/*`.
+fn statistics(root: &Root, dir: &str) -> BTreeMap<String, u64> {
+    let dir = format!("{dir}/statistics");
+    let files = root.list(&dir).unwrap_or_default();
+    let value = |name: &str| root.text(&format!("{dir}/{name}")).ok()?.parse().ok();
+    files
+        .into_iter()
+        .filter(|entry| entry.kind == EntryKind::File)
+        .filter_map(|entry| Some((value(&entry.name)?, entry.name)))
+        .map(|(value, name)| (name, value))
+        .collect()
+}
+
+/// The device behind an interface.
+fn device(root: &Root, dir: &str, subject: &str, notes: &mut Notes) -> Option<Device> {
+    let path = root.resolve(&format!("{dir}/device")).ok()?;
+    let link =
+        |name: &str| root.link(&format!("{path}/{name}")).ok().map(|to| last(&to).to_owned());
+    let mut device = Device { driver: link("driver"), path: path.clone(), ..Device::default() };
+    device.bus = Some(last(device.on_bus()).to_owned()).filter(|bus| !bus.is_empty());
+    device.numa_node = numa_node(root, &path, subject, notes);
+    device.local_cpus = ancestors(&path)
+        .find_map(|at| root.text(&format!("{at}/local_cpulist")).ok())
+        .and_then(|list| match CpuSet::from_list(&list) {
+            Ok(cpus) => Some(cpus),
+            Err(error) => {
+                notes.add(subject, "local_cpus", &error.to_string());
+                None
+            }
+        });
+    device.physical_function = link("physfn").map(|bus| pf_interface(root, &path).unwrap_or(bus));
+    Some(device)
+}
+
+/// The node of the device, or of the nearest device above it that has one: virtio devices have
+/// none of their own (drivers/virtio/virtio.c), the PCI function that they are on has.
+fn numa_node(root: &Root, path: &str, subject: &str, notes: &mut Notes) -> Option<NodeId> {
+    for at in ancestors(path) {
+        let file = format!("{at}/numa_node");
+        match root.text(&file) {
+            Ok(text) => match text.parse() {
+                Ok(node) => return Some(node),
+                Err(_) if text == "-1" => {
+                    let reason = format!("{file}: the firmware says -1");
+                    notes.add(subject, "numa_node", &reason);
+                    return None;
+                }
+                Err(_) => {
+                    let text: String = text.chars().take(40).collect();
+                    notes.add(subject, "numa_node", &format!("{file}: not a node: {text:?}"));
+                    return None;
+                }
+            },
+            Err(error) if error.absent => {}
+            Err(error) => {
+                notes.add(subject, "numa_node", &error.to_string());
+                return None;
+            }
+        }
+    }
+    let reason = format!("{path}/numa_node: is not there, nor at the devices above");
+    notes.add(subject, "numa_node", &reason);
+    None
+}
+
+/// The interface of a virtual function's physical function, where there is just one. A PF in
+/// switchdev mode also carries the representors of its functions (`pf0vf1`).
+fn pf_interface(root: &Root, path: &str) -> Option<String> {
+    let dir = format!("{path}/physfn/net");
+    let is_representor = |name: &str| {
+        let port = root.text(&format!("{dir}/{name}/phys_port_name")).unwrap_or_default();
+        port.contains("vf") || port.contains("sf")
+    };
+    let names = root.list(&dir).ok()?.into_iter().map(|entry| entry.name);
+    let mut own = names.filter(|name| !is_representor(name));
+    own.next().filter(|_| own.next().is_none())
+}
+
+/// The device and those above it, nearest first.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |at| Some(parent(at)))
+        .take_while(|at| at.starts_with("/sys/devices/"))
+        .take(MAX_ANCESTORS)
+}
+
+/// The path without its last component.
+pub(super) fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// The last component of a path.
+fn last(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, last)| last)
+}
