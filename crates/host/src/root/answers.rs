@@ -12,9 +12,9 @@ const MAX_NAME: usize = 240;
 /// What is saved of a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Saved<T> {
+pub(super) enum Answer<T> {
     /// The kernel's answer.
-    Answer(T),
+    Given(T),
     /// The kernel refused.
     Refused {
         /// The request, in words.
@@ -26,39 +26,32 @@ pub(super) enum Saved<T> {
     },
 }
 
-impl<T> Saved<T> {
+impl<'a, T> Answer<&'a T> {
     /// What is to be saved of a request.
-    #[cfg(test)]
-    pub fn new(result: Result<T, ReadError>) -> Self {
+    pub fn new(result: &'a Result<T, ReadError>) -> Self {
         match result {
-            Ok(answer) => Self::Answer(answer),
-            Err(ReadError { what, reason, absent }) => Self::Refused { what, reason, absent },
-        }
-    }
-
-    /// What the request returned when it was made.
-    pub fn result(self) -> Result<T, ReadError> {
-        match self {
-            Self::Answer(answer) => Ok(answer),
-            Self::Refused { what, reason, absent } => Err(ReadError { what, reason, absent }),
+            Ok(answer) => Self::Given(answer),
+            Err(ReadError { what, reason, absent }) => {
+                Self::Refused { what: what.clone(), reason: reason.clone(), absent: *absent }
+            }
         }
     }
 }
 
-/// The answer that was saved under a key, through `read`, which reads a file of the tree.
-pub(super) fn saved<T: DeserializeOwned>(
+/// What a request returned when it was made, from its saved form.
+pub(super) fn decoded<T: DeserializeOwned>(
     key: &str,
-    read: impl FnOnce(&str) -> Result<Vec<u8>, Fault>,
+    json: Result<Vec<u8>, Fault>,
 ) -> Result<T, ReadError> {
-    let path = path(key).map_err(|fault| fault.about(key))?;
-    let json = read(&path).map_err(|fault| match fault.absent {
-        true => Fault { reason: "no answer to this request was saved".into(), absent: true },
+    let json = json.map_err(|fault| match fault.absent {
+        true => Fault { reason: "no answer to this request was saved".into(), ..fault },
         false => fault,
     });
-    let json = json.map_err(|fault| fault.about(key))?;
-    serde_json::from_slice::<Saved<T>>(&json)
-        .map_err(|error| Fault::new(format!("the saved answer is damaged: {error}")).about(key))?
-        .result()
+    match serde_json::from_slice(&json.map_err(|fault| fault.about(key))?) {
+        Ok(Answer::Given(answer)) => Ok(answer),
+        Ok(Answer::Refused { what, reason, absent }) => Err(ReadError { what, reason, absent }),
+        Err(error) => Err(Fault::new(format!("the saved answer is damaged: {error}")).about(key)),
+    }
 }
 
 /// Where the answer to a key is saved. All that might be unsafe in a file's name is written as in
@@ -96,10 +89,10 @@ mod tests {
     fn answers_and_refusals_come_back() {
         let refusal = ReadError { what: "rings".into(), reason: "no".into(), absent: false };
         for result in [Ok(vec![1u64, u64::MAX]), Err(refusal)] {
-            let json = serde_json::to_vec(&Saved::new(result.clone())).unwrap();
-            assert_eq!(saved::<Vec<u64>>("k", |_| Ok(json)), result);
+            let json = serde_json::to_vec(&Answer::new(&result)).unwrap();
+            assert_eq!(decoded::<Vec<u64>>("k", Ok(json)), result);
         }
-        let damaged = saved::<u32>("k", |_| Ok(b"{\"answer\":".to_vec())).unwrap_err();
+        let damaged = decoded::<u32>("k", Ok(b"{\"given\":".to_vec())).unwrap_err();
         assert!(damaged.reason.contains("damaged"));
     }
 }

@@ -15,12 +15,19 @@ pub(super) struct Fault {
     pub reason: Cow<'static, str>,
     /// Whether it is simply not there.
     pub absent: bool,
+    /// The kernel's error number, where it was the kernel that refused.
+    pub errno: Option<Errno>,
 }
 
 impl Fault {
     /// A reason of our own for something that may well be there.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into(), absent: false }
+        Self { reason: reason.into(), absent: false, errno: None }
+    }
+
+    /// A reason of our own for what is known to the kernel by a number.
+    pub fn of(errno: Errno, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno: Some(errno), ..Self::new(reason) }
     }
 
     /// The reason as an error about a path or a request.
@@ -33,8 +40,7 @@ impl Fault {
 impl From<Errno> for Fault {
     fn from(errno: Errno) -> Self {
         let reason = match errno {
-            Errno::NOENT | Errno::NOTDIR => "is not there",
-            Errno::SRCH => "the process is gone",
+            Errno::NOENT | Errno::NOTDIR | Errno::SRCH => "is not there",
             Errno::ACCESS => "permission denied: only root may read it",
             Errno::PERM => "not permitted: a capability is missing, or the kernel is locked down",
             Errno::ISDIR => "is a folder, not a file",
@@ -47,9 +53,9 @@ impl From<Errno> for Fault {
             Errno::IO => "input/output error: the device or the driver did not answer",
             Errno::NAMETOOLONG => "the path is too long",
             Errno::MFILE | Errno::NFILE => "too many open files",
-            other => return Self::new(std::io::Error::from(other).to_string()),
+            other => return Self::of(other, std::io::Error::from(other).to_string()),
         };
         let absent = matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::SRCH);
-        Self { reason: Cow::Borrowed(reason), absent }
+        Self { reason: Cow::Borrowed(reason), absent, errno: Some(errno) }
     }
 }

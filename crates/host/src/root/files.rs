@@ -19,6 +19,17 @@ pub(super) const READ: OFlags =
 /// How something is opened to look at it only.
 pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
+/// What stands at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Look {
+    /// A file, or something that is neither of the below.
+    File,
+    /// A folder.
+    Dir,
+    /// A symbolic link, with its text.
+    Link(String),
+}
+
 /// Refuses what is no regular file.
 pub(super) fn regular(fd: impl AsFd) -> Result<(), Fault> {
     match FileType::from_raw_mode(fstat(fd)?.st_mode) {
@@ -30,7 +41,7 @@ pub(super) fn regular(fd: impl AsFd) -> Result<(), Fault> {
 
 /// The whole content. Files of /proc and /sys do not know their size, and may be cut at any
 /// read, so reading goes on until nothing comes.
-pub(super) fn content(fd: OwnedFd) -> Result<Vec<u8>, Fault> {
+pub(super) fn content(fd: OwnedFd, most: usize) -> Result<Vec<u8>, Fault> {
     // Nearly all are small: these cost one allocation, of the right size.
     let mut first = [0u8; 8192];
     let mut filled = 0;
@@ -46,8 +57,8 @@ pub(super) fn content(fd: OwnedFd) -> Result<Vec<u8>, Fault> {
         if retry(|| rustix::io::read(&fd, rustix::buffer::spare_capacity(&mut bytes)))? == 0 {
             return Ok(bytes);
         }
-        if bytes.len() > MAX_FILE {
-            return Err(Fault::new("is larger than 64 MiB"));
+        if bytes.len() > most {
+            return Err(Fault::new(format!("is larger than {} MiB", most >> 20)));
         }
     }
 }
@@ -85,13 +96,16 @@ pub(super) fn names(fd: OwnedFd) -> Result<Vec<Entry>, Fault> {
     Ok(names)
 }
 
-/// The text of a link opened with [`LOOK`] and O_NOFOLLOW; `None` when it is no link.
-pub(super) fn link_text(fd: OwnedFd) -> Result<Option<String>, Fault> {
-    if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::Symlink {
-        return Ok(None);
-    }
-    let text = readlinkat(&fd, "", Vec::with_capacity(256))?;
-    Ok(Some(text.to_string_lossy().into_owned()))
+/// What stands at a path that was opened with [`LOOK`] and O_NOFOLLOW.
+pub(super) fn look(fd: OwnedFd) -> Result<Look, Fault> {
+    Ok(match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+        FileType::Symlink => {
+            let text = readlinkat(&fd, "", Vec::with_capacity(256))?;
+            Look::Link(text.to_string_lossy().into_owned())
+        }
+        FileType::Directory => Look::Dir,
+        _ => Look::File,
+    })
 }
 
 /// Runs a call again that a signal has interrupted.

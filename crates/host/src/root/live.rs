@@ -6,7 +6,7 @@
 //! our own is mounted, attached nowhere, and read through its descriptor.
 
 use super::fault::Fault;
-use super::files::{self, LOOK, READ};
+use super::files::{self, LOOK, Look, MAX_FILE, READ};
 use super::{Entry, EntryKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat, stat};
@@ -45,7 +45,7 @@ impl Live {
     pub fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
         let fd = self.open(path, READ)?;
         files::regular(&fd)?;
-        files::content(fd)
+        files::content(fd, MAX_FILE)
     }
 
     /// The names in a folder.
@@ -53,12 +53,12 @@ impl Live {
         files::names(self.open(path, READ | OFlags::DIRECTORY)?)
     }
 
-    /// The text of a link, `None` when the path leads to something else.
-    pub fn link(&self, path: &str) -> Result<Option<String>, Fault> {
+    /// What stands at a path, of whose components only the last may be a link.
+    pub fn look(&self, path: &str) -> Result<Look, Fault> {
         if path == "/proc/net" {
-            return Ok(Some(OWN_NET.to_owned()));
+            return Ok(Look::Link(OWN_NET.to_owned()));
         }
-        files::link_text(self.open(path, LOOK | OFlags::NOFOLLOW)?)
+        files::look(self.open(path, LOOK | OFlags::NOFOLLOW)?)
     }
 
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Fault> {

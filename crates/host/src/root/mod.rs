@@ -4,19 +4,30 @@
 //! out come bytes, names, links and answers, or a [`ReadError`] that says why not.
 
 mod answers;
+mod archive;
 mod fault;
 mod files;
 mod live;
+mod manifest;
+mod memory;
 mod order;
+mod record;
+mod save;
+mod saved;
 mod tree;
 mod walk;
 
+pub use save::{SaveError, SnapshotSummary};
+
 use fault::Fault;
+use files::Look;
 use live::Live;
+use record::Recorder;
+use saved::Saved;
 use serde::{Serialize, de::DeserializeOwned};
 use std::borrow::Cow;
 use std::path::Path;
-use tree::Tree;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A file that could not be read, or a request that was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,19 +79,20 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Root {
     source: Source,
+    recorder: Option<Mutex<Recorder>>,
 }
 
 /// What stands behind a root.
 #[derive(Debug)]
 enum Source {
     Live(Live),
-    Tree(Tree),
+    Saved(Saved),
 }
 
 impl Root {
     /// This machine, as the calling thread's network namespace sees it.
     pub fn live() -> Self {
-        Self { source: Source::Live(Live::new()) }
+        Self { source: Source::Live(Live::new()), recorder: None }
     }
 
     /// An unpacked tree with `sys` and `proc` in it.
@@ -88,12 +100,47 @@ impl Root {
     /// # Errors
     /// No such folder, or nothing of a host in it.
     pub fn tree(dir: &Path) -> Result<Self, ReadError> {
-        let what = dir.display().to_string();
-        let tree = Tree::new(dir).map_err(|errno| Fault::from(errno).about(&what))?;
-        if tree.list("/sys").is_err() && tree.list("/proc").is_err() {
-            return Err(no_host(&what));
-        }
-        Ok(Self { source: Source::Tree(tree) })
+        let saved = Saved::tree(dir).map_err(|fault| fault.about(&dir.display().to_string()))?;
+        Ok(Self { source: Source::Saved(saved), recorder: None })
+    }
+
+    /// A snapshot, opened in memory; nothing is unpacked to disk.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no snapshot, is damaged or cut short, holds a path that leads
+    /// out of it, or would take more than 512 MiB.
+    pub fn snapshot(file: &Path) -> Result<Self, ReadError> {
+        let what = file.display().to_string();
+        let bytes = save::packed(file).map_err(|fault| fault.about(&what))?;
+        Self::snapshot_from_bytes(&bytes, &what)
+    }
+
+    /// A snapshot from the bytes of its file; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`Root::snapshot`].
+    pub fn snapshot_from_bytes(bytes: &[u8], name: &str) -> Result<Self, ReadError> {
+        let saved = Saved::snapshot(bytes, name).map_err(|fault| fault.about(name))?;
+        Ok(Self { source: Source::Saved(saved), recorder: None })
+    }
+
+    /// The same root, which from now on remembers all that is read from it, for [`Root::save`].
+    /// What was read once does not change any more.
+    #[must_use]
+    pub fn recording(self) -> Self {
+        Self { recorder: Some(Mutex::new(Recorder::new())), ..self }
+    }
+
+    /// Saves what was read since [`Root::recording`] as a snapshot, a file that is read by its
+    /// owner only; a file of that name is replaced once all is written. Unpacked with `tar x` it
+    /// is a tree for [`Root::tree`].
+    ///
+    /// # Errors
+    /// The root does not record, more was read than a snapshot may hold, or the file cannot be
+    /// written; then nothing is left behind.
+    pub fn save(&self, file: &Path) -> Result<SnapshotSummary, SaveError> {
+        let recorder = self.recorder().ok_or_else(|| SaveError::not_recording(file))?;
+        save::save(&recorder, file)
     }
 
     /// Whether this is the running machine, so that requests to the kernel can be made.
@@ -106,7 +153,12 @@ impl Root {
     /// # Errors
     /// The file is not there or cannot be read, is no regular file, or larger than 64 MiB.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, ReadError> {
-        self.source.read(&rooted(path)).map_err(|fault| fault.about(path))
+        let rooted = rooted(path);
+        let bytes = match self.recorder() {
+            Some(mut recorder) => recorder.read(&self.source, &rooted),
+            None => self.source.read(&rooted),
+        };
+        bytes.map_err(|fault| fault.about(path))
     }
 
     /// A file's text without the white space around it; bytes that are no UTF-8 are replaced.
@@ -122,7 +174,12 @@ impl Root {
     /// # Errors
     /// The folder is not there or cannot be read.
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, ReadError> {
-        self.source.list(&rooted(path)).map_err(|fault| fault.about(path))
+        let rooted = rooted(path);
+        let names = match self.recorder() {
+            Some(mut recorder) => recorder.list(&self.source, &rooted),
+            None => self.source.list(&rooted),
+        };
+        names.map_err(|fault| fault.about(path))
     }
 
     /// Where a symbolic link points, as written in it.
@@ -130,10 +187,10 @@ impl Root {
     /// # Errors
     /// No such link.
     pub fn link(&self, path: &str) -> Result<String, ReadError> {
-        match self.source.link(&rooted(path)) {
-            Ok(Some(target)) => Ok(target),
-            Ok(None) => Err(Fault::new("is not a link").about(path)),
-            Err(fault) => Err(fault.about(path)),
+        let look = self.walk(path, false).and_then(|path| self.look(&path));
+        match look.map_err(|fault| fault.about(path))? {
+            Look::Link(target) => Ok(target),
+            Look::File | Look::Dir => Err(Fault::new("is not a link").about(path)),
         }
     }
 
@@ -142,13 +199,14 @@ impl Root {
     /// # Errors
     /// Nothing is there, or links go in a circle.
     pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
-        walk::walk(path, true, |at| self.source.link(at)).map_err(|(_, fault)| fault.about(path))
+        self.walk(path, true).map_err(|fault| fault.about(path))
     }
 
     /// The kernel's answer to a request that is no file (netlink, ioctl): on a live machine what
     /// `ask` returns, in a tree or a snapshot what was saved under the same key.
     ///
-    /// A key names the request and what it is about, as `ethtool/eth0/rings`.
+    /// A key names the request and what it is about, as `ethtool/eth0/rings`; it has no more than
+    /// some 80 characters.
     ///
     /// # Errors
     /// The request was refused, or the tree holds no answer to it.
@@ -157,9 +215,36 @@ impl Root {
         key: &str,
         ask: impl FnOnce() -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        match &self.source {
+        let path = answers::path(key).map_err(|fault| fault.about(key))?;
+        if let Some(recorder) = self.recorder()
+            && let Ok(json) = recorder.answer(&path)
+        {
+            return answers::decoded(key, Ok(json));
+        }
+        // The recorder is free meanwhile: `ask` may read from this root.
+        let result = match &self.source {
             Source::Live(_) => ask(),
-            Source::Tree(tree) => answers::saved(key, |path| tree.read(path)),
+            Source::Saved(saved) => answers::decoded(key, saved.read(&path)),
+        };
+        if let Some(mut recorder) = self.recorder() {
+            recorder.remember(&path, &result);
+        }
+        result
+    }
+
+    fn recorder(&self) -> Option<MutexGuard<'_, Recorder>> {
+        // What a panic elsewhere left there is whole: nothing is remembered in part.
+        Some(self.recorder.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn walk(&self, path: &str, follow_last: bool) -> Result<String, Fault> {
+        walk::walk(path, follow_last, |at| self.look(at))
+    }
+
+    fn look(&self, path: &str) -> Result<Look, Fault> {
+        match self.recorder() {
+            Some(mut recorder) => recorder.look(&self.source, path),
+            None => self.source.look(path),
         }
     }
 }
@@ -168,21 +253,21 @@ impl Source {
     fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
         match self {
             Self::Live(live) => live.read(path),
-            Self::Tree(tree) => tree.read(path),
+            Self::Saved(saved) => saved.read(path),
         }
     }
 
     fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
         match self {
             Self::Live(live) => live.list(path),
-            Self::Tree(tree) => tree.list(path),
+            Self::Saved(saved) => saved.list(path),
         }
     }
 
-    fn link(&self, path: &str) -> Result<Option<String>, Fault> {
+    fn look(&self, path: &str) -> Result<Look, Fault> {
         match self {
-            Self::Live(live) => live.link(path),
-            Self::Tree(tree) => tree.link(path),
+            Self::Live(live) => live.look(path),
+            Self::Saved(saved) => saved.look(path),
         }
     }
 }
@@ -190,10 +275,6 @@ impl Source {
 /// The path from the machine's `/`.
 fn rooted(path: &str) -> Cow<'_, str> {
     if path.starts_with('/') { Cow::Borrowed(path) } else { Cow::Owned(format!("/{path}")) }
-}
-
-fn no_host(what: &str) -> ReadError {
-    Fault::new(format!("no /sys and no /proc in {what}: not a host's tree")).about(what)
 }
 
 #[cfg(test)]

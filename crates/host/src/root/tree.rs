@@ -3,7 +3,7 @@
 
 use super::Entry;
 use super::fault::Fault;
-use super::files::{self, LOOK, READ};
+use super::files::{self, LOOK, Look, MAX_FILE, READ};
 use super::walk::walk;
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
@@ -37,7 +37,7 @@ impl Tree {
         files::regular(self.open(path, LOOK)?)?;
         let fd = self.open(path, READ)?;
         files::regular(&fd)?;
-        files::content(fd)
+        files::content(fd, MAX_FILE)
     }
 
     /// The names in a folder.
@@ -45,9 +45,9 @@ impl Tree {
         files::names(self.open(path, READ | OFlags::DIRECTORY)?)
     }
 
-    /// The text of a link, `None` when the path leads to something else.
-    pub fn link(&self, path: &str) -> Result<Option<String>, Fault> {
-        files::link_text(self.open(path, LOOK | OFlags::NOFOLLOW)?)
+    /// What stands at a path; a link as its last component is not followed.
+    pub fn look(&self, path: &str) -> Result<Look, Fault> {
+        files::look(self.open(path, LOOK | OFlags::NOFOLLOW)?)
     }
 
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Fault> {
@@ -55,8 +55,7 @@ impl Tree {
             Ok(in_root(&self.dir, relative(path), flags)?)
         } else {
             let follow_last = !flags.contains(OFlags::NOFOLLOW);
-            let path = walk(path, follow_last, |at| files::link_text(self.open_step(at)?))
-                .map_err(|(_, fault)| fault)?;
+            let path = walk(path, follow_last, |at| files::look(self.open_step(at)?))?;
             let flags = flags | OFlags::NOFOLLOW;
             Ok(openat(&self.dir, relative(&path), flags, Mode::empty())?)
         }
@@ -121,8 +120,9 @@ mod tests {
             assert!(read("/sys/shadow").unwrap_err().absent);
             assert_eq!(read("/sys/loop").unwrap_err().reason, "links go in a circle");
             assert_eq!(read("/sys").unwrap_err().reason, "is a folder, not a file");
-            assert_eq!(tree.link("/sys/out").unwrap().unwrap(), "../../../../../../etc/passwd");
-            assert_eq!(tree.link("/sys/class").unwrap(), None);
+            let out = Look::Link("../../../../../../etc/passwd".to_owned());
+            assert_eq!(tree.look("/sys/out").unwrap(), out);
+            assert_eq!(tree.look("/sys/class").unwrap(), Look::Dir);
             let names: Vec<_> = tree.list("/sys").unwrap().into_iter().map(|e| e.name).collect();
             assert_eq!(names, ["absolute", "class", "devices", "loop", "out", "shadow"]);
         }
