@@ -190,7 +190,7 @@ fn a_file_without_permission_keeps_its_reason() {
     machine(&tree);
     let secret = tree.join("proc/secret");
     fs::write(&secret, "x").unwrap();
-    fs::set_permissions(&secret, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
     let recording = Root::tree(&tree).unwrap().recording();
     let direct = recording.read("/proc/secret");
     let file = dir.path().join("machine.tar.zst");
