@@ -22,12 +22,14 @@ impl Tree {
 }
 
 impl Machine {
-    /// Writes the machine into a new temporary folder.
+    /// Writes the machine into a new temporary folder: in memory where there is room, as big
+    /// trees have tens of thousands of files.
     ///
     /// # Panics
     /// If the folder cannot be written.
     pub fn write(&self) -> Tree {
-        self.write_in(&std::env::temp_dir())
+        let memory = Path::new("/dev/shm");
+        if has_room(memory) { self.write_in(memory) } else { self.write_in(&std::env::temp_dir()) }
     }
 
     /// As [`Machine::write`], with the new folder in the one given.
@@ -50,6 +52,12 @@ impl Machine {
         }
         tree
     }
+}
+
+/// Whether the biggest trees fit, several at a time: each file takes a page.
+fn has_room(dir: &Path) -> bool {
+    let room = rustix::fs::statvfs(dir).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+    room.is_ok_and(|bytes| bytes >= 1 << 30) && tempfile::tempfile_in(dir).is_ok()
 }
 
 /// Writes below the base; paths are the machine's own.
