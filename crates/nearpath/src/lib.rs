@@ -5,7 +5,9 @@
 //! and warnings on standard error, and an exit status: 0 done, 1 error, 2 wrong usage.
 
 pub mod commands;
+pub mod demo;
 mod failure;
+mod interrupt;
 mod output;
 mod source;
 

@@ -1,5 +1,6 @@
 //! The commands, one file each: its arguments, its help, and what it does.
 
+mod demo;
 mod show;
 
 use crate::failure::Failure;
@@ -10,6 +11,11 @@ use clap::Subcommand;
 pub enum Command {
     /// Show the facts of a host: CPUs, nodes, NICs, queues, interrupts, softnet counters
     Show(show::Show),
+    /// Diagnose real packets on a path that is misplaced on purpose
+    Demo(demo::Arguments),
+    /// The demo's server, started by 'demo' itself
+    #[command(hide = true)]
+    DemoServer,
 }
 
 /// Runs a command.
@@ -19,5 +25,7 @@ pub enum Command {
 pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Show(show) => show.run(),
+        Command::Demo(demo) => demo.run(),
+        Command::DemoServer => Ok(crate::demo::reader::serve()?),
     }
 }

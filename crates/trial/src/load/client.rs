@@ -1,10 +1,10 @@
-//! The side that sends. In goes a plan and the server's endpoints, out comes, when the load is
-//! ended, the report of both sides.
+//! The side that sends. In go a plan and the server's endpoints, out comes, when the load is
+//! ended, what was sent and answered.
 
 use super::pacer::Pacer;
 use super::report::{LoadCount, LoadKind, LoadReport, Part};
 use super::server::END_OF_FLOW;
-use super::{Endpoint, LoadError, LoadPlan, Server};
+use super::{Endpoint, LoadError, LoadPlan};
 use crate::affinity;
 use nearpath_host::CpuSet;
 use std::io::{self, Read, Write};
@@ -67,13 +67,14 @@ impl Client {
         Ok(client)
     }
 
-    /// Ends the load on both sides, the client first so that nothing is cut off.
-    pub fn finish(mut self, server: Server) -> LoadReport {
+    /// Ends the load and returns what was sent and answered. The server must still be there, as
+    /// each connection waits for its end; what it got is to be added from [`Server::finish`].
+    ///
+    /// [`Server::finish`]: super::Server::finish
+    pub fn finish(mut self) -> LoadReport {
         self.stop.store(true, Ordering::Relaxed);
         let duration = self.started.elapsed();
-        let mut parts = self.end();
-        parts.extend(server.stop());
-        LoadReport::of(duration, parts)
+        LoadReport::of(duration, self.end())
     }
 
     fn end(&mut self) -> Vec<Part> {
@@ -206,7 +207,7 @@ fn pour(
 /// behind in the kernel with data for a path that is about to go.
 fn hang_up(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)?;
-    stream.read(&mut [0]).map(|_| ())
+    io::copy(&mut stream, &mut io::sink()).map(|_| ())
 }
 
 /// Sends datagrams of each size in turn, and at last the one that ends the flow.
@@ -229,6 +230,7 @@ fn send(
             Ok(_) => count.sent += 1,
             // The device's queue is full: the datagram was planned and is not sent.
             Err(reason) if reason.raw_os_error() == Some(libc::ENOBUFS) => {}
+            Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {}
             Err(reason) => return Err(reason),
         }
     }

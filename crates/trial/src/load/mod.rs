@@ -6,7 +6,7 @@
 //!   one thread per connection ── TCP ──►     one thread per connection
 //!   one thread per UDP flow   ── UDP ──►     one thread per address
 //! ```
-//! In goes a [`LoadPlan`], out comes a [`LoadReport`]. Both sides make their sockets in the
+//! In goes a [`LoadPlan`], out comes a [`LoadReport`] of each side, which add up ([`LoadReport::with`]). Both sides make their sockets in the
 //! calling thread or in threads that it starts, so that a caller within another network namespace
 //! puts them there. The load is open loop: each message has an intended send time, and those that
 //! were missed are counted.

@@ -71,20 +71,32 @@ pub(super) struct Part {
 }
 
 impl LoadReport {
-    /// Adds up the threads of both sides.
+    /// Adds up the threads of one side.
     pub(super) fn of(duration: Duration, parts: impl IntoIterator<Item = Part>) -> Self {
         let mut report = Self { duration_s: duration.as_secs_f64(), ..Self::default() };
-        for Part { count, failure } in parts {
-            report.failures.extend(failure);
-            let same = |c: &&mut LoadCount| (c.kind, c.ipv6) == (count.kind, count.ipv6);
-            match report.counts.iter_mut().find(same) {
-                Some(sum) => sum.add(&count),
-                None => report.counts.push(count),
-            }
+        for part in parts {
+            report.failures.extend(part.failure);
+            report.count(&part.count);
         }
-        report.counts.sort_by_key(|c| (c.kind, c.ipv6));
         report.failures.sort();
         report
+    }
+
+    /// Adds what the other side counted; the duration stays.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        other.counts.iter().for_each(|count| self.count(count));
+        self.failures.extend(other.failures.iter().cloned());
+        self.failures.sort();
+        self
+    }
+
+    fn count(&mut self, count: &LoadCount) {
+        let key = |c: &LoadCount| (c.kind, c.ipv6);
+        match self.counts.binary_search_by_key(&key(count), key) {
+            Ok(i) => self.counts[i].add(count),
+            Err(i) => self.counts.insert(i, *count),
+        }
     }
 
     /// Messages that were sent, of all kinds; a response counts as one more.

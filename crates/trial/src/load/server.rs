@@ -1,11 +1,12 @@
-//! The side that receives: the readers. In goes a plan and the addresses to listen on, out come
-//! the endpoints for the client, and in the end what arrived.
+//! The side that receives: the readers. In go a plan and the addresses to listen on, out come the
+//! endpoints for the client, and in the end what arrived.
 
 use super::report::{LoadCount, LoadKind, Part};
-use super::{LoadError, LoadPlan};
+use super::{LoadError, LoadPlan, LoadReport};
 use crate::affinity;
 use nearpath_host::CpuSet;
 use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// First byte of a datagram that ends its flow; those of the load have another.
 pub(super) const END_OF_FLOW: u8 = 0xff;
@@ -23,7 +24,7 @@ const GRACE: Duration = Duration::from_millis(500);
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Where the server listens, on one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Its address.
     pub address: IpAddr,
@@ -35,7 +36,7 @@ pub struct Endpoint {
     pub datagrams: u16,
 }
 
-/// A server at work. Dropped without [`super::Client::finish`] it ends its threads just so.
+/// A server at work. Dropped without [`Server::finish`] it ends its threads just so.
 #[derive(Debug)]
 pub struct Server {
     endpoints: Vec<Endpoint>,
@@ -43,6 +44,7 @@ pub struct Server {
     threads: Vec<JoinHandle<Vec<Part>>>,
     /// Disconnected when the last thread is done.
     done: Receiver<()>,
+    started: Instant,
 }
 
 /// What the threads and their owner share: the sockets, by which blocked threads are woken.
@@ -87,8 +89,13 @@ impl Server {
     pub fn start(plan: &LoadPlan, addresses: &[IpAddr], cpus: &CpuSet) -> Result<Self, LoadError> {
         plan.check()?;
         let (alive, done) = channel();
-        let (endpoints, threads) = (Vec::new(), Vec::new());
-        let mut server = Self { endpoints, shared: Arc::default(), threads, done };
+        let mut server = Self {
+            endpoints: Vec::new(),
+            shared: Arc::default(),
+            threads: Vec::new(),
+            done,
+            started: Instant::now(),
+        };
         for &address in addresses {
             let tcp = |name| TcpListener::bind((address, 0)).map_err(LoadError::of(name));
             let requests = tcp(format!("listening on {address} for requests"))?;
@@ -149,11 +156,12 @@ impl Server {
         started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))
     }
 
-    /// Waits for what is still on the way, ends the readers and returns what they got.
-    pub(super) fn stop(mut self) -> Vec<Part> {
+    /// Waits for what is still on the way, ends the readers and returns what they got. To be called
+    /// when the client has finished.
+    pub fn finish(mut self) -> LoadReport {
         // Nothing is ever sent: the channel ends with the last thread that holds its other side.
         let _ = self.done.recv_timeout(GRACE);
-        self.end()
+        LoadReport::of(self.started.elapsed(), self.end())
     }
 
     fn end(&mut self) -> Vec<Part> {
