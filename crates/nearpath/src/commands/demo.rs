@@ -1,0 +1,119 @@
+//! `nearpath demo`: diagnoses real packets on a path that is misplaced on purpose.
+
+use crate::demo::Demo;
+use crate::failure::{Failure, say};
+use crate::interrupt::Interrupt;
+use crate::output;
+use anyhow::Context;
+use clap::Args;
+use nearpath_diagnose::{Diagnosis, diagnose};
+use nearpath_host::{Host, NetnsRef, Root, Wanted, in_netns};
+use nearpath_trial::load::{LoadKind, LoadReport};
+use nearpath_views::text;
+use std::ffi::OsStr;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Builds two network namespaces joined by a veth pair, steers its packets (RPS) to one CPU and reads
+them on another, far from it, drives TCP and UDP over IPv4 and IPv6 between the two, and diagnoses
+the path. It takes root, touches no device but its own, and leaves nothing behind, also when it is
+killed.
+
+EXAMPLES
+  nearpath demo                     ten seconds of real packets, and what is wrong with them
+  nearpath demo --for 1m            longer, for deeper percentiles
+  nearpath demo --json | jq '.findings[0]'";
+
+/// This program, whatever its file is called or whether it still is there.
+const PROGRAM: &str = "/proc/self/exe";
+/// Shorter than this says nothing; longer is a mistake.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Arguments {
+    /// How long to measure
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    time: Duration,
+    /// Print one JSON document, that of 'diagnose'
+    #[arg(long)]
+    json: bool,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (SHORTEST..=LONGEST).contains(&time) { Ok(time) } else { Err("from 100ms to 1h".to_owned()) }
+}
+
+impl Arguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let here = Host::read(&Root::live(), &Wanted::default()).context("cannot read the host")?;
+        let demo = Demo::start(&here, OsStr::new(PROGRAM))?;
+        demo.story().iter().for_each(|line| say(line));
+        let diagnosis = observe(&demo, self.time, &interrupt);
+        // Whatever came of it, first the path is taken down.
+        let report = demo.stop()?;
+        tell(&report);
+        let diagnosis = diagnosis?;
+        if self.json {
+            output::json(&diagnosis)
+        } else {
+            output::text(&text::diagnosis(&diagnosis))
+        }
+    }
+}
+
+/// Looks at the running demo for that long, or until a signal comes.
+fn observe(demo: &Demo, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Diagnosis> {
+    let before = facts(demo)?;
+    interrupt.wait(time);
+    let after = facts(demo)?;
+    Ok(diagnose(&after, Some(&before), None).not_measured("this version has no instrument for it"))
+}
+
+/// The host as seen from the server's namespace.
+fn facts(demo: &Demo) -> anyhow::Result<Host> {
+    let netns = demo.server_netns().context("the demo's namespace")?;
+    let wanted = Wanted { sockets: true, memory_of: vec![demo.server_pid()] };
+    in_netns(&NetnsRef::Fd(netns), |root| Host::read(&root, &wanted))
+        .and_then(|host| host)
+        .context("cannot read the host")
+}
+
+/// What the load was, and that nothing of it is left.
+fn tell(report: &LoadReport) {
+    let sum = |kind: LoadKind| report.counts.iter().filter(move |c| c.kind == kind);
+    let received = |kind| sum(kind).map(|c| c.received).sum::<u64>();
+    let megabytes = sum(LoadKind::TcpStream).map(|c| c.received_bytes).sum::<u64>() / 1_000_000;
+    say(&format!(
+        "load of {:.1} s: {} TCP requests answered, {megabytes} MB of TCP streams and {} UDP \
+         datagrams received, {} messages lost; veth pair and namespaces are gone",
+        report.duration_s,
+        received(LoadKind::TcpRequests),
+        received(LoadKind::UdpDatagrams),
+        report.lost(),
+    ));
+    let planned: u64 = report.counts.iter().map(|c| c.planned).sum();
+    let sent: u64 = report.counts.iter().map(|c| c.sent).sum();
+    if sent < planned / 10 * 9 {
+        say(&format!("the machine could not keep up: of {planned} messages {sent} were sent"));
+    }
+    report.failures.iter().for_each(|failure| say(&format!("the load failed in part: {failure}")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_bounded() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
+        for bad in ["", "0s", "10", "1ms", "2h", "-1s", "99999999999999999999s"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}

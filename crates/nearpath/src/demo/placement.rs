@@ -1,0 +1,165 @@
+//! Where the demo puts things so that they are far apart. In goes the topology and the CPUs that
+//! may be used, out comes the CPU of the readers, that of RPS, and those of the senders.
+
+use nearpath_host::{CpuId, CpuSet, Nearness, Topology};
+
+/// Who runs where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// The CPU that all readers are pinned to.
+    pub reader: CpuId,
+    /// The CPU that RPS sends every packet to; `None` when there is no other.
+    pub rps: Option<CpuId>,
+    /// The CPUs of the senders: neither of both where there are enough.
+    pub senders: CpuSet,
+    /// How far the reader's CPU and that of RPS are from each other, in words.
+    pub apart: &'static str,
+}
+
+/// How far two CPUs are from each other, as far as the facts tell; the farthest last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Distance {
+    OtherThread,
+    Unknown,
+    OtherCore,
+    OtherLlc,
+    /// With the firmware's distance of the nodes.
+    OtherNode(u32),
+}
+
+impl Distance {
+    fn of(topology: &Topology, a: CpuId, b: CpuId) -> Self {
+        match topology.nearness(a, b) {
+            Some(Nearness::SameCpu | Nearness::SameCore) => Self::OtherThread,
+            Some(Nearness::SameLlc) => Self::OtherCore,
+            Some(Nearness::SameNode) => Self::OtherLlc,
+            Some(Nearness::OtherNode) => {
+                let nodes = topology.node_of(a).zip(topology.node_of(b));
+                let distance = nodes
+                    .and_then(|(a, b)| topology.node(a)?.distances.get(&b).copied())
+                    .unwrap_or(0);
+                Self::OtherNode(distance)
+            }
+            // Without NUMA in the kernel the caches still tell.
+            None if topology.llc_of(a).is_some() && topology.llc_of(b).is_some() => Self::OtherLlc,
+            None => Self::Unknown,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::OtherThread => "another thread of the same core",
+            Self::Unknown => "another CPU",
+            Self::OtherCore => "another core under the same last-level cache",
+            Self::OtherLlc => "another last-level cache",
+            Self::OtherNode(_) => "another NUMA node",
+        }
+    }
+}
+
+/// Puts the reader on the highest CPU (the lowest has the machine's own work, as a rule) and RPS
+/// on the one that is farthest from it. `None` when there is no CPU at all.
+pub fn misplace(topology: &Topology, usable: &CpuSet) -> Option<Placement> {
+    let reader = usable.iter().last()?;
+    let others = || usable.iter().filter(|cpu| *cpu != reader);
+    let farthest = others()
+        .map(|cpu| (Distance::of(topology, reader, cpu), std::cmp::Reverse(cpu)))
+        .max()
+        .map(|(distance, std::cmp::Reverse(cpu))| (distance, cpu));
+    let rps = farthest.map(|(_, cpu)| cpu);
+    let senders: CpuSet = others().filter(|cpu| Some(*cpu) != rps).collect();
+    Some(Placement {
+        reader,
+        rps,
+        senders: if senders.is_empty() { usable.clone() } else { senders },
+        apart: farthest.map_or("the same CPU", |(distance, _)| distance.words()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::{Cpu, LlcId, Node, NodeId};
+
+    /// CPUs by (node, LLC, core); CPUs of one core are siblings.
+    fn topology(cpus: &[(Option<u32>, Option<u32>, u32)]) -> Topology {
+        let numbered = || (0..).map(CpuId).zip(cpus);
+        let cpus: Vec<Cpu> = numbered()
+            .map(|(cpu, &(node, llc, core))| Cpu {
+                cpu,
+                online: true,
+                core: Some(core),
+                package: None,
+                die: None,
+                cluster: None,
+                llc: llc.map(LlcId),
+                node: node.map(NodeId),
+                siblings: numbered().filter(|(_, c)| c.2 == core).map(|(cpu, _)| cpu).collect(),
+                kind: None,
+                capacity: None,
+            })
+            .collect();
+        Topology { online: cpus.iter().map(|c| c.cpu).collect(), cpus, ..Topology::default() }
+    }
+
+    fn placed(topology: &Topology) -> (u32, Option<u32>, String, &'static str) {
+        let placement = misplace(topology, &topology.online).unwrap();
+        let Placement { reader, rps, senders, apart } = placement;
+        (reader.0, rps.map(|cpu| cpu.0), senders.to_string(), apart)
+    }
+
+    #[test]
+    fn one_cpu_leaves_nothing_to_misplace() {
+        let host = topology(&[(Some(0), Some(0), 0)]);
+        assert_eq!(placed(&host), (0, None, "0".into(), "the same CPU"));
+        assert_eq!(misplace(&host, &CpuSet::new()), None);
+    }
+
+    #[test]
+    fn two_cpus_are_too_few_for_senders_of_their_own() {
+        let host = topology(&[(Some(0), Some(0), 0), (Some(0), Some(0), 1)]);
+        let apart = "another core under the same last-level cache";
+        assert_eq!(placed(&host), (1, Some(0), "0-1".into(), apart));
+    }
+
+    #[test]
+    fn another_llc_is_farther_than_another_core_and_that_than_a_sibling() {
+        let host = topology(&[
+            (Some(0), Some(0), 0),
+            (Some(0), Some(1), 1),
+            (Some(0), Some(1), 2),
+            (Some(0), Some(1), 2),
+        ]);
+        assert_eq!(placed(&host), (3, Some(0), "1-2".into(), "another last-level cache"));
+        let host = topology(&[(None, Some(0), 0), (None, Some(0), 1), (None, Some(0), 0)]);
+        let apart = "another core under the same last-level cache";
+        assert_eq!(placed(&host), (2, Some(1), "0".into(), apart));
+    }
+
+    #[test]
+    fn the_farthest_node_is_taken() {
+        let mut host =
+            topology(&[(Some(0), Some(0), 0), (Some(1), Some(1), 1), (Some(2), Some(2), 2)]);
+        let distances = [(NodeId(0), 12), (NodeId(1), 32), (NodeId(2), 10)].into();
+        host.nodes.push(Node {
+            node: NodeId(2),
+            cpus: CpuSet::from_list("2").unwrap(),
+            memory_bytes: None,
+            free_bytes: None,
+            distances,
+            hugepages: Default::default(),
+            numastat: Default::default(),
+        });
+        assert_eq!(placed(&host), (2, Some(1), "0".into(), "another NUMA node"));
+    }
+
+    #[test]
+    fn caches_and_ignorance_without_nodes() {
+        let host = topology(&[(None, Some(0), 0), (None, Some(1), 1)]);
+        assert_eq!(placed(&host).3, "another last-level cache");
+        let host = topology(&[(None, None, 0), (None, None, 1)]);
+        assert_eq!(placed(&host).3, "another CPU");
+        let (nothing, cpus) = (Topology::default(), CpuSet::from_list("0-2").unwrap());
+        assert_eq!(misplace(&nothing, &cpus).unwrap().rps, Some(CpuId(0)));
+    }
+}

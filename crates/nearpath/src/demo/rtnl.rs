@@ -1,0 +1,62 @@
+//! Requests over route netlink that change something, each awaited. In goes a message, out comes
+//! the kernel's acknowledgement. The socket acts in the namespace of the thread that made it.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use std::io;
+
+/// A connection to the kernel.
+pub(super) struct Rtnl {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Rtnl {
+    /// Connects within the calling thread's network namespace.
+    pub(super) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Makes something that is not there yet.
+    pub(super) fn create(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
+        self.request(message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Changes or deletes something that is there.
+    pub(super) fn change(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
+        self.request(message, 0)
+    }
+
+    /// Puts something in the place of another, or where there is none.
+    pub(super) fn replace(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
+        self.request(message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence += 1;
+        let mut request = NetlinkMessage::from(message);
+        request.header.sequence_number = self.sequence;
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        loop {
+            let (bytes, _) = self.socket.recv_from_full()?;
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            if answer.header.sequence_number != self.sequence {
+                continue;
+            }
+            if let NetlinkPayload::Error(ack) = answer.payload {
+                return if ack.code.is_none() { Ok(()) } else { Err(ack.to_io()) };
+            }
+        }
+    }
+}
