@@ -20,6 +20,9 @@ use answers::{Answers, fact, reason};
 use std::collections::BTreeMap;
 use sysfs::Interface;
 
+const UNKNOWN_IRQ: &str = "neither the kernel's netdev family nor the names of the device's \
+                           interrupts tell which is the queue's";
+
 /// Reads all interfaces. `irqs` are the root's interrupts, whose names tell the queues' where
 /// the kernel has no netdev family.
 pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
@@ -88,7 +91,7 @@ impl Context<'_> {
         let link = match &mut answers.links {
             Ok(links) => Some(links.remove(&index).unwrap_or_default()),
             Err(error) => {
-                unknown.add("link", &reason(error));
+                unknown.add("link, vlan", &reason(error));
                 None
             }
         };
@@ -99,6 +102,14 @@ impl Context<'_> {
         };
         let kind = kind::kind(&interface, rtnl, driver.as_deref(), self.peer(index).is_some());
         let (rx_queues, tx_queues) = self.queues(index, &interface, answers);
+        if interface.device.is_some() {
+            if let Err(error) = &answers.queues {
+                unknown.add("napi_id", &reason(error));
+            }
+            if rx_queues.iter().any(|queue| queue.irq.is_none()) {
+                unknown.add("irq", UNKNOWN_IRQ);
+            }
+        }
         let qdiscs = match &mut answers.qdiscs {
             // The kernel lists none for an interface that has only its built-in one.
             Ok(qdiscs) => Some(qdiscs.remove(&index).unwrap_or_default()),

@@ -1,0 +1,240 @@
+//! Interfaces of machines that are not here: trees as their kernels show them, with answers
+//! recorded from netlink and ioctl, and without.
+
+use nearpath_host::{Host, IrqNumber, Nic, NicKind, NodeId, QueueId, Root, Wanted};
+use nearpath_testing::trees::{Layout, Machine, Nic as TreeNic, Tree};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+const ANSWERS: &str = include_str!("fixtures/nics/answers.json");
+const ETH0: &str = include_str!("fixtures/nics/eth0.json");
+
+/// Two packages of two cores, each a node.
+fn two_nodes() -> Machine {
+    Machine::regular(Layout { packages: 2, cores: 2, ..Layout::default() })
+}
+
+/// Two nodes, a NIC on the second, its virtual function, and software interfaces above it.
+fn host_of_vms() -> Tree {
+    let software = |name: &str, index| TreeNic { ifindex: Some(index), ..TreeNic::software(name) };
+    let eth0 = TreeNic {
+        speed: Some(100_000),
+        address: "04:3f:72:00:00:01".to_owned(),
+        ..TreeNic::pci("eth0", "mlx5_core", "0000:5e:00.0")
+    };
+    let tree = two_nodes()
+        .nic(eth0.on_node(1).queues(2, 100).queue(1, |queue| {
+            queue.rps_cpus = vec![2, 3];
+            queue.rps_flow_cnt = 4096;
+            queue.xps_cpus = vec![3];
+        }))
+        .nic(TreeNic::pci("eth0v0", "mlx5_core", "0000:5e:00.2").on_node(1).queues(1, 200))
+        .nic(software("tap0", 3))
+        .nic(software("macvtap0", 4))
+        .nic(software("eth0.100", 5))
+        .nic(software("br-int", 6))
+        .nic(software("ovs-system", 7))
+        .file("/sys/class/net/bonding_masters", "\n")
+        .file("/sys/devices/virtual/net/tap0/tun_flags", "0x1002\n")
+        .file("/sys/devices/virtual/net/macvtap0/macvtap/tap4/dev", "240:4\n")
+        .file("/sys/devices/virtual/net/eth0.100/uevent", "DEVTYPE=vlan\nINTERFACE=eth0.100\n")
+        .write();
+    let pci = "/sys/devices/pci0000:5e";
+    link(&tree, &format!("{pci}/0000:5e:00.2/physfn"), "../0000:5e:00.0");
+    link(&tree, &format!("{pci}/0000:5e:00.0/virtfn0"), "../0000:5e:00.2");
+    link(&tree, "/sys/devices/virtual/net/tap0/master", "../ovs-system");
+    link(&tree, "/sys/devices/virtual/net/macvtap0/lower_eth0", &format!("../../..{}", &pci[12..]));
+    put(&tree, "/sys/devices/virtual/net/macvtap0/iflink", "1\n");
+    tree
+}
+
+fn put(tree: &Tree, path: &str, content: &str) {
+    let path = tree.path().join(path.trim_start_matches('/'));
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn link(tree: &Tree, path: &str, target: &str) {
+    let path = tree.path().join(path.trim_start_matches('/'));
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    symlink(target, path).unwrap();
+}
+
+/// Saves answers, by their keys, where a snapshot has them.
+fn answer(tree: &Tree, answers: &str) {
+    for (key, answer) in serde_json::from_str::<BTreeMap<String, Value>>(answers).unwrap() {
+        let file = format!("/nearpath/answers/{}.json", key.replace('/', "%2F"));
+        put(tree, &file, &json!({ "answer": answer }).to_string());
+    }
+}
+
+fn read(tree: &Tree) -> (BTreeMap<String, Nic>, Vec<String>) {
+    let root = Root::tree(tree.path()).unwrap();
+    let host = Host::read(&root, &Wanted::default()).unwrap();
+    let unknown = host.unknown.iter().filter(|unknown| unknown.subject.starts_with("nic "));
+    let unknown = unknown.map(|u| format!("{}: {}: {}", u.subject, u.fact, u.reason)).collect();
+    (host.nics.into_iter().map(|nic| (nic.name.clone(), nic)).collect(), unknown)
+}
+
+#[test]
+fn a_physical_nic_with_all_answers() {
+    let tree = host_of_vms();
+    answer(&tree, ANSWERS);
+    let (nics, unknown) = read(&tree);
+    let text = serde_json::to_string_pretty(&nics["eth0"]).unwrap();
+    assert_eq!(text, ETH0.trim(), "fixtures/nics/eth0.json");
+    assert_eq!(unknown.iter().filter(|u| u.starts_with("nic eth0:")).count(), 0, "{unknown:?}");
+    assert!(
+        unknown.contains(&"nic eth0v0: coalesce: input/output error".to_owned()),
+        "{unknown:?}"
+    );
+}
+
+#[test]
+fn interfaces_by_what_rtnetlink_calls_them() {
+    let tree = host_of_vms();
+    answer(&tree, ANSWERS);
+    let (nics, _) = read(&tree);
+    for (name, kind, link, master) in [
+        ("eth0", NicKind::Physical, None, Some("ovs-system")),
+        ("eth0v0", NicKind::Vf, None, None),
+        ("tap0", NicKind::Tap, None, Some("ovs-system")),
+        ("macvtap0", NicKind::Macvtap, Some("eth0"), None),
+        ("eth0.100", NicKind::Vlan, Some("eth0"), None),
+        ("br-int", NicKind::OvsInternal, None, None),
+        ("ovs-system", NicKind::OvsInternal, None, None),
+    ] {
+        let nic = &nics[name];
+        assert_eq!(
+            (nic.kind, nic.link.as_deref(), nic.master.as_deref()),
+            (kind, link, master),
+            "{name}"
+        );
+    }
+    assert_eq!(nics.len(), 7, "bonding_masters is no interface");
+    assert_eq!(nics["eth0.100"].vlan, Some(100));
+    assert_eq!(nics["eth0v0"].physical_function.as_deref(), Some("eth0"));
+    assert_eq!(nics["br-int"].driver.as_deref(), Some("openvswitch"));
+}
+
+#[test]
+fn a_tree_without_answers_gives_one_reason_for_each_nic() {
+    let (nics, unknown) = read(&host_of_vms());
+    for (name, kind) in [
+        ("eth0", NicKind::Physical),
+        ("eth0v0", NicKind::Vf),
+        ("tap0", NicKind::Tap),
+        ("macvtap0", NicKind::Macvtap),
+        ("eth0.100", NicKind::Vlan),
+        ("ovs-system", NicKind::OvsInternal),
+        // An internal port looks like any software device without rtnetlink's word for it.
+        ("br-int", NicKind::Other),
+    ] {
+        assert_eq!(nics[name].kind, kind, "{name}");
+        let about = unknown.iter().filter(|u| u.starts_with(&format!("nic {name}:")));
+        assert_eq!(about.count(), 1, "{name}: {unknown:?}");
+    }
+    assert_eq!(nics["macvtap0"].link.as_deref(), Some("eth0"));
+    assert_eq!(nics["tap0"].master.as_deref(), Some("ovs-system"));
+    // Without the netdev family the names of the interrupts tell.
+    let irqs: Vec<_> = nics["eth0"].rx_queues.iter().map(|queue| queue.irq).collect();
+    assert_eq!(irqs, [Some(IrqNumber(100)), Some(IrqNumber(101))]);
+    assert_eq!((&nics["eth0"].channels, &nics["eth0"].rss), (&None, &None));
+}
+
+#[test]
+fn unknown_nodes_are_not_node_0() {
+    let tree = two_nodes()
+        .nic(TreeNic::pci("minus", "ixgbe", "0000:01:00.0").on_node(-1))
+        .nic(TreeNic::pci("absent", "ixgbe", "0000:02:00.0"))
+        .nic(TreeNic::pci("garbage", "ixgbe", "0000:03:00.0"))
+        .nic(TreeNic::pci("zero", "ixgbe", "0000:04:00.0").on_node(0))
+        .file("/sys/devices/pci0000:03/0000:03:00.0/numa_node", "4294967296\n")
+        .write();
+    let (nics, unknown) = read(&tree);
+    for name in ["minus", "absent", "garbage"] {
+        assert_eq!(nics[name].numa_node, None, "{name}");
+        let why = format!("nic {name}: numa_node:");
+        assert_eq!(unknown.iter().filter(|u| u.starts_with(&why)).count(), 1, "{unknown:?}");
+    }
+    assert_eq!(nics["zero"].numa_node, Some(NodeId(0)));
+}
+
+/// A virtio NIC: its node, its address and its interrupts are those of the PCI function.
+#[test]
+fn virtio_keeps_its_node_one_level_up() {
+    let interrupts = "           CPU0       CPU1\n\
+         37:  0  0 PCI-MSIX-0000:00:03.0 0-edge virtio2-config\n\
+         38:  5  0 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0\n\
+         39:  0  7 PCI-MSIX-0000:00:03.0 2-edge virtio2-output.0\n\
+         40:  5  0 PCI-MSIX-0000:00:03.0 3-edge virtio2-input.1\n\
+         41:  0  7 PCI-MSIX-0000:00:03.0 4-edge virtio2-output.1\n";
+    let tree = two_nodes().file("/proc/interrupts", interrupts).write();
+    let pci = "/sys/devices/pci0000:00/0000:00:03.0";
+    let net = format!("{pci}/virtio2/net/eth1");
+    put(&tree, &format!("{pci}/numa_node"), "1\n");
+    put(&tree, &format!("{pci}/local_cpulist"), "2-3\n");
+    for irq in 37..=41 {
+        put(&tree, &format!("{pci}/msi_irqs/{irq}"), "msix\n");
+    }
+    put(&tree, "/sys/bus/virtio/drivers/virtio_net/module", "");
+    link(&tree, &format!("{pci}/virtio2/driver"), "../../../../bus/virtio/drivers/virtio_net");
+    link(&tree, "/sys/class/net/eth1", &format!("../..{}", &net[4..]));
+    link(&tree, &format!("{net}/device"), "../../../virtio2");
+    put(&tree, &format!("{net}/ifindex"), "2\n");
+    put(&tree, &format!("{net}/speed"), "-1\n");
+    for queue in ["rx-0/rps_cpus", "rx-1/rps_cpus", "tx-0/xps_cpus", "tx-1/xps_cpus"] {
+        put(&tree, &format!("{net}/queues/{queue}"), "0\n");
+    }
+    let (nics, _) = read(&tree);
+    let nic = &nics["eth1"];
+    assert_eq!((nic.kind, nic.numa_node), (NicKind::Virtio, Some(NodeId(1))));
+    assert_eq!(
+        (nic.bus.as_deref(), nic.driver.as_deref()),
+        (Some("0000:00:03.0"), Some("virtio_net"))
+    );
+    assert_eq!(nic.local_cpus.as_ref().map(ToString::to_string).as_deref(), Some("2-3"));
+    assert_eq!(nic.speed_mbps, None);
+    let rx: Vec<_> = nic.rx_queues.iter().map(|q| (q.queue, q.irq)).collect();
+    let tx: Vec<_> = nic.tx_queues.iter().map(|q| (q.queue, q.irq)).collect();
+    assert_eq!(rx, [(QueueId(0), Some(IrqNumber(38))), (QueueId(1), Some(IrqNumber(40)))]);
+    assert_eq!(tx, [(QueueId(0), Some(IrqNumber(39))), (QueueId(1), Some(IrqNumber(41)))]);
+}
+
+#[test]
+fn what_is_malformed_or_gone_is_left_out() {
+    let tree = two_nodes()
+        .nic(TreeNic::pci("eth0", "ixgbe", "0000:01:00.0").on_node(0))
+        .nic(TreeNic::software("bad"))
+        .file("/sys/devices/virtual/net/bad/ifindex", "x\n")
+        .file("/sys/devices/pci0000:01/0000:01:00.0/net/eth0/mtu", "\u{fffd}\n")
+        .file("/sys/devices/pci0000:01/0000:01:00.0/net/eth0/queues/rx-0/rps_cpus", "zz\n")
+        .file("/sys/devices/pci0000:01/0000:01:00.0/net/eth0/queues/rx-x/rps_cpus", "1\n")
+        .write();
+    link(&tree, "/sys/class/net/gone", "../../devices/virtual/net/gone");
+    answer(&tree, r#"{ "ethtool/rings": { "answers": { "x": 1 } } }"#);
+    let (nics, unknown) = read(&tree);
+    assert_eq!(nics.keys().collect::<Vec<_>>(), ["eth0"]);
+    assert!(unknown.iter().any(|u| u.starts_with("nic bad: ifindex:")), "{unknown:?}");
+    assert!(
+        unknown.iter().any(|u| u.contains("rings: the saved answer is damaged")),
+        "{unknown:?}"
+    );
+    let eth0 = &nics["eth0"];
+    assert_eq!((eth0.mtu_bytes, eth0.rx_queues.len()), (None, 1));
+    assert_eq!(eth0.rx_queues[0].rps_cpus, None);
+}
+
+/// Queues in the order of their numbers, each with the interrupt of its number.
+#[test]
+fn many_queues() {
+    let eth0 = TreeNic::pci("eth0", "mlx5_core", "0000:10:00.0").on_node(1).queues(128, 1000);
+    let (nics, _) = read(&two_nodes().nic(eth0).write());
+    let queues = &nics["eth0"].rx_queues;
+    let read: Vec<_> = queues.iter().map(|queue| (queue.queue, queue.irq)).collect();
+    let expected = (0..128).map(|i| (QueueId(i), Some(IrqNumber(1000 + i))));
+    assert_eq!(read, expected.collect::<Vec<_>>());
+    assert_eq!(nics["eth0"].tx_queues.len(), 128);
+}
