@@ -44,3 +44,43 @@ pub fn irq_names(text: &str) {
     let irqs: Vec<_> = (1..).map(IrqNumber).zip(text.lines()).collect();
     irq_names::assign(text.lines().next().unwrap_or_default(), &irqs, 8, 8);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::netlink::{
+        attributes::{attribute, nested},
+        generic,
+    };
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in vec(any::<u8>(), 0..400)) {
+            netlink(&bytes);
+            ntuple_rule(&bytes);
+        }
+
+        /// Attributes within attributes, in a message whose length is right.
+        #[test]
+        fn any_attributes_are_read(
+            attributes in vec((0u16..40, vec(any::<u8>(), 0..60)), 0..12),
+            cut in 0usize..40,
+        ) {
+            let write = |(kind, value): &(u16, Vec<u8>)| attribute(*kind, value);
+            let inner: Vec<Vec<u8>> = attributes.iter().map(write).collect();
+            let outer: Vec<Vec<u8>> = (1..6).map(|kind| nested(kind, &inner)).collect();
+            let mut payload = generic(0, &outer.concat());
+            payload.truncate(payload.len().saturating_sub(cut));
+            let length = u32::try_from(16 + payload.len()).unwrap();
+            let header = [&length.to_ne_bytes()[..], &[20, 0], &[0; 10]].concat();
+            netlink(&[header, payload].concat());
+        }
+
+        #[test]
+        fn any_names_are_read(names in "([a-z0-9@:._-]{0,12}(TxRx|rx|input|comp)?[-.]?[0-9]{0,12}\n){0,12}") {
+            irq_names(&names);
+        }
+    }
+}
