@@ -7,6 +7,8 @@
 pub(crate) mod attributes;
 pub(crate) mod ethtool;
 pub(crate) mod netdev;
+#[cfg(test)]
+mod recorded;
 pub(crate) mod rtnetlink;
 
 use attributes::{attribute, attributes, u16_of};
