@@ -66,7 +66,7 @@ fn link(tree: &Tree, path: &str, target: &str) {
 fn answer(tree: &Tree, answers: &str) {
     for (key, answer) in serde_json::from_str::<BTreeMap<String, Value>>(answers).unwrap() {
         let file = format!("/nearpath/answers/{}.json", key.replace('/', "%2F"));
-        put(tree, &file, &json!({ "answer": answer }).to_string());
+        put(tree, &file, &json!({ "given": answer }).to_string());
     }
 }
 
