@@ -34,7 +34,8 @@ impl CpuSet {
     /// set. The kernel's `first-last:used/group` form is understood (lib/bitmap-str.c).
     ///
     /// # Errors
-    /// Text that is no cpulist, or a CPU number of [`MAX_CPUS`] or more.
+    /// Text that is no cpulist, a CPU number of [`MAX_CPUS`] or more, or ranges that overlap so
+    /// often that they name more CPUs than that (megabytes of `0-65535,` would keep us busy).
     pub fn from_list(text: &str) -> Result<Self, ParseCpuSetError> {
         let error =
             || ParseCpuSetError { expected: "cpulist", text: text.chars().take(80).collect() };
@@ -43,6 +44,7 @@ impl CpuSet {
             _ => Err(error()),
         };
         let mut set = Self::new();
+        let mut named = 0u32;
         for part in text.trim().split(',').map(str::trim) {
             if part.is_empty() {
                 continue;
@@ -63,6 +65,10 @@ impl CpuSet {
                 None => (1, 1),
             };
             if last < first || group == 0 || used > group {
+                return Err(error());
+            }
+            named += last - first + 1;
+            if named > MAX_CPUS {
                 return Err(error());
             }
             for cpu in (first..=last).filter(|cpu| (cpu - first) % group < used) {
@@ -268,7 +274,9 @@ mod tests {
         }
         assert_eq!(list("0-10:2/5").to_string(), "0-1,5-6,10");
         assert_eq!(list(" 0-1 , 3\n").to_string(), "0-1,3");
-        for bad in ["a", "3-1", "0-", "70000", "0-99999999999", "1:2", "0-3:0/0"] {
+        assert_eq!(list("0-3,2-5").to_string(), "0-5");
+        assert_eq!(list("0-65535").len(), 65_536);
+        for bad in ["a", "3-1", "0-", "70000", "0-99999999999", "1:2", "0-3:0/0", "0-65535,0"] {
             assert!(CpuSet::from_list(bad).is_err(), "{bad}");
         }
     }
