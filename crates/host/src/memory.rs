@@ -33,12 +33,7 @@ pub(crate) fn read(root: &Root, notes: &mut Notes, pids: &[u32]) -> Vec<ProcessM
             let subject = format!("process {pid}");
             let path = format!("/proc/{pid}/numa_maps");
             let maps = root.read(&path).and_then(|bytes| {
-                let absent = false;
-                parse_numa_maps(&bytes).map_err(|e| ReadError {
-                    what: path,
-                    reason: e.to_string(),
-                    absent,
-                })
+                parse_numa_maps(&bytes).map_err(|e| ReadError::new(&path, &e.to_string()))
             });
             let mapped = notes.take(&subject, "memory", maps)?;
             let comm = notes.take(&subject, "comm", processes::comm(root, pid));

@@ -13,8 +13,7 @@ pub(crate) fn pids(root: &Root) -> Result<Vec<u32>, ReadError> {
     let names = root.list("/proc")?;
     let mut pids: Vec<u32> = names.iter().filter_map(|entry| entry.name.parse().ok()).collect();
     if pids.is_empty() {
-        let reason = "holds no process".to_owned();
-        return Err(ReadError { what: "/proc".into(), reason, absent: true });
+        return Err(ReadError::new("/proc", "holds no process"));
     }
     pids.sort_unstable();
     Ok(pids)

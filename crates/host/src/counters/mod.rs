@@ -37,12 +37,8 @@ fn read<T>(
     path: &str,
     parse: impl FnOnce(&[u8]) -> Result<Vec<T>, Malformed>,
 ) -> Vec<T> {
-    let values = root.read(path).and_then(|bytes| {
-        parse(&bytes).map_err(|e| ReadError {
-            what: path.into(),
-            reason: e.to_string(),
-            absent: false,
-        })
-    });
+    let values = root
+        .read(path)
+        .and_then(|bytes| parse(&bytes).map_err(|e| ReadError::new(path, &e.to_string())));
     notes.take("host", fact, values).unwrap_or_default()
 }

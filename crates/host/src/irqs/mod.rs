@@ -2,25 +2,21 @@
 //! may go and where they go (`/proc/irq/N`).
 //!
 //! In goes a root, out come the numbered interrupts and the architecture's own. What cannot be
-//! read of an interrupt is `None` with a note; what cannot be read of any (a container without
-//! `/proc/irq`, a kernel without effective affinities) is noted once for all.
+//! read of an interrupt is `None` with a note, which stands once for all that share the reason.
 
 mod interrupts;
 
 pub use interrupts::{Interrupts, parse_interrupts};
 
 use crate::{ArchIrq, CpuSet, Irq, NodeId, Notes, ReadError, Root};
+use std::collections::BTreeMap;
 
 const TABLE: &str = "/proc/interrupts";
 
 /// Reads all interrupts.
 pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Irq>, Vec<ArchIrq>) {
     let table = root.read(TABLE).and_then(|bytes| {
-        parse_interrupts(&bytes).map_err(|e| ReadError {
-            what: TABLE.into(),
-            reason: e.to_string(),
-            absent: false,
-        })
+        parse_interrupts(&bytes).map_err(|e| ReadError::new(TABLE, &e.to_string()))
     });
     let Some(Interrupts { mut irqs, arch, uneven, cut }) = notes.take("host", "irqs", table) else {
         return Default::default();
@@ -55,29 +51,41 @@ fn read_affinities(root: &Root, notes: &mut Notes, irqs: &mut [Irq]) {
     });
 }
 
-/// Reads one fact of each interrupt, and notes where that failed: once, if it failed for all.
+/// Reads one fact of each interrupt, and notes where that failed: once for each reason, since
+/// most reasons are those of many (a node of -1, a kernel without effective affinities).
 fn fill(
     irqs: &mut [Irq],
     notes: &mut Notes,
     fact: &str,
     mut read: impl FnMut(&mut Irq, &str) -> Result<(), ReadError>,
 ) {
-    let mut failures = Vec::new();
+    let mut failures: BTreeMap<String, (String, Vec<u32>)> = BTreeMap::new();
     for irq in irqs.iter_mut() {
         let folder = format!("/proc/irq/{}", irq.irq);
         if let Err(error) = read(irq, &folder) {
-            failures.push((irq.irq, error));
+            let (_, of) = failures.entry(error.reason).or_insert((error.what, Vec::new()));
+            of.push(irq.irq.0);
         }
     }
-    if let [(_, first), _, ..] = failures.as_slice()
-        && failures.len() == irqs.len()
-    {
-        notes.add("irqs", fact, &format!("of none; for the first, {first}"));
-        return;
+    for (reason, (what, irqs)) in failures {
+        match irqs.as_slice() {
+            [irq] => notes.add(&format!("irq {irq}"), fact, &format!("{what}: {reason}")),
+            many => {
+                let reason = format!("{what}: {reason}; so for all {}", many.len());
+                notes.add(&format!("irqs {}", ranges(many)), fact, &reason);
+            }
+        }
     }
-    for (irq, error) in failures {
-        notes.add(&format!("irq {irq}"), fact, &error.to_string());
-    }
+}
+
+/// Ascending numbers as people write them: `24-26,28`.
+fn ranges(numbers: &[u32]) -> String {
+    let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let runs = runs.filter_map(|run| match (run.first()?, run.last()?) {
+        (first, last) if first == last => Some(first.to_string()),
+        (first, last) => Some(format!("{first}-{last}")),
+    });
+    runs.collect::<Vec<_>>().join(",")
 }
 
 /// A set of CPUs from its cpulist, else from its mask (kernels have had the mask for longer).
@@ -93,7 +101,7 @@ fn cpu_set(root: &Root, folder: &str, file: &str) -> Result<CpuSet, ReadError> {
         }
         Err(error) => return Err(error),
     };
-    set.map_err(|e| ReadError { what: path, reason: e.to_string(), absent: false })
+    set.map_err(|e| ReadError::new(&path, &e.to_string()))
 }
 
 fn node(root: &Root, folder: &str) -> Result<NodeId, ReadError> {
@@ -104,7 +112,7 @@ fn node(root: &Root, folder: &str) -> Result<NodeId, ReadError> {
             "-1" => "the kernel says -1".to_owned(),
             other => format!("not a node: {:?}", other.chars().take(20).collect::<String>()),
         };
-        ReadError { what: path, reason, absent: false }
+        ReadError::new(&path, &reason)
     })
 }
 
@@ -172,11 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn what_no_interrupt_has_is_noted_once() {
-        let mut machine = machine().file("/proc/irq/100/smp_affinity_list", "all");
+    fn a_reason_that_many_share_is_noted_once() {
+        let mut machine = machine()
+            .file("/proc/irq/100/smp_affinity_list", "all")
+            .file("/proc/irq/100/node", "-1\n")
+            .file("/proc/irq/102/node", "-1\n");
         for irq in 100..103 {
-            let file = |name: &str| format!("/proc/irq/{irq}/{name}");
-            machine = machine.without(&file("effective_affinity_list")).file(&file("node"), "-1\n");
+            machine = machine.without(&format!("/proc/irq/{irq}/effective_affinity_list"));
         }
         let (irqs, notes) = read_tree(&machine);
         assert_eq!(irqs[0].node, None);
@@ -184,9 +194,9 @@ mod tests {
             notes,
             [
                 "irq 100 affinity: /proc/irq/100/smp_affinity_list: not a cpulist: \"all\"",
-                "irqs effective_affinity: of none; for the first, \
-                 /proc/irq/100/effective_affinity_list: is not there",
-                "irqs node: of none; for the first, /proc/irq/100/node: the kernel says -1",
+                "irqs 100-102 effective_affinity: /proc/irq/100/effective_affinity_list: \
+                 is not there; so for all 3",
+                "irqs 100,102 node: /proc/irq/100/node: the kernel says -1; so for all 2",
             ]
         );
     }

@@ -86,7 +86,7 @@ impl Refused {
 
     fn note(self, notes: &mut Notes) {
         if let Some(first) = self.first {
-            let reason = format!("{first}; so for {} processes", self.count);
+            let reason = format!("not of {} processes; of the first, {first}", self.count);
             notes.add("host", "sockets' processes", &reason);
         }
     }
@@ -101,13 +101,10 @@ fn owner(
 ) -> Option<SocketOwner> {
     let subject = format!("process {pid}");
     let comm = processes::comm(root, pid).ok()?;
-    let status = root.read(&format!("/proc/{pid}/status")).and_then(|bytes| {
-        parse_status(&bytes).map_err(|e| ReadError {
-            what: format!("/proc/{pid}/status"),
-            reason: e.to_string(),
-            absent: false,
-        })
-    });
+    let path = format!("/proc/{pid}/status");
+    let status = root
+        .read(&path)
+        .and_then(|bytes| parse_status(&bytes).map_err(|e| ReadError::new(&path, &e.to_string())));
     let status = notes.take(&subject, "affinity", status).unwrap_or_default();
     let threads = threads(root, notes, pid, threads_left);
     let cgroup = notes.take(&subject, "cgroup", root.read(&format!("/proc/{pid}/cgroup")));
