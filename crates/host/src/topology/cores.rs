@@ -52,10 +52,16 @@ pub(super) fn read(
     notes: &mut Notes,
 ) {
     let (files, mut cores) = (SetFiles::new(SIBLINGS), Cores::default());
-    for &number in readable {
-        let own = files.read(root, &format!("{CPUS}/cpu{number}/topology")).ok();
-        let facts = cores.facts(root, number, own.as_ref());
-        cores.own.insert(number, own);
+    for &cpu in readable {
+        if let Ok(list) = files.read(root, &format!("{CPUS}/cpu{cpu}/topology")) {
+            cores.own.insert(cpu, list);
+        }
+    }
+    // Those with a list first: they speak for those without.
+    let (with, without): (Vec<_>, Vec<_>) =
+        readable.iter().partition(|cpu| cores.own.contains_key(cpu));
+    for number in with.into_iter().chain(without) {
+        let facts = cores.facts(root, number);
         let Some(cpu) = cpus.get_mut(&number) else { continue };
         cpu.core = unknown.take(number, "core", facts.core);
         cpu.package = unknown.take(number, "package", facts.package);
@@ -73,11 +79,11 @@ pub(super) fn read(
     unique_cores(cpus, notes);
 }
 
-/// What the sibling lists said so far.
+/// What the sibling lists say.
 #[derive(Default)]
 struct Cores {
     /// Each CPU's own list, if it has one.
-    own: HashMap<CpuId, Option<CpuSet>>,
+    own: HashMap<CpuId, CpuSet>,
     /// The first CPU in whose list a CPU stands.
     claimed: HashMap<CpuId, CpuId>,
     facts: HashMap<CpuId, CoreFacts>,
@@ -86,32 +92,32 @@ struct Cores {
 impl Cores {
     /// The facts of a CPU's core: those of a sibling if the lists of both agree (or the CPU has
     /// none), else its own.
-    fn facts(&mut self, root: &Root, cpu: CpuId, own: Option<&CpuSet>) -> CoreFacts {
+    fn facts(&mut self, root: &Root, cpu: CpuId) -> CoreFacts {
         let first = self.claimed.get(&cpu);
-        let agreed = first.filter(|first| {
-            own.is_none_or(|own| self.own.get(first).and_then(Option::as_ref) == Some(own))
-        });
+        let agreed = first.filter(|first| self.list(cpu) == self.own.get(first));
         if let Some(facts) = agreed.and_then(|first| self.facts.get(first)) {
             return facts.clone();
         }
         let facts = CoreFacts::read(root, cpu);
         self.facts.insert(cpu, facts.clone());
-        for sibling in own.into_iter().flat_map(CpuSet::iter) {
+        for sibling in self.own.get(&cpu).into_iter().flat_map(CpuSet::iter) {
             self.claimed.entry(sibling).or_insert(cpu);
         }
         facts
     }
 
-    /// The CPUs of the same core: those of the CPU's list whose own lists do not deny it.
+    /// A CPU's own list, else the first in which it stands.
+    fn list(&self, cpu: CpuId) -> Option<&CpuSet> {
+        self.own.get(&cpu).or_else(|| self.own.get(self.claimed.get(&cpu)?))
+    }
+
+    /// The CPUs of the same core: those of the CPU's list whose own lists do not deny it. Empty
+    /// when no list names an online CPU.
     fn siblings(&self, cpu: CpuId, online: &CpuSet) -> CpuSet {
-        let list = |cpu| self.own.get(&cpu).and_then(Option::as_ref);
-        let Some(listed) = list(cpu).or_else(|| list(*self.claimed.get(&cpu)?)) else {
+        let Some(listed) = self.list(cpu).filter(|_| online.contains(cpu)) else {
             return CpuSet::new();
         };
-        if !online.contains(cpu) {
-            return CpuSet::new();
-        }
-        let agrees = |other: &CpuId| list(*other).is_none_or(|set| set.contains(cpu));
+        let agrees = |other: &CpuId| self.list(*other).is_some_and(|list| list.contains(cpu));
         let mut siblings: CpuSet = listed.intersection(online).iter().filter(agrees).collect();
         siblings.insert(cpu);
         siblings
