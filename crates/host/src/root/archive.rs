@@ -90,6 +90,9 @@ fn decompress(mut packed: &[u8]) -> Result<Vec<u8>, Fault> {
     let damaged = |error: &dyn std::fmt::Display| {
         Fault::new(format!("not a snapshot, or it is cut short or damaged: {error}"))
     };
+    if packed.is_empty() {
+        return Err(Fault::new("it is empty"));
+    }
     let bound = MAX_BYTES.min(packed.len().saturating_mul(MAX_RATIO).max(MIN_UNPACKED));
     let mut tar = Vec::new();
     // A zstd file may be several frames on end.

@@ -1,0 +1,44 @@
+//! Any bytes as what the kernel writes into a file. The first byte chooses the parser.
+//!
+//! To add a parser, add it to `PARSERS`, at the end: the seeds name parsers by their place.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nearpath_host::{CpuSet, NetnsRef, SocketProtocol, parse};
+
+const PARSERS: &[fn(&[u8])] = &[
+    cpulist,
+    cpumask,
+    |bytes| drop(parse::parse_interrupts(bytes)),
+    |bytes| drop(parse::parse_softirqs(bytes)),
+    |bytes| drop(parse::parse_softnet(bytes, &CpuSet::from_list("0-3,9").unwrap_or_default())),
+    |bytes| drop(parse::parse_cpu_time(bytes)),
+    |bytes| drop(parse::parse_numa_maps(bytes)),
+    |bytes| drop(parse::parse_status(bytes)),
+    |bytes| drop(parse::parse_cgroup(bytes)),
+    |bytes| drop(parse::parse_sockets(bytes, SocketProtocol::Udp)),
+    |bytes| parse::fuzzing::irq_names(&String::from_utf8_lossy(bytes)),
+    |bytes| drop(String::from_utf8_lossy(bytes).parse::<NetnsRef>()),
+];
+
+/// A cpulist that is read must come back the same from what is shown of it.
+fn cpulist(bytes: &[u8]) {
+    if let Ok(set) = CpuSet::from_list(&String::from_utf8_lossy(bytes)) {
+        assert_eq!(CpuSet::from_list(&set.to_string()).as_ref(), Ok(&set));
+    }
+}
+
+/// A mask that is read must come back the same from what is written of it.
+fn cpumask(bytes: &[u8]) {
+    if let Ok(set) = CpuSet::from_mask(&String::from_utf8_lossy(bytes)) {
+        assert_eq!(CpuSet::from_mask(&set.to_mask()).as_ref(), Ok(&set));
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some((&which, text)) = bytes.split_first()
+        && let Some(parser) = PARSERS.get(usize::from(which))
+    {
+        parser(text);
+    }
+});
