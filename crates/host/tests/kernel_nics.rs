@@ -302,6 +302,52 @@ fn interfaces_that_come_and_go_do_no_harm() {
 }
 
 #[test]
+fn a_snapshot_shows_the_same_interfaces() {
+    if !ready() {
+        return;
+    }
+    in_new_netns(|| {
+        run("ip link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");
+        run("ip link add mt0 link v0 type macvtap");
+        let live = Root::live().recording();
+        let host = Host::read(&live, &Wanted::default()).expect("a host");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        live.save(file.path()).expect("a snapshot");
+        let snapshot = Root::snapshot(file.path()).expect("the snapshot");
+        let replayed = Host::read(&snapshot, &Wanted::default()).expect("the same host");
+        assert_eq!(replayed.nics, host.nics);
+        assert_eq!(replayed.unknown, host.unknown);
+        assert_eq!(host.nics.len(), 4);
+    });
+}
+
+#[test]
+fn nothing_about_interfaces_takes_privilege() {
+    if !require_root() {
+        return;
+    }
+    let settled = || {
+        let mut nics = read();
+        for nic in nics.values_mut() {
+            nic.statistics.clear();
+            nic.qdiscs = None;
+        }
+        nics
+    };
+    let as_root = settled();
+    let as_nobody = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: the call itself changes this thread only, which ends after the reading.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
+            assert_eq!(changed, 0);
+            settled()
+        });
+        thread.join().expect("a reading")
+    });
+    assert_eq!(as_nobody, as_root);
+}
+
+#[test]
 fn the_machines_own_interfaces() {
     if !require_root() || !require_program("ethtool") {
         return;
