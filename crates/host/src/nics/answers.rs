@@ -97,7 +97,7 @@ impl Answers {
 
 /// What is known of one interface, or why nothing is.
 pub(super) fn fact<T>(answer: &mut Answer<PerNic<T>>, index: IfIndex) -> Result<T, String> {
-    let per_nic = answer.as_mut().map_err(|error| reason(error))?;
+    let per_nic = answer.as_mut().map_err(|error| error.reason.clone())?;
     match per_nic.answers.remove(&index) {
         Some(fact) => Ok(fact),
         None => Err(match per_nic.refused.get(&index) {
@@ -107,9 +107,13 @@ pub(super) fn fact<T>(answer: &mut Answer<PerNic<T>>, index: IfIndex) -> Result<
     }
 }
 
-/// Why there is no answer; the same words for all requests that a tree has no answers to.
-pub(super) fn reason(error: &ReadError) -> String {
-    error.reason.clone()
+/// What a list of all interfaces says of one; one that it does not name has none of it.
+pub(super) fn listed<T: Default>(
+    answer: &mut Answer<BTreeMap<IfIndex, T>>,
+    index: IfIndex,
+) -> Result<T, String> {
+    let all = answer.as_mut().map_err(|error| error.reason.clone())?;
+    Ok(all.remove(&index).unwrap_or_default())
 }
 
 fn ask<T: Serialize + DeserializeOwned>(

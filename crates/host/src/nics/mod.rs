@@ -15,8 +15,11 @@ mod queues;
 mod rss;
 mod sysfs;
 
-use crate::{EntryKind, IfIndex, Irq, IrqNumber, Netns, Nic, Notes, Root, current_netns};
-use answers::{Answers, fact, reason};
+use crate::{
+    EntryKind, IfIndex, Irq, IrqNumber, Netns, Nic, NicKind, Notes, Root, RxQueue, TxQueue,
+    current_netns,
+};
+use answers::{Answers, fact, listed};
 use std::collections::BTreeMap;
 use sysfs::Interface;
 
@@ -83,59 +86,40 @@ impl Context<'_> {
     fn nic(
         &self,
         index: IfIndex,
-        interface: Interface,
+        mut interface: Interface,
         answers: &mut Answers,
         notes: &mut Notes,
     ) -> Nic {
         let mut unknown = Reasons::default();
-        let link = match &mut answers.links {
-            Ok(links) => Some(links.remove(&index).unwrap_or_default()),
-            Err(error) => {
-                unknown.add("link, vlan", &reason(error));
-                None
-            }
-        };
-        let rtnl = link.as_ref().and_then(|link| link.kind.as_deref());
-        let driver = match interface.device.as_ref().and_then(|device| device.driver.clone()) {
+        let kind = self.kind(index, &interface, answers, &mut unknown);
+        let (rx_queues, tx_queues) = self.queues(index, &interface, answers, &mut unknown);
+        let link = unknown.take("link, vlan", listed(&mut answers.links, index));
+        let mut device = interface.device.take().unwrap_or_default();
+        let driver = match device.driver.take() {
             Some(driver) => Some(driver),
             None => unknown.take("driver", fact(&mut answers.drivers, index)),
-        };
-        let kind = kind::kind(&interface, rtnl, driver.as_deref(), self.peer(index).is_some());
-        let (rx_queues, tx_queues) = self.queues(index, &interface, answers);
-        if interface.device.is_some() {
-            if let Err(error) = &answers.queues {
-                unknown.add("napi_id", &reason(error));
-            }
-            if rx_queues.iter().any(|queue| queue.irq.is_none()) {
-                unknown.add("irq", UNKNOWN_IRQ);
-            }
-        }
-        let qdiscs = match &mut answers.qdiscs {
-            // The kernel lists none for an interface that has only its built-in one.
-            Ok(qdiscs) => Some(qdiscs.remove(&index).unwrap_or_default()),
-            Err(error) => {
-                unknown.add("qdiscs", &reason(error));
-                None
-            }
         };
         let nic = Nic {
             ifindex: index,
             kind,
             driver,
+            bus: device.bus,
+            numa_node: device.numa_node,
+            local_cpus: device.local_cpus,
             address: interface.address,
             speed_mbps: interface.speed_mbps,
             mtu_bytes: interface.mtu_bytes,
             state: interface.state,
             master: match link.as_ref().and_then(|link| link.master) {
-                Some(master) => self.names.get(&master).cloned(),
+                Some(master) => self.name(master),
                 None => interface.master,
             },
             link: match &link {
-                Some(link) => self.names.get(&link.link.unwrap_or(index)).cloned(),
+                Some(link) => link.link.and_then(|lower| self.name(lower)),
                 None => self.lower(index, &interface.lower),
-            }
-            .filter(|name| *name != interface.name),
+            },
             netns: self.netns.clone(),
+            physical_function: device.physical_function,
             vlan: link.and_then(|link| link.vlan),
             channels: unknown.take("channels", fact(&mut answers.channels, index)),
             rings: unknown.take("rings", fact(&mut answers.rings, index)),
@@ -143,18 +127,34 @@ impl Context<'_> {
             offloads: unknown.take("offloads", fact(&mut answers.offloads, index)),
             rss: unknown.take("rss", fact(&mut answers.rss, index)),
             ntuple: unknown.take("ntuple", fact(&mut answers.ntuple, index)),
-            qdiscs,
             rx_queues,
             tx_queues,
+            // The kernel lists none for an interface that has only its built-in one.
+            qdiscs: unknown.take("qdiscs", listed(&mut answers.qdiscs, index)),
             statistics: interface.statistics,
-            bus: interface.device.as_ref().and_then(|device| device.bus.clone()),
-            numa_node: interface.device.as_ref().and_then(|device| device.numa_node),
-            local_cpus: interface.device.as_ref().and_then(|device| device.local_cpus.clone()),
-            physical_function: interface.device.and_then(|device| device.physical_function),
             name: interface.name,
         };
         unknown.note(&format!("nic {}", nic.name), notes);
         nic
+    }
+
+    /// What it is. Without rtnetlink's word for it, what sysfs does not tell apart is `Other`.
+    fn kind(
+        &self,
+        index: IfIndex,
+        interface: &Interface,
+        answers: &Answers,
+        unknown: &mut Reasons,
+    ) -> NicKind {
+        let rtnl = answers.links.as_ref().ok().and_then(|l| l.get(&index)?.kind.as_deref());
+        let of_device = interface.device.as_ref().and_then(|device| device.driver.as_deref());
+        let told = answers.drivers.as_ref().ok().and_then(|all| all.answers.get(&index));
+        let driver = of_device.or(told.map(String::as_str));
+        let kind = kind::kind(interface, rtnl, driver, self.peer(index).is_some());
+        if let (NicKind::Other, Err(error)) = (kind, &answers.links) {
+            unknown.add("kind", &error.reason);
+        }
+        kind
     }
 
     fn queues(
@@ -162,9 +162,9 @@ impl Context<'_> {
         index: IfIndex,
         interface: &Interface,
         answers: &Answers,
-    ) -> (Vec<crate::RxQueue>, Vec<crate::TxQueue>) {
+        unknown: &mut Reasons,
+    ) -> (Vec<RxQueue>, Vec<TxQueue>) {
         let (mut rx, mut tx) = queues::read(self.root, &interface.dir);
-        // Kernels before 6.8 have none of this: nothing is missed where the names tell.
         if let (Ok(queues), Ok(irqs)) = (&answers.queues, &answers.napi_irqs)
             && let Some(of_nic) = queues.get(&index)
         {
@@ -173,14 +173,24 @@ impl Context<'_> {
         if let Some(device) = &interface.device {
             let name = |irq| self.irqs.get(&irq).copied();
             queues::enter_irqs(self.root, &interface.name, device, &mut rx, &mut tx, name);
+            if let Err(error) = &answers.queues {
+                unknown.add("napi_id", &error.reason);
+            }
+            if rx.iter().any(|queue| queue.irq.is_none()) {
+                unknown.add("irq", UNKNOWN_IRQ);
+            }
         }
         (rx, tx)
+    }
+
+    fn name(&self, index: IfIndex) -> Option<String> {
+        self.names.get(&index).cloned()
     }
 
     /// Without rtnetlink: the one device below, or the peer of a veth.
     fn lower(&self, index: IfIndex, lower: &[String]) -> Option<String> {
         match lower {
-            [] => self.names.get(&self.peer(index)?).cloned(),
+            [] => self.name(self.peer(index)?),
             // The ports of a bridge or a bond are not what it is made on.
             [one] if self.links.get(&index).and_then(|i| self.names.get(i)) == Some(one) => {
                 Some(one.clone())
