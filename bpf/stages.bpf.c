@@ -555,7 +555,8 @@ PROBE(net_dev_queue, "net_dev_queue")
 		return;
 	now = bpf_ktime_get_ns();
 	if (p->tag != tag || p->state != PACKET_TX) {
-		if (p->tag == tag && p->state == PACKET_RX && !delivered(p) && in_hand(p, cpu, number)) {
+		if (p->tag == tag && p->state == PACKET_RX && p->last_stage == RX_NETIF_RECEIVE_SKB &&
+		    in_hand(p, cpu, number)) {
 			/* Received and sent on: the end of its reception. */
 			pass(p, cpu, number, RX_NET_DEV_QUEUE, now);
 			COUNT(cpu, completed);

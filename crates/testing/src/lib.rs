@@ -19,6 +19,7 @@
 mod require;
 mod skip;
 pub mod trees;
+pub mod veth;
 
 pub use require::{hosts_dir, require_bpf, require_netns, require_program, require_root};
 pub use skip::skip;

@@ -84,13 +84,14 @@ const fn probe(
     Probe { program, tracepoint, function, stages }
 }
 
-/// All probes, in the order of the path.
+/// All probes, in the order in which they are attached: that of the path, but exits before their
+/// entries, so that no CPU is taken to be in a handler whose end was not seen.
 pub const PROBES: &[Probe] = &[
-    probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &["irq_handler"]),
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
+    probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &["irq_handler"]),
     probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &["net_rx_raise"]),
-    probe("softirq_entry", "softirq_entry", "handle_softirqs", &["net_rx_entry"]),
     probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
+    probe("softirq_entry", "softirq_entry", "handle_softirqs", &["net_rx_entry"]),
     probe("napi_poll", "napi_poll", "__napi_poll", &["napi_poll"]),
     probe("napi_gro_receive", "napi_gro_receive_entry", "napi_gro_receive", &["napi_gro_receive"]),
     probe("napi_gro_frags", "napi_gro_frags_entry", "napi_gro_frags", &["napi_gro_receive"]),

@@ -1,0 +1,415 @@
+//! The instrument `stages` on this kernel: packets that the test itself sends over a veth pair,
+//! so that every count is known beforehand.
+
+use nearpath_host::{CpuId, CpuSet, Topology};
+use nearpath_instruments::stages::{Device, Filter, Options, Protocol, Stages};
+use nearpath_instruments::{Direction, Instrument, Measurement, Span};
+use nearpath_testing::veth::{Side, VethPair};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+const ROUNDS: u64 = 500;
+
+/// What the engine must know of the host: its CPUs.
+fn topology() -> Topology {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let highest = u32::try_from(cpus.max(2)).unwrap() * 4;
+    Topology { possible: (0..highest).map(CpuId).collect(), ..Topology::default() }
+}
+
+fn options(filter: Filter) -> Options {
+    Options { filter, ..Options::default() }
+}
+
+/// Measures while `work` runs; the instrument has stopped by its end.
+fn measure(options: Options, work: impl FnOnce()) -> Measurement {
+    let mut stages = Stages::new(&topology(), options);
+    stages.start().unwrap();
+    work();
+    stages.stop().unwrap()
+}
+
+/// The same, again until all packets were seen to be received (at most ten times).
+///
+/// Some hypervisors let a CPU run on without its newly switched-on tracepoints for some
+/// milliseconds: then programs run fewer times than packets are delivered, and no recursion miss
+/// is counted. A fault of the engine would show each time.
+fn measure_whole(filter: &Filter, received: u64, work: impl Fn()) -> Measurement {
+    let mut m = Measurement::default();
+    for _ in 0..10 {
+        m = measure(options(filter.clone()), &work);
+        assert_accounts_balance(&m);
+        if arrived(&m, Direction::Rx, "netif_receive_skb") == received {
+            return m;
+        }
+    }
+    panic!("{received} packets were received, but not all were ever seen: {m:#?}");
+}
+
+/// Both ends of a UDP conversation, each in its namespace.
+fn udp_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
+    let address = |side: Side| if v6 { side.ipv6() } else { side.ipv4() };
+    let bind = |side: Side| {
+        let socket = UdpSocket::bind((address(side), 0))?;
+        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        Ok(socket)
+    };
+    let server = pair.run(Side::Server, bind).unwrap();
+    let client = pair.run(Side::Client, bind).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
+    (client, server)
+}
+
+/// The same after a first exchange: the very first packet waits for its neighbour's address and
+/// is then sent by the softirq that received it.
+fn acquainted_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
+    let sockets = udp_pair(pair, v6);
+    ping_pong(&sockets, 2);
+    sockets
+}
+
+/// So many datagrams from client to server, each answered: twice as many packets.
+fn ping_pong((client, server): &(UdpSocket, UdpSocket), rounds: u64) {
+    let mut buffer = [0; 2048];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 2048];
+            for _ in 0..rounds {
+                let (n, from) = server.recv_from(&mut buffer).unwrap();
+                server.send_to(&buffer[..n], from).unwrap();
+            }
+        });
+        for _ in 0..rounds {
+            client.send(b"ping").unwrap();
+            client.recv(&mut buffer).unwrap();
+        }
+    });
+}
+
+fn span<'a>(m: &'a Measurement, direction: Direction, from: &str, to: &str) -> Option<&'a Span> {
+    m.spans.iter().find(|s| s.direction == direction && s.from == from && s.to == to)
+}
+
+/// Packets that came to a stage, by whichever way.
+fn arrived(m: &Measurement, direction: Direction, to: &str) -> u64 {
+    m.spans.iter().filter(|s| s.direction == direction && s.to == to).map(|s| s.count).sum()
+}
+
+fn assert_accounts_balance(m: &Measurement) {
+    let p = m.packets;
+    assert_eq!(p.started, p.completed + p.dropped + p.abandoned + p.collided, "{p:?}");
+    for span in &m.spans {
+        assert_eq!(span.count, span.buckets.iter().map(|b| b.1).sum::<u64>());
+        assert_eq!(span.count, span.places.iter().map(|p| p.count).sum::<u64>());
+        assert!(span.min_ns <= span.p50_ns.or(span.max_ns) && span.p50_ns <= span.max_ns);
+    }
+}
+
+#[test]
+fn every_datagram_is_followed_from_send_to_receive() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    for v6 in [false, true] {
+        let sockets = acquainted_pair(&pair, v6);
+        let port = sockets.1.local_addr().unwrap().port();
+        let filter =
+            Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() };
+        let packets = 2 * ROUNDS;
+        let m = measure_whole(&filter, packets, || ping_pong(&sockets, ROUNDS));
+        // Each datagram is one packet sent and one received.
+        assert_eq!(m.packets.started, 2 * packets);
+        assert_eq!((m.packets.dropped, m.packets.collided), (0, 0));
+        let lacks = |stage: &str| m.not_observable.iter().any(|n| n.stage == stage);
+        for (direction, stage) in [
+            (Direction::Tx, "net_dev_queue"),
+            (Direction::Tx, "net_dev_start_xmit"),
+            (Direction::Tx, "netif_rx"),
+            (Direction::Rx, "netif_receive_skb"),
+            (Direction::Rx, "sk_data_ready"),
+        ] {
+            if !lacks(stage) {
+                assert_eq!(arrived(&m, direction, stage), packets, "{direction:?} {stage}");
+            }
+        }
+        if !lacks("sock_recv") && !lacks("sk_data_ready") {
+            // The first may have come when the socket was new to the table; none else is missed.
+            assert!(arrived(&m, Direction::Rx, "sock_recv") >= packets - 4, "{:?}", m.spans);
+            assert!(m.packets.completed >= 2 * packets - 4, "{:?}", m.packets);
+        }
+        // The readers sleep between datagrams, so nearly each wakes one.
+        let woken = arrived(&m, Direction::Rx, "sched_switch");
+        assert!(woken > packets / 2, "{woken} of {packets}");
+    }
+}
+
+#[test]
+fn tcp_segments_are_followed_and_bare_acks_end_in_tcp() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let listener = pair.run(Side::Server, |s| TcpListener::bind((s.ipv4(), 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let connect = |_| TcpStream::connect(address);
+    let mut client = pair.run(Side::Client, connect).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let filter = Filter {
+        protocol: Some(Protocol::Tcp),
+        host: Some(address.ip().into()),
+        port: Some(address.port()),
+        ..Filter::default()
+    };
+    let m = measure(options(filter), || {
+        let mut buffer = [0; 64];
+        for _ in 0..ROUNDS {
+            client.write_all(&[1; 64]).unwrap();
+            server.read_exact(&mut buffer).unwrap();
+            server.write_all(&buffer).unwrap();
+            client.read_exact(&mut buffer).unwrap();
+        }
+    });
+    assert_accounts_balance(&m);
+    // Every segment carries data, and is copied to its reader, once.
+    let copied = arrived(&m, Direction::Rx, "skb_copy_datagram");
+    assert!((2 * ROUNDS - 2..=2 * ROUNDS).contains(&copied), "{copied}");
+    let sent = span(&m, Direction::Tx, "net_dev_start_xmit", "netif_rx").unwrap();
+    assert!(sent.count >= 2 * ROUNDS);
+    let unfinished = m.packets.started - m.packets.completed;
+    assert!(unfinished <= 10, "{:?}", m.packets);
+}
+
+#[test]
+fn filters_let_only_matching_packets_begin() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (v4, v6) = (acquainted_pair(&pair, false), acquainted_pair(&pair, true));
+    let port = v4.1.local_addr().unwrap().port();
+    let inode = |side| u32::try_from(pair.inode(side).unwrap()).unwrap();
+    let ifindex: u32 = pair
+        .run(Side::Server, |_| {
+            rustix::net::netdevice::name_to_index(
+                rustix::net::socket(
+                    rustix::net::AddressFamily::INET,
+                    rustix::net::SocketType::DGRAM,
+                    None,
+                )?,
+                "np1",
+            )
+            .map_err(io::Error::from)
+        })
+        .unwrap();
+    let device = Device { name: "np1".to_owned(), ifindex, netns: Some(inode(Side::Server)) };
+    let udp = Filter { protocol: Some(Protocol::Udp), ..Filter::default() };
+    let net = |text: &str| Some(text.parse().unwrap());
+    let both = 2 * ROUNDS;
+    // (what, filter, packets received that begin, packets sent that begin) of one conversation
+    // in each family, every datagram answered.
+    let host = Filter { host: net("10.99.0.0/24"), ..udp.clone() };
+    let cases = [
+        ("host 4", host, both, both),
+        ("host 6", Filter { host: net("fd99::/64"), ..udp.clone() }, both, both),
+        ("src", Filter { src: net("10.99.0.1/32"), ..udp.clone() }, ROUNDS, ROUNDS),
+        ("dst 6", Filter { dst: net("fd99::1/128"), ..udp.clone() }, ROUNDS, ROUNDS),
+        ("dport", Filter { dport: Some(port), ..udp.clone() }, ROUNDS, ROUNDS),
+        ("sport", Filter { sport: Some(port), ..udp.clone() }, ROUNDS, ROUNDS),
+        ("rx", Filter { direction: Some(Direction::Rx), port: Some(port), ..udp.clone() }, both, 0),
+        ("tx", Filter { direction: Some(Direction::Tx), port: Some(port), ..udp.clone() }, 0, both),
+        // The server receives and sends ROUNDS of either family.
+        ("netns", Filter { netns: Some(inode(Side::Server)), ..udp.clone() }, both, both),
+        ("dev", Filter { device: Some(device), ..udp.clone() }, both, both),
+        (
+            "tcp",
+            Filter { protocol: Some(Protocol::Tcp), port: Some(port), ..Filter::default() },
+            0,
+            0,
+        ),
+        ("other", Filter { host: net("10.98.0.0/16"), ..udp }, 0, 0),
+    ];
+    for (what, filter, received, sent) in cases {
+        let m = measure_whole(&filter, received, || {
+            ping_pong(&v4, ROUNDS);
+            ping_pong(&v6, ROUNDS);
+        });
+        assert_eq!(m.packets.started, received + sent, "{what}");
+        assert_eq!(arrived(&m, Direction::Tx, "netif_rx"), sent, "{what}");
+    }
+}
+
+#[test]
+fn icmp_is_seen_and_told_apart() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    // A datagram to a closed port is answered by ICMP (RFC 1122, 4.1.3.1).
+    for v6 in [false, true] {
+        let (client, server) = udp_pair(&pair, v6);
+        drop(server);
+        let filter = Filter {
+            protocol: Some(Protocol::Icmp),
+            netns: Some(u32::try_from(pair.inode(Side::Client).unwrap()).unwrap()),
+            direction: Some(Direction::Rx),
+            src: Some(if v6 { Side::Server.ipv6() } else { Side::Server.ipv4() }.into()),
+            ..Filter::default()
+        };
+        let m = measure(options(filter), || {
+            client.send(b"is anybody there?").unwrap();
+            assert_eq!(
+                client.recv(&mut [0; 8]).unwrap_err().kind(),
+                io::ErrorKind::ConnectionRefused
+            );
+        });
+        assert!((1..=3).contains(&m.packets.started), "{:?}", m.packets);
+    }
+}
+
+#[test]
+fn a_sample_keeps_whole_flows() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let flows: Vec<_> = (0..64).map(|_| udp_pair(&pair, false)).collect();
+    let filter = Filter {
+        protocol: Some(Protocol::Udp),
+        host: Some("10.99.0.0/24".parse().unwrap()),
+        sample: NonZeroU32::new(4),
+        ..Filter::default()
+    };
+    let rounds = 10;
+    let m = measure(options(filter), || flows.iter().for_each(|flow| ping_pong(flow, rounds)));
+    assert_accounts_balance(&m);
+    let all = 64 * 4 * rounds;
+    assert_eq!(m.packets.started + m.packets.sampled_out, all);
+    // A flow is four packets a round: there and back, each sent and received.
+    assert_eq!(m.packets.started % (4 * rounds), 0, "{:?}", m.packets);
+    // 64 flows at 1/4: fewer than 2 or more than 40 has a chance below one in a million.
+    let kept = m.packets.started / (4 * rounds);
+    assert!((2..=40).contains(&kept), "{kept}");
+}
+
+#[test]
+fn rps_is_seen_as_a_change_of_cpu() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+    if !(cpus.is_set(0) && cpus.is_set(1)) {
+        nearpath_testing::skip("fewer than two CPUs");
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let sockets = acquainted_pair(&pair, false);
+    pair.write(Side::Server, "queues/rx-0/rps_cpus", &CpuSet::from_list("1").unwrap().to_mask())
+        .unwrap();
+    let filter = Filter {
+        protocol: Some(Protocol::Udp),
+        dport: Some(sockets.1.local_addr().unwrap().port()),
+        direction: Some(Direction::Rx),
+        ..Filter::default()
+    };
+    let m = measure_whole(&filter, ROUNDS, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Inherited by the thread that answers.
+                let mut only = rustix::thread::CpuSet::new();
+                only.set(0);
+                rustix::thread::sched_setaffinity(None, &only).unwrap();
+                ping_pong(&sockets, ROUNDS);
+            });
+        });
+    });
+    let handed_on: Vec<_> = m.spans.iter().filter(|s| s.from == "netif_rx").collect();
+    assert_eq!(handed_on.iter().map(|s| s.count).sum::<u64>(), ROUNDS);
+    for span in handed_on {
+        assert_eq!(span.other_cpu, Some(1.0), "{span:?}");
+        for place in &span.places {
+            assert_eq!((place.from_cpu, place.to_cpu), (CpuId(0), CpuId(1)), "{span:?}");
+        }
+    }
+}
+
+#[test]
+fn a_full_socket_drops_are_counted() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (client, server) = udp_pair(&pair, false);
+    let filter = Filter {
+        dport: Some(server.local_addr().unwrap().port()),
+        direction: Some(Direction::Rx),
+        ..Filter::default()
+    };
+    // Nobody reads: the receive buffer (208 KiB by default) takes some, the rest is dropped.
+    let m = measure(options(filter), || {
+        for _ in 0..2000 {
+            client.send(&[0; 1000]).unwrap();
+        }
+    });
+    let mut kept = 0;
+    server.set_nonblocking(true).unwrap();
+    while server.recv(&mut [0; 2000]).is_ok() {
+        kept += 1;
+    }
+    assert_eq!(m.packets.started, 2000);
+    assert_eq!(m.packets.dropped, 2000 - kept);
+    assert_eq!(m.packets.abandoned, kept);
+}
+
+#[test]
+fn nothing_is_left_in_the_kernel() {
+    if !nearpath_testing::require_bpf() {
+        return;
+    }
+    // Programs and maps are freed after a grace period, also those of the test before.
+    let ours = || {
+        let programs = libbpf_rs::query::ProgInfoIter::default();
+        let programs = programs.filter(|p| p.name.to_string_lossy().starts_with("net_dev_queue_"));
+        let maps = libbpf_rs::query::MapInfoIter::default();
+        programs.count() + maps.filter(|m| m.name.to_string_lossy() == "histograms").count()
+    };
+    let gone = || {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while ours() > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        ours() == 0
+    };
+    assert!(gone());
+    let mut stages = Stages::new(&topology(), Options::default());
+    stages.start().unwrap();
+    assert_eq!(ours(), 2);
+    drop(stages);
+    assert!(gone());
+}
+
+#[test]
+fn cost_is_told_and_stages_can_be_left_out() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let sockets = udp_pair(&pair, false);
+    let without = Options { without: vec!["sock_send".to_owned()], ..Options::default() };
+    let mut stages = Stages::new(&topology(), without);
+    stages.start().unwrap();
+    stages.begin_cost_window();
+    ping_pong(&sockets, ROUNDS);
+    stages.end_cost_window();
+    let m = stages.stop().unwrap();
+    let cost = m.cost.expect("the kernel has run-time statistics");
+    assert!(cost.ns_per_packet > cost.ns_per_event && cost.ns_per_event > 0.0, "{cost:?}");
+    assert!(cost.cpu_percent > 0.0 && cost.cpu_percent < 200.0, "{cost:?}");
+    assert!(m.spans.iter().all(|s| s.from != "sock_send"));
+    let left_out = m.not_observable.iter().find(|n| n.stage == "sock_send").unwrap();
+    assert!(left_out.reason.contains("--without"));
+}
