@@ -90,7 +90,10 @@ impl<'a> Context<'a> {
         self.host
             .unknown
             .iter()
-            .find(|unknown| unknown.subject == subject && unknown.fact == fact)
+            .find(|unknown| {
+                // Facts that are unknown for the same reason share a note.
+                unknown.subject == subject && unknown.fact.split(", ").any(|one| one == fact)
+            })
             .map(|unknown| format!(" ({})", text::clean(&unknown.reason)))
             .unwrap_or_default()
     }

@@ -31,17 +31,19 @@ pub(crate) struct TimeShares {
 }
 
 impl Context<'_> {
-    /// Runs of a softirq by CPU; `None` when they are unknown now or then.
+    /// Runs of a softirq by CPU; `None` when they are unknown now or then. CPUs that are not
+    /// listed had none.
     pub(crate) fn softirqs(&self, vector: &str) -> Option<BTreeMap<CpuId, u64>> {
         let of = |host: &nearpath_host::Host| {
             host.softirqs.iter().find(|s| s.vector == vector).map(|s| s.counts.clone())
         };
-        let now = of(self.host)?;
-        let Some(earlier) = self.earlier else { return Some(now) };
-        let then = of(earlier)?;
-        // A CPU that was not there before has a count of unknown age.
-        let rise = |(cpu, n): (CpuId, u64)| Some((cpu, n.saturating_sub(*then.get(&cpu)?)));
-        Some(now.into_iter().filter_map(rise).collect())
+        let mut counts = of(self.host)?;
+        if let Some(earlier) = self.earlier {
+            for (cpu, then) in of(earlier)? {
+                counts.entry(cpu).and_modify(|count| *count = count.saturating_sub(then));
+            }
+        }
+        Some(counts)
     }
 
     /// Counts of an interrupt by CPU. CPUs that are not listed had none.

@@ -24,7 +24,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     }
     let mode = context.host.sysctls.get(SYSCTL).and_then(|value| value.trim().parse::<u32>().ok());
     let Some(mode) = mode else {
-        let why = context.why_unknown("host", SYSCTL);
+        let why = context.why_unknown("sysctl", SYSCTL);
         outcome.not_checked(format!("{SYSCTL} is unknown{why}"));
         return outcome;
     };

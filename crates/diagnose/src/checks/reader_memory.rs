@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 const REMOTE_RATIO: f64 = 0.05;
-/// Below this, libraries that all processes share make up the remote part.
+/// Below this the remote part may be but libraries, which all processes share.
 const REMOTE_BYTES: u64 = 100_000_000;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
@@ -63,7 +63,9 @@ fn finding(memory: &ProcessMemory, reader: &str, nodes: &[NodeId]) -> Option<Fin
         .evidence(format!("{reader}, node {}.", text::list(nodes)))
         .share(Some(share));
     for (node, n) in away() {
-        finding = finding.evidence(format!("{} are on node {node}.", text::bytes(*n)));
+        let files = memory.file_bytes.get(node).copied().unwrap_or(0);
+        let (all, files) = (text::bytes(*n), text::bytes(files));
+        finding = finding.evidence(format!("{all} are on node {node}, {files} of it files."));
     }
     let from: Vec<String> = away().map(|(node, _)| node.to_string()).collect();
     Some(finding.change(ProposedChange::new(

@@ -1,0 +1,110 @@
+//! Every check on its fixtures: `fires*.json` must give a finding, `quiet*.json` nothing at all,
+//! `unknown*.json` a reason and no finding. What was said stands beside each in a `.txt`. A
+//! check without fixtures fails, and so does a folder without a check.
+
+mod support;
+
+use nearpath_diagnose::{CHECKS, Check, Context, Severity, diagnose};
+use std::collections::BTreeSet;
+use support::{Fixture, fixtures_dir, golden, load, load_dir, render, render_finding};
+
+fn name(fixture: &Fixture) -> String {
+    fixture.path.file_stem().unwrap().to_str().unwrap().to_owned()
+}
+
+/// What is wrong with what the check says of the fixture.
+fn complaint(check: &Check, fixture: &Fixture) -> Result<(), String> {
+    let context =
+        Context::new(&fixture.host, fixture.earlier.as_ref(), fixture.measurement.as_ref());
+    let outcome = (check.run)(&context);
+    let said = render(&outcome);
+    let name = name(fixture);
+    let wrong = |what: &str| Err(format!("{}: {what}:\n{said}", fixture.path.display()));
+    let measured = fixture.measurement.is_some() || fixture.earlier.is_some();
+    for finding in &outcome.findings {
+        if finding.evidence.is_empty() {
+            return wrong("no evidence");
+        }
+        if finding.severity == Severity::Critical && !measured {
+            return wrong("critical without a measurement");
+        }
+    }
+    match name.split('_').next() {
+        Some("quiet") if !said.is_empty() => return wrong("is not quiet"),
+        Some("quiet") => return Ok(()),
+        Some("unknown") if !outcome.findings.is_empty() => return wrong("guesses"),
+        Some("unknown") if said.is_empty() => return wrong("says not what is missing"),
+        Some("fires") if outcome.findings.is_empty() => return wrong("does not fire"),
+        Some("fires" | "unknown") => {}
+        _ => return wrong("is neither fires, quiet nor unknown"),
+    }
+    golden(&fixture.path.with_extension("txt"), &said)
+}
+
+#[test]
+fn every_check_does_what_its_fixtures_say() {
+    let mut complaints = Vec::new();
+    for check in CHECKS {
+        let fixtures = load_dir(&fixtures_dir().join(check.name));
+        for kind in ["fires", "quiet", "unknown"] {
+            let some = fixtures.iter().any(|fixture| name(fixture).starts_with(kind));
+            assert!(some, "{} has no {kind}.json", check.name);
+        }
+        complaints.extend(fixtures.iter().filter_map(|f| complaint(check, f).err()));
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn every_folder_has_its_check_and_every_check_its_docs() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/checks.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    for check in CHECKS {
+        assert!(docs.contains(&format!("\n## {}\n", check.name)), "{} in docs", check.name);
+    }
+    let mut known: BTreeSet<&str> = CHECKS.iter().map(|check| check.name).collect();
+    assert_eq!(known.len(), CHECKS.len(), "names are unique");
+    assert!(CHECKS.is_sorted_by_key(|check| check.name), "the registry goes by name");
+    known.extend(["machines", "whole"]);
+    for entry in std::fs::read_dir(fixtures_dir()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            let name = entry.file_name();
+            assert!(known.contains(name.to_str().unwrap()), "{name:?} is no check's");
+        }
+    }
+}
+
+/// The whole diagnosis of a host that is wrong in several ways.
+fn whole(name: &str) -> nearpath_diagnose::Diagnosis {
+    let fixture = load(&fixtures_dir().join("whole").join(format!("{name}.json")));
+    let diagnosis = diagnose(&fixture.host, fixture.earlier.as_ref(), fixture.measurement.as_ref());
+    let mut text = String::new();
+    for finding in &diagnosis.findings {
+        text.push_str(&format!("[{}]\n{}\n", finding.check, render_finding(finding)));
+    }
+    for note in &diagnosis.not_checked {
+        text.push_str(&format!("not checked: {}: {}\n", note.check, note.reason));
+    }
+    text.push_str(&format!("\n{}\n", serde_json::to_string_pretty(&diagnosis.host).unwrap()));
+    golden(&fixture.path.with_extension("txt"), &text).unwrap_or_else(|e| panic!("{e}"));
+    diagnosis
+}
+
+#[test]
+fn on_the_demonstration_the_misplaced_rps_comes_first() {
+    let diagnosis = whole("demo");
+    let first = &diagnosis.findings[0];
+    assert_eq!((first.check.as_str(), first.severity), ("rps_placement", Severity::Critical));
+    let changes: Vec<_> = first.changes.iter().filter(|change| !change.alternative).collect();
+    assert_eq!(changes.len(), 2, "one for each queue");
+    assert!(changes.iter().all(|change| change.after == "00000000"));
+}
+
+#[test]
+fn without_a_measurement_the_facts_still_speak() {
+    let diagnosis = whole("facts_only");
+    assert!(diagnosis.findings.iter().all(|finding| finding.severity < Severity::Critical));
+    assert!(diagnosis.findings.iter().any(|finding| finding.check == "rps_placement"));
+    assert!(!diagnosis.not_checked.is_empty());
+}
