@@ -10,14 +10,26 @@ pub struct Check {
     pub name: &'static str,
     /// What it looks at, in one line.
     pub looks_at: &'static str,
-    /// The check itself.
-    pub run: fn(&Context<'_>) -> CheckOutcome,
+    /// The check itself; [`Check::check`] runs it.
+    pub(crate) run: fn(&Context<'_>) -> CheckOutcome,
+}
+
+impl Check {
+    /// Runs the check. Findings get its name, and changes that would change nothing go.
+    pub fn check(&self, context: &Context<'_>) -> CheckOutcome {
+        let mut outcome = (self.run)(context);
+        for finding in &mut outcome.findings {
+            self.name.clone_into(&mut finding.check);
+            finding.changes.retain(|change| change.before.as_ref() != Some(&change.after));
+        }
+        outcome
+    }
 }
 
 /// What a check returns.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CheckOutcome {
-    /// The problems found; [`Finding::check`] is filled in by whoever runs the check.
+    /// The problems found.
     pub findings: Vec<Finding>,
     /// Why the check could not be made, or only in part; one reason each.
     pub not_checked: Vec<String>,

@@ -21,10 +21,8 @@ pub fn diagnose(
     let mut findings = Vec::new();
     let mut not_checked = Vec::new();
     for check in CHECKS {
-        let outcome = (check.run)(&context);
-        findings.extend(
-            outcome.findings.into_iter().map(|f| Finding { check: check.name.to_owned(), ..f }),
-        );
+        let outcome = check.check(&context);
+        findings.extend(outcome.findings);
         not_checked.extend(
             outcome
                 .not_checked

@@ -14,7 +14,7 @@
 use crate::text;
 use nearpath_host::CpuId;
 use nearpath_instruments::{Direction, Measurement, Span};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Waiting from which a crossing counts as making packets late: a hundredth of a second in each
 /// second, which a thousand packets a second reach with 10 µs each.
@@ -38,12 +38,21 @@ pub(crate) enum Boundary {
 }
 
 impl Boundary {
-    /// What is crossed, in words.
-    pub(crate) fn words(self) -> &'static str {
+    /// Where packets go that cross it, in words.
+    pub(crate) fn to(self) -> &'static str {
         match self {
-            Self::Cpu => "another CPU",
-            Self::Llc => "another last-level cache",
-            Self::Node => "another NUMA node",
+            Self::Cpu => "to another CPU",
+            Self::Llc => "under another last-level cache",
+            Self::Node => "to another NUMA node",
+        }
+    }
+
+    /// Where packets are that crossed it, in words.
+    pub(crate) fn at(self) -> &'static str {
+        match self {
+            Self::Cpu => "on another CPU",
+            Self::Llc => "under another last-level cache",
+            Self::Node => "on another NUMA node",
         }
     }
 
@@ -69,6 +78,8 @@ pub(crate) struct Crossing<'a> {
     pub share: f64,
     /// Cost by the formula above; `None` when the duration is unknown.
     pub seconds_per_second: Option<f64>,
+    /// The stages that they came from.
+    pub from: BTreeSet<&'a str>,
     /// The span in which most crossed.
     pub main: &'a Span,
     /// Packets that changed CPU, by the CPU that they left.
@@ -128,6 +139,7 @@ fn crossing_of<'a>(
         packets,
         share: (all / packets as f64).clamp(0.0, 1.0),
         seconds_per_second: duration.map(|duration| waited_ns / 1e9 / duration),
+        from: spans.iter().map(|span| span.from.as_str()).collect(),
         main,
         left,
         reached,
@@ -154,12 +166,13 @@ impl Crossing<'_> {
     /// The evidence: the share that crossed, how long the span took, and what it costs.
     pub(crate) fn evidence(&self) -> Vec<String> {
         let Span { from, to, .. } = self.main;
+        let stages: Vec<String> = self.from.iter().map(|stage| text::clean(stage)).collect();
         let mut sentences = vec![format!(
-            "{} of {} packets moved to {} between {} and the next stage.",
+            "{} of {} packets moved {} right after {}.",
             text::percent(self.share),
             self.packets,
-            self.boundary.words(),
-            text::clean(from),
+            self.boundary.to(),
+            stages.join(" or "),
         )];
         let times: Vec<String> = [
             ("median", self.main.p50_ns),

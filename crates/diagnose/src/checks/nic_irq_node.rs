@@ -64,7 +64,7 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
         off.iter().filter_map(|irq| irq_cpus(irq)).fold(CpuSet::new(), |all, c| all.union(c));
     let nodes = context.host.topology.nodes_of(&places);
     let title =
-        format!("{} of {} interrupts of {} leave its node {node}", off.len(), all.len(), nic.name);
+        format!("{} has {} of {} interrupts off its node {node}", nic.name, off.len(), all.len());
     let mut finding = Finding::new(severity, title)
         .evidence(format!(
             "{} is on node {node}; these interrupts go to {} on node {}.",

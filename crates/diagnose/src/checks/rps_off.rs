@@ -43,8 +43,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             Err(reason) => outcome.not_checked(reason),
             Ok(busy) if busy.is_empty() => {}
             Ok(busy) => {
-                let helpers: CpuSet = helpers.into_iter().collect();
-                outcome.findings.push(finding(context, nic, &busy, &helpers));
+                outcome.findings.extend(finding(
+                    context,
+                    nic,
+                    &busy,
+                    &helpers.into_iter().collect(),
+                ));
             }
         }
     }
@@ -76,27 +80,35 @@ fn busy_cpus(context: &Context<'_>, nic: &Nic) -> Result<Vec<(CpuSet, f64)>, Str
     Ok(busy.collect())
 }
 
-fn finding(context: &Context<'_>, nic: &Nic, busy: &[(CpuSet, f64)], helpers: &CpuSet) -> Finding {
+fn finding(
+    context: &Context<'_>,
+    nic: &Nic,
+    busy: &[(CpuSet, f64)],
+    near: &CpuSet,
+) -> Option<Finding> {
+    // At a high interrupt rate the interrupted CPU is better left out (scaling.rst).
+    let interrupted = busy.iter().fold(CpuSet::new(), |all, (cpu, _)| all.union(cpu));
+    let helpers = near.difference(&interrupted);
+    if helpers.is_empty() {
+        return None;
+    }
     let queues = text::count(nic.rx_queues.len() as u64, "receive queue");
-    let title =
-        format!("{} has {queues} and RPS off while {} could help", nic.name, text::cpus(helpers));
+    let helping = text::cpus(&helpers);
+    let title = format!("{} has {queues} and RPS off while {helping} could help", nic.name);
     let mut finding = Finding::new(Severity::Warning, title);
     for (cpu, share) in busy {
         finding = finding.evidence(format!(
-            "{} of its interrupts spent {} of the interval in interrupts.",
+            "{}, which serves its interrupts, spent {} of the interval in them.",
             text::cpus(cpu),
             text::percent(*share)
         ));
     }
-    let interrupted = busy.iter().fold(CpuSet::new(), |all, (cpu, _)| all.union(cpu));
     finding = finding.share(ratio(busy.len() as u64, nic.rx_queues.len() as u64));
-    finding.changes.extend(more_queues(nic, helpers.len()));
+    finding.changes.extend(more_queues(nic, near.len()));
     let more = !finding.changes.is_empty();
-    // At a high interrupt rate the interrupted CPU is better left out (scaling.rst).
-    let after = helpers.difference(&interrupted);
     let rps = nic.rx_queues.iter().map(|queue| {
         let why = "Other CPUs of the NIC's node take packets off the interrupted one.";
-        let change = rps_change(nic, queue, &after, why);
+        let change = rps_change(nic, queue, &helpers, why);
         if more { change.instead() } else { change }
     });
     finding.changes.extend(rps);
@@ -104,7 +116,7 @@ fn finding(context: &Context<'_>, nic: &Nic, busy: &[(CpuSet, f64)], helpers: &C
         finding = finding
             .evidence("As this is a virtual machine, its host may give the NIC more queues.");
     }
-    finding
+    Some(finding)
 }
 
 /// More channels, where the NIC has them: hardware spreads for nothing.

@@ -103,10 +103,10 @@ fn measured(
     };
     let names = nic_names(guilty);
     let title = if guilty.is_empty() {
-        format!("Packets are moved to {} where they are not read", crossed.boundary.words())
+        format!("Packets are moved {}, away from where they are read", crossed.boundary.to())
     } else {
         format!(
-            "RPS of {names} moves packets to {}, away from where they are read",
+            "RPS of {names} moves packets {}, away from where they are read",
             place_words(crossed.boundary, &targets)
         )
     };
@@ -146,11 +146,11 @@ fn arrival_cpus(crossed: &Crossing<'_>) -> CpuSet {
     crossed.left.iter().filter(|(_, n)| **n >= all.div_ceil(10)).map(|(cpu, _)| *cpu).collect()
 }
 
-/// `CPU 1` when it is about CPUs, else what is crossed.
+/// `to CPU 1` when it is about CPUs, else what is crossed.
 fn place_words(boundary: Boundary, targets: &CpuSet) -> String {
     match boundary {
-        Boundary::Cpu => text::cpus(targets),
-        _ => format!("{} ({})", boundary.words(), text::cpus(targets)),
+        Boundary::Cpu => format!("to {}", text::cpus(targets)),
+        _ => format!("{} ({})", boundary.to(), text::cpus(targets)),
     }
 }
 
@@ -162,10 +162,10 @@ fn reader_evidence(
 ) -> Vec<String> {
     let measured = read_beyond.map(|share| {
         format!(
-            "{} of the packets delivered on {} were read on {}.",
+            "{} of the packets delivered on {} were read {}.",
             text::percent(share),
             text::cpus(targets),
-            boundary.words()
+            boundary.at()
         )
     });
     let pinned = readers
@@ -304,7 +304,7 @@ fn fact_finding(
     let targets = wrong.iter().fold(CpuSet::new(), |all, (s, ..)| all.union(&s.cpus));
     let read_on = readers.iter().fold(CpuSet::new(), |all, reader| all.union(&reader.cpus));
     let severity = if worst == Boundary::Llc { Severity::Info } else { Severity::Warning };
-    let title = format!("RPS of {} steers to {}", nic.name, place_words(worst, &targets));
+    let title = format!("RPS of {} steers {}", nic.name, place_words(worst, &targets));
     let share = crate::counters::ratio(wrong.len() as u64, nic.rx_queues.len() as u64);
     let mut finding = Finding::new(severity, title).share(share);
     let queues: Vec<Steered<'_>> = wrong.iter().map(|(s, ..)| (*s).clone()).collect();

@@ -78,7 +78,7 @@ fn finding(nic: &Nic, table: &[QueueId]) -> Option<Finding> {
             text::percent(share),
             text::percent(fair)
         ))
-        .share(Some(if uneven { share - fair } else { 0.0 }));
+        .share(uneven.then_some(share - fair));
     if left_out {
         let names: Vec<&QueueId> = unused.iter().take(16).collect();
         let more = if unused.len() > 16 { ", …" } else { "" };

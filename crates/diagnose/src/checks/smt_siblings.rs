@@ -80,9 +80,10 @@ fn finding(context: &Context<'_>, nic: &Nic, busy: &[(&Irq, CpuId)]) -> Option<F
     }
     let severity = if context.earlier.is_some() { Severity::Warning } else { Severity::Info };
     let title = format!(
-        "{} of {} share a core with another while {} free",
+        "{} of {} {} a core with another while {} free",
         text::count(crowded.len() as u64, "busy queue"),
         nic.name,
+        if crowded.len() == 1 { "shares" } else { "share" },
         if free.len() == 1 { "a core is".to_owned() } else { format!("{} cores are", free.len()) },
     );
     let mut finding = Finding::new(severity, title)

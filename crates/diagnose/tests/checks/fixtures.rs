@@ -2,11 +2,9 @@
 //! `unknown*.json` a reason and no finding. What was said stands beside each in a `.txt`. A
 //! check without fixtures fails, and so does a folder without a check.
 
-mod support;
-
+use crate::support::{Fixture, fixtures_dir, golden, load, load_dir, render, render_finding};
 use nearpath_diagnose::{CHECKS, Check, Context, Severity, diagnose};
 use std::collections::BTreeSet;
-use support::{Fixture, fixtures_dir, golden, load, load_dir, render, render_finding};
 
 fn name(fixture: &Fixture) -> String {
     fixture.path.file_stem().unwrap().to_str().unwrap().to_owned()
@@ -16,7 +14,7 @@ fn name(fixture: &Fixture) -> String {
 fn complaint(check: &Check, fixture: &Fixture) -> Result<(), String> {
     let context =
         Context::new(&fixture.host, fixture.earlier.as_ref(), fixture.measurement.as_ref());
-    let outcome = (check.run)(&context);
+    let outcome = check.check(&context);
     let said = render(&outcome);
     let name = name(fixture);
     let wrong = |what: &str| Err(format!("{}: {what}:\n{said}", fixture.path.display()));
