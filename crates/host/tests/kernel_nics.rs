@@ -367,5 +367,18 @@ fn the_machines_own_interfaces() {
         };
         assert_eq!(field("driver"), nic.driver);
         assert_eq!(field("bus-info"), nic.bus);
+        let interrupts = run("cat /proc/interrupts");
+        for queue in &nic.rx_queues {
+            let Some(irq) = queue.irq else { continue };
+            let prefix = format!("{irq}:");
+            let line = interrupts.lines().find(|line| line.trim_start().starts_with(&prefix));
+            let name = line.and_then(|line| line.split_whitespace().last()).expect("its line");
+            // A name with a number has the queue's.
+            let digits = name.split('@').next().unwrap_or(name);
+            let stem = digits.trim_end_matches(|c: char| c.is_ascii_digit());
+            let number = &digits[stem.len()..];
+            assert!(number.is_empty() || number == queue.queue.to_string(), "{name}: {queue:?}");
+            assert!(nic.kind != NicKind::Virtio || name.contains("-input."), "{name}");
+        }
     }
 }

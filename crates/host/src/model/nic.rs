@@ -167,7 +167,7 @@ pub struct NtupleRule {
 pub struct RxQueue {
     /// Its number.
     pub queue: QueueId,
-    /// NAPI id that serves it (netdev netlink family, kernel 6.7 and later).
+    /// NAPI id that serves it (netdev netlink family, kernel 6.8 and later).
     pub napi_id: Option<u32>,
     /// Its interrupt.
     pub irq: Option<IrqNumber>,

@@ -87,10 +87,10 @@ pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interfa
         address: text("address"),
         mtu_bytes: text("mtu").and_then(|mtu| mtu.parse().ok()),
         state: text("operstate"),
-        // EINVAL when the link is down; -1 and its unsigned form when the driver does not know.
+        // EINVAL when the link is down; -1, its unsigned form or 0 when the driver does not know.
         speed_mbps: text("speed")
             .and_then(|s| s.parse().ok())
-            .filter(|s: &u64| *s != UNKNOWN_SPEED),
+            .filter(|speed: &u64| !matches!(*speed, 0 | UNKNOWN_SPEED)),
         statistics: statistics(root, &dir),
         master: has("master")
             .then(|| root.link(&format!("{dir}/master")).ok())
