@@ -7,6 +7,8 @@ use std::process::ExitCode;
 /// Why a command did not end well.
 #[derive(Debug)]
 pub enum Failure {
+    /// The command line asks for what does not go together: exit status 2.
+    Usage(String),
     /// What clap says: help and version that were asked for (status 0), or wrong usage (2).
     Clap(Box<clap::Error>),
     /// The command could not do its work: exit status 1.
@@ -19,6 +21,10 @@ impl Failure {
     /// Says what is wrong and returns the exit status.
     pub fn report(self) -> ExitCode {
         match self {
+            Self::Usage(message) => {
+                say(&message);
+                ExitCode::from(2)
+            }
             Self::Clap(error) => report_clap(&error),
             Self::Error(error) => {
                 say(&format!("{error:#}"));

@@ -7,8 +7,10 @@
 pub mod commands;
 pub mod demo;
 mod failure;
+mod filters;
 mod interrupt;
 mod output;
+mod session;
 mod source;
 
 use clap::Parser;
@@ -21,9 +23,12 @@ const ABOUT: &str = "Measures where packets spend their time inside the Linux ne
 
 const AFTER_HELP: &str = "\
 EXAMPLES
-  nearpath show cpus                    sockets, cores, LLCs and nodes of this machine
-  nearpath show --root tree/ --json     all facts of an unpacked tree, as JSON
-  nearpath show --svg host.svg          a picture of the machine and its NICs
+  nearpath diagnose                            what is wrong with this machine's packet path
+  nearpath measure stages --dev eth0 --for 30s where its packets spend their time
+  nearpath show cpus                           sockets, cores, LLCs and nodes
+  nearpath show --svg host.svg                 a picture of the machine and its NICs
+  nearpath snapshot -o host.tar.zst            take its facts along
+  nearpath show --snapshot host.tar.zst        and look at them elsewhere
 
 EXIT STATUS
   0  done

@@ -3,8 +3,10 @@
 use super::archive::{self, MAX_PACKED};
 use super::fault::Fault;
 use super::files::{self, READ};
+use super::memory::{Memory, Visit};
 use super::record::Recorder;
 use rustix::fs::{CWD, Mode, openat};
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -21,6 +23,8 @@ pub struct SaveError {
 /// What a snapshot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotSummary {
+    /// Files of the machine, as they were read.
+    pub files: usize,
     /// Answers of the kernel to requests that are no files.
     pub answers: usize,
     /// Paths that the machine refused to read, with the reasons.
@@ -50,7 +54,18 @@ pub(super) fn save(recorder: &Recorder, file: &Path) -> Result<SnapshotSummary, 
     let packed = archive::pack(files, &manifest).map_err(|error| because(error.to_string()))?;
     write(&packed, file).map_err(|error| because(format!("cannot be written: {error}")))?;
     let (answers, refused) = recorder.counts();
-    Ok(SnapshotSummary { answers, refused, bytes: packed.len() })
+    let files = count(files).saturating_sub(answers);
+    Ok(SnapshotSummary { files, answers, refused, bytes: packed.len() })
+}
+
+/// How many files a tree holds.
+fn count(tree: &Memory) -> usize {
+    let mut files = 0;
+    let Ok(()) = tree.visit(|_, visit| -> Result<(), Infallible> {
+        files += usize::from(matches!(visit, Visit::File(_)));
+        Ok(())
+    });
+    files
 }
 
 fn write(packed: &[u8], file: &Path) -> io::Result<()> {

@@ -1,7 +1,10 @@
 //! The commands, one file each: its arguments, its help, and what it does.
 
 mod demo;
+mod diagnose;
+mod measure;
 mod show;
+mod snapshot;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -9,6 +12,10 @@ use clap::Subcommand;
 /// A command with its arguments.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Say what is wrong with a host's packet path, and what would mend it
+    Diagnose(diagnose::Diagnose),
+    /// Gather evidence from the running kernel: where packets spend their time
+    Measure(measure::Measure),
     /// Show the facts of a host: CPUs, nodes, NICs, queues, interrupts, softnet counters
     Show(show::Show),
     /// Diagnose real packets on a path that is misplaced on purpose
@@ -16,6 +23,8 @@ pub enum Command {
     /// The demo's server, started by 'demo' itself
     #[command(hide = true)]
     DemoServer,
+    /// Save the facts of this machine in a file, to look at elsewhere
+    Snapshot(snapshot::Snapshot),
 }
 
 /// Runs a command.
@@ -24,8 +33,11 @@ pub enum Command {
 /// The command could not do its work; the failure says why and how to exit.
 pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     match command {
+        Command::Diagnose(diagnose) => diagnose.run(),
+        Command::Measure(measure) => measure.run(),
         Command::Show(show) => show.run(),
         Command::Demo(demo) => demo.run(),
         Command::DemoServer => Ok(crate::demo::reader::serve()?),
+        Command::Snapshot(snapshot) => snapshot.run(),
     }
 }

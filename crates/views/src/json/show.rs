@@ -2,8 +2,8 @@
 
 use crate::queues::{QueueRow, queue_rows};
 use nearpath_host::{
-    CpuId, CpuSet, CpuTime, Daemons, HOST_SCHEMA, Host, Hugepages, Irq, Kernel, Llc, LlcId, Nic,
-    NodeId, SoftirqCounts, SoftnetCpu, Topology, Unknown,
+    ArchIrq, CpuId, CpuSet, CpuTime, Daemons, HOST_SCHEMA, Host, Hugepages, Irq, Kernel, Llc,
+    LlcId, Nic, NodeId, SoftirqCounts, SoftnetCpu, Topology, Unknown,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -59,6 +59,8 @@ pub struct IrqsDocument<'a> {
     pub schema: u32,
     /// Interrupts, ascending by number.
     pub irqs: &'a [Irq],
+    /// The architecture's own interrupts (`LOC`, `RES`, `CAL`).
+    pub arch_irqs: &'a [ArchIrq],
     /// What could not be read of the host, and why.
     pub unknown: &'a [Unknown],
 }
@@ -101,6 +103,8 @@ pub struct AllDocument<'a> {
     pub queues: Vec<QueueRow>,
     /// Interrupts, ascending by number.
     pub irqs: &'a [Irq],
+    /// The architecture's own interrupts (`LOC`, `RES`, `CAL`).
+    pub arch_irqs: &'a [ArchIrq],
     /// `/proc/softirqs`.
     pub softirqs: &'a [SoftirqCounts],
     /// `/proc/net/softnet_stat`.
@@ -167,7 +171,12 @@ pub fn queues(host: &Host) -> QueuesDocument<'_> {
 
 /// The interrupts of a host as JSON.
 pub fn irqs(host: &Host) -> IrqsDocument<'_> {
-    IrqsDocument { schema: HOST_SCHEMA, irqs: &host.irqs, unknown: &host.unknown }
+    IrqsDocument {
+        schema: HOST_SCHEMA,
+        irqs: &host.irqs,
+        arch_irqs: &host.arch_irqs,
+        unknown: &host.unknown,
+    }
 }
 
 /// The softirq counters of a host as JSON.
@@ -195,6 +204,7 @@ pub fn all(host: &Host) -> AllDocument<'_> {
         nics: &host.nics,
         queues: queue_rows(host),
         irqs: &host.irqs,
+        arch_irqs: &host.arch_irqs,
         softirqs: &host.softirqs,
         softnet: &host.softnet,
         cpu_time: &host.cpu_time,

@@ -39,13 +39,14 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn packages(&self) -> Block {
-        let mut packages: BTreeMap<Option<u32>, Vec<&Cpu>> = BTreeMap::new();
+        // Those of unknown package last.
+        let mut packages: BTreeMap<(bool, Option<u32>), Vec<&Cpu>> = BTreeMap::new();
         for cpu in &self.host.topology.cpus {
-            packages.entry(cpu.package).or_default().push(cpu);
+            packages.entry((cpu.package.is_none(), cpu.package)).or_default().push(cpu);
         }
         let mut drawn = BTreeSet::new();
         let mut blocks: Vec<Block> = Vec::new();
-        for (package, cpus) in packages {
+        for ((_, package), cpus) in packages {
             let title = match package {
                 Some(package) => format!("package {package}"),
                 None => "package unknown".to_owned(),
@@ -157,7 +158,7 @@ impl Builder<'_> {
             .take(CHIPS)
             .map(|irq| {
                 let to = irq.cpus.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string);
-                let mut chip = self.chip(&format!("q{} → {to}", irq.queue));
+                let mut chip = self.chip(&format!("{} → {to}", irq.name));
                 chip.tooltip.clone_from(&irq.label);
                 chip
             })

@@ -24,7 +24,7 @@ pub(super) fn document(host: &Host, marks: &Marks, scale: &Scale, picture: &Bloc
     let legend = legend();
     let font = 13.0;
     let top = MARGIN * 2.0 + font * 4.0;
-    let text_width = [&title, &legend].map(|text| text.chars().count() as f32 * font * 0.62);
+    let text_width = [&title, &legend].map(|text| text.chars().count() as f32 * font * 0.58);
     let width = text_width.into_iter().fold(picture.width, f32::max) + 2.0 * MARGIN;
     let height = picture.height + top + MARGIN;
     let canvas = Rectangle::new().set("width", width).set("height", height).set("fill", "#ffffff");

@@ -91,9 +91,12 @@ impl Block {
         scale: &Scale,
     ) -> Self {
         let most = children.len().clamp(1, 128);
+        let area: f32 = children.iter().map(|block| block.width * block.height).sum();
+        // Far from the proportion is bad, and so is room that nothing fills.
         let badness = |columns: usize| {
             let (width, height) = size_of(&rows(&children, columns), scale.gap);
-            (width.max(1.0) / height.max(1.0) / ratio).ln().abs()
+            let (width, height) = (width.max(1.0), height.max(1.0));
+            (width / height / ratio).ln().abs() + 3.0 * (1.0 - area / (width * height))
         };
         let columns = (1..=most).min_by(|&a, &b| badness(a).total_cmp(&badness(b))).unwrap_or(1);
         Self::in_columns(kind, title, children, columns, scale)

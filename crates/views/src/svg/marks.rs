@@ -24,6 +24,8 @@ pub(super) struct Mark {
 pub(super) struct NicIrq {
     /// The lowest queue that it serves.
     pub queue: u32,
+    /// Which queue that is, in short: `rx3`, `tx3`, or `q3` for both.
+    pub name: String,
     /// `eth0 rx 3, tx 3: irq 27`.
     pub label: String,
     /// Where it goes; `None` when that is unknown.
@@ -92,7 +94,14 @@ impl Marks {
             self.by_cpu.entry(cpu).or_default().push(mark);
         }
         let queue = queues.iter().map(|(_, queue)| *queue).min().unwrap_or(0);
-        self.by_nic.entry(nic).or_default().push(NicIrq { queue, label, cpus });
+        let serves = |way| queues.iter().any(|(direction, _)| *direction == way);
+        let short = match (serves(Direction::Rx), serves(Direction::Tx)) {
+            (true, false) => "rx",
+            (false, true) => "tx",
+            _ => "q",
+        };
+        let name = format!("{short}{queue}");
+        self.by_nic.entry(nic).or_default().push(NicIrq { queue, name, label, cpus });
     }
 }
 

@@ -1,9 +1,9 @@
 //! Cores and sockets with their CPUs, in the form of DPDK's `cpu_layout.py` that people who
 //! place workers know: a row for each core, a column for each socket (package).
 //!
-//! In goes the topology, out comes the table. Beyond [`MANY_CORES`] rows, runs of cores whose
-//! CPUs count up together are one row; beyond [`SOCKETS_ACROSS`] sockets the table continues
-//! below.
+//! In goes the topology, out comes the table. Beyond [`MANY_CORES`] rows, runs of cores of the
+//! same nodes whose CPUs count up together are one row; beyond [`SOCKETS_ACROSS`] sockets the
+//! table continues below.
 
 use super::line;
 use super::units::ranges;
@@ -18,6 +18,9 @@ const SOCKETS_ACROSS: usize = 8;
 /// What names a core within a package: `core_id`, with die and cluster before it on machines
 /// that count cores anew in each.
 type CoreKey = Vec<u32>;
+
+/// A core with its CPUs by package.
+type Row<'a> = (&'a CoreKey, &'a BTreeMap<u32, CpuSet>);
 
 /// The CPUs of each core, by core and package.
 struct Layout {
@@ -39,7 +42,7 @@ pub(super) fn cpu_layout(topology: &Topology) -> String {
         let packages: Vec<u32> = layout.packages.iter().copied().collect();
         for across in packages.chunks(SOCKETS_ACROSS) {
             line!(out);
-            out.push_str(&layout.block(across, folded));
+            out.push_str(&layout.block(across, topology, folded));
         }
     }
     if !layout.homeless.is_empty() {
@@ -100,14 +103,14 @@ impl Layout {
     }
 
     /// The rows for some of the packages.
-    fn block(&self, packages: &[u32], folded: bool) -> String {
+    fn block(&self, packages: &[u32], topology: &Topology, folded: bool) -> String {
         let mut rows: Vec<(String, Vec<String>)> = Vec::new();
-        let cores: Vec<(&CoreKey, &BTreeMap<u32, CpuSet>)> = self
+        let cores: Vec<Row> = self
             .cells
             .iter()
             .filter(|(_, row)| packages.iter().any(|package| row.contains_key(package)))
             .collect();
-        let runs = cores.chunk_by(|a, b| folded && follows(a, b));
+        let runs = cores.chunk_by(|a, b| folded && follows(topology, a, b));
         for run in runs {
             let cells = packages.iter().map(|package| match run {
                 [(_, row)] => row.get(package).map_or_else(String::new, cell_of_one_core),
@@ -134,7 +137,7 @@ impl Layout {
     }
 
     /// `Core 3`, `Die 1 Core 3`, or `Core 0-63` for a run.
-    fn label(&self, run: &[(&CoreKey, &BTreeMap<u32, CpuSet>)]) -> String {
+    fn label(&self, run: &[Row]) -> String {
         let parts = self.words.iter().enumerate().map(|(i, word)| {
             let numbers = run.iter().filter_map(|(key, _)| key.get(i).copied());
             format!("{word} {}", ranges(numbers))
@@ -156,13 +159,17 @@ fn core_key(cpu: &Cpu, words: &[&str]) -> Option<CoreKey> {
     words.iter().map(part).collect()
 }
 
-/// Whether a row continues the one before: the same packages, and each CPU is one more.
-fn follows(a: &(&CoreKey, &BTreeMap<u32, CpuSet>), b: &(&CoreKey, &BTreeMap<u32, CpuSet>)) -> bool {
-    let same_place = a.0.split_last().map(|(_, place)| place) == b.0.split_last().map(|(_, p)| p);
+/// Whether a row continues the one before: the same packages and nodes, and each CPU is one more.
+fn follows(topology: &Topology, a: &Row, b: &Row) -> bool {
+    let place = |row: &Row| row.0.split_last().map(|(_, place)| place.to_vec());
     let counts_up = |(a, b): (&CpuSet, &CpuSet)| {
-        a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.0.checked_add(1) == Some(b.0))
+        a.len() == b.len()
+            && a.iter().zip(b.iter()).all(|(a, b)| a.0.checked_add(1) == Some(b.0))
+            && topology.nodes_of(a) == topology.nodes_of(b)
     };
-    same_place && a.1.keys().eq(b.1.keys()) && a.1.values().zip(b.1.values()).all(counts_up)
+    place(a) == place(b)
+        && a.1.keys().eq(b.1.keys())
+        && a.1.values().zip(b.1.values()).all(counts_up)
 }
 
 fn cell_of_one_core(cpus: &CpuSet) -> String {

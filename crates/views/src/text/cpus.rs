@@ -15,16 +15,13 @@ const MANY_CPUS: usize = 32;
 pub fn cpus(host: &Host) -> String {
     let topology = &host.topology;
     let mut out = counts(topology);
-    line!(out);
-    let layout = cpu_layout(topology);
-    if !layout.is_empty() {
-        out.push_str(&layout);
-        line!(out);
-    }
-    if topology.cpus.len() > MANY_CPUS {
-        out.push_str(&grouped(topology));
-    } else {
-        out.push_str(&one_by_one(topology));
+    let many = topology.cpus.len() > MANY_CPUS;
+    let table = if many { grouped(topology) } else { one_by_one(topology) };
+    for part in [cpu_layout(topology), table] {
+        if !part.is_empty() {
+            line!(out);
+            out.push_str(&part);
+        }
     }
     let unknown = unknown(&host.unknown, &["cpu", "cpus", "llc", "cache", "topology"]);
     if !unknown.is_empty() {
@@ -37,6 +34,10 @@ pub fn cpus(host: &Host) -> String {
 /// How many of each there are: `96 CPUs online (0-95), 48 cores, 2 packages, 16 LLCs, 8 nodes`.
 fn counts(topology: &Topology) -> String {
     let mut out = String::new();
+    if topology.cpus.is_empty() {
+        line!(out, "no CPUs are known");
+        return out;
+    }
     let mut text = format!("{} online ({})", count(topology.online.len(), "CPU"), topology.online);
     let offline = topology.present.difference(&topology.online);
     if !offline.is_empty() {

@@ -5,6 +5,7 @@ use super::histogram::{direction, histogram};
 use super::table::{Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
+use nearpath_instruments::stages::StageListing;
 use nearpath_instruments::{Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
 
@@ -78,7 +79,9 @@ fn header(measurement: &Measurement) -> String {
             digits(cost.ns_per_event),
             digits(cost.cpu_percent)
         ),
-        None => line!(out, "cost:         unknown (the kernel gives no run-time statistics)"),
+        None => {
+            line!(out, "cost:         unknown (no run-time statistics of the kernel's programs)")
+        }
     }
     out
 }
@@ -115,6 +118,22 @@ fn table(spans: &[&Span]) -> String {
             or_none(span.other_llc.map(percent)),
             or_none(span.other_node.map(percent)),
             or_none(mostly(span)),
+        ]);
+    }
+    table.render()
+}
+
+/// `measure stages --list-stages`: how each stage is observed here, or why it cannot be.
+pub fn stages(listing: &[StageListing]) -> String {
+    let mut table =
+        Table::new(&[left("DIR"), left("STAGE"), left("FUNCTION"), left("OBSERVED-BY")]);
+    for stage in listing {
+        let unseen = || stage.reason.as_ref().map(|reason| format!("not observable: {reason}"));
+        table.row([
+            direction(stage.direction).to_lowercase(),
+            stage.stage.to_owned(),
+            stage.function.to_owned(),
+            or_none(stage.attach.clone().or_else(unseen)),
         ]);
     }
     table.render()

@@ -22,7 +22,7 @@ pub use diagnosis::diagnosis;
 pub use histogram::histogram;
 pub(crate) use irqs::irq_nodes;
 pub use irqs::irqs;
-pub use measurement::measurement;
+pub use measurement::{measurement, stages};
 pub use nics::nics;
 pub use nodes::nodes;
 pub use queues::queues;

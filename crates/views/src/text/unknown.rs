@@ -19,11 +19,16 @@ pub fn unknown(unknown: &[Unknown], kinds: &[&str]) -> String {
         }
         let key = (kind.to_owned(), template(&item.reason, id));
         let group = groups.entry(key).or_default();
+        if group.ids.is_empty() {
+            group.reason.clone_from(&item.reason);
+        }
         if !group.ids.iter().any(|known| known == id) {
             group.ids.push(id.to_owned());
         }
-        if !group.facts.contains(&item.fact) {
-            group.facts.push(item.fact.clone());
+        for fact in item.fact.split(", ") {
+            if !group.facts.iter().any(|known| known == fact) {
+                group.facts.push(fact.to_owned());
+            }
         }
     }
     if groups.is_empty() {
@@ -31,7 +36,8 @@ pub fn unknown(unknown: &[Unknown], kinds: &[&str]) -> String {
     }
     let mut out = String::new();
     heading(&mut out, "unknown:");
-    for ((kind, reason), group) in &groups {
+    for ((kind, template), group) in &groups {
+        let reason = if group.ids.len() == 1 { &group.reason } else { template };
         let subject = match names(&group.ids) {
             ids if ids.is_empty() => kind.clone(),
             ids => format!("{kind} {ids}"),
@@ -47,6 +53,8 @@ pub fn unknown(unknown: &[Unknown], kinds: &[&str]) -> String {
 struct Group {
     ids: Vec<String>,
     facts: Vec<String>,
+    /// The reason as it was given for the first of them.
+    reason: String,
 }
 
 /// The reason with what differs from subject to subject made the same: the subject's name and

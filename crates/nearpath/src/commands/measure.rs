@@ -1,0 +1,89 @@
+//! `nearpath measure`: evidence from the running kernel. One instrument: `stages`.
+
+use crate::failure::{Failure, say};
+use crate::filters::Filters;
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::Timing;
+use crate::source::Namespace;
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use nearpath_host::Wanted;
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_views::text;
+
+const AFTER_HELP: &str = "\
+EXAMPLES
+  nearpath measure stages --for 30s                        every packet of every namespace
+  nearpath measure stages --dev eth0 --proto tcp --dport 443
+  nearpath measure stages --host 10.0.0.0/8 --direction rx --sample 1/16
+  nearpath measure stages --netns blue --json > blue.json
+  nearpath measure stages --list-stages                    what can be observed here, and how
+
+It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
+Percentiles that the number of samples cannot carry are '-' (null in JSON). The fields of the JSON
+are described in docs/json.md, the method in docs/measuring.md.";
+
+/// Arguments of `measure`.
+#[derive(Debug, Args)]
+pub struct Measure {
+    #[command(subcommand)]
+    instrument: Instruments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Instruments {
+    /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
+    Stages(StagesArguments),
+}
+
+/// Arguments of `measure stages`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+struct StagesArguments {
+    #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    timing: Timing,
+    /// List the stages and how each is observed here, and measure nothing
+    #[arg(long)]
+    list_stages: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Measure {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let Instruments::Stages(stages) = &self.instrument;
+        if stages.list_stages { stages.list() } else { stages.measure() }
+    }
+}
+
+impl StagesArguments {
+    fn measure(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let host = self.namespace.host(&Wanted::default())?;
+        let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
+        let options = Options { filter, btf_file: self.timing.btf.clone(), ..Options::default() };
+        let measurement = self.timing.measure(&host.topology, options, &interrupt)?;
+        if interrupt.happened() {
+            say("ended early by a signal");
+        }
+        if self.json {
+            output::json(&measurement)
+        } else {
+            output::text(&text::measurement(&measurement))
+        }
+    }
+
+    fn list(&self) -> Result<(), Failure> {
+        let host = self.namespace.host(&Wanted::default())?;
+        let options = Options { btf_file: self.timing.btf.clone(), ..Options::default() };
+        let stages = Stages::new(&host.topology, options);
+        let listing = stages.list().context("cannot list the stages")?;
+        if self.json { output::json(&listing) } else { output::text(&text::stages(&listing)) }
+    }
+}

@@ -1,0 +1,197 @@
+//! The options that say which packets are looked at, and their meaning for the instrument.
+//!
+//! In go arguments and the host (for the index of an interface), out comes a
+//! [`Filter`]. What can be judged without the host is judged while parsing: wrong usage.
+
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use ipnet::IpNet;
+use nearpath_host::{Host, Nic};
+use nearpath_instruments::Direction;
+use nearpath_instruments::stages::{Device, Filter, Protocol};
+use nearpath_views::text::printable;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+
+/// Which packets are looked at; all that is given must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Which packets")]
+pub struct Filters {
+    /// Only packets of this interface
+    #[arg(long, value_name = "NAME")]
+    dev: Option<String>,
+    /// Only of this protocol
+    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    proto: Option<Proto>,
+    /// Only from this address or network (IPv4 or IPv6)
+    #[arg(long, value_name = "CIDR", value_parser = network)]
+    src: Option<IpNet>,
+    /// Only to this address or network
+    #[arg(long, value_name = "CIDR", value_parser = network)]
+    dst: Option<IpNet>,
+    /// Only from or to this address or network
+    #[arg(long, value_name = "CIDR", value_parser = network)]
+    host: Option<IpNet>,
+    /// Only from this port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    sport: Option<u16>,
+    /// Only to this port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    dport: Option<u16>,
+    /// Only from or to this port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// Only received or only sent packets
+    #[arg(long, value_enum, value_name = "DIRECTION", default_value = "both")]
+    direction: Way,
+    /// Only one flow in N, chosen by its hash
+    #[arg(long, value_name = "1/N", value_parser = sample)]
+    sample: Option<NonZeroU32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Proto {
+    Tcp,
+    Udp,
+    Icmp,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Way {
+    Rx,
+    Tx,
+    #[default]
+    Both,
+}
+
+impl Filters {
+    /// Whether any packet is left out.
+    pub fn is_set(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// The filter for the instrument. `host` was read in the namespace that is looked at;
+    /// `netns` is its inode when only packets in it count.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn resolve(&self, host: &Host, netns: Option<u64>) -> anyhow::Result<Filter> {
+        let device = self.dev.as_ref().map(|name| device(host, name)).transpose()?;
+        Ok(Filter {
+            direction: match self.direction {
+                Way::Rx => Some(Direction::Rx),
+                Way::Tx => Some(Direction::Tx),
+                Way::Both => None,
+            },
+            device,
+            netns: netns.map(namespace).transpose()?,
+            protocol: self.proto.map(|proto| match proto {
+                Proto::Tcp => Protocol::Tcp,
+                Proto::Udp => Protocol::Udp,
+                Proto::Icmp => Protocol::Icmp,
+            }),
+            src: self.src,
+            dst: self.dst,
+            host: self.host,
+            sport: self.sport,
+            dport: self.dport,
+            port: self.port,
+            sample: self.sample,
+        })
+    }
+}
+
+/// The interface of that name, one that exists.
+fn device(host: &Host, name: &str) -> anyhow::Result<Device> {
+    const NAMED: usize = 12;
+    let Some(nic) = host.nics.iter().find(|nic| nic.name == name) else {
+        let names: Vec<&str> = host.nics.iter().take(NAMED).map(|nic| nic.name.as_str()).collect();
+        let more = if host.nics.len() > NAMED { ", …" } else { "" };
+        let there = printable(&names.join(", "));
+        return Err(anyhow!("no interface {name:?} in this namespace; there are: {there}{more}"));
+    };
+    let netns = |nic: &Nic| nic.netns.inode.map(namespace).transpose();
+    Ok(Device { name: nic.name.clone(), ifindex: nic.ifindex.0, netns: netns(nic)? })
+}
+
+/// The inode of a namespace as the kernel's programs see it (`ns_common.inum`, 32 bits).
+fn namespace(inode: u64) -> anyhow::Result<u32> {
+    u32::try_from(inode).map_err(|_| anyhow!("{inode} is no number of a network namespace"))
+}
+
+/// An address, which stands for itself alone, or a network.
+fn network(text: &str) -> Result<IpNet, String> {
+    if let Ok(net) = text.parse::<IpNet>() {
+        return Ok(net);
+    }
+    let address = text.parse::<IpAddr>();
+    address.map(IpNet::from).map_err(|_| "give it as 10.0.0.1, 10.0.0.0/8 or fd00::/8".to_owned())
+}
+
+/// `1/16`, or `16` for short.
+fn sample(text: &str) -> Result<NonZeroU32, String> {
+    let number = text.strip_prefix("1/").unwrap_or(text);
+    number.parse().map_err(|_| "give it as 1/N, for instance 1/16".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use nearpath_host::{IfIndex, Netns, NicKind};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        filters: Filters,
+    }
+
+    fn parse(args: &str) -> Result<Filters, clap::Error> {
+        let args = std::iter::once("test").chain(args.split_whitespace());
+        Line::try_parse_from(args).map(|line| line.filters)
+    }
+
+    fn host() -> Host {
+        let nic = serde_json::json!({
+            "name": "eth0", "ifindex": IfIndex(7), "kind": NicKind::Veth,
+            "netns": Netns { name: None, inode: Some(4_026_531_840) },
+            "rx_queues": [], "tx_queues": [], "statistics": {},
+        });
+        Host { nics: vec![serde_json::from_value(nic).unwrap()], ..Host::default() }
+    }
+
+    #[test]
+    fn options_become_a_filter() {
+        let line = "--dev eth0 --proto udp --src 10.0.0.0/8 --dst fd00::1 --dport 53 \
+                    --direction rx --sample 1/16";
+        let filter = parse(line).unwrap().resolve(&host(), Some(99)).unwrap();
+        assert_eq!(
+            filter.to_string(),
+            "--direction rx --dev eth0 --netns 99 --proto udp --src 10.0.0.0/8 \
+             --dst fd00::1/128 --dport 53 --sample 1/16"
+        );
+        let device = filter.device.unwrap();
+        assert_eq!((device.ifindex, device.netns), (7, Some(4_026_531_840)));
+        let all = parse("").unwrap().resolve(&host(), None).unwrap();
+        assert_eq!(all, Filter::default());
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        for bad in [
+            "--src 10.0.0.0/33",
+            "--host 10.0.0",
+            "--dst fd00::/129",
+            "--port 0",
+            "--port 65536",
+            "--proto sctp",
+            "--direction up",
+            "--sample 1/0",
+            "--sample 2/3",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        let unknown = parse("--dev eth9").unwrap().resolve(&host(), None).unwrap_err();
+        assert!(unknown.to_string().contains("eth9") && unknown.to_string().contains("eth0"));
+    }
+}

@@ -1,0 +1,109 @@
+//! A measurement on this machine: for how long, and what is seen of it while it runs.
+//!
+//! In go the host and the instrument's options, out comes the measurement. A signal ends it
+//! early with what was gathered; a progress bar stands on standard error where that is a
+//! terminal.
+
+use crate::interrupt::Interrupt;
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use nearpath_host::Topology;
+use nearpath_instruments::Measurement;
+use nearpath_instruments::stages::{Options, Stages};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Shorter than this says nothing; longer is a mistake.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// How long is measured, and how.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How to measure")]
+pub struct Timing {
+    /// How long to measure: 500ms, 10s, 2m
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub duration: Duration,
+    /// How often to look at what was gathered, and at what observing costs
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    pub interval: Duration,
+    /// The kernel's BTF from a file, for a kernel that has none of its own
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
+}
+
+impl Timing {
+    /// Measures until the time is over or a signal comes.
+    ///
+    /// # Errors
+    /// The instrument cannot run here.
+    pub fn measure(
+        &self,
+        topology: &Topology,
+        options: Options,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Measurement> {
+        let progress = Progress::new(self.duration);
+        let goes_on = |wait: Duration| !interrupt.wait(wait);
+        let mut each = |measurement: &Measurement| progress.show(measurement);
+        Stages::new(topology, options)
+            .measure(self.duration, self.interval, &goes_on, &mut each)
+            .context("cannot measure")
+    }
+}
+
+/// The bar on standard error; nothing where that is no terminal.
+struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+}
+
+impl Progress {
+    fn new(duration: Duration) -> Self {
+        let length = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let bar = ProgressBar::new(length);
+        // The template is a constant: were it wrong, the default style would do.
+        if let Ok(style) = ProgressStyle::with_template("measuring [{bar:40}] {msg}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message("0 packets (^C ends it early)");
+        Self { bar, began: Instant::now() }
+    }
+
+    fn show(&self, measurement: &Measurement) {
+        self.bar.set_position(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        self.bar.set_message(format!("{} packets (^C ends it early)", measurement.packets.started));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A time as people write it, within bounds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (SHORTEST..=LONGEST).contains(&time) {
+        Ok(time)
+    } else {
+        Err("from 100ms to 1day".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_and_bounded() {
+        for (text, ms) in [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("1m 30s", 90_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)));
+        }
+        for bad in ["", "10", "0s", "1ms", "2days", "-1s", "99999999999999999999s", "10 parsecs"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}
