@@ -248,3 +248,26 @@ fn a_process_that_is_not_there_is_noted() {
     let note = host.unknown.iter().find(|unknown| unknown.fact == "memory").unwrap();
     assert_eq!(note.reason, "/proc/4294967295/numa_maps: is not there");
 }
+
+#[test]
+fn a_snapshot_tells_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.tar.zst");
+    let _listener = TcpListener::bind("127.0.0.1:0");
+    let wanted = Wanted { sockets: true, memory_of: vec![std::process::id()] };
+    let root = Root::live().recording();
+    let live = Host::read(&root, &wanted).unwrap();
+    root.save(&file).unwrap();
+    let saved = Host::read(&Root::snapshot(&file).unwrap(), &wanted).unwrap();
+    assert_eq!(saved.irqs, live.irqs);
+    assert_eq!(saved.arch_irqs, live.arch_irqs);
+    assert_eq!(saved.softirqs, live.softirqs);
+    assert_eq!(saved.softnet, live.softnet);
+    assert_eq!(saved.cpu_time, live.cpu_time);
+    assert_eq!(saved.sysctls, live.sysctls);
+    assert_eq!(saved.daemons, live.daemons);
+    assert_eq!(saved.sockets, live.sockets);
+    assert_eq!(saved.owners, live.owners);
+    assert_eq!(saved.process_memory, live.process_memory);
+    assert_eq!(saved.unknown, live.unknown);
+}

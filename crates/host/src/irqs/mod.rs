@@ -68,13 +68,12 @@ fn fill(
         }
     }
     for (reason, (what, irqs)) in failures {
-        match irqs.as_slice() {
-            [irq] => notes.add(&format!("irq {irq}"), fact, &format!("{what}: {reason}")),
-            many => {
-                let reason = format!("{what}: {reason}; so for all {}", many.len());
-                notes.add(&format!("irqs {}", ranges(many)), fact, &reason);
-            }
-        }
+        let subject = match irqs.as_slice() {
+            [irq] => format!("irq {irq}"),
+            many => format!("irqs {}", ranges(many)),
+        };
+        // The path is that of the first.
+        notes.add(&subject, fact, &format!("{what}: {reason}"));
     }
 }
 
@@ -195,8 +194,8 @@ mod tests {
             [
                 "irq 100 affinity: /proc/irq/100/smp_affinity_list: not a cpulist: \"all\"",
                 "irqs 100-102 effective_affinity: /proc/irq/100/effective_affinity_list: \
-                 is not there; so for all 3",
-                "irqs 100,102 node: /proc/irq/100/node: the kernel says -1; so for all 2",
+                 is not there",
+                "irqs 100,102 node: /proc/irq/100/node: the kernel says -1",
             ]
         );
     }
