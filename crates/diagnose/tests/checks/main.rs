@@ -1,5 +1,6 @@
-//! Tests of all checks through the registry: on their fixtures, and on anything.
+//! Tests of all checks through the registry: on their fixtures, on this machine, and on anything.
 
 mod fixtures;
+mod live;
 mod properties;
 mod support;
