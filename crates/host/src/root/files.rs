@@ -4,7 +4,7 @@
 use super::fault::Fault;
 use super::{Entry, EntryKind, order};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, OFlags, RawDir, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
@@ -30,18 +30,24 @@ pub(super) enum Look {
     Link(String),
 }
 
-/// Refuses what is no regular file.
-pub(super) fn regular(fd: impl AsFd) -> Result<(), Fault> {
-    match FileType::from_raw_mode(fstat(fd)?.st_mode) {
-        FileType::RegularFile => Ok(()),
+/// The size of a file, as the file system tells it; refuses what is no regular file.
+pub(super) fn regular(fd: impl AsFd) -> Result<u64, Fault> {
+    regular_size(&fstat(fd)?)
+}
+
+/// As [`regular`], of what was found about a file.
+pub(super) fn regular_size(stat: &Stat) -> Result<u64, Fault> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
         FileType::Directory => Err(Errno::ISDIR.into()),
         _ => Err(Fault::new("is neither a file nor a folder")),
     }
 }
 
-/// The whole content. Files of /proc and /sys do not know their size, and may be cut at any
-/// read, so reading goes on until nothing comes.
-pub(super) fn content(fd: OwnedFd, most: usize) -> Result<Vec<u8>, Fault> {
+/// The whole content. Files of /proc (size 0) and /sys (a page) do not tell their true size and
+/// may give less than asked for, so reading goes on until nothing comes, or `size` is reached:
+/// a file that has exactly that much ends there.
+pub(super) fn content(fd: OwnedFd, size: u64, most: usize) -> Result<Vec<u8>, Fault> {
     // Nearly all are small: these cost one allocation, of the right size.
     let mut first = [0u8; 8192];
     let mut filled = 0;
@@ -49,6 +55,9 @@ pub(super) fn content(fd: OwnedFd, most: usize) -> Result<Vec<u8>, Fault> {
         match retry(|| rustix::io::read(&fd, &mut first[filled..]))? {
             0 => return Ok(first[..filled].to_vec()),
             read => filled += read,
+        }
+        if filled as u64 == size {
+            return Ok(first[..filled].to_vec());
         }
     }
     let mut bytes = first.to_vec();

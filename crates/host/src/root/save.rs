@@ -84,6 +84,6 @@ fn write(packed: &[u8], file: &Path) -> io::Result<()> {
 /// The bytes of a snapshot's file.
 pub(super) fn packed(file: &Path) -> Result<Vec<u8>, Fault> {
     let fd = openat(CWD, file, READ, Mode::empty())?;
-    files::regular(&fd)?;
-    files::content(fd, MAX_PACKED)
+    let size = files::regular(&fd)?;
+    files::content(fd, size, MAX_PACKED)
 }
