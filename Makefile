@@ -5,7 +5,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-export CARGO
+export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint fuzz clean
@@ -14,9 +14,8 @@ help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
 run: ## Build nearpath and run the main job on real packets: nearpath demo
-	@scripts/install-deps build run
-	$(CARGO) build --release --package nearpath
-	$(CARGO) run --release --quiet --package nearpath -- demo
+	@scripts/install-deps build
+	$(CARGO) run --release --package nearpath -- demo
 
 test: ## Run every test, and tell which were skipped and why
 	@# What only tests use may be missing: the tests that need it are then skipped.
@@ -27,5 +26,10 @@ lint: ## Check formatting, clippy, and with cargo-deny the licences and sources 
 	@scripts/install-deps build lint || scripts/install-deps build
 	@scripts/lint
 
+fuzz: ## Fuzz what reads strangers' input, each target for FUZZ_SECONDS (60)
+	@scripts/install-deps build
+	@scripts/fuzz
+
 clean: ## Remove what was built
 	$(CARGO) clean
+	rm -rf fuzz/target
