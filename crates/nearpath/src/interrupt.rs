@@ -1,19 +1,27 @@
 //! SIGINT and SIGTERM as an event, so that what was gathered is still shown and what was attached
-//! is taken off. A second signal ends the process at once.
+//! is taken off. Who sends another a second later or more wants it to end at once.
 
 use anyhow::Context;
+use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::{flag, low_level::pipe};
+use signal_hook::low_level::{exit, pipe, register};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
+
+/// A signal that comes sooner after the first is the same wish once more: `timeout` sends one to
+/// the process and one to its group.
+const SAME_WISH_S: i64 = 1;
+/// When the first signal came, before it did.
+const NEVER: i64 = i64::MIN;
 
 /// Listens for signals from its making to the end of the process.
 #[derive(Debug)]
 pub struct Interrupt {
-    seen: Arc<AtomicBool>,
+    /// When the first signal came, in seconds on the monotonic clock.
+    first_s: Arc<AtomicI64>,
     woken: UnixStream,
 }
 
@@ -27,20 +35,29 @@ impl Interrupt {
     }
 
     fn of(signals: &[i32]) -> io::Result<Self> {
-        let seen = Arc::new(AtomicBool::new(false));
+        let first_s = Arc::new(AtomicI64::new(NEVER));
         let (woken, write) = UnixStream::pair()?;
         for &signal in signals {
-            // In this order: the first signal finds the flag not set yet.
-            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&seen))?;
-            flag::register(signal, Arc::clone(&seen))?;
+            let first_s = Arc::clone(&first_s);
+            let note = move || {
+                let now_s = clock_gettime(ClockId::Monotonic).tv_sec;
+                let first =
+                    first_s.compare_exchange(NEVER, now_s, Ordering::Relaxed, Ordering::Relaxed);
+                if first.is_err_and(|first_s| now_s - first_s > SAME_WISH_S) {
+                    exit(128 + signal);
+                }
+            };
+            // SAFETY: it reads a clock, swaps an atomic and may call _exit, all of which a signal
+            // handler may do; it cannot panic.
+            unsafe { register(signal, note) }?;
             pipe::register(signal, write.try_clone()?)?;
         }
-        Ok(Self { seen, woken })
+        Ok(Self { first_s, woken })
     }
 
     /// Whether a signal came.
     pub fn happened(&self) -> bool {
-        self.seen.load(Ordering::Relaxed)
+        self.first_s.load(Ordering::Relaxed) != NEVER
     }
 
     /// Waits that long, or until a signal comes; whether one came.
@@ -72,6 +89,8 @@ mod tests {
         assert!(interrupt.wait(Duration::from_secs(20)));
         assert!(begin.elapsed() < Duration::from_secs(10));
         assert!(interrupt.happened() && interrupt.wait(Duration::from_secs(20)));
+        // The same wish once more does not end the process.
+        raise(SIGUSR1).unwrap();
     }
 
     #[test]
