@@ -4,6 +4,7 @@
 use nearpath::demo::Demo;
 use nearpath_diagnose::Diagnosis;
 use nearpath_host::{CpuSet, Host, NetnsRef, Root, Wanted, in_netns};
+use nearpath_instruments::Direction;
 use nearpath_trial::load::LoadKind;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -76,7 +77,7 @@ fn the_misplacement_is_the_first_finding() {
     if !nearpath_testing::require_netns() {
         return;
     }
-    let output = Command::new(NEARPATH).args(["demo", "--json", "--for", "1s"]).output().unwrap();
+    let output = Command::new(NEARPATH).args(["demo", "--json", "--for", "2s"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let diagnosis: Diagnosis = serde_json::from_slice(&output.stdout).unwrap();
@@ -87,6 +88,15 @@ fn the_misplacement_is_the_first_finding() {
     let first = diagnosis.findings.first().unwrap_or_else(|| panic!("{diagnosis:?}"));
     assert_eq!(first.check, "rps_placement", "{diagnosis:?}");
     assert!(first.title.contains("demo-server") && !first.changes.is_empty(), "{first:?}");
+    if nearpath_testing::require_bpf() {
+        let measurement = diagnosis.measurement.expect("a measurement");
+        assert!(measurement.packets.completed >= 20_000, "{:?}", measurement.packets);
+        for (direction, least) in [(Direction::Rx, 6), (Direction::Tx, 5)] {
+            let spans = measurement.spans.iter().filter(|span| span.direction == direction);
+            let told = spans.filter(|span| span.p50_ns.is_some() && span.p99_ns.is_some()).count();
+            assert!(told >= least, "{told} spans of {direction:?}: {:?}", measurement.spans);
+        }
+    }
 }
 
 /// The demonstration, running with its load, and its namespaces watched.
@@ -215,6 +225,8 @@ fn an_early_end_by_sigterm_still_shows_what_was_gathered() {
         return;
     }
     let running = Running::start();
+    // Twice, as `timeout` does.
+    running.signal(libc::SIGTERM);
     running.signal(libc::SIGTERM);
     let (status, stdout, said) = running.end();
     assert!(status.success(), "{status} {said}");

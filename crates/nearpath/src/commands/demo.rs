@@ -4,14 +4,15 @@ use crate::demo::Demo;
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
+use crate::session::Timing;
 use anyhow::Context;
 use clap::Args;
 use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, NetnsRef, Root, Wanted, in_netns};
+use nearpath_instruments::stages::{Filter, Options};
 use nearpath_trial::load::{LoadKind, LoadReport};
 use nearpath_views::text;
 use std::ffi::OsStr;
-use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Builds two network namespaces joined by a veth pair, steers its packets (RPS) to one CPU and reads
@@ -26,25 +27,15 @@ EXAMPLES
 
 /// This program, whatever its file is called or whether it still is there.
 const PROGRAM: &str = "/proc/self/exe";
-/// Shorter than this says nothing; longer is a mistake.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(3600);
-
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Arguments {
-    /// How long to measure
-    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
-    time: Duration,
+    #[command(flatten)]
+    timing: Timing,
     /// Print one JSON document, that of 'diagnose'
     #[arg(long)]
     json: bool,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if (SHORTEST..=LONGEST).contains(&time) { Ok(time) } else { Err("from 100ms to 1h".to_owned()) }
 }
 
 impl Arguments {
@@ -53,7 +44,7 @@ impl Arguments {
         let here = Host::read(&Root::live(), &Wanted::default()).context("cannot read the host")?;
         let demo = Demo::start(&here, OsStr::new(PROGRAM))?;
         demo.story().iter().for_each(|line| say(line));
-        let diagnosis = observe(&demo, self.time, &interrupt);
+        let diagnosis = observe(&demo, &self.timing, &interrupt);
         // Whatever came of it, first the path is taken down.
         let report = demo.stop()?;
         tell(&report);
@@ -66,12 +57,26 @@ impl Arguments {
     }
 }
 
-/// Looks at the running demo for that long, or until a signal comes.
-fn observe(demo: &Demo, time: Duration, interrupt: &Interrupt) -> anyhow::Result<Diagnosis> {
+/// Looks at the running demo until the time is over or a signal comes.
+fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Result<Diagnosis> {
     let before = facts(demo)?;
-    interrupt.wait(time);
+    // What else goes on on the machine is not what the facts of this namespace are about.
+    let netns = u32::try_from(demo.server_netns_inode()).context("the namespace's inode")?;
+    let filter = Filter { netns: Some(netns), ..Filter::default() };
+    let options = Options { filter, btf_file: timing.btf.clone(), ..Options::default() };
+    let measured = timing.measure(&before.topology, options, interrupt);
+    if let Err(error) = &measured {
+        say(&format!("{error:#}; watching the counters instead"));
+        interrupt.wait(timing.duration);
+    }
+    if interrupt.happened() {
+        say("ended early by a signal");
+    }
     let after = facts(demo)?;
-    Ok(diagnose(&after, Some(&before), None).not_measured("this version has no instrument for it"))
+    Ok(match measured {
+        Ok(measurement) => diagnose(&after, Some(&before), Some(&measurement)),
+        Err(error) => diagnose(&after, Some(&before), None).not_measured(&format!("{error:#}")),
+    })
 }
 
 /// The host as seen from the server's namespace.
@@ -102,18 +107,4 @@ fn tell(report: &LoadReport) {
         say(&format!("the machine could not keep up: of {planned} messages {sent} were sent"));
     }
     report.failures.iter().for_each(|failure| say(&format!("the load failed in part: {failure}")));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_bounded() {
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
-        for bad in ["", "0s", "10", "1ms", "2h", "-1s", "99999999999999999999s"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -87,9 +87,9 @@ impl Demo {
         &self.placement
     }
 
-    /// Inodes of the client's and the server's namespace.
-    pub fn netns_inodes(&self) -> [u64; 2] {
-        [self.client.inode(), self.server.inode()]
+    /// Inode of the server's namespace, by which the kernel tells namespaces apart.
+    pub fn server_netns_inode(&self) -> u64 {
+        self.server.inode()
     }
 
     /// Process id of the server.
