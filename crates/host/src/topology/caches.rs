@@ -45,10 +45,16 @@ pub(super) fn read(
     let (files, mut caches) = (SetFiles::new(SHARED), Caches::default());
     let mut of_cpu: BTreeMap<CpuId, usize> = BTreeMap::new();
     for &cpu in readable {
-        let known = caches.confirmed(root, &files, cpu).map_or_else(
-            || Cache::last_of(root, &files, cpu).map(|c| c.map(|c| caches.add(c, online))),
-            |cache| Ok(Some(cache)),
-        );
+        let claimed = caches.claimed.get(&cpu).copied();
+        let siblings = cpus.get(&cpu).into_iter().flat_map(|cpu| cpu.siblings.iter());
+        // A sibling has the same caches, if the list of the cache says so too.
+        let of_sibling = siblings.take_while(|s| *s < cpu).find_map(|s| of_cpu.get(&s)).copied();
+        let known = claimed
+            .filter(|&claim| of_sibling == Some(claim) || caches.confirms(root, &files, cpu, claim))
+            .map_or_else(
+                || Cache::last_of(root, &files, cpu).map(|c| c.map(|c| caches.add(c, online))),
+                |cache| Ok(Some(cache)),
+            );
         match known {
             Ok(Some(cache)) => {
                 of_cpu.insert(cpu, cache);
@@ -105,15 +111,14 @@ impl Cache {
 }
 
 impl Caches {
-    /// The cache that lists the CPU, if the CPU's own list at the same index is the same and it
-    /// shows no cache beyond.
-    fn confirmed(&self, root: &Root, files: &SetFiles, cpu: CpuId) -> Option<usize> {
-        let &claim = self.claimed.get(&cpu)?;
-        let cache = self.found.get(claim)?;
+    /// Whether the CPU confirms that it shares a cache that lists it: its own list at the same
+    /// index is the same, and it shows no cache beyond.
+    fn confirms(&self, root: &Root, files: &SetFiles, cpu: CpuId, claim: usize) -> bool {
+        let Some(cache) = self.found.get(claim) else { return false };
         let dir = format!("{CPUS}/cpu{cpu}/cache/index");
-        let own = files.read(root, &format!("{dir}{}", cache.index)).ok()?;
-        let beyond = format!("{dir}{}/level", cache.index.checked_add(1)?);
-        (cache.shared.as_ref() == Some(&own) && root.text(&beyond).is_err()).then_some(claim)
+        let own = files.read(root, &format!("{dir}{}", cache.index));
+        let beyond = format!("{dir}{}/level", cache.index.saturating_add(1));
+        own.is_ok_and(|own| cache.shared == Some(own)) && root.text(&beyond).is_err()
     }
 
     /// Adds a cache unless it is known, and returns its place.

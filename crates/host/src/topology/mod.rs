@@ -2,7 +2,7 @@
 //! out.
 //!
 //! A host with 1,024 CPUs has some 30,000 files there. What siblings share is read once, from
-//! the first CPU of a core or a cache; each further CPU only confirms with its own list that it
+//! the first CPU of a core or a cache; each further one only confirms with its own list that it
 //! belongs there, so that a tree whose lists contradict each other is still read rightly.
 
 mod caches;
