@@ -25,6 +25,7 @@ pub struct Source {
 
 /// The option of every command on this machine.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Which host")]
 pub struct Namespace {
     /// Look at another network namespace: its name in /run/netns, a path, or pid:NUMBER
     #[arg(long, value_name = "NAME|PATH")]

@@ -1,5 +1,9 @@
 //! The real binary on wrong command lines, and what it prints where.
 
+use nearpath_testing::trees::{Layout, Machine, Nic, Tree};
+use std::fs;
+use std::io::Read;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 fn nearpath(args: &[&str]) -> Output {
@@ -32,6 +36,13 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["shwo"], 2, "show");
     refused(&["show", "--root"], 2, "--root <DIR>");
     refused(&["show", "--root", "a", "--netns", "b"], 2, "cannot be used with");
+    refused(&["show", "--root", "a", "--snapshot", "b"], 2, "cannot be used with");
+    refused(&["measure", "stages", "--src", "10.0.0.0/33"], 2, "10.0.0.0/33");
+    refused(&["diagnose", "--host", "nowhere"], 2, "10.0.0.0/8");
+    refused(&["measure", "stages", "--for", "soon"], 2, "soon");
+    refused(&["measure", "stages", "--port", "70000"], 2, "70000");
+    refused(&["diagnose", "--root", "a", "--port", "80"], 2, "no packets");
+    refused(&["snapshot"], 2, "--output <FILE>");
 }
 
 #[test]
@@ -42,6 +53,9 @@ fn nothing_to_read_is_one_line_and_status_1() {
     refused(&["show", "--json", "--root", empty], 1, empty);
     refused(&["show", "--root", "/no/such/folder"], 1, "/no/such/folder");
     refused(&["show", "--netns", "no-such-namespace"], 1, "no-such-namespace");
+    refused(&["show", "--snapshot", "/no/such/file"], 1, "/no/such/file");
+    refused(&["measure", "stages", "--dev", "no-such-dev"], 1, "no-such-dev");
+    refused(&["diagnose", "--dev", "no-such-dev"], 1, "no-such-dev");
 }
 
 #[test]
@@ -54,4 +68,173 @@ fn help_has_examples_and_the_exit_status() {
     let (code, out, err) = parts(&nearpath(&[]));
     assert_eq!((code, out.as_str()), (2, ""));
     assert!(err.contains("Usage: nearpath"), "{err}");
+}
+
+/// Two packages of one node each, eight CPUs, a NIC of two queues on node 1.
+fn two_nodes() -> Tree {
+    Machine::regular(Layout { packages: 2, cores: 2, threads: 2, ..Layout::default() })
+        .nic(Nic::pci("eth0", "mlx5_core", "0000:5e:00.0").on_node(1).queues(2, 100))
+        .write()
+}
+
+fn of_tree<'a>(tree: &'a Tree, args: &[&'a str]) -> Vec<&'a str> {
+    let mut all = args.to_vec();
+    all.extend(["--root", tree.path().to_str().unwrap()]);
+    all
+}
+
+#[test]
+fn a_tree_is_shown_as_text() {
+    let tree = two_nodes();
+    let (code, out, err) = parts(&nearpath(&of_tree(&tree, &["show", "cpus"])));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let head: Vec<&str> = out.lines().take(9).collect();
+    assert_eq!(
+        head,
+        [
+            "8 CPUs online (0-7), 4 cores, 2 packages, 2 LLCs, 2 nodes",
+            "",
+            "cores =  [0, 1]",
+            "sockets =  [0, 1]",
+            "",
+            "        Socket 0  Socket 1",
+            "        --------  --------",
+            "Core 0  [0, 4]    [2, 6]",
+            "Core 1  [1, 5]    [3, 7]",
+        ]
+    );
+}
+
+#[test]
+fn the_contract_of_show_cpus_is_kept() {
+    let tree = two_nodes();
+    for args in [["show", "cpus", "--json"].as_slice(), &["show", "--json"]] {
+        let (code, out, err) = parts(&nearpath(&of_tree(&tree, args)));
+        assert_eq!((code, err.as_str()), (0, ""));
+        let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["schema"], 1);
+        let cpu = &document["cpus"][6];
+        assert_eq!((&cpu["cpu"], &cpu["online"]), (&6.into(), &true.into()));
+        assert_eq!((&cpu["core"], &cpu["package"]), (&0.into(), &1.into()));
+        assert_eq!((&cpu["node"], &cpu["llc"]), (&1.into(), &document["cpus"][2]["llc"]));
+        assert!(cpu.get("die").is_some() && cpu.get("cluster").is_some());
+        let node = &document["nodes"][1];
+        assert_eq!((&node["node"], &node["cpus"]), (&1.into(), &"2-3,6-7".into()));
+        assert!(node["memory_bytes"].is_u64() && node["distances"]["1"] == 10);
+    }
+}
+
+#[test]
+fn every_subject_is_one_json_document() {
+    let tree = two_nodes();
+    for subject in ["cpus", "nodes", "nics", "queues", "irqs", "softnet", "all"] {
+        let (code, out, err) = parts(&nearpath(&of_tree(&tree, &["show", subject, "--json"])));
+        assert_eq!((code, err.as_str()), (0, ""), "{subject}");
+        assert!(serde_json::from_str::<serde_json::Value>(&out).unwrap().is_object(), "{subject}");
+    }
+    let (code, out, _) = parts(&nearpath(&of_tree(&tree, &["diagnose", "--json"])));
+    let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(code == 0 && document["findings"].is_array() && document["measurement"].is_null());
+    assert_eq!(document["not_checked"][0]["check"], "measurement");
+}
+
+#[test]
+fn a_pipe_carries_no_colours() {
+    let tree = two_nodes();
+    let (_, out, _) = parts(&nearpath(&of_tree(&tree, &["show"])));
+    assert!(!out.contains('\u{1b}'), "{out}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    // More than a pipe holds (64 KiB), so that writing goes on after the reader left.
+    let layout = Layout { packages: 2, cores: 64, threads: 2, ..Layout::default() };
+    let tree = Machine::regular(layout).write();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nearpath"))
+        .args(of_tree(&tree, &["show", "--json"]))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    out.read_exact(&mut [0; 10]).unwrap();
+    drop(out);
+    let (code, _, err) = parts(&child.wait_with_output().unwrap());
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
+#[test]
+fn a_picture_is_written_and_a_link_is_not_followed() {
+    let (tree, dir) = (two_nodes(), tempfile::tempdir().unwrap());
+    let (picture, link) = (dir.path().join("host.svg"), dir.path().join("link.svg"));
+    let (code, out, err) =
+        parts(&nearpath(&of_tree(&tree, &["show", "--svg", picture.to_str().unwrap()])));
+    assert_eq!((code, out.as_str(), err.lines().count()), (0, "", 1), "{err}");
+    let drawn = fs::read_to_string(&picture).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("eth0 mlx5_core"));
+    std::os::unix::fs::symlink(&picture, &link).unwrap();
+    refused(&of_tree(&tree, &["show", "--svg", link.to_str().unwrap()]), 1, "symbolic link");
+}
+
+fn snapshot(file: &Path) -> (i32, String, String) {
+    parts(&nearpath(&["snapshot", "-o", file.to_str().unwrap()]))
+}
+
+#[test]
+fn a_snapshot_shows_what_the_machine_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.tar.zst");
+    let (code, out, err) = snapshot(&file);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains(" files, ") && out.contains(" answers"), "{out}");
+    let name = file.to_str().unwrap();
+    let (_, live, _) = parts(&nearpath(&["show", "cpus", "--json"]));
+    let (code, saved, err) = parts(&nearpath(&["show", "cpus", "--json", "--snapshot", name]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let cpus =
+        |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["cpus"].clone();
+    assert_eq!(cpus(&live), cpus(&saved));
+    refused(&["snapshot", "-o", name], 1, "--force");
+    let (code, _, err) = parts(&nearpath(&["snapshot", "-o", name, "--force", "--json"]));
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
+#[test]
+fn a_damaged_snapshot_is_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.tar.zst");
+    assert_eq!(snapshot(&file).0, 0);
+    let whole = fs::read(&file).unwrap();
+    let name = file.to_str().unwrap();
+    for length in [0, 3, whole.len() / 2, whole.len() - 1] {
+        fs::write(&file, &whole[..length]).unwrap();
+        refused(&["show", "--snapshot", name], 1, name);
+        refused(&["diagnose", "--snapshot", name], 1, name);
+    }
+}
+
+/// A packed archive with one file of that name, which a writer of good will refuses to make.
+fn archive_with(name: &str) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    let field = &mut header.as_old_mut().name;
+    field[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_size(4);
+    header.set_mode(0o644);
+    header.set_cksum();
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append(&header, b"evil".as_slice()).unwrap();
+    let tar = archive.into_inner().unwrap();
+    ruzstd::encoding::compress_to_vec(tar.as_slice(), ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+#[test]
+fn a_snapshot_cannot_lead_out_of_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("inner/host.tar.zst");
+    fs::create_dir(dir.path().join("inner")).unwrap();
+    for name in ["../escaped", "sys/../../escaped", "/tmp/../escaped"] {
+        fs::write(&file, archive_with(name)).unwrap();
+        refused(&["show", "--snapshot", file.to_str().unwrap()], 1, "host.tar.zst");
+    }
+    assert!(!dir.path().join("escaped").exists());
 }

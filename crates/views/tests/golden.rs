@@ -1,27 +1,12 @@
-//! What each view prints, as files in `golden/` that a person can read. After a change that is
-//! meant, `NEARPATH_BLESS=1 cargo test -p nearpath-views` writes them anew; read the difference.
+//! What each view of a host prints, as files in `golden/`.
 
+mod golden_files;
 mod hosts;
 
+use golden_files::{golden, golden_json};
 use hosts::{Shape, topology, two_nodes};
 use nearpath_host::Host;
 use nearpath_views::{json, svg, text};
-use serde::Serialize;
-use std::path::PathBuf;
-
-fn golden(name: &str, printed: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    let printed = anstream::adapter::strip_str(printed).to_string();
-    if std::env::var_os("NEARPATH_BLESS").is_some() {
-        std::fs::write(&path, &printed).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(printed == expected, "{name} differs; now it is\n{printed}");
-}
-
-fn golden_json(name: &str, document: &impl Serialize) {
-    golden(name, &(serde_json::to_string_pretty(document).unwrap() + "\n"));
-}
 
 #[test]
 fn show_as_text() {

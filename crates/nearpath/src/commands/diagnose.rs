@@ -32,15 +32,15 @@ docs/json.md.";
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Diagnose {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     filters: Filters,
     #[command(flatten)]
     source: Source,
     #[command(flatten)]
     timing: Timing,
-    /// Print one JSON document
-    #[arg(long)]
-    json: bool,
 }
 
 impl Diagnose {

@@ -41,18 +41,18 @@ enum Instruments {
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 struct StagesArguments {
-    #[command(flatten)]
-    filters: Filters,
-    #[command(flatten)]
-    namespace: Namespace,
-    #[command(flatten)]
-    timing: Timing,
     /// List the stages and how each is observed here, and measure nothing
     #[arg(long)]
     list_stages: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    timing: Timing,
 }
 
 impl Measure {

@@ -27,14 +27,14 @@ pub struct Show {
     /// What to show
     #[arg(value_enum, default_value = "all")]
     subject: Subject,
-    #[command(flatten)]
-    source: Source,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
     /// Draw the host into an SVG file instead of printing text
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    source: Source,
 }
 
 /// Part of a host's facts.

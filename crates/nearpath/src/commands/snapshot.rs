@@ -34,11 +34,11 @@ pub struct Snapshot {
     /// Replace the file if it is there
     #[arg(long)]
     force: bool,
-    #[command(flatten)]
-    namespace: Namespace,
     /// Print what was saved as one JSON document
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
 }
 
 /// Version of the JSON form of [`Saved`].

@@ -101,7 +101,8 @@ fn one(rank: usize, finding: &Finding) -> String {
     for change in &finding.changes {
         let before = change.before.as_deref().unwrap_or("unknown");
         let (before, after) = (quoted(before), quoted(&change.after));
-        line!(out, "   change: {}: {before} -> {after}", printable(&change.target));
+        let what = if change.alternative { "or:    " } else { "change:" };
+        line!(out, "   {what} {}: {before} -> {after}", printable(&change.target));
         line!(out, "           {}", printable(&change.why));
     }
     out

@@ -1,0 +1,22 @@
+//! Compares what is printed with files in `golden/` that a person can read. After a change that
+//! is meant, `NEARPATH_BLESS=1 cargo test -p nearpath-views` writes them anew; read the
+//! difference.
+
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Fails unless the text, without its colours, is that of the file.
+pub fn golden(name: &str, printed: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let printed = anstream::adapter::strip_str(printed).to_string();
+    if std::env::var_os("NEARPATH_BLESS").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(printed == expected, "{name} differs; now it is\n{printed}");
+}
+
+/// The same for a JSON document.
+pub fn golden_json(name: &str, document: &impl Serialize) {
+    golden(name, &(serde_json::to_string_pretty(document).unwrap() + "\n"));
+}
