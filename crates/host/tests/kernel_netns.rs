@@ -3,7 +3,7 @@
 //! The namespaces are made by unshare on threads of the tests, have no names and no mounts, and
 //! go away with their last descriptor.
 
-use nearpath_host::{NetnsRef, Root, current_netns, in_netns};
+use nearpath_host::{Host, NetnsRef, Root, Wanted, current_netns, in_netns};
 use nearpath_testing::require_netns;
 use rustix::thread::UnshareFlags;
 use std::fs::File;
@@ -95,4 +95,26 @@ fn a_name_is_entered_and_found_again() {
     let inside =
         in_netns(&named.0.parse().unwrap(), |root| (current_netns(&root).name, devices(&root)));
     assert_eq!(inside.unwrap(), (Some(named.0.clone()), vec!["lo".to_owned()]));
+}
+
+#[test]
+fn a_namespace_can_be_recorded() {
+    if !require_netns() {
+        return;
+    }
+    let netns = namespace_with_veth("npa2", "npb2");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("netns.tar.zst");
+    let host = in_netns(&NetnsRef::Fd(netns.into()), |root| {
+        let recording = root.recording();
+        let host = Host::read(&recording, &Wanted::default()).unwrap();
+        recording.save(&file).unwrap();
+        host
+    })
+    .unwrap();
+    let mut names: Vec<_> = host.nics.iter().map(|nic| nic.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["lo", "npa2", "npb2"]);
+    let snapshot = Root::snapshot(&file).unwrap();
+    assert_eq!(Host::read(&snapshot, &Wanted::default()).unwrap(), host);
 }

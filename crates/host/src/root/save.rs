@@ -75,7 +75,8 @@ fn write(packed: &[u8], file: &Path) -> io::Result<()> {
     };
     // Made with O_EXCL and mode 0600, and removed again unless it is persisted.
     let mut new = tempfile::Builder::new().prefix(".nearpath-snapshot-").tempfile_in(folder)?;
-    new.write_all(packed)?;
+    // Through the file itself: errors then do not name the temporary one.
+    new.as_file_mut().write_all(packed)?;
     new.as_file().sync_all()?;
     new.persist(file)?;
     Ok(())
