@@ -206,7 +206,8 @@ fn the_owner_tells_where_each_thread_may_run() {
     });
     let ours = std::process::id();
     let socket = host.sockets.iter().find(|socket| socket.port == port).unwrap();
-    assert_eq!(socket.pids, [ours]);
+    // Another test may be starting a program: its child has our descriptors until it executes.
+    assert!(socket.pids.contains(&ours), "{:?}", socket.pids);
     let owner = host.owners.iter().find(|owner| owner.pid == ours).unwrap();
     assert_eq!(owner.threads[&tid.unsigned_abs()].to_string(), cpu.to_string());
     assert_eq!(owner.threads.get(&ours), owner.affinity.as_ref());
