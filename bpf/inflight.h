@@ -18,7 +18,15 @@
 /* A slot not touched for so long holds a packet whose end was not seen. */
 #define PACKET_STALE_NS 1000000000ULL
 
-enum packet_state { PACKET_FREE, PACKET_RX, PACKET_TX, PACKET_RX_IGNORED, PACKET_TX_IGNORED };
+enum packet_state {
+	PACKET_FREE,
+	PACKET_RX,
+	PACKET_TX,
+	PACKET_RX_IGNORED,
+	PACKET_TX_IGNORED,
+	/* Counted as completed: TCP put its data into an earlier packet, but it may wake its reader. */
+	PACKET_RX_MERGED,
+};
 
 struct packet {
 	u64 tag; /* address of the sk_buff */
@@ -41,8 +49,8 @@ struct task {
 };
 
 struct counters {
-	u64 started, completed, dropped, abandoned, collided, sampled_out, unexpected;
-	u64 unused;
+	u64 started, completed, dropped, collided, sampled_out, unexpected;
+	u64 unused[2];
 };
 
 /* A UDP socket: its reader takes one packet a call, in order. */
@@ -64,17 +72,15 @@ struct cpu {
 	u64 packet; /* tag of the packet that the stack works on */
 	u64 gro_packet; /* tag of the packet handed to GRO */
 	u64 waker; /* tag of the packet whose socket calls its reader */
-	u64 merged; /* the same tag, when TCP put its data into an earlier packet */
 	u32 node, llc; /* ~0: unknown; set by user space, like the next two */
 	u32 shard; /* which histograms and counters this CPU writes to */
 	u32 place; /* its row in the matrix of places */
-	u64 unused[2];
+	u64 unused[3];
 };
 
 /* max_entries of all but the first three are set by user space for this host. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1 << PACKET_SLOT_BITS);
 	__type(key, u32);
 	__type(value, struct packet);
@@ -132,6 +138,8 @@ struct {
 const volatile u16 span_of[STAGES_MAX * STAGES_MAX];
 const volatile u32 span_count;
 const volatile u32 place_count;
+/* Whether samples that stay on their CPU are entered there as well; else they are what is left. */
+const volatile bool place_all;
 
 static __always_inline struct cpu *this_cpu(void)
 {
@@ -191,7 +199,10 @@ static __noinline void add_span(struct cpu *to, u32 stages, u32 from_cpu, u64 ns
 		return;
 	histogram_add(h, ns);
 	from = to;
-	if (from_cpu != bpf_get_smp_processor_id()) {
+	if (from_cpu == bpf_get_smp_processor_id()) {
+		if (!place_all)
+			return;
+	} else {
 		from = bpf_map_lookup_elem(&cpus, &from_cpu);
 		if (!from)
 			return;

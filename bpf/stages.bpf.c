@@ -47,21 +47,27 @@ static __always_inline bool delivered(struct packet *p)
  */
 static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 number)
 {
-	return p->last_stage != RX_NETIF_RECEIVE_SKB ||
-	       (cpu->serving == NET_RX_SOFTIRQ + 1 && p->last_cpu == number &&
-		p->last_ns >= cpu->entry_ns);
+	return cpu->serving == NET_RX_SOFTIRQ + 1 && p->last_cpu == number &&
+	       p->last_ns >= cpu->entry_ns;
 }
 
-/* Takes a slot for a new packet; whoever is in it is lost. */
+/* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one. */
+static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 number, u32 stage)
+{
+	if (p->last_stage == RX_NETIF_RECEIVE_SKB)
+		return in_hand(p, cpu, number); /* on to a device that stands on the first */
+	return stage == RX_NETIF_RECEIVE_SKB && !delivered(p);
+}
+
+/*
+ * Takes a slot for a new packet; whoever is in it is lost. With the same address, or after long
+ * silence, that one was gone already and only its end was not seen.
+ */
 static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
-	if (p->state == PACKET_RX || p->state == PACKET_TX) {
-		/* The same address again, or long silence: the old packet is gone, its end unseen. */
-		if (p->tag == tag || now - p->last_ns > PACKET_STALE_NS)
-			COUNT(cpu, abandoned);
-		else
-			COUNT(cpu, collided);
-	}
+	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
+	    now - p->last_ns < PACKET_STALE_NS)
+		COUNT(cpu, collided);
 	if (state == PACKET_RX || state == PACKET_TX)
 		COUNT(cpu, started);
 	p->tag = tag;
@@ -84,7 +90,8 @@ static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, 
 		pass(p, cpu, number, RX_NET_RX_RAISE, cpu->run_raise_ns);
 	if (first || cpu->entry_ns > p->last_ns)
 		pass(p, cpu, number, RX_NET_RX_ENTRY, cpu->entry_ns);
-	if (first || cpu->poll_ns > p->last_ns || p->last_stage == RX_NET_RX_ENTRY)
+	/* The first poll of a run begins with its entry; a later one waited for those before it. */
+	if (cpu->poll_ns > cpu->entry_ns && (first || cpu->poll_ns > p->last_ns))
 		pass(p, cpu, number, RX_NAPI_POLL, cpu->poll_ns);
 }
 
@@ -99,9 +106,8 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 
 	if (!p)
 		return 0;
-	/* An sk_buff that comes in again after delivery is a new packet at an old address. */
 	if (p->tag != tag || p->state != PACKET_RX ||
-	    (may_begin != NEVER && (delivered(p) || !in_hand(p, cpu, number)))) {
+	    (may_begin != NEVER && !goes_on(p, cpu, number, stage))) {
 		u32 verdict;
 
 		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
@@ -110,12 +116,15 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 		if (p->tag == tag && p->state == PACKET_TX) {
 			/* A virtual device hands the sk_buff to its peer: the end of its transmission. */
 			pass(p, cpu, number, TX_NETIF_RX, now);
-			COUNT(cpu, completed);
 			finish(p);
+			COUNT(cpu, completed);
 		}
 		verdict = active ? judge((struct sk_buff *)pointer, false, direct) : REFUSE;
-		if (verdict == REFUSE)
+		if (verdict == REFUSE) {
+			if (p->tag == tag)
+				finish(p);
 			return 0;
+		}
 		if (verdict == SAMPLE_OUT) {
 			COUNT(cpu, sampled_out);
 			begin(p, cpu, tag, PACKET_RX_IGNORED, now);
@@ -180,22 +189,9 @@ PROBE(softirq_entry, "softirq_entry")
 	cpu->entry_ns = cpu->poll_ns = bpf_ktime_get_ns();
 }
 
-/*
- * The CPU turns to another packet (or to none). One that TCP merged into an earlier packet, and
- * that woke nobody, ends here: its data goes on under the other's name.
- */
+/* The CPU turns to another packet, or to none. */
 static __always_inline void turn_to(struct cpu *cpu, u64 tag)
 {
-	struct packet *p;
-
-	if (cpu->merged) {
-		p = packet_slot(cpu->merged);
-		if (p && p->tag == cpu->merged && p->last_stage == RX_SK_DATA_READY) {
-			COUNT(cpu, completed);
-			finish(p);
-		}
-		cpu->merged = 0;
-	}
 	cpu->packet = tag;
 	cpu->waker = has_data_ready ? 0 : tag;
 }
@@ -253,8 +249,8 @@ static __always_inline void gro_result(u64 *ctx)
 		return;
 	p = packet_slot(cpu->gro_packet);
 	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX) {
-		COUNT(cpu, completed);
 		finish(p);
+		COUNT(cpu, completed);
 	}
 	cpu->gro_packet = 0;
 }
@@ -306,8 +302,8 @@ PROBE(tcp_rcv_established, "tcp_probe")
 		turn_to(cpu, p->tag);
 		return;
 	}
-	COUNT(cpu, completed);
 	finish(p);
+	COUNT(cpu, completed);
 	turn_to(cpu, 0);
 }
 
@@ -366,17 +362,27 @@ PROBE(sk_data_ready, "sk_data_ready")
 	if (waits_for_reader(p, tag)) {
 		if (GET(direct, sk, sk_protocol) == IPPROTO_UDP)
 			queue_datagram(sk, tag, direct);
-		cpu->merged = 0;
 	} else {
+		bool empty = tag == address_of(ctx[0]) + bpf_core_field_offset(sk->sk_receive_queue);
+
 		tag = cpu->packet;
 		p = tag ? packet_slot(tag) : 0;
 		if (!waits_for_reader(p, tag) || p->last_cpu != number)
 			return;
-		cpu->merged = tag;
+		/* With an empty queue its reader was quick and is about to copy it. */
+		if (!empty && GET(direct, sk, sk_protocol) == IPPROTO_TCP) {
+			p->state = PACKET_RX_MERGED;
+			COUNT(cpu, completed);
+		}
 	}
 	pass(p, cpu, number, RX_SK_DATA_READY, bpf_ktime_get_ns());
 	cpu->packet = 0;
 	cpu->waker = tag;
+}
+
+static __always_inline bool is_received(struct packet *p)
+{
+	return p->state == PACKET_RX || p->state == PACKET_RX_MERGED;
 }
 
 /* try_to_wake_up() of the reader, called by the socket: the task carries the packet on. */
@@ -392,10 +398,10 @@ PROBE(sched_waking, "sched_waking")
 	if (!cpu || !cpu->waker)
 		return;
 	p = packet_slot(cpu->waker);
-	if (!p || p->tag != cpu->waker || p->state != PACKET_RX || p->last_cpu != number ||
+	if (!p || p->tag != cpu->waker || !is_received(p) || p->last_cpu != number ||
 	    (has_data_ready ? p->last_stage != RX_SK_DATA_READY : !waits_for_reader(p, p->tag)))
 		return;
-	cpu->waker = cpu->merged = 0;
+	cpu->waker = 0;
 	pid = GET(direct, reader, pid);
 	task = task_slot(pid);
 	if (!task)
@@ -423,7 +429,7 @@ PROBE(sched_switch, "sched_switch")
 	task->woken_by = 0;
 	p = packet_slot(tag);
 	cpu = this_cpu();
-	if (cpu && p && p->tag == tag && p->state == PACKET_RX && p->last_stage == RX_SCHED_WAKING)
+	if (cpu && p && p->tag == tag && is_received(p) && p->last_stage == RX_SCHED_WAKING)
 		pass(p, cpu, bpf_get_smp_processor_id(), RX_SCHED_SWITCH, bpf_ktime_get_ns());
 }
 
@@ -439,6 +445,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	p = receive(cpu, ctx[0], RX_SKB_COPY_DATAGRAM, NEVER, direct);
 	if (!p)
 		return;
+	finish(p);
 	COUNT(cpu, completed);
 	task = task_slot(pid);
 	if (task) {
@@ -449,7 +456,6 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 		task->copy_ns = p->last_ns;
 		task->copy_cpu = p->last_cpu;
 	}
-	finish(p);
 }
 
 /*
@@ -482,8 +488,8 @@ PROBE(sock_recv, "sock_recv_length")
 		p = packet_slot(tag);
 		if (p && p->tag == tag && p->state == PACKET_RX && delivered(p)) {
 			pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
-			COUNT(cpu, completed);
 			finish(p);
+			COUNT(cpu, completed);
 		}
 	}
 	s->next = next_datagram(sk, direct);
@@ -559,12 +565,15 @@ PROBE(net_dev_queue, "net_dev_queue")
 		    in_hand(p, cpu, number)) {
 			/* Received and sent on: the end of its reception. */
 			pass(p, cpu, number, RX_NET_DEV_QUEUE, now);
-			COUNT(cpu, completed);
 			finish(p);
+			COUNT(cpu, completed);
 		}
 		verdict = active ? judge((struct sk_buff *)ctx[0], true, direct) : REFUSE;
-		if (verdict == REFUSE)
+		if (verdict == REFUSE) {
+			if (p->tag == tag)
+				finish(p);
 			return;
+		}
 		if (verdict == SAMPLE_OUT) {
 			COUNT(cpu, sampled_out);
 			begin(p, cpu, tag, PACKET_TX_IGNORED, now);
@@ -635,10 +644,10 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	cpu = this_cpu();
 	if (!cpu)
 		return;
-	if (p->state == PACKET_RX && ((has_sock_recv && delivered(p)) || !in_hand(p, cpu, number))) {
-		/* Its end was not seen; this may be another packet at the same address. */
-		COUNT(cpu, abandoned);
-	} else if (p->state == PACKET_RX || p->state == PACKET_TX) {
+	/* Delivered, its end was not seen, and this may be another packet at the same address. */
+	if (p->state == PACKET_TX ||
+	    (p->state == PACKET_RX && !(has_sock_recv && delivered(p)) &&
+	     (p->last_stage != RX_NETIF_RECEIVE_SKB || in_hand(p, cpu, number)))) {
 		pass(p, cpu, number, p->state == PACKET_RX ? rx_stage : tx_stage, bpf_ktime_get_ns());
 		if (drop)
 			COUNT(cpu, dropped);

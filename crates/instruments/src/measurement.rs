@@ -37,8 +37,8 @@ pub struct Packets {
     pub completed: u64,
     /// Packets that the kernel dropped (`kfree_skb`).
     pub dropped: u64,
-    /// Packets whose end was not seen (merged in a socket's queue, freed without a tracepoint,
-    /// still on the way at the end).
+    /// Packets whose end was not seen: freed without a tracepoint, or still on the way. It is
+    /// what the other counts leave of those started.
     pub abandoned: u64,
     /// Packets lost to another with the same slot of the in-flight table.
     pub collided: u64,

@@ -100,6 +100,7 @@ fn arrived(m: &Measurement, direction: Direction, to: &str) -> u64 {
 fn assert_accounts_balance(m: &Measurement) {
     let p = m.packets;
     assert_eq!(p.started, p.completed + p.dropped + p.abandoned + p.collided, "{p:?}");
+    assert_eq!(m.events_lost, 0);
     for span in &m.spans {
         assert_eq!(span.count, span.buckets.iter().map(|b| b.1).sum::<u64>());
         assert_eq!(span.count, span.places.iter().map(|p| p.count).sum::<u64>());

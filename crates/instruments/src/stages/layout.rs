@@ -40,6 +40,12 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Whether each CPU has a shard and a place of its own: then the programs need not enter the
+    /// samples that stay on their CPU, which are those of its shard that came from nowhere else.
+    pub fn is_by_cpu(&self) -> bool {
+        self.cpus.len() == self.shards as usize && self.cpus.len() == self.places.len()
+    }
+
     /// Lays out the possible CPUs of a host.
     pub fn new(topology: &Topology) -> Self {
         let highest = topology
@@ -116,6 +122,7 @@ mod tests {
     fn a_small_host_has_a_place_for_each_cpu() {
         let layout = Layout::new(&topology(8, 4));
         assert_eq!((layout.shards, layout.places.len()), (8, 8));
+        assert!(layout.is_by_cpu());
         assert_eq!(layout.cpus[5], CpuRow { node: 0, llc: 1, shard: 5, place: 5 });
     }
 
@@ -123,6 +130,7 @@ mod tests {
     fn a_large_host_has_a_place_for_each_cache() {
         let layout = Layout::new(&topology(1024, 16));
         assert_eq!((layout.shards, layout.places.len()), (64, 64));
+        assert!(!layout.is_by_cpu());
         assert_eq!(layout.cpus[1023], CpuRow { node: 15, llc: 63, shard: 63, place: 63 });
         assert_eq!(layout.places[63], (CpuId(1008), Some(NodeId(15))));
     }

@@ -1,5 +1,6 @@
 //! Loading the programs: settings, sizes of the maps, which of the programs, and attaching them.
 
+use super::Options;
 use super::filter::{Filter, mask_words, words};
 use super::kernel::{Attach, Kernel};
 use super::layout::Layout;
@@ -65,13 +66,12 @@ fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
 pub fn load(
     kernel: &Kernel,
     layout: &Layout,
-    filter: &Filter,
-    without: &[String],
+    options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     libbpf_rs::set_print(Some((PrintLevel::Warn, remember)));
-    let loaded = match load_with(kernel, kernel.cheapest(), layout, filter, without) {
+    let loaded = match load_with(kernel, kernel.cheapest(), layout, options) {
         Err(InstrumentError::Refused { .. }) if kernel.cheapest() == Attach::TpBtf => {
-            load_with(kernel, Attach::RawTp, layout, filter, without)
+            load_with(kernel, Attach::RawTp, layout, options)
         }
         other => other,
     };
@@ -83,8 +83,7 @@ fn load_with(
     kernel: &Kernel,
     attach: Attach,
     layout: &Layout,
-    filter: &Filter,
-    without: &[String],
+    options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let mut object = ObjectBuilder::default();
     if let Some(file) = &kernel.btf_file {
@@ -100,7 +99,7 @@ fn load_with(
     let mut skipped = Vec::new();
     for probe in PROBES {
         let left_out = !probe.stages.is_empty()
-            && probe.stages.iter().all(|stage| without.iter().any(|name| name == stage));
+            && probe.stages.iter().all(|stage| options.without.iter().any(|name| name == stage));
         match kernel.lacks(probe) {
             Some(reason) => skipped.push((probe, reason)),
             None if left_out => skipped.push((probe, "left out with --without".to_owned())),
@@ -108,7 +107,7 @@ fn load_with(
         }
     }
     choose(&mut open, &chosen, attach);
-    set_constants(&mut open, layout, filter, &chosen)?;
+    set_constants(&mut open, layout, options, &chosen)?;
     size_maps(&mut open, layout).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     Ok(Loaded { links: Vec::new(), skeleton, attached: chosen, refused: skipped })
@@ -127,13 +126,14 @@ fn choose(open: &mut OpenStagesSkel<'_>, chosen: &[&Probe], attach: Attach) {
 fn set_constants(
     open: &mut OpenStagesSkel<'_>,
     layout: &Layout,
-    filter: &Filter,
+    options: &Options,
     chosen: &[&Probe],
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
     })?;
-    constants.filter = filter_constants(filter);
+    constants.filter = filter_constants(&options.filter);
+    constants.measuring = !options.empty;
     constants.has_data_ready = chosen.iter().any(|p| p.program == "sk_data_ready");
     constants.has_sock_recv = chosen.iter().any(|p| p.program == "sock_recv");
     let spans = spans();
@@ -144,6 +144,7 @@ fn set_constants(
     }
     constants.span_count = u32::try_from(spans.len()).unwrap_or(0);
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
+    constants.place_all = !layout.is_by_cpu();
     for call in [
         libc::SYS_write,
         libc::SYS_writev,

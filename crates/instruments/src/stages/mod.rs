@@ -33,6 +33,8 @@ pub struct Options {
     pub filter: Filter,
     /// Stages to leave out, by name.
     pub without: Vec<String>,
+    /// Attach programs that do nothing: what attaching alone costs, for benchmarks.
+    pub empty: bool,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
     pub btf_file: Option<PathBuf>,
 }
@@ -46,7 +48,6 @@ pub struct Stages {
 
 /// What is there between `start` and `stop`. The fields are dropped in this order.
 struct Session {
-    packets: Mapped,
     counters: Mapped,
     histograms: Mapped,
     places: Mapped,
@@ -121,7 +122,7 @@ impl Stages {
         }
     }
 
-    /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a tenth
+    /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a fifth
     /// of each interval (at most 200 ms); `each` sees what was gathered after each interval.
     ///
     /// # Errors
@@ -134,7 +135,7 @@ impl Stages {
         each: &mut dyn FnMut(&Measurement),
     ) -> Result<Measurement, InstrumentError> {
         let interval = interval.max(Duration::from_millis(10));
-        let window = (interval / 10).min(Duration::from_millis(200));
+        let window = (interval / 5).min(Duration::from_millis(200));
         self.start()?;
         let began = Instant::now();
         let mut next = Duration::ZERO;
@@ -155,7 +156,7 @@ impl Stages {
 
 impl Session {
     fn packets_started(&self) -> u64 {
-        reading::counters(&self.counters).started
+        reading::packets(&self.counters).started
     }
 }
 
@@ -164,15 +165,14 @@ impl Instrument for Stages {
 
     fn available(&self) -> Result<(), InstrumentError> {
         let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
-        load::load(&kernel, &self.layout, &self.options.filter, &self.options.without).map(drop)
+        load::load(&kernel, &self.layout, &self.options).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
-        let mut loaded =
-            load::load(&kernel, &self.layout, &self.options.filter, &self.options.without)?;
+        let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
         let maps = &loaded.skeleton.maps;
-        let (packets, counters) = (Mapped::new(&maps.packets)?, Mapped::new(&maps.counters)?);
+        let counters = Mapped::new(&maps.counters)?;
         let histograms = Mapped::new(&maps.histograms)?;
         let places = Mapped::new(&maps.places)?;
         reading::prepare(&Mapped::new(&maps.cpus)?, &histograms, &self.layout);
@@ -186,7 +186,6 @@ impl Instrument for Stages {
         }
         loaded.set_active(true);
         self.session = Some(Session {
-            packets,
             counters,
             histograms,
             places,
@@ -216,7 +215,6 @@ impl Stages {
         let elapsed = session.started.elapsed();
         let reading = Reading {
             layout: &self.layout,
-            packets: &session.packets,
             counters: &session.counters,
             histograms: &session.histograms,
             places: &session.places,
@@ -226,7 +224,7 @@ impl Stages {
             schema: crate::MEASUREMENT_SCHEMA,
             duration_s: elapsed.as_secs_f64(),
             filter: self.options.filter.to_string(),
-            packets: reading.packets(),
+            packets: reading::packets(&session.counters),
             events_lost: runs.missed + reading.unexpected(),
             cost: session.meter.cost(),
             spans: reading.spans(),

@@ -14,14 +14,12 @@ const OTHER_CPU: usize = 2;
 const OTHER_LLC: usize = 3;
 const OTHER_NODE: usize = 4;
 const FIRST_BUCKET: usize = 8;
-/// The same of `struct counters`, `struct cpu` and `struct packet`.
+/// The same of `struct counters` and `struct cpu`.
 const COUNTERS_WORDS: usize = 8;
-const UNEXPECTED: usize = 6;
+const UNEXPECTED: usize = 5;
 const CPU_WORDS: usize = 16;
-const CPU_NODE_LLC: usize = 12;
-const CPU_SHARD_PLACE: usize = 13;
-const PACKET_WORDS: usize = 4;
-const PACKET_STATE: usize = 2;
+const CPU_NODE_LLC: usize = 11;
+const CPU_SHARD_PLACE: usize = 12;
 
 /// Tells the programs where each CPU counts, and makes every minimum the largest number.
 pub fn prepare(cpus: &Mapped, histograms: &Mapped, layout: &Layout) {
@@ -50,45 +48,34 @@ pub fn begins_a_path(probe: &Probe) -> bool {
         .any(|stage| probe.stages.contains(stage))
 }
 
-/// The counters summed over all CPUs.
-pub fn counters(map: &Mapped) -> Packets {
-    let sum = |field: usize| {
-        (0..map.len() / COUNTERS_WORDS).map(|s| map.get(s * COUNTERS_WORDS + field)).sum()
-    };
+/// The counters summed over all CPUs. Packets that ended in no way that was seen are what is
+/// left of those that started.
+pub fn packets(counters: &Mapped) -> Packets {
+    let shards = || 0..counters.len() / COUNTERS_WORDS;
+    let sum =
+        |field: usize| shards().map(|s| counters.get(s * COUNTERS_WORDS + field)).sum::<u64>();
+    let (completed, dropped, collided) = (sum(1), sum(2), sum(3));
+    // Read last: a packet that starts meanwhile is one under way.
+    let started = sum(0);
     Packets {
-        started: sum(0),
-        completed: sum(1),
-        dropped: sum(2),
-        abandoned: sum(3),
-        collided: sum(4),
-        sampled_out: sum(5),
+        started,
+        completed,
+        dropped,
+        abandoned: started.saturating_sub(completed + dropped + collided),
+        collided,
+        sampled_out: sum(4),
     }
 }
 
 /// The maps at one moment.
 pub struct Reading<'a> {
     pub layout: &'a Layout,
-    pub packets: &'a Mapped,
     pub counters: &'a Mapped,
     pub histograms: &'a Mapped,
     pub places: &'a Mapped,
 }
 
 impl Reading<'_> {
-    /// What became of the packets; those still on the way are abandoned.
-    pub fn packets(&self) -> Packets {
-        let mut packets = counters(self.counters);
-        packets.abandoned += self.under_way();
-        packets
-    }
-
-    /// Packets in the table that are followed: state 1 or 2 in the byte after the last stage.
-    fn under_way(&self) -> u64 {
-        let slots = 0..self.packets.len() / PACKET_WORDS;
-        let state = |slot| self.packets.get(slot * PACKET_WORDS + PACKET_STATE).to_ne_bytes()[5];
-        slots.filter(|&slot| matches!(state(slot), 1 | 2)).count() as u64
-    }
-
     /// Events between stages that no path joins.
     pub fn unexpected(&self) -> u64 {
         let shards = 0..self.counters.len() / COUNTERS_WORDS;
@@ -110,13 +97,18 @@ impl Reading<'_> {
         let (from, to) = (stage(from)?, stage(to)?);
         let mut sum = [0u64; HISTOGRAM_WORDS];
         let (mut min, mut max) = (u64::MAX, 0);
+        let mut ended = Vec::with_capacity(self.layout.shards as usize);
         for shard in 0..self.layout.shards as usize {
             let first = (shard * count + number) * HISTOGRAM_WORDS;
             min = min.min(self.histograms.get(first + MIN));
             max = max.max(self.histograms.get(first + MAX));
+            let mut samples = 0;
             for (word, total) in sum.iter_mut().enumerate().skip(OTHER_CPU) {
-                *total += self.histograms.get(first + word);
+                let value = self.histograms.get(first + word);
+                *total += value;
+                samples += if word >= FIRST_BUCKET { value } else { 0 };
             }
+            ended.push(samples);
         }
         let buckets = &sum[FIRST_BUCKET..];
         let samples: u64 = buckets.iter().sum();
@@ -143,16 +135,25 @@ impl Reading<'_> {
             other_llc: self.layout.knows_llcs.then(|| share(sum[OTHER_LLC])),
             other_node: self.layout.knows_nodes.then(|| share(sum[OTHER_NODE])),
             buckets: filled().map(|(bucket, &n)| (bounds(bucket).1, n)).collect(),
-            places: self.places_of(number),
+            places: self.places_of(number, &ended),
         })
     }
 
-    fn places_of(&self, span: usize) -> Vec<Place> {
+    /// `ended` has the samples of each shard.
+    fn places_of(&self, span: usize, ended: &[u64]) -> Vec<Place> {
         let rows = self.layout.places.len();
+        let entered = |from: usize, to: usize| self.places.get((span * rows + from) * rows + to);
+        let count = |from: usize, to: usize| {
+            if from != to || !self.layout.is_by_cpu() {
+                return entered(from, to);
+            }
+            let came: u64 = (0..rows).filter(|&other| other != to).map(|f| entered(f, to)).sum();
+            ended.get(to).map_or(0, |ended| ended.saturating_sub(came))
+        };
         let mut places = Vec::new();
         for (from, &(from_cpu, from_node)) in self.layout.places.iter().enumerate() {
             for (to, &(to_cpu, to_node)) in self.layout.places.iter().enumerate() {
-                let count = self.places.get((span * rows + from) * rows + to);
+                let count = count(from, to);
                 if count > 0 {
                     places.push(Place { from_cpu, to_cpu, from_node, to_node, count });
                 }
@@ -182,10 +183,7 @@ mod tests {
         assert!(fields[CPU_SHARD_PLACE + 1].trim().starts_with("u32 place;"));
         let counters = &inflight[inflight.find("struct counters {").unwrap()..];
         let names = counters.lines().nth(1).unwrap().trim();
-        assert_eq!(
-            names,
-            "u64 started, completed, dropped, abandoned, collided, sampled_out, unexpected;"
-        );
+        assert_eq!(names, "u64 started, completed, dropped, collided, sampled_out, unexpected;");
         assert_eq!(names.split(',').position(|n| n.contains("unexpected")), Some(UNEXPECTED));
     }
 
