@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint fuzz clean
+.PHONY: help run test bench-overhead lint fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -21,6 +21,10 @@ test: ## Run every test, and tell which were skipped and why
 	@# What only tests use may be missing: the tests that need it are then skipped.
 	@scripts/install-deps build test || scripts/install-deps build
 	@scripts/test
+
+bench-overhead: ## What measuring costs, beside empty programs and a bpftrace script
+	@scripts/install-deps build bench
+	$(CARGO) bench --package nearpath-instruments --bench overhead
 
 lint: ## Check formatting, clippy, and with cargo-deny the licences and sources of dependencies
 	@scripts/install-deps build lint || scripts/install-deps build
