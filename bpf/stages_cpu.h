@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the CPU does: interrupts, softirqs, polls; kept until a packet asks for it. */
+#ifndef NEARPATH_STAGES_CPU_H
+#define NEARPATH_STAGES_CPU_H
+
+#include "stages_packet.h"
+
+PROBE(irq_handler_entry, "irq_handler_entry")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->irq_ns = bpf_ktime_get_ns();
+}
+
+PROBE(irq_handler_exit, "irq_handler_exit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->irq_ns = 0;
+}
+
+PROBE(softirq_raise, "softirq_raise")
+{
+	struct cpu *cpu;
+
+	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
+		return;
+	cpu = this_cpu();
+	if (!cpu || cpu->next_raise_ns)
+		return;
+	cpu->next_raise_ns = bpf_ktime_get_ns();
+	cpu->next_irq_ns = cpu->irq_ns;
+}
+
+PROBE(softirq_entry, "softirq_entry")
+{
+	struct cpu *cpu = this_cpu();
+	u32 vector = ctx[0];
+
+	if (!cpu)
+		return;
+	cpu->serving = vector + 1;
+	if (vector != NET_RX_SOFTIRQ)
+		return;
+	cpu->run_raise_ns = cpu->next_raise_ns;
+	cpu->run_irq_ns = cpu->next_irq_ns;
+	cpu->next_raise_ns = cpu->next_irq_ns = 0;
+	cpu->entry_ns = cpu->poll_ns = bpf_ktime_get_ns();
+}
+
+/* The CPU turns to another packet, or to none. */
+static __always_inline void turn_to(struct cpu *cpu, u64 tag)
+{
+	cpu->packet = tag;
+	cpu->waker = has_data_ready ? 0 : tag;
+}
+
+PROBE(softirq_exit, "softirq_exit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu)
+		return;
+	cpu->serving = 0;
+	turn_to(cpu, 0);
+}
+
+PROBE(napi_poll, "napi_poll")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->poll_ns = bpf_ktime_get_ns();
+}
+
+#endif

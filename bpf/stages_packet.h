@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A packet's path: its begin, its end, whether it is still the same packet, and what the CPU did
+ * before it was first seen.
+ */
+#ifndef NEARPATH_STAGES_PACKET_H
+#define NEARPATH_STAGES_PACKET_H
+
+#include "inflight.h"
+#include "filter.h"
+
+/* Whether sk_data_ready can be observed; without it the reader is woken by the packet itself. */
+const volatile bool has_data_ready = true;
+/* Whether the end of a receive call can be; without it a datagram ends when it is freed. */
+const volatile bool has_sock_recv = true;
+
+/*
+ * Packets begin only while this is set: after all programs are attached and until the first is
+ * detached, so that no path is seen in part.
+ */
+volatile u32 active;
+
+/* System calls that send, by number; set by user space for its architecture. */
+#define SYSCALLS_MAX 512
+const volatile u8 sends[SYSCALLS_MAX];
+
+enum begin { NEVER, HERE, AFTER_CPU_HISTORY };
+
+static __always_inline void finish(struct packet *p)
+{
+	p->state = PACKET_FREE;
+	p->tag = 0;
+}
+
+/* The packet has reached its socket: the stack has nothing more to do with it. */
+static __always_inline bool delivered(struct packet *p)
+{
+	return p->last_stage >= RX_TCP_RCV_ESTABLISHED && p->last_stage <= RX_SCHED_SWITCH;
+}
+
+/*
+ * The stack has the packet in its hands: it was last seen in the run of NET_RX that is under way
+ * here. Otherwise it was freed where no tracepoint is, and its address is another's by now.
+ */
+static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 number)
+{
+	return cpu->serving == NET_RX_SOFTIRQ + 1 && p->last_cpu == number &&
+	       p->last_ns >= cpu->entry_ns;
+}
+
+/* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one. */
+static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 number, u32 stage)
+{
+	if (p->last_stage == RX_NETIF_RECEIVE_SKB)
+		return in_hand(p, cpu, number); /* on to a device that stands on the first */
+	return stage == RX_NETIF_RECEIVE_SKB && !delivered(p);
+}
+
+/*
+ * Takes a slot for a new packet; whoever is in it is lost. With the same address, or after long
+ * silence, that one was gone already and only its end was not seen.
+ */
+static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
+{
+	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
+	    now - p->last_ns < PACKET_STALE_NS)
+		COUNT(cpu, collided);
+	if (state == PACKET_RX || state == PACKET_TX)
+		COUNT(cpu, started);
+	p->tag = tag;
+	p->last_stage = STAGE_NONE;
+	p->last_ns = now;
+	p->state = state;
+}
+
+/* What this CPU did since the packet's last stage: interrupt, raise, entry, start of the poll. */
+static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, u32 number)
+{
+	bool first = !p->last_stage;
+
+	if (cpu->serving != NET_RX_SOFTIRQ + 1)
+		return;
+	/* An interrupt before the packet's last stage is none of this packet's. */
+	if (first && cpu->run_irq_ns)
+		pass(p, cpu, number, RX_IRQ_HANDLER, cpu->run_irq_ns);
+	if (cpu->run_raise_ns && (first || cpu->run_raise_ns > p->last_ns))
+		pass(p, cpu, number, RX_NET_RX_RAISE, cpu->run_raise_ns);
+	if (first || cpu->entry_ns > p->last_ns)
+		pass(p, cpu, number, RX_NET_RX_ENTRY, cpu->entry_ns);
+	/* The first poll of a run begins with its entry; a later one waited for those before it. */
+	if (cpu->poll_ns > cpu->entry_ns && (first || cpu->poll_ns > p->last_ns))
+		pass(p, cpu, number, RX_NAPI_POLL, cpu->poll_ns);
+}
+
+#endif

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The receive path, from the driver to the return of the receive call. */
+#ifndef NEARPATH_STAGES_RX_H
+#define NEARPATH_STAGES_RX_H
+
+#include "stages_packet.h"
+
+/* A stage of the receive path that is told the sk_buff. */
+static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 stage,
+					      enum begin may_begin, const bool direct)
+{
+	u64 tag = address_of(pointer);
+	struct packet *p = packet_slot(tag);
+	u32 number = bpf_get_smp_processor_id();
+	u64 now;
+
+	if (!p)
+		return 0;
+	if (p->tag != tag || p->state != PACKET_RX ||
+	    (may_begin != NEVER && !goes_on(p, cpu, number, stage))) {
+		u32 verdict;
+
+		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
+			return 0;
+		now = bpf_ktime_get_ns();
+		if (p->tag == tag && p->state == PACKET_TX) {
+			/* A virtual device hands the sk_buff to its peer: the end of its transmission. */
+			pass(p, cpu, number, TX_NETIF_RX, now);
+			finish(p);
+			COUNT(cpu, completed);
+		}
+		verdict = active ? judge((struct sk_buff *)pointer, false, direct) : REFUSE;
+		if (verdict == REFUSE) {
+			if (p->tag == tag)
+				finish(p);
+			return 0;
+		}
+		if (verdict == SAMPLE_OUT) {
+			COUNT(cpu, sampled_out);
+			begin(p, cpu, tag, PACKET_RX_IGNORED, now);
+			return 0;
+		}
+		begin(p, cpu, tag, PACKET_RX, now);
+		if (may_begin == AFTER_CPU_HISTORY)
+			pass_cpu_history(p, cpu, number);
+	} else {
+		now = bpf_ktime_get_ns();
+		if (may_begin == AFTER_CPU_HISTORY)
+			pass_cpu_history(p, cpu, number);
+	}
+	pass(p, cpu, number, stage, now);
+	return p;
+}
+
+static __always_inline void gro_receive(u64 *ctx, const bool direct)
+{
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu)
+		return;
+	cpu->gro_packet =
+		receive(cpu, ctx[0], RX_NAPI_GRO_RECEIVE, AFTER_CPU_HISTORY, direct) ? address_of(ctx[0]) : 0;
+}
+
+PROBE(napi_gro_receive, "napi_gro_receive_entry")
+{
+	gro_receive(ctx, direct);
+}
+
+PROBE(napi_gro_frags, "napi_gro_frags_entry")
+{
+	gro_receive(ctx, direct);
+}
+
+/* A packet merged into another by GRO ends there (enum gro_result: MERGED 0, MERGED_FREE 1). */
+static __always_inline void gro_result(u64 *ctx)
+{
+	struct cpu *cpu;
+	struct packet *p;
+
+	if ((u32)ctx[0] > 1)
+		return;
+	cpu = this_cpu();
+	if (!cpu || !cpu->gro_packet)
+		return;
+	p = packet_slot(cpu->gro_packet);
+	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX) {
+		finish(p);
+		COUNT(cpu, completed);
+	}
+	cpu->gro_packet = 0;
+}
+
+PROBE(napi_gro_receive_exit, "napi_gro_receive_exit")
+{
+	gro_result(ctx);
+}
+
+PROBE(napi_gro_frags_exit, "napi_gro_frags_exit")
+{
+	gro_result(ctx);
+}
+
+PROBE(netif_rx, "netif_rx")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		receive(cpu, ctx[0], RX_NETIF_RX, HERE, direct);
+}
+
+PROBE(netif_receive_skb, "netif_receive_skb")
+{
+	struct cpu *cpu = this_cpu();
+
+	struct packet *p;
+
+	if (!cpu)
+		return;
+	p = receive(cpu, ctx[0], RX_NETIF_RECEIVE_SKB, AFTER_CPU_HISTORY, direct);
+	turn_to(cpu, p ? p->tag : 0);
+}
+
+/* tcp_rcv_established(): a segment without data ends here, as nobody waits for it. */
+PROBE(tcp_rcv_established, "tcp_probe")
+{
+	struct cpu *cpu = this_cpu();
+	struct sk_buff *skb = (struct sk_buff *)ctx[1];
+	struct tcp_skb_cb cb = {};
+	struct packet *p;
+
+	if (!cpu)
+		return;
+	p = receive(cpu, ctx[1], RX_TCP_RCV_ESTABLISHED, NEVER, direct);
+	if (!p)
+		return;
+	if (bpf_probe_read_kernel(&cb, sizeof(cb), &skb->cb) || cb.end_seq != cb.seq) {
+		turn_to(cpu, p->tag);
+		return;
+	}
+	finish(p);
+	COUNT(cpu, completed);
+	turn_to(cpu, 0);
+}
+
+static __always_inline bool waits_for_reader(struct packet *p, u64 tag)
+{
+	return p && p->tag == tag && p->state == PACKET_RX &&
+	       (p->last_stage == RX_NETIF_RECEIVE_SKB || p->last_stage == RX_TCP_RCV_ESTABLISHED);
+}
+
+/* A datagram that finds the queue empty is the one that the next receive call takes. */
+static __always_inline void queue_datagram(struct sock *sk, u64 tag, const bool direct)
+{
+	u64 address = address_of((u64)sk);
+	struct socket *s = socket_slot(address);
+
+	if (!s)
+		return;
+	if (s->sk != address) {
+		s->sk = address;
+		s->next = 0;
+	}
+	if (!s->next && address_of((u64)GET(direct, sk, sk_receive_queue.next)) == tag)
+		s->next = tag;
+}
+
+/* What the next receive call takes: the head of the reader's queue, else of the common one. */
+static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
+{
+	struct udp_sock *udp = (struct udp_sock *)sk;
+	u64 address = address_of((u64)sk);
+	u64 head = address_of((u64)BPF_CORE_READ(udp, reader_queue.next));
+
+	/* An empty queue points to itself. */
+	if (head != address + bpf_core_field_offset(udp->reader_queue))
+		return head;
+	head = address_of((u64)GET(direct, sk, sk_receive_queue.next));
+	return head == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : head;
+}
+
+/*
+ * The socket says only that it has data. Which packet that was: the last in its queue, or, when
+ * TCP merged it into an earlier one, the one that this CPU works on.
+ */
+PROBE(sk_data_ready, "sk_data_ready")
+{
+	struct cpu *cpu = this_cpu();
+	struct sock *sk = (struct sock *)ctx[0];
+	u32 number = bpf_get_smp_processor_id();
+	struct packet *p;
+	u64 tag;
+
+	if (!cpu)
+		return;
+	tag = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
+	p = packet_slot(tag);
+	if (waits_for_reader(p, tag)) {
+		if (GET(direct, sk, sk_protocol) == IPPROTO_UDP)
+			queue_datagram(sk, tag, direct);
+	} else {
+		bool empty = tag == address_of(ctx[0]) + bpf_core_field_offset(sk->sk_receive_queue);
+
+		tag = cpu->packet;
+		p = tag ? packet_slot(tag) : 0;
+		if (!waits_for_reader(p, tag) || p->last_cpu != number)
+			return;
+		/* With an empty queue its reader was quick and is about to copy it. */
+		if (!empty && GET(direct, sk, sk_protocol) == IPPROTO_TCP) {
+			p->state = PACKET_RX_MERGED;
+			COUNT(cpu, completed);
+		}
+	}
+	pass(p, cpu, number, RX_SK_DATA_READY, bpf_ktime_get_ns());
+	cpu->packet = 0;
+	cpu->waker = tag;
+}
+
+static __always_inline bool is_received(struct packet *p)
+{
+	return p->state == PACKET_RX || p->state == PACKET_RX_MERGED;
+}
+
+/* try_to_wake_up() of the reader, called by the socket: the task carries the packet on. */
+PROBE(sched_waking, "sched_waking")
+{
+	struct cpu *cpu = this_cpu();
+	struct task_struct *reader = (struct task_struct *)ctx[0];
+	u32 number = bpf_get_smp_processor_id();
+	struct packet *p;
+	struct task *task;
+	u32 pid;
+
+	if (!cpu || !cpu->waker)
+		return;
+	p = packet_slot(cpu->waker);
+	if (!p || p->tag != cpu->waker || !is_received(p) || p->last_cpu != number ||
+	    (has_data_ready ? p->last_stage != RX_SK_DATA_READY : !waits_for_reader(p, p->tag)))
+		return;
+	cpu->waker = 0;
+	pid = GET(direct, reader, pid);
+	task = task_slot(pid);
+	if (!task)
+		return;
+	pass(p, cpu, number, RX_SCHED_WAKING, bpf_ktime_get_ns());
+	if (task->pid != pid) {
+		task->pid = pid;
+		task->send_ns = task->copy_ns = 0;
+	}
+	task->woken_by = p->tag;
+}
+
+PROBE(sched_switch, "sched_switch")
+{
+	struct task_struct *next = (struct task_struct *)ctx[2];
+	u32 pid = GET(direct, next, pid);
+	struct task *task = task_slot(pid);
+	struct packet *p;
+	struct cpu *cpu;
+	u64 tag;
+
+	if (!task || task->pid != pid || !task->woken_by)
+		return;
+	tag = task->woken_by;
+	task->woken_by = 0;
+	p = packet_slot(tag);
+	cpu = this_cpu();
+	if (cpu && p && p->tag == tag && is_received(p) && p->last_stage == RX_SCHED_WAKING)
+		pass(p, cpu, bpf_get_smp_processor_id(), RX_SCHED_SWITCH, bpf_ktime_get_ns());
+}
+
+PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
+{
+	struct cpu *cpu = this_cpu();
+	u32 pid = bpf_get_current_pid_tgid();
+	struct packet *p;
+	struct task *task;
+
+	if (!cpu)
+		return;
+	p = receive(cpu, ctx[0], RX_SKB_COPY_DATAGRAM, NEVER, direct);
+	if (!p)
+		return;
+	finish(p);
+	COUNT(cpu, completed);
+	task = task_slot(pid);
+	if (task) {
+		if (task->pid != pid) {
+			task->pid = pid;
+			task->send_ns = task->woken_by = 0;
+		}
+		task->copy_ns = p->last_ns;
+		task->copy_cpu = p->last_cpu;
+	}
+}
+
+/*
+ * A receive call returns. For TCP: the last packet that it copied, as the others are long with
+ * it. For UDP, where the copy of a small datagram has no tracepoint: the datagram that it took.
+ */
+PROBE(sock_recv, "sock_recv_length")
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct sock *sk = (struct sock *)ctx[0];
+	u64 address = address_of(ctx[0]);
+	struct task *task = task_slot(pid);
+	struct socket *s = socket_slot(address);
+	struct cpu *cpu = this_cpu();
+	struct packet *p;
+	u64 tag;
+
+	if (!cpu || !task || !s)
+		return;
+	if (task->pid == pid && task->copy_ns) {
+		add_span(cpu, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu,
+			 bpf_ktime_get_ns() - task->copy_ns);
+		task->copy_ns = 0;
+	}
+	if (s->sk != address || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+		return;
+	tag = s->next;
+	s->next = 0;
+	if (tag) {
+		p = packet_slot(tag);
+		if (p && p->tag == tag && p->state == PACKET_RX && delivered(p)) {
+			pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
+			finish(p);
+			COUNT(cpu, completed);
+		}
+	}
+	s->next = next_datagram(sk, direct);
+}
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The transmit path, from the send call to the driver. */
+#ifndef NEARPATH_STAGES_TX_H
+#define NEARPATH_STAGES_TX_H
+
+#include "stages_packet.h"
+
+/* Entry of a system call: of one that sends, when; any other ends the send call before it. */
+PROBE(sock_send, "sys_enter")
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task = task_slot(pid);
+	u64 call = ctx[1];
+
+	if (!task)
+		return;
+	if (call >= SYSCALLS_MAX || !sends[call & (SYSCALLS_MAX - 1)]) {
+		if (task->pid == pid)
+			task->send_ns = 0;
+		return;
+	}
+	if (task->pid != pid) {
+		task->pid = pid;
+		task->copy_ns = task->woken_by = 0;
+	}
+	task->send_cpu = bpf_get_smp_processor_id();
+	task->tcp_ns = 0;
+	task->send_ns = bpf_ktime_get_ns();
+}
+
+PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task = task_slot(pid);
+
+	/* Called again for each piece of a long message; the first counts. */
+	if (!task || task->pid != pid || !task->send_ns || task->tcp_ns)
+		return;
+	task->tcp_cpu = bpf_get_smp_processor_id();
+	task->tcp_ns = bpf_ktime_get_ns();
+}
+
+/* The send call that the packet leaves in, unless a softirq sends it on its own account. */
+static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task;
+
+	if (cpu->serving)
+		return;
+	task = task_slot(pid);
+	if (!task || task->pid != pid || !task->send_ns)
+		return;
+	pass(p, cpu, task->send_cpu, TX_SOCK_SEND, task->send_ns);
+	if (task->tcp_ns)
+		pass(p, cpu, task->tcp_cpu, TX_TCP_SENDMSG, task->tcp_ns);
+}
+
+PROBE(net_dev_queue, "net_dev_queue")
+{
+	struct cpu *cpu = this_cpu();
+	u32 number = bpf_get_smp_processor_id();
+	u64 tag = address_of(ctx[0]);
+	struct packet *p = packet_slot(tag);
+	u32 verdict;
+	u64 now;
+
+	if (!cpu || !p || (p->tag == tag && p->state == PACKET_TX_IGNORED))
+		return;
+	now = bpf_ktime_get_ns();
+	if (p->tag != tag || p->state != PACKET_TX) {
+		if (p->tag == tag && p->state == PACKET_RX && p->last_stage == RX_NETIF_RECEIVE_SKB &&
+		    in_hand(p, cpu, number)) {
+			/* Received and sent on: the end of its reception. */
+			pass(p, cpu, number, RX_NET_DEV_QUEUE, now);
+			finish(p);
+			COUNT(cpu, completed);
+		}
+		verdict = active ? judge((struct sk_buff *)ctx[0], true, direct) : REFUSE;
+		if (verdict == REFUSE) {
+			if (p->tag == tag)
+				finish(p);
+			return;
+		}
+		if (verdict == SAMPLE_OUT) {
+			COUNT(cpu, sampled_out);
+			begin(p, cpu, tag, PACKET_TX_IGNORED, now);
+			return;
+		}
+		begin(p, cpu, tag, PACKET_TX, now);
+		pass_send_call(p, cpu);
+	}
+	pass(p, cpu, number, TX_NET_DEV_QUEUE, now);
+}
+
+/* A stage of the transmit path; returns the packet. */
+static __always_inline struct packet *transmit(struct cpu *cpu, u64 pointer, u32 stage)
+{
+	u64 tag = address_of(pointer);
+	struct packet *p = packet_slot(tag);
+
+	if (!p || p->tag != tag || p->state != PACKET_TX)
+		return 0;
+	pass(p, cpu, bpf_get_smp_processor_id(), stage, bpf_ktime_get_ns());
+	return p;
+}
+
+PROBE(qdisc_enqueue, "qdisc_enqueue")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		transmit(cpu, ctx[2], TX_QDISC_ENQUEUE);
+}
+
+PROBE(qdisc_dequeue, "qdisc_dequeue")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		transmit(cpu, ctx[3], TX_QDISC_DEQUEUE);
+}
+
+PROBE(net_dev_start_xmit, "net_dev_start_xmit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		transmit(cpu, ctx[0], TX_NET_DEV_START_XMIT);
+}
+
+/* The driver has it, unless it was busy (rc); a virtual device has handed it over before. */
+PROBE(net_dev_xmit, "net_dev_xmit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu && !(u32)ctx[1])
+		transmit(cpu, ctx[0], TX_NET_DEV_XMIT);
+}
+
+#endif
