@@ -6,7 +6,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 /// Prints text; its colours only where standard output is a terminal and NO_COLOR is not set.
@@ -16,6 +16,14 @@ use std::path::Path;
 pub fn text(text: &str) -> Result<(), Failure> {
     let mut out = anstream::AutoStream::auto(io::stdout().lock());
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failure)
+}
+
+/// Columns of the terminal behind standard output; `None` when it is none, or does not tell.
+pub fn width() -> Option<usize> {
+    let out = io::stdout();
+    let size =
+        if out.is_terminal() { rustix::termios::tcgetwinsize(&out).ok()? } else { return None };
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
 /// Prints one JSON document.

@@ -1,18 +1,20 @@
 //! A measurement on this machine: for how long, and what is seen of it while it runs.
 //!
-//! In go the host and the instrument's options, out comes the measurement. A signal ends it
+//! In go the host and which packets are looked at, out comes the measurement. A signal ends it
 //! early with what was gathered; a progress bar stands on standard error where that is a
 //! terminal.
 
 use crate::interrupt::Interrupt;
 use anyhow::Context;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
 use nearpath_host::Topology;
 use nearpath_instruments::Measurement;
-use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::stages::{Filter, Options, STAGES, Stages};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Shorter than this says nothing; longer is a mistake.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -31,9 +33,29 @@ pub struct Timing {
     /// The kernel's BTF from a file, for a kernel that has none of its own
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
+    /// Stages not to observe, by their names in 'measure stages --list-stages'. 'sock_send' watches
+    /// every system call of the host and is the dearest where there are many
+    #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
+    #[arg(hide_possible_values = true)]
+    without: Vec<String>,
+}
+
+/// A stage of both directions has one name.
+fn stage_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(STAGES.iter().map(|stage| stage.name).collect::<BTreeSet<_>>())
 }
 
 impl Timing {
+    /// The instrument's options for these packets.
+    pub fn options(&self, filter: Filter) -> Options {
+        Options {
+            filter,
+            without: self.without.clone(),
+            btf_file: self.btf.clone(),
+            ..Options::default()
+        }
+    }
+
     /// Measures until the time is over or a signal comes.
     ///
     /// # Errors
@@ -41,13 +63,13 @@ impl Timing {
     pub fn measure(
         &self,
         topology: &Topology,
-        options: Options,
+        filter: Filter,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measurement> {
         let progress = Progress::new(self.duration);
         let goes_on = |wait: Duration| !interrupt.wait(wait);
         let mut each = |measurement: &Measurement| progress.show(measurement);
-        Stages::new(topology, options)
+        Stages::new(topology, self.options(filter))
             .measure(self.duration, self.interval, &goes_on, &mut each)
             .context("cannot measure")
     }
@@ -56,7 +78,6 @@ impl Timing {
 /// The bar on standard error; nothing where that is no terminal.
 struct Progress {
     bar: ProgressBar,
-    began: Instant,
 }
 
 impl Progress {
@@ -64,16 +85,17 @@ impl Progress {
         let length = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let bar = ProgressBar::new(length);
         // The template is a constant: were it wrong, the default style would do.
-        if let Ok(style) = ProgressStyle::with_template("measuring [{bar:40}] {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("measuring [{wide_bar}] {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_message("0 packets (^C ends it early)");
-        Self { bar, began: Instant::now() }
+        bar.set_message("loading the programs");
+        Self { bar }
     }
 
     fn show(&self, measurement: &Measurement) {
-        self.bar.set_position(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX));
         self.bar.set_message(format!("{} packets (^C ends it early)", measurement.packets.started));
+        let passed = Duration::try_from_secs_f64(measurement.duration_s).unwrap_or_default();
+        self.bar.set_position(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX));
     }
 }
 

@@ -4,9 +4,10 @@ mod golden_files;
 
 use golden_files::{golden, golden_json};
 use nearpath_diagnose::*;
-use nearpath_host::{CpuId, NodeId};
+use nearpath_host::{CpuId, NodeId, SnapshotSummary};
+use nearpath_instruments::stages::StageListing;
 use nearpath_instruments::*;
-use nearpath_views::text;
+use nearpath_views::{json, text};
 
 fn span(direction: Direction, from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {
     let count = buckets.iter().map(|bucket| bucket.1).sum();
@@ -127,16 +128,75 @@ fn diagnosis() -> Diagnosis {
 
 #[test]
 fn a_measurement() {
-    golden("measurement.txt", &text::measurement(&measurement()));
+    golden("measurement.txt", &text::measurement(&measurement(), None));
     golden_json("measurement.json", &measurement());
     let nothing = Measurement { duration_s: 1.0, ..Measurement::default() };
-    golden("measurement-empty.txt", &text::measurement(&nothing));
+    golden("measurement-empty.txt", &text::measurement(&nothing, None));
 }
 
 #[test]
 fn a_diagnosis() {
-    golden("diagnosis.txt", &text::diagnosis(&diagnosis()));
+    golden("diagnosis.txt", &text::diagnosis(&diagnosis(), None));
     golden_json("diagnosis.json", &diagnosis());
     let facts = Diagnosis { findings: Vec::new(), measurement: None, ..diagnosis() };
-    golden("diagnosis-facts.txt", &text::diagnosis(&facts));
+    golden("diagnosis-facts.txt", &text::diagnosis(&facts, None));
+}
+
+/// What a terminal of so many columns shows of the spans.
+fn at_width(measurement: &Measurement, width: usize) -> String {
+    let shown = text::measurement(measurement, Some(width));
+    let table: Vec<&str> = shown.lines().take_while(|line| !line.ends_with(':')).collect();
+    for line in table.iter().skip(4) {
+        assert!(line.chars().count() <= width, "{width}: {line}");
+    }
+    table.join("\n") + "\n"
+}
+
+#[test]
+fn a_measurement_fits_its_terminal() {
+    let wide = text::measurement(&measurement(), None);
+    assert_eq!(text::measurement(&measurement(), Some(200)), wide);
+    golden("measurement-100.txt", &at_width(&measurement(), 100));
+    golden("measurement-80.txt", &at_width(&measurement(), 80));
+    // Nothing that is left gives way: it is then wider than the terminal, and whole.
+    let narrow = text::measurement(&measurement(), Some(10));
+    assert!(narrow.contains("  -> netif_receive_skb    905  9.00 µs  62.0 µs"), "{narrow}");
+}
+
+#[test]
+fn what_no_packet_changed_is_said_once() {
+    let mut one_node = measurement();
+    for span in &mut one_node.spans {
+        (span.other_llc, span.other_node) = (Some(0.0), Some(0.0));
+    }
+    let shown = text::measurement(&one_node, None);
+    assert!(!shown.contains("OTHER-LLC") && !shown.contains("OTHER-NODE"), "{shown}");
+    assert!(shown.contains("no packet went to another LLC or node"), "{shown}");
+    one_node.spans[1].other_llc = None;
+    let shown = text::measurement(&one_node, None);
+    assert!(shown.contains("OTHER-LLC") && shown.contains("to another node between"), "{shown}");
+}
+
+#[test]
+fn the_stages() {
+    let stage = |direction, stage, function, attach: Option<&str>| StageListing {
+        direction,
+        stage,
+        function,
+        attach: attach.map(str::to_owned),
+        reason: attach.is_none().then(|| format!("this kernel has no tracepoint {stage}")),
+    };
+    let listing = [
+        stage(Direction::Rx, "netif_rx", "netif_rx_internal", Some("tp_btf/netif_rx")),
+        stage(Direction::Rx, "sock_recv", "sock_recvmsg", None),
+        stage(Direction::Tx, "net_dev_queue", "__dev_queue_xmit", Some("raw_tp/net_dev_queue")),
+    ];
+    golden("stages.txt", &text::stages(&listing));
+    golden_json("stages.json", &json::stages(&listing));
+}
+
+#[test]
+fn a_snapshot() {
+    let saved = SnapshotSummary { files: 435, answers: 12, refused: 4, bytes: 40_550 };
+    golden_json("snapshot.json", &json::snapshot("host.tar.zst", &saved));
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, NetnsRef, Root, Wanted, in_netns};
-use nearpath_instruments::stages::{Filter, Options};
+use nearpath_instruments::stages::Filter;
 use nearpath_trial::load::{LoadKind, LoadReport};
 use nearpath_views::text;
 use std::ffi::OsStr;
@@ -52,7 +52,7 @@ impl Arguments {
         if self.json {
             output::json(&diagnosis)
         } else {
-            output::text(&text::diagnosis(&diagnosis))
+            output::text(&text::diagnosis(&diagnosis, output::width()))
         }
     }
 }
@@ -63,8 +63,7 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
     // What else goes on on the machine is not what the facts of this namespace are about.
     let netns = u32::try_from(demo.server_netns_inode()).context("the namespace's inode")?;
     let filter = Filter { netns: Some(netns), ..Filter::default() };
-    let options = Options { filter, btf_file: timing.btf.clone(), ..Options::default() };
-    let measured = timing.measure(&before.topology, options, interrupt);
+    let measured = timing.measure(&before.topology, filter, interrupt);
     if let Err(error) = &measured {
         say(&format!("{error:#}; watching the counters instead"));
         interrupt.wait(timing.duration);

@@ -10,7 +10,6 @@ use clap::Args;
 use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, Wanted};
 use nearpath_instruments::Measurement;
-use nearpath_instruments::stages::Options;
 use nearpath_views::text;
 
 const AFTER_HELP: &str = "\
@@ -49,7 +48,7 @@ impl Diagnose {
         if self.json {
             output::json(&diagnosis)
         } else {
-            output::text(&text::diagnosis(&diagnosis))
+            output::text(&text::diagnosis(&diagnosis, output::width()))
         }
     }
 
@@ -84,8 +83,7 @@ impl Diagnose {
         interrupt: &Interrupt,
     ) -> Result<Result<Measurement, String>, Failure> {
         let filter = self.filters.resolve(host, self.source.netns_inode()?)?;
-        let options = Options { filter, btf_file: self.timing.btf.clone(), ..Options::default() };
-        let measured = self.timing.measure(&host.topology, options, interrupt);
+        let measured = self.timing.measure(&host.topology, filter, interrupt);
         if let Err(error) = &measured {
             say(&format!("{error:#}; watching the counters instead"));
             interrupt.wait(self.timing.duration);

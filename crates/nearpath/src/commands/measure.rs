@@ -9,8 +9,8 @@ use crate::source::Namespace;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use nearpath_host::Wanted;
-use nearpath_instruments::stages::{Options, Stages};
-use nearpath_views::text;
+use nearpath_instruments::stages::{Filter, Stages};
+use nearpath_views::{json, text};
 
 const AFTER_HELP: &str = "\
 EXAMPLES
@@ -18,6 +18,7 @@ EXAMPLES
   nearpath measure stages --dev eth0 --proto tcp --dport 443
   nearpath measure stages --host 10.0.0.0/8 --direction rx --sample 1/16
   nearpath measure stages --netns blue --json > blue.json
+  nearpath measure stages --without sock_send              no look at every system call
   nearpath measure stages --list-stages                    what can be observed here, and how
 
 It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
@@ -67,23 +68,26 @@ impl StagesArguments {
         let interrupt = Interrupt::listen()?;
         let host = self.namespace.host(&Wanted::default())?;
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
-        let options = Options { filter, btf_file: self.timing.btf.clone(), ..Options::default() };
-        let measurement = self.timing.measure(&host.topology, options, &interrupt)?;
+        let measurement = self.timing.measure(&host.topology, filter, &interrupt)?;
         if interrupt.happened() {
             say("ended early by a signal");
         }
         if self.json {
             output::json(&measurement)
         } else {
-            output::text(&text::measurement(&measurement))
+            output::text(&text::measurement(&measurement, output::width()))
         }
     }
 
     fn list(&self) -> Result<(), Failure> {
         let host = self.namespace.host(&Wanted::default())?;
-        let options = Options { btf_file: self.timing.btf.clone(), ..Options::default() };
+        let options = self.timing.options(Filter::default());
         let stages = Stages::new(&host.topology, options);
         let listing = stages.list().context("cannot list the stages")?;
-        if self.json { output::json(&listing) } else { output::text(&text::stages(&listing)) }
+        if self.json {
+            output::json(&json::stages(&listing))
+        } else {
+            output::text(&text::stages(&listing))
+        }
     }
 }

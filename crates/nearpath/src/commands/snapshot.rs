@@ -6,8 +6,8 @@ use crate::source::{Namespace, all_facts};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_host::SnapshotSummary;
+use nearpath_views::json;
 use nearpath_views::text::{bytes, printable};
-use serde::Serialize;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
@@ -41,20 +41,6 @@ pub struct Snapshot {
     namespace: Namespace,
 }
 
-/// Version of the JSON form of [`Saved`].
-const SAVED_SCHEMA: u32 = 1;
-
-/// What `snapshot --json` prints.
-#[derive(Debug, Serialize)]
-struct Saved {
-    schema: u32,
-    file: String,
-    files: usize,
-    answers: usize,
-    refused: usize,
-    size_bytes: usize,
-}
-
 impl Snapshot {
     pub(super) fn run(&self) -> Result<(), Failure> {
         self.refuse_to_overwrite()?;
@@ -74,18 +60,11 @@ impl Snapshot {
     }
 
     fn report(&self, summary: &SnapshotSummary) -> Result<(), Failure> {
-        let SnapshotSummary { files, answers, refused, bytes: size } = *summary;
         let file = self.output.display().to_string();
         if self.json {
-            return output::json(&Saved {
-                schema: SAVED_SCHEMA,
-                file,
-                files,
-                answers,
-                refused,
-                size_bytes: size,
-            });
+            return output::json(&json::snapshot(&file, summary));
         }
+        let SnapshotSummary { files, answers, refused, bytes: size } = *summary;
         let size = bytes(u64::try_from(size).unwrap_or(u64::MAX));
         let file = printable(&file);
         output::text(&format!(

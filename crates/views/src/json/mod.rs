@@ -1,8 +1,12 @@
-//! The JSON documents of `show`, described field by field in docs/json.md.
+//! The JSON documents of the commands, described field by field in docs/json.md.
 //!
-//! Each borrows from the host and is printed as it stands; an unknown value is `null`. The JSON
-//! of `measure stages` and of `diagnose` is that of their own types.
+//! Each borrows what it is made from and is printed as it stands; an unknown value is `null`. The
+//! JSON of `measure stages` and of `diagnose` is that of their own types.
 
 mod show;
+mod snapshot;
+mod stages;
 
 pub use show::*;
+pub use snapshot::{Snapshot, snapshot};
+pub use stages::{Stages, stages};

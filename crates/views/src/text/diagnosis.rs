@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 /// Interfaces that are named in the host's summary; the rest is counted.
 const NICS_NAMED: usize = 4;
 
-/// The whole diagnosis for people.
-pub fn diagnosis(diagnosis: &Diagnosis) -> String {
+/// The whole diagnosis for people; `width` is that of their terminal, `None` where it is not for a
+/// terminal.
+pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
     let mut out = host(&diagnosis.host);
     line!(out);
     heading(&mut out, &headline(&diagnosis.findings));
@@ -24,7 +25,7 @@ pub fn diagnosis(diagnosis: &Diagnosis) -> String {
     line!(out);
     match &diagnosis.measurement {
         Some(measurement) => {
-            out.push_str(&overview(measurement));
+            out.push_str(&overview(measurement, width));
             let blind = not_observable(&measurement.not_observable);
             if !blind.is_empty() {
                 line!(out);

@@ -2,16 +2,17 @@
 //! order of the path, and their distributions.
 
 use super::histogram::{direction, histogram};
-use super::table::{Table, left, or_none, right};
+use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
 use nearpath_instruments::stages::StageListing;
 use nearpath_instruments::{Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
 
-/// The whole measurement for people.
-pub fn measurement(measurement: &Measurement) -> String {
-    let mut out = overview(measurement);
+/// The whole measurement for people; `width` is that of their terminal, `None` where it is not for
+/// a terminal.
+pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
+    let mut out = overview(measurement, width);
     for span in measurement.spans.iter().filter(|span| !span.buckets.is_empty()) {
         line!(out);
         out.push_str(&printable_lines(&histogram(span)));
@@ -25,16 +26,21 @@ pub fn measurement(measurement: &Measurement) -> String {
 }
 
 /// Without the distributions: the heads and the tables of spans.
-pub(super) fn overview(measurement: &Measurement) -> String {
+pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = header(measurement);
+    let same = Same::of(&measurement.spans);
     for (path, title) in [(Direction::Rx, "receive path"), (Direction::Tx, "transmit path")] {
         let spans: Vec<&Span> =
             measurement.spans.iter().filter(|span| span.direction == path).collect();
         if !spans.is_empty() {
             line!(out);
             heading(&mut out, title);
-            out.push_str(&table(&spans));
+            out.push_str(&table(&spans, same, width));
         }
+    }
+    if let Some(what) = same.in_words() {
+        line!(out);
+        line!(out, "no packet went to another {what} between two stages");
     }
     if measurement.spans.is_empty() {
         line!(out, "no packet was seen between two stages");
@@ -79,48 +85,105 @@ fn header(measurement: &Measurement) -> String {
             digits(cost.ns_per_event),
             digits(cost.cpu_percent)
         ),
-        None => {
-            line!(out, "cost:         unknown (no run-time statistics of the kernel's programs)")
-        }
+        None if packets.started == 0 => line!(out, "cost:         unknown (no packet was seen)"),
+        None => line!(
+            out,
+            "cost:         unknown (no run-time statistics of the kernel's programs, or no packet \
+             while they were on)"
+        ),
     }
     out
 }
 
-fn table(spans: &[&Span]) -> String {
-    let mut table = Table::new(&[
-        left("FROM"),
-        left("TO"),
-        right("COUNT"),
-        right("MIN"),
-        right("P50"),
-        right("P90"),
-        right("P99"),
-        right("P99.9"),
-        right("MAX"),
-        right("OTHER-CPU").optional(),
-        right("OTHER-LLC").optional(),
-        right("OTHER-NODE").optional(),
-        left("MOSTLY").optional(),
-    ]);
+/// The spans of a path. Where their table is wider than the terminal, the stages before stand over
+/// those after them, and the columns of less weight give way, which is said below.
+fn table(spans: &[&Span], same: Same, width: Option<usize>) -> String {
+    let mut table = Table::new(&[&[left("FROM"), left("TO")], FIGURES.as_slice()].concat());
     for span in spans {
-        let time = |ns: Option<u64>| or_none(ns.map(latency));
-        table.row([
-            span.from.clone(),
-            span.to.clone(),
-            span.count.to_string(),
-            time(span.min_ns),
-            time(span.p50_ns),
-            time(span.p90_ns),
-            time(span.p99_ns),
-            time(span.p999_ns),
-            time(span.max_ns),
-            or_none(span.other_cpu.map(percent)),
-            or_none(span.other_llc.map(percent)),
-            or_none(span.other_node.map(percent)),
-            or_none(mostly(span)),
-        ]);
+        table.row([span.from.clone(), span.to.clone()].into_iter().chain(figures(span, same)));
     }
-    table.render()
+    let wide = table.render();
+    match width {
+        Some(width) if wide.lines().any(|line| line.chars().count() > width) => {
+            narrow_table(spans, same, width)
+        }
+        _ => wide,
+    }
+}
+
+fn narrow_table(spans: &[&Span], same: Same, width: usize) -> String {
+    let mut table = Table::new(&[&[left("FROM -> TO")], FIGURES.as_slice()].concat());
+    for group in spans.chunk_by(|a, b| a.from == b.from) {
+        if let Some(span) = group.first() {
+            table.title(&span.from);
+        }
+        for span in group {
+            table.row([format!("  -> {}", span.to)].into_iter().chain(figures(span, same)));
+        }
+    }
+    let (mut out, left_out) = table.render_within(width);
+    if !left_out.is_empty() {
+        line!(out, "({}: in a wider terminal, or in a file)", left_out.join(", "));
+    }
+    out
+}
+
+/// What no packet of any span changed, as on a host that has but one: said once, and no column.
+#[derive(Clone, Copy)]
+struct Same {
+    llc: bool,
+    node: bool,
+}
+
+impl Same {
+    fn of(spans: &[Span]) -> Self {
+        let none = |share: fn(&Span) -> Option<f64>| {
+            !spans.is_empty() && spans.iter().all(|span| share(span) == Some(0.0))
+        };
+        Self { llc: none(|span| span.other_llc), node: none(|span| span.other_node) }
+    }
+
+    fn in_words(self) -> Option<&'static str> {
+        match (self.llc, self.node) {
+            (true, true) => Some("LLC or node"),
+            (true, false) => Some("LLC"),
+            (false, true) => Some("node"),
+            (false, false) => None,
+        }
+    }
+}
+
+/// What is told of each span.
+const FIGURES: [Column; 11] = [
+    right("COUNT"),
+    right("MIN").gives_way(2),
+    right("P50"),
+    right("P90").gives_way(5),
+    right("P99"),
+    right("P99.9").gives_way(4),
+    right("MAX").gives_way(7),
+    right("OTHER-CPU").optional().gives_way(6),
+    right("OTHER-LLC").optional().gives_way(3),
+    right("OTHER-NODE").optional().gives_way(3),
+    left("MOSTLY").optional().gives_way(1),
+];
+
+fn figures(span: &Span, same: Same) -> [String; FIGURES.len()] {
+    let time = |ns: Option<u64>| or_none(ns.map(latency));
+    let share = |share: Option<f64>| or_none(share.map(percent));
+    [
+        span.count.to_string(),
+        time(span.min_ns),
+        time(span.p50_ns),
+        time(span.p90_ns),
+        time(span.p99_ns),
+        time(span.p999_ns),
+        time(span.max_ns),
+        share(span.other_cpu),
+        share(span.other_llc.filter(|_| !same.llc)),
+        share(span.other_node.filter(|_| !same.node)),
+        or_none(mostly(span)),
+    ]
 }
 
 /// `measure stages --list-stages`: how each stage is observed here, or why it cannot be.
@@ -139,12 +202,14 @@ pub fn stages(listing: &[StageListing]) -> String {
     table.render()
 }
 
-/// The commonest way of a span: `cpu 0 -> 1 (83 %)`.
+/// The commonest way of a span: `cpu 0 -> 1 (83 %)`, `cpu 0 (100 %)` where it stayed.
 fn mostly(span: &Span) -> Option<String> {
     let all = span.places.iter().fold(0u64, |sum, place| sum.saturating_add(place.count));
     let place = span.places.iter().max_by_key(|place| place.count).filter(|_| all > 0)?;
     let share = place.count as f64 / all as f64 * 100.0;
-    Some(format!("cpu {} -> {} ({share:.0} %)", place.from_cpu, place.to_cpu))
+    let (from, to) = (place.from_cpu, place.to_cpu);
+    let way = if from == to { from.to_string() } else { format!("{from} -> {to}") };
+    Some(format!("cpu {way} ({share:.0} %)"))
 }
 
 /// Stages that could not be observed, folded by reason.

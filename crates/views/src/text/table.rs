@@ -1,7 +1,8 @@
 //! One plain table: columns aligned by what they hold, no boxes, no wrapping.
 //!
 //! In go rows of cells, out come lines without trailing spaces. Cells are shown with control
-//! characters escaped, and cut where they are too long to read. A column that is `-` in every row may be left out.
+//! characters escaped, and cut where they are too long to read. A column that is `-` in every row
+//! may be left out, and so may columns that a narrow terminal has no room for.
 
 use super::units::printable;
 use comfy_table::{CellAlignment, presets};
@@ -12,28 +13,35 @@ const CELL_WIDTH: usize = 120;
 /// What stands in a cell for which there is no value.
 pub(super) const NONE: &str = "-";
 
-/// A column: its heading, its alignment, and whether it is left out when no row has a value.
+/// A column: its heading, its alignment, whether it is left out when no row has a value, and its
+/// turn to be left out where there is no room (the lowest first).
 #[derive(Clone, Copy)]
 pub(super) struct Column {
     heading: &'static str,
     right: bool,
     optional: bool,
+    gives_way: Option<u8>,
 }
 
 /// A column of words.
 pub(super) const fn left(heading: &'static str) -> Column {
-    Column { heading, right: false, optional: false }
+    Column { heading, right: false, optional: false, gives_way: None }
 }
 
 /// A column of numbers.
 pub(super) const fn right(heading: &'static str) -> Column {
-    Column { heading, right: true, optional: false }
+    Column { heading, right: true, optional: false, gives_way: None }
 }
 
 impl Column {
     /// The same column, left out when it is `-` in every row.
     pub(super) const fn optional(self) -> Self {
         Self { optional: true, ..self }
+    }
+
+    /// The same column, left out in its turn where there is no room for all.
+    pub(super) const fn gives_way(self, turn: u8) -> Self {
+        Self { gives_way: Some(turn), ..self }
     }
 }
 
@@ -60,17 +68,47 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
+    /// Adds a title over the rows that follow, in the first column.
+    pub(super) fn title(&mut self, title: &str) {
+        let mut row = vec![String::new(); self.columns.len()];
+        if let Some(first) = row.first_mut() {
+            *first = printable(title);
+        }
+        self.rows.push(row);
+    }
+
     /// The lines, each ended by a newline; nothing when there is no row.
     pub(super) fn render(&self) -> String {
-        if self.rows.is_empty() {
-            return String::new();
+        if self.rows.is_empty() { String::new() } else { self.lines(&self.with_values()) }
+    }
+
+    /// The same in at most so many columns of a terminal, if leaving out what may give way is
+    /// enough; beside it the headings of what was left out.
+    pub(super) fn render_within(&self, width: usize) -> (String, Vec<&'static str>) {
+        let mut shown = self.with_values();
+        let mut left_out = Vec::new();
+        loop {
+            let lines = self.lines(&shown);
+            let next = shown.iter().filter_map(|&i| Some((self.columns[i].gives_way?, i))).min();
+            match next {
+                Some((_, i)) if lines.lines().any(|line| line.chars().count() > width) => {
+                    shown.retain(|&column| column != i);
+                    left_out.push(self.columns[i].heading);
+                }
+                _ => return (lines, left_out),
+            }
         }
-        let shown: Vec<usize> = (0..self.columns.len())
-            .filter(|&i| {
-                let has_value = |row: &Vec<String>| row.get(i).is_some_and(|cell| cell != NONE);
-                !self.columns[i].optional || self.rows.iter().any(has_value)
-            })
-            .collect();
+    }
+
+    /// The columns that are always shown or have a value.
+    fn with_values(&self) -> Vec<usize> {
+        let has_value = |row: &Vec<String>, i| row.get(i).is_some_and(|c| c != NONE && c != "");
+        (0..self.columns.len())
+            .filter(|&i| !self.columns[i].optional || self.rows.iter().any(|row| has_value(row, i)))
+            .collect()
+    }
+
+    fn lines(&self, shown: &[usize]) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(shown.iter().map(|&i| self.columns[i].heading));
@@ -104,5 +142,20 @@ mod tests {
         table.row(["eth0".into(), "1500".into(), String::new()]);
         table.row(["l\u{1b}[31mo".into(), "9".into(), NONE.into()]);
         assert_eq!(table.render(), "NAME           MTU\neth0          1500\nl\\u{1b}[31mo     9\n");
+    }
+
+    #[test]
+    fn what_may_give_way_does_so_in_its_turn() {
+        let columns = [left("A"), right("B").gives_way(2), right("C").gives_way(1), right("D")];
+        let mut table = Table::new(&columns);
+        table.title("of x");
+        table.row(["a".into(), "1234".into(), "12".into(), "1".into()]);
+        let whole = "A        B   C  D\nof x\na     1234  12  1\n";
+        assert_eq!(table.render(), whole);
+        assert_eq!(table.render_within(17), (whole.to_owned(), vec![]));
+        let (narrower, left_out) = table.render_within(16);
+        assert_eq!(narrower, "A        B  D\nof x\na     1234  1\n");
+        assert_eq!(left_out, ["C"]);
+        assert_eq!(table.render_within(1).1, ["C", "B"]);
     }
 }

@@ -1,0 +1,367 @@
+//! The real binary on this kernel: what it measures between two namespaces that the test made,
+//! how it ends, and what it says where it may not or cannot measure.
+
+use nearpath_instruments::Measurement;
+use nearpath_instruments::stages::STAGES;
+use nearpath_testing::veth::{Side, VethPair};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// User and group `nobody`, by custom; all that matters is that it is not root.
+const NOBODY: u32 = 65534;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(NEARPATH);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn nearpath(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+/// Exit status, standard output, standard error.
+fn parts(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The one JSON document that a command printed, and nothing else, with exit status 0.
+fn document(output: &Output) -> Value {
+    let (code, out, err) = parts(output);
+    assert_eq!(code, Some(0), "{err}");
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+}
+
+/// Fails unless a command said one line on standard error only, with exit status 1.
+fn refused(output: &Output, says: &str) {
+    let (code, out, err) = parts(output);
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(err.starts_with("nearpath: ") && err.contains(says), "{err}");
+}
+
+/// Tries until something is there.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The namespace of a side as a path that any process of root can open.
+fn netns_path(pair: &VethPair, side: Side) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), pair.netns(side).as_raw_fd())
+}
+
+/// Runs while a client sends datagrams and a server answers each; gets the server's port.
+fn with_traffic<T>(pair: &VethPair, run: impl FnOnce(u16) -> T) -> T {
+    let server = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    let address = server.local_addr().unwrap();
+    let client = pair.run(Side::Client, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    client.connect(address).unwrap();
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    }
+    /// Ends the traffic also when `run` fails.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            while !over.load(Ordering::Relaxed) {
+                if let Ok((length, from)) = server.recv_from(&mut buffer) {
+                    server.send_to(&buffer[..length], from).unwrap();
+                }
+            }
+        });
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            while !over.load(Ordering::Relaxed) {
+                client.send(b"ping").unwrap();
+                // One that was lost at the end is not waited for twice.
+                let _ = client.recv(&mut buffer);
+            }
+        });
+        let _over = Over(&over);
+        run(address.port())
+    })
+}
+
+/// Ids of the BPF programs that a process holds, from its file descriptors.
+fn programs_of(child: &Child) -> BTreeSet<u32> {
+    let Ok(files) = fs::read_dir(format!("/proc/{}/fdinfo", child.id())) else {
+        return BTreeSet::new();
+    };
+    let infos = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
+    let id =
+        |info: String| info.lines().find_map(|l| l.strip_prefix("prog_id:")?.trim().parse().ok());
+    infos.filter_map(id).collect()
+}
+
+/// Waits until a measurement has loaded its programs, and returns their ids.
+fn wait_for_programs(child: &mut Child) -> BTreeSet<u32> {
+    wait_for("programs", || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        // More than the probes of features that loading makes, which are gone at once.
+        Some(programs_of(child)).filter(|programs| programs.len() > 10)
+    })
+}
+
+/// Waits until the kernel has freed these programs, which takes a grace period.
+fn wait_until_gone(programs: &BTreeSet<u32>) {
+    wait_for("the programs to go", || {
+        let mut all = libbpf_rs::query::ProgInfoIter::default();
+        (!all.any(|program| programs.contains(&program.id))).then_some(())
+    });
+}
+
+#[test]
+fn the_contract_of_measure_stages_is_kept() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let args = ["measure", "stages", "--for", "1s", "--netns", &netns, "--proto", "udp", "--json"];
+    let m = document(&with_traffic(&pair, |_| nearpath(&args)));
+    assert_eq!(m["schema"], 1);
+    assert!(m["duration_s"].as_f64().is_some_and(|s| (1.0..PATIENCE.as_secs_f64()).contains(&s)));
+    assert!(m["filter"].as_str().unwrap().contains("--proto udp"));
+    assert!(m["packets"]["started"].as_u64().unwrap() > 0 && m["events_lost"].is_u64(), "{m}");
+    for count in ["completed", "abandoned", "collided", "sampled_out"] {
+        assert!(m["packets"][count].is_u64(), "{count}");
+    }
+    let cost = &m["cost"];
+    assert!(cost["ns_per_packet"].as_f64().unwrap() > 0.0, "{cost}");
+    assert!(cost["cpu_percent"].as_f64().unwrap() > 0.0, "{cost}");
+    let spans = m["spans"].as_array().unwrap();
+    let text = |span: &Value, field: &str| span[field].as_str().unwrap().to_owned();
+    for direction in ["rx", "tx"] {
+        let of = spans.iter().filter(|span| span["direction"] == direction);
+        assert!(of.clone().count() > 1, "{direction}: {m}");
+        let known = |name: &String| STAGES.iter().any(|stage| stage.name == name);
+        assert!(of.clone().all(|s| known(&text(s, "from")) && known(&text(s, "to"))));
+    }
+    for span in spans {
+        let (min, max) = (span["min_ns"].as_u64().unwrap(), span["max_ns"].as_u64().unwrap());
+        assert!(min <= max && span["count"].as_u64().unwrap() > 0, "{span}");
+        for field in ["p50_ns", "p90_ns", "p99_ns", "p999_ns"] {
+            let value = span.get(field).expect(field);
+            assert!(value.is_null() || value.as_u64().is_some_and(|ns| ns <= max), "{span}");
+        }
+        for field in ["other_cpu", "other_llc", "other_node"] {
+            let value = span.get(field).expect(field);
+            assert!(value.is_null() || value.as_f64().is_some_and(|s| (0.0..=1.0).contains(&s)));
+        }
+        let counts = span["buckets"].as_array().unwrap().iter().map(|b| b[1].as_u64().unwrap());
+        assert_eq!(counts.sum::<u64>(), span["count"].as_u64().unwrap(), "{span}");
+    }
+    // What was printed is the type's own form: nothing is lost when it is read back.
+    let typed: Measurement = serde_json::from_value(m.clone()).unwrap();
+    assert_eq!(serde_json::to_value(typed).unwrap(), m);
+}
+
+#[test]
+fn filters_choose_the_packets() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    with_traffic(&pair, |port| {
+        let started = |filter: &[&str]| {
+            let args = ["measure", "stages", "--for", "300ms", "--netns", &netns, "--json"];
+            let m = document(&nearpath(&[&args, filter].concat()));
+            assert_eq!(m["spans"].as_array().unwrap().is_empty(), m["packets"]["started"] == 0);
+            m["packets"]["started"].as_u64().unwrap()
+        };
+        let port = port.to_string();
+        assert!(started(&["--dev", "np1"]) > 0);
+        assert!(started(&["--proto", "udp", "--dport", &port, "--direction", "rx"]) > 0);
+        assert!(started(&["--src", "10.99.0.1"]) > 0);
+        assert_eq!(started(&["--proto", "tcp"]), 0);
+        assert_eq!(started(&["--port", "1"]), 0);
+        assert_eq!(started(&["--dev", "lo"]), 0);
+        assert_eq!(started(&["--host", "fd99::/64", "--proto", "udp"]), 0);
+    });
+    let other = ["measure", "stages", "--netns", &netns, "--dev", "np0"];
+    refused(&nearpath(&other), "there are: lo, np1");
+}
+
+#[test]
+fn a_stage_is_left_out_and_the_text_says_so() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let args = ["measure", "stages", "--for", "300ms", "--netns", &netns];
+    let args = [args.as_slice(), &["--without", "sock_send,qdisc_enqueue"]].concat();
+    let (code, out, err) = parts(&with_traffic(&pair, |_| nearpath(&args)));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("\nnetif_rx ") && out.contains("  Latency distribution:"), "{out}");
+    let (measured, not_observable) = out.split_once("not observable:").unwrap();
+    assert!(!measured.contains("sock_send") && !measured.contains("qdisc_enqueue"), "{out}");
+    assert!(not_observable.contains("TX sock_send, TX qdisc_enqueue: left out with --without"));
+    let unknown = nearpath(&["diagnose", "--without", "sock_sent"]);
+    let (code, out, err) = parts(&unknown);
+    assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
+    assert!(err.contains("sock_sent") && err.contains("netif_receive_skb, netif_rx"), "{err}");
+}
+
+#[test]
+fn an_interrupt_ends_it_early_with_what_was_gathered() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let args = ["measure", "stages", "--for", "1h", "--netns", &netns, "--json"];
+    let begin = Instant::now();
+    let output = with_traffic(&pair, |_| {
+        let mut child = command(&args).spawn().unwrap();
+        let programs = wait_for_programs(&mut child);
+        let pid = libc::pid_t::try_from(child.id()).unwrap();
+        // SAFETY: a child of this process that has not been waited for.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+        let output = child.wait_with_output().unwrap();
+        wait_until_gone(&programs);
+        output
+    });
+    let m = document(&output);
+    assert!(m["duration_s"].as_f64().unwrap() <= begin.elapsed().as_secs_f64());
+    assert!(m["spans"].is_array(), "{m}");
+    let (_, _, err) = parts(&output);
+    assert_eq!(err, "nearpath: ended early by a signal\n");
+}
+
+#[test]
+fn nothing_is_left_after_kill_9() {
+    if !nearpath_testing::require_bpf() {
+        return;
+    }
+    let mut child = command(&["measure", "stages", "--for", "1h"]).spawn().unwrap();
+    let programs = wait_for_programs(&mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until_gone(&programs);
+}
+
+#[test]
+fn without_privilege_nothing_is_measured_and_facts_are_still_diagnosed() {
+    if !nearpath_testing::require_root() {
+        return;
+    }
+    // The folder that it was built in may be closed to others.
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let binary = dir.path().join("nearpath");
+    fs::copy(NEARPATH, &binary).unwrap();
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new(&binary);
+        command.args(args).current_dir("/").stdin(Stdio::null()).uid(NOBODY).gid(NOBODY);
+        command.output().unwrap()
+    };
+    refused(&as_nobody(&["measure", "stages", "--for", "100ms"]), "needs root");
+    let output = as_nobody(&["diagnose", "--for", "100ms", "--json"]);
+    let diagnosis = document(&output);
+    assert!(diagnosis["findings"].is_array() && diagnosis["host"]["online_cpus"].is_u64());
+    assert!(diagnosis["measurement"].is_null());
+    let unchecked = diagnosis["not_checked"].as_array().unwrap();
+    let measurement = unchecked.iter().find(|item| item["check"] == "measurement").unwrap();
+    assert!(measurement["reason"].as_str().unwrap().contains("needs root"), "{measurement}");
+    assert_eq!(parts(&output).2.lines().count(), 1);
+}
+
+#[test]
+fn a_kernel_without_btf_is_one_line() {
+    if !nearpath_testing::require_bpf() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (missing, garbage) = (dir.path().join("missing"), dir.path().join("garbage"));
+    fs::write(&garbage, b"\x9f\xebno BTF at all").unwrap();
+    for file in [&missing, &garbage] {
+        let file = file.to_str().unwrap();
+        for args in [&["--for", "100ms"][..], &["--list-stages"], &["--list-stages", "--json"]] {
+            let args = [&["measure", "stages", "--btf", file], args].concat();
+            refused(&nearpath(&args), file);
+        }
+    }
+}
+
+#[test]
+fn every_stage_is_listed_with_how_it_is_observed_or_why_not() {
+    if !nearpath_testing::require_bpf() {
+        return;
+    }
+    let listing = document(&nearpath(&["measure", "stages", "--list-stages", "--json"]));
+    assert_eq!(listing["schema"], 1);
+    let stages = listing["stages"].as_array().unwrap();
+    let names: Vec<&str> = stages.iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    assert_eq!(names, STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>());
+    for stage in stages {
+        assert!(stage["attach"].is_string() != stage["reason"].is_string(), "{stage}");
+    }
+    let (_, out, _) = parts(&nearpath(&["measure", "stages", "--list-stages"]));
+    assert_eq!(out.lines().count(), names.len() + 1, "{out}");
+}
+
+#[test]
+fn the_interfaces_of_a_namespace_are_shown_and_no_others() {
+    if !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    let there = pair.run(Side::Server, |_| Command::new("ip").args(["-j", "link"]).output());
+    let there: Value = serde_json::from_slice(&there.unwrap().stdout).unwrap();
+    let names = |list: &Value, key: &str| -> BTreeSet<String> {
+        list.as_array().unwrap().iter().map(|l| l[key].as_str().unwrap().to_owned()).collect()
+    };
+    let netns = netns_path(&pair, Side::Server);
+    let shown = document(&nearpath(&["show", "all", "--json", "--netns", &netns]));
+    assert_eq!(names(&shown["nics"], "name"), names(&there, "ifname"));
+    assert!(names(&shown["nics"], "name").contains("np1"));
+    let (_, out, _) = parts(&nearpath(&["show", "nics", "--netns", &netns]));
+    assert!(out.contains("\nnp1 ") && !out.contains("np0"), "{out}");
+}
+
+#[test]
+fn a_namespace_is_diagnosed_with_its_packets() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let args = ["diagnose", "--for", "300ms", "--netns", &netns, "--json"];
+    let diagnosis = document(&with_traffic(&pair, |_| nearpath(&args)));
+    assert!(diagnosis["measurement"]["packets"]["started"].as_u64().unwrap() > 0);
+    let nics = diagnosis["host"]["nics"].as_array().unwrap();
+    assert!(nics.iter().any(|nic| nic.as_str().unwrap().starts_with("np1 ")), "{nics:?}");
+    for finding in diagnosis["findings"].as_array().unwrap() {
+        for field in ["check", "severity", "title", "evidence", "cost", "changes"] {
+            assert!(finding.get(field).is_some(), "{field}: {finding}");
+        }
+    }
+}
