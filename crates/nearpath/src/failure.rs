@@ -59,11 +59,13 @@ fn report_clap(error: &clap::Error) -> ExitCode {
         DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
     };
     match error.kind() {
-        DisplayHelp | DisplayVersion => {
-            // A reader that went away is the only failure, and is quiet.
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
+        DisplayHelp | DisplayVersion => match error.print() {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                say(&format!("cannot write to standard output: {error}"));
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        },
         DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             ExitCode::from(2)

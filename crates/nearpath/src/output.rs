@@ -66,6 +66,8 @@ fn regular_file(path: &Path) -> anyhow::Result<File> {
     let file = match opened {
         Ok(fd) => File::from(fd),
         Err(Errno::LOOP) => return Err(anyhow!("it is a symbolic link; name the file itself")),
+        // A FIFO that nobody reads, or a socket.
+        Err(Errno::NXIO) => return Err(anyhow!("it is no regular file")),
         Err(errno) => return Err(io::Error::from(errno).into()),
     };
     if !file.metadata()?.is_file() {

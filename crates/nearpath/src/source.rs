@@ -1,10 +1,10 @@
 //! Which host a read-only command looks at: this machine, one of its network namespaces, an
 //! unpacked tree, or a snapshot.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_host::{Host, NetnsRef, Root, Wanted, current_netns, in_netns};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Processes whose memory is read at most: `numa_maps` walks their page tables.
 const MEMORY_OF: usize = 64;
@@ -63,10 +63,9 @@ impl Source {
         read: impl FnOnce(&Root) -> anyhow::Result<T> + Send,
     ) -> anyhow::Result<T> {
         match (&self.root, &self.snapshot) {
-            (Some(dir), _) => {
-                let cannot = || format!("cannot use {} as a root", dir.display());
-                read(&Root::tree(dir).with_context(cannot)?)
-            }
+            (Some(dir), _) => read(
+                &tree(dir).with_context(|| format!("cannot use {} as a root", dir.display()))?,
+            ),
             (None, Some(file)) => read(&Root::snapshot(file).context("cannot use the snapshot")?),
             (None, None) => self.namespace.read(read),
         }
@@ -119,6 +118,15 @@ impl Namespace {
         let Some(netns) = &self.netns else { return read(Root::live()) };
         let Ok(netns) = netns.parse::<NetnsRef>();
         in_netns(&netns, read).context("cannot use the network namespace")?
+    }
+}
+
+/// The tree in a folder, one that holds the part without which there are no CPUs and interfaces.
+fn tree(dir: &Path) -> anyhow::Result<Root> {
+    let root = Root::tree(dir)?;
+    match root.list("/sys") {
+        Ok(_) => Ok(root),
+        Err(_) => Err(anyhow!("it has no sys folder; copy both sys and proc of the machine")),
     }
 }
 

@@ -51,6 +51,9 @@ fn nothing_to_read_is_one_line_and_status_1() {
     let empty = empty.path().to_str().unwrap();
     refused(&["show", "--root", empty], 1, empty);
     refused(&["show", "--json", "--root", empty], 1, empty);
+    fs::create_dir(Path::new(empty).join("proc")).unwrap();
+    refused(&["show", "--root", empty], 1, "no sys");
+    refused(&["diagnose", "--root", empty], 1, "no sys");
     refused(&["show", "--root", "/no/such/folder"], 1, "/no/such/folder");
     refused(&["show", "--netns", "no-such-namespace"], 1, "no-such-namespace");
     refused(&["show", "--snapshot", "/no/such/file"], 1, "/no/such/file");
@@ -197,6 +200,36 @@ fn a_snapshot_shows_what_the_machine_shows() {
     refused(&["snapshot", "-o", name], 1, "--force");
     let (code, _, err) = parts(&nearpath(&["snapshot", "-o", name, "--force", "--json"]));
     assert_eq!((code, err.as_str()), (0, ""));
+}
+
+#[test]
+fn a_snapshot_replaces_nothing_but_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (device, link) = (dir.path().join("socket"), dir.path().join("link"));
+    let _listening = std::os::unix::net::UnixListener::bind(&device).unwrap();
+    std::os::unix::fs::symlink("/no/such/file", &link).unwrap();
+    for file in [&device, &link, &dir.path().to_owned()] {
+        let before = file.symlink_metadata().unwrap().file_type();
+        let name = file.to_str().unwrap();
+        refused(&["snapshot", "--force", "-o", name], 1, "no regular file");
+        assert_eq!(file.symlink_metadata().unwrap().file_type(), before);
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_of_every_command() {
+    let tree = two_nodes();
+    for args in [["show"].as_slice(), &["show", "--json"], &["diagnose"], &["diagnose", "--json"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_nearpath"))
+            .args(of_tree(&tree, args))
+            .stdout(full)
+            .output()
+            .unwrap();
+        let (code, _, err) = parts(&output);
+        assert_eq!((code, err.lines().count()), (1, 1), "{args:?}: {err}");
+        assert!(err.contains("No space left"), "{err}");
+    }
 }
 
 #[test]

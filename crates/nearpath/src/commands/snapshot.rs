@@ -51,12 +51,16 @@ impl Snapshot {
         self.report(&summary)
     }
 
+    /// Only a file is ever replaced: the snapshot would take the place of a device, too.
     fn refuse_to_overwrite(&self) -> anyhow::Result<()> {
-        if !self.force && self.output.symlink_metadata().is_ok() {
-            let name = self.output.display();
-            return Err(anyhow!("{name} is there already; --force replaces it"));
+        let name = self.output.display();
+        match self.output.symlink_metadata() {
+            Ok(there) if !there.is_file() => {
+                Err(anyhow!("{name} is there already and is no regular file; name another"))
+            }
+            Ok(_) if !self.force => Err(anyhow!("{name} is there already; --force replaces it")),
+            Ok(_) | Err(_) => Ok(()),
         }
-        Ok(())
     }
 
     fn report(&self, summary: &SnapshotSummary) -> Result<(), Failure> {
