@@ -80,8 +80,13 @@ fn header(measurement: &Measurement) -> String {
     match &measurement.cost {
         Some(cost) => line!(
             out,
-            "cost:         {} ns per packet, {} ns per event, {} % of one CPU",
+            "cost:         {} ns per {}, {} ns per event, {} % of one CPU",
             digits(cost.ns_per_packet),
+            if measurement.filter.is_empty() {
+                "packet"
+            } else {
+                "matching packet (runs for others included)"
+            },
             digits(cost.ns_per_event),
             digits(cost.cpu_percent)
         ),
