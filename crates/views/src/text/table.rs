@@ -102,7 +102,8 @@ impl Table {
 
     /// The columns that are always shown or have a value.
     fn with_values(&self) -> Vec<usize> {
-        let has_value = |row: &Vec<String>, i| row.get(i).is_some_and(|c| c != NONE && c != "");
+        let has_value =
+            |row: &Vec<String>, i: usize| row.get(i).is_some_and(|c| !c.is_empty() && c != NONE);
         (0..self.columns.len())
             .filter(|&i| !self.columns[i].optional || self.rows.iter().any(|row| has_value(row, i)))
             .collect()
