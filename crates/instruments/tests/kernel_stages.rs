@@ -33,9 +33,9 @@ fn measure(options: Options, work: impl FnOnce()) -> Measurement {
 
 /// The same, again until all packets were seen to be received (at most ten times).
 ///
-/// Some hypervisors let a CPU run on without its newly switched-on tracepoints for some
-/// milliseconds: then programs run fewer times than packets are delivered, and no recursion miss
-/// is counted. A fault of the engine would show each time.
+/// On some virtual machines a CPU runs for a millisecond now and then without any of its
+/// tracepoints being called: packets are delivered there, yet no program runs, and no miss is
+/// counted. A fault of the engine would show each time.
 fn measure_whole(filter: &Filter, received: u64, work: impl Fn()) -> Measurement {
     let mut m = Measurement::default();
     for _ in 0..10 {
