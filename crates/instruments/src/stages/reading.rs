@@ -100,7 +100,12 @@ impl Reading<'_> {
         let mut ended = Vec::with_capacity(self.layout.shards as usize);
         for shard in 0..self.layout.shards as usize {
             let first = (shard * count + number) * HISTOGRAM_WORDS;
-            min = min.min(self.histograms.get(first + MIN));
+            let shortest = self.histograms.get(first + MIN);
+            if shortest == u64::MAX {
+                ended.push(0);
+                continue; // most spans have no sample on most CPUs
+            }
+            min = min.min(shortest);
             max = max.max(self.histograms.get(first + MAX));
             let mut samples = 0;
             for (word, total) in sum.iter_mut().enumerate().skip(OTHER_CPU) {
