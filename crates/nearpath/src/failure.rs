@@ -9,8 +9,9 @@ use std::process::ExitCode;
 pub enum Failure {
     /// The command line asks for what does not go together: exit status 2.
     Usage(String),
-    /// What clap says: help and version that were asked for (status 0), or wrong usage (2).
-    Clap(Box<clap::Error>),
+    /// What clap says of a command (`nearpath show`): help and version that were asked for
+    /// (status 0), or wrong usage (2).
+    Clap(Box<clap::Error>, String),
     /// The command could not do its work: exit status 1.
     Error(anyhow::Error),
     /// Nobody reads the output any more (`| head`); that is no error.
@@ -25,7 +26,7 @@ impl Failure {
                 say(&message);
                 ExitCode::from(2)
             }
-            Self::Clap(error) => report_clap(&error),
+            Self::Clap(error, command) => report_clap(&error, &command),
             Self::Error(error) => {
                 say(&format!("{error:#}"));
                 ExitCode::FAILURE
@@ -41,12 +42,6 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-impl From<clap::Error> for Failure {
-    fn from(error: clap::Error) -> Self {
-        Self::Clap(Box::new(error))
-    }
-}
-
 /// Prints `nearpath: message` as one line on standard error. When that cannot be written there
 /// is nobody left to tell.
 pub fn say(message: &str) {
@@ -54,7 +49,7 @@ pub fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "nearpath: {}", printable(&one_line));
 }
 
-fn report_clap(error: &clap::Error) -> ExitCode {
+fn report_clap(error: &clap::Error, command: &str) -> ExitCode {
     use clap::error::ErrorKind::{
         DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
     };
@@ -71,29 +66,23 @@ fn report_clap(error: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            say(&usage_line(&error.to_string()));
+            say(&usage_line(&error.to_string(), command));
             ExitCode::from(2)
         }
     }
 }
 
 /// Clap's message of several lines as one: what is wrong, its tip, and where to read on.
-fn usage_line(message: &str) -> String {
-    let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
-    let (mut said, mut usage) = (Vec::new(), None);
-    for line in lines {
-        if let Some(rest) = line.strip_prefix("Usage: ") {
-            usage = Some(rest);
-        } else if !line.starts_with("For more information") && usage.is_none() {
-            said.push(line.trim_start_matches("error: ").to_owned());
-        }
-    }
-    let command: Vec<&str> = usage
-        .unwrap_or("nearpath")
-        .split(' ')
-        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase()))
-        .collect();
-    format!("{}; see '{} --help'", said.join(" "), command.join(" "))
+fn usage_line(message: &str, command: &str) -> String {
+    let said = message
+        .lines()
+        .map(str::trim)
+        .take_while(|line| {
+            !line.starts_with("Usage: ") && !line.starts_with("For more information")
+        })
+        .filter(|line| !line.is_empty())
+        .map(|line| line.trim_start_matches("error: "));
+    format!("{}; see '{command} --help'", said.collect::<Vec<_>>().join(" "))
 }
 
 #[cfg(test)]
@@ -106,7 +95,7 @@ mod tests {
                        exists: '--json'\n\nUsage: nearpath show --json [SUBJECT]\n\nFor more \
                        information, try '--help'.\n";
         assert_eq!(
-            usage_line(message),
+            usage_line(message, "nearpath show"),
             "unexpected argument '--jsn' found tip: a similar argument exists: '--json'; see \
              'nearpath show --help'"
         );

@@ -13,7 +13,7 @@ mod output;
 mod session;
 mod source;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use failure::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -49,11 +49,24 @@ struct Cli {
 
 /// Runs one command line, the program's name included, and returns its exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let outcome = Cli::try_parse_from(args)
-        .map_err(Failure::from)
+    let args: Vec<OsString> = args.into_iter().collect();
+    let outcome = Cli::try_parse_from(&args)
+        .map_err(|error| Failure::Clap(Box::new(error), command_of(&args)))
         .and_then(|cli| commands::run(&cli.command));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// The command that an argument vector names, as it is typed: `nearpath measure stages`.
+fn command_of(args: &[OsString]) -> String {
+    let mut command = Cli::command();
+    let mut words = vec![command.get_name().to_owned()];
+    for arg in args.iter().skip(1) {
+        let Some(subcommand) = command.find_subcommand(arg) else { break };
+        words.push(subcommand.get_name().to_owned());
+        command = subcommand.clone();
+    }
+    words.join(" ")
 }

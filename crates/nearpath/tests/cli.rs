@@ -39,6 +39,9 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["show", "--root", "a", "--snapshot", "b"], 2, "cannot be used with");
     refused(&["measure", "stages", "--src", "10.0.0.0/33"], 2, "10.0.0.0/33");
     refused(&["diagnose", "--host", "nowhere"], 2, "10.0.0.0/8");
+    refused(&["measure", "stages", "--for", "0s"], 2, "see 'nearpath measure stages --help'");
+    refused(&["show", "--json", "--svg"], 2, "see 'nearpath show --help'");
+    refused(&["--jsn"], 2, "see 'nearpath --help'");
     refused(&["measure", "stages", "--for", "soon"], 2, "soon");
     refused(&["measure", "stages", "--port", "70000"], 2, "70000");
     refused(&["diagnose", "--root", "a", "--port", "80"], 2, "no packets");

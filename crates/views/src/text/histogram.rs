@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 
 /// Length of the longest bar.
 const BAR: u64 = 36;
+/// Characters of a row's range and of its count, at least: as in document 000.
+const RANGE: usize = 12;
+const COUNT: usize = 7;
 
 /// The title, the number of samples and the bars of a span; rows without a sample are left out.
 /// A bucket goes where its upper end lies (at most the span's maximum), so that a latency up to
@@ -25,11 +28,13 @@ pub fn histogram(span: &Span) -> String {
     line!(out, "{} {} -> {}:", direction(span.direction), span.from, span.to);
     line!(out, "  Total samples: {}", span.count);
     line!(out, "  Latency distribution:");
+    let range = rows.keys().map(|row| row.label().len()).max().unwrap_or(0).max(RANGE);
+    let digits = most.to_string().len().max(COUNT);
     for (row, &count) in &rows {
         let bar = (u128::from(count) * u128::from(BAR)).checked_div(u128::from(most)).unwrap_or(0);
         let bar = "*".repeat(usize::try_from(bar).unwrap_or(0));
         let end = if count == most { "|" } else { "" };
-        line!(out, "    {:<12}:{count:>7} |{bar}{end}", row.label());
+        line!(out, "    {:<range$}:{count:>digits$} |{bar}{end}", row.label());
     }
     out
 }
@@ -124,11 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn short_latencies_are_in_nanoseconds_and_the_maximum_bounds_the_last_bucket() {
+    fn rows_are_aligned_in_nanoseconds_and_microseconds_up_to_the_maximum() {
         let text = histogram(&span(&[(0, 1), (700, 2), (1007, 1), (4031, 1)], Some(3990)));
         let labels: Vec<&str> =
             text.lines().skip(3).filter_map(|l| l.split(':').next()).map(str::trim).collect();
         assert_eq!(labels, ["0-1ns", "512-999ns", "1us", "2-3us"]);
+        let wide = histogram(&span(&[(3_000, 123_456_789), (20_000_000, 1)], None));
+        let bars: Vec<&str> = wide.lines().skip(3).filter_map(|l| l.split('|').next()).collect();
+        assert_eq!(bars, ["    2-3us        :123456789 ", "    16384-32767us:        1 "]);
         histogram(&span(&[(u64::MAX, u64::MAX), (u64::MAX, 1)], None));
         histogram(&span(&[], None));
     }
