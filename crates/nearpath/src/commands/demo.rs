@@ -74,7 +74,9 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
     let after = facts(demo)?;
     Ok(match measured {
         Ok(measurement) => diagnose(&after, Some(&before), Some(&measurement)),
-        Err(error) => diagnose(&after, Some(&before), None).not_measured(&format!("{error:#}")),
+        Err(error) => {
+            diagnose(&after, Some(&before), None).not_measured(&error.root_cause().to_string())
+        }
     })
 }
 

@@ -91,6 +91,6 @@ impl Diagnose {
         if interrupt.happened() {
             say("ended early by a signal");
         }
-        Ok(measured.map_err(|error| format!("{error:#}")))
+        Ok(measured.map_err(|error| error.root_cause().to_string()))
     }
 }
