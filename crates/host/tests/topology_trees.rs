@@ -253,6 +253,114 @@ fn s390_packages_that_repeat_in_each_book() {
     assert!(reason(&host, "host", "package").contains("lowest CPU"));
 }
 
+/// Writes the kernel's lists of the CPUs of each package, whatever the ids are.
+fn package_lists(machine: Machine, packages: &[&[u32]]) -> Machine {
+    let all = packages.iter().flat_map(|package| package.iter().map(move |cpu| (cpu, package)));
+    all.fold(machine, |machine, (cpu, package)| {
+        let list: Vec<String> = package.iter().map(u32::to_string).collect();
+        ["package_cpus_list", "core_siblings_list"].iter().fold(machine, |machine, name| {
+            machine.file(&format!("{CPUS}/cpu{cpu}/topology/{name}"), list.join(","))
+        })
+    })
+}
+
+/// The package of each online CPU.
+fn packages(topology: &Topology) -> Vec<(u32, Option<u32>)> {
+    let online = topology.cpus.iter().filter(|cpu| cpu.online);
+    online.map(|cpu| (cpu.cpu.0, cpu.package)).collect()
+}
+
+#[test]
+fn s390_lpar_with_packages_only_in_lists() {
+    // As lscpu's s390-lpar: no package ids, core ids that count packages within a book, CPUs
+    // offline at both ends of a package.
+    let lists: [&[u32]; 4] = [&[1, 2], &[3, 4, 5], &[8, 9], &[10]];
+    let machine = Machine::regular(Layout { cores: 12, ..Layout::default() })
+        .offline(&[0, 6, 7, 11])
+        .each_cpu(|number, cpu| {
+            (cpu.package, cpu.core) = (Some(-1), Some(if number % 8 < 3 { 1 } else { 2 }));
+        });
+    let host = host(&package_lists(machine, &lists));
+    let expected = [(1, 1), (2, 1), (3, 3), (4, 3), (5, 3), (8, 8), (9, 8), (10, 10)];
+    assert_eq!(packages(&host.topology), expected.map(|(cpu, package)| (cpu, Some(package))));
+    // Every CPU is a core, though 1 and 2 both say core 1.
+    let cores: Vec<_> = host.topology.cpus.iter().filter_map(|cpu| cpu.core).collect();
+    assert_eq!(cores, [1, 2, 3, 4, 5, 8, 9, 10]);
+    assert!(reason(&host, "host", "package").contains("lists of their CPUs"));
+}
+
+#[test]
+fn power7_lpar_with_a_package_for_each_core() {
+    // As lscpu's ppc64-POWER7-64cpu: SMT4, no package ids, all CPUs on the first of two nodes,
+    // a cache of the first level and none beyond.
+    let layout = Layout { cores: 4, threads: 4, nodes: 2, ..Layout::default() };
+    let mut machine = Machine::regular(layout).each_cpu(|number, cpu| {
+        let core = number / 4;
+        (cpu.smt_group, cpu.core) = (core, Some(i64::from(core) * 4));
+        (cpu.package, cpu.die, cpu.node) = (Some(-1), None, Some(0));
+        cpu.cache = Some(core);
+    });
+    machine.caches = (0..8).map(|i| (i, Cache { level: 1, id: None, size_kib: 32 })).collect();
+    let lists: Vec<Vec<u32>> = (0..8).map(|core| (core * 4..core * 4 + 4).collect()).collect();
+    let lists: Vec<&[u32]> = lists.iter().map(Vec::as_slice).collect();
+    let topology = topology(&package_lists(machine, &lists));
+    assert!(packages(&topology).iter().all(|(cpu, package)| *package == Some(cpu / 4 * 4)));
+    assert_eq!(topology.cpu(CpuId(7)).unwrap().core, Some(4));
+    assert_eq!(topology.cpu(CpuId(7)).unwrap().siblings.to_string(), "4-7");
+    assert_eq!(llcs(&topology)[..2], [(0, "0-3".into()), (1, "4-7".into())]);
+    assert_eq!(topology.llcs[0].level, Some(1));
+    assert!(topology.node(NodeId(1)).unwrap().cpus.is_empty());
+}
+
+#[test]
+fn bulldozer_whose_siblings_have_two_core_ids() {
+    // As lscpu's vmware_fpe: two threads of a module have core ids of their own, which repeat
+    // on the package's other node. The lists of siblings say what a core is.
+    let machine = Machine::regular(Layout { packages: 2, nodes: 2, cores: 4, ..Layout::default() })
+        .each_cpu(|number, cpu| {
+            (cpu.smt_group, cpu.core) = (number / 2, Some(i64::from(number % 4)));
+        });
+    let topology = topology(&machine);
+    for cpu in &topology.cpus {
+        assert_eq!((cpu.core, cpu.siblings.len()), (Some(cpu.cpu.0 / 2 * 2), 2));
+        assert_eq!((cpu.package, cpu.node), (Some(cpu.cpu.0 / 8), Some(NodeId(cpu.cpu.0 / 4))));
+    }
+}
+
+#[test]
+fn a_node_that_only_links_to_its_cpus() {
+    // Captures that have neither the node's files nor the links of the CPUs.
+    let mut machine = two_packages().each_cpu(|_, cpu| cpu.node = cpu.node.filter(|n| *n != 1));
+    for file in ["cpulist", "cpumap"] {
+        machine = machine.without(&format!("{NODES}/node1/{file}"));
+    }
+    for cpu in [4, 5, 20] {
+        machine = machine.file(&format!("{NODES}/node1/cpu{cpu}/uevent"), "");
+    }
+    let topology = topology(&machine);
+    assert_eq!(topology.node(NodeId(1)).unwrap().cpus.to_string(), "4-5,20");
+    assert_eq!(topology.node_of(CpuId(20)), Some(NodeId(1)));
+    assert_eq!(topology.node_of(CpuId(6)), None);
+}
+
+#[test]
+fn a_node_that_lists_cpus_which_are_not_there() {
+    // As lscpu's s390-lpar-drawer: node 0 lists all that are possible.
+    let machine = Machine::regular(Layout { cores: 4, ..Layout::default() })
+        .file(&format!("{NODES}/node0/cpulist"), "0-140\n");
+    assert_eq!(topology(&machine).node(NodeId(0)).unwrap().cpus.to_string(), "0-3");
+}
+
+#[test]
+fn no_sys_or_no_proc() {
+    let host = host(&two_packages().without("/sys"));
+    assert!(host.topology.cpus.is_empty() && host.topology.nodes.is_empty());
+    assert_eq!(reason(&host, "host", "cpus"), "/sys/devices/system/cpu: is not there");
+    let host = self::host(&two_packages().without("/proc"));
+    assert_eq!(host.topology, topology(&two_packages()));
+    assert!(reason(&host, "host", "irqs").contains("/proc/interrupts: is not there"));
+}
+
 #[test]
 fn core_ids_that_are_all_zero() {
     // Old sparc: the generic answers, while the lists of siblings are right.

@@ -75,7 +75,11 @@ pub(super) fn read(
             unknown.add(*number, "siblings", "topology: no list of siblings".to_owned());
         }
     }
-    unique_packages(root, cpus, notes);
+    if cpus.values().any(|cpu| cpu.package.is_some()) {
+        unique_packages(root, cpus, notes);
+    } else {
+        listed_packages(root, readable, online, cpus, notes);
+    }
     unique_cores(cpus, notes);
 }
 
@@ -155,6 +159,46 @@ fn unique_packages(root: &Root, cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Not
         "topology/physical_package_id repeats: packages have the number of their lowest CPU",
     );
     for (first, package) in packages {
+        for number in package.iter() {
+            if let Some(cpu) = cpus.get_mut(&number) {
+                cpu.package = Some(first.0);
+            }
+        }
+    }
+}
+
+/// Kernels that have no id for packages may still tell them apart in their lists of a package's
+/// CPUs (s390 before 3.17, POWER and sparc guests). As `lscpu` does, each list is a package; it
+/// gets the number of its lowest CPU. One list of all CPUs is what kernels show that know nothing
+/// of packages: then they stay unknown.
+fn listed_packages(
+    root: &Root,
+    readable: &[CpuId],
+    online: &CpuSet,
+    cpus: &mut BTreeMap<CpuId, Cpu>,
+    notes: &mut Notes,
+) {
+    let files = SetFiles::new(PACKAGE);
+    let mut packages: Vec<CpuSet> = Vec::new();
+    let mut rest: CpuSet = readable.iter().copied().collect();
+    while let Some(first) = rest.first() {
+        let Ok(listed) = files.read(root, &format!("{CPUS}/cpu{first}/topology")) else { return };
+        let mut package = listed.intersection(online).intersection(&rest);
+        package.insert(first);
+        rest = rest.difference(&package);
+        packages.push(package);
+    }
+    if packages.len() < 2 {
+        return;
+    }
+    notes.add(
+        "host",
+        "package",
+        "topology/physical_package_id is not known: packages are the kernel's lists of their \
+         CPUs, and have the number of their lowest CPU",
+    );
+    for package in packages {
+        let Some(first) = package.first() else { continue };
         for number in package.iter() {
             if let Some(cpu) = cpus.get_mut(&number) {
                 cpu.package = Some(first.0);

@@ -13,7 +13,8 @@ const NODE_CPUS: &[&str] = &["cpulist", "cpumap"];
 /// A node that was found, while CPUs are placed on nodes.
 pub(super) struct FoundNode {
     pub(super) node: Node,
-    /// Neither `cpulist` nor `cpumap` could be read: its CPUs are those that link to it.
+    /// Neither `cpulist` nor `cpumap` could be read, and it links to no CPU: its CPUs are those
+    /// that link to it.
     cpus_unknown: bool,
 }
 
@@ -41,7 +42,8 @@ fn read_node(
     notes: &mut Notes,
 ) -> FoundNode {
     let (dir, subject) = (format!("{NODES}/node{node}"), format!("node {node}"));
-    let cpus = notes.take(&subject, "cpus", files.read(root, &dir));
+    let cpus = files.read(root, &dir).or_else(|error| linked_cpus(root, &dir).ok_or(error));
+    let cpus = notes.take(&subject, "cpus", cpus);
     let distances = match root.text(&format!("{dir}/distance")) {
         Ok(text) => distances(&text, columns),
         Err(error) => Err(error.to_string()),
@@ -63,6 +65,15 @@ fn read_node(
         numastat: numastat.as_deref().map(counters).unwrap_or_default(),
     };
     FoundNode { node: found, cpus_unknown: cpus.is_none() }
+}
+
+/// The CPUs that a node's folder has links to, the only form in some captured trees; `None`
+/// without any (drivers/base/node.c `register_cpu_under_node`).
+fn linked_cpus(root: &Root, dir: &str) -> Option<CpuSet> {
+    let names = root.list(dir).ok()?;
+    let cpus: CpuSet =
+        names.iter().filter_map(|e| files::numbered(&e.name, "cpu")).map(CpuId).collect();
+    (!cpus.is_empty()).then_some(cpus)
 }
 
 /// `10 21`: one column for each online node, ascending, whatever their numbers.
