@@ -238,3 +238,32 @@ fn many_queues() {
     assert_eq!(read, expected.collect::<Vec<_>>());
     assert_eq!(nics["eth0"].tx_queues.len(), 128);
 }
+
+#[test]
+fn steering_that_cannot_be_read_is_told_once() {
+    let nic = TreeNic::pci("eth0", "mlx5_core", "0000:5e:00.0").queues(4, 100);
+    let one = TreeNic::pci("eth1", "igb", "0000:5f:00.0").queues(1, 200);
+    let queues = |pci: &str, nic| format!("/sys/devices/pci{}/{pci}/net/{nic}/queues", &pci[..7]);
+    let (eth0, eth1) = (queues("0000:5e:00.0", "eth0"), queues("0000:5f:00.0", "eth1"));
+    let mut machine = two_nodes().nic(nic).nic(one);
+    for i in 1..4 {
+        machine = machine.without(&format!("{eth0}/rx-{i}/rps_cpus"));
+        machine = machine.without(&format!("{eth0}/tx-{i}/xps_rxqs"));
+    }
+    let machine = machine
+        .file(&format!("{eth0}/tx-2/xps_cpus"), "nonsense\n")
+        .without(&format!("{eth1}/tx-0/xps_cpus"));
+    let (nics, unknown) = read(&machine.write());
+    let about = |fact: &str| {
+        let fact = format!(": {fact}: ");
+        unknown.iter().filter(|u| u.contains(&fact)).map(String::as_str).collect::<Vec<_>>()
+    };
+    let rps = "nic eth0: rps_cpus: /sys/class/net/eth0/queues/rx-1/rps_cpus: is not there";
+    assert_eq!(about("rps_cpus"), [rps]);
+    let xps = "nic eth0: xps_cpus: /sys/class/net/eth0/queues/tx-2/xps_cpus: not a CPU mask: \
+               \"nonsense\"";
+    assert_eq!(about("xps_cpus"), [xps]);
+    assert!(about("xps_rxqs").is_empty() && about("rps_flow_cnt").is_empty());
+    assert!(nics["eth0"].rx_queues[0].rps_cpus.is_some());
+    assert!(nics["eth1"].tx_queues[0].xps_cpus.is_none());
+}

@@ -164,7 +164,8 @@ impl Context<'_> {
         answers: &Answers,
         unknown: &mut Reasons,
     ) -> (Vec<RxQueue>, Vec<TxQueue>) {
-        let (mut rx, mut tx) = queues::read(self.root, &interface.dir);
+        let (mut rx, mut tx) =
+            queues::read(self.root, &interface.dir, |fact, reason| unknown.add(fact, reason));
         if let (Ok(queues), Ok(irqs)) = (&answers.queues, &answers.napi_irqs)
             && let Some(of_nic) = queues.get(&index)
         {
@@ -176,7 +177,8 @@ impl Context<'_> {
             if let Err(error) = &answers.queues {
                 unknown.add("napi_id", &error.reason);
             }
-            if rx.iter().any(|queue| queue.irq.is_none()) {
+            let mut irqs = rx.iter().map(|q| q.irq).chain(tx.iter().map(|q| q.irq));
+            if irqs.any(|irq| irq.is_none()) {
                 unknown.add("irq", UNKNOWN_IRQ);
             }
         }

@@ -5,32 +5,91 @@ use super::irq_names::{self, Serves};
 use super::netlink::netdev::QueueNapi;
 use super::sysfs::Device;
 use crate::{CpuSet, IrqNumber, QueueId, Root, RxQueue, TxQueue};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// The queues of an interface, ascending, without their NAPI instances and interrupts.
-pub(super) fn read(root: &Root, dir: &str) -> (Vec<RxQueue>, Vec<TxQueue>) {
+/// The queues of an interface, ascending, without their NAPI instances and interrupts. `unknown`
+/// is told, once for each kind of file, why one of a queue could not be read.
+pub(super) fn read(
+    root: &Root,
+    dir: &str,
+    mut unknown: impl FnMut(&'static str, &str),
+) -> (Vec<RxQueue>, Vec<TxQueue>) {
     let dir = format!("{dir}/queues");
     let (mut rx, mut tx) = (Vec::new(), Vec::new());
-    for entry in root.list(&dir).unwrap_or_default() {
-        let text = |file: &str| root.text(&format!("{dir}/{}/{file}", entry.name)).ok();
-        // These cannot be read on interfaces with one queue (ENOENT, `xps_cpus_show` in
-        // net/core/net-sysfs.c) or in kernels without RPS or XPS: that is "not there".
-        let mask = |file: &str| CpuSet::from_mask(&text(file)?).ok();
+    let entries = match root.list(&dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            // A live interface that has no such folder any more has vanished.
+            if !(error.absent && root.is_live()) {
+                unknown("queues", &error.to_string());
+            }
+            return (rx, tx);
+        }
+    };
+    let count = |prefix| entries.iter().filter(|e| number(&e.name, prefix).is_some()).count();
+    let one_tx_queue = count("tx-") == 1;
+    let mut files = Files { root, dir: &dir, told: BTreeSet::new(), unknown: &mut unknown };
+    for entry in &entries {
         if let Some(queue) = number(&entry.name, "rx-") {
-            let rps_flow_cnt = text("rps_flow_cnt").and_then(|count| count.parse().ok());
-            let rps_cpus = mask("rps_cpus");
+            let rps_cpus = files.mask(&entry.name, "rps_cpus", false);
+            let rps_flow_cnt = files.count(&entry.name, "rps_flow_cnt");
             rx.push(RxQueue { queue, napi_id: None, irq: None, rps_cpus, rps_flow_cnt });
         } else if let Some(queue) = number(&entry.name, "tx-") {
-            // A mask of queues has the form of one of CPUs.
-            let xps_rxqs =
-                mask("xps_rxqs").map(|queues| queues.iter().map(|q| QueueId(q.0)).collect());
-            let xps_cpus = mask("xps_cpus");
+            // An interface with one queue has nothing to choose, and says ENOENT
+            // (net/core/net-sysfs.c `xps_cpus_show`).
+            let xps_cpus = files.mask(&entry.name, "xps_cpus", one_tx_queue);
+            // A mask of queues has the form of one of CPUs. Kernels before 4.18 have no such file.
+            let xps_rxqs = files.mask(&entry.name, "xps_rxqs", true);
+            let xps_rxqs = xps_rxqs.map(|queues| queues.iter().map(|q| QueueId(q.0)).collect());
             tx.push(TxQueue { queue, napi_id: None, irq: None, xps_cpus, xps_rxqs });
         }
     }
     rx.sort_by_key(|queue| queue.queue);
     tx.sort_by_key(|queue| queue.queue);
     (rx, tx)
+}
+
+/// The files of one interface's queues.
+struct Files<'a> {
+    root: &'a Root,
+    /// The folder `queues`.
+    dir: &'a str,
+    /// The kinds of file of which it is told that one could not be read.
+    told: BTreeSet<&'static str>,
+    unknown: &'a mut dyn FnMut(&'static str, &str),
+}
+
+impl Files<'_> {
+    /// A mask; `may_miss` says that the kernel shows none where there is nothing to choose.
+    fn mask(&mut self, queue: &str, file: &'static str, may_miss: bool) -> Option<CpuSet> {
+        self.value(queue, file, may_miss, |text| CpuSet::from_mask(text).map_err(|e| e.to_string()))
+    }
+
+    fn count(&mut self, queue: &str, file: &'static str) -> Option<u32> {
+        self.value(queue, file, false, |text| text.parse().map_err(|_| "is no number".to_owned()))
+    }
+
+    fn value<T>(
+        &mut self,
+        queue: &str,
+        file: &'static str,
+        may_miss: bool,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let path = format!("{}/{queue}/{file}", self.dir);
+        let reason = match self.root.text(&path) {
+            Ok(text) => match parse(&text) {
+                Ok(value) => return Some(value),
+                Err(reason) => format!("{path}: {reason}"),
+            },
+            Err(error) if error.absent && may_miss => return None,
+            Err(error) => error.to_string(),
+        };
+        if self.told.insert(file) {
+            (self.unknown)(file, &reason);
+        }
+        None
+    }
 }
 
 fn number(name: &str, prefix: &str) -> Option<QueueId> {
