@@ -5,10 +5,16 @@ use super::fault::Fault;
 use super::files::{self, READ};
 use super::memory::{Memory, Visit};
 use super::record::Recorder;
-use rustix::fs::{CWD, Mode, openat};
+use rustix::fd::AsRawFd;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+use rustix::io::Errno;
 use std::convert::Infallible;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+
+/// How a file without a name is made in a folder.
+const UNNAMED: OFlags = OFlags::TMPFILE.union(OFlags::RDWR).union(OFlags::CLOEXEC);
 
 /// A snapshot that could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,8 +49,8 @@ impl SaveError {
     }
 }
 
-/// Writes what was remembered. The file comes to be by renaming: a link of its name is replaced
-/// and not followed, and nobody sees a part of it. It holds facts of the host, so only its owner
+/// Writes what was remembered. The file gets its name when it is whole: a link of that name is
+/// replaced and not followed, and nobody sees a part of it. It holds facts of the host, so only its owner
 /// may read it.
 pub(super) fn save(recorder: &Recorder, file: &Path) -> Result<SnapshotSummary, SaveError> {
     let because = |reason: String| SaveError::new(file, reason);
@@ -73,8 +79,40 @@ fn write(packed: &[u8], file: &Path) -> io::Result<()> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
+    match openat(CWD, folder, UNNAMED, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => write_unnamed(File::from(fd), packed, folder, file),
+        // File systems and kernels that have no such files (openat(2), O_TMPFILE).
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+            write_named(packed, folder, file)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Writes a file that has no name until it is whole: whatever kills us meanwhile, nothing is left.
+fn write_unnamed(mut new: File, packed: &[u8], folder: &Path, file: &Path) -> io::Result<()> {
+    new.write_all(packed)?;
+    new.sync_all()?;
+    let own = format!("/proc/self/fd/{}", new.as_raw_fd());
+    let give = |name: &Path| linkat(CWD, own.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW);
+    match give(file) {
+        Ok(()) => Ok(()),
+        // A link does not replace what has the name: it is renamed over it, and goes if it cannot.
+        Err(Errno::EXIST) => {
+            let named = prefixed().make_in(folder, |name| Ok(give(name)?))?;
+            named.into_temp_path().persist(file)?;
+            Ok(())
+        }
+        // No /proc is mounted here.
+        Err(Errno::NOENT) => write_named(packed, folder, file),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Writes a file that has a name of its own until it is whole.
+fn write_named(packed: &[u8], folder: &Path, file: &Path) -> io::Result<()> {
     // Made with O_EXCL and mode 0600, and removed again unless it is persisted.
-    let mut new = tempfile::Builder::new().prefix(".nearpath-snapshot-").tempfile_in(folder)?;
+    let mut new = prefixed().tempfile_in(folder)?;
     // Through the file itself: errors then do not name the temporary one.
     new.as_file_mut().write_all(packed)?;
     new.as_file().sync_all()?;
@@ -82,9 +120,54 @@ fn write(packed: &[u8], file: &Path) -> io::Result<()> {
     Ok(())
 }
 
+fn prefixed() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".nearpath-snapshot-");
+    builder
+}
+
 /// The bytes of a snapshot's file.
 pub(super) fn packed(file: &Path) -> Result<Vec<u8>, Fault> {
     let fd = openat(CWD, file, READ, Mode::empty())?;
     let size = files::regular(&fd)?;
     files::content(fd, size, MAX_PACKED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    /// Both ways to write, the second as where the first is not to be had.
+    const WAYS: [fn(&[u8], &Path, &Path) -> io::Result<()>; 2] = [
+        |packed, folder, file| {
+            let fd = openat(CWD, folder, UNNAMED, Mode::RUSR | Mode::WUSR)?;
+            write_unnamed(File::from(fd), packed, folder, file)
+        },
+        write_named,
+    ];
+
+    #[test]
+    fn written_whole_and_for_its_owner() {
+        for way in WAYS {
+            let dir = tempfile::tempdir().unwrap();
+            let (file, other) = (dir.path().join("host.tar.zst"), dir.path().join("other"));
+            way(b"one", dir.path(), &file).unwrap();
+            assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+            way(b"two", dir.path(), &file).unwrap();
+            assert_eq!(fs::read(&file).unwrap(), b"two");
+            // A link is replaced, not followed.
+            fs::remove_file(&file).unwrap();
+            symlink(&other, &file).unwrap();
+            way(b"three", dir.path(), &file).unwrap();
+            assert_eq!(fs::read(&file).unwrap(), b"three");
+            assert!(!other.exists() && !file.is_symlink());
+            // A folder is in the way: nothing stays behind.
+            fs::create_dir(&other).unwrap();
+            assert!(way(b"four", dir.path(), &other).is_err());
+            let names = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
+            assert_eq!(names.collect::<std::collections::BTreeSet<_>>().len(), 2);
+        }
+    }
 }
