@@ -16,7 +16,7 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| drop(parse::parse_numa_maps(bytes)),
     |bytes| drop(parse::parse_status(bytes)),
     |bytes| drop(parse::parse_cgroup(bytes)),
-    |bytes| drop(parse::parse_sockets(bytes, SocketProtocol::Udp)),
+    |bytes| drop(parse::parse_sockets(bytes, SocketProtocol::Udp, parse::ByteOrder::Big)),
     |bytes| parse::fuzzing::irq_names(&String::from_utf8_lossy(bytes)),
     |bytes| drop(String::from_utf8_lossy(bytes).parse::<NetnsRef>()),
 ];

@@ -8,4 +8,4 @@ pub use crate::memory::{MappedBytes, parse_numa_maps};
 #[doc(hidden)]
 pub use crate::nics::fuzzing;
 pub use crate::processes::{Allowed, parse_cgroup, parse_status};
-pub use crate::sockets::{SocketTable, parse_sockets};
+pub use crate::sockets::{ByteOrder, SocketTable, parse_sockets};

@@ -156,20 +156,22 @@ fn sockets_are_those_of_ss() {
                 .map(|address| TcpListener::bind(address).unwrap())
                 .into();
             let _udp = UdpSocket::bind("127.0.0.1:5353").unwrap();
-            // A connected socket is no socket that receives from anybody.
+            // A socket that hears one peer only.
             let connected = UdpSocket::bind("127.0.0.1:5354").unwrap();
             connected.connect("127.0.0.1:5353").unwrap();
             // A kernel without IPv6 has none of these.
             let _v6 = (TcpListener::bind("[::1]:8080"), UdpSocket::bind("[::1]:5353"));
-            (host(&Wanted { sockets: true, ..Wanted::default() }), output("ss", &["-Hlntup"]))
+            (host(&Wanted { sockets: true, ..Wanted::default() }), output("ss", &["-Hantup"]))
         });
         thread.join().unwrap()
     });
+    let sockets = host.sockets.iter();
     let ours: BTreeSet<_> =
-        host.sockets.iter().map(|s| (s.protocol, s.address, s.port, s.pids.clone())).collect();
-    assert_eq!(ours, ss.lines().map(ss_socket).collect(), "{ss}");
-    assert!(host.sockets.len() >= 4);
-    assert!(ours.iter().all(|(.., pids)| pids == &[std::process::id()]), "{ours:?}");
+        sockets.map(|s| ((s.protocol, s.address, s.port, s.pids.clone()), s.connected)).collect();
+    let theirs = ss.lines().map(|line| (ss_socket(line), line.contains(" ESTAB "))).collect();
+    assert_eq!(ours, theirs, "{ss}");
+    assert!(ours.len() >= 5);
+    assert!(ours.iter().all(|((.., pids), _)| pids == &[std::process::id()]), "{ours:?}");
 }
 
 /// `tcp LISTEN 0 128 127.0.0.1:8080 0.0.0.0:* users:(("name",pid=7,fd=3))`.

@@ -14,6 +14,9 @@ pub struct Socket {
     pub address: IpAddr,
     /// The local port.
     pub port: u16,
+    /// Whether it receives from one peer only: a UDP socket that is connected.
+    #[serde(default)]
+    pub connected: bool,
     /// Inode of the socket, by which processes are found; 0 when it has none any more.
     pub inode: u64,
     /// Process ids of those that hold it open, ascending; empty when none is known.

@@ -1,6 +1,6 @@
 //! Sockets that receive, and the processes behind them.
 //!
-//! In goes a root, out come the listening TCP and bound UDP sockets of the namespace that is
+//! In goes a root, out come the listening TCP and all UDP sockets of the namespace that is
 //! read, and their owners with the CPUs that their threads may run on. A process that ends
 //! while it is looked at is passed over; processes of other users, whose descriptors may not be
 //! read, are noted once.
@@ -8,7 +8,7 @@
 mod owners;
 mod table;
 
-pub use table::{SocketTable, parse_sockets};
+pub use table::{ByteOrder, SocketTable, parse_sockets};
 
 use crate::{Notes, Root, Socket, SocketOwner, SocketProtocol};
 
@@ -19,9 +19,13 @@ const TABLES: [(&str, SocketProtocol); 4] = [
     ("/proc/net/udp6", SocketProtocol::Udp),
 ];
 
+/// Tells `little` or `big` (kernel/ksysfs.c, 6.2 and later).
+const BYTE_ORDER: &str = "/sys/kernel/cpu_byteorder";
+
 /// Reads the sockets and their owners.
 pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Socket>, Vec<SocketOwner>) {
     let mut sockets = Vec::new();
+    let order = byte_order(root);
     for (path, protocol) in TABLES {
         let bytes = match root.read(path) {
             Ok(bytes) => bytes,
@@ -32,7 +36,7 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Socket>, Vec<SocketOw
                 continue;
             }
         };
-        let table = parse_sockets(&bytes, protocol);
+        let table = parse_sockets(&bytes, protocol, order.unwrap_or(ByteOrder::NATIVE));
         if table.malformed > 0 {
             let reason = format!("{path}: {} lines are not understood", table.malformed);
             notes.add("host", "sockets", &reason);
@@ -44,8 +48,22 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Socket>, Vec<SocketOw
         sockets.extend(table.sockets);
     }
     sockets.sort_by_key(|s| (s.protocol, s.port, s.address, s.inode));
+    if order.is_none() && sockets.iter().any(|socket| !socket.address.is_unspecified()) {
+        let reason = format!("{BYTE_ORDER} is not there: taken to be as on this machine");
+        notes.add("host", "sockets' addresses", &reason);
+    }
     let owners = owners::read(root, notes, &mut sockets);
     (sockets, owners)
+}
+
+/// The byte order of the machine, which a snapshot may have from elsewhere.
+fn byte_order(root: &Root) -> Option<ByteOrder> {
+    // Also read on a live machine, so that a snapshot of it has it.
+    match root.text(BYTE_ORDER).as_deref() {
+        Ok("little") => Some(ByteOrder::Little),
+        Ok("big") => Some(ByteOrder::Big),
+        _ => root.is_live().then_some(ByteOrder::NATIVE),
+    }
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //!   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //!    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20437 …
 //! ```
-//! In goes the text, out come the sockets that receive from anybody: listening TCP, and UDP that
-//! is bound and not connected. A server may have a hundred thousand connections: their lines are
-//! passed over by their state alone.
+//! In goes the text, out come the sockets that are read from without a connection being accepted
+//! first: listening TCP, and UDP, connected to one peer or not. A server may have a hundred
+//! thousand TCP connections: their lines are passed over by their state alone.
 
 use crate::cpu_table::number;
 use crate::{Socket, SocketProtocol};
@@ -27,23 +27,44 @@ pub struct SocketTable {
     pub cut: bool,
 }
 
-/// Reads the text of one of the tables.
-pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol) -> SocketTable {
+/// The order in which a machine keeps the bytes of a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteOrder {
+    /// x86, arm64, ppc64le, riscv.
+    Little,
+    /// s390, ppc64, sparc.
+    Big,
+}
+
+impl ByteOrder {
+    /// That of this machine.
+    pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
+}
+
+/// Whether a socket in this state receives, and then whether it is connected
+/// (include/net/tcp_states.h; UDP has only these two).
+fn connected(state: &[u8], protocol: SocketProtocol) -> Option<bool> {
+    match (protocol, state) {
+        (SocketProtocol::Tcp, b"0A") => Some(false), // TCP_LISTEN
+        (SocketProtocol::Udp, b"07") => Some(false), // TCP_CLOSE
+        (SocketProtocol::Udp, b"01") => Some(true),  // TCP_ESTABLISHED
+        _ => None,
+    }
+}
+
+/// Reads the text of one of the tables, of a machine with this byte order.
+pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol, order: ByteOrder) -> SocketTable {
     let mut table = SocketTable::default();
-    let state: &[u8] = match protocol {
-        SocketProtocol::Tcp => b"0A", // TCP_LISTEN (include/net/tcp_states.h)
-        SocketProtocol::Udp => b"07", // TCP_CLOSE: UDP that is not connected
-    };
     for line in bytes.split(|&b| b == b'\n').skip(1) {
         let mut words = line.split(|&b| b == b' ').filter(|word| !word.is_empty());
         let Some(local) = words.nth(1) else {
             table.malformed += usize::from(!line.trim_ascii().is_empty());
             continue;
         };
-        if words.nth(1) != Some(state) {
+        let Some(connected) = words.nth(1).and_then(|state| connected(state, protocol)) else {
             continue;
-        }
-        let (address, inode) = (address(local), words.nth(5).and_then(number));
+        };
+        let (address, inode) = (address(local, order), words.nth(5).and_then(number));
         let (Some((address, port)), Some(inode)) = (address, inode) else {
             table.malformed += 1;
             continue;
@@ -52,31 +73,36 @@ pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol) -> SocketTable {
             table.cut = true;
             break;
         }
-        table.sockets.push(Socket { protocol, address, port, inode, pids: Vec::new() });
+        let pids = Vec::new();
+        table.sockets.push(Socket { protocol, address, port, connected, inode, pids });
     }
     table
 }
 
 /// `0100007F:1F90`, or four such groups for IPv6. The kernel prints the words of an address in
-/// its own byte order; a tree is taken to come from a machine of the same order as this one.
-fn address(text: &[u8]) -> Option<(IpAddr, u16)> {
+/// its own byte order.
+fn address(text: &[u8], order: ByteOrder) -> Option<(IpAddr, u16)> {
     let (address, port) = str::from_utf8(text).ok()?.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     if address.len() == 8 {
-        return Some((IpAddr::from(word(address)?), port));
+        return Some((IpAddr::from(word(address, order)?), port));
     }
     let mut octets = [0; 16];
     if address.len() != 32 {
         return None;
     }
     for (i, to) in octets.chunks_exact_mut(4).enumerate() {
-        to.copy_from_slice(&word(address.get(i * 8..i * 8 + 8)?)?);
+        to.copy_from_slice(&word(address.get(i * 8..i * 8 + 8)?, order)?);
     }
     Some((IpAddr::from(octets), port))
 }
 
-fn word(hex: &str) -> Option<[u8; 4]> {
-    Some(u32::from_str_radix(hex, 16).ok()?.to_ne_bytes())
+fn word(hex: &str, order: ByteOrder) -> Option<[u8; 4]> {
+    let word = u32::from_str_radix(hex, 16).ok()?;
+    Some(match order {
+        ByteOrder::Little => word.to_le_bytes(),
+        ByteOrder::Big => word.to_be_bytes(),
+    })
 }
 
 #[cfg(test)]
@@ -90,15 +116,38 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_endian = "little")] // the fixtures are from such a machine
     fn sockets_that_receive() {
-        let table = parse_sockets(include_bytes!("fixtures/tcp.txt"), SocketProtocol::Tcp);
+        let table = parse_sockets(
+            include_bytes!("fixtures/tcp.txt"),
+            SocketProtocol::Tcp,
+            ByteOrder::Little,
+        );
         assert_eq!(shown(&table), [("127.0.0.1 8080".into(), 20437), ("0.0.0.0 22".into(), 1180)]);
-        let table = parse_sockets(include_bytes!("fixtures/tcp6.txt"), SocketProtocol::Tcp);
+        let table = parse_sockets(
+            include_bytes!("fixtures/tcp6.txt"),
+            SocketProtocol::Tcp,
+            ByteOrder::Little,
+        );
         assert_eq!(shown(&table), [(":: 5201".into(), 31001), ("2001:db8::7 443".into(), 31002)]);
-        let table = parse_sockets(include_bytes!("fixtures/udp.txt"), SocketProtocol::Udp);
-        assert_eq!(shown(&table), [("0.0.0.0 68".into(), 933), ("10.0.0.5 53".into(), 1044)]);
+        let table = parse_sockets(
+            include_bytes!("fixtures/udp.txt"),
+            SocketProtocol::Udp,
+            ByteOrder::Little,
+        );
+        let expected = [("0.0.0.0 68", 933), ("10.0.0.5 53", 1044), ("10.0.0.5 40000", 1050)];
+        assert_eq!(shown(&table), expected.map(|(socket, inode)| (socket.to_owned(), inode)));
+        let connected: Vec<_> = table.sockets.iter().map(|s| s.connected).collect();
+        assert_eq!(connected, [false, false, true]);
         assert_eq!((table.malformed, table.cut), (0, false));
+    }
+
+    #[test]
+    fn addresses_of_a_big_endian_machine() {
+        let line = "h\n 0: 7F000001:1F90 0:0 0A 0 0 0 0 0 7\n \
+            1: 20010DB8000000000000000000000007:01BB 0:0 0A 0 0 0 0 0 8\n";
+        let table = parse_sockets(line.as_bytes(), SocketProtocol::Tcp, ByteOrder::Big);
+        let expected = [("127.0.0.1 8080".into(), 7), ("2001:db8::7 443".into(), 8)];
+        assert_eq!(shown(&table), expected);
     }
 
     #[test]
@@ -106,23 +155,23 @@ mod tests {
         let text =
             b"header\n 0: 0100007F:1F90 0:0 0A 0 0 0 0 0 x\n 1: 01:1 0:0 0A 0 0 0 0 0 1\nzz\n\n\
             2: 0100007F:1F90 0:0 01 0 0 0 0 0 1\n 3: \xff:1 0:0 0A 0 0 0 0 0 1\n";
-        let table = parse_sockets(text, SocketProtocol::Tcp);
+        let table = parse_sockets(text, SocketProtocol::Tcp, ByteOrder::Little);
         assert_eq!((table.sockets.len(), table.malformed), (0, 4));
     }
 
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse_sockets(&bytes, SocketProtocol::Udp);
+            let _ = parse_sockets(&bytes, SocketProtocol::Udp, ByteOrder::Little);
             let line = [b"\n 0: ", &bytes[..], b" 0:0 07 0 0 0 0 0 7"].concat();
-            let _ = parse_sockets(&line, SocketProtocol::Udp);
+            let _ = parse_sockets(&line, SocketProtocol::Udp, ByteOrder::Little);
         }
 
         #[test]
         fn addresses_read_back(address: [u32; 4], port: u16, inode: u64) {
-            let hex: String = address.iter().map(|w| format!("{:08X}", u32::from_ne_bytes(w.to_be_bytes()))).collect();
+            let hex: String = address.iter().map(|w| format!("{:08X}", u32::from_le_bytes(w.to_be_bytes()))).collect();
             let text = format!("h\n  12: {hex}:{port:04X} 0:0 0A 0:0 0:0 0 0 0 {inode} 1 0\n");
-            let table = parse_sockets(text.as_bytes(), SocketProtocol::Tcp);
+            let table = parse_sockets(text.as_bytes(), SocketProtocol::Tcp, ByteOrder::Little);
             let socket = &table.sockets[0];
             let expected: Vec<u8> = address.iter().flat_map(|w| w.to_be_bytes()).collect();
             let IpAddr::V6(read) = socket.address else { panic!("{socket:?}") };

@@ -11,6 +11,7 @@ struct Tree(tempfile::TempDir);
 impl Tree {
     fn new() -> Self {
         let tree = Self(tempfile::tempdir().unwrap());
+        tree.file("sys/kernel/cpu_byteorder", "little\n");
         tree.file("proc/net/tcp", include_str!("fixtures/tcp.txt"));
         tree.file("proc/net/udp", include_str!("fixtures/udp.txt"));
         tree
@@ -60,7 +61,8 @@ fn sockets_have_their_processes() {
     tree.file("proc/11/task/15/status", "Name:\tended\n");
     let (sockets, owners, unknown) = tree.read();
     let pids: Vec<_> = sockets.iter().map(|s| (s.port, s.pids.as_slice())).collect();
-    let expected: [(u16, &[u32]); 4] = [(22, &[]), (8080, &[9, 10]), (53, &[11]), (68, &[])];
+    let expected: [(u16, &[u32]); 5] =
+        [(22, &[]), (8080, &[9, 10]), (53, &[11]), (68, &[]), (40000, &[11])];
     assert_eq!(pids, expected);
     let names: Vec<_> = owners.iter().map(|o| (o.pid, o.comm.as_str())).collect();
     assert_eq!(names, [(9, "nginx: worker"), (10, "nginx"), (11, "named")]);
@@ -76,8 +78,19 @@ fn sockets_have_their_processes() {
 #[test]
 fn a_tree_without_processes_says_so() {
     let (sockets, owners, unknown) = Tree::new().read();
-    assert_eq!((sockets.len(), owners.len()), (4, 0));
+    assert_eq!((sockets.len(), owners.len()), (5, 0));
     assert_eq!(unknown[0].reason, "/proc: holds no process");
+}
+
+#[test]
+fn the_byte_order_is_the_trees() {
+    let tree = Tree::new();
+    tree.file("sys/kernel/cpu_byteorder", "big\n");
+    let (sockets, _, _) = tree.read();
+    assert_eq!(sockets.iter().find(|s| s.port == 8080).unwrap().address.to_string(), "1.0.0.127");
+    fs::remove_file(tree.0.path().join("sys/kernel/cpu_byteorder")).unwrap();
+    let (_, _, unknown) = tree.read();
+    assert!(unknown.iter().any(|u| u.fact == "sockets' addresses"), "{unknown:?}");
 }
 
 #[test]
