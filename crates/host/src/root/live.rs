@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::files::{self, LOOK, Look, MAX_FILE, READ};
 use super::{Entry, EntryKind};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat, stat};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat, stat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::borrow::Cow;
@@ -62,6 +62,19 @@ impl Live {
             return Ok(Look::Link(OWN_NET.to_owned()));
         }
         files::look(self.open(path, LOOK | OFlags::NOFOLLOW)?)
+    }
+
+    /// Where a link points; links on the way to it are followed.
+    pub fn link(&self, path: &str) -> Result<String, Fault> {
+        if path == "/proc/net" {
+            return Ok(OWN_NET.to_owned());
+        }
+        let (dir, path) = self.place(path)?;
+        match readlinkat(dir, &*path, Vec::with_capacity(256)) {
+            Ok(text) => Ok(text.to_string_lossy().into_owned()),
+            Err(Errno::INVAL) => Err(Fault::new("is not a link")),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Fault> {
