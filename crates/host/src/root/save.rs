@@ -139,8 +139,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
 
+    type Way = fn(&[u8], &Path, &Path) -> io::Result<()>;
+
     /// Both ways to write, the second as where the first is not to be had.
-    const WAYS: [fn(&[u8], &Path, &Path) -> io::Result<()>; 2] = [
+    const WAYS: [Way; 2] = [
         |packed, folder, file| {
             let fd = openat(CWD, folder, UNNAMED, Mode::RUSR | Mode::WUSR)?;
             write_unnamed(File::from(fd), packed, folder, file)
