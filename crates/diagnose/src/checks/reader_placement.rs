@@ -70,8 +70,11 @@ fn from_measurement(
         crossed.boundary.at()
     );
     let mut finding = Finding::new(severity, title).share(Some(crossed.share));
-    finding.cost.seconds_per_second = crossed.seconds_per_second;
-    finding.cost.per_packet_ns = crossed.per_packet_ns();
+    // Between two CPUs under one cache most of the wait is the scheduler's, not the distance's.
+    if severity > Severity::Info {
+        finding.cost.seconds_per_second = crossed.seconds_per_second;
+        finding.cost.per_packet_ns = crossed.per_packet_ns();
+    }
     finding.evidence = crossed.evidence();
     finding.evidence.extend(readers.iter().take(5).map(|r| format!("{} reads.", r.words())));
     let delivered: CpuSet = crossed.left.keys().copied().collect();
