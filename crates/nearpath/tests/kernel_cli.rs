@@ -302,7 +302,7 @@ fn a_kernel_without_btf_is_one_line() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (missing, garbage) = (dir.path().join("missing"), dir.path().join("garbage"));
-    fs::write(&garbage, b"\x9f\xebno BTF at all").unwrap();
+    fs::write(&garbage, b"no BTF at all").unwrap();
     for file in [&missing, &garbage] {
         let file = file.to_str().unwrap();
         for args in [&["--for", "100ms"][..], &["--list-stages"], &["--list-stages", "--json"]] {

@@ -72,6 +72,9 @@ pub fn accounting_ns(empty: &ProgramMut<'_>) -> Option<f64> {
     fastest
 }
 
+/// A shorter window says nothing: looking at the programs one by one takes about as long.
+const SHORTEST_WINDOW: std::time::Duration = std::time::Duration::from_millis(5);
+
 /// Gathers what observing costs over its windows.
 #[derive(Debug)]
 pub struct Meter {
@@ -113,17 +116,22 @@ impl Meter {
 
     /// A window begins.
     pub fn begin(&mut self, loaded: &super::load::Loaded, packets_started: u64) {
-        self.began = Some((self.runs(loaded), packets_started, std::time::Instant::now()));
+        let now = std::time::Instant::now();
+        self.began = Some((self.runs(loaded), packets_started, now));
     }
 
     /// The window ends.
     pub fn end(&mut self, loaded: &super::load::Loaded, packets_started: u64) {
         let Some((before, packets, since)) = self.began.take() else { return };
         let now = self.runs(loaded);
+        let elapsed = since.elapsed();
+        if elapsed < SHORTEST_WINDOW {
+            return;
+        }
         self.runs.count += now.count.saturating_sub(before.count);
         self.runs.ns += now.ns.saturating_sub(before.ns);
         self.packets += packets_started.saturating_sub(packets);
-        self.time += since.elapsed();
+        self.time += elapsed;
     }
 
     /// What observing cost in all windows; `None` when nothing could be learnt.

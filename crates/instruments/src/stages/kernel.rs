@@ -57,7 +57,11 @@ impl Kernel {
                  given with --btf FILE"
             )));
         }
-        let btf = Btf::from_path(path).map_err(|error| {
+        // libbpf would print its own words beside ours.
+        let printer = libbpf_rs::set_print(None);
+        let btf = Btf::from_path(path);
+        libbpf_rs::set_print(printer);
+        let btf = btf.map_err(|error| {
             InstrumentError::Unsupported(format!("{}: no BTF to be read: {error}", path.display()))
         })?;
         let tracepoints = PROBES
