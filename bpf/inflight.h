@@ -34,7 +34,8 @@ struct packet {
 	u32 last_cpu;
 	u8 last_stage;
 	u8 state;
-	u16 unused;
+	u8 datagram; /* waits in a UDP socket, from which a receive call takes it whole */
+	u8 unused;
 	u64 unused2;
 };
 

@@ -69,6 +69,7 @@ static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u3
 		COUNT(cpu, started);
 	p->tag = tag;
 	p->last_stage = STAGE_NONE;
+	p->datagram = false;
 	p->last_ns = now;
 	p->state = state;
 }

@@ -196,7 +196,8 @@ PROBE(sk_data_ready, "sk_data_ready")
 	tag = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
 	p = packet_slot(tag);
 	if (waits_for_reader(p, tag)) {
-		if (GET(direct, sk, sk_protocol) == IPPROTO_UDP)
+		p->datagram = GET(direct, sk, sk_protocol) == IPPROTO_UDP;
+		if (p->datagram)
 			queue_datagram(sk, tag, direct);
 	} else {
 		bool empty = tag == address_of(ctx[0]) + bpf_core_field_offset(sk->sk_receive_queue);
