@@ -34,7 +34,9 @@ pub struct Topology {
     pub nodes: Vec<Node>,
 }
 
-/// One logical CPU. Ids are the kernel's own; -1 and absent files are `None`.
+/// One logical CPU. Ids are the kernel's own; -1 and absent files are `None`. Where core or
+/// package ids are not unique, or only lists tell packages apart, cores or packages have the
+/// number of their lowest CPU, and a note says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// Its number.
