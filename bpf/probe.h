@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * One body, two ways to attach it to a tracepoint: tp_btf, where the kernel knows the types of
+ * One body, several ways to attach it. To a tracepoint: tp_btf, where the kernel knows the types of
  * the arguments and fields are read directly, and raw_tp, for kernels without BTF of their own,
- * where every field is copied out by a helper.
+ * where every field is copied out by a helper. To a function (fentry, fexit), for kernels that
+ * lack the tracepoint.
  *
  * Several programs may share one tracepoint with other instruments; user space chooses which of
  * the two is loaded (crates/instruments/src/stages/table.rs).
@@ -48,5 +49,14 @@ const volatile bool measuring = true;
 		return 0;                                                            \
 	}                                                                        \
 	static __always_inline void name(u64 *ctx, const bool direct)
+
+/* The same body at the entry of a function that has the tracepoint's arguments. */
+#define PROBE_ENTRY(name, function)                                          \
+	SEC("fentry/" function) int name##_entry(u64 *ctx)                       \
+	{                                                                        \
+		if (measuring)                                                       \
+			name(ctx, true);                                                 \
+		return 0;                                                            \
+	}
 
 #endif

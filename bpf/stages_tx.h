@@ -40,6 +40,9 @@ PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
 	task->tcp_ns = bpf_ktime_get_ns();
 }
 
+/* Before 6.16 */
+PROBE_ENTRY(tcp_sendmsg, "tcp_sendmsg_locked")
+
 /* The send call that the packet leaves in, unless a softirq sends it on its own account. */
 static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
 {

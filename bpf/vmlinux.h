@@ -86,6 +86,11 @@ struct sock {
 	u16 sk_protocol;
 };
 
+/* struct socket: what follows ___ is no part of the name, and inflight.h has a socket of its own */
+struct socket___kernel {
+	struct sock *sk;
+};
+
 struct udp_sock {
 	struct sk_buff_head reader_queue;
 };

@@ -1,38 +1,35 @@
-//! What this kernel offers: which tracepoints it has and how a program can be attached to them.
+//! What this kernel offers: which tracepoints and functions it has, and so how each probe can be
+//! attached.
 
-use super::table::{PROBES, Probe};
+use super::table::{PROBES, Point, Probe};
 use crate::InstrumentError;
-use libbpf_rs::btf::{Btf, types::Typedef};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{Func, Typedef};
 use std::path::{Path, PathBuf};
 
 /// The kernel's own type information.
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// How a probe is attached, cheapest first.
+/// What programs can be attached to, most first. A kernel that refuses one is tried with the
+/// next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attach {
-    /// A raw tracepoint with typed arguments; needs BTF in the kernel itself.
-    TpBtf,
-    /// A raw tracepoint; fields are copied out by a helper.
-    RawTp,
+pub enum Reach {
+    /// Typed raw tracepoints (tp_btf), and functions (fentry, fexit) where one is missing; both
+    /// need BTF in the kernel itself.
+    Functions,
+    /// Typed raw tracepoints alone.
+    Typed,
+    /// Raw tracepoints, from which fields are copied out by a helper.
+    Raw,
 }
 
-impl Attach {
-    /// The suffix of the programs that are attached so.
-    pub fn suffix(self) -> &'static str {
-        match self {
-            Self::TpBtf => "_btf",
-            Self::RawTp => "_raw",
-        }
-    }
-
-    /// The word for it in `--list-stages`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TpBtf => "tp_btf",
-            Self::RawTp => "raw_tp",
-        }
-    }
+/// One program and what it is attached to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Its name.
+    pub program: String,
+    /// What it is attached to, as in `--list-stages`: `tp_btf/net_dev_queue`.
+    pub target: String,
 }
 
 /// The kernel that the programs are loaded into.
@@ -42,6 +39,8 @@ pub struct Kernel {
     pub btf_file: Option<PathBuf>,
     /// For each row of [`PROBES`] whether the kernel has its tracepoint.
     tracepoints: Vec<bool>,
+    /// And whether it has all functions that stand in for it (and there are any).
+    functions: Vec<bool>,
 }
 
 impl Kernel {
@@ -69,22 +68,48 @@ impl Kernel {
             .map(|p| btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{}", p.tracepoint)))
             .map(|found| found.is_some())
             .collect();
-        Ok(Self { btf_file: btf_file.map(Path::to_owned), tracepoints })
+        let has = |point: &Point| btf.type_by_name::<Func<'_>>(point.function).is_some();
+        let functions =
+            PROBES.iter().map(|p| !p.instead.is_empty() && p.instead.iter().all(has)).collect();
+        Ok(Self { btf_file: btf_file.map(Path::to_owned), tracepoints, functions })
     }
 
-    /// The cheapest way to attach programs here.
-    pub fn cheapest(&self) -> Attach {
-        if self.btf_file.is_none() && Path::new(KERNEL_BTF).exists() {
-            Attach::TpBtf
-        } else {
-            Attach::RawTp
+    /// What is worth trying here, best first.
+    pub fn reaches(&self) -> &'static [Reach] {
+        let own_btf = self.btf_file.is_none() && Path::new(KERNEL_BTF).exists();
+        if own_btf { &[Reach::Functions, Reach::Typed, Reach::Raw] } else { &[Reach::Raw] }
+    }
+
+    /// The programs that observe a probe within this reach.
+    ///
+    /// # Errors
+    /// Why none can: what the kernel lacks.
+    pub fn ways(&self, probe: &Probe, reach: Reach) -> Result<Vec<Way>, String> {
+        let row = PROBES.iter().position(|p| p == probe).unwrap_or(usize::MAX);
+        let has = |list: &[bool]| list.get(row).copied().unwrap_or(false);
+        if has(&self.tracepoints) {
+            let (suffix, kind) = match reach {
+                Reach::Functions | Reach::Typed => ("btf", "tp_btf"),
+                Reach::Raw => ("raw", "raw_tp"),
+            };
+            return Ok(vec![Way {
+                program: format!("{}_{suffix}", probe.program),
+                target: format!("{kind}/{}", probe.tracepoint),
+            }]);
         }
+        let lacks = format!("this kernel has no tracepoint {}", probe.tracepoint);
+        if reach != Reach::Functions || !has(&self.functions) {
+            return Err(lacks);
+        }
+        let way = |point: &Point| Way {
+            program: format!("{}_{}", probe.program, point.suffix),
+            target: format!("{}/{}", point.at, point.function),
+        };
+        Ok(probe.instead.iter().map(way).collect())
     }
 
-    /// Why a probe cannot be attached, if so.
-    pub fn lacks(&self, probe: &Probe) -> Option<String> {
-        let row = PROBES.iter().position(|p| p == probe)?;
-        let has = self.tracepoints.get(row).copied().unwrap_or(false);
-        (!has).then(|| format!("this kernel has no tracepoint {}", probe.tracepoint))
+    /// Whether a function stands in for some tracepoint here.
+    pub fn needs_functions(&self) -> bool {
+        self.tracepoints.iter().zip(&self.functions).any(|(tracepoint, f)| !tracepoint && *f)
     }
 }

@@ -2,16 +2,16 @@
 
 use super::Options;
 use super::filter::{Filter, mask_words, words};
-use super::kernel::{Attach, Kernel};
+use super::kernel::{Kernel, Reach, Way};
 use super::layout::Layout;
+use super::refusal::{self, refused};
 use super::table::{PROBES, Probe, STAGES_MAX, spans};
 use crate::{Direction, InstrumentError};
 use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, ObjectBuilder, PrintLevel};
+use libbpf_rs::{Link, ObjectBuilder};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Mutex;
 
 /// The skeleton that `build.rs` makes of `bpf/stages.bpf.c`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -34,32 +34,7 @@ pub struct Loaded {
     pub refused: Vec<(&'static Probe, String)>,
 }
 
-/// What libbpf said last while loading: the reason of a failure.
-static LAST_WORDS: Mutex<String> = Mutex::new(String::new());
-
-fn remember(_level: PrintLevel, message: String) {
-    if let Ok(mut last) = LAST_WORDS.lock() {
-        let message = message.trim();
-        if !message.is_empty() {
-            message.clone_into(&mut last);
-        }
-    }
-}
-
-fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
-    if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
-        let last = LAST_WORDS.lock().map(|l| l.clone()).unwrap_or_default();
-        // A refusal of the verifier is EACCES as well, and libbpf speaks of it.
-        if !last.contains("BPF program load failed") || !rustix::process::geteuid().is_root() {
-            return InstrumentError::Privilege("measuring packets".to_owned());
-        }
-    }
-    let last = LAST_WORDS.lock().map(|l| l.clone()).unwrap_or_default();
-    let reason = if last.is_empty() { error.to_string() } else { format!("{error}: {last}") };
-    InstrumentError::Refused { step: step.to_owned(), reason }
-}
-
-/// Loads and attaches for a filter, in the cheapest way that this kernel takes.
+/// Loads and attaches for a filter, as far as this kernel lets programs reach.
 ///
 /// # Errors
 /// A missing privilege, or what the kernel refused.
@@ -68,20 +43,22 @@ pub fn load(
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
-    libbpf_rs::set_print(Some((PrintLevel::Warn, remember)));
-    let loaded = match load_with(kernel, kernel.cheapest(), layout, options) {
-        Err(InstrumentError::Refused { .. }) if kernel.cheapest() == Attach::TpBtf => {
-            load_with(kernel, Attach::RawTp, layout, options)
+    let mut refusal = InstrumentError::NotStarted;
+    for &reach in kernel.reaches() {
+        if reach == Reach::Functions && !kernel.needs_functions() {
+            continue; // the same as the next
         }
-        other => other,
-    };
-    libbpf_rs::set_print(None);
-    loaded
+        match refusal::listening(|| load_within(kernel, reach, layout, options)) {
+            Err(error @ InstrumentError::Refused { .. }) => refusal = error,
+            other => return other,
+        }
+    }
+    Err(refusal)
 }
 
-fn load_with(
+fn load_within(
     kernel: &Kernel,
-    attach: Attach,
+    reach: Reach,
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
@@ -100,42 +77,39 @@ fn load_with(
     for probe in PROBES {
         let left_out = !probe.stages.is_empty()
             && probe.stages.iter().all(|stage| options.without.iter().any(|name| name == stage));
-        match kernel.lacks(probe) {
-            Some(reason) => skipped.push((probe, reason)),
-            None if left_out => skipped.push((probe, "left out with --without".to_owned())),
-            None => chosen.push(probe),
+        match kernel.ways(probe, reach) {
+            Err(reason) => skipped.push((probe, reason)),
+            Ok(_) if left_out => skipped.push((probe, "left out with --without".to_owned())),
+            Ok(ways) => chosen.push((probe, ways)),
         }
     }
-    choose(&mut open, &chosen, attach);
+    let programs: Vec<&str> =
+        chosen.iter().flat_map(|(_, ways)| ways).map(|way| way.program.as_str()).collect();
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        program.set_autoload(name == "empty" || programs.contains(&name.as_str()));
+    }
     set_constants(&mut open, layout, options, &chosen)?;
     size_maps(&mut open, layout).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
-    Ok(Loaded { links: Vec::new(), skeleton, attached: chosen, refused: skipped })
-}
-
-/// Loads only the programs that are going to be attached.
-fn choose(open: &mut OpenStagesSkel<'_>, chosen: &[&Probe], attach: Attach) {
-    for mut program in open.open_object_mut().progs_mut() {
-        let name = program.name().to_string_lossy().into_owned();
-        let wanted = name == "empty"
-            || chosen.iter().any(|p| name.strip_prefix(p.program) == Some(attach.suffix()));
-        program.set_autoload(wanted);
-    }
+    let mut loaded = Loaded { links: Vec::new(), skeleton, attached: Vec::new(), refused: skipped };
+    loaded.attach(chosen)?;
+    Ok(loaded)
 }
 
 fn set_constants(
     open: &mut OpenStagesSkel<'_>,
     layout: &Layout,
     options: &Options,
-    chosen: &[&Probe],
+    chosen: &[(&Probe, Vec<Way>)],
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
     })?;
     constants.filter = filter_constants(&options.filter);
     constants.measuring = !options.empty;
-    constants.has_data_ready = chosen.iter().any(|p| p.program == "sk_data_ready");
-    constants.has_sock_recv = chosen.iter().any(|p| p.program == "sock_recv");
+    constants.has_data_ready = chosen.iter().any(|(p, _)| p.program == "sk_data_ready");
+    constants.has_sock_recv = chosen.iter().any(|(p, _)| p.program == "sock_recv");
     let spans = spans();
     for (number, (from, to)) in (1u16..).zip(&spans) {
         if let Some(span) = constants.span_of.get_mut(from * STAGES_MAX + to) {
@@ -215,27 +189,35 @@ impl Loaded {
         }
     }
 
-    /// Attaches every program that was chosen; one that the kernel refuses is noted and the rest
-    /// goes on.
-    pub fn attach(&mut self) {
+    /// Attaches every program that was chosen. A tracepoint that the kernel refuses is noted and
+    /// the rest goes on; a function that it refuses is an error, as others count on it.
+    fn attach(&mut self, chosen: Vec<(&'static Probe, Vec<Way>)>) -> Result<(), InstrumentError> {
         use libbpf_rs::skel::Skel;
-        let probes = std::mem::take(&mut self.attached);
-        for probe in probes {
-            let program = self.skeleton.object().progs_mut().find(|program| {
-                program.autoload()
-                    && [Attach::TpBtf, Attach::RawTp].into_iter().any(|attach| {
-                        let name = format!("{}{}", probe.program, attach.suffix());
-                        program.name().as_bytes() == name.as_bytes()
-                    })
-            });
-            match program.map(|p| p.attach()) {
-                Some(Ok(link)) => {
-                    self.links.push(link);
+        for (probe, ways) in chosen {
+            for way in ways {
+                let mut programs = self.skeleton.object().progs_mut();
+                let program = programs.find(|p| p.name().as_bytes() == way.program.as_bytes());
+                match program.map(|p| p.attach()) {
+                    Some(Ok(link)) => self.links.push(link),
+                    Some(Err(error)) if !way.target.starts_with('f') => {
+                        self.refused.push((probe, format!("not attached: {error}")));
+                        continue;
+                    }
+                    Some(Err(error)) => return Err(not_attached(&way, &error)),
+                    None => self.refused.push((probe, format!("no program {}", way.program))),
+                }
+                if !self.attached.contains(&probe) {
                     self.attached.push(probe);
                 }
-                Some(Err(error)) => self.refused.push((probe, format!("not attached: {error}"))),
-                None => self.refused.push((probe, "its program was not loaded".to_owned())),
             }
         }
+        Ok(())
+    }
+}
+
+fn not_attached(way: &Way, error: &libbpf_rs::Error) -> InstrumentError {
+    InstrumentError::Refused {
+        step: format!("attaching to {}", way.target),
+        reason: error.to_string(),
     }
 }

@@ -9,15 +9,15 @@ mod layout;
 mod load;
 mod maps;
 mod reading;
+mod refusal;
 mod table;
 
 pub use filter::{Device, Filter, Protocol};
-pub use kernel::Attach;
 pub use table::{PROBES, Probe, STAGES, Stage};
 
 use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable};
 use cost::{Meter, Statistics};
-use kernel::Kernel;
+use kernel::{Kernel, Reach};
 use layout::Layout;
 use load::Loaded;
 use maps::Mapped;
@@ -84,17 +84,21 @@ impl Stages {
     /// The kernel has no BTF.
     pub fn list(&self) -> Result<Vec<StageListing>, InstrumentError> {
         let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
-        let attach = kernel.cheapest().name();
+        let reach = kernel.reaches().first().copied().unwrap_or(Reach::Raw);
         let listing = |stage: &Stage| {
-            let probes = || PROBES.iter().filter(|p| p.stages.contains(&stage.name));
-            let usable = probes().find(|p| kernel.lacks(p).is_none());
-            let probe = usable.or_else(|| probes().next());
+            let mut probes = PROBES.iter().filter(|p| p.stages.contains(&stage.name));
+            let first = probes.clone().next();
+            let usable = probes.find_map(|p| Some((p, kernel.ways(p, reach).ok()?)));
+            let reason = first.and_then(|p| kernel.ways(p, reach).err());
+            let targets = |ways: Vec<kernel::Way>| {
+                ways.into_iter().map(|way| way.target).collect::<Vec<_>>().join(", ")
+            };
             StageListing {
                 direction: stage.direction,
                 stage: stage.name,
-                function: probe.map_or("", |p| p.function),
-                attach: usable.map(|p| format!("{attach}/{}", p.tracepoint)),
-                reason: usable.is_none().then(|| probe.and_then(|p| kernel.lacks(p))).flatten(),
+                function: usable.as_ref().map(|(p, _)| *p).or(first).map_or("", |p| p.function),
+                reason: reason.filter(|_| usable.is_none()),
+                attach: usable.map(|(_, ways)| targets(ways)),
             }
         };
         Ok(STAGES.iter().map(listing).collect())
@@ -177,7 +181,6 @@ impl Instrument for Stages {
         let places = Mapped::new(&maps.places)?;
         reading::prepare(&Mapped::new(&maps.cpus)?, &histograms, &self.layout);
         let meter = Meter::new(&loaded);
-        loaded.attach();
         if !loaded.attached.iter().any(|p| reading::begins_a_path(p)) {
             let reason = loaded.refused.first().map_or_else(String::new, |(_, why)| why.clone());
             return Err(InstrumentError::Unsupported(format!(

@@ -1,9 +1,9 @@
 //! The stages of the packet path and the probes that observe them: the one table that says what
 //! is attached where.
 //!
-//! A probe is a pair of programs in `bpf/stages_*.h`, `NAME_btf` and `NAME_raw`. To observe a
-//! further stage: a number in `bpf/stages.h`, a row in [`STAGES`], a program, a row in
-//! [`PROBES`].
+//! A probe is a pair of programs in `bpf/stages_*.h`, `NAME_btf` and `NAME_raw`, and may have
+//! others at functions for kernels that lack its tracepoint. To observe a further stage: a number
+//! in `bpf/stages.h`, a row in [`STAGES`], a program, a row in [`PROBES`].
 
 use crate::Direction;
 
@@ -70,9 +70,22 @@ pub struct Probe {
     pub tracepoint: &'static str,
     /// The kernel function that calls it.
     pub function: &'static str,
+    /// Functions that stand in, all of them together, where the kernel has no such tracepoint.
+    pub instead: &'static [Point],
     /// Names of the stages that it observes, of both directions; empty for a probe that only
     /// keeps what others need.
     pub stages: &'static [&'static str],
+}
+
+/// A program at a kernel function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    /// The program's name behind that of the probe.
+    pub suffix: &'static str,
+    /// `fentry` or `fexit`.
+    pub at: &'static str,
+    /// The function.
+    pub function: &'static str,
 }
 
 const fn probe(
@@ -81,7 +94,19 @@ const fn probe(
     function: &'static str,
     stages: &'static [&'static str],
 ) -> Probe {
-    Probe { program, tracepoint, function, stages }
+    Probe { program, tracepoint, function, instead: &[], stages }
+}
+
+const fn or_at(probe: Probe, instead: &'static [Point]) -> Probe {
+    Probe { instead, ..probe }
+}
+
+const fn entry(suffix: &'static str, function: &'static str) -> Point {
+    Point { suffix, at: "fentry", function }
+}
+
+const fn exit(suffix: &'static str, function: &'static str) -> Point {
+    Point { suffix, at: "fexit", function }
 }
 
 /// All probes, in the order in which they are attached: that of the path, but exits before their
@@ -105,7 +130,10 @@ pub const PROBES: &[Probe] = &[
         &["netif_receive_skb"],
     ),
     probe("tcp_rcv_established", "tcp_probe", "tcp_rcv_established", &["tcp_rcv_established"]),
-    probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &["sk_data_ready"]),
+    or_at(
+        probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &["sk_data_ready"]),
+        &[entry("entry", "sock_def_readable")],
+    ),
     probe("sched_waking", "sched_waking", "try_to_wake_up", &["sched_waking"]),
     probe("sched_switch", "sched_switch", "__schedule", &["sched_switch"]),
     probe(
@@ -114,9 +142,15 @@ pub const PROBES: &[Probe] = &[
         "skb_copy_datagram_iter",
         &["skb_copy_datagram"],
     ),
-    probe("sock_recv", "sock_recv_length", "sock_recvmsg", &["sock_recv"]),
+    or_at(
+        probe("sock_recv", "sock_recv_length", "sock_recvmsg", &["sock_recv"]),
+        &[exit("exit", "inet_recvmsg"), exit("exit6", "inet6_recvmsg")],
+    ),
     probe("sock_send", "sys_enter", "syscall entry", &["sock_send"]),
-    probe("tcp_sendmsg", "tcp_sendmsg_locked", "tcp_sendmsg_locked", &["tcp_sendmsg"]),
+    or_at(
+        probe("tcp_sendmsg", "tcp_sendmsg_locked", "tcp_sendmsg_locked", &["tcp_sendmsg"]),
+        &[entry("entry", "tcp_sendmsg_locked")],
+    ),
     probe("net_dev_queue", "net_dev_queue", "__dev_queue_xmit", &["net_dev_queue"]),
     probe("qdisc_enqueue", "qdisc_enqueue", "dev_qdisc_enqueue", &["qdisc_enqueue"]),
     probe("qdisc_dequeue", "qdisc_dequeue", "dequeue_skb", &["qdisc_dequeue"]),
@@ -199,6 +233,16 @@ mod tests {
         for probe in PROBES {
             let line = format!("PROBE({}, \"{}\")", probe.program, probe.tracepoint);
             assert!(sources.iter().any(|source| source.contains(&line)), "{line}");
+            for point in probe.instead {
+                let line = match point.at {
+                    "fentry" => format!("PROBE_ENTRY({}, \"{}\")", probe.program, point.function),
+                    at => format!(
+                        "SEC(\"{at}/{}\") int {}_{}(",
+                        point.function, probe.program, point.suffix
+                    ),
+                };
+                assert!(sources.iter().any(|source| source.contains(&line)), "{line}");
+            }
         }
     }
 
