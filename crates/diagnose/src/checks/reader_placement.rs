@@ -59,9 +59,11 @@ fn from_measurement(
     if same_cache && crossed.share < 0.5 {
         return None;
     }
+    // With RPS on it is RPS that decides where packets are delivered, and its finding comes first.
+    let steered = !context.steered().is_empty();
     let severity = match crossed.boundary {
         Boundary::Cpu => Severity::Info,
-        Boundary::Node if is_late(crossed) => Severity::Critical,
+        Boundary::Node if is_late(crossed) && !steered => Severity::Critical,
         Boundary::Llc | Boundary::Node => Severity::Warning,
     };
     let title = format!(
@@ -71,14 +73,14 @@ fn from_measurement(
     );
     let mut finding = Finding::new(severity, title).share(Some(crossed.share));
     // Between two CPUs under one cache most of the wait is the scheduler's, not the distance's.
-    if severity > Severity::Info {
+    if severity > Severity::Info && !steered {
         finding.cost.seconds_per_second = crossed.seconds_per_second;
         finding.cost.per_packet_ns = crossed.per_packet_ns();
     }
     finding.evidence = crossed.evidence();
     finding.evidence.extend(readers.iter().take(5).map(|r| format!("{} reads.", r.words())));
     let delivered: CpuSet = crossed.left.keys().copied().collect();
-    if context.steered().is_empty() {
+    if !steered {
         let near = near_delivery(context, crossed.boundary, &delivered);
         finding.changes = move_readers(readers, &near);
     } else {
