@@ -206,6 +206,8 @@ static __always_inline u32 judge(struct sk_buff *skb, bool transmit, const bool 
 		if (filter.netns && GET(direct, net, ns.inum) != filter.netns)
 			return REFUSE;
 	}
+	if (!filter.headers && (protocol == ETH_P_IP || protocol == ETH_P_IPV6))
+		return PASS;
 	if (transmit)
 		at = address_of((u64)GET(direct, skb, head)) + GET(direct, skb, network_header);
 	else

@@ -60,22 +60,23 @@ struct socket {
 	u64 next; /* tag of the packet that the next receive call takes, or 0 */
 };
 
-/* Per CPU, two cache lines. Times are 0 where there is none. */
+/* Per CPU, two cache lines, of which every stage needs the first. Times are 0 where there is none. */
 struct cpu {
+	u64 entry_ns; /* entry of the run of NET_RX under way */
+	u64 poll_ns; /* its entry, or the end of the last NAPI poll in it */
+	u64 serving; /* the softirq vector that runs, plus 1 */
+	u64 packet; /* tag of the packet that the stack works on */
+	u64 waker; /* tag of the packet whose socket calls its reader */
+	u32 shard; /* which histograms and counters this CPU writes to; set by user space */
+	u32 place; /* its row in the matrix of places; likewise */
 	u64 irq_ns; /* the interrupt handler that runs */
+	u64 gro_packet; /* tag of the packet handed to GRO */
+
 	u64 next_raise_ns; /* first raise of NET_RX since its last entry */
 	u64 next_irq_ns; /* the interrupt in which that was */
 	u64 run_irq_ns; /* the same two of the run of NET_RX under way */
 	u64 run_raise_ns;
-	u64 entry_ns; /* its entry */
-	u64 poll_ns; /* its entry, or the end of the last NAPI poll in it */
-	u64 serving; /* the softirq vector that runs, plus 1 */
-	u64 packet; /* tag of the packet that the stack works on */
-	u64 gro_packet; /* tag of the packet handed to GRO */
-	u64 waker; /* tag of the packet whose socket calls its reader */
-	u32 node, llc; /* ~0: unknown; set by user space, like the next two */
-	u32 shard; /* which histograms and counters this CPU writes to */
-	u32 place; /* its row in the matrix of places */
+	u32 node, llc; /* ~0: unknown; set by user space */
 	u64 unused[3];
 };
 
@@ -179,7 +180,7 @@ static __always_inline struct task *task_slot(u32 pid)
 	} while (0)
 
 /* Adds one latency to the span between two stages. `to` is the CPU that the program runs on. */
-static __noinline void add_span(struct cpu *to, u32 stages, u32 from_cpu, u64 ns)
+static __always_inline void add_span(struct cpu *to, u32 stages, u32 from_cpu, u64 ns)
 {
 	u32 span, index;
 	struct histogram *h;
@@ -222,6 +223,23 @@ static __noinline void add_span(struct cpu *to, u32 stages, u32 from_cpu, u64 ns
 static __always_inline u32 pair(u32 from, u32 to)
 {
 	return from * STAGES_MAX + to;
+}
+
+/* The same for rarer use, where a call costs less than the code. */
+static __noinline void add_span_by_call(struct cpu *to, u32 stages, u32 from_cpu, u64 ns)
+{
+	add_span(to, stages, from_cpu, ns);
+}
+
+/* The packet passes a stage that lies back, on this CPU or on that of its sender. */
+static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage,
+					u64 ns)
+{
+	if (p->last_stage)
+		add_span_by_call(cpu, pair(p->last_stage, stage), p->last_cpu, ns - p->last_ns);
+	p->last_ns = ns;
+	p->last_cpu = cpu_number;
+	p->last_stage = stage;
 }
 
 /* The packet passes a stage now, on this CPU. */

@@ -83,14 +83,14 @@ static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, 
 		return;
 	/* An interrupt before the packet's last stage is none of this packet's. */
 	if (first && cpu->run_irq_ns)
-		pass(p, cpu, number, RX_IRQ_HANDLER, cpu->run_irq_ns);
+		pass_before(p, cpu, number, RX_IRQ_HANDLER, cpu->run_irq_ns);
 	if (cpu->run_raise_ns && (first || cpu->run_raise_ns > p->last_ns))
-		pass(p, cpu, number, RX_NET_RX_RAISE, cpu->run_raise_ns);
+		pass_before(p, cpu, number, RX_NET_RX_RAISE, cpu->run_raise_ns);
 	if (first || cpu->entry_ns > p->last_ns)
-		pass(p, cpu, number, RX_NET_RX_ENTRY, cpu->entry_ns);
+		pass_before(p, cpu, number, RX_NET_RX_ENTRY, cpu->entry_ns);
 	/* The first poll of a run begins with its entry; a later one waited for those before it. */
 	if (cpu->poll_ns > cpu->entry_ns && (first || cpu->poll_ns > p->last_ns))
-		pass(p, cpu, number, RX_NAPI_POLL, cpu->poll_ns);
+		pass_before(p, cpu, number, RX_NAPI_POLL, cpu->poll_ns);
 }
 
 #endif

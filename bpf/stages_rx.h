@@ -25,7 +25,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 		now = bpf_ktime_get_ns();
 		if (p->tag == tag && p->state == PACKET_TX) {
 			/* A virtual device hands the sk_buff to its peer: the end of its transmission. */
-			pass(p, cpu, number, TX_NETIF_RX, now);
+			pass_before(p, cpu, number, TX_NETIF_RX, now);
 			finish(p);
 			COUNT(cpu, completed);
 		}
@@ -121,12 +121,24 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 	turn_to(cpu, p ? p->tag : 0);
 }
 
+/* struct tcp_skb_cb (include/net/tcp.h) begins with seq and end_seq. */
+static __always_inline bool has_tcp_data(struct sk_buff *skb, const bool direct)
+{
+	u32 seq[2] = {};
+
+	if (direct) {
+		u32 *cb = (u32 *)skb->cb;
+
+		return cb[0] != cb[1];
+	}
+	return bpf_probe_read_kernel(seq, sizeof(seq), &skb->cb) || seq[0] != seq[1];
+}
+
 /* tcp_rcv_established(): a segment without data ends here, as nobody waits for it. */
 PROBE(tcp_rcv_established, "tcp_probe")
 {
 	struct cpu *cpu = this_cpu();
 	struct sk_buff *skb = (struct sk_buff *)ctx[1];
-	struct tcp_skb_cb cb = {};
 	struct packet *p;
 
 	if (!cpu)
@@ -134,7 +146,7 @@ PROBE(tcp_rcv_established, "tcp_probe")
 	p = receive(cpu, ctx[1], RX_TCP_RCV_ESTABLISHED, NEVER, direct);
 	if (!p)
 		return;
-	if (bpf_probe_read_kernel(&cb, sizeof(cb), &skb->cb) || cb.end_seq != cb.seq) {
+	if (has_tcp_data(skb, direct)) {
 		turn_to(cpu, p->tag);
 		return;
 	}

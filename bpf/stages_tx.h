@@ -54,9 +54,9 @@ static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
 	task = task_slot(pid);
 	if (!task || task->pid != pid || !task->send_ns)
 		return;
-	pass(p, cpu, task->send_cpu, TX_SOCK_SEND, task->send_ns);
+	pass_before(p, cpu, task->send_cpu, TX_SOCK_SEND, task->send_ns);
 	if (task->tcp_ns)
-		pass(p, cpu, task->tcp_cpu, TX_TCP_SENDMSG, task->tcp_ns);
+		pass_before(p, cpu, task->tcp_cpu, TX_TCP_SENDMSG, task->tcp_ns);
 }
 
 PROBE(net_dev_queue, "net_dev_queue")
@@ -75,7 +75,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 		if (p->tag == tag && p->state == PACKET_RX && p->last_stage == RX_NETIF_RECEIVE_SKB &&
 		    in_hand(p, cpu, number)) {
 			/* Received and sent on: the end of its reception. */
-			pass(p, cpu, number, RX_NET_DEV_QUEUE, now);
+			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, now);
 			finish(p);
 			COUNT(cpu, completed);
 		}

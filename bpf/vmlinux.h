@@ -70,12 +70,6 @@ struct sk_buff {
 	unsigned char *data;
 };
 
-/* include/net/tcp.h: the control block that TCP keeps in sk_buff.cb */
-struct tcp_skb_cb {
-	__u32 seq;
-	__u32 end_seq;
-};
-
 struct sk_buff_head {
 	struct sk_buff *next;
 	struct sk_buff *prev;

@@ -18,8 +18,8 @@ const FIRST_BUCKET: usize = 8;
 const COUNTERS_WORDS: usize = 8;
 const UNEXPECTED: usize = 5;
 const CPU_WORDS: usize = 16;
-const CPU_NODE_LLC: usize = 11;
-const CPU_SHARD_PLACE: usize = 12;
+const CPU_NODE_LLC: usize = 12;
+const CPU_SHARD_PLACE: usize = 5;
 
 /// Tells the programs where each CPU counts, and makes every minimum the largest number.
 pub fn prepare(cpus: &Mapped, histograms: &Mapped, layout: &Layout) {
@@ -182,10 +182,16 @@ mod tests {
     fn words_are_where_the_programs_put_them() {
         let inflight = include_str!("../../../../bpf/inflight.h");
         let cpu = &inflight[inflight.find("struct cpu {").unwrap()..];
-        let fields: Vec<_> = cpu.lines().skip(1).take_while(|l| !l.starts_with('}')).collect();
-        assert!(fields[CPU_NODE_LLC].trim().starts_with("u32 node, llc;"));
-        assert!(fields[CPU_SHARD_PLACE].trim().starts_with("u32 shard;"));
-        assert!(fields[CPU_SHARD_PLACE + 1].trim().starts_with("u32 place;"));
+        let fields: Vec<_> = cpu
+            .lines()
+            .skip(1)
+            .map(str::trim)
+            .take_while(|l| *l != "};")
+            .filter(|l| !l.is_empty() && !l.starts_with("u32 place"))
+            .collect();
+        assert!(fields[CPU_SHARD_PLACE].starts_with("u32 shard;"));
+        assert!(cpu.contains("set by user space */\n\tu32 place;"));
+        assert!(fields[CPU_NODE_LLC].starts_with("u32 node, llc;"));
         let counters = &inflight[inflight.find("struct counters {").unwrap()..];
         let names = counters.lines().nth(1).unwrap().trim();
         assert_eq!(names, "u64 started, completed, dropped, collided, sampled_out, unexpected;");
