@@ -3,7 +3,7 @@
 
 use nearpath_host::{CpuId, CpuSet, Topology};
 use nearpath_instruments::stages::{Device, Filter, Options, Protocol, Stages};
-use nearpath_instruments::{Direction, Instrument, Measurement, Span};
+use nearpath_instruments::{Direction, Instrument, InstrumentError, Measurement, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -387,6 +387,9 @@ fn nothing_is_left_in_the_kernel() {
     };
     assert!(gone());
     let mut stages = Stages::new(&topology(), Options::default());
+    assert_eq!(stages.read(), Err(InstrumentError::NotStarted));
+    stages.available().unwrap();
+    assert_eq!(ours(), 0);
     stages.start().unwrap();
     assert_eq!(ours(), 2);
     drop(stages);

@@ -9,7 +9,7 @@ use super::table::{PROBES, Probe, STAGES_MAX, spans};
 use crate::{Direction, InstrumentError};
 use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, ObjectBuilder};
+use libbpf_rs::{Link, MapHandle, MapType, ObjectBuilder};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
@@ -32,6 +32,20 @@ pub struct Loaded {
     pub attached: Vec<&'static Probe>,
     /// Probes that are not, and why.
     pub refused: Vec<(&'static Probe, String)>,
+}
+
+/// Whether the process may use BPF at all, told by the smallest thing that takes the privilege.
+///
+/// # Errors
+/// It may not, or the kernel has no BPF.
+pub fn may_load() -> Result<(), InstrumentError> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    refusal::listening(|| MapHandle::create(MapType::Array, Some("nearpath"), 4, 8, 1, &options))
+        .map(drop)
+        .map_err(|e| refused("using BPF", &e))
 }
 
 /// Loads and attaches for a filter, as far as this kernel lets programs reach.

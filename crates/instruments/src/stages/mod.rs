@@ -168,11 +168,12 @@ impl Instrument for Stages {
     type Measurement = Measurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
-        load::load(&kernel, &self.layout, &self.options).map(drop)
+        load::may_load()?;
+        Kernel::inspect(self.options.btf_file.as_deref()).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
+        self.available()?;
         let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
         let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
         let maps = &loaded.skeleton.maps;
