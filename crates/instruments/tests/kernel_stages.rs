@@ -1,7 +1,7 @@
 //! The instrument `stages` on this kernel: packets that the test itself sends over a veth pair,
 //! so that every count is known beforehand.
 
-use nearpath_host::{CpuId, CpuSet, Topology};
+use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
 use nearpath_instruments::stages::{Device, Filter, Options, Protocol, Stages};
 use nearpath_instruments::{Direction, Instrument, InstrumentError, Measurement, Span};
 use nearpath_testing::veth::{Side, VethPair};
@@ -394,6 +394,49 @@ fn nothing_is_left_in_the_kernel() {
     assert_eq!(ours(), 2);
     drop(stages);
     assert!(gone());
+}
+
+/// A host of which this machine has only the first CPUs: 4 nodes of 256 under one cache each.
+fn big_topology() -> Topology {
+    let cpu = |number: u32| Cpu {
+        cpu: CpuId(number),
+        online: true,
+        core: Some(number),
+        package: Some(0),
+        die: None,
+        cluster: None,
+        llc: Some(LlcId(number / 256)),
+        node: Some(NodeId(number / 256)),
+        siblings: CpuSet::new(),
+        kind: None,
+        capacity: None,
+    };
+    Topology {
+        possible: (0..1024).map(CpuId).collect(),
+        cpus: (0..1024).map(cpu).collect(),
+        ..Topology::default()
+    }
+}
+
+#[test]
+fn maps_for_a_thousand_cpus_count_the_same() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let sockets = acquainted_pair(&pair, false);
+    let port = sockets.1.local_addr().unwrap().port();
+    let filter = Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() };
+    let mut stages = Stages::new(&big_topology(), options(filter));
+    stages.start().unwrap();
+    ping_pong(&sockets, ROUNDS);
+    let m = stages.stop().unwrap();
+    assert_accounts_balance(&m);
+    assert_eq!(m.packets.started, 4 * ROUNDS);
+    for span in &m.spans {
+        assert_eq!((span.other_llc, span.other_node), (Some(0.0), Some(0.0)), "{span:?}");
+        assert!(span.places.iter().all(|p| p.from_cpu == CpuId(0)), "{span:?}");
+    }
 }
 
 #[test]
