@@ -11,6 +11,7 @@ mod irq_names;
 mod kind;
 mod netlink;
 mod ntuple;
+mod per_nic;
 mod queues;
 mod rss;
 mod sysfs;

@@ -4,7 +4,7 @@
 
 use super::attributes::{attribute, attributes, find, nested, text_of, u8_of, u32_of, u32s_of};
 use super::{Connection, generic, generic_body};
-use crate::nics::answers::PerNic;
+use crate::nics::per_nic::PerNic;
 use crate::nics::rss;
 use crate::{Channels, IfIndex, Rings, Rss};
 use std::collections::BTreeMap;
