@@ -206,6 +206,28 @@ fn a_snapshot_shows_what_the_machine_shows() {
 }
 
 #[test]
+fn an_unpacked_snapshot_shows_what_the_file_shows() {
+    if !nearpath_testing::require_program("tar") || !nearpath_testing::require_program("zstd") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, tree) = (dir.path().join("host.tar.zst"), dir.path().join("tree"));
+    assert_eq!(snapshot(&file).0, 0);
+    fs::create_dir(&tree).unwrap();
+    let tar = ["--zstd", "-xf", file.to_str().unwrap(), "-C", tree.to_str().unwrap()];
+    assert!(Command::new("tar").args(tar).status().unwrap().success());
+    for command in [["show", "all"].as_slice(), &["diagnose"]] {
+        let of = |source: [&str; 2]| {
+            let (code, out, err) = parts(&nearpath(&[command, &["--json"], &source].concat()));
+            assert_eq!((code, err.as_str()), (0, ""));
+            out
+        };
+        let saved = of(["--snapshot", file.to_str().unwrap()]);
+        assert_eq!(of(["--root", tree.to_str().unwrap()]), saved);
+    }
+}
+
+#[test]
 fn a_snapshot_replaces_nothing_but_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let (device, link) = (dir.path().join("socket"), dir.path().join("link"));
