@@ -4,6 +4,7 @@
 use nearpath_instruments::Measurement;
 use nearpath_instruments::stages::STAGES;
 use nearpath_testing::veth::{Side, VethPair};
+use nearpath_testing::{PATIENCE, wait_for};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -16,8 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
-/// Far longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// User and group `nobody`, by custom; all that matters is that it is not root.
 const NOBODY: u32 = 65534;
 
@@ -50,18 +49,6 @@ fn refused(output: &Output, says: &str) {
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
     assert!(err.starts_with("nearpath: ") && err.contains(says), "{err}");
-}
-
-/// Tries until something is there.
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begin.elapsed() < PATIENCE, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// The namespace of a side as a path that any process of root can open.

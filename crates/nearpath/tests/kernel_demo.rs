@@ -5,6 +5,7 @@ use nearpath::demo::Demo;
 use nearpath_diagnose::Diagnosis;
 use nearpath_host::{CpuSet, Host, NetnsRef, Root, Wanted, in_netns};
 use nearpath_instruments::Direction;
+use nearpath_testing::wait_for;
 use nearpath_trial::load::LoadKind;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,23 +13,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
-/// Far longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Tries until something is there.
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begin.elapsed() < PATIENCE, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 fn in_server<T: Send>(demo: &Demo, read: impl FnOnce(&Root) -> T + Send) -> T {
     in_netns(&NetnsRef::Fd(demo.server_netns().unwrap()), |root| read(&root)).unwrap()

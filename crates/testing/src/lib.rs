@@ -20,6 +20,8 @@ mod require;
 mod skip;
 pub mod trees;
 pub mod veth;
+mod wait;
 
 pub use require::{hosts_dir, require_bpf, require_netns, require_program, require_root};
 pub use skip::skip;
+pub use wait::{PATIENCE, wait_for};
