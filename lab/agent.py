@@ -1,0 +1,157 @@
+"""The two channels into a running QEMU, both JSON over a Unix socket, one message a line.
+
+    Monitor   QEMU's machine protocol (QMP): commands, and events to wait for
+    Agent     qemu-guest-agent (QGA) in the guest: programs and their results
+
+Sources: QEMU's docs/interop/qmp-spec.rst and qga/qapi-schema.json.
+"""
+
+import base64
+import json
+import random
+import socket
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Result(NamedTuple):
+    """What a program left: exit status (128 + N if signal N ended it), standard output and error."""
+
+    status: int
+    out: str
+    err: str
+
+
+class QemuError(Exception):
+    """QEMU or the guest's agent refused a command."""
+
+
+class Channel:
+    """A socket on which each side sends lines of JSON."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(timeout_s)
+        self.socket.connect(str(path))
+        self.pending = b""
+
+    def send(self, command: str, arguments: dict[str, Any]) -> None:
+        """Sends a command."""
+        message = {"execute": command, "arguments": arguments}
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any]:
+        """The next message; raises `TimeoutError` when none comes, `ConnectionError` at the end."""
+        while b"\n" not in self.pending:
+            chunk = self.socket.recv(1 << 20)
+            if not chunk:
+                raise ConnectionError("QEMU closed its socket")
+            self.pending += chunk
+        line, _, self.pending = self.pending.partition(b"\n")
+        return json.loads(line.lstrip(b"\xff"))
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self.socket.close()
+
+
+class Monitor(Channel):
+    """QEMU's monitor."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__(path, timeout_s)
+        self.events: list[dict[str, Any]] = []
+        self.receive()  # the greeting
+        self.command("qmp_capabilities")
+
+    def command(self, name: str, **arguments: Any) -> Any:
+        """Runs a command and returns what it returns; events that come before are kept."""
+        self.send(name, arguments)
+        while True:
+            message = self.receive()
+            if "event" in message:
+                self.events.append(message)
+            elif "error" in message:
+                raise QemuError(f"{name}: {message['error']['desc']}")
+            else:
+                return message["return"]
+
+    def migrated(self) -> None:
+        """Waits for the end of a migration that was started."""
+        while True:
+            event = self.events.pop(0) if self.events else self.receive()
+            status = event.get("data", {}).get("status") if event.get("event") == "MIGRATION" else None
+            if status == "completed":
+                return
+            if status == "failed":
+                raise QemuError(f"migration failed: {self.command('query-migrate')}")
+
+
+class Agent(Channel):
+    """The agent in the guest. It answers one command after the other."""
+
+    # guest-exec has no event for the end of a program, so its status is asked for: soon, then less often.
+    FIRST_PAUSE_S = 0.01
+    LONGEST_PAUSE_S = 0.2
+
+    # For how long the agent is given to answer before it is asked again.
+    FIRST_ANSWER_S = 0.3
+
+    def wait_until_up(self, timeout_s: float) -> None:
+        """Waits until the agent answers, and drops what it may have had to say to others."""
+        token = random.getrandbits(31)
+        usual = self.socket.gettimeout()
+        deadline = time.monotonic() + timeout_s
+        self.socket.settimeout(self.FIRST_ANSWER_S)
+        while time.monotonic() < deadline:
+            token += 1
+            try:
+                # The byte 0xff makes the agent forget half a command that somebody sent before.
+                self.socket.sendall(b"\xff")
+                self.send("guest-sync", {"id": token})
+                while self.receive().get("return") != token:
+                    pass
+            except (TimeoutError, json.JSONDecodeError):
+                continue
+            self.socket.settimeout(usual)
+            return
+        raise TimeoutError(f"no answer from the guest's agent in {timeout_s:.0f} s")
+
+    def command(self, name: str, **arguments: Any) -> Any:
+        """Runs a command of the agent and returns what it returns."""
+        self.send(name, arguments)
+        message = self.receive()
+        if "error" in message:
+            raise QemuError(f"{name}: {message['error']['desc']}")
+        return message["return"]
+
+    def start(self, command: list[str], stdin: bytes = b"") -> int:
+        """Starts a program in the guest; returns its process."""
+        arguments: dict[str, Any] = {"path": command[0], "arg": command[1:], "capture-output": True}
+        if stdin:
+            arguments["input-data"] = base64.b64encode(stdin).decode()
+        return self.command("guest-exec", **arguments)["pid"]
+
+    def poll(self, pid: int) -> Result | None:
+        """What a program left, if it has ended. Can be had once."""
+        status = self.command("guest-exec-status", pid=pid)
+        if not status["exited"]:
+            return None
+        out, err = (_text(status.get(key, "")) for key in ("out-data", "err-data"))
+        return Result(status.get("exitcode", 128 + status.get("signal", 0)), out, err)
+
+    def wait(self, pid: int, timeout_s: float) -> Result:
+        """Waits for a program's end."""
+        deadline = time.monotonic() + timeout_s
+        pause = self.FIRST_PAUSE_S
+        while (result := self.poll(pid)) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {pid} of the guest still runs after {timeout_s:.0f} s")
+            time.sleep(pause)
+            pause = min(2 * pause, self.LONGEST_PAUSE_S)
+        return result
+
+
+def _text(data: str) -> str:
+    return base64.b64decode(data).decode(errors="surrogateescape")

@@ -1,0 +1,118 @@
+"""The pytest plugin: which virtual hosts a test wants, and the host that it gets.
+
+    @lab(topology=TWO_NODES, nics=(Nic("igb"),))      # on each kernel of --kernels
+    @lab(kernels=("5.10",), nics=(Nic("virtio"),))    # several marks: on each of them
+    def test_something(host): ...
+
+Each test gets a host of its own, restored for it, with nearpath in it. When a test fails,
+the host's console, dmesg and the commands that it ran are kept, and the report says where.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import images
+from .distribution import Unavailable
+from .host import Host, pack
+from .machine import Machine
+from .requirements import check
+
+lab = pytest.mark.lab
+
+PROJECT = Path(__file__).parents[1]
+
+# The kernels of `make test`; `make test-kernels` has the others.
+USUAL_KERNELS = "6.1,6.12"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the lab."""
+    known = ", ".join(images.KERNELS)
+    parser.addoption("--kernels", default=USUAL_KERNELS, help=f"for tests that do not say which; known: {known}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells pytest of the mark, and refuses kernels that nobody knows."""
+    config.addinivalue_line("markers", "lab(kernels, topology, nics, number): the virtual host that the test wants")
+    for series in _kernels(config):
+        if series not in images.KERNELS:
+            raise pytest.UsageError(f"no such kernel: {series}; known: {', '.join(images.KERNELS)}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each machine that its marks name."""
+    if "host" not in metafunc.fixturenames:
+        return
+    machines = []
+    for mark in reversed(list(metafunc.definition.iter_markers("lab"))):
+        wanted = dict(mark.kwargs)
+        for series in wanted.pop("kernels", _kernels(metafunc.config)):
+            machines.append(Machine(series, **wanted))
+    metafunc.parametrize("host", machines, indirect=True, ids=[machine.name for machine in machines])
+
+
+def _kernels(config: pytest.Config) -> list[str]:
+    return config.getoption("--kernels").split(",")
+
+
+@pytest.fixture(scope="session")
+def lab_here() -> None:
+    """Skips the tests where virtual hosts cannot be had, and says why."""
+    try:
+        check()
+        images.root()
+    except Unavailable as reason:
+        pytest.skip(f"no virtual hosts: {reason}")
+
+
+@pytest.fixture(scope="session")
+def nearpath(lab_here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """nearpath for guests, built from this tree: without symbols, which are most of it."""
+    subprocess.run([os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", "nearpath"], cwd=PROJECT, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target"))
+    binary = tmp_path_factory.mktemp("nearpath") / "nearpath"
+    subprocess.run(["strip", "-o", binary, target / "debug/nearpath"], check=True)
+    return binary
+
+
+@pytest.fixture(scope="session")
+def payload(nearpath: Path) -> Path:
+    """What goes into every guest, as an archive."""
+    archive = nearpath.with_name("payload.tar")
+    pack({"/usr/local/bin/nearpath": nearpath}, archive)
+    return archive
+
+
+@pytest.fixture
+def host(request: pytest.FixtureRequest, payload: Path) -> Iterator[Host]:
+    """The virtual host of a test."""
+    try:
+        host = Host.restore(request.param, payload)
+    except Unavailable as reason:
+        pytest.skip(f"no virtual host with kernel {request.param.kernel}: {reason}")
+    with host:
+        yield host
+        if request.node.stash.get(FAILED, False):
+            name = re.sub(r"[^\w.+-]+", "_", request.node.nodeid.partition("::")[2])
+            folder = PROJECT / "target/lab-failures" / name
+            shutil.rmtree(folder, ignore_errors=True)
+            host.keep_evidence(folder)
+            print(f"the virtual host's console, dmesg and commands are in {folder}")
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
+    """Notes for `host` whether the test has failed."""
+    outcome: Any = yield
+    if outcome.get_result().failed:
+        item.stash[FAILED] = True

@@ -1,0 +1,307 @@
+"""A running virtual host: started or restored, talked to, stopped.
+
+    with Host.restore(Machine("6.12"), payload) as host:
+        status, out, err = host.run("nearpath show cpus")
+        host.peer.run(["ping", "-c", "1", host.machine.address()])
+
+Restoring takes a fraction of a second: the memory of a host that was booted and stopped is
+mapped from the cache, each restored one writing to its own copy.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from . import cache, images
+from .agent import Agent, Channel, Monitor, QemuError, Result
+from .machine import COMMAND_LINE, Machine
+from .peer import WITH_US, Namespace, Wire
+
+# Emulation is slow, and slower beside a compiler. Nothing waits this long unless it hangs.
+PATIENCE_S = 120.0
+
+# What goes into the guest comes as a disk of this size, with a tar archive on it.
+PAYLOAD_BYTES = 64 << 20
+
+# Where run folders are. (Not in the cache: the path of a Unix socket has 107 bytes at most.)
+RUN_PREFIX = "nearpath-lab-"
+
+Opened = TypeVar("Opened", bound=Channel)
+
+
+class Host:
+    """A virtual host. Use it in a `with` block: it is stopped at the end of it, and QEMU is
+    killed by the kernel should this process die before."""
+
+    def __init__(self, machine: Machine, options: list[str], wire: Wire | None = None) -> None:
+        """Starts QEMU, with options beyond those of every host. Prefer `boot` and `restore`."""
+        self.machine = machine
+        self.folder = _run_folder()
+        self.console = self.folder / "console"
+        self.log = (self.folder / "commands").open("w")
+        # A namespace without a name: it is gone with the last process in it.
+        command = [*WITH_US, "unshare", "--net", "--", *images.tools().qemu(), *self._common(), *options]
+        command += (wire or Namespace).netdevs(machine)
+        (self.folder / "qemu-command").write_text("\n".join(command))
+        try:
+            with (self.folder / "qemu-errors").open("wb") as errors:
+                self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+            self.monitor = self._connect("monitor", Monitor)
+            self.agent = self._connect("agent", Agent)
+            self.peer = None if wire else Namespace(self.qemu.pid, machine)
+        except BaseException:
+            self.stop()
+            raise
+
+    @classmethod
+    def boot(cls, machine: Machine, memory: Path, disk: Path, payload: Path) -> Self:
+        """Boots a host from nothing: its memory is in files of the folder `memory`."""
+        kernel = images.kernel(machine.kernel)
+        start = ["-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd"), "-append", COMMAND_LINE]
+        host = cls(machine, [*machine.hardware(str(memory), share=True), *_disks(disk, payload), *start])
+        with host.stopped_on_error():
+            host.agent.wait_until_up(PATIENCE_S)
+            macs = [machine.mac(index) for index in range(len(machine.nics))]
+            host.check(["/lab/network", str(machine.number), *macs])
+        return host
+
+    @classmethod
+    def restore(cls, machine: Machine, payload: Path | None = None, wire: Wire | None = None) -> Self:
+        """A host as it was after booting, in a fraction of a second once it has been booted.
+
+        `payload` is a tar archive that is unpacked to the root of the guest.
+        """
+        saved = snapshot(machine)
+        with tempfile.TemporaryDirectory(prefix="nearpath-lab-payload-") as scratch:
+            # The disks are open before the folder is removed.
+            disk, cargo = Path(scratch) / "disk", Path(scratch) / "payload"
+            overlay(saved / "disk", disk)
+            _pad(payload, cargo)
+            hardware = machine.hardware(str(saved), share=False)
+            host = cls(machine, [*hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
+            with host.stopped_on_error():
+                host._migrate("migrate-incoming", saved / "state")
+                host.monitor.command("cont")
+                host.agent.wait_until_up(PATIENCE_S)
+        with host.stopped_on_error():
+            if payload:
+                host.check("blockdev --flushbufs /dev/vdb && tar -x -f /dev/vdb -C /")
+        return host
+
+    def run(self, command: str | list[str], timeout_s: float = PATIENCE_S, stdin: bytes = b"") -> Result:
+        """Runs a command in the guest and waits for it: a list is a program with its
+        arguments, a string a line for the shell."""
+        return self.start(command, stdin).wait(timeout_s)
+
+    def check(self, command: str | list[str], timeout_s: float = PATIENCE_S, stdin: bytes = b"") -> str:
+        """Runs a command that must succeed; returns its standard output."""
+        status, out, err = self.run(command, timeout_s, stdin)
+        assert status == 0, f"{command} ended with status {status} in the guest\n{out}{err}"
+        return out
+
+    def start(self, command: str | list[str], stdin: bytes = b"") -> "Job":
+        """Starts a command in the guest and goes on."""
+        words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+        return Job(self, words, self.agent.start(words, stdin))
+
+    def read(self, path: str) -> bytes:
+        """The contents of a file of the guest."""
+        return self.check(["cat", path]).encode(errors="surrogateescape")
+
+    def write(self, path: str, contents: bytes) -> None:
+        """Writes a file of the guest, also one of /proc or /sys."""
+        self.check(["/bin/sh", "-c", 'cat >"$0"', path], stdin=contents)
+
+    def save(self, state: Path) -> None:
+        """Stops the guest's CPUs and saves the state of its devices, to be restored later."""
+        self.monitor.command("stop")
+        self._migrate("migrate", state)
+
+    def keep_evidence(self, folder: Path) -> None:
+        """Copies what tells why something failed: console, dmesg, commands, what QEMU said."""
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            (folder / "dmesg").write_text(self.run(["dmesg"], timeout_s=20).out)
+        except (OSError, QemuError) as error:
+            (folder / "dmesg").write_text(f"not to be had: {error}\n")
+        self.log.flush()
+        for name in ("console", "commands", "qemu-command", "qemu-errors"):
+            if (self.folder / name).exists():
+                shutil.copy(self.folder / name, folder)
+
+    def stop(self) -> None:
+        """Ends the host at once: it has nothing worth keeping. Can be called twice."""
+        for channel in ("monitor", "agent"):
+            if hasattr(self, channel):
+                getattr(self, channel).close()
+        if hasattr(self, "qemu"):
+            self.qemu.kill()
+            self.qemu.wait()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def stopped_on_error(self) -> "_StopOnError":
+        """A block after which the host is stopped if it fails."""
+        return _StopOnError(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _common(self) -> list[str]:
+        """The options of every host: emulation, the console, the monitor, the agent."""
+        return [
+            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi"),
+            *("-serial", f"file:{self.console}"),
+            *("-qmp", f"unix:{self.folder}/monitor,server=on,wait=off"),
+            *("-device", "virtio-serial-pci,bus=pcie.0,addr=7"),
+            *("-chardev", f"socket,id=agent,path={self.folder}/agent,server=on,wait=off"),
+            *("-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"),
+            *("-chardev", f"socket,id=shell,path={self.folder}/shell,server=on,wait=off"),
+            *("-device", "virtconsole,chardev=shell"),
+        ]
+
+    def _connect(self, name: str, kind: type[Opened]) -> Opened:
+        """Opens a socket of QEMU's as soon as it is there."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return kind(self.folder / name, PATIENCE_S)
+            except (FileNotFoundError, ConnectionRefusedError) as error:
+                if self.qemu.poll() is not None:
+                    complaint = (self.folder / "qemu-errors").read_text(errors="replace").strip()
+                    raise QemuError(f"QEMU has ended: {complaint}") from error
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _migrate(self, command: str, state: Path) -> None:
+        """Saves or loads the state of the devices; the memory stays where it is."""
+        wanted = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
+        self.monitor.command("migrate-set-capabilities", capabilities=wanted)
+        self.monitor.command(command, uri=f"file:{state}")
+        self.monitor.migrated()
+
+
+class _StopOnError:
+    """See `Host.stopped_on_error`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self.host.stop()
+
+
+class Job:
+    """A command that runs in a guest."""
+
+    def __init__(self, host: Host, command: list[str], pid: int) -> None:
+        self.host, self.command, self.pid = host, command, pid
+        self.result: Result | None = None
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> Result:
+        """Waits for its end."""
+        if self.result is None:
+            self._ended(self.host.agent.wait(self.pid, timeout_s))
+        assert self.result is not None
+        return self.result
+
+    def running(self) -> bool:
+        """Whether it still runs."""
+        if self.result is None:
+            result = self.host.agent.poll(self.pid)
+            if result is None:
+                return True
+            self._ended(result)
+        return False
+
+    def kill(self, signal: str = "TERM") -> None:
+        """Sends it a signal."""
+        self.host.check(["kill", "-s", signal, str(self.pid)])
+
+    def _ended(self, result: Result) -> None:
+        self.result = result
+        words = " ".join(self.command)
+        print(f"$ {words}\n{result.out}{result.err}[status {result.status}]", file=self.host.log)
+
+
+def snapshot(machine: Machine) -> Path:
+    """The artifact of a booted host: memory of each node, state of the devices, disk."""
+    kernel = images.kernel(machine.kernel)
+    sources = [cache.file_hash(Path(__file__).with_name(name)) for name in ("host.py", "machine.py")]
+    inputs = (kernel.name, images.tools().path.name, machine, sources)
+    def build(path: Path) -> None:
+        overlay(kernel / "disk.ext4", path / "disk", "raw")
+        empty = path / "payload"
+        _pad(None, empty)
+        with Host.boot(machine, path, path / "disk", empty) as host:
+            host.save(path / "state")
+        empty.unlink()
+
+    return cache.artifact(f"snapshot-{machine.name}", inputs, build)
+
+
+def overlay(base: Path, disk: Path, form: str = "qcow2") -> None:
+    """Makes a disk that is like another one, and keeps what is written to it for itself."""
+    tool = images.tools().command("qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", form, str(disk))
+    subprocess.run(tool, check=True)
+
+
+def pack(files: dict[str, Path], archive: Path) -> None:
+    """Makes a payload: a tar archive of files by their paths in the guest."""
+    with tarfile.open(archive, "w") as tar:
+        for path, file in files.items():
+            tar.add(file, path.lstrip("/"))
+
+
+def _disks(disk: Path, payload: Path) -> list[str]:
+    options = ["-drive", f"file={disk},format=qcow2,if=none,id=disk,cache=unsafe"]
+    options += ["-device", "virtio-blk-pci,drive=disk,bus=pcie.0,addr=5"]
+    options += ["-drive", f"file={payload},format=raw,if=none,id=payload,readonly=on"]
+    return [*options, "-device", "virtio-blk-pci,drive=payload,bus=pcie.0,addr=6"]
+
+
+def _pad(payload: Path | None, disk: Path) -> None:
+    """A disk with an archive on it, of the size that every payload has."""
+    if payload:
+        shutil.copy(payload, disk)
+        assert disk.stat().st_size <= PAYLOAD_BYTES, f"{payload} is larger than {PAYLOAD_BYTES} bytes"
+    with disk.open("ab") as file:
+        file.truncate(PAYLOAD_BYTES)
+
+
+def _run_folder() -> Path:
+    """A folder for one host's sockets and logs, locked for as long as this process lives;
+    those of processes that were killed are removed."""
+    base = Path(tempfile.gettempdir())
+    for old in base.glob(f"{RUN_PREFIX}run-*"):
+        if old.stat().st_uid == os.getuid() and _try_lock(old):
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{RUN_PREFIX}run-"))
+    _try_lock(folder)
+    return folder
+
+
+def _try_lock(folder: Path) -> bool:
+    """Locks a run folder until this process ends."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    return True

@@ -1,0 +1,218 @@
+"""What virtual hosts are made of: QEMU, a root file system, and each kernel with its disk.
+
+All are artifacts in the cache, made from the distribution's packages:
+
+    tools()          QEMU and the programs of a peer, run from their folder
+    root()           the root file system of the guests, as a folder
+    kernel("6.12")   vmlinuz, initrd and disk.ext4 (the root with this kernel's modules)
+"""
+
+import functools
+import lzma
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from . import cache, distribution
+from .distribution import Unavailable
+
+# Kernel series, and the suites that have it or will.
+KERNELS = {
+    "5.10": ("bullseye",),
+    "6.1": ("bookworm",),
+    "6.12": ("trixie",),
+    "7.2": ("forky", "sid"),
+}
+
+# What is put into the guests beside packages: `initrd/` and `root/`.
+GUEST = Path(__file__).parent / "guest"
+
+TOOLS_PACKAGES = ("e2fsprogs", "iperf3", "iputils-ping", "kmod", "qemu-system-x86", "qemu-utils")
+
+ROOT_PACKAGES = (
+    "bpftool",
+    "bpftrace",
+    "busybox-static",
+    "ethtool",
+    "iperf3",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "libelf1",
+    "numactl",
+    "openvswitch-switch",
+    "procps",
+    "python3-minimal",
+    "qemu-guest-agent",
+    "util-linux",
+    "zlib1g",
+)
+
+ROOT_OPTIONS = (
+    "--variant=minbase",
+    "--skip=check/empty",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+)
+
+# The modules that a guest has, by their paths in the kernel's tree (`net/sched/sch_fq`).
+GUEST_MODULES = re.compile(
+    r"(arch|crypto|lib|net|virt)/.*"
+    r"|fs/(9p|ext4|fscache|fuse|jbd2|mbcache|netfs|overlayfs).*"
+    r"|drivers/(block/virtio_blk|char/virtio_console|char/hw_random/.*)"
+    r"|drivers/(dca|i2c|pps|ptp|vdpa|vhost|virtio)/.*"
+    r"|drivers/net/(bonding|ethernet/intel|geneve|ipvlan|macvlan|mdio|netdevsim|phy|vmxnet3|vxlan).*"
+    r"|drivers/net/(dummy|ifb|macvtap|net_failover|tap|tun|veth|virtio_net)"
+)
+
+# The modules that find and mount a guest's disk.
+DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
+
+DISK_SIZE = "1600M"
+
+
+class Tools:
+    """Programs of the distribution that run from a folder, with that folder's own libraries:
+    Debian 12 gets QEMU 10 in this way, and its own packages are not touched."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def find(self, program: str) -> Path | None:
+        """The file of one of the programs, if it is one."""
+        places = (self.path / place / program for place in ("usr/bin", "usr/sbin", "bin", "sbin"))
+        return next((place for place in places if place.exists()), None)
+
+    def command(self, program: str, *arguments: str, name: str = "") -> list[str]:
+        """The command line that runs one of the programs, under another name if one is given."""
+        file = self.find(program)
+        if file is None:
+            raise FileNotFoundError(f"{program} is not among the lab's tools ({self.path})")
+        libraries = [self.path / place for place in ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu")]
+        search = ":".join(map(str, libraries))
+        loader = str(self.path / "lib64/ld-linux-x86-64.so.2")
+        return [loader, "--argv0", name or program, "--library-path", search, str(file), *arguments]
+
+    def qemu(self) -> list[str]:
+        """The command line that runs QEMU for this architecture, with its firmware."""
+        firmware = [part for name in ("qemu", "seabios") for part in ("-L", f"{self.path}/usr/share/{name}")]
+        return self.command("qemu-system-x86_64", *firmware)
+
+
+@functools.cache
+def tools() -> Tools:
+    """QEMU and the other programs that run outside the guests."""
+    suite = distribution.codename()
+    suites = (suite, f"{suite}-backports")
+    inputs = (suites, distribution.versions(suites, TOOLS_PACKAGES))
+
+    def build(path: Path) -> None:
+        distribution.bootstrap(path, suites, TOOLS_PACKAGES, "--variant=extract")
+
+    return Tools(cache.artifact("tools", inputs, build))
+
+
+@functools.cache
+def root() -> Path:
+    """The root file system of the guests, without a kernel's modules."""
+    suites = (distribution.codename(),)
+    inputs = (ROOT_OPTIONS, distribution.versions(suites, ROOT_PACKAGES))
+
+    def build(path: Path) -> None:
+        distribution.bootstrap(path, suites, ROOT_PACKAGES, *ROOT_OPTIONS)
+        for folder in ("var/lib/apt/lists", "var/cache/apt"):
+            shutil.rmtree(path / folder)
+
+    return cache.artifact("root", inputs, build)
+
+
+@functools.cache
+def kernel(series: str) -> Path:
+    """The folder of a kernel series: `vmlinuz`, `initrd` and `disk.ext4`."""
+    suite, version = _suite(series)
+    base = root()
+    guest = cache.tree_hash(GUEST)
+    inputs = (suite, version, base.name, guest, GUEST_MODULES.pattern, DISK_MODULES, DISK_SIZE)
+
+    def build(path: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="nearpath-lab-kernel-") as scratch:
+            packages, disk, initrd = (Path(scratch) / name for name in ("packages", "disk", "initrd"))
+            distribution.bootstrap(packages, (suite,), ("linux-image-amd64",), "--variant=extract")
+            (modules,) = (found for found in packages.glob("**/lib/modules/*") if (found / "kernel").is_dir())
+            (image,) = [*packages.glob("boot/vmlinuz-*"), *modules.glob("vmlinuz")]
+            shutil.copy(image, path / "vmlinuz")
+            subprocess.run(["cp", "-a", "--", base, disk], check=True)
+            subprocess.run(["cp", "-a", "--", f"{GUEST}/root/.", disk], check=True)
+            modules = _install_modules(modules, disk)
+            _make_initrd(initrd, base / "bin/busybox", modules, path / "initrd")
+            _make_disk(disk, path / "disk.ext4")
+
+    return cache.artifact(f"kernel-{series}", inputs, build)
+
+
+def _suite(series: str) -> tuple[str, str]:
+    """The first suite that has a kernel of this series, and the version of its package."""
+    seen = []
+    for suite in KERNELS[series]:
+        version = distribution.versions((suite,), ("linux-image-amd64",))["linux-image-amd64"]
+        if version.startswith(f"{series}."):
+            return suite, version
+        seen.append(f"{suite} has {version}")
+    raise Unavailable(f"no suite has a kernel {series}: {', '.join(seen)}")
+
+
+def _install_modules(packaged: Path, disk: Path) -> Path:
+    """Puts the modules that guests need into a root file system; returns their folder there."""
+    installed = disk / "lib/modules" / packaged.name
+    for file in (packaged / "kernel").rglob("*.ko*"):
+        name = file.relative_to(packaged / "kernel")
+        if GUEST_MODULES.fullmatch(str(name).partition(".ko")[0]):
+            target = installed / "kernel" / name.with_name(f"{name.name.partition('.ko')[0]}.ko")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Busybox cannot read compressed ones, and the guest is spared the work.
+            target.write_bytes(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
+    for index in packaged.glob("modules.*"):
+        shutil.copy(index, installed)
+    _run(tools().command("kmod", "--basedir", str(disk), packaged.name, name="depmod"))
+    return installed
+
+
+def _make_initrd(folder: Path, busybox: Path, modules: Path, archive: Path) -> None:
+    """Makes the archive that the kernel starts from: busybox, and the modules for the disk."""
+    (folder / "modules").mkdir(parents=True)
+    for name in ("bin", "dev", "proc", "root"):
+        (folder / name).mkdir()
+    shutil.copy(busybox, folder / "bin")
+    shutil.copy(GUEST / "initrd/init", folder)
+    order = _with_dependencies(modules, DISK_MODULES)
+    for name in order:
+        shutil.copy(modules / name, folder / "modules")
+    (folder / "modules/order").write_text("".join(f"{Path(name).name}\n" for name in order))
+    listing = "".join(f"{file.relative_to(folder)}\n" for file in sorted(folder.rglob("*")))
+    archive.write_bytes(_run([str(busybox), "cpio", "-o", "-H", "newc"], folder, listing.encode()))
+
+
+def _with_dependencies(modules: Path, wanted: tuple[str, ...]) -> list[str]:
+    """The files of some modules and of what they need, in the order in which they can be loaded."""
+    # Each line of modules.dep: a module, and what it needs, the last of which must be loaded first.
+    lines = (line.split() for line in (modules / "modules.dep").read_text().splitlines())
+    needs = {Path(first.rstrip(":")).stem: (first.rstrip(":"), *others) for first, *others in lines}
+    files = (file for name in wanted if name in needs for file in reversed(needs[name]))
+    return list(dict.fromkeys(files))
+
+
+def _make_disk(folder: Path, disk: Path) -> None:
+    """Makes an ext4 file system of a folder: without a journal, as it is thrown away after use."""
+    features = ["-O", "^has_journal,^metadata_csum", "-m", "0", "-E", "lazy_itable_init=1,nodiscard"]
+    _run(tools().command("mke2fs", "-q", "-t", "ext4", *features, "-d", str(folder), str(disk), DISK_SIZE))
+
+
+def _run(command: list[str], cwd: Path | None = None, stdin: bytes = b"") -> bytes:
+    """Runs a program that must succeed; returns what it printed."""
+    result = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed: {result.stderr.decode(errors='replace').strip()}")
+    return result.stdout
