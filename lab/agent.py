@@ -138,6 +138,8 @@ class Agent(Channel):
         status = self.command("guest-exec-status", pid=pid)
         if not status["exited"]:
             return None
+        if status.get("out-truncated") or status.get("err-truncated"):
+            raise QemuError(f"process {pid} of the guest wrote more than the agent keeps (16 MiB)")
         out, err = (_text(status.get(key, "")) for key in ("out-data", "err-data"))
         return Result(status.get("exitcode", 128 + status.get("signal", 0)), out, err)
 

@@ -68,7 +68,8 @@ def _forget_old(name: str) -> None:
     """Removes all but the artifacts of this name that were used last, and broken-off builds."""
     hash_marks = "[0-9a-f]" * 12
     there = sorted(folder().glob(f"{name}-{hash_marks}"), key=lambda path: path.stat().st_mtime)
-    for path in [*there[:-KEPT], *folder().glob(f".building-{name}-*")]:
+    # Eight marks, as mkdtemp adds: names may begin with this one, and their builds are not to be touched.
+    for path in [*there[:-KEPT], *folder().glob(f".building-{name}-{'?' * 8}")]:
         shutil.rmtree(path, ignore_errors=True)
 
 

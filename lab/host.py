@@ -8,12 +8,9 @@ Restoring takes a fraction of a second: the memory of a host that was booted and
 mapped from the cache, each restored one writing to its own copy.
 """
 
-import fcntl
-import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -23,15 +20,13 @@ from . import cache, images
 from .agent import Agent, Channel, Monitor, QemuError, Result
 from .machine import COMMAND_LINE, Machine
 from .peer import WITH_US, Namespace, Wire
+from .run_folder import RunFolder
 
 # Emulation is slow, and slower beside a compiler. Nothing waits this long unless it hangs.
 PATIENCE_S = 120.0
 
 # What goes into the guest comes as a disk of this size, with a tar archive on it.
 PAYLOAD_BYTES = 64 << 20
-
-# Where run folders are. (Not in the cache: the path of a Unix socket has 107 bytes at most.)
-RUN_PREFIX = "nearpath-lab-"
 
 Opened = TypeVar("Opened", bound=Channel)
 
@@ -43,14 +38,15 @@ class Host:
     def __init__(self, machine: Machine, options: list[str], wire: Wire | None = None) -> None:
         """Starts QEMU, with options beyond those of every host. Prefer `boot` and `restore`."""
         self.machine = machine
-        self.folder = _run_folder()
+        self.run_folder = RunFolder("host")
+        self.folder = self.run_folder.path
         self.console = self.folder / "console"
-        self.log = (self.folder / "commands").open("w")
-        # A namespace without a name: it is gone with the last process in it.
-        command = [*WITH_US, "unshare", "--net", "--", *images.tools().qemu(), *self._common(), *options]
-        command += (wire or Namespace).netdevs(machine)
-        (self.folder / "qemu-command").write_text("\n".join(command))
+        self.log = (self.folder / "commands").open("w", errors="backslashreplace")
         try:
+            # A namespace without a name: it is gone with the last process in it.
+            command = [*WITH_US, "unshare", "--net", "--", *images.tools().qemu(), *self._common(), *options]
+            command += (wire or Namespace).netdevs(machine)
+            (self.folder / "qemu-command").write_text("\n".join(command))
             with (self.folder / "qemu-errors").open("wb") as errors:
                 self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
             self.monitor = self._connect("monitor", Monitor)
@@ -79,9 +75,9 @@ class Host:
         `payload` is a tar archive that is unpacked to the root of the guest.
         """
         saved = snapshot(machine)
-        with tempfile.TemporaryDirectory(prefix="nearpath-lab-payload-") as scratch:
+        with RunFolder("disks") as disks:
             # The disks are open before the folder is removed.
-            disk, cargo = Path(scratch) / "disk", Path(scratch) / "payload"
+            disk, cargo = disks.path / "disk", disks.path / "payload"
             overlay(saved / "disk", disk)
             _pad(payload, cargo)
             hardware = machine.hardware(str(saved), share=False)
@@ -109,7 +105,8 @@ class Host:
     def start(self, command: str | list[str], stdin: bytes = b"") -> "Job":
         """Starts a command in the guest and goes on."""
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-        return Job(self, words, self.agent.start(words, stdin))
+        # A session of its own, so that a signal reaches what a shell has started, too.
+        return Job(self, words, self.agent.start(["setsid", *words], stdin))
 
     def read(self, path: str) -> bytes:
         """The contents of a file of the guest."""
@@ -145,7 +142,7 @@ class Host:
             self.qemu.kill()
             self.qemu.wait()
         self.log.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.run_folder.remove()
 
     def stopped_on_error(self) -> "_StopOnError":
         """A block after which the host is stopped if it fails."""
@@ -230,8 +227,8 @@ class Job:
         return False
 
     def kill(self, signal: str = "TERM") -> None:
-        """Sends it a signal."""
-        self.host.check(["kill", "-s", signal, str(self.pid)])
+        """Sends a signal to it and to all that it has started."""
+        self.host.check(["kill", "-s", signal, "--", f"-{self.pid}"])
 
     def _ended(self, result: Result) -> None:
         self.result = result
@@ -282,26 +279,3 @@ def _pad(payload: Path | None, disk: Path) -> None:
         assert disk.stat().st_size <= PAYLOAD_BYTES, f"{payload} is larger than {PAYLOAD_BYTES} bytes"
     with disk.open("ab") as file:
         file.truncate(PAYLOAD_BYTES)
-
-
-def _run_folder() -> Path:
-    """A folder for one host's sockets and logs, locked for as long as this process lives;
-    those of processes that were killed are removed."""
-    base = Path(tempfile.gettempdir())
-    for old in base.glob(f"{RUN_PREFIX}run-*"):
-        if old.stat().st_uid == os.getuid() and _try_lock(old):
-            shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{RUN_PREFIX}run-"))
-    _try_lock(folder)
-    return folder
-
-
-def _try_lock(folder: Path) -> bool:
-    """Locks a run folder until this process ends."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return False
-    return True

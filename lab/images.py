@@ -12,11 +12,11 @@ import lzma
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from . import cache, distribution
 from .distribution import Unavailable
+from .run_folder import RunFolder
 
 # Kernel series, and the suites that have it or will.
 KERNELS = {
@@ -138,8 +138,8 @@ def kernel(series: str) -> Path:
     inputs = (suite, version, base.name, guest, GUEST_MODULES.pattern, DISK_MODULES, DISK_SIZE)
 
     def build(path: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="nearpath-lab-kernel-") as scratch:
-            packages, disk, initrd = (Path(scratch) / name for name in ("packages", "disk", "initrd"))
+        with RunFolder("kernel") as scratch:
+            packages, disk, initrd = (scratch.path / name for name in ("packages", "disk", "initrd"))
             distribution.bootstrap(packages, (suite,), ("linux-image-amd64",), "--variant=extract")
             (modules,) = (found for found in packages.glob("**/lib/modules/*") if (found / "kernel").is_dir())
             (image,) = [*packages.glob("boot/vmlinuz-*"), *modules.glob("vmlinuz")]
