@@ -5,10 +5,15 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
+# The virtual host of `make lab`.
+NODES ?= 2
+NIC ?= igb
+KERNEL ?= 6.12
+
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench-overhead lint fuzz clean
+.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead lint fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -19,8 +24,28 @@ run: ## Build nearpath and run the main job on real packets: nearpath demo
 
 test: ## Run every test, and tell which were skipped and why
 	@# What only tests use may be missing: the tests that need it are then skipped.
-	@scripts/install-deps build test || scripts/install-deps build
+	@scripts/install-deps build test lab || scripts/install-deps build
 	@scripts/test
+
+test-kernels: ## Run the tests on virtual hosts with the oldest and the newest kernel, too
+	@scripts/install-deps build lab
+	@scripts/lab test --kernels=5.10,7.2
+
+lab: ## A shell in a virtual host with nodes, OVS and traffic: make lab NODES=2 NIC=igb KERNEL=6.12
+	@scripts/install-deps build lab
+	@scripts/lab shell --nodes $(NODES) --nic $(NIC) --kernel $(KERNEL)
+
+lab-bench: ## How long virtual hosts take to boot, to restore, and for 20 scenarios
+	@scripts/install-deps build lab
+	@scripts/lab bench
+
+lab-kernels: ## Write docs/kernels.md: what is observable on each kernel
+	@scripts/install-deps build lab
+	@scripts/lab kernels
+
+lab-update: ## Build virtual hosts anew from the distribution's newest packages
+	@scripts/install-deps build lab
+	@scripts/lab build --update
 
 bench-overhead: ## What measuring costs, beside empty programs and a bpftrace script
 	@scripts/install-deps build bench

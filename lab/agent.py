@@ -49,7 +49,8 @@ class Channel:
                 raise ConnectionError("QEMU closed its socket")
             self.pending += chunk
         line, _, self.pending = self.pending.partition(b"\n")
-        return json.loads(line.lstrip(b"\xff"))
+        message: dict[str, Any] = json.loads(line.lstrip(b"\xff"))
+        return message
 
     def close(self) -> None:
         """Closes the socket."""
@@ -131,7 +132,7 @@ class Agent(Channel):
         arguments: dict[str, Any] = {"path": command[0], "arg": command[1:], "capture-output": True}
         if stdin:
             arguments["input-data"] = base64.b64encode(stdin).decode()
-        return self.command("guest-exec", **arguments)["pid"]
+        return int(self.command("guest-exec", **arguments)["pid"])
 
     def poll(self, pid: int) -> Result | None:
         """What a program left, if it has ended. Can be had once."""

@@ -28,6 +28,11 @@ def folder() -> Path:
     return path
 
 
+def clean() -> None:
+    """Removes the cache folder and all that is in it."""
+    shutil.rmtree(folder())
+
+
 def say(line: str) -> None:
     """Tells a person what the lab is at, on standard error."""
     print(f"lab: {line}", file=sys.stderr, flush=True)

@@ -119,7 +119,7 @@ def _source(suite: str) -> str:
 def _output(command: Sequence[str], stdin: str = "") -> str:
     """What a program of the distribution's prints; `Unavailable` with its complaint if it fails."""
     try:
-        result = subprocess.run(command, input=stdin, capture_output=True, text=True)
+        result = subprocess.run(command, input=stdin, capture_output=True, check=False, text=True)
     except FileNotFoundError as error:
         raise Unavailable(f"{command[0]} is missing") from error
     if result.returncode != 0:

@@ -11,7 +11,6 @@ the host's console, dmesg and the commands that it ran are kept, and the report 
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,12 @@ import pytest
 
 from . import images
 from .distribution import Unavailable
-from .host import Host, pack
+from .host import Host
 from .machine import Machine
+from .payload import PROJECT, nearpath_payload
 from .requirements import check
 
 lab = pytest.mark.lab
-
-PROJECT = Path(__file__).parents[1]
 
 # The kernels of `make test`; `make test-kernels` has the others.
 USUAL_KERNELS = "6.1,6.12"
@@ -59,7 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _kernels(config: pytest.Config) -> list[str]:
-    return config.getoption("--kernels").split(",")
+    return str(config.getoption("--kernels")).split(",")
 
 
 @pytest.fixture(scope="session")
@@ -73,21 +71,9 @@ def lab_here() -> None:
 
 
 @pytest.fixture(scope="session")
-def nearpath(lab_here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """nearpath for guests, built from this tree: without symbols, which are most of it."""
-    subprocess.run([os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", "nearpath"], cwd=PROJECT, check=True)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target"))
-    binary = tmp_path_factory.mktemp("nearpath") / "nearpath"
-    subprocess.run(["strip", "-o", binary, target / "debug/nearpath"], check=True)
-    return binary
-
-
-@pytest.fixture(scope="session")
-def payload(nearpath: Path) -> Path:
-    """What goes into every guest, as an archive."""
-    archive = nearpath.with_name("payload.tar")
-    pack({"/usr/local/bin/nearpath": nearpath}, archive)
-    return archive
+def payload(lab_here: None) -> Path:
+    """What goes into every guest: nearpath of this tree."""
+    return nearpath_payload()
 
 
 @pytest.fixture
@@ -112,7 +98,13 @@ FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
-    """Notes for `host` whether the test has failed."""
+    """Notes for `host` whether the test has failed, and for `make test` that it was skipped."""
     outcome: Any = yield
-    if outcome.get_result().failed:
+    report = outcome.get_result()
+    if report.failed:
         item.stash[FAILED] = True
+    log = os.environ.get("NEARPATH_SKIP_LOG")
+    if report.skipped and log:
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        with Path(log).open("a", encoding="utf-8") as file:
+            file.write(f"{item.nodeid}\t{reason}\n")

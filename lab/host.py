@@ -10,7 +10,6 @@ mapped from the cache, each restored one writing to its own copy.
 
 import shutil
 import subprocess
-import tarfile
 import time
 from pathlib import Path
 from types import TracebackType
@@ -40,18 +39,17 @@ class Host:
         self.machine = machine
         self.run_folder = RunFolder("host")
         self.folder = self.run_folder.path
-        self.console = self.folder / "console"
         self.log = (self.folder / "commands").open("w", errors="backslashreplace")
         try:
             # A namespace without a name: it is gone with the last process in it.
-            command = [*WITH_US, "unshare", "--net", "--", *images.tools().qemu(), *self._common(), *options]
+            command = [*WITH_US, "unshare", "--net", "--", *images.tools().qemu(), *_every_host(self.folder), *options]
             command += (wire or Namespace).netdevs(machine)
             (self.folder / "qemu-command").write_text("\n".join(command))
             with (self.folder / "qemu-errors").open("wb") as errors:
                 self.qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
             self.monitor = self._connect("monitor", Monitor)
             self.agent = self._connect("agent", Agent)
-            self.peer = None if wire else Namespace(self.qemu.pid, machine)
+            self._peer = None if wire else Namespace(self.qemu.pid, machine)
         except BaseException:
             self.stop()
             raise
@@ -79,7 +77,7 @@ class Host:
             # The disks are open before the folder is removed.
             disk, cargo = disks.path / "disk", disks.path / "payload"
             overlay(saved / "disk", disk)
-            _pad(payload, cargo)
+            pad(payload, cargo)
             hardware = machine.hardware(str(saved), share=False)
             host = cls(machine, [*hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
             with host.stopped_on_error():
@@ -90,6 +88,12 @@ class Host:
             if payload:
                 host.check("blockdev --flushbufs /dev/vdb && tar -x -f /dev/vdb -C /")
         return host
+
+    @property
+    def peer(self) -> Namespace:
+        """The namespace at the other end of the wires, if no other host is there."""
+        assert self._peer, "the other end of this host's wire is another host"
+        return self._peer
 
     def run(self, command: str | list[str], timeout_s: float = PATIENCE_S, stdin: bytes = b"") -> Result:
         """Runs a command in the guest and waits for it: a list is a program with its
@@ -153,19 +157,6 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _common(self) -> list[str]:
-        """The options of every host: emulation, the console, the monitor, the agent."""
-        return [
-            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi"),
-            *("-serial", f"file:{self.console}"),
-            *("-qmp", f"unix:{self.folder}/monitor,server=on,wait=off"),
-            *("-device", "virtio-serial-pci,bus=pcie.0,addr=7"),
-            *("-chardev", f"socket,id=agent,path={self.folder}/agent,server=on,wait=off"),
-            *("-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"),
-            *("-chardev", f"socket,id=shell,path={self.folder}/shell,server=on,wait=off"),
-            *("-device", "virtconsole,chardev=shell"),
-        ]
 
     def _connect(self, name: str, kind: type[Opened]) -> Opened:
         """Opens a socket of QEMU's as soon as it is there."""
@@ -239,12 +230,13 @@ class Job:
 def snapshot(machine: Machine) -> Path:
     """The artifact of a booted host: memory of each node, state of the devices, disk."""
     kernel = images.kernel(machine.kernel)
-    sources = [cache.file_hash(Path(__file__).with_name(name)) for name in ("host.py", "machine.py")]
-    inputs = (kernel.name, images.tools().path.name, machine, sources)
+    options = [*_every_host(Path()), *machine.hardware("", share=True), *_disks(Path(), Path()), COMMAND_LINE]
+    inputs = (kernel.name, images.tools().path.name, machine.number, options)
+
     def build(path: Path) -> None:
         overlay(kernel / "disk.ext4", path / "disk", "raw")
         empty = path / "payload"
-        _pad(None, empty)
+        pad(None, empty)
         with Host.boot(machine, path, path / "disk", empty) as host:
             host.save(path / "state")
         empty.unlink()
@@ -258,11 +250,27 @@ def overlay(base: Path, disk: Path, form: str = "qcow2") -> None:
     subprocess.run(tool, check=True)
 
 
-def pack(files: dict[str, Path], archive: Path) -> None:
-    """Makes a payload: a tar archive of files by their paths in the guest."""
-    with tarfile.open(archive, "w") as tar:
-        for path, file in files.items():
-            tar.add(file, path.lstrip("/"))
+def pad(payload: Path | None, disk: Path) -> None:
+    """A disk with an archive on it, of the size that every payload has."""
+    if payload:
+        shutil.copy(payload, disk)
+        assert disk.stat().st_size <= PAYLOAD_BYTES, f"{payload} is larger than {PAYLOAD_BYTES} bytes"
+    with disk.open("ab") as file:
+        file.truncate(PAYLOAD_BYTES)
+
+
+def _every_host(folder: Path) -> list[str]:
+    """QEMU's options of every host: emulation, the console, the monitor, the agent, a shell's line."""
+    return [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi"),
+        *("-serial", f"file:{folder}/console"),
+        *("-qmp", f"unix:{folder}/monitor,server=on,wait=off"),
+        *("-device", "virtio-serial-pci,bus=pcie.0,addr=7"),
+        *("-chardev", f"socket,id=agent,path={folder}/agent,server=on,wait=off"),
+        *("-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"),
+        *("-chardev", f"socket,id=shell,path={folder}/shell,server=on,wait=off"),
+        *("-device", "virtconsole,chardev=shell"),
+    ]
 
 
 def _disks(disk: Path, payload: Path) -> list[str]:
@@ -270,12 +278,3 @@ def _disks(disk: Path, payload: Path) -> list[str]:
     options += ["-device", "virtio-blk-pci,drive=disk,bus=pcie.0,addr=5"]
     options += ["-drive", f"file={payload},format=raw,if=none,id=payload,readonly=on"]
     return [*options, "-device", "virtio-blk-pci,drive=payload,bus=pcie.0,addr=6"]
-
-
-def _pad(payload: Path | None, disk: Path) -> None:
-    """A disk with an archive on it, of the size that every payload has."""
-    if payload:
-        shutil.copy(payload, disk)
-        assert disk.stat().st_size <= PAYLOAD_BYTES, f"{payload} is larger than {PAYLOAD_BYTES} bytes"
-    with disk.open("ab") as file:
-        file.truncate(PAYLOAD_BYTES)

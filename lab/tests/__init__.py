@@ -1,0 +1,1 @@
+"""The tests that run on virtual hosts."""

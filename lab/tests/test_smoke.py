@@ -2,7 +2,7 @@
 
 import json
 
-from lab import Host
+from lab import Host, kernels
 from lab.fixtures import lab
 from lab.images import KERNELS
 
@@ -22,3 +22,8 @@ def test_shows_and_measures(host: Host) -> None:
     result = measuring.wait()
     assert result.status == 0, result
     assert json.loads(result.out)["packets"]["completed"] > 0
+
+
+@lab(kernels=tuple(KERNELS), topology=TWO_NODES, nics=IGB)
+def test_observes_what_the_page_says(host: Host) -> None:
+    assert kernels.column(host) == kernels.written(host.machine.kernel)

@@ -1,0 +1,51 @@
+"""The command line of the lab: `python3 -m lab --help`."""
+
+import argparse
+import sys
+
+from . import bench, cache, distribution, images, kernels, requirements, shell
+from .distribution import Unavailable
+from .payload import nearpath_payload
+
+
+def main() -> int:
+    """Runs one command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="lab", description="Virtual hosts with nodes, queues and OVS.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    build = commands.add_parser("build", help="build what virtual hosts are made of, as far as it is missing")
+    build.add_argument("--kernels", default=",".join(images.KERNELS), help="default: %(default)s")
+    build.add_argument("--update", action="store_true", help="ask the distribution for newer packages first")
+
+    open_shell = commands.add_parser("shell", help="a shell in a virtual host, with nearpath and traffic")
+    shell.add_arguments(open_shell)
+
+    commands.add_parser("bench", help="how long hosts take to boot, to restore, and for 20 scenarios")
+    commands.add_parser("kernels", help="write docs/kernels.md: what is observable on each kernel")
+    commands.add_parser("clean", help="remove the cache")
+
+    options = parser.parse_args()
+    try:
+        if options.command == "clean":
+            cache.clean()
+            return 0
+        requirements.check()
+        if options.command == "build":
+            if options.update:
+                distribution.forget()
+            for series in options.kernels.split(","):
+                images.kernel(series)
+        elif options.command == "shell":
+            shell.run(shell.machine(options), nearpath_payload(release=True))
+        elif options.command == "bench":
+            bench.run(nearpath_payload())
+        elif options.command == "kernels":
+            kernels.write(nearpath_payload())
+    except Unavailable as reason:
+        cache.say(str(reason))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

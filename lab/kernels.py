@@ -1,0 +1,88 @@
+"""Writes docs/kernels.md: what each kernel of the lab lets nearpath observe, and how.
+
+The table is what nearpath itself says in a guest with that kernel, beside what bpftool, as
+a second witness, sees attached while nearpath measures there.
+"""
+
+import json
+from pathlib import Path
+
+from . import images
+from .host import Host
+from .machine import Machine, Nic, Topology
+from .payload import PROJECT
+
+PAGE = PROJECT / "docs/kernels.md"
+
+# Ways to attach in nearpath's words, and in bpftool's: the program's type, the link's, its attach type.
+WAYS = {
+    "tp_btf": ("tracing", "raw_tracepoint", None),
+    "fentry": ("tracing", "tracing", "trace_fentry"),
+    "fexit": ("tracing", "tracing", "trace_fexit"),
+    "raw_tp": ("raw_tracepoint", "raw_tracepoint", None),
+    "kprobe": ("kprobe", "perf_event", None),
+}
+
+# Lists all programs and links again and again while nearpath measures: two lines of JSON each time.
+LISTINGS = """
+nearpath measure stages --for 2s >/dev/null &
+while kill -0 $! 2>/dev/null; do bpftool --json prog show; bpftool --json link show; sleep 0.1; done
+"""
+
+HEAD = """# Kernels
+
+What nearpath observes on some kernels, and by which kind of program: as it says itself
+(`nearpath measure stages --list-stages`) in virtual hosts with Debian's kernels. `make lab-kernels`
+writes this page, and a test compares it with each of them. Other kernels of a series
+may differ, by their configuration most of all: the command tells.
+
+"""
+
+
+def table(columns: dict[str, dict[tuple[str, str], str]], versions: dict[str, str]) -> str:
+    """The page. `columns`: for each kernel, what stands in each row (direction or topic, name)."""
+    rows = dict.fromkeys(row for column in columns.values() for row in column)
+    lines = [
+        f"| | | {' | '.join(columns)} |",
+        f"|---|---|{'---|' * len(columns)}",
+        f"| | release | {' | '.join(versions[series] for series in columns)} |",
+    ]
+    for row in rows:
+        cells = [columns[series].get(row, "") for series in columns]
+        lines.append(f"| {row[0]} | {row[1]} | {' | '.join(cells)} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def column(host: Host) -> dict[tuple[str, str], str]:
+    """What can be observed on a host: for each row of the page one cell."""
+    cells = {("has", "BTF"): "yes" if host.run(["test", "-r", "/sys/kernel/btf/vmlinux"]).status == 0 else "no"}
+    # An object that goes away while bpftool lists it makes the list one of an error.
+    listings = [json.loads(line) for line in host.check(LISTINGS).splitlines()]
+    objects = [item for listing in listings if isinstance(listing, list) for item in listing]
+    types = {item["id"]: item["type"] for item in objects if "tag" in item}
+    links = [item for item in objects if "prog_id" in item]
+    attached = {(types.get(link["prog_id"]), link["type"], link.get("attach_type")) for link in links}
+    for way, link in WAYS.items():
+        cells[("attached", f"`{way}`")] = "yes" if link in attached else "no"
+    stages = json.loads(host.check(["nearpath", "measure", "stages", "--list-stages", "--json"]))["stages"]
+    for stage in stages:
+        cells[(stage["direction"], f"`{stage['stage']}`")] = f"`{stage['attach']}`" if stage["attach"] else "no"
+    return cells
+
+
+def write(payload: Path) -> None:
+    """Asks all kernels and writes the page."""
+    columns, versions = {}, {}
+    for series in images.KERNELS:
+        with Host.restore(Machine(series, Topology(), (Nic("igb"),)), payload) as host:
+            columns[series] = column(host)
+            versions[series] = host.check(["uname", "-r"]).strip()
+    PAGE.write_text(table(columns, versions))
+
+
+def written(series: str) -> dict[tuple[str, str], str]:
+    """What the page says of a kernel, as `column` gives it."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    index = rows[0].index(series)
+    return {(row[0], row[1]): row[index] for row in rows[3:]}
