@@ -1,0 +1,41 @@
+"""Waiting for a condition, not for a time; and for nearpath to have begun measuring."""
+
+import json
+import time
+from collections.abc import Callable
+
+from lab import Host, Job
+from lab.host import PATIENCE_S
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Asks until a condition holds; fails when it does not in a time that is long for anything."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not so in {PATIENCE_S:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def start_measuring(host: Host, *arguments: str) -> Job:
+    """Starts `nearpath ARGUMENTS --for 10m --json`; returns when its programs count packets.
+
+    Loading them takes seconds in emulation; they count when the variable `active` of the BPF
+    object says so. End it with `ended`.
+    """
+    job = host.start(["nearpath", *arguments, "--for", "10m", "--json"])
+
+    def active() -> bool:
+        assert job.running(), job.result
+        dump = host.run(["bpftool", "--json", "map", "dump", "name", "stages_b.bss"]).out
+        return '"active":1' in dump
+
+    wait_until(active, f"nearpath {' '.join(arguments)} measures")
+    return job
+
+
+def ended(job: Job) -> dict:
+    """Ends a measurement as ^C does, and returns its document."""
+    job.kill("INT")
+    result = job.wait()
+    assert result.status == 0, result
+    return json.loads(result.out)
