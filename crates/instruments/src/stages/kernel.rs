@@ -5,6 +5,8 @@ use super::table::{PROBES, Point, Probe};
 use crate::InstrumentError;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Func, Typedef};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The kernel's own type information.
@@ -61,7 +63,11 @@ impl Kernel {
         let btf = Btf::from_path(path);
         libbpf_rs::set_print(printer);
         let btf = btf.map_err(|error| {
-            InstrumentError::Unsupported(format!("{}: no BTF to be read: {error}", path.display()))
+            InstrumentError::Unsupported(format!(
+                "{}: {}",
+                path.display(),
+                why_no_btf(path, &error)
+            ))
         })?;
         let tracepoints = PROBES
             .iter()
@@ -111,5 +117,37 @@ impl Kernel {
     /// Whether a function stands in for some tracepoint here.
     pub fn needs_functions(&self) -> bool {
         self.tracepoints.iter().zip(&self.functions).any(|(tracepoint, f)| !tracepoint && *f)
+    }
+}
+
+/// Why a file gave no BTF. libbpf says the same of every file, also of one that is not there.
+fn why_no_btf(path: &Path, error: &libbpf_rs::Error) -> String {
+    match std::fs::metadata(path) {
+        Err(refused) if refused.kind() == ErrorKind::NotFound => "is not there".to_owned(),
+        Ok(found) if found.is_dir() => "is a folder, not a file".to_owned(),
+        _ => match File::open(path) {
+            Err(refused) => refused.to_string(),
+            Ok(_) => format!("no BTF to be read: {error}"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_btf_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let (missing, text) = (dir.path().join("missing"), dir.path().join("text"));
+        std::fs::write(&text, "no BTF at all").unwrap();
+        let reason = |path: &Path| Kernel::inspect(Some(path)).unwrap_err().to_string();
+        assert_eq!(reason(&missing), format!("{}: is not there", missing.display()));
+        assert_eq!(
+            reason(dir.path()),
+            format!("{}: is a folder, not a file", dir.path().display())
+        );
+        let expected = format!("{}: no BTF to be read: ", text.display());
+        assert!(reason(&text).starts_with(&expected), "{}", reason(&text));
     }
 }

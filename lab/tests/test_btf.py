@@ -1,0 +1,62 @@
+"""A kernel without BTF of its own: nearpath takes it from a file, and says so when it has none.
+
+The guest's BTF is hidden under an empty folder, and given back as a file.
+"""
+
+import json
+
+from lab import Host
+from lab.fixtures import lab
+
+from .hosts import IGB, TWO_NODES
+from .waiting import ended, start_measuring
+
+NO_BTF = "this kernel has no BTF (/sys/kernel/btf/vmlinux): packets cannot be measured unless it is given with --btf FILE"
+
+
+LIST = "nearpath measure stages --list-stages --json"
+
+
+def hide_btf(host: Host) -> str:
+    """Takes its BTF from a guest; returns the file that holds it."""
+    host.check("cp /sys/kernel/btf/vmlinux /tmp/vmlinux.btf && mkdir /tmp/empty && mount --bind /tmp/empty /sys/kernel/btf")
+    return "/tmp/vmlinux.btf"
+
+
+@lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
+def test_measures_with_btf_from_a_file(host: Host) -> None:
+    btf = hide_btf(host)
+    stages = json.loads(host.check(f"{LIST} --btf {btf}"))["stages"]
+    # Typed tracepoints and functions want BTF in the kernel itself.
+    observed = [stage["attach"] for stage in stages if stage["attach"]]
+    assert len(observed) > 20 and all(attach.startswith("raw_tp/") for attach in observed), observed
+    assert all(stage["attach"] or stage["reason"] for stage in stages)
+
+    measuring = start_measuring(host, "measure", "stages", "--proto", "icmp", "--direction", "rx", "--btf", btf)
+    pings = host.peer.run(["ping", "-q", "-c", "20", "-i", "0.05", host.machine.address()])
+    assert pings.status == 0, pings
+    document = ended(measuring)
+    assert document["packets"]["started"] >= 20
+    through_br0 = [span["count"] for span in document["spans"] if span["from"] == "netif_rx"]
+    assert sum(through_br0) >= 20, document["spans"]
+
+
+@lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
+def test_says_so_without(host: Host) -> None:
+    hide_btf(host)
+    for command, what in (("nearpath measure stages --for 1s", "measure"), (LIST, "list the stages")):
+        assert host.run(command) == (1, "", f"nearpath: cannot {what}: {NO_BTF}\n")
+
+    # Files that give none: one that is not there, a text, BTF that breaks off.
+    host.check("echo text >/tmp/text && head -c 1000000 /tmp/vmlinux.btf >/tmp/part")
+    for file, why in (("missing", "is not there"), ("text", "no BTF to be read"), ("part", "no BTF to be read")):
+        status, out, err = host.run(f"nearpath measure stages --for 1s --btf /tmp/{file}")
+        assert (status, out, err.count("\n")) == (1, "", 1), (out, err)
+        assert err.startswith(f"nearpath: cannot measure: /tmp/{file}: {why}")
+
+    # The facts are there all the same.
+    status, out, err = host.run("nearpath diagnose --for 100ms --json")
+    assert (status, err) == (0, f"nearpath: cannot measure: {NO_BTF}; watching the counters instead\n")
+    document = json.loads(out)
+    assert document["measurement"] is None and document["host"]["nodes"] == 2
+    assert {"check": "measurement", "reason": f"nothing was measured: {NO_BTF}"} in document["not_checked"]
