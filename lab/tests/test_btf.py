@@ -11,7 +11,9 @@ from lab.fixtures import lab
 from .hosts import IGB, TWO_NODES
 from .waiting import ended, start_measuring
 
-NO_BTF = "this kernel has no BTF (/sys/kernel/btf/vmlinux): packets cannot be measured unless it is given with --btf FILE"
+NO_BTF = (
+    "this kernel has no BTF (/sys/kernel/btf/vmlinux): packets cannot be measured unless it is given with --btf FILE"
+)
 
 
 LIST = "nearpath measure stages --list-stages --json"
@@ -19,7 +21,8 @@ LIST = "nearpath measure stages --list-stages --json"
 
 def hide_btf(host: Host) -> str:
     """Takes its BTF from a guest; returns the file that holds it."""
-    host.check("cp /sys/kernel/btf/vmlinux /tmp/vmlinux.btf && mkdir /tmp/empty && mount --bind /tmp/empty /sys/kernel/btf")
+    host.check("cp /sys/kernel/btf/vmlinux /tmp/vmlinux.btf")
+    host.check("mkdir /tmp/empty && mount --bind /tmp/empty /sys/kernel/btf")
     return "/tmp/vmlinux.btf"
 
 

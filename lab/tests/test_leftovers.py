@@ -23,25 +23,30 @@ MOMENTS = ("map", "prog", "link", *["packets"] * 7)
 @lab(topology=TWO_NODES, nics=IGB)
 def test_kill_leaves_nothing_in_the_kernel(host: Host) -> None:
     start_reader(host)
-    before = bpf_objects(host)
     with stream(host) as sender:
         for moment in MOMENTS:
-            job = host.start(["nearpath", "measure", "stages", "--for", "10m", "--port", str(PORT)])
-
-            def come() -> bool:
-                assert job.running(), job.result
-                if moment == "packets":
-                    return packets_started(host) > 0
-                return bpf_objects(host)[moment] > before[moment]
-
-            wait_until(come, f"there is a {moment}")
-            if moment == "packets":
-                during = bpf_objects(host)
-                assert all(during[kind] > before[kind] for kind in KINDS), during
-            job.kill("KILL")
-            assert job.wait().status == 128 + 9, job.result
-            wait_until(lambda: bpf_objects(host) == before, "BPF objects are as before")
+            killed_at(host, moment)
         assert sender.poll() is None, "the traffic has ended before the test"
+
+
+def killed_at(host: Host, moment: str) -> None:
+    """Kills a measurement at a moment, and waits until what it had in the kernel is gone."""
+    before = bpf_objects(host)
+    job = host.start(["nearpath", "measure", "stages", "--for", "10m", "--port", str(PORT)])
+
+    def come() -> bool:
+        assert job.running(), job.result
+        if moment == "packets":
+            return packets_started(host) > 0
+        return bpf_objects(host)[moment] > before[moment]
+
+    wait_until(come, f"there is a {moment}")
+    if moment == "packets":
+        during = bpf_objects(host)
+        assert all(during[kind] > before[kind] for kind in KINDS), during
+    job.kill("KILL")
+    assert job.wait().status == 128 + 9, job.result
+    wait_until(lambda: bpf_objects(host) == before, "BPF objects are as before")
 
 
 def bpf_objects(host: Host) -> dict[str, set[int | str]]:

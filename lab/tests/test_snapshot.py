@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lab import Host
 from lab.fixtures import lab
 
@@ -42,6 +44,12 @@ COUNTING = {
 }
 
 SNAPSHOT = "/tmp/host.tar.zst"
+
+
+@pytest.fixture
+def nearpath(payload: Path) -> Path:
+    """The binary that the guests have, outside."""
+    return payload.with_name("nearpath")
 
 
 def on_two_hosts(test: Any) -> Any:
@@ -101,8 +109,8 @@ def copied(host: Host, folder: Path) -> Path:
 
 def outside(nearpath: Path, command: str, snapshot: Path) -> str:
     """What nearpath says of a snapshot on this machine."""
-    words = [nearpath, command, "--snapshot", snapshot, "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    words = [str(nearpath), command, "--snapshot", str(snapshot), "--json"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
     return done.stdout
 

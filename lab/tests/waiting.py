@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 from lab import Host, Job
 from lab.host import PATIENCE_S
@@ -33,9 +34,10 @@ def start_measuring(host: Host, *arguments: str) -> Job:
     return job
 
 
-def ended(job: Job) -> dict:
+def ended(job: Job) -> dict[str, Any]:
     """Ends a measurement as ^C does, and returns its document."""
     job.kill("INT")
     result = job.wait()
     assert result.status == 0, result
-    return json.loads(result.out)
+    document: dict[str, Any] = json.loads(result.out)
+    return document
