@@ -15,6 +15,8 @@
 #define PACKET_SLOT_BITS 16
 #define TASK_SLOT_BITS 14
 #define SOCKET_SLOT_BITS 12
+/* Different pairs of adjacent stages that are kept apart. */
+#define SPANS_MAX 128
 /* A slot not touched for so long holds a packet whose end was not seen. */
 #define PACKET_STALE_NS 1000000000ULL
 
@@ -136,9 +138,27 @@ struct {
 	__type(value, u64);
 } places SEC(".maps");
 
-/* Number of a span for a pair of stages, from 1; 0: the pair is not on any path. */
-const volatile u16 span_of[STAGES_MAX * STAGES_MAX];
-const volatile u32 span_count;
+/*
+ * Number of a span, from 1, for a pair of stages; 0: no packet has passed them yet; ~0, set by user
+ * space: no path joins them. Of all pairs few occur on a host, so each is given its number when
+ * it first does, and memory is needed for as many as SPANS_MAX.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, STAGES_MAX * STAGES_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} span_of SEC(".maps");
+
+/* The pair that has a number: who enters it has given the number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SPANS_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} pair_of SEC(".maps");
+
 const volatile u32 place_count;
 /* Whether samples that stay on their CPU are entered there as well; else they are what is left. */
 const volatile bool place_all;
@@ -179,23 +199,49 @@ static __always_inline struct task *task_slot(u32 pid)
 			__sync_fetch_and_add(&counters_->what, 1);                    \
 	} while (0)
 
+/* Gives a pair the next number, once: other CPUs may be about to do the same. 0: there is none left. */
+static __noinline u32 number_pair(u32 stages)
+{
+	u32 *number = bpf_map_lookup_elem(&span_of, &stages);
+
+	if (!number)
+		return 0;
+	for (u32 next = 1; next <= SPANS_MAX; next++) {
+		u32 *taken;
+
+		if (bpf_map_update_elem(&pair_of, &next, &stages, BPF_NOEXIST)) {
+			taken = bpf_map_lookup_elem(&pair_of, &next);
+			if (!taken || *taken != stages)
+				continue;
+		}
+		*number = next;
+		return next;
+	}
+	return 0;
+}
+
 /* Adds one latency to the span between two stages. `to` is the CPU that the program runs on. */
 static __always_inline void add_span(struct cpu *to, u32 stages, u32 from_cpu, u64 ns)
 {
-	u32 span, index;
+	u32 span, index, *number;
 	struct histogram *h;
 	struct cpu *from;
 	u64 *place;
 
-	span = span_of[stages & (STAGES_MAX * STAGES_MAX - 1)];
-	if (!span--) {
+	number = bpf_map_lookup_elem(&span_of, &stages);
+	if (!number)
+		return;
+	span = *number;
+	if (!span)
+		span = number_pair(stages);
+	if (--span >= SPANS_MAX) {
 		COUNT(to, unexpected);
 		return;
 	}
 	/* Clocks of two CPUs may differ by some nanoseconds. */
 	if ((s64)ns < 0)
 		ns = 0;
-	index = to->shard * span_count + span;
+	index = to->shard * SPANS_MAX + span;
 	h = bpf_map_lookup_elem(&histograms, &index);
 	if (!h)
 		return;

@@ -43,6 +43,6 @@ enum stage {
 };
 
 /* A power of two, for the verifier. */
-#define STAGES_MAX 32
+#define STAGES_MAX 64
 
 #endif

@@ -30,9 +30,11 @@ typedef _Bool bool;
 
 /* Values of the user-space API, the same on all kernels. */
 enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 };
 #define BPF_F_MMAPABLE (1U << 10)
+#define BPF_NOEXIST 1
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100

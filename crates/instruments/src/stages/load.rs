@@ -5,7 +5,7 @@ use super::filter::{Filter, mask_words, words};
 use super::kernel::{Kernel, Reach, Way};
 use super::layout::Layout;
 use super::refusal::{self, refused};
-use super::table::{PROBES, Probe, STAGES_MAX, spans};
+use super::table::{PROBES, Probe, SPANS_MAX};
 use crate::{Direction, InstrumentError};
 use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -124,13 +124,6 @@ fn set_constants(
     constants.measuring = !options.empty;
     constants.has_data_ready = chosen.iter().any(|(p, _)| p.program == "sk_data_ready");
     constants.has_sock_recv = chosen.iter().any(|(p, _)| p.program == "sock_recv");
-    let spans = spans();
-    for (number, (from, to)) in (1u16..).zip(&spans) {
-        if let Some(span) = constants.span_of.get_mut(from * STAGES_MAX + to) {
-            *span = number;
-        }
-    }
-    constants.span_count = u32::try_from(spans.len()).unwrap_or(0);
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
     constants.place_all = !layout.is_by_cpu();
     for call in [
@@ -185,7 +178,7 @@ fn filter_constants(filter: &Filter) -> types::filter {
 }
 
 fn size_maps(open: &mut OpenStagesSkel<'_>, layout: &Layout) -> libbpf_rs::Result<()> {
-    let spans = u32::try_from(spans().len()).unwrap_or(1);
+    let spans = u32::try_from(SPANS_MAX).unwrap_or(1);
     let places = u32::try_from(layout.places.len()).unwrap_or(1);
     let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
     open.maps.cpus.set_max_entries(cpus)?;

@@ -49,6 +49,7 @@ pub struct Stages {
 /// What is there between `start` and `stop`. The fields are dropped in this order.
 struct Session {
     counters: Mapped,
+    span_of: Mapped,
     histograms: Mapped,
     places: Mapped,
     meter: Meter,
@@ -178,9 +179,10 @@ impl Instrument for Stages {
         let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
         let maps = &loaded.skeleton.maps;
         let counters = Mapped::new(&maps.counters)?;
+        let span_of = Mapped::new(&maps.span_of)?;
         let histograms = Mapped::new(&maps.histograms)?;
         let places = Mapped::new(&maps.places)?;
-        reading::prepare(&Mapped::new(&maps.cpus)?, &histograms, &self.layout);
+        reading::prepare(&Mapped::new(&maps.cpus)?, &span_of, &histograms, &self.layout);
         let meter = Meter::new(&loaded);
         if !loaded.attached.iter().any(|p| reading::begins_a_path(p)) {
             let reason = loaded.refused.first().map_or_else(String::new, |(_, why)| why.clone());
@@ -191,6 +193,7 @@ impl Instrument for Stages {
         loaded.set_active(true);
         self.session = Some(Session {
             counters,
+            span_of,
             histograms,
             places,
             meter,
@@ -220,6 +223,7 @@ impl Stages {
         let reading = Reading {
             layout: &self.layout,
             counters: &session.counters,
+            span_of: &session.span_of,
             histograms: &session.histograms,
             places: &session.places,
         };

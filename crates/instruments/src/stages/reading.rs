@@ -3,7 +3,7 @@
 use super::histogram::{BUCKETS, bounds, middle, percentile};
 use super::layout::Layout;
 use super::maps::Mapped;
-use super::table::{Probe, spans, stage};
+use super::table::{Probe, SPANS_MAX, STAGES_MAX, spans, stage};
 use crate::{Packets, Place, Span};
 
 /// 64-bit words of a `struct histogram` and where its fields are.
@@ -21,8 +21,18 @@ const CPU_WORDS: usize = 16;
 const CPU_NODE_LLC: usize = 12;
 const CPU_SHARD_PLACE: usize = 5;
 
-/// Tells the programs where each CPU counts, and makes every minimum the largest number.
-pub fn prepare(cpus: &Mapped, histograms: &Mapped, layout: &Layout) {
+/// What the programs take for a pair of stages that no path joins.
+const NO_SPAN: u64 = u32::MAX as u64;
+
+/// Tells the programs where each CPU counts and which stages no path joins, and makes every
+/// minimum the largest number.
+pub fn prepare(cpus: &Mapped, span_of: &Mapped, histograms: &Mapped, layout: &Layout) {
+    for pair in 0..span_of.len() {
+        span_of.set(pair, NO_SPAN);
+    }
+    for (from, to) in spans() {
+        span_of.set(from * STAGES_MAX + to, 0);
+    }
     for (number, row) in layout.cpus.iter().enumerate() {
         let word = number * CPU_WORDS;
         cpus.set(word + CPU_NODE_LLC, pack(row.node, row.llc));
@@ -71,12 +81,13 @@ pub fn packets(counters: &Mapped) -> Packets {
 pub struct Reading<'a> {
     pub layout: &'a Layout,
     pub counters: &'a Mapped,
+    pub span_of: &'a Mapped,
     pub histograms: &'a Mapped,
     pub places: &'a Mapped,
 }
 
 impl Reading<'_> {
-    /// Events between stages that no path joins.
+    /// Events between stages that no path joins, or for which there was no span left.
     pub fn unexpected(&self) -> u64 {
         let shards = 0..self.counters.len() / COUNTERS_WORDS;
         shards.map(|shard| self.counters.get(shard * COUNTERS_WORDS + UNEXPECTED)).sum()
@@ -84,22 +95,17 @@ impl Reading<'_> {
 
     /// All spans with a sample, in the order of the path.
     pub fn spans(&self) -> Vec<Span> {
-        let pairs = spans();
-        let count = pairs.len();
-        pairs
-            .into_iter()
-            .enumerate()
-            .filter_map(|(number, pair)| self.span(number, count, pair))
-            .collect()
+        spans().into_iter().filter_map(|pair| self.span(pair)).collect()
     }
 
-    fn span(&self, number: usize, count: usize, (from, to): (usize, usize)) -> Option<Span> {
+    fn span(&self, (from, to): (usize, usize)) -> Option<Span> {
+        let number = usize::try_from(self.span_of.get(from * STAGES_MAX + to)).ok()?.checked_sub(1)?;
         let (from, to) = (stage(from)?, stage(to)?);
         let mut sum = [0u64; HISTOGRAM_WORDS];
         let (mut min, mut max) = (u64::MAX, 0);
         let mut ended = Vec::with_capacity(self.layout.shards as usize);
         for shard in 0..self.layout.shards as usize {
-            let first = (shard * count + number) * HISTOGRAM_WORDS;
+            let first = (shard * SPANS_MAX + number) * HISTOGRAM_WORDS;
             let shortest = self.histograms.get(first + MIN);
             if shortest == u64::MAX {
                 ended.push(0);
