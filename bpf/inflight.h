@@ -62,7 +62,7 @@ struct socket {
 	u64 next; /* tag of the packet that the next receive call takes, or 0 */
 };
 
-/* Per CPU, two cache lines, of which every stage needs the first. Times are 0 where there is none. */
+/* Per CPU, three cache lines, of which every stage needs the first. Times are 0 where there is none. */
 struct cpu {
 	u64 entry_ns; /* entry of the run of NET_RX under way */
 	u64 poll_ns; /* its entry, or the end of the last NAPI poll in it */
@@ -79,7 +79,16 @@ struct cpu {
 	u64 run_irq_ns; /* the same two of the run of NET_RX under way */
 	u64 run_raise_ns;
 	u32 node, llc; /* ~0: unknown; set by user space */
-	u64 unused[3];
+	u64 backlog_ns; /* entry of the last poll of the backlog */
+	u64 unused[2];
+
+	/* What the IP layer was given to send last: the sk_buff, when, by which function. */
+	u64 ip_packet;
+	u64 ip_ns;
+	u64 ip_tcp_ns; /* tcp_transmit_skb() before it, or 0 */
+	u64 tcp_ns; /* tcp_transmit_skb() whose segment is not with IP yet, or 0 */
+	u64 ip_stage;
+	u64 unused2[3];
 };
 
 /* max_entries of all but the first three are set by user space for this host. */
@@ -151,13 +160,22 @@ struct {
 	__type(value, u32);
 } span_of SEC(".maps");
 
-/* The pair that has a number: who enters it has given the number. */
+/* Which numbers are taken, and by which pair: to enter a key that is there fails, so it is entered once. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SPANS_MAX);
 	__type(key, u32);
 	__type(value, u32);
 } pair_of SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SPANS_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} number_of SEC(".maps");
+
+u32 numbers_taken; /* about */
 
 const volatile u32 place_count;
 /* Whether samples that stay on their CPU are entered there as well; else they are what is left. */
@@ -199,23 +217,32 @@ static __always_inline struct task *task_slot(u32 pid)
 			__sync_fetch_and_add(&counters_->what, 1);                    \
 	} while (0)
 
-/* Gives a pair the next number, once: other CPUs may be about to do the same. 0: there is none left. */
+/*
+ * Gives a pair a number, while other CPUs may do the same. 0: there is none left, or others were
+ * quicker, and the next packet tries again.
+ */
 static __noinline u32 number_pair(u32 stages)
 {
-	u32 *number = bpf_map_lookup_elem(&span_of, &stages);
+	u32 number, *known;
 
-	if (!number)
-		return 0;
-	for (u32 next = 1; next <= SPANS_MAX; next++) {
-		u32 *taken;
-
-		if (bpf_map_update_elem(&pair_of, &next, &stages, BPF_NOEXIST)) {
-			taken = bpf_map_lookup_elem(&pair_of, &next);
-			if (!taken || *taken != stages)
-				continue;
+#pragma unroll
+	for (int try = 0; try < 4; try++) {
+		number = numbers_taken + 1;
+		if (number > SPANS_MAX)
+			return 0;
+		numbers_taken = number;
+		if (bpf_map_update_elem(&pair_of, &number, &stages, BPF_NOEXIST))
+			continue;
+		if (bpf_map_update_elem(&number_of, &stages, &number, BPF_NOEXIST)) {
+			known = bpf_map_lookup_elem(&number_of, &stages);
+			if (!known)
+				return 0;
+			number = *known;
 		}
-		*number = next;
-		return next;
+		known = bpf_map_lookup_elem(&span_of, &stages);
+		if (known)
+			*known = number;
+		return number;
 	}
 	return 0;
 }

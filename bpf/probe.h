@@ -2,8 +2,8 @@
 /*
  * One body, several ways to attach it. To a tracepoint: tp_btf, where the kernel knows the types of
  * the arguments and fields are read directly, and raw_tp, for kernels without BTF of their own,
- * where every field is copied out by a helper. To a function (fentry, fexit), for kernels that
- * lack the tracepoint.
+ * where every field is copied out by a helper. To a function (fentry, fexit, kprobe), where there is
+ * no tracepoint or the kernel lacks it.
  *
  * Several programs may share one tracepoint with other instruments; user space chooses which of
  * the two is loaded (crates/instruments/src/stages/table.rs).
@@ -14,6 +14,7 @@
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
 
 /* Field f of p; `direct` is a constant, true in the tp_btf program. */
 #define GET(direct, p, f) ((direct) ? (p)->f : BPF_CORE_READ(p, f))
@@ -50,13 +51,30 @@ const volatile bool measuring = true;
 	}                                                                        \
 	static __always_inline void name(u64 *ctx, const bool direct)
 
-/* The same body at the entry of a function that has the tracepoint's arguments. */
+/*
+ * The same body at the entry of a function that has the tracepoint's arguments: fentry, where the
+ * kernel knows their types, and kprobe, where it does not or refuses the first.
+ */
 #define PROBE_ENTRY(name, function)                                          \
 	SEC("fentry/" function) int name##_entry(u64 *ctx)                       \
 	{                                                                        \
 		if (measuring)                                                       \
 			name(ctx, true);                                                 \
 		return 0;                                                            \
+	}                                                                        \
+	SEC("kprobe/" function) int name##_kprobe(struct pt_regs *regs)          \
+	{                                                                        \
+		u64 arguments[] = { PT_REGS_PARM1(regs), PT_REGS_PARM2(regs),        \
+				    PT_REGS_PARM3(regs), PT_REGS_PARM4(regs) };      \
+		if (measuring)                                                       \
+			name(arguments, false);                                          \
+		return 0;                                                            \
 	}
+
+/* A body for a function that has no tracepoint. */
+#define PROBE_FUNCTION(name, function)                                       \
+	static __always_inline void name(u64 *ctx, const bool direct);           \
+	PROBE_ENTRY(name, function)                                              \
+	static __always_inline void name(u64 *ctx, const bool direct)
 
 #endif

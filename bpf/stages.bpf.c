@@ -10,6 +10,7 @@
 #include "stages_cpu.h"
 #include "stages_rx.h"
 #include "stages_tx.h"
+#include "stages_ovs.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -36,7 +37,7 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	/* Delivered, its end was not seen, and this may be another packet at the same address. */
 	if (p->state == PACKET_TX ||
 	    (p->state == PACKET_RX && !(has_sock_recv && delivered(p)) &&
-	     (p->last_stage != RX_NETIF_RECEIVE_SKB || in_hand(p, cpu, number)))) {
+	     (!in_stack(p) || in_hand(p, cpu, number)))) {
 		pass(p, cpu, number, p->state == PACKET_RX ? rx_stage : tx_stage, bpf_ktime_get_ns());
 		if (drop)
 			COUNT(cpu, dropped);

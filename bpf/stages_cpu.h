@@ -75,4 +75,12 @@ PROBE(napi_poll, "napi_poll")
 		cpu->poll_ns = bpf_ktime_get_ns();
 }
 
+PROBE_FUNCTION(process_backlog, "process_backlog")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->backlog_ns = bpf_ktime_get_ns();
+}
+
 #endif

@@ -38,6 +38,12 @@ static __always_inline bool delivered(struct packet *p)
 	return p->last_stage >= RX_TCP_RCV_ESTABLISHED && p->last_stage <= RX_SCHED_SWITCH;
 }
 
+/* The packet was last seen between its device and its socket, the next device, or its reader. */
+static __always_inline bool in_stack(struct packet *p)
+{
+	return p->last_stage >= RX_NETIF_RECEIVE_SKB && p->last_stage <= RX_UDPV6_RCV;
+}
+
 /*
  * The stack has the packet in its hands: it was last seen in the run of NET_RX that is under way
  * here. Otherwise it was freed where no tracepoint is, and its address is another's by now.
@@ -51,7 +57,7 @@ static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 numbe
 /* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one. */
 static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 number, u32 stage)
 {
-	if (p->last_stage == RX_NETIF_RECEIVE_SKB)
+	if (in_stack(p))
 		return in_hand(p, cpu, number); /* on to a device that stands on the first */
 	return stage == RX_NETIF_RECEIVE_SKB && !delivered(p);
 }
@@ -91,6 +97,9 @@ static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, 
 	/* The first poll of a run begins with its entry; a later one waited for those before it. */
 	if (cpu->poll_ns > cpu->entry_ns && (first || cpu->poll_ns > p->last_ns))
 		pass_before(p, cpu, number, RX_NAPI_POLL, cpu->poll_ns);
+	/* The poll of what RPS, netif_rx() or a peer's softirq put into this CPU's backlog. */
+	if (cpu->backlog_ns >= cpu->poll_ns && (first || cpu->backlog_ns > p->last_ns))
+		pass_before(p, cpu, number, RX_PROCESS_BACKLOG, cpu->backlog_ns);
 }
 
 #endif

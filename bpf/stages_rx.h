@@ -121,6 +121,60 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 	turn_to(cpu, p ? p->tag : 0);
 }
 
+/* A function that the packet passes on its way from one device to the next, or to its socket. */
+static __always_inline void pass_function(u64 pointer, u32 stage)
+{
+	u64 tag = address_of(pointer);
+	struct packet *p = packet_slot(tag);
+	struct cpu *cpu = this_cpu();
+	u32 number = bpf_get_smp_processor_id();
+
+	/* What was freed unseen since is not taken for it: the run of NET_RX is the same. */
+	if (cpu && p && p->tag == tag && p->state == PACKET_RX && in_stack(p) && in_hand(p, cpu, number))
+		pass(p, cpu, number, stage, bpf_ktime_get_ns());
+}
+
+/* On the CPU that it comes from; the CPU that it goes to is seen at its next stage. */
+PROBE_FUNCTION(enqueue_to_backlog, "enqueue_to_backlog")
+{
+	u64 tag = address_of(ctx[0]);
+	struct packet *p = packet_slot(tag);
+	struct cpu *cpu = this_cpu();
+
+	if (cpu && p && p->tag == tag && p->state == PACKET_RX && !delivered(p))
+		pass(p, cpu, bpf_get_smp_processor_id(), RX_ENQUEUE_TO_BACKLOG, bpf_ktime_get_ns());
+}
+
+PROBE_FUNCTION(ip_rcv, "ip_rcv")
+{
+	pass_function(ctx[0], RX_IP_RCV);
+}
+
+PROBE_FUNCTION(ipv6_rcv, "ipv6_rcv")
+{
+	pass_function(ctx[0], RX_IPV6_RCV);
+}
+
+PROBE_FUNCTION(tcp_v4_rcv, "tcp_v4_rcv")
+{
+	pass_function(ctx[0], RX_TCP_V4_RCV);
+}
+
+PROBE_FUNCTION(tcp_v6_rcv, "tcp_v6_rcv")
+{
+	pass_function(ctx[0], RX_TCP_V6_RCV);
+}
+
+PROBE_FUNCTION(udp_rcv, "udp_rcv")
+{
+	pass_function(ctx[0], RX_UDP_RCV);
+}
+
+PROBE_FUNCTION(udpv6_rcv, "udpv6_rcv")
+{
+	pass_function(ctx[0], RX_UDPV6_RCV);
+}
+
 /* struct tcp_skb_cb (include/net/tcp.h) begins with seq and end_seq. */
 static __always_inline bool has_tcp_data(struct sk_buff *skb, const bool direct)
 {
@@ -158,7 +212,7 @@ PROBE(tcp_rcv_established, "tcp_probe")
 static __always_inline bool waits_for_reader(struct packet *p, u64 tag)
 {
 	return p && p->tag == tag && p->state == PACKET_RX &&
-	       (p->last_stage == RX_NETIF_RECEIVE_SKB || p->last_stage == RX_TCP_RCV_ESTABLISHED);
+	       (in_stack(p) || p->last_stage == RX_TCP_RCV_ESTABLISHED);
 }
 
 /* A datagram that finds the queue empty is the one that the next receive call takes. */

@@ -43,6 +43,65 @@ PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
 /* Before 6.16 */
 PROBE_ENTRY(tcp_sendmsg, "tcp_sendmsg_locked")
 
+/*
+ * TCP makes a segment: a clone, or a copy, of the sk_buff that it is told. Which one is known when
+ * the IP layer gets it, next on this CPU.
+ */
+PROBE_FUNCTION(tcp_transmit_skb, "__tcp_transmit_skb")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->tcp_ns = bpf_ktime_get_ns();
+}
+
+/* The IP layer gets a packet to send, of which the header is yet to be written. */
+static __always_inline void to_ip(u64 pointer, u32 stage, bool from_tcp)
+{
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu)
+		return;
+	cpu->ip_packet = address_of(pointer);
+	cpu->ip_stage = stage;
+	cpu->ip_tcp_ns = from_tcp ? cpu->tcp_ns : 0;
+	cpu->tcp_ns = 0;
+	cpu->ip_ns = bpf_ktime_get_ns();
+}
+
+PROBE_FUNCTION(ip_queue_xmit, "__ip_queue_xmit")
+{
+	to_ip(ctx[1], TX_IP_QUEUE_XMIT, true);
+}
+
+PROBE_FUNCTION(inet6_csk_xmit, "inet6_csk_xmit")
+{
+	to_ip(ctx[1], TX_INET6_CSK_XMIT, true);
+}
+
+PROBE_FUNCTION(ip_send_skb, "ip_send_skb")
+{
+	to_ip(ctx[1], TX_IP_SEND_SKB, false);
+}
+
+PROBE_FUNCTION(ip6_send_skb, "ip6_send_skb")
+{
+	to_ip(ctx[0], TX_IP6_SEND_SKB, false);
+}
+
+/* What TCP and IP did with the packet before a device was chosen. */
+static __always_inline void pass_ip(struct packet *p, struct cpu *cpu, u32 number)
+{
+	if (cpu->ip_packet != p->tag)
+		return;
+	cpu->ip_packet = 0;
+	/* A send call that was seen may be a later one than that which the segment waited for. */
+	if (cpu->ip_tcp_ns && (!p->last_stage || cpu->ip_tcp_ns > p->last_ns))
+		pass_before(p, cpu, number, TX_TCP_TRANSMIT_SKB, cpu->ip_tcp_ns);
+	if (!p->last_stage || cpu->ip_ns > p->last_ns)
+		pass_before(p, cpu, number, cpu->ip_stage, cpu->ip_ns);
+}
+
 /* The send call that the packet leaves in, unless a softirq sends it on its own account. */
 static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
 {
@@ -72,8 +131,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 		return;
 	now = bpf_ktime_get_ns();
 	if (p->tag != tag || p->state != PACKET_TX) {
-		if (p->tag == tag && p->state == PACKET_RX && p->last_stage == RX_NETIF_RECEIVE_SKB &&
-		    in_hand(p, cpu, number)) {
+		if (p->tag == tag && p->state == PACKET_RX && in_stack(p) && in_hand(p, cpu, number)) {
 			/* Received and sent on: the end of its reception. */
 			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, now);
 			finish(p);
@@ -92,6 +150,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 		}
 		begin(p, cpu, tag, PACKET_TX, now);
 		pass_send_call(p, cpu);
+		pass_ip(p, cpu, number);
 	}
 	pass(p, cpu, number, TX_NET_DEV_QUEUE, now);
 }

@@ -6,6 +6,7 @@
  */
 #ifndef NEARPATH_VMLINUX_H
 #define NEARPATH_VMLINUX_H
+#define __VMLINUX_H__ /* for bpf_tracing.h: names of registers as in the kernel */
 
 typedef unsigned char __u8;
 typedef unsigned short __u16;
@@ -43,6 +44,19 @@ enum bpf_map_type {
 #define IPPROTO_UDP 17
 #define MSG_PEEK 2
 #define NET_RX_SOFTIRQ 3
+
+/* Registers at a kprobe, as PT_REGS_PARM1() and its kind name them: part of no kernel's BTF needs. */
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+	unsigned long orig_ax, ip, cs, flags, sp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct user_pt_regs {
+	u64 regs[31], sp, pc, pstate;
+};
+struct pt_regs;
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

@@ -1,10 +1,11 @@
 //! What this kernel offers: which tracepoints and functions it has, and so how each probe can be
 //! attached.
 
-use super::table::{PROBES, Point, Probe};
+use super::table::{At, PROBES, Point, Probe};
 use crate::InstrumentError;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Func, Typedef};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,17 +13,32 @@ use std::path::{Path, PathBuf};
 /// The kernel's own type information.
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// What programs can be attached to, most first. A kernel that refuses one is tried with the
-/// next.
+/// Where the type information of a module is, by its name.
+const MODULE_BTF: &str = "/sys/kernel/btf";
+/// Where the modules are that the kernel has.
+const MODULES: &str = "/sys/module";
+/// There, if perf can make kprobes.
+const KPROBES: &str = "/sys/bus/event_source/devices/kprobe";
+
+/// What programs can be attached to. A kernel that refuses one is tried with the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Typed raw tracepoints (tp_btf), and functions (fentry, fexit) where one is missing; both
-    /// need BTF in the kernel itself.
-    Functions,
-    /// Typed raw tracepoints alone.
-    Typed,
-    /// Raw tracepoints, from which fields are copied out by a helper.
-    Raw,
+pub struct Reach {
+    /// To tracepoints with the types of their arguments (tp_btf), which needs BTF in the kernel
+    /// itself; else raw tracepoints, from which fields are copied out by a helper.
+    pub typed: bool,
+    /// To functions.
+    pub functions: Functions,
+}
+
+/// How functions are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Functions {
+    /// By fentry and fexit, and by kprobe where the kernel knows no types.
+    Fentry,
+    /// By kprobe.
+    Kprobe,
+    /// Not at all.
+    Refused,
 }
 
 /// One program and what it is attached to.
@@ -34,6 +50,17 @@ pub struct Way {
     pub target: String,
 }
 
+/// What the kernel says of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Known {
+    /// Its type.
+    Typed,
+    /// Nothing; it may be there.
+    Untyped,
+    /// It is not there, and why.
+    Missing(String),
+}
+
 /// The kernel that the programs are loaded into.
 #[derive(Debug)]
 pub struct Kernel {
@@ -41,8 +68,8 @@ pub struct Kernel {
     pub btf_file: Option<PathBuf>,
     /// For each row of [`PROBES`] whether the kernel has its tracepoint.
     tracepoints: Vec<bool>,
-    /// And whether it has all functions that stand in for it (and there are any).
-    functions: Vec<bool>,
+    /// And what is known of its functions.
+    points: Vec<Vec<Known>>,
 }
 
 impl Kernel {
@@ -63,27 +90,49 @@ impl Kernel {
         let btf = Btf::from_path(path);
         libbpf_rs::set_print(printer);
         let btf = btf.map_err(|error| {
-            InstrumentError::Unsupported(format!(
-                "{}: {}",
-                path.display(),
-                why_no_btf(path, &error)
-            ))
+            let why = why_no_btf(path, &error);
+            InstrumentError::Unsupported(format!("{}: {why}", path.display()))
         })?;
-        let tracepoints = PROBES
-            .iter()
-            .map(|p| btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{}", p.tracepoint)))
-            .map(|found| found.is_some())
-            .collect();
-        let has = |point: &Point| btf.type_by_name::<Func<'_>>(point.function).is_some();
-        let functions =
-            PROBES.iter().map(|p| !p.instead.is_empty() && p.instead.iter().all(has)).collect();
-        Ok(Self { btf_file: btf_file.map(Path::to_owned), tracepoints, functions })
+        let mut modules = Modules::default();
+        let has = |name: &str| btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"));
+        let tracepoint = |p: &Probe| p.tracepoint.is_some_and(|name| has(name).is_some());
+        let mut known = |point: &Point| {
+            if btf.type_by_name::<Func<'_>>(point.function).is_some() {
+                return Known::Typed;
+            }
+            match point.module {
+                Some(module) => modules.knows(module, point.function),
+                None => Known::Missing(format!(
+                    "this kernel has no function {} that programs can be attached to",
+                    point.function
+                )),
+            }
+        };
+        Ok(Self {
+            btf_file: btf_file.map(Path::to_owned),
+            tracepoints: PROBES.iter().map(tracepoint).collect(),
+            points: PROBES.iter().map(|p| p.points.iter().map(&mut known).collect()).collect(),
+        })
     }
 
     /// What is worth trying here, best first.
-    pub fn reaches(&self) -> &'static [Reach] {
+    pub fn reaches(&self) -> Vec<Reach> {
         let own_btf = self.btf_file.is_none() && Path::new(KERNEL_BTF).exists();
-        if own_btf { &[Reach::Functions, Reach::Typed, Reach::Raw] } else { &[Reach::Raw] }
+        let kprobes = Path::new(KPROBES).exists();
+        let mut reaches = Vec::new();
+        for (typed, functions) in [
+            (true, Functions::Fentry),
+            (true, Functions::Kprobe),
+            (true, Functions::Refused),
+            (false, Functions::Kprobe),
+            (false, Functions::Refused),
+        ] {
+            let here = (own_btf || !typed) && (kprobes || functions != Functions::Kprobe);
+            if here {
+                reaches.push(Reach { typed, functions });
+            }
+        }
+        reaches
     }
 
     /// The programs that observe a probe within this reach.
@@ -92,31 +141,72 @@ impl Kernel {
     /// Why none can: what the kernel lacks.
     pub fn ways(&self, probe: &Probe, reach: Reach) -> Result<Vec<Way>, String> {
         let row = PROBES.iter().position(|p| p == probe).unwrap_or(usize::MAX);
-        let has = |list: &[bool]| list.get(row).copied().unwrap_or(false);
-        if has(&self.tracepoints) {
-            let (suffix, kind) = match reach {
-                Reach::Functions | Reach::Typed => ("btf", "tp_btf"),
-                Reach::Raw => ("raw", "raw_tp"),
-            };
-            return Ok(vec![Way {
-                program: format!("{}_{suffix}", probe.program),
-                target: format!("{kind}/{}", probe.tracepoint),
-            }]);
+        if let Some(tracepoint) = probe.tracepoint {
+            if self.tracepoints.get(row).copied().unwrap_or(false) {
+                let (suffix, kind) =
+                    if reach.typed { ("btf", "tp_btf") } else { ("raw", "raw_tp") };
+                return Ok(vec![Way {
+                    program: format!("{}_{suffix}", probe.program),
+                    target: format!("{kind}/{tracepoint}"),
+                }]);
+            }
+            if probe.points.is_empty() {
+                return Err(format!("this kernel has no tracepoint {tracepoint}"));
+            }
         }
-        let lacks = format!("this kernel has no tracepoint {}", probe.tracepoint);
-        if reach != Reach::Functions || !has(&self.functions) {
-            return Err(lacks);
-        }
-        let way = |point: &Point| Way {
-            program: format!("{}_{}", probe.program, point.suffix),
-            target: format!("{}/{}", point.at, point.function),
-        };
-        Ok(probe.instead.iter().map(way).collect())
+        let known = self.points.get(row).map_or(&[][..], Vec::as_slice);
+        probe
+            .points
+            .iter()
+            .zip(known)
+            .map(|(point, known)| way(probe, point, known, reach))
+            .collect()
     }
+}
 
-    /// Whether a function stands in for some tracepoint here.
-    pub fn needs_functions(&self) -> bool {
-        self.tracepoints.iter().zip(&self.functions).any(|(tracepoint, f)| !tracepoint && *f)
+/// The program at a function.
+fn way(probe: &Probe, point: &Point, known: &Known, reach: Reach) -> Result<Way, String> {
+    let function = point.function;
+    if let Known::Missing(reason) = known {
+        return Err(match probe.tracepoint {
+            Some(tracepoint) => format!("this kernel has no tracepoint {tracepoint}"),
+            None => reason.clone(),
+        });
+    }
+    let (suffix, kind) = match (reach.functions, known, point.at) {
+        (Functions::Fentry, Known::Typed, At::Entry) => (point.suffix, "fentry"),
+        (Functions::Fentry, Known::Typed, At::Exit) => (point.suffix, "fexit"),
+        (Functions::Fentry | Functions::Kprobe, _, At::Entry) => ("kprobe", "kprobe"),
+        _ => return Err(format!("this kernel does not let programs be attached to {function}")),
+    };
+    Ok(Way { program: format!("{}_{suffix}", probe.program), target: format!("{kind}/{function}") })
+}
+
+/// The type information of modules, read when it is asked for.
+#[derive(Debug, Default)]
+struct Modules {
+    read: BTreeMap<&'static str, Option<Vec<u8>>>,
+}
+
+impl Modules {
+    /// What is known of a function of a module.
+    fn knows(&mut self, module: &'static str, function: &str) -> Known {
+        if !Path::new(MODULES).join(module).exists() {
+            return Known::Missing(format!("{module} is not loaded"));
+        }
+        let read = || std::fs::read(Path::new(MODULE_BTF).join(module)).ok();
+        match self.read.entry(module).or_insert_with(read) {
+            // Names stand there one after the other, each ended by a zero.
+            Some(btf) => {
+                let name = [b"\0", function.as_bytes(), b"\0"].concat();
+                if btf.windows(name.len()).any(|window| window == name) {
+                    Known::Typed
+                } else {
+                    Known::Missing(format!("{module} has no function {function}"))
+                }
+            }
+            None => Known::Untyped,
+        }
     }
 }
 

@@ -58,12 +58,12 @@ pub fn load(
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let mut refusal = InstrumentError::NotStarted;
-    for &reach in kernel.reaches() {
-        if reach == Reach::Functions && !kernel.needs_functions() {
-            continue; // the same as the next
-        }
+    for reach in kernel.reaches() {
         match refusal::listening(|| load_within(kernel, reach, layout, options)) {
-            Err(error @ InstrumentError::Refused { .. }) => refusal = error,
+            // That BPF may be used at all was tried before: it is this reach that is forbidden.
+            Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
+                refusal = error;
+            }
             other => return other,
         }
     }

@@ -17,7 +17,7 @@ pub use table::{PROBES, Probe, STAGES, Stage};
 
 use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable};
 use cost::{Meter, Statistics};
-use kernel::{Kernel, Reach};
+use kernel::{Functions, Kernel, Reach};
 use layout::Layout;
 use load::Loaded;
 use maps::Mapped;
@@ -85,7 +85,8 @@ impl Stages {
     /// The kernel has no BTF.
     pub fn list(&self) -> Result<Vec<StageListing>, InstrumentError> {
         let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
-        let reach = kernel.reaches().first().copied().unwrap_or(Reach::Raw);
+        let raw = Reach { typed: false, functions: Functions::Refused };
+        let reach = kernel.reaches().first().copied().unwrap_or(raw);
         let listing = |stage: &Stage| {
             let mut probes = PROBES.iter().filter(|p| p.stages.contains(&stage.name));
             let first = probes.clone().next();

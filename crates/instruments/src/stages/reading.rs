@@ -17,7 +17,7 @@ const FIRST_BUCKET: usize = 8;
 /// The same of `struct counters` and `struct cpu`.
 const COUNTERS_WORDS: usize = 8;
 const UNEXPECTED: usize = 5;
-const CPU_WORDS: usize = 16;
+const CPU_WORDS: usize = 24;
 const CPU_NODE_LLC: usize = 12;
 const CPU_SHARD_PLACE: usize = 5;
 
@@ -99,7 +99,8 @@ impl Reading<'_> {
     }
 
     fn span(&self, (from, to): (usize, usize)) -> Option<Span> {
-        let number = usize::try_from(self.span_of.get(from * STAGES_MAX + to)).ok()?.checked_sub(1)?;
+        let number =
+            usize::try_from(self.span_of.get(from * STAGES_MAX + to)).ok()?.checked_sub(1)?;
         let (from, to) = (stage(from)?, stage(to)?);
         let mut sum = [0u64; HISTOGRAM_WORDS];
         let (mut min, mut max) = (u64::MAX, 0);
@@ -193,8 +194,19 @@ mod tests {
             .skip(1)
             .map(str::trim)
             .take_while(|l| *l != "};")
-            .filter(|l| !l.is_empty() && !l.starts_with("u32 place"))
+            .filter(|l| !l.is_empty() && !l.starts_with("/*") && !l.starts_with("u32 place"))
             .collect();
+        let words = |field: &&str| field.matches(',').count() + 1;
+        let reserved =
+            |field: &&str| field.split(['[', ']']).nth(1).map_or(1, |n| n.parse().unwrap());
+        let total: usize = fields
+            .iter()
+            .map(|field| field.split("/*").next().unwrap().trim())
+            .map(
+                |field| if field.starts_with("u32") { 1 } else { words(&field) * reserved(&field) },
+            )
+            .sum();
+        assert_eq!(total, CPU_WORDS);
         assert!(fields[CPU_SHARD_PLACE].starts_with("u32 shard;"));
         assert!(cpu.contains("set by user space */\n\tu32 place;"));
         assert!(fields[CPU_NODE_LLC].starts_with("u32 node, llc;"));

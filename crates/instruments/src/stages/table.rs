@@ -1,9 +1,10 @@
 //! The stages of the packet path and the probes that observe them: the one table that says what
 //! is attached where.
 //!
-//! A probe is a pair of programs in `bpf/stages_*.h`, `NAME_btf` and `NAME_raw`, and may have
-//! others at functions for kernels that lack its tracepoint. To observe a further stage: a number
-//! in `bpf/stages.h`, a row in [`STAGES`], a program, a row in [`PROBES`].
+//! A probe at a tracepoint is a pair of programs in `bpf/stages_*.h`, `NAME_btf` and `NAME_raw`,
+//! and may have others at functions for kernels that lack its tracepoint. A probe at a function
+//! is `NAME_entry` (fentry) and `NAME_kprobe`. To observe a further stage: a number in
+//! `bpf/stages.h`, a row in [`STAGES`], a program, a row in [`PROBES`].
 
 use crate::Direction;
 
@@ -39,7 +40,20 @@ pub const STAGES: &[Stage] = &[
     rx("napi_poll"),
     rx("napi_gro_receive"),
     rx("netif_rx"),
+    rx("enqueue_to_backlog"),
+    rx("process_backlog"),
     rx("netif_receive_skb"),
+    rx("ovs_vport_receive"),
+    rx("ovs_dp_process_packet"),
+    rx("ovs_dp_upcall"),
+    rx("ovs_vport_send"),
+    rx("internal_dev_recv"),
+    rx("ip_rcv"),
+    rx("ipv6_rcv"),
+    rx("tcp_v4_rcv"),
+    rx("tcp_v6_rcv"),
+    rx("udp_rcv"),
+    rx("udpv6_rcv"),
     last(rx("net_dev_queue")),
     rx("tcp_rcv_established"),
     rx("sk_data_ready"),
@@ -51,10 +65,20 @@ pub const STAGES: &[Stage] = &[
     last(rx("kfree_skb")),
     tx("sock_send"),
     tx("tcp_sendmsg"),
+    tx("tcp_transmit_skb"),
+    tx("ip_queue_xmit"),
+    tx("inet6_csk_xmit"),
+    tx("ip_send_skb"),
+    tx("ip6_send_skb"),
     tx("net_dev_queue"),
     tx("qdisc_enqueue"),
     tx("qdisc_dequeue"),
     tx("net_dev_start_xmit"),
+    tx("internal_dev_xmit"),
+    tx("ovs_vport_receive"),
+    tx("ovs_dp_process_packet"),
+    tx("ovs_dp_upcall"),
+    tx("ovs_vport_send"),
     tx("net_dev_xmit"),
     last(tx("netif_rx")),
     last(tx("consume_skb")),
@@ -66,12 +90,12 @@ pub const STAGES: &[Stage] = &[
 pub struct Probe {
     /// Name of the programs without their suffix.
     pub program: &'static str,
-    /// The tracepoint, as in `btf_trace_NAME`.
-    pub tracepoint: &'static str,
-    /// The kernel function that calls it.
+    /// The tracepoint, as in `btf_trace_NAME`; `None` for a probe at a function.
+    pub tracepoint: Option<&'static str>,
+    /// The kernel function that calls it, or is probed itself.
     pub function: &'static str,
-    /// Functions that stand in, all of them together, where the kernel has no such tracepoint.
-    pub instead: &'static [Point],
+    /// Functions that are probed, all of them together, where there is no such tracepoint.
+    pub points: &'static [Point],
     /// Names of the stages that it observes, of both directions; empty for a probe that only
     /// keeps what others need.
     pub stages: &'static [&'static str],
@@ -82,10 +106,21 @@ pub struct Probe {
 pub struct Point {
     /// The program's name behind that of the probe.
     pub suffix: &'static str,
-    /// `fentry` or `fexit`.
-    pub at: &'static str,
+    /// Its entry (fentry, or a kprobe by the program with the suffix `kprobe`), or its exit (fexit).
+    pub at: At,
     /// The function.
     pub function: &'static str,
+    /// The module that has it, when it is not the kernel itself.
+    pub module: Option<&'static str>,
+}
+
+/// Which end of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// Where it begins.
+    Entry,
+    /// Where it returns.
+    Exit,
 }
 
 const fn probe(
@@ -94,19 +129,29 @@ const fn probe(
     function: &'static str,
     stages: &'static [&'static str],
 ) -> Probe {
-    Probe { program, tracepoint, function, instead: &[], stages }
+    Probe { program, tracepoint: Some(tracepoint), function, points: &[], stages }
 }
 
-const fn or_at(probe: Probe, instead: &'static [Point]) -> Probe {
-    Probe { instead, ..probe }
+const fn or_at(probe: Probe, points: &'static [Point]) -> Probe {
+    Probe { points, ..probe }
 }
 
-const fn entry(suffix: &'static str, function: &'static str) -> Point {
-    Point { suffix, at: "fentry", function }
+/// A probe at the entry of a function without tracepoint, which the stage is named after.
+const fn at(points: &'static [Point; 1], stages: &'static [&'static str; 1]) -> Probe {
+    let ([point], [program]) = (points, stages);
+    Probe { program, tracepoint: None, function: point.function, points, stages }
+}
+
+const fn entry(function: &'static str) -> Point {
+    Point { suffix: "entry", at: At::Entry, function, module: None }
 }
 
 const fn exit(suffix: &'static str, function: &'static str) -> Point {
-    Point { suffix, at: "fexit", function }
+    Point { suffix, at: At::Exit, function, module: None }
+}
+
+const fn ovs(function: &'static str) -> Point {
+    Point { module: Some("openvswitch"), ..entry(function) }
 }
 
 /// All probes, in the order in which they are attached: that of the path, but exits before their
@@ -123,16 +168,29 @@ pub const PROBES: &[Probe] = &[
     probe("napi_gro_receive_exit", "napi_gro_receive_exit", "napi_gro_receive", &[]),
     probe("napi_gro_frags_exit", "napi_gro_frags_exit", "napi_gro_frags", &[]),
     probe("netif_rx", "netif_rx", "netif_rx_internal", &["netif_rx"]),
+    at(&[entry("enqueue_to_backlog")], &["enqueue_to_backlog"]),
+    at(&[entry("process_backlog")], &["process_backlog"]),
     probe(
         "netif_receive_skb",
         "netif_receive_skb",
         "__netif_receive_skb_core",
         &["netif_receive_skb"],
     ),
+    at(&[ovs("ovs_vport_receive")], &["ovs_vport_receive"]),
+    at(&[ovs("ovs_dp_process_packet")], &["ovs_dp_process_packet"]),
+    at(&[ovs("ovs_dp_upcall")], &["ovs_dp_upcall"]),
+    at(&[ovs("ovs_vport_send")], &["ovs_vport_send"]),
+    at(&[ovs("internal_dev_recv")], &["internal_dev_recv"]),
+    at(&[entry("ip_rcv")], &["ip_rcv"]),
+    at(&[entry("ipv6_rcv")], &["ipv6_rcv"]),
+    at(&[entry("tcp_v4_rcv")], &["tcp_v4_rcv"]),
+    at(&[entry("tcp_v6_rcv")], &["tcp_v6_rcv"]),
+    at(&[entry("udp_rcv")], &["udp_rcv"]),
+    at(&[entry("udpv6_rcv")], &["udpv6_rcv"]),
     probe("tcp_rcv_established", "tcp_probe", "tcp_rcv_established", &["tcp_rcv_established"]),
     or_at(
         probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &["sk_data_ready"]),
-        &[entry("entry", "sock_def_readable")],
+        &[entry("sock_def_readable")],
     ),
     probe("sched_waking", "sched_waking", "try_to_wake_up", &["sched_waking"]),
     probe("sched_switch", "sched_switch", "__schedule", &["sched_switch"]),
@@ -149,12 +207,18 @@ pub const PROBES: &[Probe] = &[
     probe("sock_send", "sys_enter", "syscall entry", &["sock_send"]),
     or_at(
         probe("tcp_sendmsg", "tcp_sendmsg_locked", "tcp_sendmsg_locked", &["tcp_sendmsg"]),
-        &[entry("entry", "tcp_sendmsg_locked")],
+        &[entry("tcp_sendmsg_locked")],
     ),
+    at(&[entry("__tcp_transmit_skb")], &["tcp_transmit_skb"]),
+    at(&[entry("__ip_queue_xmit")], &["ip_queue_xmit"]),
+    at(&[entry("inet6_csk_xmit")], &["inet6_csk_xmit"]),
+    at(&[entry("ip_send_skb")], &["ip_send_skb"]),
+    at(&[entry("ip6_send_skb")], &["ip6_send_skb"]),
     probe("net_dev_queue", "net_dev_queue", "__dev_queue_xmit", &["net_dev_queue"]),
     probe("qdisc_enqueue", "qdisc_enqueue", "dev_qdisc_enqueue", &["qdisc_enqueue"]),
     probe("qdisc_dequeue", "qdisc_dequeue", "dequeue_skb", &["qdisc_dequeue"]),
     probe("net_dev_start_xmit", "net_dev_start_xmit", "xmit_one", &["net_dev_start_xmit"]),
+    at(&[ovs("internal_dev_xmit")], &["internal_dev_xmit"]),
     probe("net_dev_xmit", "net_dev_xmit", "xmit_one", &["net_dev_xmit"]),
     probe("consume_skb", "consume_skb", "consume_skb", &["consume_skb"]),
     probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &["kfree_skb"]),
@@ -228,23 +292,30 @@ mod tests {
             include_str!("../../../../bpf/stages_cpu.h"),
             include_str!("../../../../bpf/stages_rx.h"),
             include_str!("../../../../bpf/stages_tx.h"),
+            include_str!("../../../../bpf/stages_ovs.h"),
             include_str!("../../../../bpf/stages.bpf.c"),
         ];
         for stage in STAGES {
             assert!(PROBES.iter().any(|p| p.stages.contains(&stage.name)), "{}", stage.name);
         }
+        let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
         for probe in PROBES {
-            let line = format!("PROBE({}, \"{}\")", probe.program, probe.tracepoint);
-            assert!(sources.iter().any(|source| source.contains(&line)), "{line}");
-            for point in probe.instead {
-                let line = match point.at {
-                    "fentry" => format!("PROBE_ENTRY({}, \"{}\")", probe.program, point.function),
-                    at => format!(
-                        "SEC(\"{at}/{}\") int {}_{}(",
-                        point.function, probe.program, point.suffix
-                    ),
-                };
-                assert!(sources.iter().any(|source| source.contains(&line)), "{line}");
+            if let Some(tracepoint) = probe.tracepoint {
+                has(format!("PROBE({}, \"{tracepoint}\")", probe.program));
+            }
+            for point in probe.points {
+                let Point { function, suffix, .. } = point;
+                match (point.at, probe.tracepoint) {
+                    (At::Entry, None) => {
+                        has(format!("PROBE_FUNCTION({}, \"{function}\")", probe.program));
+                    }
+                    (At::Entry, Some(_)) => {
+                        has(format!("PROBE_ENTRY({}, \"{function}\")", probe.program));
+                    }
+                    (At::Exit, _) => {
+                        has(format!("SEC(\"fexit/{function}\") int {}_{suffix}(", probe.program));
+                    }
+                }
             }
         }
     }
