@@ -30,9 +30,10 @@ def hide_btf(host: Host) -> str:
 def test_measures_with_btf_from_a_file(host: Host) -> None:
     btf = hide_btf(host)
     stages = json.loads(host.check(f"{LIST} --btf {btf}"))["stages"]
-    # Typed tracepoints and functions want BTF in the kernel itself.
+    # Typed tracepoints, fentry and fexit want BTF in the kernel itself.
     observed = [stage["attach"] for stage in stages if stage["attach"]]
-    assert len(observed) > 20 and all(attach.startswith("raw_tp/") for attach in observed), observed
+    ways = {attach.partition("/")[0] for attach in observed}
+    assert len(observed) > 40 and ways == {"raw_tp", "kprobe"}, observed
     assert all(stage["attach"] or stage["reason"] for stage in stages)
 
     measuring = start_measuring(host, "measure", "stages", "--proto", "icmp", "--direction", "rx", "--btf", btf)
