@@ -245,6 +245,14 @@ static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
 	return head == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : head;
 }
 
+/* A socket of the protocols that packets end in; not that of a tap, or of an upcall of OVS. */
+static __always_inline bool is_internet(struct sock *sk, const bool direct)
+{
+	u16 family = GET(direct, sk, __sk_common.skc_family);
+
+	return family == AF_INET || family == AF_INET6;
+}
+
 /*
  * The socket says only that it has data. Which packet that was: the last in its queue, or, when
  * TCP merged it into an earlier one, the one that this CPU works on.
@@ -270,7 +278,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 
 		tag = cpu->packet;
 		p = tag ? packet_slot(tag) : 0;
-		if (!waits_for_reader(p, tag) || p->last_cpu != number)
+		if (!waits_for_reader(p, tag) || p->last_cpu != number || !is_internet(sk, direct))
 			return;
 		/* With an empty queue its reader was quick and is about to copy it. */
 		if (!empty && GET(direct, sk, sk_protocol) == IPPROTO_TCP) {

@@ -40,6 +40,8 @@ enum bpf_map_type {
 #define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100
 #define ETH_P_8021AD 0x88a8
+#define AF_INET 2
+#define AF_INET6 10
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 #define MSG_PEEK 2
@@ -91,7 +93,12 @@ struct sk_buff_head {
 	struct sk_buff *prev;
 };
 
+struct sock_common {
+	unsigned short skc_family;
+};
+
 struct sock {
+	struct sock_common __sk_common;
 	struct sk_buff_head sk_receive_queue;
 	u16 sk_protocol;
 };

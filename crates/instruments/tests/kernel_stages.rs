@@ -392,6 +392,30 @@ fn a_full_socket_drops_are_counted() {
 }
 
 #[test]
+fn a_tap_does_not_take_packets_from_their_readers() {
+    use rustix::net::{AddressFamily, SocketType, eth, socket};
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let sockets = acquainted_pair(&pair, false);
+    // As tcpdump has one: it is told of every packet before the packet's own socket is.
+    let tap = |_| Ok(socket(AddressFamily::PACKET, SocketType::DGRAM, Some(eth::ALL))?);
+    let _tap = pair.run(Side::Server, tap).unwrap();
+    let filter = Filter {
+        protocol: Some(Protocol::Udp),
+        dport: Some(sockets.1.local_addr().unwrap().port()),
+        direction: Some(Direction::Rx),
+        ..Filter::default()
+    };
+    let m = measure_whole(&filter, ROUNDS, || ping_pong(&sockets, ROUNDS));
+    if !m.not_observable.iter().any(|n| n.stage == "sock_recv" || n.stage == "sk_data_ready") {
+        // The first may have come when the socket was new to the table.
+        assert!(arrived(&m, Direction::Rx, "sock_recv") >= ROUNDS - 2, "{:?}", m.spans);
+    }
+}
+
+#[test]
 fn nothing_is_left_in_the_kernel() {
     if !nearpath_testing::require_bpf() {
         return;
