@@ -215,20 +215,17 @@ static __always_inline bool waits_for_reader(struct packet *p, u64 tag)
 	       (in_stack(p) || p->last_stage == RX_TCP_RCV_ESTABLISHED);
 }
 
-/* A datagram that finds the queue empty is the one that the next receive call takes. */
-static __always_inline void queue_datagram(struct sock *sk, u64 tag, const bool direct)
+/* The slot of a socket that data came to; whoever was in it is forgotten. */
+static __always_inline struct socket *socket_of(struct sock *sk)
 {
 	u64 address = address_of((u64)sk);
 	struct socket *s = socket_slot(address);
 
-	if (!s)
-		return;
-	if (s->sk != address) {
+	if (s && s->sk != address) {
 		s->sk = address;
-		s->next = 0;
+		s->next = s->taken_ns = 0;
 	}
-	if (!s->next && address_of((u64)GET(direct, sk, sk_receive_queue.next)) == tag)
-		s->next = tag;
+	return s;
 }
 
 /* What the next receive call takes: the head of the reader's queue, else of the common one. */
@@ -243,6 +240,32 @@ static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
 		return head;
 	head = address_of((u64)GET(direct, sk, sk_receive_queue.next));
 	return head == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : head;
+}
+
+/*
+ * The socket has told of a datagram that came in at received_ns. With none before it, it is what
+ * the next receive call takes. Where the queue is empty a reader was quick and took it already;
+ * if its call has returned, too, the path ends here. Returns whether it does.
+ */
+static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u64 tag,
+					   u64 received_ns, const bool direct)
+{
+	struct socket *s = socket_of(sk);
+	u64 first = address_of((u64)GET(direct, sk, sk_receive_queue.next));
+
+	if (!s || s->next || p->tag != tag)
+		return false;
+	if (first != tag) {
+		first = next_datagram(sk, direct);
+		if (first && first != tag)
+			return false;
+	}
+	/* Written before taken_ns is read, as sock_recv does the reverse: one of them sees the other. */
+	s->next = tag;
+	if (first || s->taken_ns <= received_ns)
+		return false;
+	s->next = 0;
+	return p->tag == tag;
 }
 
 /* A socket of the protocols that packets end in; not that of a tap, or of an upcall of OVS. */
@@ -262,18 +285,16 @@ PROBE(sk_data_ready, "sk_data_ready")
 	struct cpu *cpu = this_cpu();
 	struct sock *sk = (struct sock *)ctx[0];
 	u32 number = bpf_get_smp_processor_id();
+	u64 tag, received_ns;
 	struct packet *p;
-	u64 tag;
+	u32 protocol;
 
 	if (!cpu)
 		return;
 	tag = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
 	p = packet_slot(tag);
-	if (waits_for_reader(p, tag)) {
-		p->datagram = GET(direct, sk, sk_protocol) == IPPROTO_UDP;
-		if (p->datagram)
-			queue_datagram(sk, tag, direct);
-	} else {
+	protocol = GET(direct, sk, sk_protocol);
+	if (!waits_for_reader(p, tag)) {
 		bool empty = tag == address_of(ctx[0]) + bpf_core_field_offset(sk->sk_receive_queue);
 
 		tag = cpu->packet;
@@ -281,14 +302,21 @@ PROBE(sk_data_ready, "sk_data_ready")
 		if (!waits_for_reader(p, tag) || p->last_cpu != number || !is_internet(sk, direct))
 			return;
 		/* With an empty queue its reader was quick and is about to copy it. */
-		if (!empty && GET(direct, sk, sk_protocol) == IPPROTO_TCP) {
+		if (!empty && protocol == IPPROTO_TCP) {
 			p->state = PACKET_RX_MERGED;
 			COUNT(cpu, completed);
 		}
 	}
+	received_ns = p->last_ns;
+	p->datagram = protocol == IPPROTO_UDP;
 	pass(p, cpu, number, RX_SK_DATA_READY, bpf_ktime_get_ns());
 	cpu->packet = 0;
 	cpu->waker = tag;
+	if (p->datagram && queue_datagram(p, sk, tag, received_ns, direct)) {
+		finish(p);
+		COUNT(cpu, completed);
+		cpu->waker = 0;
+	}
 }
 
 /* Before 6.3 */
@@ -396,17 +424,22 @@ PROBE(sock_recv, "sock_recv_length")
 	}
 	if (s->sk != address || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;
+	if (!s->next)
+		s->taken_ns = bpf_ktime_get_ns();
 	tag = s->next;
 	s->next = 0;
-	if (tag) {
-		p = packet_slot(tag);
-		if (p && p->tag == tag && p->state == PACKET_RX && delivered(p)) {
-			pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
-			finish(p);
-			COUNT(cpu, completed);
-		}
+	p = tag ? packet_slot(tag) : 0;
+	if (p && p->tag == tag && p->state == PACKET_RX && delivered(p)) {
+		/* Another CPU may be about to free it. */
+		p->state = PACKET_FREE;
+		pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
+		finish(p);
+		COUNT(cpu, completed);
 	}
-	s->next = next_datagram(sk, direct);
+	/* Where there is none, one may have come just now. */
+	tag = next_datagram(sk, direct);
+	if (tag)
+		s->next = tag;
 }
 
 /* The same before 6.3: the return of inet_recvmsg(socket, message, size, flags). */
