@@ -31,13 +31,15 @@ VOLATILE = re.compile(
 # Of that, what is no count: it goes up and down. (The kernel corrects idle time afterwards.)
 LEVEL = re.compile(r".*/(free_bytes|backlog_packets|backlog|input_queue|process_queue|idle|iowait)")
 
-# Checks that judge counters: their rise on a running host, their totals in a snapshot.
+# Checks that judge counters, by their rise on a running host and by their totals in a snapshot; and
+# the one of readers' memory, whose pages the kernel moves between nodes meanwhile.
 COUNTING = {
     "cpu_steal",
     "irqbalance_conflict",
     "net_rx_concentration",
     "nic_drops",
     "nic_irq_node",
+    "reader_memory",
     "rps_off",
     "smt_siblings",
     "softnet",
