@@ -17,7 +17,7 @@ from .waiting import wait_until
 KINDS = ("prog", "map", "link", "btf")
 
 # When it is killed: as soon as there is an object of a kind, or when it has followed packets.
-MOMENTS = ("map", "prog", "link", *["packets"] * 7)
+MOMENTS = ("map", "prog", "link", "packets", "packets") * 2
 
 
 @lab(topology=TWO_NODES, nics=IGB)

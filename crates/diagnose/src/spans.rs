@@ -15,6 +15,7 @@
 use crate::text;
 use nearpath_host::CpuId;
 use nearpath_instruments::{Direction, Measurement, Span};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Waiting from which a crossing counts as making packets late: a hundredth of a second in each
@@ -181,6 +182,12 @@ fn capped(span: &Span, upper_ns: u64) -> u64 {
 }
 
 impl Crossing<'_> {
+    /// The worse boundary comes last; of the same the one that costs more.
+    pub(crate) fn by_cost(&self, other: &Self) -> Ordering {
+        let cost = |crossing: &Self| crossing.seconds_per_second.unwrap_or(crossing.share);
+        self.boundary.cmp(&other.boundary).then(cost(self).total_cmp(&cost(other)))
+    }
+
     /// Whether it makes packets late.
     pub(crate) fn is_costly(&self) -> bool {
         self.seconds_per_second.is_some_and(|cost| cost >= LATE_SECONDS_PER_SECOND)

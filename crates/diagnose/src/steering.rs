@@ -2,7 +2,7 @@
 //! elsewhere.
 
 use crate::{Context, ProposedChange, text};
-use nearpath_host::{CpuSet, Nic, RxQueue};
+use nearpath_host::{CpuSet, Nic, NicKind, RxQueue};
 
 /// A receive queue with RPS on.
 #[derive(Debug, Clone)]
@@ -26,6 +26,27 @@ impl<'a> Context<'a> {
         };
         queues.filter_map(steered).collect()
     }
+}
+
+/// The NICs whose packets come to an OVS internal port and that have more receive queues than it.
+/// RPS of the port steers packets of their queue 0 alone: see the check `ovs_port_rps`.
+pub(crate) fn nics_below<'a>(context: &Context<'a>, port: &Nic) -> Vec<&'a Nic> {
+    if port.kind != NicKind::OvsInternal {
+        return Vec::new();
+    }
+    context
+        .hardware_nics()
+        .filter(|nic| is_in_ovs(context, nic) && nic.rx_queues.len() > port.rx_queues.len())
+        .collect()
+}
+
+/// Whether a NIC is a port of an OVS datapath: its master is an OVS device.
+fn is_in_ovs(context: &Context<'_>, nic: &Nic) -> bool {
+    nic.master.as_deref().is_some_and(|master| {
+        let is_it = |other: &&Nic| other.name == master && other.kind == NicKind::OvsInternal;
+        // The datapath's own device is down as a rule.
+        context.host.nics.iter().any(|other| is_it(&other))
+    })
 }
 
 /// The interfaces, each once.

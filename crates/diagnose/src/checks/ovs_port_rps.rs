@@ -7,7 +7,7 @@
 //! steer a packet that carries the number of a queue which the device does not have; so only
 //! packets of the NIC's queue 0 are steered. Document 000 advises RPS on the port.
 
-use crate::steering::rps_change;
+use crate::steering::{nics_below, rps_change};
 use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
 use nearpath_host::{CpuSet, Nic, NicKind};
 
@@ -25,24 +25,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         outcome.not_checked(format!("rps_cpus of {} is unknown{why}", nic.name));
     }
     for port in context.steered().iter().filter(|s| s.nic.kind == NicKind::OvsInternal) {
-        let lower: Vec<&Nic> = context
-            .hardware_nics()
-            .filter(|nic| is_ovs(context, nic) && nic.rx_queues.len() > port.nic.rx_queues.len())
-            .collect();
+        let lower = nics_below(context, port.nic);
         if let Some(share) = unsteered(&lower) {
             outcome.findings.push(finding(port.nic, &port.cpus, &lower, share));
         }
     }
     outcome
-}
-
-/// Whether a NIC is a port of an OVS datapath: its master is an OVS device.
-fn is_ovs(context: &Context<'_>, nic: &Nic) -> bool {
-    nic.master.as_deref().is_some_and(|master| {
-        let is_it = |other: &&Nic| other.name == master && other.kind == NicKind::OvsInternal;
-        // The datapath's own device is down as a rule.
-        context.host.nics.iter().any(|other| is_it(&other))
-    })
 }
 
 /// The share of queues whose packets are not steered.

@@ -11,7 +11,7 @@
 use crate::context::irq_cpus;
 use crate::readers::PinnedReader;
 use crate::spans::{Boundary, Crossing, crossing, rx_spans};
-use crate::steering::{Steered, nic_names, rfs_changes, rps_change, steering_evidence};
+use crate::steering::{Steered, nic_names, nics_below, rfs_changes, rps_change, steering_evidence};
 use crate::{
     Check, CheckOutcome, Context, Finding, ProposedChange, Severity, cpus_near_node, text,
 };
@@ -23,9 +23,12 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// The stages after which RPS may move a packet, and those that may come next.
-const BEFORE: [&str; 2] = ["netif_rx", "napi_gro_receive"];
-const AFTER: [&str; 4] = ["net_rx_raise", "net_rx_entry", "napi_poll", "netif_receive_skb"];
+/// The stages after which RPS may move a packet, and those that may come next. RPS does it by
+/// queueing a packet for another CPU (`enqueue_to_backlog`); where that is not observed, the stage
+/// before it is the last on the old CPU.
+const BEFORE: [&str; 3] = ["enqueue_to_backlog", "netif_rx", "napi_gro_receive"];
+const AFTER: [&str; 5] =
+    ["net_rx_raise", "net_rx_entry", "napi_poll", "process_backlog", "netif_receive_skb"];
 
 /// Share of delivered packets read elsewhere from which the steering is wrong, and up to which
 /// it is right whatever the readers' affinities say.
@@ -44,8 +47,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let steered = context.steered();
     let readers = context.pinned_readers();
     let crossed = context.measurement.and_then(|m| {
-        let spans = rx_spans(m, &BEFORE, &AFTER);
-        crossing(&spans, m.duration_s)
+        // Each stage by itself: on its way through OVS a packet passes several of them.
+        let right_after = |stage| crossing(&rx_spans(m, &[stage], &AFTER), m.duration_s);
+        BEFORE.into_iter().filter_map(right_after).max_by(Crossing::by_cost)
     });
     let (measured_queues, others): (Vec<_>, Vec<_>) = steered
         .into_iter()
@@ -122,11 +126,22 @@ fn measured(
             "No interface of the namespace that was read steers there: look at rps_cpus in the others.".to_owned(),
         );
     }
+    let (ports, others): (Vec<_>, Vec<_>) =
+        guilty.iter().cloned().partition(|s| !nics_below(context, s.nic).is_empty());
+    if !ports.is_empty() {
+        finding.evidence.push(format!(
+            "RPS of {} steers only a part of its packets, wherever it is aimed: see ovs_port_rps.",
+            nic_names(&ports)
+        ));
+    }
     let arrive = arrival_cpus(crossed);
-    finding.changes = if spread {
-        rfs_changes(context, guilty)
-    } else {
-        steering_changes(context, guilty, &arrive, &read_on)
+    let arrives_there =
+        arrive.is_empty() || !arrive.intersection(&read_on).is_empty() || read_on.is_empty();
+    finding.changes = match (spread, arrives_there) {
+        (true, _) if others.is_empty() => Vec::new(),
+        (true, _) => rfs_changes(context, &others),
+        (false, true) => without_rps(guilty),
+        (false, false) => rps_to_readers(context, &others, &read_on),
     };
     if !guilty.is_empty() && !spread {
         finding.changes.extend(reader_changes(&targets, readers));
@@ -186,28 +201,21 @@ fn net_rx_evidence(context: &Context<'_>, targets: &CpuSet) -> Option<String> {
     Some(format!("{targets} ran {} of all NET_RX softirqs {since}.", text::percent(share)))
 }
 
-/// `rps_cpus` of each queue: off when packets already arrive where they are read, else the
-/// readers' CPUs.
-fn steering_changes(
+/// RPS off, as packets already arrive where they are read.
+fn without_rps(guilty: &[Steered<'_>]) -> Vec<ProposedChange> {
+    let why = "Without RPS packets stay on the CPU that they arrive on, which is the readers'.";
+    guilty.iter().map(|s| rps_change(s.nic, s.queue, &CpuSet::new(), why)).collect()
+}
+
+/// RPS to where packets are read.
+fn rps_to_readers(
     context: &Context<'_>,
     guilty: &[Steered<'_>],
-    arrive: &CpuSet,
     read_on: &CpuSet,
 ) -> Vec<ProposedChange> {
-    let arrives_there =
-        arrive.is_empty() || !arrive.intersection(read_on).is_empty() || read_on.is_empty();
-    let change = |s: &Steered<'_>| {
-        let readers = read_on.intersection(&context.host.topology.online);
-        let (after, why) = if arrives_there {
-            let why = "Without RPS packets stay on the CPU that they arrive on, which is the \
-                       readers'.";
-            (CpuSet::new(), why)
-        } else {
-            (readers, "RPS to the readers' CPUs brings packets where they are read.")
-        };
-        rps_change(s.nic, s.queue, &after, why)
-    };
-    guilty.iter().map(change).collect()
+    let readers = read_on.intersection(&context.host.topology.online);
+    let why = "RPS to the readers' CPUs brings packets where they are read.";
+    guilty.iter().map(|s| rps_change(s.nic, s.queue, &readers, why)).collect()
 }
 
 /// Moving the readers to where packets are delivered, instead of the packets.
