@@ -60,8 +60,8 @@ struct counters {
 struct socket {
 	u64 sk;
 	u64 next; /* tag of the packet that the next receive call takes, or 0 */
+	u64 next_ns; /* when it was seen in the queue */
 	u64 taken_ns; /* when a receive call last returned with a packet that was not known */
-	u64 unused;
 };
 
 /* Per CPU, three cache lines, of which every stage needs the first. Times are 0 where there is none. */

@@ -32,7 +32,8 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	 * Some kernels free a datagram with a tracepoint just before the receive call that took it
 	 * returns, which is its end.
 	 */
-	if (!drop && has_sock_recv && p->state == PACKET_RX && p->datagram && delivered(p))
+	if (!drop && has_sock_recv && p->state == PACKET_RX && p->datagram &&
+	    (delivered(p) || !in_hand(p, cpu, number)))
 		return;
 	/* Delivered, its end was not seen, and this may be another packet at the same address. */
 	if (p->state == PACKET_TX ||

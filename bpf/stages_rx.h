@@ -122,7 +122,7 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 }
 
 /* A function that the packet passes on its way from one device to the next, or to its socket. */
-static __always_inline void pass_function(u64 pointer, u32 stage)
+static __always_inline struct packet *pass_function(u64 pointer, u32 stage)
 {
 	u64 tag = address_of(pointer);
 	struct packet *p = packet_slot(tag);
@@ -130,8 +130,19 @@ static __always_inline void pass_function(u64 pointer, u32 stage)
 	u32 number = bpf_get_smp_processor_id();
 
 	/* What was freed unseen since is not taken for it: the run of NET_RX is the same. */
-	if (cpu && p && p->tag == tag && p->state == PACKET_RX && in_stack(p) && in_hand(p, cpu, number))
-		pass(p, cpu, number, stage, bpf_ktime_get_ns());
+	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX || !in_stack(p) ||
+	    !in_hand(p, cpu, number))
+		return 0;
+	pass(p, cpu, number, stage, bpf_ktime_get_ns());
+	return p;
+}
+
+static __always_inline void pass_udp(u64 pointer, u32 stage)
+{
+	struct packet *p = pass_function(pointer, stage);
+
+	if (p)
+		p->datagram = true;
 }
 
 /* On the CPU that it comes from; the CPU that it goes to is seen at its next stage. */
@@ -167,12 +178,12 @@ PROBE_FUNCTION(tcp_v6_rcv, "tcp_v6_rcv")
 
 PROBE_FUNCTION(udp_rcv, "udp_rcv")
 {
-	pass_function(ctx[0], RX_UDP_RCV);
+	pass_udp(ctx[0], RX_UDP_RCV);
 }
 
 PROBE_FUNCTION(udpv6_rcv, "udpv6_rcv")
 {
-	pass_function(ctx[0], RX_UDPV6_RCV);
+	pass_udp(ctx[0], RX_UDPV6_RCV);
 }
 
 /* struct tcp_skb_cb (include/net/tcp.h) begins with seq and end_seq. */
@@ -277,8 +288,22 @@ static __always_inline bool is_internet(struct sock *sk, const bool direct)
 }
 
 /*
- * The socket says only that it has data. Which packet that was: the last in its queue, or, when
- * TCP merged it into an earlier one, the one that this CPU works on.
+ * Whether somebody waits for the socket to have data (skwq_has_sleeper). Where nobody does, the next
+ * that is woken on this CPU, as by an interrupt, is not its reader.
+ */
+static __always_inline bool is_awaited(struct sock *sk, const bool direct)
+{
+	struct socket_wq *wq = GET(direct, sk, sk_wq);
+
+	/* An empty list points to itself. */
+	return wq && address_of((u64)GET(direct, wq, wait.head.next)) !=
+			     address_of((u64)wq) + bpf_core_field_offset(wq->wait.head);
+}
+
+/*
+ * The socket says only that it has data. Which packet that was: for UDP the one that this CPU works
+ * on, as other CPUs put theirs into the same queue; else the last in the queue, or, when TCP merged
+ * it into an earlier one, the one that this CPU works on.
  */
 PROBE(sk_data_ready, "sk_data_ready")
 {
@@ -288,21 +313,26 @@ PROBE(sk_data_ready, "sk_data_ready")
 	u64 tag, received_ns;
 	struct packet *p;
 	u32 protocol;
+	bool own;
 
 	if (!cpu)
 		return;
-	tag = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
-	p = packet_slot(tag);
 	protocol = GET(direct, sk, sk_protocol);
-	if (!waits_for_reader(p, tag)) {
-		bool empty = tag == address_of(ctx[0]) + bpf_core_field_offset(sk->sk_receive_queue);
+	tag = cpu->packet;
+	p = tag ? packet_slot(tag) : 0;
+	own = waits_for_reader(p, tag) && p->last_cpu == number && is_internet(sk, direct);
+	if (!own || protocol != IPPROTO_UDP) {
+		u64 last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
+		struct packet *other = packet_slot(last);
 
-		tag = cpu->packet;
-		p = tag ? packet_slot(tag) : 0;
-		if (!waits_for_reader(p, tag) || p->last_cpu != number || !is_internet(sk, direct))
+		if (waits_for_reader(other, last)) {
+			tag = last;
+			p = other;
+		} else if (!own) {
 			return;
-		/* With an empty queue its reader was quick and is about to copy it. */
-		if (!empty && protocol == IPPROTO_TCP) {
+		} else if (protocol == IPPROTO_TCP &&
+			   last != address_of(ctx[0]) + bpf_core_field_offset(sk->sk_receive_queue)) {
+			/* (With an empty queue its reader was quick and is about to copy it.) */
 			p->state = PACKET_RX_MERGED;
 			COUNT(cpu, completed);
 		}
@@ -311,7 +341,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	p->datagram = protocol == IPPROTO_UDP;
 	pass(p, cpu, number, RX_SK_DATA_READY, bpf_ktime_get_ns());
 	cpu->packet = 0;
-	cpu->waker = tag;
+	cpu->waker = is_awaited(sk, direct) ? tag : 0;
 	if (p->datagram && queue_datagram(p, sk, tag, received_ns, direct)) {
 		finish(p);
 		COUNT(cpu, completed);
@@ -413,7 +443,7 @@ PROBE(sock_recv, "sock_recv_length")
 	struct socket *s = socket_slot(address);
 	struct cpu *cpu = this_cpu();
 	struct packet *p;
-	u64 tag;
+	u64 tag, now;
 
 	if (!cpu || !task || !s)
 		return;
@@ -424,22 +454,27 @@ PROBE(sock_recv, "sock_recv_length")
 	}
 	if (s->sk != address || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;
+	now = bpf_ktime_get_ns();
 	if (!s->next)
-		s->taken_ns = bpf_ktime_get_ns();
+		s->taken_ns = now;
 	tag = s->next;
 	s->next = 0;
 	p = tag ? packet_slot(tag) : 0;
-	if (p && p->tag == tag && p->state == PACKET_RX && delivered(p)) {
+	/* One that was in the queue counts as delivered, though its socket has yet to tell of it. */
+	if (p && p->tag == tag && p->state == PACKET_RX &&
+	    (delivered(p) || (in_stack(p) && p->last_ns <= s->next_ns))) {
 		/* Another CPU may be about to free it. */
 		p->state = PACKET_FREE;
-		pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
+		pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);
 		finish(p);
 		COUNT(cpu, completed);
 	}
 	/* Where there is none, one may have come just now. */
 	tag = next_datagram(sk, direct);
-	if (tag)
+	if (tag) {
 		s->next = tag;
+		s->next_ns = now;
+	}
 }
 
 /* The same before 6.3: the return of inet_recvmsg(socket, message, size, flags). */

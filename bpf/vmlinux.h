@@ -93,6 +93,18 @@ struct sk_buff_head {
 	struct sk_buff *prev;
 };
 
+struct list_head {
+	struct list_head *next;
+};
+
+struct wait_queue_head {
+	struct list_head head;
+};
+
+struct socket_wq {
+	struct wait_queue_head wait;
+};
+
 struct sock_common {
 	unsigned short skc_family;
 };
@@ -100,6 +112,7 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	struct sk_buff_head sk_receive_queue;
+	struct socket_wq *sk_wq;
 	u16 sk_protocol;
 };
 
