@@ -119,6 +119,27 @@ fn interfaces_by_what_rtnetlink_calls_them() {
     assert_eq!(nics["br-int"].driver.as_deref(), Some("openvswitch"));
 }
 
+/// As igb answers on Linux 6.12: a table without a key, and queues without NAPI instances.
+#[test]
+fn what_a_driver_leaves_out_of_an_answer_has_a_reason() {
+    let tree = host_of_vms();
+    let rss = json!({ "indirection": [0, 0], "key": null, "function": "toeplitz" });
+    let answers = json!({ "ethtool/rss": { "answers": { "2": rss } }, "netdev/queues": {}, "netdev/napi-irqs": {} });
+    answer(&tree, ANSWERS);
+    answer(&tree, &answers.to_string());
+    let (nics, unknown) = read(&tree);
+    let vf = &nics["eth0v0"];
+    assert_eq!(vf.rss.as_ref().map(|rss| (rss.indirection.len(), &rss.key)), Some((2, &None)));
+    assert_eq!((vf.rx_queues[0].napi_id, vf.tx_queues[0].napi_id), (None, None));
+    for reason in [
+        "nic eth0v0: channels, rings, offloads, ntuple, rss.key: not supported by the driver",
+        "nic eth0v0: napi_id: the kernel's netdev family does not tell it",
+    ] {
+        assert_eq!(unknown.iter().filter(|u| u.starts_with(reason)).count(), 1, "{unknown:?}");
+    }
+    assert!(!unknown.iter().any(|u| u.starts_with("nic br-int: napi_id")), "software has none");
+}
+
 #[test]
 fn a_tree_without_answers_gives_one_reason_for_each_nic() {
     let (nics, unknown) = read(&host_of_vms());
@@ -188,7 +209,7 @@ fn virtio_keeps_its_node_one_level_up() {
     for queue in ["rx-0/rps_cpus", "rx-1/rps_cpus", "tx-0/xps_cpus", "tx-1/xps_cpus"] {
         put(&tree, &format!("{net}/queues/{queue}"), "0\n");
     }
-    let (nics, _) = read(&tree);
+    let (nics, unknown) = read(&tree);
     let nic = &nics["eth1"];
     assert_eq!((nic.kind, nic.numa_node), (NicKind::Virtio, Some(NodeId(1))));
     assert_eq!(
@@ -197,6 +218,8 @@ fn virtio_keeps_its_node_one_level_up() {
     );
     assert_eq!(nic.local_cpus.as_ref().map(ToString::to_string).as_deref(), Some("2-3"));
     assert_eq!(nic.speed_mbps, None);
+    let why = "nic eth1: speed_mbps: /sys/class/net/eth1/speed: the driver does not know it";
+    assert!(unknown.contains(&why.to_owned()), "{unknown:?}");
     let rx: Vec<_> = nic.rx_queues.iter().map(|q| (q.queue, q.irq)).collect();
     let tx: Vec<_> = nic.tx_queues.iter().map(|q| (q.queue, q.irq)).collect();
     assert_eq!(rx, [(QueueId(0), Some(IrqNumber(38))), (QueueId(1), Some(IrqNumber(40)))]);

@@ -14,6 +14,9 @@ use std::io;
 /// An answer about all interfaces, or why there is none.
 type Answer<T> = Result<T, ReadError>;
 
+/// Why a fact is unknown that others of the kind have.
+pub(super) const NOT_SUPPORTED: &str = "not supported by the driver";
+
 /// Everything that is asked.
 #[derive(Debug)]
 pub(super) struct Answers {
@@ -69,7 +72,7 @@ pub(super) fn fact<T>(answer: &mut Answer<PerNic<T>>, index: IfIndex) -> Result<
         Some(fact) => Ok(fact),
         None => Err(match per_nic.refused.get(&index) {
             Some(refusal) => refusal.clone(),
-            None => "not supported by the driver".to_owned(),
+            None => NOT_SUPPORTED.to_owned(),
         }),
     }
 }

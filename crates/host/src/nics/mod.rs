@@ -27,6 +27,9 @@ use sysfs::Interface;
 const UNKNOWN_IRQ: &str = "neither the kernel's netdev family nor the names of the device's \
                            interrupts tell which is the queue's";
 
+const UNKNOWN_NAPI: &str = "the kernel's netdev family does not tell it: the interface is down, \
+                            or its driver does not say which NAPI instance serves a queue";
+
 /// Reads all interfaces. `irqs` are the root's interrupts, whose names tell the queues' where
 /// the kernel has no netdev family.
 pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
@@ -135,6 +138,9 @@ impl Context<'_> {
             statistics: interface.statistics,
             name: interface.name,
         };
+        if nic.rss.as_ref().is_some_and(|rss| rss.key.is_none()) {
+            unknown.add("rss.key", answers::NOT_SUPPORTED);
+        }
         unknown.note(&format!("nic {}", nic.name), notes);
         nic
     }
@@ -175,8 +181,11 @@ impl Context<'_> {
         if let Some(device) = &interface.device {
             let name = |irq| self.irqs.get(&irq).copied();
             queues::enter_irqs(self.root, &interface.name, device, &mut rx, &mut tx, name);
-            if let Err(error) = &answers.queues {
-                unknown.add("napi_id", &error.reason);
+            let mut napi = rx.iter().map(|q| q.napi_id).chain(tx.iter().map(|q| q.napi_id));
+            match &answers.queues {
+                Err(error) => unknown.add("napi_id", &error.reason),
+                Ok(_) if napi.any(|id| id.is_none()) => unknown.add("napi_id", UNKNOWN_NAPI),
+                Ok(_) => {}
             }
             let mut irqs = rx.iter().map(|q| q.irq).chain(tx.iter().map(|q| q.irq));
             if irqs.any(|irq| irq.is_none()) {

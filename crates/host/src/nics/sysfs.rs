@@ -87,10 +87,16 @@ pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interfa
         address: text("address"),
         mtu_bytes: text("mtu").and_then(|mtu| mtu.parse().ok()),
         state: text("operstate"),
-        // EINVAL when the link is down; -1, its unsigned form or 0 when the driver does not know.
-        speed_mbps: text("speed")
-            .and_then(|s| s.parse().ok())
-            .filter(|speed: &u64| !matches!(*speed, 0 | UNKNOWN_SPEED)),
+        speed_mbps: match speed(root, &dir) {
+            Ok(speed) => speed,
+            Err(reason) => {
+                // A software interface has none to know.
+                if has("device") {
+                    notes.add(&subject, "speed_mbps", &reason);
+                }
+                None
+            }
+        },
         statistics: statistics(root, &dir),
         master: has("master")
             .then(|| root.link(&format!("{dir}/master")).ok())
@@ -109,6 +115,21 @@ pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interfa
         device: has("device").then(|| device(root, &dir, &subject, notes)).flatten(),
         dir,
     })
+}
+
+/// Speed in Mbit/s; `None` when there is no file. Otherwise why it is unknown.
+fn speed(root: &Root, dir: &str) -> Result<Option<u64>, String> {
+    let file = format!("{dir}/speed");
+    match root.text(&file) {
+        Ok(text) => match text.parse() {
+            // -1, its unsigned form or 0 when the driver does not know.
+            Err(_) | Ok(0 | UNKNOWN_SPEED) => Err(format!("{file}: the driver does not know it")),
+            Ok(speed) => Ok(Some(speed)),
+        },
+        Err(error) if error.absent => Ok(None),
+        // EINVAL when the link is down (net/core/net-sysfs.c `speed_show`).
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// `statistics/*`.
