@@ -226,6 +226,29 @@ fn virtio_keeps_its_node_one_level_up() {
     assert_eq!(tx, [(QueueId(0), Some(IrqNumber(39))), (QueueId(1), Some(IrqNumber(41)))]);
 }
 
+/// As e1000e answers on Linux 7.2: one NAPI instance for both directions, with the interrupt of
+/// the receive queue; that of the transmit queue has its own.
+#[test]
+fn an_interrupt_that_is_named_for_the_other_direction_is_not_the_queues() {
+    let interrupts = "           CPU0\n\
+        100:  5 PCI-MSIX-0000:01:00.0 0-edge eth0-rx-0\n\
+        101:  7 PCI-MSIX-0000:01:00.0 1-edge eth0-tx-0\n";
+    let nic = TreeNic::pci("eth0", "e1000e", "0000:01:00.0").on_node(0);
+    let tree = two_nodes().nic(nic).file("/proc/interrupts", interrupts).write();
+    let device = "/sys/devices/pci0000:01/0000:01:00.0";
+    for irq in [100, 101] {
+        put(&tree, &format!("{device}/msi_irqs/{irq}"), "msix\n");
+    }
+    let index = fs::read_to_string(tree.path().join(&device[1..]).join("net/eth0/ifindex"));
+    let queues = json!({ index.unwrap().trim(): { "rx": { "0": 8193 }, "tx": { "0": 8193 } } });
+    let answers = json!({ "netdev/queues": queues, "netdev/napi-irqs": { "8193": 100 } });
+    answer(&tree, &answers.to_string());
+    let (nics, _) = read(&tree);
+    let (rx, tx) = (&nics["eth0"].rx_queues[0], &nics["eth0"].tx_queues[0]);
+    assert_eq!((rx.napi_id, rx.irq), (Some(8193), Some(IrqNumber(100))));
+    assert_eq!((tx.napi_id, tx.irq), (Some(8193), Some(IrqNumber(101))));
+}
+
 #[test]
 fn what_is_malformed_or_gone_is_left_out() {
     let tree = two_nodes()

@@ -114,8 +114,9 @@ pub(super) fn enter_napi(
     }
 }
 
-/// Enters the interrupts of queues that have none yet, by the names of the device's interrupts.
-/// `interface` is the interface's name, `name` gives that of an interrupt.
+/// Enters the interrupts of queues by the names of the device's interrupts, where NAPI instances
+/// tell none, or tell that of the other direction. `interface` is the interface's name, `name`
+/// gives that of an interrupt.
 pub(super) fn enter_irqs<'a>(
     root: &Root,
     interface: &str,
@@ -124,10 +125,6 @@ pub(super) fn enter_irqs<'a>(
     tx: &mut [TxQueue],
     name: impl Fn(IrqNumber) -> Option<&'a str>,
 ) {
-    let known = |irq: Option<IrqNumber>| irq.is_some();
-    if rx.iter().all(|q| known(q.irq)) && tx.iter().all(|q| known(q.irq)) {
-        return;
-    }
     let on_bus = device.on_bus();
     let msi = root.list(&format!("{on_bus}/msi_irqs")).unwrap_or_default();
     let mut irqs: Vec<IrqNumber> = msi.iter().filter_map(|e| e.name.parse().ok()).collect();
@@ -138,10 +135,18 @@ pub(super) fn enter_irqs<'a>(
     }
     let named: Vec<_> = irqs.iter().filter_map(|irq| Some((*irq, name(*irq)?))).collect();
     let found = irq_names::assign(interface, &named, rx.len(), tx.len());
+    let better = |serves, queue, of_napi: Option<IrqNumber>| {
+        let by_name = found.get(&(serves, queue)).copied();
+        // e1000e reaps what was sent in an interrupt of its own, but tells the kernel of one NAPI
+        // instance for both directions, which has the receive queue's.
+        let serves_it =
+            |irq| name(irq).and_then(irq_names::parse).is_none_or(|(s, _)| s.contains(&serves));
+        of_napi.filter(|irq| by_name.is_none() || serves_it(*irq)).or(by_name)
+    };
     for queue in rx {
-        queue.irq = queue.irq.or_else(|| found.get(&(Serves::Rx, queue.queue)).copied());
+        queue.irq = better(Serves::Rx, queue.queue, queue.irq);
     }
     for queue in tx {
-        queue.irq = queue.irq.or_else(|| found.get(&(Serves::Tx, queue.queue)).copied());
+        queue.irq = better(Serves::Tx, queue.queue, queue.irq);
     }
 }
