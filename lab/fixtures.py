@@ -6,6 +6,7 @@
 
 Each test gets a host of its own, restored for it, with nearpath in it. When a test fails,
 the host's console, dmesg and the commands that it ran are kept, and the report says where.
+A test that asks for `machine` instead of `host` gets the description alone.
 """
 
 import os
@@ -46,14 +47,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each machine that its marks name."""
-    if "host" not in metafunc.fixturenames:
+    wanting = [fixture for fixture in ("host", "machine") if fixture in metafunc.fixturenames]
+    if not wanting:
         return
     machines = []
     for mark in reversed(list(metafunc.definition.iter_markers("lab"))):
         wanted = dict(mark.kwargs)
         for series in wanted.pop("kernels", _kernels(metafunc.config)):
             machines.append(Machine(series, **wanted))
-    metafunc.parametrize("host", machines, indirect=True, ids=[machine.name for machine in machines])
+    metafunc.parametrize(wanting[0], machines, indirect=True, ids=[machine.name for machine in machines])
 
 
 def _kernels(config: pytest.Config) -> list[str]:
@@ -77,6 +79,12 @@ def payload(lab_here: None) -> Path:
 
 
 @pytest.fixture
+def machine(request: pytest.FixtureRequest) -> Machine:
+    """The machine that a test wants, not started."""
+    return request.param
+
+
+@pytest.fixture
 def host(request: pytest.FixtureRequest, payload: Path) -> Iterator[Host]:
     """The virtual host of a test."""
     try:
@@ -86,11 +94,15 @@ def host(request: pytest.FixtureRequest, payload: Path) -> Iterator[Host]:
     with host:
         yield host
         if request.node.stash.get(FAILED, False):
-            name = re.sub(r"[^\w.+-]+", "_", request.node.nodeid.partition("::")[2])
-            folder = PROJECT / "target/lab-failures" / name
-            shutil.rmtree(folder, ignore_errors=True)
-            host.keep_evidence(folder)
-            print(f"the virtual host's console, dmesg and commands are in {folder}")
+            keep_evidence(host, request.node.nodeid.partition("::")[2])
+
+
+def keep_evidence(host: Host, name: str) -> None:
+    """Keeps what tells why a test failed, and says where."""
+    folder = PROJECT / "target/lab-failures" / re.sub(r"[^\w.+-]+", "_", name)
+    shutil.rmtree(folder, ignore_errors=True)
+    host.keep_evidence(folder)
+    print(f"the virtual host's console, dmesg and commands are in {folder}")
 
 
 FAILED = pytest.StashKey[bool]()
