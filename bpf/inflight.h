@@ -9,6 +9,7 @@
 #ifndef NEARPATH_INFLIGHT_H
 #define NEARPATH_INFLIGHT_H
 
+#include "probe.h"
 #include "histogram.h"
 #include "stages.h"
 
@@ -52,8 +53,8 @@ struct task {
 };
 
 struct counters {
-	u64 started, completed, dropped, collided, sampled_out, unexpected;
-	u64 unused[2];
+	u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;
+	u64 unused;
 };
 
 /* A UDP socket: its reader takes one packet a call, in order. */
@@ -90,7 +91,11 @@ struct cpu {
 	u64 ip_tcp_ns; /* tcp_transmit_skb() before it, or 0 */
 	u64 tcp_ns; /* tcp_transmit_skb() whose segment is not with IP yet, or 0 */
 	u64 ip_stage;
-	u64 unused2[3];
+
+	/* See history.h. */
+	u64 task_events; /* how many were entered into each ring */
+	u64 softirq_events;
+	u64 received; /* packets that the stack was given */
 };
 
 /* max_entries of all but the first three are set by user space for this host. */
@@ -149,40 +154,6 @@ struct {
 	__type(value, u64);
 } places SEC(".maps");
 
-/*
- * Number of a span, from 1, for a pair of stages; 0: no packet has passed them yet; ~0, set by user
- * space: no path joins them. Of all pairs few occur on a host, so each is given its number when
- * it first does, and memory is needed for as many as SPANS_MAX.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, STAGES_MAX * STAGES_MAX);
-	__type(key, u32);
-	__type(value, u32);
-} span_of SEC(".maps");
-
-/* Which numbers are taken, and by which pair: to enter a key that is there fails, so it is entered once. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, SPANS_MAX);
-	__type(key, u32);
-	__type(value, u32);
-} pair_of SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, SPANS_MAX);
-	__type(key, u32);
-	__type(value, u32);
-} number_of SEC(".maps");
-
-u32 numbers_taken; /* about */
-
-const volatile u32 place_count;
-/* Whether samples that stay on their CPU are entered there as well; else they are what is left. */
-const volatile bool place_all;
-
 static __always_inline struct cpu *this_cpu(void)
 {
 	u32 number = bpf_get_smp_processor_id();
@@ -218,113 +189,5 @@ static __always_inline struct task *task_slot(u32 pid)
 		if (counters_)                                                    \
 			__sync_fetch_and_add(&counters_->what, 1);                    \
 	} while (0)
-
-/*
- * Gives a pair a number, while other CPUs may do the same. 0: there is none left, or others were
- * quicker, and the next packet tries again.
- */
-static __noinline u32 number_pair(u32 stages)
-{
-	u32 number, *known;
-
-#pragma unroll
-	for (int try = 0; try < 4; try++) {
-		number = numbers_taken + 1;
-		if (number > SPANS_MAX)
-			return 0;
-		numbers_taken = number;
-		if (bpf_map_update_elem(&pair_of, &number, &stages, BPF_NOEXIST))
-			continue;
-		if (bpf_map_update_elem(&number_of, &stages, &number, BPF_NOEXIST)) {
-			known = bpf_map_lookup_elem(&number_of, &stages);
-			if (!known)
-				return 0;
-			number = *known;
-		}
-		known = bpf_map_lookup_elem(&span_of, &stages);
-		if (known)
-			*known = number;
-		return number;
-	}
-	return 0;
-}
-
-/* Adds one latency to the span between two stages. `to` is the CPU that the program runs on. */
-static __always_inline void add_span(struct cpu *to, u32 stages, u32 from_cpu, u64 ns)
-{
-	u32 span, index, *number;
-	struct histogram *h;
-	struct cpu *from;
-	u64 *place;
-
-	number = bpf_map_lookup_elem(&span_of, &stages);
-	if (!number)
-		return;
-	span = *number;
-	if (!span)
-		span = number_pair(stages);
-	if (--span >= SPANS_MAX) {
-		COUNT(to, unexpected);
-		return;
-	}
-	/* Clocks of two CPUs may differ by some nanoseconds. */
-	if ((s64)ns < 0)
-		ns = 0;
-	index = to->shard * SPANS_MAX + span;
-	h = bpf_map_lookup_elem(&histograms, &index);
-	if (!h)
-		return;
-	histogram_add(h, ns);
-	from = to;
-	if (from_cpu == bpf_get_smp_processor_id()) {
-		if (!place_all)
-			return;
-	} else {
-		from = bpf_map_lookup_elem(&cpus, &from_cpu);
-		if (!from)
-			return;
-		__sync_fetch_and_add(&h->other_cpu, 1);
-		if (from->llc != to->llc)
-			__sync_fetch_and_add(&h->other_llc, 1);
-		if (from->node != to->node)
-			__sync_fetch_and_add(&h->other_node, 1);
-	}
-	index = (span * place_count + from->place) * place_count + to->place;
-	place = bpf_map_lookup_elem(&places, &index);
-	if (place)
-		__sync_fetch_and_add(place, 1);
-}
-
-static __always_inline u32 pair(u32 from, u32 to)
-{
-	return from * STAGES_MAX + to;
-}
-
-/* The same for rarer use, where a call costs less than the code. */
-static __noinline void add_span_by_call(struct cpu *to, u32 stages, u32 from_cpu, u64 ns)
-{
-	add_span(to, stages, from_cpu, ns);
-}
-
-/* The packet passes a stage that lies back, on this CPU or on that of its sender. */
-static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage,
-					u64 ns)
-{
-	if (p->last_stage)
-		add_span_by_call(cpu, pair(p->last_stage, stage), p->last_cpu, ns - p->last_ns);
-	p->last_ns = ns;
-	p->last_cpu = cpu_number;
-	p->last_stage = stage;
-}
-
-/* The packet passes a stage now, on this CPU. */
-static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage, u64 ns)
-{
-	if (p->last_stage)
-		add_span(cpu, pair(p->last_stage, stage), p->last_cpu, ns - p->last_ns);
-	p->last_ns = ns;
-	p->last_cpu = cpu_number;
-	p->last_stage = stage;
-}
 
 #endif

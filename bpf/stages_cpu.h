@@ -9,16 +9,51 @@ PROBE(irq_handler_entry, "irq_handler_entry")
 {
 	struct cpu *cpu = this_cpu();
 
-	if (cpu)
-		cpu->irq_ns = bpf_ktime_get_ns();
+	if (!cpu)
+		return;
+	cpu->irq_ns = bpf_ktime_get_ns();
+	if (budgets)
+		add_event(cpu, RING_TASKS, EVENT_IRQ, ctx[0]);
 }
 
 PROBE(irq_handler_exit, "irq_handler_exit")
 {
 	struct cpu *cpu = this_cpu();
 
+	if (!cpu)
+		return;
+	cpu->irq_ns = 0;
+	if (budgets)
+		add_event(cpu, RING_TASKS, EVENT_IRQ_END, ctx[0]);
+}
+
+/* Interrupts that have no handler of a device: x86's timer, and calls by other CPUs (RPS). */
+static __always_inline void vector_event(u64 *ctx, u32 kind)
+{
+	struct cpu *cpu = this_cpu();
+
 	if (cpu)
-		cpu->irq_ns = 0;
+		add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0]);
+}
+
+PROBE(local_timer_entry, "local_timer_entry")
+{
+	vector_event(ctx, EVENT_IRQ);
+}
+
+PROBE(local_timer_exit, "local_timer_exit")
+{
+	vector_event(ctx, EVENT_IRQ_END);
+}
+
+PROBE(call_function_single_entry, "call_function_single_entry")
+{
+	vector_event(ctx, EVENT_IRQ);
+}
+
+PROBE(call_function_single_exit, "call_function_single_exit")
+{
+	vector_event(ctx, EVENT_IRQ_END);
 }
 
 PROBE(softirq_raise, "softirq_raise")
@@ -42,6 +77,8 @@ PROBE(softirq_entry, "softirq_entry")
 	if (!cpu)
 		return;
 	cpu->serving = vector + 1;
+	if (budgets)
+		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ, vector);
 	if (vector != NET_RX_SOFTIRQ)
 		return;
 	cpu->run_raise_ns = cpu->next_raise_ns;
@@ -64,6 +101,8 @@ PROBE(softirq_exit, "softirq_exit")
 	if (!cpu)
 		return;
 	cpu->serving = 0;
+	if (budgets)
+		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ_END, ctx[0]);
 	turn_to(cpu, 0);
 }
 

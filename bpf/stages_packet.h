@@ -6,8 +6,7 @@
 #ifndef NEARPATH_STAGES_PACKET_H
 #define NEARPATH_STAGES_PACKET_H
 
-#include "inflight.h"
-#include "filter.h"
+#include "span.h"
 
 /* Whether sk_data_ready can be observed; without it the reader is woken by the packet itself. */
 const volatile bool has_data_ready = true;

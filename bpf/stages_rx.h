@@ -117,6 +117,8 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 
 	if (!cpu)
 		return;
+	if (budgets)
+		cpu->received++;
 	p = receive(cpu, ctx[0], RX_NETIF_RECEIVE_SKB, AFTER_CPU_HISTORY, direct);
 	turn_to(cpu, p ? p->tag : 0);
 }
@@ -395,6 +397,11 @@ PROBE(sched_switch, "sched_switch")
 	struct cpu *cpu;
 	u64 tag;
 
+	if (budgets) {
+		cpu = this_cpu();
+		if (cpu)
+			add_task(cpu, next, pid, direct);
+	}
 	if (!task || task->pid != pid || !task->woken_by)
 		return;
 	tag = task->woken_by;
@@ -448,8 +455,10 @@ PROBE(sock_recv, "sock_recv_length")
 	if (!cpu || !task || !s)
 		return;
 	if (task->pid == pid && task->copy_ns) {
-		add_span(cpu, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu,
-			 bpf_ktime_get_ns() - task->copy_ns);
+		u64 now = bpf_ktime_get_ns();
+
+		add_span(cpu, 0, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu, now,
+			 now - task->copy_ns);
 		task->copy_ns = 0;
 	}
 	if (s->sk != address || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)

@@ -33,9 +33,11 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_RINGBUF = 27,
 };
 #define BPF_F_MMAPABLE (1U << 10)
 #define BPF_NOEXIST 1
+#define BPF_RB_NO_WAKEUP 1
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100
@@ -127,6 +129,9 @@ struct udp_sock {
 
 struct task_struct {
 	int pid;
+	int prio;
+	unsigned int policy;
+	char comm[16];
 };
 
 #pragma clang attribute pop

@@ -7,7 +7,9 @@
 
 mod instrument;
 mod measurement;
+mod outlier;
 pub mod stages;
 
 pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;
+pub use outlier::{Outlier, Share, ShareKind, Slow, Who};

@@ -1,5 +1,6 @@
 //! What the instrument `stages` returns for an interval: the JSON of `measure stages --json`.
 
+use crate::{Outlier, Share, Slow};
 use nearpath_host::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,15 @@ pub struct Measurement {
     pub spans: Vec<Span>,
     /// Stages that cannot be observed here, and why.
     pub not_observable: Vec<NotObservable>,
+    /// How many packets were slow.
+    #[serde(default)]
+    pub slow: Slow,
+    /// The slowest of them, the slowest first.
+    #[serde(default)]
+    pub outliers: Vec<Outlier>,
+    /// Where the time of all that were seen went, by what and by whom, the largest first.
+    #[serde(default)]
+    pub budget_totals: Vec<Share>,
 }
 
 /// What became of the packets that were looked at:

@@ -38,6 +38,16 @@ pub struct Timing {
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
     #[arg(hide_possible_values = true)]
     without: Vec<String>,
+    /// From which latency on a packet is slow and explained; without it the slowest 1 in 10,000 of
+    /// each span that has had so many
+    #[arg(long, value_name = "TIME", value_parser = latency)]
+    slow: Option<Duration>,
+    /// How many of the slowest packets to show one by one
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    outliers: usize,
+    /// Do not explain slow packets: saves the history of what each CPU runs
+    #[arg(long, conflicts_with_all = ["slow", "outliers"])]
+    no_budgets: bool,
 }
 
 /// A stage of both directions has one name.
@@ -52,6 +62,9 @@ impl Timing {
             filter,
             without: self.without.clone(),
             btf_file: self.btf.clone(),
+            budgets: !self.no_budgets,
+            slow: self.slow,
+            outliers: self.outliers,
             ..Options::default()
         }
     }
@@ -115,9 +128,28 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A latency on the command line.
+fn latency(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (Duration::from_nanos(100)..=Duration::from_secs(30)).contains(&time) {
+        Ok(time)
+    } else {
+        Err("from 100ns to 30s".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn latencies_are_read_and_bounded() {
+        assert_eq!(latency("1ms"), Ok(Duration::from_millis(1)));
+        assert_eq!(latency("250us"), Ok(Duration::from_micros(250)));
+        for bad in ["", "0s", "1ns", "31s", "fast"] {
+            assert!(latency(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn times_are_read_and_bounded() {

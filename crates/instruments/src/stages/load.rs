@@ -22,6 +22,9 @@ mod skeleton {
 pub use skeleton::StagesSkel;
 use skeleton::{OpenStagesSkel, StagesSkelBuilder, types};
 
+/// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/history.h`).
+const EVENTS_OF_CPU: u32 = 2 * 512;
+
 /// The programs in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
     /// Before the object, so that they go first.
@@ -91,6 +94,9 @@ fn load_within(
     for probe in PROBES {
         let left_out = !probe.stages.is_empty()
             && probe.stages.iter().all(|stage| options.without.iter().any(|name| name == stage));
+        if probe.for_budgets && !options.budgets {
+            continue;
+        }
         match kernel.ways(probe, reach) {
             Err(reason) => skipped.push((probe, reason)),
             Ok(_) if left_out => skipped.push((probe, "left out with --without".to_owned())),
@@ -104,7 +110,7 @@ fn load_within(
         program.set_autoload(name == "empty" || programs.contains(&name.as_str()));
     }
     set_constants(&mut open, layout, options, &chosen)?;
-    size_maps(&mut open, layout).map_err(|e| refused("sizing the BPF maps", &e))?;
+    size_maps(&mut open, layout, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let mut loaded = Loaded { links: Vec::new(), skeleton, attached: Vec::new(), refused: skipped };
     loaded.attach(chosen)?;
@@ -122,6 +128,7 @@ fn set_constants(
     })?;
     constants.filter = filter_constants(&options.filter);
     constants.measuring = !options.empty;
+    constants.budgets = options.budgets;
     constants.has_data_ready = chosen.iter().any(|(p, _)| p.program == "sk_data_ready");
     constants.has_sock_recv = chosen.iter().any(|(p, _)| p.program == "sock_recv");
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
@@ -177,12 +184,17 @@ fn filter_constants(filter: &Filter) -> types::filter {
     }
 }
 
-fn size_maps(open: &mut OpenStagesSkel<'_>, layout: &Layout) -> libbpf_rs::Result<()> {
+fn size_maps(
+    open: &mut OpenStagesSkel<'_>,
+    layout: &Layout,
+    options: &Options,
+) -> libbpf_rs::Result<()> {
     let spans = u32::try_from(SPANS_MAX).unwrap_or(1);
     let places = u32::try_from(layout.places.len()).unwrap_or(1);
     let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
     open.maps.cpus.set_max_entries(cpus)?;
     open.maps.counters.set_max_entries(layout.shards)?;
+    open.maps.history.set_max_entries(if options.budgets { cpus * EVENTS_OF_CPU } else { 1 })?;
     open.maps.histograms.set_max_entries(layout.shards * spans)?;
     open.maps.places.set_max_entries(spans * places * places)?;
     Ok(())

@@ -1,6 +1,8 @@
 //! The instrument `stages`: latency between adjacent stages of each packet's path, with the CPU
 //! and node at both ends. The method is described in `docs/measuring.md`.
 
+mod budget;
+mod collector;
 mod cost;
 mod filter;
 mod histogram;
@@ -9,13 +11,15 @@ mod layout;
 mod load;
 mod maps;
 mod reading;
+mod record;
 mod refusal;
 mod table;
 
 pub use filter::{Device, Filter, Protocol};
 pub use table::{PROBES, Probe, STAGES, Stage};
 
-use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable};
+use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable, Slow};
+use collector::Collector;
 use cost::{Meter, Statistics};
 use kernel::{Functions, Kernel, Reach};
 use layout::Layout;
@@ -35,6 +39,12 @@ pub struct Options {
     pub without: Vec<String>,
     /// Attach programs that do nothing: what attaching alone costs, for benchmarks.
     pub empty: bool,
+    /// Keep a history of each CPU, and explain slow packets by it.
+    pub budgets: bool,
+    /// From when on a span is slow; `None`: the slowest 1 in 10,000 of each.
+    pub slow: Option<Duration>,
+    /// How many slow packets are kept one by one.
+    pub outliers: usize,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
     pub btf_file: Option<PathBuf>,
 }
@@ -52,6 +62,8 @@ struct Session {
     span_of: Mapped,
     histograms: Mapped,
     places: Mapped,
+    slow_ns: Mapped,
+    collector: Option<Collector>,
     meter: Meter,
     statistics: Option<Statistics>,
     loaded: Loaded,
@@ -184,6 +196,19 @@ impl Instrument for Stages {
         let histograms = Mapped::new(&maps.histograms)?;
         let places = Mapped::new(&maps.places)?;
         reading::prepare(&Mapped::new(&maps.cpus)?, &span_of, &histograms, &self.layout);
+        let slow_ns = Mapped::new(&maps.slow_ns)?;
+        let threshold = self
+            .options
+            .slow
+            .map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
+        for span in 0..slow_ns.len() {
+            slow_ns.set(span, threshold);
+        }
+        let keep = self.options.outliers;
+        let collector = match self.options.budgets {
+            true => Some(Collector::new(&maps.outliers, &self.layout, keep)?),
+            false => None,
+        };
         let meter = Meter::new(&loaded);
         if !loaded.attached.iter().any(|p| reading::begins_a_path(p)) {
             let reason = loaded.refused.first().map_or_else(String::new, |(_, why)| why.clone());
@@ -197,6 +222,8 @@ impl Instrument for Stages {
             span_of,
             histograms,
             places,
+            slow_ns,
+            collector,
             meter,
             statistics: None,
             loaded,
@@ -228,6 +255,11 @@ impl Stages {
             histograms: &session.histograms,
             places: &session.places,
         };
+        if self.options.slow.is_none() && self.options.budgets {
+            reading.follow_slowest(&session.slow_ns);
+        }
+        let collected = session.collector.as_ref().map(Collector::collect).unwrap_or_default();
+        let (slow, outliers, budget_totals) = collected;
         let runs = session.meter.runs(&session.loaded);
         Measurement {
             schema: crate::MEASUREMENT_SCHEMA,
@@ -238,6 +270,9 @@ impl Stages {
             cost: session.meter.cost(),
             spans: reading.spans(),
             not_observable: not_observable(&session.loaded),
+            slow: Slow { lost: reading.outliers_lost(), ..slow },
+            outliers,
+            budget_totals,
         }
     }
 }

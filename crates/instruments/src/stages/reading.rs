@@ -17,10 +17,13 @@ const FIRST_BUCKET: usize = 8;
 /// The same of `struct counters` and `struct cpu`.
 const COUNTERS_WORDS: usize = 8;
 const UNEXPECTED: usize = 5;
+const OUTLIERS_LOST: usize = 6;
 const CPU_WORDS: usize = 24;
 const CPU_NODE_LLC: usize = 12;
 const CPU_SHARD_PLACE: usize = 5;
 
+/// Packets beyond this share of a span are slow by themselves.
+const SLOWEST: f64 = 0.9999;
 /// What the programs take for a pair of stages that no path joins.
 const NO_SPAN: u64 = u32::MAX as u64;
 
@@ -89,8 +92,44 @@ pub struct Reading<'a> {
 impl Reading<'_> {
     /// Events between stages that no path joins, or for which there was no span left.
     pub fn unexpected(&self) -> u64 {
+        self.sum(UNEXPECTED)
+    }
+
+    /// Slow packets that there was no room to send up.
+    pub fn outliers_lost(&self) -> u64 {
+        self.sum(OUTLIERS_LOST)
+    }
+
+    fn sum(&self, counter: usize) -> u64 {
         let shards = 0..self.counters.len() / COUNTERS_WORDS;
-        shards.map(|shard| self.counters.get(shard * COUNTERS_WORDS + UNEXPECTED)).sum()
+        shards.map(|shard| self.counters.get(shard * COUNTERS_WORDS + counter)).sum()
+    }
+
+    /// Sends up, from now on, the slowest 1 in 10,000 of each span that has had so many packets.
+    pub fn follow_slowest(&self, slow_ns: &Mapped) {
+        for (from, to) in spans() {
+            let number = self.span_of.get(from * STAGES_MAX + to);
+            let Some(span) = usize::try_from(number).ok().and_then(|n| n.checked_sub(1)) else {
+                continue;
+            };
+            if span < SPANS_MAX
+                && let Some(ns) = percentile(&self.buckets(span), SLOWEST)
+            {
+                slow_ns.set(span, ns);
+            }
+        }
+    }
+
+    /// The histogram of a span over all shards.
+    fn buckets(&self, span: usize) -> Vec<u64> {
+        let mut sum = vec![0; BUCKETS];
+        for shard in 0..self.layout.shards as usize {
+            let first = (shard * SPANS_MAX + span) * HISTOGRAM_WORDS + FIRST_BUCKET;
+            for (bucket, total) in sum.iter_mut().enumerate() {
+                *total += self.histograms.get(first + bucket);
+            }
+        }
+        sum
     }
 
     /// All spans with a sample, in the order of the path.
@@ -212,7 +251,10 @@ mod tests {
         assert!(fields[CPU_NODE_LLC].starts_with("u32 node, llc;"));
         let counters = &inflight[inflight.find("struct counters {").unwrap()..];
         let names = counters.lines().nth(1).unwrap().trim();
-        assert_eq!(names, "u64 started, completed, dropped, collided, sampled_out, unexpected;");
+        assert_eq!(
+            names,
+            "u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;"
+        );
         assert_eq!(names.split(',').position(|n| n.contains("unexpected")), Some(UNEXPECTED));
     }
 

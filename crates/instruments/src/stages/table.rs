@@ -99,6 +99,8 @@ pub struct Probe {
     /// Names of the stages that it observes, of both directions; empty for a probe that only
     /// keeps what others need.
     pub stages: &'static [&'static str],
+    /// Whether it is for budgets alone.
+    pub for_budgets: bool,
 }
 
 /// A program at a kernel function.
@@ -129,17 +131,30 @@ const fn probe(
     function: &'static str,
     stages: &'static [&'static str],
 ) -> Probe {
-    Probe { program, tracepoint: Some(tracepoint), function, points: &[], stages }
+    Probe {
+        program,
+        tracepoint: Some(tracepoint),
+        function,
+        points: &[],
+        stages,
+        for_budgets: false,
+    }
 }
 
 const fn or_at(probe: Probe, points: &'static [Point]) -> Probe {
     Probe { points, ..probe }
 }
 
+/// A tracepoint of an interrupt that is of interest to budgets alone.
+const fn vector(name: &'static str, function: &'static str) -> Probe {
+    Probe { for_budgets: true, ..probe(name, name, function, &[]) }
+}
+
 /// A probe at the entry of a function without tracepoint, which the stage is named after.
 const fn at(points: &'static [Point; 1], stages: &'static [&'static str; 1]) -> Probe {
     let ([point], [program]) = (points, stages);
-    Probe { program, tracepoint: None, function: point.function, points, stages }
+    let probe = probe(program, "", point.function, stages);
+    Probe { tracepoint: None, points, ..probe }
 }
 
 const fn entry(function: &'static str) -> Point {
@@ -159,6 +174,10 @@ const fn ovs(function: &'static str) -> Point {
 pub const PROBES: &[Probe] = &[
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
     probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &["irq_handler"]),
+    vector("local_timer_exit", "sysvec_apic_timer_interrupt"),
+    vector("local_timer_entry", "sysvec_apic_timer_interrupt"),
+    vector("call_function_single_exit", "sysvec_call_function_single"),
+    vector("call_function_single_entry", "sysvec_call_function_single"),
     probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &["net_rx_raise"]),
     probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
     probe("softirq_entry", "softirq_entry", "handle_softirqs", &["net_rx_entry"]),

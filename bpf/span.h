@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* A packet passes a stage: the span since the stage before is counted, and sent up if it was slow. */
+#ifndef NEARPATH_SPAN_H
+#define NEARPATH_SPAN_H
+
+#include "history.h"
+
+/*
+ * Number of a span, from 1, for a pair of stages; 0: no packet has passed them yet; ~0, set by user
+ * space: no path joins them. Of all pairs few occur on a host, so each is given its number when
+ * it first does, and memory is needed for as many as SPANS_MAX.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, STAGES_MAX * STAGES_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} span_of SEC(".maps");
+
+/* Which numbers are taken, and by which pair: to enter a key that is there fails, so it is entered once. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SPANS_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} pair_of SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SPANS_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} number_of SEC(".maps");
+
+u32 numbers_taken; /* about */
+
+/* A span from here on is sent up, by its number less one; set by user space while it measures. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SPANS_MAX);
+	__type(key, u32);
+	__type(value, u64);
+} slow_ns SEC(".maps");
+
+const volatile u32 place_count;
+/* Whether samples that stay on their CPU are entered there as well; else they are what is left. */
+const volatile bool place_all;
+
+/*
+ * Gives a pair a number, while other CPUs may do the same. 0: there is none left, or others were
+ * quicker, and the next packet tries again.
+ */
+static __noinline u32 number_pair(u32 stages)
+{
+	u32 number, *known;
+
+#pragma unroll
+	for (int try = 0; try < 4; try++) {
+		number = numbers_taken + 1;
+		if (number > SPANS_MAX)
+			return 0;
+		numbers_taken = number;
+		if (bpf_map_update_elem(&pair_of, &number, &stages, BPF_NOEXIST))
+			continue;
+		if (bpf_map_update_elem(&number_of, &stages, &number, BPF_NOEXIST)) {
+			known = bpf_map_lookup_elem(&number_of, &stages);
+			if (!known)
+				return 0;
+			number = *known;
+		}
+		known = bpf_map_lookup_elem(&span_of, &stages);
+		if (known)
+			*known = number;
+		return number;
+	}
+	return 0;
+}
+
+/*
+ * Adds one latency to the span between two stages, which ends at end_ns. `to` is the CPU that the
+ * program runs on.
+ */
+static __always_inline void add_span(struct cpu *to, u64 packet, u32 stages, u32 from_cpu, u64 end_ns,
+				     u64 ns)
+{
+	u32 span, index, *number;
+	u64 *slow;
+	struct histogram *h;
+	struct cpu *from;
+	u64 *place;
+
+	number = bpf_map_lookup_elem(&span_of, &stages);
+	if (!number)
+		return;
+	span = *number;
+	if (!span)
+		span = number_pair(stages);
+	if (--span >= SPANS_MAX) {
+		COUNT(to, unexpected);
+		return;
+	}
+	/* Clocks of two CPUs may differ by some nanoseconds. */
+	if ((s64)ns < 0)
+		ns = 0;
+	index = to->shard * SPANS_MAX + span;
+	h = bpf_map_lookup_elem(&histograms, &index);
+	if (!h)
+		return;
+	histogram_add(h, ns);
+	if (budgets) {
+		slow = bpf_map_lookup_elem(&slow_ns, &span);
+		if (slow && ns >= *slow)
+			send_outlier(to, packet, (u64)from_cpu << 32 | stages, end_ns, ns);
+	}
+	from = to;
+	if (from_cpu == bpf_get_smp_processor_id()) {
+		if (!place_all)
+			return;
+	} else {
+		from = bpf_map_lookup_elem(&cpus, &from_cpu);
+		if (!from)
+			return;
+		__sync_fetch_and_add(&h->other_cpu, 1);
+		if (from->llc != to->llc)
+			__sync_fetch_and_add(&h->other_llc, 1);
+		if (from->node != to->node)
+			__sync_fetch_and_add(&h->other_node, 1);
+	}
+	index = (span * place_count + from->place) * place_count + to->place;
+	place = bpf_map_lookup_elem(&places, &index);
+	if (place)
+		__sync_fetch_and_add(place, 1);
+}
+
+static __always_inline u32 pair(u32 from, u32 to)
+{
+	return from * STAGES_MAX + to;
+}
+
+/* The same for rarer use, where a call costs less than the code: the packet passed a stage at `ns`. */
+static __noinline void add_span_by_call(struct packet *p, struct cpu *to, u32 stage, u64 ns)
+{
+	add_span(to, p->tag, pair(p->last_stage, stage), p->last_cpu, ns, ns - p->last_ns);
+}
+
+/* The packet passes a stage that lies back, on this CPU or on that of its sender. */
+static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage,
+					u64 ns)
+{
+	if (p->last_stage)
+		add_span_by_call(p, cpu, stage, ns);
+	p->last_ns = ns;
+	p->last_cpu = cpu_number;
+	p->last_stage = stage;
+}
+
+/* The packet passes a stage now, on this CPU. */
+static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage, u64 ns)
+{
+	if (p->last_stage)
+		add_span(cpu, p->tag, pair(p->last_stage, stage), p->last_cpu, ns, ns - p->last_ns);
+	p->last_ns = ns;
+	p->last_cpu = cpu_number;
+	p->last_stage = stage;
+}
+
+#endif

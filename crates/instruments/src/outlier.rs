@@ -1,0 +1,104 @@
+//! Packets that were slow, and where the time of each went: plain data, part of a
+//! [`Measurement`](crate::Measurement).
+
+use crate::Direction;
+use nearpath_host::{CpuId, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// One packet whose span was long.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outlier {
+    /// Receive or transmit.
+    pub direction: Direction,
+    /// Name of the stage before.
+    pub from: String,
+    /// Name of the stage after.
+    pub to: String,
+    /// The latency between the two.
+    pub span_ns: u64,
+    /// CPU of the stage before.
+    pub from_cpu: CpuId,
+    /// CPU of the stage after: the one that should have run the packet, of which the budget tells.
+    pub cpu: CpuId,
+    /// Its node.
+    pub node: Option<NodeId>,
+    /// `TCP 10.0.0.1:5000 > 10.0.0.2:80`, where the packet's headers could be read.
+    pub flow: Option<String>,
+    /// End of the span, in nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Packets that the CPU's stack was given during the span.
+    pub packets_meanwhile: u16,
+    /// Whether what the CPU did is known for all of the span.
+    pub complete: bool,
+    /// Where the time went; adds up to `span_ns`, the largest share first.
+    pub budget: Vec<Share>,
+}
+
+/// A part of a slow span.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// What the CPU did.
+    pub share: ShareKind,
+    /// For how long.
+    pub ns: u64,
+    /// Who it was.
+    pub who: Option<Who>,
+}
+
+/// What a CPU did instead of running the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShareKind {
+    /// The work between the two stages itself, in the packet's own context.
+    Own,
+    /// A hard interrupt.
+    Irq,
+    /// A softirq: another vector than the packet waits for, or NET_RX where a task waits.
+    Softirq,
+    /// NET_RX worked on what was queued ahead of the packet.
+    NetRxAhead,
+    /// A task ran while the softirq was left to ksoftirqd.
+    Task,
+    /// A task ran, with softirqs or interrupts off: nothing else keeps them from running.
+    Disabled,
+    /// The CPU idled, and woke up.
+    Idle,
+    /// The CPU idled until an inter-processor interrupt came.
+    Ipi,
+    /// The reader was ready and another task ran.
+    Runqueue,
+    /// What the CPU did is not known.
+    Unknown,
+}
+
+/// Who had the CPU. Fields that do not apply are `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Who {
+    /// Name of a task.
+    pub comm: Option<String>,
+    /// Its thread id.
+    pub pid: Option<u32>,
+    /// Its scheduling policy (`SCHED_FIFO`).
+    pub policy: Option<String>,
+    /// Its priority: 1 to 99 of a real-time policy, else the nice value.
+    pub prio: Option<i32>,
+    /// Number of a device's interrupt.
+    pub irq: Option<u32>,
+    /// Name of a softirq (`NET_RX`), or of an interrupt of the CPU itself (`local_timer`).
+    pub vector: Option<String>,
+    /// The task's cgroup, while it lives.
+    pub cgroup: Option<String>,
+}
+
+/// How many packets were slow, and how many of them are explained.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slow {
+    /// How many were seen.
+    pub seen: u64,
+    /// How many more there were than could be sent up.
+    pub lost: u64,
+    /// How many of those seen have a complete budget.
+    pub complete: u64,
+    /// Sum of their spans.
+    pub span_ns: u64,
+}

@@ -1,0 +1,241 @@
+//! A slow packet as the programs send it (`struct outlier` of `bpf/history.h`), and what its CPU did
+//! before.
+
+use super::table::{STAGES_MAX, Stage, stage};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Bytes of `struct event`.
+const EVENT_BYTES: usize = 32;
+/// Most events of a ring.
+const OUTLIER_EVENTS: usize = 256;
+/// Where the parts of `struct outlier` are that stand behind its first fields.
+const FLOW: usize = 40;
+const COMM: usize = 80;
+const RINGS: usize = 96;
+
+/// A slow packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// End of the span.
+    pub at_ns: u64,
+    /// Its length.
+    pub span_ns: u64,
+    /// CPU of the stage before.
+    pub from_cpu: u32,
+    /// CPU of the stage after, whose events these are.
+    pub to_cpu: u32,
+    /// The stage before.
+    pub from: &'static Stage,
+    /// The stage after.
+    pub to: &'static Stage,
+    /// The task at the end.
+    pub task: Task,
+    /// Packets that the CPU's stack has received, modulo 2^16.
+    pub received: u16,
+    /// The packet's flow.
+    pub flow: Option<String>,
+    /// Tasks and interrupts, oldest first.
+    pub tasks: Ring,
+    /// Softirqs, oldest first.
+    pub softirqs: Ring,
+}
+
+/// Events of one kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ring {
+    /// The events.
+    pub events: Vec<Event>,
+    /// Whether there were more before them.
+    pub cut: bool,
+}
+
+/// A task as the scheduler knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Task {
+    /// Thread id; 0 is the idle task.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// The kernel's priority: below 100 real-time.
+    pub prio: u16,
+    /// `SCHED_*`.
+    pub policy: u8,
+}
+
+/// A change of what a CPU runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// When, CLOCK_MONOTONIC.
+    pub ns: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// It turned to a task.
+    Task(Task),
+    /// A device's interrupt began, or one of the CPU's own (with [`VECTOR`]).
+    Irq(u32),
+    /// It ended.
+    IrqEnd,
+    /// A softirq began: its vector, and how many packets had been received by then.
+    Softirq(u32, u16),
+    /// It ended.
+    SoftirqEnd(u16),
+}
+
+/// Bit of an interrupt of the CPU's own.
+pub const VECTOR: u32 = 1 << 31;
+
+impl Record {
+    /// Reads a record; `None` if it is none.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let quarter = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let cut = quarter(38)?;
+        let ring = |number: usize| {
+            let count = usize::from(quarter(34 + 2 * number)?).min(OUTLIER_EVENTS);
+            let first = RINGS + number * OUTLIER_EVENTS * EVENT_BYTES;
+            let events = bytes.get(first..first + count * EVENT_BYTES)?;
+            let events = events.chunks_exact(EVENT_BYTES).rev().filter_map(event).collect();
+            Some(Ring { events, cut: cut & (1 << number) != 0 })
+        };
+        Some(Self {
+            at_ns: word(0)?,
+            span_ns: word(8)?,
+            from_cpu: half(16)?,
+            to_cpu: half(20)?,
+            from: stage(usize::from(quarter(24)?) % STAGES_MAX)?,
+            to: stage(usize::from(quarter(26)?) % STAGES_MAX)?,
+            task: Task { pid: half(28)?, comm: comm(bytes.get(COMM..RINGS)?), ..Task::default() },
+            received: quarter(32)?,
+            flow: flow(bytes.get(FLOW..COMM)?),
+            tasks: ring(0)?,
+            softirqs: ring(1)?,
+        })
+    }
+
+    /// Begin of the span.
+    pub fn begin_ns(&self) -> u64 {
+        self.at_ns.saturating_sub(self.span_ns)
+    }
+}
+
+fn event(bytes: &[u8]) -> Option<Event> {
+    let id = u32::from_ne_bytes(bytes.get(8..12)?.try_into().ok()?);
+    let prio = u16::from_ne_bytes(bytes.get(12..14)?.try_into().ok()?);
+    let what = match bytes.get(15)? {
+        1 => What::Task(Task {
+            pid: id,
+            comm: comm(bytes.get(16..32)?),
+            prio,
+            policy: *bytes.get(14)?,
+        }),
+        2 => What::Irq(id),
+        3 => What::IrqEnd,
+        4 => What::Softirq(id, prio),
+        5 => What::SoftirqEnd(prio),
+        _ => return None,
+    };
+    Some(Event { ns: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?), what })
+}
+
+fn comm(bytes: &[u8]) -> String {
+    let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// `struct tuple` of `bpf/filter.h` in words.
+fn flow(bytes: &[u8]) -> Option<String> {
+    let address = |at: usize| {
+        let bytes: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
+        let address = Ipv6Addr::from(bytes);
+        Some(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4))
+    };
+    let port = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    if *bytes.get(37)? == 0 {
+        return None;
+    }
+    let (src, dst) = (address(0)?, address(16)?);
+    let end = |address: IpAddr, port: u16| match (address, port) {
+        (_, 0) => address.to_string(),
+        (IpAddr::V4(_), port) => format!("{address}:{port}"),
+        (IpAddr::V6(_), port) => format!("[{address}]:{port}"),
+    };
+    let protocol = match *bytes.get(36)? {
+        1 | 58 => "ICMP".to_owned(),
+        6 => "TCP".to_owned(),
+        17 => "UDP".to_owned(),
+        other => format!("protocol {other}"),
+    };
+    Some(format!("{protocol} {} > {}", end(src, port(32)?), end(dst, port(34)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes() -> Vec<u8> {
+        let mut bytes = vec![0; RINGS + 2 * OUTLIER_EVENTS * EVENT_BYTES];
+        bytes[0..8].copy_from_slice(&5000u64.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&700u64.to_ne_bytes());
+        bytes[20..24].copy_from_slice(&3u32.to_ne_bytes());
+        bytes[24..26].copy_from_slice(&1u16.to_ne_bytes());
+        bytes[26..28].copy_from_slice(&2u16.to_ne_bytes());
+        bytes[34..36].copy_from_slice(&2u16.to_ne_bytes());
+        bytes[38..40].copy_from_slice(&1u16.to_ne_bytes());
+        // The newest comes first.
+        for (slot, ns, kind) in [(0, 4900u64, 3), (1, 4000, 1)] {
+            let event = RINGS + slot * EVENT_BYTES;
+            bytes[event..event + 8].copy_from_slice(&ns.to_ne_bytes());
+            bytes[event + 8..event + 12].copy_from_slice(&42u32.to_ne_bytes());
+            bytes[event + 15] = kind;
+            bytes[event + 16..event + 19].copy_from_slice(b"hog");
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let record = Record::read(&bytes()).unwrap();
+        assert_eq!((record.begin_ns(), record.to_cpu), (4300, 3));
+        assert_eq!((record.from.name, record.to.name), ("irq_handler", "net_rx_raise"));
+        let hog = Task { pid: 42, comm: "hog".to_owned(), ..Task::default() };
+        let events =
+            [Event { ns: 4000, what: What::Task(hog) }, Event { ns: 4900, what: What::IrqEnd }];
+        assert_eq!(record.tasks, Ring { events: events.to_vec(), cut: true });
+        assert_eq!(record.softirqs, Ring::default());
+        assert_eq!(record.flow, None);
+        assert_eq!(Record::read(&bytes()[..100]), None);
+    }
+
+    #[test]
+    fn flows_are_written_as_people_know_them() {
+        let mut tuple = [0; 40];
+        tuple[10..12].copy_from_slice(&[0xff; 2]);
+        tuple[12..16].copy_from_slice(&[10, 0, 0, 1]);
+        tuple[26..28].copy_from_slice(&[0xff; 2]);
+        tuple[28..32].copy_from_slice(&[10, 0, 0, 2]);
+        tuple[32..34].copy_from_slice(&5000u16.to_ne_bytes());
+        tuple[34..36].copy_from_slice(&80u16.to_ne_bytes());
+        tuple[36..38].copy_from_slice(&[6, 4]);
+        assert_eq!(flow(&tuple).as_deref(), Some("TCP 10.0.0.1:5000 > 10.0.0.2:80"));
+        tuple[..32].fill(0);
+        tuple[15] = 1;
+        tuple[36..38].copy_from_slice(&[17, 6]);
+        assert_eq!(flow(&tuple).as_deref(), Some("UDP [::1]:5000 > [::]:80"));
+        tuple[37] = 0;
+        assert_eq!(flow(&tuple), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
+            let _ = Record::read(&bytes);
+        }
+    }
+}
