@@ -14,8 +14,6 @@
 #include "filter.h"
 
 #define EVENTS 512
-/* Most events of each ring that go up with a slow packet. */
-#define OUTLIER_EVENTS 256
 
 enum ring { RING_TASKS, RING_SOFTIRQS, RINGS };
 
@@ -40,18 +38,19 @@ struct outlier {
 	u16 from, to; /* stages */
 	u32 pid; /* of the task at the span's end */
 	u16 received; /* how many packets the CPU has received, mod 2^16 */
-	u16 events[RINGS]; /* how many there are, newest first */
-	u16 cut; /* bit of a ring whose events do not reach back to the span's begin */
+	u16 unused[3];
 	struct tuple flow; /* version 0: unknown */
 	char comm[16]; /* of that task */
-	struct event rings[RINGS][OUTLIER_EVENTS];
+	u64 heads[RINGS]; /* how many events were ever entered into each ring */
+	struct event rings[RINGS][EVENTS]; /* as they lie there: event N is at N mod EVENTS */
 };
 
 /* Where crates/instruments/src/stages/record.rs looks for them. */
 _Static_assert(sizeof(struct event) == 32, "size of an event");
 _Static_assert(__builtin_offsetof(struct outlier, pid) == 28, "offset of pid");
 _Static_assert(__builtin_offsetof(struct outlier, flow) == 40, "offset of flow");
-_Static_assert(__builtin_offsetof(struct outlier, rings) == 96, "offset of rings");
+_Static_assert(__builtin_offsetof(struct outlier, heads) == 96, "offset of heads");
+_Static_assert(__builtin_offsetof(struct outlier, rings) == 112, "offset of rings");
 
 /* [CPU][ring][event]; as many as CPUs, set by user space */
 struct {
@@ -63,7 +62,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4 << 20);
+	__uint(max_entries, 8 << 20);
 } outliers SEC(".maps");
 
 /* Whether the history is kept at all. */
@@ -110,32 +109,6 @@ static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, 
 	}
 }
 
-/*
- * Copies the events of a ring from the newest back to the one that was in force at begin_ns; of
- * tasks on to the task that ran then.
- */
-static __always_inline void copy_events(struct outlier *o, u32 number, u32 ring, u64 head, u64 begin_ns)
-{
-	struct event *e;
-	u32 i;
-
-	for (i = 0; i < OUTLIER_EVENTS; i++) {
-		if (i >= head)
-			break;
-		e = event_at(number, ring, head - 1 - i);
-		if (!e)
-			break;
-		o->rings[ring][i] = *e;
-		if (e->ns <= begin_ns && (ring != RING_TASKS || e->kind == EVENT_TASK)) {
-			o->events[ring] = i + 1;
-			return;
-		}
-	}
-	o->events[ring] = i;
-	if (i == OUTLIER_EVENTS)
-		o->cut |= 1 << ring;
-}
-
 /* The flow of a packet that is known by its address alone. */
 static __always_inline void read_flow(u64 packet, struct tuple *flow)
 {
@@ -153,6 +126,7 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 	u32 number = bpf_get_smp_processor_id();
 	struct tuple flow = {};
 	struct outlier *o;
+	struct event *e;
 
 	o = bpf_ringbuf_reserve(&outliers, sizeof(*o), 0);
 	if (!o) {
@@ -167,13 +141,16 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 	o->to = (u32)from % STAGES_MAX;
 	o->pid = bpf_get_current_pid_tgid();
 	o->received = to->received;
-	o->cut = 0;
 	bpf_get_current_comm(o->comm, sizeof(o->comm));
 	if (packet)
 		read_flow(packet, &flow);
 	o->flow = flow;
-	copy_events(o, number, RING_TASKS, to->task_events, end_ns - ns);
-	copy_events(o, number, RING_SOFTIRQS, to->softirq_events, end_ns - ns);
+	o->heads[RING_TASKS] = to->task_events;
+	o->heads[RING_SOFTIRQS] = to->softirq_events;
+	/* Both rings at once: a loop over events would cost the verifier seconds. */
+	e = event_at(number, RING_TASKS, 0);
+	if (!e || bpf_probe_read_kernel(o->rings, sizeof(o->rings), e))
+		o->heads[RING_TASKS] = o->heads[RING_SOFTIRQS] = 0;
 	bpf_ringbuf_submit(o, BPF_RB_NO_WAKEUP);
 	return 0;
 }

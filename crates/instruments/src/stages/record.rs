@@ -6,12 +6,13 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Bytes of `struct event`.
 const EVENT_BYTES: usize = 32;
-/// Most events of a ring.
-const OUTLIER_EVENTS: usize = 256;
+/// Events that a ring has room for.
+const EVENTS: usize = 512;
 /// Where the parts of `struct outlier` are that stand behind its first fields.
 const FLOW: usize = 40;
 const COMM: usize = 80;
-const RINGS: usize = 96;
+const HEADS: usize = 96;
+const RINGS: usize = 112;
 
 /// A slow packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,13 +96,13 @@ impl Record {
         let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let quarter = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-        let cut = quarter(38)?;
         let ring = |number: usize| {
-            let count = usize::from(quarter(34 + 2 * number)?).min(OUTLIER_EVENTS);
-            let first = RINGS + number * OUTLIER_EVENTS * EVENT_BYTES;
-            let events = bytes.get(first..first + count * EVENT_BYTES)?;
-            let events = events.chunks_exact(EVENT_BYTES).rev().filter_map(event).collect();
-            Some(Ring { events, cut: cut & (1 << number) != 0 })
+            let head = usize::try_from(word(HEADS + 8 * number)?).ok()?;
+            let first = RINGS + number * EVENTS * EVENT_BYTES;
+            let ring = bytes.get(first..first + EVENTS * EVENT_BYTES)?;
+            let oldest = head.saturating_sub(EVENTS);
+            let at = |index: usize| event(ring.chunks_exact(EVENT_BYTES).nth(index % EVENTS)?);
+            Some(Ring { events: (oldest..head).filter_map(at).collect(), cut: oldest > 0 })
         };
         Some(Self {
             at_ns: word(0)?,
@@ -110,7 +111,7 @@ impl Record {
             to_cpu: half(20)?,
             from: stage(usize::from(quarter(24)?) % STAGES_MAX)?,
             to: stage(usize::from(quarter(26)?) % STAGES_MAX)?,
-            task: Task { pid: half(28)?, comm: comm(bytes.get(COMM..RINGS)?), ..Task::default() },
+            task: Task { pid: half(28)?, comm: comm(bytes.get(COMM..HEADS)?), ..Task::default() },
             received: quarter(32)?,
             flow: flow(bytes.get(FLOW..COMM)?),
             tasks: ring(0)?,
@@ -179,17 +180,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// A record whose ring of tasks has gone round: event 512 lies where event 0 was.
     fn bytes() -> Vec<u8> {
-        let mut bytes = vec![0; RINGS + 2 * OUTLIER_EVENTS * EVENT_BYTES];
+        let mut bytes = vec![0; RINGS + 2 * EVENTS * EVENT_BYTES];
         bytes[0..8].copy_from_slice(&5000u64.to_ne_bytes());
         bytes[8..16].copy_from_slice(&700u64.to_ne_bytes());
         bytes[20..24].copy_from_slice(&3u32.to_ne_bytes());
         bytes[24..26].copy_from_slice(&1u16.to_ne_bytes());
         bytes[26..28].copy_from_slice(&2u16.to_ne_bytes());
-        bytes[34..36].copy_from_slice(&2u16.to_ne_bytes());
-        bytes[38..40].copy_from_slice(&1u16.to_ne_bytes());
-        // The newest comes first.
-        for (slot, ns, kind) in [(0, 4900u64, 3), (1, 4000, 1)] {
+        bytes[HEADS..HEADS + 8].copy_from_slice(&(EVENTS as u64 + 1).to_ne_bytes());
+        for (slot, ns, kind) in [(EVENTS - 1, 4000u64, 1), (0, 4900, 3)] {
             let event = RINGS + slot * EVENT_BYTES;
             bytes[event..event + 8].copy_from_slice(&ns.to_ne_bytes());
             bytes[event + 8..event + 12].copy_from_slice(&42u32.to_ne_bytes());
