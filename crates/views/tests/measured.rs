@@ -69,6 +69,42 @@ fn measurement() -> Measurement {
                 reason: "this kernel has no such tracepoint".into(),
             })
             .into(),
+        slow: Slow { seen: 2, lost: 1, complete: 1, span_ns: 2_400_000 },
+        outliers: vec![outlier()],
+        budget_totals: vec![
+            hog(2_000_000),
+            Share { share: ShareKind::NetRxAhead, ns: 300_000, who: None },
+            Share { share: ShareKind::Unknown, ns: 100_000, who: None },
+        ],
+    }
+}
+
+fn hog(ns: u64) -> Share {
+    let who = Who {
+        comm: Some("backup".into()),
+        pid: Some(4711),
+        policy: Some("SCHED_FIFO".into()),
+        prio: Some(50),
+        ..Who::default()
+    };
+    Share { share: ShareKind::Task, ns, who: Some(who) }
+}
+
+fn outlier() -> Outlier {
+    let irq = Who { irq: Some(33), ..Who::default() };
+    Outlier {
+        direction: Direction::Rx,
+        from: "net_rx_raise".into(),
+        to: "net_rx_entry".into(),
+        span_ns: 1_600_000,
+        from_cpu: CpuId(0),
+        cpu: CpuId(4),
+        node: Some(NodeId(1)),
+        flow: Some("TCP 10.0.0.1:5000 > 10.0.0.2:80".into()),
+        at_ns: 123_456_789,
+        packets_meanwhile: 3,
+        complete: true,
+        budget: vec![hog(1_500_000), Share { share: ShareKind::Irq, ns: 100_000, who: Some(irq) }],
     }
 }
 

@@ -4,7 +4,7 @@
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
-use super::{heading, line};
+use super::{heading, line, outliers};
 use nearpath_instruments::stages::StageListing;
 use nearpath_instruments::{Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
@@ -13,6 +13,11 @@ use std::collections::BTreeMap;
 /// a terminal.
 pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = overview(measurement, width);
+    let slowest = outliers::slowest(measurement);
+    if !slowest.is_empty() {
+        line!(out);
+        out.push_str(&slowest);
+    }
     for span in measurement.spans.iter().filter(|span| !span.buckets.is_empty()) {
         line!(out);
         out.push_str(&printable_lines(&histogram(span)));
@@ -44,6 +49,11 @@ pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> Strin
     }
     if measurement.spans.is_empty() {
         line!(out, "no packet was seen between two stages");
+    }
+    let totals = outliers::totals(measurement, width);
+    if !totals.is_empty() {
+        line!(out);
+        out.push_str(&totals);
     }
     out
 }

@@ -10,6 +10,7 @@ mod irqs;
 mod measurement;
 mod nics;
 mod nodes;
+mod outliers;
 mod queues;
 mod softnet;
 mod summary;

@@ -1,0 +1,159 @@
+//! Slow packets: where their time went in all, and the slowest one by one.
+//!
+//! In goes a measurement, out come its sums by cause as a table, then for each of the slowest its
+//! span, its flow, and its budget in a line. Nothing where no packet was slow.
+
+use super::histogram::direction;
+use super::table::{Table, left, right};
+use super::units::{latency, percent, printable};
+use super::{heading, line};
+use nearpath_instruments::{Measurement, Outlier, ShareKind, Who};
+
+/// Causes in the table; the rest are summed up in one row.
+const ROWS: usize = 12;
+/// Shares of a packet's budget that are named.
+const NAMED: usize = 3;
+
+/// Where the time of slow packets went.
+pub(super) fn totals(measurement: &Measurement, width: Option<usize>) -> String {
+    let slow = measurement.slow;
+    let mut out = String::new();
+    if slow.seen == 0 {
+        return out;
+    }
+    let lost = match slow.lost {
+        0 => String::new(),
+        lost => format!(", {lost} more not looked at"),
+    };
+    heading(&mut out, "where the time of slow packets went");
+    line!(
+        out,
+        "{} slow packet{}, {} in all, {} explained{lost}",
+        slow.seen,
+        if slow.seen == 1 { "" } else { "s" },
+        latency(slow.span_ns),
+        percent(slow.complete as f64 / slow.seen as f64)
+    );
+    let mut table = Table::new(&[
+        right("OF-ALL"),
+        right("TIME"),
+        left("SHARE"),
+        left("WHO"),
+        left("MEANS").gives_way(0),
+    ]);
+    let share = |ns: u64| percent(ns as f64 / slow.span_ns.max(1) as f64);
+    for total in measurement.budget_totals.iter().take(ROWS) {
+        let who = total.who.as_ref().map(name).unwrap_or_default();
+        let (label, meaning) = (label(total.share).to_owned(), meaning(total.share).to_owned());
+        table.row([share(total.ns), latency(total.ns), label, who, meaning]);
+    }
+    let rest = measurement.budget_totals.iter().skip(ROWS);
+    let (count, ns) = rest.fold((0, 0), |(count, ns), total| (count + 1, ns + total.ns));
+    if count > 0 {
+        let others = format!("{count} others");
+        table.row([share(ns), latency(ns), others, String::new(), String::new()]);
+    }
+    let lines = width.map_or_else(|| table.render(), |width| table.render_within(width).0);
+    out.push_str(&lines);
+    out
+}
+
+/// The slowest packets, one by one.
+pub(super) fn slowest(measurement: &Measurement) -> String {
+    let mut out = String::new();
+    if !measurement.outliers.is_empty() {
+        heading(&mut out, "the slowest packets");
+    }
+    for outlier in &measurement.outliers {
+        out.push_str(&one(outlier));
+    }
+    out
+}
+
+fn one(outlier: &Outlier) -> String {
+    let mut out = String::new();
+    let node = outlier.node.map(|node| format!(" on node {node}")).unwrap_or_default();
+    let way = match outlier.from_cpu == outlier.cpu {
+        true => format!("cpu {}", outlier.cpu),
+        false => format!("cpu {} -> {}", outlier.from_cpu, outlier.cpu),
+    };
+    line!(
+        out,
+        "{:>8}  {} {} -> {}, {way}{node}",
+        latency(outlier.span_ns),
+        direction(outlier.direction),
+        printable(&outlier.from),
+        printable(&outlier.to)
+    );
+    if let Some(flow) = &outlier.flow {
+        line!(out, "          {}", printable(flow));
+    }
+    let of_all = |ns: u64| percent(ns as f64 / outlier.span_ns.max(1) as f64);
+    for share in outlier.budget.iter().take(NAMED) {
+        let who = share.who.as_ref().map(|who| format!(" {}", name(who))).unwrap_or_default();
+        let what = match who.starts_with(" irq ") {
+            true => who,
+            false => format!(" {}{who}", label(share.share)),
+        };
+        line!(out, "          {:>7} {}", of_all(share.ns), printable(&what));
+    }
+    let rest = outlier.budget.iter().skip(NAMED);
+    let (count, ns) = rest.fold((0, 0), |(count, ns), share| (count + 1, ns + share.ns));
+    if count > 0 {
+        line!(out, "          {:>7}  {count} others", of_all(ns));
+    }
+    if outlier.packets_meanwhile > 0 {
+        line!(out, "          {} packets received meanwhile", outlier.packets_meanwhile);
+    }
+    out
+}
+
+/// Who had the CPU: `backup/4711 SCHED_FIFO 50`, `irq 33`, `NET_RX`.
+fn name(who: &Who) -> String {
+    let task = match (&who.comm, who.pid) {
+        (Some(comm), Some(pid)) => Some(format!("{comm}/{pid}")),
+        (comm, _) => comm.clone(),
+    };
+    let irq = who.irq.map(|irq| format!("irq {irq}"));
+    let policy = match who.policy.as_deref() {
+        None | Some("SCHED_OTHER") => None,
+        Some(policy) => Some(match who.prio {
+            Some(prio) if matches!(policy, "SCHED_FIFO" | "SCHED_RR") => format!("{policy} {prio}"),
+            _ => policy.to_owned(),
+        }),
+    };
+    let parts = [task, irq, who.vector.clone(), policy, who.cgroup.clone()];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// The share's name, as in the JSON.
+fn label(share: ShareKind) -> &'static str {
+    match share {
+        ShareKind::Own => "own",
+        ShareKind::Irq => "irq",
+        ShareKind::Softirq => "softirq",
+        ShareKind::NetRxAhead => "net_rx_ahead",
+        ShareKind::Task => "task",
+        ShareKind::Disabled => "disabled",
+        ShareKind::Idle => "idle",
+        ShareKind::Ipi => "ipi",
+        ShareKind::Runqueue => "runqueue",
+        ShareKind::Unknown => "unknown",
+    }
+}
+
+/// What it means for the packet.
+fn meaning(share: ShareKind) -> &'static str {
+    match share {
+        ShareKind::Own => "the packet itself was worked on",
+        ShareKind::Irq => "an interrupt was served",
+        ShareKind::Softirq => "another softirq ran",
+        ShareKind::NetRxAhead => "NET_RX worked on packets ahead",
+        ShareKind::Task => "it ran in place of ksoftirqd, or of the reader's next call",
+        ShareKind::Disabled => "it ran with softirqs off",
+        ShareKind::Idle => "the CPU idled, or woke up",
+        ShareKind::Ipi => "the CPU idled until another one's interrupt came",
+        ShareKind::Runqueue => "the reader waited behind it",
+        ShareKind::Unknown => "the history does not reach back so far",
+    }
+}
