@@ -17,6 +17,7 @@ mod reader_placement;
 mod rps_off;
 mod rps_placement;
 mod rss_uneven;
+mod slow_packets;
 mod smt_siblings;
 mod softnet;
 mod xps_mismatch;
@@ -37,6 +38,7 @@ pub const CHECKS: &[Check] = &[
     rps_off::CHECK,
     rps_placement::CHECK,
     rss_uneven::CHECK,
+    slow_packets::CHECK,
     smt_siblings::CHECK,
     softnet::CHECK,
     xps_mismatch::CHECK,

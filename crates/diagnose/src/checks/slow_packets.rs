@@ -1,0 +1,165 @@
+//! What slow packets waited for, by name.
+//!
+//! In go the budgets of the packets that were slow, summed by cause. Out comes one finding for
+//! each task, interrupt or softirq that took a large part of that time.
+//!
+//! Rule: document 000 (a tail has a cause on the CPU that should have run the packet).
+
+use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+use nearpath_host::CpuSet;
+use nearpath_instruments::{Measurement, Share, ShareKind, Who};
+
+pub(super) const CHECK: Check = Check {
+    name: "slow_packets",
+    looks_at: "what slow packets waited for: tasks, interrupts, softirqs",
+    run,
+};
+
+/// Slow packets from which their causes say something.
+const ENOUGH: u64 = 20;
+/// Share of the slow packets' time from which a cause is told.
+const NOTABLE: f64 = 0.25;
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    let Some(measurement) = context.measurement else {
+        outcome.not_checked("no measurement: how long packets wait is not known");
+        return outcome;
+    };
+    let slow = measurement.slow;
+    if slow.seen < ENOUGH {
+        if slow.seen > 0 {
+            outcome.not_checked(format!(
+                "{} were slow and looked at: too few to tell a cause",
+                text::count(slow.seen, "packet")
+            ));
+        }
+        return outcome;
+    }
+    let findings = measurement.budget_totals.iter().filter_map(|cause| {
+        let share = cause.ns as f64 / slow.span_ns.max(1) as f64;
+        (share >= NOTABLE).then(|| finding(context, measurement, cause, share)).flatten()
+    });
+    outcome.findings.extend(findings);
+    outcome
+}
+
+fn finding(
+    context: &Context<'_>,
+    measurement: &Measurement,
+    cause: &Share,
+    share: f64,
+) -> Option<Finding> {
+    let who = cause.who.as_ref()?;
+    let (doing, hint) = words(cause.share)?;
+    let cpus: CpuSet = measurement
+        .outliers
+        .iter()
+        .filter(|outlier| {
+            outlier.budget.iter().any(|part| part.share == cause.share && part.who == cause.who)
+        })
+        .map(|outlier| outlier.cpu)
+        .collect();
+    let place = match cpus.is_empty() {
+        true => String::new(),
+        false => format!(" on {}", text::cpus(&cpus)),
+    };
+    let slow = measurement.slow;
+    let severity = if share >= 0.5 { Severity::Critical } else { Severity::Warning };
+    let title = format!("Slow packets wait for {}{place}", name(who));
+    let seconds = cause.ns as f64 / 1e9 / measurement.duration_s.max(f64::MIN_POSITIVE);
+    let mut finding = Finding::new(severity, title).share(Some(share)).evidence(format!(
+        "{} of the {} that {} took: {} {doing}.",
+        text::percent(share),
+        text::time(slow.span_ns),
+        text::count(slow.seen, "slow packet"),
+        name(who),
+    ));
+    finding.cost.seconds_per_second = Some(seconds);
+    if let Some(worst) = measurement.outliers.first() {
+        finding = finding.evidence(format!(
+            "The slowest took {} from {} to {}.",
+            text::time(worst.span_ns),
+            worst.from,
+            worst.to
+        ));
+    }
+    finding = finding.evidence(hint);
+    if slow.lost > 0 {
+        let lost = slow.lost;
+        finding = finding.evidence(format!("{lost} more came too fast to be looked at."));
+    }
+    finding.changes.extend(change(context, who, &cpus));
+    Some(finding)
+}
+
+/// What a cause did, and what to do about it; nothing for those that are no fault.
+fn words(share: ShareKind) -> Option<(&'static str, &'static str)> {
+    Some(match share {
+        ShareKind::Task => (
+            "ran while packets were left to ksoftirqd, or before it called for them",
+            "Move it to other CPUs, or packets away from its CPU.",
+        ),
+        ShareKind::Disabled => (
+            "ran with softirqs or interrupts off while packets waited for NET_RX",
+            "Move it to other CPUs, or packets away from its CPU.",
+        ),
+        ShareKind::Runqueue => (
+            "ran while the reader was ready to",
+            "Give the reader a CPU of its own, or move this task to other CPUs.",
+        ),
+        ShareKind::Irq => (
+            "was served while packets waited",
+            "Move the interrupt to a CPU without packets or readers.",
+        ),
+        ShareKind::Softirq => (
+            "ran before packets or their readers could",
+            "Look for the device or the timers behind it, and for NET_RX on the readers' CPUs.",
+        ),
+        _ => return None,
+    })
+}
+
+/// `backup (pid 4711, SCHED_FIFO 50)`, `interrupt 33`, `the softirq TIMER`.
+fn name(who: &Who) -> String {
+    if let Some(irq) = who.irq {
+        return format!("interrupt {irq}");
+    }
+    if let Some(vector) = &who.vector {
+        let is_softirq = vector.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_');
+        return if is_softirq {
+            format!("the softirq {vector}")
+        } else {
+            format!("the interrupt {vector}")
+        };
+    }
+    let mut parts = Vec::new();
+    parts.extend(who.pid.map(|pid| format!("pid {pid}")));
+    if let Some(policy) = who.policy.as_deref().filter(|policy| *policy != "SCHED_OTHER") {
+        let prio = who.prio.filter(|_| matches!(policy, "SCHED_FIFO" | "SCHED_RR"));
+        parts.push(prio.map_or_else(|| policy.to_owned(), |prio| format!("{policy} {prio}")));
+    }
+    let comm = text::clean(who.comm.as_deref().unwrap_or("a task"));
+    format!("{comm} ({})", parts.join(", "))
+}
+
+/// Off the CPUs where it kept packets waiting, if others are left.
+fn change(context: &Context<'_>, who: &Who, cpus: &CpuSet) -> Option<ProposedChange> {
+    let others: CpuSet =
+        context.host.topology.online.iter().filter(|cpu| !cpus.contains(*cpu)).collect();
+    if cpus.is_empty() || others.is_empty() {
+        return None;
+    }
+    let target = match (who.pid, who.irq) {
+        (Some(pid), _) => format!("affinity pid {pid}"),
+        (_, Some(irq)) => format!("/proc/irq/{irq}/smp_affinity_list"),
+        _ => return None,
+    };
+    Some(ProposedChange {
+        target,
+        before: None,
+        after: others.to_string(),
+        why: format!("Packets wait for it on {}.", text::cpus(cpus)),
+        alternative: false,
+    })
+}
