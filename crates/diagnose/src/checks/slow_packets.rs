@@ -37,7 +37,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     let findings = measurement.budget_totals.iter().filter_map(|cause| {
-        let share = cause.ns as f64 / slow.span_ns.max(1) as f64;
+        let share = (cause.ns as f64 / slow.span_ns.max(1) as f64).min(1.0);
         (share >= NOTABLE).then(|| finding(context, measurement, cause, share)).flatten()
     });
     outcome.findings.extend(findings);
@@ -80,8 +80,8 @@ fn finding(
         finding = finding.evidence(format!(
             "The slowest took {} from {} to {}.",
             text::time(worst.span_ns),
-            worst.from,
-            worst.to
+            text::clean(&worst.from),
+            text::clean(&worst.to)
         ));
     }
     finding = finding.evidence(hint);
@@ -125,13 +125,9 @@ fn name(who: &Who) -> String {
     if let Some(irq) = who.irq {
         return format!("interrupt {irq}");
     }
-    if let Some(vector) = &who.vector {
+    if let Some(vector) = who.vector.as_deref().map(text::clean) {
         let is_softirq = vector.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_');
-        return if is_softirq {
-            format!("the softirq {vector}")
-        } else {
-            format!("the interrupt {vector}")
-        };
+        return format!("the {} {vector}", if is_softirq { "softirq" } else { "interrupt" });
     }
     let mut parts = Vec::new();
     parts.extend(who.pid.map(|pid| format!("pid {pid}")));
@@ -139,8 +135,8 @@ fn name(who: &Who) -> String {
         let prio = who.prio.filter(|_| matches!(policy, "SCHED_FIFO" | "SCHED_RR"));
         parts.push(prio.map_or_else(|| policy.to_owned(), |prio| format!("{policy} {prio}")));
     }
-    let comm = text::clean(who.comm.as_deref().unwrap_or("a task"));
-    format!("{comm} ({})", parts.join(", "))
+    let comm = who.comm.as_deref().unwrap_or("a task");
+    text::clean(&format!("{comm} ({})", parts.join(", ")))
 }
 
 /// Off the CPUs where it kept packets waiting, if others are left.
