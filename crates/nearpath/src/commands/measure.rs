@@ -19,6 +19,7 @@ EXAMPLES
   nearpath measure stages --host 10.0.0.0/8 --direction rx --sample 1/16
   nearpath measure stages --netns blue --json > blue.json
   nearpath measure stages --without sock_send              no look at every system call
+  nearpath measure stages --slow 1ms --outliers 20         why was each late?
   nearpath measure stages --list-stages                    what can be observed here, and how
 
 It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
