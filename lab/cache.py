@@ -19,6 +19,9 @@ from pathlib import Path
 # Artifacts of the same name that are kept: today's, and those of other branches of one's work.
 KEPT = 3
 
+# The end of an artifact's name, as a pattern.
+HASH = "[0-9a-f]" * 12
+
 
 def folder() -> Path:
     """The cache folder: `NEARPATH_LAB_DIR`, by default `~/.cache/nearpath-lab`. Made if missing."""
@@ -29,8 +32,15 @@ def folder() -> Path:
 
 
 def clean() -> None:
-    """Removes the cache folder and all that is in it."""
-    shutil.rmtree(folder())
+    """Removes what the lab has put into the cache folder, and the folder if that was all."""
+    path = folder()
+    for pattern in (f"*-{HASH}", ".building-*", "apt"):
+        for built in path.glob(pattern):
+            shutil.rmtree(built)
+    for lock in path.glob("*.lock"):
+        lock.unlink()
+    with contextlib.suppress(OSError):  # somebody has other things in it
+        path.rmdir()
 
 
 def say(line: str) -> None:
@@ -71,8 +81,7 @@ def _make(path: Path, name: str, build: Callable[[Path], None]) -> None:
 
 def _forget_old(name: str) -> None:
     """Removes all but the artifacts of this name that were used last, and broken-off builds."""
-    hash_marks = "[0-9a-f]" * 12
-    there = sorted(folder().glob(f"{name}-{hash_marks}"), key=lambda path: path.stat().st_mtime)
+    there = sorted(folder().glob(f"{name}-{HASH}"), key=lambda path: path.stat().st_mtime)
     # Eight marks, as mkdtemp adds: names may begin with this one, and their builds are not to be touched.
     for path in [*there[:-KEPT], *folder().glob(f".building-{name}-{'?' * 8}")]:
         shutil.rmtree(path, ignore_errors=True)

@@ -164,7 +164,8 @@ class Host:
         while True:
             try:
                 return kind(self.folder / name, PATIENCE_S)
-            except (FileNotFoundError, ConnectionRefusedError) as error:
+            except (FileNotFoundError, ConnectionError) as error:
+                # Not there yet, or there no more: QEMU opens its sockets before it looks at all options.
                 if self.qemu.poll() is not None:
                     complaint = (self.folder / "qemu-errors").read_text(errors="replace").strip()
                     raise QemuError(f"QEMU has ended: {complaint}") from error

@@ -20,6 +20,9 @@ PROGRAMS = {
     "strip": "binutils",
 }
 
+# What taps are made with.
+TUN = Path("/dev/net/tun")
+
 # What the tools, the root, four kernels and the snapshots of the tests take, and some more.
 DISK_BYTES = 12 << 30
 
@@ -36,8 +39,8 @@ def check() -> None:
         missing.add("debian-archive-keyring")
     if missing:
         raise Unavailable(f"missing packages: {' '.join(sorted(missing))}")
-    if not Path("/dev/net/tun").exists():
-        raise Unavailable("there is no /dev/net/tun for their network")
+    if not TUN.exists():
+        raise Unavailable(f"there is no {TUN} for their network")
     if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0:
         raise Unavailable("this process may not make network namespaces")
     free = shutil.disk_usage(cache.folder()).free + sum(_sizes(cache.folder()))
