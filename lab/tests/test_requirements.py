@@ -20,22 +20,22 @@ DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine on which nothing is missing; returns the folder of its programs."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
+    folder = tmp_path / "bin"
+    folder.mkdir()
     for program in (*requirements.PROGRAMS, "unshare"):
-        install(programs / program, "exit 0")
+        install(folder / program, "exit 0")
     for name in ("tun", "keyring"):
         (tmp_path / name).touch()
         monkeypatch.setattr(requirements, name.upper(), tmp_path / name)
-    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("NEARPATH_LAB_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: DEBIAN)
     monkeypatch.setattr(requirements, "DISK_BYTES", 1)
-    return programs
+    return folder
 
 
 def install(file: Path, script: str) -> None:
@@ -86,19 +86,19 @@ requirements.check()
     assert done.stderr.splitlines()[-1] == "lab.distribution.Unavailable: building and connecting them needs root"
 
 
-def test_missing_packages(machine: Path, tmp_path: Path) -> None:
+def test_missing_packages(programs: Path, tmp_path: Path) -> None:
     for program in ("mmdebstrap", "nsenter", "setpriv"):
-        (machine / program).unlink()
+        (programs / program).unlink()
     assert reason() == "missing packages: mmdebstrap util-linux"
     (tmp_path / "keyring").unlink()
     assert reason() == "missing packages: debian-archive-keyring mmdebstrap util-linux"
 
 
-def test_no_network(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(machine / "unshare", "exit 1")
+def test_no_network(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(programs / "unshare", "exit 1")
     assert reason() == "this process may not make network namespaces"
-    monkeypatch.setattr(requirements, "TUN", machine / "tun")
-    assert reason() == f"there is no {machine}/tun for their network"
+    monkeypatch.setattr(requirements, "TUN", programs / "tun")
+    assert reason() == f"there is no {programs}/tun for their network"
 
 
 def test_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert re.fullmatch(re.escape(f"{tmp_path}/cache") + room, reason())
 
 
-def test_a_mirror_that_does_not_answer(machine: Path) -> None:
-    install(machine / "apt-get", "echo W: slow; echo 'E: Unable to connect' >&2; exit 100")
+def test_a_mirror_that_does_not_answer(programs: Path) -> None:
+    install(programs / "apt-get", "echo W: slow; echo 'E: Unable to connect' >&2; exit 100")
     with pytest.raises(Unavailable, match="^apt-get failed: E: Unable to connect$"):
         distribution.versions(("bookworm",), ("bash",))
-    install(machine / "apt-get", "echo trixie http://mirror.invalid/debian")
+    install(programs / "apt-get", "echo trixie http://mirror.invalid/debian")
     with pytest.raises(Unavailable, match="^apt has no source for bookworm"):
         distribution.versions(("bookworm",), ("bash",))
 
