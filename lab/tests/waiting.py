@@ -8,13 +8,16 @@ from typing import Any
 from lab import Host, Job
 from lab.host import PATIENCE_S
 
+# Asking takes the guest's time from what is waited for.
+PAUSE_S = 0.1
+
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Asks until a condition holds; fails when it does not in a time that is long for anything."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"not so in {PATIENCE_S:.0f} s: {what}"
-        time.sleep(0.02)
+        time.sleep(PAUSE_S)
 
 
 def start_measuring(host: Host, *arguments: str) -> Job:
