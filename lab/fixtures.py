@@ -81,7 +81,8 @@ def payload(lab_here: None) -> Path:
 @pytest.fixture
 def machine(request: pytest.FixtureRequest) -> Machine:
     """The machine that a test wants, not started."""
-    return request.param
+    wanted: Machine = request.param
+    return wanted
 
 
 @pytest.fixture

@@ -31,21 +31,23 @@ STATES = ("booted", "changed", "cpu_offline")
 OFFLINE_CPU = 1
 
 # Of a file that is empty or cannot be read, grep says nothing.
-FILES = "grep -sH . " + " ".join((
-    "/sys/devices/system/cpu/{online,present,possible,isolated,nohz_full}",
-    "/sys/devices/system/cpu/cpu[0-9]*/cpu_capacity",
-    "/sys/devices/system/cpu/cpu[0-9]*/topology/{core_id,physical_package_id,die_id,cluster_id}",
-    "/sys/devices/system/cpu/cpu[0-9]*/cache/index*/{level,size,shared_cpu_list}",
-    "/sys/devices/system/node/node*/{cpulist,hugepages/*/*_hugepages}",
-    # A virtio device has these at the PCI function that it is on.
-    "/sys/class/net/*/device/{,../}{numa_node,local_cpulist}",
-    "/sys/class/net/*/queues/rx-*/{rps_cpus,rps_flow_cnt}",
-    "/sys/class/net/*/queues/tx-*/{xps_cpus,xps_rxqs}",
-    "/proc/irq/*/{smp_affinity_list,node}",
-    # Shown among the sysctls, as which some were before Linux 5.13.
-    "/sys/kernel/mm/transparent_hugepage/enabled",
-    "/sys/kernel/debug/sched/{migration_cost_ns,nr_migrate,numa_balancing/scan_*}",
-))
+FILES = "grep -sH . " + " ".join(
+    (
+        "/sys/devices/system/cpu/{online,present,possible,isolated,nohz_full}",
+        "/sys/devices/system/cpu/cpu[0-9]*/cpu_capacity",
+        "/sys/devices/system/cpu/cpu[0-9]*/topology/{core_id,physical_package_id,die_id,cluster_id}",
+        "/sys/devices/system/cpu/cpu[0-9]*/cache/index*/{level,size,shared_cpu_list}",
+        "/sys/devices/system/node/node*/{cpulist,hugepages/*/*_hugepages}",
+        # A virtio device has these at the PCI function that it is on.
+        "/sys/class/net/*/device/{,../}{numa_node,local_cpulist}",
+        "/sys/class/net/*/queues/rx-*/{rps_cpus,rps_flow_cnt}",
+        "/sys/class/net/*/queues/tx-*/{xps_cpus,xps_rxqs}",
+        "/proc/irq/*/{smp_affinity_list,node}",
+        # Shown among the sysctls, as which some were before Linux 5.13.
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/kernel/debug/sched/{migration_cost_ns,nr_migrate,numa_balancing/scan_*}",
+    )
+)
 # The row of an offline CPU has fewer columns: those of the caches, the last, are not there.
 LSCPU = "lscpu --all --parse=CPU,ONLINE,CORE,SOCKET,NODE,CACHE"
 TOOLS = (
@@ -114,7 +116,8 @@ class Reading:
     @cached_property
     def shown(self) -> dict[str, Any]:
         """nearpath's document."""
-        return json.loads(self.tool(SHOW))
+        document: dict[str, Any] = json.loads(self.tool(SHOW))
+        return document
 
     @cached_property
     def nics(self) -> dict[str, dict[str, Any]]:
@@ -156,7 +159,7 @@ def _ask(host: Host, commands: list[str]) -> dict[str, list[Answer]]:
     """Asks all of it with one command: each that is given to the guest costs time of its own."""
     lines = "".join(f"{command}\n" for command in commands)
     loop = (
-        'while read -r command; do '
+        "while read -r command; do "
         'printf "@ %s\\n" "$command"; eval "$command" 2>&1 </dev/null; printf "\\n@ = %s\\n" $?; done'
     )
     said = host.check(["bash", "-c", loop], stdin=lines.encode())

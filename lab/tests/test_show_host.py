@@ -44,9 +44,11 @@ def test_sysctls(readings: dict[str, Reading]) -> None:
     changed = readings["changed"]
     told = {"transparent_hugepage.enabled": changed.files["/sys/kernel/mm/transparent_hugepage/enabled"]}
     for path, value in changed.files.items():
-        if name := re.fullmatch("/sys/kernel/debug/sched/(?:(numa_balancing)/)?(.*)", path):
-            told[f"kernel.{name[1] or 'sched'}_{name[2]}"] = value
-    told |= (line.split(" = ", 1) for line in changed.tool(sysctl(readings["booted"])).splitlines())
+        if found := re.fullmatch("/sys/kernel/debug/sched/(?:(numa_balancing)/)?(.*)", path):
+            told[f"kernel.{found[1] or 'sched'}_{found[2]}"] = value
+    for line in changed.tool(sysctl(readings["booted"])).splitlines():
+        name, _, value = line.partition(" = ")
+        told[name] = value
     assert changed.shown["sysctls"] == told
     assert (readings["booted"].shown["sysctls"]["vm.nr_hugepages"], told["vm.nr_hugepages"]) == ("0", "2")
     assert {"net.core.netdev_budget", "net.core.rps_sock_flow_entries", "kernel.numa_balancing"} <= told.keys()

@@ -196,9 +196,6 @@ def test_the_text_has_each_queue(readings: dict[str, Reading]) -> None:
     columns = re.split("  +", heading)
     lines = [dict(zip(columns, re.split("  +", row.strip()), strict=False)) for row in rows]
     told = {
-        (line["NIC"], way, queue)
-        for line in lines
-        for way in line["DIR"].split("+")
-        for queue in cpus(line["QUEUE"])
+        (line["NIC"], way, queue) for line in lines for way in line["DIR"].split("+") for queue in cpus(line["QUEUE"])
     }
     assert told == {(queue["nic"], queue["direction"], queue["queue"]) for queue in reading.shown["queues"]}
