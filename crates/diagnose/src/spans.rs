@@ -182,6 +182,13 @@ fn capped(span: &Span, upper_ns: u64) -> u64 {
 }
 
 impl Crossing<'_> {
+    /// The same when so many packets passed these spans a second time: each counts once.
+    pub(crate) fn counting_once(self, again: u64) -> Self {
+        let crossed = self.share * self.packets as f64;
+        let packets = self.packets.saturating_sub(again).max(crossed.round() as u64).max(1);
+        Self { packets, share: (crossed / packets as f64).min(1.0), ..self }
+    }
+
     /// The worse boundary comes last; of the same the one that costs more.
     pub(crate) fn by_cost(&self, other: &Self) -> Ordering {
         let cost = |crossing: &Self| crossing.seconds_per_second.unwrap_or(crossing.share);
@@ -283,6 +290,15 @@ mod tests {
         assert_eq!(crossing.per_packet_ns(), Some(8_000));
         let cost = crossing.seconds_per_second.unwrap();
         assert!((cost - (200.0 * 8e-6 + 50.0 * 4e-6)).abs() < 1e-12, "{cost}");
+    }
+
+    #[test]
+    fn who_passes_twice_counts_once() {
+        let passed = span(2_000, 2_000_000, Some(0.5));
+        let once = crossing(&[&passed], 1.0).unwrap().counting_once(1_000);
+        assert_eq!((once.packets, once.share), (1_000, 1.0));
+        let fewer = crossing(&[&passed], 1.0).unwrap().counting_once(u64::MAX);
+        assert_eq!((fewer.packets, fewer.share), (1_000, 1.0), "no fewer than crossed");
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! RPS that carries packets away from where they are read.
 //!
 //! In go the `rps_cpus` of every receive queue, the interrupts' CPUs, the readers and, when
-//! there is one, the measured crossing after `netif_rx` or `napi_gro_receive`. Out comes one
-//! finding for what was measured, or else one for each NIC whose RPS points to a place where
-//! neither its interrupts nor its readers are.
+//! there is one, the measured crossing where RPS queues packets. Out comes one finding for what
+//! was measured, or else one for each NIC whose RPS points to a place where neither its
+//! interrupts nor its readers are.
 //!
 //! Rules: Documentation/networking/scaling.rst (RPS: CPUs in the same memory domain as the
 //! interrupting CPU), document 000 (netif_rx enqueues to a CPU of another node).
 
 use crate::context::irq_cpus;
+use crate::counters::total;
 use crate::readers::PinnedReader;
 use crate::spans::{Boundary, Crossing, crossing, rx_spans};
 use crate::steering::{Steered, nic_names, nics_below, rfs_changes, rps_change, steering_evidence};
@@ -16,6 +17,7 @@ use crate::{
     Check, CheckOutcome, Context, Finding, ProposedChange, Severity, cpus_near_node, text,
 };
 use nearpath_host::{CpuId, CpuSet, Nic, NicKind};
+use nearpath_instruments::{Direction, Measurement, Span};
 
 pub(super) const CHECK: Check = Check {
     name: "rps_placement",
@@ -48,8 +50,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let readers = context.pinned_readers();
     let crossed = context.measurement.and_then(|m| {
         // Each stage by itself: on its way through OVS a packet passes several of them.
-        let right_after = |stage| crossing(&rx_spans(m, &[stage], &AFTER), m.duration_s);
-        BEFORE.into_iter().filter_map(right_after).max_by(Crossing::by_cost)
+        BEFORE.into_iter().filter_map(|stage| right_after(m, stage)).max_by(Crossing::by_cost)
     });
     let (measured_queues, others): (Vec<_>, Vec<_>) = steered
         .into_iter()
@@ -61,6 +62,19 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     }
     by_facts(context, &mut outcome, &others, &readers);
     outcome
+}
+
+/// The packets that cross something right after a stage.
+fn right_after<'a>(m: &'a Measurement, stage: &str) -> Option<Crossing<'a>> {
+    let crossed = crossing(&rx_spans(m, &[stage], &AFTER), m.duration_s)?;
+    if stage != "enqueue_to_backlog" {
+        return Some(crossed);
+    }
+    // Queued for their NIC, and again for the device above it, as an OVS port is.
+    let count = |spans: Vec<&Span>| total(spans.iter().map(|span| span.count));
+    let for_nics = count(rx_spans(m, &["napi_gro_receive"], &[stage]));
+    let to_upper = m.spans.iter().filter(|s| s.direction == Direction::Rx && s.to == "netif_rx");
+    Some(crossed.counting_once(for_nics.min(count(to_upper.collect()))))
 }
 
 /// A crossing was measured, which the RPS of some queues makes: is it for the readers?
@@ -157,7 +171,7 @@ fn reaches(context: &Context<'_>, steered: &Steered<'_>, crossed: &Crossing<'_>)
 
 /// The CPUs that at least a tenth of the moved packets came from.
 fn arrival_cpus(crossed: &Crossing<'_>) -> CpuSet {
-    let all = crate::counters::total(crossed.left.values().copied());
+    let all = total(crossed.left.values().copied());
     crossed.left.iter().filter(|(_, n)| **n >= all.div_ceil(10)).map(|(cpu, _)| *cpu).collect()
 }
 
@@ -194,9 +208,9 @@ fn reader_evidence(
 /// How much of NET_RX the targets do.
 fn net_rx_evidence(context: &Context<'_>, targets: &CpuSet) -> Option<String> {
     let counts = context.softirqs("NET_RX")?;
-    let all = crate::counters::total(counts.values().copied());
+    let all = total(counts.values().copied());
     let there = counts.iter().filter(|(cpu, _)| targets.contains(**cpu)).map(|(_, n)| *n);
-    let share = crate::counters::ratio(crate::counters::total(there), all)?;
+    let share = crate::counters::ratio(total(there), all)?;
     let (targets, since) = (text::cpus(targets), context.since());
     Some(format!("{targets} ran {} of all NET_RX softirqs {since}.", text::percent(share)))
 }
