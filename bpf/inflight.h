@@ -49,7 +49,8 @@ struct task {
 	u64 tcp_ns; /* tcp_sendmsg within it, or 0 */
 	u64 copy_ns; /* the last packet copied in the receive call under way, or 0 */
 	u64 woken_by; /* tag of the packet that woke the task, or 0 */
-	u64 unused[2];
+	u64 datagram; /* tag of the datagram freed in the receive call under way, or 0 */
+	u64 unused;
 };
 
 struct counters {
@@ -181,6 +182,15 @@ static __always_inline struct task *task_slot(u32 pid)
 	u32 slot = pid & ((1 << TASK_SLOT_BITS) - 1);
 
 	return bpf_map_lookup_elem(&tasks, &slot);
+}
+
+/* Makes the slot the task's; whoever was in it is forgotten. */
+static __always_inline void claim(struct task *task, u32 pid)
+{
+	if (task->pid == pid)
+		return;
+	task->pid = pid;
+	task->send_ns = task->copy_ns = task->woken_by = task->datagram = 0;
 }
 
 #define COUNT(cpu, what)                                                  \

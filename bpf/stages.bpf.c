@@ -16,6 +16,21 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* Either path ends when the sk_buff is freed. */
 
+/*
+ * Some kernels free a datagram with a tracepoint just before the receive call that took it returns,
+ * which is its end. (Others free it later, in a softirq.)
+ */
+static __always_inline void read_datagram(struct cpu *cpu, u64 tag)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task = task_slot(pid);
+
+	if (!task || cpu->serving)
+		return;
+	claim(task, pid);
+	task->datagram = tag;
+}
+
 static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, bool drop)
 {
 	u64 tag = address_of(pointer);
@@ -28,13 +43,11 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	cpu = this_cpu();
 	if (!cpu)
 		return;
-	/*
-	 * Some kernels free a datagram with a tracepoint just before the receive call that took it
-	 * returns, which is its end.
-	 */
 	if (!drop && has_sock_recv && p->state == PACKET_RX && p->datagram &&
-	    (delivered(p) || !in_hand(p, cpu, number)))
+	    (delivered(p) || !in_hand(p, cpu, number))) {
+		read_datagram(cpu, tag);
 		return;
+	}
 	/* Delivered, its end was not seen, and this may be another packet at the same address. */
 	if (p->state == PACKET_TX ||
 	    (p->state == PACKET_RX && !(has_sock_recv && delivered(p)) &&

@@ -317,12 +317,12 @@ PROBE(sk_data_ready, "sk_data_ready")
 	u32 protocol;
 	bool own;
 
-	if (!cpu)
+	if (!cpu || !is_internet(sk, direct))
 		return;
 	protocol = GET(direct, sk, sk_protocol);
 	tag = cpu->packet;
 	p = tag ? packet_slot(tag) : 0;
-	own = waits_for_reader(p, tag) && p->last_cpu == number && is_internet(sk, direct);
+	own = waits_for_reader(p, tag) && p->last_cpu == number;
 	if (!own || protocol != IPPROTO_UDP) {
 		u64 last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
 		struct packet *other = packet_slot(last);
@@ -381,10 +381,7 @@ PROBE(sched_waking, "sched_waking")
 	if (!task)
 		return;
 	pass(p, cpu, number, RX_SCHED_WAKING, bpf_ktime_get_ns());
-	if (task->pid != pid) {
-		task->pid = pid;
-		task->send_ns = task->copy_ns = 0;
-	}
+	claim(task, pid);
 	task->woken_by = p->tag;
 }
 
@@ -416,22 +413,20 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 {
 	struct cpu *cpu = this_cpu();
 	u32 pid = bpf_get_current_pid_tgid();
-	struct packet *p;
+	u64 tag = address_of(ctx[0]);
+	struct packet *p = packet_slot(tag);
 	struct task *task;
 
-	if (!cpu)
+	/* What did not come to its socket was freed unseen, and its address is that of another's data. */
+	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX ||
+	    (has_data_ready && !delivered(p) && !p->datagram))
 		return;
-	p = receive(cpu, ctx[0], RX_SKB_COPY_DATAGRAM, NEVER, direct);
-	if (!p)
-		return;
+	pass(p, cpu, bpf_get_smp_processor_id(), RX_SKB_COPY_DATAGRAM, bpf_ktime_get_ns());
 	finish(p);
 	COUNT(cpu, completed);
 	task = task_slot(pid);
 	if (task) {
-		if (task->pid != pid) {
-			task->pid = pid;
-			task->send_ns = task->woken_by = 0;
-		}
+		claim(task, pid);
 		task->copy_ns = p->last_ns;
 		task->copy_cpu = p->last_cpu;
 	}
@@ -449,12 +444,15 @@ PROBE(sock_recv, "sock_recv_length")
 	struct task *task = task_slot(pid);
 	struct socket *s = socket_slot(address);
 	struct cpu *cpu = this_cpu();
+	u64 tag, freed, now;
 	struct packet *p;
-	u64 tag, now;
 
 	if (!cpu || !task || !s)
 		return;
-	if (task->pid == pid && task->copy_ns) {
+	claim(task, pid);
+	freed = task->datagram;
+	task->datagram = 0;
+	if (task->copy_ns) {
 		u64 now = bpf_ktime_get_ns();
 
 		add_span(cpu, 0, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu, now,
@@ -464,14 +462,14 @@ PROBE(sock_recv, "sock_recv_length")
 	if (s->sk != address || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;
 	now = bpf_ktime_get_ns();
-	if (!s->next)
+	if (!freed && !s->next)
 		s->taken_ns = now;
-	tag = s->next;
+	tag = freed ? freed : s->next;
 	s->next = 0;
 	p = tag ? packet_slot(tag) : 0;
 	/* One that was in the queue counts as delivered, though its socket has yet to tell of it. */
 	if (p && p->tag == tag && p->state == PACKET_RX &&
-	    (delivered(p) || (in_stack(p) && p->last_ns <= s->next_ns))) {
+	    (freed || delivered(p) || (in_stack(p) && p->last_ns <= s->next_ns))) {
 		/* Another CPU may be about to free it. */
 		p->state = PACKET_FREE;
 		pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);

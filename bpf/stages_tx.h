@@ -19,10 +19,7 @@ PROBE(sock_send, "sys_enter")
 			task->send_ns = 0;
 		return;
 	}
-	if (task->pid != pid) {
-		task->pid = pid;
-		task->copy_ns = task->woken_by = 0;
-	}
+	claim(task, pid);
 	task->send_cpu = bpf_get_smp_processor_id();
 	task->tcp_ns = 0;
 	task->send_ns = bpf_ktime_get_ns();

@@ -64,11 +64,11 @@ class Namespace:
         )
         return Result(done.returncode if done.returncode >= 0 else 128 - done.returncode, done.stdout, done.stderr)
 
-    def start(self, command: list[str]) -> subprocess.Popen[str]:
+    def start(self, command: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """As `run`, without waiting."""
         return subprocess.Popen(
             self._words(command),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

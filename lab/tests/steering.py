@@ -1,0 +1,27 @@
+"""Where a guest with two nodes receives: its NIC's interrupts on a CPU, RPS to the far node."""
+
+from lab import Host
+
+from .hosts import TWO_NODES
+
+# The CPUs of node 1, as the kernel wants them.
+FAR_MASK = f"{sum(1 << cpu for cpu in TWO_NODES.cpus_of(1)):08x}"
+NO_MASK = "00000000"
+
+
+def take_interrupts(host: Host, cpu: int) -> None:
+    """Has a CPU serve all of the NIC's interrupts; and OVS learn once where packets go."""
+    irqs = "$(grep nic0 /proc/interrupts | cut -d : -f 1)"
+    host.check(f"for irq in {irqs}; do echo {cpu} >/proc/irq/$irq/smp_affinity_list; done")
+    # A packet that OVS does not know goes through ovs-vswitchd.
+    host.check("ovs-vsctl set Open_vSwitch . other_config:max-idle=600000")
+
+
+def steer(host: Host, mask: str) -> None:
+    """Sets RPS of each of the NIC's queues."""
+    host.check(f"for queue in /sys/class/net/nic0/queues/rx-*; do echo {mask} >$queue/rps_cpus; done")
+
+
+def masks(host: Host) -> set[str]:
+    """RPS of the NIC's queues."""
+    return {f"{int(line, 16):08x}" for line in host.check("cat /sys/class/net/nic0/queues/rx-*/rps_cpus").split()}

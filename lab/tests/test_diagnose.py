@@ -1,0 +1,61 @@
+"""A misplaced host is told from a well placed one: the NIC's packets on its node, then sent by RPS
+to the other one, away from their reader."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab
+
+from .conversations import Conversation, start_server
+from .hosts import IGB, TWO_NODES
+from .steering import FAR_MASK, NO_MASK, steer, take_interrupts
+from .waiting import ended, start_measuring
+
+NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)
+PORT = 5001
+ROUNDS = 200
+
+# What says that packets, their NIC or their reader are in the wrong place.
+PLACEMENT = {"nic_irq_node", "reader_placement", "rps_placement"}
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
+    take_interrupts(host, NIC_CPU)
+    start_server(host, str(READER_CPU), PORT)
+    with ExitStack() as stack:
+        talks = [
+            stack.enter_context(Conversation(host, protocol, host.machine.address(), PORT, 4))
+            for protocol in ("udp", "tcp")
+        ]
+        near = diagnosed(host, talks)
+        # (That the reader is on the NIC's node but not on its CPU is worth knowing, no more.)
+        bad = [finding for finding in near["findings"] if finding["severity"] != "info"]
+        assert not PLACEMENT & {finding["check"] for finding in bad}, bad
+
+        steer(host, FAR_MASK)
+        far = diagnosed(host, talks)
+
+    first = far["findings"][0]
+    assert (first["check"], first["severity"]) == ("rps_placement", "critical"), far["findings"]
+    assert "node" in first["title"] + " ".join(first["evidence"]), first
+    mended = {change["target"]: change["after"] for change in first["changes"] if "rps_cpus" in change["target"]}
+    queues = host.check("ls -d /sys/class/net/nic0/queues/rx-*").split()
+    assert set(mended) == {f"{queue}/rps_cpus" for queue in queues}
+    assert all(mask != FAR_MASK for mask in mended.values())
+
+    # What it advises mends it.
+    for target, mask in mended.items():
+        host.write(target, mask.encode())
+    assert (
+        mended[f"{queues[0]}/rps_cpus"] == NO_MASK or int(mended[f"{queues[0]}/rps_cpus"], 16) & int(FAR_MASK, 16) == 0
+    )
+
+
+def diagnosed(host: Host, talks: list[Conversation]) -> dict[str, Any]:
+    """What nearpath says of some traffic."""
+    diagnosing = start_measuring(host, "diagnose")
+    for conversation in talks:
+        conversation.talk(ROUNDS)
+    return ended(diagnosing)
