@@ -93,9 +93,12 @@ def test_a_qemu_that_cannot_start(lab_here: None) -> None:
     assert remains() == before
 
 
+# (A program in the background may have been started with ^C ignored, and so would these be.)
+
 # Starts a host with a program in its peer's namespace, says where it is, and waits for its end.
 HOLDER = f"""
-import sys, time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from lab import Host, Machine, Nic, Topology
 with Host.restore({MACHINE!r}) as host:
     ping = host.peer.start(["ping", "-q", host.machine.address()])
@@ -105,7 +108,8 @@ with Host.restore({MACHINE!r}) as host:
 
 # As if it took long to restore.
 RESTORER = f"""
-import os, time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from lab import Host, Machine, Nic, Topology
 def takes_long(host, *_):
     print(host.qemu.pid, host.qemu.pid, flush=True)
