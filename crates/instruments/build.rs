@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 const PROGRAMS: &[&str] = &["stages"];
 
 fn main() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    // Asked when it runs: a copied target folder still has the script built, of another tree.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let folder = Path::new(&package).join("../../bpf");
     println!("cargo:rerun-if-changed={}", folder.display());
     println!("cargo:rerun-if-env-changed=CI");
     // A warning that a later clang has thought of is for us to mend, not for a user's build.

@@ -15,6 +15,9 @@ from .waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("hops.bt")
 
+# Named, it is taken also where the kernel has types of itself but none of its modules (5.10).
+BTF = "BPFTRACE_BTF=/sys/kernel/btf/vmlinux"
+
 
 class Hop(NamedTuple):
     """Packets that went from one function to another."""
@@ -33,7 +36,7 @@ Hops = dict[tuple[str, str], Hop]
 def start(host: Host) -> Job:
     """Starts it; returns when all its probes are attached, by the kernel's own account."""
     host.write("/run/hops.bt", SCRIPT.read_bytes())
-    job = host.start(["bpftrace", "-f", "json", "/run/hops.bt"])
+    job = host.start(["env", BTF, "bpftrace", "-f", "json", "/run/hops.bt"])
     probes = set(re.findall(r"^(?:tracepoint:\w+|kprobe):(\w+)", SCRIPT.read_text(), re.MULTILINE))
 
     def attached() -> bool:
