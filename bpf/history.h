@@ -10,7 +10,7 @@
 #ifndef NEARPATH_HISTORY_H
 #define NEARPATH_HISTORY_H
 
-#include "inflight.h"
+#include "trail.h"
 #include "filter.h"
 
 #define EVENTS 512
@@ -43,6 +43,7 @@ struct outlier {
 	char comm[16]; /* of that task */
 	u64 heads[RINGS]; /* how many events were ever entered into each ring */
 	struct event rings[RINGS][EVENTS]; /* as they lie there: event N is at N mod EVENTS */
+	struct trail trail; /* up to here; packet 0: none */
 };
 
 /* Where crates/instruments/src/stages/record.rs looks for them. */
@@ -59,11 +60,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct event);
 } history SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 8 << 20);
-} outliers SEC(".maps");
 
 /* Whether the history is kept at all. */
 const volatile bool budgets;
@@ -151,6 +147,7 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 	e = event_at(number, RING_TASKS, 0);
 	if (!e || bpf_probe_read_kernel(o->rings, sizeof(o->rings), e))
 		o->heads[RING_TASKS] = o->heads[RING_SOFTIRQS] = 0;
+	copy_trail(packet, &o->trail);
 	bpf_ringbuf_submit(o, BPF_RB_NO_WAKEUP);
 	return 0;
 }

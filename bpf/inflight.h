@@ -55,7 +55,7 @@ struct task {
 
 struct counters {
 	u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;
-	u64 unused;
+	u64 trails_lost;
 };
 
 /* A UDP socket: its reader takes one packet a call, in order. */
@@ -162,10 +162,15 @@ static __always_inline struct cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &number);
 }
 
+/* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
+static __always_inline u32 packet_hash(u64 tag)
+{
+	return (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
+}
+
 static __always_inline struct packet *packet_slot(u64 tag)
 {
-	/* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
-	u32 slot = (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
+	u32 slot = packet_hash(tag);
 
 	return bpf_map_lookup_elem(&packets, &slot);
 }

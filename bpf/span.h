@@ -149,6 +149,7 @@ static __noinline void add_span_by_call(struct packet *p, struct cpu *to, u32 st
 static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage,
 					u64 ns)
 {
+	add_step(p->tag, cpu_number, stage, ns);
 	if (p->last_stage)
 		add_span_by_call(p, cpu, stage, ns);
 	p->last_ns = ns;
@@ -159,6 +160,7 @@ static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 c
 /* The packet passes a stage now, on this CPU. */
 static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage, u64 ns)
 {
+	add_step(p->tag, cpu_number, stage, ns);
 	if (p->last_stage)
 		add_span(cpu, p->tag, pair(p->last_stage, stage), p->last_cpu, ns, ns - p->last_ns);
 	p->last_ns = ns;

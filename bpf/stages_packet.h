@@ -27,6 +27,7 @@ enum begin { NEVER, HERE, AFTER_CPU_HISTORY };
 
 static __always_inline void finish(struct packet *p)
 {
+	end_trail(p->tag);
 	p->state = PACKET_FREE;
 	p->tag = 0;
 }
@@ -70,8 +71,10 @@ static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u3
 	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
 	    now - p->last_ns < PACKET_STALE_NS)
 		COUNT(cpu, collided);
-	if (state == PACKET_RX || state == PACKET_TX)
+	if (state == PACKET_RX || state == PACKET_TX) {
 		COUNT(cpu, started);
+		begin_trail(tag, now);
+	}
 	p->tag = tag;
 	p->last_stage = STAGE_NONE;
 	p->datagram = false;

@@ -12,4 +12,4 @@ pub mod stages;
 
 pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;
-pub use outlier::{Outlier, Share, ShareKind, Slow, Who};
+pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};

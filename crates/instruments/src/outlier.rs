@@ -32,6 +32,33 @@ pub struct Outlier {
     pub complete: bool,
     /// Where the time went; adds up to `span_ns`, the largest share first.
     pub budget: Vec<Share>,
+    /// Which packet: the same number for all outliers of one.
+    #[serde(default)]
+    pub packet: u64,
+    /// The stages that it passed, with the slow span among them; up to that where its end was not
+    /// seen.
+    #[serde(default)]
+    pub path: Vec<Passed>,
+}
+
+/// A stage that a packet passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passed {
+    /// Name of the stage.
+    pub stage: String,
+    /// On which CPU.
+    pub cpu: CpuId,
+    /// Its node.
+    pub node: Option<NodeId>,
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+}
+
+impl Outlier {
+    /// Whether the slow span ends at this stage of the path, which comes after `before`.
+    pub fn ends_at(&self, before: &Passed, stage: &Passed) -> bool {
+        (stage.at_ns, &stage.stage, &before.stage) == (self.at_ns, &self.to, &self.from)
+    }
 }
 
 /// A part of a slow span.
@@ -101,4 +128,7 @@ pub struct Slow {
     pub complete: u64,
     /// Sum of their spans.
     pub span_ns: u64,
+    /// How many packets there were whose whole path could not be sent up.
+    #[serde(default)]
+    pub paths_lost: u64,
 }

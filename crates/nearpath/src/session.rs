@@ -42,7 +42,7 @@ pub struct Timing {
     /// each span that has had so many
     #[arg(long, value_name = "TIME", value_parser = latency)]
     slow: Option<Duration>,
-    /// How many of the slowest packets to show one by one
+    /// How many of the slowest packets to show one by one, as timelines
     #[arg(long, value_name = "N", default_value_t = 10)]
     outliers: usize,
     /// Do not explain slow packets: saves the history of what each CPU runs

@@ -69,8 +69,8 @@ fn measurement() -> Measurement {
                 reason: "this kernel has no such tracepoint".into(),
             })
             .into(),
-        slow: Slow { seen: 2, lost: 1, complete: 1, span_ns: 2_400_000 },
-        outliers: vec![outlier()],
+        slow: Slow { seen: 2, lost: 1, complete: 1, span_ns: 2_400_000, paths_lost: 0 },
+        outliers: vec![outlier(), later_outlier()],
         budget_totals: vec![
             hog(2_000_000),
             Share { share: ShareKind::NetRxAhead, ns: 300_000, who: None },
@@ -105,7 +105,44 @@ fn outlier() -> Outlier {
         packets_meanwhile: 3,
         complete: true,
         budget: vec![hog(1_500_000), Share { share: ShareKind::Irq, ns: 100_000, who: Some(irq) }],
+        packet: 1,
+        path: path(),
     }
+}
+
+/// The same packet, slow once more.
+fn later_outlier() -> Outlier {
+    Outlier {
+        from: "sched_waking".into(),
+        to: "sched_switch".into(),
+        span_ns: 800_000,
+        from_cpu: CpuId(4),
+        at_ns: 124_261_989,
+        packets_meanwhile: 0,
+        complete: false,
+        budget: [(500_000, ShareKind::Unknown), (300_000, ShareKind::Own)]
+            .map(|(ns, share)| Share { share, ns, who: None })
+            .into(),
+        ..outlier()
+    }
+}
+
+fn path() -> Vec<Passed> {
+    let passed = |stage: &str, cpu, at_ns| Passed {
+        stage: stage.into(),
+        cpu: CpuId(cpu),
+        node: Some(NodeId(cpu / 4)),
+        at_ns,
+    };
+    vec![
+        passed("irq_handler", 0, 121_855_700),
+        passed("net_rx_raise", 0, 121_856_789),
+        passed("net_rx_entry", 4, 123_456_789),
+        passed("sk_data_ready", 4, 123_460_789),
+        passed("sched_waking", 4, 123_461_989),
+        passed("sched_switch", 4, 124_261_989),
+        passed("sock_recv", 4, 124_263_000),
+    ]
 }
 
 fn change(before: &str, after: &str, alternative: bool) -> ProposedChange {

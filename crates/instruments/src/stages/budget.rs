@@ -285,6 +285,7 @@ mod tests {
             flow: None,
             tasks: Ring { events: tasks, cut: false },
             softirqs: Ring { events: softirqs, cut: false },
+            trail: None,
         }
     }
 

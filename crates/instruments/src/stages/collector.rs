@@ -3,9 +3,10 @@
 use super::budget::budget;
 use super::layout::Layout;
 use super::record::Record;
+use super::slowest::Slowest;
+use super::trail::{TRAIL_BYTES, Trail};
 use crate::{InstrumentError, Outlier, Share, ShareKind, Slow, Who};
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
-use nearpath_host::{CpuId, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +21,10 @@ pub struct Collector {
 }
 
 /// What was found so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Found {
-    keep: usize,
-    nodes: Vec<Option<NodeId>>,
     slow: Slow,
-    slowest: Vec<Outlier>,
+    slowest: Slowest,
     sums: BTreeMap<(ShareKind, Option<Who>), u64>,
 }
 
@@ -35,9 +34,8 @@ impl Collector {
     /// # Errors
     /// The kernel refused.
     pub fn new(map: &dyn MapCore, layout: &Layout, keep: usize) -> Result<Self, InstrumentError> {
-        let nodes =
-            layout.cpus.iter().map(|row| (row.node != u32::MAX).then_some(NodeId(row.node)));
-        let found = Found { keep, nodes: nodes.collect(), ..Found::default() };
+        let slowest = Slowest::new(layout, keep);
+        let found = Found { slow: Slow::default(), slowest, sums: BTreeMap::new() };
         let found = Arc::new(Mutex::new(found));
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
             step: "listening to slow packets".to_owned(),
@@ -46,9 +44,7 @@ impl Collector {
         let mut builder = RingBufferBuilder::new();
         let sink = Arc::clone(&found);
         let take = move |bytes: &[u8]| {
-            if let Some(record) = Record::read(bytes) {
-                sink.lock().unwrap_or_else(PoisonError::into_inner).add(&record);
-            }
+            sink.lock().unwrap_or_else(PoisonError::into_inner).take(bytes);
             0
         };
         builder.add(map, take).map_err(refused)?;
@@ -61,7 +57,6 @@ impl Collector {
         // An error is one of the callback's, which has none.
         let _ = self.ring.consume();
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.trim();
         let total = |((share, who), &ns): (&(ShareKind, Option<Who>), &u64)| Share {
             share: *share,
             ns,
@@ -69,11 +64,22 @@ impl Collector {
         };
         let mut totals: Vec<Share> = found.sums.iter().map(total).collect();
         totals.sort_by_key(|share| Reverse(share.ns));
-        (found.slow, found.slowest.clone(), totals)
+        (found.slow, found.slowest.outliers(), totals)
     }
 }
 
 impl Found {
+    /// A record of either kind: a slow span, or the path of a packet that had one.
+    fn take(&mut self, bytes: &[u8]) {
+        if bytes.len() == TRAIL_BYTES {
+            if let Some(trail) = Trail::read(bytes) {
+                self.slowest.follow(&trail);
+            }
+        } else if let Some(record) = Record::read(bytes) {
+            self.add(&record);
+        }
+    }
+
     fn add(&mut self, record: &Record) {
         let budget = budget(record);
         self.slow.seen += 1;
@@ -85,27 +91,6 @@ impl Found {
             let key = if full { (ShareKind::Unknown, None) } else { key };
             *self.sums.entry(key).or_default() += share.ns;
         }
-        self.slowest.push(Outlier {
-            direction: record.to.direction,
-            from: record.from.name.to_owned(),
-            to: record.to.name.to_owned(),
-            span_ns: record.span_ns,
-            from_cpu: CpuId(record.from_cpu),
-            cpu: CpuId(record.to_cpu),
-            node: self.nodes.get(record.to_cpu as usize).copied().flatten(),
-            flow: record.flow.clone(),
-            at_ns: record.at_ns,
-            packets_meanwhile: budget.packets,
-            complete: budget.complete,
-            budget: budget.shares,
-        });
-        if self.slowest.len() >= 2 * self.keep.max(32) {
-            self.trim();
-        }
-    }
-
-    fn trim(&mut self) {
-        self.slowest.sort_by_key(|outlier| Reverse(outlier.span_ns));
-        self.slowest.truncate(self.keep);
+        self.slowest.add(record, budget);
     }
 }

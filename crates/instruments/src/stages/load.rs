@@ -24,6 +24,8 @@ use skeleton::{OpenStagesSkel, StagesSkelBuilder, types};
 
 /// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/history.h`).
 const EVENTS_OF_CPU: u32 = 2 * 512;
+/// Trails that are kept for the paths of slow packets, a power of two (of 280 bytes each).
+const TRAILS: u32 = 1 << 14;
 
 /// The programs in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
@@ -129,6 +131,8 @@ fn set_constants(
     constants.filter = filter_constants(&options.filter);
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
+    constants.has_trails = trail_slots(options) > 1;
+    constants.trail_mask = trail_slots(options) - 1;
     constants.has_data_ready = chosen.iter().any(|(p, _)| p.program == "sk_data_ready");
     constants.has_sock_recv = chosen.iter().any(|(p, _)| p.program == "sock_recv");
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
@@ -184,6 +188,12 @@ fn filter_constants(filter: &Filter) -> types::filter {
     }
 }
 
+/// How many packets under way have their stages kept; when two meet in a slot the older loses its
+/// trail, not its place among the packets.
+fn trail_slots(options: &Options) -> u32 {
+    if options.budgets && options.outliers > 0 { TRAILS } else { 1 }
+}
+
 fn size_maps(
     open: &mut OpenStagesSkel<'_>,
     layout: &Layout,
@@ -195,6 +205,7 @@ fn size_maps(
     open.maps.cpus.set_max_entries(cpus)?;
     open.maps.counters.set_max_entries(layout.shards)?;
     open.maps.history.set_max_entries(if options.budgets { cpus * EVENTS_OF_CPU } else { 1 })?;
+    open.maps.trails.set_max_entries(trail_slots(options))?;
     open.maps.histograms.set_max_entries(layout.shards * spans)?;
     open.maps.places.set_max_entries(spans * places * places)?;
     Ok(())

@@ -13,7 +13,9 @@ mod maps;
 mod reading;
 mod record;
 mod refusal;
+mod slowest;
 mod table;
+mod trail;
 
 pub use filter::{Device, Filter, Protocol};
 pub use table::{PROBES, Probe, STAGES, Stage};
@@ -270,7 +272,7 @@ impl Stages {
             cost: session.meter.cost(),
             spans: reading.spans(),
             not_observable: not_observable(&session.loaded),
-            slow: Slow { lost: reading.outliers_lost(), ..slow },
+            slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },
             outliers,
             budget_totals,
         }

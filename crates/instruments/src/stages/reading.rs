@@ -18,6 +18,7 @@ const FIRST_BUCKET: usize = 8;
 const COUNTERS_WORDS: usize = 8;
 const UNEXPECTED: usize = 5;
 const OUTLIERS_LOST: usize = 6;
+const TRAILS_LOST: usize = 7;
 const CPU_WORDS: usize = 24;
 const CPU_NODE_LLC: usize = 12;
 const CPU_SHARD_PLACE: usize = 5;
@@ -98,6 +99,11 @@ impl Reading<'_> {
     /// Slow packets that there was no room to send up.
     pub fn outliers_lost(&self) -> u64 {
         self.sum(OUTLIERS_LOST)
+    }
+
+    /// Paths of slow packets that there was no room to send up.
+    pub fn trails_lost(&self) -> u64 {
+        self.sum(TRAILS_LOST)
     }
 
     fn sum(&self, counter: usize) -> u64 {
@@ -256,6 +262,8 @@ mod tests {
             "u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;"
         );
         assert_eq!(names.split(',').position(|n| n.contains("unexpected")), Some(UNEXPECTED));
+        assert_eq!(counters.lines().nth(2).unwrap().trim(), "u64 trails_lost;");
+        assert_eq!(names.split(',').count(), TRAILS_LOST);
     }
 
     #[test]

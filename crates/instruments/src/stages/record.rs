@@ -2,6 +2,7 @@
 //! before.
 
 use super::table::{STAGES_MAX, Stage, stage};
+use super::trail::Trail;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Bytes of `struct event`.
@@ -13,6 +14,7 @@ const FLOW: usize = 40;
 const COMM: usize = 80;
 const HEADS: usize = 96;
 const RINGS: usize = 112;
+const TRAIL: usize = RINGS + 2 * EVENTS * EVENT_BYTES;
 
 /// A slow packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct Record {
     pub tasks: Ring,
     /// Softirqs, oldest first.
     pub softirqs: Ring,
+    /// The packet's path up to here, where one is kept.
+    pub trail: Option<Trail>,
 }
 
 /// Events of one kind.
@@ -116,6 +120,7 @@ impl Record {
             flow: flow(bytes.get(FLOW..COMM)?),
             tasks: ring(0)?,
             softirqs: ring(1)?,
+            trail: bytes.get(TRAIL..).and_then(Trail::read),
         })
     }
 
@@ -177,12 +182,13 @@ fn flow(bytes: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::trail::tests::written;
     use super::*;
     use proptest::prelude::*;
 
     /// A record whose ring of tasks has gone round: event 512 lies where event 0 was.
     fn bytes() -> Vec<u8> {
-        let mut bytes = vec![0; RINGS + 2 * EVENTS * EVENT_BYTES];
+        let mut bytes = vec![0; TRAIL];
         bytes[0..8].copy_from_slice(&5000u64.to_ne_bytes());
         bytes[8..16].copy_from_slice(&700u64.to_ne_bytes());
         bytes[20..24].copy_from_slice(&3u32.to_ne_bytes());
@@ -209,7 +215,10 @@ mod tests {
             [Event { ns: 4000, what: What::Task(hog) }, Event { ns: 4900, what: What::IrqEnd }];
         assert_eq!(record.tasks, Ring { events: events.to_vec(), cut: true });
         assert_eq!(record.softirqs, Ring::default());
-        assert_eq!(record.flow, None);
+        assert_eq!((record.flow, record.trail), (None, None));
+        let trail = written((64, 4000), &[(1, 2, 4300), (2, 3, 5000)]);
+        let with_trail = Record::read(&[bytes(), trail].concat()).unwrap().trail.unwrap();
+        assert_eq!((with_trail.packet, with_trail.steps.len()), ((64, 4000), 2));
         assert_eq!(Record::read(&bytes()[..100]), None);
     }
 
@@ -234,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..20_000)) {
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40_000)) {
             let _ = Record::read(&bytes);
         }
     }

@@ -4,7 +4,7 @@
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
-use super::{heading, line, outliers};
+use super::{heading, line, outliers, timelines};
 use nearpath_instruments::stages::StageListing;
 use nearpath_instruments::{Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// a terminal.
 pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = overview(measurement, width);
-    let slowest = outliers::slowest(measurement);
+    let slowest = timelines::slowest(measurement);
     if !slowest.is_empty() {
         line!(out);
         out.push_str(&slowest);

@@ -15,6 +15,7 @@ mod queues;
 mod softnet;
 mod summary;
 mod table;
+mod timelines;
 mod units;
 mod unknown;
 

@@ -1,18 +1,14 @@
-//! Slow packets: where their time went in all, and the slowest one by one.
+//! Slow packets: where their time went in all.
 //!
-//! In goes a measurement, out come its sums by cause as a table, then for each of the slowest its
-//! span, its flow, and its budget in a line. Nothing where no packet was slow.
+//! In goes a measurement, out come its sums by cause as a table. Nothing where no packet was slow.
 
-use super::histogram::direction;
 use super::table::{Table, left, right};
-use super::units::{latency, percent, printable};
+use super::units::{latency, percent};
 use super::{heading, line};
-use nearpath_instruments::{Measurement, Outlier, ShareKind, Who};
+use nearpath_instruments::{Measurement, ShareKind, Who};
 
 /// Causes in the table; the rest are summed up in one row.
 const ROWS: usize = 12;
-/// Shares of a packet's budget that are named.
-const NAMED: usize = 3;
 
 /// Where the time of slow packets went.
 pub(super) fn totals(measurement: &Measurement, width: Option<usize>) -> String {
@@ -24,6 +20,10 @@ pub(super) fn totals(measurement: &Measurement, width: Option<usize>) -> String 
     let lost = match slow.lost {
         0 => String::new(),
         lost => format!(", {lost} more not looked at"),
+    };
+    let lost = match slow.paths_lost {
+        0 => lost,
+        paths => format!("{lost}, {paths} paths not seen to their end"),
     };
     heading(&mut out, "where the time of slow packets went");
     line!(
@@ -58,58 +58,8 @@ pub(super) fn totals(measurement: &Measurement, width: Option<usize>) -> String 
     out
 }
 
-/// The slowest packets, one by one.
-pub(super) fn slowest(measurement: &Measurement) -> String {
-    let mut out = String::new();
-    if !measurement.outliers.is_empty() {
-        heading(&mut out, "the slowest packets");
-    }
-    for outlier in &measurement.outliers {
-        out.push_str(&one(outlier));
-    }
-    out
-}
-
-fn one(outlier: &Outlier) -> String {
-    let mut out = String::new();
-    let node = outlier.node.map(|node| format!(" on node {node}")).unwrap_or_default();
-    let way = match outlier.from_cpu == outlier.cpu {
-        true => format!("cpu {}", outlier.cpu),
-        false => format!("cpu {} -> {}", outlier.from_cpu, outlier.cpu),
-    };
-    line!(
-        out,
-        "{:>8}  {} {} -> {}, {way}{node}",
-        latency(outlier.span_ns),
-        direction(outlier.direction),
-        printable(&outlier.from),
-        printable(&outlier.to)
-    );
-    if let Some(flow) = &outlier.flow {
-        line!(out, "          {}", printable(flow));
-    }
-    let of_all = |ns: u64| percent(ns as f64 / outlier.span_ns.max(1) as f64);
-    for share in outlier.budget.iter().take(NAMED) {
-        let who = share.who.as_ref().map(|who| format!(" {}", name(who))).unwrap_or_default();
-        let what = match who.starts_with(" irq ") {
-            true => who,
-            false => format!(" {}{who}", label(share.share)),
-        };
-        line!(out, "          {:>7} {}", of_all(share.ns), printable(&what));
-    }
-    let rest = outlier.budget.iter().skip(NAMED);
-    let (count, ns) = rest.fold((0, 0), |(count, ns), share| (count + 1, ns + share.ns));
-    if count > 0 {
-        line!(out, "          {:>7}  {count} others", of_all(ns));
-    }
-    if outlier.packets_meanwhile > 0 {
-        line!(out, "          {} packets received meanwhile", outlier.packets_meanwhile);
-    }
-    out
-}
-
 /// Who had the CPU: `backup/4711 SCHED_FIFO 50`, `irq 33`, `NET_RX`.
-fn name(who: &Who) -> String {
+pub(super) fn name(who: &Who) -> String {
     let task = match (&who.comm, who.pid) {
         (Some(comm), Some(pid)) => Some(format!("{comm}/{pid}")),
         (comm, _) => comm.clone(),
@@ -127,7 +77,7 @@ fn name(who: &Who) -> String {
 }
 
 /// The share's name, as in the JSON.
-fn label(share: ShareKind) -> &'static str {
+pub(super) fn label(share: ShareKind) -> &'static str {
     match share {
         ShareKind::Own => "own",
         ShareKind::Irq => "irq",
