@@ -71,15 +71,15 @@ static __always_inline struct event *event_at(u32 number, u32 ring, u64 index)
 	return bpf_map_lookup_elem(&history, &key);
 }
 
-/* Enters an event; returns it for what else is to be said of a task. */
-static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 kind, u32 id)
+/* Enters an event of this moment; returns it for what else is to be said of a task. */
+static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 kind, u32 id, u64 now)
 {
 	u64 *head = ring == RING_TASKS ? &cpu->task_events : &cpu->softirq_events;
 	struct event *e = event_at(bpf_get_smp_processor_id(), ring, *head);
 
 	if (!e)
 		return 0;
-	e->ns = bpf_ktime_get_ns();
+	e->ns = now;
 	e->id = id;
 	e->kind = kind;
 	if (ring == RING_SOFTIRQS)
@@ -89,9 +89,10 @@ static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 ki
 }
 
 /* The CPU turns to a task; pid 0 is the idle one. */
-static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, u32 pid, const bool direct)
+static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, u32 pid, u64 now,
+				     const bool direct)
 {
-	struct event *e = add_event(cpu, RING_TASKS, EVENT_TASK, pid);
+	struct event *e = add_event(cpu, RING_TASKS, EVENT_TASK, pid, now);
 
 	if (!e)
 		return;

@@ -13,7 +13,7 @@ PROBE(irq_handler_entry, "irq_handler_entry")
 		return;
 	cpu->irq_ns = bpf_ktime_get_ns();
 	if (budgets)
-		add_event(cpu, RING_TASKS, EVENT_IRQ, ctx[0]);
+		add_event(cpu, RING_TASKS, EVENT_IRQ, ctx[0], cpu->irq_ns);
 }
 
 PROBE(irq_handler_exit, "irq_handler_exit")
@@ -24,7 +24,7 @@ PROBE(irq_handler_exit, "irq_handler_exit")
 		return;
 	cpu->irq_ns = 0;
 	if (budgets)
-		add_event(cpu, RING_TASKS, EVENT_IRQ_END, ctx[0]);
+		add_event(cpu, RING_TASKS, EVENT_IRQ_END, ctx[0], bpf_ktime_get_ns());
 }
 
 /* Interrupts that have no handler of a device: x86's timer, and calls by other CPUs (RPS). */
@@ -33,7 +33,7 @@ static __always_inline void vector_event(u64 *ctx, u32 kind)
 	struct cpu *cpu = this_cpu();
 
 	if (cpu)
-		add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0]);
+		add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0], bpf_ktime_get_ns());
 }
 
 PROBE(local_timer_entry, "local_timer_entry")
@@ -73,18 +73,22 @@ PROBE(softirq_entry, "softirq_entry")
 {
 	struct cpu *cpu = this_cpu();
 	u32 vector = ctx[0];
+	u64 now;
 
 	if (!cpu)
 		return;
 	cpu->serving = vector + 1;
+	if (!budgets && vector != NET_RX_SOFTIRQ)
+		return;
+	now = bpf_ktime_get_ns();
 	if (budgets)
-		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ, vector);
+		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ, vector, now);
 	if (vector != NET_RX_SOFTIRQ)
 		return;
 	cpu->run_raise_ns = cpu->next_raise_ns;
 	cpu->run_irq_ns = cpu->next_irq_ns;
 	cpu->next_raise_ns = cpu->next_irq_ns = 0;
-	cpu->entry_ns = cpu->poll_ns = bpf_ktime_get_ns();
+	cpu->entry_ns = cpu->poll_ns = now;
 }
 
 /* The CPU turns to another packet, or to none. */
@@ -102,7 +106,7 @@ PROBE(softirq_exit, "softirq_exit")
 		return;
 	cpu->serving = 0;
 	if (budgets)
-		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ_END, ctx[0]);
+		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ_END, ctx[0], bpf_ktime_get_ns());
 	turn_to(cpu, 0);
 }
 

@@ -392,12 +392,13 @@ PROBE(sched_switch, "sched_switch")
 	struct task *task = task_slot(pid);
 	struct packet *p;
 	struct cpu *cpu;
-	u64 tag;
+	u64 tag, now = 0;
 
 	if (budgets) {
 		cpu = this_cpu();
+		now = bpf_ktime_get_ns();
 		if (cpu)
-			add_task(cpu, next, pid, direct);
+			add_task(cpu, next, pid, now, direct);
 	}
 	if (!task || task->pid != pid || !task->woken_by)
 		return;
@@ -406,7 +407,8 @@ PROBE(sched_switch, "sched_switch")
 	p = packet_slot(tag);
 	cpu = this_cpu();
 	if (cpu && p && p->tag == tag && is_received(p) && p->last_stage == RX_SCHED_WAKING)
-		pass(p, cpu, bpf_get_smp_processor_id(), RX_SCHED_SWITCH, bpf_ktime_get_ns());
+		pass(p, cpu, bpf_get_smp_processor_id(), RX_SCHED_SWITCH,
+		     budgets ? now : bpf_ktime_get_ns());
 }
 
 PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
