@@ -9,7 +9,7 @@ use rustix::thread::{
 };
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 
 /// A client's and a server's namespace, with `np0` in the one and `np1` in the other.
@@ -17,7 +17,14 @@ use std::process::Command;
 pub struct VethPair {
     client: OwnedFd,
     server: OwnedFd,
+    bridge: Option<Bridge>,
 }
+
+/// The bridge of Open vSwitch that joins the two sides; removed with them.
+#[derive(Debug)]
+struct Bridge;
+
+const BRIDGE: &str = "npbr0";
 
 /// One side of the pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +61,7 @@ impl VethPair {
     /// # Errors
     /// The kernel or `ip` refused; call [`crate::require_netns`] first.
     pub fn new(queues: u32) -> io::Result<Self> {
-        let pair = Self { client: new_netns()?, server: new_netns()? };
+        let pair = Self { client: new_netns()?, server: new_netns()?, bridge: None };
         let queues = queues.to_string();
         pair.run(Side::Client, |_| {
             let q = ["numrxqueues", &queues, "numtxqueues", &queues];
@@ -64,28 +71,47 @@ impl VethPair {
             add.extend(q);
             ip(&add)
         })?;
-        let peer = format!(
-            "/proc/{}/fd/{}",
-            std::process::id(),
-            std::os::fd::AsRawFd::as_raw_fd(&pair.server.as_fd())
-        );
+        let peer = pair.path(Side::Server);
         pair.run(Side::Client, |_| ip(&["link", "set", "np1", "netns", &peer]))?;
+        pair.bring_up()?;
+        Ok(pair)
+    }
+
+    /// Makes both namespaces with the two devices as internal ports of a bridge of Open vSwitch,
+    /// which must be running here: what is sent goes through its datapath.
+    ///
+    /// # Errors
+    /// The kernel, `ip` or `ovs-vsctl` refused.
+    pub fn in_ovs() -> io::Result<Self> {
+        let mut pair = Self { client: new_netns()?, server: new_netns()?, bridge: None };
+        run("ovs-vsctl", &["add-br", BRIDGE])?;
+        pair.bridge = Some(Bridge);
         for side in [Side::Client, Side::Server] {
-            pair.run(side, |side| {
+            let port = side.device();
+            let internal = ["--", "set", "interface", port, "type=internal"];
+            run("ovs-vsctl", &[&["add-port", BRIDGE, port], &internal[..]].concat())?;
+            ip(&["link", "set", port, "netns", &pair.path(side)])?;
+        }
+        pair.bring_up()?;
+        Ok(pair)
+    }
+
+    /// The namespace of a side as a path, for `ip`.
+    fn path(&self, side: Side) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.netns(side).as_raw_fd())
+    }
+
+    fn bring_up(&self) -> io::Result<()> {
+        for side in [Side::Client, Side::Server] {
+            self.run(side, |side| {
+                let v6 = format!("{}/64", side.ipv6());
                 ip(&["addr", "add", &format!("{}/24", side.ipv4()), "dev", side.device()])?;
-                ip(&[
-                    "addr",
-                    "add",
-                    &format!("{}/64", side.ipv6()),
-                    "dev",
-                    side.device(),
-                    "nodad",
-                ])?;
+                ip(&["addr", "add", &v6, "dev", side.device(), "nodad"])?;
                 ip(&["link", "set", "lo", "up"])?;
                 ip(&["link", "set", side.device(), "up"])
             })?;
         }
-        Ok(pair)
+        Ok(())
     }
 
     /// Runs on a thread of its own in the namespace of a side.
@@ -166,12 +192,24 @@ fn in_thread<T: Send>(
     })
 }
 
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        // Whatever went wrong before it is what there is to tell.
+        let _ = run("ovs-vsctl", &["--if-exists", "del-br", BRIDGE]);
+    }
+}
+
 /// Runs `ip` in the namespace of the thread.
 fn ip(arguments: &[&str]) -> io::Result<()> {
-    let output = Command::new("ip").args(arguments).output()?;
+    run("ip", arguments)
+}
+
+/// Runs a program that must succeed.
+fn run(program: &str, arguments: &[&str]) -> io::Result<()> {
+    let output = Command::new(program).args(arguments).output()?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(io::Error::other(format!("ip {}: {said}", arguments.join(" "))))
+    Err(io::Error::other(format!("{program} {}: {said}", arguments.join(" "))))
 }

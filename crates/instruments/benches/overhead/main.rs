@@ -1,14 +1,15 @@
-//! What `measure stages` costs, beside a bpftrace script that does the same, and beside programs
-//! that do nothing at the same tracepoints.
+//! What `measure stages` costs, beside peers that measure the same with a hash map, and beside
+//! programs that do nothing at the same tracepoints.
 //!
-//! One run, interleaved: every round takes the tools in turn, forwards and then backwards, on the
-//! same load over the same veth pair. Two views of the cost:
-//! - program time: what the kernel's run-time statistics say of the programs of each tool, for
-//!   each run of a program (a stage) and for each packet. The accounting is in it for all alike,
-//!   so the empty programs are the floor that is taken off;
-//! - wall time: how much longer a fixed piece of work takes, attaching and all.
+//! One run, interleaved: every round takes the tools in turn, forwards and then backwards, each for
+//! the same piece of work twice:
+//! - without the kernel's run-time statistics, for throughput and CPU time;
+//! - with them, for the time of the programs. The accounting is in it for all alike, so the empty
+//!   programs are the floor that is taken off.
 //!
-//! Figures are medians over the rounds with the lowest and the highest round.
+//! Options: `--rounds N`; `--scale X`, less work than a real machine is given; `--load NAME` and
+//! `--tool NAME`, several times, for some of them; `--ovs`, through ports of an Open vSwitch bridge
+//! instead of a veth pair; `--programs`, what each program costs.
 
 #![allow(
     missing_docs,
@@ -17,53 +18,52 @@
     reason = "a benchmark prints its result"
 )]
 
+mod load;
+mod report;
+mod tools;
+
 use libbpf_rs::query::ProgInfoIter;
-use nearpath_host::{CpuId, Topology};
-use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Instrument, Packets};
-use nearpath_testing::veth::{Side, VethPair};
-use std::collections::HashSet;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use load::Load;
+use nearpath_testing::veth::VethPair;
+use std::collections::{BTreeMap, HashSet};
+use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// Rounds forwards and backwards, each with every tool twice.
-const ROUNDS: usize = 6;
-/// Messages of one piece of work; each is a packet sent and a packet received.
-const MESSAGES: usize = 60_000;
-const BURST: usize = 16;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tool {
-    Nothing,
-    Empty,
-    Nearpath,
-    Bpftrace,
-}
-
-const TOOLS: [Tool; 4] = [Tool::Nothing, Tool::Empty, Tool::Nearpath, Tool::Bpftrace];
+use std::path::Path;
+use std::time::Instant;
+use tools::Tool;
 
 /// One piece of work under one tool.
-#[derive(Debug, Clone, Copy)]
-struct Sample {
+#[derive(Debug, Clone)]
+pub struct Sample {
     tool: Tool,
-    wall: Duration,
+    /// How long the work took, and what CPU time, interrupts and softirqs included.
+    wall_ns: f64,
+    cpu_ns: f64,
+    /// Runs of programs in the second piece, and their time.
     runs: u64,
     run_ns: u64,
-    packets: Packets,
+    /// The same of each program.
+    programs: Programs,
+    /// Stages that nearpath saw passed in one piece.
+    passes: u64,
 }
+
+/// Runs of programs and their time, by name.
+type Programs = BTreeMap<String, (u64, u64)>;
 
 impl Sample {
     fn ns_per_run(&self) -> f64 {
-        self.run_ns as f64 / self.runs.max(1) as f64
+        self.run_ns as f64 / self.runs as f64
     }
+}
 
-    /// For each packet as nearpath counts them: sent and received are two.
-    fn ns_per_packet(&self) -> f64 {
-        self.run_ns as f64 / (2 * MESSAGES) as f64
-    }
+struct Settings {
+    rounds: usize,
+    scale: f64,
+    loads: Vec<String>,
+    tools: Vec<Tool>,
+    ovs: bool,
+    programs: bool,
 }
 
 fn main() -> io::Result<()> {
@@ -71,215 +71,133 @@ fn main() -> io::Result<()> {
     if std::env::args().any(|a| a == "--test") {
         return Ok(());
     }
-    let ready = [nearpath_testing::require_bpf(), nearpath_testing::require_netns()];
-    let tools = ["bpftrace", "unshare"].map(nearpath_testing::require_program);
-    if ready.into_iter().chain(tools).any(|there| !there) {
+    let settings = settings()?;
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         println!("not measured: see the reason above");
         return Ok(());
     }
-    // On for the whole run, so that every tool pays the accounting alike.
-    // SAFETY: a system call without pointers, whose descriptor nobody else owns.
-    let _statistics = unsafe {
-        let fd = libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME);
-        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd)).ok_or_else(io::Error::last_os_error)?
-    };
-    let pair = VethPair::new(1)?;
-    let loads: [(&str, Work); 2] = [("udp", udp(&pair)?), ("tcp", tcp(&pair)?)];
-    for (name, mut work) in loads {
-        work()?;
-        let mut samples = Vec::new();
-        for round in 0..ROUNDS {
-            let order: Vec<Tool> = TOOLS.into_iter().chain(TOOLS.into_iter().rev()).collect();
-            for tool in order {
-                samples.push(sample(tool, &mut work)?);
-            }
-            eprintln!("{name}: round {} of {ROUNDS}", round + 1);
+    let scripts = tempfile::tempdir()?;
+    std::fs::write(scripts.path().join("peer.bt"), include_str!("peer.bt"))?;
+    std::fs::write(scripts.path().join("peer_bcc.py"), include_str!("peer_bcc.py"))?;
+    let mut tools = settings.tools;
+    tools.retain(|tool| match tool.available() {
+        Ok(()) => true,
+        Err(reason) => {
+            println!("without {}: {reason}", tool.name());
+            false
         }
-        report(name, &samples);
+    });
+    let pair = if settings.ovs { VethPair::in_ovs()? } else { VethPair::new(1)? };
+    for mut load in load::loads(&pair, settings.scale)? {
+        if !settings.loads.is_empty() && !settings.loads.iter().any(|name| name == load.name) {
+            continue;
+        }
+        (load.work)()?;
+        let mut samples = Vec::new();
+        for round in 0..settings.rounds {
+            for &tool in tools.iter().chain(tools.iter().rev()) {
+                samples.push(sample(tool, &mut load, scripts.path())?);
+            }
+            eprintln!("{}: round {} of {}", load.name, round + 1, settings.rounds);
+        }
+        report::print(&load, &tools, &samples);
+        if settings.programs {
+            report::print_programs(&load, &tools, &samples);
+        }
     }
     Ok(())
 }
 
-type Work = Box<dyn FnMut() -> io::Result<()>>;
-
-/// Bursts of datagrams from the client, each burst answered by one.
-fn udp(pair: &VethPair) -> io::Result<Work> {
-    let bind = |side: Side| {
-        let socket = UdpSocket::bind((side.ipv4(), 0))?;
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-        Ok(socket)
+fn settings() -> io::Result<Settings> {
+    let bad = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+    let mut settings = Settings {
+        rounds: 6,
+        scale: 1.0,
+        loads: vec![],
+        tools: vec![],
+        ovs: false,
+        programs: false,
     };
-    let (client, server) = (pair.run(Side::Client, bind)?, pair.run(Side::Server, bind)?);
-    client.connect(server.local_addr()?)?;
-    server.connect(client.local_addr()?)?;
-    std::thread::spawn(move || -> io::Result<()> {
-        server.set_read_timeout(None)?;
-        let mut buffer = [0; 256];
-        loop {
-            for _ in 0..BURST {
-                server.recv(&mut buffer)?;
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| bad(format!("{word} wants a value")));
+        match word.as_str() {
+            "--rounds" => settings.rounds = value()?.parse().map_err(io::Error::other)?,
+            "--scale" => settings.scale = value()?.parse().map_err(io::Error::other)?,
+            "--load" => settings.loads.push(value()?),
+            "--tool" => {
+                let name = value()?;
+                let tool = Tool::ALL.into_iter().find(|tool| tool.name() == name);
+                settings.tools.push(tool.ok_or_else(|| bad(format!("no such tool: {name}")))?);
             }
-            server.send(&[1])?;
+            "--ovs" => settings.ovs = true,
+            "--programs" => settings.programs = true,
+            // cargo adds it.
+            "--bench" => {}
+            other => return Err(bad(format!("no such option: {other}"))),
         }
-    });
-    Ok(Box::new(move || {
-        for _ in 0..MESSAGES / (BURST + 1) {
-            for _ in 0..BURST {
-                client.send(&[0; 200])?;
-            }
-            client.recv(&mut [0; 8])?;
-        }
-        Ok(())
-    }))
+    }
+    if settings.tools.is_empty() {
+        settings.tools = Tool::ALL.to_vec();
+    }
+    Ok(settings)
 }
 
-/// Requests and answers of one segment each.
-fn tcp(pair: &VethPair) -> io::Result<Work> {
-    let listener = pair.run(Side::Server, |side| TcpListener::bind((side.ipv4(), 0)))?;
-    let address = listener.local_addr()?;
-    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address))?;
-    let (mut server, _) = listener.accept()?;
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    std::thread::spawn(move || -> io::Result<()> {
-        let mut buffer = [0; 1000];
-        loop {
-            server.read_exact(&mut buffer)?;
-            server.write_all(&buffer)?;
-        }
-    });
-    Ok(Box::new(move || {
-        let mut buffer = [0; 1000];
-        for _ in 0..MESSAGES / 2 {
-            client.write_all(&buffer)?;
-            client.read_exact(&mut buffer)?;
-        }
-        Ok(())
-    }))
-}
-
-fn sample(tool: Tool, work: &mut Work) -> io::Result<Sample> {
+fn sample(tool: Tool, load: &mut Load, scripts: &Path) -> io::Result<Sample> {
     let before: HashSet<u32> = ProgInfoIter::default().map(|p| p.id).collect();
-    let mut stages = None;
-    let mut bpftrace = None;
-    match tool {
-        Tool::Nothing => {}
-        Tool::Bpftrace => bpftrace = Some(start_bpftrace()?),
-        Tool::Empty | Tool::Nearpath => {
-            let options = Options { empty: tool == Tool::Empty, ..Options::default() };
-            let mut instrument = Stages::new(&topology(), options);
-            instrument.start().map_err(io::Error::other)?;
-            stages = Some(instrument);
-        }
+    let running = tool.start(scripts)?;
+    let began = (Instant::now(), cpu_ns());
+    (load.work)()?;
+    let (wall, cpu) = (began.0.elapsed(), cpu_ns() - began.1);
+    let statistics = statistics()?;
+    let earlier = programs(&before);
+    (load.work)()?;
+    let mut programs = programs(&before);
+    drop(statistics);
+    for (name, (runs, ns)) in &mut programs {
+        let (runs_before, ns_before) = earlier.get(name).copied().unwrap_or_default();
+        *runs -= runs_before;
+        *ns -= ns_before;
     }
-    let totals = || {
-        let programs = ProgInfoIter::default().filter(|p| !before.contains(&p.id));
-        programs
-            .filter(|p| p.name != "empty")
-            .fold((0, 0), |(runs, ns), p| (runs + p.run_cnt, ns + p.run_time_ns))
-    };
-    let (runs, ns) = totals();
-    let began = Instant::now();
-    work()?;
-    let wall = began.elapsed();
-    let (runs_after, ns_after) = totals();
-    let mut packets = Packets::default();
-    if let Some(mut stages) = stages {
-        packets = stages.stop().map_err(io::Error::other)?.packets;
-    }
-    if let Some(mut child) = bpftrace {
-        stop(&mut child)?;
-    }
+    let measured = running.stop()?;
+    let passes = measured
+        .map_or(0, |m| m.packets.started + m.spans.iter().map(|span| span.count).sum::<u64>());
     Ok(Sample {
         tool,
-        wall,
-        runs: runs_after.saturating_sub(runs),
-        run_ns: ns_after.saturating_sub(ns),
-        packets,
+        wall_ns: wall.as_nanos() as f64,
+        cpu_ns: cpu,
+        runs: programs.values().map(|(runs, _)| runs).sum(),
+        run_ns: programs.values().map(|(_, ns)| ns).sum(),
+        programs,
+        passes: passes / 2,
     })
 }
 
-fn topology() -> Topology {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let highest = u32::try_from(cpus).unwrap_or(1).next_power_of_two();
-    Topology { possible: (0..highest).map(CpuId).collect(), ..Topology::default() }
-}
-
-/// Starts the script in a mount namespace of its own, where it finds the tracepoints' formats,
-/// and waits until it says that all its probes are attached.
-fn start_bpftrace() -> io::Result<Child> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/overhead.bt");
-    let mut child = Command::new("unshare")
-        .args(["--mount", "sh", "-c"])
-        .arg("mount -t tracefs nodev /sys/kernel/tracing && exec bpftrace \"$0\"")
-        .arg(script)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
-    let mut lines = BufReader::new(output).lines();
-    while let Some(line) = lines.next() {
-        if line? == "ready" {
-            // Its maps are printed at the end; somebody must read them.
-            std::thread::spawn(move || lines.for_each(drop));
-            return Ok(child);
+/// What the programs that were not there before have run since they were loaded.
+fn programs(before: &HashSet<u32>) -> Programs {
+    let mut programs = Programs::new();
+    for program in ProgInfoIter::default() {
+        let name = program.name.to_string_lossy();
+        if !before.contains(&program.id) && name != "empty" {
+            let (runs, ns) = programs.entry(name.into_owned()).or_default();
+            *runs += program.run_cnt;
+            *ns += program.run_time_ns;
         }
     }
-    child.wait()?;
-    Err(io::Error::other("bpftrace ended before it was ready"))
+    programs
 }
 
-fn stop(child: &mut Child) -> io::Result<()> {
-    let pid = rustix::process::Pid::from_child(child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
-    child.wait().map(drop)
-}
-
-/// Median, lowest and highest.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    let at = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
-    (at(values.len() / 2), at(0), at(values.len().saturating_sub(1)))
-}
-
-fn report(load: &str, samples: &[Sample]) {
-    let of = |tool: Tool, value: fn(&Sample) -> f64| -> Vec<f64> {
-        samples.iter().filter(|s| s.tool == tool).map(value).collect()
-    };
-    let wall = |s: &Sample| s.wall.as_nanos() as f64 / (2 * MESSAGES) as f64;
-    println!("{load}: {MESSAGES} packets sent and received, {} pieces of work each", 2 * ROUNDS);
-    println!("  {:<9} {:>24} {:>24} {:>24}", "", "ns/stage", "ns/packet", "wall ns/packet");
-    for tool in TOOLS {
-        let cell = |(m, low, high): (f64, f64, f64)| format!("{m:.1} [{low:.1} {high:.1}]");
-        println!(
-            "  {:<9} {:>24} {:>24} {:>24}",
-            format!("{tool:?}").to_lowercase(),
-            cell(spread(of(tool, Sample::ns_per_run))),
-            cell(spread(of(tool, Sample::ns_per_packet))),
-            cell(spread(of(tool, wall))),
-        );
+/// The kernel's run-time statistics of BPF programs, on as long as the descriptor is open.
+fn statistics() -> io::Result<OwnedFd> {
+    // SAFETY: a system call without pointers, whose descriptor nobody else owns.
+    unsafe {
+        let fd = libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME);
+        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd)).ok_or_else(io::Error::last_os_error)
     }
-    // Rounds stand side by side, so each is compared with its own neighbours.
-    let (empty, ours) =
-        (of(Tool::Empty, Sample::ns_per_run), of(Tool::Nearpath, Sample::ns_per_run));
-    let theirs = of(Tool::Bpftrace, Sample::ns_per_run);
-    let net =
-        |values: &[f64]| -> Vec<f64> { values.iter().zip(&empty).map(|(v, e)| v - e).collect() };
-    let (added, low, high) = spread(net(&ours));
-    println!(
-        "  nearpath adds {added:.1} ns [{low:.1} {high:.1}] a stage to an empty program (goal: at most 60)"
-    );
-    let ratios = net(&ours).iter().zip(net(&theirs)).map(|(o, t)| o / t).collect();
-    let (ratio, low, high) = spread(ratios);
-    println!(
-        "  nearpath / bpftrace: {ratio:.2} [{low:.2} {high:.2}] a stage, net of empty (goal: at most 0.50)"
-    );
-    let per_packet = of(Tool::Nearpath, Sample::ns_per_packet);
-    let ratios = per_packet.iter().zip(of(Tool::Bpftrace, Sample::ns_per_packet));
-    let (ratio, low, high) = spread(ratios.map(|(o, t)| o / t).collect());
-    println!("  nearpath / bpftrace: {ratio:.2} [{low:.2} {high:.2}] a packet");
-    let seen: Vec<_> = samples.iter().filter(|s| s.tool == Tool::Nearpath).collect();
-    let started = seen.iter().map(|s| s.packets.started).min().unwrap_or(0);
-    println!("  fewest packets that nearpath saw in a piece of work: {started}");
+}
+
+/// CPU time of this process, both ends of the load: softirqs run at their expense.
+fn cpu_ns() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

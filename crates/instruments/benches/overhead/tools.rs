@@ -1,0 +1,143 @@
+//! What is compared: nothing, programs that do nothing, nearpath in several settings, and peers that
+//! measure the same with a hash map.
+
+use nearpath_host::{CpuId, Topology};
+use nearpath_instruments::stages::{Filter, Options, Stages};
+use nearpath_instruments::{Instrument, Measurement};
+use std::io::{self, BufRead, BufReader};
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// One way to observe, or not to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// No program is attached.
+    Nothing,
+    /// The programs are attached and do nothing.
+    Empty,
+    /// nearpath as it comes: with budgets.
+    Nearpath,
+    /// `--no-budgets`.
+    NoBudgets,
+    /// `--sample 1/16`; a load of one flow is most times left out as a whole.
+    Sampled,
+    /// `peer.bt`.
+    Bpftrace,
+    /// `peer_bcc.py`.
+    Bcc,
+}
+
+impl Tool {
+    /// Its name in the report and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Empty => "empty",
+            Self::Nearpath => "nearpath",
+            Self::NoBudgets => "no-budgets",
+            Self::Sampled => "sample-1/16",
+            Self::Bpftrace => "bpftrace",
+            Self::Bcc => "bcc",
+        }
+    }
+
+    /// All tools, in the order of the report.
+    pub const ALL: [Self; 7] = [
+        Self::Nothing,
+        Self::Empty,
+        Self::Nearpath,
+        Self::NoBudgets,
+        Self::Sampled,
+        Self::Bpftrace,
+        Self::Bcc,
+    ];
+
+    /// Whether it can be run here; says why not.
+    pub fn available(self) -> Result<(), String> {
+        match self {
+            Self::Bpftrace if !nearpath_testing::require_program("bpftrace") => {
+                Err("there is no bpftrace".to_owned())
+            }
+            Self::Bcc => {
+                let import = Command::new(PYTHON).args(["-c", "import bcc"]).output();
+                let there = import.is_ok_and(|output| output.status.success());
+                there.then_some(()).ok_or_else(|| "there is no python3-bpfcc".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Attaches it; it observes when this returns.
+    pub fn start(self, scripts: &Path) -> io::Result<Running> {
+        let options = match self {
+            Self::Nothing => return Ok(Running::Nothing),
+            Self::Bpftrace => {
+                // A mount namespace of its own, where it finds the tracepoints' formats.
+                let mount = "mount -t tracefs nodev /sys/kernel/tracing && exec bpftrace \"$0\"";
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "sh", "-c", mount]).arg(scripts.join("peer.bt"));
+                return peer(&mut command);
+            }
+            Self::Bcc => return peer(Command::new(PYTHON).arg(scripts.join("peer_bcc.py"))),
+            Self::Empty => Options { empty: true, budgets: true, ..Options::default() },
+            Self::Nearpath => Options { budgets: true, ..Options::default() },
+            Self::NoBudgets => Options::default(),
+            Self::Sampled => {
+                let filter = Filter { sample: NonZeroU32::new(16), ..Filter::default() };
+                Options { filter, budgets: true, ..Options::default() }
+            }
+        };
+        let mut stages = Box::new(Stages::new(&topology(), options));
+        stages.start().map_err(io::Error::other)?;
+        Ok(Running::Nearpath(stages))
+    }
+}
+
+/// The distribution's own Python, which the distribution's modules are for.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A tool at work.
+pub enum Running {
+    Nothing,
+    Nearpath(Box<Stages>),
+    Peer(Child),
+}
+
+impl Running {
+    /// Detaches it; what nearpath has measured.
+    pub fn stop(self) -> io::Result<Option<Measurement>> {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::Nearpath(mut stages) => stages.stop().map(Some).map_err(io::Error::other),
+            Self::Peer(mut child) => {
+                let pid = rustix::process::Pid::from_child(&child);
+                rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
+                child.wait().map(|_| None)
+            }
+        }
+    }
+}
+
+/// Starts a peer, and waits until it says that all its probes are attached.
+fn peer(command: &mut Command) -> io::Result<Running> {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+    let mut lines = BufReader::new(output).lines();
+    while let Some(line) = lines.next() {
+        if line? == "ready" {
+            // Maps are printed at the end; somebody must read them.
+            std::thread::spawn(move || lines.for_each(drop));
+            return Ok(Running::Peer(child));
+        }
+    }
+    child.wait()?;
+    Err(io::Error::other("the peer ended before it was ready"))
+}
+
+fn topology() -> Topology {
+    let cpus = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let highest = cpus.trim().rsplit(['-', ',']).next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    Topology { possible: (0..=highest).map(CpuId).collect(), ..Topology::default() }
+}
