@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead lint fuzz clean
+.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead bench-flows lint fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -47,9 +47,13 @@ lab-update: ## Build virtual hosts anew from the distribution's newest packages
 	@scripts/install-deps build lab
 	@scripts/lab build --update
 
-bench-overhead: ## What measuring costs, beside empty programs and a bpftrace script
+bench-overhead: ## What measuring costs, beside empty programs, bpftrace and BCC
 	@scripts/install-deps build bench
 	$(CARGO) bench --package nearpath-instruments --bench overhead
+
+bench-flows: ## Ten minutes of 100,000 flows: memory does not grow
+	@scripts/install-deps build test
+	NEARPATH_FLOWS_SECONDS=600 $(CARGO) test --release --package nearpath-instruments --test kernel_flows -- --nocapture
 
 lint: ## Check formatting, clippy, and with cargo-deny the licences and sources of dependencies
 	@scripts/install-deps build lint || scripts/install-deps build

@@ -16,7 +16,7 @@ pub enum Tool {
     Nothing,
     /// The programs are attached and do nothing.
     Empty,
-    /// nearpath as it comes: with budgets.
+    /// nearpath as it comes: with budgets, and the paths of the ten slowest packets.
     Nearpath,
     /// `--no-budgets`.
     NoBudgets,
@@ -81,11 +81,11 @@ impl Tool {
             }
             Self::Bcc => return peer(Command::new(PYTHON).arg(scripts.join("peer_bcc.py"))),
             Self::Empty => Options { empty: true, budgets: true, ..Options::default() },
-            Self::Nearpath => Options { budgets: true, ..Options::default() },
+            Self::Nearpath => Options { budgets: true, outliers: 10, ..Options::default() },
             Self::NoBudgets => Options::default(),
             Self::Sampled => {
                 let filter = Filter { sample: NonZeroU32::new(16), ..Filter::default() };
-                Options { filter, budgets: true, ..Options::default() }
+                Options { filter, budgets: true, outliers: 10, ..Options::default() }
             }
         };
         let mut stages = Box::new(Stages::new(&topology(), options));

@@ -1,0 +1,264 @@
+//! The instrument `stages` against other means: the kernel's own software time stamps
+//! (SO_TIMESTAMPING, Documentation/networking/timestamping.rst) of the same packets at the same
+//! two moments. Percentiles agree within 5 %.
+//!
+//! Each test prints both, for `--nocapture`.
+
+use nearpath_host::{CpuId, Topology};
+use nearpath_instruments::stages::{Filter, Options, Stages};
+use nearpath_instruments::{Direction, Instrument, Measurement, Span};
+use nearpath_testing::veth::{Side, VethPair};
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const PACKETS: usize = 1500;
+/// What is agreed upon: a bucket's middle is at most 3.2 % off.
+const TOLERANCE: f64 = 0.05;
+/// Packets that may lack a stage: on some virtual machines a CPU runs for a millisecond now and
+/// then without any of its tracepoints being called.
+const LOST: usize = PACKETS / 100;
+
+/// From include/uapi/linux/net_tstamp.h and errqueue.h.
+const TX_SOFTWARE: u32 = 1 << 1;
+const RX_SOFTWARE: u32 = 1 << 3;
+const SOFTWARE: u32 = 1 << 4;
+const OPT_ID: u32 = 1 << 7;
+const TX_SCHED: u32 = 1 << 8;
+const OPT_TSONLY: u32 = 1 << 11;
+const SCM_TSTAMP_SND: u32 = 0;
+const SCM_TSTAMP_SCHED: u32 = 1;
+
+#[test]
+fn a_queue_holds_packets_as_long_as_the_kernels_stamps_say() {
+    if !can_run() || !nearpath_testing::require_program("tc") {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    // 242 bytes take about 194 µs.
+    pair.run(Side::Client, |side| {
+        let shaper = "root tbf rate 10mbit burst 2kb limit 200kb";
+        let tc = ["qdisc", "replace", "dev", side.device()];
+        let done = Command::new("tc").args(tc).args(shaper.split(' ')).status()?;
+        done.success().then_some(()).ok_or_else(|| io::Error::other("tc failed"))
+    })
+    .unwrap();
+    let (client, server) = sockets(&pair);
+    stamp(&client, TX_SOFTWARE | TX_SCHED | SOFTWARE | OPT_ID | OPT_TSONLY).unwrap();
+    let mut stamps: BTreeMap<u32, [u64; 2]> = BTreeMap::new();
+    let m = measure(&server, &["qdisc_enqueue", "qdisc_dequeue"], || {
+        let mut sent = 0;
+        let mut burst = 1;
+        while sent < PACKETS {
+            let now = burst.min(PACKETS - sent);
+            for _ in 0..now {
+                client.send(&[0; 200]).unwrap();
+            }
+            for _ in 0..now {
+                server.recv(&mut [0; 256]).unwrap();
+            }
+            // Both stamps of each, as the queue that they wait in is short.
+            for _ in 0..2 * now {
+                let (which, packet, at_ns) = sent_stamp(&client).unwrap();
+                match which {
+                    SCM_TSTAMP_SCHED => stamps.entry(packet).or_default()[0] = at_ns,
+                    SCM_TSTAMP_SND => stamps.entry(packet).or_default()[1] = at_ns,
+                    other => panic!("a stamp of another kind: {other}"),
+                }
+            }
+            sent += now;
+            burst = burst * 7 % 61 + 1;
+        }
+    });
+    assert_eq!(stamps.len(), PACKETS);
+    let reference = stamps.values().map(|[begin, end]| end.saturating_sub(*begin)).collect();
+    assert_same(&m, Direction::Tx, "net_dev_queue", "net_dev_start_xmit", reference);
+}
+
+#[test]
+fn datagrams_wait_for_their_reader_as_long_as_the_kernels_stamps_say() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (client, server) = sockets(&pair);
+    stamp(&server, RX_SOFTWARE | SOFTWARE).unwrap();
+    // The kernel begins to stamp a while after it is asked to; before, the reader's call stamps.
+    let begun = Instant::now();
+    loop {
+        client.send(&[0; 64]).unwrap();
+        let sent_ns = realtime_ns();
+        if received_stamp(&server).unwrap() <= sent_ns {
+            break;
+        }
+        assert!(begun.elapsed() < nearpath_testing::PATIENCE, "the kernel stamps no packets");
+    }
+    let mut reference = Vec::new();
+    let m = measure(&server, &[], || {
+        for packet in 0..PACKETS {
+            client.send(&[0; 64]).unwrap();
+            // Between 0.2 and 2.2 ms, without any order.
+            spin(Duration::from_micros(200 + packet as u64 * 7919 % 2000));
+            let stamp_ns = received_stamp(&server).unwrap();
+            reference.push(realtime_ns().saturating_sub(stamp_ns));
+        }
+    });
+    assert_same(&m, Direction::Rx, "sk_data_ready", "sock_recv", reference);
+}
+
+fn can_run() -> bool {
+    nearpath_testing::require_bpf() && nearpath_testing::require_netns()
+}
+
+/// A client that is connected to the server.
+fn sockets(pair: &VethPair) -> (UdpSocket, UdpSocket) {
+    let bind = |side: Side| {
+        let socket = UdpSocket::bind((side.ipv4(), 0))?;
+        socket.set_read_timeout(Some(nearpath_testing::PATIENCE))?;
+        Ok(socket)
+    };
+    let (client, server) =
+        (pair.run(Side::Client, bind).unwrap(), pair.run(Side::Server, bind).unwrap());
+    client.connect(server.local_addr().unwrap()).unwrap();
+    // The first waits for its neighbour's address.
+    client.send(&[0]).unwrap();
+    server.recv(&mut [0]).unwrap();
+    (client, server)
+}
+
+/// Measures what is sent to the server, without some stages: what they divide is one span then.
+fn measure(server: &UdpSocket, without: &[&str], work: impl FnOnce()) -> Measurement {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from).max(2) * 4;
+    let possible = (0..u32::try_from(cpus).unwrap()).map(CpuId).collect();
+    let filter = Filter { dport: Some(server.local_addr().unwrap().port()), ..Filter::default() };
+    let without = without.iter().map(|&stage| stage.to_owned()).collect();
+    let options = Options { filter, without, ..Options::default() };
+    let mut stages = Stages::new(&Topology { possible, ..Topology::default() }, options);
+    stages.start().unwrap();
+    work();
+    stages.stop().unwrap()
+}
+
+fn assert_same(m: &Measurement, direction: Direction, from: &str, to: &str, mut other: Vec<u64>) {
+    let is_it = |s: &&Span| s.direction == direction && s.from == from && s.to == to;
+    let span = m.spans.iter().find(is_it).unwrap_or_else(|| panic!("no {from} -> {to}: {m:#?}"));
+    let samples = usize::try_from(span.count).unwrap();
+    assert!(samples <= PACKETS && samples + LOST >= PACKETS, "{samples} of {PACKETS}: {m:#?}");
+    other.sort_unstable();
+    for (name, percentile, found) in
+        [("p50", 0.5, span.p50_ns), ("p90", 0.9, span.p90_ns), ("p99", 0.99, span.p99_ns)]
+    {
+        let rank = (percentile * other.len() as f64).ceil() as usize;
+        let reference = other[rank - 1] as f64;
+        let error = found.unwrap() as f64 / reference - 1.0;
+        println!(
+            "{from} -> {to} {name}: {:.1} µs, by the kernel's stamps {:.1} µs ({:+.2} %)",
+            found.unwrap() as f64 / 1e3,
+            reference / 1e3,
+            100.0 * error
+        );
+        assert!(error.abs() <= TOLERANCE, "{name}: {found:?}, not {reference}");
+    }
+}
+
+/// Asks for time stamps.
+fn stamp(socket: &UdpSocket, flags: u32) -> io::Result<()> {
+    let length = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the option's value is read within its length.
+    let error = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TIMESTAMPING,
+            (&raw const flags).cast(),
+            length,
+        )
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The stamp of the next datagram, which is taken.
+fn received_stamp(socket: &UdpSocket) -> io::Result<u64> {
+    let mut stamp = None;
+    receive(socket, 0, |level, kind, data| {
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) {
+            stamp = Some(nanoseconds(data));
+        }
+    })?;
+    stamp.ok_or_else(|| io::Error::other("a datagram without a stamp"))
+}
+
+/// The next stamp of what was sent: its kind, the packet's number, and the moment.
+fn sent_stamp(socket: &UdpSocket) -> io::Result<(u32, u32, u64)> {
+    let mut wanted = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one descriptor, which outlives the call.
+    let ready = unsafe { libc::poll(&raw mut wanted, 1, 60_000) };
+    if ready != 1 {
+        return Err(io::Error::other("a packet that was sent has no stamp"));
+    }
+    let (mut error, mut at_ns) = (None, None);
+    receive(socket, libc::MSG_ERRQUEUE, |level, kind, data| match (level, kind) {
+        (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => at_ns = Some(nanoseconds(data)),
+        (libc::SOL_IP, libc::IP_RECVERR) => {
+            // SAFETY: the kernel writes this structure, and no reference to it is kept.
+            error = Some(unsafe { data.cast::<libc::sock_extended_err>().read_unaligned() });
+        }
+        _ => {}
+    })?;
+    match (error, at_ns) {
+        (Some(error), Some(at_ns)) => Ok((error.ee_info, error.ee_data, at_ns)),
+        _ => Err(io::Error::other("an error that is no stamp")),
+    }
+}
+
+/// One message with its control messages: level, type and data of each.
+fn receive(
+    socket: &UdpSocket,
+    flags: libc::c_int,
+    mut each: impl FnMut(libc::c_int, libc::c_int, *const u8),
+) -> io::Result<()> {
+    let mut bytes = [0u8; 512];
+    let mut control = [0u64; 64];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: a message without anything, into which the buffers are entered; they outlive the
+    // call, and the control messages are walked within what the kernel wrote.
+    unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        if libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while !header.is_null() {
+            each((*header).cmsg_level, (*header).cmsg_type, libc::CMSG_DATA(header));
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    Ok(())
+}
+
+/// `struct scm_timestamping`: the first of its three times is the software's, CLOCK_REALTIME.
+fn nanoseconds(data: *const u8) -> u64 {
+    // SAFETY: the kernel wrote three of them.
+    let time = unsafe { data.cast::<libc::timespec>().read_unaligned() };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn realtime_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_nanos()).unwrap()
+}
+
+fn spin(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
