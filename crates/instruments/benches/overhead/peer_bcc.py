@@ -1,7 +1,7 @@
 """What `peer.bt` does, in C for BCC: latency between adjacent stages of each packet, by pair of stages.
 
-Goes in: nothing. Comes out: the line `ready` when all programs are attached; then it waits for its
-standard input to end. The packets under way are in a hash map by the address of their sk_buff;
+Goes in: nothing. Comes out: the line `ready` when all programs are attached; when its standard input
+ends, how many packets each pair of stages has had. The packets under way are in a hash map by the address of their sk_buff;
 histograms, and what is known of a CPU, in arrays. The stages have the numbers that they have in peer.bt.
 
 BCC wants the kernel's headers, though these programs read no structure of the kernel: they compare
@@ -12,7 +12,10 @@ for the running kernel.
 import os
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
+
+from bcc import BPF
 
 HEADERS = {
     "linux/kconfig.h": "#define CONFIG_BPF_SYSCALL 1",
@@ -278,20 +281,16 @@ def main() -> None:
             header.parent.mkdir(parents=True, exist_ok=True)
             header.write_text(f"#pragma once\n{text}")
         os.environ["BCC_KERNEL_SOURCE"] = folder
-        from bcc import BPF  # only where it is installed, and after the variable is set
-
         programs = BPF(text=PROGRAMS)
     print("ready", flush=True)
     sys.stdin.read()
-    if "--spans" in sys.argv:
-        counts: dict[tuple[int, int], int] = {}
-        for slot, packets in programs["ns_of"].items():
-            if packets.value:
-                span = slot.value >> 6
-                pair = span >> 5, span & 31
-                counts[pair] = counts.get(pair, 0) + packets.value
-        for (begin, end), packets in sorted(counts.items()):
-            print(begin, end, packets)
+    counts: Counter[tuple[int, int]] = Counter()
+    for slot, packets in programs["ns_of"].items():
+        span = slot.value >> 6
+        counts[span >> 5, span & 31] += packets.value
+    for (begin, end), packets in sorted(counts.items()):
+        if packets:
+            print(f"{begin} -> {end}: {packets}")
 
 
 main()
