@@ -3,6 +3,8 @@
 //!
 //! For 20 seconds; `NEARPATH_FLOWS_SECONDS` for longer (`make bench-flows`: ten minutes).
 
+#![allow(clippy::print_stdout, reason = "what was taken is worth reading")]
+
 use nearpath_host::{CpuId, Topology};
 use nearpath_instruments::stages::{Filter, Options, Protocol, Stages};
 use nearpath_instruments::{Instrument, Measurement};

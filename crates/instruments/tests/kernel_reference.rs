@@ -4,6 +4,8 @@
 //!
 //! Each test prints both, for `--nocapture`.
 
+#![allow(clippy::print_stdout, reason = "what both have measured is worth reading")]
+
 use nearpath_host::{CpuId, Topology};
 use nearpath_instruments::stages::{Filter, Options, Stages};
 use nearpath_instruments::{Direction, Instrument, Measurement, Span};

@@ -1,8 +1,9 @@
 """What `peer.bt` does, in C for BCC: latency between adjacent stages of each packet, by pair of stages.
 
 Goes in: nothing. Comes out: the line `ready` when all programs are attached; when its standard input
-ends, how many packets each pair of stages has had. The packets under way are in a hash map by the address of their sk_buff;
-histograms, and what is known of a CPU, in arrays. The stages have the numbers that they have in peer.bt.
+ends, how many packets each pair of stages has had. The packets under way are in a hash map by the
+address of their sk_buff; histograms, and what is known of a CPU, in arrays. The stages have the numbers
+that they have in peer.bt.
 
 BCC wants the kernel's headers, though these programs read no structure of the kernel: they compare
 addresses. So it gets the few definitions that its own headers need, and no package has to be installed
