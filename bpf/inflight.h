@@ -39,7 +39,7 @@ struct packet {
 	u8 state;
 	u8 datagram; /* waits in a UDP socket, from which a receive call takes it whole */
 	u8 unused;
-	u64 unused2;
+	u64 group; /* see group.h; 0: not known */
 };
 
 struct task {
@@ -50,7 +50,7 @@ struct task {
 	u64 copy_ns; /* the last packet copied in the receive call under way, or 0 */
 	u64 woken_by; /* tag of the packet that woke the task, or 0 */
 	u64 datagram; /* tag of the datagram freed in the receive call under way, or 0 */
-	u64 unused;
+	u64 copy_group; /* group of the last packet copied */
 };
 
 struct counters {

@@ -4,6 +4,7 @@
 #define NEARPATH_SPAN_H
 
 #include "history.h"
+#include "group.h"
 
 /*
  * Number of a span, from 1, for a pair of stages; 0: no packet has passed them yet; ~0, set by user
@@ -82,8 +83,8 @@ static __noinline u32 number_pair(u32 stages)
  * Adds one latency to the span between two stages, which ends at end_ns. `to` is the CPU that the
  * program runs on.
  */
-static __always_inline void add_span(struct cpu *to, u64 packet, u32 stages, u32 from_cpu, u64 end_ns,
-				     u64 ns)
+static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 stages, u32 from_cpu,
+				     u64 end_ns, u64 ns)
 {
 	u32 span, index, *number;
 	u64 *slow;
@@ -109,6 +110,7 @@ static __always_inline void add_span(struct cpu *to, u64 packet, u32 stages, u32
 	if (!h)
 		return;
 	histogram_add(h, ns);
+	enter_group(to, group, span + 1, from_cpu, ns);
 	if (budgets) {
 		slow = bpf_map_lookup_elem(&slow_ns, &span);
 		if (slow && ns >= *slow)
@@ -139,10 +141,17 @@ static __always_inline u32 pair(u32 from, u32 to)
 	return from * STAGES_MAX + to;
 }
 
-/* The same for rarer use, where a call costs less than the code: the packet passed a stage at `ns`. */
-static __noinline void add_span_by_call(struct packet *p, struct cpu *to, u32 stage, u64 ns)
+/*
+ * The same for rarer use, where a call costs less than the code; not static, so that the verifier
+ * looks at it once. `from` is a CPU, and two stages.
+ */
+__noinline int add_span_by_call(u64 packet, u64 group, u64 from, u64 end_ns, u64 ns)
 {
-	add_span(to, p->tag, pair(p->last_stage, stage), p->last_cpu, ns, ns - p->last_ns);
+	struct cpu *to = this_cpu();
+
+	if (to)
+		add_span(to, packet, group, from, from >> 32, end_ns, ns);
+	return 0;
 }
 
 /* The packet passes a stage that lies back, on this CPU or on that of its sender. */
@@ -151,7 +160,8 @@ static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 c
 {
 	add_step(p->tag, cpu_number, stage, ns);
 	if (p->last_stage)
-		add_span_by_call(p, cpu, stage, ns);
+		add_span_by_call(p->tag, p->group, (u64)p->last_cpu << 32 | pair(p->last_stage, stage), ns,
+				 ns - p->last_ns);
 	p->last_ns = ns;
 	p->last_cpu = cpu_number;
 	p->last_stage = stage;
@@ -162,10 +172,57 @@ static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_numb
 {
 	add_step(p->tag, cpu_number, stage, ns);
 	if (p->last_stage)
-		add_span(cpu, p->tag, pair(p->last_stage, stage), p->last_cpu, ns, ns - p->last_ns);
+		add_span(cpu, p->tag, p->group, pair(p->last_stage, stage), p->last_cpu, ns, ns - p->last_ns);
 	p->last_ns = ns;
 	p->last_cpu = cpu_number;
 	p->last_stage = stage;
 }
+
+/* Enters all spans of a path that has ended into its group. */
+__noinline int enter_path(u64 tag, u64 group)
+{
+	struct trail *t = BY_PROCESS ? trail_slot(tag) : 0;
+	u32 passed;
+
+	if (!t || t->packet != tag)
+		return 0;
+	passed = t->passed;
+	/* Its address is another packet's already, which begins. */
+	if (passed < 2)
+		return 0;
+	for (u32 i = 1; i < TRAIL_STEPS; i++) {
+		u32 stages, *number;
+		step before, s;
+		s64 ns;
+
+		if (i >= passed)
+			break;
+		before = t->steps[i - 1];
+		s = t->steps[i];
+		stages = pair(before & (STAGES_MAX - 1), s & (STAGES_MAX - 1));
+		number = bpf_map_lookup_elem(&span_of, &stages);
+		if (!number || !*number || *number > SPANS_MAX)
+			continue;
+		/* The low 40 bits of each time. */
+		ns = (s64)((s & ~0xffffffULL) - (before & ~0xffffffULL)) >> 24;
+		enter_cell(group, *number, before >> 8 & 0xffff, s >> 8 & 0xffff, ns < 0 ? 0 : ns);
+	}
+	count_packet(group);
+	return 0;
+}
+
+/* The packet's path ends, or all that matters of it, with whoever took it. */
+static __always_inline void take(struct packet *p, u64 group)
+{
+	p->group = group;
+	enter_path(p->tag, group);
+}
+
+/* For each end of a received packet's path: is it to be said who took it? */
+#define TAKEN_BY(p, whose)                          \
+	do {                                        \
+		if (BY_PROCESS && !(p)->group)      \
+			take(p, whose);             \
+	} while (0)
 
 #endif

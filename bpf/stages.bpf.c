@@ -31,6 +31,12 @@ static __always_inline void read_datagram(struct cpu *cpu, u64 tag)
 	task->datagram = tag;
 }
 
+/* Whose a packet is that is freed: of the task that took it to its end, where it did not drop it. */
+static __always_inline u64 taker(struct packet *p, struct cpu *cpu, bool drop)
+{
+	return drop || cpu->serving || !(p->datagram || delivered(p)) ? NO_PROCESS : group_of_current();
+}
+
 static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, bool drop)
 {
 	u64 tag = address_of(pointer);
@@ -53,6 +59,8 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	    (p->state == PACKET_RX && !(has_sock_recv && delivered(p)) &&
 	     (!in_stack(p) || in_hand(p, cpu, number)))) {
 		pass(p, cpu, number, p->state == PACKET_RX ? rx_stage : tx_stage, bpf_ktime_get_ns());
+		if (p->state == PACKET_RX)
+			TAKEN_BY(p, taker(p, cpu, drop));
 		if (drop)
 			COUNT(cpu, dropped);
 		else

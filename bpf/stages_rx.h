@@ -31,7 +31,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 		}
 		verdict = active ? judge((struct sk_buff *)pointer, false, direct) : REFUSE;
 		if (verdict == REFUSE) {
-			if (p->tag == tag)
+			if (p->tag == tag && p->state != PACKET_FREE)
 				finish(p);
 			return 0;
 		}
@@ -41,6 +41,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			return 0;
 		}
 		begin(p, cpu, tag, PACKET_RX, now);
+		begin_group(p, cpu, false);
 		if (may_begin == AFTER_CPU_HISTORY)
 			pass_cpu_history(p, cpu, number);
 	} else {
@@ -85,6 +86,7 @@ static __always_inline void gro_result(u64 *ctx)
 		return;
 	p = packet_slot(cpu->gro_packet);
 	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX) {
+		TAKEN_BY(p, NO_PROCESS);
 		finish(p);
 		COUNT(cpu, completed);
 	}
@@ -217,6 +219,7 @@ PROBE(tcp_rcv_established, "tcp_probe")
 		turn_to(cpu, p->tag);
 		return;
 	}
+	TAKEN_BY(p, NO_PROCESS);
 	finish(p);
 	COUNT(cpu, completed);
 	turn_to(cpu, 0);
@@ -342,9 +345,12 @@ PROBE(sk_data_ready, "sk_data_ready")
 	received_ns = p->last_ns;
 	p->datagram = protocol == IPPROTO_UDP;
 	pass(p, cpu, number, RX_SK_DATA_READY, bpf_ktime_get_ns());
+	if (p->state == PACKET_RX_MERGED)
+		TAKEN_BY(p, group_of_owner(address_of(ctx[0])));
 	cpu->packet = 0;
 	cpu->waker = is_awaited(sk, direct) ? tag : 0;
 	if (p->datagram && queue_datagram(p, sk, tag, received_ns, direct)) {
+		TAKEN_BY(p, group_of_owner(address_of(ctx[0])));
 		finish(p);
 		COUNT(cpu, completed);
 		cpu->waker = 0;
@@ -424,11 +430,13 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	    (has_data_ready && !delivered(p) && !p->datagram))
 		return;
 	pass(p, cpu, bpf_get_smp_processor_id(), RX_SKB_COPY_DATAGRAM, bpf_ktime_get_ns());
+	TAKEN_BY(p, group_of_current());
 	finish(p);
 	COUNT(cpu, completed);
 	task = task_slot(pid);
 	if (task) {
 		claim(task, pid);
+		task->copy_group = p->group;
 		task->copy_ns = p->last_ns;
 		task->copy_cpu = p->last_cpu;
 	}
@@ -452,12 +460,14 @@ PROBE(sock_recv, "sock_recv_length")
 	if (!cpu || !task || !s)
 		return;
 	claim(task, pid);
+	if (BY_PROCESS)
+		note_owner(address);
 	freed = task->datagram;
 	task->datagram = 0;
 	if (task->copy_ns) {
 		u64 now = bpf_ktime_get_ns();
 
-		add_span(cpu, 0, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu, now,
+		add_span(cpu, 0, task->copy_group, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu, now,
 			 now - task->copy_ns);
 		task->copy_ns = 0;
 	}
@@ -472,9 +482,12 @@ PROBE(sock_recv, "sock_recv_length")
 	/* One that was in the queue counts as delivered, though its socket has yet to tell of it. */
 	if (p && p->tag == tag && p->state == PACKET_RX &&
 	    (freed || delivered(p) || (in_stack(p) && p->last_ns <= s->next_ns))) {
-		/* Another CPU may be about to free it. */
+		u64 reader = BY_PROCESS ? group_of_current() : NO_GROUP;
+
+		/* Another CPU may be about to free it, or to send what is at its address by now. */
 		p->state = PACKET_FREE;
 		pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);
+		TAKEN_BY(p, reader);
 		finish(p);
 		COUNT(cpu, completed);
 	}

@@ -131,12 +131,13 @@ PROBE(net_dev_queue, "net_dev_queue")
 		if (p->tag == tag && p->state == PACKET_RX && in_stack(p) && in_hand(p, cpu, number)) {
 			/* Received and sent on: the end of its reception. */
 			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, now);
+			TAKEN_BY(p, NO_PROCESS);
 			finish(p);
 			COUNT(cpu, completed);
 		}
 		verdict = active ? judge((struct sk_buff *)ctx[0], true, direct) : REFUSE;
 		if (verdict == REFUSE) {
-			if (p->tag == tag)
+			if (p->tag == tag && p->state != PACKET_FREE)
 				finish(p);
 			return;
 		}
@@ -146,6 +147,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 			return;
 		}
 		begin(p, cpu, tag, PACKET_TX, now);
+		begin_group(p, cpu, true);
 		pass_send_call(p, cpu);
 		pass_ip(p, cpu, number);
 	}

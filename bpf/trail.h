@@ -77,7 +77,7 @@ static __always_inline void send_trail(struct trail *t)
 /* A packet begins. The end of the one before it was not seen, if its trail is still to be sent. */
 __noinline int enter_begin(u64 tag, u64 now)
 {
-	struct trail *t = trail_slot(tag);
+	struct trail *t = has_trails ? trail_slot(tag) : 0;
 
 	if (!t)
 		return 0;
@@ -91,7 +91,7 @@ __noinline int enter_begin(u64 tag, u64 now)
 
 __noinline int enter_step(u64 tag, step s)
 {
-	struct trail *t = trail_slot(tag);
+	struct trail *t = has_trails ? trail_slot(tag) : 0;
 	u32 passed;
 
 	if (!t || t->packet != tag)
@@ -105,7 +105,7 @@ __noinline int enter_step(u64 tag, step s)
 
 __noinline int enter_end(u64 tag)
 {
-	struct trail *t = trail_slot(tag);
+	struct trail *t = has_trails ? trail_slot(tag) : 0;
 
 	if (!t || t->packet != tag)
 		return 0;

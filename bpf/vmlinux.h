@@ -77,15 +77,18 @@ typedef struct {
 } possible_net_t;
 
 struct net_device {
+	char name[16];
 	int ifindex;
 	possible_net_t nd_net;
 };
 
 struct sk_buff {
 	struct net_device *dev;
+	struct sock *sk;
 	char cb[48];
 	__be16 protocol;
 	__u16 network_header;
+	__u16 queue_mapping;
 	unsigned char *head;
 	unsigned char *data;
 };
@@ -127,8 +130,38 @@ struct udp_sock {
 	struct sk_buff_head reader_queue;
 };
 
+struct kernfs_node {
+	const char *name;
+	struct kernfs_node *parent;
+};
+
+struct kernfs_node___rcu {
+	struct kernfs_node *__parent;
+};
+
+struct cgroup {
+	int level;
+	struct kernfs_node *kn;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+/* Of these the number depends on the kernel's configuration. */
+enum cgroup_subsys_id {
+	cpu_cgrp_id = 1,
+};
+
+struct css_set {
+	struct cgroup_subsys_state *subsys[1];
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
 	int pid;
+	struct task_struct *group_leader;
+	struct css_set *cgroups;
 	int prio;
 	unsigned int policy;
 	char comm[16];

@@ -35,6 +35,61 @@ pub struct Measurement {
     /// Where the time of all that were seen went, by what and by whom, the largest first.
     #[serde(default)]
     pub budget_totals: Vec<Share>,
+    /// The same by group, those asked for and all others as one; empty where none were asked for.
+    #[serde(default)]
+    pub groups: Vec<Group>,
+    /// What is among the others because there was no room for its group.
+    #[serde(default)]
+    pub not_grouped: NotGrouped,
+}
+
+/// By what packets are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Per {
+    /// The CPU on which a span ends.
+    Cpu,
+    /// That CPU's node.
+    Node,
+    /// The device and queue that the packet came by, or is sent by.
+    Queue,
+    /// Protocol, addresses and ports.
+    Flow,
+    /// Who reads or sends it.
+    Process,
+    /// The cgroup of who reads or sends it.
+    Cgroup,
+}
+
+/// A part of the packets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// By what.
+    pub per: Per,
+    /// `cpu 3`, `node 0`, `eth0 rx-0`, `TCP 10.0.0.1:5000 > 10.0.0.2:80`, `nginx/4711`,
+    /// `/system.slice/nginx.service`; `no process`, `others`.
+    pub name: String,
+    /// Its packets; by CPU and node those that were first seen there.
+    pub packets: u64,
+    /// Its latencies, as those of the whole; without places.
+    pub spans: Vec<Span>,
+}
+
+impl Group {
+    /// The span with the worst tail: the highest 99th percentile, or the highest maximum where no
+    /// span has samples enough for one.
+    pub fn worst(&self) -> Option<&Span> {
+        self.spans.iter().max_by_key(|span| (span.p99_ns, span.max_ns))
+    }
+}
+
+/// What there was no room for among the groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotGrouped {
+    /// Packets of groups that were seen too late.
+    pub packets: u64,
+    /// Latencies of packets that have a group.
+    pub spans: u64,
 }
 
 /// What became of the packets that were looked at:

@@ -8,6 +8,7 @@ pub mod commands;
 pub mod demo;
 mod failure;
 mod filters;
+mod grouping;
 mod interrupt;
 mod output;
 mod session;

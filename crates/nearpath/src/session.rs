@@ -76,13 +76,13 @@ impl Timing {
     pub fn measure(
         &self,
         topology: &Topology,
-        filter: Filter,
+        options: Options,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measurement> {
         let progress = Progress::new(self.duration);
         let goes_on = |wait: Duration| !interrupt.wait(wait);
         let mut each = |measurement: &Measurement| progress.show(measurement);
-        Stages::new(topology, self.options(filter))
+        Stages::new(topology, options)
             .measure(self.duration, self.interval, &goes_on, &mut each)
             .context("cannot measure")
     }

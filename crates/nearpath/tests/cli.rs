@@ -45,6 +45,14 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["measure", "stages", "--for", "soon"], 2, "soon");
     refused(&["measure", "stages", "--port", "70000"], 2, "70000");
     refused(&["diagnose", "--root", "a", "--port", "80"], 2, "no packets");
+    refused(
+        &["measure", "stages", "--per", "thread"],
+        2,
+        "cpu, node, queue, flow, process, cgroup",
+    );
+    refused(&["measure", "stages", "--per", "cpu", "--top", "0"], 2, "1..=512");
+    refused(&["measure", "stages", "--per", "cpu", "--sort", "name"], 2, "packets, p99");
+    refused(&["measure", "stages", "--top", "3"], 2, "--per <WHAT>");
     refused(&["snapshot"], 2, "--output <FILE>");
 }
 

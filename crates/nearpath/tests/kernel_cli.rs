@@ -124,6 +124,34 @@ fn wait_until_gone(programs: &BTreeSet<u32>) {
 }
 
 #[test]
+fn groups_are_as_many_as_asked_for_and_add_up() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let common = ["measure", "stages", "--for", "500ms", "--netns", &netns, "--proto", "udp"];
+    let run = |args: &[&str]| with_traffic(&pair, |_| nearpath(&[&common, args].concat()));
+    // One flow there, and one back.
+    let m = document(&run(&["--per", "flow", "--top", "1", "--sort", "p99", "--json"]));
+    let groups = m["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 2, "{m}");
+    assert!(groups.iter().all(|group| group["per"] == "flow"), "{m}");
+    assert!(groups[0]["name"].as_str().unwrap().starts_with("UDP 10.99.0."), "{m}");
+    assert_eq!(groups[1]["name"], "others");
+    let packets: u64 = groups.iter().map(|group| group["packets"].as_u64().unwrap()).sum();
+    assert_eq!(packets, m["packets"]["started"]);
+    assert!(!groups[0]["spans"].as_array().unwrap().is_empty());
+
+    // Both ends are threads of this process.
+    let (code, out, err) = parts(&run(&["--per", "process"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("\nby process\nGROUP "), "{out}");
+    assert!(out.contains(&format!("/{}, receive path\n", std::process::id())), "{out}");
+    assert!(out.contains(&format!("/{}, transmit path\n", std::process::id())), "{out}");
+}
+
+#[test]
 fn the_contract_of_measure_stages_is_kept() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;

@@ -69,6 +69,8 @@ fn measurement() -> Measurement {
                 reason: "this kernel has no such tracepoint".into(),
             })
             .into(),
+        groups: Vec::new(),
+        not_grouped: NotGrouped::default(),
         slow: Slow { seen: 2, lost: 1, complete: 1, span_ns: 2_400_000, paths_lost: 0 },
         outliers: vec![outlier(), later_outlier()],
         budget_totals: vec![
@@ -205,6 +207,36 @@ fn a_measurement() {
     golden_json("measurement.json", &measurement());
     let nothing = Measurement { duration_s: 1.0, ..Measurement::default() };
     golden("measurement-empty.txt", &text::measurement(&nothing, None));
+}
+
+#[test]
+fn a_measurement_by_group() {
+    let group = |name: &str, packets, spans: &[Span]| Group {
+        per: Per::Process,
+        name: name.into(),
+        packets,
+        spans: spans.iter().map(|span| Span { places: Vec::new(), ..span.clone() }).collect(),
+    };
+    let whole = measurement();
+    let unknown = Span { min_ns: None, max_ns: None, ..whole.spans[1].clone() };
+    let groups = vec![
+        group("nginx/4711", 700, &whole.spans),
+        group("\u{1b}[2Jevil/1", 200, &whole.spans[..1]),
+        group("no process", 60, &[]),
+        group("others", 40, &[unknown]),
+    ];
+    let split = Measurement {
+        groups,
+        not_grouped: NotGrouped { packets: 12, spans: 3 },
+        outliers: Vec::new(),
+        slow: Slow::default(),
+        ..whole
+    };
+    let shown = text::measurement(&split, None);
+    let start = shown.find("by process").unwrap();
+    let end = shown.find("RX netif_rx -> netif_receive_skb:").unwrap();
+    golden("measurement-groups.txt", &shown[start..end]);
+    golden_json("measurement-groups.json", &split.groups);
 }
 
 #[test]

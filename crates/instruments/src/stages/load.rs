@@ -2,14 +2,16 @@
 
 use super::Options;
 use super::filter::{Filter, mask_words, words};
+use super::group::{self, CELLS_MAX, GROUPS_MAX, Part};
 use super::kernel::{Kernel, Reach, Way};
 use super::layout::Layout;
 use super::refusal::{self, refused};
+use super::samples::{HISTOGRAM_WORDS, MIN};
 use super::table::{PROBES, Probe, SPANS_MAX};
-use crate::{Direction, InstrumentError};
+use crate::{Direction, InstrumentError, NotGrouped, Per};
 use ipnet::IpNet;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapHandle, MapType, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
@@ -26,6 +28,8 @@ use skeleton::{OpenStagesSkel, StagesSkelBuilder, types};
 const EVENTS_OF_CPU: u32 = 2 * 512;
 /// Trails that are kept for the paths of slow packets, a power of two (of 280 bytes each).
 const TRAILS: u32 = 1 << 14;
+/// Packets that may be under way (`PACKET_SLOT_BITS`).
+const PACKETS: u32 = 1 << 16;
 
 /// The programs in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
@@ -114,6 +118,11 @@ fn load_within(
     set_constants(&mut open, layout, options, &chosen)?;
     size_maps(&mut open, layout, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
+    let mut blank = vec![0; 8 * HISTOGRAM_WORDS];
+    blank[8 * MIN..][..8].copy_from_slice(&u64::MAX.to_ne_bytes());
+    (skeleton.maps.new_cell)
+        .update(&0u32.to_ne_bytes(), &blank, MapFlags::ANY)
+        .map_err(|e| refused("preparing the BPF maps", &e))?;
     let mut loaded = Loaded { links: Vec::new(), skeleton, attached: Vec::new(), refused: skipped };
     loaded.attach(chosen)?;
     Ok(loaded)
@@ -131,6 +140,7 @@ fn set_constants(
     constants.filter = filter_constants(&options.filter);
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
+    constants.per = options.groups.map_or(0, |groups| groups.per.number());
     constants.has_trails = trail_slots(options) > 1;
     constants.trail_mask = trail_slots(options) - 1;
     constants.has_data_ready = chosen.iter().any(|(p, _)| p.program == "sk_data_ready");
@@ -191,7 +201,13 @@ fn filter_constants(filter: &Filter) -> types::filter {
 /// How many packets under way have their stages kept; when two meet in a slot the older loses its
 /// trail, not its place among the packets.
 fn trail_slots(options: &Options) -> u32 {
-    if options.budgets && options.outliers > 0 { TRAILS } else { 1 }
+    let per = options.groups.map(|groups| groups.per);
+    match per {
+        // Spans are counted from them: none is lost but with its packet.
+        Some(per) if per.is_known_late() => PACKETS,
+        _ if options.budgets && options.outliers > 0 => TRAILS,
+        _ => 1,
+    }
 }
 
 fn size_maps(
@@ -205,6 +221,10 @@ fn size_maps(
     open.maps.cpus.set_max_entries(cpus)?;
     open.maps.counters.set_max_entries(layout.shards)?;
     open.maps.history.set_max_entries(if options.budgets { cpus * EVENTS_OF_CPU } else { 1 })?;
+    if options.groups.is_some() {
+        open.maps.groups.set_max_entries(GROUPS_MAX)?;
+        open.maps.cells.set_max_entries(CELLS_MAX)?;
+    }
     open.maps.trails.set_max_entries(trail_slots(options))?;
     open.maps.histograms.set_max_entries(layout.shards * spans)?;
     open.maps.places.set_max_entries(spans * places * places)?;
@@ -217,6 +237,20 @@ impl Loaded {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
+    }
+
+    /// The groups that packets are in.
+    pub fn groups(&self, per: Per) -> Vec<Part> {
+        group::read(&self.skeleton.maps.groups, &self.skeleton.maps.cells, per)
+    }
+
+    /// What there was no room for among the groups.
+    pub fn not_grouped(&self) -> NotGrouped {
+        let variables = self.skeleton.maps.bss_data.as_deref();
+        variables.map_or_else(NotGrouped::default, |variables| NotGrouped {
+            packets: variables.ungrouped_packets,
+            spans: variables.ungrouped_spans,
+        })
     }
 
     /// Attaches every program that was chosen. A tracepoint that the kernel refuses is noted and

@@ -5,6 +5,7 @@ mod budget;
 mod collector;
 mod cost;
 mod filter;
+mod group;
 mod histogram;
 mod kernel;
 mod layout;
@@ -13,11 +14,13 @@ mod maps;
 mod reading;
 mod record;
 mod refusal;
+mod samples;
 mod slowest;
 mod table;
 mod trail;
 
 pub use filter::{Device, Filter, Protocol};
+pub use group::{GROUPS_MAX, Grouping, Sort};
 pub use table::{PROBES, Probe, STAGES, Stage};
 
 use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable, Slow};
@@ -47,6 +50,8 @@ pub struct Options {
     pub slow: Option<Duration>,
     /// How many slow packets are kept one by one.
     pub outliers: usize,
+    /// Split the result.
+    pub groups: Option<Grouping>,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
     pub btf_file: Option<PathBuf>,
 }
@@ -262,12 +267,18 @@ impl Stages {
         }
         let collected = session.collector.as_ref().map(Collector::collect).unwrap_or_default();
         let (slow, outliers, budget_totals) = collected;
+        // Before the whole: groups are a part of it.
+        let parts = self.options.groups.map(|by| (by, session.loaded.groups(by.per)));
         let runs = session.meter.runs(&session.loaded);
+        let packets = reading::packets(&session.counters);
+        let groups = parts.map(|(by, parts)| {
+            group::shown(parts, by, (packets.started, &reading.whole()), &self.layout)
+        });
         Measurement {
             schema: crate::MEASUREMENT_SCHEMA,
             duration_s: elapsed.as_secs_f64(),
             filter: self.options.filter.to_string(),
-            packets: reading::packets(&session.counters),
+            packets,
             events_lost: runs.missed + reading.unexpected(),
             cost: session.meter.cost(),
             spans: reading.spans(),
@@ -275,6 +286,8 @@ impl Stages {
             slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },
             outliers,
             budget_totals,
+            groups: groups.unwrap_or_default(),
+            not_grouped: session.loaded.not_grouped(),
         }
     }
 }

@@ -1,20 +1,14 @@
 //! The programs' maps read back into a measurement.
 
-use super::histogram::{BUCKETS, bounds, middle, percentile};
+use super::group::SpanOfWhole;
+use super::histogram::{BUCKETS, percentile};
 use super::layout::Layout;
 use super::maps::Mapped;
+use super::samples::{FIRST_BUCKET, HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{Probe, SPANS_MAX, STAGES_MAX, spans, stage};
 use crate::{Packets, Place, Span};
 
-/// 64-bit words of a `struct histogram` and where its fields are.
-const HISTOGRAM_WORDS: usize = 8 + BUCKETS;
-const MIN: usize = 0;
-const MAX: usize = 1;
-const OTHER_CPU: usize = 2;
-const OTHER_LLC: usize = 3;
-const OTHER_NODE: usize = 4;
-const FIRST_BUCKET: usize = 8;
-/// The same of `struct counters` and `struct cpu`.
+/// 64-bit words of `struct counters` and `struct cpu`, and where their fields are.
 const COUNTERS_WORDS: usize = 8;
 const UNEXPECTED: usize = 5;
 const OUTLIERS_LOST: usize = 6;
@@ -143,57 +137,41 @@ impl Reading<'_> {
         spans().into_iter().filter_map(|pair| self.span(pair)).collect()
     }
 
-    fn span(&self, (from, to): (usize, usize)) -> Option<Span> {
-        let number =
-            usize::try_from(self.span_of.get(from * STAGES_MAX + to)).ok()?.checked_sub(1)?;
-        let (from, to) = (stage(from)?, stage(to)?);
-        let mut sum = [0u64; HISTOGRAM_WORDS];
-        let (mut min, mut max) = (u64::MAX, 0);
-        let mut ended = Vec::with_capacity(self.layout.shards as usize);
-        for shard in 0..self.layout.shards as usize {
-            let first = (shard * SPANS_MAX + number) * HISTOGRAM_WORDS;
-            let shortest = self.histograms.get(first + MIN);
-            if shortest == u64::MAX {
-                ended.push(0);
-                continue; // most spans have no sample on most CPUs
-            }
-            min = min.min(shortest);
-            max = max.max(self.histograms.get(first + MAX));
-            let mut samples = 0;
-            for (word, total) in sum.iter_mut().enumerate().skip(OTHER_CPU) {
-                let value = self.histograms.get(first + word);
-                *total += value;
-                samples += if word >= FIRST_BUCKET { value } else { 0 };
-            }
-            ended.push(samples);
-        }
-        let buckets = &sum[FIRST_BUCKET..];
-        let samples: u64 = buckets.iter().sum();
-        if samples == 0 {
+    /// The number of the span between two stages, from 1, if packets have passed it.
+    pub fn number_of(&self, (from, to): (usize, usize)) -> Option<usize> {
+        let number = usize::try_from(self.span_of.get(from * STAGES_MAX + to)).ok()?;
+        (1..=SPANS_MAX).contains(&number).then_some(number)
+    }
+
+    /// The samples of a span over all shards, and how many each has.
+    pub fn samples(&self, number: usize) -> (Samples, Vec<u64>) {
+        let mut sum = Samples::default();
+        let shards = 0..self.layout.shards as usize;
+        let add = |shard: usize| {
+            let first = (shard * SPANS_MAX + number - 1) * HISTOGRAM_WORDS;
+            sum.add_words(|word| self.histograms.get(first + word))
+        };
+        let ended = shards.map(add).collect();
+        (sum, ended)
+    }
+
+    /// All spans with a sample, with their numbers, in the order of the path.
+    pub fn whole(&self) -> Vec<SpanOfWhole> {
+        let samples = |pair| {
+            let number = self.number_of(pair)?;
+            Some((pair, number, self.samples(number).0))
+        };
+        spans().into_iter().filter_map(samples).collect()
+    }
+
+    fn span(&self, pair: (usize, usize)) -> Option<Span> {
+        let number = self.number_of(pair)?;
+        let (samples, ended) = self.samples(number);
+        if samples.count() == 0 {
             return None;
         }
-        let share = |crossings: u64| (crossings as f64 / samples as f64).min(1.0);
-        let filled = || buckets.iter().enumerate().filter(|&(_, &n)| n > 0);
-        Some(Span {
-            direction: from.direction,
-            from: from.name.to_owned(),
-            to: to.name.to_owned(),
-            count: samples,
-            min_ns: Some(min),
-            p50_ns: within(percentile(buckets, 0.5), min, max),
-            p90_ns: within(percentile(buckets, 0.9), min, max),
-            p99_ns: within(percentile(buckets, 0.99), min, max),
-            p999_ns: within(percentile(buckets, 0.999), min, max),
-            max_ns: Some(max),
-            total_ns: filled()
-                .map(|(bucket, &n)| middle(bucket).clamp(min, max.max(min)).saturating_mul(n))
-                .fold(0, u64::saturating_add),
-            other_cpu: Some(share(sum[OTHER_CPU])),
-            other_llc: self.layout.knows_llcs.then(|| share(sum[OTHER_LLC])),
-            other_node: self.layout.knows_nodes.then(|| share(sum[OTHER_NODE])),
-            buckets: filled().map(|(bucket, &n)| (bounds(bucket).1, n)).collect(),
-            places: self.places_of(number, &ended),
-        })
+        let stages = (stage(pair.0)?, stage(pair.1)?);
+        samples.span(stages, self.layout, self.places_of(number - 1, &ended))
     }
 
     /// `ended` has the samples of each shard.
@@ -218,11 +196,6 @@ impl Reading<'_> {
         }
         places
     }
-}
-
-/// A percentile is known to its bucket only; the exact extremes bound it.
-fn within(percentile: Option<u64>, min: u64, max: u64) -> Option<u64> {
-    percentile.map(|ns| ns.clamp(min, max.max(min)))
 }
 
 #[cfg(test)]

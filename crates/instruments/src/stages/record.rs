@@ -149,13 +149,14 @@ fn event(bytes: &[u8]) -> Option<Event> {
     Some(Event { ns: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?), what })
 }
 
-fn comm(bytes: &[u8]) -> String {
+/// A name that a zero ends.
+pub(super) fn comm(bytes: &[u8]) -> String {
     let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).into_owned()
 }
 
 /// `struct tuple` of `bpf/filter.h` in words.
-fn flow(bytes: &[u8]) -> Option<String> {
+pub(super) fn flow(bytes: &[u8]) -> Option<String> {
     let address = |at: usize| {
         let bytes: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
         let address = Ipv6Addr::from(bytes);

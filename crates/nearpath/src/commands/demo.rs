@@ -63,7 +63,7 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
     // What else goes on on the machine is not what the facts of this namespace are about.
     let netns = u32::try_from(demo.server_netns_inode()).context("the namespace's inode")?;
     let filter = Filter { netns: Some(netns), ..Filter::default() };
-    let measured = timing.measure(&before.topology, filter, interrupt);
+    let measured = timing.measure(&before.topology, timing.options(filter), interrupt);
     if let Err(error) = &measured {
         say(&format!("{error:#}; watching the counters instead"));
         interrupt.wait(timing.duration);

@@ -83,7 +83,8 @@ impl Diagnose {
         interrupt: &Interrupt,
     ) -> Result<Result<Measurement, String>, Failure> {
         let filter = self.filters.resolve(host, self.source.netns_inode()?)?;
-        let measured = self.timing.measure(&host.topology, filter, interrupt);
+        let options = self.timing.options(filter);
+        let measured = self.timing.measure(&host.topology, options, interrupt);
         if let Err(error) = &measured {
             say(&format!("{error:#}; watching the counters instead"));
             interrupt.wait(self.timing.duration);

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
+use crate::grouping::Groups;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Timing;
@@ -9,7 +10,7 @@ use crate::source::Namespace;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use nearpath_host::Wanted;
-use nearpath_instruments::stages::{Filter, Stages};
+use nearpath_instruments::stages::{Filter, Options, Stages};
 use nearpath_views::{json, text};
 
 const AFTER_HELP: &str = "\
@@ -20,6 +21,8 @@ EXAMPLES
   nearpath measure stages --netns blue --json > blue.json
   nearpath measure stages --without sock_send              no look at every system call
   nearpath measure stages --slow 1ms --outliers 20         why was each late?
+  nearpath measure stages --per process --top 5            who gets the most packets, and how late
+  nearpath measure stages --per flow --sort p99            the flows with the worst tail
   nearpath measure stages --list-stages                    what can be observed here, and how
 
 It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
@@ -54,6 +57,8 @@ struct StagesArguments {
     #[command(flatten)]
     namespace: Namespace,
     #[command(flatten)]
+    groups: Groups,
+    #[command(flatten)]
     timing: Timing,
 }
 
@@ -69,7 +74,8 @@ impl StagesArguments {
         let interrupt = Interrupt::listen()?;
         let host = self.namespace.host(&Wanted::default())?;
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
-        let measurement = self.timing.measure(&host.topology, filter, &interrupt)?;
+        let options = Options { groups: self.groups.wanted(), ..self.timing.options(filter) };
+        let measurement = self.timing.measure(&host.topology, options, &interrupt)?;
         if interrupt.happened() {
             say("ended early by a signal");
         }

@@ -4,7 +4,7 @@
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
-use super::{heading, line, outliers, timelines};
+use super::{groups, heading, line, outliers, timelines};
 use nearpath_instruments::stages::StageListing;
 use nearpath_instruments::{Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
@@ -13,6 +13,11 @@ use std::collections::BTreeMap;
 /// a terminal.
 pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = overview(measurement, width);
+    let groups = groups::groups(measurement, width);
+    if !groups.is_empty() {
+        line!(out);
+        out.push_str(&groups);
+    }
     let slowest = timelines::slowest(measurement);
     if !slowest.is_empty() {
         line!(out);
@@ -33,17 +38,8 @@ pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
 /// Without the distributions: the heads and the tables of spans.
 pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = header(measurement);
-    let same = Same::of(&measurement.spans);
-    for (path, title) in [(Direction::Rx, "receive path"), (Direction::Tx, "transmit path")] {
-        let spans: Vec<&Span> =
-            measurement.spans.iter().filter(|span| span.direction == path).collect();
-        if !spans.is_empty() {
-            line!(out);
-            heading(&mut out, title);
-            out.push_str(&table(&spans, same, width));
-        }
-    }
-    if let Some(what) = same.in_words() {
+    out.push_str(&spans(&measurement.spans, "", width));
+    if let Some(what) = Same::of(&measurement.spans).in_words() {
         line!(out);
         line!(out, "no packet went to another {what} between two stages");
     }
@@ -54,6 +50,22 @@ pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> Strin
     if !totals.is_empty() {
         line!(out);
         out.push_str(&totals);
+    }
+    out
+}
+
+/// The tables of spans of either path, under a heading with the name of whose they are.
+pub(super) fn spans(all: &[Span], whose: &str, width: Option<usize>) -> String {
+    let mut out = String::new();
+    let same = Same::of(all);
+    for (path, title) in [(Direction::Rx, "receive path"), (Direction::Tx, "transmit path")] {
+        let spans: Vec<&Span> = all.iter().filter(|span| span.direction == path).collect();
+        if !spans.is_empty() {
+            line!(out);
+            let whose = if whose.is_empty() { String::new() } else { format!("{whose}, ") };
+            heading(&mut out, &format!("{whose}{title}"));
+            out.push_str(&table(&spans, same, width));
+        }
     }
     out
 }

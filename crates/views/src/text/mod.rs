@@ -5,6 +5,7 @@
 mod cpu_layout;
 mod cpus;
 mod diagnosis;
+mod groups;
 mod histogram;
 mod irqs;
 mod measurement;

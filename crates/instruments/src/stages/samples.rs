@@ -1,0 +1,163 @@
+//! The latencies of one span, as the programs count them (`struct histogram` of
+//! `bpf/histogram.h`): in go its words, out comes a [`Span`]. They can be added and subtracted, so that
+//! groups and what is left of them agree with the whole.
+
+use super::histogram::{BUCKETS, bounds, middle, percentile};
+use super::layout::Layout;
+use super::table::Stage;
+use crate::{Place, Span};
+
+/// 64-bit words of a `struct histogram`, and where its fields are.
+pub const HISTOGRAM_WORDS: usize = FIRST_BUCKET + BUCKETS;
+/// The shortest latency; the largest number where there is none.
+pub const MIN: usize = 0;
+const MAX: usize = 1;
+const OTHER_CPU: usize = 2;
+const OTHER_LLC: usize = 3;
+const OTHER_NODE: usize = 4;
+/// The first of the counts.
+pub const FIRST_BUCKET: usize = 8;
+
+/// Latencies of one span.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Samples {
+    /// The shortest and the longest, where they are known.
+    extremes: Option<(u64, u64)>,
+    /// Crossings and buckets, at their places.
+    words: Vec<u64>,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self { extremes: None, words: vec![0; HISTOGRAM_WORDS] }
+    }
+}
+
+impl Samples {
+    /// Adds what the programs have counted; returns how many that was.
+    pub fn add_words(&mut self, word: impl Fn(usize) -> u64) -> u64 {
+        let shortest = word(MIN);
+        if shortest == u64::MAX {
+            return 0; // most spans have no sample on most CPUs
+        }
+        self.extend((shortest, word(MAX)));
+        let mut added = 0;
+        for (index, total) in self.words.iter_mut().enumerate().skip(OTHER_CPU) {
+            let value = word(index);
+            *total = total.saturating_add(value);
+            added += if index >= FIRST_BUCKET { value } else { 0 };
+        }
+        added
+    }
+
+    /// Adds other samples.
+    pub fn add(&mut self, other: &Self) {
+        if let Some(extremes) = other.extremes {
+            self.extend(extremes);
+        }
+        for (total, more) in self.words.iter_mut().zip(&other.words) {
+            *total = total.saturating_add(*more);
+        }
+    }
+
+    /// Takes samples away that are among these; the extremes of what is left are not known.
+    pub fn subtract(&mut self, other: &Self) {
+        self.extremes = None;
+        for (total, less) in self.words.iter_mut().zip(&other.words) {
+            *total = total.saturating_sub(*less);
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.buckets().iter().fold(0, |sum, &n| sum.saturating_add(n))
+    }
+
+    fn extend(&mut self, (shortest, longest): (u64, u64)) {
+        let (min, max) = self.extremes.unwrap_or((u64::MAX, 0));
+        self.extremes = Some((min.min(shortest), max.max(longest)));
+    }
+
+    fn buckets(&self) -> &[u64] {
+        self.words.get(FIRST_BUCKET..).unwrap_or_default()
+    }
+
+    /// The span between two stages; `None` without a sample.
+    pub fn span(
+        &self,
+        (from, to): (&Stage, &Stage),
+        layout: &Layout,
+        places: Vec<Place>,
+    ) -> Option<Span> {
+        let samples = self.count();
+        if samples == 0 {
+            return None;
+        }
+        let buckets = self.buckets();
+        let (min, max) = self.extremes.unwrap_or((0, u64::MAX));
+        // A percentile is known to its bucket only; the exact extremes bound it.
+        let within = |ns: u64| ns.clamp(min, max.max(min));
+        let percentile = |share: f64| percentile(buckets, share).map(within);
+        let share = |word: usize| {
+            let crossings = self.words.get(word).copied().unwrap_or_default();
+            (crossings as f64 / samples as f64).min(1.0)
+        };
+        let filled = || buckets.iter().enumerate().filter(|&(_, &n)| n > 0);
+        Some(Span {
+            direction: from.direction,
+            from: from.name.to_owned(),
+            to: to.name.to_owned(),
+            count: samples,
+            min_ns: self.extremes.map(|(min, _)| min),
+            p50_ns: percentile(0.5),
+            p90_ns: percentile(0.9),
+            p99_ns: percentile(0.99),
+            p999_ns: percentile(0.999),
+            max_ns: self.extremes.map(|(_, max)| max),
+            total_ns: filled()
+                .map(|(bucket, &n)| within(middle(bucket)).saturating_mul(n))
+                .fold(0, u64::saturating_add),
+            other_cpu: Some(share(OTHER_CPU)),
+            other_llc: layout.knows_llcs.then(|| share(OTHER_LLC)),
+            other_node: layout.knows_nodes.then(|| share(OTHER_NODE)),
+            buckets: filled().map(|(bucket, &n)| (bounds(bucket).1, n)).collect(),
+            places,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Samples as the programs would have counted these latencies, below 16 ns a bucket each.
+    pub fn counted(latencies: &[u64]) -> Samples {
+        let mut words = vec![0; HISTOGRAM_WORDS];
+        words[MIN] = latencies.iter().copied().min().unwrap_or(u64::MAX);
+        words[MAX] = latencies.iter().copied().max().unwrap_or(0);
+        for &ns in latencies {
+            words[FIRST_BUCKET + usize::try_from(ns).unwrap()] += 1;
+        }
+        let mut samples = Samples::default();
+        assert_eq!(samples.add_words(|word| words[word]), latencies.len() as u64);
+        samples
+    }
+
+    proptest! {
+        #[test]
+        fn parts_and_what_is_left_are_the_whole(
+            part in prop::collection::vec(0..16u64, 0..50),
+            rest in prop::collection::vec(0..16u64, 0..50),
+        ) {
+            let mut whole = counted(&[part.clone(), rest.clone()].concat());
+            let mut sum = counted(&part);
+            sum.add(&counted(&rest));
+            prop_assert_eq!(&sum, &whole);
+            whole.subtract(&counted(&part));
+            let rest = counted(&rest);
+            prop_assert_eq!(whole.buckets(), rest.buckets());
+            prop_assert_eq!(whole.count(), rest.count());
+        }
+    }
+}
