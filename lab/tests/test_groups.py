@@ -1,0 +1,88 @@
+"""Packets by queue, process, cgroup, node and flow: each group has those that other counters of the
+guest give it.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab
+
+from .conversations import Conversation, start_server
+from .hosts import IGB, TWO_NODES
+from .steering import FAR_MASK, steer
+from .waiting import ended, start_measuring
+
+READER_CPU = TWO_NODES.cpus_of(0)[0]
+PORT = 5001
+FLOWS = 8
+ROUNDS = 20
+MESSAGES = FLOWS * ROUNDS
+
+# Frames that are no IP packets, such as ARP's, and datagrams taken by a reader in the very moment in
+# which its socket tells of them.
+FEW = 8
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_groups_have_their_packets(host: Host) -> None:
+    steer(host, FAR_MASK)
+    # Ports count, so that flows come by several queues.
+    host.check("ethtool --config-nfc nic0 rx-flow-hash udp4 sdfn")
+    server = start_server(host, str(READER_CPU), PORT)
+    host.check("mkdir -p /tmp/cgroups && mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/readers")
+    host.check("for task in $(pgrep -f AF_INET6); do echo $task >/tmp/cgroups/readers/cgroup.procs; done")
+    assert server.running()
+    with ExitStack() as stack:
+        talk = stack.enter_context(Conversation(host, "udp", host.machine.address(), PORT, FLOWS))
+        talk.talk(1)
+
+        before = frames_by_queue(host)
+        queues = measured(host, talk, "queue")
+        after = frames_by_queue(host)
+        processes = measured(host, talk, "process")
+        cgroups = measured(host, talk, "cgroup")
+        nodes = measured(host, talk, "node")
+        flows = measured(host, talk, "flow", "--top", str(FLOWS))
+
+    assert len(queues) > 1, queues
+    for queue, packets in queues.items():
+        assert 0 <= after[queue] - before[queue] - packets <= FEW, (queue, packets, before, after)
+    python = [packets for name, packets in processes.items() if name.startswith("python3/")]
+    assert len(python) == 1, processes
+    assert MESSAGES - FEW <= python[0] <= MESSAGES, processes
+    assert MESSAGES - FEW <= cgroups.get("/readers", 0) <= MESSAGES, cgroups
+    assert nodes.keys() <= {"node 0", "node 1"}, nodes
+    assert set(flows.values()) == {ROUNDS}, flows
+    assert len(flows) == FLOWS
+    assert all(name.startswith("UDP ") and name.endswith(f":{PORT}") for name in flows), flows
+
+
+def measured(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[str, int]:
+    """Packets by group while the peer talks; the groups have all that there were, span by span."""
+    only = ("--dev", "nic0", "--direction", "rx", "--proto", "udp", "--dport", str(PORT))
+    measuring = start_measuring(host, "measure", "stages", "--per", per, *arguments, *only)
+    talk.talk(ROUNDS)
+    document = ended(measuring)
+    groups = document["groups"]
+    assert sum(group["packets"] for group in groups) == document["packets"]["started"] == MESSAGES
+    whole = counts(document["spans"])
+    parts = [counts(group["spans"]) for group in groups]
+    assert {span: sum(part.get(span, 0) for part in parts) for span in whole} == whole
+    # A CPU may have ends of spans, and no packet of its own.
+    return {group["name"]: group["packets"] for group in groups if group["packets"]}
+
+
+def counts(spans: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
+    return {(span["from"], span["to"]): span["count"] for span in spans}
+
+
+def frames_by_queue(host: Host) -> dict[str, int]:
+    """What the NIC's driver has received by each queue, named as nearpath names it."""
+    lines = [line.split(":") for line in host.check("ethtool -S nic0").splitlines()]
+    frames = {}
+    for name, *value in lines:
+        words = name.split("_")
+        if words[:2] == ["     rx", "queue"] and words[3:] == ["packets"]:
+            frames[f"nic0 rx-{words[2]}"] = int(value[0])
+    return frames
