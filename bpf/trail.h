@@ -89,20 +89,6 @@ __noinline int enter_begin(u64 tag, u64 now)
 	return 0;
 }
 
-__noinline int enter_step(u64 tag, step s)
-{
-	struct trail *t = has_trails ? trail_slot(tag) : 0;
-	u32 passed;
-
-	if (!t || t->packet != tag)
-		return 0;
-	passed = t->passed;
-	if (passed < TRAIL_STEPS)
-		t->steps[passed] = s;
-	t->passed = passed + 1;
-	return 0;
-}
-
 __noinline int enter_end(u64 tag)
 {
 	struct trail *t = has_trails ? trail_slot(tag) : 0;
@@ -123,8 +109,15 @@ static __always_inline void begin_trail(u64 tag, u64 now)
 
 static __always_inline void add_step(u64 tag, u32 cpu, u32 stage, u64 ns)
 {
-	if (has_trails)
-		enter_step(tag, ns << 24 | (u64)(cpu & 0xffff) << 8 | stage);
+	struct trail *t = has_trails ? trail_slot(tag) : 0;
+	u32 passed;
+
+	if (!t || t->packet != tag)
+		return;
+	passed = t->passed;
+	if (passed < TRAIL_STEPS)
+		t->steps[passed] = ns << 24 | (u64)(cpu & 0xffff) << 8 | stage;
+	t->passed = passed + 1;
 }
 
 static __always_inline void end_trail(u64 tag)
