@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead bench-flows lint fuzz clean
+.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead bench-flows lint fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -50,6 +50,10 @@ lab-update: ## Build virtual hosts anew from the distribution's newest packages
 bench-overhead: ## What measuring costs, beside empty programs, bpftrace and BCC
 	@scripts/install-deps build bench
 	$(CARGO) bench --package nearpath-instruments --bench overhead
+
+lab-bench-overhead: ## The same on packets through Open vSwitch, in a virtual host
+	@scripts/install-deps build lab bench
+	@scripts/lab bench-overhead
 
 bench-flows: ## Ten minutes of 100,000 flows: memory does not grow
 	@scripts/install-deps build test

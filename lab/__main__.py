@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import bench, cache, distribution, images, kernels, requirements, shell
+from . import bench, cache, distribution, images, kernels, overhead, requirements, shell
 from .distribution import Unavailable
 from .payload import nearpath_payload
 
@@ -21,6 +21,8 @@ def main() -> int:
     shell.add_arguments(open_shell)
 
     commands.add_parser("bench", help="how long hosts take to boot, to restore, and for 20 scenarios")
+    costs = commands.add_parser("bench-overhead", help="what measuring costs on packets through Open vSwitch")
+    costs.add_argument("options", nargs="*", help="behind --: for the program of `make bench-overhead`")
     commands.add_parser("kernels", help="write docs/kernels.md: what is observable on each kernel")
     commands.add_parser("clean", help="remove the cache")
 
@@ -39,6 +41,8 @@ def main() -> int:
             shell.run(shell.machine(options), nearpath_payload(release=True))
         elif options.command == "bench":
             bench.run(nearpath_payload())
+        elif options.command == "bench-overhead":
+            overhead.run(options.options)
         elif options.command == "kernels":
             kernels.write(nearpath_payload())
     except Unavailable as reason:

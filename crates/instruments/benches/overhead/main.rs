@@ -28,9 +28,8 @@ use nearpath_testing::veth::VethPair;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::Path;
 use std::time::Instant;
-use tools::Tool;
+use tools::{Scripts, Tool};
 
 /// One piece of work under one tool.
 #[derive(Debug, Clone)]
@@ -76,9 +75,7 @@ fn main() -> io::Result<()> {
         println!("not measured: see the reason above");
         return Ok(());
     }
-    let scripts = tempfile::tempdir()?;
-    std::fs::write(scripts.path().join("peer.bt"), include_str!("peer.bt"))?;
-    std::fs::write(scripts.path().join("peer_bcc.py"), include_str!("peer_bcc.py"))?;
+    let scripts = Scripts::write(settings.ovs)?;
     let mut tools = settings.tools;
     tools.retain(|tool| match tool.available() {
         Ok(()) => true,
@@ -96,7 +93,7 @@ fn main() -> io::Result<()> {
         let mut samples = Vec::new();
         for round in 0..settings.rounds {
             for &tool in tools.iter().chain(tools.iter().rev()) {
-                samples.push(sample(tool, &mut load, scripts.path())?);
+                samples.push(sample(tool, &mut load, &scripts)?);
             }
             eprintln!("{}: round {} of {}", load.name, round + 1, settings.rounds);
         }
@@ -143,7 +140,7 @@ fn settings() -> io::Result<Settings> {
     Ok(settings)
 }
 
-fn sample(tool: Tool, load: &mut Load, scripts: &Path) -> io::Result<Sample> {
+fn sample(tool: Tool, load: &mut Load, scripts: &Scripts) -> io::Result<Sample> {
     let before: HashSet<u32> = ProgInfoIter::default().map(|p| p.id).collect();
     let running = tool.start(scripts)?;
     let began = (Instant::now(), cpu_ns());

@@ -1,9 +1,10 @@
 """What `peer.bt` does, in C for BCC: latency between adjacent stages of each packet, by pair of stages.
 
-Goes in: nothing. Comes out: the line `ready` when all programs are attached; when its standard input
-ends, how many packets each pair of stages has had. The packets under way are in a hash map by the
-address of their sk_buff; histograms, and what is known of a CPU, in arrays. The stages have the numbers
-that they have in peer.bt.
+Goes in: `--functions` for stages without tracepoint, too. Comes out: the line `ready` when all programs
+are attached; when its standard input ends, how many packets each pair of stages has had.
+
+The packets under way are in a hash map by the address of their sk_buff; histograms, and what is known of
+a CPU, in arrays. The stages have the numbers that they have in peer.bt.
 
 BCC wants the kernel's headers, though these programs read no structure of the kernel: they compare
 addresses. So it gets the few definitions that its own headers need, and no package has to be installed
@@ -38,6 +39,11 @@ HEADERS = {
         typedef _Bool bool;
         enum { false, true };
         #define NULL ((void *)0)
+        /* x86-64, for kprobes */
+        struct pt_regs {
+            unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+            unsigned long orig_ax, ip, cs, flags, sp, ss;
+        };
     """,
     "linux/bpf_common.h": Path("/usr/include/linux/bpf_common.h").read_text(),
     "linux/log2.h": "",
@@ -136,7 +142,7 @@ RAW_TRACEPOINT_PROBE(netif_rx)
     u64 skb = ctx->args[0], now = bpf_ktime_get_ns();
     struct packet *p = packets.lookup(&skb), first = { now, 6, bpf_get_smp_processor_id() };
 
-    if (p && p->stage == 22)
+    if (p && p->stage >= 19)
         pass(p, 24, now);
     packets.update(&skb, &first);
     return 0;
@@ -273,6 +279,19 @@ RAW_TRACEPOINT_PROBE(consume_skb) { end(ctx->args[0], 15); return 0; }
 RAW_TRACEPOINT_PROBE(kfree_skb) { end(ctx->args[0], 16); return 0; }
 """
 
+# As in peer_functions.bt.
+FUNCTIONS = r"""
+int kprobe__enqueue_to_backlog(struct pt_regs *ctx) { go_on(ctx->di, 8, 0); return 0; }
+int kprobe__ip_rcv(struct pt_regs *ctx) { go_on(ctx->di, 25, 0); return 0; }
+int kprobe__udp_rcv(struct pt_regs *ctx) { go_on(ctx->di, 26, 0); return 0; }
+int kprobe__tcp_v4_rcv(struct pt_regs *ctx) { go_on(ctx->di, 27, 0); return 0; }
+int kprobe__internal_dev_xmit(struct pt_regs *ctx) { go_on(ctx->di, 5, 0); return 0; }
+int kprobe__ovs_vport_receive(struct pt_regs *ctx) { go_on(ctx->si, 28, 0); return 0; }
+int kprobe__ovs_dp_process_packet(struct pt_regs *ctx) { go_on(ctx->di, 29, 0); return 0; }
+int kprobe__ovs_vport_send(struct pt_regs *ctx) { go_on(ctx->si, 30, 0); return 0; }
+int kprobe__internal_dev_recv(struct pt_regs *ctx) { go_on(ctx->di, 31, 0); return 0; }
+"""
+
 
 def main() -> None:
     """Attaches the programs, and detaches them when nobody wants them any more."""
@@ -282,7 +301,7 @@ def main() -> None:
             header.parent.mkdir(parents=True, exist_ok=True)
             header.write_text(f"#pragma once\n{text}")
         os.environ["BCC_KERNEL_SOURCE"] = folder
-        programs = BPF(text=PROGRAMS)
+        programs = BPF(text=PROGRAMS + (FUNCTIONS if "--functions" in sys.argv else ""))
     print("ready", flush=True)
     sys.stdin.read()
     counts: Counter[tuple[int, int]] = Counter()

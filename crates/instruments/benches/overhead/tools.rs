@@ -6,7 +6,7 @@ use nearpath_instruments::stages::{Filter, Options, Stages};
 use nearpath_instruments::{Instrument, Measurement};
 use std::io::{self, BufRead, BufReader};
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// One way to observe, or not to.
@@ -69,17 +69,22 @@ impl Tool {
     }
 
     /// Attaches it; it observes when this returns.
-    pub fn start(self, scripts: &Path) -> io::Result<Running> {
+    pub fn start(self, scripts: &Scripts) -> io::Result<Running> {
         let options = match self {
             Self::Nothing => return Ok(Running::Nothing),
             Self::Bpftrace => {
                 // A mount namespace of its own, where it finds the tracepoints' formats.
-                let mount = "mount -t tracefs nodev /sys/kernel/tracing && exec bpftrace \"$0\"";
+                let mount =
+                    "test -e $T/events || mount -t tracefs nodev $T && exec bpftrace \"$0\"";
                 let mut command = Command::new("unshare");
-                command.args(["--mount", "sh", "-c", mount]).arg(scripts.join("peer.bt"));
+                command.args(["--mount", "sh", "-c", mount]).arg(&scripts.bpftrace);
+                command.env("T", "/sys/kernel/tracing");
                 return peer(&mut command);
             }
-            Self::Bcc => return peer(Command::new(PYTHON).arg(scripts.join("peer_bcc.py"))),
+            Self::Bcc => {
+                let functions = scripts.functions.then_some("--functions");
+                return peer(Command::new(PYTHON).arg(&scripts.bcc).args(functions));
+            }
             Self::Empty => Options { empty: true, budgets: true, ..Options::default() },
             Self::Nearpath => Options { budgets: true, outliers: 10, ..Options::default() },
             Self::NoBudgets => Options::default(),
@@ -91,6 +96,26 @@ impl Tool {
         let mut stages = Box::new(Stages::new(&topology(), options));
         stages.start().map_err(io::Error::other)?;
         Ok(Running::Nearpath(stages))
+    }
+}
+
+/// The peers, as files.
+pub struct Scripts {
+    _folder: tempfile::TempDir,
+    bpftrace: PathBuf,
+    bcc: PathBuf,
+    functions: bool,
+}
+
+impl Scripts {
+    /// Writes them; `functions` with the stages of Open vSwitch and others without tracepoint.
+    pub fn write(functions: bool) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let (bpftrace, bcc) = (folder.path().join("peer.bt"), folder.path().join("peer_bcc.py"));
+        let more = if functions { include_str!("peer_functions.bt") } else { "" };
+        std::fs::write(&bpftrace, [include_str!("peer.bt"), more].concat())?;
+        std::fs::write(&bcc, include_str!("peer_bcc.py"))?;
+        Ok(Self { _folder: folder, bpftrace, bcc, functions })
     }
 }
 
@@ -122,7 +147,7 @@ impl Running {
 /// Starts a peer, and waits until it says that all its probes are attached.
 fn peer(command: &mut Command) -> io::Result<Running> {
     let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
     let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next() {

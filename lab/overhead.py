@@ -1,0 +1,55 @@
+"""What measuring costs on packets through Open vSwitch: `make bench-overhead`'s program in a virtual host.
+
+Goes in: options of that program. Comes out: what it prints. The host is emulated, so its times are
+those of the emulator; beside one another they tell something, each for itself nothing.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from .distribution import Unavailable
+from .host import Host
+from .machine import Machine, Nic, Topology
+from .payload import PROJECT, pack
+from .run_folder import RunFolder
+
+# The first that has all tracepoints that the peers know.
+KERNEL = "7.2"
+
+# BCC for Python is not in the guests' root, but all that it needs is.
+BCC = Path("/usr/lib/python3/dist-packages/bcc")
+BCC_HEADER = Path("/usr/include/linux/bpf_common.h")
+
+# A fiftieth of a real machine's work, in a guest that is as much slower.
+OPTIONS = ("--ovs", "--scale", "0.02", "--rounds", "2")
+
+PATIENCE_S = 3600
+
+
+def run(options: list[str]) -> None:
+    """Builds the program, runs it in a guest and prints what it says."""
+    if not BCC.is_dir():
+        raise Unavailable("missing packages: python3-bpfcc")
+    with RunFolder("overhead") as folder:
+        binary = folder.path / "overhead"
+        subprocess.run(["strip", "-o", binary, _built()], check=True)
+        files = {"/usr/local/bin/overhead": binary, str(BCC): BCC, str(BCC_HEADER): BCC_HEADER}
+        payload = pack(files, folder.path / "payload.tar")
+        with Host.restore(Machine(KERNEL, Topology(), (Nic("igb"),)), payload) as host:
+            status, out, err = host.run(["overhead", *OPTIONS, *options], PATIENCE_S)
+    print(out, end="")
+    if status != 0:
+        raise RuntimeError(f"it ended with status {status} in the guest: {err}")
+
+
+def _built() -> Path:
+    """The program, built as `cargo bench` does."""
+    cargo = os.environ.get("CARGO", "cargo")
+    command = ["bench", "--quiet", "--no-run", "--package", "nearpath-instruments", "--bench", "overhead"]
+    messages = subprocess.run(
+        [cargo, *command, "--message-format=json"], cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    built = (json.loads(line) for line in messages.stdout.splitlines())
+    return next(Path(message["executable"]) for message in built if message.get("executable"))
