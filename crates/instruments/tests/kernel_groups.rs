@@ -3,12 +3,13 @@
 
 use nearpath_host::{Cpu, CpuId, CpuSet, NodeId, Topology};
 use nearpath_instruments::stages::{Filter, Grouping, Options, Protocol, Sort, Stages};
-use nearpath_instruments::{Direction, Group, Instrument, Measurement, Per};
+use nearpath_instruments::{Direction, Group, Instrument, Measurement, Per, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Datagrams of either flow; different, so that flows cannot be taken for one another.
@@ -76,25 +77,36 @@ fn measure(
 
 /// The groups' packets, and the latencies of each of their spans, are those of the whole.
 fn assert_adds_up(m: &Measurement) {
+    assert_counts_add_up(m);
+    for span in &m.spans {
+        let crossed: f64 =
+            parts(m, span).iter().map(|p| p.other_cpu.unwrap() * p.count as f64).sum();
+        let all = span.other_cpu.unwrap() * span.count as f64;
+        assert!((crossed - all).abs() < 0.5, "{crossed} of {all}: {span:?}");
+    }
+}
+
+/// What holds also while packets pass.
+fn assert_counts_add_up(m: &Measurement) {
     assert_eq!(m.groups.iter().map(|group| group.packets).sum::<u64>(), m.packets.started);
     for span in &m.spans {
-        let same = |s: &&nearpath_instruments::Span| {
-            (s.direction, &s.from, &s.to) == (span.direction, &span.from, &span.to)
-        };
-        let parts: Vec<_> = m.groups.iter().flat_map(|g| &g.spans).filter(same).collect();
+        let parts = parts(m, span);
         let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
         for (upper_ns, count) in parts.iter().flat_map(|part| &part.buckets) {
             *buckets.entry(*upper_ns).or_default() += count;
         }
         assert_eq!(buckets.into_iter().collect::<Vec<_>>(), span.buckets, "{span:?}");
         assert_eq!(parts.iter().map(|part| part.count).sum::<u64>(), span.count);
-        let crossed: f64 = parts.iter().map(|p| p.other_cpu.unwrap() * p.count as f64).sum();
-        let all = span.other_cpu.unwrap() * span.count as f64;
-        assert!((crossed - all).abs() < 0.5, "{crossed} of {all}: {span:?}");
         for part in parts {
             assert!(part.max_ns.is_none_or(|max| Some(max) <= span.max_ns), "{part:?}");
         }
     }
+}
+
+/// A span in each of the groups.
+fn parts<'a>(m: &'a Measurement, of: &Span) -> Vec<&'a Span> {
+    let same = |s: &&Span| (s.direction, &s.from, &s.to) == (of.direction, &of.from, &of.to);
+    m.groups.iter().flat_map(|group| &group.spans).filter(same).collect()
 }
 
 /// Tries until the groups are right, at most ten times: now and then a CPU of some virtual machines runs
@@ -277,6 +289,37 @@ fn each_cpu_has_the_spans_that_end_there() {
                 exactly(arrived(group, "netif_receive_skb"), rounds, &m)?;
             }
             Ok(())
+        });
+    }
+}
+
+#[test]
+fn groups_add_up_while_packets_pass() {
+    if !can_run() {
+        return;
+    }
+    let flows = answered_flows();
+    let netns = u32::try_from(flows.pair.inode(Side::Server).unwrap()).unwrap();
+    let filter = Filter { netns: Some(netns), ..Filter::default() };
+    let over = AtomicBool::new(false);
+    for per in [Per::Cpu, Per::Flow, Per::Process] {
+        let groups = Some(Grouping { per, top: 1, sort: Sort::P99 });
+        let options = Options { filter: filter.clone(), groups, ..Options::default() };
+        let mut stages = Stages::new(&topology(), options);
+        stages.start().unwrap();
+        over.store(false, SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    flows.send([5, 5]);
+                }
+            });
+            let mut seen: Vec<Measurement> = Vec::new();
+            while seen.iter().filter(|m| m.packets.started > 0).count() < 20 {
+                seen.push(stages.read().unwrap());
+            }
+            over.store(true, SeqCst);
+            seen.iter().for_each(assert_counts_add_up);
         });
     }
 }

@@ -271,9 +271,9 @@ impl Stages {
         let parts = self.options.groups.map(|by| (by, session.loaded.groups(by.per)));
         let runs = session.meter.runs(&session.loaded);
         let packets = reading::packets(&session.counters);
-        let groups = parts.map(|(by, parts)| {
-            group::shown(parts, by, (packets.started, &reading.whole()), &self.layout)
-        });
+        let (whole, spans): (Vec<_>, Vec<_>) = reading.spans().into_iter().unzip();
+        let groups = parts
+            .map(|(by, parts)| group::shown(parts, by, (packets.started, &whole), &self.layout));
         Measurement {
             schema: crate::MEASUREMENT_SCHEMA,
             duration_s: elapsed.as_secs_f64(),
@@ -281,7 +281,7 @@ impl Stages {
             packets,
             events_lost: runs.missed + reading.unexpected(),
             cost: session.meter.cost(),
-            spans: reading.spans(),
+            spans,
             not_observable: not_observable(&session.loaded),
             slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },
             outliers,

@@ -132,8 +132,9 @@ impl Reading<'_> {
         sum
     }
 
-    /// All spans with a sample, in the order of the path.
-    pub fn spans(&self) -> Vec<Span> {
+    /// All spans with a sample, in the order of the path, beside what they are made of: groups are
+    /// taken from the same moment.
+    pub fn spans(&self) -> Vec<(SpanOfWhole, Span)> {
         spans().into_iter().filter_map(|pair| self.span(pair)).collect()
     }
 
@@ -155,23 +156,15 @@ impl Reading<'_> {
         (sum, ended)
     }
 
-    /// All spans with a sample, with their numbers, in the order of the path.
-    pub fn whole(&self) -> Vec<SpanOfWhole> {
-        let samples = |pair| {
-            let number = self.number_of(pair)?;
-            Some((pair, number, self.samples(number).0))
-        };
-        spans().into_iter().filter_map(samples).collect()
-    }
-
-    fn span(&self, pair: (usize, usize)) -> Option<Span> {
+    fn span(&self, pair: (usize, usize)) -> Option<(SpanOfWhole, Span)> {
         let number = self.number_of(pair)?;
         let (samples, ended) = self.samples(number);
         if samples.count() == 0 {
             return None;
         }
         let stages = (stage(pair.0)?, stage(pair.1)?);
-        samples.span(stages, self.layout, self.places_of(number - 1, &ended))
+        let span = samples.span(stages, self.layout, self.places_of(number - 1, &ended))?;
+        Some(((pair, number, samples), span))
     }
 
     /// `ended` has the samples of each shard.
