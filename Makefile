@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead bench-flows lint fuzz clean
+.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows lint fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -58,6 +58,10 @@ lab-bench-overhead: ## The same on packets through Open vSwitch, in a virtual ho
 bench-flows: ## Ten minutes of 100,000 flows: memory does not grow
 	@scripts/install-deps build test
 	NEARPATH_FLOWS_SECONDS=600 $(CARGO) test --release --package nearpath-instruments --test kernel_flows -- --nocapture
+
+faults: ## Make 250 packets late by each fault, and print how often budgets name it
+	@scripts/install-deps build test
+	NEARPATH_FAULT_ROUNDS=250 $(CARGO) test --package nearpath-instruments --test kernel_faults -- --nocapture
 
 lint: ## Check formatting, clippy, and with cargo-deny the licences and sources of dependencies
 	@scripts/install-deps build lint || scripts/install-deps build

@@ -17,18 +17,43 @@
 
 enum ring { RING_TASKS, RING_SOFTIRQS, RINGS };
 
-enum event_kind { EVENT_TASK = 1, EVENT_IRQ, EVENT_IRQ_END, EVENT_SOFTIRQ, EVENT_SOFTIRQ_END };
+enum event_kind {
+	EVENT_TASK = 1,
+	EVENT_IRQ,
+	EVENT_IRQ_END,
+	EVENT_SOFTIRQ,
+	EVENT_SOFTIRQ_END,
+	EVENT_STOLEN, /* by the hypervisor, since the interrupt before */
+};
 
 /* An interrupt of the CPU's own, by its vector, not one of a device. */
 #define VECTOR 0x80000000u
 
+/* Of a task's policy: the task before it could have gone on. */
+#define READY_BEFORE 0x80
+
 struct event {
 	u64 ns;
-	u32 id; /* the task's pid, the interrupt, the softirq's vector */
+	u32 id; /* the task's pid, the interrupt, the softirq's vector, nanoseconds stolen */
 	u16 prio; /* of a task; for a softirq, how many packets the CPU has received, mod 2^16 */
 	u8 policy; /* of a task */
 	u8 kind;
 	char comm[16]; /* of a task */
+};
+
+/* From when until when a cgroup's tasks on a CPU had used up its quota. */
+struct throttle {
+	u64 begin_ns, end_ns;
+};
+
+/* The last times of one cgroup on one CPU, found by a hash of the two. */
+#define THROTTLES 4
+
+struct throttles_of {
+	u64 group;
+	u32 cpu;
+	u32 next; /* where the oldest is */
+	struct throttle last[THROTTLES];
 };
 
 struct outlier {
@@ -36,12 +61,16 @@ struct outlier {
 	u64 span_ns;
 	u32 from_cpu, to_cpu;
 	u16 from, to; /* stages */
-	u32 pid; /* of the task at the span's end */
+	u32 pid; /* of the task that takes the packet, or that runs at the span's end */
 	u16 received; /* how many packets the CPU has received, mod 2^16 */
 	u16 unused[3];
 	struct tuple flow; /* version 0: unknown */
 	char comm[16]; /* of that task */
 	u64 heads[RINGS]; /* how many events were ever entered into each ring */
+	u64 moved_ns; /* when that task was moved to this CPU since it was woken, or 0 */
+	u32 moved_from; /* the CPU that it was moved from */
+	u32 bytes; /* of the packet */
+	struct throttle throttled[THROTTLES]; /* its cgroup, on this CPU, in no order; 0 where there is none */
 	struct event rings[RINGS][EVENTS]; /* as they lie there: event N is at N mod EVENTS */
 	struct trail trail; /* up to here; packet 0: none */
 };
@@ -51,7 +80,9 @@ _Static_assert(sizeof(struct event) == 32, "size of an event");
 _Static_assert(__builtin_offsetof(struct outlier, pid) == 28, "offset of pid");
 _Static_assert(__builtin_offsetof(struct outlier, flow) == 40, "offset of flow");
 _Static_assert(__builtin_offsetof(struct outlier, heads) == 96, "offset of heads");
-_Static_assert(__builtin_offsetof(struct outlier, rings) == 112, "offset of rings");
+_Static_assert(__builtin_offsetof(struct outlier, moved_ns) == 112, "offset of moved_ns");
+_Static_assert(__builtin_offsetof(struct outlier, throttled) == 128, "offset of throttled");
+_Static_assert(__builtin_offsetof(struct outlier, rings) == 192, "offset of rings");
 
 /* [CPU][ring][event]; as many as CPUs, set by user space */
 struct {
@@ -60,6 +91,19 @@ struct {
 	__type(key, u32);
 	__type(value, struct event);
 } history SEC(".maps");
+
+#define THROTTLE_SLOT_BITS 10
+/* Two clocks that were compared differ by microseconds after so long, at the most. */
+#define CLOCKS_AGREE_NS 100000000ULL
+/* Of a task's cgroup and those above it, so many are looked at. */
+#define GROUPS_ABOVE 4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << THROTTLE_SLOT_BITS);
+	__type(key, u32);
+	__type(value, struct throttles_of);
+} throttles SEC(".maps");
 
 /* Whether the history is kept at all. */
 const volatile bool budgets;
@@ -88,16 +132,62 @@ static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 ki
 	return e;
 }
 
+/*
+ * What the hypervisor took since this was last asked: steal_account_process_time() keeps what it has
+ * accounted for in the CPU's run queue, which the task that runs there belongs to.
+ */
+static __always_inline void add_stolen(struct cpu *cpu)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct rq *rq = 0;
+	u64 stolen;
+
+	if (!bpf_core_field_exists(rq->prev_steal_time) || !bpf_core_field_exists(task->se.cfs_rq))
+		return;
+	rq = BPF_CORE_READ(task, se.cfs_rq, rq);
+	stolen = BPF_CORE_READ(rq, prev_steal_time);
+	if (stolen == cpu->stolen_ns)
+		return;
+	if (cpu->stolen_ns)
+		add_event(cpu, RING_TASKS, EVENT_STOLEN, stolen - cpu->stolen_ns, bpf_ktime_get_ns());
+	cpu->stolen_ns = stolen;
+}
+
+/*
+ * Learns how the clock of the CPU's run queue differs from ours, now and then: when the scheduler
+ * switches it has just been set.
+ */
+static __always_inline void compare_clocks(struct cpu *cpu, struct task_struct *task, u64 now, const bool direct)
+{
+	struct rq *rq;
+
+	if (!bpf_core_field_exists(task->se.cfs_rq) || now - cpu->clock_at_ns < CLOCKS_AGREE_NS)
+		return;
+	rq = direct ? task->se.cfs_rq->rq : BPF_CORE_READ(task, se.cfs_rq, rq);
+	cpu->clock_ns = now - GET(direct, rq, clock);
+	cpu->clock_at_ns = now;
+}
+
+static __always_inline bool is_ready(struct task_struct *task, const bool direct)
+{
+	struct task_struct___old *old = (struct task_struct___old *)task;
+
+	if (bpf_core_field_exists(task->__state))
+		return !GET(direct, task, __state);
+	return !BPF_CORE_READ(old, state);
+}
+
 /* The CPU turns to a task; pid 0 is the idle one. */
 static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, u32 pid, u64 now,
-				     const bool direct)
+				     bool ready_before, const bool direct)
 {
 	struct event *e = add_event(cpu, RING_TASKS, EVENT_TASK, pid, now);
 
 	if (!e)
 		return;
+	compare_clocks(cpu, next, e->ns, direct);
 	e->prio = GET(direct, next, prio);
-	e->policy = GET(direct, next, policy);
+	e->policy = GET(direct, next, policy) | (ready_before ? READY_BEFORE : 0);
 	if (direct) {
 		*(u64 *)e->comm = *(u64 *)next->comm;
 		*(u64 *)(e->comm + 8) = *(u64 *)(next->comm + 8);
@@ -115,6 +205,59 @@ static __always_inline void read_flow(u64 packet, struct tuple *flow)
 
 	if (protocol == ETH_P_IP ? !read_ipv4(at, flow) : protocol != ETH_P_IPV6 || !read_ipv6(at, flow))
 		flow->version = 0;
+}
+
+static __always_inline struct throttles_of *throttle_slot(u64 group, u32 cpu)
+{
+	u32 slot = ((group >> 6) + cpu) * 0x9e3779b97f4a7c15ULL >> (64 - THROTTLE_SLOT_BITS);
+
+	return bpf_map_lookup_elem(&throttles, &slot);
+}
+
+/* When a task's cgroup, or one above it, was last throttled on this CPU. */
+static __always_inline void read_throttle(struct outlier *o, struct task_struct *task)
+{
+	struct task_group *group;
+	u64 latest = 0;
+
+	__builtin_memset(o->throttled, 0, sizeof(o->throttled));
+	if (!bpf_core_field_exists(task->sched_task_group))
+		return;
+	group = BPF_CORE_READ(task, sched_task_group);
+#pragma unroll
+	for (int i = 0; i < GROUPS_ABOVE; i++) {
+		struct throttles_of *t = throttle_slot((u64)group, o->to_cpu);
+
+		if (t && t->group == (u64)group && t->cpu == o->to_cpu) {
+			u64 end = t->last[(t->next - 1) % THROTTLES].end_ns;
+
+			if (end > latest) {
+				latest = end;
+				__builtin_memcpy(o->throttled, t->last, sizeof(o->throttled));
+			}
+		}
+		group = BPF_CORE_READ(group, parent);
+	}
+}
+
+/* The task that takes the packet: the one that was woken for it, else the one that runs. */
+static __always_inline void read_reader(struct outlier *o, struct cpu *cpu)
+{
+	struct task_struct *reader = (struct task_struct *)cpu->reader;
+	struct task *task;
+
+	if (!reader)
+		reader = (struct task_struct *)bpf_get_current_task();
+	o->pid = BPF_CORE_READ(reader, pid);
+	bpf_probe_read_kernel(o->comm, sizeof(o->comm), &reader->comm);
+	o->moved_ns = 0;
+	o->moved_from = 0;
+	task = task_slot(o->pid);
+	if (task && task->pid == o->pid && task->moved_ns) {
+		o->moved_ns = task->moved_ns;
+		o->moved_from = task->moved_from;
+	}
+	read_throttle(o, reader);
 }
 
 /* Sends a slow packet up. `to` is the CPU that the program runs on; `from` a CPU, and two stages. */
@@ -136,11 +279,13 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 	o->to_cpu = number;
 	o->from = (u32)from / STAGES_MAX;
 	o->to = (u32)from % STAGES_MAX;
-	o->pid = bpf_get_current_pid_tgid();
 	o->received = to->received;
-	bpf_get_current_comm(o->comm, sizeof(o->comm));
-	if (packet)
+	read_reader(o, to);
+	o->bytes = 0;
+	if (packet) {
+		o->bytes = BPF_CORE_READ((struct sk_buff *)packet, len);
 		read_flow(packet, &flow);
+	}
 	o->flow = flow;
 	o->heads[RING_TASKS] = to->task_events;
 	o->heads[RING_SOFTIRQS] = to->softirq_events;

@@ -51,6 +51,9 @@ struct task {
 	u64 woken_by; /* tag of the packet that woke the task, or 0 */
 	u64 datagram; /* tag of the datagram freed in the receive call under way, or 0 */
 	u64 copy_group; /* group of the last packet copied */
+	u64 moved_ns; /* when the scheduler moved it last since it was woken, or 0 */
+	u32 moved_from; /* the CPU that it was moved from */
+	u32 unused[13];
 };
 
 struct counters {
@@ -66,7 +69,7 @@ struct socket {
 	u64 taken_ns; /* when a receive call last returned with a packet that was not known */
 };
 
-/* Per CPU, three cache lines, of which every stage needs the first. Times are 0 where there is none. */
+/* Per CPU, four cache lines, of which every stage needs the first. Times are 0 where there is none. */
 struct cpu {
 	u64 entry_ns; /* entry of the run of NET_RX under way */
 	u64 poll_ns; /* its entry, or the end of the last NAPI poll in it */
@@ -97,6 +100,12 @@ struct cpu {
 	u64 task_events; /* how many were entered into each ring */
 	u64 softirq_events;
 	u64 received; /* packets that the stack was given */
+
+	u64 reader; /* the task that the CPU turns to, for which a packet waited; or 0 */
+	u64 stolen_ns; /* by the hypervisor, as the kernel counts it */
+	u64 clock_ns; /* how much the clock of its run queue is behind ours */
+	u64 clock_at_ns; /* and when that was found, or 0 */
+	u64 unused2[4];
 };
 
 /* max_entries of all but the first three are set by user space for this host. */
@@ -195,7 +204,7 @@ static __always_inline void claim(struct task *task, u32 pid)
 	if (task->pid == pid)
 		return;
 	task->pid = pid;
-	task->send_ns = task->copy_ns = task->woken_by = task->datagram = 0;
+	task->send_ns = task->copy_ns = task->woken_by = task->datagram = task->moved_ns = 0;
 }
 
 #define COUNT(cpu, what)                                                  \

@@ -32,8 +32,11 @@ static __always_inline void vector_event(u64 *ctx, u32 kind)
 {
 	struct cpu *cpu = this_cpu();
 
-	if (cpu)
-		add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0], bpf_ktime_get_ns());
+	if (!cpu)
+		return;
+	if (kind == EVENT_IRQ_END)
+		add_stolen(cpu);
+	add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0], bpf_ktime_get_ns());
 }
 
 PROBE(local_timer_entry, "local_timer_entry")
@@ -124,6 +127,54 @@ PROBE_FUNCTION(process_backlog, "process_backlog")
 
 	if (cpu)
 		cpu->backlog_ns = bpf_ktime_get_ns();
+}
+
+/* The scheduler moves a task to another CPU: of interest once it was woken for a packet. */
+PROBE(sched_migrate_task, "sched_migrate_task")
+{
+	struct task_struct *moved = (struct task_struct *)ctx[0];
+	struct task_struct___old *old = (struct task_struct___old *)moved;
+	u32 pid = GET(direct, moved, pid);
+	struct task *task = task_slot(pid);
+
+	if (!task || task->pid != pid || !task->woken_by)
+		return;
+	task->moved_from = bpf_core_field_exists(moved->thread_info.cpu) ?
+				   GET(direct, moved, thread_info.cpu) :
+				   BPF_CORE_READ(old, cpu);
+	task->moved_ns = bpf_ktime_get_ns();
+}
+
+/*
+ * A cgroup's tasks may run on a CPU again: what they had of their quota (cpu.max) was used up. Since
+ * when is told by the clock of the run queue; the kernel sets it only after this.
+ */
+PROBE_FUNCTION(unthrottle_cfs_rq, "unthrottle_cfs_rq")
+{
+	struct cfs_rq *queue = (struct cfs_rq *)ctx[0];
+	struct rq *rq = GET(direct, queue, rq);
+	u64 group = address_of((u64)GET(direct, queue, tg));
+	u64 begin = GET(direct, queue, throttled_clock);
+	u32 number = GET(direct, rq, cpu);
+	struct throttles_of *t = throttle_slot(group, number);
+	struct throttle *last;
+	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
+	u64 now = bpf_ktime_get_ns();
+
+	if (!t || !cpu || !cpu->clock_at_ns || !begin)
+		return;
+	begin += cpu->clock_ns;
+	if (begin > now)
+		return;
+	if (t->group != group || t->cpu != number) {
+		__builtin_memset(t, 0, sizeof(*t));
+		t->group = group;
+		t->cpu = number;
+	}
+	last = &t->last[t->next % THROTTLES];
+	last->begin_ns = begin;
+	last->end_ns = now;
+	t->next++;
 }
 
 #endif

@@ -389,6 +389,7 @@ PROBE(sched_waking, "sched_waking")
 	pass(p, cpu, number, RX_SCHED_WAKING, bpf_ktime_get_ns());
 	claim(task, pid);
 	task->woken_by = p->tag;
+	task->moved_ns = 0;
 }
 
 PROBE(sched_switch, "sched_switch")
@@ -404,7 +405,8 @@ PROBE(sched_switch, "sched_switch")
 		cpu = this_cpu();
 		now = bpf_ktime_get_ns();
 		if (cpu)
-			add_task(cpu, next, pid, now, direct);
+			add_task(cpu, next, pid, now,
+				 (u8)ctx[0] || is_ready((struct task_struct *)ctx[1], direct), direct);
 	}
 	if (!task || task->pid != pid || !task->woken_by)
 		return;
@@ -412,9 +414,13 @@ PROBE(sched_switch, "sched_switch")
 	task->woken_by = 0;
 	p = packet_slot(tag);
 	cpu = this_cpu();
-	if (cpu && p && p->tag == tag && is_received(p) && p->last_stage == RX_SCHED_WAKING)
+	if (cpu && p && p->tag == tag && is_received(p) && p->last_stage == RX_SCHED_WAKING) {
+		if (budgets)
+			cpu->reader = address_of(ctx[2]);
 		pass(p, cpu, bpf_get_smp_processor_id(), RX_SCHED_SWITCH,
 		     budgets ? now : bpf_ktime_get_ns());
+		cpu->reader = 0;
+	}
 }
 
 PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")

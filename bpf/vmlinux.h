@@ -91,6 +91,7 @@ struct sk_buff {
 	__u16 queue_mapping;
 	unsigned char *head;
 	unsigned char *data;
+	unsigned int len;
 };
 
 struct sk_buff_head {
@@ -158,6 +159,27 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct thread_info {
+	u32 cpu;
+};
+
+struct rq {
+	u64 clock;
+	u64 prev_steal_time;
+	int cpu;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+	struct task_group *tg;
+	u64 throttled_clock;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
+/* One of two names of the state, and one of two places of the CPU. */
 struct task_struct {
 	int pid;
 	struct task_struct *group_leader;
@@ -165,7 +187,21 @@ struct task_struct {
 	int prio;
 	unsigned int policy;
 	char comm[16];
+	unsigned int __state;
+	struct thread_info thread_info;
+	struct task_group *sched_task_group;
+	struct sched_entity se;
 };
+
+struct task_struct___old {
+	volatile long state;
+	unsigned int cpu;
+};
+
+struct task_group {
+	struct task_group *parent;
+};
+
 
 #pragma clang attribute pop
 

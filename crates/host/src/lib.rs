@@ -28,5 +28,6 @@ pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
 pub use model::*;
 pub use netns::{NetnsRef, current_netns, in_netns};
+pub use processes::cgroup_of;
 pub use read::{Notes, Wanted};
 pub use root::*;

@@ -4,6 +4,10 @@
 
 use crate::cpu_table::{Malformed, printable};
 use crate::{CpuSet, ReadError, Root};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
 
 /// The process ids, ascending.
 ///
@@ -80,6 +84,26 @@ pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
     let known = || paths.iter().flatten();
     known().find(|path| **path != b"/").or_else(|| known().next()).map(|path| printable(path))
 }
+
+/// The cgroup of a thread of this host that is known by its id in the first PID namespace, as the
+/// kernel knows it; `None` where that namespace is not ours, for the idle task, and when it is gone.
+pub fn cgroup_of(pid: u32) -> Option<String> {
+    static IN_FIRST_NAMESPACE: LazyLock<bool> = LazyLock::new(|| {
+        std::fs::metadata("/proc/self/ns/pid").is_ok_and(|found| found.ino() == FIRST_PID_NAMESPACE)
+    });
+    if pid == 0 || !*IN_FIRST_NAMESPACE {
+        return None;
+    }
+    let file = File::open(format!("/proc/{pid}/cgroup")).ok()?;
+    let mut text = Vec::new();
+    file.take(CGROUP_BYTES).read_to_end(&mut text).ok()?;
+    parse_cgroup(&text)
+}
+
+/// Its inode (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+/// More than a line of 4 KiB for each controller that there is.
+const CGROUP_BYTES: u64 = 128 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -30,7 +30,8 @@ pub struct Outlier {
     pub packets_meanwhile: u16,
     /// Whether what the CPU did is known for all of the span.
     pub complete: bool,
-    /// Where the time went; adds up to `span_ns`, the largest share first.
+    /// Where the time went; adds up to `span_ns`, the largest share first. Behind these, on a host
+    /// with several nodes, a [`ShareKind::RemoteMemoryBound`], which is no part of the sum.
     pub budget: Vec<Share>,
     /// Which packet: the same number for all outliers of one.
     #[serde(default)]
@@ -94,8 +95,28 @@ pub enum ShareKind {
     Ipi,
     /// The reader was ready and another task ran.
     Runqueue,
+    /// The reader was ready, but its cgroup had used up its CPU quota.
+    Throttled,
+    /// The reader waited for another CPU, from which the scheduler took it.
+    Migration,
+    /// The reader was awake for this packet, but slept elsewhere than in its socket.
+    Asleep,
+    /// Open vSwitch's user space had the packet.
+    Upcall,
+    /// The hypervisor had the CPU.
+    Stolen,
     /// What the CPU did is not known.
     Unknown,
+    /// The most that the distance between nodes can have added: a bound, which is contained in the
+    /// other shares and no part of the sum.
+    RemoteMemoryBound,
+}
+
+impl ShareKind {
+    /// Whether it is a part of the span's time, not a bound.
+    pub fn is_time(self) -> bool {
+        self != Self::RemoteMemoryBound
+    }
 }
 
 /// Who had the CPU. Fields that do not apply are `None`.
@@ -115,6 +136,8 @@ pub struct Who {
     pub vector: Option<String>,
     /// The task's cgroup, while it lives.
     pub cgroup: Option<String>,
+    /// The CPU that a reader was taken from.
+    pub cpu: Option<CpuId>,
 }
 
 /// How many packets were slow, and how many of them are explained.

@@ -50,8 +50,12 @@ fn finding(
     cause: &Share,
     share: f64,
 ) -> Option<Finding> {
-    let who = cause.who.as_ref()?;
     let (doing, hint) = words(cause.share)?;
+    let name = match (&cause.who, cause.share) {
+        (Some(who), _) => name(who),
+        (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
+        (None, _) => "packets ahead of them".to_owned(),
+    };
     let cpus: CpuSet = measurement
         .outliers
         .iter()
@@ -66,14 +70,14 @@ fn finding(
     };
     let slow = measurement.slow;
     let severity = if share >= 0.5 { Severity::Critical } else { Severity::Warning };
-    let title = format!("Slow packets wait for {}{place}", name(who));
+    let title = format!("Slow packets wait for {}{place}", name);
     let seconds = cause.ns as f64 / 1e9 / measurement.duration_s.max(f64::MIN_POSITIVE);
     let mut finding = Finding::new(severity, title).share(Some(share)).evidence(format!(
         "{} of the {} that {} took: {} {doing}.",
         text::percent(share),
         text::time(slow.span_ns),
         text::count(slow.seen, "slow packet"),
-        name(who),
+        name,
     ));
     finding.cost.seconds_per_second = Some(seconds);
     if let Some(worst) = measurement.outliers.first() {
@@ -89,7 +93,13 @@ fn finding(
         let lost = slow.lost;
         finding = finding.evidence(format!("{lost} more came too fast to be looked at."));
     }
-    finding.changes.extend(change(context, who, &cpus));
+    // Who is kept from running is not what to move.
+    if matches!(
+        cause.share,
+        ShareKind::Task | ShareKind::Disabled | ShareKind::Runqueue | ShareKind::Irq
+    ) {
+        finding.changes.extend(cause.who.as_ref().and_then(|who| change(context, who, &cpus)));
+    }
     Some(finding)
 }
 
@@ -116,7 +126,32 @@ fn words(share: ShareKind) -> Option<(&'static str, &'static str)> {
             "ran before packets or their readers could",
             "Look for the device or the timers behind it, and for NET_RX on the readers' CPUs.",
         ),
-        _ => return None,
+        ShareKind::Throttled => (
+            "was ready, but its cgroup had used up its CPU quota",
+            "Raise the quota of its cgroup (cpu.max, cpu.cfs_quota_us), or take out of it what else runs there.",
+        ),
+        ShareKind::Asleep => (
+            "slept elsewhere than in the packet's socket",
+            "Its own work keeps the packet waiting: look at what it waits for.",
+        ),
+        ShareKind::Upcall => (
+            "had the packet in user space, as the kernel knew no flow for it",
+            "Look at why flows are missing in the datapath (ovs-dpctl show: lookups missed; \
+             other_config:flow-limit and max-idle), and at the CPUs of ovs-vswitchd.",
+        ),
+        ShareKind::Stolen => {
+            ("had the CPU", "Give this virtual machine CPUs of its own, or fewer neighbours.")
+        }
+        ShareKind::NetRxAhead => (
+            "were received before it",
+            "Spread packets over more CPUs (RSS, RPS), or keep bursts short at their sender.",
+        ),
+        ShareKind::Own
+        | ShareKind::Idle
+        | ShareKind::Ipi
+        | ShareKind::Migration
+        | ShareKind::Unknown
+        | ShareKind::RemoteMemoryBound => return None,
     })
 }
 

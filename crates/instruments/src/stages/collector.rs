@@ -1,6 +1,6 @@
 //! Takes slow packets from the programs, explains each, and keeps the slowest and the sums.
 
-use super::budget::budget;
+use super::budget::{budget, remote_memory_bound};
 use super::layout::Layout;
 use super::record::Record;
 use super::slowest::Slowest;
@@ -23,6 +23,8 @@ pub struct Collector {
 /// What was found so far.
 #[derive(Debug)]
 struct Found {
+    farthest: Vec<u32>,
+    cgroups: Cgroups,
     slow: Slow,
     slowest: Slowest,
     sums: BTreeMap<(ShareKind, Option<Who>), u64>,
@@ -34,8 +36,13 @@ impl Collector {
     /// # Errors
     /// The kernel refused.
     pub fn new(map: &dyn MapCore, layout: &Layout, keep: usize) -> Result<Self, InstrumentError> {
-        let slowest = Slowest::new(layout, keep);
-        let found = Found { slow: Slow::default(), slowest, sums: BTreeMap::new() };
+        let found = Found {
+            farthest: layout.farthest.clone(),
+            cgroups: Cgroups::default(),
+            slow: Slow::default(),
+            slowest: Slowest::new(layout, keep),
+            sums: BTreeMap::new(),
+        };
         let found = Arc::new(Mutex::new(found));
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
             step: "listening to slow packets".to_owned(),
@@ -68,6 +75,22 @@ impl Collector {
     }
 }
 
+/// The cgroups of tasks, each asked for once.
+#[derive(Debug, Default)]
+struct Cgroups {
+    known: BTreeMap<u32, Option<String>>,
+}
+
+impl Cgroups {
+    fn of(&mut self, pid: u32) -> Option<String> {
+        if self.known.len() >= CAUSES_MAX {
+            // Thread ids come again: what is known does not stay true for ever.
+            self.known.clear();
+        }
+        self.known.entry(pid).or_insert_with(|| nearpath_host::cgroup_of(pid)).clone()
+    }
+}
+
 impl Found {
     /// A record of either kind: a slow span, or the path of a packet that had one.
     fn take(&mut self, bytes: &[u8]) {
@@ -81,7 +104,14 @@ impl Found {
     }
 
     fn add(&mut self, record: &Record) {
-        let budget = budget(record);
+        let mut budget = budget(record);
+        for share in &mut budget.shares {
+            if let Some(who) = &mut share.who {
+                who.cgroup = who.pid.and_then(|pid| self.cgroups.of(pid));
+            }
+        }
+        let farthest = self.farthest.get(record.to_cpu as usize).copied().unwrap_or(0);
+        budget.shares.extend(remote_memory_bound(record, farthest));
         self.slow.seen += 1;
         self.slow.span_ns += record.span_ns;
         self.slow.complete += u64::from(budget.complete);

@@ -29,6 +29,9 @@ pub struct CpuRow {
 pub struct Layout {
     /// By CPU number, up to the highest possible CPU.
     pub cpus: Vec<CpuRow>,
+    /// For each CPU the distance from its node to the farthest, as the firmware tells it; 0 where
+    /// none is known.
+    pub farthest: Vec<u32>,
     /// How many shards there are.
     pub shards: u32,
     /// For each place the CPU that it is named after and that CPU's node.
@@ -81,9 +84,15 @@ impl Layout {
                 }
             })
             .collect();
+        let farthest = (0..=highest).map(|number| {
+            let own = topology.node_of(CpuId(number));
+            let node = topology.nodes.iter().find(|node| Some(node.node) == own);
+            node.and_then(|node| node.distances.values().max().copied()).unwrap_or(0)
+        });
         let online = || topology.cpus.iter().filter(|c| c.online);
         Self {
             cpus,
+            farthest: farthest.collect(),
             shards,
             places,
             knows_llcs: online().next().is_some() && online().all(|c| c.llc.is_some()),

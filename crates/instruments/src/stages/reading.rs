@@ -13,7 +13,7 @@ const COUNTERS_WORDS: usize = 8;
 const UNEXPECTED: usize = 5;
 const OUTLIERS_LOST: usize = 6;
 const TRAILS_LOST: usize = 7;
-const CPU_WORDS: usize = 24;
+const CPU_WORDS: usize = 32;
 const CPU_NODE_LLC: usize = 12;
 const CPU_SHARD_PLACE: usize = 5;
 

@@ -4,6 +4,7 @@
 use super::table::{STAGES_MAX, Stage, stage};
 use super::trail::Trail;
 use std::net::{IpAddr, Ipv6Addr};
+use std::ops::Range;
 
 /// Bytes of `struct event`.
 const EVENT_BYTES: usize = 32;
@@ -13,8 +14,14 @@ const EVENTS: usize = 512;
 const FLOW: usize = 40;
 const COMM: usize = 80;
 const HEADS: usize = 96;
-const RINGS: usize = 112;
+const MOVED: usize = 112;
+const MOVED_FROM: usize = 120;
+const PACKET_BYTES: usize = 124;
+const THROTTLED: usize = 128;
+const RINGS: usize = 192;
 const TRAIL: usize = RINGS + 2 * EVENTS * EVENT_BYTES;
+/// Times that are kept of a cgroup on a CPU.
+const THROTTLES: usize = 4;
 
 /// A slow packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +38,14 @@ pub struct Record {
     pub from: &'static Stage,
     /// The stage after.
     pub to: &'static Stage,
-    /// The task at the end.
+    /// The task that takes the packet, or that runs at the end; its name and thread id alone.
     pub task: Task,
+    /// When that task was moved to this CPU since it was woken, and from which.
+    pub moved: Option<(u64, u32)>,
+    /// From when until when its cgroup had used up its quota on this CPU, the last times.
+    pub throttled: Vec<Range<u64>>,
+    /// Bytes of the packet; 0: not known.
+    pub bytes: u32,
     /// Packets that the CPU's stack has received, modulo 2^16.
     pub received: u16,
     /// The packet's flow.
@@ -65,6 +78,8 @@ pub struct Task {
     pub prio: u16,
     /// `SCHED_*`.
     pub policy: u8,
+    /// Whether the task that ran before it could have gone on.
+    pub ready_before: bool,
 }
 
 /// A change of what a CPU runs.
@@ -89,10 +104,14 @@ pub enum What {
     Softirq(u32, u16),
     /// It ended.
     SoftirqEnd(u16),
+    /// The hypervisor had the CPU for so many nanoseconds, at some time since the timer before.
+    Stolen(u32),
 }
 
 /// Bit of an interrupt of the CPU's own.
 pub const VECTOR: u32 = 1 << 31;
+/// Bit of a task's policy: the task before it could have gone on.
+const READY_BEFORE: u8 = 1 << 7;
 
 impl Record {
     /// Reads a record; `None` if it is none.
@@ -116,6 +135,15 @@ impl Record {
             from: stage(usize::from(quarter(24)?) % STAGES_MAX)?,
             to: stage(usize::from(quarter(26)?) % STAGES_MAX)?,
             task: Task { pid: half(28)?, comm: comm(bytes.get(COMM..HEADS)?), ..Task::default() },
+            moved: match word(MOVED)? {
+                0 => None,
+                ns => Some((ns, half(MOVED_FROM)?)),
+            },
+            throttled: (0..THROTTLES)
+                .filter_map(|n| Some(word(THROTTLED + 16 * n)?..word(THROTTLED + 16 * n + 8)?))
+                .filter(|time| !time.is_empty())
+                .collect(),
+            bytes: half(PACKET_BYTES)?,
             received: quarter(32)?,
             flow: flow(bytes.get(FLOW..COMM)?),
             tasks: ring(0)?,
@@ -138,12 +166,14 @@ fn event(bytes: &[u8]) -> Option<Event> {
             pid: id,
             comm: comm(bytes.get(16..32)?),
             prio,
-            policy: *bytes.get(14)?,
+            policy: *bytes.get(14)? & !READY_BEFORE,
+            ready_before: *bytes.get(14)? & READY_BEFORE != 0,
         }),
         2 => What::Irq(id),
         3 => What::IrqEnd,
         4 => What::Softirq(id, prio),
         5 => What::SoftirqEnd(prio),
+        6 => What::Stolen(id),
         _ => return None,
     };
     Some(Event { ns: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?), what })
@@ -195,11 +225,16 @@ mod tests {
         bytes[20..24].copy_from_slice(&3u32.to_ne_bytes());
         bytes[24..26].copy_from_slice(&1u16.to_ne_bytes());
         bytes[26..28].copy_from_slice(&2u16.to_ne_bytes());
+        bytes[MOVED..MOVED + 8].copy_from_slice(&4400u64.to_ne_bytes());
+        bytes[MOVED_FROM..MOVED_FROM + 4].copy_from_slice(&2u32.to_ne_bytes());
+        bytes[THROTTLED..THROTTLED + 8].copy_from_slice(&4400u64.to_ne_bytes());
+        bytes[THROTTLED + 8..THROTTLED + 16].copy_from_slice(&4500u64.to_ne_bytes());
         bytes[HEADS..HEADS + 8].copy_from_slice(&(EVENTS as u64 + 1).to_ne_bytes());
         for (slot, ns, kind) in [(EVENTS - 1, 4000u64, 1), (0, 4900, 3)] {
             let event = RINGS + slot * EVENT_BYTES;
             bytes[event..event + 8].copy_from_slice(&ns.to_ne_bytes());
             bytes[event + 8..event + 12].copy_from_slice(&42u32.to_ne_bytes());
+            bytes[event + 14] = READY_BEFORE | 1;
             bytes[event + 15] = kind;
             bytes[event + 16..event + 19].copy_from_slice(b"hog");
         }
@@ -211,7 +246,13 @@ mod tests {
         let record = Record::read(&bytes()).unwrap();
         assert_eq!((record.begin_ns(), record.to_cpu), (4300, 3));
         assert_eq!((record.from.name, record.to.name), ("irq_handler", "net_rx_raise"));
-        let hog = Task { pid: 42, comm: "hog".to_owned(), ..Task::default() };
+        let hog = Task {
+            pid: 42,
+            comm: "hog".to_owned(),
+            policy: 1,
+            ready_before: true,
+            ..Task::default()
+        };
         let events =
             [Event { ns: 4000, what: What::Task(hog) }, Event { ns: 4900, what: What::IrqEnd }];
         assert_eq!(record.tasks, Ring { events: events.to_vec(), cut: true });
@@ -220,6 +261,8 @@ mod tests {
         let trail = written((64, 4000), &[(1, 2, 4300), (2, 3, 5000)]);
         let with_trail = Record::read(&[bytes(), trail].concat()).unwrap().trail.unwrap();
         assert_eq!((with_trail.packet, with_trail.steps.len()), ((64, 4000), 2));
+        assert_eq!(record.moved, Some((4400, 2)));
+        assert_eq!((record.throttled[0].start, record.throttled[0].end), (4400, 4500));
         assert_eq!(Record::read(&bytes()[..100]), None);
     }
 

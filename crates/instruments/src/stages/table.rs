@@ -147,13 +147,23 @@ const fn or_at(probe: Probe, points: &'static [Point]) -> Probe {
 
 /// A tracepoint of an interrupt that is of interest to budgets alone.
 const fn vector(name: &'static str, function: &'static str) -> Probe {
-    Probe { for_budgets: true, ..probe(name, name, function, &[]) }
+    budget(probe(name, name, function, &[]))
+}
+
+const fn budget(probe: Probe) -> Probe {
+    Probe { for_budgets: true, ..probe }
 }
 
 /// A probe at the entry of a function without tracepoint, which the stage is named after.
 const fn at(points: &'static [Point; 1], stages: &'static [&'static str; 1]) -> Probe {
-    let ([point], [program]) = (points, stages);
-    let probe = probe(program, "", point.function, stages);
+    let [program] = stages;
+    Probe { stages, ..keeper(points, program) }
+}
+
+/// The same, of what others need.
+const fn keeper(points: &'static [Point; 1], program: &'static str) -> Probe {
+    let [point] = points;
+    let probe = probe(program, "", point.function, &[]);
     Probe { tracepoint: None, points, ..probe }
 }
 
@@ -213,6 +223,8 @@ pub const PROBES: &[Probe] = &[
     ),
     probe("sched_waking", "sched_waking", "try_to_wake_up", &["sched_waking"]),
     probe("sched_switch", "sched_switch", "__schedule", &["sched_switch"]),
+    budget(probe("sched_migrate_task", "sched_migrate_task", "set_task_cpu", &[])),
+    budget(keeper(&[entry("unthrottle_cfs_rq")], "unthrottle_cfs_rq")),
     probe(
         "skb_copy_datagram",
         "skb_copy_datagram_iovec",

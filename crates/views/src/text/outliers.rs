@@ -72,7 +72,8 @@ pub(super) fn name(who: &Who) -> String {
             _ => policy.to_owned(),
         }),
     };
-    let parts = [task, irq, who.vector.clone(), policy, who.cgroup.clone()];
+    let cpu = who.cpu.map(|cpu| format!("cpu {cpu}"));
+    let parts = [task, irq, cpu, who.vector.clone(), policy, who.cgroup.clone()];
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
@@ -88,6 +89,12 @@ pub(super) fn label(share: ShareKind) -> &'static str {
         ShareKind::Idle => "idle",
         ShareKind::Ipi => "ipi",
         ShareKind::Runqueue => "runqueue",
+        ShareKind::Throttled => "throttled",
+        ShareKind::Migration => "migration",
+        ShareKind::Asleep => "asleep",
+        ShareKind::Upcall => "upcall",
+        ShareKind::Stolen => "stolen",
+        ShareKind::RemoteMemoryBound => "remote_memory_bound",
         ShareKind::Unknown => "unknown",
     }
 }
@@ -104,6 +111,12 @@ fn meaning(share: ShareKind) -> &'static str {
         ShareKind::Idle => "the CPU idled, or woke up",
         ShareKind::Ipi => "the CPU idled until another one's interrupt came",
         ShareKind::Runqueue => "the reader waited behind it",
+        ShareKind::Throttled => "its cgroup had used up its CPU quota",
+        ShareKind::Migration => "the reader waited for that CPU, then was moved",
+        ShareKind::Asleep => "the reader slept elsewhere than in this socket",
+        ShareKind::Upcall => "Open vSwitch's user space had the packet",
+        ShareKind::Stolen => "the hypervisor had the CPU",
+        ShareKind::RemoteMemoryBound => "at most, contained in the others",
         ShareKind::Unknown => "the history does not reach back so far",
     }
 }

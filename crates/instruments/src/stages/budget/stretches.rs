@@ -1,0 +1,212 @@
+//! What a CPU ran, and from when until when: its events, oldest first, become stretches of time
+//! without gaps, up to the end of the span.
+
+use super::super::record::{Event, Record, Ring, Task, What};
+
+/// A time in which a CPU did one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub begin: u64,
+    pub end: u64,
+    pub runs: Runs,
+    /// What the task that takes the packet did, as far as this CPU saw it.
+    pub reader: Reader,
+    /// Nanoseconds of it in which the hypervisor had the CPU.
+    pub stolen: u64,
+}
+
+/// What a CPU runs: a hard interrupt, else a softirq, else a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Runs {
+    Unknown,
+    Irq(u32),
+    Softirq(u32),
+    Task(Task),
+}
+
+/// What the task does that takes the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// It was not seen on this CPU.
+    Unseen,
+    /// It runs, or could.
+    Ready,
+    /// It has left the CPU for a time.
+    Asleep,
+}
+
+/// The stretches, and how many packets the CPU had received when the span began, if that is known.
+pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
+    let oldest = |ring: &Ring| match (ring.cut, ring.events.first()) {
+        (true, Some(event)) => event.ns,
+        _ => 0,
+    };
+    let known_from = oldest(&record.tasks).max(oldest(&record.softirqs)).min(record.at_ns);
+    let mut events: Vec<&Event> =
+        record.tasks.events.iter().chain(&record.softirqs.events).collect();
+    events.sort_by_key(|event| event.ns);
+
+    let mut cpu = Cpu { task: None, reader: Reader::Unseen, irqs: Vec::new(), softirq: None };
+    // No switch was seen at all: what runs at the end has run throughout.
+    let switched = events.iter().any(|event| matches!(event.what, What::Task(_)));
+    if !switched && !record.tasks.cut {
+        cpu.task = Some(record.task.clone());
+    }
+    let mut out = Vec::new();
+    let mut received = None;
+    let mut now = 0;
+    for event in events.into_iter().filter(|event| event.ns <= record.at_ns) {
+        cpu.stretch(&mut out, now, event.ns, known_from);
+        now = event.ns;
+        if let What::Stolen(ns) = event.what {
+            steal(&mut out, ns.into());
+        }
+        if let (true, What::Softirq(_, n) | What::SoftirqEnd(n)) =
+            (now <= record.begin_ns(), &event.what)
+        {
+            received = Some(*n);
+        }
+        cpu.apply(event, record.task.pid);
+    }
+    cpu.stretch(&mut out, now, record.at_ns, known_from);
+    (out, received)
+}
+
+/// The hypervisor had the CPU for so long since the timer's interrupt before: while nothing else
+/// happened there, so in the longest stretch since.
+fn steal(stretches: &mut [Stretch], ns: u64) {
+    // The last is within the timer's interrupt that told of it.
+    let tells = stretches.len().saturating_sub(1);
+    let is_timer = |s: &Stretch| matches!(s.runs, Runs::Irq(irq) if irq == LOCAL_TIMER);
+    let (before, _) = stretches.split_at_mut(tells);
+    let since = before.iter().rposition(is_timer).unwrap_or(0);
+    let longest = before.iter_mut().skip(since).max_by_key(|s| s.end - s.begin - s.stolen);
+    if let Some(stretch) = longest {
+        stretch.stolen = (stretch.stolen + ns).min(stretch.end - stretch.begin);
+    }
+}
+
+/// The timer's interrupt on x86, as the programs number it.
+const LOCAL_TIMER: u32 = super::super::record::VECTOR | 0xec;
+
+/// What a CPU runs at a moment.
+struct Cpu {
+    /// `None`: not known.
+    task: Option<Task>,
+    reader: Reader,
+    irqs: Vec<u32>,
+    softirq: Option<u32>,
+}
+
+impl Cpu {
+    fn apply(&mut self, event: &Event, reader: u32) {
+        match &event.what {
+            What::Task(task) => {
+                if task.pid == reader {
+                    self.reader = Reader::Ready;
+                } else if self.task.as_ref().is_some_and(|before| before.pid == reader) {
+                    self.reader = if task.ready_before { Reader::Ready } else { Reader::Asleep };
+                }
+                self.task = Some(task.clone());
+            }
+            What::Irq(irq) => self.irqs.push(*irq),
+            What::IrqEnd => drop(self.irqs.pop()),
+            What::Softirq(vector, _) => self.softirq = Some(*vector),
+            What::SoftirqEnd(_) => self.softirq = None,
+            What::Stolen(_) => {}
+        }
+    }
+
+    /// Enters what has been run from one moment to another.
+    fn stretch(&self, out: &mut Vec<Stretch>, begin: u64, end: u64, known_from: u64) {
+        let stretch =
+            |begin, end, runs| Stretch { begin, end, runs, reader: self.reader, stolen: 0 };
+        if begin < known_from.min(end) {
+            out.push(stretch(begin, known_from.min(end), Runs::Unknown));
+        }
+        if begin.max(known_from) < end {
+            out.push(stretch(begin.max(known_from), end, self.runs()));
+        }
+    }
+
+    fn runs(&self) -> Runs {
+        if let Some(&irq) = self.irqs.last() {
+            Runs::Irq(irq)
+        } else if let Some(vector) = self.softirq {
+            Runs::Softirq(vector)
+        } else {
+            self.task.clone().map_or(Runs::Unknown, Runs::Task)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{at, record, task};
+    use super::*;
+
+    #[test]
+    fn stretches_follow_one_another_up_to_the_end() {
+        let r = record(
+            "sched_waking",
+            "sched_switch",
+            vec![
+                at(500, What::Task(task(9, "hog"))),
+                at(1200, What::Irq(33)),
+                at(1300, What::IrqEnd),
+                at(2500, What::Task(task(7, "reader"))),
+            ],
+            vec![at(1300, What::Softirq(1, 5))],
+        );
+        let (stretches, received) = stretches(&r);
+        assert_eq!(received, None);
+        let times: Vec<_> = stretches.iter().map(|s| (s.begin, s.end)).collect();
+        assert_eq!(times, [(0, 500), (500, 1200), (1200, 1300), (1300, 2000)]);
+        assert_eq!(stretches[0].runs, Runs::Unknown);
+        assert_eq!(stretches[3].runs, Runs::Softirq(1));
+    }
+
+    #[test]
+    fn a_task_that_could_go_on_is_ready_and_one_that_left_is_asleep() {
+        let preempted = Task { ready_before: true, ..task(9, "hog") };
+        let r = record(
+            "sk_data_ready",
+            "sock_recv",
+            vec![
+                at(100, What::Task(task(7, "reader"))),
+                at(200, What::Task(preempted)),
+                at(300, What::Task(task(7, "reader"))),
+                at(400, What::Task(task(0, "swapper/1"))),
+            ],
+            vec![],
+        );
+        let seen: Vec<_> = stretches(&r).0.iter().map(|s| s.reader).collect();
+        assert_eq!(
+            seen,
+            [Reader::Unseen, Reader::Ready, Reader::Ready, Reader::Ready, Reader::Asleep]
+        );
+    }
+
+    #[test]
+    fn what_was_stolen_lies_in_the_longest_stretch_since_the_timer() {
+        let r = record(
+            "sched_waking",
+            "sched_switch",
+            vec![
+                at(100, What::Task(task(9, "hog"))),
+                at(900, What::Irq(LOCAL_TIMER)),
+                at(910, What::IrqEnd),
+                at(950, What::Irq(33)),
+                at(960, What::IrqEnd),
+                at(1900, What::Irq(LOCAL_TIMER)),
+                at(1905, What::Stolen(600)),
+                at(1910, What::IrqEnd),
+            ],
+            vec![],
+        );
+        let (stretches, _) = stretches(&r);
+        let stolen: Vec<_> = stretches.iter().filter(|s| s.stolen > 0).collect();
+        assert_eq!(stolen.len(), 1);
+        assert_eq!((stolen[0].begin, stolen[0].end, stolen[0].stolen), (960, 1900, 600));
+    }
+}

@@ -1,0 +1,165 @@
+//! Budgets on this kernel: faults that the tests themselves inject, one at a time and at random
+//! times, while packets flow over a veth pair. The cause that a slow packet's budget names first
+//! must be the fault. `make faults` does the same with more rounds, and prints how often it was.
+
+mod faults;
+mod quota;
+mod scene;
+mod worker;
+
+use faults::{Behind, Left, Moved, Queued, Timers};
+use nearpath_instruments::{Measurement, Outlier, Share, ShareKind};
+use quota::Quota;
+use scene::{Fault, Scene, ms};
+use std::sync::{Mutex, PoisonError};
+use worker::Policy;
+
+/// What is asked of budgets: of the packets that a fault hit, and of those that name it.
+const GOAL: f64 = 0.95;
+/// Slow packets that must have been hit.
+const ENOUGH: usize = 10;
+const TRIES: usize = 3;
+/// Before what else the machine may have to do, but behind a fault of real time.
+const READER: Policy = Policy::Fifo(40);
+/// Below this a slow packet is the machine's own noise.
+const SLOW_MS: u64 = 1;
+
+/// Whether the machine can run these tests.
+fn can_run() -> bool {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return false;
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if cpus < 2 {
+        nearpath_testing::skip("one CPU: faults and their victims need two");
+    }
+    cpus >= 2
+}
+
+/// A slow packet in a line.
+fn summary(outlier: &Outlier) -> String {
+    let share = |share: &Share| {
+        let percent = share.ns * 100 / outlier.span_ns.max(1);
+        let who = share.who.clone().unwrap_or_default();
+        let name = who.comm.or(who.vector).unwrap_or_default();
+        format!("{percent} % {:?} {name}", share.share)
+    };
+    let shares: Vec<_> = outlier.budget.iter().take(4).map(share).collect();
+    let (from, to, us) = (&outlier.from, &outlier.to, outlier.span_ns / 1000);
+    format!("{from} -> {to} {us} us: {}", shares.join(", "))
+}
+
+/// Plays a scene and demands that the fault is named; again, if other work of the machine was seen
+/// instead.
+fn play<F: Fault>(name: &str, reader: Policy, fault: impl Fn(&Scene) -> F) -> Measurement {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // One after the other: each is noise to the others.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failures = Vec::new();
+    for _ in 0..TRIES {
+        let scene = Scene::new(reader);
+        match judge(name, &mut fault(&scene), scene) {
+            Ok(measurement) => return measurement,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    panic!("{name}:\n{}", failures.join("\n"));
+}
+
+#[expect(clippy::print_stdout, reason = "the figures are what `make faults` is for")]
+fn judge(name: &str, fault: &mut dyn Fault, scene: Scene) -> Result<Measurement, String> {
+    let (score, m) = scene.play(fault, ms(SLOW_MS));
+    println!(
+        "{name}: precision {:.1} %, recall {:.1} %, {} slow packets, {} hit, {} complete",
+        100.0 * score.precision(),
+        100.0 * score.recall(),
+        score.slow,
+        score.hit,
+        score.complete,
+    );
+    let missed = m.outliers.iter().filter(|o| !fault.is_named(&o.budget[0])).take(20);
+    let missed: Vec<_> = missed.map(summary).collect();
+    let enough = score.hit >= ENOUGH;
+    if enough && score.precision() >= GOAL && score.recall() >= GOAL {
+        return Ok(m);
+    }
+    Err(format!("{score:?}; not named in\n{}", missed.join("\n")))
+}
+
+#[test]
+fn a_real_time_task_before_the_reader() {
+    if !can_run() {
+        return;
+    }
+    let fault = |_: &Scene| Behind::new(Policy::Fifo(50), ShareKind::Runqueue);
+    let m = play("real-time task before the reader", READER, fault);
+    let who = m.budget_totals[0].who.as_ref().unwrap();
+    assert_eq!((who.policy.as_deref(), who.prio), (Some("SCHED_FIFO"), Some(50)));
+}
+
+#[test]
+fn a_task_beside_the_reader() {
+    if !can_run() {
+        return;
+    }
+    let fault = |_: &Scene| Behind::new(Policy::Nice(-20), ShareKind::Runqueue);
+    play("task beside the reader", Policy::Batch(19), fault);
+}
+
+#[test]
+fn many_timers_at_once() {
+    if !can_run() {
+        return;
+    }
+    play("timer interrupts", READER, |_| Timers::new());
+}
+
+#[test]
+fn packets_ahead() {
+    if !can_run() {
+        return;
+    }
+    play("burst of packets ahead", READER, Queued::same_device);
+}
+
+#[test]
+fn softirqs_of_another_device() {
+    if !can_run() {
+        return;
+    }
+    play("softirqs of another device", READER, |_| Queued::other_device());
+}
+
+#[test]
+fn a_reader_that_is_moved() {
+    if !can_run() {
+        return;
+    }
+    play("reader moved to another CPU", READER, |_| Moved::new());
+}
+
+#[test]
+fn a_quota_that_is_used_up() {
+    if !can_run() || !quota::can_be_set() {
+        return;
+    }
+    play("CPU quota of the reader's cgroup", Policy::Nice(0), Quota::new);
+}
+
+#[test]
+fn a_real_time_task_before_ksoftirqd() {
+    if !can_run() || !faults::ksoftirqd_comes_first() {
+        return;
+    }
+    let fault = |scene: &Scene| Left::new(scene, Policy::Fifo(50));
+    play("real-time task before ksoftirqd", READER, fault);
+}
+
+#[test]
+fn a_task_beside_ksoftirqd() {
+    if !can_run() || !faults::ksoftirqd_comes_first() {
+        return;
+    }
+    let fault = |scene: &Scene| Left::new(scene, Policy::Nice(-20));
+    play("task beside ksoftirqd", READER, fault);
+}
