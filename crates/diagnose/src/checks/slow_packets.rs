@@ -19,6 +19,8 @@ pub(super) const CHECK: Check = Check {
 const ENOUGH: u64 = 20;
 /// Share of the slow packets' time from which a cause is told.
 const NOTABLE: f64 = 0.25;
+/// The same for packets ahead, which there are on any busy host.
+const NOTABLE_AHEAD: f64 = 0.5;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -38,7 +40,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     }
     let findings = measurement.budget_totals.iter().filter_map(|cause| {
         let share = (cause.ns as f64 / slow.span_ns.max(1) as f64).min(1.0);
-        (share >= NOTABLE).then(|| finding(context, measurement, cause, share)).flatten()
+        let notable = match cause.share {
+            ShareKind::NetRxAhead => NOTABLE_AHEAD,
+            _ => NOTABLE,
+        };
+        (share >= notable).then(|| finding(context, measurement, cause, share)).flatten()
     });
     outcome.findings.extend(findings);
     outcome
