@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from bcc import BPF
@@ -303,7 +304,8 @@ def main() -> None:
         os.environ["BCC_KERNEL_SOURCE"] = folder
         programs = BPF(text=PROGRAMS + (FUNCTIONS if "--functions" in sys.argv else ""))
     print("ready", flush=True)
-    sys.stdin.read()
+    with suppress(KeyboardInterrupt):
+        sys.stdin.read()
     counts: Counter[tuple[int, int]] = Counter()
     for slot, packets in programs["ns_of"].items():
         span = slot.value >> 6

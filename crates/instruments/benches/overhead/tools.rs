@@ -4,7 +4,7 @@
 use nearpath_host::{CpuId, Topology};
 use nearpath_instruments::stages::{Filter, Options, Stages};
 use nearpath_instruments::{Instrument, Measurement};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -146,8 +146,12 @@ impl Running {
 
 /// Starts a peer, and waits until it says that all its probes are attached.
 fn peer(command: &mut Command) -> io::Result<Running> {
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
+    let mut said = tempfile::tempfile()?;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::from(said.try_clone()?))
+        .spawn()?;
     let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next() {
@@ -158,7 +162,10 @@ fn peer(command: &mut Command) -> io::Result<Running> {
         }
     }
     child.wait()?;
-    Err(io::Error::other("the peer ended before it was ready"))
+    let mut why = String::new();
+    said.rewind()?;
+    said.read_to_string(&mut why)?;
+    Err(io::Error::other(format!("the peer ended before it was ready: {why}")))
 }
 
 fn topology() -> Topology {
