@@ -16,6 +16,8 @@
 #define PACKET_SLOT_BITS 16
 #define TASK_SLOT_BITS 14
 #define SOCKET_SLOT_BITS 12
+/* Packets in user space that there is room for. */
+#define UPCALL_BITS 12
 /* Different pairs of adjacent stages that are kept apart. */
 #define SPANS_MAX 128
 /* A slot not touched for so long holds a packet whose end was not seen. */
@@ -105,7 +107,9 @@ struct cpu {
 	u64 stolen_ns; /* by the hypervisor, as the kernel counts it */
 	u64 clock_ns; /* how much the clock of its run queue is behind ours */
 	u64 clock_at_ns; /* and when that was found, or 0 */
-	u64 unused2[4];
+	u64 task_ns; /* since when a task receives on this CPU, not a softirq, or 0 */
+	u64 task_dev; /* the device that it received by last */
+	u64 unused2[2];
 };
 
 /* max_entries of all but the first three are set by user space for this host. */

@@ -184,7 +184,7 @@ __noinline int enter_path(u64 tag, u64 group)
 	struct trail *t = BY_PROCESS ? trail_slot(tag) : 0;
 	u32 passed;
 
-	if (!t || t->packet != tag)
+	if (!t || t->tag != tag)
 		return 0;
 	passed = t->passed;
 	/* Its address is another packet's already, which begins. */

@@ -49,6 +49,14 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	cpu = this_cpu();
 	if (!cpu)
 		return;
+	if (in_upcall(p)) {
+		freed_in_upcall(pointer, drop);
+		/* User space has a copy, and the packet goes on as what comes back. */
+		if (!drop) {
+			leave(p);
+			return;
+		}
+	}
 	if (!drop && has_sock_recv && p->state == PACKET_RX && p->datagram &&
 	    (delivered(p) || !in_hand(p, cpu, number))) {
 		read_datagram(cpu, tag);

@@ -108,6 +108,7 @@ PROBE(softirq_exit, "softirq_exit")
 	if (!cpu)
 		return;
 	cpu->serving = 0;
+	cpu->task_ns = 0;
 	if (budgets)
 		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ_END, ctx[0], bpf_ktime_get_ns());
 	turn_to(cpu, 0);

@@ -8,22 +8,25 @@
 
 #include "stages_rx.h"
 #include "stages_tx.h"
+#include "upcall.h"
 
-static __always_inline void pass_datapath(u64 pointer, u32 rx_stage, u32 tx_stage)
+/* Returns whether the packet is followed, or would be had it not been left out. */
+static __always_inline bool pass_datapath(u64 pointer, u32 rx_stage, u32 tx_stage)
 {
 	u64 tag = address_of(pointer);
 	struct packet *p = packet_slot(tag);
-	struct cpu *cpu;
+	struct cpu *cpu = this_cpu();
 
-	if (!p || p->tag != tag)
-		return;
+	if (!cpu || !p || p->tag != tag)
+		return false;
 	if (p->state == PACKET_RX && rx_stage) {
-		pass_function(pointer, rx_stage);
-	} else if (p->state == PACKET_TX && tx_stage) {
-		cpu = this_cpu();
-		if (cpu)
-			transmit(cpu, pointer, tx_stage);
+		if (p->last_stage == RX_OVS_PACKET_CMD_EXECUTE)
+			receive_in_task(cpu, p->last_ns);
+		return pass_function(pointer, rx_stage);
 	}
+	if (p->state == PACKET_TX && tx_stage)
+		return transmit(cpu, pointer, tx_stage);
+	return p->state == PACKET_RX_IGNORED || p->state == PACKET_TX_IGNORED;
 }
 
 PROBE_FUNCTION(ovs_vport_receive, "ovs_vport_receive")
@@ -38,7 +41,24 @@ PROBE_FUNCTION(ovs_dp_process_packet, "ovs_dp_process_packet")
 
 PROBE_FUNCTION(ovs_dp_upcall, "ovs_dp_upcall")
 {
-	pass_datapath(ctx[1], RX_OVS_DP_UPCALL, TX_OVS_DP_UPCALL);
+	u64 tag = address_of(ctx[1]);
+	struct packet *p = packet_slot(tag);
+	struct cpu *cpu = this_cpu();
+
+	if (pass_datapath(ctx[1], RX_OVS_DP_UPCALL, TX_OVS_DP_UPCALL) && has_upcall_answers)
+		begin_upcall(p, cpu, ctx[1]);
+}
+
+/*
+ * User space gives a packet back (OVS_PACKET_CMD_EXECUTE). The function that does it has no sk_buff
+ * yet when it begins; this one, which it calls for each, reads the headers of a new one.
+ */
+PROBE_FUNCTION(ovs_packet_cmd_execute, "ovs_flow_key_extract_userspace")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		end_upcall(cpu, ctx[2], bpf_ktime_get_ns());
 }
 
 PROBE_FUNCTION(ovs_vport_send, "ovs_vport_send")

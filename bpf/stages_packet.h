@@ -32,6 +32,14 @@ static __always_inline void finish(struct packet *p)
 	p->tag = 0;
 }
 
+/* The packet goes on with another sk_buff, and so does its trail. */
+static __always_inline void leave(struct packet *p)
+{
+	forget_trail(p->tag);
+	p->state = PACKET_FREE;
+	p->tag = 0;
+}
+
 /* The packet has reached its socket: the stack has nothing more to do with it. */
 static __always_inline bool delivered(struct packet *p)
 {
@@ -46,40 +54,68 @@ static __always_inline bool in_stack(struct packet *p)
 
 /*
  * The stack has the packet in its hands: it was last seen in the run of NET_RX that is under way
- * here. Otherwise it was freed where no tracepoint is, and its address is another's by now.
+ * here, or in the task that receives here. Otherwise it was freed where no tracepoint is, and its
+ * address is another's by now.
  */
 static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 number)
 {
-	return cpu->serving == NET_RX_SOFTIRQ + 1 && p->last_cpu == number &&
-	       p->last_ns >= cpu->entry_ns;
-}
-
-/* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one. */
-static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 number, u32 stage)
-{
-	if (in_stack(p))
-		return in_hand(p, cpu, number); /* on to a device that stands on the first */
-	return stage == RX_NETIF_RECEIVE_SKB && !delivered(p);
+	if (cpu->serving == NET_RX_SOFTIRQ + 1)
+		return p->last_cpu == number && p->last_ns >= cpu->entry_ns;
+	if (cpu->serving)
+		return false;
+	/* User space's answer is taken with softirqs on, so the task may have changed CPU since. */
+	return p->last_stage == RX_OVS_PACKET_CMD_EXECUTE ||
+	       (p->last_cpu == number && cpu->task_ns && p->last_ns >= cpu->task_ns);
 }
 
 /*
- * Takes a slot for a new packet; whoever is in it is lost. With the same address, or after long
+ * A task receives, not a softirq: it writes to a tap, polls a NIC, or answers an upcall. Softirqs
+ * are off meanwhile, so what it began ends before the next of them.
+ */
+static __always_inline void receive_in_task(struct cpu *cpu, u64 now)
+{
+	if (!cpu->serving && !cpu->task_ns)
+		cpu->task_ns = now;
+}
+
+/* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one. */
+static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 number, u32 stage, u64 pointer,
+				    const bool direct)
+{
+	struct sk_buff *skb = (struct sk_buff *)pointer;
+
+	if (!in_stack(p))
+		return p->last_stage == RX_GRO_CELLS_RECEIVE ||
+		       (stage == RX_NETIF_RECEIVE_SKB && p->last_stage < RX_NETIF_RECEIVE_SKB);
+	/* On to a device that stands on the first. A task may receive many by the first, as a tap does. */
+	return in_hand(p, cpu, number) &&
+	       (cpu->serving || stage != RX_NETIF_RECEIVE_SKB || cpu->task_dev != address_of((u64)GET(direct, skb, dev)));
+}
+
+/*
+ * Takes a slot for a packet; whoever is in it is lost. With the same address, or after long
  * silence, that one was gone already and only its end was not seen.
  */
-static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
+static __always_inline void resume(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
 	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
 	    now - p->last_ns < PACKET_STALE_NS)
 		COUNT(cpu, collided);
-	if (state == PACKET_RX || state == PACKET_TX) {
-		COUNT(cpu, started);
-		begin_trail(tag, now);
-	}
 	p->tag = tag;
 	p->last_stage = STAGE_NONE;
 	p->datagram = false;
 	p->last_ns = now;
 	p->state = state;
+}
+
+/* The same for a new packet. */
+static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
+{
+	if (state == PACKET_RX || state == PACKET_TX) {
+		COUNT(cpu, started);
+		begin_trail(tag, now);
+	}
+	resume(p, cpu, tag, state, now);
 }
 
 /* What this CPU did since the packet's last stage: interrupt, raise, entry, start of the poll. */

@@ -17,7 +17,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 	if (!p)
 		return 0;
 	if (p->tag != tag || p->state != PACKET_RX ||
-	    (may_begin != NEVER && !goes_on(p, cpu, number, stage))) {
+	    (may_begin != NEVER && !goes_on(p, cpu, number, stage, pointer, direct))) {
 		u32 verdict;
 
 		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
@@ -122,6 +122,10 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 	if (budgets)
 		cpu->received++;
 	p = receive(cpu, ctx[0], RX_NETIF_RECEIVE_SKB, AFTER_CPU_HISTORY, direct);
+	if (p && !cpu->serving) {
+		receive_in_task(cpu, p->last_ns);
+		cpu->task_dev = address_of((u64)GET(direct, (struct sk_buff *)ctx[0], dev));
+	}
 	turn_to(cpu, p ? p->tag : 0);
 }
 
@@ -158,6 +162,47 @@ PROBE_FUNCTION(enqueue_to_backlog, "enqueue_to_backlog")
 
 	if (cpu && p && p->tag == tag && p->state == PACKET_RX && !delivered(p))
 		pass(p, cpu, bpf_get_smp_processor_id(), RX_ENQUEUE_TO_BACKLOG, bpf_ktime_get_ns());
+}
+
+/* Of a tunnel: the outer headers are off, and the inner packet waits in a queue of the CPU's NAPI. */
+PROBE_FUNCTION(gro_cells_receive, "gro_cells_receive")
+{
+	pass_function(ctx[1], RX_GRO_CELLS_RECEIVE);
+}
+
+/* A device that stands on the one that the packet came by gets the address of the sk_buff's pointer. */
+static __always_inline void pass_upper(u64 pointer, u32 stage)
+{
+	u64 skb = 0;
+
+	if (!bpf_probe_read_kernel(&skb, sizeof(skb), (void *)pointer))
+		pass_function(skb, stage);
+}
+
+PROBE_FUNCTION(vlan_do_receive, "vlan_do_receive")
+{
+	pass_upper(ctx[0], RX_VLAN_DO_RECEIVE);
+}
+
+PROBE_FUNCTION(bond_handle_frame, "bond_handle_frame")
+{
+	pass_upper(ctx[0], RX_BOND_HANDLE_FRAME);
+}
+
+PROBE_FUNCTION(br_handle_frame, "br_handle_frame")
+{
+	pass_upper(ctx[0], RX_BR_HANDLE_FRAME);
+}
+
+PROBE_FUNCTION(macvlan_handle_frame, "macvlan_handle_frame")
+{
+	pass_upper(ctx[0], RX_MACVLAN_HANDLE_FRAME);
+}
+
+/* Macvtap and ipvtap: it waits for a program to read it. */
+PROBE_FUNCTION(tap_handle_frame, "tap_handle_frame")
+{
+	pass_upper(ctx[0], RX_TAP_HANDLE_FRAME);
 }
 
 PROBE_FUNCTION(ip_rcv, "ip_rcv")

@@ -199,4 +199,43 @@ PROBE(net_dev_xmit, "net_dev_xmit")
 		transmit(cpu, ctx[0], TX_NET_DEV_XMIT);
 }
 
+/*
+ * A packet that is longer than its device takes is cut into segments, and freed: it goes on as the
+ * first of them. The others are the same packet, and not looked at. (Open vSwitch cuts one that it
+ * sends to user space; what comes back goes on there.)
+ */
+static __always_inline int gso_segment_returns(u64 *ctx)
+{
+	u64 tag = address_of(ctx[0]), first = address_of(ctx[3]);
+	struct packet *p = packet_slot(tag), *heir, packet;
+	struct cpu *cpu = this_cpu();
+	u64 now = bpf_ktime_get_ns();
+
+	/* None, an error (include/linux/err.h), or itself. */
+	if (!measuring || !cpu || !p || p->tag != tag || !first || first >= -4095ULL || first == tag)
+		return 0;
+	if (!(p->state == PACKET_TX && p->last_stage >= TX_NET_DEV_QUEUE && p->last_stage <= TX_QDISC_DEQUEUE) &&
+	    !(p->state == PACKET_RX && p->last_stage != RX_OVS_DP_UPCALL && in_stack(p) &&
+	      in_hand(p, cpu, bpf_get_smp_processor_id())))
+		return 0;
+	heir = packet_slot(first);
+	if (!heir)
+		return 0;
+	packet = *p;
+	hand_trail(tag, first);
+	leave(p);
+	resume(heir, cpu, first, packet.state, now);
+	heir->last_ns = packet.last_ns;
+	heir->last_cpu = packet.last_cpu;
+	heir->last_stage = packet.last_stage;
+	heir->datagram = packet.datagram;
+	heir->group = packet.group;
+	return 0;
+}
+
+SEC("fexit/__skb_gso_segment") int gso_segment_exit(u64 *ctx)
+{
+	return gso_segment_returns(ctx);
+}
+
 #endif

@@ -24,6 +24,7 @@ struct trail {
 	u32 passed; /* how many stages */
 	u32 slow; /* whether a span was sent up */
 	step steps[TRAIL_STEPS];
+	u64 tag; /* of the sk_buff that it is in now, or 0 */
 };
 
 /* Where crates/instruments/src/stages/trail.rs looks for them. */
@@ -38,6 +39,14 @@ struct {
 	__type(key, u32);
 	__type(value, struct trail);
 } trails SEC(".maps");
+
+/* Of packets in user space (upcall.h); one where no trails are kept, set by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << UPCALL_BITS);
+	__type(key, u32);
+	__type(value, struct trail);
+} trails_away SEC(".maps");
 
 /* Slow packets and their trails. */
 struct {
@@ -83,7 +92,7 @@ __noinline int enter_begin(u64 tag, u64 now)
 		return 0;
 	if (t->slow)
 		send_trail(t);
-	t->packet = tag;
+	t->packet = t->tag = tag;
 	t->begin_ns = now;
 	t->passed = 0;
 	return 0;
@@ -93,11 +102,79 @@ __noinline int enter_end(u64 tag)
 {
 	struct trail *t = has_trails ? trail_slot(tag) : 0;
 
-	if (!t || t->packet != tag)
+	if (!t || t->tag != tag)
 		return 0;
 	if (t->slow)
 		send_trail(t);
-	t->packet = 0;
+	t->packet = t->tag = 0;
+	return 0;
+}
+
+/* The trail is where the packet has gone. */
+__noinline int enter_leave(u64 tag)
+{
+	struct trail *t = has_trails ? trail_slot(tag) : 0;
+
+	if (!t || t->tag != tag)
+		return 0;
+	t->slow = false;
+	t->packet = t->tag = 0;
+	return 0;
+}
+
+/* The packet goes on as another sk_buff. */
+__noinline int enter_heir(u64 tag, u64 heir)
+{
+	struct trail *from, *to;
+
+	if (!has_trails)
+		return 0;
+	from = trail_slot(tag);
+	to = trail_slot(heir);
+	if (!from || !to || from->tag != tag)
+		return 0;
+	if (packet_hash(tag) & trail_mask ^ packet_hash(heir) & trail_mask) {
+		if (to->slow)
+			send_trail(to);
+		bpf_probe_read_kernel(to, sizeof(*to), from);
+		from->slow = false;
+		from->packet = from->tag = 0;
+	}
+	to->tag = heir;
+	return 0;
+}
+
+/* A copy of the trail is kept while the packet is in user space, in a place of its own. */
+__noinline int enter_away(u64 tag, u32 place)
+{
+	struct trail *from, *to;
+
+	if (!has_trails)
+		return 0;
+	from = trail_slot(tag);
+	to = bpf_map_lookup_elem(&trails_away, &place);
+	if (!from || !to)
+		return 0;
+	to->tag = 0;
+	if (from->tag == tag)
+		bpf_probe_read_kernel(to, sizeof(*to), from);
+	return 0;
+}
+
+__noinline int enter_back(u32 place, u64 tag)
+{
+	struct trail *from, *to;
+
+	if (!has_trails)
+		return 0;
+	from = bpf_map_lookup_elem(&trails_away, &place);
+	to = trail_slot(tag);
+	if (!from || !to || !from->tag)
+		return 0;
+	if (to->slow)
+		send_trail(to);
+	bpf_probe_read_kernel(to, sizeof(*to), from);
+	to->tag = tag;
 	return 0;
 }
 
@@ -112,7 +189,7 @@ static __always_inline void add_step(u64 tag, u32 cpu, u32 stage, u64 ns)
 	struct trail *t = has_trails ? trail_slot(tag) : 0;
 	u32 passed;
 
-	if (!t || t->packet != tag)
+	if (!t || t->tag != tag)
 		return;
 	passed = t->passed;
 	if (passed < TRAIL_STEPS)
@@ -126,13 +203,37 @@ static __always_inline void end_trail(u64 tag)
 		enter_end(tag);
 }
 
+static __always_inline void forget_trail(u64 tag)
+{
+	if (has_trails)
+		enter_leave(tag);
+}
+
+static __always_inline void hand_trail(u64 tag, u64 heir)
+{
+	if (has_trails)
+		enter_heir(tag, heir);
+}
+
+static __always_inline void keep_trail(u64 tag, u32 place)
+{
+	if (has_trails)
+		enter_away(tag, place);
+}
+
+static __always_inline void resume_trail(u32 place, u64 tag)
+{
+	if (has_trails)
+		enter_back(place, tag);
+}
+
 /* The trail so far, for a packet that is sent up; at its end it will be sent up whole. */
 static __always_inline void copy_trail(u64 tag, struct trail *copy)
 {
 	struct trail *t = has_trails && tag ? trail_slot(tag) : 0;
 
 	copy->packet = 0;
-	if (!t || t->packet != tag)
+	if (!t || t->tag != tag)
 		return;
 	t->slow = true;
 	bpf_probe_read_kernel(copy, sizeof(*copy), t);

@@ -46,6 +46,7 @@ enum bpf_map_type {
 #define AF_INET6 10
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
+#define IPPROTO_ICMPV6 58
 #define MSG_PEEK 2
 #define NET_RX_SOFTIRQ 3
 
@@ -91,7 +92,12 @@ struct sk_buff {
 	__u16 queue_mapping;
 	unsigned char *head;
 	unsigned char *data;
-	unsigned int len;
+	unsigned int len, data_len;
+	unsigned int end; /* an offset from head */
+};
+
+struct skb_shared_info {
+	unsigned short gso_size;
 };
 
 struct sk_buff_head {

@@ -55,6 +55,8 @@ def table(columns: dict[str, dict[tuple[str, str], str]], versions: dict[str, st
 
 def column(host: Host) -> dict[tuple[str, str], str]:
     """What can be observed on a host: for each row of the page one cell."""
+    # Devices that stand on others have stages of their own, once their modules are there.
+    host.check(["modprobe", "--all", "bonding", "bridge", "macvlan", "tap"])
     cells = {("has", "BTF"): "yes" if host.run(["test", "-r", "/sys/kernel/btf/vmlinux"]).status == 0 else "no"}
     # An object that goes away while bpftool lists it makes the list one of an error.
     listings = [json.loads(line) for line in host.check(LISTINGS).splitlines()]

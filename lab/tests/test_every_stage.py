@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from lab import Host
 from lab.fixtures import lab
 
+from . import devices
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .steering import FAR_MASK, steer
@@ -20,6 +21,9 @@ CLOSED_PORT = 5009
 
 # A network that the guest routes to, beyond the peer, where nobody is.
 BEYOND = "10.9.77.0/24"
+
+# Devices on a wire that have stages of their own.
+STAGED = ("vlan", "bond", "bridge", "macvlan", "vxlan")
 
 # Sends a datagram, to which there is no answer, to an address.
 DATAGRAM = f"""
@@ -38,6 +42,7 @@ for _ in range(20):
 
 @lab(topology=TWO_NODES, nics=IGB)
 def test_every_stage_is_passed(host: Host) -> None:
+    devices.make(host, *STAGED)
     stages = json.loads(host.check("nearpath measure stages --list-stages --json"))["stages"]
     observable = {(stage["direction"], stage["stage"]) for stage in stages if stage["attach"]}
     assert all(stage["reason"] for stage in stages if not stage["attach"])
@@ -49,6 +54,8 @@ def test_every_stage_is_passed(host: Host) -> None:
     forwarded(host)
     refused(host)
     sent_into_a_full_queue(host)
+    for wire in STAGED:
+        host.check(["ip", "netns", "exec", "left", "python3", "-c", DATAGRAM, devices.address(wire, "right")])
     host.check("ping -c 1 127.0.0.1")
     measurement = ended(measuring)
 

@@ -174,7 +174,7 @@ fn way(probe: &Probe, point: &Point, known: &Known, reach: Reach) -> Result<Way,
         });
     }
     let (suffix, kind) = match (reach.functions, known, point.at) {
-        (Functions::Fentry, Known::Typed, At::Entry) => (point.suffix, "fentry"),
+        (Functions::Fentry, Known::Typed, At::Entry) if !point.indirect => (point.suffix, "fentry"),
         (Functions::Fentry, Known::Typed, At::Exit) => (point.suffix, "fexit"),
         (Functions::Fentry | Functions::Kprobe, _, At::Entry) => ("kprobe", "kprobe"),
         _ => return Err(format!("this kernel does not let programs be attached to {function}")),

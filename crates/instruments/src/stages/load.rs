@@ -145,6 +145,8 @@ fn set_constants(
     constants.trail_mask = trail_slots(options) - 1;
     constants.has_data_ready = chosen.iter().any(|(p, _)| p.program == "sk_data_ready");
     constants.has_sock_recv = chosen.iter().any(|(p, _)| p.program == "sock_recv");
+    constants.has_upcall_answers =
+        chosen.iter().any(|(p, _)| p.program == "ovs_packet_cmd_execute");
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
     constants.place_all = !layout.is_by_cpu();
     for call in [
@@ -226,6 +228,9 @@ fn size_maps(
         open.maps.cells.set_max_entries(CELLS_MAX)?;
     }
     open.maps.trails.set_max_entries(trail_slots(options))?;
+    if trail_slots(options) == 1 {
+        open.maps.trails_away.set_max_entries(1)?;
+    }
     open.maps.histograms.set_max_entries(layout.shards * spans)?;
     open.maps.places.set_max_entries(spans * places * places)?;
     Ok(())

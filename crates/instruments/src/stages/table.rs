@@ -40,12 +40,18 @@ pub const STAGES: &[Stage] = &[
     rx("napi_poll"),
     rx("napi_gro_receive"),
     rx("netif_rx"),
+    rx("gro_cells_receive"),
     rx("enqueue_to_backlog"),
     rx("process_backlog"),
     rx("netif_receive_skb"),
+    rx("vlan_do_receive"),
+    rx("bond_handle_frame"),
+    rx("br_handle_frame"),
+    rx("macvlan_handle_frame"),
     rx("ovs_vport_receive"),
     rx("ovs_dp_process_packet"),
     rx("ovs_dp_upcall"),
+    rx("ovs_packet_cmd_execute"),
     rx("ovs_vport_send"),
     rx("internal_dev_recv"),
     rx("ip_rcv"),
@@ -55,6 +61,7 @@ pub const STAGES: &[Stage] = &[
     rx("udp_rcv"),
     rx("udpv6_rcv"),
     last(rx("net_dev_queue")),
+    rx("tap_handle_frame"),
     rx("tcp_rcv_established"),
     rx("sk_data_ready"),
     rx("sched_waking"),
@@ -78,6 +85,7 @@ pub const STAGES: &[Stage] = &[
     tx("ovs_vport_receive"),
     tx("ovs_dp_process_packet"),
     tx("ovs_dp_upcall"),
+    tx("ovs_packet_cmd_execute"),
     tx("ovs_vport_send"),
     tx("net_dev_xmit"),
     last(tx("netif_rx")),
@@ -114,6 +122,8 @@ pub struct Point {
     pub function: &'static str,
     /// The module that has it, when it is not the kernel itself.
     pub module: Option<&'static str>,
+    /// Whether its first argument points to a pointer, which programs of fentry may not read.
+    pub indirect: bool,
 }
 
 /// Which end of a function.
@@ -167,12 +177,23 @@ const fn keeper(points: &'static [Point; 1], program: &'static str) -> Probe {
     Probe { tracepoint: None, points, ..probe }
 }
 
+/// A probe at the return of a function, which keeps what others need.
+const fn returns(program: &'static str, points: &'static [Point; 1]) -> Probe {
+    let [point] = points;
+    Probe { tracepoint: None, points, ..probe(program, "", point.function, &[]) }
+}
+
 const fn entry(function: &'static str) -> Point {
-    Point { suffix: "entry", at: At::Entry, function, module: None }
+    Point { suffix: "entry", at: At::Entry, function, module: None, indirect: false }
 }
 
 const fn exit(suffix: &'static str, function: &'static str) -> Point {
-    Point { suffix, at: At::Exit, function, module: None }
+    Point { suffix, at: At::Exit, function, module: None, indirect: false }
+}
+
+/// A device that stands on another gets the address of the pointer to the sk_buff, to replace it.
+const fn upper(module: Option<&'static str>, function: &'static str) -> Point {
+    Point { module, indirect: true, ..entry(function) }
 }
 
 const fn ovs(function: &'static str) -> Point {
@@ -205,9 +226,16 @@ pub const PROBES: &[Probe] = &[
         "__netif_receive_skb_core",
         &["netif_receive_skb"],
     ),
+    at(&[entry("gro_cells_receive")], &["gro_cells_receive"]),
+    at(&[upper(None, "vlan_do_receive")], &["vlan_do_receive"]),
+    at(&[upper(Some("bonding"), "bond_handle_frame")], &["bond_handle_frame"]),
+    at(&[upper(Some("bridge"), "br_handle_frame")], &["br_handle_frame"]),
+    at(&[upper(Some("macvlan"), "macvlan_handle_frame")], &["macvlan_handle_frame"]),
+    at(&[upper(Some("tap"), "tap_handle_frame")], &["tap_handle_frame"]),
     at(&[ovs("ovs_vport_receive")], &["ovs_vport_receive"]),
     at(&[ovs("ovs_dp_process_packet")], &["ovs_dp_process_packet"]),
     at(&[ovs("ovs_dp_upcall")], &["ovs_dp_upcall"]),
+    at(&[ovs("ovs_flow_key_extract_userspace")], &["ovs_packet_cmd_execute"]),
     at(&[ovs("ovs_vport_send")], &["ovs_vport_send"]),
     at(&[ovs("internal_dev_recv")], &["internal_dev_recv"]),
     at(&[entry("ip_rcv")], &["ip_rcv"]),
@@ -246,6 +274,7 @@ pub const PROBES: &[Probe] = &[
     at(&[entry("ip_send_skb")], &["ip_send_skb"]),
     at(&[entry("ip6_send_skb")], &["ip6_send_skb"]),
     probe("net_dev_queue", "net_dev_queue", "__dev_queue_xmit", &["net_dev_queue"]),
+    returns("gso_segment", &[exit("exit", "__skb_gso_segment")]),
     probe("qdisc_enqueue", "qdisc_enqueue", "dev_qdisc_enqueue", &["qdisc_enqueue"]),
     probe("qdisc_dequeue", "qdisc_dequeue", "dequeue_skb", &["qdisc_dequeue"]),
     probe("net_dev_start_xmit", "net_dev_start_xmit", "xmit_one", &["net_dev_start_xmit"]),

@@ -5,10 +5,10 @@ use super::table::{Stage, stage};
 
 /// Stages that a trail has room for (`TRAIL_STEPS`).
 const STEPS: usize = 32;
-/// Where they begin, and bytes of the whole structure.
+/// Where they begin; behind them is a word for the programs alone.
 const FIRST: usize = 24;
 /// Bytes of a trail, by which it is told from the other records.
-pub const TRAIL_BYTES: usize = FIRST + 8 * STEPS;
+pub const TRAIL_BYTES: usize = FIRST + 8 * STEPS + 8;
 /// Bits of a step below its time.
 const STAGE_BITS: u32 = 8;
 const TIME_SHIFT: u32 = 24;

@@ -119,7 +119,7 @@ fn waits(record: &Record) -> Waits {
     match (record.from.name, record.to.name) {
         (
             "irq_handler" | "net_rx_raise" | "net_rx_entry" | "napi_poll" | "napi_gro_receive"
-            | "netif_rx" | "enqueue_to_backlog" | "process_backlog",
+            | "netif_rx" | "gro_cells_receive" | "enqueue_to_backlog" | "process_backlog",
             _,
         ) => Waits::Softirq,
         ("sched_waking", _) => Waits::Scheduler,

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Packets that Open vSwitch has sent to user space.
+ *
+ * On a flow-table miss the datapath copies the packet to ovs-vswitchd and frees the sk_buff; the
+ * answer comes with the packet's bytes, for which it makes a new sk_buff. So the packet's state is
+ * kept meanwhile, and found again by what the headers say: a print of those fields that neither the
+ * datapath nor ovs-vswitchd changes on the way (checksums are filled in, VLAN tags put into the
+ * packet). Packets that print the same are answered in their order.
+ *
+ * Of a TCP packet that was to be segmented each segment comes back, in any order: the first of them
+ * goes on as the packet, the others are the same packet still and are not looked at.
+ */
+#ifndef NEARPATH_UPCALL_H
+#define NEARPATH_UPCALL_H
+
+#include "stages_packet.h"
+
+/* So many that print the same can be under way. */
+#define UPCALL_WAYS 16
+#define UPCALL_BUCKET_BITS (UPCALL_BITS - 4)
+
+/* Whether the answers can be observed; without that a packet ends where user space gets it. */
+const volatile bool has_upcall_answers;
+
+struct upcall {
+	u64 key; /* the print; 0: free */
+	u64 rest; /* what more is known of the packet's bytes, or 0 */
+	u64 tag; /* address of the sk_buff that was copied, or 0 once it is freed */
+	u64 ns; /* when, and where */
+	u64 group;
+	u32 cpu;
+	u32 state;
+};
+
+struct upcalls {
+	struct upcall ways[UPCALL_WAYS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << UPCALL_BUCKET_BITS);
+	__type(key, u32);
+	__type(value, struct upcalls);
+} upcalls SEC(".maps");
+
+/* What of a TCP connection was segmented for user space: sequence numbers. */
+struct segments {
+	u64 flow;
+	u32 first, end;
+	u32 state;
+	u32 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << UPCALL_BUCKET_BITS);
+	__type(key, u32);
+	__type(value, struct segments);
+} segments SEC(".maps");
+
+struct print {
+	u64 flow; /* all that the segments of a packet have in common; 0: not printed */
+	u64 rest;
+	u32 sequence, length, id; /* of TCP */
+	u32 unused;
+};
+
+static __always_inline u64 words(u32 a, u32 b)
+{
+	return (u64)a << 32 | b;
+}
+
+static __always_inline u64 key_of(struct print *print)
+{
+	return mix(print->flow, words(print->sequence, print->id)) | 1;
+}
+
+/* What the transport's header says: `at` is its address, `linear` how much of it is in one piece. */
+static __always_inline void print_transport(u64 at, u32 linear, u32 length, u32 protocol, u32 id,
+					    struct print *print)
+{
+	u32 h[4] = {};
+
+	if (linear < 8 || bpf_probe_read_kernel(h, linear < 16 ? 8 : 16, (void *)at))
+		return;
+	if (protocol == IPPROTO_TCP) {
+		if (linear < 16)
+			return;
+		/* All of a packet's segments have the ports and the acknowledgement; the first also its id. */
+		print->flow = mix(print->flow, words(h[0], h[2]));
+		print->sequence = bpf_ntohl(h[1]);
+		print->length = length - (bpf_ntohl(h[3]) >> 28) * 4;
+		print->id = id;
+		return;
+	}
+	/* Without the checksum: it stands at 2 of ICMPv6 and at 6 of UDP. */
+	if (protocol == IPPROTO_ICMPV6)
+		h[0] &= bpf_htonl(0xffff0000);
+	if (protocol == IPPROTO_UDP)
+		h[1] &= bpf_htonl(0xffff0000);
+	print->flow = mix(mix(print->flow, words(length, id)), words(h[0], h[1]));
+	if (linear >= 16)
+		print->rest = mix(h[2], h[3]) | 1;
+}
+
+/*
+ * Prints a packet: `at` is the address of its IP header, `linear` how much of it is in one piece
+ * from there, `length` how long it is.
+ */
+static __noinline u32 print_packet(u64 at, u32 linear, u32 length, struct print *print)
+{
+	u32 h[10] = {}, header, total, protocol, id = 0;
+
+	if (!print)
+		return 0;
+	print->flow = print->rest = 0;
+	print->sequence = print->length = print->id = print->unused = 0;
+	if (linear < 20 || bpf_probe_read_kernel(h, 20, (void *)at))
+		return 0;
+	if (bpf_ntohl(h[0]) >> 28 == 4) {
+		header = (bpf_ntohl(h[0]) >> 24 & 0xf) * 4;
+		total = bpf_ntohl(h[0]) & 0xffff;
+		id = h[1];
+		protocol = bpf_ntohl(h[2]) >> 16 & 0xff;
+		print->flow = mix(words(h[3], h[4]), protocol);
+	} else {
+		if (linear < 40 || bpf_probe_read_kernel(h, 40, (void *)at))
+			return 0;
+		header = 40;
+		total = header + (bpf_ntohl(h[1]) >> 16);
+		protocol = bpf_ntohl(h[1]) >> 8 & 0xff;
+		print->flow = mix(mix(words(h[2], h[3]), words(h[4], h[5])), protocol);
+		print->flow = mix(mix(print->flow, words(h[6], h[7])), words(h[8], h[9]));
+	}
+	/* A short frame is filled up behind the packet. */
+	if (protocol != IPPROTO_TCP) {
+		length = total;
+		if (linear > total)
+			linear = total;
+	}
+	if (linear < header || length < header)
+		return 0;
+	print_transport(at + header, linear - header, length - header, protocol, id, print);
+	return 0;
+}
+
+/* Prints a packet in the datapath, which has found its headers. */
+static __always_inline void print_known(u64 pointer, struct print *print)
+{
+	struct sk_buff *skb = (struct sk_buff *)pointer;
+	u64 at = (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header);
+	u32 before = at - (u64)BPF_CORE_READ(skb, data);
+	u32 length = BPF_CORE_READ(skb, len) - before;
+
+	print_packet(at, length - BPF_CORE_READ(skb, data_len), length, print);
+}
+
+/* Prints a packet of which only the bytes are known, from the Ethernet header on. */
+static __always_inline void print_frame(u64 pointer, struct print *print)
+{
+	struct sk_buff *skb = (struct sk_buff *)pointer;
+	u64 at = (u64)BPF_CORE_READ(skb, data);
+	u32 length = BPF_CORE_READ(skb, len);
+	u16 type = 0;
+
+	print->flow = 0;
+#pragma unroll
+	for (int tags = 0; tags < 3; tags++) {
+		if (bpf_probe_read_kernel(&type, sizeof(type), (void *)(at + 12 + 4 * tags)))
+			return;
+		type = bpf_ntohs(type);
+		if (type == ETH_P_IP || type == ETH_P_IPV6) {
+			length -= 14 + 4 * tags;
+			print_packet(at + 14 + 4 * tags, length, length, print);
+			return;
+		}
+		if (type != ETH_P_8021Q && type != ETH_P_8021AD)
+			return;
+	}
+}
+
+static __always_inline struct upcalls *bucket_of(u64 key)
+{
+	u32 bucket = key >> (64 - UPCALL_BUCKET_BITS);
+
+	return bpf_map_lookup_elem(&upcalls, &bucket);
+}
+
+static __always_inline struct segments *segments_of(u64 flow)
+{
+	u32 slot = flow >> (64 - UPCALL_BUCKET_BITS);
+
+	return bpf_map_lookup_elem(&segments, &slot);
+}
+
+static __always_inline bool is_segmented(u64 pointer)
+{
+	struct sk_buff *skb = (struct sk_buff *)pointer;
+	struct skb_shared_info *shared =
+		(struct skb_shared_info *)((u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end));
+
+	return BPF_CORE_READ(shared, gso_size);
+}
+
+/* Remembers which segments will come back, beside those of the same connection that are on their way. */
+static __always_inline void enter_segments(struct print *print, u32 state)
+{
+	struct segments *s = segments_of(print->flow);
+	u32 end = print->sequence + print->length;
+
+	if (!s)
+		return;
+	if (s->flow != print->flow) {
+		s->flow = print->flow;
+		s->first = print->sequence;
+		s->end = end;
+	}
+	if ((s32)(print->sequence - s->first) < 0)
+		s->first = print->sequence;
+	if ((s32)(end - s->end) > 0)
+		s->end = end;
+	s->state = state;
+}
+
+/* Where the trail of the packet in a bucket's way is kept. */
+static __always_inline u32 place_of(u64 key, u32 way)
+{
+	return (key >> (64 - UPCALL_BUCKET_BITS)) * UPCALL_WAYS + way;
+}
+
+/* Enters an upcall; in a full bucket it takes the place of the oldest, which is lost. */
+static __noinline u32 enter_upcall(struct cpu *cpu, struct upcall *new)
+{
+	struct upcall *way, *place;
+	struct upcalls *bucket;
+	u32 number = 0;
+
+	if (!cpu || !new)
+		return 0;
+	bucket = bucket_of(new->key);
+	if (!bucket)
+		return 0;
+	place = &bucket->ways[0];
+#pragma unroll
+	for (int i = 1; i < UPCALL_WAYS; i++) {
+		way = &bucket->ways[i];
+		if (place->key && (!way->key || way->ns < place->ns)) {
+			place = way;
+			number = i;
+		}
+	}
+	if (place->key && (place->state == PACKET_RX || place->state == PACKET_TX) &&
+	    new->ns - place->ns < PACKET_STALE_NS)
+		COUNT(cpu, collided);
+	if (new->tag)
+		keep_trail(new->tag, place_of(new->key, number));
+	*place = *new;
+	return 0;
+}
+
+/* The packet is on its way to user space. */
+static __noinline u32 begin_upcall(struct packet *p, struct cpu *cpu, u64 pointer)
+{
+	struct print print;
+	struct upcall new = {};
+
+	if (!p || !cpu)
+		return 0;
+	print_known(pointer, &print);
+	if (!print.flow)
+		return 0;
+	new.key = key_of(&print);
+	new.rest = print.rest;
+	new.tag = p->state == PACKET_RX || p->state == PACKET_TX ? p->tag : 0;
+	new.ns = p->last_ns;
+	new.cpu = p->last_cpu;
+	new.group = p->group;
+	new.state = p->state;
+	if (print.length && is_segmented(pointer))
+		enter_segments(&print, p->state);
+	return enter_upcall(cpu, &new);
+}
+
+/* The sk_buff that was copied is freed; if it is dropped, user space did not get the copy. */
+static __noinline u32 freed_in_upcall(u64 pointer, u32 drop)
+{
+	u64 tag = address_of(pointer), key;
+	struct upcalls *bucket;
+	struct print print;
+
+	print_known(pointer, &print);
+	if (!print.flow)
+		return 0;
+	key = key_of(&print);
+	bucket = bucket_of(key);
+	if (!bucket)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < UPCALL_WAYS; i++) {
+		struct upcall *way = &bucket->ways[i];
+
+		/* (Without its key where it is being answered just now.) */
+		if (way->tag == tag) {
+			if (drop)
+				way->key = 0;
+			way->tag = 0;
+		}
+	}
+	return 0;
+}
+
+static __always_inline bool in_upcall(struct packet *p)
+{
+	return has_upcall_answers &&
+	       (p->last_stage == RX_OVS_DP_UPCALL || p->last_stage == TX_OVS_DP_UPCALL);
+}
+
+/*
+ * Whether the packet of an upcall waits for its answer, and has not gone on meanwhile, as one does
+ * that is only shown to user space. `tag` is what the upcall had.
+ */
+static __always_inline bool is_awaiting(struct upcall *upcall, u64 tag)
+{
+	struct packet *p;
+
+	if (!tag)
+		return true;
+	p = packet_slot(tag);
+	if (p && p->tag == tag && in_upcall(p)) {
+		/* The answer was quicker than the CPU that is about to free it. */
+		leave(p);
+		return true;
+	}
+	/* Or as quick: freed_in_upcall() says so before the packet is finished. */
+	return !*(volatile u64 *)&upcall->tag;
+}
+
+/* The oldest upcall with a print. */
+static __always_inline struct upcall *find_upcall(struct upcalls *bucket, u64 key, u64 rest, u32 *number)
+{
+	struct upcall *way, *found = 0;
+	u64 oldest = ~0ULL;
+
+#pragma unroll
+	for (int i = 0; i < UPCALL_WAYS; i++) {
+		way = &bucket->ways[i];
+		if (way->key == key && way->ns < oldest && (!way->rest || !rest || way->rest == rest)) {
+			oldest = way->ns;
+			found = way;
+			*number = i;
+		}
+	}
+	return found;
+}
+
+/* Which state a packet has of which user space gives back a further segment. */
+static __always_inline u32 ignored_segment(struct print *print)
+{
+	struct segments *s = segments_of(print->flow);
+
+	if (!s || s->flow != print->flow || !print->length ||
+	    print->sequence - s->first >= s->end - s->first)
+		return PACKET_FREE;
+	return s->state == PACKET_RX || s->state == PACKET_RX_IGNORED ? PACKET_RX_IGNORED : PACKET_TX_IGNORED;
+}
+
+/* User space gives a packet back. */
+static __noinline u32 end_upcall(struct cpu *cpu, u64 pointer, u64 now)
+{
+	u64 tag = address_of(pointer), key;
+	struct upcall *found, upcall;
+	struct upcalls *bucket;
+	struct print print;
+	struct packet *p;
+	u32 state, way = 0;
+
+	if (!cpu)
+		return 0;
+	print_frame(pointer, &print);
+	if (!print.flow)
+		return 0;
+	key = key_of(&print);
+	bucket = bucket_of(key);
+	p = packet_slot(tag);
+	if (!bucket || !p)
+		return 0;
+	/* What had this address was freed unseen. */
+	if (p->tag == tag)
+		finish(p);
+	found = find_upcall(bucket, key, print.rest, &way);
+	if (!found) {
+		state = ignored_segment(&print);
+		if (state)
+			resume(p, cpu, tag, state, now);
+		return 0;
+	}
+	upcall = *found;
+	found->key = 0;
+	if (!is_awaiting(found, upcall.tag))
+		return 0;
+	resume(p, cpu, tag, upcall.state, now);
+	if (upcall.state != PACKET_RX && upcall.state != PACKET_TX)
+		return 0;
+	resume_trail(place_of(key, way), tag);
+	p->last_stage = upcall.state == PACKET_RX ? RX_OVS_DP_UPCALL : TX_OVS_DP_UPCALL;
+	p->last_ns = upcall.ns;
+	p->last_cpu = upcall.cpu;
+	p->group = upcall.group;
+	pass_before(p, cpu, bpf_get_smp_processor_id(),
+		    upcall.state == PACKET_RX ? RX_OVS_PACKET_CMD_EXECUTE : TX_OVS_PACKET_CMD_EXECUTE, now);
+	return 0;
+}
+
+#endif
