@@ -1,0 +1,32 @@
+"""Questions to a document of `nearpath measure stages --json`: how many packets went which way."""
+
+from typing import Any
+
+
+def passed(document: dict[str, Any], direction: str, begin: str | None = None, end: str | None = None) -> int:
+    """Packets that went from a stage, to a stage, or from one to the next."""
+    return sum(
+        span["count"]
+        for span in document["spans"]
+        if span["direction"] == direction and begin in (None, span["from"]) and end in (None, span["to"])
+    )
+
+
+def ways(document: dict[str, Any], direction: str, begin: str) -> dict[str, int]:
+    """To which stages packets went from one, and how many to each."""
+    spans = (span for span in document["spans"] if (span["direction"], span["from"]) == (direction, begin))
+    return {span["to"]: span["count"] for span in spans}
+
+
+def assert_path(document: dict[str, Any], direction: str, packets: int, *stages: str, seen: float = 1) -> None:
+    """So many packets went this way, from each stage to the next and to no other; or a share of them."""
+    for begin, end in zip(stages, stages[1:], strict=False):
+        found = ways(document, direction, begin)
+        right = found == {end: packets} if seen == 1 else seen * packets <= found.get(end, 0) <= packets
+        assert right, f"from {begin}: {found}, not {packets} to {end}"
+
+
+def assert_balanced(document: dict[str, Any]) -> None:
+    """Each packet that was started has one end."""
+    packets = document["packets"]
+    assert packets["started"] == sum(packets[end] for end in ("completed", "dropped", "abandoned", "collided"))

@@ -1,0 +1,160 @@
+"""Packets that Open vSwitch sends to user space stay themselves: the path goes on with the answer.
+
+ovs-vswitchd may enter no flow into the datapath, so that every packet misses, is copied to it, and
+comes back in a new sk_buff. Packets are counted by the guest's TCP and UDP.
+"""
+
+import sys
+from contextlib import ExitStack
+
+from lab import Host
+from lab.fixtures import lab
+
+from .conversations import Conversation, start_server
+from .hosts import IGB, TWO_NODES
+from .spans import assert_balanced, assert_path, passed
+from .waiting import ended, start_measuring, wait_until
+
+PORT, REFUSED_PORT = 5001, 5002
+FLOWS = 2
+CONNECTIONS = 2 * FLOWS
+ROUNDS = 20
+# As many of the same bytes as can be told apart while they are under way.
+ALIKE = 16
+UNANSWERED = 10
+
+# Linux 5.10 knows no types of its modules' functions, and skips a kprobe that interrupts another's program.
+SEEN = {"5.10": 0.9}
+
+RECEIVED = ("ovs_dp_process_packet", "ovs_dp_upcall", "ovs_packet_cmd_execute", "ovs_vport_send")
+SENT = ("internal_dev_xmit", "ovs_vport_receive", *RECEIVED)
+
+# So many datagrams of the same bytes at once; then waits until each is answered, if it wants that.
+BURST = """
+import socket, sys
+address, port, number, answered = sys.argv[1], *map(int, sys.argv[2:])
+sender = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(number):
+    sender.sendto(b"always the same", (address, port))
+for _ in range(answered):
+    sender.recv(64)
+"""
+
+# Takes a connection and all that comes by it.
+SINK = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 0))
+print(server.getsockname()[1], flush=True)
+connection, _ = server.accept()
+taken = 0
+while some := connection.recv(1 << 20):
+    taken += len(some)
+print(taken)
+"""
+SOURCE = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
+    connection.sendall(bytes(int(sys.argv[3])))
+"""
+BULK_BYTES = 1 << 20
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_packet_goes_by_user_space(host: Host) -> None:
+    let_all_miss(host)
+    start_server(host, "0-3", PORT)
+    before = transport(host)
+    measuring = start_measuring(host, "measure", "stages", "--port", str(PORT))
+    with ExitStack() as stack:
+        for address in (host.machine.address(), host.machine.address6()):
+            for protocol in ("udp", "tcp"):
+                stack.enter_context(Conversation(host, protocol, address, PORT, FLOWS)).talk(ROUNDS)
+    burst(host, host.machine.address6(), PORT, ALIKE, answered=ALIKE)
+    wait_until(lambda: connections(host) == "", "the guest has closed its connections")
+    document = ended(measuring)
+    received, sent = (now - was for now, was in zip(transport(host), before, strict=True))
+
+    # As many as TCP and UDP have counted; no path but this; and no packet is two, before and after.
+    assert min(received, sent) >= 4 * FLOWS * ROUNDS + ALIKE
+    seen = SEEN.get(host.machine.kernel, 1)
+    assert_path(document, "rx", received, *RECEIVED, "internal_dev_recv", "netif_rx", seen=seen)
+    assert_path(document, "tx", sent, *SENT, "net_dev_queue", seen=seen)
+    assert seen * received <= passed(document, "rx", end="netif_rx") <= received
+    assert received + sent <= document["packets"]["started"] <= (received + sent) / seen
+    assert_balanced(document)
+    # Of what opens and closes a connection TCP frees some where nobody sees it.
+    unseen = 2 * (1 - seen) * (received + sent)
+    assert document["packets"]["abandoned"] <= 8 * CONNECTIONS + unseen
+    assert document["packets"]["dropped"] == document["packets"]["collided"] == 0
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_segments_are_one_packet_and_what_is_not_answered_is_abandoned(host: Host) -> None:
+    let_all_miss(host)
+    host.check(f"ovs-ofctl add-flow br0 udp,tp_dst={REFUSED_PORT},actions=drop")
+    frames = transmitted(host)
+    measuring = start_measuring(host, "measure", "stages", "--host", host.peer.address())
+    send_in_bulk(host)
+    burst(host, host.machine.address(), REFUSED_PORT, UNANSWERED)
+    wait_until(lambda: refused(host) == UNANSWERED, "ovs-vswitchd has refused the datagrams")
+    document = ended(measuring)
+
+    received, sent = (passed(document, direction, end="ovs_dp_upcall") for direction in ("rx", "tx"))
+    seen = SEEN.get(host.machine.kernel, 1)
+    assert received + sent <= document["packets"]["started"] <= (received + sent) / seen
+    assert_path(document, "tx", sent, *SENT, "net_dev_queue", seen=seen)
+    # What TCP gives to the device whole comes back in segments of at most 1,448 bytes.
+    assert transmitted(host) - frames >= BULK_BYTES / 1448 > 1.25 * sent
+    assert_path(document, "rx", received - UNANSWERED, "ovs_dp_upcall", "ovs_packet_cmd_execute", seen=seen)
+    assert_balanced(document)
+    assert document["packets"]["abandoned"] >= UNANSWERED
+    assert document["packets"]["collided"] == 0
+
+
+def send_in_bulk(host: Host) -> None:
+    """From the guest to the peer, by a connection."""
+    with host.peer.start([sys.executable, "-c", SINK, host.peer.address()]) as sink:
+        assert sink.stdout
+        port = sink.stdout.readline().strip()
+        host.check(["python3", "-c", SOURCE, host.peer.address(), port, str(BULK_BYTES)])
+        assert sink.stdout.read().strip() == str(BULK_BYTES)
+
+
+def transmitted(host: Host) -> int:
+    """Frames that the NIC has sent."""
+    return int(host.read("/sys/class/net/nic0/statistics/tx_packets"))
+
+
+def refused(host: Host) -> int:
+    """Datagrams that ovs-vswitchd's rule has let nowhere."""
+    rule = host.check(f"ovs-ofctl dump-flows br0 udp,tp_dst={REFUSED_PORT}")
+    return int(rule.partition("n_packets=")[2].partition(",")[0])
+
+
+def let_all_miss(host: Host) -> None:
+    """Has ovs-vswitchd enter no flows, and forget those that there are."""
+    host.check("ovs-vsctl set Open_vSwitch . other_config:flow-limit=0")
+    wait_until(lambda: "(limit 0)" in host.check("ovs-appctl upcall/show"), "ovs-vswitchd has taken the limit")
+    host.check("ovs-appctl revalidator/purge")
+
+
+def burst(host: Host, address: str, port: int, number: int, answered: int = 0) -> None:
+    """Sends datagrams from the peer."""
+    done = host.peer.run([sys.executable, "-c", BURST, address, str(port), str(number), str(answered)])
+    assert done.status == 0, done
+
+
+def connections(host: Host) -> str:
+    return host.check(f"ss --no-header --tcp --numeric 'sport = :{PORT}'")
+
+
+def transport(host: Host) -> tuple[int, int]:
+    """What the guest's TCP and UDP have received and sent."""
+    lines = [line.split() for line in host.check("cat /proc/net/snmp /proc/net/snmp6").splitlines()]
+    counts = {words[0]: int(words[1]) for words in lines if len(words) == 2}
+    for names, numbers in zip(lines, lines[1:], strict=False):
+        if names[0] == numbers[0] and names[0] in ("Tcp:", "Udp:"):
+            counts |= {names[0] + name: int(number) for name, number in zip(names[1:], numbers[1:], strict=True)}
+    received = ("Tcp:InSegs", "Udp:InDatagrams", "Udp6InDatagrams")
+    sent = ("Tcp:OutSegs", "Udp:OutDatagrams", "Udp6OutDatagrams")
+    return sum(counts[name] for name in received), sum(counts[name] for name in sent)
