@@ -282,7 +282,8 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 	o->received = to->received;
 	read_reader(o, to);
 	o->bytes = 0;
-	if (packet) {
+	/* To its reader the packet is freed by then. */
+	if (packet && o->to != RX_SOCK_RECV) {
 		o->bytes = BPF_CORE_READ((struct sk_buff *)packet, len);
 		read_flow(packet, &flow);
 	}

@@ -1,8 +1,7 @@
-"""Faults that a test of nearpath injects in a guest: of those that this machine's own kernel does not
-let be seen, too, each must be named by the budgets of the packets that it made late.
+"""Faults that a test of nearpath's own injects in a guest: those that can only be seen where programs can
+be attached to functions. Each must be named by the budgets of the packets that it made late.
 """
 
-import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,9 @@ from .hosts import IGB, TWO_NODES
 
 TEST = "kernel_faults"
 
+# In emulation everything takes longer, and so must what is to be called slow.
+SCALE = "NEARPATH_FAULT_SCALE=4"
+
 
 @pytest.fixture(scope="module")
 def payload(lab_here: None) -> Path:
@@ -22,10 +24,14 @@ def payload(lab_here: None) -> Path:
 
 
 @lab(topology=TWO_NODES, nics=IGB)
-def test_each_fault_is_named(host: Host) -> None:
+def test_a_quota_is_named(host: Host) -> None:
+    inject(host, "a_quota_that_is_used_up")
+
+
+def inject(host: Host, fault: str) -> None:
+    """Runs one of the program's tests; its figures are shown when it fails."""
     host.check("modprobe veth")
-    status, out, err = host.run([TEST, "--test-threads=1", "--nocapture"])
-    assert status == 0, out + err
+    status, out, err = host.run(["env", SCALE, TEST, "--exact", fault, "--nocapture"], timeout_s=300)
     print(out)
-    figures = re.findall(r"^(?:test \w+ \.\.\. )?(.+): precision .*recall", out, re.MULTILINE)
-    assert len(figures) >= 7, out
+    assert status == 0, err
+    assert "precision" in out, "the test was skipped"

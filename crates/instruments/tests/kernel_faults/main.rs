@@ -7,7 +7,7 @@ mod quota;
 mod scene;
 mod worker;
 
-use faults::{Behind, Left, Moved, Queued, Timers};
+use faults::{Behind, Moved, Queued, Timers};
 use nearpath_instruments::{Measurement, Outlier, Share, ShareKind};
 use quota::Quota;
 use scene::{Fault, Scene, ms};
@@ -144,22 +144,4 @@ fn a_quota_that_is_used_up() {
         return;
     }
     play("CPU quota of the reader's cgroup", Policy::Nice(0), Quota::new);
-}
-
-#[test]
-fn a_real_time_task_before_ksoftirqd() {
-    if !can_run() || !faults::ksoftirqd_comes_first() {
-        return;
-    }
-    let fault = |scene: &Scene| Left::new(scene, Policy::Fifo(50));
-    play("real-time task before ksoftirqd", READER, fault);
-}
-
-#[test]
-fn a_task_beside_ksoftirqd() {
-    if !can_run() || !faults::ksoftirqd_comes_first() {
-        return;
-    }
-    let fault = |scene: &Scene| Left::new(scene, Policy::Nice(-20));
-    play("task beside ksoftirqd", READER, fault);
 }
