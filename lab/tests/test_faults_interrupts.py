@@ -19,7 +19,7 @@ from .waiting import ended, start_measuring, wait_until
 NIC_CPU = TWO_NODES.cpus_of(0)[0]
 HELD_CPU = TWO_NODES.cpus_of(1)[0]
 
-SLOW_MS = 4
+SLOW_MS = 3
 HELD_MS = 10
 
 # The kernel wants to know that the loop ends, and soon; so each turn does something that takes long.
@@ -29,7 +29,7 @@ tracepoint:sched:sched_switch
 {{
   $begin = nsecs;
   $i = 0;
-  while ($i < 1000) {{
+  while ($i < 4000) {{
     $i = $i + 1;
     @stack = kstack;
     if (nsecs - $begin > {HELD_MS}000000) {{ break; }}
@@ -48,7 +48,7 @@ print(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CL
 SLEEPER = """
 import time
 while True:
-    time.sleep(0.03)
+    time.sleep(0.02)
 """
 
 # Packets that must have been hit.
