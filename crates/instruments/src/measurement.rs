@@ -20,6 +20,10 @@ pub struct Measurement {
     pub packets: Packets,
     /// Stage events that the kernel dropped (recursion misses of the programs).
     pub events_lost: u64,
+    /// What the kernel refused, where programs had to be attached in another way than the best that it
+    /// should have: fewer functions are seen then, or at a higher cost.
+    #[serde(default)]
+    pub fallback: Option<String>,
     /// What observing cost; `None` where the kernel gives no run-time statistics.
     pub cost: Option<Cost>,
     /// Latencies between adjacent stages, in the order of the path, receive first.

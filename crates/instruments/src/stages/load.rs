@@ -41,6 +41,8 @@ pub struct Loaded {
     pub attached: Vec<&'static Probe>,
     /// Probes that are not, and why.
     pub refused: Vec<(&'static Probe, String)>,
+    /// What the kernel refused before it took these.
+    pub fallback: Option<String>,
 }
 
 /// Whether the process may use BPF at all, told by the smallest thing that takes the privilege.
@@ -66,17 +68,20 @@ pub fn load(
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
-    let mut refusal = InstrumentError::NotStarted;
+    let mut refusal = None;
     for reach in kernel.reaches() {
         match refusal::listening(|| load_within(kernel, reach, layout, options)) {
             // That BPF may be used at all was tried before: it is this reach that is forbidden.
             Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
-                refusal = error;
+                refusal.get_or_insert(error);
+            }
+            Ok(loaded) => {
+                return Ok(Loaded { fallback: refusal.map(|e| e.to_string()), ..loaded });
             }
             other => return other,
         }
     }
-    Err(refusal)
+    Err(refusal.unwrap_or(InstrumentError::NotStarted))
 }
 
 fn load_within(
@@ -123,7 +128,7 @@ fn load_within(
     (skeleton.maps.new_cell)
         .update(&0u32.to_ne_bytes(), &blank, MapFlags::ANY)
         .map_err(|e| refused("preparing the BPF maps", &e))?;
-    let mut loaded = Loaded { links: Vec::new(), skeleton, attached: Vec::new(), refused: skipped };
+    let mut loaded = Loaded { links: Vec::new(), skeleton, attached: Vec::new(), refused: skipped, fallback: None };
     loaded.attach(chosen)?;
     Ok(loaded)
 }

@@ -280,6 +280,7 @@ impl Stages {
             filter: self.options.filter.to_string(),
             packets,
             events_lost: runs.missed + reading.unexpected(),
+            fallback: session.loaded.fallback.clone(),
             cost: session.meter.cost(),
             spans,
             not_observable: not_observable(&session.loaded),

@@ -99,6 +99,9 @@ fn header(measurement: &Measurement) -> String {
         packets.sampled_out,
         measurement.events_lost
     );
+    if let Some(refused) = &measurement.fallback {
+        line!(out, "fallback:     {}", printable(refused));
+    }
     match &measurement.cost {
         Some(cost) => line!(
             out,
