@@ -27,9 +27,9 @@ test: ## Run every test, and tell which were skipped and why
 	@scripts/install-deps build test lab || scripts/install-deps build
 	@scripts/test
 
-test-kernels: ## Run the tests on virtual hosts with the oldest and the newest kernel, too
+test-kernels: ## Run the tests on virtual hosts with the oldest and the newest kernel, and all of them with 6.1
 	@scripts/install-deps build lab
-	@scripts/lab test --kernels=5.10,7.2
+	@scripts/lab test --kernels=5.10,6.1,7.2
 
 lab: ## A shell in a virtual host with nodes, OVS and traffic: make lab NODES=2 NIC=igb KERNEL=6.12
 	@scripts/install-deps build lab

@@ -2,6 +2,7 @@
 
     @lab(topology=TWO_NODES, nics=(Nic("igb"),))      # on each kernel of --kernels
     @lab(kernels=("5.10",), nics=(Nic("virtio"),))    # several marks: on each of them
+    @lab(lengthy=True, nics=(Nic("igb"),))            # on each of --kernels, but on one in `make test`
     def test_something(host): ...
 
 Each test gets a host of its own, restored for it, with nearpath in it. When a test fails,
@@ -27,7 +28,7 @@ from .requirements import check
 
 lab = pytest.mark.lab
 
-# The kernels of `make test`; `make test-kernels` has the others.
+# The kernels of `make test`, which has lengthy tests on the last of them; `make test-kernels` has all.
 USUAL_KERNELS = "6.1,6.12"
 
 
@@ -39,7 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tells pytest of the mark, and refuses kernels that nobody knows."""
-    config.addinivalue_line("markers", "lab(kernels, topology, nics, number): the virtual host that the test wants")
+    config.addinivalue_line(
+        "markers", "lab(kernels, lengthy, topology, nics, number): the virtual host that the test wants"
+    )
     for series in _kernels(config):
         if series not in images.KERNELS:
             raise pytest.UsageError(f"no such kernel: {series}; known: {', '.join(images.KERNELS)}")
@@ -53,7 +56,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     machines = []
     for mark in reversed(list(metafunc.definition.iter_markers("lab"))):
         wanted = dict(mark.kwargs)
-        for series in wanted.pop("kernels", _kernels(metafunc.config)):
+        kernels = wanted.pop("kernels", _kernels(metafunc.config))
+        if wanted.pop("lengthy", False) and kernels == USUAL_KERNELS.split(","):
+            kernels = kernels[-1:]
+        for series in kernels:
             machines.append(Machine(series, **wanted))
     metafunc.parametrize(wanting[0], machines, indirect=True, ids=[machine.name for machine in machines])
 

@@ -19,11 +19,17 @@ def ways(document: dict[str, Any], direction: str, begin: str) -> dict[str, int]
 
 
 def assert_path(document: dict[str, Any], direction: str, packets: int, *stages: str, seen: float = 1) -> None:
-    """So many packets went this way, from each stage to the next and to no other; or a share of them."""
+    """So many packets went this way, from each stage to the next and to no other; or a share of them.
+
+    But for runs of programs that the kernel has left out: as it says, and nearpath with it.
+    """
+    lost = document["events_lost"]
     for begin, end in zip(stages, stages[1:], strict=False):
         found = ways(document, direction, begin)
-        right = found == {end: packets} if seen == 1 else seen * packets <= found.get(end, 0) <= packets
-        assert right, f"from {begin}: {found}, not {packets} to {end}"
+        right = found.pop(end, 0)
+        enough = seen * packets - lost <= right <= packets
+        elsewhere = sum(found.values()) if seen == 1 else 0
+        assert enough and elsewhere <= lost, f"from {begin}: {found}, and {right}, not {packets}, to {end}"
 
 
 def assert_balanced(document: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def payload(lab_here: None) -> Path:
     return payload_of_test("nearpath-instruments", TEST)
 
 
-@lab(topology=TWO_NODES, nics=IGB)
+@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
 def test_a_quota_is_named(host: Host) -> None:
     inject(host, "a_quota_that_is_used_up")
 

@@ -58,7 +58,7 @@ DATAGRAMS = 600
 RATE = 80
 
 
-@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
 def test_a_task_with_interrupts_off_is_named(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
     start_reader(host)

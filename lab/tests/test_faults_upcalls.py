@@ -16,7 +16,7 @@ DATAGRAMS = 240
 RATE = 60
 
 
-@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
 def test_the_handler_is_named(host: Host) -> None:
     let_all_miss(host)
     start_reader(host)

@@ -48,7 +48,7 @@ with socket.create_connection((sys.argv[1], {PORT})) as connection:
 """
 
 
-@lab(topology=TWO_NODES, nics=IGB)
+@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
 def test_what_is_sent_again_is_another_packet(host: Host) -> None:
     devices.make(host, "veth")
     wire = devices.device("veth")
@@ -71,7 +71,7 @@ def test_what_is_sent_again_is_another_packet(host: Host) -> None:
     assert_balanced(document)
 
 
-@lab(topology=TWO_NODES, nics=IGB)
+@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
 def test_segments_are_one_packet_when_sent_and_many_when_received(host: Host) -> None:
     wires = ("veth", "vxlan")
     devices.make(host, *wires)

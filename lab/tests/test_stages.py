@@ -43,6 +43,9 @@ SOFTIRQ = {"irq_handler", "net_rx_raise", "net_rx_entry", "napi_poll", "process_
 AT_THE_SOCKET = {("udp_rcv", "sk_data_ready"), ("delivered", "read")}
 RACES = 4
 
+# Runs that the kernel may leave out: a program that interrupts itself.
+LOST = 2
+
 # From the delivery to the socket until the reader has the packet, by several ways.
 DELIVERED = {"tcp_rcv_established", "sk_data_ready", "sched_waking", "sched_switch"}
 READ = {"skb_copy_datagram", "sock_recv"}
@@ -69,8 +72,8 @@ def test_spans_are_what_bpftrace_counts(host: Host) -> None:
         far = followed(host, talks[FAR_PORT])
         counted = bpftrace.ended(script)
 
-    assert_same(spans_as_hops(near), as_stages(counted[NEAR_PORT]))
-    assert_same(spans_as_hops(far), as_stages(counted[FAR_PORT]))
+    assert_same(spans_as_hops(near), as_stages(counted[NEAR_PORT]), near["events_lost"])
+    assert_same(spans_as_hops(far), as_stages(counted[FAR_PORT]), far["events_lost"])
 
     # On node 0 from end to end; then all to node 1, and back to their readers.
     assert all(hop.other_node == 0 for hop in spans_as_hops(near).values())
@@ -86,14 +89,16 @@ def test_spans_are_what_bpftrace_counts(host: Host) -> None:
         assert packets["started"] >= MESSAGES
         assert packets["completed"] >= 0.95 * packets["started"]
         assert abs(spans_as_hops(document)["delivered", "read"].packets - MESSAGES) <= RACES
-        assert document["events_lost"] == 0
+        assert document["events_lost"] <= LOST
 
 
-def assert_same(spans: Hops, counted: Hops) -> None:
-    """Each hop has the same packets, and as many of them crossed; but for races at the socket."""
+def assert_same(spans: Hops, counted: Hops, lost: int) -> None:
+    """Each hop has the same packets, and as many of them crossed; but for races at the socket, and for
+    runs of programs that the kernel left out.
+    """
     assert spans.keys() == counted.keys()
     for hop, found in spans.items():
-        near = RACES if hop in AT_THE_SOCKET else 0
+        near = lost + (RACES if hop in AT_THE_SOCKET else 0)
         differences = [abs(a - b) for a, b in zip(found, counted[hop], strict=True)]
         assert max(differences) <= near, (hop, found, counted[hop])
 

@@ -59,7 +59,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
 BULK_BYTES = 1 << 20
 
 
-@lab(topology=TWO_NODES, nics=IGB)
+@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
 def test_a_packet_goes_by_user_space(host: Host) -> None:
     let_all_miss(host)
     start_server(host, "0-3", PORT)
@@ -79,16 +79,17 @@ def test_a_packet_goes_by_user_space(host: Host) -> None:
     seen = SEEN.get(host.machine.kernel, 1)
     assert_path(document, "rx", received, *RECEIVED, "internal_dev_recv", "netif_rx", seen=seen)
     assert_path(document, "tx", sent, *SENT, "net_dev_queue", seen=seen)
-    assert seen * received <= passed(document, "rx", end="netif_rx") <= received
+    lost = document["events_lost"]
+    assert seen * received - lost <= passed(document, "rx", end="netif_rx") <= received
     assert received + sent <= document["packets"]["started"] <= (received + sent) / seen
     assert_balanced(document)
     # Of what opens and closes a connection TCP frees some where nobody sees it.
-    unseen = 2 * (1 - seen) * (received + sent)
+    unseen = 2 * (1 - seen) * (received + sent) + lost
     assert document["packets"]["abandoned"] <= 8 * CONNECTIONS + unseen
     assert document["packets"]["dropped"] == document["packets"]["collided"] == 0
 
 
-@lab(topology=TWO_NODES, nics=IGB)
+@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
 def test_segments_are_one_packet_and_what_is_not_answered_is_abandoned(host: Host) -> None:
     let_all_miss(host)
     host.check(f"ovs-ofctl add-flow br0 udp,tp_dst={REFUSED_PORT},actions=drop")

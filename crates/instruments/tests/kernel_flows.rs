@@ -1,7 +1,7 @@
 //! The instrument `stages` under 100,000 flows on this kernel: what it takes of memory is bounded,
 //! in the kernel and in its own process, and does not grow.
 //!
-//! For 20 seconds; `NEARPATH_FLOWS_SECONDS` for longer (`make bench-flows`: ten minutes).
+//! For 8 seconds; `NEARPATH_FLOWS_SECONDS` for longer (`make bench-flows`: ten minutes).
 
 #![allow(clippy::print_stdout, reason = "what was taken is worth reading")]
 
@@ -26,7 +26,7 @@ fn memory_does_not_grow_with_flows_or_time() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let seconds = std::env::var("NEARPATH_FLOWS_SECONDS").map_or(20, |s| s.parse().unwrap());
+    let seconds = std::env::var("NEARPATH_FLOWS_SECONDS").map_or(8, |s| s.parse().unwrap());
     let pair = VethPair::new(1).unwrap();
     let (clients, servers) = sockets(&pair);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).max(2) * 4;

@@ -252,7 +252,7 @@ fn a_diagnosis() {
 fn at_width(measurement: &Measurement, width: usize) -> String {
     let shown = text::measurement(measurement, Some(width));
     let table: Vec<&str> = shown.lines().take_while(|line| !line.ends_with(':')).collect();
-    for line in table.iter().skip(4) {
+    for line in table.iter().skip(5) {
         assert!(line.chars().count() <= width, "{width}: {line}");
     }
     table.join("\n") + "\n"

@@ -75,8 +75,9 @@ pub fn load(
             Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
                 refusal.get_or_insert(error);
             }
-            Ok(loaded) => {
-                return Ok(Loaded { fallback: refusal.map(|e| e.to_string()), ..loaded });
+            Ok(mut loaded) => {
+                loaded.fallback = refusal.map(|error| error.to_string());
+                return Ok(loaded);
             }
             other => return other,
         }
@@ -128,7 +129,13 @@ fn load_within(
     (skeleton.maps.new_cell)
         .update(&0u32.to_ne_bytes(), &blank, MapFlags::ANY)
         .map_err(|e| refused("preparing the BPF maps", &e))?;
-    let mut loaded = Loaded { links: Vec::new(), skeleton, attached: Vec::new(), refused: skipped, fallback: None };
+    let mut loaded = Loaded {
+        links: Vec::new(),
+        skeleton,
+        attached: Vec::new(),
+        refused: skipped,
+        fallback: None,
+    };
     loaded.attach(chosen)?;
     Ok(loaded)
 }
