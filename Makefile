@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kernels lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows lint fuzz clean
+.PHONY: help run test test-kernels test-lengthy lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows lint fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -22,14 +22,18 @@ run: ## Build nearpath and run the main job on real packets: nearpath demo
 	@scripts/install-deps build
 	$(CARGO) run --release --package nearpath -- demo
 
-test: ## Run every test, and tell which were skipped and why
+test: ## Run every test but the lengthy ones, and tell which were skipped and why
 	@# What only tests use may be missing: the tests that need it are then skipped.
 	@scripts/install-deps build test lab || scripts/install-deps build
 	@scripts/test
 
 test-kernels: ## Run the tests on virtual hosts with the oldest and the newest kernel, and all of them with 6.1
 	@scripts/install-deps build lab
-	@scripts/lab test --kernels=5.10,6.1,7.2
+	@scripts/lab test --kernels=5.10,6.1,7.2 -m ""
+
+test-lengthy: ## Run the tests on virtual hosts that take a minute each: faults, upcalls, lost packets
+	@scripts/install-deps build lab || scripts/install-deps build
+	@scripts/lab test -m lengthy || [ $$? -eq 69 ]
 
 lab: ## A shell in a virtual host with nodes, OVS and traffic: make lab NODES=2 NIC=igb KERNEL=6.12
 	@scripts/install-deps build lab

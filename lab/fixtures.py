@@ -2,7 +2,8 @@
 
     @lab(topology=TWO_NODES, nics=(Nic("igb"),))      # on each kernel of --kernels
     @lab(kernels=("5.10",), nics=(Nic("virtio"),))    # several marks: on each of them
-    @lab(lengthy=True, nics=(Nic("igb"),))            # on each of --kernels, but on one in `make test`
+    @lab(once=True, nics=(Nic("igb"),))               # on the last of the usual kernels alone
+    @lengthy                                          # not in `make test`, but in `make test-lengthy`
     def test_something(host): ...
 
 Each test gets a host of its own, restored for it, with nearpath in it. When a test fails,
@@ -27,8 +28,9 @@ from .payload import PROJECT, nearpath_payload
 from .requirements import check
 
 lab = pytest.mark.lab
+lengthy = pytest.mark.lengthy
 
-# The kernels of `make test`, which has lengthy tests on the last of them; `make test-kernels` has all.
+# The kernels of `make test`, which has some tests on the last of them alone; `make test-kernels` has all.
 USUAL_KERNELS = "6.1,6.12"
 
 
@@ -41,8 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tells pytest of the mark, and refuses kernels that nobody knows."""
     config.addinivalue_line(
-        "markers", "lab(kernels, lengthy, topology, nics, number): the virtual host that the test wants"
+        "markers", "lab(kernels, once, topology, nics, number): the virtual host that the test wants"
     )
+    config.addinivalue_line("markers", "lengthy: left out unless asked for with -m")
     for series in _kernels(config):
         if series not in images.KERNELS:
             raise pytest.UsageError(f"no such kernel: {series}; known: {', '.join(images.KERNELS)}")
@@ -57,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for mark in reversed(list(metafunc.definition.iter_markers("lab"))):
         wanted = dict(mark.kwargs)
         kernels = wanted.pop("kernels", _kernels(metafunc.config))
-        if wanted.pop("lengthy", False) and kernels == USUAL_KERNELS.split(","):
+        if wanted.pop("once", False) and kernels == USUAL_KERNELS.split(","):
             kernels = kernels[-1:]
         for series in kernels:
             machines.append(Machine(series, **wanted))

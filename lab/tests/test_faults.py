@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 from lab.payload import payload_of_test
 
 from .hosts import IGB, TWO_NODES
@@ -23,7 +23,8 @@ def payload(lab_here: None) -> Path:
     return payload_of_test("nearpath-instruments", TEST)
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_a_quota_is_named(host: Host) -> None:
     inject(host, "a_quota_that_is_used_up")
 

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from .hosts import IGB, TWO_NODES
 from .steering import steer, take_interrupts
@@ -58,7 +58,8 @@ DATAGRAMS = 600
 RATE = 80
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_a_task_with_interrupts_off_is_named(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
     start_reader(host)

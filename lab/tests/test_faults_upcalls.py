@@ -5,7 +5,7 @@ their budgets name the handler that had them.
 import json
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from .hosts import IGB, TWO_NODES
 from .test_upcalls import let_all_miss
@@ -16,7 +16,8 @@ DATAGRAMS = 240
 RATE = 60
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_the_handler_is_named(host: Host) -> None:
     let_all_miss(host)
     start_reader(host)

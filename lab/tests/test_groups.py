@@ -24,7 +24,7 @@ MESSAGES = FLOWS * ROUNDS
 FEW = 8
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_groups_have_their_packets(host: Host) -> None:
     steer(host, FAR_MASK)
     # Ports count, so that flows come by several queues.

@@ -27,7 +27,7 @@ AT_ONCE = 2
 COMMAND = ["nearpath", "measure", "stages", "--for", "10m", "--port", str(PORT)]
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_kill_leaves_nothing_in_the_kernel(host: Host) -> None:
     assert len(MOMENTS) * AT_ONCE == TIMES
     start_reader(host)

@@ -73,7 +73,7 @@ while taken < int(read):
 """
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_the_path_printed_is_the_one_taken(host: Host) -> None:
     devices.make(host, *devices.WIRES)
     make_tap(host)

@@ -5,7 +5,7 @@ discipline that loses some, and by the devices.
 """
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from . import devices
 from .hosts import IGB, TWO_NODES
@@ -48,7 +48,8 @@ with socket.create_connection((sys.argv[1], {PORT})) as connection:
 """
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_what_is_sent_again_is_another_packet(host: Host) -> None:
     devices.make(host, "veth")
     wire = devices.device("veth")
@@ -71,7 +72,8 @@ def test_what_is_sent_again_is_another_packet(host: Host) -> None:
     assert_balanced(document)
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_segments_are_one_packet_when_sent_and_many_when_received(host: Host) -> None:
     wires = ("veth", "vxlan")
     devices.make(host, *wires)

@@ -22,7 +22,7 @@ WAY = ["napi_gro_receive", "netif_receive_skb", "ovs_vport_send", "netif_rx", "n
 ENDS = {"sock_recv", "consume_skb"}
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_a_slow_packet_is_followed_to_its_end(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
     start_server(host, str(READER_CPU), PORT)

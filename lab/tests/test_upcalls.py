@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
@@ -59,7 +59,8 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
 BULK_BYTES = 1 << 20
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_a_packet_goes_by_user_space(host: Host) -> None:
     let_all_miss(host)
     start_server(host, "0-3", PORT)
@@ -89,7 +90,8 @@ def test_a_packet_goes_by_user_space(host: Host) -> None:
     assert document["packets"]["dropped"] == document["packets"]["collided"] == 0
 
 
-@lab(lengthy=True, topology=TWO_NODES, nics=IGB)
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_segments_are_one_packet_and_what_is_not_answered_is_abandoned(host: Host) -> None:
     let_all_miss(host)
     host.check(f"ovs-ofctl add-flow br0 udp,tp_dst={REFUSED_PORT},actions=drop")
