@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
@@ -24,6 +24,7 @@ MESSAGES = FLOWS * ROUNDS
 FEW = 8
 
 
+@lengthy
 @lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_groups_have_their_packets(host: Host) -> None:
     steer(host, FAR_MASK)
