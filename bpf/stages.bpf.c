@@ -9,6 +9,7 @@
  */
 #include "stages_cpu.h"
 #include "stages_rx.h"
+#include "stages_reader.h"
 #include "stages_tx.h"
 #include "stages_ovs.h"
 

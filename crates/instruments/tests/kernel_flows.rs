@@ -5,7 +5,9 @@
 
 #![allow(clippy::print_stdout, reason = "what was taken is worth reading")]
 
-use nearpath_host::{CpuId, Topology};
+mod common;
+
+use common::{can_run, possible_cpus};
 use nearpath_instruments::stages::{Filter, Options, Protocol, Stages};
 use nearpath_instruments::{Instrument, Measurement};
 use nearpath_testing::veth::{Side, VethPair};
@@ -23,14 +25,12 @@ const GROWTH_BYTES: u64 = 2 << 20;
 
 #[test]
 fn memory_does_not_grow_with_flows_or_time() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let seconds = std::env::var("NEARPATH_FLOWS_SECONDS").map_or(8, |s| s.parse().unwrap());
     let pair = VethPair::new(1).unwrap();
     let (clients, servers) = sockets(&pair);
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from).max(2) * 4;
-    let possible = (0..u32::try_from(cpus).unwrap()).map(CpuId).collect();
     // All that is kept of flows and slow packets.
     let options = Options {
         filter: Filter { protocol: Some(Protocol::Udp), ..Filter::default() },
@@ -39,7 +39,7 @@ fn memory_does_not_grow_with_flows_or_time() {
         outliers: 10,
         ..Options::default()
     };
-    let mut stages = Stages::new(&Topology { possible, ..Topology::default() }, options);
+    let mut stages = Stages::new(&possible_cpus(), options);
     stages.start().unwrap();
     let begin = Instant::now();
     let mut sent = 0;

@@ -1,7 +1,9 @@
 //! `stages` by group on this kernel: each group must have exactly the packets that the test sent for
 //! it, and the groups must add up to the whole.
 
-use nearpath_host::{Cpu, CpuId, CpuSet, NodeId, Topology};
+mod common;
+
+use common::{can_run, each_cpu_a_node, exactly, pin, until_exact};
 use nearpath_instruments::stages::{Filter, Grouping, Options, Protocol, Sort, Stages};
 use nearpath_instruments::{Direction, Group, Instrument, Measurement, Per, Span};
 use nearpath_testing::veth::{Side, VethPair};
@@ -14,38 +16,6 @@ use std::time::Duration;
 
 /// Datagrams of either flow; different, so that flows cannot be taken for one another.
 const ROUNDS: [u64; 2] = [300, 200];
-
-/// Each CPU is a node.
-fn topology() -> Topology {
-    let highest = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
-    let possible: CpuSet = (0..highest.max(2)).map(CpuId).collect();
-    let cpu = |number: u32| Cpu {
-        cpu: CpuId(number),
-        online: true,
-        core: Some(number),
-        package: Some(0),
-        die: None,
-        cluster: None,
-        llc: None,
-        node: Some(NodeId(number)),
-        siblings: CpuSet::new(),
-        kind: None,
-        capacity: None,
-    };
-    let cpus = possible.iter().map(|id| cpu(id.0)).collect();
-    Topology { possible, cpus, ..Topology::default() }
-}
-
-fn can_run() -> bool {
-    nearpath_testing::require_bpf() && nearpath_testing::require_netns()
-}
-
-/// Pins this thread, and those that it starts, to a CPU.
-fn pin(cpu: usize) {
-    let mut only = rustix::thread::CpuSet::new();
-    only.set(cpu);
-    rustix::thread::sched_setaffinity(None, &only).unwrap();
-}
 
 fn socket(pair: &VethPair, side: Side) -> UdpSocket {
     let socket = pair.run(side, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
@@ -67,7 +37,8 @@ fn measure(
     let netns = u32::try_from(pair.inode(side).unwrap()).unwrap();
     let groups = Some(Grouping { per, top, sort: Sort::Packets });
     let filter = Filter { netns: Some(netns), ..filter.clone() };
-    let mut stages = Stages::new(&topology(), Options { filter, groups, ..Options::default() });
+    let mut stages =
+        Stages::new(&each_cpu_a_node(), Options { filter, groups, ..Options::default() });
     stages.start().unwrap();
     work();
     let m = stages.stop().unwrap();
@@ -107,29 +78,6 @@ fn assert_counts_add_up(m: &Measurement) {
 fn parts<'a>(m: &'a Measurement, of: &Span) -> Vec<&'a Span> {
     let same = |s: &&Span| (s.direction, &s.from, &s.to) == (of.direction, &of.from, &of.to);
     m.groups.iter().flat_map(|group| &group.spans).filter(same).collect()
-}
-
-/// Tries until the groups are right, at most ten times: now and then a CPU of some virtual machines runs
-/// for a millisecond without any of its tracepoints being called. A fault of the engine would show
-/// each time.
-fn until_right(mut trial: impl FnMut() -> Result<(), String>) {
-    let mut wrong = String::new();
-    for _ in 0..10 {
-        match trial() {
-            Ok(()) => return,
-            Err(what) => wrong = what,
-        }
-    }
-    panic!("wrong each time: {wrong}");
-}
-
-/// What `until_right` wants to know.
-fn exactly<T: PartialEq + std::fmt::Debug>(
-    found: T,
-    right: T,
-    m: &Measurement,
-) -> Result<(), String> {
-    if found == right { Ok(()) } else { Err(format!("{found:?}, not {right:?}: {m:#?}")) }
 }
 
 /// Names and packets, in the order of the names.
@@ -194,7 +142,7 @@ fn each_flow_has_its_packets() {
     }
     let flows = Flows::new(1);
     let names = [flows.name(0), flows.name(1)];
-    until_right(|| {
+    until_exact(|| {
         let m = measure(&flows.pair, Per::Flow, 10, &Flows::received(), || flows.send(ROUNDS));
         let right = [(names[0].as_str(), ROUNDS[0]), (names[1].as_str(), ROUNDS[1])];
         exactly(packets(&m), right.into(), &m)?;
@@ -204,7 +152,7 @@ fn each_flow_has_its_packets() {
         }
         Ok(())
     });
-    until_right(|| {
+    until_exact(|| {
         let m = measure(&flows.pair, Per::Flow, 1, &Flows::received(), || flows.send(ROUNDS));
         exactly(packets(&m), [(names[0].as_str(), ROUNDS[0]), ("others", ROUNDS[1])].into(), &m)
     });
@@ -224,7 +172,7 @@ fn more_flows_than_there_is_room_for_are_among_the_others() {
     };
     exchange(&socket(&pair, Side::Client));
     let many = 700;
-    until_right(|| {
+    until_exact(|| {
         // All of them open at once, so that none gets another's port.
         let clients: Vec<_> = (0..many).map(|_| socket(&pair, Side::Client)).collect();
         let m = measure(&pair, Per::Flow, 600, &Flows::received(), || {
@@ -249,7 +197,7 @@ fn each_queue_has_its_packets() {
     for queue in 0..2 {
         flows.pair.write(Side::Client, &xps(queue), &format!("{:x}", 1 << queue)).unwrap();
     }
-    until_right(|| {
+    until_exact(|| {
         let m = measure(&flows.pair, Per::Queue, 10, &sent, || {
             for (cpu, rounds) in [(0, [ROUNDS[0], 0]), (1, [0, ROUNDS[1]])] {
                 std::thread::scope(|scope| {
@@ -272,7 +220,7 @@ fn each_cpu_has_the_spans_that_end_there() {
     }
     let flows = Flows::new(1);
     for (per, names) in [(Per::Cpu, ["cpu 0", "cpu 1"]), (Per::Node, ["node 0", "node 1"])] {
-        until_right(|| {
+        until_exact(|| {
             let m = measure(&flows.pair, per, 10, &Flows::received(), || {
                 for (cpu, rounds) in [(0, [ROUNDS[0], 0]), (1, [0, ROUNDS[1]])] {
                     std::thread::scope(|scope| {
@@ -305,7 +253,7 @@ fn groups_add_up_while_packets_pass() {
     for per in [Per::Cpu, Per::Flow, Per::Process] {
         let groups = Some(Grouping { per, top: 1, sort: Sort::P99 });
         let options = Options { filter: filter.clone(), groups, ..Options::default() };
-        let mut stages = Stages::new(&topology(), options);
+        let mut stages = Stages::new(&each_cpu_a_node(), options);
         stages.start().unwrap();
         over.store(false, SeqCst);
         std::thread::scope(|scope| {
@@ -378,7 +326,7 @@ fn each_reader_has_its_packets() {
         return;
     }
     let flows = answered_flows();
-    until_right(|| {
+    until_exact(|| {
         let mut children = [0; 2];
         let m = measure(&flows.pair, Per::Process, 10, &Flows::received(), || {
             for (index, (client, server)) in flows.sockets.iter().enumerate() {
@@ -416,7 +364,7 @@ fn senders_have_theirs_and_what_nobody_takes_is_told() {
     server.set_nodelay(true).unwrap();
     let filter = Filter { protocol: Some(Protocol::Tcp), ..Filter::default() };
     let rounds = ROUNDS[0];
-    until_right(|| {
+    until_exact(|| {
         let m = measure(&pair, Per::Process, 10, &filter, || {
             let mut buffer = [0; 64];
             for _ in 0..rounds {
@@ -494,7 +442,7 @@ fn each_cgroup_has_its_packets() {
     let flows = answered_flows();
     let (client, server) = &flows.sockets[0];
     for cgroup in &cgroups {
-        until_right(|| {
+        until_exact(|| {
             let m = measure(&flows.pair, Per::Cgroup, 10, &Flows::received(), || {
                 // The child waits for its first datagram until it is in the cgroup.
                 let child = read_in_child(server, ROUNDS[0]);

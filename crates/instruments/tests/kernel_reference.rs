@@ -6,7 +6,9 @@
 
 #![allow(clippy::print_stdout, reason = "what both have measured is worth reading")]
 
-use nearpath_host::{CpuId, Topology};
+mod common;
+
+use common::{can_run, possible_cpus};
 use nearpath_instruments::stages::{Filter, Options, Stages};
 use nearpath_instruments::{Direction, Instrument, Measurement, Span};
 use nearpath_testing::veth::{Side, VethPair};
@@ -133,10 +135,6 @@ fn until_same(mut trial: impl FnMut() -> Result<(), String>) {
     assert!(wrong.len() < TRIALS, "different each time: {wrong:#?}");
 }
 
-fn can_run() -> bool {
-    nearpath_testing::require_bpf() && nearpath_testing::require_netns()
-}
-
 /// A client that is connected to the server.
 fn sockets(pair: &VethPair) -> (UdpSocket, UdpSocket) {
     let bind = |side: Side| {
@@ -155,12 +153,10 @@ fn sockets(pair: &VethPair) -> (UdpSocket, UdpSocket) {
 
 /// Measures what is sent to the server, without some stages: what they divide is one span then.
 fn measure(server: &UdpSocket, without: &[&str], work: impl FnOnce()) -> Measurement {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from).max(2) * 4;
-    let possible = (0..u32::try_from(cpus).unwrap()).map(CpuId).collect();
     let filter = Filter { dport: Some(server.local_addr().unwrap().port()), ..Filter::default() };
     let without = without.iter().map(|&stage| stage.to_owned()).collect();
     let options = Options { filter, without, ..Options::default() };
-    let mut stages = Stages::new(&Topology { possible, ..Topology::default() }, options);
+    let mut stages = Stages::new(&possible_cpus(), options);
     stages.start().unwrap();
     work();
     stages.stop().unwrap()

@@ -1,7 +1,10 @@
 //! The instrument `stages` on this kernel: packets that the test itself sends over a veth pair,
 //! so that every count is known beforehand.
 
-use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
+mod common;
+
+use common::{can_run, cpus_of_nodes, exactly, has_two_cpus, pin, possible_cpus, until_exact};
+use nearpath_host::{CpuId, CpuSet};
 use nearpath_instruments::stages::{Device, Filter, Options, Protocol, Stages};
 use nearpath_instruments::{Direction, Instrument, InstrumentError, Measurement, Span};
 use nearpath_testing::veth::{Side, VethPair};
@@ -13,48 +16,16 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 500;
 
-/// What the engine must know of the host: its CPUs.
-fn topology() -> Topology {
-    let cpus = std::thread::available_parallelism().unwrap().get();
-    let highest = u32::try_from(cpus.max(2)).unwrap() * 4;
-    Topology { possible: (0..highest).map(CpuId).collect(), ..Topology::default() }
-}
-
 fn options(filter: Filter) -> Options {
     Options { filter, ..Options::default() }
 }
 
 /// Measures while `work` runs; the instrument has stopped by its end.
 fn measure(options: Options, work: impl FnOnce()) -> Measurement {
-    let mut stages = Stages::new(&topology(), options);
+    let mut stages = Stages::new(&possible_cpus(), options);
     stages.start().unwrap();
     work();
     stages.stop().unwrap()
-}
-
-/// Tries until the counts are right, at most ten times.
-///
-/// On some virtual machines a CPU runs for a millisecond now and then without any of its
-/// tracepoints being called: packets are delivered there, yet no program runs, and no miss is
-/// counted. A fault of the engine would show each time.
-fn until_exact(mut trial: impl FnMut() -> Result<(), String>) {
-    let mut wrong = String::new();
-    for _ in 0..10 {
-        match trial() {
-            Ok(()) => return,
-            Err(what) => wrong = what,
-        }
-    }
-    panic!("wrong each time: {wrong}");
-}
-
-/// What `until_exact` wants to know.
-fn exactly<T: PartialEq + std::fmt::Debug>(
-    found: T,
-    right: T,
-    m: &Measurement,
-) -> Result<(), String> {
-    if found == right { Ok(()) } else { Err(format!("{found:?}, not {right:?}: {m:#?}")) }
 }
 
 /// Measures until all packets were seen to be received.
@@ -132,7 +103,7 @@ fn assert_accounts_balance(m: &Measurement) {
 
 #[test]
 fn every_datagram_is_followed_from_send_to_receive() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(2).unwrap();
@@ -171,7 +142,7 @@ fn every_datagram_is_followed_from_send_to_receive() {
 
 #[test]
 fn tcp_segments_are_followed_and_bare_acks_end_in_tcp() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -209,7 +180,7 @@ fn tcp_segments_are_followed_and_bare_acks_end_in_tcp() {
 
 #[test]
 fn filters_let_only_matching_packets_begin() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -268,7 +239,7 @@ fn filters_let_only_matching_packets_begin() {
 
 #[test]
 fn icmp_is_seen_and_told_apart() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -296,7 +267,7 @@ fn icmp_is_seen_and_told_apart() {
 
 #[test]
 fn a_sample_keeps_whole_flows() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -322,25 +293,9 @@ fn a_sample_keeps_whole_flows() {
     assert!((2..=40).contains(&kept), "{kept}");
 }
 
-fn has_two_cpus() -> bool {
-    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
-    let both = cpus.is_set(0) && cpus.is_set(1);
-    if !both {
-        nearpath_testing::skip("fewer than two CPUs");
-    }
-    both
-}
-
-/// Pins this thread, and those that it starts, to a CPU.
-fn pin_to(cpu: usize) {
-    let mut only = rustix::thread::CpuSet::new();
-    only.set(cpu);
-    rustix::thread::sched_setaffinity(None, &only).unwrap();
-}
-
 #[test]
 fn rps_is_seen_as_a_change_of_cpu() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     if !has_two_cpus() {
@@ -360,7 +315,7 @@ fn rps_is_seen_as_a_change_of_cpu() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Inherited by the thread that answers.
-                pin_to(0);
+                pin(0);
                 ping_pong(&sockets, ROUNDS);
             });
         });
@@ -377,7 +332,7 @@ fn rps_is_seen_as_a_change_of_cpu() {
 
 #[test]
 fn a_full_socket_drops_are_counted() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -407,7 +362,7 @@ fn a_full_socket_drops_are_counted() {
 #[test]
 fn a_tap_does_not_take_packets_from_their_readers() {
     use rustix::net::{AddressFamily, SocketType, eth, socket};
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -457,13 +412,13 @@ fn stream((client, server): &(UdpSocket, UdpSocket), packets: u64) {
     let taken = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            pin_to(1);
+            pin(1);
             while taken.load(Relaxed) < packets {
                 taken.fetch_add(u64::from(server.recv(&mut [0; 64]).is_ok()), Relaxed);
             }
         });
         scope.spawn(|| {
-            pin_to(0);
+            pin(0);
             for sent in 0..packets {
                 client.send(b"ping").unwrap();
                 // No more at once than the socket holds.
@@ -495,7 +450,7 @@ fn nothing_is_left_in_the_kernel() {
         ours() == 0
     };
     assert!(gone());
-    let mut stages = Stages::new(&topology(), Options::default());
+    let mut stages = Stages::new(&possible_cpus(), Options::default());
     assert_eq!(stages.read(), Err(InstrumentError::NotStarted));
     stages.available().unwrap();
     assert_eq!(ours(), 0);
@@ -505,31 +460,9 @@ fn nothing_is_left_in_the_kernel() {
     assert!(gone());
 }
 
-/// A host of which this machine has only the first CPUs: 4 nodes of 256 under one cache each.
-fn big_topology() -> Topology {
-    let cpu = |number: u32| Cpu {
-        cpu: CpuId(number),
-        online: true,
-        core: Some(number),
-        package: Some(0),
-        die: None,
-        cluster: None,
-        llc: Some(LlcId(number / 256)),
-        node: Some(NodeId(number / 256)),
-        siblings: CpuSet::new(),
-        kind: None,
-        capacity: None,
-    };
-    Topology {
-        possible: (0..1024).map(CpuId).collect(),
-        cpus: (0..1024).map(cpu).collect(),
-        ..Topology::default()
-    }
-}
-
 #[test]
 fn maps_for_a_thousand_cpus_count_the_same() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -538,7 +471,7 @@ fn maps_for_a_thousand_cpus_count_the_same() {
     let filter = Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() };
     let mut m = Measurement::default();
     until_exact(|| {
-        let mut stages = Stages::new(&big_topology(), options(filter.clone()));
+        let mut stages = Stages::new(&cpus_of_nodes(1024, 256), options(filter.clone()));
         stages.start().unwrap();
         ping_pong(&sockets, ROUNDS);
         m = stages.stop().unwrap();
@@ -553,13 +486,13 @@ fn maps_for_a_thousand_cpus_count_the_same() {
 
 #[test]
 fn cost_is_told_and_stages_can_be_left_out() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
     let sockets = udp_pair(&pair, false);
     let without = Options { without: vec!["sock_send".to_owned()], ..Options::default() };
-    let mut stages = Stages::new(&topology(), without);
+    let mut stages = Stages::new(&possible_cpus(), without);
     stages.start().unwrap();
     stages.begin_cost_window();
     ping_pong(&sockets, ROUNDS);

@@ -1,33 +1,14 @@
 //! The paths of slow packets on this kernel. What their budgets say is tested in `kernel_faults`.
 
-use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
+mod common;
+
+use common::{can_run, each_cpu_a_node};
 use nearpath_instruments::stages::{Filter, Options, Stages};
 use nearpath_instruments::{Direction, Instrument, Measurement, Passed};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::time::Duration;
-
-/// Two CPUs with caches and nodes of their own, so that crossings can be told.
-fn topology() -> Topology {
-    let cpu = |number: u32| Cpu {
-        cpu: CpuId(number),
-        online: true,
-        core: Some(number),
-        package: Some(0),
-        die: None,
-        cluster: None,
-        llc: Some(LlcId(number)),
-        node: Some(NodeId(number)),
-        siblings: CpuSet::new(),
-        kind: None,
-        capacity: None,
-    };
-    let highest = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
-    let possible: CpuSet = (0..highest.max(2)).map(CpuId).collect();
-    let cpus = possible.iter().map(|id| cpu(id.0)).collect();
-    Topology { possible, cpus, ..Topology::default() }
-}
 
 fn socket(pair: &VethPair, side: Side) -> UdpSocket {
     let socket = pair.run(side, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
@@ -40,7 +21,7 @@ fn explain(port: u16, slow: Duration, work: impl FnOnce()) -> Measurement {
     let filter = Filter { dport: Some(port), ..Filter::default() };
     let options =
         Options { filter, budgets: true, slow: Some(slow), outliers: 1000, ..Options::default() };
-    let mut stages = Stages::new(&topology(), options);
+    let mut stages = Stages::new(&each_cpu_a_node(), options);
     stages.start().unwrap();
     work();
     stages.stop().unwrap()
@@ -49,7 +30,7 @@ fn explain(port: u16, slow: Duration, work: impl FnOnce()) -> Measurement {
 /// Each slow packet's path holds its slow spans, and goes on to where its path ended.
 #[test]
 fn slow_packets_have_their_whole_path() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();

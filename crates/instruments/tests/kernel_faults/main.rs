@@ -2,6 +2,8 @@
 //! times, while packets flow over a veth pair. The cause that a slow packet's budget names first
 //! must be the fault. `make faults` does the same with more rounds, and prints how often it was.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod faults;
 mod quota;
 mod scene;
@@ -24,16 +26,9 @@ const READER: Policy = Policy::Fifo(40);
 /// Below this a slow packet is the machine's own noise.
 const SLOW_MS: u64 = 1;
 
-/// Whether the machine can run these tests.
+/// Whether the machine can run these tests: a fault and its victim share a CPU, all else has another.
 fn can_run() -> bool {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
-        return false;
-    }
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    if cpus < 2 {
-        nearpath_testing::skip("one CPU: faults and their victims need two");
-    }
-    cpus >= 2
+    common::can_run() && common::has_two_cpus()
 }
 
 /// A slow packet in a line.

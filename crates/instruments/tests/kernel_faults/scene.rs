@@ -5,8 +5,8 @@
 //! by the clock, whether it waited while the fault was there; and its budget's first share says
 //! whether the fault was named.
 
+use crate::common::each_cpu_a_node;
 use crate::worker::{Policy, pin, schedule};
-use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
 use nearpath_instruments::stages::{Filter, Options, Stages};
 use nearpath_instruments::{Direction, Instrument, Measurement, Outlier, Share};
 use nearpath_testing::PATIENCE;
@@ -35,7 +35,7 @@ const QUEUED: u32 = 20;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
 
 /// Something that makes packets late.
-pub trait Fault {
+pub trait Fault: Send {
     /// Is about to be there; returns when it is.
     fn begin(&mut self, scene: &Scene);
     /// The packet has been sent; returns at once.
@@ -96,6 +96,14 @@ impl Scene {
 
     /// One fault for each round, and in between packets without.
     pub fn play(self, fault: &mut dyn Fault, slow: Duration) -> (Score, Measurement) {
+        // On a thread of its own: how that is scheduled is nothing to the tests that follow.
+        std::thread::scope(|scope| match scope.spawn(|| self.play_here(fault, slow)).join() {
+            Ok(played) => played,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    }
+
+    fn play_here(self, fault: &mut dyn Fault, slow: Duration) -> (Score, Measurement) {
         pin(OTHER);
         // What it sends is to be sent in the midst of the fault.
         schedule(Policy::Fifo(45));
@@ -111,7 +119,7 @@ impl Scene {
             outliers: 20 * rounds,
             ..Options::default()
         };
-        let mut stages = Stages::new(&topology(), options);
+        let mut stages = Stages::new(&each_cpu_a_node(), options);
         stages.start().unwrap();
         let mut windows = Vec::new();
         // Some linear congruence: the times differ, and are the same in each run.
@@ -134,6 +142,8 @@ impl Scene {
             pause();
             self.client.send(b"in time").unwrap();
             self.reader.received.recv_timeout(PATIENCE).unwrap();
+            // Slow packets are taken from the programs' ring, which has room for 250.
+            stages.read().unwrap();
         }
         let measurement = stages.stop().unwrap();
         (score(&measurement, &fault.times().unwrap_or(windows), fault), measurement)
@@ -294,25 +304,4 @@ fn listener(own: Ipv4Addr, port: u16) -> std::io::Result<UdpSocket> {
     let it = UdpSocket::from(it);
     it.join_multicast_v4(&GROUP, &own)?;
     Ok(it)
-}
-
-/// CPUs with caches and nodes of their own.
-fn topology() -> Topology {
-    let cpu = |number: u32| Cpu {
-        cpu: CpuId(number),
-        online: true,
-        core: Some(number),
-        package: Some(0),
-        die: None,
-        cluster: None,
-        llc: Some(LlcId(number)),
-        node: Some(NodeId(number)),
-        siblings: CpuSet::new(),
-        kind: None,
-        capacity: None,
-    };
-    let highest = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
-    let possible: CpuSet = (0..highest.max(2)).map(CpuId).collect();
-    let cpus = possible.iter().map(|id| cpu(id.0)).collect();
-    Topology { possible, cpus, ..Topology::default() }
 }

@@ -1,0 +1,282 @@
+//! Histories that tests write, and the shares that must come of them.
+
+use super::super::record::{Event, Ring, Task, VECTOR, What};
+use super::super::table::STAGES;
+use super::*;
+use proptest::prelude::*;
+use std::ops::Range;
+
+pub(super) fn task(pid: u32, comm: &str) -> Task {
+    Task { pid, comm: comm.to_owned(), prio: 120, ..Task::default() }
+}
+
+pub(super) fn at(ns: u64, what: What) -> Event {
+    Event { ns, what }
+}
+
+/// A span of 1,000 ns from 1,000 on, from CPU 0 to CPU 1, that ends in `reader`.
+pub(super) fn record(from: &str, to: &str, tasks: Vec<Event>, softirqs: Vec<Event>) -> Record {
+    let stage = |name: &str| STAGES.iter().find(|stage| stage.name == name).unwrap();
+    Record {
+        at_ns: 2000,
+        span_ns: 1000,
+        from_cpu: 0,
+        to_cpu: 1,
+        from: stage(from),
+        to: stage(to),
+        task: task(7, "reader"),
+        received: 12,
+        flow: None,
+        moved: None,
+        throttled: Vec::new(),
+        bytes: 1500,
+        tasks: Ring { events: tasks, cut: false },
+        softirqs: Ring { events: softirqs, cut: false },
+        trail: None,
+    }
+}
+
+/// The shares by kind and by who is named, the largest first.
+fn shares(record: &Record) -> Vec<(ShareKind, String, u64)> {
+    let name = |who: &Who| {
+        let number = || format!("{:?}{:?}", who.irq, who.cpu);
+        who.comm.clone().or(who.vector.clone()).unwrap_or_else(number)
+    };
+    let budget = budget(record);
+    assert_eq!(budget.shares.iter().map(|s| s.ns).sum::<u64>(), record.span_ns);
+    budget
+        .shares
+        .iter()
+        .map(|s| (s.share, s.who.as_ref().map(name).unwrap_or_default(), s.ns))
+        .collect()
+}
+
+#[test]
+fn a_packet_waits_for_net_rx_behind_others() {
+    let r = record(
+        "net_rx_raise",
+        "netif_receive_skb",
+        vec![
+            at(500, What::Task(task(0, "swapper/1"))),
+            at(1100, What::Irq(VECTOR | 0xfb)),
+            at(1150, What::IrqEnd),
+        ],
+        vec![at(1150, What::Softirq(NET_RX, 5))],
+    );
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::NetRxAhead, String::new(), 850),
+            (ShareKind::Ipi, String::new(), 100),
+            (ShareKind::Irq, "call_function_single".to_owned(), 50),
+        ]
+    );
+}
+
+#[test]
+fn a_task_before_ksoftirqd_is_told_from_one_that_holds_softirqs_off() {
+    let hog = || at(500, What::Task(task(9, "hog")));
+    let left = record(
+        "net_rx_raise",
+        "net_rx_entry",
+        vec![hog(), at(1900, What::Task(task(20, "ksoftirqd/1")))],
+        vec![],
+    );
+    assert_eq!(shares(&left)[0], (ShareKind::Task, "hog".to_owned(), 900));
+    let held = record("net_rx_raise", "net_rx_entry", vec![hog()], vec![]);
+    assert_eq!(shares(&held), [(ShareKind::Disabled, "hog".to_owned(), 1000)]);
+}
+
+#[test]
+fn a_reader_waits_behind_tasks_interrupts_and_softirqs() {
+    let r = record(
+        "sched_waking",
+        "sched_switch",
+        vec![
+            at(500, What::Task(task(9, "hog"))),
+            at(1200, What::Irq(33)),
+            at(1300, What::IrqEnd),
+            at(1990, What::Task(task(7, "reader"))),
+        ],
+        vec![at(1300, What::Softirq(1, 5)), at(1350, What::SoftirqEnd(5))],
+    );
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::Runqueue, "hog".to_owned(), 840),
+            (ShareKind::Irq, "Some(33)None".to_owned(), 100),
+            (ShareKind::Softirq, "TIMER".to_owned(), 50),
+            (ShareKind::Runqueue, "reader".to_owned(), 10),
+        ]
+    );
+    assert_eq!(budget(&r).packets, 0);
+}
+
+#[test]
+fn work_on_the_packet_is_its_own() {
+    let in_stack = record(
+        "netif_receive_skb",
+        "tcp_v4_rcv",
+        vec![at(500, What::Task(task(9, "other")))],
+        vec![at(600, What::Softirq(NET_RX, 10))],
+    );
+    assert_eq!(shares(&in_stack), [(ShareKind::Own, String::new(), 1000)]);
+    assert_eq!(budget(&in_stack).packets, 2);
+    // To its reader it is others' packets that NET_RX works on.
+    let disturbed = record(
+        "sched_switch",
+        "sock_recv",
+        vec![at(500, What::Task(task(7, "reader")))],
+        vec![at(1100, What::Softirq(NET_RX, 10)), at(1900, What::SoftirqEnd(12))],
+    );
+    assert_eq!(shares(&disturbed)[0], (ShareKind::Softirq, "NET_RX".to_owned(), 800));
+    // No switch in the history at all: the task at the end ran throughout.
+    let sending = record("sock_send", "net_dev_queue", vec![], vec![]);
+    assert_eq!(shares(&sending), [(ShareKind::Own, String::new(), 1000)]);
+}
+
+#[test]
+fn a_reader_that_does_other_things_is_a_task() {
+    let r = record(
+        "sk_data_ready",
+        "skb_copy_datagram",
+        vec![
+            at(500, What::Task(task(7, "reader"))),
+            at(1600, What::Task(task(0, "swapper/1"))),
+            at(1900, What::Task(task(7, "reader"))),
+        ],
+        vec![],
+    );
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::Task, "reader".to_owned(), 700),
+            (ShareKind::Asleep, "reader".to_owned(), 300)
+        ]
+    );
+}
+
+#[test]
+fn a_history_that_is_too_short_leaves_the_rest_unknown() {
+    let mut r =
+        record("sched_waking", "sched_switch", vec![at(1800, What::Task(task(9, "hog")))], vec![]);
+    r.tasks.cut = true;
+    let shares = shares(&r);
+    assert_eq!(shares[0], (ShareKind::Unknown, String::new(), 800));
+    assert_eq!(shares[1], (ShareKind::Runqueue, "hog".to_owned(), 200));
+    assert!(!budget(&r).complete);
+}
+
+#[test]
+fn a_quota_that_is_used_up_is_told_from_other_tasks() {
+    let mut r = record(
+        "sched_waking",
+        "sched_switch",
+        vec![at(500, What::Task(task(9, "other"))), at(1100, What::Task(task(0, "swapper/1")))],
+        vec![],
+    );
+    r.throttled = vec![200..1400, 1500..1900];
+    assert_eq!(
+        shares(&r),
+        [(ShareKind::Throttled, "reader".to_owned(), 800), (ShareKind::Idle, String::new(), 200),]
+    );
+    // Of the time before this packet it says nothing.
+    r.throttled = vec![Range { start: 200, end: 900 }];
+    assert_eq!(shares(&r)[0].0, ShareKind::Idle);
+}
+
+#[test]
+fn a_reader_that_was_moved_waited_for_another_cpu() {
+    let mut r =
+        record("sched_waking", "sched_switch", vec![at(500, What::Task(task(9, "other")))], vec![]);
+    r.moved = Some((1700, 3));
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::Migration, "NoneSome(CpuId(3))".to_owned(), 700),
+            (ShareKind::Runqueue, "other".to_owned(), 300),
+        ]
+    );
+}
+
+#[test]
+fn user_space_has_the_packet_of_an_upcall() {
+    let preempting = Task { ready_before: true, ..task(9, "other") };
+    let r = record(
+        "ovs_dp_upcall",
+        "ovs_vport_send",
+        vec![
+            at(500, What::Task(task(0, "swapper/1"))),
+            at(1100, What::Task(task(7, "handler1"))),
+            at(1200, What::Task(preempting)),
+            at(1500, What::Task(task(7, "handler1"))),
+        ],
+        vec![],
+    );
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::Upcall, "reader".to_owned(), 700),
+            (ShareKind::Runqueue, "other".to_owned(), 300),
+        ]
+    );
+}
+
+#[test]
+fn what_was_stolen_is_no_task_s_fault() {
+    let r = record(
+        "sched_waking",
+        "sched_switch",
+        vec![
+            at(500, What::Task(task(9, "other"))),
+            at(1900, What::Irq(VECTOR | 0xec)),
+            at(1910, What::Stolen(600)),
+            at(1910, What::IrqEnd),
+        ],
+        vec![],
+    );
+    assert_eq!(shares(&r)[0], (ShareKind::Stolen, String::new(), 600));
+    assert_eq!(shares(&r)[1], (ShareKind::Runqueue, "other".to_owned(), 390));
+}
+
+#[test]
+fn remote_memory_explains_microseconds_and_no_more() {
+    let mut r = record("sched_waking", "sched_switch", vec![], vec![]);
+    r.span_ns = 16_000_000;
+    // 64 lines and 24 of data, each 110 ns farther.
+    assert_eq!(remote_memory_bound(&r, 21).unwrap().ns, 9_680);
+    assert_eq!(remote_memory_bound(&r, 10), None);
+    r.span_ns = 500;
+    assert_eq!(remote_memory_bound(&r, 21).unwrap().ns, 500);
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let what = prop_oneof![
+        (0..5u32).prop_map(|pid| What::Task(task(pid, "task"))),
+        any::<u32>().prop_map(What::Irq),
+        Just(What::IrqEnd),
+        (any::<u32>(), any::<u16>()).prop_map(|(vector, n)| What::Softirq(vector, n)),
+        any::<u16>().prop_map(What::SoftirqEnd),
+        (0..3000u32).prop_map(What::Stolen),
+    ];
+    (0..3000u64, what).prop_map(|(ns, what)| at(ns, what))
+}
+
+proptest! {
+    #[test]
+    fn any_history_adds_up(
+        tasks in prop::collection::vec(any_event(), 0..20),
+        softirqs in prop::collection::vec(any_event(), 0..20),
+        cut in any::<bool>(),
+        from in 0..STAGES.len(),
+        to in 0..STAGES.len(),
+        moved in prop::option::of((0..3000u64, 0..4u32)),
+        throttled in prop::collection::vec(0..3000u64, 2),
+    ) {
+        let mut r = record(STAGES[from].name, STAGES[to].name, tasks, softirqs);
+        r.tasks.cut = cut;
+        r.moved = moved;
+        r.throttled = throttled.windows(2).map(|w| w[0]..w[1]).collect();
+        shares(&r);
+    }
+}

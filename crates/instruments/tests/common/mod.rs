@@ -1,0 +1,89 @@
+//! What several tests on this kernel share: whether it can run them, what they tell the instrument of
+//! the host, CPUs to run on, and trials that may be disturbed.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
+use nearpath_instruments::Measurement;
+
+/// Whether programs can be loaded and namespaces made; else the test is skipped.
+pub fn can_run() -> bool {
+    nearpath_testing::require_bpf() && nearpath_testing::require_netns()
+}
+
+/// Whether the test may run on CPU 0 and on CPU 1; else it is skipped.
+pub fn has_two_cpus() -> bool {
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+    let both = cpus.is_set(0) && cpus.is_set(1);
+    if !both {
+        nearpath_testing::skip("fewer than two CPUs");
+    }
+    both
+}
+
+/// Pins this thread, and those that it starts, to a CPU.
+pub fn pin(cpu: usize) {
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(cpu);
+    rustix::thread::sched_setaffinity(None, &only).unwrap();
+}
+
+/// How many CPUs there are, and no more.
+pub fn possible_cpus() -> Topology {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let highest = u32::try_from(cpus.max(2)).unwrap() * 4;
+    Topology { possible: (0..highest).map(CpuId).collect(), ..Topology::default() }
+}
+
+/// Two CPUs or more, each with a cache and a node of its own, so that every change of CPU shows.
+pub fn each_cpu_a_node() -> Topology {
+    let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    cpus_of_nodes(cpus.max(2), 1)
+}
+
+/// So many CPUs, so many of them on a node and under its one cache.
+pub fn cpus_of_nodes(cpus: u32, per_node: u32) -> Topology {
+    let cpu = |number: u32| Cpu {
+        cpu: CpuId(number),
+        online: true,
+        core: Some(number),
+        package: Some(0),
+        die: None,
+        cluster: None,
+        llc: Some(LlcId(number / per_node)),
+        node: Some(NodeId(number / per_node)),
+        siblings: CpuSet::new(),
+        kind: None,
+        capacity: None,
+    };
+    Topology {
+        possible: (0..cpus).map(CpuId).collect(),
+        cpus: (0..cpus).map(cpu).collect(),
+        ..Topology::default()
+    }
+}
+
+/// Tries until the counts are right, at most ten times.
+///
+/// On some virtual machines a CPU runs for a millisecond now and then without any of its
+/// tracepoints being called: packets are delivered there, yet no program runs, and no miss is
+/// counted. A fault of the engine would show each time.
+pub fn until_exact(mut trial: impl FnMut() -> Result<(), String>) {
+    let mut wrong = String::new();
+    for _ in 0..10 {
+        match trial() {
+            Ok(()) => return,
+            Err(what) => wrong = what,
+        }
+    }
+    panic!("wrong each time: {wrong}");
+}
+
+/// What `until_exact` wants to know.
+pub fn exactly<T: PartialEq + std::fmt::Debug>(
+    found: T,
+    right: T,
+    m: &Measurement,
+) -> Result<(), String> {
+    if found == right { Ok(()) } else { Err(format!("{found:?}, not {right:?}: {m:#?}")) }
+}
