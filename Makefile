@@ -63,9 +63,9 @@ bench-flows: ## Ten minutes of 100,000 flows: memory does not grow
 	@scripts/install-deps build test
 	NEARPATH_FLOWS_SECONDS=600 $(CARGO) test --release --package nearpath-instruments --test kernel_flows -- --nocapture
 
-faults: ## Make 400 packets late by each fault, and print how often budgets name it
+faults: ## Make 300 packets late by each fault, and print how often budgets name it
 	@scripts/install-deps build test
-	NEARPATH_FAULT_ROUNDS=400 $(CARGO) test --package nearpath-instruments --test kernel_faults -- --nocapture
+	NEARPATH_FAULT_ROUNDS=300 $(CARGO) test --package nearpath-instruments --test kernel_faults -- --nocapture
 
 lint: ## Check formatting, clippy, and with cargo-deny the licences and sources of dependencies
 	@scripts/install-deps build lint || scripts/install-deps build
