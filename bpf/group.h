@@ -181,7 +181,6 @@ static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
 
 static __always_inline void name_cgroup(struct group *g, struct kernfs_node *node)
 {
-#pragma unroll
 	for (int level = 0; level < CGROUP_LEVELS; level++) {
 		if (!node)
 			break;

@@ -133,7 +133,7 @@ __noinline int enter_heir(u64 tag, u64 heir)
 	to = trail_slot(heir);
 	if (!from || !to || from->tag != tag)
 		return 0;
-	if (packet_hash(tag) & trail_mask ^ packet_hash(heir) & trail_mask) {
+	if ((packet_hash(tag) ^ packet_hash(heir)) & trail_mask) {
 		if (to->slow)
 			send_trail(to);
 		bpf_probe_read_kernel(to, sizeof(*to), from);
