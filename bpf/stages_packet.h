@@ -86,7 +86,10 @@ static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 numbe
 
 	if (!in_stack(p))
 		return p->last_stage == RX_GRO_CELLS_RECEIVE ||
-		       (stage == RX_NETIF_RECEIVE_SKB && p->last_stage < RX_NETIF_RECEIVE_SKB);
+		       (stage == RX_NETIF_RECEIVE_SKB && p->last_stage < RX_NETIF_RECEIVE_SKB) ||
+		       /* Another CPU takes it over from one that goes offline (dev_cpu_dead). */
+		       (stage == RX_NETIF_RX &&
+			(p->last_stage == RX_NETIF_RX || p->last_stage == RX_ENQUEUE_TO_BACKLOG));
 	/* On to a device that stands on the first. A task may receive many by the first, as a tap does. */
 	return in_hand(p, cpu, number) &&
 	       (cpu->serving || stage != RX_NETIF_RECEIVE_SKB || cpu->task_dev != address_of((u64)GET(direct, skb, dev)));
@@ -111,11 +114,20 @@ static __always_inline void resume(struct packet *p, struct cpu *cpu, u64 tag, u
 /* The same for a new packet. */
 static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
-	if (state == PACKET_RX || state == PACKET_TX) {
-		COUNT(cpu, started);
-		begin_trail(tag, now);
-	}
+	COUNT(cpu, started);
+	begin_trail(tag, now);
 	resume(p, cpu, tag, state, now);
+}
+
+/* The same for one that is not in the sample; it costs as little as can be. */
+static __always_inline void ignore(struct packet *p, struct cpu *cpu, u64 tag, u32 state)
+{
+	COUNT(cpu, sampled_out);
+	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
+	    bpf_ktime_get_ns() - p->last_ns < PACKET_STALE_NS)
+		COUNT(cpu, collided);
+	p->tag = tag;
+	p->state = state;
 }
 
 /* What this CPU did since the packet's last stage: interrupt, raise, entry, start of the poll. */

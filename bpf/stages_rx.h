@@ -22,10 +22,9 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 
 		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
 			return 0;
-		now = bpf_ktime_get_ns();
 		if (p->tag == tag && p->state == PACKET_TX) {
 			/* A virtual device hands the sk_buff to its peer: the end of its transmission. */
-			pass_before(p, cpu, number, TX_NETIF_RX, now);
+			pass_before(p, cpu, number, TX_NETIF_RX, bpf_ktime_get_ns());
 			finish(p);
 			COUNT(cpu, completed);
 		}
@@ -36,10 +35,10 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			return 0;
 		}
 		if (verdict == SAMPLE_OUT) {
-			COUNT(cpu, sampled_out);
-			begin(p, cpu, tag, PACKET_RX_IGNORED, now);
+			ignore(p, cpu, tag, PACKET_RX_IGNORED);
 			return 0;
 		}
+		now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_RX, now);
 		begin_group(p, cpu, false);
 		if (may_begin == AFTER_CPU_HISTORY)

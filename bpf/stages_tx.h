@@ -126,11 +126,10 @@ PROBE(net_dev_queue, "net_dev_queue")
 
 	if (!cpu || !p || (p->tag == tag && p->state == PACKET_TX_IGNORED))
 		return;
-	now = bpf_ktime_get_ns();
 	if (p->tag != tag || p->state != PACKET_TX) {
 		if (p->tag == tag && p->state == PACKET_RX && in_stack(p) && in_hand(p, cpu, number)) {
 			/* Received and sent on: the end of its reception. */
-			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, now);
+			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, bpf_ktime_get_ns());
 			TAKEN_BY(p, NO_PROCESS);
 			finish(p);
 			COUNT(cpu, completed);
@@ -142,14 +141,16 @@ PROBE(net_dev_queue, "net_dev_queue")
 			return;
 		}
 		if (verdict == SAMPLE_OUT) {
-			COUNT(cpu, sampled_out);
-			begin(p, cpu, tag, PACKET_TX_IGNORED, now);
+			ignore(p, cpu, tag, PACKET_TX_IGNORED);
 			return;
 		}
+		now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_TX, now);
 		begin_group(p, cpu, true);
 		pass_send_call(p, cpu);
 		pass_ip(p, cpu, number);
+	} else {
+		now = bpf_ktime_get_ns();
 	}
 	pass(p, cpu, number, TX_NET_DEV_QUEUE, now);
 }

@@ -85,7 +85,7 @@ pub enum ShareKind {
     Softirq,
     /// NET_RX worked on what was queued ahead of the packet.
     NetRxAhead,
-    /// A task ran while the softirq was left to ksoftirqd.
+    /// A task ran while the softirq was left to ksoftirqd, or to another thread.
     Task,
     /// A task ran, with softirqs or interrupts off: nothing else keeps them from running.
     Disabled,
@@ -103,6 +103,8 @@ pub enum ShareKind {
     Asleep,
     /// Open vSwitch's user space had the packet.
     Upcall,
+    /// The CPU that the packet was queued for went offline, and another took it over.
+    Offline,
     /// The hypervisor had the CPU.
     Stolen,
     /// What the CPU did is not known.

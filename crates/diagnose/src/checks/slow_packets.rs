@@ -60,6 +60,7 @@ fn finding(
     let name = match (&cause.who, cause.share) {
         (Some(who), _) => name(who),
         (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
+        (None, ShareKind::Offline) => "a CPU".to_owned(),
         (None, _) => "packets ahead of them".to_owned(),
     };
     let cpus: CpuSet = measurement
@@ -113,7 +114,7 @@ fn finding(
 fn words(share: ShareKind) -> Option<(&'static str, &'static str)> {
     Some(match share {
         ShareKind::Task => (
-            "ran while packets were left to ksoftirqd, or before it called for them",
+            "ran while packets were left to a thread such as ksoftirqd, or before it called for them",
             "Move it to other CPUs, or packets away from its CPU.",
         ),
         ShareKind::Disabled => (
@@ -144,6 +145,10 @@ fn words(share: ShareKind) -> Option<(&'static str, &'static str)> {
             "had the packet in user space, as the kernel knew no flow for it",
             "Look at why flows are missing in the datapath (ovs-dpctl show: lookups missed; \
              other_config:flow-limit and max-idle), and at the CPUs of ovs-vswitchd.",
+        ),
+        ShareKind::Offline => (
+            "went offline with packets in its backlog",
+            "Take a CPU out of RPS and of the interrupts' affinity before it is set offline.",
         ),
         ShareKind::Stolen => {
             ("had the CPU", "Give this virtual machine CPUs of its own, or fewer neighbours.")

@@ -30,9 +30,13 @@ pub struct Behind {
 
 impl Behind {
     pub fn new(policy: Policy, share: ShareKind) -> Self {
+        Self::running(policy, share, ms(4))
+    }
+
+    fn running(policy: Policy, share: ShareKind, time: Duration) -> Self {
         let ran = Arc::new(Mutex::new(Vec::new()));
         let mine = Arc::clone(&ran);
-        let work = move |_| mine.lock().unwrap().extend(spin_and_tell(ms(4)));
+        let work = move |_| mine.lock().unwrap().extend(spin_and_tell(time));
         Self { hog: Worker::new(HOG, VICTIM, policy, work), share, ran }
     }
 }
@@ -71,6 +75,40 @@ impl Fault for Behind {
 
     fn is_named(&self, share: &Share) -> bool {
         share.share == self.share && is_hog(share)
+    }
+}
+
+/// NET_RX takes so long that it is left to ksoftirqd, and a task has the CPU.
+pub struct LeftOver {
+    burst: Burst,
+    behind: Behind,
+}
+
+impl LeftOver {
+    pub fn new(scene: &Scene, policy: Policy) -> Self {
+        let behind = Behind::running(policy, ShareKind::Task, ms(16));
+        Self { burst: Burst::new(&scene.pair), behind }
+    }
+}
+
+impl Fault for LeftOver {
+    fn begin(&mut self, scene: &Scene) {
+        self.behind.begin(scene);
+        // More than NET_RX may take at once (net.core.netdev_budget_usecs) and than a softirq may
+        // (MAX_SOFTIRQ_TIME in kernel/softirq.c).
+        self.burst.send(ms(3));
+    }
+
+    fn end(&mut self, scene: &Scene) {
+        self.behind.end(scene);
+    }
+
+    fn times(&self) -> Option<Vec<RangeInclusive<u64>>> {
+        self.behind.times()
+    }
+
+    fn is_named(&self, share: &Share) -> bool {
+        self.behind.is_named(share)
     }
 }
 

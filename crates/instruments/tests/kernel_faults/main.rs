@@ -9,7 +9,7 @@ mod quota;
 mod scene;
 mod worker;
 
-use faults::{Behind, Moved, Queued, Timers};
+use faults::{Behind, LeftOver, Moved, Queued, Timers};
 use nearpath_instruments::{Measurement, Outlier, Share, ShareKind};
 use quota::Quota;
 use scene::{Fault, Scene, ms};
@@ -99,6 +99,37 @@ fn a_task_beside_the_reader() {
     }
     let fault = |_: &Scene| Behind::new(Policy::Nice(-20), ShareKind::Runqueue);
     play("task beside the reader", Policy::Batch(19), fault);
+}
+
+#[test]
+fn a_real_time_task_before_ksoftirqd() {
+    if !can_run() || !leaves_packets_to_ksoftirqd() {
+        return;
+    }
+    let fault = |scene: &Scene| LeftOver::new(scene, Policy::Fifo(50));
+    play("real-time task before ksoftirqd", READER, fault);
+}
+
+#[test]
+fn a_task_beside_ksoftirqd() {
+    if !can_run() || !leaves_packets_to_ksoftirqd() {
+        return;
+    }
+    let fault = |scene: &Scene| LeftOver::new(scene, Policy::Nice(-20));
+    play("task beside ksoftirqd", READER, fault);
+}
+
+/// Whether packets wait for ksoftirqd once it is awake. Later kernels, and stable ones from 6.1 on,
+/// go on with softirqs at the next interrupt (commit d15121be7485).
+fn leaves_packets_to_ksoftirqd() -> bool {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy();
+    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    let old = numbers.next().zip(numbers.next()).is_some_and(|version| version < (6, 1));
+    if !old {
+        nearpath_testing::skip("this kernel does not leave packets to ksoftirqd");
+    }
+    old
 }
 
 #[test]

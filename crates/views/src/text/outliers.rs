@@ -93,6 +93,7 @@ pub(super) fn label(share: ShareKind) -> &'static str {
         ShareKind::Migration => "migration",
         ShareKind::Asleep => "asleep",
         ShareKind::Upcall => "upcall",
+        ShareKind::Offline => "offline",
         ShareKind::Stolen => "stolen",
         ShareKind::RemoteMemoryBound => "remote_memory_bound",
         ShareKind::Unknown => "unknown",
@@ -106,7 +107,9 @@ fn meaning(share: ShareKind) -> &'static str {
         ShareKind::Irq => "an interrupt was served",
         ShareKind::Softirq => "another softirq ran",
         ShareKind::NetRxAhead => "NET_RX worked on packets ahead",
-        ShareKind::Task => "it ran in place of ksoftirqd, or of the reader's next call",
+        ShareKind::Task => {
+            "it ran in place of the thread that receives, or of the reader's next call"
+        }
         ShareKind::Disabled => "it ran with softirqs off",
         ShareKind::Idle => "the CPU idled, or woke up",
         ShareKind::Ipi => "the CPU idled until another one's interrupt came",
@@ -115,6 +118,7 @@ fn meaning(share: ShareKind) -> &'static str {
         ShareKind::Migration => "the reader waited for that CPU, then was moved",
         ShareKind::Asleep => "the reader slept elsewhere than in this socket",
         ShareKind::Upcall => "Open vSwitch's user space had the packet",
+        ShareKind::Offline => "its CPU went offline, and another took it over",
         ShareKind::Stolen => "the hypervisor had the CPU",
         ShareKind::RemoteMemoryBound => "at most, contained in the others",
         ShareKind::Unknown => "the history does not reach back so far",

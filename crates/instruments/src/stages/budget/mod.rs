@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};
 
 const NET_RX: u32 = 3;
+/// Threads in which a kernel runs softirqs that an interrupt has left over (`kernel/softirq.c`), or,
+/// with PREEMPT_RT and `threadirqs`, those of the interrupt itself (`kernel/irq/manage.c`).
+const SOFTIRQ_THREADS: [&str; 2] = ["ksoftirqd/", "irq/"];
 /// The share of a span that may be unknown in a complete budget.
 const TOLERANCE: f64 = 0.05;
 
@@ -51,6 +54,8 @@ enum Waits {
     Reader,
     /// The user space of Open vSwitch.
     Upcall,
+    /// A CPU to take it over from the one that it was queued for, which went offline.
+    Takeover,
     /// Nothing: the packet is being worked on.
     Nothing,
     /// The device.
@@ -62,7 +67,7 @@ pub fn budget(record: &Record) -> Budget {
     let begin = record.begin_ns();
     let (stretches, received) = stretches(record);
     let spanned: Vec<&Stretch> = stretches.iter().filter(|s| s.end > begin).collect();
-    let view = View {
+    let mut view = View {
         record,
         softirq: stretches.iter().rev().find_map(|s| match s.runs {
             Runs::Softirq(vector) => Some(Some(vector)),
@@ -70,11 +75,9 @@ pub fn budget(record: &Record) -> Budget {
             Runs::Irq(_) | Runs::Unknown => None,
         }),
         waits: waits(record),
-        by_ksoftirqd: stretches.iter().rev().find_map(|s| match &s.runs {
-            Runs::Task(task) => Some(task.comm.starts_with("ksoftirqd/")),
-            _ => None,
-        }) == Some(true),
+        by_thread: None,
     };
+    view.by_thread = view.thread(&stretches);
     let mut sums: BTreeMap<(ShareKind, Option<Who>), u64> = BTreeMap::new();
     let mut broken_off = false;
     for (index, stretch) in spanned.iter().enumerate() {
@@ -119,6 +122,8 @@ pub fn remote_memory_bound(record: &Record, distance: u32) -> Option<Share> {
 /// What the two stages of a span have between them.
 fn waits(record: &Record) -> Waits {
     match (record.from.name, record.to.name) {
+        // Only dev_cpu_dead() hands a packet to netif_rx() that is in a backlog.
+        ("netif_rx" | "enqueue_to_backlog", "netif_rx") => Waits::Takeover,
         (
             "irq_handler" | "net_rx_raise" | "net_rx_entry" | "napi_poll" | "napi_gro_receive"
             | "netif_rx" | "gro_cells_receive" | "enqueue_to_backlog" | "process_backlog",
@@ -143,11 +148,24 @@ struct View<'a> {
     waits: Waits,
     /// What the span ends in: a softirq, or a task (`Some(None)`).
     softirq: Option<Option<u32>>,
-    /// NET_RX came from ksoftirqd in the end.
-    by_ksoftirqd: bool,
+    /// The thread that did the work of NET_RX in the end, where it was left to one: ksoftirqd, a
+    /// thread that polls a device or a backlog, or that of an interrupt.
+    by_thread: Option<u32>,
 }
 
 impl View<'_> {
+    fn thread(&self, stretches: &[Stretch]) -> Option<u32> {
+        let last = stretches.iter().rev().find_map(|s| match &s.runs {
+            Runs::Task(task) => Some(task),
+            _ => None,
+        })?;
+        // A thread that polls does so in no softirq. (Before these the softirq has yet to begin.)
+        let polled = !matches!(self.record.to.name, "net_rx_raise" | "net_rx_entry");
+        let polls = polled && self.softirq == Some(None) && last.pid != 0;
+        let is_left_to = SOFTIRQ_THREADS.iter().any(|prefix| last.comm.starts_with(prefix));
+        (polls || is_left_to).then_some(last.pid)
+    }
+
     /// What a stretch means for the packet from a moment on, and until when. Whether it is the
     /// first of the span, and whether NET_RX ran before it in the span and was broken off.
     fn share(
@@ -165,6 +183,9 @@ impl View<'_> {
         {
             let who = Who { cpu: Some(CpuId(from)), ..Who::default() };
             return ((ShareKind::Migration, Some(who)), until.min(stretch.end));
+        }
+        if self.waits == Waits::Takeover {
+            return kind(ShareKind::Offline, None);
         }
         let task = match &stretch.runs {
             Runs::Unknown => return kind(ShareKind::Unknown, None),
@@ -194,7 +215,6 @@ impl View<'_> {
         }
         let idle = task.pid == 0;
         let own = task.pid == self.record.task.pid;
-        let ksoftirqd = task.comm.starts_with("ksoftirqd/");
         let share = match self.waits {
             Waits::Softirq if idle && first && self.record.from_cpu != self.record.to_cpu => {
                 (ShareKind::Ipi, None)
@@ -206,8 +226,12 @@ impl View<'_> {
                 (ShareKind::Asleep, reader())
             }
             _ if idle => (ShareKind::Idle, None),
-            Waits::Softirq if ksoftirqd => (ShareKind::Own, None),
-            Waits::Softirq if self.by_ksoftirqd || broken_off => {
+            Waits::Softirq if self.by_thread == Some(task.pid) => match self.softirq {
+                // All that a thread does that polls is to receive.
+                Some(None) => (ShareKind::NetRxAhead, None),
+                _ => (ShareKind::Own, None),
+            },
+            Waits::Softirq if self.by_thread.is_some() || broken_off => {
                 (ShareKind::Task, Some(who::task(task)))
             }
             Waits::Softirq => (ShareKind::Disabled, Some(who::task(task))),

@@ -83,6 +83,16 @@ fn a_task_before_ksoftirqd_is_told_from_one_that_holds_softirqs_off() {
         vec![],
     );
     assert_eq!(shares(&left)[0], (ShareKind::Task, "hog".to_owned(), 900));
+    // The same with a thread that polls the device, and with that of an interrupt (PREEMPT_RT).
+    for (comm, softirqs) in
+        [("napi/eth0-8193", vec![]), ("irq/33-eth0", vec![at(1901, What::Softirq(NET_RX, 5))])]
+    {
+        let thread = at(1900, What::Task(task(20, comm)));
+        let left = record("irq_handler", "napi_gro_receive", vec![hog(), thread], softirqs);
+        let ahead = shares(&left).into_iter().find(|share| share.0 == ShareKind::NetRxAhead);
+        assert_eq!(shares(&left)[0], (ShareKind::Task, "hog".to_owned(), 900));
+        assert!(ahead.is_some_and(|share| share.2 >= 99), "{comm}");
+    }
     let held = record("net_rx_raise", "net_rx_entry", vec![hog()], vec![]);
     assert_eq!(shares(&held), [(ShareKind::Disabled, "hog".to_owned(), 1000)]);
 }
