@@ -1,5 +1,7 @@
 //! What all instruments have in common.
 
+use std::time::{Duration, Instant};
+
 /// A way to gather evidence from the running kernel.
 pub trait Instrument {
     /// What it returns: plain data.
@@ -17,6 +19,13 @@ pub trait Instrument {
     /// As [`Instrument::available`], or the kernel refused to load or attach.
     fn start(&mut self) -> Result<(), InstrumentError>;
 
+    /// Begins to look at what observing costs, until [`Instrument::end_cost_window`]: the kernel's
+    /// run-time statistics are on meanwhile, which cost something themselves.
+    fn begin_cost_window(&mut self);
+
+    /// Ends the window.
+    fn end_cost_window(&mut self);
+
     /// What was gathered since the start; cheap enough for every interval, and changes nothing.
     ///
     /// # Errors
@@ -28,6 +37,37 @@ pub trait Instrument {
     /// # Errors
     /// It has not been started.
     fn stop(&mut self) -> Result<Self::Measurement, InstrumentError>;
+
+    /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a fifth
+    /// of each interval (at most 200 ms); `each` sees what was gathered after each interval.
+    ///
+    /// # Errors
+    /// As [`Instrument::start`] and [`Instrument::stop`].
+    fn measure(
+        &mut self,
+        duration: Duration,
+        interval: Duration,
+        goes_on: &dyn Fn(Duration) -> bool,
+        each: &mut dyn FnMut(&Self::Measurement),
+    ) -> Result<Self::Measurement, InstrumentError> {
+        let interval = interval.max(Duration::from_millis(10));
+        let window = (interval / 5).min(Duration::from_millis(200));
+        self.start()?;
+        let began = Instant::now();
+        let mut next = Duration::ZERO;
+        loop {
+            let end = (next + interval).min(duration);
+            self.begin_cost_window();
+            let mut running = goes_on((next + window).min(end).saturating_sub(began.elapsed()));
+            self.end_cost_window();
+            running = running && goes_on(end.saturating_sub(began.elapsed()));
+            next = end;
+            if !running || next >= duration {
+                return self.stop();
+            }
+            each(&self.read()?);
+        }
+    }
 }
 
 /// Why an instrument cannot run.

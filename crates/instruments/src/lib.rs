@@ -1,15 +1,20 @@
 //! Instruments: ways to gather evidence from the running kernel. In goes what to look at, out
 //! comes a measurement: plain data.
 //!
-//! Each instrument has a folder here and a file of the same name in `bpf/`. It attaches when it
+//! Each instrument has a folder here and a file of the same name in `bpf/`; `kernel` has what all
+//! of them need of the kernel. It attaches when it
 //! is started and detaches when it is dropped; all that it holds in the kernel hangs on file
 //! descriptors, so nothing stays after the process ends, however it ends.
 
+mod filter;
 mod instrument;
+mod kernel;
+mod layout;
 mod measurement;
 mod outlier;
 pub mod stages;
 
+pub use filter::{Device, Filter, Protocol};
 pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;
 pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};

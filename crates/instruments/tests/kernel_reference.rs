@@ -9,8 +9,8 @@
 mod common;
 
 use common::{can_run, possible_cpus};
-use nearpath_instruments::stages::{Filter, Options, Stages};
-use nearpath_instruments::{Direction, Instrument, Measurement, Span};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io;

@@ -5,8 +5,10 @@ mod common;
 
 use common::{can_run, cpus_of_nodes, exactly, has_two_cpus, pin, possible_cpus, until_exact};
 use nearpath_host::{CpuId, CpuSet};
-use nearpath_instruments::stages::{Device, Filter, Options, Protocol, Stages};
-use nearpath_instruments::{Direction, Instrument, InstrumentError, Measurement, Span};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{
+    Device, Direction, Filter, Instrument, InstrumentError, Measurement, Protocol, Span,
+};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

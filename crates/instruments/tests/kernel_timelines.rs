@@ -3,8 +3,8 @@
 mod common;
 
 use common::{can_run, each_cpu_a_node};
-use nearpath_instruments::stages::{Filter, Options, Stages};
-use nearpath_instruments::{Direction, Instrument, Measurement, Passed};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Passed};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeSet;
 use std::net::UdpSocket;

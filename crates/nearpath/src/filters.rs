@@ -7,8 +7,8 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use nearpath_host::{Host, Nic};
-use nearpath_instruments::Direction;
-use nearpath_instruments::stages::{Device, Filter, Protocol};
+use nearpath_instruments::{Device, Direction, Filter, Protocol};
+
 use nearpath_views::text::printable;
 use std::net::IpAddr;
 use std::num::NonZeroU32;

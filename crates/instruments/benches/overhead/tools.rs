@@ -2,8 +2,8 @@
 //! measure the same with a hash map.
 
 use nearpath_host::{CpuId, Topology};
-use nearpath_instruments::stages::{Filter, Options, Stages};
-use nearpath_instruments::{Instrument, Measurement};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Filter, Instrument, Measurement};
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::num::NonZeroU32;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! The statistics cost something themselves, so they are switched on only for a short window in
 //! each interval, and what they add to every run is measured on an empty program and taken off.
 
-use libbpf_rs::{Program, ProgramInput, ProgramMut};
+use libbpf_rs::{Object, Program, ProgramInput, ProgramMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// Runs of programs and the time that they took.
@@ -88,9 +88,8 @@ pub struct Meter {
 
 impl Meter {
     /// Learns what accounting adds; before anything is attached.
-    pub fn new(loaded: &super::load::Loaded) -> Self {
-        use libbpf_rs::skel::Skel;
-        let empty = loaded.skeleton.object().progs_mut().find(|p| p.name() == "empty");
+    pub fn new(object: &Object) -> Self {
+        let empty = object.progs_mut().find(|p| p.name() == "empty");
         Self {
             accounting_ns: empty.as_ref().and_then(accounting_ns),
             began: None,
@@ -101,9 +100,8 @@ impl Meter {
     }
 
     /// The statistics of all attached programs together.
-    pub fn runs(&self, loaded: &super::load::Loaded) -> Runs {
-        use libbpf_rs::skel::Skel;
-        let programs = loaded.skeleton.object().progs();
+    pub fn runs(&self, object: &Object) -> Runs {
+        let programs = object.progs();
         programs.filter(|p| p.autoload() && p.name() != "empty").map(|p| runs_of(&p)).fold(
             Runs::default(),
             |sum, runs| Runs {
@@ -115,15 +113,15 @@ impl Meter {
     }
 
     /// A window begins.
-    pub fn begin(&mut self, loaded: &super::load::Loaded, packets_started: u64) {
+    pub fn begin(&mut self, object: &Object, packets_started: u64) {
         let now = std::time::Instant::now();
-        self.began = Some((self.runs(loaded), packets_started, now));
+        self.began = Some((self.runs(object), packets_started, now));
     }
 
     /// The window ends.
-    pub fn end(&mut self, loaded: &super::load::Loaded, packets_started: u64) {
+    pub fn end(&mut self, object: &Object, packets_started: u64) {
         let Some((before, packets, since)) = self.began.take() else { return };
-        let now = self.runs(loaded);
+        let now = self.runs(object);
         let elapsed = since.elapsed();
         if elapsed < SHORTEST_WINDOW {
             return;

@@ -1,7 +1,7 @@
 //! What this kernel offers: which tracepoints and functions it has, and so how each probe can be
 //! attached.
 
-use super::table::{At, PROBES, Point, Probe};
+use super::probe::{At, Point, Probe};
 use crate::InstrumentError;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Func, Typedef};
@@ -66,18 +66,23 @@ enum Known {
 pub struct Kernel {
     /// BTF given by the user for a kernel without its own.
     pub btf_file: Option<PathBuf>,
-    /// For each row of [`PROBES`] whether the kernel has its tracepoint.
+    /// What the instrument would attach.
+    pub probes: &'static [Probe],
+    /// For each of them whether the kernel has its tracepoint.
     tracepoints: Vec<bool>,
     /// And what is known of its functions.
     points: Vec<Vec<Known>>,
 }
 
 impl Kernel {
-    /// Looks at the running kernel, or at the BTF file given for it.
+    /// Looks at what the running kernel has of the probes, or the BTF file given for it.
     ///
     /// # Errors
     /// There is no BTF, or the file is none.
-    pub fn inspect(btf_file: Option<&Path>) -> Result<Self, InstrumentError> {
+    pub fn inspect(
+        probes: &'static [Probe],
+        btf_file: Option<&Path>,
+    ) -> Result<Self, InstrumentError> {
         let path = btf_file.unwrap_or(Path::new(KERNEL_BTF));
         if btf_file.is_none() && !path.exists() {
             return Err(InstrumentError::Unsupported(format!(
@@ -110,8 +115,9 @@ impl Kernel {
         };
         Ok(Self {
             btf_file: btf_file.map(Path::to_owned),
-            tracepoints: PROBES.iter().map(tracepoint).collect(),
-            points: PROBES.iter().map(|p| p.points.iter().map(&mut known).collect()).collect(),
+            probes,
+            tracepoints: probes.iter().map(tracepoint).collect(),
+            points: probes.iter().map(|p| p.points.iter().map(&mut known).collect()).collect(),
         })
     }
 
@@ -140,7 +146,7 @@ impl Kernel {
     /// # Errors
     /// Why none can: what the kernel lacks.
     pub fn ways(&self, probe: &Probe, reach: Reach) -> Result<Vec<Way>, String> {
-        let row = PROBES.iter().position(|p| p == probe).unwrap_or(usize::MAX);
+        let row = self.probes.iter().position(|p| p == probe).unwrap_or(usize::MAX);
         if let Some(tracepoint) = probe.tracepoint {
             if self.tracepoints.get(row).copied().unwrap_or(false) {
                 let (suffix, kind) =
@@ -231,7 +237,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (missing, text) = (dir.path().join("missing"), dir.path().join("text"));
         std::fs::write(&text, "no BTF at all").unwrap();
-        let reason = |path: &Path| Kernel::inspect(Some(path)).unwrap_err().to_string();
+        let reason = |path: &Path| Kernel::inspect(&[], Some(path)).unwrap_err().to_string();
         assert_eq!(reason(&missing), format!("{}: is not there", missing.display()));
         assert_eq!(
             reason(dir.path()),

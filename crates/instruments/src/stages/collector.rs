@@ -1,10 +1,10 @@
 //! Takes slow packets from the programs, explains each, and keeps the slowest and the sums.
 
 use super::budget::{budget, remote_memory_bound};
-use super::layout::Layout;
 use super::record::Record;
 use super::slowest::Slowest;
 use super::trail::{TRAIL_BYTES, Trail};
+use crate::layout::Layout;
 use crate::{InstrumentError, Outlier, Share, ShareKind, Slow, Who};
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 use std::cmp::Reverse;

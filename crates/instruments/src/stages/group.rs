@@ -1,10 +1,10 @@
 //! Packets by group (`bpf/group.h`): in go the programs' groups, the samples of each and those of
 //! the whole, out come the groups asked for, and one of all others, so that the sums agree.
 
-use super::layout::Layout;
 use super::record::{comm, flow};
 use super::samples::Samples;
 use super::table::stage;
+use crate::layout::Layout;
 use crate::{Group, Per};
 use libbpf_rs::{MapCore, MapFlags};
 use std::cmp::Reverse;

@@ -1,19 +1,19 @@
 //! Loading the programs: settings, sizes of the maps, which of the programs, and attaching them.
 
 use super::Options;
-use super::filter::{Filter, mask_words, words};
 use super::group::{self, CELLS_MAX, GROUPS_MAX, Part};
-use super::kernel::{Kernel, Reach, Way};
-use super::layout::Layout;
-use super::refusal::{self, refused};
 use super::samples::{HISTOGRAM_WORDS, MIN};
-use super::table::{PROBES, Probe, SPANS_MAX};
+use super::table::SPANS_MAX;
+use crate::filter::{Filter, mask_words, words};
+use crate::kernel::{
+    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, refused, within_reach,
+};
+use crate::layout::Layout;
 use crate::{Direction, InstrumentError, NotGrouped, Per};
 use ipnet::IpNet;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, ObjectBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
 
 /// The skeleton that `build.rs` makes of `bpf/stages.bpf.c`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -34,29 +34,11 @@ const PACKETS: u32 = 1 << 16;
 /// The programs in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
     /// Before the object, so that they go first.
-    pub links: Vec<Link>,
+    pub attached: Attached,
     /// Programs and maps.
     pub skeleton: StagesSkel<'static>,
-    /// Probes that are attached.
-    pub attached: Vec<&'static Probe>,
-    /// Probes that are not, and why.
-    pub refused: Vec<(&'static Probe, String)>,
     /// What the kernel refused before it took these.
     pub fallback: Option<String>,
-}
-
-/// Whether the process may use BPF at all, told by the smallest thing that takes the privilege.
-///
-/// # Errors
-/// It may not, or the kernel has no BPF.
-pub fn may_load() -> Result<(), InstrumentError> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
-        ..Default::default()
-    };
-    refusal::listening(|| MapHandle::create(MapType::Array, Some("nearpath"), 4, 8, 1, &options))
-        .map(drop)
-        .map_err(|e| refused("using BPF", &e))
 }
 
 /// Loads and attaches for a filter, as far as this kernel lets programs reach.
@@ -68,21 +50,10 @@ pub fn load(
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
-    let mut refusal = None;
-    for reach in kernel.reaches() {
-        match refusal::listening(|| load_within(kernel, reach, layout, options)) {
-            // That BPF may be used at all was tried before: it is this reach that is forbidden.
-            Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
-                refusal.get_or_insert(error);
-            }
-            Ok(mut loaded) => {
-                loaded.fallback = refusal.map(|error| error.to_string());
-                return Ok(loaded);
-            }
-            other => return other,
-        }
-    }
-    Err(refusal.unwrap_or(InstrumentError::NotStarted))
+    let (mut loaded, fallback) =
+        within_reach(kernel, |reach| load_within(kernel, reach, layout, options))?;
+    loaded.fallback = fallback;
+    Ok(loaded)
 }
 
 fn load_within(
@@ -101,26 +72,14 @@ fn load_within(
     let place = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
 
-    let mut chosen = Vec::new();
-    let mut skipped = Vec::new();
-    for probe in PROBES {
-        let left_out = !probe.stages.is_empty()
-            && probe.stages.iter().all(|stage| options.without.iter().any(|name| name == stage));
-        if probe.for_budgets && !options.budgets {
-            continue;
-        }
-        match kernel.ways(probe, reach) {
-            Err(reason) => skipped.push((probe, reason)),
-            Ok(_) if left_out => skipped.push((probe, "left out with --without".to_owned())),
-            Ok(ways) => chosen.push((probe, ways)),
-        }
-    }
-    let programs: Vec<&str> =
-        chosen.iter().flat_map(|(_, ways)| ways).map(|way| way.program.as_str()).collect();
-    for mut program in open.open_object_mut().progs_mut() {
-        let name = program.name().to_string_lossy().into_owned();
-        program.set_autoload(name == "empty" || programs.contains(&name.as_str()));
-    }
+    let left_out = |probe: &Probe| {
+        !probe.stages.is_empty() && probe.stages.iter().all(|stage| options.leaves_out(stage))
+    };
+    let wanted = |probe: &Probe| options.budgets || !probe.for_budgets;
+    let (chosen, mut skipped) = choose(kernel, reach, wanted);
+    let (out, chosen): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(p, _)| left_out(p));
+    skipped.extend(out.into_iter().map(|(p, _)| (p, "left out with --without".to_owned())));
+    load_only(open.open_object_mut(), &chosen);
     set_constants(&mut open, layout, options, &chosen)?;
     size_maps(&mut open, layout, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
@@ -129,22 +88,16 @@ fn load_within(
     (skeleton.maps.new_cell)
         .update(&0u32.to_ne_bytes(), &blank, MapFlags::ANY)
         .map_err(|e| refused("preparing the BPF maps", &e))?;
-    let mut loaded = Loaded {
-        links: Vec::new(),
-        skeleton,
-        attached: Vec::new(),
-        refused: skipped,
-        fallback: None,
-    };
-    loaded.attach(chosen)?;
-    Ok(loaded)
+    let mut attached = attach(skeleton.object(), chosen)?;
+    attached.refused.splice(0..0, skipped);
+    Ok(Loaded { attached, skeleton, fallback: None })
 }
 
 fn set_constants(
     open: &mut OpenStagesSkel<'_>,
     layout: &Layout,
     options: &Options,
-    chosen: &[(&Probe, Vec<Way>)],
+    chosen: &[Chosen],
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
@@ -268,37 +221,5 @@ impl Loaded {
             packets: variables.ungrouped_packets,
             spans: variables.ungrouped_spans,
         })
-    }
-
-    /// Attaches every program that was chosen. A tracepoint that the kernel refuses is noted and
-    /// the rest goes on; a function that it refuses is an error, as others count on it.
-    fn attach(&mut self, chosen: Vec<(&'static Probe, Vec<Way>)>) -> Result<(), InstrumentError> {
-        use libbpf_rs::skel::Skel;
-        for (probe, ways) in chosen {
-            for way in ways {
-                let mut programs = self.skeleton.object().progs_mut();
-                let program = programs.find(|p| p.name().as_bytes() == way.program.as_bytes());
-                match program.map(|p| p.attach()) {
-                    Some(Ok(link)) => self.links.push(link),
-                    Some(Err(error)) if !way.target.starts_with('f') => {
-                        self.refused.push((probe, format!("not attached: {error}")));
-                        continue;
-                    }
-                    Some(Err(error)) => return Err(not_attached(&way, &error)),
-                    None => self.refused.push((probe, format!("no program {}", way.program))),
-                }
-                if !self.attached.contains(&probe) {
-                    self.attached.push(probe);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn not_attached(way: &Way, error: &libbpf_rs::Error) -> InstrumentError {
-    InstrumentError::Refused {
-        step: format!("attaching to {}", way.target),
-        reason: error.to_string(),
     }
 }

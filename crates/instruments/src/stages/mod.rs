@@ -3,33 +3,27 @@
 
 mod budget;
 mod collector;
-mod cost;
-mod filter;
 mod group;
 mod histogram;
-mod kernel;
-mod layout;
 mod load;
-mod maps;
 mod reading;
 mod record;
-mod refusal;
 mod samples;
 mod slowest;
 mod table;
 mod trail;
 
-pub use filter::{Device, Filter, Protocol};
 pub use group::{GROUPS_MAX, Grouping, Sort};
-pub use table::{PROBES, Probe, STAGES, Stage};
+pub use table::{PROBES, STAGES, Stage};
 
+use crate::filter::Filter;
+use crate::kernel::{Functions, Kernel, Mapped, Meter, Reach, Statistics, Way, may_load};
+use crate::layout::Layout;
 use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable, Slow};
 use collector::Collector;
-use cost::{Meter, Statistics};
-use kernel::{Functions, Kernel, Reach};
-use layout::Layout;
+use libbpf_rs::Object;
+use libbpf_rs::skel::Skel;
 use load::Loaded;
-use maps::Mapped;
 use nearpath_host::Topology;
 use reading::Reading;
 use std::path::PathBuf;
@@ -92,6 +86,13 @@ pub struct StageListing {
     pub reason: Option<String>,
 }
 
+impl Options {
+    /// Whether a stage is left out.
+    fn leaves_out(&self, stage: &str) -> bool {
+        self.without.iter().any(|name| name == stage)
+    }
+}
+
 impl Stages {
     /// Sets the instrument up for a host; nothing is loaded yet.
     pub fn new(topology: &Topology, options: Options) -> Self {
@@ -103,7 +104,7 @@ impl Stages {
     /// # Errors
     /// The kernel has no BTF.
     pub fn list(&self) -> Result<Vec<StageListing>, InstrumentError> {
-        let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
+        let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
         let raw = Reach { typed: false, functions: Functions::Refused };
         let reach = kernel.reaches().first().copied().unwrap_or(raw);
         let listing = |stage: &Stage| {
@@ -111,7 +112,7 @@ impl Stages {
             let first = probes.clone().next();
             let usable = probes.find_map(|p| Some((p, kernel.ways(p, reach).ok()?)));
             let reason = first.and_then(|p| kernel.ways(p, reach).err());
-            let targets = |ways: Vec<kernel::Way>| {
+            let targets = |ways: Vec<Way>| {
                 ways.into_iter().map(|way| way.target).collect::<Vec<_>>().join(", ")
             };
             StageListing {
@@ -124,62 +125,13 @@ impl Stages {
         };
         Ok(STAGES.iter().map(listing).collect())
     }
-
-    /// Switches the kernel's run-time statistics on until [`Stages::end_cost_window`]: what
-    /// observing costs is taken from such windows.
-    pub fn begin_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.is_none()
-        {
-            session.statistics = Statistics::enable();
-            let started = session.packets_started();
-            session.meter.begin(&session.loaded, started);
-        }
-    }
-
-    /// Ends the window.
-    pub fn end_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.take().is_some()
-        {
-            let started = session.packets_started();
-            session.meter.end(&session.loaded, started);
-        }
-    }
-
-    /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a fifth
-    /// of each interval (at most 200 ms); `each` sees what was gathered after each interval.
-    ///
-    /// # Errors
-    /// As [`Instrument::start`] and [`Instrument::stop`].
-    pub fn measure(
-        &mut self,
-        duration: Duration,
-        interval: Duration,
-        goes_on: &dyn Fn(Duration) -> bool,
-        each: &mut dyn FnMut(&Measurement),
-    ) -> Result<Measurement, InstrumentError> {
-        let interval = interval.max(Duration::from_millis(10));
-        let window = (interval / 5).min(Duration::from_millis(200));
-        self.start()?;
-        let began = Instant::now();
-        let mut next = Duration::ZERO;
-        loop {
-            let end = (next + interval).min(duration);
-            self.begin_cost_window();
-            let mut running = goes_on((next + window).min(end).saturating_sub(began.elapsed()));
-            self.end_cost_window();
-            running = running && goes_on(end.saturating_sub(began.elapsed()));
-            next = end;
-            if !running || next >= duration {
-                return self.stop();
-            }
-            each(&self.read()?);
-        }
-    }
 }
 
 impl Session {
+    fn object(&self) -> &Object {
+        self.loaded.skeleton.object()
+    }
+
     fn packets_started(&self) -> u64 {
         reading::packets(&self.counters).started
     }
@@ -189,13 +141,13 @@ impl Instrument for Stages {
     type Measurement = Measurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        load::may_load()?;
-        Kernel::inspect(self.options.btf_file.as_deref()).map(drop)
+        may_load()?;
+        Kernel::inspect(PROBES, self.options.btf_file.as_deref()).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.available()?;
-        let kernel = Kernel::inspect(self.options.btf_file.as_deref())?;
+        let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
         let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
         let maps = &loaded.skeleton.maps;
         let counters = Mapped::new(&maps.counters)?;
@@ -216,9 +168,10 @@ impl Instrument for Stages {
             true => Some(Collector::new(&maps.outliers, &self.layout, keep)?),
             false => None,
         };
-        let meter = Meter::new(&loaded);
-        if !loaded.attached.iter().any(|p| reading::begins_a_path(p)) {
-            let reason = loaded.refused.first().map_or_else(String::new, |(_, why)| why.clone());
+        let meter = Meter::new(loaded.skeleton.object());
+        if !loaded.attached.probes.iter().any(|p| reading::begins_a_path(p)) {
+            let reason =
+                loaded.attached.refused.first().map_or_else(String::new, |(_, why)| why.clone());
             return Err(InstrumentError::Unsupported(format!(
                 "no stage at which a packet's path begins can be observed here: {reason}"
             )));
@@ -237,6 +190,25 @@ impl Instrument for Stages {
             started: Instant::now(),
         });
         Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.is_none()
+        {
+            session.statistics = Statistics::enable();
+            let started = session.packets_started();
+            session.meter.begin(session.loaded.skeleton.object(), started);
+        }
+    }
+
+    fn end_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.take().is_some()
+        {
+            let started = session.packets_started();
+            session.meter.end(session.loaded.skeleton.object(), started);
+        }
     }
 
     fn read(&mut self) -> Result<Measurement, InstrumentError> {
@@ -269,7 +241,7 @@ impl Stages {
         let (slow, outliers, budget_totals) = collected;
         // Before the whole: groups are a part of it.
         let parts = self.options.groups.map(|by| (by, session.loaded.groups(by.per)));
-        let runs = session.meter.runs(&session.loaded);
+        let runs = session.meter.runs(session.object());
         let packets = reading::packets(&session.counters);
         let (whole, spans): (Vec<_>, Vec<_>) = reading.spans().into_iter().unzip();
         let groups = parts
@@ -296,8 +268,8 @@ impl Stages {
 /// Stages of which no probe is attached, with the reason of the first.
 fn not_observable(loaded: &Loaded) -> Vec<NotObservable> {
     let reason = |stage: &Stage| {
-        let seen = loaded.attached.iter().any(|p| p.stages.contains(&stage.name));
-        let refused = loaded.refused.iter().find(|(p, _)| p.stages.contains(&stage.name));
+        let seen = loaded.attached.probes.iter().any(|p| p.stages.contains(&stage.name));
+        let refused = loaded.attached.refused.iter().find(|(p, _)| p.stages.contains(&stage.name));
         refused.filter(|_| !seen).map(|(_, reason)| reason.clone())
     };
     STAGES

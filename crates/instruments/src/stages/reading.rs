@@ -2,10 +2,10 @@
 
 use super::group::SpanOfWhole;
 use super::histogram::{BUCKETS, percentile};
-use super::layout::Layout;
-use super::maps::Mapped;
 use super::samples::{FIRST_BUCKET, HISTOGRAM_WORDS, MIN, Samples};
-use super::table::{Probe, SPANS_MAX, STAGES_MAX, spans, stage};
+use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
+use crate::kernel::{Mapped, Probe};
+use crate::layout::Layout;
 use crate::{Packets, Place, Span};
 
 /// 64-bit words of `struct counters` and `struct cpu`, and where their fields are.

@@ -3,8 +3,8 @@
 //! groups and what is left of them agree with the whole.
 
 use super::histogram::{BUCKETS, bounds, middle, percentile};
-use super::layout::Layout;
 use super::table::Stage;
+use crate::layout::Layout;
 use crate::{Place, Span};
 
 /// 64-bit words of a `struct histogram`, and where its fields are.

@@ -2,9 +2,9 @@
 //! packets that had them, as they end; out come outliers, each with its packet's path.
 
 use super::budget::Budget;
-use super::layout::Layout;
 use super::record::Record;
 use super::trail::{Identity, Step, Trail};
+use crate::layout::Layout;
 use crate::{Outlier, Passed};
 use nearpath_host::{CpuId, NodeId};
 use std::cmp::Reverse;

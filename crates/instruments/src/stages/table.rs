@@ -1,12 +1,11 @@
 //! The stages of the packet path and the probes that observe them: the one table that says what
 //! is attached where.
 //!
-//! A probe at a tracepoint is a pair of programs in `bpf/stages_*.h`, `NAME_btf` and `NAME_raw`,
-//! and may have others at functions for kernels that lack its tracepoint. A probe at a function
-//! is `NAME_entry` (fentry) and `NAME_kprobe`. To observe a further stage: a number in
-//! `bpf/stages.h`, a row in [`STAGES`], a program, a row in [`PROBES`].
+//! To observe a further stage: a number in `bpf/stages.h`, a row in [`STAGES`], a program in
+//! `bpf/stages_*.h`, a row in [`PROBES`].
 
 use crate::Direction;
+use crate::kernel::{Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, returns};
 
 /// A named point of the packet path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,68 +92,6 @@ pub const STAGES: &[Stage] = &[
     last(tx("kfree_skb")),
 ];
 
-/// Where a probe is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Probe {
-    /// Name of the programs without their suffix.
-    pub program: &'static str,
-    /// The tracepoint, as in `btf_trace_NAME`; `None` for a probe at a function.
-    pub tracepoint: Option<&'static str>,
-    /// The kernel function that calls it, or is probed itself.
-    pub function: &'static str,
-    /// Functions that are probed, all of them together, where there is no such tracepoint.
-    pub points: &'static [Point],
-    /// Names of the stages that it observes, of both directions; empty for a probe that only
-    /// keeps what others need.
-    pub stages: &'static [&'static str],
-    /// Whether it is for budgets alone.
-    pub for_budgets: bool,
-}
-
-/// A program at a kernel function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Point {
-    /// The program's name behind that of the probe.
-    pub suffix: &'static str,
-    /// Its entry (fentry, or a kprobe by the program with the suffix `kprobe`), or its exit (fexit).
-    pub at: At,
-    /// The function.
-    pub function: &'static str,
-    /// The module that has it, when it is not the kernel itself.
-    pub module: Option<&'static str>,
-    /// Whether its first argument points to a pointer, which programs of fentry may not read.
-    pub indirect: bool,
-}
-
-/// Which end of a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
-    /// Where it begins.
-    Entry,
-    /// Where it returns.
-    Exit,
-}
-
-const fn probe(
-    program: &'static str,
-    tracepoint: &'static str,
-    function: &'static str,
-    stages: &'static [&'static str],
-) -> Probe {
-    Probe {
-        program,
-        tracepoint: Some(tracepoint),
-        function,
-        points: &[],
-        stages,
-        for_budgets: false,
-    }
-}
-
-const fn or_at(probe: Probe, points: &'static [Point]) -> Probe {
-    Probe { points, ..probe }
-}
-
 /// A tracepoint of an interrupt that is of interest to budgets alone.
 const fn vector(name: &'static str, function: &'static str) -> Probe {
     budget(probe(name, name, function, &[]))
@@ -164,40 +101,13 @@ const fn budget(probe: Probe) -> Probe {
     Probe { for_budgets: true, ..probe }
 }
 
-/// A probe at the entry of a function without tracepoint, which the stage is named after.
-const fn at(points: &'static [Point; 1], stages: &'static [&'static str; 1]) -> Probe {
-    let [program] = stages;
-    Probe { stages, ..keeper(points, program) }
-}
-
-/// The same, of what others need.
-const fn keeper(points: &'static [Point; 1], program: &'static str) -> Probe {
-    let [point] = points;
-    let probe = probe(program, "", point.function, &[]);
-    Probe { tracepoint: None, points, ..probe }
-}
-
-/// A probe at the return of a function, which keeps what others need.
-const fn returns(program: &'static str, points: &'static [Point; 1]) -> Probe {
-    let [point] = points;
-    Probe { tracepoint: None, points, ..probe(program, "", point.function, &[]) }
-}
-
-const fn entry(function: &'static str) -> Point {
-    Point { suffix: "entry", at: At::Entry, function, module: None, indirect: false }
-}
-
-const fn exit(suffix: &'static str, function: &'static str) -> Point {
-    Point { suffix, at: At::Exit, function, module: None, indirect: false }
-}
-
 /// A device that stands on another gets the address of the pointer to the sk_buff, to replace it.
 const fn upper(module: Option<&'static str>, function: &'static str) -> Point {
-    Point { module, indirect: true, ..entry(function) }
+    pointed_to(Point { module, ..entry(function) })
 }
 
 const fn ovs(function: &'static str) -> Point {
-    Point { module: Some("openvswitch"), ..entry(function) }
+    of("openvswitch", entry(function))
 }
 
 /// All probes, in the order in which they are attached: that of the path, but exits before their
@@ -320,6 +230,7 @@ pub fn spans() -> Vec<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::At;
 
     /// The names of `enum stage` in the C header, without the prefix of their direction.
     fn numbers_in_c() -> Vec<(Direction, String)> {

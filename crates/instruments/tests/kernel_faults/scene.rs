@@ -7,8 +7,8 @@
 
 use crate::common::each_cpu_a_node;
 use crate::worker::{Policy, pin, schedule};
-use nearpath_instruments::stages::{Filter, Options, Stages};
-use nearpath_instruments::{Direction, Instrument, Measurement, Outlier, Share};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Outlier, Share};
 use nearpath_testing::PATIENCE;
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::time::ClockId;

@@ -9,7 +9,8 @@ use anyhow::Context;
 use clap::Args;
 use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, NetnsRef, Root, Wanted, in_netns};
-use nearpath_instruments::stages::Filter;
+
+use nearpath_instruments::Filter;
 use nearpath_trial::load::{LoadKind, LoadReport};
 use nearpath_views::text;
 use std::ffi::OsStr;

@@ -10,7 +10,8 @@ use crate::source::Namespace;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use nearpath_host::Wanted;
-use nearpath_instruments::stages::{Filter, Options, Stages};
+use nearpath_instruments::Filter;
+use nearpath_instruments::stages::{Options, Stages};
 use nearpath_views::{json, text};
 
 const AFTER_HELP: &str = "\

@@ -1,0 +1,18 @@
+//! What every instrument needs of the running kernel: which of its programs can be attached and where,
+//! loading and attaching them, their maps as memory, and what they cost.
+
+mod cost;
+mod maps;
+mod probe;
+mod programs;
+mod reach;
+mod refusal;
+
+pub use cost::{Meter, Statistics};
+pub use maps::Mapped;
+#[cfg(test)]
+pub use probe::At;
+pub use probe::{Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, returns};
+pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, within_reach};
+pub use reach::{Functions, Kernel, Reach, Way};
+pub use refusal::refused;

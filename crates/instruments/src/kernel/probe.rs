@@ -1,0 +1,108 @@
+//! Probes: programs and what each is attached to.
+//!
+//! A probe at a tracepoint is a pair of programs (`PROBE` in `bpf/probe.h`), `NAME_btf` and
+//! `NAME_raw`, and may have others at functions for kernels that lack its tracepoint. A probe at a
+//! function is `NAME_entry` (fentry) and `NAME_kprobe`, or `NAME_exit` (fexit).
+
+/// Where a probe is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// Name of the programs without their suffix.
+    pub program: &'static str,
+    /// The tracepoint, as in `btf_trace_NAME`; `None` for a probe at a function.
+    pub tracepoint: Option<&'static str>,
+    /// The kernel function that calls it, or is probed itself.
+    pub function: &'static str,
+    /// Functions that are probed, all of them together, where there is no such tracepoint.
+    pub points: &'static [Point],
+    /// Names of what it observes, of both directions; empty for a probe that only keeps what others
+    /// need.
+    pub stages: &'static [&'static str],
+    /// Whether it is for budgets alone.
+    pub for_budgets: bool,
+}
+
+/// A program at a kernel function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    /// The program's name behind that of the probe.
+    pub suffix: &'static str,
+    /// Its entry (fentry, or a kprobe by the program with the suffix `kprobe`), or its exit (fexit).
+    pub at: At,
+    /// The function.
+    pub function: &'static str,
+    /// The module that has it, when it is not the kernel itself.
+    pub module: Option<&'static str>,
+    /// Whether its first argument points to a pointer, which programs of fentry may not read.
+    pub indirect: bool,
+}
+
+/// Which end of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// Where it begins.
+    Entry,
+    /// Where it returns.
+    Exit,
+}
+
+/// A probe at a tracepoint, which the function calls.
+pub const fn probe(
+    program: &'static str,
+    tracepoint: &'static str,
+    function: &'static str,
+    stages: &'static [&'static str],
+) -> Probe {
+    Probe {
+        program,
+        tracepoint: Some(tracepoint),
+        function,
+        points: &[],
+        stages,
+        for_budgets: false,
+    }
+}
+
+/// The same, and functions for kernels without the tracepoint.
+pub const fn or_at(probe: Probe, points: &'static [Point]) -> Probe {
+    Probe { points, ..probe }
+}
+
+/// A probe at the entry of a function without tracepoint, which the stage is named after.
+pub const fn at(points: &'static [Point; 1], stages: &'static [&'static str; 1]) -> Probe {
+    let [program] = stages;
+    Probe { stages, ..keeper(points, program) }
+}
+
+/// The same, of what others need.
+pub const fn keeper(points: &'static [Point; 1], program: &'static str) -> Probe {
+    let [point] = points;
+    let probe = probe(program, "", point.function, &[]);
+    Probe { tracepoint: None, points, ..probe }
+}
+
+/// A probe at the return of a function, which keeps what others need.
+pub const fn returns(program: &'static str, points: &'static [Point; 1]) -> Probe {
+    let [point] = points;
+    Probe { tracepoint: None, points, ..probe(program, "", point.function, &[]) }
+}
+
+/// The entry of a function.
+pub const fn entry(function: &'static str) -> Point {
+    Point { suffix: "entry", at: At::Entry, function, module: None, indirect: false }
+}
+
+/// The return of a function, by the program with that suffix.
+pub const fn exit(suffix: &'static str, function: &'static str) -> Point {
+    Point { suffix, at: At::Exit, function, module: None, indirect: false }
+}
+
+/// A function of a module.
+pub const fn of(module: &'static str, point: Point) -> Point {
+    Point { module: Some(module), ..point }
+}
+
+/// A function whose first argument points to a pointer.
+pub const fn pointed_to(point: Point) -> Point {
+    Point { indirect: true, ..point }
+}

@@ -1,0 +1,116 @@
+//! Which of an instrument's programs are loaded, and attaching them.
+
+use super::probe::Probe;
+use super::reach::{Kernel, Reach, Way};
+use super::refusal::{self, refused};
+use crate::InstrumentError;
+use libbpf_rs::{Link, MapHandle, MapType, Object, OpenObject};
+use std::os::unix::ffi::OsStrExt;
+
+/// A probe with the programs that observe it here.
+pub type Chosen = (&'static Probe, Vec<Way>);
+
+/// Programs that are attached; dropping it detaches them.
+#[derive(Debug, Default)]
+pub struct Attached {
+    links: Vec<Link>,
+    /// Probes that are attached.
+    pub probes: Vec<&'static Probe>,
+    /// Probes that are not, and why.
+    pub refused: Vec<(&'static Probe, String)>,
+}
+
+/// Whether the process may use BPF at all, told by the smallest thing that takes the privilege.
+///
+/// # Errors
+/// It may not, or the kernel has no BPF.
+pub fn may_load() -> Result<(), InstrumentError> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    refusal::listening(|| MapHandle::create(MapType::Array, Some("nearpath"), 4, 8, 1, &options))
+        .map(drop)
+        .map_err(|e| refused("using BPF", &e))
+}
+
+/// Loads as far as this kernel lets programs reach; with what it refused before that.
+///
+/// # Errors
+/// The first refusal, when every reach was refused; or an error that is no refusal.
+pub fn within_reach<T>(
+    kernel: &Kernel,
+    mut load: impl FnMut(Reach) -> Result<T, InstrumentError>,
+) -> Result<(T, Option<String>), InstrumentError> {
+    let mut refusal = None;
+    for reach in kernel.reaches() {
+        match refusal::listening(|| load(reach)) {
+            // That BPF may be used at all was tried before: it is this reach that is forbidden.
+            Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
+                refusal.get_or_insert(error);
+            }
+            Ok(loaded) => return Ok((loaded, refusal.map(|error| error.to_string()))),
+            Err(other) => return Err(other),
+        }
+    }
+    Err(refusal.unwrap_or(InstrumentError::NotStarted))
+}
+
+/// The probes with their programs, and those that cannot be observed with the reason.
+pub fn choose(
+    kernel: &Kernel,
+    reach: Reach,
+    wanted: impl Fn(&Probe) -> bool,
+) -> (Vec<Chosen>, Vec<(&'static Probe, String)>) {
+    let (mut chosen, mut skipped) = (Vec::new(), Vec::new());
+    for probe in kernel.probes.iter().filter(|probe| wanted(probe)) {
+        match kernel.ways(probe, reach) {
+            Err(reason) => skipped.push((probe, reason)),
+            Ok(ways) => chosen.push((probe, ways)),
+        }
+    }
+    (chosen, skipped)
+}
+
+/// Has these programs loaded, the one that measures the cost of accounting, and no others.
+pub fn load_only(open: &mut OpenObject, chosen: &[Chosen]) {
+    let programs: Vec<&str> =
+        chosen.iter().flat_map(|(_, ways)| ways).map(|way| way.program.as_str()).collect();
+    for mut program in open.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        program.set_autoload(name == "empty" || programs.contains(&name.as_str()));
+    }
+}
+
+/// Attaches every program that was chosen. A tracepoint that the kernel refuses is noted and
+/// the rest goes on; a function that it refuses is an error, as others count on it.
+///
+/// # Errors
+/// The kernel refused a function.
+pub fn attach(object: &Object, chosen: Vec<Chosen>) -> Result<Attached, InstrumentError> {
+    let mut attached = Attached::default();
+    for (probe, ways) in chosen {
+        for way in ways {
+            let mut programs = object.progs_mut();
+            let program = programs.find(|p| p.name().as_bytes() == way.program.as_bytes());
+            match program.map(|p| p.attach()) {
+                Some(Ok(link)) => attached.links.push(link),
+                Some(Err(error)) if !way.target.starts_with('f') => {
+                    attached.refused.push((probe, format!("not attached: {error}")));
+                    continue;
+                }
+                Some(Err(error)) => {
+                    return Err(InstrumentError::Refused {
+                        step: format!("attaching to {}", way.target),
+                        reason: error.to_string(),
+                    });
+                }
+                None => attached.refused.push((probe, format!("no program {}", way.program))),
+            }
+            if !attached.probes.contains(&probe) {
+                attached.probes.push(probe);
+            }
+        }
+    }
+    Ok(attached)
+}
