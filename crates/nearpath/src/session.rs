@@ -12,18 +12,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nearpath_host::Topology;
 use nearpath_instruments::stages::{Options, STAGES, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Shorter than this says nothing; longer is a mistake.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// How long is measured, and how.
+/// How long is measured.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How to measure")]
-pub struct Timing {
+pub struct Time {
     /// How long to measure: 500ms, 10s, 2m
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub duration: Duration,
@@ -33,6 +34,43 @@ pub struct Timing {
     /// The kernel's BTF from a file, for a kernel that has none of its own
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
+}
+
+impl Time {
+    /// Measures until the time is over or a signal comes; `each` sees what was gathered after each
+    /// interval, and says it in a word for the progress bar.
+    ///
+    /// # Errors
+    /// The instrument cannot run here.
+    pub fn measure<I: Instrument>(
+        &self,
+        mut instrument: I,
+        interrupt: &Interrupt,
+        mut each: impl FnMut(&I::Measurement) -> String,
+    ) -> anyhow::Result<I::Measurement> {
+        let progress = Progress::new(self.duration);
+        let began = Cell::new(None);
+        let goes_on = |wait: Duration| {
+            // Asked for the first time when the programs are attached.
+            began.set(began.get().or_else(|| Some(Instant::now())));
+            !interrupt.wait(wait)
+        };
+        let mut each = |measurement: &I::Measurement| {
+            let passed = began.get().map_or(Duration::ZERO, |began: Instant| began.elapsed());
+            progress.show(passed, &each(measurement));
+        };
+        instrument
+            .measure(self.duration, self.interval, &goes_on, &mut each)
+            .context("cannot measure")
+    }
+}
+
+/// How the stages are measured.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How to measure")]
+pub struct Timing {
+    #[command(flatten)]
+    pub time: Time,
     /// Stages not to observe, by their names in 'measure stages --list-stages'. 'sock_send' watches
     /// every system call of the host and is the dearest where there are many
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
@@ -61,7 +99,7 @@ impl Timing {
         Options {
             filter,
             without: self.without.clone(),
-            btf_file: self.btf.clone(),
+            btf_file: self.time.btf.clone(),
             budgets: !self.no_budgets,
             slow: self.slow,
             outliers: self.outliers,
@@ -79,12 +117,8 @@ impl Timing {
         options: Options,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measurement> {
-        let progress = Progress::new(self.duration);
-        let goes_on = |wait: Duration| !interrupt.wait(wait);
-        let mut each = |measurement: &Measurement| progress.show(measurement);
-        Stages::new(topology, options)
-            .measure(self.duration, self.interval, &goes_on, &mut each)
-            .context("cannot measure")
+        let each = |measurement: &Measurement| format!("{} packets", measurement.packets.started);
+        self.time.measure(Stages::new(topology, options), interrupt, each)
     }
 }
 
@@ -105,9 +139,8 @@ impl Progress {
         Self { bar }
     }
 
-    fn show(&self, measurement: &Measurement) {
-        self.bar.set_message(format!("{} packets (^C ends it early)", measurement.packets.started));
-        let passed = Duration::try_from_secs_f64(measurement.duration_s).unwrap_or_default();
+    fn show(&self, passed: Duration, seen: &str) {
+        self.bar.set_message(format!("{seen} (^C ends it early)"));
         self.bar.set_position(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX));
     }
 }

@@ -67,7 +67,7 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
     let measured = timing.measure(&before.topology, timing.options(filter), interrupt);
     if let Err(error) = &measured {
         say(&format!("{error:#}; watching the counters instead"));
-        interrupt.wait(timing.duration);
+        interrupt.wait(timing.time.duration);
     }
     if interrupt.happened() {
         say("ended early by a signal");

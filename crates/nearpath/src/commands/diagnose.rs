@@ -87,7 +87,7 @@ impl Diagnose {
         let measured = self.timing.measure(&host.topology, options, interrupt);
         if let Err(error) = &measured {
             say(&format!("{error:#}; watching the counters instead"));
-            interrupt.wait(self.timing.duration);
+            interrupt.wait(self.timing.time.duration);
         }
         if interrupt.happened() {
             say("ended early by a signal");

@@ -1,4 +1,4 @@
-//! `nearpath measure`: evidence from the running kernel. One instrument: `stages`.
+//! `nearpath measure stages`: latency between adjacent stages of each packet's path.
 
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
@@ -8,7 +8,7 @@ use crate::output;
 use crate::session::Timing;
 use crate::source::Namespace;
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::Args;
 use nearpath_host::Wanted;
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
@@ -30,23 +30,10 @@ It takes root. ^C ends it early with what was gathered. Nothing stays in the ker
 Percentiles that the number of samples cannot carry are '-' (null in JSON). The fields of the JSON
 are described in docs/json.md, the method in docs/measuring.md.";
 
-/// Arguments of `measure`.
-#[derive(Debug, Args)]
-pub struct Measure {
-    #[command(subcommand)]
-    instrument: Instruments,
-}
-
-#[derive(Debug, Subcommand)]
-enum Instruments {
-    /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
-    Stages(StagesArguments),
-}
-
 /// Arguments of `measure stages`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
-struct StagesArguments {
+pub(super) struct StagesArguments {
     /// List the stages and how each is observed here, and measure nothing
     #[arg(long)]
     list_stages: bool,
@@ -63,14 +50,11 @@ struct StagesArguments {
     timing: Timing,
 }
 
-impl Measure {
-    pub(super) fn run(&self) -> Result<(), Failure> {
-        let Instruments::Stages(stages) = &self.instrument;
-        if stages.list_stages { stages.list() } else { stages.measure() }
-    }
-}
-
 impl StagesArguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        if self.list_stages { self.list() } else { self.measure() }
+    }
+
     fn measure(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
         let host = self.namespace.host(&Wanted::default())?;

@@ -1,0 +1,28 @@
+//! `nearpath measure`: evidence from the running kernel, an instrument in each file here.
+
+mod stages;
+
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+use stages::StagesArguments;
+
+/// Arguments of `measure`.
+#[derive(Debug, Args)]
+pub struct Measure {
+    #[command(subcommand)]
+    instrument: Instruments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Instruments {
+    /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
+    Stages(StagesArguments),
+}
+
+impl Measure {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        match &self.instrument {
+            Instruments::Stages(stages) => stages.run(),
+        }
+    }
+}
