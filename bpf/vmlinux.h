@@ -90,10 +90,17 @@ struct sk_buff {
 	__be16 protocol;
 	__u16 network_header;
 	__u16 queue_mapping;
+	__u8 cloned : 1;
+	__u8 fclone : 2;
 	unsigned char *head;
 	unsigned char *data;
 	unsigned int len, data_len;
 	unsigned int end; /* an offset from head */
+};
+
+struct sk_buff_fclones {
+	struct sk_buff skb1;
+	struct sk_buff skb2;
 };
 
 struct skb_shared_info {

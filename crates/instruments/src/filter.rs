@@ -135,6 +135,46 @@ pub(crate) fn mask_words(net: IpNet) -> [u32; 4] {
     words(IpAddr::V6(mask.into()))
 }
 
+/// Makes the function that turns a [`Filter`] into the constants of `bpf/filter.h`, as the types of one
+/// of the skeletons: each skeleton has its own.
+macro_rules! constants_of_filter {
+    ($types:ident) => {
+        fn filter_constants(filter: &$crate::Filter) -> $types::filter {
+            let prefix = |net: Option<ipnet::IpNet>| match net {
+                Some(net) => $types::prefix {
+                    value: $types::address { words: $crate::filter::words(net.network()) },
+                    mask: $types::address { words: $crate::filter::mask_words(net) },
+                    used: 1,
+                },
+                None => $types::prefix::default(),
+            };
+            let (protocol, protocol6) = filter.protocol.map_or((0, 0), |p| p.numbers());
+            $types::filter {
+                directions: match filter.direction {
+                    None => 3,
+                    Some($crate::Direction::Rx) => 1,
+                    Some($crate::Direction::Tx) => 2,
+                },
+                ifindex: filter.device.as_ref().map_or(0, |d| d.ifindex),
+                netns: filter.netns.or(filter.device.as_ref().and_then(|d| d.netns)).unwrap_or(0),
+                protocol,
+                protocol6,
+                sport: filter.sport.unwrap_or(0).into(),
+                dport: filter.dport.unwrap_or(0).into(),
+                port: filter.port.unwrap_or(0).into(),
+                headers: filter.reads_headers().into(),
+                sample: filter.sample.map_or(1, Into::into),
+                // Which flows a sample takes differs from run to run.
+                seed: std::process::id().wrapping_mul(0x9e37_79b1),
+                src: prefix(filter.src),
+                dst: prefix(filter.dst),
+                host: prefix(filter.host),
+            }
+        }
+    };
+}
+pub(crate) use constants_of_filter;
+
 #[cfg(test)]
 mod tests {
     use super::*;

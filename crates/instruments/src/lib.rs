@@ -10,6 +10,7 @@ mod filter;
 mod instrument;
 mod kernel;
 mod layout;
+pub mod locality;
 mod measurement;
 mod outlier;
 pub mod stages;

@@ -75,3 +75,23 @@ impl Drop for Mapped {
         debug_assert!(unmapped.is_ok());
     }
 }
+
+/// Two 32-bit fields that stand one after the other, as one word.
+pub fn pack(first: u32, second: u32) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&first.to_ne_bytes());
+    bytes[4..].copy_from_slice(&second.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_packed_in_their_order() {
+        let bytes = pack(1, 2).to_ne_bytes();
+        assert_eq!(u32::from_ne_bytes(bytes[..4].try_into().unwrap()), 1);
+        assert_eq!(u32::from_ne_bytes(bytes[4..].try_into().unwrap()), 2);
+    }
+}

@@ -9,7 +9,7 @@ mod reach;
 mod refusal;
 
 pub use cost::{Meter, Statistics};
-pub use maps::Mapped;
+pub use maps::{Mapped, pack};
 #[cfg(test)]
 pub use probe::At;
 pub use probe::{Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, returns};

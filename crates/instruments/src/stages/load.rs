@@ -4,13 +4,12 @@ use super::Options;
 use super::group::{self, CELLS_MAX, GROUPS_MAX, Part};
 use super::samples::{HISTOGRAM_WORDS, MIN};
 use super::table::SPANS_MAX;
-use crate::filter::{Filter, mask_words, words};
+use crate::filter::constants_of_filter;
 use crate::kernel::{
     Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, refused, within_reach,
 };
 use crate::layout::Layout;
-use crate::{Direction, InstrumentError, NotGrouped, Per};
-use ipnet::IpNet;
+use crate::{InstrumentError, NotGrouped, Per};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use std::mem::MaybeUninit;
@@ -132,38 +131,7 @@ fn set_constants(
     Ok(())
 }
 
-fn filter_constants(filter: &Filter) -> types::filter {
-    let prefix = |net: Option<IpNet>| match net {
-        Some(net) => types::prefix {
-            value: types::address { words: words(net.network()) },
-            mask: types::address { words: mask_words(net) },
-            used: 1,
-        },
-        None => types::prefix::default(),
-    };
-    let (protocol, protocol6) = filter.protocol.map_or((0, 0), |p| p.numbers());
-    types::filter {
-        directions: match filter.direction {
-            None => 3,
-            Some(Direction::Rx) => 1,
-            Some(Direction::Tx) => 2,
-        },
-        ifindex: filter.device.as_ref().map_or(0, |d| d.ifindex),
-        netns: filter.netns.or(filter.device.as_ref().and_then(|d| d.netns)).unwrap_or(0),
-        protocol,
-        protocol6,
-        sport: filter.sport.unwrap_or(0).into(),
-        dport: filter.dport.unwrap_or(0).into(),
-        port: filter.port.unwrap_or(0).into(),
-        headers: filter.reads_headers().into(),
-        sample: filter.sample.map_or(1, Into::into),
-        // Which flows a sample takes differs from run to run.
-        seed: std::process::id().wrapping_mul(0x9e37_79b1),
-        src: prefix(filter.src),
-        dst: prefix(filter.dst),
-        host: prefix(filter.host),
-    }
-}
+constants_of_filter!(types);
 
 /// How many packets under way have their stages kept; when two meet in a slot the older loses its
 /// trail, not its place among the packets.

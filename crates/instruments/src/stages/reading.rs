@@ -4,7 +4,7 @@ use super::group::SpanOfWhole;
 use super::histogram::{BUCKETS, percentile};
 use super::samples::{FIRST_BUCKET, HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
-use crate::kernel::{Mapped, Probe};
+use crate::kernel::{Mapped, Probe, pack};
 use crate::layout::Layout;
 use crate::{Packets, Place, Span};
 
@@ -39,14 +39,6 @@ pub fn prepare(cpus: &Mapped, span_of: &Mapped, histograms: &Mapped, layout: &La
     for histogram in 0..histograms.len() / HISTOGRAM_WORDS {
         histograms.set(histogram * HISTOGRAM_WORDS + MIN, u64::MAX);
     }
-}
-
-/// Two 32-bit fields that stand one after the other, as one word.
-fn pack(first: u32, second: u32) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&first.to_ne_bytes());
-    bytes[4..].copy_from_slice(&second.to_ne_bytes());
-    u64::from_ne_bytes(bytes)
 }
 
 /// Whether packets can be begun by this probe.
@@ -230,12 +222,5 @@ mod tests {
         assert_eq!(names.split(',').position(|n| n.contains("unexpected")), Some(UNEXPECTED));
         assert_eq!(counters.lines().nth(2).unwrap().trim(), "u64 trails_lost;");
         assert_eq!(names.split(',').count(), TRAILS_LOST);
-    }
-
-    #[test]
-    fn fields_are_packed_in_their_order() {
-        let bytes = pack(1, 2).to_ne_bytes();
-        assert_eq!(u32::from_ne_bytes(bytes[..4].try_into().unwrap()), 1);
-        assert_eq!(u32::from_ne_bytes(bytes[4..].try_into().unwrap()), 2);
     }
 }

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The instrument "locality": sk_buffs under way with the CPU that each comes from, the counters, and
+ * the moments of a packet's life: it is first received or sent, and it is let go.
+ *
+ * As in inflight.h a packet's slot is found from a hash of the address of its sk_buff and tagged with
+ * that address; the newer of two that meet there takes it and the older is counted as lost.
+ */
+#ifndef NEARPATH_LOCALITY_H
+#define NEARPATH_LOCALITY_H
+
+#include "filter.h"
+
+#define PACKET_SLOT_BITS 16
+#define SOCKET_SLOT_BITS 12
+
+enum packet_state {
+	PACKET_FREE,
+	PACKET_ALLOCATED, /* neither received nor sent so far */
+	/* The filter refused it where it was last looked at. */
+	PACKET_RX_REFUSED,
+	PACKET_TX_REFUSED,
+	/* Not looked at until it is freed: not in the sample, or where it was allocated is not known. */
+	PACKET_RX_IGNORED,
+	PACKET_TX_IGNORED,
+	/* From here on it is counted. */
+	PACKET_RX,
+	PACKET_TX,
+};
+
+enum progress { HANDED_IN, IN_STACK, IN_SOCKET };
+
+struct packet {
+	u64 tag; /* address of the sk_buff */
+	u32 cpu; /* that allocated it; where that is not seen, that it was first seen on */
+	u8 state;
+	u8 progress; /* of a received one */
+	u16 unused;
+};
+
+/* How far apart two CPUs are; crates/instruments/src/locality/measurement.rs has the same order. */
+enum distance { SAME_CPU, SAME_CORE, SAME_LLC, SAME_NODE, OTHER_NODE, UNKNOWN_DISTANCE, DISTANCES };
+
+/* By shard; crates/instruments/src/locality/reading.rs looks for them by their place. */
+struct counters {
+	u64 started, dropped, collided, sampled_out, not_allocated, returned, unused[2];
+	u64 rx[8], tx[8]; /* packets let go, by enum distance */
+};
+
+struct cpu {
+	/* Set by user space; ~0: unknown. */
+	u32 core, llc, node;
+	u32 shard, place;
+	u32 unused;
+	u64 packet; /* tag of the packet that the stack works on */
+	u64 gro_packet; /* tag of the packet handed to GRO */
+	u64 unused2[3]; /* to the end of the cache line */
+};
+
+/* What is known of a socket where the kernel's functions cannot be seen. */
+struct socket {
+	u64 sk;
+	u64 next; /* tag of the datagram that the next receive call takes, or 0 */
+	u32 send_cpu; /* the CPU, plus 1, that last gave it data to send, or 0 */
+	u32 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << PACKET_SLOT_BITS);
+	__type(key, u32);
+	__type(value, struct packet);
+} packets SEC(".maps");
+
+/* max_entries of all but the first are set by user space for this host. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct socket);
+} sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct counters);
+} counters SEC(".maps");
+
+/* [transmit][from place][to place], packets */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} places SEC(".maps");
+
+/* Whether allocation and the last moment are seen themselves; else a packet begins where it is first seen. */
+const volatile bool exact;
+const volatile u32 socket_mask;
+const volatile u32 place_count;
+/* Whether packets that stay on their CPU are entered into the matrix; else they are what is left. */
+const volatile bool place_all;
+
+/* Packets begin only while this is set: after all programs are attached, until the first is detached. */
+volatile u32 active;
+
+static __always_inline struct cpu *this_cpu(void)
+{
+	u32 number = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&cpus, &number);
+}
+
+/* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
+static __always_inline struct packet *packet_slot(u64 tag)
+{
+	u32 slot = (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
+
+	return bpf_map_lookup_elem(&packets, &slot);
+}
+
+static __always_inline struct socket *socket_slot(u64 sk)
+{
+	u32 slot = ((sk >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - SOCKET_SLOT_BITS)) & socket_mask;
+
+	return bpf_map_lookup_elem(&sockets, &slot);
+}
+
+#define COUNT(cpu, what)                                                  \
+	do {                                                                  \
+		struct counters *counters_ = bpf_map_lookup_elem(&counters, &(cpu)->shard); \
+		if (counters_)                                                    \
+			__sync_fetch_and_add(&counters_->what, 1);                    \
+	} while (0)
+
+static __always_inline bool is_counted(struct packet *p)
+{
+	return p->state >= PACKET_RX;
+}
+
+static __always_inline void forget(struct packet *p)
+{
+	p->tag = 0;
+	p->state = PACKET_FREE;
+}
+
+/* Makes the slot an sk_buff's; another that is in it is lost. */
+static __always_inline void take(struct packet *p, struct cpu *cpu, u64 tag, u32 number, u32 state)
+{
+	if (p->tag != tag && is_counted(p))
+		COUNT(cpu, collided);
+	p->tag = tag;
+	p->cpu = number;
+	p->state = state;
+	p->progress = HANDED_IN;
+}
+
+/* Of two different CPUs. */
+static __always_inline u32 distance(struct cpu *a, struct cpu *b)
+{
+	if (a->core == b->core && a->core != ~0U)
+		return SAME_CORE;
+	if (a->llc == b->llc && a->llc != ~0U)
+		return SAME_LLC;
+	if (a->node == ~0U || b->node == ~0U)
+		return UNKNOWN_DISTANCE;
+	return a->node == b->node ? SAME_NODE : OTHER_NODE;
+}
+
+/* A counted packet is let go here. */
+static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
+{
+	u32 transmit = p->state == PACKET_TX, number = p->cpu, index;
+	struct cpu *from = bpf_map_lookup_elem(&cpus, &number);
+	struct counters *c = bpf_map_lookup_elem(&counters, &cpu->shard);
+	u64 *place;
+
+	if (!from || !c)
+		return;
+	index = number == bpf_get_smp_processor_id() ? SAME_CPU : distance(from, cpu);
+	if (transmit)
+		__sync_fetch_and_add(&c->tx[index], 1);
+	else
+		__sync_fetch_and_add(&c->rx[index], 1);
+	if (drop)
+		__sync_fetch_and_add(&c->dropped, 1);
+	forget(p);
+	if (index == SAME_CPU && !place_all)
+		return;
+	index = (transmit * place_count + from->place) * place_count + cpu->place;
+	place = bpf_map_lookup_elem(&places, &index);
+	if (place)
+		__sync_fetch_and_add(place, 1);
+}
+
+/*
+ * A packet is received or sent for the first time that matters: is it looked at? `state` is
+ * PACKET_RX or PACKET_TX, `number` the CPU that it comes from, `skb` that which has the headers.
+ */
+static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, struct sk_buff *skb, u32 number,
+				  u32 state, bool not_allocated, const bool direct)
+{
+	bool transmit = state == PACKET_TX;
+	u32 verdict = active ? judge(skb, transmit, direct) : REFUSE;
+
+	if (verdict == REFUSE) {
+		/* It may be looked at on another device. Of one that is not known nothing is kept. */
+		if (exact && p->tag == tag)
+			take(p, cpu, tag, number, transmit ? PACKET_TX_REFUSED : PACKET_RX_REFUSED);
+		else if (p->tag == tag)
+			forget(p);
+		return;
+	}
+	if (verdict == SAMPLE_OUT) {
+		COUNT(cpu, sampled_out);
+		state = transmit ? PACKET_TX_IGNORED : PACKET_RX_IGNORED;
+	} else {
+		COUNT(cpu, started);
+		if (not_allocated) {
+			COUNT(cpu, not_allocated);
+			state = transmit ? PACKET_TX_IGNORED : PACKET_RX_IGNORED;
+		}
+	}
+	take(p, cpu, tag, number, state);
+}
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Where only tracepoints can be attached to: what tells the end of packets that are freed without
+ * one, and who gave a socket what it sends.
+ */
+#ifndef NEARPATH_LOCALITY_SEEN_H
+#define NEARPATH_LOCALITY_SEEN_H
+
+#include "locality.h"
+#include "sockets.h"
+
+/* Whether the end of a receive call can be seen; without it a datagram ends when it is freed. */
+const volatile bool has_sock_recv;
+
+/* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one at its address. */
+static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 progress)
+{
+	/* On to the stack, or to a device that stands on the first. */
+	return p->progress < progress || (p->progress == IN_STACK && cpu->packet == p->tag);
+}
+
+static __always_inline bool waits_for_receive_call(struct packet *p)
+{
+	return has_sock_recv && p->progress == IN_SOCKET;
+}
+
+static __always_inline void to_gro(u64 pointer)
+{
+	struct cpu *cpu = exact ? 0 : this_cpu();
+
+	if (cpu)
+		cpu->gro_packet = address_of(pointer);
+}
+
+/* A packet merged into another by GRO ends there (enum gro_result: MERGED 0, MERGED_FREE 1). */
+static __always_inline void gro_result(u64 result)
+{
+	struct cpu *cpu = this_cpu();
+	struct packet *p;
+
+	if (!cpu || (u32)result > 1)
+		return;
+	p = packet_slot(cpu->gro_packet);
+	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX)
+		let_go(p, cpu, false);
+	cpu->gro_packet = 0;
+}
+
+PROBE(napi_gro_receive_exit, "napi_gro_receive_exit")
+{
+	gro_result(ctx[0]);
+}
+
+PROBE(napi_gro_frags_exit, "napi_gro_frags_exit")
+{
+	gro_result(ctx[0]);
+}
+
+static __always_inline struct packet *received(u64 tag)
+{
+	struct packet *p = tag ? packet_slot(tag) : 0;
+
+	return p && p->tag == tag && p->state == PACKET_RX && p->progress >= IN_STACK ? p : 0;
+}
+
+/* tcp_rcv_established() frees a segment without data. */
+PROBE(tcp_rcv_established, "tcp_probe")
+{
+	u64 tag = address_of(ctx[1]);
+	struct packet *p = received(tag);
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu)
+		return;
+	cpu->packet = 0;
+	if (!p)
+		return;
+	if (has_tcp_data((struct sk_buff *)ctx[1], direct))
+		cpu->packet = tag;
+	else
+		let_go(p, cpu, false);
+}
+
+static __always_inline struct socket *socket_of(u64 sk)
+{
+	struct socket *s = socket_slot(sk);
+
+	if (s && s->sk != sk) {
+		s->sk = sk;
+		s->next = 0;
+		s->send_cpu = 0;
+	}
+	return s;
+}
+
+/*
+ * The socket has data. Of TCP: the packet that the CPU works on was freed if its data is in an
+ * earlier one. Of UDP: the first in the queue is what the next receive call takes; where there is
+ * none, a reader was quick and has taken the one that the CPU works on.
+ */
+PROBE(sk_data_ready, "sk_data_ready")
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	u64 address = address_of(ctx[0]);
+	struct cpu *cpu = this_cpu();
+	struct packet *p;
+	struct socket *s;
+	u32 protocol;
+
+	if (!cpu || !is_internet(sk, direct))
+		return;
+	protocol = GET(direct, sk, sk_protocol);
+	p = received(cpu->packet);
+	if (protocol == IPPROTO_TCP && p) {
+		u64 last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
+
+		if (last != p->tag && last != address + bpf_core_field_offset(sk->sk_receive_queue))
+			let_go(p, cpu, false);
+	}
+	if (protocol == IPPROTO_UDP) {
+		if (p)
+			p->progress = IN_SOCKET;
+		s = socket_of(address);
+		if (s && !s->next)
+			s->next = next_datagram(sk, direct);
+		if (s && !s->next && p)
+			s->next = p->tag;
+	}
+	cpu->packet = 0;
+}
+
+/* Data is copied to user space (but not that of a small datagram). */
+PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
+{
+	struct packet *p = received(address_of(ctx[0]));
+	struct cpu *cpu = this_cpu();
+
+	if (cpu && p)
+		let_go(p, cpu, false);
+}
+
+/* A receive call returns: from UDP with the datagram that was first in the queue. */
+PROBE(sock_recv, "sock_recv_length")
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	u64 address = address_of(ctx[0]);
+	struct socket *s = socket_slot(address);
+	struct cpu *cpu = this_cpu();
+	struct packet *p;
+
+	if (!cpu || !s || s->sk != address || !s->next || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+		return;
+	p = received(s->next);
+	if (p)
+		let_go(p, cpu, false);
+	s->next = next_datagram(sk, direct);
+}
+
+/* Data is given to a TCP socket; when it is sent is for TCP to say. */
+PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
+{
+	struct socket *s = socket_of(address_of(ctx[0]));
+
+	if (s)
+		s->send_cpu = bpf_get_smp_processor_id() + 1;
+}
+
+/* The CPU that gave a TCP socket its data, as far as it is known. */
+static __always_inline u32 sender_of(u64 sk, u32 number)
+{
+	struct socket *s = socket_slot(sk);
+
+	return s && s->sk == sk && s->send_cpu ? s->send_cpu - 1 : number;
+}
+
+#endif

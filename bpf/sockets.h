@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What can be told of a socket and its queue. */
+#ifndef NEARPATH_SOCKETS_H
+#define NEARPATH_SOCKETS_H
+
+#include "probe.h"
+
+/* struct tcp_skb_cb (include/net/tcp.h) begins with seq and end_seq. */
+static __always_inline bool has_tcp_data(struct sk_buff *skb, const bool direct)
+{
+	u32 seq[2] = {};
+
+	if (direct) {
+		u32 *cb = (u32 *)skb->cb;
+
+		return cb[0] != cb[1];
+	}
+	return bpf_probe_read_kernel(seq, sizeof(seq), &skb->cb) || seq[0] != seq[1];
+}
+
+/* What the next receive call takes: the head of the reader's queue, else of the common one. */
+static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
+{
+	struct udp_sock *udp = (struct udp_sock *)sk;
+	u64 address = address_of((u64)sk);
+	u64 head = address_of((u64)BPF_CORE_READ(udp, reader_queue.next));
+
+	/* An empty queue points to itself. */
+	if (head != address + bpf_core_field_offset(udp->reader_queue))
+		return head;
+	head = address_of((u64)GET(direct, sk, sk_receive_queue.next));
+	return head == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : head;
+}
+
+/* A socket of the protocols that packets end in; not that of a tap, or of an upcall of OVS. */
+static __always_inline bool is_internet(struct sock *sk, const bool direct)
+{
+	u16 family = GET(direct, sk, __sk_common.skc_family);
+
+	return family == AF_INET || family == AF_INET6;
+}
+
+#endif

@@ -1,0 +1,142 @@
+//! Loading the programs: by which method, settings, sizes of the maps, attaching.
+
+use super::probes::{is_for, lacks};
+use super::{Method, Options};
+use crate::InstrumentError;
+use crate::filter::constants_of_filter;
+use crate::kernel::{
+    Attached, Chosen, Kernel, Reach, attach, choose, load_only, refused, within_reach,
+};
+use crate::layout::Layout;
+use libbpf_rs::ObjectBuilder;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use std::mem::MaybeUninit;
+
+/// The skeleton that `build.rs` makes of `bpf/locality.bpf.c`.
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/locality.skel.rs"));
+}
+
+pub use skeleton::LocalitySkel;
+use skeleton::{LocalitySkelBuilder, OpenLocalitySkel, types};
+
+/// Sockets that are kept apart (`SOCKET_SLOT_BITS`), where they are needed at all.
+const SOCKETS: u32 = 1 << 12;
+
+/// The programs in the kernel; dropping it detaches and frees everything.
+pub struct Loaded {
+    /// Before the object, so that they go first.
+    pub attached: Attached,
+    /// Programs and maps.
+    pub skeleton: LocalitySkel<'static>,
+    /// How packets are seen.
+    pub method: Method,
+    /// What is in the way of a better one.
+    pub fallback: Option<String>,
+}
+
+/// Loads and attaches for a filter, as far as this kernel lets programs reach.
+///
+/// # Errors
+/// A missing privilege, or what the kernel refused.
+pub fn load(
+    kernel: &Kernel,
+    layout: &Layout,
+    options: &Options,
+) -> Result<Loaded, InstrumentError> {
+    let (mut loaded, refusal) =
+        within_reach(kernel, |reach| load_within(kernel, reach, layout, options))?;
+    // What the kernel refused explains what it then does not have.
+    loaded.fallback = refusal.or(loaded.fallback);
+    Ok(loaded)
+}
+
+fn load_within(
+    kernel: &Kernel,
+    reach: Reach,
+    layout: &Layout,
+    options: &Options,
+) -> Result<Loaded, InstrumentError> {
+    let mut object = ObjectBuilder::default();
+    if let Some(file) = &kernel.btf_file {
+        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
+    }
+    let builder = LocalitySkelBuilder { obj_builder: object };
+    // The skeleton borrows the place that its object stands in (a pointer's worth of memory for
+    // each start); leaking it is simpler than a self-reference, and no more than that leaks.
+    let place = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+
+    let (mut chosen, skipped) = choose(kernel, reach, |probe| is_for(probe, Method::Exact));
+    let lacking = lacks(&chosen, &skipped);
+    let method = if lacking.is_none() { Method::Exact } else { Method::Tracepoints };
+    if method == Method::Tracepoints {
+        (chosen, _) = choose(kernel, reach, |probe| is_for(probe, method));
+    }
+    load_only(open.open_object_mut(), &chosen);
+    set_constants(&mut open, layout, options, method, &chosen)?;
+    size_maps(&mut open, layout, method).map_err(|e| refused("sizing the BPF maps", &e))?;
+    let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
+    let attached = attach(skeleton.object(), chosen)?;
+    Ok(Loaded { attached, skeleton, method, fallback: lacking })
+}
+
+fn set_constants(
+    open: &mut OpenLocalitySkel<'_>,
+    layout: &Layout,
+    options: &Options,
+    method: Method,
+    chosen: &[Chosen],
+) -> Result<(), InstrumentError> {
+    let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
+        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+    })?;
+    let has = |program: &str| chosen.iter().any(|(p, _)| p.program == program);
+    constants.filter = filter_constants(&options.filter);
+    constants.measuring = !options.empty;
+    constants.exact = method == Method::Exact;
+    constants.has_sock_recv = has("sock_recv") && has("sk_data_ready");
+    constants.socket_mask = sockets(method) - 1;
+    constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
+    constants.place_all = !layout.is_by_cpu();
+    Ok(())
+}
+
+constants_of_filter!(types);
+
+fn sockets(method: Method) -> u32 {
+    match method {
+        Method::Exact => 1,
+        Method::Tracepoints => SOCKETS,
+    }
+}
+
+fn size_maps(
+    open: &mut OpenLocalitySkel<'_>,
+    layout: &Layout,
+    method: Method,
+) -> libbpf_rs::Result<()> {
+    let places = u32::try_from(layout.places.len()).unwrap_or(1);
+    let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
+    open.maps.cpus.set_max_entries(cpus)?;
+    open.maps.sockets.set_max_entries(sockets(method))?;
+    open.maps.counters.set_max_entries(layout.shards)?;
+    open.maps.places.set_max_entries(2 * places * places)?;
+    Ok(())
+}
+
+impl Loaded {
+    /// Lets packets begin, or no longer.
+    pub fn set_active(&mut self, active: bool) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.active = active.into();
+        }
+    }
+
+    /// Whether packets are seen that come in, or that go out.
+    pub fn sees_packets(&self) -> bool {
+        let begins = ["napi_gro_receive", "netif_rx", "netif_receive_skb", "net_dev_queue"];
+        self.attached.probes.iter().any(|p| begins.contains(&p.program))
+    }
+}

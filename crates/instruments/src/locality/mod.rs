@@ -1,0 +1,147 @@
+//! The instrument `locality`: on which CPU each packet's sk_buff is allocated and on which it is let
+//! go of. The method is described in `docs/measuring.md`.
+
+mod load;
+mod measurement;
+mod probes;
+mod reading;
+
+pub use measurement::{Distances, Fates, LOCALITY_SCHEMA, Locality, Method, Places};
+
+use crate::filter::Filter;
+use crate::kernel::{Kernel, Mapped, Meter, Statistics, may_load};
+use crate::layout::Layout;
+use crate::{Direction, Instrument, InstrumentError};
+use libbpf_rs::skel::Skel;
+use load::Loaded;
+use nearpath_host::Topology;
+use probes::PROBES;
+use reading::Reading;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// How the instrument is set up.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Which packets are looked at.
+    pub filter: Filter,
+    /// Attach programs that do nothing: what attaching alone costs, for benchmarks.
+    pub empty: bool,
+    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    pub btf_file: Option<PathBuf>,
+}
+
+/// The instrument.
+pub struct PacketLocality {
+    options: Options,
+    topology: Topology,
+    layout: Layout,
+    session: Option<Session>,
+}
+
+/// What is there between `start` and `stop`. The fields are dropped in this order.
+struct Session {
+    counters: Mapped,
+    places: Mapped,
+    meter: Meter,
+    statistics: Option<Statistics>,
+    loaded: Loaded,
+    started: Instant,
+}
+
+impl PacketLocality {
+    /// Sets the instrument up for a host; nothing is loaded yet.
+    pub fn new(topology: &Topology, options: Options) -> Self {
+        let layout = Layout::new(topology);
+        Self { options, topology: topology.clone(), layout, session: None }
+    }
+
+    fn kernel(&self) -> Result<Kernel, InstrumentError> {
+        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
+    }
+
+    fn measurement(&self, session: &Session) -> Locality {
+        let reading = session.reading(&self.layout);
+        let duration_s = session.started.elapsed().as_secs_f64();
+        let (rx, tx) = (reading.distances(Direction::Rx), reading.distances(Direction::Tx));
+        Locality {
+            schema: LOCALITY_SCHEMA,
+            duration_s,
+            filter: self.options.filter.to_string(),
+            method: session.loaded.method,
+            fallback: session.loaded.fallback.clone(),
+            rx,
+            tx,
+            packets: reading.fates(rx.packets + tx.packets),
+            events_lost: session.meter.runs(session.loaded.skeleton.object()).missed,
+            cost: session.meter.cost(),
+            places: reading.matrix(),
+        }
+    }
+}
+
+impl Session {
+    fn reading<'a>(&'a self, layout: &'a Layout) -> Reading<'a> {
+        Reading { layout, counters: &self.counters, places: &self.places }
+    }
+}
+
+impl Instrument for PacketLocality {
+    type Measurement = Locality;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        may_load()?;
+        self.kernel().map(drop)
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        may_load()?;
+        let mut loaded = load::load(&self.kernel()?, &self.layout, &self.options)?;
+        if !loaded.sees_packets() {
+            let reason = loaded.attached.refused.first().map_or("", |(_, why)| why.as_str());
+            return Err(InstrumentError::Unsupported(format!(
+                "no packet can be seen to be received or sent here: {reason}"
+            )));
+        }
+        let maps = &loaded.skeleton.maps;
+        let counters = Mapped::new(&maps.counters)?;
+        let places = Mapped::new(&maps.places)?;
+        reading::prepare(&Mapped::new(&maps.cpus)?, &self.layout, &self.topology);
+        let meter = Meter::new(loaded.skeleton.object());
+        loaded.set_active(true);
+        let started = Instant::now();
+        self.session = Some(Session { counters, places, meter, statistics: None, loaded, started });
+        Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.is_none()
+        {
+            session.statistics = Statistics::enable();
+            let started = session.reading(&self.layout).started();
+            session.meter.begin(session.loaded.skeleton.object(), started);
+        }
+    }
+
+    fn end_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.take().is_some()
+        {
+            let started = session.reading(&self.layout).started();
+            session.meter.end(session.loaded.skeleton.object(), started);
+        }
+    }
+
+    fn read(&mut self) -> Result<Locality, InstrumentError> {
+        let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
+        Ok(self.measurement(session))
+    }
+
+    fn stop(&mut self) -> Result<Locality, InstrumentError> {
+        self.end_cost_window();
+        let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        session.loaded.set_active(false);
+        Ok(self.measurement(&session))
+    }
+}

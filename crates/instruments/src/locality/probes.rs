@@ -1,0 +1,124 @@
+//! The probes of the instrument `locality`, and which of them each method needs.
+
+use super::Method;
+use crate::kernel::{Chosen, Point, Probe, entry, exit, keeper, probe, returns};
+
+/// The return of a function that allocates an sk_buff.
+const fn allocates(point: &'static [Point; 1]) -> Probe {
+    returns("alloc", point)
+}
+
+/// Its program has its name.
+const fn allocation(function: &'static str) -> Point {
+    exit(function, function)
+}
+
+/// All probes.
+pub const PROBES: &[Probe] = &[
+    allocates(&[allocation("__alloc_skb")]),
+    allocates(&[allocation("__build_skb")]),
+    allocates(&[allocation("build_skb")]),
+    allocates(&[allocation("slab_build_skb")]),
+    allocates(&[allocation("__napi_build_skb")]),
+    allocates(&[allocation("napi_build_skb")]),
+    allocates(&[allocation("__netdev_alloc_skb")]),
+    allocates(&[allocation("__napi_alloc_skb")]),
+    allocates(&[allocation("napi_alloc_skb")]),
+    probe("napi_gro_receive", "napi_gro_receive_entry", "napi_gro_receive", &[]),
+    probe("napi_gro_frags", "napi_gro_frags_entry", "napi_gro_frags", &[]),
+    probe("napi_gro_receive_exit", "napi_gro_receive_exit", "napi_gro_receive", &[]),
+    probe("napi_gro_frags_exit", "napi_gro_frags_exit", "napi_gro_frags", &[]),
+    probe("netif_rx", "netif_rx", "netif_rx_internal", &[]),
+    probe("netif_receive_skb", "netif_receive_skb", "__netif_receive_skb_core", &[]),
+    probe("net_dev_queue", "net_dev_queue", "__dev_queue_xmit", &[]),
+    probe("tcp_sendmsg", "tcp_sendmsg_locked", "tcp_sendmsg_locked", &[]),
+    probe("tcp_rcv_established", "tcp_probe", "tcp_rcv_established", &[]),
+    probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &[]),
+    probe("skb_copy_datagram", "skb_copy_datagram_iovec", "skb_copy_datagram_iter", &[]),
+    probe("sock_recv", "sock_recv_length", "sock_recvmsg", &[]),
+    probe("consume_skb", "consume_skb", "consume_skb", &[]),
+    probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &[]),
+    keeper(&[entry("skb_release_head_state")], "skb_release_head_state"),
+    keeper(&[entry("napi_skb_free_stolen_head")], "napi_skb_free_stolen_head"),
+    keeper(&[entry("skb_attempt_defer_free")], "skb_attempt_defer_free"),
+];
+
+/// The functions without which packets would be missed. The others call one of these, or are there
+/// on some kernels alone: `slab_build_skb` from 6.3 on, `napi_build_skb` from 5.13 on,
+/// `skb_attempt_defer_free` from 5.19 on.
+const NEEDED: &[&str] =
+    &["__alloc_skb", "build_skb", "skb_release_head_state", "napi_skb_free_stolen_head"];
+
+/// Tracepoints that stand in for functions where these cannot be attached to.
+const STAND_INS: &[&str] = &[
+    "napi_gro_receive_exit",
+    "napi_gro_frags_exit",
+    "tcp_sendmsg",
+    "tcp_rcv_established",
+    "sk_data_ready",
+    "skb_copy_datagram",
+    "sock_recv",
+];
+
+/// Whether a probe is for a method.
+pub fn is_for(probe: &Probe, method: Method) -> bool {
+    match method {
+        Method::Exact => !STAND_INS.contains(&probe.program),
+        Method::Tracepoints => probe.tracepoint.is_some(),
+    }
+}
+
+/// Why packets cannot be followed exactly with these probes: what they lack.
+pub fn lacks(chosen: &[Chosen], skipped: &[(&'static Probe, String)]) -> Option<String> {
+    let missing = NEEDED.iter().find(|function| {
+        !chosen.iter().any(|(p, _)| p.tracepoint.is_none() && p.function == **function)
+    })?;
+    let reason = skipped.iter().find(|(p, _)| p.function == *missing).map(|(_, why)| why.clone());
+    Some(reason.unwrap_or_else(|| format!("{missing} cannot be attached to")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::At;
+
+    #[test]
+    fn every_probe_has_a_program() {
+        let sources = [
+            include_str!("../../../../bpf/locality.bpf.c"),
+            include_str!("../../../../bpf/locality_exact.h"),
+            include_str!("../../../../bpf/locality_seen.h"),
+        ];
+        let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
+        for probe in PROBES {
+            match (probe.tracepoint, probe.points) {
+                (Some(tracepoint), []) => {
+                    has(format!("PROBE({}, \"{tracepoint}\")", probe.program));
+                }
+                (None, [point]) if point.at == At::Exit => {
+                    assert_eq!(point.suffix, point.function);
+                    has(format!("ALLOCATES({}, ", point.function));
+                }
+                (None, [point]) => {
+                    has(format!("PROBE_FUNCTION({0}, \"{0}\")", point.function));
+                    assert_eq!(probe.program, point.function);
+                }
+                _ => panic!("{probe:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn each_method_has_its_probes() {
+        for name in NEEDED {
+            let of = |p: &&Probe| p.tracepoint.is_none() && p.function == *name;
+            let probe = PROBES.iter().find(of).unwrap();
+            assert!(is_for(probe, Method::Exact) && !is_for(probe, Method::Tracepoints));
+        }
+        for name in STAND_INS {
+            let probe = PROBES.iter().find(|p| p.program == *name).unwrap();
+            assert!(is_for(probe, Method::Tracepoints) && !is_for(probe, Method::Exact));
+        }
+        assert!(lacks(&[], &[]).is_some());
+    }
+}

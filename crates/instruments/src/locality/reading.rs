@@ -1,0 +1,164 @@
+//! The programs' maps read back: counters by CPU, and the matrix of places.
+
+use super::measurement::{Distances, Fates, Places};
+use crate::kernel::{Mapped, pack};
+use crate::layout::Layout;
+use crate::{Direction, Place};
+use nearpath_host::{CpuId, Topology};
+
+/// 64-bit words of `struct counters` and `struct cpu`, and where their fields are.
+const COUNTERS_WORDS: usize = 24;
+const STARTED: usize = 0;
+const DROPPED: usize = 1;
+const COLLIDED: usize = 2;
+const SAMPLED_OUT: usize = 3;
+const NOT_ALLOCATED: usize = 4;
+const RETURNED: usize = 5;
+const RX: usize = 8;
+const TX: usize = 16;
+const CPU_WORDS: usize = 8;
+/// What the programs take for an unknown core.
+const UNKNOWN: u32 = u32::MAX;
+
+/// Tells the programs where each CPU is, and where it counts.
+pub fn prepare(cpus: &Mapped, layout: &Layout, topology: &Topology) {
+    for (number, row) in layout.cpus.iter().enumerate() {
+        let word = number * CPU_WORDS;
+        cpus.set(word, pack(core_of(topology, number), row.llc));
+        cpus.set(word + 1, pack(row.node, row.shard));
+        cpus.set(word + 2, pack(row.place, 0));
+    }
+}
+
+/// A core by the lowest of its CPUs.
+fn core_of(topology: &Topology, number: usize) -> u32 {
+    let cpu = u32::try_from(number).ok().and_then(|number| topology.cpu(CpuId(number)));
+    let core = cpu.and_then(|cpu| cpu.siblings.iter().chain([cpu.cpu]).min());
+    core.map_or(UNKNOWN, |core| core.0)
+}
+
+/// The maps at one moment.
+pub struct Reading<'a> {
+    pub layout: &'a Layout,
+    pub counters: &'a Mapped,
+    pub places: &'a Mapped,
+}
+
+impl Reading<'_> {
+    fn shards(&self) -> std::ops::Range<usize> {
+        0..self.counters.len() / COUNTERS_WORDS
+    }
+
+    fn sum(&self, field: usize) -> u64 {
+        self.shards().map(|shard| self.counters.get(shard * COUNTERS_WORDS + field)).sum()
+    }
+
+    /// Packets of one direction by distance.
+    pub fn distances(&self, direction: Direction) -> Distances {
+        let first = first_of(direction);
+        Distances::of(std::array::from_fn(|distance| self.sum(first + distance)))
+    }
+
+    /// What became of the packets, of which so many were let go of.
+    pub fn fates(&self, let_go: u64) -> Fates {
+        let (dropped, collided) = (self.sum(DROPPED), self.sum(COLLIDED));
+        let not_allocated = self.sum(NOT_ALLOCATED);
+        // Read last: a packet that starts meanwhile is one under way.
+        let started = self.sum(STARTED);
+        Fates {
+            started,
+            completed: let_go.saturating_sub(dropped),
+            dropped,
+            abandoned: started.saturating_sub(let_go.max(dropped) + collided + not_allocated),
+            collided,
+            not_allocated,
+            returned: self.sum(RETURNED),
+            sampled_out: self.sum(SAMPLED_OUT),
+        }
+    }
+
+    /// Packets that were started so far.
+    pub fn started(&self) -> u64 {
+        self.sum(STARTED)
+    }
+
+    /// The matrix, receive first, without what is empty.
+    pub fn matrix(&self) -> Vec<Places> {
+        let mut found = Vec::new();
+        for direction in [Direction::Rx, Direction::Tx] {
+            for (from, &(from_cpu, from_node)) in self.layout.places.iter().enumerate() {
+                for (to, &(to_cpu, to_node)) in self.layout.places.iter().enumerate() {
+                    let count = self.count(direction, from, to);
+                    if count > 0 {
+                        let place = Place { from_cpu, to_cpu, from_node, to_node, count };
+                        found.push(Places { direction, place });
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn count(&self, direction: Direction, from: usize, to: usize) -> u64 {
+        if from == to && self.layout.is_by_cpu() {
+            return self.counters.get(to * COUNTERS_WORDS + first_of(direction));
+        }
+        let rows = self.layout.places.len();
+        let direction = usize::from(direction == Direction::Tx);
+        self.places.get((direction * rows + from) * rows + to)
+    }
+}
+
+fn first_of(direction: Direction) -> usize {
+    match direction {
+        Direction::Rx => RX,
+        Direction::Tx => TX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The offsets above against the structures in C.
+    #[test]
+    fn words_are_where_the_programs_put_them() {
+        let header = include_str!("../../../../bpf/locality.h");
+        let body = |name: &str| {
+            let from = header.find(&format!("struct {name} {{")).unwrap();
+            let body = &header[from..][..header[from..].find("};").unwrap()];
+            body.lines().skip(1).map(str::trim).collect::<Vec<_>>()
+        };
+        let counters = body("counters");
+        let names: Vec<&str> = counters[0]
+            .trim_start_matches("u64 ")
+            .split(", ")
+            .map(|name| name.trim_end_matches(';'))
+            .collect();
+        let at = |name: &str| names.iter().position(|n| *n == name).unwrap();
+        assert_eq!(
+            ["started", "dropped", "collided", "sampled_out", "not_allocated", "returned"].map(at),
+            [STARTED, DROPPED, COLLIDED, SAMPLED_OUT, NOT_ALLOCATED, RETURNED]
+        );
+        assert_eq!(names.last(), Some(&"unused[2]"));
+        assert_eq!((RX, TX, COUNTERS_WORDS), (names.len() + 1, RX + 8, TX + 8));
+        assert!(counters[1].starts_with("u64 rx[8], tx[8];"));
+        let cpu: Vec<&str> = body("cpu").into_iter().filter(|l| l.starts_with('u')).collect();
+        assert_eq!(cpu[..3], ["u32 core, llc, node;", "u32 shard, place;", "u32 unused;"]);
+        let words: Vec<&str> = cpu[3..].iter().filter_map(|l| l.split(';').next()).collect();
+        assert_eq!(words, ["u64 packet", "u64 gro_packet", "u64 unused2[3]"]);
+        assert_eq!(CPU_WORDS, 3 + 1 + 1 + 3);
+        let order = "SAME_CPU, SAME_CORE, SAME_LLC, SAME_NODE, OTHER_NODE, UNKNOWN_DISTANCE";
+        assert!(header.contains(&format!("enum distance {{ {order}, DISTANCES }};")));
+    }
+
+    #[test]
+    fn distances_add_up_to_packets() {
+        let all = Distances::of([1, 2, 3, 4, 5, 6]);
+        assert_eq!((all.packets, all.same_cpu, all.other_node, all.unknown), (21, 1, 5, 6));
+        let since = all.since(&Distances::of([1, 1, 1, 1, 1, 1]));
+        assert_eq!(since, Distances::of([0, 1, 2, 3, 4, 5]));
+        assert_eq!(Distances::default().local(), None);
+        assert_eq!(Distances::of([3, 0, 1, 0, 0, 0]).local(), Some(0.75));
+    }
+}
