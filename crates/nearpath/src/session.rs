@@ -65,6 +65,27 @@ impl Time {
     }
 }
 
+impl Time {
+    /// The same for who prints what is gathered as it comes, and so without a progress bar; it ends,
+    /// too, when `each` says no.
+    ///
+    /// # Errors
+    /// The instrument cannot run here.
+    pub fn watch<I: Instrument>(
+        &self,
+        mut instrument: I,
+        interrupt: &Interrupt,
+        mut each: impl FnMut(&I::Measurement) -> bool,
+    ) -> anyhow::Result<I::Measurement> {
+        let wanted = Cell::new(true);
+        let goes_on = |wait: Duration| wanted.get() && !interrupt.wait(wait);
+        let mut each = |measurement: &I::Measurement| wanted.set(each(measurement));
+        instrument
+            .measure(self.duration, self.interval, &goes_on, &mut each)
+            .context("cannot measure")
+    }
+}
+
 /// How the stages are measured.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How to measure")]

@@ -7,6 +7,7 @@
 //! and shown with control characters escaped.
 
 pub mod json;
+mod matrix;
 mod queues;
 pub mod svg;
 pub mod text;

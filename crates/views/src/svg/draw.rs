@@ -127,7 +127,7 @@ fn caption(block: &Block, scale: &Scale) -> Text {
     }
 }
 
-fn text(content: &str, x: f32, y: f32, size: f32) -> Text {
+pub(super) fn text(content: &str, x: f32, y: f32, size: f32) -> Text {
     Text::new(xml(content))
         .set("x", format!("{x:.1}"))
         .set("y", format!("{y:.1}"))
@@ -154,7 +154,7 @@ fn squares(cpu: u32, block: &Block, marks: &Marks) -> Vec<Rectangle> {
 }
 
 /// Text with the characters that XML 1.0 does not allow escaped; markup is escaped by the writer.
-fn xml(content: &str) -> String {
+pub(super) fn xml(content: &str) -> String {
     let lines: Vec<String> = content.split('\n').map(printable).collect();
     lines.join("\n").replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }

@@ -5,12 +5,16 @@
 //! In goes a [`Host`], out comes an SVG document. It is laid out in three steps: which CPU takes
 //! which queue's interrupt ([`marks`]), boxes within boxes ([`blocks`], placed by [`layout`]),
 //! elements ([`draw`]).
+//!
+//! And the matrix of packet locality as a heat map ([`heat`]).
 
 mod blocks;
 mod draw;
+mod heat;
 mod layout;
 mod marks;
 
+pub use heat::locality;
 use nearpath_host::Host;
 
 /// Draws the host.

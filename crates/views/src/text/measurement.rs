@@ -6,7 +6,7 @@ use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
 use super::{groups, heading, line, outliers, timelines};
 use nearpath_instruments::stages::StageListing;
-use nearpath_instruments::{Direction, Measurement, NotObservable, Span};
+use nearpath_instruments::{Cost, Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
 
 /// The whole measurement for people; `width` is that of their terminal, `None` where it is not for
@@ -72,11 +72,7 @@ pub(super) fn spans(all: &[Span], whose: &str, width: Option<usize>) -> String {
 
 fn header(measurement: &Measurement) -> String {
     let mut out = String::new();
-    let filter = match measurement.filter.trim() {
-        "" => "all packets".to_owned(),
-        filter => format!("packets that match {}", printable(filter)),
-    };
-    heading(&mut out, &format!("measured {filter} for {} s", digits(measurement.duration_s)));
+    measured(&mut out, &measurement.filter, measurement.duration_s);
     let packets = &measurement.packets;
     let share = |part: u64| match packets.started {
         0 => String::new(),
@@ -102,27 +98,37 @@ fn header(measurement: &Measurement) -> String {
     if let Some(refused) = &measurement.fallback {
         line!(out, "fallback:     {}", printable(refused));
     }
-    match &measurement.cost {
+    cost(&mut out, measurement.cost.as_ref(), &measurement.filter, packets.started);
+    out
+}
+
+/// The heading of a measurement: of which packets, and how long.
+pub(super) fn measured(out: &mut String, filter: &str, seconds: f64) {
+    let filter = match filter.trim() {
+        "" => "all packets".to_owned(),
+        filter => format!("packets that match {}", printable(filter)),
+    };
+    heading(out, &format!("measured {filter} for {} s", digits(seconds)));
+}
+
+/// What observing cost for packets that match a filter.
+pub(super) fn cost(out: &mut String, cost: Option<&Cost>, filter: &str, started: u64) {
+    match cost {
         Some(cost) => line!(
-            out,
+            *out,
             "cost:         {} ns per {}, {} ns per event, {} % of one CPU",
             digits(cost.ns_per_packet),
-            if measurement.filter.is_empty() {
-                "packet"
-            } else {
-                "matching packet (runs for others included)"
-            },
+            if filter.is_empty() { "packet" } else { "matching packet (runs for others included)" },
             digits(cost.ns_per_event),
             digits(cost.cpu_percent)
         ),
-        None if packets.started == 0 => line!(out, "cost:         unknown (no packet was seen)"),
+        None if started == 0 => line!(*out, "cost:         unknown (no packet was seen)"),
         None => line!(
-            out,
+            *out,
             "cost:         unknown (no run-time statistics of the kernel's programs, or no packet \
              while they were on)"
         ),
     }
-    out
 }
 
 /// The spans of a path. Where their table is wider than the terminal, the stages before stand over

@@ -1,9 +1,11 @@
 //! `nearpath measure`: evidence from the running kernel, an instrument in each file here.
 
+mod locality;
 mod stages;
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
+use locality::LocalityArguments;
 use stages::StagesArguments;
 
 /// Arguments of `measure`.
@@ -15,6 +17,8 @@ pub struct Measure {
 
 #[derive(Debug, Subcommand)]
 enum Instruments {
+    /// On which CPU packets are allocated and on which they are let go of
+    Locality(LocalityArguments),
     /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
     Stages(StagesArguments),
 }
@@ -22,6 +26,7 @@ enum Instruments {
 impl Measure {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match &self.instrument {
+            Instruments::Locality(locality) => locality.run(),
             Instruments::Stages(stages) => stages.run(),
         }
     }

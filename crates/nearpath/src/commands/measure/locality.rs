@@ -1,0 +1,91 @@
+//! `nearpath measure locality`: on which CPU packets are allocated and on which they are let go of.
+
+use crate::failure::{Failure, say};
+use crate::filters::Filters;
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::Time;
+use crate::source::Namespace;
+use clap::Args;
+use nearpath_host::Wanted;
+use nearpath_instruments::locality::{Locality, Options, PacketLocality};
+use nearpath_views::{svg, text};
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+EXAMPLES
+  nearpath measure locality --for 30s                      a line each second, then the whole
+  nearpath measure locality --proto tcp --port 443 --interval 5s
+  nearpath measure locality --netns blue --json | jq '.rx.same_cpu / .rx.packets'
+  nearpath measure locality --svg locality.svg             and as a heat map
+
+A line for each interval: the share of packets (sk_buffs) that were allocated and let go of on the
+same CPU, and how many there were. At the end how far apart the two CPUs are, and which they are.
+
+It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
+The fields of the JSON are described in docs/json.md, the method in docs/measuring.md.";
+
+/// Arguments of `measure locality`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(super) struct LocalityArguments {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Also draw the CPUs that packets come from and go to, as a heat map
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    time: Time,
+}
+
+impl LocalityArguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let host = self.namespace.host(&Wanted::default())?;
+        let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
+        let options = Options { filter, btf_file: self.time.btf.clone(), empty: false };
+        let instrument = PacketLocality::new(&host.topology, options);
+        let mut lines = Lines::default();
+        let measurement = if self.json {
+            self.time.measure(instrument, &interrupt, |now| lines.next(now))?
+        } else {
+            // Each line as it comes; nobody reads them any more: the measurement ends.
+            let mut written = Ok(());
+            let measurement = self.time.watch(instrument, &interrupt, |now| {
+                written = output::text(&(lines.next(now) + "\n"));
+                written.is_ok()
+            })?;
+            written?;
+            measurement
+        };
+        if interrupt.happened() {
+            say("ended early by a signal");
+        }
+        if let Some(path) = &self.svg {
+            output::file(path, svg::locality(&measurement).as_bytes())?;
+        }
+        if self.json {
+            return output::json(&measurement);
+        }
+        output::text(&(lines.next(&measurement) + "\n\n" + &text::locality(&measurement)))
+    }
+}
+
+/// What came in each interval.
+#[derive(Default)]
+struct Lines {
+    last: Locality,
+}
+
+impl Lines {
+    fn next(&mut self, now: &Locality) -> String {
+        let last = std::mem::replace(&mut self.last, now.clone());
+        let (rx, tx) = (now.rx.since(&last.rx), now.tx.since(&last.tx));
+        text::locality_rates(&rx, &tx, now.duration_s - last.duration_s)
+    }
+}

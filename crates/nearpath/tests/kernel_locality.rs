@@ -1,0 +1,99 @@
+//! `nearpath measure locality`, the real binary on this kernel: datagrams between two namespaces that
+//! the test made, as text, JSON and a picture.
+
+use nearpath_instruments::locality::{LOCALITY_SCHEMA, Locality};
+use nearpath_testing::veth::{Side, VethPair};
+use serde_json::Value;
+use std::io;
+use std::net::UdpSocket;
+use std::process::{Child, Command, Output, Stdio};
+
+const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
+
+fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(NEARPATH);
+    command.args(["measure", "locality"]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Runs it while datagrams are sent, until it ends; returns what it printed, and the port.
+fn measured(pair: &VethPair, args: &[&str]) -> (Output, u16) {
+    let bind = |side: Side| UdpSocket::bind((side.ipv4(), 0));
+    let server = pair.run(Side::Server, bind).unwrap();
+    let client = pair.run(Side::Client, bind).unwrap();
+    let address = server.local_addr().unwrap();
+    server.set_read_timeout(Some(nearpath_testing::PATIENCE)).unwrap();
+    let port = address.port().to_string();
+    let mut child = start(&[&["--proto", "udp", "--dport", &port], args].concat());
+    while child.try_wait().unwrap().is_none() {
+        client.send_to(b"datagram", address).unwrap();
+        server.recv(&mut [0; 16]).unwrap();
+    }
+    (child.wait_with_output().unwrap(), address.port())
+}
+
+#[test]
+fn the_contract_of_measure_locality_is_kept() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (output, port) = measured(&pair, &["--for", "500ms", "--interval", "100ms", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for direction in ["rx", "tx"] {
+        for field in
+            ["packets", "same_cpu", "same_core", "same_llc", "same_node", "other_node", "unknown"]
+        {
+            assert!(json[direction][field].is_u64(), "{direction} {field}: {json}");
+        }
+    }
+    assert!(["exact", "tracepoints"].contains(&json["method"].as_str().unwrap()));
+    let m: Locality = serde_json::from_value(json).unwrap();
+    assert_eq!(m.schema, LOCALITY_SCHEMA);
+    assert_eq!(m.filter, format!("--proto udp --dport {port}"));
+    // The sender is the reader, and each datagram both sent and received; but it may be moved.
+    assert!(m.rx.packets > 10 && m.rx.packets.abs_diff(m.tx.packets) <= 2, "{m:?}");
+    assert!(m.rx.local().unwrap() > 0.9 && m.tx.local().unwrap() > 0.9, "{m:?}");
+    assert!(m.cost.unwrap().ns_per_packet > 0.0);
+}
+
+#[test]
+fn a_line_is_printed_for_each_interval_and_a_picture_drawn() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("heat.svg");
+    let picture = ["--svg", svg.to_str().unwrap()];
+    let times = ["--for", "400ms", "--interval", "100ms"];
+    let (output, _) = measured(&pair, &[&times[..], &picture].concat());
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (lines, summary) = text.split_once("\n\n").unwrap();
+    assert_eq!(lines.lines().count(), 4, "{text}");
+    for line in lines.lines() {
+        let words: Vec<&str> = line.split(['=', '%']).map(str::trim).collect();
+        let ["rx", rx, _, tx, _] = words[..] else { panic!("{line}") };
+        assert!([rx, tx].iter().all(|share| share.parse::<u32>().unwrap() <= 100), "{line}");
+        assert!(line.contains("pps tx=") && line.ends_with("pps"), "{line}");
+    }
+    assert!(summary.starts_with("measured packets that match --proto udp"), "{summary}");
+    assert!(summary.contains("SAME-CPU") && summary.contains("received packets:"), "{summary}");
+    let svg = std::fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("received: ") && svg.contains("<title>"), "{svg}");
+}
+
+#[test]
+fn it_ends_when_nobody_reads_its_lines() {
+    if !nearpath_testing::require_bpf() {
+        return;
+    }
+    let mut child = start(&["--for", "10m", "--interval", "100ms"]);
+    let mut out = io::BufReader::new(child.stdout.take().unwrap());
+    io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
+    drop(out);
+    let status = nearpath_testing::wait_for("its end", || child.try_wait().unwrap());
+    assert!(status.success());
+}
