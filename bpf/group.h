@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets by group: by CPU, node, queue, flow, process or cgroup. Each span is counted once more, in
- * the histogram of its packet's group: its cell.
+ * Packets by group (group_names.h). Each span is counted once more, in the histogram of its packet's
+ * group: its cell.
  *
- * Groups and cells are made when first seen, in hash maps of fixed size that are looked up by
- * small keys and never shrink; what does not fit is left to user space, which knows the whole and
- * subtracts. Of CPU and node each span has its own; queue, flow and the sender are known when the
- * packet begins. Who receives it is known at the end of its path, so its spans are entered then, from
- * its trail.
+ * Cells are made when first seen, in a hash map of fixed size as groups are. Of CPU and node each span
+ * has its own group. Who receives a packet is known at the end of its path, so its spans are entered
+ * then, from its trail.
  *
  * Functions here are not static for the sake of the verifier's time (see trail.h). Older kernels look
  * at such a function also where nothing calls it, so each first asks whether it is wanted.
@@ -16,52 +14,11 @@
 #define NEARPATH_GROUP_H
 
 #include "trail.h"
-#include "filter.h"
+#include "group_names.h"
 
-enum per { PER_NONE, PER_CPU, PER_NODE, PER_QUEUE, PER_FLOW, PER_PROCESS, PER_CGROUP };
-
-#define GROUPS_MAX 512
 #define CELLS_MAX 8192
-#define CGROUP_LEVELS 8
-#define CGROUP_NAME 64
-#define OWNER_SLOT_BITS 12
 
-/* Groups have 55 bits; a cell adds its span. */
-#define NO_GROUP 0
-#define NO_PROCESS (1ULL << 54)
-
-struct group {
-	u64 packets;
-	union {
-		struct {
-			u32 netns, ifindex;
-			u32 transmit;
-			u32 number; /* plus 1; 0: the driver did not say */
-			char dev[16];
-		} queue;
-		struct tuple flow;
-		struct {
-			u32 pid, unused;
-			char comm[16];
-		} process;
-		char cgroup[CGROUP_LEVELS][CGROUP_NAME]; /* from the leaf up */
-	};
-};
-
-/* Where crates/instruments/src/stages/group.rs looks for them. */
-_Static_assert(sizeof(struct group) == 8 + CGROUP_LEVELS * CGROUP_NAME, "size of a group");
-_Static_assert(__builtin_offsetof(struct group, queue.dev) == 24, "offset of dev");
-_Static_assert(__builtin_offsetof(struct group, process.comm) == 16, "offset of comm");
-
-/* max_entries of these are set by user space where there are groups. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, u64);
-	__type(value, struct group);
-} groups SEC(".maps");
-
-/* [group << 8 | span], the span by its number from 1 */
+/* [group << 8 | span], the span by its number from 1; max_entries are set by user space */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -69,30 +26,7 @@ struct {
 	__type(value, struct histogram);
 } cells SEC(".maps");
 
-/* Who last sent or received by a socket; a later socket takes the slot. */
-struct owner {
-	u64 sk;
-	u64 group;
-	u64 cgroup; /* a kernfs_node */
-	u32 pid, unused;
-	char comm[16];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << OWNER_SLOT_BITS);
-	__type(key, u32);
-	__type(value, struct owner);
-} owners SEC(".maps");
-
-/* What a new group and a new cell begin with. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct group);
-} new_group SEC(".maps");
-
+/* What a new cell begins with. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -100,226 +34,8 @@ struct {
 	__type(value, struct histogram);
 } new_cell SEC(".maps");
 
-const volatile u32 per;
-/* Packets, and their spans, for which there was no room. */
-u64 ungrouped_packets, ungrouped_spans;
-
-#define BY_PROCESS (per == PER_PROCESS || per == PER_CGROUP)
-
-static __always_inline u64 mix(u64 hash, u64 word)
-{
-	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
-	return hash ^ hash >> 29;
-}
-
-static __always_inline u64 group_id(u64 hash)
-{
-	return (hash >> 10) | 1;
-}
-
-/* The group if it is new here; others see it already, and its name a moment later. */
-static __always_inline struct group *make_group(u64 id)
-{
-	u32 zero = 0;
-	struct group *blank = bpf_map_lookup_elem(&new_group, &zero);
-
-	if (!blank || bpf_map_update_elem(&groups, &id, blank, BPF_NOEXIST))
-		return 0;
-	return bpf_map_lookup_elem(&groups, &id);
-}
-
-__noinline int count_packet(u64 id)
-{
-	struct group *g;
-
-	if (!per)
-		return 0;
-	g = bpf_map_lookup_elem(&groups, &id);
-	if (!g)
-		g = make_group(id);
-	if (!g)
-		g = bpf_map_lookup_elem(&groups, &id);
-	if (g)
-		__sync_fetch_and_add(&g->packets, 1);
-	else
-		__sync_fetch_and_add(&ungrouped_packets, 1);
-	return 0;
-}
-
-static __always_inline struct owner *owner_slot(u64 sk)
-{
-	u32 slot = (sk >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - OWNER_SLOT_BITS);
-
-	return bpf_map_lookup_elem(&owners, &slot);
-}
-
-/* In the unified hierarchy; for what is in the root of that, in that of version 1's cpu. */
-static __always_inline struct kernfs_node *current_cgroup(struct task_struct *task)
-{
-	struct css_set *set = BPF_CORE_READ(task, cgroups);
-	struct cgroup *cgroup = BPF_CORE_READ(set, dfl_cgrp);
-	struct cgroup_subsys_state *state = 0;
-
-	if (!BPF_CORE_READ(cgroup, level) &&
-	    bpf_core_enum_value_exists(enum cgroup_subsys_id, cpu_cgrp_id)) {
-		u64 at = (u64)set + bpf_core_field_offset(set->subsys) +
-			 8 * bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id);
-
-		if (!bpf_probe_read_kernel(&state, sizeof(state), (void *)at) && state)
-			cgroup = BPF_CORE_READ(state, cgroup);
-	}
-	return BPF_CORE_READ(cgroup, kn);
-}
-
-static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
-{
-	/* From 6.15 on */
-	if (bpf_core_field_exists(((struct kernfs_node___rcu *)node)->__parent))
-		return BPF_CORE_READ((struct kernfs_node___rcu *)node, __parent);
-	return BPF_CORE_READ(node, parent);
-}
-
-static __always_inline void name_cgroup(struct group *g, struct kernfs_node *node)
-{
-	for (int level = 0; level < CGROUP_LEVELS; level++) {
-		if (!node)
-			break;
-		bpf_probe_read_kernel_str(g->cgroup[level], CGROUP_NAME, BPF_CORE_READ(node, name));
-		node = parent_of(node);
-	}
-}
-
-static __always_inline void describe_current(struct owner *o)
-{
-	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-
-	o->pid = bpf_get_current_pid_tgid() >> 32;
-	o->group = o->pid;
-	if (per == PER_CGROUP) {
-		o->cgroup = (u64)current_cgroup(task);
-		o->group = group_id(mix(0, o->cgroup));
-	} else {
-		task = BPF_CORE_READ(task, group_leader);
-		bpf_probe_read_kernel(o->comm, sizeof(o->comm), &task->comm);
-	}
-}
-
-/* Makes the group of an owner, unless it is known. */
-static __always_inline u64 group_of(struct owner *o)
-{
-	u64 id = o->group;
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
-
-	if (g)
-		return id;
-	g = make_group(id);
-	if (!g)
-		return id;
-	if (per == PER_CGROUP) {
-		name_cgroup(g, (struct kernfs_node *)o->cgroup);
-	} else {
-		g->process.pid = o->pid;
-		__builtin_memcpy(g->process.comm, o->comm, sizeof(o->comm));
-	}
-	return id;
-}
-
-/* The process, or the cgroup, of the task that runs. */
-__noinline u64 group_of_current(void)
-{
-	struct owner current = {};
-
-	if (!BY_PROCESS)
-		return NO_GROUP;
-	describe_current(&current);
-	return group_of(&current);
-}
-
-__noinline u64 group_of_owner(u64 sk)
-{
-	struct owner *o = BY_PROCESS && sk ? owner_slot(sk) : 0;
-
-	return o && o->sk == sk ? group_of(o) : NO_PROCESS;
-}
-
-/* The task that runs sends or receives by a socket, which may have no part in what is measured. */
-__noinline int note_owner(u64 sk)
-{
-	struct owner *o = BY_PROCESS && sk ? owner_slot(sk) : 0;
-
-	if (o) {
-		o->sk = sk;
-		describe_current(o);
-	}
-	return 0;
-}
-
-static __always_inline u64 group_of_flow(struct sk_buff *skb, bool transmit)
-{
-	u32 protocol = bpf_ntohs(BPF_CORE_READ(skb, protocol));
-	struct tuple flow = {};
-	struct group *g;
-	u64 at, id = 0;
-
-	if (transmit)
-		at = (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header);
-	else
-		at = (u64)BPF_CORE_READ(skb, data);
-	if (protocol == ETH_P_8021Q || protocol == ETH_P_8021AD)
-		protocol = behind_vlan_tag(&at, transmit);
-	if (protocol == ETH_P_IP ? !read_ipv4(at, &flow) : protocol != ETH_P_IPV6 || !read_ipv6(at, &flow))
-		return NO_GROUP;
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		id = mix(id, (u64)flow.src.words[i] << 32 | flow.dst.words[i]);
-	id = group_id(mix(id, (u64)flow.sport << 48 | (u64)flow.dport << 32 | flow.protocol));
-	g = bpf_map_lookup_elem(&groups, &id);
-	if (g)
-		return id;
-	g = make_group(id);
-	if (g)
-		g->flow = flow;
-	return id;
-}
-
-static __always_inline u64 group_of_queue(struct sk_buff *skb, bool transmit)
-{
-	struct net_device *dev = BPF_CORE_READ(skb, dev);
-	u32 number = BPF_CORE_READ(skb, queue_mapping) + (transmit ? 1 : 0);
-	u64 id = group_id(mix(mix(0, (u64)dev), (u64)number << 1 | transmit));
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
-
-	if (g)
-		return id;
-	g = make_group(id);
-	if (!g)
-		return id;
-	g->queue.netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
-	g->queue.ifindex = BPF_CORE_READ(dev, ifindex);
-	g->queue.transmit = transmit;
-	g->queue.number = number;
-	bpf_probe_read_kernel(g->queue.dev, sizeof(g->queue.dev), &dev->name);
-	return id;
-}
-
-/* The group of a packet that begins, as far as it is known. */
-__noinline u64 group_at_begin(u64 packet, u32 transmit, u32 in_softirq)
-{
-	struct sk_buff *skb = (struct sk_buff *)packet;
-	u64 sk;
-
-	if (per == PER_FLOW)
-		return group_of_flow(skb, transmit);
-	if (per == PER_QUEUE)
-		return group_of_queue(skb, transmit);
-	if (!BY_PROCESS || !transmit)
-		return NO_GROUP;
-	sk = (u64)BPF_CORE_READ(skb, sk);
-	if (in_softirq)
-		return group_of_owner(sk);
-	note_owner(sk);
-	return group_of_current();
-}
+/* Latencies for whose cell there was no room. */
+u64 ungrouped_spans;
 
 /* Enters a span that ended on `to` into its group's cell; `span` is its number. */
 __noinline int enter_cell(u64 group, u32 span, u32 from, u32 to, u64 ns)

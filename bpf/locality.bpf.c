@@ -123,6 +123,23 @@ PROBE(net_dev_queue, "net_dev_queue")
 	}
 }
 
+/* Softirqs work for no task, whichever they interrupt. Looked at where packets are split by process. */
+PROBE(softirq_entry, "softirq_entry")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->serving = ctx[0] + 1;
+}
+
+PROBE(softirq_exit, "softirq_exit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->serving = 0;
+}
+
 static __always_inline void freed(u64 pointer, bool drop)
 {
 	u64 tag = address_of(pointer);

@@ -9,7 +9,7 @@
 #ifndef NEARPATH_LOCALITY_H
 #define NEARPATH_LOCALITY_H
 
-#include "filter.h"
+#include "group_names.h"
 
 #define PACKET_SLOT_BITS 16
 #define SOCKET_SLOT_BITS 12
@@ -51,7 +51,7 @@ struct cpu {
 	/* Set by user space; ~0: unknown. */
 	u32 core, llc, node;
 	u32 shard, place;
-	u32 unused;
+	u32 serving; /* the softirq vector that runs, plus 1; known where packets are split by process */
 	u64 packet; /* tag of the packet that the stack works on */
 	u64 gro_packet; /* tag of the packet handed to GRO */
 	u64 unused2[3]; /* to the end of the cache line */
@@ -96,6 +96,34 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
+/* By slot of the packet; one where packets are not split. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} packet_groups SEC(".maps");
+
+/* By group, packets let go of by enum distance. */
+struct group_counts {
+	u64 rx[8], tx[8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, u64);
+	__type(value, struct group_counts);
+} group_counts SEC(".maps");
+
+/* What a new group's counts begin with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct group_counts);
+} new_counts SEC(".maps");
+
 /* [transmit][from place][to place], packets */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -123,11 +151,23 @@ static __always_inline struct cpu *this_cpu(void)
 }
 
 /* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
+static __always_inline u32 slot_of(u64 tag)
+{
+	return (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
+}
+
 static __always_inline struct packet *packet_slot(u64 tag)
 {
-	u32 slot = (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
+	u32 slot = slot_of(tag);
 
 	return bpf_map_lookup_elem(&packets, &slot);
+}
+
+static __always_inline u64 *packet_group(u64 tag)
+{
+	u32 slot = slot_of(tag);
+
+	return bpf_map_lookup_elem(&packet_groups, &slot);
 }
 
 static __always_inline struct socket *socket_slot(u64 sk)
@@ -178,7 +218,48 @@ static __always_inline u32 distance(struct cpu *a, struct cpu *b)
 	return a->node == b->node ? SAME_NODE : OTHER_NODE;
 }
 
-/* A counted packet is let go here. */
+/* A packet of a group is let go of. */
+__noinline int count_in_group(u64 group, u32 transmit, u32 index)
+{
+	struct group_counts *c;
+	u32 zero = 0;
+
+	if (!per || !group)
+		return 0;
+	c = bpf_map_lookup_elem(&group_counts, &group);
+	if (!c) {
+		if (!bpf_map_lookup_elem(&groups, &group))
+			make_group(group); /* without a name: no process */
+		c = bpf_map_lookup_elem(&new_counts, &zero);
+		if (c)
+			bpf_map_update_elem(&group_counts, &group, c, BPF_NOEXIST);
+		c = bpf_map_lookup_elem(&group_counts, &group);
+	}
+	if (!c)
+		return 0;
+	if (transmit)
+		__sync_fetch_and_add(&c->tx[index & 7], 1);
+	else
+		__sync_fetch_and_add(&c->rx[index & 7], 1);
+	return 0;
+}
+
+/* Whose it is: known since it began, or of the task that takes it, where it was received. */
+static __always_inline void let_go_in_group(struct packet *p, struct cpu *cpu, u32 transmit, u32 index,
+					    bool drop)
+{
+	u64 *group;
+
+	if (BY_PROCESS && !transmit) {
+		count_in_group(drop || cpu->serving ? NO_PROCESS : group_of_current(), transmit, index);
+		return;
+	}
+	group = packet_group(p->tag);
+	if (group)
+		count_in_group(*group, transmit, index);
+}
+
+/* A counted packet is let go of here. */
 static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 {
 	u32 transmit = p->state == PACKET_TX, number = p->cpu, index;
@@ -195,6 +276,8 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 		__sync_fetch_and_add(&c->rx[index], 1);
 	if (drop)
 		__sync_fetch_and_add(&c->dropped, 1);
+	if (per)
+		let_go_in_group(p, cpu, transmit, index, drop);
 	forget(p);
 	if (index == SAME_CPU && !place_all)
 		return;
@@ -233,6 +316,12 @@ static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, st
 		}
 	}
 	take(p, cpu, tag, number, state);
+	if (per && is_counted(p)) {
+		u64 *group = packet_group(tag);
+
+		if (group)
+			*group = group_at_begin(address_of((u64)skb), transmit, cpu->serving);
+	}
 }
 
 #endif

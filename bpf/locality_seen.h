@@ -148,7 +148,9 @@ PROBE(sock_recv, "sock_recv_length")
 	struct cpu *cpu = this_cpu();
 	struct packet *p;
 
-	if (!cpu || !s || s->sk != address || !s->next || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+	if (BY_PROCESS)
+		note_owner(address);
+	if (exact || !cpu || !s || s->sk != address || !s->next || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;
 	p = received(s->next);
 	if (p)

@@ -4,8 +4,9 @@
 mod common;
 
 use common::{can_run, each_cpu_a_node, has_two_cpus, pin, until_exact};
-use nearpath_instruments::locality::{Distances, Locality, Options, PacketLocality};
-use nearpath_instruments::{Direction, Filter, Instrument, Protocol};
+use nearpath_instruments::locality::{Distances, Locality, LocalityGroup, Options, PacketLocality};
+use nearpath_instruments::stages::{Grouping, Sort};
+use nearpath_instruments::{Direction, Filter, Instrument, Per, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -23,7 +24,12 @@ fn to_port(protocol: Protocol, port: u16) -> Filter {
 
 /// Measures while `work` runs; the instrument has stopped by its end.
 fn measure(filter: &Filter, work: impl FnOnce()) -> Locality {
-    let options = Options { filter: filter.clone(), ..Options::default() };
+    measure_by(None, filter, work)
+}
+
+fn measure_by(per: Option<Per>, filter: &Filter, work: impl FnOnce()) -> Locality {
+    let groups = per.map(|per| Grouping { per, top: 10, sort: Sort::Packets });
+    let options = Options { filter: filter.clone(), groups, ..Options::default() };
     let mut locality = PacketLocality::new(&each_cpu_a_node(), options);
     locality.start().unwrap();
     work();
@@ -44,6 +50,12 @@ fn assert_balanced(m: &Locality) {
         assert_eq!(d.packets, places().map(|p| p.count).sum::<u64>(), "{m:?}");
         let local = places().filter(|p| p.from_cpu == p.to_cpu).map(|p| p.count).sum::<u64>();
         assert_eq!(d.same_cpu, local, "{m:?}");
+    }
+    if !m.groups.is_empty() {
+        let sum = |of: fn(&LocalityGroup) -> Distances| {
+            m.groups.iter().map(of).fold(Distances::default(), |sum, one| sum.with(&one))
+        };
+        assert_eq!((sum(|group| group.rx), sum(|group| group.tx)), (m.rx, m.tx), "{m:?}");
     }
 }
 
@@ -217,6 +229,44 @@ fn packets_that_do_not_match_or_are_not_sampled_are_left_out() {
         match (m.packets.started, m.packets.sampled_out) {
             (0, out) if out == 2 * DATAGRAMS => Ok(()),
             other => Err(format!("{other:?}")),
+        }
+    });
+}
+
+#[test]
+fn each_group_has_its_packets() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let sockets = udp_pair(&pair);
+    let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+    let filter = to_port(Protocol::Udp, port(&sockets.1));
+    let own = std::process::id();
+    let comm = std::fs::read_to_string(format!("/proc/{own}/comm")).unwrap();
+    let flow = format!("UDP 10.99.0.1:{} > 10.99.0.2:{}", port(&sockets.0), port(&sockets.1));
+    let (rx, tx) = (on_two_nodes(DATAGRAMS), on_one_cpu(DATAGRAMS));
+    let none = Distances::default();
+    let process = format!("{}/{own}", comm.trim_end());
+    for (per, expected) in [
+        (Per::Process, vec![(process, rx, tx)]),
+        (Per::Flow, vec![(flow, rx, tx)]),
+        // A veth records no queue that it receives by.
+        (Per::Queue, vec![("np0 tx-0".into(), none, tx), ("np1 rx-unknown".into(), rx, none)]),
+    ] {
+        until_exact(|| {
+            let m = measure_by(Some(per), &filter, || send_and_read(&sockets, OTHER_CPU));
+            let mut found: Vec<(String, Distances, Distances)> =
+                m.groups.iter().map(|group| (group.name.clone(), group.rx, group.tx)).collect();
+            found.sort_by(|a, b| a.0.cmp(&b.0));
+            if found == expected { Ok(()) } else { Err(format!("not {expected:?}: {m:#?}")) }
+        });
+    }
+    until_exact(|| {
+        let m = measure_by(Some(Per::Cgroup), &filter, || send_and_read(&sockets, OTHER_CPU));
+        match &m.groups[..] {
+            [one] if (one.rx, one.tx) == (rx, tx) && one.name.starts_with(['/', '…']) => Ok(()),
+            _ => Err(format!("{m:#?}")),
         }
     });
 }

@@ -4,8 +4,10 @@ mod golden_files;
 
 use golden_files::{golden, golden_json};
 use nearpath_host::{CpuId, NodeId};
-use nearpath_instruments::locality::{Distances, Fates, LOCALITY_SCHEMA, Locality, Method, Places};
-use nearpath_instruments::{Cost, Direction, Place};
+use nearpath_instruments::locality::{
+    Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method, Places,
+};
+use nearpath_instruments::{Cost, Direction, Per, Place};
 use nearpath_views::{svg, text};
 
 fn places(direction: Direction, from: u32, to: u32, per_node: u32, count: u64) -> Places {
@@ -18,6 +20,16 @@ fn places(direction: Direction, from: u32, to: u32, per_node: u32, count: u64) -
         count,
     };
     Places { direction, place }
+}
+
+fn group(name: &str, rx: (u64, u64), tx: (u64, u64)) -> LocalityGroup {
+    let distances = |(packets, same_cpu)| Distances {
+        packets,
+        same_cpu,
+        other_node: packets - same_cpu,
+        ..Distances::default()
+    };
+    LocalityGroup { per: Per::Process, name: name.into(), rx: distances(rx), tx: distances(tx) }
 }
 
 /// Two nodes of two CPUs.
@@ -55,6 +67,10 @@ fn locality() -> Locality {
             place(Direction::Rx, 0, 3, 500),
             place(Direction::Tx, 3, 3, 400),
         ],
+        groups: vec![
+            group("nginx/4711", (800, 200), (400, 400)),
+            group("others", (200, 50), (0, 0)),
+        ],
     }
 }
 
@@ -70,6 +86,7 @@ fn large() -> Locality {
         tx: Distances::default(),
         packets: Fates { started: rx, completed: rx, ..Fates::default() },
         cost: None,
+        groups: Vec::new(),
         places: (1..32).map(place).collect(),
         ..locality()
     }

@@ -1,13 +1,14 @@
 //! Loading the programs: by which method, settings, sizes of the maps, attaching.
 
 use super::probes::{is_for, lacks};
-use super::{Method, Options};
-use crate::InstrumentError;
+use super::{LocalityGroup, Method, Options, group};
 use crate::filter::constants_of_filter;
 use crate::kernel::{
-    Attached, Chosen, Kernel, Reach, attach, choose, load_only, refused, within_reach,
+    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, refused, within_reach,
 };
 use crate::layout::Layout;
+use crate::stages::GROUPS_MAX;
+use crate::{InstrumentError, Per};
 use libbpf_rs::ObjectBuilder;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
@@ -23,6 +24,8 @@ use skeleton::{LocalitySkelBuilder, OpenLocalitySkel, types};
 
 /// Sockets that are kept apart (`SOCKET_SLOT_BITS`), where they are needed at all.
 const SOCKETS: u32 = 1 << 12;
+/// Packets that may be under way (`PACKET_SLOT_BITS`).
+const PACKETS: u32 = 1 << 16;
 
 /// The programs in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
@@ -76,15 +79,18 @@ fn load_within(
     let place = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
 
-    let (mut chosen, skipped) = choose(kernel, reach, |probe| is_for(probe, Method::Exact));
+    let by_process = options.groups.is_some_and(|groups| groups.per.is_known_late());
+    let wanted = |method| move |probe: &Probe| is_for(probe, method, by_process);
+    let (mut chosen, skipped) = choose(kernel, reach, wanted(Method::Exact));
     let lacking = lacks(&chosen, &skipped);
     let method = if lacking.is_none() { Method::Exact } else { Method::Tracepoints };
     if method == Method::Tracepoints {
-        (chosen, _) = choose(kernel, reach, |probe| is_for(probe, method));
+        (chosen, _) = choose(kernel, reach, wanted(method));
     }
     load_only(open.open_object_mut(), &chosen);
     set_constants(&mut open, layout, options, method, &chosen)?;
-    size_maps(&mut open, layout, method).map_err(|e| refused("sizing the BPF maps", &e))?;
+    size_maps(&mut open, layout, options, method)
+        .map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let attached = attach(skeleton.object(), chosen)?;
     Ok(Loaded { attached, skeleton, method, fallback: lacking })
@@ -105,6 +111,7 @@ fn set_constants(
     constants.measuring = !options.empty;
     constants.exact = method == Method::Exact;
     constants.has_sock_recv = has("sock_recv") && has("sk_data_ready");
+    constants.per = options.groups.map_or(0, |groups| groups.per.number());
     constants.socket_mask = sockets(method) - 1;
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
     constants.place_all = !layout.is_by_cpu();
@@ -123,6 +130,7 @@ fn sockets(method: Method) -> u32 {
 fn size_maps(
     open: &mut OpenLocalitySkel<'_>,
     layout: &Layout,
+    options: &Options,
     method: Method,
 ) -> libbpf_rs::Result<()> {
     let places = u32::try_from(layout.places.len()).unwrap_or(1);
@@ -131,6 +139,13 @@ fn size_maps(
     open.maps.sockets.set_max_entries(sockets(method))?;
     open.maps.counters.set_max_entries(layout.shards)?;
     open.maps.places.set_max_entries(2 * places * places)?;
+    if options.groups.is_some() {
+        open.maps.groups.set_max_entries(GROUPS_MAX)?;
+        open.maps.group_counts.set_max_entries(GROUPS_MAX)?;
+        open.maps.packet_groups.set_max_entries(PACKETS)?;
+    } else {
+        open.maps.owners.set_max_entries(1)?;
+    }
     Ok(())
 }
 
@@ -140,6 +155,11 @@ impl Loaded {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
+    }
+
+    /// The groups that packets are in, with what they have been let go of at which distance.
+    pub fn groups(&self, per: Per) -> Vec<LocalityGroup> {
+        group::read(&self.skeleton.maps.groups, &self.skeleton.maps.group_counts, per)
     }
 
     /// Whether packets are seen that come in, or that go out.

@@ -1,6 +1,6 @@
 //! What the instrument `locality` returns: the JSON of `measure locality --json`.
 
-use crate::{Cost, Direction, Place};
+use crate::{Cost, Direction, Per, Place};
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`Locality`].
@@ -31,6 +31,22 @@ pub struct Locality {
     pub cost: Option<Cost>,
     /// From which CPU to which packets went, receive first.
     pub places: Vec<Places>,
+    /// The same by group, those asked for and all others as one; empty where none were asked for.
+    #[serde(default)]
+    pub groups: Vec<LocalityGroup>,
+}
+
+/// A part of the packets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalityGroup {
+    /// By what.
+    pub per: Per,
+    /// As that of a [`crate::Group`].
+    pub name: String,
+    /// Its received packets.
+    pub rx: Distances,
+    /// Its sent packets.
+    pub tx: Distances,
 }
 
 /// How allocation and end of a packet are seen.
@@ -83,6 +99,20 @@ impl Distances {
             same_node: self.same_node.saturating_sub(earlier.same_node),
             other_node: self.other_node.saturating_sub(earlier.other_node),
             unknown: self.unknown.saturating_sub(earlier.unknown),
+        }
+    }
+
+    /// With those of another part.
+    #[must_use]
+    pub fn with(&self, more: &Self) -> Self {
+        Self {
+            packets: self.packets.saturating_add(more.packets),
+            same_cpu: self.same_cpu.saturating_add(more.same_cpu),
+            same_core: self.same_core.saturating_add(more.same_core),
+            same_llc: self.same_llc.saturating_add(more.same_llc),
+            same_node: self.same_node.saturating_add(more.same_node),
+            other_node: self.other_node.saturating_add(more.other_node),
+            unknown: self.unknown.saturating_add(more.unknown),
         }
     }
 

@@ -1,16 +1,18 @@
 //! The instrument `locality`: on which CPU each packet's sk_buff is allocated and on which it is let
 //! go of. The method is described in `docs/measuring.md`.
 
+mod group;
 mod load;
 mod measurement;
 mod probes;
 mod reading;
 
-pub use measurement::{Distances, Fates, LOCALITY_SCHEMA, Locality, Method, Places};
+pub use measurement::{Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method, Places};
 
 use crate::filter::Filter;
 use crate::kernel::{Kernel, Mapped, Meter, Statistics, may_load};
 use crate::layout::Layout;
+use crate::stages::Grouping;
 use crate::{Direction, Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::Loaded;
@@ -25,6 +27,8 @@ use std::time::Instant;
 pub struct Options {
     /// Which packets are looked at.
     pub filter: Filter,
+    /// Split the result; of `sort` only packets are looked at.
+    pub groups: Option<Grouping>,
     /// Attach programs that do nothing: what attaching alone costs, for benchmarks.
     pub empty: bool,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
@@ -62,6 +66,8 @@ impl PacketLocality {
 
     fn measurement(&self, session: &Session) -> Locality {
         let reading = session.reading(&self.layout);
+        // Before the whole: groups are a part of it.
+        let parts = self.options.groups.map(|by| (by, session.loaded.groups(by.per)));
         let duration_s = session.started.elapsed().as_secs_f64();
         let (rx, tx) = (reading.distances(Direction::Rx), reading.distances(Direction::Tx));
         Locality {
@@ -76,6 +82,7 @@ impl PacketLocality {
             events_lost: session.meter.runs(session.loaded.skeleton.object()).missed,
             cost: session.meter.cost(),
             places: reading.matrix(),
+            groups: parts.map_or_else(Vec::new, |(by, parts)| group::shown(parts, by, rx, tx)),
         }
     }
 }

@@ -24,6 +24,8 @@ pub const PROBES: &[Probe] = &[
     allocates(&[allocation("__netdev_alloc_skb")]),
     allocates(&[allocation("__napi_alloc_skb")]),
     allocates(&[allocation("napi_alloc_skb")]),
+    probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
+    probe("softirq_entry", "softirq_entry", "handle_softirqs", &[]),
     probe("napi_gro_receive", "napi_gro_receive_entry", "napi_gro_receive", &[]),
     probe("napi_gro_frags", "napi_gro_frags_entry", "napi_gro_frags", &[]),
     probe("napi_gro_receive_exit", "napi_gro_receive_exit", "napi_gro_receive", &[]),
@@ -60,8 +62,17 @@ const STAND_INS: &[&str] = &[
     "sock_recv",
 ];
 
-/// Whether a probe is for a method.
-pub fn is_for(probe: &Probe, method: Method) -> bool {
+/// Tracepoints that tell whose packets are.
+const FOR_PROCESSES: &[&str] = &["softirq_entry", "softirq_exit", "sock_recv"];
+
+/// Whether a probe is for a method, and for a split by process or cgroup or not.
+pub fn is_for(probe: &Probe, method: Method, by_process: bool) -> bool {
+    if FOR_PROCESSES.contains(&probe.program) && by_process {
+        return true;
+    }
+    if probe.program.starts_with("softirq_") {
+        return false;
+    }
     match method {
         Method::Exact => !STAND_INS.contains(&probe.program),
         Method::Tracepoints => probe.tracepoint.is_some(),
@@ -113,11 +124,15 @@ mod tests {
         for name in NEEDED {
             let of = |p: &&Probe| p.tracepoint.is_none() && p.function == *name;
             let probe = PROBES.iter().find(of).unwrap();
-            assert!(is_for(probe, Method::Exact) && !is_for(probe, Method::Tracepoints));
+            assert!(
+                is_for(probe, Method::Exact, false) && !is_for(probe, Method::Tracepoints, true)
+            );
         }
         for name in STAND_INS {
             let probe = PROBES.iter().find(|p| p.program == *name).unwrap();
-            assert!(is_for(probe, Method::Tracepoints) && !is_for(probe, Method::Exact));
+            assert!(
+                is_for(probe, Method::Tracepoints, false) && !is_for(probe, Method::Exact, false)
+            );
         }
         assert!(lacks(&[], &[]).is_some());
     }

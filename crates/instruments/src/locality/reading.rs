@@ -144,7 +144,8 @@ mod tests {
         assert_eq!((RX, TX, COUNTERS_WORDS), (names.len() + 1, RX + 8, TX + 8));
         assert!(counters[1].starts_with("u64 rx[8], tx[8];"));
         let cpu: Vec<&str> = body("cpu").into_iter().filter(|l| l.starts_with('u')).collect();
-        assert_eq!(cpu[..3], ["u32 core, llc, node;", "u32 shard, place;", "u32 unused;"]);
+        assert_eq!(cpu[..2], ["u32 core, llc, node;", "u32 shard, place;"]);
+        assert!(cpu[2].starts_with("u32 serving;"));
         let words: Vec<&str> = cpu[3..].iter().filter_map(|l| l.split(';').next()).collect();
         assert_eq!(words, ["u64 packet", "u64 gro_packet", "u64 unused2[3]"]);
         assert_eq!(CPU_WORDS, 3 + 1 + 1 + 3);

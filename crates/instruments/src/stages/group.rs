@@ -24,7 +24,7 @@ const NO_PROCESS: u64 = 1 << 54;
 /// What stands between a queue and its namespace.
 const NETNS: &str = " netns ";
 /// The name of what is not shown by itself.
-const OTHERS: &str = "others";
+pub(crate) const OTHERS: &str = "others";
 
 /// How the result is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// What people call a group.
-fn name(per: Per, id: u64, value: &[u8]) -> String {
+pub(crate) fn name(per: Per, id: u64, value: &[u8]) -> String {
     let half = |at: usize| u32::try_from(word(value, NAME + at) & 0xffff_ffff).unwrap_or_default();
     let name = value.get(NAME..).unwrap_or_default();
     match per {
@@ -168,17 +168,26 @@ pub fn shown(
     groups
 }
 
-/// Under short names where they tell groups apart; parts of one name are one.
-fn merged(parts: Vec<Part>) -> Vec<Part> {
+/// The short name of each group where it tells groups apart, else its whole name.
+pub(crate) fn short_names(names: &[&str]) -> Vec<String> {
     let short = |name: &str| name.split(NETNS).next().unwrap_or_default().to_owned();
     let mut uses: BTreeMap<String, usize> = BTreeMap::new();
-    for part in &parts {
-        *uses.entry(short(&part.name)).or_default() += 1;
+    for name in names {
+        *uses.entry(short(name)).or_default() += 1;
     }
+    let told = |name: &&str| match short(name) {
+        short if uses.get(&short) == Some(&1) => short,
+        _ => (*name).to_owned(),
+    };
+    names.iter().map(told).collect()
+}
+
+/// Under short names where they tell groups apart; parts of one name are one.
+fn merged(parts: Vec<Part>) -> Vec<Part> {
+    let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+    let names = short_names(&names);
     let mut merged: BTreeMap<String, Part> = BTreeMap::new();
-    for part in parts {
-        let name = short(&part.name);
-        let name = if uses.get(&name) == Some(&1) { name } else { part.name };
+    for (part, name) in parts.into_iter().zip(names) {
         let into = merged.entry(name.clone()).or_insert(Part { name, ..Part::default() });
         into.packets += part.packets;
         for (span, samples) in part.samples {
@@ -293,7 +302,10 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_programs() {
-        let header = include_str!("../../../../bpf/group.h");
+        let header = concat!(
+            include_str!("../../../../bpf/group_names.h"),
+            include_str!("../../../../bpf/group.h")
+        );
         let has = |line: String| assert!(header.contains(&line), "{line}");
         has(format!("#define GROUPS_MAX {GROUPS_MAX}"));
         has(format!("#define CELLS_MAX {CELLS_MAX}"));

@@ -14,6 +14,7 @@ mod table;
 mod trail;
 
 pub use group::{GROUPS_MAX, Grouping, Sort};
+pub(crate) use group::{OTHERS, name, short_names};
 pub use table::{PROBES, STAGES, Stage};
 
 use crate::filter::Filter;

@@ -57,7 +57,7 @@ pub(super) fn groups(measurement: &Measurement, width: Option<usize>) -> String 
     out
 }
 
-fn what(per: Per) -> &'static str {
+pub(super) fn what(per: Per) -> &'static str {
     match per {
         Per::Cpu => "cpu",
         Per::Node => "node",

@@ -1,6 +1,7 @@
 //! `measure locality`: a line for each interval, in the form of the script that first measured it,
 //! and at the end how far packets go between the CPU that allocates them and the one that lets go.
 
+use super::groups::what;
 use super::measurement::{cost, measured};
 use super::table::{Table, left, right};
 use super::units::{percent, printable};
@@ -43,6 +44,11 @@ pub fn locality(m: &Locality) -> String {
             heading(&mut out, &format!("{title}: {} (down) and let go of (across)", first(m)));
             out.push_str(&rows(&matrix));
         }
+    }
+    if let Some(first) = m.groups.first() {
+        line!(out);
+        heading(&mut out, &format!("by {}", what(first.per)));
+        out.push_str(&groups(m));
     }
     out
 }
@@ -130,6 +136,31 @@ fn distances(m: &Locality) -> String {
             share(d.other_node),
             if d.unknown > 0 { share(d.unknown) } else { String::new() },
         ]);
+    }
+    table.render()
+}
+
+fn groups(m: &Locality) -> String {
+    let mut table = Table::new(&[
+        left("GROUP"),
+        right("RX-PACKETS"),
+        right("SAME-CPU"),
+        right("OTHER-NODE"),
+        right("TX-PACKETS"),
+        right("SAME-CPU"),
+        right("OTHER-NODE"),
+    ]);
+    for group in &m.groups {
+        let cells = |d: &Distances| {
+            let share = |part: u64| match d.packets {
+                0 => String::new(),
+                all => percent(part as f64 / all as f64),
+            };
+            [d.packets.to_string(), share(d.same_cpu), share(d.other_node)]
+        };
+        table.row(
+            std::iter::once(group.name.clone()).chain(cells(&group.rx)).chain(cells(&group.tx)),
+        );
     }
     table.render()
 }

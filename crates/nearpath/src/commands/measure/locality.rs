@@ -6,9 +6,11 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Time;
 use crate::source::Namespace;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nearpath_host::Wanted;
+use nearpath_instruments::Per;
 use nearpath_instruments::locality::{Locality, Options, PacketLocality};
+use nearpath_instruments::stages::{GROUPS_MAX, Grouping, Sort};
 use nearpath_views::{svg, text};
 use std::path::PathBuf;
 
@@ -17,6 +19,7 @@ EXAMPLES
   nearpath measure locality --for 30s                      a line each second, then the whole
   nearpath measure locality --proto tcp --port 443 --interval 5s
   nearpath measure locality --netns blue --json | jq '.rx.same_cpu / .rx.packets'
+  nearpath measure locality --per process --top 5          whose packets leave their CPU
   nearpath measure locality --svg locality.svg             and as a heat map
 
 A line for each interval: the share of packets (sk_buffs) that were allocated and let go of on the
@@ -35,6 +38,14 @@ pub(super) struct LocalityArguments {
     /// Also draw the CPUs that packets come from and go to, as a heat map
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Also show the packets of each queue, flow, process or cgroup by themselves: the queue that a
+    /// packet came by or is sent by, who takes or sends it
+    #[arg(long, value_enum, value_name = "WHAT")]
+    per: Option<What>,
+    /// How many groups to show, those with most packets; all others are one
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "per")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUPS_MAX)))]
+    top: u32,
     #[command(flatten)]
     filters: Filters,
     #[command(flatten)]
@@ -43,12 +54,32 @@ pub(super) struct LocalityArguments {
     time: Time,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    Queue,
+    Flow,
+    Process,
+    Cgroup,
+}
+
 impl LocalityArguments {
+    fn groups(&self) -> Option<Grouping> {
+        let per = match self.per? {
+            What::Queue => Per::Queue,
+            What::Flow => Per::Flow,
+            What::Process => Per::Process,
+            What::Cgroup => Per::Cgroup,
+        };
+        let top = usize::try_from(self.top).unwrap_or(usize::MAX);
+        Some(Grouping { per, top, sort: Sort::Packets })
+    }
+
     pub(super) fn run(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
         let host = self.namespace.host(&Wanted::default())?;
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
-        let options = Options { filter, btf_file: self.time.btf.clone(), empty: false };
+        let btf_file = self.time.btf.clone();
+        let options = Options { filter, groups: self.groups(), btf_file, empty: false };
         let instrument = PacketLocality::new(&host.topology, options);
         let mut lines = Lines::default();
         let measurement = if self.json {
