@@ -4,6 +4,7 @@
 //! file of its own.
 
 mod cpu_time;
+mod reading;
 mod softirqs;
 mod softnet;
 

@@ -17,7 +17,7 @@
 //! trigger where the architecture shows it, and the names of the actions between commas.
 
 use crate::cpu_table::{CpuTable, Malformed, number, printable};
-use crate::{ArchIrq, Irq, IrqNumber};
+use crate::{ArchIrq, CpuSet, Irq, IrqNumber};
 
 /// More lines than this are not read: a kernel has at most some ten thousand interrupts, and
 /// the text may come from a stranger.
@@ -30,6 +30,8 @@ pub struct Interrupts {
     pub irqs: Vec<Irq>,
     /// The architecture's own interrupts, in the order of the file.
     pub arch: Vec<ArchIrq>,
+    /// The CPUs that have a column: those that are online.
+    pub cpus: CpuSet,
     /// Labels of lines whose numbers do not match the CPUs of the header, as when a CPU comes or
     /// goes while the file is written: whose counts they are is not known, so they have none.
     pub uneven: Vec<String>,
@@ -44,7 +46,8 @@ pub struct Interrupts {
 pub fn parse_interrupts(bytes: &[u8]) -> Result<Interrupts, Malformed> {
     let mut table = CpuTable::new(bytes)?;
     let cpus = table.cpus().len();
-    let mut found = Interrupts::default();
+    let mut found =
+        Interrupts { cpus: table.cpus().iter().copied().collect(), ..Default::default() };
     let mut counts = Vec::new();
     while let Some(line) = table.next_line(&mut counts) {
         if found.irqs.len() + found.arch.len() >= MAX_LINES {

@@ -11,14 +11,16 @@ pub use interrupts::{Interrupts, parse_interrupts};
 use crate::{ArchIrq, CpuSet, Irq, NodeId, Notes, ReadError, Root};
 use std::collections::BTreeMap;
 
-const TABLE: &str = "/proc/interrupts";
+/// The kernel's table of interrupts.
+pub(crate) const TABLE: &str = "/proc/interrupts";
 
 /// Reads all interrupts.
 pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Irq>, Vec<ArchIrq>) {
     let table = root.read(TABLE).and_then(|bytes| {
         parse_interrupts(&bytes).map_err(|e| ReadError::new(TABLE, &e.to_string()))
     });
-    let Some(Interrupts { mut irqs, arch, uneven, cut }) = notes.take("host", "irqs", table) else {
+    let Some(Interrupts { mut irqs, arch, uneven, cut, .. }) = notes.take("host", "irqs", table)
+    else {
         return Default::default();
     };
     for label in uneven {

@@ -1,6 +1,6 @@
 //! Counters of the kernel by CPU.
 
-use crate::CpuId;
+use crate::{ArchIrq, CpuId, CpuSet, IfIndex, Irq, QueueId, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -59,4 +59,46 @@ pub struct CpuTime {
     pub softirq: u64,
     /// Taken by the hypervisor for others.
     pub steal: Option<u64>,
+}
+
+/// The counters that a measurement takes the difference of, at one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Counters {
+    /// The CPUs that interrupts are told of: those that are online.
+    pub cpus: CpuSet,
+    /// Interrupts with their counts; affinities and nodes are not read.
+    pub irqs: Vec<Irq>,
+    /// The architecture's own interrupts.
+    pub arch_irqs: Vec<ArchIrq>,
+    /// `/proc/softirqs`.
+    pub softirqs: Vec<SoftirqCounts>,
+    /// `/proc/net/softnet_stat`.
+    pub softnet: Vec<SoftnetCpu>,
+    /// Packets by queue, of interfaces that count them.
+    pub queue_packets: BTreeMap<IfIndex, QueuePackets>,
+    /// What could not be read, and why.
+    pub unknown: Vec<Unknown>,
+}
+
+/// Packets of an interface by queue, since the driver made the queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePackets {
+    /// Who counted them.
+    pub source: PacketSource,
+    /// By receive queue.
+    pub rx: BTreeMap<QueueId, u64>,
+    /// By transmit queue.
+    pub tx: BTreeMap<QueueId, u64>,
+}
+
+/// Who counts the packets of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PacketSource {
+    /// The kernel's netdev family (`qstats`).
+    Netdev,
+    /// The driver's statistics (`ethtool -S`).
+    Driver,
+    /// What NAPI instances were given to deliver.
+    Napi,
 }

@@ -19,6 +19,7 @@ pub fn netlink(datagram: &[u8]) {
         let mut queues = BTreeMap::new();
         netdev::add_queue(body, &mut queues);
         let _ = netdev::napi_irq(body);
+        netdev::add_packets(body, &mut BTreeMap::new());
         attributes(body).for_each(|(_, value)| drop(text_of(value)));
     }
 }

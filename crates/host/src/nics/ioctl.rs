@@ -8,11 +8,14 @@ use super::ntuple::{self, FlowSpec};
 use super::rss;
 use crate::{NtupleRule, Rss};
 use netlink_sys::{Socket, protocols::NETLINK_GENERIC};
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
@@ -20,6 +23,13 @@ const ETHTOOL_GRSSH: u32 = 0x46;
 
 /// A bound for the rules of one NIC; the largest tables have 8,192 places.
 const MAX_RULES: usize = 16_384;
+/// Which set of strings has the names of a driver's statistics.
+const ETH_SS_STATS: u32 = 1;
+const STRING_BYTES: usize = 32;
+/// A bound for the statistics of one NIC; a large one has some thousands.
+const MAX_STATISTICS: usize = 65_536;
+/// Where `n_stats` stands in what follows `driver` in `struct ethtool_drvinfo`.
+const N_STATS: usize = 144;
 /// Bounds for one NIC's indirection table and key.
 const MAX_INDIRECTION: usize = 65_536;
 const MAX_KEY_BYTES: usize = 1024;
@@ -91,6 +101,48 @@ impl Ioctl {
         // SAFETY: the kernel writes one `struct ethtool_drvinfo`, whose size is asserted above.
         unsafe { self.ask(name, &raw mut info) }?;
         Ok(super::netlink::attributes::text_of(&info.driver))
+    }
+
+    /// `ethtool -S`: those of the driver's own counters whose names are wanted.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the driver has none. E2BIG: it has more than this reads.
+    pub(crate) fn statistics(
+        &self,
+        name: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> io::Result<BTreeMap<String, u64>> {
+        let mut info = DriverInfo { cmd: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+        // SAFETY: as in `driver`.
+        unsafe { self.ask(name, &raw mut info) }?;
+        let count = info.rest.get(N_STATS..).and_then(|rest| rest.first_chunk().copied());
+        let count = u32::from_ne_bytes(count.unwrap_or_default()) as usize;
+        if count == 0 {
+            return Ok(BTreeMap::new());
+        }
+        if count > MAX_STATISTICS {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        // The kernel writes as many as there are when it is asked, without a bound: there is room for
+        // all that there may ever be, should the driver make queues meanwhile. Pages that nobody
+        // writes to cost nothing.
+        let mut names = vec![0u64; 2 + MAX_STATISTICS * STRING_BYTES / 8];
+        names[0] = u64::from_ne_bytes(two_words(ETHTOOL_GSTRINGS, ETH_SS_STATS));
+        // SAFETY: `struct ethtool_gstrings` is 12 bytes and followed by the strings.
+        unsafe { self.ask(name, names.as_mut_ptr()) }?;
+        let mut values = vec![0u64; 1 + MAX_STATISTICS];
+        values[0] =
+            u64::from_ne_bytes(two_words(ETHTOOL_GSTATS, u32::try_from(count).unwrap_or(0)));
+        // SAFETY: `struct ethtool_stats` is 8 bytes and followed by the values.
+        unsafe { self.ask(name, values.as_mut_ptr()) }?;
+        let words = names.iter().take(2 + count * STRING_BYTES / 8);
+        let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+        let strings = bytes.get(12..).unwrap_or_default().chunks_exact(STRING_BYTES);
+        let named = strings.zip(values.iter().skip(1)).take(count);
+        Ok(named
+            .map(|(string, value)| (super::netlink::attributes::text_of(string), *value))
+            .filter(|(name, _)| wanted(name))
+            .collect())
     }
 
     /// `ethtool -n`: all n-tuple rules.
@@ -182,6 +234,14 @@ impl Ioctl {
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// The bytes of two fields that stand one after the other.
+fn two_words(first: u32, second: u32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&first.to_ne_bytes());
+    bytes[4..].copy_from_slice(&second.to_ne_bytes());
+    bytes
 }
 
 /// An empty request about n-tuple rules, on the heap as it may be long.

@@ -12,6 +12,7 @@ mod kind;
 mod netlink;
 mod ntuple;
 mod per_nic;
+pub(crate) mod queue_packets;
 mod queues;
 mod rss;
 mod sysfs;
@@ -29,6 +30,13 @@ const UNKNOWN_IRQ: &str = "neither the kernel's netdev family nor the names of t
 
 const UNKNOWN_NAPI: &str = "the kernel's netdev family does not tell it: the interface is down, \
                             or its driver does not say which NAPI instance serves a queue";
+
+impl Nic {
+    /// Reads all interfaces again. `irqs` are the root's interrupts now, as in [`crate::Counters`].
+    pub fn read_all(root: &Root, irqs: &[Irq]) -> Vec<Self> {
+        read(root, irqs, &mut Notes::default())
+    }
+}
 
 /// Reads all interfaces. `irqs` are the root's interrupts, whose names tell the queues' where
 /// the kernel has no netdev family.

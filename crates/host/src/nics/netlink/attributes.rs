@@ -32,6 +32,14 @@ pub(crate) fn u32_of(value: &[u8]) -> Option<u32> {
     value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
+/// An unsigned number of four or eight bytes, as the kernel's `uint` attributes are.
+pub(crate) fn uint_of(value: &[u8]) -> Option<u64> {
+    match value.len() {
+        8 => value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)),
+        _ => u32_of(value).map(u64::from),
+    }
+}
+
 /// The `u32`s of an array; a rest of less than four bytes is left out.
 pub(crate) fn u32s_of(value: &[u8]) -> impl Iterator<Item = u32> + '_ {
     value.chunks_exact(4).filter_map(u32_of)

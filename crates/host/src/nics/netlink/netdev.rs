@@ -1,9 +1,9 @@
 //! What the kernel's netdev family says of queues and NAPI instances: one dump of each (kernel
 //! 6.8 and later). Numbers are those of include/uapi/linux/netdev.h.
 
-use super::attributes::{find, u32_of};
+use super::attributes::{attribute, find, u32_of, uint_of};
 use super::{Connection, generic, generic_body};
-use crate::{IfIndex, IrqNumber, QueueId};
+use crate::{IfIndex, IrqNumber, PacketSource, QueueId, QueuePackets};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -13,6 +13,7 @@ pub(crate) const FAMILY: &str = "netdev";
 
 const QUEUE_GET: u8 = 10;
 const NAPI_GET: u8 = 11;
+const QSTATS_GET: u8 = 12;
 
 const QUEUE_ID: u16 = 1;
 const QUEUE_IFINDEX: u16 = 2;
@@ -23,6 +24,14 @@ const QUEUE_TYPE_TX: u32 = 1;
 
 const NAPI_ID: u16 = 2;
 const NAPI_IRQ: u16 = 3;
+
+const QSTATS_IFINDEX: u16 = 1;
+const QSTATS_QUEUE_TYPE: u16 = 2;
+const QSTATS_QUEUE_ID: u16 = 3;
+const QSTATS_SCOPE: u16 = 4;
+const QSTATS_RX_PACKETS: u16 = 8;
+const QSTATS_TX_PACKETS: u16 = 10;
+const SCOPE_QUEUE: u32 = 1;
 
 /// Which NAPI instance serves which queue of a NIC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +72,41 @@ pub(crate) fn napi_irqs(
     Ok(irqs)
 }
 
+/// The packets of the queues of all interfaces whose drivers take part (6.9 and later).
+///
+/// # Errors
+/// What the kernel ended the dump with; EOPNOTSUPP where it does not know the request.
+pub(crate) fn queue_packets(
+    connection: &mut Connection,
+    family: u16,
+) -> io::Result<BTreeMap<IfIndex, QueuePackets>> {
+    let mut packets = BTreeMap::new();
+    let request = generic(QSTATS_GET, &attribute(QSTATS_SCOPE, &SCOPE_QUEUE.to_ne_bytes()));
+    connection.dump(family, &request, |payload| {
+        add_packets(generic_body(payload), &mut packets);
+    })?;
+    Ok(packets)
+}
+
+/// Adds the packets of a queue.
+pub(crate) fn add_packets(body: &[u8], packets: &mut BTreeMap<IfIndex, QueuePackets>) {
+    let number = |kind| find(body, kind).and_then(u32_of);
+    let count = |kind| find(body, kind).and_then(uint_of);
+    let (Some(index), Some(id)) = (number(QSTATS_IFINDEX), number(QSTATS_QUEUE_ID)) else { return };
+    let new =
+        || QueuePackets { source: PacketSource::Netdev, rx: BTreeMap::new(), tx: BTreeMap::new() };
+    let of_nic = packets.entry(IfIndex(index)).or_insert_with(new);
+    match number(QSTATS_QUEUE_TYPE) {
+        Some(QUEUE_TYPE_RX) => {
+            of_nic.rx.extend(count(QSTATS_RX_PACKETS).map(|n| (QueueId(id), n)));
+        }
+        Some(QUEUE_TYPE_TX) => {
+            of_nic.tx.extend(count(QSTATS_TX_PACKETS).map(|n| (QueueId(id), n)));
+        }
+        _ => {}
+    }
+}
+
 /// Adds a queue that a NAPI instance serves.
 pub(crate) fn add_queue(body: &[u8], queues: &mut BTreeMap<IfIndex, QueueNapi>) {
     let number = |kind| find(body, kind).and_then(u32_of);
@@ -84,7 +128,6 @@ pub(crate) fn napi_irq(body: &[u8]) -> Option<(u32, IrqNumber)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::attributes::attribute;
     use super::*;
 
     fn body(numbers: &[(u16, u32)]) -> Vec<u8> {
@@ -101,6 +144,18 @@ mod tests {
         let of_nic = &queues[&IfIndex(3)];
         assert_eq!(of_nic.rx, [(QueueId(0), 8193), (QueueId(1), 8194)].into());
         assert_eq!(of_nic.tx, [(QueueId(0), 8193)].into());
+    }
+
+    #[test]
+    fn packets_of_queues_in_either_width() {
+        let mut packets = BTreeMap::new();
+        let large = attribute(QSTATS_RX_PACKETS, &(1u64 << 40).to_ne_bytes());
+        add_packets(&[body(&[(1, 3), (2, 0), (3, 1)]), large].concat(), &mut packets);
+        add_packets(&body(&[(1, 3), (2, 1), (3, 0), (10, 7)]), &mut packets);
+        add_packets(&body(&[(1, 3), (2, 1), (3, 1)]), &mut packets); // does not tell packets
+        let of_nic = &packets[&IfIndex(3)];
+        assert_eq!(of_nic.rx, [(QueueId(1), 1 << 40)].into());
+        assert_eq!(of_nic.tx, [(QueueId(0), 7)].into());
     }
 
     #[test]

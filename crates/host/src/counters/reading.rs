@@ -1,0 +1,111 @@
+//! All counters that a measurement takes the difference of, at one moment.
+//!
+//! In go a root and the interfaces whose queues are of interest; out come plain values. What cannot be
+//! read is empty, with the reason.
+
+use super::{softirqs, softnet};
+use crate::irqs::{Interrupts, TABLE, parse_interrupts};
+use crate::nics::queue_packets;
+use crate::{Counters, Nic, Notes, ReadError, Root};
+
+/// How often a table is read at most that changes meanwhile.
+const ATTEMPTS: usize = 5;
+
+impl Counters {
+    /// Reads them, and the packets by queue of these interfaces.
+    pub fn read(root: &Root, nics: &[Nic]) -> Self {
+        let mut notes = Notes::default();
+        let table = notes.take("host", "irqs", table(root)).unwrap_or_default();
+        let Interrupts { mut irqs, mut arch, cpus, uneven, cut } = table;
+        if let Some(label) = uneven.first() {
+            let reason = format!("{TABLE}: CPUs came or went whenever it was read");
+            notes.add(&format!("irq {label}"), "counts", &reason);
+        }
+        irqs.retain(|irq| !uneven.contains(&irq.irq.to_string()));
+        arch.retain(|irq| !uneven.contains(&irq.name));
+        if cut {
+            notes.add("host", "irqs", &format!("{TABLE}: only the first {} lines", irqs.len()));
+        }
+        let softirqs = softirqs(root, &mut notes);
+        let softnet = softnet(root, &mut notes, &cpus);
+        let asked: Vec<_> = nics.iter().map(|nic| (nic.ifindex, nic.name.as_str())).collect();
+        let (queue_packets, errors) = queue_packets::read(root, &asked);
+        for error in errors {
+            notes.add("host", "packets by queue", &error.to_string());
+        }
+        let unknown = notes.unknown().to_vec();
+        Self { cpus, irqs, arch_irqs: arch, softirqs, softnet, queue_packets, unknown }
+    }
+}
+
+/// The table of interrupts. Whose the counts of a line are that was written while a CPU came or went
+/// is not known: it is read again then.
+fn table(root: &Root) -> Result<Interrupts, ReadError> {
+    let read = || {
+        let bytes = root.read(TABLE)?;
+        parse_interrupts(&bytes).map_err(|e| ReadError::new(TABLE, &e.to_string()))
+    };
+    let mut table = read()?;
+    for _ in 1..ATTEMPTS {
+        if table.uneven.is_empty() {
+            break;
+        }
+        table = read()?;
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CpuId, IfIndex};
+    use nearpath_testing::trees::{Layout, Machine, Nic as MadeNic};
+
+    fn machine() -> Machine {
+        let nic = MadeNic::pci("eth0", "mlx5_core", "0000:5e:00.0").queues(2, 100);
+        Machine::regular(Layout { packages: 1, cores: 3, ..Layout::default() })
+            .offline(&[1])
+            .nic(nic.queue(1, |queue| queue.counts = [(0, 5)].into()))
+    }
+
+    fn read(machine: &Machine) -> Counters {
+        let tree = machine.write();
+        Counters::read(&Root::tree(tree.path()).unwrap(), &[])
+    }
+
+    #[test]
+    fn counters_and_the_cpus_that_they_are_of() {
+        let counters = read(&machine());
+        assert_eq!(counters.cpus.to_string(), "0,2");
+        assert_eq!(counters.irqs[1].counts, [(CpuId(0), 5)].into());
+        assert_eq!(counters.softnet.len(), 2);
+        assert!(counters.softirqs.iter().any(|vector| vector.vector == "NET_RX"));
+        assert_eq!(counters.unknown, []);
+    }
+
+    #[test]
+    fn a_line_that_is_written_while_a_cpu_goes_has_no_counts() {
+        let table = "  CPU0 CPU1\n 7: 1 2 chip 1-edge a\n 8: 3 chip 2-edge b\nRES: 1\nERR: 0\n";
+        let counters = read(&machine().file("/proc/interrupts", table));
+        assert_eq!(counters.irqs.len(), 1);
+        assert_eq!(counters.irqs[0].irq.0, 7);
+        assert!(counters.arch_irqs.iter().any(|irq| irq.name == "ERR"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_so() {
+        let counters = read(&machine().without("/proc/interrupts").without("/proc/softirqs"));
+        assert!(counters.irqs.is_empty() && counters.softirqs.is_empty());
+        let facts: Vec<_> = counters.unknown.iter().map(|u| u.fact.as_str()).collect();
+        assert_eq!(facts, ["irqs", "softirqs"]);
+    }
+
+    /// On this machine, where the kernel answers or refuses by itself.
+    #[test]
+    fn the_loopback_has_no_queues_that_count() {
+        let counters = Counters::read(&Root::live(), &[]);
+        assert!(!counters.cpus.is_empty() && !counters.softnet.is_empty());
+        let (packets, _) = queue_packets::read(&Root::live(), &[(IfIndex(1), "lo")]);
+        assert!(!packets.contains_key(&IfIndex(1)), "{packets:?}");
+    }
+}
