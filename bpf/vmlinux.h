@@ -83,6 +83,11 @@ struct net_device {
 	possible_net_t nd_net;
 };
 
+struct napi_struct {
+	struct net_device *dev;
+	unsigned int napi_id;
+};
+
 struct sk_buff {
 	struct net_device *dev;
 	struct sock *sk;

@@ -8,6 +8,7 @@
 
 mod filter;
 mod instrument;
+pub mod irqs;
 mod kernel;
 mod layout;
 pub mod locality;

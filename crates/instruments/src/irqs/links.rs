@@ -1,0 +1,102 @@
+//! Which interrupts and NAPI instances serve which queues. In go the NICs of a host, each time that its
+//! interrupts have changed; what they were before stays known.
+
+use super::measurement::Serves;
+use super::readings::Readings;
+use nearpath_host::{IfIndex, IrqNumber, Nic, QueueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All that is known of queues.
+#[derive(Debug, Default)]
+pub struct Links {
+    /// The NICs by index.
+    pub nics: BTreeMap<IfIndex, LinkedNic>,
+    /// What an interrupt of that number and name serves.
+    pub by_irq: BTreeMap<(IrqNumber, String), Served>,
+}
+
+/// A NIC with its queues' NAPI instances.
+#[derive(Debug, Default)]
+pub struct LinkedNic {
+    /// Its name.
+    pub name: String,
+    /// Inode of its namespace.
+    pub netns: Option<u64>,
+    /// NAPI ids by queue, where the kernel tells them.
+    pub napi: BTreeMap<(Way, QueueId), u32>,
+    /// All of its queues.
+    pub queues: BTreeSet<(Way, QueueId)>,
+}
+
+/// Receive or transmit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// Receive.
+    Rx,
+    /// Transmit.
+    Tx,
+}
+
+/// The queues that an interrupt serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Served {
+    /// The NIC.
+    pub ifindex: Option<IfIndex>,
+    /// Its queues.
+    pub queues: BTreeSet<(Way, QueueId)>,
+}
+
+impl Served {
+    /// Which of the two queues of a number.
+    pub fn serves(&self) -> Serves {
+        let has = |way: Way| self.queues.iter().any(|(w, _)| *w == way);
+        match (has(Way::Rx), has(Way::Tx)) {
+            (true, false) => Serves::Rx,
+            (false, true) => Serves::Tx,
+            _ => Serves::Both,
+        }
+    }
+
+    /// The number of its queues, if they share one.
+    pub fn queue(&self) -> Option<QueueId> {
+        let first = self.queues.first()?.1;
+        self.queues.iter().all(|(_, queue)| *queue == first).then_some(first)
+    }
+}
+
+impl Links {
+    /// Enters what NICs have now.
+    pub fn enter<'a>(&mut self, nics: impl IntoIterator<Item = &'a Nic>, readings: &Readings) {
+        for nic in nics {
+            let rx = nic.rx_queues.iter().map(|q| (Way::Rx, q.queue, q.irq, q.napi_id));
+            let tx = nic.tx_queues.iter().map(|q| (Way::Tx, q.queue, q.irq, q.napi_id));
+            let linked = self.nics.entry(nic.ifindex).or_default();
+            linked.name.clone_from(&nic.name);
+            linked.netns = nic.netns.inode;
+            for (way, queue, irq, napi_id) in rx.chain(tx) {
+                linked.queues.insert((way, queue));
+                linked.napi.extend(napi_id.map(|id| ((way, queue), id)));
+                let line = irq.and_then(|irq| Some((irq, readings.irqs.get(&irq)?)));
+                if let Some((irq, line)) = line {
+                    let served = self.by_irq.entry((irq, line.name.clone())).or_default();
+                    if served.ifindex != Some(nic.ifindex) {
+                        *served = Served { ifindex: Some(nic.ifindex), ..Served::default() };
+                    }
+                    served.queues.insert((way, queue));
+                }
+            }
+        }
+    }
+
+    /// Whether the kernel tells the NAPI instance of each queue that has an interrupt.
+    pub fn knows_napi(&self) -> bool {
+        let mut served = self
+            .by_irq
+            .values()
+            .flat_map(|served| served.queues.iter().map(move |queue| (served.ifindex, queue)));
+        served.all(|(ifindex, queue)| {
+            let nic = ifindex.and_then(|index| self.nics.get(&index));
+            nic.is_some_and(|nic| nic.napi.contains_key(queue))
+        })
+    }
+}

@@ -1,0 +1,276 @@
+//! The instrument `irqs`: how often each queue's interrupt came to each CPU, what softirqs and NAPI
+//! instances did, and the time in both. The method is described in `docs/measuring.md`.
+//!
+//! How often is the difference of the kernel's own counters between two readings; how long, and what
+//! NAPI instances were polled for, is observed by programs (`bpf/irqs.bpf.c`). Where these are refused
+//! the counts are told without them.
+
+mod links;
+mod measurement;
+mod probes;
+mod readings;
+mod rows;
+mod tally;
+mod times;
+
+pub use measurement::*;
+
+use crate::kernel::{Kernel, Mapped, Meter, Statistics, may_load};
+use crate::layout::Layout;
+use crate::{Instrument, InstrumentError};
+use libbpf_rs::skel::Skel;
+use links::Links;
+use nearpath_host::{Counters, CpuId, IfIndex, Nic, PacketSource, Root, Topology, Unknown};
+use probes::{Loaded, PROBES};
+use readings::Readings;
+use rows::{Counted, dense};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// How the instrument is set up.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The NIC whose queues are told; without it all of the namespace.
+    pub nic: Option<String>,
+    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    pub btf_file: Option<PathBuf>,
+}
+
+/// The instrument.
+pub struct Irqs<'a> {
+    root: &'a Root,
+    topology: Topology,
+    layout: Layout,
+    nics: Vec<Nic>,
+    options: Options,
+    session: Option<Session>,
+}
+
+/// What is there between `start` and `stop`.
+struct Session {
+    programs: Result<Programs, String>,
+    readings: Readings,
+    links: Links,
+    sources: BTreeMap<IfIndex, PacketSource>,
+    began: Instant,
+    last: Instant,
+}
+
+/// The programs. The fields are dropped in this order.
+struct Programs {
+    cpus: Mapped,
+    meter: Meter,
+    statistics: Option<Statistics>,
+    loaded: Loaded,
+}
+
+impl<'a> Irqs<'a> {
+    /// Sets the instrument up for a host that was read from `root`, the running machine; nothing is
+    /// loaded yet.
+    pub fn new(root: &'a Root, topology: &Topology, nics: &[Nic], options: Options) -> Self {
+        let layout = Layout::new(topology);
+        let nics = nics.iter().filter(|nic| is_wanted(nic, &options)).cloned().collect();
+        Self { root, topology: topology.clone(), layout, nics, options, session: None }
+    }
+
+    fn programs(&self, links: &Links) -> Result<Programs, InstrumentError> {
+        self.available()?;
+        let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
+        let loaded = probes::load(&kernel, &self.layout, !links.knows_napi())?;
+        let cpus = Mapped::new(&loaded.skeleton.maps.cpus)?;
+        let meter = Meter::new(loaded.skeleton.object());
+        Ok(Programs { cpus, meter, statistics: None, loaded })
+    }
+
+    /// NICs that have queues of their own, which alone count packets.
+    fn counting(&self) -> Vec<Nic> {
+        self.nics.iter().filter(|nic| nic.bus.is_some()).cloned().collect()
+    }
+
+    /// Adds a reading, and looks at NICs again when there are other interrupts than before.
+    fn take(&mut self, nics: &[Nic]) {
+        let now = Counters::read(self.root, nics);
+        let Some(session) = &mut self.session else { return };
+        let at = Instant::now();
+        let changed = session.readings.differs(&now);
+        session.readings.add(&now, (at - session.last).as_secs_f64());
+        session.last = at;
+        if changed {
+            let nics = Nic::read_all(self.root, &now.irqs);
+            let wanted = nics.iter().filter(|nic| is_wanted(nic, &self.options));
+            session.links.enter(wanted, &session.readings);
+        }
+    }
+}
+
+fn is_wanted(nic: &Nic, options: &Options) -> bool {
+    options.nic.as_ref().is_none_or(|name| *name == nic.name)
+}
+
+impl Instrument for Irqs<'_> {
+    type Measurement = IrqMeasurement;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        may_load()?;
+        Kernel::inspect(PROBES, self.options.btf_file.as_deref()).map(drop)
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        let mut links = Links::default();
+        // Once before the programs, as they depend on what is known of queues: loading takes a while.
+        let before = Counters::read(self.root, &[]);
+        links.enter(&self.nics, &Readings::new(&before));
+        let mut programs = self.programs(&links).map_err(|error| error.to_string());
+        let first = Counters::read(self.root, &self.counting());
+        let readings = Readings::new(&first);
+        links.enter(&self.nics, &readings);
+        let sources = first.queue_packets.iter().map(|(index, of)| (*index, of.source)).collect();
+        if let Ok(programs) = &mut programs {
+            programs.loaded.set_active(true);
+        }
+        let now = Instant::now();
+        self.session = Some(Session { programs, readings, links, sources, began: now, last: now });
+        Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        if let Some(Session { programs: Ok(programs), .. }) = &mut self.session
+            && programs.statistics.is_none()
+        {
+            programs.statistics = Statistics::enable();
+            let softirqs = times::softirqs(&programs.cpus);
+            programs.meter.begin(programs.loaded.skeleton.object(), softirqs);
+        }
+    }
+
+    fn end_cost_window(&mut self) {
+        if let Some(Session { programs: Ok(programs), .. }) = &mut self.session
+            && programs.statistics.take().is_some()
+        {
+            let softirqs = times::softirqs(&programs.cpus);
+            programs.meter.end(programs.loaded.skeleton.object(), softirqs);
+        }
+    }
+
+    fn read(&mut self) -> Result<IrqMeasurement, InstrumentError> {
+        self.take(&[]);
+        let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
+        Ok(self.measurement(session))
+    }
+
+    fn stop(&mut self) -> Result<IrqMeasurement, InstrumentError> {
+        self.end_cost_window();
+        if let Some(Session { programs: Ok(programs), .. }) = &mut self.session {
+            programs.loaded.set_active(false);
+        }
+        self.take(&self.counting());
+        let session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        Ok(self.measurement(&session))
+    }
+}
+
+impl Irqs<'_> {
+    fn measurement(&self, session: &Session) -> IrqMeasurement {
+        let Session { readings, links, sources, .. } = session;
+        let duration_s = (session.last - session.began).as_secs_f64();
+        let programs = session.programs.as_ref().ok();
+        let instances = programs.map(|programs| times::instances(&programs.loaded));
+        let cpus = self.layout.cpus.len();
+        let counted =
+            Counted { readings, links, instances: instances.as_deref(), sources, cpus, duration_s };
+        let (queues, nics) = counted.queues();
+        let arch = readings.arch_irqs.iter().filter(|(_, (_, tally))| !tally.sum.is_empty());
+        let lost = |programs: &Programs| {
+            let missed = programs.meter.runs(programs.loaded.skeleton.object()).missed;
+            missed + times::polls_lost(&programs.cpus)
+        };
+        IrqMeasurement {
+            schema: IRQ_MEASUREMENT_SCHEMA,
+            duration_s,
+            queues,
+            nics,
+            irqs: counted.others(),
+            arch_irqs: arch
+                .map(|(name, (description, tally))| ArchInterrupts {
+                    name: name.clone(),
+                    description: description.clone(),
+                    per_cpu: dense(&tally.sum, cpus),
+                })
+                .collect(),
+            softirqs: readings
+                .softirqs
+                .iter()
+                .map(|(vector, tally)| (vector.clone(), dense(&tally.sum, cpus)))
+                .collect(),
+            cpus: self.cpus(session, instances.as_deref()),
+            napi: counted.napi(self.options.nic.is_some()),
+            events_lost: programs.map_or(0, lost),
+            cost: programs.and_then(|programs| programs.meter.cost()).map(|cost| IrqCost {
+                ns_per_event: cost.ns_per_event,
+                cpu_percent: cost.cpu_percent,
+            }),
+            unknown: unknown(session),
+        }
+    }
+
+    fn cpus(&self, session: &Session, instances: Option<&[times::Instance]>) -> Vec<CpuInterrupts> {
+        let readings = &session.readings;
+        let mut interrupts: BTreeMap<CpuId, u64> = BTreeMap::new();
+        let former = readings.former.iter().map(|(_, line)| line);
+        for line in readings.irqs.values().chain(former) {
+            for (cpu, count) in &line.counts.sum {
+                *interrupts.entry(*cpu).or_default() += count;
+            }
+        }
+        let row = |cpu: CpuId| {
+            let [processed, dropped, time_squeeze, received_rps, flow_limit] =
+                std::array::from_fn(|i| readings.softnet[i].counted(&cpu));
+            let backlog = readings.backlog.get(&cpu);
+            let backlog_polls = instances.map(|all| {
+                let of_cpu = all.iter().filter(|instance| instance.ifindex.is_none());
+                let of_cpu = of_cpu.filter_map(|instance| instance.per_cpu.get(&cpu));
+                of_cpu.copied().fold(Polls::default(), Polls::and)
+            });
+            let mut row = CpuInterrupts {
+                node: self.topology.node_of(cpu),
+                online: readings.online.contains(cpu),
+                interrupts: interrupts.get(&cpu).copied().unwrap_or(0),
+                processed,
+                dropped,
+                time_squeeze,
+                received_rps,
+                flow_limit,
+                backlog: backlog.map(|(last, _)| *last),
+                backlog_max: backlog.map(|(_, most)| *most),
+                backlog_polls,
+                ..CpuInterrupts::new(cpu)
+            };
+            if let Ok(programs) = &session.programs {
+                times::enter(&programs.cpus, &programs.loaded, &mut row);
+            }
+            row
+        };
+        self.topology.cpus.iter().map(|cpu| row(cpu.cpu)).collect()
+    }
+}
+
+/// What could not be observed, and why.
+fn unknown(session: &Session) -> Vec<Unknown> {
+    let host = |fact: &str, reason: &str| Unknown {
+        subject: "host".to_owned(),
+        fact: fact.to_owned(),
+        reason: reason.to_owned(),
+    };
+    let mut unknown = session.readings.unknown.clone();
+    match &session.programs {
+        Err(reason) => unknown.push(host("time in interrupts and softirqs, NAPI polls", reason)),
+        Ok(programs) => {
+            let refused = programs.loaded.attached.refused.iter();
+            unknown.extend(refused.map(|(probe, why)| host(&probe.stages.join(", "), why)));
+        }
+    }
+    unknown.sort();
+    unknown.dedup_by(|a, b| (&a.subject, &a.fact) == (&b.subject, &b.fact));
+    unknown
+}

@@ -1,0 +1,127 @@
+//! The probes of the instrument, and loading their programs (`bpf/irqs.bpf.c`).
+
+use crate::InstrumentError;
+use crate::kernel::{
+    Attached, Kernel, Probe, Reach, attach, choose, load_only, probe, refused, within_reach,
+};
+use crate::layout::Layout;
+use libbpf_rs::ObjectBuilder;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use std::mem::MaybeUninit;
+
+/// The skeleton that `build.rs` makes of `bpf/irqs.bpf.c`.
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/irqs.skel.rs"));
+}
+
+pub use skeleton::IrqsSkel;
+use skeleton::IrqsSkelBuilder;
+
+/// What is observed, in words, of probes that come in pairs.
+pub const DEVICE: &str = "time in devices' interrupts";
+/// Likewise.
+pub const TIMER: &str = "time in the timer's interrupts";
+/// Likewise.
+pub const CALL: &str = "time in other CPUs' calls";
+/// Likewise.
+pub const SOFTIRQ: &str = "time in softirqs";
+/// Of a single one.
+pub const POLLS: &str = "NAPI polls";
+/// Needed only where the kernel does not say which queue a NAPI instance serves.
+const RAISE: &str = "which interrupt a NAPI instance is polled for";
+
+/// All of them. An exit is attached before its entry: else a CPU may be taken to be in a handler that
+/// it has left.
+pub const PROBES: &[Probe] = &[
+    probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[DEVICE]),
+    probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[DEVICE]),
+    probe("local_timer_exit", "local_timer_exit", "sysvec_apic_timer_interrupt", &[TIMER]),
+    probe("local_timer_entry", "local_timer_entry", "sysvec_apic_timer_interrupt", &[TIMER]),
+    probe("call_function_single_exit", "call_function_single_exit", CALL_FUNCTION, &[CALL]),
+    probe("call_function_single_entry", "call_function_single_entry", CALL_FUNCTION, &[CALL]),
+    probe("softirq_exit", "softirq_exit", "handle_softirqs", &[SOFTIRQ]),
+    probe("softirq_entry", "softirq_entry", "handle_softirqs", &[SOFTIRQ]),
+    probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &[RAISE]),
+    probe("napi_poll", "napi_poll", "__napi_poll", &[POLLS]),
+];
+
+const CALL_FUNCTION: &str = "sysvec_call_function_single";
+
+/// The programs in the kernel; dropping it detaches and frees everything.
+pub struct Loaded {
+    /// Before the object, so that they go first.
+    pub attached: Attached,
+    /// Programs and maps.
+    pub skeleton: IrqsSkel<'static>,
+}
+
+/// Loads and attaches. `asks_napi` says that somebody has to find out which interrupt a NAPI instance
+/// is polled for.
+///
+/// # Errors
+/// A missing privilege, or what the kernel refused.
+pub fn load(kernel: &Kernel, layout: &Layout, asks_napi: bool) -> Result<Loaded, InstrumentError> {
+    let load = |reach: Reach| load_within(kernel, reach, layout, asks_napi);
+    // Of tracepoints nothing is lost without BTF in the kernel itself.
+    within_reach(kernel, load).map(|(loaded, _)| loaded)
+}
+
+fn load_within(
+    kernel: &Kernel,
+    reach: Reach,
+    layout: &Layout,
+    asks_napi: bool,
+) -> Result<Loaded, InstrumentError> {
+    let mut object = ObjectBuilder::default();
+    if let Some(file) = &kernel.btf_file {
+        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
+    }
+    let builder = IrqsSkelBuilder { obj_builder: object };
+    // The skeleton borrows the place that its object stands in; see `stages/load.rs`.
+    let place = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+    let wanted = |probe: &Probe| asks_napi || !probe.stages.contains(&RAISE);
+    let (chosen, skipped) = choose(kernel, reach, wanted);
+    load_only(open.open_object_mut(), &chosen);
+    let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
+    open.maps.cpus.set_max_entries(cpus).map_err(|e| refused("sizing the BPF maps", &e))?;
+    let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
+    let mut attached = attach(skeleton.object(), chosen)?;
+    attached.refused.splice(0..0, skipped);
+    Ok(Loaded { attached, skeleton })
+}
+
+impl Loaded {
+    /// Has the programs count, or no longer.
+    pub fn set_active(&mut self, active: bool) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.active = active.into();
+        }
+    }
+
+    /// Whether something is observed: all its probes are attached.
+    pub fn observes(&self, what: &str) -> bool {
+        let of = |probe: &&Probe| probe.stages.contains(&what);
+        PROBES.iter().filter(of).all(|probe| self.attached.probes.contains(&probe))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_probe_has_a_program_and_exits_come_first() {
+        let source = include_str!("../../../../bpf/irqs.bpf.c");
+        for probe in PROBES {
+            let line = format!("PROBE({}, \"{}\")", probe.program, probe.tracepoint.unwrap());
+            assert!(source.contains(&line), "{line}");
+        }
+        let place = |name: &str| PROBES.iter().position(|p| p.program == name);
+        for entry in PROBES.iter().filter_map(|p| p.program.strip_suffix("_entry")) {
+            let (exit, entry) = (format!("{entry}_exit"), format!("{entry}_entry"));
+            assert!(place(&exit).unwrap() < place(&entry).unwrap(), "{entry}");
+        }
+    }
+}
