@@ -101,8 +101,11 @@ impl Filters {
     }
 }
 
-/// The interface of that name, one that exists.
-fn device(host: &Host, name: &str) -> anyhow::Result<Device> {
+/// The interface of that name.
+///
+/// # Errors
+/// There is none; the error names those there are.
+pub fn interface<'a>(host: &'a Host, name: &str) -> anyhow::Result<&'a Nic> {
     const NAMED: usize = 12;
     let Some(nic) = host.nics.iter().find(|nic| nic.name == name) else {
         let names: Vec<&str> = host.nics.iter().take(NAMED).map(|nic| nic.name.as_str()).collect();
@@ -110,6 +113,12 @@ fn device(host: &Host, name: &str) -> anyhow::Result<Device> {
         let there = printable(&names.join(", "));
         return Err(anyhow!("no interface {name:?} in this namespace; there are: {there}{more}"));
     };
+    Ok(nic)
+}
+
+/// The interface of that name as a filter.
+fn device(host: &Host, name: &str) -> anyhow::Result<Device> {
+    let nic = interface(host, name)?;
     let netns = |nic: &Nic| nic.netns.inode.map(namespace).transpose();
     Ok(Device { name: nic.name.clone(), ifindex: nic.ifindex.0, netns: netns(nic)? })
 }

@@ -104,7 +104,11 @@ impl Namespace {
         self.with_root(|root| read(&root.recording()))
     }
 
-    fn read<T: Send>(
+    /// Reads from this machine.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or what `read` says.
+    pub fn read<T: Send>(
         &self,
         read: impl FnOnce(&Root) -> anyhow::Result<T> + Send,
     ) -> anyhow::Result<T> {

@@ -1,10 +1,12 @@
 //! `nearpath measure`: evidence from the running kernel, an instrument in each file here.
 
+mod irqs;
 mod locality;
 mod stages;
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
+use irqs::IrqsArguments;
 use locality::LocalityArguments;
 use stages::StagesArguments;
 
@@ -19,6 +21,8 @@ pub struct Measure {
 enum Instruments {
     /// On which CPU packets are allocated and on which they are let go of
     Locality(LocalityArguments),
+    /// Interrupts by queue and CPU, softirqs, NAPI polls, and the time in them
+    Irqs(IrqsArguments),
     /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
     Stages(StagesArguments),
 }
@@ -27,6 +31,7 @@ impl Measure {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match &self.instrument {
             Instruments::Locality(locality) => locality.run(),
+            Instruments::Irqs(irqs) => irqs.run(),
             Instruments::Stages(stages) => stages.run(),
         }
     }

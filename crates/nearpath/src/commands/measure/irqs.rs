@@ -1,0 +1,121 @@
+//! `nearpath measure irqs`: interrupts, softirqs and polls by queue and by CPU.
+
+use crate::failure::{Failure, say};
+use crate::filters::interface;
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::{Time, duration};
+use crate::source::Namespace;
+use anyhow::Context;
+use clap::Args;
+use nearpath_host::{Host, Root, Wanted};
+use nearpath_instruments::Instrument;
+use nearpath_instruments::irqs::{IrqMeasurement, Irqs, Options};
+use nearpath_views::text;
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+EXAMPLES
+  nearpath measure irqs --for 10s                    which CPU takes which queue's interrupts
+  nearpath measure irqs --nic eth0 --interval 1s     a line each second, and the tables at the end
+  nearpath measure irqs --json | jq '.queues[] | {nic, queue, irq, per_cpu}'
+  nearpath measure irqs --json | jq '.nics[] | select(.rx_imbalance > 2)'
+
+Times in interrupts and NAPI polls take root; without it the kernel's own counters are told alone.
+^C ends it early with what was gathered. Nothing stays in the kernel afterwards. The fields of the
+JSON are described in docs/json.md, the method in docs/measuring.md.";
+
+/// Between looks at the counters, where no interval was asked for.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Arguments of `measure irqs`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(super) struct IrqsArguments {
+    /// Tell the queues of this interface alone; CPUs are told whole
+    #[arg(long, value_name = "NAME")]
+    nic: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+    /// How long to measure: 500ms, 10s, 2m
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    #[arg(help_heading = "How to measure")]
+    duration: Duration,
+    /// Print a line after each interval, and the whole at the end
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "How to measure")]
+    interval: Option<Duration>,
+    /// The kernel's BTF from a file, for a kernel that has none of its own
+    #[arg(long, value_name = "FILE", help_heading = "How to measure")]
+    btf: Option<PathBuf>,
+}
+
+impl IrqsArguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let measurement = self.namespace.read(|root| Ok(self.measure(root, &interrupt)))??;
+        if interrupt.happened() {
+            say("ended early by a signal");
+        }
+        if self.json {
+            output::json(&measurement)
+        } else {
+            output::text(&text::interrupts(&measurement, output::width()))
+        }
+    }
+
+    fn measure(&self, root: &Root, interrupt: &Interrupt) -> Result<IrqMeasurement, Failure> {
+        let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+        if let Some(name) = &self.nic {
+            interface(&host, name)?;
+        }
+        let options = Options { nic: self.nic.clone(), btf_file: self.btf.clone() };
+        let irqs = Irqs::new(root, &host.topology, &host.nics, options);
+        match self.interval {
+            Some(interval) if !self.json => self.in_lines(irqs, interval, interrupt),
+            interval => {
+                let time = Time {
+                    duration: self.duration,
+                    interval: interval.unwrap_or(INTERVAL),
+                    btf: None,
+                };
+                let each = |m: &IrqMeasurement| {
+                    let count = m.cpus.iter().map(|cpu| cpu.interrupts).sum::<u64>();
+                    format!("{count} interrupts")
+                };
+                Ok(time.measure(irqs, interrupt, each)?)
+            }
+        }
+    }
+
+    /// Prints a line after each interval. Who reads them may go away.
+    fn in_lines(
+        &self,
+        mut irqs: Irqs<'_>,
+        interval: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<IrqMeasurement, Failure> {
+        let failed = RefCell::new(None);
+        let print = |line: &str| {
+            if let Err(failure) = output::text(line) {
+                failed.borrow_mut().get_or_insert(failure);
+            }
+        };
+        print(&text::interrupts_heading());
+        let mut before = IrqMeasurement::default();
+        let goes_on = |wait: Duration| failed.borrow().is_none() && !interrupt.wait(wait);
+        let mut each = |now: &IrqMeasurement| {
+            print(&text::interrupts_line(&before, now));
+            before = now.clone();
+        };
+        let measurement =
+            irqs.measure(self.duration, interval, &goes_on, &mut each).context("cannot measure")?;
+        print(&text::interrupts_line(&before, &measurement));
+        print("\n");
+        failed.into_inner().map_or(Ok(measurement), Err)
+    }
+}
