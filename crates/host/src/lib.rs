@@ -31,3 +31,4 @@ pub use netns::{NetnsRef, current_netns, in_netns};
 pub use processes::cgroup_of;
 pub use read::{Notes, Wanted};
 pub use root::*;
+pub use sockets::{SocketWorker, WorkedSocket, read as receiving_sockets, socket_workers};

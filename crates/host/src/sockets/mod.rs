@@ -7,8 +7,10 @@
 
 mod owners;
 mod table;
+mod workers;
 
 pub use table::{ByteOrder, SocketTable, parse_sockets};
+pub use workers::{SocketWorker, WorkedSocket, socket_workers};
 
 use crate::{Notes, Root, Socket, SocketOwner, SocketProtocol};
 
@@ -23,7 +25,7 @@ const TABLES: [(&str, SocketProtocol); 4] = [
 const BYTE_ORDER: &str = "/sys/kernel/cpu_byteorder";
 
 /// Reads the sockets and their owners.
-pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Socket>, Vec<SocketOwner>) {
+pub fn read(root: &Root, notes: &mut Notes) -> (Vec<Socket>, Vec<SocketOwner>) {
     let mut sockets = Vec::new();
     let order = byte_order(root);
     for (path, protocol) in TABLES {

@@ -64,7 +64,7 @@ fn held_sockets(
 }
 
 /// The inode in `socket:[20437]`.
-fn socket_inode(target: &str) -> Option<u64> {
+pub(super) fn socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
