@@ -33,6 +33,7 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 #define BPF_F_MMAPABLE (1U << 10)
@@ -49,6 +50,24 @@ enum bpf_map_type {
 #define IPPROTO_ICMPV6 58
 #define MSG_PEEK 2
 #define NET_RX_SOFTIRQ 3
+#define TCP_LISTEN 10
+
+enum sk_action {
+	SK_DROP = 0,
+	SK_PASS = 1,
+};
+
+/* Of the user-space API as well: the context of programs that choose a socket of a group. */
+struct sk_reuseport_md {
+	__u64 data, data_end;
+	__u32 len, eth_protocol, ip_protocol, bind_inany, hash;
+};
+
+struct sock_filter {
+	__u16 code;
+	__u8 jt, jf;
+	__u32 k;
+};
 
 /* Registers at a kprobe, as PT_REGS_PARM1() and its kind name them: part of no kernel's BTF needs. */
 #if defined(__TARGET_ARCH_x86)
@@ -131,17 +150,51 @@ struct socket_wq {
 
 struct sock_common {
 	unsigned short skc_family;
+	volatile unsigned char skc_state;
+};
+
+struct inode {
+	unsigned long i_ino;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct sock_fprog_kern {
+	u16 len;
+	struct sock_filter *filter;
+};
+
+struct bpf_prog_aux {
+	u32 id;
+	char name[16];
+};
+
+struct bpf_prog {
+	u8 tag[8];
+	struct bpf_prog_aux *aux;
+	struct sock_fprog_kern *orig_prog;
+};
+
+struct sock_reuseport {
+	u16 num_socks;
+	struct bpf_prog *prog;
+	struct sock *socks[];
 };
 
 struct sock {
 	struct sock_common __sk_common;
 	struct sk_buff_head sk_receive_queue;
 	struct socket_wq *sk_wq;
+	struct socket___kernel *sk_socket;
+	struct sock_reuseport *sk_reuseport_cb;
 	u16 sk_protocol;
 };
 
 /* struct socket: what follows ___ is no part of the name, and inflight.h has a socket of its own */
 struct socket___kernel {
+	struct file *file;
 	struct sock *sk;
 };
 
@@ -218,6 +271,22 @@ struct task_struct___old {
 
 struct task_group {
 	struct task_group *parent;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
+struct bpf_iter__udp {
+	struct bpf_iter_meta *meta;
+	struct udp_sock *udp_sk;
 };
 
 

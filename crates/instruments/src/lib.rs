@@ -14,9 +14,11 @@ mod layout;
 pub mod locality;
 mod measurement;
 mod outlier;
+mod reuseport;
 pub mod stages;
 
 pub use filter::{Device, Filter, Protocol};
 pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;
 pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
+pub use reuseport::{ReuseportProgram, ReuseportSocket, reuseport_sockets};

@@ -15,4 +15,4 @@ pub use probe::At;
 pub use probe::{Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, returns};
 pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, within_reach};
 pub use reach::{Functions, Kernel, Reach, Way};
-pub use refusal::refused;
+pub use refusal::{listening, refused};

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The sockets that are in a REUSEPORT group, with the group and the program that it has: what
+ * getsockopt(2) does not tell. Two iterators that are read once; nothing stays attached. In goes the
+ * network namespace of the thread that reads, out comes a record for each socket.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+/* A group of more sockets than this has no order (index is NO_INDEX). */
+#define SOCKETS_MAX 1024
+#define NO_INDEX 0xffffffff
+/* So many instructions of a classic program tell ours from all others. */
+#define CLASSIC_MAX 4
+
+struct reuseport_socket {
+	u64 inode;
+	u64 group; /* the kernel's address of it: the same for all its sockets */
+	u32 sockets;
+	u32 index;
+	u32 program; /* 0: none, 1: classic, 2: eBPF */
+	u32 program_id;
+	u8 tag[8];
+	char name[16];
+	u32 classic_length;
+	u32 unused;
+	struct sock_filter classic[CLASSIC_MAX];
+};
+
+static __always_inline u32 index_of(struct sock_reuseport *group, struct sock *sk, u32 sockets)
+{
+	for (u32 i = 0; i < SOCKETS_MAX && i < sockets; i++) {
+		struct sock *at = 0;
+
+		bpf_core_read(&at, sizeof(at), &group->socks[i]);
+		if (at == sk)
+			return i;
+	}
+	return NO_INDEX;
+}
+
+static __always_inline void read_program(struct reuseport_socket *to, struct bpf_prog *program)
+{
+	struct sock_fprog_kern *classic = BPF_CORE_READ(program, orig_prog);
+
+	to->program_id = BPF_CORE_READ(program, aux, id);
+	to->program = to->program_id ? 2 : 1;
+	BPF_CORE_READ_INTO(&to->tag, program, tag);
+	BPF_CORE_READ_INTO(&to->name, program, aux, name);
+	if (!classic)
+		return;
+	to->classic_length = BPF_CORE_READ(classic, len);
+	for (u32 i = 0; i < CLASSIC_MAX && i < to->classic_length; i++)
+		bpf_probe_read_kernel(&to->classic[i], sizeof(to->classic[i]),
+				      BPF_CORE_READ(classic, filter) + i);
+}
+
+static __always_inline void tell(struct seq_file *seq, struct sock *sk)
+{
+	struct sock_reuseport *group = BPF_CORE_READ(sk, sk_reuseport_cb);
+	struct reuseport_socket to = {};
+	struct bpf_prog *program;
+
+	if (!group)
+		return;
+	to.inode = BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
+	to.group = (u64)group;
+	to.sockets = BPF_CORE_READ(group, num_socks);
+	to.index = index_of(group, sk, to.sockets);
+	program = BPF_CORE_READ(group, prog);
+	if (program)
+		read_program(&to, program);
+	bpf_seq_write(seq, &to, sizeof(to));
+}
+
+SEC("iter/tcp") int tcp_sockets(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+
+	if (sk && sk->skc_state == TCP_LISTEN)
+		tell(ctx->meta->seq, (struct sock *)sk);
+	return 0;
+}
+
+SEC("iter/udp") int udp_sockets(struct bpf_iter__udp *ctx)
+{
+	struct udp_sock *sk = ctx->udp_sk;
+
+	if (sk)
+		tell(ctx->meta->seq, (struct sock *)sk);
+	return 0;
+}
+
+char _license[] SEC("license") = "GPL";
