@@ -1,0 +1,149 @@
+//! The executor: the one way in which a host is changed.
+//!
+//! In go changes that a planner made. Each is prepared, written into the journal, and made, in this
+//! order, so that after a crash at any point the journal tells what may have been changed. When one
+//! fails, those before it are undone.
+
+use crate::{Change, Entry, Journal, TuneError};
+
+/// Makes changes, or shows them.
+pub trait Writer {
+    /// Gets everything ready without touching the host; returns the change as it will be made.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    fn prepare(&mut self, change: Change) -> Result<Change, TuneError>;
+
+    /// Makes a change that was prepared, and looks whether the host has it.
+    ///
+    /// # Errors
+    /// The kernel refused, or does not have it although it did not refuse.
+    fn write(&mut self, change: &Change) -> Result<(), TuneError>;
+
+    /// Puts back what was before; fine when it is there already.
+    ///
+    /// # Errors
+    /// The kernel refused, or somebody else has changed it since.
+    fn undo(&mut self, change: &Change) -> Result<(), TuneError>;
+}
+
+/// Makes changes by a writer and remembers them.
+pub struct Executor<W> {
+    /// `None` in a dry run, which has nothing to remember.
+    journal: Option<Journal>,
+    writer: W,
+}
+
+impl<W: Writer> Executor<W> {
+    /// An executor that remembers in this journal.
+    pub fn new(journal: Journal, writer: W) -> Self {
+        Self { journal: Some(journal), writer }
+    }
+
+    /// Makes all changes of a plan, or none; returns them as they were made.
+    ///
+    /// # Errors
+    /// One could not be made, and none is made now; or the journal cannot be written.
+    pub fn apply(&mut self, plan: Vec<Change>) -> Result<Vec<Change>, TuneError> {
+        let mut made: Vec<(Option<u64>, Change)> = Vec::new();
+        for change in plan {
+            if let Err(error) = self.apply_one(change, &mut made) {
+                for (id, change) in made.into_iter().rev() {
+                    self.take_back(id, &change);
+                }
+                return Err(error);
+            }
+        }
+        Ok(made.into_iter().map(|(_, change)| change).collect())
+    }
+
+    fn apply_one(
+        &mut self,
+        change: Change,
+        made: &mut Vec<(Option<u64>, Change)>,
+    ) -> Result<(), TuneError> {
+        let change = self.writer.prepare(change)?;
+        let id = self.journal.as_mut().map(|journal| journal.begin(&change)).transpose()?;
+        let written = self.writer.write(&change).and_then(|()| match (&mut self.journal, id) {
+            (Some(journal), Some(id)) => journal.done(id),
+            _ => Ok(()),
+        });
+        if let Err(error) = written {
+            // A write that failed may be there in part.
+            self.take_back(id, &change);
+            return Err(error);
+        }
+        made.push((id, change));
+        Ok(())
+    }
+
+    /// Undoes what was made in vain. If that fails the journal keeps it, for a later undo.
+    fn take_back(&mut self, id: Option<u64>, change: &Change) {
+        if self.writer.undo(change).is_ok() {
+            let _ = self.close(id);
+        }
+    }
+
+    /// Undoes a change that the journal holds.
+    ///
+    /// # Errors
+    /// It cannot be undone; the journal still holds it.
+    pub fn undo(&mut self, entry: &Entry) -> Result<(), TuneError> {
+        self.writer.undo(&entry.change)?;
+        self.close(Some(entry.id))
+    }
+
+    /// The changes that have not been undone, in the order in which they were made.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.journal.as_ref().map(|journal| journal.entries().to_vec()).unwrap_or_default()
+    }
+
+    /// Forgets a change that is gone by itself.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn forget(&mut self, entry: &Entry) -> Result<(), TuneError> {
+        self.close(Some(entry.id))
+    }
+
+    fn close(&mut self, id: Option<u64>) -> Result<(), TuneError> {
+        match (&mut self.journal, id) {
+            (Some(journal), Some(id)) => journal.undone(id),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A writer that only shows: `made` and `undone` see each change.
+pub struct DryRun<M, U> {
+    /// Sees a change that would be made.
+    pub made: M,
+    /// Sees a change that would be undone.
+    pub undone: U,
+}
+
+impl<M: FnMut(&Change), U: FnMut(&Change)> Executor<DryRun<M, U>> {
+    /// An executor that changes nothing and remembers nothing.
+    pub fn dry(writer: DryRun<M, U>) -> Self {
+        Self { journal: None, writer }
+    }
+}
+
+impl<M: FnMut(&Change), U: FnMut(&Change)> Writer for DryRun<M, U> {
+    fn prepare(&mut self, change: Change) -> Result<Change, TuneError> {
+        Ok(change)
+    }
+
+    fn write(&mut self, change: &Change) -> Result<(), TuneError> {
+        (self.made)(change);
+        Ok(())
+    }
+
+    fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
+        (self.undone)(change);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

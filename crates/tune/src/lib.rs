@@ -1,0 +1,17 @@
+//! Changes of a host. Planners make them from facts, the executor writes them down and makes them,
+//! the journal remembers them until they are undone.
+//!
+//! In goes what is wanted of the host, out come changes: plain data with what was before and what
+//! is after, why, and how long it lasts. Only the executor's writer touches the machine; a dry run
+//! is the same code with a writer that shows.
+
+mod change;
+mod error;
+mod executor;
+mod journal;
+pub mod steering;
+
+pub use change::{Change, Persistence, Target, Value};
+pub use error::TuneError;
+pub use executor::{DryRun, Executor, Writer};
+pub use journal::{Entry, JOURNAL_VERSION, Journal, State};

@@ -1,0 +1,188 @@
+//! The eBPF program that chooses a socket (`bpf/steer.bpf.c`): loading it with its tables, and
+//! emptying the one of sockets when the program is taken off.
+
+use super::Choice;
+use super::group::hex;
+use crate::TuneError;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic, reason = "generated")]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
+}
+
+/// Name of the table of sockets in `bpf/steer.bpf.c`.
+const SOCKETS: &str = "sockets";
+
+/// A program that is loaded and attached to nothing; it is gone when this is dropped, unless a
+/// group has it by then.
+pub struct Loaded {
+    /// The program.
+    pub program: OwnedFd,
+    /// Its id.
+    pub id: u32,
+    /// Its tag.
+    pub tag: String,
+}
+
+/// Loads the program for these sockets.
+///
+/// # Errors
+/// The kernel refused.
+pub fn load(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneError> {
+    let printer = libbpf_rs::set_print(None);
+    let loaded = load_with(sockets, choices);
+    libbpf_rs::set_print(printer);
+    loaded
+}
+
+fn load_with(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneError> {
+    let refused = |step: &str| {
+        let step = format!("{step} the program that steers");
+        move |error: libbpf_rs::Error| TuneError::Kernel { step, reason: error.to_string() }
+    };
+    let (parts, nearest) = tables(choices);
+    let mut place = MaybeUninit::uninit();
+    let mut open =
+        skeleton::SteerSkelBuilder::default().open(&mut place).map_err(refused("opening"))?;
+    let length = |n: usize| u32::try_from(n.max(1)).unwrap_or(u32::MAX);
+    let maps = &mut open.maps;
+    maps.sockets
+        .set_max_entries(length(sockets.len()))
+        .and_then(|()| maps.parts.set_max_entries(length(parts.len())))
+        .and_then(|()| maps.nearest.set_max_entries(length(nearest.len())))
+        .map_err(refused("sizing the tables of"))?;
+    let loaded = open.load().map_err(refused("loading"))?;
+    for (slot, socket) in (0u32..).zip(sockets) {
+        let value = u64::from(socket.as_raw_fd().unsigned_abs()).to_ne_bytes();
+        let put = loaded.maps.sockets.update(&slot.to_ne_bytes(), &value, MapFlags::ANY);
+        put.map_err(|error| TuneError::Kernel {
+            step:
+                "putting a socket into the table of the program that steers, which is refused as \
+                   busy while another program's table has it"
+                    .to_owned(),
+            reason: error.to_string(),
+        })?;
+    }
+    for (cpu, [first, count]) in (0u32..).zip(&parts) {
+        let value = [first.to_ne_bytes(), count.to_ne_bytes()].concat();
+        let put = loaded.maps.parts.update(&cpu.to_ne_bytes(), &value, MapFlags::ANY);
+        put.map_err(refused("filling the tables of"))?;
+    }
+    for (at, slot) in (0u32..).zip(&nearest) {
+        let put = loaded.maps.nearest.update(&at.to_ne_bytes(), &slot.to_ne_bytes(), MapFlags::ANY);
+        put.map_err(refused("filling the tables of"))?;
+    }
+    let program = loaded.progs.nearpath_steer.as_fd();
+    let program = program.try_clone_to_owned();
+    let program = program.map_err(|e| TuneError::kernel("keeping the program that steers", e))?;
+    let info = info(program.as_fd(), &mut [])?;
+    Ok(Loaded { program, id: info.id, tag: hex(&info.tag) })
+}
+
+/// For each CPU by its number, where its slots begin and how many they are; and the slots.
+fn tables(choices: &[Choice]) -> (Vec<[u32; 2]>, Vec<u32>) {
+    let cpus = choices.iter().flat_map(|choice| choice.cpus.iter()).map(|cpu| cpu.0 as usize);
+    let mut parts = vec![[0, 0]; cpus.max().map_or(0, |last| last + 1)];
+    let mut nearest: Vec<u32> = Vec::new();
+    for choice in choices {
+        let slots = choice.workers.iter().filter_map(|&worker| u32::try_from(worker).ok());
+        let first = u32::try_from(nearest.len()).unwrap_or(u32::MAX);
+        nearest.extend(slots);
+        let count = u32::try_from(choice.workers.len()).unwrap_or(0);
+        for cpu in choice.cpus.iter() {
+            if let Some(part) = parts.get_mut(cpu.0 as usize) {
+                *part = [first, count];
+            }
+        }
+    }
+    (parts, nearest)
+}
+
+/// The table of sockets of a program that is loaded.
+#[derive(Debug)]
+pub struct Sockets(MapHandle);
+
+impl Sockets {
+    /// That of the program with this id and tag; `None` when the program is gone.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn of(id: u32, tag: &str) -> Result<Option<Self>, TuneError> {
+        // SAFETY: a system call without pointers; it returns a new descriptor or an error.
+        let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
+        if fd < 0 {
+            let error = io::Error::from_raw_os_error(-fd);
+            return match error.raw_os_error() {
+                Some(libc::ENOENT) => Ok(None),
+                _ => Err(TuneError::kernel("opening the program that steers", error)),
+            };
+        }
+        // SAFETY: a descriptor that was just made and that nobody else owns.
+        let program = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut maps = [0; 8];
+        let info = info(program.as_fd(), &mut maps)?;
+        if hex(&info.tag) != tag {
+            return Ok(None);
+        }
+        for map in maps.iter().take(info.nr_map_ids as usize) {
+            let map = MapHandle::from_map_id(*map).map_err(|e| {
+                TuneError::kernel("opening the table of the program that steers", e)
+            })?;
+            if map.name() == SOCKETS {
+                return Ok(Some(Self(map)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the sockets out. The kernel frees a program some time after it was detached, and till
+    /// then a socket that is in its table may be put in no other.
+    pub fn clear(&self) {
+        for slot in 0..self.0.max_entries() {
+            // A slot whose socket was closed is empty.
+            let _ = self.0.delete(&slot.to_ne_bytes());
+        }
+    }
+}
+
+/// What the kernel tells of a program; the ids of its maps go to `maps`.
+fn info(program: BorrowedFd<'_>, maps: &mut [u32]) -> Result<libbpf_sys::bpf_prog_info, TuneError> {
+    let mut info = libbpf_sys::bpf_prog_info {
+        nr_map_ids: u32::try_from(maps.len()).unwrap_or(0),
+        map_ids: maps.as_mut_ptr() as u64,
+        ..Default::default()
+    };
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: `info` is written within `length` bytes, and `map_ids` within `nr_map_ids` numbers,
+    // which are borrowed until this returns; all other pointers are null.
+    let error = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length)
+    };
+    if error == 0 {
+        return Ok(info);
+    }
+    Err(TuneError::kernel("asking for the program that steers", io::Error::last_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::CpuSet;
+
+    #[test]
+    fn tables_hold_each_cpus_slots() {
+        let choice = |cpus, workers: &[usize]| Choice {
+            cpus: CpuSet::from_list(cpus).unwrap(),
+            workers: workers.to_vec(),
+            nearness: None,
+        };
+        let (parts, nearest) = tables(&[choice("0,3", &[1]), choice("1", &[0, 2])]);
+        assert_eq!(parts, [[0, 1], [1, 2], [0, 0], [0, 1]]);
+        assert_eq!(nearest, [1, 0, 2]);
+    }
+}

@@ -1,0 +1,305 @@
+//! The REUSEPORT groups of a network namespace, with their workers and programs: facts of the host
+//! and what the kernel's iterators tell, put together. And which of them a request means.
+
+use crate::TuneError;
+use nearpath_host::{
+    Notes, Root, Socket, SocketProtocol, SocketWorker, current_netns, receiving_sockets,
+    socket_workers,
+};
+use nearpath_instruments::{ReuseportProgram, ReuseportSocket, reuseport_sockets};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::Choice;
+
+/// A REUSEPORT group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// TCP or UDP.
+    pub protocol: SocketProtocol,
+    /// The address and port that its sockets are bound to.
+    pub local: SocketAddr,
+    /// Inode of its network namespace.
+    pub netns: Option<u64>,
+    /// Its sockets, in the kernel's order where it is known.
+    pub sockets: Vec<GroupSocket>,
+}
+
+/// A socket of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupSocket {
+    /// Its inode.
+    pub inode: u64,
+    /// A process that holds it open, and its descriptor there.
+    pub held: Option<(u32, i32)>,
+    /// Who reads from it; empty when that is unknown.
+    pub workers: Vec<SocketWorker>,
+}
+
+/// A program that chooses a socket of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// The nearest worker's, by `bpf/steer.bpf.c`.
+    Nearest {
+        /// Its id in this boot, and its tag; 0 and empty before it is loaded.
+        id: u32,
+        /// A hash of its instructions.
+        tag: String,
+        /// Which workers each CPU's connections go to.
+        choices: Vec<Choice>,
+    },
+    /// A classic program: its instructions as `[code, jt, jf, k]`.
+    Classic {
+        /// The instructions.
+        instructions: Vec<[u32; 4]>,
+    },
+}
+
+impl Program {
+    /// Document 004's classic program: the CPU's number modulo the size of the group.
+    pub fn cpu_modulo(sockets: u32) -> Self {
+        const LD_ABS: u32 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+        const ALU_MOD: u32 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
+        const RET_A: u32 = 0x16; // BPF_RET | BPF_A
+        const CPU: u32 = (-0x1000i32 + 36) as u32; // SKF_AD_OFF + SKF_AD_CPU
+        let instructions = vec![[LD_ABS, 0, 0, CPU], [ALU_MOD, 0, 0, sockets], [RET_A, 0, 0, 0]];
+        Self::Classic { instructions }
+    }
+
+    /// Whether it is the one that the kernel tells of.
+    pub fn is(&self, found: &ReuseportProgram) -> bool {
+        match (self, found) {
+            (Self::Nearest { id, tag, .. }, ReuseportProgram::Ebpf { id: there, tag: its, .. }) => {
+                id == there && *tag == hex(its)
+            }
+            (Self::Classic { instructions }, ReuseportProgram::Classic { length, .. }) => {
+                instructions.len() == *length as usize
+                    && Self::restorable(found).as_ref() == Some(self)
+            }
+            _ => false,
+        }
+    }
+
+    /// A program that the kernel tells all of, so that it can be put back.
+    pub fn restorable(found: &ReuseportProgram) -> Option<Self> {
+        match found {
+            ReuseportProgram::Classic { instructions, .. } if !instructions.is_empty() => {
+                Some(Self::Classic { instructions: instructions.clone() })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Bytes as the kernel's tools print a tag.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A group as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The group with those of its sockets that are seen.
+    pub group: Group,
+    /// How many sockets the kernel counts in it.
+    pub sockets: u32,
+    /// What chooses among them; `None`: the kernel, by a hash.
+    pub program: Option<ReuseportProgram>,
+}
+
+/// Which group is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// TCP or UDP.
+    pub protocol: SocketProtocol,
+    /// The local port.
+    pub port: u16,
+    /// The local address, where several groups have the port.
+    pub address: Option<IpAddr>,
+    /// A process that holds sockets of it.
+    pub pid: Option<u32>,
+}
+
+/// The groups of the root's network namespace that have a socket which is wanted.
+///
+/// # Errors
+/// The kernel cannot be asked for groups.
+pub fn groups(root: &Root, wanted: impl Fn(&Socket) -> bool) -> Result<Vec<Found>, TuneError> {
+    let mut notes = Notes::default();
+    let (sockets, _) = receiving_sockets(root, &mut notes);
+    let netns = current_netns(root).inode;
+    Ok(joined(&sockets, &reuseport_sockets()?, netns, wanted, |sockets| {
+        socket_workers(root, sockets).into_iter().map(|w| (w.inode, (w.held, w.workers))).collect()
+    }))
+}
+
+type Workers = BTreeMap<u64, (Option<(u32, i32)>, Vec<SocketWorker>)>;
+
+/// Sockets and groups by inode; then the workers of those groups.
+fn joined(
+    sockets: &[Socket],
+    members: &[ReuseportSocket],
+    netns: Option<u64>,
+    wanted: impl Fn(&Socket) -> bool,
+    workers: impl FnOnce(&[&Socket]) -> Workers,
+) -> Vec<Found> {
+    let by_inode: BTreeMap<u64, &Socket> = sockets.iter().map(|s| (s.inode, s)).collect();
+    let mut groups: BTreeMap<u64, Vec<(&ReuseportSocket, &Socket)>> = BTreeMap::new();
+    for member in members {
+        if let Some(socket) = by_inode.get(&member.inode) {
+            groups.entry(member.group).or_default().push((member, socket));
+        }
+    }
+    groups.retain(|_, group| group.iter().any(|(_, socket)| wanted(socket)));
+    let all: Vec<&Socket> = groups.values().flatten().map(|&(_, socket)| socket).collect();
+    let mut workers = workers(&all);
+    let mut found: Vec<Found> = groups
+        .into_values()
+        .filter_map(|mut group| {
+            group.sort_by_key(|(member, _)| (member.index.is_none(), member.index, member.inode));
+            let &(first, socket) = group.first()?;
+            let sockets = group.iter().map(|(member, _)| {
+                let (held, workers) = workers.remove(&member.inode).unwrap_or_default();
+                GroupSocket { inode: member.inode, held, workers }
+            });
+            let local = SocketAddr::new(socket.address, socket.port);
+            let sockets = sockets.collect();
+            let group = Group { protocol: socket.protocol, local, netns, sockets };
+            Some(Found { group, sockets: first.sockets, program: first.program.clone() })
+        })
+        .collect();
+    found.sort_by_key(|found| (found.group.protocol, found.group.local));
+    found
+}
+
+/// The one group that is meant.
+///
+/// # Errors
+/// None or several are; the message says what to do.
+pub fn select(root: &Root, request: &Request) -> Result<Found, TuneError> {
+    let name = format!("{} port {}", protocol_name(request.protocol), request.port);
+    let on_port = |s: &Socket| s.protocol == request.protocol && s.port == request.port;
+    let mut found = groups(root, on_port)?;
+    let in_groups = !found.is_empty();
+    found.retain(|found| {
+        let held_by = |pid| {
+            let sockets = &found.group.sockets;
+            let holders = sockets.iter().flat_map(|s| s.held.map(|(pid, _)| pid));
+            let workers = sockets.iter().flat_map(|s| s.workers.iter().map(|w| w.pid));
+            holders.chain(workers).any(|other| other == pid)
+        };
+        request.address.is_none_or(|address| address == found.group.local.ip())
+            && request.pid.is_none_or(held_by)
+    });
+    match found.len() {
+        1 => found.pop().ok_or(TuneError::Refused(name)),
+        0 if in_groups => Err(TuneError::Refused(format!(
+            "{name}: no REUSEPORT group of that address and process"
+        ))),
+        0 => Err(none(root, request, &name, on_port)),
+        _ => {
+            let locals = found.iter().map(|f| format!("{} ({} sockets)", f.group.local, f.sockets));
+            let locals: Vec<String> = locals.collect();
+            Err(TuneError::Refused(format!(
+                "{name}: the sockets are in different REUSEPORT groups: {}; choose one with \
+                 --address",
+                locals.join(", ")
+            )))
+        }
+    }
+}
+
+/// Why there is no group.
+fn none(
+    root: &Root,
+    request: &Request,
+    name: &str,
+    on_port: impl Fn(&Socket) -> bool,
+) -> TuneError {
+    let (sockets, _) = receiving_sockets(root, &mut Notes::default());
+    if sockets.iter().any(on_port) {
+        return TuneError::Refused(format!(
+            "{name}: its sockets are in no REUSEPORT group; the server must open one for each \
+             worker (nginx: 'listen ... reuseport')"
+        ));
+    }
+    let link = |pid: &str| root.link(&format!("/proc/{pid}/ns/net")).ok();
+    if let Some(pid) = request.pid
+        && let (Some(its), Some(ours)) = (link(&pid.to_string()), link("thread-self"))
+        && its != ours
+    {
+        return TuneError::Refused(format!(
+            "{name}: process {pid} is in another network namespace; ask for it with --netns \
+             pid:{pid}"
+        ));
+    }
+    TuneError::Refused(format!("{name}: no socket is bound to it in this network namespace"))
+}
+
+/// `TCP` or `UDP`.
+pub(super) fn protocol_name(protocol: SocketProtocol) -> &'static str {
+    match protocol {
+        SocketProtocol::Tcp => "TCP",
+        SocketProtocol::Udp => "UDP",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket(inode: u64, port: u16) -> Socket {
+        let address = IpAddr::from([0, 0, 0, 0]);
+        let protocol = SocketProtocol::Tcp;
+        Socket { protocol, address, port, connected: false, inode, pids: vec![7] }
+    }
+
+    fn member(inode: u64, group: u64, index: Option<u32>) -> ReuseportSocket {
+        ReuseportSocket { inode, group, sockets: 2, index, program: None }
+    }
+
+    #[test]
+    fn groups_are_told_apart_and_kept_in_the_kernels_order() {
+        let sockets = [socket(1, 80), socket(2, 80), socket(3, 81), socket(4, 80)];
+        let members = [
+            member(3, 9, Some(0)),
+            member(1, 8, Some(1)),
+            member(2, 8, Some(0)),
+            member(99, 8, None),
+        ];
+        let found = joined(
+            &sockets,
+            &members,
+            Some(5),
+            |s| s.port == 80,
+            |sockets| {
+                assert_eq!(sockets.iter().map(|s| s.inode).collect::<Vec<_>>(), [1, 2]);
+                BTreeMap::from([(2, (Some((7, 3)), vec![]))])
+            },
+        );
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        let inodes: Vec<u64> = only.group.sockets.iter().map(|s| s.inode).collect();
+        assert_eq!(inodes, [2, 1]);
+        assert_eq!(only.group.sockets[0].held, Some((7, 3)));
+        assert_eq!(only.group.local.to_string(), "0.0.0.0:80");
+    }
+
+    #[test]
+    fn programs_are_told_apart() {
+        let modulo = Program::cpu_modulo(12);
+        let Program::Classic { instructions } = modulo.clone() else { panic!() };
+        let found = ReuseportProgram::Classic { length: 3, instructions };
+        assert!(modulo.is(&found) && !Program::cpu_modulo(11).is(&found));
+        assert_eq!(Program::restorable(&found), Some(modulo.clone()));
+        // Only its length is known.
+        let long = ReuseportProgram::Classic { length: 3, instructions: vec![] };
+        assert!(!modulo.is(&long) && Program::restorable(&long).is_none());
+        let tag = [0xab, 0, 1, 2, 3, 4, 5, 6];
+        let ours = Program::Nearest { id: 4, tag: "ab00010203040506".into(), choices: vec![] };
+        let found = |id| ReuseportProgram::Ebpf { id, tag, name: "nearpath_steer".into() };
+        assert!(ours.is(&found(4)) && !ours.is(&found(5)) && !modulo.is(&found(4)));
+        assert!(Program::restorable(&found(4)).is_none());
+    }
+}

@@ -1,0 +1,127 @@
+//! The writer that steers this machine's groups: takes the sockets from the processes that hold
+//! them, loads the program, attaches and detaches it.
+//!
+//! It works in the network namespace of the calling thread, which is that of the group.
+
+use super::ebpf::{self, Loaded, Sockets};
+use super::group::{Found, groups};
+use super::{Group, Program, sockets};
+use crate::{Change, Target, TuneError, Value, Writer};
+use nearpath_host::Root;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The writer.
+#[derive(Default)]
+pub struct Live {
+    prepared: Option<Prepared>,
+}
+
+/// What is ready for the change that was prepared last.
+struct Prepared {
+    /// A socket of the group.
+    socket: OwnedFd,
+    program: Option<Loaded>,
+}
+
+impl Writer for Live {
+    fn prepare(&mut self, mut change: Change) -> Result<Change, TuneError> {
+        let Target::ReuseportGroup(group) = &change.target;
+        let mut taken = Vec::new();
+        let wanted = match change.after {
+            Value::Program(Program::Nearest { .. }) => group.sockets.len(),
+            // Any socket speaks for its group.
+            _ => 1,
+        };
+        for socket in group.sockets.iter().take(wanted) {
+            taken.push(sockets::take(socket)?);
+        }
+        let program = match &mut change.after {
+            Value::Program(Program::Nearest { id, tag, choices }) => {
+                let loaded = ebpf::load(&taken, choices)?;
+                *id = loaded.id;
+                tag.clone_from(&loaded.tag);
+                Some(loaded)
+            }
+            _ => None,
+        };
+        let socket = taken.pop().ok_or_else(|| gone(group))?;
+        self.prepared = Some(Prepared { socket, program });
+        Ok(change)
+    }
+
+    fn write(&mut self, change: &Change) -> Result<(), TuneError> {
+        let Target::ReuseportGroup(group) = &change.target;
+        let prepared = self.prepared.take().ok_or_else(|| gone(group))?;
+        match (&change.after, &prepared.program) {
+            (Value::Program(Program::Nearest { .. }), Some(loaded)) => {
+                sockets::attach_ebpf(&prepared.socket, loaded.program.as_fd())?;
+            }
+            (after, _) => put(&prepared.socket, after)?,
+        }
+        match find(group)? {
+            Some(found) if has(&found, &change.after) => Ok(()),
+            _ => Err(TuneError::kernel(
+                format!("steering {}", group.local),
+                "the kernel took the program, but the group does not have it",
+            )),
+        }
+    }
+
+    fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
+        let Target::ReuseportGroup(group) = &change.target;
+        let Some(found) = find(group)? else { return Ok(()) };
+        // Before it is detached: after that it may be gone, with its table.
+        let table = match &change.after {
+            Value::Program(Program::Nearest { id, tag, .. }) => Sockets::of(*id, tag)?,
+            _ => None,
+        };
+        if has(&found, &change.after) {
+            let socket = found.group.sockets.iter().find(|socket| socket.held.is_some());
+            let socket = sockets::take(socket.ok_or_else(|| gone(group))?)?;
+            put(&socket, &change.before)?;
+        } else if !has(&found, &change.before) {
+            return Err(TuneError::Refused(format!(
+                "{}: somebody else has changed the program since; what is there now is left alone",
+                group.local
+            )));
+        }
+        if let Some(table) = table {
+            table.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Puts what needs no loading.
+fn put(socket: &OwnedFd, value: &Value) -> Result<(), TuneError> {
+    match value {
+        Value::Default => sockets::detach(socket),
+        Value::Program(Program::Classic { instructions }) => {
+            sockets::attach_classic(socket, instructions)
+        }
+        Value::Program(Program::Nearest { .. }) => Err(TuneError::kernel(
+            "attaching the program to the REUSEPORT group",
+            "it was not prepared",
+        )),
+    }
+}
+
+/// Whether a group has this now.
+fn has(found: &Found, value: &Value) -> bool {
+    match (value, &found.program) {
+        (Value::Default, None) => true,
+        (Value::Program(program), Some(there)) => program.is(there),
+        _ => false,
+    }
+}
+
+/// The group as it is now; `None` when none of its sockets is there any more.
+fn find(group: &Group) -> Result<Option<Found>, TuneError> {
+    let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
+    let found = groups(&Root::live(), |socket| ours(socket.inode))?;
+    Ok(found.into_iter().next())
+}
+
+fn gone(group: &Group) -> TuneError {
+    TuneError::kernel(format!("steering {}", group.local), "its sockets are gone")
+}

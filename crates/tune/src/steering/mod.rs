@@ -1,0 +1,23 @@
+//! Steering: a connection, or a datagram, goes to the worker that is nearest to the CPU on which it
+//! is received. A running server's REUSEPORT group gets a program that chooses the socket; the
+//! server is neither changed nor restarted.
+//!
+//! ```text
+//! groups ──> plan ──> executor ──> Live (pidfd_getfd, setsockopt)
+//!   │                    │
+//!   └──────> status <── journal
+//! ```
+
+mod ebpf;
+mod group;
+mod live;
+mod nearest;
+mod plan;
+mod sockets;
+mod status;
+
+pub use group::{Found, Group, GroupSocket, Program, Request, groups, select};
+pub use live::Live;
+pub use nearest::{Choice, nearest};
+pub use plan::{Method, plan};
+pub use status::{Gone, GroupStatus, ProgramOwner, SocketStatus, Status, boot, entry_of, status};

@@ -1,0 +1,233 @@
+//! What is steered: the groups that there are, beside the journal.
+//!
+//! A program is ours when the journal has it for sockets of that group, with the id and tag that the
+//! kernel tells (a classic program: with its instructions). A change whose sockets are closed is
+//! gone, however the server came to close them.
+
+use super::{Found, Group, Program};
+use crate::{Entry, Target, Value};
+use nearpath_host::{CpuSet, Root, SocketProtocol};
+use nearpath_instruments::ReuseportProgram;
+use serde::Serialize;
+
+/// `steer status --json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Version of this form.
+    pub schema: u32,
+    /// The REUSEPORT groups of several sockets, and those with a program.
+    pub groups: Vec<GroupStatus>,
+    /// Changes of the journal that are not there any more, or cannot be seen from here.
+    pub gone: Vec<Gone>,
+}
+
+/// A group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GroupStatus {
+    /// Address and port.
+    pub local: String,
+    /// TCP or UDP.
+    pub protocol: SocketProtocol,
+    /// Its sockets, in the group's order.
+    pub sockets: Vec<SocketStatus>,
+    /// Whose program chooses among them; `None`: the kernel chooses by a hash.
+    pub program: Option<ProgramOwner>,
+    /// The program in words.
+    pub detail: Option<String>,
+    /// When it was attached, in seconds since 1970; of ours only.
+    pub since_s: Option<u64>,
+}
+
+/// Whose a program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgramOwner {
+    /// Ours, by the journal.
+    Nearpath,
+    /// Somebody else's.
+    Other,
+}
+
+/// A socket of a group with its worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SocketStatus {
+    /// Its inode.
+    pub inode: u64,
+    /// The worker's process; `None` (as all below) when the worker is unknown.
+    pub pid: Option<u32>,
+    /// Its thread, when one alone reads.
+    pub tid: Option<u32>,
+    /// Its name.
+    pub comm: Option<String>,
+    /// The CPUs that it may run on.
+    pub cpus: Option<CpuSet>,
+}
+
+/// A change that is not there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Gone {
+    /// Address and port.
+    pub local: String,
+    /// TCP or UDP.
+    pub protocol: SocketProtocol,
+    /// When it was made, in seconds since 1970.
+    pub since_s: u64,
+    /// Why it is not.
+    pub reason: String,
+}
+
+/// Puts groups and journal together, as seen from a network namespace.
+pub fn status(found: &[Found], entries: &[Entry], boot: &str, netns: Option<u64>) -> Status {
+    let shown = found.iter().filter(|found| found.sockets > 1 || found.program.is_some());
+    Status {
+        schema: 1,
+        groups: shown.map(|found| group(found, entry_of(found, entries, boot))).collect(),
+        gone: entries.iter().filter_map(|entry| gone(entry, found, boot, netns)).collect(),
+    }
+}
+
+/// The change by which a group has the program that it has; `None` when none of ours did that.
+pub fn entry_of<'a>(found: &Found, entries: &'a [Entry], boot: &str) -> Option<&'a Entry> {
+    let there = found.program.as_ref()?;
+    entries.iter().rev().find(|entry| {
+        let Target::ReuseportGroup(group) = &entry.change.target;
+        let is_it = matches!(&entry.change.after, Value::Program(program) if program.is(there));
+        entry.boot == boot && is_it && share_a_socket(group, &found.group)
+    })
+}
+
+fn share_a_socket(a: &Group, b: &Group) -> bool {
+    a.netns == b.netns && a.sockets.iter().any(|s| b.sockets.iter().any(|t| s.inode == t.inode))
+}
+
+fn group(found: &Found, entry: Option<&Entry>) -> GroupStatus {
+    let sockets = found.group.sockets.iter().map(|socket| {
+        let worker = socket.workers.first();
+        SocketStatus {
+            inode: socket.inode,
+            pid: worker.map(|worker| worker.pid),
+            tid: worker.and_then(|worker| worker.tid),
+            comm: worker.map(|worker| worker.comm.clone()),
+            cpus: worker.and_then(|worker| worker.cpus.clone()),
+        }
+    });
+    let owner = match entry {
+        Some(_) => ProgramOwner::Nearpath,
+        None => ProgramOwner::Other,
+    };
+    GroupStatus {
+        local: found.group.local.to_string(),
+        protocol: found.group.protocol,
+        sockets: sockets.collect(),
+        program: found.program.as_ref().map(|_| owner),
+        detail: found.program.as_ref().map(in_words),
+        since_s: entry.map(|entry| entry.time_s),
+    }
+}
+
+fn in_words(program: &ReuseportProgram) -> String {
+    match program {
+        ReuseportProgram::Ebpf { id, name, .. } => format!("eBPF program {name}, id {id}"),
+        there @ ReuseportProgram::Classic { length, instructions } => match instructions.get(1) {
+            Some(&[_, _, _, size]) if Program::cpu_modulo(size).is(there) => {
+                format!("classic program, CPU modulo {size}")
+            }
+            _ => format!("classic program of {length} instructions"),
+        },
+    }
+}
+
+/// Why a change of the journal is not there; `None` when it is.
+fn gone(entry: &Entry, found: &[Found], boot: &str, netns: Option<u64>) -> Option<Gone> {
+    let Target::ReuseportGroup(group) = &entry.change.target;
+    let now = found.iter().find(|found| share_a_socket(group, &found.group));
+    let reason = if entry.boot != boot {
+        "the machine was booted since".to_owned()
+    } else if group.netns != netns {
+        let number = group.netns.map_or_else(|| "unknown".to_owned(), |inode| inode.to_string());
+        format!("it is in another network namespace ({number}): look there with --netns")
+    } else {
+        match now {
+            None => "its sockets were closed: the server has ended or restarted".to_owned(),
+            Some(now) if entry_of(now, std::slice::from_ref(entry), boot).is_some() => {
+                return None;
+            }
+            Some(now) if now.program.is_none() => "somebody else detached the program".to_owned(),
+            Some(_) => "another program has taken its place".to_owned(),
+        }
+    };
+    let (local, protocol) = (group.local.to_string(), group.protocol);
+    Some(Gone { local, protocol, since_s: entry.time_s, reason })
+}
+
+/// The boot that runs (`/proc/sys/kernel/random/boot_id`), which changes of another do not outlive.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn boot(root: &Root) -> Result<String, crate::TuneError> {
+    Ok(root.text("/proc/sys/kernel/random/boot_id")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::GroupSocket;
+    use super::*;
+    use crate::State;
+    use crate::journal::tests::change;
+
+    /// A change of group 1 to 2 in namespace 1, by an eBPF program.
+    fn entry() -> Entry {
+        let mut change = change(80);
+        let Target::ReuseportGroup(group) = &mut change.target;
+        group.sockets = sockets(&[1, 2]);
+        let (id, tag, choices) = (7, "0101010101010101".to_owned(), vec![]);
+        change.after = Value::Program(Program::Nearest { id, tag, choices });
+        Entry { id: 1, time_s: 5, boot: "now".into(), state: State::Done, change }
+    }
+
+    fn sockets(inodes: &[u64]) -> Vec<GroupSocket> {
+        let socket = |&inode| GroupSocket { inode, held: None, workers: vec![] };
+        inodes.iter().map(socket).collect()
+    }
+
+    fn found(inodes: &[u64], program: Option<u32>) -> Found {
+        let Target::ReuseportGroup(group) = entry().change.target;
+        let group = Group { sockets: sockets(inodes), ..group };
+        let program = program.map(|id| ReuseportProgram::Ebpf {
+            id,
+            tag: [1; 8],
+            name: "nearpath_steer".into(),
+        });
+        Found { group, sockets: 2, program }
+    }
+
+    /// Whose program the group has, and why the change is not there.
+    fn told(found: &[Found], entry: &Entry, netns: u64) -> (Option<ProgramOwner>, Option<String>) {
+        let status = status(found, std::slice::from_ref(entry), "now", Some(netns));
+        let group = status.groups.first().and_then(|group| group.program);
+        (group, status.gone.into_iter().next().map(|gone| gone.reason))
+    }
+
+    #[test]
+    fn a_program_is_ours_by_the_journal_alone() {
+        let (ours, other) = (Some(ProgramOwner::Nearpath), Some(ProgramOwner::Other));
+        let gone = |reason: &str| Some(reason.to_owned());
+        let is = |found: &[Found], expected: (Option<ProgramOwner>, Option<String>)| {
+            assert_eq!(told(found, &entry(), 1), expected, "{found:?}");
+        };
+        is(&[found(&[1, 2], Some(7))], (ours, None));
+        // One of its sockets was closed, another opened.
+        is(&[found(&[2, 3], Some(7))], (ours, None));
+        let closed = "its sockets were closed: the server has ended or restarted";
+        is(&[], (None, gone(closed)));
+        is(&[found(&[3, 4], None)], (None, gone(closed)));
+        is(&[found(&[1, 2], None)], (None, gone("somebody else detached the program")));
+        is(&[found(&[1, 2], Some(8))], (other, gone("another program has taken its place")));
+        // The same id after a reboot is chance.
+        let before = Entry { boot: "before".into(), ..entry() };
+        let told_of = told(&[found(&[1, 2], Some(7))], &before, 1);
+        assert_eq!(told_of, (other, gone("the machine was booted since")));
+        let elsewhere = told(&[], &entry(), 2).1.unwrap();
+        assert!(elsewhere.contains("another network namespace (1)"), "{elsewhere}");
+    }
+}
