@@ -104,7 +104,7 @@ impl Namespace {
         self.with_root(|root| read(&root.recording()))
     }
 
-    /// Reads from this machine.
+    /// Reads from this machine, on a thread that is in the namespace.
     ///
     /// # Errors
     /// The namespace cannot be entered, or what `read` says.

@@ -5,6 +5,7 @@ mod diagnose;
 mod measure;
 mod show;
 mod snapshot;
+mod steer;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -23,6 +24,8 @@ pub enum Command {
     /// The demo's server, started by 'demo' itself
     #[command(hide = true)]
     DemoServer,
+    /// Send connections to the worker that is nearest to the CPU they are received on
+    Steer(steer::Steer),
     /// Save the facts of this machine in a file, to look at elsewhere
     Snapshot(snapshot::Snapshot),
 }
@@ -38,6 +41,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Show(show) => show.run(),
         Command::Demo(demo) => demo.run(),
         Command::DemoServer => Ok(crate::demo::reader::serve()?),
+        Command::Steer(steer) => steer.run(),
         Command::Snapshot(snapshot) => snapshot.run(),
     }
 }

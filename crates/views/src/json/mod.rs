@@ -6,7 +6,9 @@
 mod show;
 mod snapshot;
 mod stages;
+mod steering;
 
 pub use show::*;
 pub use snapshot::{Snapshot, snapshot};
 pub use stages::{Stages, stages};
+pub use steering::{Steered, steered};

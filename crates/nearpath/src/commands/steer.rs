@@ -1,0 +1,210 @@
+//! `nearpath steer`: connections go to the worker that is nearest to the CPU they are received on.
+
+use crate::failure::{Failure, say};
+use crate::output;
+use crate::source::Namespace;
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use nearpath_host::{Host, Root, SocketProtocol, Wanted, current_netns};
+use nearpath_tune::steering::{Live, Method, Request, Status, entry_of};
+use nearpath_tune::{Change, DryRun, Executor, Journal, Target, TuneError, steering};
+use nearpath_views::{json, text};
+use std::net::IpAddr;
+
+const AFTER_HELP: &str = "\
+Finds the sockets that share the port (SO_REUSEPORT), the worker that reads from each and the CPUs
+it may run on, and attaches a program that gives each connection to the worker nearest to the CPU on
+which it is received. The server is neither changed nor restarted; when it restarts its sockets are
+new, and the steering is gone. It takes root and a kernel from 5.10 on with BTF.
+
+EXAMPLES
+  nearpath steer --port 8181 --dry-run     which worker each CPU's connections would go to
+  nearpath steer --port 8181               do it
+  nearpath steer --port 53 --udp           the same for datagrams
+  nearpath steer status                    the REUSEPORT groups here, and whose program each has
+  nearpath steer off --port 8181           take it off again";
+
+/// Arguments of `steer`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Steer {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// The port that the server's sockets share
+    #[arg(long, value_name = "PORT", required = true)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// UDP sockets instead of listening TCP sockets
+    #[arg(long)]
+    udp: bool,
+    /// The address, where several groups have the port
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+    /// Only a group that this process holds sockets of
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Attach a classic program: the CPU's number modulo the number of sockets
+    #[arg(long)]
+    cbpf: bool,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show the REUSEPORT groups, and whose program each has
+    Status(StatusOf),
+    /// Take nearpath's programs off
+    Off(Off),
+}
+
+#[derive(Debug, Args)]
+struct StatusOf {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+#[derive(Debug, Args)]
+struct Off {
+    /// Only of groups with this port
+    #[arg(long, value_name = "PORT")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+impl Steer {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        match (&self.action, self.port) {
+            (Some(Action::Status(status)), _) => status.run(),
+            (Some(Action::Off(off)), _) => off.run(),
+            (None, Some(port)) => self.steer(port),
+            (None, None) => Err(Failure::Usage("--port is missing".to_owned())),
+        }
+    }
+
+    fn steer(&self, port: u16) -> Result<(), Failure> {
+        let protocol = if self.udp { SocketProtocol::Udp } else { SocketProtocol::Tcp };
+        let request = Request { protocol, port, address: self.address, pid: self.pid };
+        let method = if self.cbpf { Method::CpuModulo } else { Method::Nearest };
+        let changes = self.namespace.read(|root| {
+            let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+            let found = steering::select(root, &request)?;
+            let boot = steering::boot(root)?;
+            let entries = Journal::read(&Journal::folder())?;
+            if let Some(entry) = entry_of(&found, &entries, &boot) {
+                let local = found.group.local;
+                return Err(TuneError::Refused(format!(
+                    "{local} is steered by nearpath already, since {}; take that off first: \
+                     nearpath steer off --port {port}",
+                    text::time_of_day(entry.time_s)
+                ))
+                .into());
+            }
+            let plan = vec![steering::plan(&host.topology, &found, method)?];
+            Ok(if self.dry_run { dry(plan)? } else { apply(plan, root, &boot)? })
+        })?;
+        if self.json {
+            output::json(&json::steered(!self.dry_run, &changes))
+        } else {
+            let shown = changes.iter().map(|change| text::steered(!self.dry_run, change));
+            output::text(&shown.collect::<String>())
+        }
+    }
+}
+
+/// What would be changed.
+fn dry(plan: Vec<Change>) -> Result<Vec<Change>, TuneError> {
+    let mut shown = Vec::new();
+    let made = |change: &Change| shown.push(change.clone());
+    Executor::dry(DryRun { made, undone: |_: &Change| {} }).apply(plan)?;
+    Ok(shown)
+}
+
+fn apply(plan: Vec<Change>, root: &Root, boot: &str) -> Result<Vec<Change>, TuneError> {
+    let journal = Journal::open(&Journal::folder(), boot)?;
+    let mut executor = Executor::new(journal, Live::default());
+    forget_what_is_gone(&mut executor, root, boot)?;
+    executor.apply(plan)
+}
+
+/// Closes changes whose sockets are closed: no later boot or server has them.
+fn forget_what_is_gone(
+    executor: &mut Executor<Live>,
+    root: &Root,
+    boot: &str,
+) -> Result<(), TuneError> {
+    let netns = current_netns(root).inode;
+    for entry in executor.entries() {
+        let Target::ReuseportGroup(group) = &entry.change.target;
+        let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
+        let closed = || -> Result<bool, TuneError> {
+            Ok(group.netns == netns && steering::groups(root, |s| ours(s.inode))?.is_empty())
+        };
+        if entry.boot != boot || closed()? {
+            executor.forget(&entry)?;
+        }
+    }
+    Ok(())
+}
+
+impl StatusOf {
+    fn run(&self) -> Result<(), Failure> {
+        let status = self.namespace.read(status)?;
+        if self.json { output::json(&status) } else { output::text(&text::steering(&status)) }
+    }
+}
+
+fn status(root: &Root) -> anyhow::Result<Status> {
+    let found = steering::groups(root, |_| true)?;
+    let entries = Journal::read(&Journal::folder())?;
+    Ok(steering::status(&found, &entries, &steering::boot(root)?, current_netns(root).inode))
+}
+
+impl Off {
+    fn run(&self) -> Result<(), Failure> {
+        let lines = self.namespace.read(|root| self.undo(root))?;
+        lines.iter().for_each(|line| say(line));
+        Ok(())
+    }
+
+    fn undo(&self, root: &Root) -> anyhow::Result<Vec<String>> {
+        let boot = steering::boot(root)?;
+        let journal = Journal::open(&Journal::folder(), &boot)?;
+        let mut executor = Executor::new(journal, Live::default());
+        forget_what_is_gone(&mut executor, root, &boot)?;
+        let netns = current_netns(root).inode;
+        let mut said = Vec::new();
+        for entry in executor.entries() {
+            let Target::ReuseportGroup(group) = &entry.change.target;
+            if self.port.is_some_and(|port| port != group.local.port()) {
+                continue;
+            }
+            if group.netns != netns {
+                let number = group.netns.map_or_else(|| "-".to_owned(), |n| n.to_string());
+                said.push(format!(
+                    "{} is steered in network namespace {number}: use --netns there",
+                    group.local
+                ));
+                continue;
+            }
+            executor.undo(&entry)?;
+            said.push(format!("{} is not steered any more", group.local));
+        }
+        if said.is_empty() {
+            said.push("nothing is steered by nearpath here".to_owned());
+        }
+        Ok(said)
+    }
+}
