@@ -32,16 +32,30 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
             cell(net, 1, ""),
         );
     }
-    for peer in [Tool::Bpftrace, Tool::Bcc] {
-        for ours in [Tool::Nearpath, Tool::NoBudgets] {
-            let ratios = report.net(ours).zip(report.net(peer)).map(|(o, p)| o / p).collect();
-            println!(
-                "  {} / {}: {} of the program time, net of empty programs",
-                ours.name(),
-                peer.name(),
-                cell(spread(ratios), 2, ""),
-            );
-        }
+    let here = |tool: &Tool| tools.contains(tool);
+    for tool in [Tool::Locality, Tool::LocalityBpftrace].into_iter().filter(here) {
+        let each = report.net(tool).map(|ns| ns / *units as f64).collect();
+        println!(
+            "  {}: {} ns of programs a {unit}, net of empty programs",
+            tool.name(),
+            cell(spread(each), 0, ""),
+        );
+    }
+    let pairs = [
+        (Tool::Nearpath, Tool::Bpftrace),
+        (Tool::NoBudgets, Tool::Bpftrace),
+        (Tool::Nearpath, Tool::Bcc),
+        (Tool::NoBudgets, Tool::Bcc),
+        (Tool::Locality, Tool::LocalityBpftrace),
+    ];
+    for (ours, peer) in pairs.into_iter().filter(|(ours, peer)| here(ours) && here(peer)) {
+        let ratios = report.net(ours).zip(report.net(peer)).map(|(o, p)| o / p).collect();
+        println!(
+            "  {} / {}: {} of the program time, net of empty programs",
+            ours.name(),
+            peer.name(),
+            cell(spread(ratios), 2, ""),
+        );
     }
 }
 

@@ -2,6 +2,7 @@
 //! measure the same with a hash map.
 
 use nearpath_host::{CpuId, Topology};
+use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use std::io::{self, BufRead, BufReader, Read, Seek};
@@ -26,6 +27,10 @@ pub enum Tool {
     Bpftrace,
     /// `peer_bcc.py`.
     Bcc,
+    /// `measure locality`.
+    Locality,
+    /// `peer_locality.bt`.
+    LocalityBpftrace,
 }
 
 impl Tool {
@@ -39,11 +44,13 @@ impl Tool {
             Self::Sampled => "sample-1/16",
             Self::Bpftrace => "bpftrace",
             Self::Bcc => "bcc",
+            Self::Locality => "locality",
+            Self::LocalityBpftrace => "locality-bt",
         }
     }
 
     /// All tools, in the order of the report.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Nothing,
         Self::Empty,
         Self::Nearpath,
@@ -51,12 +58,16 @@ impl Tool {
         Self::Sampled,
         Self::Bpftrace,
         Self::Bcc,
+        Self::Locality,
+        Self::LocalityBpftrace,
     ];
 
     /// Whether it can be run here; says why not.
     pub fn available(self) -> Result<(), String> {
         match self {
-            Self::Bpftrace if !nearpath_testing::require_program("bpftrace") => {
+            Self::Bpftrace | Self::LocalityBpftrace
+                if !nearpath_testing::require_program("bpftrace") =>
+            {
                 Err("there is no bpftrace".to_owned())
             }
             Self::Bcc => {
@@ -72,18 +83,28 @@ impl Tool {
     pub fn start(self, scripts: &Scripts) -> io::Result<Running> {
         let options = match self {
             Self::Nothing => return Ok(Running::Nothing),
-            Self::Bpftrace => {
+            Self::Bpftrace | Self::LocalityBpftrace => {
+                let script = match self {
+                    Self::Bpftrace => &scripts.bpftrace,
+                    _ => &scripts.locality,
+                };
                 // A mount namespace of its own, where it finds the tracepoints' formats.
                 let mount =
                     "test -e $T/events || mount -t tracefs nodev $T && exec bpftrace \"$0\"";
                 let mut command = Command::new("unshare");
-                command.args(["--mount", "sh", "-c", mount]).arg(&scripts.bpftrace);
+                command.args(["--mount", "sh", "-c", mount]).arg(script);
                 command.env("T", "/sys/kernel/tracing");
                 return peer(&mut command);
             }
             Self::Bcc => {
                 let functions = scripts.functions.then_some("--functions");
                 return peer(Command::new(PYTHON).arg(&scripts.bcc).args(functions));
+            }
+            Self::Locality => {
+                let options = nearpath_instruments::locality::Options::default();
+                let mut locality = Box::new(PacketLocality::new(&topology(), options));
+                locality.start().map_err(io::Error::other)?;
+                return Ok(Running::Locality(locality));
             }
             Self::Empty => Options { empty: true, budgets: true, ..Options::default() },
             Self::Nearpath => Options { budgets: true, outliers: 10, ..Options::default() },
@@ -104,6 +125,7 @@ pub struct Scripts {
     _folder: tempfile::TempDir,
     bpftrace: PathBuf,
     bcc: PathBuf,
+    locality: PathBuf,
     functions: bool,
 }
 
@@ -115,7 +137,9 @@ impl Scripts {
         let more = if functions { include_str!("peer_functions.bt") } else { "" };
         std::fs::write(&bpftrace, [include_str!("peer.bt"), more].concat())?;
         std::fs::write(&bcc, include_str!("peer_bcc.py"))?;
-        Ok(Self { _folder: folder, bpftrace, bcc, functions })
+        let locality = folder.path().join("peer_locality.bt");
+        std::fs::write(&locality, include_str!("peer_locality.bt"))?;
+        Ok(Self { _folder: folder, bpftrace, bcc, locality, functions })
     }
 }
 
@@ -126,6 +150,7 @@ const PYTHON: &str = "/usr/bin/python3";
 pub enum Running {
     Nothing,
     Nearpath(Box<Stages>),
+    Locality(Box<PacketLocality>),
     Peer(Child),
 }
 
@@ -135,6 +160,7 @@ impl Running {
         match self {
             Self::Nothing => Ok(None),
             Self::Nearpath(mut stages) => stages.stop().map(Some).map_err(io::Error::other),
+            Self::Locality(mut locality) => locality.stop().map(|_| None).map_err(io::Error::other),
             Self::Peer(mut child) => {
                 let pid = rustix::process::Pid::from_child(&child);
                 rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
