@@ -38,6 +38,10 @@ static __always_inline int allocated(u64 pointer)
 	SEC("fexit/" #function) int alloc_##function(u64 *ctx)      \
 	{                                                           \
 		return allocated(ctx[result]);                          \
+	}                                                           \
+	SEC("kretprobe/" #function) int alloc_##function##_ret(struct pt_regs *regs) \
+	{                                                           \
+		return allocated(PT_REGS_RC(regs));                     \
 	}
 
 ALLOCATES(__alloc_skb, 4)

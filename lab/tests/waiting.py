@@ -26,11 +26,14 @@ def start_measuring(host: Host, *arguments: str) -> Job:
     Loading them takes seconds in emulation; they count when the variable `active` of the BPF
     object says so. End it with `ended`.
     """
+    instrument = arguments[1] if arguments[0] == "measure" else "stages"
+    # Named after the instrument's file, of which the kernel keeps eight letters.
+    variables = f"{instrument}_bpf"[:8] + ".bss"
     job = host.start(["nearpath", *arguments, "--for", "10m", "--json"])
 
     def active() -> bool:
         assert job.running(), job.result
-        dump = host.run(["bpftool", "--json", "map", "dump", "name", "stages_b.bss"]).out
+        dump = host.run(["bpftool", "--json", "map", "dump", "name", variables]).out
         return '"active":1' in dump
 
     wait_until(active, f"nearpath {' '.join(arguments)} measures")

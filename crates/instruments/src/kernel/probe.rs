@@ -2,7 +2,8 @@
 //!
 //! A probe at a tracepoint is a pair of programs (`PROBE` in `bpf/probe.h`), `NAME_btf` and
 //! `NAME_raw`, and may have others at functions for kernels that lack its tracepoint. A probe at a
-//! function is `NAME_entry` (fentry) and `NAME_kprobe`, or `NAME_exit` (fexit).
+//! function is `NAME_entry` (fentry) and `NAME_kprobe`, or `NAME_exit` (fexit) and, if it wants only the
+//! result, `NAME_exit_ret` (kretprobe).
 
 /// Where a probe is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Point {
     pub module: Option<&'static str>,
     /// Whether its first argument points to a pointer, which programs of fentry may not read.
     pub indirect: bool,
+    /// Whether the program at its exit has another for a kretprobe, which sees nothing but the result.
+    pub result_only: bool,
 }
 
 /// Which end of a function.
@@ -89,12 +92,24 @@ pub const fn returns(program: &'static str, points: &'static [Point; 1]) -> Prob
 
 /// The entry of a function.
 pub const fn entry(function: &'static str) -> Point {
-    Point { suffix: "entry", at: At::Entry, function, module: None, indirect: false }
+    Point {
+        suffix: "entry",
+        at: At::Entry,
+        function,
+        module: None,
+        indirect: false,
+        result_only: false,
+    }
 }
 
 /// The return of a function, by the program with that suffix.
 pub const fn exit(suffix: &'static str, function: &'static str) -> Point {
-    Point { suffix, at: At::Exit, function, module: None, indirect: false }
+    Point { suffix, at: At::Exit, ..entry(function) }
+}
+
+/// The return of a function of which only the result is wanted.
+pub const fn result(suffix: &'static str, function: &'static str) -> Point {
+    Point { result_only: true, ..exit(suffix, function) }
 }
 
 /// A function of a module.

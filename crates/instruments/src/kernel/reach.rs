@@ -183,6 +183,12 @@ fn way(probe: &Probe, point: &Point, known: &Known, reach: Reach) -> Result<Way,
         (Functions::Fentry, Known::Typed, At::Entry) if !point.indirect => (point.suffix, "fentry"),
         (Functions::Fentry, Known::Typed, At::Exit) => (point.suffix, "fexit"),
         (Functions::Fentry | Functions::Kprobe, _, At::Entry) => ("kprobe", "kprobe"),
+        (Functions::Fentry | Functions::Kprobe, _, At::Exit) if point.result_only => {
+            return Ok(Way {
+                program: format!("{}_{}_ret", probe.program, point.suffix),
+                target: format!("kretprobe/{function}"),
+            });
+        }
         _ => return Err(format!("this kernel does not let programs be attached to {function}")),
     };
     Ok(Way { program: format!("{}_{suffix}", probe.program), target: format!("{kind}/{function}") })

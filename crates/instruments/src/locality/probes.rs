@@ -1,7 +1,7 @@
 //! The probes of the instrument `locality`, and which of them each method needs.
 
 use super::Method;
-use crate::kernel::{Chosen, Point, Probe, entry, exit, keeper, probe, returns};
+use crate::kernel::{Chosen, Point, Probe, entry, keeper, probe, result, returns};
 
 /// The return of a function that allocates an sk_buff.
 const fn allocates(point: &'static [Point; 1]) -> Probe {
@@ -10,7 +10,7 @@ const fn allocates(point: &'static [Point; 1]) -> Probe {
 
 /// Its program has its name.
 const fn allocation(function: &'static str) -> Point {
-    exit(function, function)
+    result(function, function)
 }
 
 /// All probes.

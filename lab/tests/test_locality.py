@@ -1,0 +1,103 @@
+"""Where packets are allocated and where they are let go of, exactly: by the functions of a guest's kernel.
+
+Interrupts and thus allocations are on one CPU; the reader is on it, and then on the other node.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab
+
+from .conversations import Conversation, start_server
+from .hosts import IGB, TWO_NODES
+from .steering import take_interrupts
+from .test_btf import hide_btf
+from .waiting import ended, start_measuring
+
+NIC_CPU, _ = TWO_NODES.cpus_of(0)
+FAR_CPU, _ = TWO_NODES.cpus_of(1)
+
+# Packets to one port are read on the NIC's CPU, those to the other on the far node.
+NEAR_PORT, FAR_PORT = 5001, 5002
+FLOWS = 4
+ROUNDS = 50
+MESSAGES = FLOWS * ROUNDS
+
+# What is sent last waits for its interrupt; and runs that the kernel leaves out.
+FEW = FLOWS
+
+
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
+    start_servers(host)
+    with ExitStack() as stack:
+        talk = {
+            (protocol, port): stack.enter_context(Conversation(host, protocol, host.machine.address(), port, FLOWS))
+            for protocol in ("udp", "tcp")
+            for port in (NEAR_PORT, FAR_PORT)
+        }
+        # Connections are made before anybody counts.
+        for conversation in talk.values():
+            conversation.talk(1)
+        near = measured(host, talk["udp", NEAR_PORT])
+        far = measured(host, talk["udp", FAR_PORT])
+        far_tcp = measured(host, talk["tcp", FAR_PORT])
+
+    # Each message is a packet, and so is each answer; it is freed where its sending is completed.
+    for document, distance in ((near, "same_cpu"), (far, "other_node")):
+        for direction in ("rx", "tx"):
+            counts = document[direction]
+            assert MESSAGES - FEW <= counts[distance] <= counts["packets"] <= MESSAGES, document
+        assert document["packets"]["not_allocated"] == 0, document
+    assert places(near, "rx") == {(NIC_CPU, NIC_CPU)} == places(near, "tx")
+    assert places(far, "rx") == {(NIC_CPU, FAR_CPU)}
+    assert places(far, "tx") == {(FAR_CPU, NIC_CPU)}
+
+    # Messages are let go of by their reader, though the kernel sends them back to be freed; answers
+    # by the softirq that has their acknowledgement.
+    rx, tx = far_tcp["rx"], far_tcp["tx"]
+    assert abs(rx["other_node"] - MESSAGES) <= FEW, far_tcp
+    assert abs(tx["other_node"] - MESSAGES) <= FEW, far_tcp
+    returned = 0 if host.machine.kernel == "5.10" else MESSAGES
+    assert abs(far_tcp["packets"]["returned"] - returned) <= FEW, far_tcp
+
+
+@lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
+def test_kprobes_see_the_same(host: Host) -> None:
+    btf = hide_btf(host)
+    start_servers(host)
+    with ExitStack() as stack:
+        talk = stack.enter_context(Conversation(host, "udp", host.machine.address(), FAR_PORT, FLOWS))
+        talk.talk(1)
+        document = measured(host, talk, "--btf", btf)
+    for direction in ("rx", "tx"):
+        counts = document[direction]
+        assert MESSAGES - FEW <= counts["other_node"] <= counts["packets"] <= MESSAGES, document
+
+
+def start_servers(host: Host) -> None:
+    """Starts the guest's ends."""
+    take_interrupts(host, NIC_CPU)
+    start_server(host, str(NIC_CPU), NEAR_PORT)
+    start_server(host, str(FAR_CPU), FAR_PORT)
+
+
+def measured(host: Host, talk: Conversation, *arguments: str) -> dict[str, Any]:
+    """What nearpath measures of a conversation: exact, and each packet with one end."""
+    which = ("--port", str(talk.port), *arguments)
+    measuring = start_measuring(host, "measure", "locality", *which)
+    talk.talk(ROUNDS)
+    document = ended(measuring)
+    assert (document["method"], document["fallback"]) == ("exact", None), document
+    packets = document["packets"]
+    ends = ("completed", "dropped", "abandoned", "collided", "not_allocated")
+    assert packets["started"] == sum(packets[end] for end in ends), document
+    assert packets["abandoned"] <= FEW and packets["dropped"] == 0, document
+    assert document["events_lost"] <= FEW, document
+    return document
+
+
+def places(document: dict[str, Any], direction: str) -> set[tuple[int, int]]:
+    """From which CPUs to which packets of a direction went."""
+    return {(place["from_cpu"], place["to_cpu"]) for place in document["places"] if place["direction"] == direction}
