@@ -24,6 +24,7 @@ enum event_kind {
 	EVENT_SOFTIRQ,
 	EVENT_SOFTIRQ_END,
 	EVENT_STOLEN, /* by the hypervisor, since the interrupt before */
+	EVENT_ONLINE, /* the CPU comes online: it was offline since the event before */
 };
 
 /* An interrupt of the CPU's own, by its vector, not one of a device. */

@@ -39,6 +39,15 @@ static __always_inline void vector_event(u64 *ctx, u32 kind)
 	add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0], bpf_ktime_get_ns());
 }
 
+/* Of the callbacks of CPU hotplug the idle task runs those of a CPU that starts (notify_cpu_starting). */
+PROBE(cpuhp_enter, "cpuhp_enter")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu && (u32)ctx[0] == bpf_get_smp_processor_id() && !(u32)bpf_get_current_pid_tgid())
+		add_event(cpu, RING_TASKS, EVENT_ONLINE, 0, bpf_ktime_get_ns());
+}
+
 PROBE(local_timer_entry, "local_timer_entry")
 {
 	vector_event(ctx, EVENT_IRQ);

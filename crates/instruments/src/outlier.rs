@@ -103,7 +103,7 @@ pub enum ShareKind {
     Asleep,
     /// Open vSwitch's user space had the packet.
     Upcall,
-    /// The CPU that the packet was queued for went offline, and another took it over.
+    /// The CPU that the packet was queued for was offline, or went offline and another took it over.
     Offline,
     /// The hypervisor had the CPU.
     Stolen,

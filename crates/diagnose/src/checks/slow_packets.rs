@@ -147,7 +147,7 @@ fn words(share: ShareKind) -> Option<(&'static str, &'static str)> {
              other_config:flow-limit and max-idle), and at the CPUs of ovs-vswitchd.",
         ),
         ShareKind::Offline => (
-            "went offline with packets in its backlog",
+            "was offline, or went offline, with packets in its backlog",
             "Take a CPU out of RPS and of the interrupts' affinity before it is set offline.",
         ),
         ShareKind::Stolen => {

@@ -106,6 +106,8 @@ pub enum What {
     SoftirqEnd(u16),
     /// The hypervisor had the CPU for so many nanoseconds, at some time since the timer before.
     Stolen(u32),
+    /// The CPU came online: it was offline since the event before.
+    Online,
 }
 
 /// Bit of an interrupt of the CPU's own.
@@ -174,6 +176,7 @@ fn event(bytes: &[u8]) -> Option<Event> {
         4 => What::Softirq(id, prio),
         5 => What::SoftirqEnd(prio),
         6 => What::Stolen(id),
+        7 => What::Online,
         _ => return None,
     };
     Some(Event { ns: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?), what })

@@ -119,6 +119,7 @@ pub const PROBES: &[Probe] = &[
     vector("local_timer_entry", "sysvec_apic_timer_interrupt"),
     vector("call_function_single_exit", "sysvec_call_function_single"),
     vector("call_function_single_entry", "sysvec_call_function_single"),
+    budget(probe("cpuhp_enter", "cpuhp_enter", "cpuhp_invoke_callback", &[])),
     probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &["net_rx_raise"]),
     probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
     probe("softirq_entry", "softirq_entry", "handle_softirqs", &["net_rx_entry"]),

@@ -1,6 +1,6 @@
 //! The faults.
 
-use crate::scene::{Burst, Fault, OTHER, Scene, VICTIM, clock, ms, now};
+use crate::scene::{Burst, Fault, OTHER, Scene, VICTIM, clock, ms, now, steer};
 use crate::worker::{Policy, Worker, pin_thread, spin};
 use nearpath_instruments::{Share, ShareKind};
 use nearpath_testing::veth::VethPair;
@@ -30,14 +30,38 @@ pub struct Behind {
 
 impl Behind {
     pub fn new(policy: Policy, share: ShareKind) -> Self {
-        Self::running(policy, share, ms(4))
-    }
-
-    fn running(policy: Policy, share: ShareKind, time: Duration) -> Self {
         let ran = Arc::new(Mutex::new(Vec::new()));
         let mine = Arc::clone(&ran);
-        let work = move |_| mine.lock().unwrap().extend(spin_and_tell(time));
+        let work = move |_| mine.lock().unwrap().extend(spin_and_tell(ms(4)));
         Self { hog: Worker::new(HOG, VICTIM, policy, work), share, ran }
+    }
+}
+
+/// The same of packets that RPS sends to the victim, where a thread receives them.
+pub struct BeforeThread(Behind);
+
+impl BeforeThread {
+    pub fn new(scene: &Scene, policy: Policy) -> Self {
+        steer(&scene.pair);
+        Self(Behind::new(policy, ShareKind::Task))
+    }
+}
+
+impl Fault for BeforeThread {
+    fn begin(&mut self, scene: &Scene) {
+        self.0.begin(scene);
+    }
+
+    fn end(&mut self, scene: &Scene) {
+        self.0.end(scene);
+    }
+
+    fn times(&self) -> Option<Vec<RangeInclusive<u64>>> {
+        self.0.times()
+    }
+
+    fn is_named(&self, share: &Share) -> bool {
+        self.0.is_named(share)
     }
 }
 
@@ -75,40 +99,6 @@ impl Fault for Behind {
 
     fn is_named(&self, share: &Share) -> bool {
         share.share == self.share && is_hog(share)
-    }
-}
-
-/// NET_RX takes so long that it is left to ksoftirqd, and a task has the CPU.
-pub struct LeftOver {
-    burst: Burst,
-    behind: Behind,
-}
-
-impl LeftOver {
-    pub fn new(scene: &Scene, policy: Policy) -> Self {
-        let behind = Behind::running(policy, ShareKind::Task, ms(16));
-        Self { burst: Burst::new(&scene.pair), behind }
-    }
-}
-
-impl Fault for LeftOver {
-    fn begin(&mut self, scene: &Scene) {
-        self.behind.begin(scene);
-        // More than NET_RX may take at once (net.core.netdev_budget_usecs) and than a softirq may
-        // (MAX_SOFTIRQ_TIME in kernel/softirq.c).
-        self.burst.send(ms(3));
-    }
-
-    fn end(&mut self, scene: &Scene) {
-        self.behind.end(scene);
-    }
-
-    fn times(&self) -> Option<Vec<RangeInclusive<u64>>> {
-        self.behind.times()
-    }
-
-    fn is_named(&self, share: &Share) -> bool {
-        self.behind.is_named(share)
     }
 }
 

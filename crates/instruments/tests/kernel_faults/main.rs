@@ -9,10 +9,11 @@ mod quota;
 mod scene;
 mod worker;
 
-use faults::{Behind, LeftOver, Moved, Queued, Timers};
+use faults::{BeforeThread, Behind, Moved, Queued, Timers};
 use nearpath_instruments::{Measurement, Outlier, Share, ShareKind};
 use quota::Quota;
 use scene::{Fault, Scene, ms};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use worker::Policy;
 
@@ -102,34 +103,35 @@ fn a_task_beside_the_reader() {
 }
 
 #[test]
-fn a_real_time_task_before_ksoftirqd() {
-    if !can_run() || !leaves_packets_to_ksoftirqd() {
+fn a_real_time_task_before_the_thread_that_receives() {
+    if !can_run() || !threads_receive() {
         return;
     }
-    let fault = |scene: &Scene| LeftOver::new(scene, Policy::Fifo(50));
-    play("real-time task before ksoftirqd", READER, fault);
+    // The reader may run in its place.
+    let fault = |scene: &Scene| BeforeThread::new(scene, Policy::Fifo(30));
+    play("real-time task on the CPU that RPS steers to", READER, fault);
 }
 
 #[test]
-fn a_task_beside_ksoftirqd() {
-    if !can_run() || !leaves_packets_to_ksoftirqd() {
+fn a_task_beside_the_thread_that_receives() {
+    if !can_run() || !threads_receive() {
         return;
     }
-    let fault = |scene: &Scene| LeftOver::new(scene, Policy::Nice(-20));
-    play("task beside ksoftirqd", READER, fault);
+    let fault = |scene: &Scene| BeforeThread::new(scene, Policy::Nice(-20));
+    play("task beside the thread that receives", READER, fault);
 }
 
-/// Whether packets wait for ksoftirqd once it is awake. Later kernels, and stable ones from 6.1 on,
-/// go on with softirqs at the next interrupt (commit d15121be7485).
-fn leaves_packets_to_ksoftirqd() -> bool {
-    let release = rustix::system::uname();
-    let release = release.release().to_string_lossy();
-    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
-    let old = numbers.next().zip(numbers.next()).is_some_and(|version| version < (6, 1));
-    if !old {
-        nearpath_testing::skip("this kernel does not leave packets to ksoftirqd");
+/// Whether each CPU has a thread that takes packets from its backlog (6.10 and later, with
+/// `thread_backlog_napi` on the kernel's command line or PREEMPT_RT). Without it the kernel goes on
+/// with softirqs at the next interrupt, whatever task has the CPU.
+fn threads_receive() -> bool {
+    let comm = |process: &Path| std::fs::read_to_string(process.join("comm")).unwrap_or_default();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let they_do = processes.into_iter().any(|p| comm(&p.path()).starts_with("backlog_napi/"));
+    if !they_do {
+        nearpath_testing::skip("this kernel has no threads that take packets from the backlogs");
     }
-    old
+    they_do
 }
 
 #[test]

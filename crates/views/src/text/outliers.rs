@@ -118,7 +118,7 @@ fn meaning(share: ShareKind) -> &'static str {
         ShareKind::Migration => "the reader waited for that CPU, then was moved",
         ShareKind::Asleep => "the reader slept elsewhere than in this socket",
         ShareKind::Upcall => "Open vSwitch's user space had the packet",
-        ShareKind::Offline => "its CPU went offline, and another took it over",
+        ShareKind::Offline => "its CPU was offline",
         ShareKind::Stolen => "the hypervisor had the CPU",
         ShareKind::RemoteMemoryBound => "at most, contained in the others",
         ShareKind::Unknown => "the history does not reach back so far",

@@ -72,7 +72,7 @@ pub fn budget(record: &Record) -> Budget {
         softirq: stretches.iter().rev().find_map(|s| match s.runs {
             Runs::Softirq(vector) => Some(Some(vector)),
             Runs::Task(_) => Some(None),
-            Runs::Irq(_) | Runs::Unknown => None,
+            Runs::Irq(_) | Runs::Unknown | Runs::Offline => None,
         }),
         waits: waits(record),
         by_thread: None,
@@ -189,6 +189,7 @@ impl View<'_> {
         }
         let task = match &stretch.runs {
             Runs::Unknown => return kind(ShareKind::Unknown, None),
+            Runs::Offline => return kind(ShareKind::Offline, None),
             Runs::Irq(irq) => return kind(ShareKind::Irq, Some(who::interrupt(*irq))),
             Runs::Softirq(NET_RX) if self.waits == Waits::Softirq => {
                 return kind(ShareKind::NetRxAhead, None);

@@ -19,6 +19,8 @@ pub(super) struct Stretch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Runs {
     Unknown,
+    /// Nothing: it is offline.
+    Offline,
     Irq(u32),
     Softirq(u32),
     Task(Task),
@@ -58,6 +60,11 @@ pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
     for event in events.into_iter().filter(|event| event.ns <= record.at_ns) {
         cpu.stretch(&mut out, now, event.ns, known_from);
         now = event.ns;
+        if event.what == What::Online
+            && let Some(last) = out.last_mut()
+        {
+            last.runs = Runs::Offline;
+        }
         if let What::Stolen(ns) = event.what {
             steal(&mut out, ns.into());
         }
@@ -113,7 +120,7 @@ impl Cpu {
             What::IrqEnd => drop(self.irqs.pop()),
             What::Softirq(vector, _) => self.softirq = Some(*vector),
             What::SoftirqEnd(_) => self.softirq = None,
-            What::Stolen(_) => {}
+            What::Stolen(_) | What::Online => {}
         }
     }
 

@@ -98,6 +98,32 @@ fn a_task_before_ksoftirqd_is_told_from_one_that_holds_softirqs_off() {
 }
 
 #[test]
+fn a_cpu_that_is_offline_neither_idles_nor_waits_for_an_interrupt() {
+    let r = record(
+        "enqueue_to_backlog",
+        "net_rx_raise",
+        vec![
+            at(500, What::Task(task(0, "swapper/1"))),
+            at(1800, What::Online),
+            at(1810, What::Online),
+            at(1900, What::Irq(VECTOR | 0xfb)),
+        ],
+        vec![],
+    );
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::Offline, String::new(), 810),
+            (ShareKind::Irq, "call_function_single".to_owned(), 100),
+            (ShareKind::Idle, String::new(), 90),
+        ]
+    );
+    // What has stood in its backlog is given to netif_rx() by the CPU that takes it over.
+    let taken = record("enqueue_to_backlog", "netif_rx", vec![], vec![]);
+    assert_eq!(shares(&taken), [(ShareKind::Offline, String::new(), 1000)]);
+}
+
+#[test]
 fn a_reader_waits_behind_tasks_interrupts_and_softirqs() {
     let r = record(
         "sched_waking",
@@ -268,6 +294,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (any::<u32>(), any::<u16>()).prop_map(|(vector, n)| What::Softirq(vector, n)),
         any::<u16>().prop_map(What::SoftirqEnd),
         (0..3000u32).prop_map(What::Stolen),
+        Just(What::Online),
     ];
     (0..3000u64, what).prop_map(|(ns, what)| at(ns, what))
 }
