@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 from . import cache, images
 from .agent import Agent, Channel, Monitor, QemuError, Result
-from .machine import COMMAND_LINE, Machine
+from .machine import Machine
 from .peer import WITH_US, Namespace, Wire
 from .run_folder import RunFolder
 
@@ -58,7 +58,7 @@ class Host:
     def boot(cls, machine: Machine, memory: Path, disk: Path, payload: Path) -> Self:
         """Boots a host from nothing: its memory is in files of the folder `memory`."""
         kernel = images.kernel(machine.kernel)
-        start = ["-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd"), "-append", COMMAND_LINE]
+        start = ["-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd"), "-append", machine.command_line]
         host = cls(machine, [*machine.hardware(str(memory), share=True), *_disks(disk, payload), *start])
         with host.stopped_on_error():
             host.agent.wait_until_up(PATIENCE_S)
@@ -231,7 +231,7 @@ class Job:
 def snapshot(machine: Machine) -> Path:
     """The artifact of a booted host: memory of each node, state of the devices, disk."""
     kernel = images.kernel(machine.kernel)
-    options = [*_every_host(Path()), *machine.hardware("", share=True), *_disks(Path(), Path()), COMMAND_LINE]
+    options = [*_every_host(Path()), *machine.hardware("", share=True), *_disks(Path(), Path()), machine.command_line]
     inputs = (kernel.name, images.tools().path.name, machine.number, options)
 
     def build(path: Path) -> None:

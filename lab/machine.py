@@ -69,12 +69,20 @@ class Topology:
 
 @dataclass(frozen=True)
 class Machine:
-    """A virtual host before it is started. `number` (1 to 9) is in its addresses."""
+    """A virtual host before it is started. `number` (1 to 9) is in its addresses; `parameters` are words
+    of the kernel's command line beyond what it always has.
+    """
 
     kernel: str
     topology: Topology = field(default_factory=Topology)
     nics: tuple[Nic, ...] = (Nic("igb"),)
     number: int = 1
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def command_line(self) -> str:
+        """What the kernel is started with."""
+        return " ".join((COMMAND_LINE, *self.parameters))
 
     @property
     def name(self) -> str:
@@ -83,7 +91,8 @@ class Machine:
         threads = f"x{self.topology.threads}" if self.topology.threads > 1 else ""
         nics = "+".join(f"{nic.model}{nic.node}" for nic in self.nics)
         number = f"-{self.number}" if self.number > 1 else ""
-        return f"{self.kernel}-{cores}{threads}-{nics}{number}"
+        parameters = "".join(f"-{word}" for word in self.parameters)
+        return f"{self.kernel}-{cores}{threads}-{nics}{number}{parameters}"
 
     def mac(self, index: int) -> str:
         """The MAC of the NIC with this index; the peer's is `52:54:00:09:00:..`."""

@@ -9,9 +9,9 @@ from lab import Host
 
 from .waiting import wait_until
 
-WIRES = ("veth", "vlan", "bond", "bridge", "macvlan", "macvtap", "vxlan", "geneve", "switched", "routed")
+WIRES = ("veth", "vlan", "bond", "bridge", "macvlan", "macvtap", "vxlan", "geneve", "overgre", "switched", "routed")
 ENDS = ("left", "right")
-TUNNELS = ("vxlan", "geneve")
+TUNNELS = ("vxlan", "geneve", "overgre")
 
 # What a wire's ends have on top, and what they are put into, as `ip link add` wants it.
 ON_TOP = {
@@ -20,6 +20,8 @@ ON_TOP = {
     "macvtap": "link {raw} type macvtap mode private",
     "vxlan": "type vxlan id 7 dstport 4789 local {mine} remote {other}",
     "geneve": "type geneve id 7 remote {other}",
+    # (gre0 and gretap0 are the kernel's own.)
+    "overgre": "type gretap key 7 local {mine} remote {other}",
 }
 MASTERS = {"bond": "type bond mode active-backup miimon 10", "bridge": "type bridge forward_delay 0"}
 

@@ -2,6 +2,7 @@
 be attached to functions. Each must be named by the budgets of the packets that it made late.
 """
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ TEST = "kernel_faults"
 
 # In emulation everything takes longer, and so must what is to be called slow.
 SCALE = "NEARPATH_FAULT_SCALE=4"
+ROUNDS = f"NEARPATH_FAULT_ROUNDS={os.environ.get('NEARPATH_FAULT_ROUNDS', '40')}"
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +28,31 @@ def payload(lab_here: None) -> Path:
 @lengthy
 @lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_a_quota_is_named(host: Host) -> None:
+    if host.machine.kernel == "7.2":
+        pytest.skip("since Linux 6.18 a quota holds a task when it returns to user space: with the packet")
     inject(host, "a_quota_that_is_used_up")
+
+
+# So that tasks compete with what receives: else the kernel goes on with softirqs at the next interrupt.
+THREADS = {"kernels": ("6.12",), "parameters": ("thread_backlog_napi",), "topology": TWO_NODES, "nics": IGB}
+
+
+@lengthy
+@lab(**THREADS)
+def test_a_real_time_task_before_the_thread_that_receives_is_named(host: Host) -> None:
+    inject(host, "a_real_time_task_before_the_thread_that_receives")
+
+
+@lengthy
+@lab(**THREADS)
+def test_a_task_beside_the_thread_that_receives_is_named(host: Host) -> None:
+    inject(host, "a_task_beside_the_thread_that_receives")
 
 
 def inject(host: Host, fault: str) -> None:
     """Runs one of the program's tests; its figures are shown when it fails."""
     host.check("modprobe veth")
-    status, out, err = host.run(["env", SCALE, TEST, "--exact", fault, "--nocapture"], timeout_s=300)
+    status, out, err = host.run(["env", SCALE, ROUNDS, TEST, "--exact", fault, "--nocapture"], timeout_s=300)
     print(out)
     assert status == 0, err
     assert "precision" in out, "the test was skipped"

@@ -11,6 +11,7 @@ from typing import Any
 from lab import Host
 from lab.fixtures import lab, lengthy
 
+from .bpftrace import BTF
 from .hosts import IGB, TWO_NODES
 from .steering import steer, take_interrupts
 from .traffic import PORT, send, start_reader
@@ -91,7 +92,7 @@ def hold(host: Host) -> Any:
     """Starts the task, and what keeps interrupts off when it runs. Its programs run behind nearpath's."""
     host.check("ln -s $(readlink -f $(command -v python3)) /run/hold")
     host.start(["taskset", "--cpu-list", str(HELD_CPU), "/run/hold", "-c", SLEEPER])
-    script = host.start(["bpftrace", "-f", "json", "-e", HOLD])
+    script = host.start(["env", BTF, "bpftrace", "-f", "json", "-e", HOLD])
 
     def attached() -> bool:
         assert script.running(), script.result

@@ -58,6 +58,9 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
 """
 BULK_BYTES = 1 << 20
 
+VLAN = 7
+IN_VLAN, BEHIND_TRUNK = "10.8.0.1", "10.8.0.2"
+
 
 @lengthy
 @lab(once=True, topology=TWO_NODES, nics=IGB)
@@ -112,6 +115,43 @@ def test_segments_are_one_packet_and_what_is_not_answered_is_abandoned(host: Hos
     assert_balanced(document)
     assert document["packets"]["abandoned"] >= UNANSWERED
     assert document["packets"]["collided"] == 0
+
+
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_a_tag_is_taken_off_and_put_on_meanwhile(host: Host) -> None:
+    make_vlan(host)
+    let_all_miss(host)
+    start_server(host, "0-3", PORT)
+    measuring = start_measuring(host, "measure", "stages", "--port", str(PORT), "--proto", "udp")
+    host.check(["ip", "netns", "exec", "left", "python3", "-c", BURST, IN_VLAN, str(PORT), str(ALIKE), str(ALIKE)])
+    document = ended(measuring)
+
+    seen = SEEN.get(host.machine.kernel, 1)
+    assert_path(document, "rx", ALIKE, *RECEIVED, "internal_dev_recv", "netif_rx", seen=seen)
+    assert_path(document, "tx", ALIKE, *SENT, "net_dev_queue", seen=seen)
+    # There and back, each sent by one end and received by the other.
+    assert 4 * ALIKE <= document["packets"]["started"] <= 4 * ALIKE / seen
+    assert_balanced(document)
+    assert document["packets"]["abandoned"] == document["packets"]["collided"] == 0
+
+
+def make_vlan(host: Host) -> None:
+    """A namespace `left` behind a trunk of the bridge, of which br0 is in one VLAN: Open vSwitch takes the tag
+    off what comes and puts it on what goes.
+    """
+    left = "ip -netns left"
+    host.check(
+        "modprobe 8021q && ip netns add left"
+        " && ip link add left0 netns left type veth peer name trunk"
+        f" && {left} link add link left0 name left0.{VLAN} type vlan id {VLAN}"
+        f" && {left} link set left0 up && {left} link set left0.{VLAN} up && ip link set trunk up"
+        f" && {left} address add {BEHIND_TRUNK}/24 dev left0.{VLAN} && ip address add {IN_VLAN}/24 dev br0"
+        f" && ovs-vsctl add-port br0 trunk trunks={VLAN} && ovs-vsctl set port br0 tag={VLAN}"
+        f" && ip neighbour add {BEHIND_TRUNK} dev br0 nud permanent"
+        f" lladdr $({left} --json link show left0 | grep -o '[0-9a-f:]\\{{17\\}}' | head -n 1)"
+        f" && {left} neighbour add {IN_VLAN} dev left0.{VLAN} nud permanent lladdr $(cat /sys/class/net/br0/address)"
+    )
 
 
 def send_in_bulk(host: Host) -> None:

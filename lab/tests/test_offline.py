@@ -1,0 +1,87 @@
+"""A CPU that RPS steers to goes offline and comes back under load: what waited for it meanwhile, or was taken
+over from it by another CPU, has that in its budget, and each packet is followed on.
+"""
+
+import json
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab, lengthy
+
+from .hosts import IGB, TWO_NODES
+from .spans import assert_balanced, passed
+from .steering import steer, take_interrupts
+from .traffic import PORT, start_reader, stream
+from .waiting import ended, start_measuring
+
+NIC_CPU, OTHER = TWO_NODES.cpus_of(0)
+CPU = TWO_NODES.cpus_of(1)[-1]
+
+SLOW_MS = 3
+RATE = 3000
+
+# Takes a CPU away and gives it back, again and again; says from when until when it was offline, and how
+# long that took with its going and coming. In between it lets some hundred packets come. Arguments: CPU, rounds.
+HOTPLUG = """
+import json, sys, time
+
+def set_online(value):
+    with open(f"/sys/devices/system/cpu/cpu{sys.argv[1]}/online", "w") as file:
+        file.write(value)
+
+def packets():
+    with open("/sys/class/net/nic0/statistics/rx_packets") as file:
+        return int(file.read())
+
+def some_more():
+    goal = packets() + 300
+    while packets() < goal:
+        time.sleep(0.01)
+
+offline, moving = [], []
+for _ in range(int(sys.argv[2])):
+    told = time.monotonic_ns()
+    set_online("0")
+    gone = time.monotonic_ns()
+    some_more()
+    offline.append((gone, time.monotonic_ns()))
+    set_online("1")
+    moving.append((told, time.monotonic_ns()))
+    some_more()
+print(json.dumps([offline, moving]))
+"""
+ROUNDS = 40
+
+
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_a_cpu_that_is_offline_is_named(host: Host) -> None:
+    take_interrupts(host, NIC_CPU)
+    start_reader(host)
+    steer(host, f"{1 << CPU:x}")
+    options = ("--port", str(PORT), "--direction", "rx", "--dev", "nic0", "--slow", f"{SLOW_MS}ms")
+    measuring = start_measuring(host, "measure", "stages", *options, "--outliers", "5000")
+    with stream(host, rate=RATE):
+        out = host.check(["taskset", "--cpu-list", str(OTHER), "python3", "-c", HOTPLUG, str(CPU), str(ROUNDS)])
+    document = ended(measuring)
+
+    offline, moving = json.loads(out)
+    outliers = document["outliers"]
+    # What came to its backlog and stayed there; and what another CPU found there.
+    waited = [one for one in outliers if one["from"] == "enqueue_to_backlog" and one["cpu"] == CPU]
+    hit = [one for one in waited if overlap(one, offline) * 2 > one["span_ns"]]
+    taken = [one for one in outliers if (one["from"], one["to"]) == ("enqueue_to_backlog", "netif_rx")]
+    named = [one for one in outliers if one["budget"][0]["share"] == "offline"]
+    right = [one for one in named if overlap(one, moving) * 4 >= one["span_ns"]]
+    followed = passed(document, "rx", "enqueue_to_backlog", "netif_rx")
+    print(f"offline: {len(taken)} slow of {followed} taken over, {len(hit)} waited, {len(right)} of {len(named)} right")
+    assert taken
+    assert len(right) == len(named)
+    assert all(one in named for one in taken + hit)
+    assert_balanced(document)
+
+
+def overlap(outlier: dict[str, Any], times: list[tuple[int, int]]) -> int:
+    """How long of its span these times took."""
+    begin, end = outlier["at_ns"] - outlier["span_ns"], outlier["at_ns"]
+    return sum(max(0, min(end, last) - max(begin, first)) for first, last in times)
