@@ -148,9 +148,18 @@ struct socket_wq {
 	struct wait_queue_head wait;
 };
 
+struct in6_addr {
+	u8 bytes[16];
+};
+
 struct sock_common {
+	__be32 skc_rcv_saddr;
+	u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_rcv_saddr;
+	int skc_incoming_cpu;
 };
 
 struct inode {
@@ -159,6 +168,16 @@ struct inode {
 
 struct file {
 	struct inode *f_inode;
+	void *private_data;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
 };
 
 struct sock_fprog_kern {
@@ -255,6 +274,7 @@ struct task_struct {
 	int pid;
 	struct task_struct *group_leader;
 	struct css_set *cgroups;
+	struct files_struct *files;
 	int prio;
 	unsigned int policy;
 	char comm[16];
@@ -262,6 +282,12 @@ struct task_struct {
 	struct thread_info thread_info;
 	struct task_group *sched_task_group;
 	struct sched_entity se;
+};
+
+/* Of arm64. */
+struct pt_regs___call {
+	u64 orig_x0;
+	s32 syscallno;
 };
 
 struct task_struct___old {

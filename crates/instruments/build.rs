@@ -3,7 +3,7 @@
 use libbpf_cargo::SkeletonBuilder;
 use std::path::{Path, PathBuf};
 
-const PROGRAMS: &[&str] = &["irqs", "locality", "reuseport", "stages"];
+const PROGRAMS: &[&str] = &["accepts", "irqs", "locality", "reuseport", "stages"];
 
 fn main() {
     // Asked when it runs: a copied target folder still has the script built, of another tree.

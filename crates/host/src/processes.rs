@@ -58,6 +58,12 @@ pub fn parse_status(bytes: &[u8]) -> Result<Allowed, Malformed> {
     Ok(allowed)
 }
 
+/// The CPUs that a thread may run on; `None` when it has ended or may not be looked at.
+pub fn thread_cpus(root: &Root, pid: u32, tid: u32) -> Option<CpuSet> {
+    let status = root.read(&format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    parse_status(&status).ok()?.cpus
+}
+
 fn cpu_list(text: &[u8]) -> Result<CpuSet, Malformed> {
     CpuSet::from_list(&String::from_utf8_lossy(text)).map_err(|e| Malformed(e.to_string()))
 }

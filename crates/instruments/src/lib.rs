@@ -6,6 +6,7 @@
 //! is started and detaches when it is dropped; all that it holds in the kernel hangs on file
 //! descriptors, so nothing stays after the process ends, however it ends.
 
+pub mod accepts;
 mod filter;
 mod instrument;
 pub mod irqs;

@@ -2,6 +2,7 @@
 //!
 //! Each view is a function from plain data to a `String` that ends with a newline.
 
+mod accepts;
 mod cpu_layout;
 mod cpus;
 mod diagnosis;
@@ -23,6 +24,7 @@ mod timelines;
 mod units;
 mod unknown;
 
+pub use accepts::accepts;
 pub use cpus::cpus;
 pub use diagnosis::diagnosis;
 pub use histogram::histogram;

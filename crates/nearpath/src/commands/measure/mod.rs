@@ -1,10 +1,12 @@
 //! `nearpath measure`: evidence from the running kernel, an instrument in each file here.
 
+mod accepts;
 mod irqs;
 mod locality;
 mod stages;
 
 use crate::failure::Failure;
+use accepts::AcceptsArguments;
 use clap::{Args, Subcommand};
 use irqs::IrqsArguments;
 use locality::LocalityArguments;
@@ -21,6 +23,8 @@ pub struct Measure {
 enum Instruments {
     /// On which CPU packets are allocated and on which they are let go of
     Locality(LocalityArguments),
+    /// On which CPU connections are received and on which they are accepted
+    Accepts(AcceptsArguments),
     /// Interrupts by queue and CPU, softirqs, NAPI polls, and the time in them
     Irqs(IrqsArguments),
     /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
@@ -31,6 +35,7 @@ impl Measure {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match &self.instrument {
             Instruments::Locality(locality) => locality.run(),
+            Instruments::Accepts(accepts) => accepts.run(),
             Instruments::Irqs(irqs) => irqs.run(),
             Instruments::Stages(stages) => stages.run(),
         }

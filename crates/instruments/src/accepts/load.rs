@@ -1,0 +1,169 @@
+//! Loading the program of `bpf/accepts.bpf.c`, and reading what it has counted.
+
+use super::{Options, one::One};
+use crate::InstrumentError;
+use crate::kernel::{
+    Attached, Kernel, Probe, Reach, attach, choose, load_only, probe, refused, within_reach,
+};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The skeleton that `build.rs` makes of `bpf/accepts.bpf.c`.
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/accepts.skel.rs"));
+}
+
+pub use skeleton::AcceptsSkel;
+use skeleton::{AcceptsSkelBuilder, OpenAcceptsSkel};
+
+/// Its only probe: where a system call returns.
+pub const PROBES: &[Probe] = &[probe("sys_exit", "sys_exit", "syscall_exit_work", &["accept"])];
+
+/// Bytes of a thread's name in the kernel.
+pub const COMM: usize = 16;
+/// `struct key`.
+pub const KEY_BYTES: usize = 40;
+
+/// The program in the kernel; dropping it detaches and frees everything.
+pub struct Loaded {
+    /// Before the object, so that it goes first.
+    #[allow(dead_code, reason = "dropping it detaches")]
+    pub attached: Attached,
+    /// Program and maps.
+    pub skeleton: AcceptsSkel<'static>,
+}
+
+/// Loads and attaches.
+///
+/// # Errors
+/// A missing privilege, or what the kernel refused.
+pub fn load(kernel: &Kernel, options: &Options) -> Result<Loaded, InstrumentError> {
+    // Fields are copied out in either way: without BTF in the kernel itself nothing is lost.
+    within_reach(kernel, |reach| load_within(kernel, reach, options)).map(|(loaded, _)| loaded)
+}
+
+fn load_within(
+    kernel: &Kernel,
+    reach: Reach,
+    options: &Options,
+) -> Result<Loaded, InstrumentError> {
+    let mut object = ObjectBuilder::default();
+    if let Some(file) = &kernel.btf_file {
+        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
+    }
+    let builder = AcceptsSkelBuilder { obj_builder: object };
+    // The skeleton borrows the place that its object stands in; see `stages/load.rs`.
+    let place = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+    let (chosen, _) = choose(kernel, reach, |_| true);
+    load_only(open.open_object_mut(), &chosen);
+    set_constants(&mut open, options)?;
+    let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
+    let attached = attach(skeleton.object(), chosen)?;
+    match attached.refused.first() {
+        None => Ok(Loaded { attached, skeleton }),
+        Some((_, reason)) => Err(InstrumentError::Unsupported(reason.clone())),
+    }
+}
+
+fn set_constants(open: &mut OpenAcceptsSkel<'_>, options: &Options) -> Result<(), InstrumentError> {
+    let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
+        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+    })?;
+    constants.only_pid = options.pid.unwrap_or(0);
+    constants.only_netns = options.netns.unwrap_or(0);
+    constants.only_port = options.port.unwrap_or(0);
+    let comm = options.comm.iter().flat_map(|comm| comm.bytes()).take(COMM - 1);
+    for (to, byte) in constants.only_comm.iter_mut().zip(comm) {
+        *to = byte as _;
+    }
+    constants.each = options.each;
+    constants.accept_call = libc::SYS_accept;
+    constants.accept4_call = libc::SYS_accept4;
+    Ok(())
+}
+
+/// What tells one count from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// Where the listener is bound.
+    pub local: SocketAddr,
+    /// Its network namespace.
+    pub netns: u32,
+    /// The process that accepts.
+    pub pid: u32,
+    /// The thread that accepts.
+    pub tid: u32,
+    /// The CPU on which the connection was received.
+    pub received_on: u32,
+    /// The CPU on which it was accepted.
+    pub accepted_on: u32,
+}
+
+impl Key {
+    /// Reads `struct key`; `None` when it is none.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        const AF_INET6: u16 = libc::AF_INET6 as u16;
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let half = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let address: [u8; 16] = bytes.get(..16)?.try_into().ok()?;
+        let address = match half(20)? {
+            AF_INET6 => IpAddr::from(Ipv6Addr::from(address)),
+            _ => IpAddr::from(Ipv4Addr::new(address[0], address[1], address[2], address[3])),
+        };
+        Some(Self {
+            local: SocketAddr::new(address, half(22)?),
+            netns: word(16)?,
+            pid: word(24)?,
+            tid: word(28)?,
+            received_on: word(32)?,
+            accepted_on: word(36)?,
+        })
+    }
+}
+
+/// A thread's name, up to its end.
+pub fn comm(bytes: &[u8]) -> String {
+    let name = bytes.split(|&b| b == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
+}
+
+impl Loaded {
+    /// Has the program count, or no longer.
+    pub fn set_active(&mut self, active: bool) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.active = active.into();
+        }
+    }
+
+    /// What was counted: the key, how often, and the thread's name.
+    pub fn counts(&self) -> Vec<(Key, u64, String)> {
+        let map = &self.skeleton.maps.accepted;
+        let counted = |bytes: Vec<u8>| {
+            let value = map.lookup(&bytes, MapFlags::ANY).ok()??;
+            let count = u64::from_ne_bytes(value.get(..8)?.try_into().ok()?);
+            Some((Key::read(&bytes)?, count, comm(value.get(8..8 + COMM)?)))
+        };
+        map.keys().filter_map(counted).collect()
+    }
+
+    /// Accepts that there was no room to count, and those that there was none to tell one by one.
+    pub fn lost(&self) -> (u64, u64) {
+        let variables = self.skeleton.maps.bss_data.as_deref();
+        variables.map_or((0, 0), |variables| (variables.lost, variables.ones_lost))
+    }
+}
+
+/// A record of the ring buffer (`struct one`).
+pub fn one(bytes: &[u8]) -> Option<One> {
+    let word = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    Some(One {
+        key: Key::read(bytes)?,
+        listener_fd: word(KEY_BYTES)?,
+        fd: word(KEY_BYTES + 4)?,
+        comm: comm(bytes.get(KEY_BYTES + 8..KEY_BYTES + 8 + COMM)?),
+    })
+}

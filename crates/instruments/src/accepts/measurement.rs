@@ -1,0 +1,191 @@
+//! What the instrument `accepts` returns: plain data, and putting it together from what the program
+//! has counted.
+
+use super::One;
+use super::load::Key;
+use nearpath_host::{CpuId, CpuSet, Nearness, Topology};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+/// Version of the JSON form of [`AcceptMeasurement`].
+pub const ACCEPT_MEASUREMENT_SCHEMA: u32 = 1;
+
+/// Accepts of an interval.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AcceptMeasurement {
+    /// [`ACCEPT_MEASUREMENT_SCHEMA`].
+    pub schema: u32,
+    /// How long was measured.
+    pub duration_s: f64,
+    /// The listeners of which connections were accepted, by address and port.
+    pub listeners: Vec<Listener>,
+    /// Accepts that there was no room to count, and that no listener has.
+    pub lost: u64,
+    /// Accepts that there was no room to tell one by one; counted all the same.
+    pub not_told: u64,
+    /// The accepts one by one since the last reading, when each is asked for.
+    #[serde(skip)]
+    pub told: Vec<One>,
+    /// What observing cost; `None` when it is unknown.
+    pub cost: Option<AcceptCost>,
+}
+
+/// What observing cost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AcceptCost {
+    /// Nanoseconds for each system call of the machine, which all pass the program.
+    pub ns_per_event: f64,
+    /// CPU time of the program; 100 is one whole CPU.
+    pub cpu_percent: f64,
+}
+
+/// The accepts from sockets that are bound to the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listener {
+    /// Address and port.
+    pub local: String,
+    /// Inode of the network namespace.
+    pub netns: u32,
+    /// All of them.
+    #[serde(flatten)]
+    pub places: Places,
+    /// Those of each thread, most first.
+    pub workers: Vec<Worker>,
+}
+
+/// A thread that accepts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worker {
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Its name.
+    pub comm: String,
+    /// The CPUs that it may run on; `None` when it has ended.
+    pub cpus: Option<CpuSet>,
+    /// Its accepts.
+    #[serde(flatten)]
+    pub places: Places,
+}
+
+/// How far the CPU that received is from the CPU that accepts; each counts only what the ones before
+/// it do not, so that they add up to `accepts`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// All.
+    pub accepts: u64,
+    /// On the same CPU.
+    pub same_cpu: u64,
+    /// Under the same last-level cache, SMT siblings included.
+    pub same_llc: u64,
+    /// On the same node.
+    pub same_node: u64,
+    /// On another node.
+    pub other_node: u64,
+    /// The facts of the host do not tell how far.
+    pub unknown: u64,
+}
+
+impl Places {
+    fn of(nearness: Option<Nearness>, accepts: u64) -> Self {
+        let mut places = Self { accepts, ..Self::default() };
+        let place = match nearness {
+            Some(Nearness::SameCpu) => &mut places.same_cpu,
+            Some(Nearness::SameCore | Nearness::SameLlc) => &mut places.same_llc,
+            Some(Nearness::SameNode) => &mut places.same_node,
+            Some(Nearness::OtherNode) => &mut places.other_node,
+            None => &mut places.unknown,
+        };
+        *place = accepts;
+        places
+    }
+}
+
+impl AddAssign for Places {
+    fn add_assign(&mut self, other: Self) {
+        self.accepts += other.accepts;
+        self.same_cpu += other.same_cpu;
+        self.same_llc += other.same_llc;
+        self.same_node += other.same_node;
+        self.other_node += other.other_node;
+        self.unknown += other.unknown;
+    }
+}
+
+/// Puts counts together by listener and thread; `cpus_of` tells where a thread may run.
+pub fn listeners(
+    counts: Vec<(Key, u64, String)>,
+    topology: &Topology,
+    cpus_of: impl Fn(u32, u32) -> Option<CpuSet>,
+) -> Vec<Listener> {
+    let mut by_listener: BTreeMap<_, BTreeMap<(u32, u32), Worker>> = BTreeMap::new();
+    for (key, accepts, comm) in counts {
+        let nearness = topology.nearness(CpuId(key.received_on), CpuId(key.accepted_on));
+        let workers = by_listener.entry((key.local, key.netns)).or_default();
+        let worker = workers.entry((key.pid, key.tid)).or_insert_with(|| Worker {
+            pid: key.pid,
+            tid: key.tid,
+            comm,
+            cpus: None,
+            places: Places::default(),
+        });
+        worker.places += Places::of(nearness, accepts);
+    }
+    let listener = |((local, netns), workers): ((std::net::SocketAddr, u32), BTreeMap<_, _>)| {
+        let mut workers: Vec<Worker> = workers.into_values().collect();
+        let mut places = Places::default();
+        for worker in &mut workers {
+            worker.cpus = cpus_of(worker.pid, worker.tid);
+            places += worker.places;
+        }
+        workers.sort_by_key(|w| (std::cmp::Reverse(w.places.accepts), w.pid, w.tid));
+        Listener { local: local.to_string(), netns, places, workers }
+    };
+    by_listener.into_iter().map(listener).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_add_up_by_listener_and_thread() {
+        let cpus: CpuSet = [CpuId(0), CpuId(1)].into_iter().collect();
+        let mut cpu = serde_json::json!({"cpu": 0, "online": true, "siblings": "0", "node": 0});
+        let mut topology = Topology { online: cpus, ..Topology::default() };
+        for node in 0..2 {
+            cpu["cpu"] = node.into();
+            cpu["siblings"] = node.to_string().into();
+            cpu["node"] = node.into();
+            topology.cpus.push(serde_json::from_value(cpu.clone()).unwrap());
+        }
+        let key = |port: u16, tid, received_on, accepted_on| Key {
+            local: ([0, 0, 0, 0], port).into(),
+            netns: 1,
+            pid: 9,
+            tid,
+            received_on,
+            accepted_on,
+        };
+        let counts = vec![
+            (key(80, 10, 0, 0), 5, "a".to_owned()),
+            (key(80, 10, 1, 0), 2, "a".to_owned()),
+            (key(80, 11, 1, 1), 9, "b".to_owned()),
+            (key(81, 10, 7, 0), 1, "a".to_owned()),
+        ];
+        let found = listeners(counts, &topology, |_, tid| {
+            (tid == 10).then(|| CpuSet::from_list("0").unwrap())
+        });
+        let [first, second] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(first.local, "0.0.0.0:80");
+        let whole = Places { accepts: 16, same_cpu: 14, other_node: 2, ..Places::default() };
+        assert_eq!(first.places, whole);
+        let shown: Vec<_> =
+            first.workers.iter().map(|w| (w.tid, w.places.accepts, w.cpus.is_some())).collect();
+        assert_eq!(shown, [(11, 9, false), (10, 7, true)]);
+        // CPU 7 is none of this host.
+        assert_eq!(second.places, Places { accepts: 1, unknown: 1, ..Places::default() });
+    }
+}

@@ -1,0 +1,147 @@
+//! The instrument `accepts`: for each connection the CPU on which it was received and the CPU that
+//! accepts it, by listener and thread. The method is described in `docs/measuring.md`.
+
+mod load;
+mod measurement;
+mod one;
+
+pub use measurement::*;
+pub use one::One;
+
+use crate::kernel::{Kernel, Meter, Statistics, may_load};
+use crate::{Instrument, InstrumentError};
+use libbpf_rs::skel::Skel;
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use load::{Loaded, PROBES};
+use nearpath_host::{Root, Topology, thread_cpus};
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// How the instrument is set up: which accepts are looked at. All that is given must hold.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Of this process.
+    pub pid: Option<u32>,
+    /// From listeners on this port.
+    pub port: Option<u16>,
+    /// Of threads of this name.
+    pub comm: Option<String>,
+    /// In this network namespace.
+    pub netns: Option<u32>,
+    /// Tell each, in [`AcceptMeasurement::told`].
+    pub each: bool,
+    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    pub btf_file: Option<PathBuf>,
+}
+
+/// The instrument.
+pub struct Accepts<'a> {
+    root: &'a Root,
+    topology: Topology,
+    options: Options,
+    told: Rc<RefCell<Vec<One>>>,
+    session: Option<Session>,
+}
+
+/// What is there between `start` and `stop`. The fields are dropped in this order.
+struct Session {
+    ring: RingBuffer<'static>,
+    meter: Meter,
+    statistics: Option<Statistics>,
+    loaded: Loaded,
+    began: Instant,
+}
+
+impl<'a> Accepts<'a> {
+    /// Sets the instrument up for the running machine; nothing is loaded yet.
+    pub fn new(root: &'a Root, topology: &Topology, options: Options) -> Self {
+        let told = Rc::default();
+        Self { root, topology: topology.clone(), options, told, session: None }
+    }
+
+    fn measurement(&self, session: &Session) -> AcceptMeasurement {
+        let cpus_of = |pid, tid| thread_cpus(self.root, pid, tid);
+        // An error is one of the callback's, which has none.
+        let _ = session.ring.consume();
+        let (lost, not_told) = session.loaded.lost();
+        let missed = session.meter.runs(session.loaded.skeleton.object()).missed;
+        AcceptMeasurement {
+            schema: ACCEPT_MEASUREMENT_SCHEMA,
+            duration_s: session.began.elapsed().as_secs_f64(),
+            listeners: listeners(session.loaded.counts(), &self.topology, cpus_of),
+            lost: lost + missed,
+            not_told,
+            told: self.told.take(),
+            cost: session.meter.cost().map(|cost| AcceptCost {
+                ns_per_event: cost.ns_per_event,
+                cpu_percent: cost.cpu_percent,
+            }),
+        }
+    }
+}
+
+impl Instrument for Accepts<'_> {
+    type Measurement = AcceptMeasurement;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        may_load()?;
+        Kernel::inspect(PROBES, self.options.btf_file.as_deref()).map(drop)
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        self.available()?;
+        let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
+        let mut loaded = load::load(&kernel, &self.options)?;
+        let told = Rc::clone(&self.told);
+        let mut builder = RingBufferBuilder::new();
+        let take = move |bytes: &[u8]| {
+            told.borrow_mut().extend(load::one(bytes));
+            0
+        };
+        let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
+            step: "listening to accepts".to_owned(),
+            reason: error.to_string(),
+        };
+        builder.add(&loaded.skeleton.maps.ones, take).map_err(refused)?;
+        let ring = builder.build().map_err(refused)?;
+        let meter = Meter::new(loaded.skeleton.object());
+        loaded.set_active(true);
+        let began = Instant::now();
+        self.session = Some(Session { ring, meter, statistics: None, loaded, began });
+        Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.is_none()
+        {
+            session.statistics = Statistics::enable();
+            session.meter.begin(session.loaded.skeleton.object(), 0);
+        }
+    }
+
+    fn end_cost_window(&mut self) {
+        if let Some(session) = &mut self.session
+            && session.statistics.take().is_some()
+        {
+            // The cost is told by system call, of which there is one at least: this one.
+            session.meter.end(session.loaded.skeleton.object(), 1);
+        }
+    }
+
+    fn read(&mut self) -> Result<AcceptMeasurement, InstrumentError> {
+        let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
+        Ok(self.measurement(session))
+    }
+
+    fn stop(&mut self) -> Result<AcceptMeasurement, InstrumentError> {
+        self.end_cost_window();
+        if let Some(session) = &mut self.session {
+            session.loaded.set_active(false);
+        }
+        let session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        Ok(self.measurement(&session))
+    }
+}

@@ -1,0 +1,124 @@
+//! The instrument `accepts` on this kernel, against what the server itself asks of each connection
+//! (SO_INCOMING_CPU) and knows of its own CPU.
+
+mod common;
+
+use common::{can_run, each_cpu_a_node, has_two_cpus, pin};
+use nearpath_host::Root;
+use nearpath_instruments::Instrument;
+use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Listener, Options, Places};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+/// Connections from each of two CPUs.
+const EACH: usize = 300;
+
+/// The CPU on which the kernel received a connection last.
+fn incoming_cpu(stream: &TcpStream) -> i32 {
+    let (mut cpu, mut length) = (-1i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: `cpu` is written within its length.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_INCOMING_CPU,
+            (&raw mut cpu).cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    cpu
+}
+
+/// Connects from CPU 0 and from CPU 1 while a thread on CPU 1 accepts; how many connections the
+/// thread says that it got from its own CPU.
+fn connections(listener: &TcpListener) -> u64 {
+    let address = listener.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            pin(1);
+            let accepted = || incoming_cpu(&listener.accept().unwrap().0);
+            (0..2 * EACH).map(|_| u64::from(accepted() == 1)).sum()
+        });
+        for cpu in [0, 1] {
+            scope.spawn(move || {
+                pin(cpu);
+                (0..EACH).for_each(|_| drop(TcpStream::connect(address).unwrap()));
+            });
+        }
+        server.join().unwrap()
+    })
+}
+
+fn listen(address: IpAddr) -> TcpListener {
+    TcpListener::bind((address, 0)).unwrap()
+}
+
+/// What the instrument tells while connections are made to each of these.
+fn measured(options: Options, listeners: &[&TcpListener]) -> (AcceptMeasurement, Vec<u64>) {
+    let root = Root::live();
+    let mut accepts = Accepts::new(&root, &each_cpu_a_node(), options);
+    accepts.start().unwrap();
+    let own = listeners.iter().map(|listener| connections(listener)).collect();
+    (accepts.stop().unwrap(), own)
+}
+
+fn found<'a>(m: &'a AcceptMeasurement, listener: &TcpListener) -> Option<&'a Listener> {
+    let local: SocketAddr = listener.local_addr().unwrap();
+    m.listeners.iter().find(|found| found.local == local.to_string())
+}
+
+#[test]
+fn counts_are_those_of_the_server() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    let (v4, v6) = (listen(Ipv4Addr::LOCALHOST.into()), listen(Ipv6Addr::LOCALHOST.into()));
+    let (m, own) = measured(Options::default(), &[&v4, &v6]);
+    let all = 2 * EACH as u64;
+    for (listener, own) in [&v4, &v6].into_iter().zip(own) {
+        let found = found(&m, listener).unwrap();
+        assert_eq!(own, EACH as u64, "what a CPU sends to its own machine it receives");
+        let places =
+            Places { accepts: all, same_cpu: own, other_node: all - own, ..Places::default() };
+        assert_eq!(found.places, places);
+        let [worker] = found.workers.as_slice() else { panic!("{found:?}") };
+        assert_eq!((worker.pid, worker.places), (std::process::id(), places));
+        assert_ne!(worker.tid, worker.pid, "a thread of its own accepts");
+    }
+    assert_eq!(m.lost, 0);
+}
+
+#[test]
+fn only_those_asked_for_are_counted_and_each_is_told() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    let (one, other) = (listen(Ipv4Addr::LOCALHOST.into()), listen(Ipv4Addr::LOCALHOST.into()));
+    let port = Some(one.local_addr().unwrap().port());
+    let (m, _) = measured(Options { port, each: true, ..Options::default() }, &[&one, &other]);
+    assert!(found(&m, &one).is_some() && m.listeners.len() == 1, "{:?}", m.listeners);
+    assert_eq!((m.told.len(), m.not_told), (2 * EACH, 0));
+    let fd = one.as_raw_fd();
+    for told in &m.told {
+        let (received_on, accepted_on) = told.cpus();
+        let (pid, said) = (std::process::id(), told.to_string());
+        let begin = format!("cpu=#{accepted_on} pid={pid} accept({fd}) -> fd=");
+        assert!(said.starts_with(&begin), "{said}");
+        assert!(said.ends_with(&format!(" rxcpu=#{received_on}")) && accepted_on == 1, "{said}");
+    }
+    let own = m.told.iter().filter(|told| told.cpus() == (1, 1)).count();
+    assert_eq!(own, EACH);
+
+    // A thread's name is that of its test, cut at 15 bytes.
+    for (options, seen) in [
+        (Options { pid: Some(std::process::id()), ..Options::default() }, true),
+        (Options { pid: Some(1), ..Options::default() }, false),
+        (Options { comm: Some("only_those_aske".into()), ..Options::default() }, true),
+        (Options { comm: Some("only_those".into()), ..Options::default() }, false),
+        (Options { netns: Some(1), ..Options::default() }, false),
+    ] {
+        let (m, _) = measured(options.clone(), &[&one]);
+        assert_eq!(found(&m, &one).is_some(), seen, "{options:?}");
+    }
+}

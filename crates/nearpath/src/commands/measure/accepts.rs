@@ -1,0 +1,110 @@
+//! `nearpath measure accepts`: where connections are received, and where they are accepted.
+
+use crate::failure::{Failure, say};
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::Time;
+use crate::source::Namespace;
+use anyhow::Context;
+use clap::Args;
+use nearpath_host::{Host, Root, Wanted};
+use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Options};
+use nearpath_views::text;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+EXAMPLES
+  nearpath measure accepts --port 8181               who accepts, and how far from the receiving CPU
+  nearpath measure accepts --comm nginx --each       a line for each accept
+  nearpath measure accepts --json | jq '.listeners[] | {local, same_cpu, accepts}'
+
+It takes root and a kernel from 5.10 on with BTF. ^C ends it early with what was gathered. What can
+be done about connections that are accepted elsewhere: 'nearpath steer'. The fields of the JSON are
+described in docs/json.md, the method in docs/measuring.md.";
+
+/// How often accepts are told one by one.
+const EACH: Duration = Duration::from_millis(100);
+/// Bytes of a thread's name, without its end.
+const COMM: usize = 15;
+
+/// Arguments of `measure accepts`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(super) struct AcceptsArguments {
+    /// Only accepts of this process
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// Only from listeners on this port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// Only of threads of this name
+    #[arg(long, value_name = "NAME", value_parser = comm)]
+    comm: Option<String>,
+    /// Print a line for each accept as well
+    #[arg(long, conflicts_with = "json")]
+    each: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    time: Time,
+}
+
+/// A name that a thread can have.
+fn comm(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > COMM {
+        return Err(format!("a thread's name has 1 to {COMM} bytes, as in /proc/PID/comm"));
+    }
+    Ok(text.to_owned())
+}
+
+impl AcceptsArguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let netns = self.namespace.inode()?.map(u32::try_from).transpose();
+        let netns = netns.context("the number of the network namespace")?;
+        let root = Root::live();
+        let host = Host::read(&root, &Wanted::default()).context("cannot read the host")?;
+        let options = Options {
+            pid: self.pid,
+            port: self.port,
+            comm: self.comm.clone(),
+            netns,
+            each: self.each,
+            btf_file: self.time.btf.clone(),
+        };
+        let accepts = Accepts::new(&root, &host.topology, options);
+        let measurement = if self.each {
+            let mut written = Ok(());
+            let time = Time { interval: EACH, ..self.time.clone() };
+            let measurement = time.watch(accepts, &interrupt, |now| {
+                written = told(now);
+                written.is_ok()
+            })?;
+            written?;
+            told(&measurement)?;
+            measurement
+        } else {
+            let each = |now: &AcceptMeasurement| {
+                let count = now.listeners.iter().map(|l| l.places.accepts).sum::<u64>();
+                format!("{count} accepts")
+            };
+            self.time.measure(accepts, &interrupt, each)?
+        };
+        if interrupt.happened() {
+            say("ended early by a signal");
+        }
+        if self.json {
+            return output::json(&measurement);
+        }
+        output::text(&text::accepts(&measurement))
+    }
+}
+
+/// Prints the accepts since the last time.
+fn told(now: &AcceptMeasurement) -> Result<(), Failure> {
+    let lines: String = now.told.iter().map(|one| format!("{one}\n")).collect();
+    if lines.is_empty() { Ok(()) } else { output::text(&lines) }
+}

@@ -1,0 +1,131 @@
+//! `measure accepts`: how far connections go between the CPU that receives them and the one that
+//! accepts, by listener and by worker.
+
+use super::table::{Table, left, or_none, right};
+use super::units::percent;
+use super::{heading, line};
+use nearpath_instruments::accepts::{AcceptMeasurement, Listener, Places};
+
+/// Workers of a listener that are shown, those with most accepts; the JSON has all.
+const WORKERS_SHOWN: usize = 64;
+
+/// The whole measurement.
+pub fn accepts(m: &AcceptMeasurement) -> String {
+    let mut out = String::new();
+    line!(
+        out,
+        "accepts for {:.2} s, seen where accept(2) and accept4(2) return (those of io_uring are not)",
+        m.duration_s
+    );
+    if m.lost > 0 || m.not_told > 0 {
+        line!(out, "lost: {} not counted, {} not told one by one", m.lost, m.not_told);
+    }
+    if let Some(cost) = m.cost {
+        line!(
+            out,
+            "cost: {:.1} ns for each system call of the machine, {:.2} % of one CPU",
+            cost.ns_per_event,
+            cost.cpu_percent
+        );
+    }
+    if m.listeners.is_empty() {
+        line!(out, "no connection was accepted");
+    }
+    let netns = m.listeners.first().map(|listener| listener.netns);
+    let several = m.listeners.iter().any(|listener| Some(listener.netns) != netns);
+    for listener in &m.listeners {
+        line!(out);
+        let of = if several { format!(" netns {}", listener.netns) } else { String::new() };
+        heading(&mut out, &format!("{}{of}", listener.local));
+        out.push_str(&table(listener));
+    }
+    out
+}
+
+fn table(listener: &Listener) -> String {
+    let mut table = Table::new(&[
+        left("WORKER"),
+        left("RUNS-ON"),
+        right("ACCEPTS"),
+        right("SAME-CPU"),
+        right("SAME-LLC"),
+        right("SAME-NODE"),
+        right("OTHER-NODE"),
+        right("UNKNOWN").optional(),
+    ]);
+    for worker in listener.workers.iter().take(WORKERS_SHOWN) {
+        let name = format!("{}/{}", worker.comm, worker.tid);
+        table.row([name, or_none(worker.cpus.as_ref())].into_iter().chain(cells(&worker.places)));
+    }
+    let hidden = listener.workers.len().saturating_sub(WORKERS_SHOWN);
+    let all = if hidden > 0 { format!("all, {hidden} more") } else { "all".to_owned() };
+    table.row([all, String::new()].into_iter().chain(cells(&listener.places)));
+    table.render()
+}
+
+fn cells(places: &Places) -> [String; 6] {
+    let share = |count: u64| percent(count as f64 / places.accepts.max(1) as f64);
+    let unknown = if places.unknown > 0 { share(places.unknown) } else { String::new() };
+    [
+        places.accepts.to_string(),
+        share(places.same_cpu),
+        share(places.same_llc),
+        share(places.same_node),
+        share(places.other_node),
+        unknown,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::CpuSet;
+    use nearpath_instruments::accepts::{AcceptCost, Worker};
+
+    #[test]
+    fn shares_by_listener_and_worker() {
+        let places = |accepts, same_cpu, other_node| Places {
+            accepts,
+            same_cpu,
+            other_node,
+            ..Places::default()
+        };
+        let worker = |tid, cpus: Option<&str>, places| Worker {
+            pid: 9,
+            tid,
+            comm: "nginx".into(),
+            cpus: cpus.map(|list| CpuSet::from_list(list).unwrap()),
+            places,
+        };
+        let listener = Listener {
+            local: "0.0.0.0:8181".into(),
+            netns: 1,
+            places: places(8, 6, 2),
+            workers: vec![
+                worker(10, Some("0"), places(6, 6, 0)),
+                worker(11, None, places(2, 0, 2)),
+            ],
+        };
+        let mut m = AcceptMeasurement {
+            duration_s: 2.0,
+            lost: 1,
+            cost: Some(AcceptCost { ns_per_event: 50.0, cpu_percent: 0.5 }),
+            ..AcceptMeasurement::default()
+        };
+        assert!(accepts(&m).ends_with("no connection was accepted\n"));
+        m.listeners = vec![listener];
+        let text = anstream::adapter::strip_str(&accepts(&m)).to_string();
+        assert_eq!(
+            text,
+            "accepts for 2.00 s, seen where accept(2) and accept4(2) return (those of io_uring are \
+             not)\n\
+             lost: 1 not counted, 0 not told one by one\n\
+             cost: 50.0 ns for each system call of the machine, 0.50 % of one CPU\n\n\
+             0.0.0.0:8181\n\
+             WORKER    RUNS-ON  ACCEPTS  SAME-CPU  SAME-LLC  SAME-NODE  OTHER-NODE\n\
+             nginx/10  0              6   100.0 %     0.0 %      0.0 %       0.0 %\n\
+             nginx/11  -              2     0.0 %     0.0 %      0.0 %     100.0 %\n\
+             all       -              8    75.0 %     0.0 %      0.0 %      25.0 %\n"
+        );
+    }
+}
