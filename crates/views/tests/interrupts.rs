@@ -119,6 +119,10 @@ fn a_narrow_terminal_has_the_cpus_of_each_queue() {
     let shown = text::interrupts(&measurement(), Some(40));
     assert!(shown.contains("TAKEN-BY") && shown.contains("cpu 0: 642031"), "{shown}");
     assert!(!shown.contains("cpu#"), "{shown}");
+    // Columns give way, and it is said which.
+    let shown = text::interrupts(&measurement(), Some(80));
+    assert!(shown.lines().all(|line| line.chars().count() <= 90), "{shown}");
+    golden("interrupts-80.txt", &shown);
 }
 
 #[test]

@@ -136,11 +136,12 @@ impl Counted<'_> {
         if instance.napi_id != 0 && ids.any(|id| *id == instance.napi_id) {
             return true;
         }
-        let known = nic.is_some_and(|nic| nic.napi.values().any(|id| *id == instance.napi_id));
-        !known
-            && nic.is_some_and(|nic| self.is_of(instance, row.ifindex, nic))
-            && row.row.irq.is_some()
-            && instance.irq == row.row.irq
+        if row.row.irq.is_none() || instance.irq != row.row.irq {
+            return false;
+        }
+        let Some(nic) = nic else { return false };
+        let known = nic.napi.values().any(|id| *id == instance.napi_id);
+        !known && self.is_of(instance, row.ifindex, nic)
     }
 
     fn is_of(&self, instance: &Instance, index: IfIndex, nic: &LinkedNic) -> bool {

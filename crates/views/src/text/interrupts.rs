@@ -36,7 +36,7 @@ pub fn interrupts(measurement: &IrqMeasurement, width: Option<usize>) -> String 
         out.push_str(&folded("no interrupts", &idle.collect::<Vec<_>>()));
     }
     out.push_str(&others(&measurement.irqs));
-    for part in [packets(measurement), cpus(measurement)] {
+    for part in [packets(measurement, width), cpus(measurement, width)] {
         if !part.is_empty() {
             line!(out);
             out.push_str(&part);
@@ -137,7 +137,7 @@ fn others(irqs: &[OtherInterrupts]) -> String {
 }
 
 /// What queues received, sent and were polled for, and how evenly.
-fn packets(m: &IrqMeasurement) -> String {
+fn packets(m: &IrqMeasurement, width: Option<usize>) -> String {
     let activity = |queue: &QueueInterrupts| {
         let counts = [queue.rx_packets, queue.tx_packets, queue.napi.map(|polls| polls.polls)];
         counts.into_iter().flatten().fold(0, u64::saturating_add)
@@ -149,9 +149,9 @@ fn packets(m: &IrqMeasurement) -> String {
         right("RX-PACKETS/S").optional(),
         right("TX-PACKETS/S").optional(),
         right("POLLS/S").optional(),
-        right("WORK/POLL").optional(),
-        right("OF-BUDGET").optional(),
-        right("FULL").optional(),
+        right("WORK/POLL").optional().gives_way(2),
+        right("OF-BUDGET").optional().gives_way(3),
+        right("FULL").optional().gives_way(1),
     ]);
     for queue in busy.iter().take(ROWS) {
         let rate = |count: Option<u64>| or_none(count.map(|count| digits(m.per_s(count))));
@@ -172,10 +172,20 @@ fn packets(m: &IrqMeasurement) -> String {
     let mut out = String::new();
     if !busy.is_empty() {
         heading(&mut out, "packets and polls of queues");
-        out.push_str(&table.render());
+        out.push_str(&within(&table, width));
         more(&mut out, busy.len(), "queue");
         out.push_str(&folded("neither packets nor polls", &idle));
         m.nics.iter().for_each(|nic| out.push_str(&balance(nic)));
+    }
+    out
+}
+
+/// A table in the terminal's width; what gave way is said below it.
+fn within(table: &Table, width: Option<usize>) -> String {
+    let Some(width) = width else { return table.render() };
+    let (mut out, left_out) = table.render_within(width);
+    if !left_out.is_empty() {
+        line!(out, "({}: in a wider terminal, or in a file)", left_out.join(", "));
     }
     out
 }
@@ -199,7 +209,7 @@ fn balance(nic: &NicBalance) -> String {
 }
 
 /// What each CPU had to do.
-fn cpus(m: &IrqMeasurement) -> String {
+fn cpus(m: &IrqMeasurement, width: Option<usize>) -> String {
     let activity = |cpu: &CpuInterrupts| {
         let runs = m.softirq("NET_RX", cpu.cpu) + m.softirq("NET_TX", cpu.cpu);
         let ipis = cpu.received_rps.unwrap_or(0);
@@ -211,18 +221,18 @@ fn cpus(m: &IrqMeasurement) -> String {
     busy.sort_by_key(|row| row.cpu);
     let mut table = Table::new(&[
         right("CPU"),
-        right("NODE").optional(),
+        right("NODE").optional().gives_way(5),
         right("IRQ/S"),
-        right("HARD").optional(),
+        right("HARD").optional().gives_way(7),
         right("SOFT").optional(),
-        right("IN-NET_RX").optional(),
+        right("IN-NET_RX").optional().gives_way(1),
         right("NET_RX/S"),
-        right("NET_TX/S"),
+        right("NET_TX/S").gives_way(2),
         right("PACKETS/S").optional(),
-        right("SQUEEZED").optional(),
+        right("SQUEEZED").optional().gives_way(6),
         right("DROPPED").optional(),
-        right("RPS-IPI/S").optional(),
-        right("BACKLOG").optional(),
+        right("RPS-IPI/S").optional().gives_way(4),
+        right("BACKLOG").optional().gives_way(3),
     ]);
     for row in busy {
         let rate = |count: u64| digits(m.per_s(count));
@@ -249,7 +259,7 @@ fn cpus(m: &IrqMeasurement) -> String {
         return out;
     }
     heading(&mut out, "CPUs");
-    out.push_str(&table.render());
+    out.push_str(&within(&table, width));
     more(&mut out, all, "CPU");
     if !idle.is_empty() {
         let numbers = ranges(idle.iter().map(|row| row.cpu.0));
