@@ -6,7 +6,7 @@ Interrupts and thus allocations are on one CPU; the reader is on it, and then on
 from contextlib import ExitStack
 from typing import Any
 
-from lab import Host
+from lab import Host, Nic
 from lab.fixtures import lab
 
 from .conversations import Conversation, start_server
@@ -23,6 +23,9 @@ NEAR_PORT, FAR_PORT = 5001, 5002
 FLOWS = 4
 ROUNDS = 50
 MESSAGES = FLOWS * ROUNDS
+
+STREAM_BYTES = 8 << 20
+GSO_MAX_BYTES = 1 << 16
 
 # What is sent last waits for its interrupt; and runs that the kernel leaves out.
 FEW = FLOWS
@@ -63,6 +66,26 @@ def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
     assert abs(far_tcp["packets"]["returned"] - returned) <= FEW, far_tcp
 
 
+@lab(once=True, topology=TWO_NODES, nics=(Nic("virtio", node=1), Nic("igb", node=0)))
+def test_no_packet_of_a_stream_is_missed(host: Host) -> None:
+    host.check(["iperf3", "--server", "--daemon"])
+    for direction, way in (("rx", ()), ("tx", ("--reverse",))):
+        measuring = start_measuring(host, "measure", "locality", "--dev", "nic0", "--direction", direction)
+        before = frames(host)
+        stream = ["iperf3", "--client", host.machine.address(), "--bytes", str(STREAM_BYTES), *way]
+        done = host.peer.run(stream)
+        assert done.status == 0, done
+        received = frames(host) - before
+        document = ended(measuring)
+        packets = document["packets"]
+        # The device counts what its driver has received.
+        if direction == "rx":
+            assert abs(packets["started"] - received) <= 0.01 * received + FEW, (received, document)
+        assert packets["started"] == document[direction]["packets"] + packets["abandoned"] + packets["not_allocated"]
+        assert packets["started"] > STREAM_BYTES / GSO_MAX_BYTES, document
+        assert packets["abandoned"] + packets["not_allocated"] <= 0.01 * packets["started"] + FEW, document
+
+
 @lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
 def test_kprobes_see_the_same(host: Host) -> None:
     btf = hide_btf(host)
@@ -74,6 +97,11 @@ def test_kprobes_see_the_same(host: Host) -> None:
     for direction in ("rx", "tx"):
         counts = document[direction]
         assert MESSAGES - FEW <= counts["other_node"] <= counts["packets"] <= MESSAGES, document
+
+
+def frames(host: Host) -> int:
+    """What the NIC has received."""
+    return int(host.check("cat /sys/class/net/nic0/statistics/rx_packets"))
 
 
 def start_servers(host: Host) -> None:
