@@ -1,0 +1,121 @@
+"""Steering on two nodes with SMT: fewer workers than CPUs, so that core, cache and node decide.
+
+Server and client are in the guest: what a pinned client sends to its own machine is received on the
+client's CPU. The server tells on which CPU the kernel received a connection (SO_INCOMING_CPU).
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab
+
+from .hosts import SMT
+from .waiting import ended, start_measuring, wait_until
+
+PORT = 8181
+# Each with the CPU of the worker that is nearest: its sibling's, else one on its node.
+NEAREST = {0: 0, 1: 0, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 4}
+WORKERS = sorted(set(NEAREST.values()))
+CONNECTIONS = 20
+
+# Arguments: the CPU of each worker. Every worker holds all sockets and accepts from its own.
+SERVER = f"""
+import os, socket, sys
+
+def listener():
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", {PORT}))
+    sock.listen(512)
+    return sock
+
+cpus = [int(cpu) for cpu in sys.argv[1:]]
+sockets = [listener() for _ in cpus]
+for sock, cpu in zip(sockets, cpus):
+    if os.fork() == 0:
+        os.sched_setaffinity(0, {{cpu}})
+        while True:
+            connection, _ = sock.accept()
+            received = connection.getsockopt(socket.SOL_SOCKET, 49)
+            connection.sendall(b"%d %d" % (received, cpu))
+            connection.close()
+os.wait()
+"""
+
+# Arguments: CPUs. Prints a line for each connection: the client's CPU, and what the server says.
+CLIENT = f"""
+import os, socket, sys
+
+for cpu in sys.argv[1:]:
+    os.sched_setaffinity(0, {{int(cpu)}})
+    for _ in range({CONNECTIONS}):
+        with socket.create_connection(("127.0.0.1", {PORT})) as connection:
+            print(cpu, connection.makefile().read())
+"""
+
+
+def accepted(host: Host) -> Iterator[tuple[int, int]]:
+    """The CPU on which each connection is received, and the one of the worker that accepts it."""
+    words = ["python3", "-c", CLIENT, *map(str, NEAREST)]
+    for line in host.check(words).splitlines():
+        sent, received, worker = map(int, line.split())
+        assert sent == received, line
+        yield received, worker
+
+
+def counted(document: dict[str, Any]) -> None:
+    """Compares what was measured with the connections that were made, all to the nearest worker."""
+    (listener,) = document["listeners"]
+    assert listener["local"] == f"127.0.0.1:{PORT}"
+    accepts = {int(worker["cpus"]): worker["accepts"] for worker in listener["workers"]}
+    assert accepts == {worker: CONNECTIONS * list(NEAREST.values()).count(worker) for worker in WORKERS}
+    assert listener["same_cpu"] == CONNECTIONS * len(WORKERS), listener
+    assert listener["other_node"] == listener["unknown"] == document["lost"] == 0, document
+    assert listener["accepts"] == CONNECTIONS * len(NEAREST)
+
+
+def groups(host: Host) -> list[dict[str, Any]]:
+    """The server's REUSEPORT group, as long as it is there."""
+    status = json.loads(host.check("nearpath steer status --json"))
+    return [group for group in status["groups"] if group["local"] == f"127.0.0.1:{PORT}"]
+
+
+@lab(topology=SMT)
+def test_connections_reach_the_nearest_worker(host: Host) -> None:
+    server = host.start(["python3", "-c", SERVER, *map(str, WORKERS)])
+    listening = f"ss --no-header --tcp --listening 'sport = :{PORT}' | wc -l"
+    wait_until(lambda: int(host.check(listening)) == len(WORKERS), "the server listens")
+
+    by_chance = list(accepted(host))
+    assert len(by_chance) == len(NEAREST) * CONNECTIONS
+    assert any(NEAREST[received] != worker for received, worker in by_chance)
+
+    plan = json.loads(host.check(f"nearpath steer --port {PORT} --json"))
+    assert plan["applied"], plan
+    (change,) = plan["changes"]
+    sockets = change["target"]["reuseport_group"]["sockets"]
+    choices = change["after"]["program"]["nearest"]["choices"]
+    # Of CPUs that the guest does not have nothing is known.
+    known = [choice for choice in choices if choice["nearness"]]
+    chosen = [sockets[worker]["workers"][0]["cpus"] for choice in known for worker in choice["workers"]]
+    assert sorted(set(chosen)) == [str(cpu) for cpu in WORKERS], plan
+    measuring = start_measuring(host, "measure", "accepts", "--port", str(PORT))
+    assert [NEAREST[received] for received, _ in by_chance] == [worker for _, worker in accepted(host)]
+    counted(ended(measuring))
+
+    (group,) = groups(host)
+    assert group["program"] == "nearpath", group
+    assert host.run("nearpath steer off").status == 0
+    assert any(NEAREST[received] != worker for received, worker in accepted(host))
+
+    # The classic program counts the sockets in the order in which they were opened.
+    host.check(f"nearpath steer --port {PORT} --cbpf")
+    assert all(worker == WORKERS[received % len(WORKERS)] for received, worker in accepted(host))
+
+    server.kill()
+    wait_until(lambda: int(host.check(listening)) == 0, "the server has ended")
+    assert groups(host) == []
+    status = json.loads(host.check("nearpath steer status --json"))
+    assert ["sockets were closed" in gone["reason"] for gone in status["gone"]] == [True], status
