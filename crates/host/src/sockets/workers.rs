@@ -10,7 +10,7 @@
 use crate::processes::{self, parse_status};
 use crate::{CpuSet, Root, Socket};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// A thread, or a process of which any thread may do, that reads from a socket.
@@ -90,10 +90,7 @@ fn readers(inode: u64, holders: &[Holder]) -> Option<(How, Vec<&Holder>)> {
 }
 
 fn worked(inode: u64, holders: &[Holder]) -> WorkedSocket {
-    let held = holders.iter().find_map(|holder| {
-        let (fd, _) = holder.fds.iter().find(|&(_, &i)| i == inode)?;
-        Some((holder.pid, *fd))
-    });
+    let held = holders.iter().find_map(|holder| Some((holder.pid, *holder.by_inode.get(&inode)?)));
     let readers = readers(inode, holders).map(|(_, readers)| readers).unwrap_or_default();
     let mut workers: Vec<SocketWorker> =
         readers.into_iter().flat_map(|holder| holder.workers(inode)).collect();
@@ -102,13 +99,18 @@ fn worked(inode: u64, holders: &[Holder]) -> WorkedSocket {
 }
 
 /// A process that holds some of the sockets.
+#[derive(Default)]
 struct Holder {
     pid: u32,
     comm: String,
     /// Inodes of those sockets, by descriptor.
     fds: BTreeMap<i32, u64>,
+    /// The lowest descriptor of each: a host may have ten thousand.
+    by_inode: HashMap<u64, i32>,
     /// What of them is in an epoll set, by the set's descriptor.
     epolls: BTreeMap<i32, BTreeSet<u64>>,
+    /// What of them is in any epoll set.
+    watched: HashSet<u64>,
     /// Name and CPUs of each thread.
     threads: BTreeMap<u32, (String, Option<CpuSet>)>,
     /// What of them a thread was seen to wait for.
@@ -146,15 +148,22 @@ impl Holder {
             Some((tid, (name, parse_status(&status).ok()?.cpus)))
         });
         let threads = threads.collect();
-        Some(Self { pid, comm, fds, epolls, threads, waits: BTreeMap::new() })
+        let holder = Self { pid, comm, fds, epolls, threads, ..Self::default() };
+        Some(holder.indexed())
+    }
+
+    fn indexed(mut self) -> Self {
+        self.by_inode = self.fds.iter().rev().map(|(&fd, &inode)| (inode, fd)).collect();
+        self.watched = self.epolls.values().flatten().copied().collect();
+        self
     }
 
     fn holds(&self, inode: u64) -> bool {
-        self.fds.values().any(|&held| held == inode)
+        self.by_inode.contains_key(&inode)
     }
 
     fn watches(&self, inode: u64) -> bool {
-        self.epolls.values().any(|set| set.contains(&inode))
+        self.watched.contains(&inode)
     }
 
     fn waits_for(&self, inode: u64) -> bool {
@@ -280,7 +289,9 @@ mod tests {
             epolls: (20..).zip(epolls.iter().map(|inodes| set(inodes))).collect(),
             threads: threads.iter().map(|(t, l, _)| (*t, (format!("t{t}"), cpus(l)))).collect(),
             waits: threads.iter().map(|(t, _, inodes)| (*t, set(inodes))).collect(),
+            ..Holder::default()
         }
+        .indexed()
     }
 
     /// The workers of sockets 501 and 502 as `pid/tid cpus`.
