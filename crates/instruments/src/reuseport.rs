@@ -59,7 +59,12 @@ pub enum ReuseportProgram {
 /// # Errors
 /// The process may not use BPF, or the kernel has no iterators (before 5.9) or no BTF.
 pub fn reuseport_sockets() -> Result<Vec<ReuseportSocket>, InstrumentError> {
-    may_load()?;
+    match may_load() {
+        Err(InstrumentError::Privilege(_)) => {
+            return Err(InstrumentError::Privilege("looking at REUSEPORT groups".to_owned()));
+        }
+        may => may?,
+    }
     listening(|| {
         let mut place = MaybeUninit::uninit();
         let open = skeleton::ReuseportSkelBuilder::default()
