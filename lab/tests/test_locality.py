@@ -82,7 +82,8 @@ def test_no_packet_of_a_stream_is_missed(host: Host) -> None:
         if direction == "rx":
             assert abs(packets["started"] - received) <= 0.01 * received + FEW, (received, document)
         assert packets["started"] == document[direction]["packets"] + packets["abandoned"] + packets["not_allocated"]
-        assert packets["started"] > STREAM_BYTES / GSO_MAX_BYTES, document
+        # (What is still in the peer's socket when the time is over is not sent.)
+        assert packets["started"] > STREAM_BYTES / GSO_MAX_BYTES / 2, document
         assert packets["abandoned"] + packets["not_allocated"] <= 0.01 * packets["started"] + FEW, document
 
 
