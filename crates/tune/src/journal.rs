@@ -171,7 +171,9 @@ impl Journal {
 fn open(folder: &Path, path: &Path) -> io::Result<Option<File>> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut options = OpenOptions::new();
-    let file = options.read(true).append(true).create(true).mode(0o600).open(path)?;
+    options.read(true).append(true).create(true).mode(0o600);
+    // Not through a link, should the folder be one that others can write to.
+    let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),

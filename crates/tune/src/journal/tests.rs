@@ -4,6 +4,7 @@ use super::*;
 use crate::steering::{Group, Program};
 use crate::{Persistence, Target, Value};
 use nearpath_host::SocketProtocol;
+use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// A change of the group on a port.
@@ -103,4 +104,37 @@ fn a_full_disk_leaves_whole_lines() {
     let error = journal.begin(&change(80)).unwrap_err().to_string();
     assert!(error.contains("/dev/full") && error.contains("No space left"), "{error}");
     assert_eq!(journal.entries(), []);
+}
+
+#[test]
+fn a_link_is_not_written_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other");
+    std::fs::write(&other, "").unwrap();
+    std::os::unix::fs::symlink(&other, dir.path().join(FILE)).unwrap();
+    let error = Journal::open(dir.path(), "b").unwrap_err().to_string();
+    assert!(error.contains("symbolic links"), "{error}");
+    assert_eq!(std::fs::read(&other).unwrap(), b"");
+}
+
+proptest! {
+    /// Whatever stands in the file.
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = parse(&bytes, Path::new("journal"));
+    }
+
+    /// The same with one byte of a real journal changed.
+    #[test]
+    fn a_changed_byte_is_read_or_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path(), "b").unwrap();
+        let id = journal.begin(&change(80)).unwrap();
+        journal.done(id).unwrap();
+        let mut bytes = std::fs::read(dir.path().join(FILE)).unwrap();
+        *at.get_mut(&mut bytes) = byte;
+        if let Ok(parsed) = parse(&bytes, Path::new("journal")) {
+            prop_assert!(parsed.entries.len() <= 1);
+        }
+    }
 }
