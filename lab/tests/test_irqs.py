@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES, VIRTIO
@@ -161,6 +161,7 @@ def test_the_matrix_is_what_the_kernel_says(host: Host) -> None:
         assert sum(backlog[cpu] for cpu in far_cpus) >= MESSAGES
 
 
+@lengthy
 @lab(once=True, topology=TWO_NODES, nics=VIRTIO)
 def test_queues_with_an_interrupt_for_each_direction(host: Host) -> None:
     start_server(host, str(READER_CPU), PORT)
@@ -177,6 +178,7 @@ def test_queues_with_an_interrupt_for_each_direction(host: Host) -> None:
     assert sum(sent) >= MESSAGES
 
 
+@lengthy
 @lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_a_cpu_that_goes_keeps_its_counts(host: Host) -> None:
     take_interrupts(host, MOVED_TO)

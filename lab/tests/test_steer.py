@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from lab import Host
+from lab import Host, Nic
 from lab.fixtures import lab
 
 from .hosts import SMT
@@ -82,7 +82,7 @@ def groups(host: Host) -> list[dict[str, Any]]:
     return [group for group in status["groups"] if group["local"] == f"127.0.0.1:{PORT}"]
 
 
-@lab(topology=SMT)
+@lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
 def test_connections_reach_the_nearest_worker(host: Host) -> None:
     server = host.start(["python3", "-c", SERVER, *map(str, WORKERS)])
     listening = f"ss --no-header --tcp --listening 'sport = :{PORT}' | wc -l"
