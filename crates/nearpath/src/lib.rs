@@ -26,6 +26,8 @@ const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath diagnose                            what is wrong with this machine's packet path
   nearpath measure stages --dev eth0 --for 30s where its packets spend their time
+  nearpath measure locality                    are they let go of on the CPU that they came to?
+  nearpath steer --port 443 --dry-run          which worker would get which CPU's connections
   nearpath show cpus                           sockets, cores, LLCs and nodes
   nearpath show --svg host.svg                 a picture of the machine and its NICs
   nearpath snapshot -o host.tar.zst            take its facts along

@@ -15,17 +15,17 @@ use clap::Subcommand;
 pub enum Command {
     /// Say what is wrong with a host's packet path, and what would mend it
     Diagnose(diagnose::Diagnose),
-    /// Gather evidence from the running kernel: where packets spend their time
+    /// Gather evidence from the running kernel: where packets spend their time, and on which CPUs
     Measure(measure::Measure),
     /// Show the facts of a host: CPUs, nodes, NICs, queues, interrupts, softnet counters
     Show(show::Show),
+    /// Send connections to the worker that is nearest to the CPU they are received on
+    Steer(steer::Steer),
     /// Diagnose real packets on a path that is misplaced on purpose
     Demo(demo::Arguments),
     /// The demo's server, started by 'demo' itself
     #[command(hide = true)]
     DemoServer,
-    /// Send connections to the worker that is nearest to the CPU they are received on
-    Steer(steer::Steer),
     /// Save the facts of this machine in a file, to look at elsewhere
     Snapshot(snapshot::Snapshot),
 }
@@ -39,9 +39,9 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Measure(measure) => measure.run(),
         Command::Show(show) => show.run(),
+        Command::Steer(steer) => steer.run(),
         Command::Demo(demo) => demo.run(),
         Command::DemoServer => Ok(crate::demo::reader::serve()?),
-        Command::Steer(steer) => steer.run(),
         Command::Snapshot(snapshot) => snapshot.run(),
     }
 }

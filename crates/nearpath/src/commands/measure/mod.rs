@@ -21,23 +21,23 @@ pub struct Measure {
 
 #[derive(Debug, Subcommand)]
 enum Instruments {
+    /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
+    Stages(StagesArguments),
     /// On which CPU packets are allocated and on which they are let go of
     Locality(LocalityArguments),
     /// On which CPU connections are received and on which they are accepted
     Accepts(AcceptsArguments),
     /// Interrupts by queue and CPU, softirqs, NAPI polls, and the time in them
     Irqs(IrqsArguments),
-    /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
-    Stages(StagesArguments),
 }
 
 impl Measure {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match &self.instrument {
+            Instruments::Stages(stages) => stages.run(),
             Instruments::Locality(locality) => locality.run(),
             Instruments::Accepts(accepts) => accepts.run(),
             Instruments::Irqs(irqs) => irqs.run(),
-            Instruments::Stages(stages) => stages.run(),
         }
     }
 }
