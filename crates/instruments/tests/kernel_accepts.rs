@@ -54,6 +54,12 @@ fn listen(address: IpAddr) -> TcpListener {
     TcpListener::bind((address, 0)).unwrap()
 }
 
+/// Whether these are the connections of one CPU; but for a few handshakes that a softirq which was
+/// put off finished on the other.
+fn is_half(connections: u64) -> bool {
+    connections.abs_diff(EACH as u64) <= EACH as u64 / 50
+}
+
 /// What the instrument tells while connections are made to each of these.
 fn measured(options: Options, listeners: &[&TcpListener]) -> (AcceptMeasurement, Vec<u64>) {
     let root = Root::live();
@@ -78,7 +84,7 @@ fn counts_are_those_of_the_server() {
     let all = 2 * EACH as u64;
     for (listener, own) in [&v4, &v6].into_iter().zip(own) {
         let found = found(&m, listener).unwrap();
-        assert_eq!(own, EACH as u64, "what a CPU sends to its own machine it receives");
+        assert!(is_half(own), "what a CPU sends to its own machine it receives: {own}");
         let places =
             Places { accepts: all, same_cpu: own, other_node: all - own, ..Places::default() };
         assert_eq!(found.places, places);
@@ -108,7 +114,7 @@ fn only_those_asked_for_are_counted_and_each_is_told() {
         assert!(said.ends_with(&format!(" rxcpu=#{received_on}")) && accepted_on == 1, "{said}");
     }
     let own = m.told.iter().filter(|told| told.cpus() == (1, 1)).count();
-    assert_eq!(own, EACH);
+    assert!(is_half(own as u64), "{own}");
 
     // A thread's name is that of its test, cut at 15 bytes.
     for (options, seen) in [

@@ -109,11 +109,11 @@ pub struct Timers {
 }
 
 impl Timers {
-    const COUNT: usize = 8000;
+    const COUNT: usize = 16_000;
 
     pub fn new() -> Self {
         let own = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let wanted = Some(own.maximum.unwrap_or(0).max(2 * Self::COUNT as u64));
+        let wanted = Some(own.maximum.unwrap_or(0).max(Self::COUNT as u64 + 1000));
         let more = rustix::process::Rlimit { current: wanted, maximum: wanted };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, more).unwrap();
         let due = Arc::new(AtomicU64::new(0));
