@@ -3,6 +3,7 @@
     @lab(topology=TWO_NODES, nics=(Nic("igb"),))      # on each kernel of --kernels
     @lab(kernels=("5.10",), nics=(Nic("virtio"),))    # several marks: on each of them
     @lab(once=True, nics=(Nic("igb"),))               # on the last of the usual kernels alone
+    @lab(turn=0, nics=(Nic("igb"),))                  # on one of the usual kernels: 0 the first, 1 the next, ...
     @lengthy                                          # not in `make test`, but in `make test-lengthy`
     def test_something(host): ...
 
@@ -43,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tells pytest of the mark, and refuses kernels that nobody knows."""
     config.addinivalue_line(
-        "markers", "lab(kernels, once, topology, nics, number): the virtual host that the test wants"
+        "markers", "lab(kernels, once, turn, topology, nics, number): the virtual host that the test wants"
     )
     config.addinivalue_line("markers", "lengthy: left out unless asked for with -m")
     for series in _kernels(config):
@@ -60,8 +61,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for mark in reversed(list(metafunc.definition.iter_markers("lab"))):
         wanted = dict(mark.kwargs)
         kernels = wanted.pop("kernels", _kernels(metafunc.config))
-        if wanted.pop("once", False) and kernels == USUAL_KERNELS.split(","):
-            kernels = kernels[-1:]
+        once, turn = wanted.pop("once", False), wanted.pop("turn", None)
+        if kernels == USUAL_KERNELS.split(","):
+            if once:
+                kernels = kernels[-1:]
+            elif turn is not None:
+                kernels = [kernels[turn % len(kernels)]]
         for series in kernels:
             machines.append(Machine(series, **wanted))
     metafunc.parametrize(wanting[0], machines, indirect=True, ids=[machine.name for machine in machines])

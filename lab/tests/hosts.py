@@ -24,7 +24,7 @@ EVERY = [
 
 
 def on_every_host(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs a test on each of `EVERY`."""
-    for wanted in reversed(EVERY):
-        test = lab(**wanted)(test)
+    """Runs a test on each of `EVERY`, which take turns with the usual kernels."""
+    for turn, wanted in reversed([*enumerate(EVERY)]):
+        test = lab(turn=turn, **wanted)(test)
     return test
