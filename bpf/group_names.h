@@ -108,6 +108,12 @@ static __always_inline struct group *make_group(u64 id)
 	return bpf_map_lookup_elem(&groups, &id);
 }
 
+/* The same, where it is known already as a rule. */
+static __always_inline struct group *first_seen(u64 id)
+{
+	return bpf_map_lookup_elem(&groups, &id) ? 0 : make_group(id);
+}
+
 __noinline int count_packet(u64 id)
 {
 	struct group *g;
@@ -188,11 +194,8 @@ static __always_inline void describe_current(struct owner *o)
 static __always_inline u64 group_of(struct owner *o)
 {
 	u64 id = o->group;
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct group *g = first_seen(id);
 
-	if (g)
-		return id;
-	g = make_group(id);
 	if (!g)
 		return id;
 	if (per == PER_CGROUP) {
@@ -253,10 +256,7 @@ static __always_inline u64 group_of_flow(struct sk_buff *skb, bool transmit)
 	for (int i = 0; i < 4; i++)
 		id = mix(id, (u64)flow.src.words[i] << 32 | flow.dst.words[i]);
 	id = group_id(mix(id, (u64)flow.sport << 48 | (u64)flow.dport << 32 | flow.protocol));
-	g = bpf_map_lookup_elem(&groups, &id);
-	if (g)
-		return id;
-	g = make_group(id);
+	g = first_seen(id);
 	if (g)
 		g->flow = flow;
 	return id;
@@ -267,11 +267,8 @@ static __always_inline u64 group_of_queue(struct sk_buff *skb, bool transmit)
 	struct net_device *dev = BPF_CORE_READ(skb, dev);
 	u32 number = BPF_CORE_READ(skb, queue_mapping) + (transmit ? 1 : 0);
 	u64 id = group_id(mix(mix(0, (u64)dev), (u64)number << 1 | transmit));
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct group *g = first_seen(id);
 
-	if (g)
-		return id;
-	g = make_group(id);
 	if (!g)
 		return id;
 	g->queue.netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What is under way: packets, tasks, sockets and CPUs, each in an array indexed directly.
- *
- * A packet's slot is found from a hash of the address of its sk_buff and tagged with that
- * address. When two packets meet in a slot the newer takes it and the older is counted as lost,
- * so a stage costs one lookup and the table never fills up.
+ * What is under way: packets and CPUs as in slots.h, tasks and sockets.
  */
 #ifndef NEARPATH_INFLIGHT_H
 #define NEARPATH_INFLIGHT_H
@@ -13,7 +9,6 @@
 #include "histogram.h"
 #include "stages.h"
 
-#define PACKET_SLOT_BITS 16
 #define TASK_SLOT_BITS 14
 #define SOCKET_SLOT_BITS 12
 /* Packets in user space that there is room for. */
@@ -112,13 +107,7 @@ struct cpu {
 	u64 unused2[2];
 };
 
-/* max_entries of all but the first three are set by user space for this host. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << PACKET_SLOT_BITS);
-	__type(key, u32);
-	__type(value, struct packet);
-} packets SEC(".maps");
+#include "slots.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -134,23 +123,7 @@ struct {
 	__type(value, struct socket);
 } sockets SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct cpu);
-} cpus SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct counters);
-} counters SEC(".maps");
-
-/* [shard][span] */
+/* [shard][span]; max_entries set by user space for this host */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -158,35 +131,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct histogram);
 } histograms SEC(".maps");
-
-/* [span][from place][to place], packets */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} places SEC(".maps");
-
-static __always_inline struct cpu *this_cpu(void)
-{
-	u32 number = bpf_get_smp_processor_id();
-
-	return bpf_map_lookup_elem(&cpus, &number);
-}
-
-/* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
-static __always_inline u32 packet_hash(u64 tag)
-{
-	return (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
-}
-
-static __always_inline struct packet *packet_slot(u64 tag)
-{
-	u32 slot = packet_hash(tag);
-
-	return bpf_map_lookup_elem(&packets, &slot);
-}
 
 static __always_inline struct socket *socket_slot(u64 sk)
 {
@@ -210,12 +154,5 @@ static __always_inline void claim(struct task *task, u32 pid)
 	task->pid = pid;
 	task->send_ns = task->copy_ns = task->woken_by = task->datagram = task->moved_ns = 0;
 }
-
-#define COUNT(cpu, what)                                                  \
-	do {                                                                  \
-		struct counters *counters_ = bpf_map_lookup_elem(&counters, &(cpu)->shard); \
-		if (counters_)                                                    \
-			__sync_fetch_and_add(&counters_->what, 1);                    \
-	} while (0)
 
 #endif

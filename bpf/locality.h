@@ -3,15 +3,13 @@
  * The instrument "locality": sk_buffs under way with the CPU that each comes from, the counters, and
  * the moments of a packet's life: it is first received or sent, and it is let go.
  *
- * As in inflight.h a packet's slot is found from a hash of the address of its sk_buff and tagged with
- * that address; the newer of two that meet there takes it and the older is counted as lost.
+ * Packets are found as slots.h says.
  */
 #ifndef NEARPATH_LOCALITY_H
 #define NEARPATH_LOCALITY_H
 
 #include "group_names.h"
 
-#define PACKET_SLOT_BITS 16
 #define SOCKET_SLOT_BITS 12
 
 enum packet_state {
@@ -65,36 +63,15 @@ struct socket {
 	u32 unused;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << PACKET_SLOT_BITS);
-	__type(key, u32);
-	__type(value, struct packet);
-} packets SEC(".maps");
+#include "slots.h"
 
-/* max_entries of all but the first are set by user space for this host. */
+/* max_entries of these are set by user space for this host. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct socket);
 } sockets SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct cpu);
-} cpus SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct counters);
-} counters SEC(".maps");
 
 /* By slot of the packet; one where packets are not split. */
 struct {
@@ -124,15 +101,6 @@ struct {
 	__type(value, struct group_counts);
 } new_counts SEC(".maps");
 
-/* [transmit][from place][to place], packets */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} places SEC(".maps");
-
 /* Whether allocation and the last moment are seen themselves; else a packet begins where it is first seen. */
 const volatile bool exact;
 const volatile u32 socket_mask;
@@ -143,29 +111,9 @@ const volatile bool place_all;
 /* Packets begin only while this is set: after all programs are attached, until the first is detached. */
 volatile u32 active;
 
-static __always_inline struct cpu *this_cpu(void)
-{
-	u32 number = bpf_get_smp_processor_id();
-
-	return bpf_map_lookup_elem(&cpus, &number);
-}
-
-/* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
-static __always_inline u32 slot_of(u64 tag)
-{
-	return (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
-}
-
-static __always_inline struct packet *packet_slot(u64 tag)
-{
-	u32 slot = slot_of(tag);
-
-	return bpf_map_lookup_elem(&packets, &slot);
-}
-
 static __always_inline u64 *packet_group(u64 tag)
 {
-	u32 slot = slot_of(tag);
+	u32 slot = packet_hash(tag);
 
 	return bpf_map_lookup_elem(&packet_groups, &slot);
 }
@@ -176,13 +124,6 @@ static __always_inline struct socket *socket_slot(u64 sk)
 
 	return bpf_map_lookup_elem(&sockets, &slot);
 }
-
-#define COUNT(cpu, what)                                                  \
-	do {                                                                  \
-		struct counters *counters_ = bpf_map_lookup_elem(&counters, &(cpu)->shard); \
-		if (counters_)                                                    \
-			__sync_fetch_and_add(&counters_->what, 1);                    \
-	} while (0)
 
 static __always_inline bool is_counted(struct packet *p)
 {

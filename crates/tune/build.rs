@@ -1,26 +1,8 @@
-//! Compiles the programs in `bpf/` and writes a skeleton for each to `OUT_DIR`.
+//! Compiles the programs of the changes.
 
-use libbpf_cargo::SkeletonBuilder;
-use std::path::{Path, PathBuf};
-
-const PROGRAMS: &[&str] = &["steer"];
+#[path = "../../bpf/skeletons.rs"]
+mod skeletons;
 
 fn main() {
-    // Asked when it runs: a copied target folder still has the script built, of another tree.
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
-    let folder = Path::new(&package).join("../../bpf");
-    println!("cargo:rerun-if-changed={}", folder.display());
-    println!("cargo:rerun-if-env-changed=CI");
-    // A warning that a later clang has thought of is for us to mend, not for a user's build.
-    let strict = std::env::var_os("CI").map(|_| "-Werror");
-    // v3 has 32-bit arithmetic; every kernel from 5.10 on takes it.
-    let args = ["-mcpu=v3", "-Wall", "-Wextra", "-Wno-unused-parameter"];
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for program in PROGRAMS {
-        SkeletonBuilder::new()
-            .source(folder.join(format!("{program}.bpf.c")))
-            .clang_args(args.into_iter().chain(strict))
-            .build_and_generate(out.join(format!("{program}.skel.rs")))
-            .unwrap_or_else(|error| panic!("bpf/{program}.bpf.c: {error:#}"));
-    }
+    skeletons::build(&["steer"]);
 }

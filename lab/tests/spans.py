@@ -36,3 +36,9 @@ def assert_balanced(document: dict[str, Any]) -> None:
     """Each packet that was started has one end."""
     packets = document["packets"]
     assert packets["started"] == sum(packets[end] for end in ("completed", "dropped", "abandoned", "collided"))
+
+
+def overlap(outlier: dict[str, Any], times: list[tuple[int, int]]) -> int:
+    """How long of its span these times took."""
+    begin, end = outlier["at_ns"] - outlier["span_ns"], outlier["at_ns"]
+    return sum(max(0, min(end, last) - max(begin, first)) for first, last in times)

@@ -13,6 +13,7 @@ from lab.fixtures import lab, lengthy
 
 from .bpftrace import BTF
 from .hosts import IGB, TWO_NODES
+from .spans import overlap
 from .steering import steer, take_interrupts
 from .traffic import PORT, send, start_reader
 from .waiting import ended, start_measuring, wait_until
@@ -101,12 +102,6 @@ def hold(host: Host) -> Any:
 
     wait_until(attached, "bpftrace has attached its probe")
     return script
-
-
-def overlap(outlier: dict[str, Any], times: list[tuple[int, int]]) -> int:
-    """How long of its span interrupts were off."""
-    begin, end = outlier["at_ns"] - outlier["span_ns"], outlier["at_ns"]
-    return sum(max(0, min(end, last) - max(begin, first)) for first, last in times)
 
 
 def is_named(outlier: dict[str, Any]) -> bool:

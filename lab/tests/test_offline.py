@@ -3,13 +3,12 @@ over from it by another CPU, has that in its budget, and each packet is followed
 """
 
 import json
-from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, lengthy
 
 from .hosts import IGB, TWO_NODES
-from .spans import assert_balanced, passed
+from .spans import assert_balanced, overlap, passed
 from .steering import steer, take_interrupts
 from .traffic import PORT, start_reader, stream
 from .waiting import ended, start_measuring
@@ -79,9 +78,3 @@ def test_a_cpu_that_is_offline_is_named(host: Host) -> None:
     assert len(right) == len(named)
     assert all(one in named for one in taken + hit)
     assert_balanced(document)
-
-
-def overlap(outlier: dict[str, Any], times: list[tuple[int, int]]) -> int:
-    """How long of its span these times took."""
-    begin, end = outlier["at_ns"] - outlier["span_ns"], outlier["at_ns"]
-    return sum(max(0, min(end, last) - max(begin, first)) for first, last in times)

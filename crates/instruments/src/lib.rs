@@ -2,12 +2,13 @@
 //! comes a measurement: plain data.
 //!
 //! Each instrument has a folder here and a file of the same name in `bpf/`; `kernel` has what all
-//! of them need of the kernel. It attaches when it
-//! is started and detaches when it is dropped; all that it holds in the kernel hangs on file
-//! descriptors, so nothing stays after the process ends, however it ends.
+//! of them need of the kernel. It attaches when it is started and detaches when it is dropped; all
+//! that it holds in the kernel hangs on file descriptors, so nothing stays after the process ends,
+//! however it ends.
 
 pub mod accepts;
 mod filter;
+mod grouping;
 mod instrument;
 pub mod irqs;
 mod kernel;
@@ -19,6 +20,7 @@ mod reuseport;
 pub mod stages;
 
 pub use filter::{Device, Filter, Protocol};
+pub use grouping::{GROUPS_MAX, Grouping, Sort};
 pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;
 pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};

@@ -126,6 +126,15 @@ pub struct Cost {
     pub cpu_percent: f64,
 }
 
+/// What observing cost, where no packets are followed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct EventCost {
+    /// Nanoseconds for each run of a program, net of the accounting.
+    pub ns_per_event: f64,
+    /// CPU time of all programs; 100 is one whole CPU.
+    pub cpu_percent: f64,
+}
+
 /// Receive or transmit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -5,8 +5,8 @@ mod common;
 
 use common::{can_run, each_cpu_a_node, has_two_cpus, pin, until_exact};
 use nearpath_instruments::locality::{Distances, Locality, LocalityGroup, Options, PacketLocality};
-use nearpath_instruments::stages::{Grouping, Sort};
 use nearpath_instruments::{Direction, Filter, Instrument, Per, Protocol};
+use nearpath_instruments::{Grouping, Sort};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use nearpath_instruments::Per;
-use nearpath_instruments::stages::{GROUPS_MAX, Grouping, Sort};
+use nearpath_instruments::{GROUPS_MAX, Grouping, Sort};
 
 /// Whether and how the result is split.
 #[derive(Debug, Clone, Args)]

@@ -4,6 +4,7 @@ mod golden_files;
 
 use golden_files::{golden, golden_json};
 use nearpath_host::{CpuId, IrqNumber, NodeId, PacketSource, QueueId, Unknown};
+use nearpath_instruments::EventCost;
 use nearpath_instruments::irqs::*;
 use nearpath_views::text;
 
@@ -102,7 +103,7 @@ fn measurement() -> IrqMeasurement {
             per_cpu: vec![642_031, 0, 0, 0],
         }],
         events_lost: 2,
-        cost: Some(IrqCost { ns_per_event: 61.2, cpu_percent: 1.84 }),
+        cost: Some(EventCost { ns_per_event: 61.2, cpu_percent: 1.84 }),
         unknown: Vec::new(),
     }
 }

@@ -3,11 +3,10 @@
 use super::{Options, one::One};
 use crate::InstrumentError;
 use crate::kernel::{
-    Attached, Kernel, Probe, Reach, attach, choose, load_only, probe, refused, within_reach,
+    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, probe, refused, within_reach,
 };
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::{OpenSkel, Skel};
+use libbpf_rs::{MapCore, MapFlags};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The skeleton that `build.rs` makes of `bpf/accepts.bpf.c`.
@@ -50,14 +49,7 @@ fn load_within(
     reach: Reach,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
-    let mut object = ObjectBuilder::default();
-    if let Some(file) = &kernel.btf_file {
-        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
-    }
-    let builder = AcceptsSkelBuilder { obj_builder: object };
-    // The skeleton borrows the place that its object stands in; see `stages/load.rs`.
-    let place = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+    let mut open = open::<AcceptsSkelBuilder>(kernel)?;
     let (chosen, _) = choose(kernel, reach, |_| true);
     load_only(open.open_object_mut(), &chosen);
     set_constants(&mut open, options)?;

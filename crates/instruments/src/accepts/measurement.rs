@@ -3,6 +3,7 @@
 
 use super::One;
 use super::load::Key;
+use crate::EventCost;
 use nearpath_host::{CpuId, CpuSet, Nearness, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,17 +28,9 @@ pub struct AcceptMeasurement {
     /// The accepts one by one since the last reading, when each is asked for.
     #[serde(skip)]
     pub told: Vec<One>,
-    /// What observing cost; `None` when it is unknown.
-    pub cost: Option<AcceptCost>,
-}
-
-/// What observing cost.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct AcceptCost {
-    /// Nanoseconds for each system call of the machine, which all pass the program.
-    pub ns_per_event: f64,
-    /// CPU time of the program; 100 is one whole CPU.
-    pub cpu_percent: f64,
+    /// What observing cost, by system call of the machine, which all pass the program; `None` when it is
+    /// unknown.
+    pub cost: Option<EventCost>,
 }
 
 /// The accepts from sockets that are bound to the same.

@@ -8,7 +8,7 @@ mod one;
 pub use measurement::*;
 pub use one::One;
 
-use crate::kernel::{Kernel, Meter, Statistics, may_load};
+use crate::kernel::{Kernel, Meter, may_load};
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
@@ -49,7 +49,6 @@ pub struct Accepts<'a> {
 struct Session {
     ring: RingBuffer<'static>,
     meter: Meter,
-    statistics: Option<Statistics>,
     loaded: Loaded,
     began: Instant,
 }
@@ -74,10 +73,7 @@ impl<'a> Accepts<'a> {
             lost: lost + missed,
             not_told,
             told: self.told.take(),
-            cost: session.meter.cost().map(|cost| AcceptCost {
-                ns_per_event: cost.ns_per_event,
-                cpu_percent: cost.cpu_percent,
-            }),
+            cost: session.meter.event_cost(),
         }
     }
 }
@@ -109,25 +105,19 @@ impl Instrument for Accepts<'_> {
         let meter = Meter::new(loaded.skeleton.object());
         loaded.set_active(true);
         let began = Instant::now();
-        self.session = Some(Session { ring, meter, statistics: None, loaded, began });
+        self.session = Some(Session { ring, meter, loaded, began });
         Ok(())
     }
 
     fn begin_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.is_none()
-        {
-            session.statistics = Statistics::enable();
+        if let Some(session) = &mut self.session {
             session.meter.begin(session.loaded.skeleton.object(), 0);
         }
     }
 
     fn end_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.take().is_some()
-        {
-            // The cost is told by system call, of which there is one at least: this one.
-            session.meter.end(session.loaded.skeleton.object(), 1);
+        if let Some(session) = &mut self.session {
+            session.meter.end(session.loaded.skeleton.object(), 0);
         }
     }
 

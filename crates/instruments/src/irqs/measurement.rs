@@ -2,6 +2,7 @@
 //!
 //! Counts by CPU are lists with an element for each CPU number up to the highest possible CPU.
 
+use crate::EventCost;
 use nearpath_host::{CpuId, IrqNumber, NodeId, PacketSource, QueueId, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub struct IrqMeasurement {
     /// Runs of programs that the kernel skipped, and polls for which there was no room.
     pub events_lost: u64,
     /// What observing cost; `None` where the kernel gives no run-time statistics.
-    pub cost: Option<IrqCost>,
+    pub cost: Option<EventCost>,
     /// What could not be observed, and why.
     pub unknown: Vec<Unknown>,
 }
@@ -183,15 +184,6 @@ pub struct NapiPolls {
     pub polls: Polls,
     /// Polls by CPU.
     pub per_cpu: Vec<u64>,
-}
-
-/// What observing cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct IrqCost {
-    /// Nanoseconds for each run of a program, net of the accounting.
-    pub ns_per_event: f64,
-    /// CPU time of all programs; 100 is one whole CPU.
-    pub cpu_percent: f64,
 }
 
 impl CpuInterrupts {

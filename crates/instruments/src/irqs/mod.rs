@@ -15,7 +15,7 @@ mod times;
 
 pub use measurement::*;
 
-use crate::kernel::{Kernel, Mapped, Meter, Statistics, may_load};
+use crate::kernel::{Kernel, Mapped, Meter, may_load};
 use crate::layout::Layout;
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
@@ -61,7 +61,6 @@ struct Session {
 struct Programs {
     cpus: Mapped,
     meter: Meter,
-    statistics: Option<Statistics>,
     loaded: Loaded,
 }
 
@@ -80,7 +79,7 @@ impl<'a> Irqs<'a> {
         let loaded = probes::load(&kernel, &self.layout, !links.knows_napi())?;
         let cpus = Mapped::new(&loaded.skeleton.maps.cpus)?;
         let meter = Meter::new(loaded.skeleton.object());
-        Ok(Programs { cpus, meter, statistics: None, loaded })
+        Ok(Programs { cpus, meter, loaded })
     }
 
     /// NICs that have queues of their own, which alone count packets.
@@ -135,21 +134,14 @@ impl Instrument for Irqs<'_> {
     }
 
     fn begin_cost_window(&mut self) {
-        if let Some(Session { programs: Ok(programs), .. }) = &mut self.session
-            && programs.statistics.is_none()
-        {
-            programs.statistics = Statistics::enable();
-            let softirqs = times::softirqs(&programs.cpus);
-            programs.meter.begin(programs.loaded.skeleton.object(), softirqs);
+        if let Some(Session { programs: Ok(programs), .. }) = &mut self.session {
+            programs.meter.begin(programs.loaded.skeleton.object(), 0);
         }
     }
 
     fn end_cost_window(&mut self) {
-        if let Some(Session { programs: Ok(programs), .. }) = &mut self.session
-            && programs.statistics.take().is_some()
-        {
-            let softirqs = times::softirqs(&programs.cpus);
-            programs.meter.end(programs.loaded.skeleton.object(), softirqs);
+        if let Some(Session { programs: Ok(programs), .. }) = &mut self.session {
+            programs.meter.end(programs.loaded.skeleton.object(), 0);
         }
     }
 
@@ -206,10 +198,7 @@ impl Irqs<'_> {
             cpus: self.cpus(session, instances.as_deref()),
             napi: counted.napi(self.options.nic.is_some()),
             events_lost: programs.map_or(0, lost),
-            cost: programs.and_then(|programs| programs.meter.cost()).map(|cost| IrqCost {
-                ns_per_event: cost.ns_per_event,
-                cpu_percent: cost.cpu_percent,
-            }),
+            cost: programs.and_then(|programs| programs.meter.event_cost()),
             unknown: unknown(session),
         }
     }

@@ -2,12 +2,10 @@
 
 use crate::InstrumentError;
 use crate::kernel::{
-    Attached, Kernel, Probe, Reach, attach, choose, load_only, probe, refused, within_reach,
+    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, probe, refused, within_reach,
 };
 use crate::layout::Layout;
-use libbpf_rs::ObjectBuilder;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::{OpenSkel, Skel};
 
 /// The skeleton that `build.rs` makes of `bpf/irqs.bpf.c`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -73,14 +71,7 @@ fn load_within(
     layout: &Layout,
     asks_napi: bool,
 ) -> Result<Loaded, InstrumentError> {
-    let mut object = ObjectBuilder::default();
-    if let Some(file) = &kernel.btf_file {
-        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
-    }
-    let builder = IrqsSkelBuilder { obj_builder: object };
-    // The skeleton borrows the place that its object stands in; see `stages/load.rs`.
-    let place = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+    let mut open = open::<IrqsSkelBuilder>(kernel)?;
     let wanted = |probe: &Probe| asks_napi || !probe.stages.contains(&RAISE);
     let (chosen, skipped) = choose(kernel, reach, wanted);
     load_only(open.open_object_mut(), &chosen);

@@ -50,12 +50,6 @@ pub fn polls_lost(cpus: &Mapped) -> u64 {
     (0..cpus.len() / CPU_WORDS).map(|cpu| cpus.get(cpu * CPU_WORDS + POLLS_LOST)).sum()
 }
 
-/// Softirqs that ran: what tells whether programs ran at all.
-pub fn softirqs(cpus: &Mapped) -> u64 {
-    let of_cpu = |cpu: usize| (0..VECTORS.len()).map(move |v| cpu * CPU_WORDS + SOFTIRQS + v);
-    (0..cpus.len() / CPU_WORDS).flat_map(of_cpu).map(|word| cpus.get(word)).sum()
-}
-
 /// A NAPI instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Instance {

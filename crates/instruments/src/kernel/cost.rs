@@ -3,6 +3,7 @@
 //! The statistics cost something themselves, so they are switched on only for a short window in
 //! each interval, and what they add to every run is measured on an empty program and taken off.
 
+use crate::{Cost, EventCost};
 use libbpf_rs::{Object, Program, ProgramInput, ProgramMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -19,11 +20,11 @@ pub struct Runs {
 
 /// The statistics, on as long as this lives (bpf(2), BPF_ENABLE_STATS; 5.8 and later).
 #[derive(Debug)]
-pub struct Statistics(#[allow(dead_code, reason = "closing it switches them off")] OwnedFd);
+struct Statistics(#[allow(dead_code, reason = "closing it switches them off")] OwnedFd);
 
 impl Statistics {
     /// Switches them on; `None` when the kernel refuses.
-    pub fn enable() -> Option<Self> {
+    fn enable() -> Option<Self> {
         // SAFETY: a system call without pointers; it returns a new descriptor or a negative error.
         let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
         // SAFETY: a descriptor that was just made and that nobody else owns.
@@ -79,8 +80,8 @@ const SHORTEST_WINDOW: std::time::Duration = std::time::Duration::from_millis(5)
 #[derive(Debug)]
 pub struct Meter {
     accounting_ns: Option<f64>,
-    /// Statistics, packets and time at the begin of the window under way.
-    began: Option<(Runs, u64, std::time::Instant)>,
+    /// The window under way: what switches the statistics on; statistics, packets and time at its begin.
+    window: Option<(Statistics, Runs, u64, std::time::Instant)>,
     runs: Runs,
     packets: u64,
     time: std::time::Duration,
@@ -92,7 +93,7 @@ impl Meter {
         let empty = object.progs_mut().find(|p| p.name() == "empty");
         Self {
             accounting_ns: empty.as_ref().and_then(accounting_ns),
-            began: None,
+            window: None,
             runs: Runs::default(),
             packets: 0,
             time: std::time::Duration::ZERO,
@@ -112,15 +113,20 @@ impl Meter {
         )
     }
 
-    /// A window begins.
+    /// A window begins, unless one is under way; the kernel's statistics are on until it ends.
     pub fn begin(&mut self, object: &Object, packets_started: u64) {
-        let now = std::time::Instant::now();
-        self.began = Some((self.runs(object), packets_started, now));
+        if self.window.is_none()
+            && let Some(on) = Statistics::enable()
+        {
+            let now = std::time::Instant::now();
+            self.window = Some((on, self.runs(object), packets_started, now));
+        }
     }
 
-    /// The window ends.
+    /// The window ends, if one is under way.
     pub fn end(&mut self, object: &Object, packets_started: u64) {
-        let Some((before, packets, since)) = self.began.take() else { return };
+        let Some((on, before, packets, since)) = self.window.take() else { return };
+        drop(on);
         let now = self.runs(object);
         let elapsed = since.elapsed();
         if elapsed < SHORTEST_WINDOW {
@@ -133,17 +139,21 @@ impl Meter {
     }
 
     /// What observing cost in all windows; `None` when nothing could be learnt.
-    pub fn cost(&self) -> Option<crate::Cost> {
+    pub fn cost(&self) -> Option<Cost> {
+        let EventCost { ns_per_event, cpu_percent } = self.event_cost()?;
+        let events_per_packet = self.runs.count as f64 / self.packets as f64;
+        let ns_per_packet = ns_per_event * events_per_packet;
+        (self.packets > 0).then_some(Cost { ns_per_packet, ns_per_event, cpu_percent })
+    }
+
+    /// The same of an instrument that follows no packets.
+    pub fn event_cost(&self) -> Option<EventCost> {
         let accounting = self.accounting_ns?;
-        if self.runs.count == 0 || self.packets == 0 || self.time.is_zero() {
+        if self.runs.count == 0 || self.time.is_zero() {
             return None;
         }
         let net = self.runs.ns as f64 - accounting * self.runs.count as f64;
-        if net <= 0.0 {
-            return None;
-        }
-        Some(crate::Cost {
-            ns_per_packet: net / self.packets as f64,
+        (net > 0.0).then(|| EventCost {
             ns_per_event: net / self.runs.count as f64,
             cpu_percent: 100.0 * net / self.time.as_nanos() as f64,
         })

@@ -8,13 +8,13 @@ mod programs;
 mod reach;
 mod refusal;
 
-pub use cost::{Meter, Statistics};
+pub use cost::Meter;
 pub use maps::{Mapped, pack};
 #[cfg(test)]
 pub use probe::At;
 pub use probe::{
     Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, result, returns,
 };
-pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, within_reach};
+pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, open, within_reach};
 pub use reach::{Functions, Kernel, Reach, Way};
 pub use refusal::{listening, refused};

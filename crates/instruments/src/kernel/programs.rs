@@ -4,7 +4,9 @@ use super::probe::Probe;
 use super::reach::{Kernel, Reach, Way};
 use super::refusal::{self, refused};
 use crate::InstrumentError;
+use libbpf_rs::skel::SkelBuilder;
 use libbpf_rs::{Link, MapHandle, MapType, Object, OpenObject};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
 /// A probe with the programs that observe it here.
@@ -54,6 +56,24 @@ pub fn within_reach<T>(
         }
     }
     Err(refusal.unwrap_or(InstrumentError::NotStarted))
+}
+
+/// Opens the programs of a skeleton, not yet loaded.
+///
+/// # Errors
+/// The BTF file, or the object, cannot be read.
+pub fn open<B: SkelBuilder<'static> + Default>(
+    kernel: &Kernel,
+) -> Result<B::Output, InstrumentError> {
+    let mut builder = B::default();
+    if let Some(file) = &kernel.btf_file {
+        let object = builder.object_builder_mut();
+        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
+    }
+    // The skeleton borrows the place that its object stands in (a pointer's worth of memory for
+    // each start); leaking it is simpler than a self-reference, and no more than that leaks.
+    let place = Box::leak(Box::new(MaybeUninit::uninit()));
+    builder.open(place).map_err(|e| refused("opening the BPF programs", &e))
 }
 
 /// The probes with their programs, and those that cannot be observed with the reason.

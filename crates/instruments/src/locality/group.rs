@@ -2,8 +2,8 @@
 //! for, and one of all others, so that they add up to the whole.
 
 use super::{Distances, LocalityGroup};
-use crate::Per;
-use crate::stages::{Grouping, OTHERS, name, short_names};
+use crate::grouping::{OTHERS, name, short_names};
+use crate::{Grouping, Per};
 use libbpf_rs::{MapCore, MapFlags};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub fn shown(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stages::Sort;
+    use crate::Sort;
 
     fn part(name: &str, rx: u64, tx: u64) -> LocalityGroup {
         let of = |n| Distances::of([n, 0, 0, 0, 1, 0]);

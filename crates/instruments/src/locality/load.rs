@@ -4,14 +4,11 @@ use super::probes::{is_for, lacks};
 use super::{LocalityGroup, Method, Options, group};
 use crate::filter::constants_of_filter;
 use crate::kernel::{
-    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, refused, within_reach,
+    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
 use crate::layout::Layout;
-use crate::stages::GROUPS_MAX;
-use crate::{InstrumentError, Per};
-use libbpf_rs::ObjectBuilder;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use std::mem::MaybeUninit;
+use crate::{GROUPS_MAX, InstrumentError, Per};
+use libbpf_rs::skel::{OpenSkel, Skel};
 
 /// The skeleton that `build.rs` makes of `bpf/locality.bpf.c`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -69,15 +66,7 @@ fn load_within(
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
-    let mut object = ObjectBuilder::default();
-    if let Some(file) = &kernel.btf_file {
-        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
-    }
-    let builder = LocalitySkelBuilder { obj_builder: object };
-    // The skeleton borrows the place that its object stands in (a pointer's worth of memory for
-    // each start); leaking it is simpler than a self-reference, and no more than that leaks.
-    let place = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+    let mut open = open::<LocalitySkelBuilder>(kernel)?;
 
     let by_process = options.groups.is_some_and(|groups| groups.per.is_known_late());
     let wanted = |method| move |probe: &Probe| is_for(probe, method, by_process);

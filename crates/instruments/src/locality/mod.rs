@@ -10,10 +10,9 @@ mod reading;
 pub use measurement::{Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method, Places};
 
 use crate::filter::Filter;
-use crate::kernel::{Kernel, Mapped, Meter, Statistics, may_load};
+use crate::kernel::{Kernel, Mapped, Meter, may_load};
 use crate::layout::Layout;
-use crate::stages::Grouping;
-use crate::{Direction, Instrument, InstrumentError};
+use crate::{Direction, Grouping, Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::Loaded;
 use nearpath_host::Topology;
@@ -48,7 +47,6 @@ struct Session {
     counters: Mapped,
     places: Mapped,
     meter: Meter,
-    statistics: Option<Statistics>,
     loaded: Loaded,
     started: Instant,
 }
@@ -117,24 +115,19 @@ impl Instrument for PacketLocality {
         let meter = Meter::new(loaded.skeleton.object());
         loaded.set_active(true);
         let started = Instant::now();
-        self.session = Some(Session { counters, places, meter, statistics: None, loaded, started });
+        self.session = Some(Session { counters, places, meter, loaded, started });
         Ok(())
     }
 
     fn begin_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.is_none()
-        {
-            session.statistics = Statistics::enable();
+        if let Some(session) = &mut self.session {
             let started = session.reading(&self.layout).started();
             session.meter.begin(session.loaded.skeleton.object(), started);
         }
     }
 
     fn end_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.take().is_some()
-        {
+        if let Some(session) = &mut self.session {
             let started = session.reading(&self.layout).started();
             session.meter.end(session.loaded.skeleton.object(), started);
         }

@@ -1,18 +1,17 @@
 //! Loading the programs: settings, sizes of the maps, which of the programs, and attaching them.
 
 use super::Options;
-use super::group::{self, CELLS_MAX, GROUPS_MAX, Part};
+use super::group::{self, CELLS_MAX, Part};
 use super::samples::{HISTOGRAM_WORDS, MIN};
 use super::table::SPANS_MAX;
 use crate::filter::constants_of_filter;
 use crate::kernel::{
-    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, refused, within_reach,
+    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
 use crate::layout::Layout;
-use crate::{InstrumentError, NotGrouped, Per};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
-use std::mem::MaybeUninit;
+use crate::{GROUPS_MAX, InstrumentError, NotGrouped, Per};
+use libbpf_rs::skel::{OpenSkel, Skel};
+use libbpf_rs::{MapCore, MapFlags};
 
 /// The skeleton that `build.rs` makes of `bpf/stages.bpf.c`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -61,15 +60,7 @@ fn load_within(
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
-    let mut object = ObjectBuilder::default();
-    if let Some(file) = &kernel.btf_file {
-        object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
-    }
-    let builder = StagesSkelBuilder { obj_builder: object };
-    // The skeleton borrows the place that its object stands in (a pointer's worth of memory for
-    // each start); leaking it is simpler than a self-reference, and no more than that leaks.
-    let place = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = builder.open(place).map_err(|e| refused("opening the BPF programs", &e))?;
+    let mut open = open::<StagesSkelBuilder>(kernel)?;
 
     let left_out = |probe: &Probe| {
         !probe.stages.is_empty() && probe.stages.iter().all(|stage| options.leaves_out(stage))

@@ -13,14 +13,12 @@ mod slowest;
 mod table;
 mod trail;
 
-pub use group::{GROUPS_MAX, Grouping, Sort};
-pub(crate) use group::{OTHERS, name, short_names};
 pub use table::{PROBES, STAGES, Stage};
 
 use crate::filter::Filter;
-use crate::kernel::{Functions, Kernel, Mapped, Meter, Reach, Statistics, Way, may_load};
+use crate::kernel::{Functions, Kernel, Mapped, Meter, Reach, Way, may_load};
 use crate::layout::Layout;
-use crate::{Direction, Instrument, InstrumentError, Measurement, NotObservable, Slow};
+use crate::{Direction, Grouping, Instrument, InstrumentError, Measurement, NotObservable, Slow};
 use collector::Collector;
 use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
@@ -67,7 +65,6 @@ struct Session {
     slow_ns: Mapped,
     collector: Option<Collector>,
     meter: Meter,
-    statistics: Option<Statistics>,
     loaded: Loaded,
     started: Instant,
 }
@@ -186,7 +183,6 @@ impl Instrument for Stages {
             slow_ns,
             collector,
             meter,
-            statistics: None,
             loaded,
             started: Instant::now(),
         });
@@ -194,19 +190,14 @@ impl Instrument for Stages {
     }
 
     fn begin_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.is_none()
-        {
-            session.statistics = Statistics::enable();
+        if let Some(session) = &mut self.session {
             let started = session.packets_started();
             session.meter.begin(session.loaded.skeleton.object(), started);
         }
     }
 
     fn end_cost_window(&mut self) {
-        if let Some(session) = &mut self.session
-            && session.statistics.take().is_some()
-        {
+        if let Some(session) = &mut self.session {
             let started = session.packets_started();
             session.meter.end(session.loaded.skeleton.object(), started);
         }

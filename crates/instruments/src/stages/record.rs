@@ -3,7 +3,7 @@
 
 use super::table::{STAGES_MAX, Stage, stage};
 use super::trail::Trail;
-use std::net::{IpAddr, Ipv6Addr};
+use crate::grouping::{comm, flow};
 use std::ops::Range;
 
 /// Bytes of `struct event`.
@@ -182,38 +182,6 @@ fn event(bytes: &[u8]) -> Option<Event> {
     Some(Event { ns: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?), what })
 }
 
-/// A name that a zero ends.
-pub(super) fn comm(bytes: &[u8]) -> String {
-    let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(name).into_owned()
-}
-
-/// `struct tuple` of `bpf/filter.h` in words.
-pub(super) fn flow(bytes: &[u8]) -> Option<String> {
-    let address = |at: usize| {
-        let bytes: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
-        let address = Ipv6Addr::from(bytes);
-        Some(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4))
-    };
-    let port = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    if *bytes.get(37)? == 0 {
-        return None;
-    }
-    let (src, dst) = (address(0)?, address(16)?);
-    let end = |address: IpAddr, port: u16| match (address, port) {
-        (_, 0) => address.to_string(),
-        (IpAddr::V4(_), port) => format!("{address}:{port}"),
-        (IpAddr::V6(_), port) => format!("[{address}]:{port}"),
-    };
-    let protocol = match *bytes.get(36)? {
-        1 | 58 => "ICMP".to_owned(),
-        6 => "TCP".to_owned(),
-        17 => "UDP".to_owned(),
-        other => format!("protocol {other}"),
-    };
-    Some(format!("{protocol} {} > {}", end(src, port(32)?), end(dst, port(34)?)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::trail::tests::written;
@@ -267,25 +235,6 @@ mod tests {
         assert_eq!(record.moved, Some((4400, 2)));
         assert_eq!((record.throttled[0].start, record.throttled[0].end), (4400, 4500));
         assert_eq!(Record::read(&bytes()[..100]), None);
-    }
-
-    #[test]
-    fn flows_are_written_as_people_know_them() {
-        let mut tuple = [0; 40];
-        tuple[10..12].copy_from_slice(&[0xff; 2]);
-        tuple[12..16].copy_from_slice(&[10, 0, 0, 1]);
-        tuple[26..28].copy_from_slice(&[0xff; 2]);
-        tuple[28..32].copy_from_slice(&[10, 0, 0, 2]);
-        tuple[32..34].copy_from_slice(&5000u16.to_ne_bytes());
-        tuple[34..36].copy_from_slice(&80u16.to_ne_bytes());
-        tuple[36..38].copy_from_slice(&[6, 4]);
-        assert_eq!(flow(&tuple).as_deref(), Some("TCP 10.0.0.1:5000 > 10.0.0.2:80"));
-        tuple[..32].fill(0);
-        tuple[15] = 1;
-        tuple[36..38].copy_from_slice(&[17, 6]);
-        assert_eq!(flow(&tuple).as_deref(), Some("UDP [::1]:5000 > [::]:80"));
-        tuple[37] = 0;
-        assert_eq!(flow(&tuple), None);
     }
 
     proptest! {

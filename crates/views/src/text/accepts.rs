@@ -80,7 +80,8 @@ fn cells(places: &Places) -> [String; 6] {
 mod tests {
     use super::*;
     use nearpath_host::CpuSet;
-    use nearpath_instruments::accepts::{AcceptCost, Worker};
+    use nearpath_instruments::EventCost;
+    use nearpath_instruments::accepts::Worker;
 
     #[test]
     fn shares_by_listener_and_worker() {
@@ -109,7 +110,7 @@ mod tests {
         let mut m = AcceptMeasurement {
             duration_s: 2.0,
             lost: 1,
-            cost: Some(AcceptCost { ns_per_event: 50.0, cpu_percent: 0.5 }),
+            cost: Some(EventCost { ns_per_event: 50.0, cpu_percent: 0.5 }),
             ..AcceptMeasurement::default()
         };
         assert!(accepts(&m).ends_with("no connection was accepted\n"));

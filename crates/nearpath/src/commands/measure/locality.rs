@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use nearpath_host::Wanted;
 use nearpath_instruments::Per;
 use nearpath_instruments::locality::{Locality, Options, PacketLocality};
-use nearpath_instruments::stages::{GROUPS_MAX, Grouping, Sort};
+use nearpath_instruments::{GROUPS_MAX, Grouping, Sort};
 use nearpath_views::{svg, text};
 use std::path::PathBuf;
 
