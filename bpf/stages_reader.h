@@ -243,6 +243,7 @@ PROBE(sock_recv, "sock_recv_length")
 	struct cpu *cpu = this_cpu();
 	u64 tag, freed, now;
 	struct packet *p;
+	bool known;
 
 	if (!cpu || !task || !s)
 		return;
@@ -258,13 +259,20 @@ PROBE(sock_recv, "sock_recv_length")
 			 now - task->copy_ns);
 		task->copy_ns = 0;
 	}
-	if (s->sk != address || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+	if ((s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+		return;
+	/* A reader may be quicker than the socket is to tell of its first datagram. */
+	known = s->sk == address;
+	if (!known && !freed)
 		return;
 	now = bpf_ktime_get_ns();
-	if (!freed && !s->next)
-		s->taken_ns = now;
-	tag = freed ? freed : s->next;
-	s->next = 0;
+	tag = freed;
+	if (known) {
+		if (!freed && !s->next)
+			s->taken_ns = now;
+		tag = freed ? freed : s->next;
+		s->next = 0;
+	}
 	p = tag ? packet_slot(tag) : 0;
 	/* One that was in the queue counts as delivered, though its socket has yet to tell of it. */
 	if (p && p->tag == tag && p->state == PACKET_RX &&
@@ -279,7 +287,7 @@ PROBE(sock_recv, "sock_recv_length")
 		COUNT(cpu, completed);
 	}
 	/* Where there is none, one may have come just now. */
-	tag = next_datagram(sk, direct);
+	tag = known ? next_datagram(sk, direct) : 0;
 	if (tag) {
 		s->next = tag;
 		s->next_ns = now;

@@ -19,12 +19,13 @@
 /* So many that print the same can be under way. */
 #define UPCALL_WAYS 16
 #define UPCALL_BUCKET_BITS (UPCALL_BITS - 4)
+#define ANSWERED 2ULL
 
 /* Whether the answers can be observed; without that a packet ends where user space gets it. */
 const volatile bool has_upcall_answers;
 
 struct upcall {
-	u64 key; /* the print; 0: free */
+	u64 key; /* the print, which is odd; 0: free; ANSWERED: being so just now */
 	u64 rest; /* what more is known of the packet's bytes, or 0 */
 	u64 tag; /* address of the sk_buff that was copied, or 0 once it is freed */
 	u64 ns; /* when, and where */
@@ -179,7 +180,6 @@ static __noinline u32 freed_in_upcall(u64 pointer, u32 drop)
 	for (int i = 0; i < UPCALL_WAYS; i++) {
 		struct upcall *way = &bucket->ways[i];
 
-		/* (Without its key where it is being answered just now.) */
 		if (way->tag == tag) {
 			if (drop)
 				way->key = 0;
@@ -205,12 +205,13 @@ static __always_inline bool is_awaiting(struct upcall *upcall, u64 tag)
 
 	if (!tag)
 		return true;
+	/*
+	 * The answer may be quicker than the CPU that is about to free the sk_buff. It is that CPU which
+	 * empties the slot: here the address may be another packet's as soon as it was looked at.
+	 */
 	p = packet_slot(tag);
-	if (p && p->tag == tag && in_upcall(p)) {
-		/* The answer was quicker than the CPU that is about to free it. */
-		leave(p);
+	if (p && p->tag == tag && in_upcall(p))
 		return true;
-	}
 	/* Or as quick: freed_in_upcall() says so before the packet is finished. */
 	return !*(volatile u64 *)&upcall->tag;
 }
@@ -244,6 +245,19 @@ static __always_inline u32 ignored_segment(struct print *print)
 	return s->state == PACKET_RX || s->state == PACKET_RX_IGNORED ? PACKET_RX_IGNORED : PACKET_TX_IGNORED;
 }
 
+/* A packet goes on with its answer. */
+static __always_inline void go_on(struct packet *p, struct cpu *cpu, struct upcall *upcall, u64 now)
+{
+	bool receives = upcall->state == PACKET_RX;
+
+	p->last_stage = receives ? RX_OVS_DP_UPCALL : TX_OVS_DP_UPCALL;
+	p->last_ns = upcall->ns;
+	p->last_cpu = upcall->cpu;
+	p->group = upcall->group;
+	pass_before(p, cpu, bpf_get_smp_processor_id(),
+		    receives ? RX_OVS_PACKET_CMD_EXECUTE : TX_OVS_PACKET_CMD_EXECUTE, now);
+}
+
 /* User space gives a packet back. */
 static __noinline u32 end_upcall(struct cpu *cpu, u64 pointer, u64 now)
 {
@@ -275,19 +289,15 @@ static __noinline u32 end_upcall(struct cpu *cpu, u64 pointer, u64 now)
 		return 0;
 	}
 	upcall = *found;
+	found->key = ANSWERED;
+	if (is_awaiting(found, upcall.tag)) {
+		resume(p, cpu, tag, upcall.state, now);
+		if (upcall.state == PACKET_RX || upcall.state == PACKET_TX) {
+			resume_trail(place_of(key, way), tag);
+			go_on(p, cpu, &upcall, now);
+		}
+	}
 	found->key = 0;
-	if (!is_awaiting(found, upcall.tag))
-		return 0;
-	resume(p, cpu, tag, upcall.state, now);
-	if (upcall.state != PACKET_RX && upcall.state != PACKET_TX)
-		return 0;
-	resume_trail(place_of(key, way), tag);
-	p->last_stage = upcall.state == PACKET_RX ? RX_OVS_DP_UPCALL : TX_OVS_DP_UPCALL;
-	p->last_ns = upcall.ns;
-	p->last_cpu = upcall.cpu;
-	p->group = upcall.group;
-	pass_before(p, cpu, bpf_get_smp_processor_id(),
-		    upcall.state == PACKET_RX ? RX_OVS_PACKET_CMD_EXECUTE : TX_OVS_PACKET_CMD_EXECUTE, now);
 	return 0;
 }
 
