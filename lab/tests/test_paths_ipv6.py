@@ -90,7 +90,8 @@ def make(host: Host) -> None:
         for name, (kind, _) in TUNNELS.items():
             lines += [
                 f"link add {name} {kind.format(mine=outer(end), other=outer(other))}",
-                f"link set {name} address {MACS[end]} addrgenmode none up",
+                # (Without ARP nobody joins groups of neighbours either, which is told through the tunnel.)
+                f"link set {name} address {MACS[end]} addrgenmode none arp off up",
                 f"address add {inner(name, end)}/64 dev {name} nodad",
                 f"neighbour add {inner(name, other)} lladdr {MACS[other]} nud permanent dev {name}",
             ]
