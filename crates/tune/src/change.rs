@@ -1,7 +1,10 @@
 //! One reversible write to the host, as plain data.
 
+use crate::files::SettingFile;
 use crate::steering::{Group, Program};
+use crate::threads::Thread;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// One reversible write: what is written, what was there, what will be, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,30 @@ pub struct Change {
 pub enum Target {
     /// Which socket of a REUSEPORT group a connection goes to.
     ReuseportGroup(Group),
+    /// A file of `/sys` or `/proc` that holds a setting.
+    File(SettingFile),
+    /// The CPUs that a thread may run on.
+    Thread(Thread),
+}
+
+impl Target {
+    /// The REUSEPORT group, if it is one.
+    pub fn group(&self) -> Option<&Group> {
+        match self {
+            Self::ReuseportGroup(group) => Some(group),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReuseportGroup(group) => write!(f, "reuseport group {}", group.local),
+            Self::File(file) => file.fmt(f),
+            Self::Thread(thread) => thread.fmt(f),
+        }
+    }
 }
 
 /// What is there.
@@ -34,6 +61,21 @@ pub enum Value {
     Default,
     /// A program that chooses a socket.
     Program(Program),
+    /// The text of a setting, as the kernel shows it or as it is to be written.
+    Text(String),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("the kernel's own way"),
+            Self::Program(Program::Nearest { .. }) => f.write_str("to the nearest worker"),
+            Self::Program(Program::Classic { instructions }) => {
+                write!(f, "a classic program of {} instructions", instructions.len())
+            }
+            Self::Text(text) => f.write_str(text),
+        }
+    }
 }
 
 /// How long a change lasts by itself.
@@ -42,4 +84,8 @@ pub enum Value {
 pub enum Persistence {
     /// As long as its sockets: until the server restarts.
     WhileOpen,
+    /// As long as the thread runs.
+    WhileRunning,
+    /// Until the next boot, or until the driver or the interface is set up anew.
+    UntilReboot,
 }

@@ -23,6 +23,30 @@ pub enum TuneError {
         /// What it said.
         reason: String,
     },
+    /// The kernel can never do it here: a managed interrupt, a queue that has no such setting.
+    #[error("{step}: {reason}")]
+    ByNature {
+        /// What was tried.
+        step: String,
+        /// What it said, and what that means.
+        reason: String,
+    },
+    /// The host has the wanted value already.
+    #[error("{0}: that is its value already")]
+    InPlace(String),
+    /// Somebody else has changed it since.
+    #[error(
+        "{target}: somebody else has changed it since: {now} is there now, not {expected}; it is \
+         left alone (--force overwrites it)"
+    )]
+    Drift {
+        /// What was to be written to.
+        target: String,
+        /// What is there.
+        now: String,
+        /// What should have been there.
+        expected: String,
+    },
     /// The journal cannot be read or written; without it nothing is changed.
     #[error("the journal {file}: {reason}")]
     Journal {

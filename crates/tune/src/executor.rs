@@ -4,6 +4,7 @@
 //! order, so that after a crash at any point the journal tells what may have been changed. When one
 //! fails, those before it are undone.
 
+use crate::plan::Step;
 use crate::{Change, Entry, Journal, TuneError};
 
 /// Makes changes, or shows them.
@@ -45,16 +46,34 @@ impl<W: Writer> Executor<W> {
     /// # Errors
     /// One could not be made, and none is made now; or the journal cannot be written.
     pub fn apply(&mut self, plan: Vec<Change>) -> Result<Vec<Change>, TuneError> {
+        let steps = plan.into_iter().map(|change| Step { change, optional: false });
+        Ok(self.apply_steps(steps.collect())?.made)
+    }
+
+    /// Makes all steps of a plan, or none. Left out is what the host has already, and what the
+    /// kernel can never do where the step is optional.
+    ///
+    /// # Errors
+    /// As [`Executor::apply`].
+    pub fn apply_steps(&mut self, plan: Vec<Step>) -> Result<Outcome, TuneError> {
         let mut made: Vec<(Option<u64>, Change)> = Vec::new();
-        for change in plan {
-            if let Err(error) = self.apply_one(change, &mut made) {
-                for (id, change) in made.into_iter().rev() {
-                    self.take_back(id, &change);
+        let mut skipped = Vec::new();
+        for Step { change, optional } in plan {
+            match self.apply_one(change.clone(), &mut made) {
+                Ok(()) => {}
+                Err(reason @ TuneError::InPlace(_)) => skipped.push(Skipped { change, reason }),
+                Err(reason @ TuneError::ByNature { .. }) if optional => {
+                    skipped.push(Skipped { change, reason });
                 }
-                return Err(error);
+                Err(error) => {
+                    for (id, change) in made.into_iter().rev() {
+                        self.take_back(id, &change);
+                    }
+                    return Err(error);
+                }
             }
         }
-        Ok(made.into_iter().map(|(_, change)| change).collect())
+        Ok(Outcome { made: made.into_iter().map(|(_, change)| change).collect(), skipped })
     }
 
     fn apply_one(
@@ -93,6 +112,19 @@ impl<W: Writer> Executor<W> {
         self.close(Some(entry.id))
     }
 
+    /// Undoes the changes after one of this number, or all, the last first; each that was undone, or
+    /// why it was not. Those of another boot are forgotten: the reboot has undone them.
+    pub fn rollback(&mut self, to: Option<u64>, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
+        let mut entries = self.entries();
+        entries.retain(|entry| to.is_none_or(|to| entry.id > to));
+        let undo = |entry: Entry| {
+            let same_boot = entry.boot == boot;
+            let undone = if same_boot { self.undo(&entry) } else { self.forget(&entry) };
+            (entry, undone)
+        };
+        entries.into_iter().rev().map(undo).collect()
+    }
+
     /// The changes that have not been undone, in the order in which they were made.
     pub fn entries(&self) -> Vec<Entry> {
         self.journal.as_ref().map(|journal| journal.entries().to_vec()).unwrap_or_default()
@@ -112,6 +144,24 @@ impl<W: Writer> Executor<W> {
             _ => Ok(()),
         }
     }
+}
+
+/// What became of a plan.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The changes as they were made.
+    pub made: Vec<Change>,
+    /// Those that were left out.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A change that was left out.
+#[derive(Debug)]
+pub struct Skipped {
+    /// The change.
+    pub change: Change,
+    /// Why.
+    pub reason: TuneError,
 }
 
 /// A writer that only shows: `made` and `undone` see each change.

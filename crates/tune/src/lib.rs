@@ -8,10 +8,22 @@
 mod change;
 mod error;
 mod executor;
+mod files;
 mod journal;
+mod live;
+mod plan;
+mod setting;
+mod status;
 pub mod steering;
+mod threads;
 
 pub use change::{Change, Persistence, Target, Value};
 pub use error::TuneError;
-pub use executor::{DryRun, Executor, Writer};
+pub use executor::{DryRun, Executor, Outcome, Skipped, Writer};
+pub use files::SettingFile;
 pub use journal::{Entry, JOURNAL_VERSION, Journal, State};
+pub use live::Live;
+pub use plan::{Crossings, Goal, PLAN_SCHEMA, Plan, PlannedChange, Step};
+pub use setting::Presence;
+pub use status::{ChangeStatus, Standing, change_status};
+pub use threads::Thread;

@@ -6,8 +6,8 @@ use crate::source::Namespace;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use nearpath_host::{Host, Root, SocketProtocol, Wanted, current_netns};
-use nearpath_tune::steering::{Live, Method, Request, Status, entry_of};
-use nearpath_tune::{Change, DryRun, Executor, Journal, Target, TuneError, steering};
+use nearpath_tune::steering::{Method, Request, Status, entry_of};
+use nearpath_tune::{Change, DryRun, Executor, Journal, Live, TuneError, steering};
 use nearpath_views::{json, text};
 use std::net::IpAddr;
 
@@ -134,12 +134,12 @@ fn dry(plan: Vec<Change>) -> Result<Vec<Change>, TuneError> {
 
 fn apply(plan: Vec<Change>, root: &Root, boot: &str) -> Result<Vec<Change>, TuneError> {
     let journal = Journal::open(&Journal::folder(), boot)?;
-    let mut executor = Executor::new(journal, Live::default());
+    let mut executor = Executor::new(journal, Live::new());
     forget_what_is_gone(&mut executor, root, boot)?;
     executor.apply(plan)
 }
 
-/// Closes changes whose sockets are closed: no later boot or server has them.
+/// Closes steering whose sockets are closed: no later boot or server has them.
 fn forget_what_is_gone(
     executor: &mut Executor<Live>,
     root: &Root,
@@ -147,7 +147,7 @@ fn forget_what_is_gone(
 ) -> Result<(), TuneError> {
     let netns = current_netns(root).inode;
     for entry in executor.entries() {
-        let Target::ReuseportGroup(group) = &entry.change.target;
+        let Some(group) = entry.change.target.group() else { continue };
         let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
         let closed = || -> Result<bool, TuneError> {
             Ok(group.netns == netns && steering::groups(root, |s| ours(s.inode))?.is_empty())
@@ -182,12 +182,12 @@ impl Off {
     fn undo(&self, root: &Root) -> anyhow::Result<Vec<String>> {
         let boot = steering::boot(root)?;
         let journal = Journal::open(&Journal::folder(), &boot)?;
-        let mut executor = Executor::new(journal, Live::default());
+        let mut executor = Executor::new(journal, Live::new());
         forget_what_is_gone(&mut executor, root, &boot)?;
         let netns = current_netns(root).inode;
         let mut said = Vec::new();
         for entry in executor.entries() {
-            let Target::ReuseportGroup(group) = &entry.change.target;
+            let Some(group) = entry.change.target.group() else { continue };
             if self.port.is_some_and(|port| port != group.local.port()) {
                 continue;
             }

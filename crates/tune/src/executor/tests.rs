@@ -14,11 +14,18 @@ struct Host {
     refuses: Option<u16>,
     keeps: Option<u16>,
     journal: Option<std::path::PathBuf>,
+    cannot: Option<Cannot>,
+}
+
+/// What a change is refused with.
+type Cannot = Rc<dyn Fn(&Change) -> Option<TuneError>>;
+
+fn impossible() -> TuneError {
+    TuneError::ByNature { step: "writing".to_owned(), reason: "managed".to_owned() }
 }
 
 fn port(change: &Change) -> u16 {
-    let crate::Target::ReuseportGroup(group) = &change.target;
-    group.local.port()
+    change.target.group().unwrap().local.port()
 }
 
 impl Writer for Host {
@@ -35,6 +42,9 @@ impl Writer for Host {
             assert_eq!((&last.change, last.state), (change, State::Begun), "written down before");
         }
         self.said.borrow_mut().push(format!("write {port}"));
+        if let Some(error) = self.cannot.as_ref().and_then(|cannot| cannot(change)) {
+            return Err(error);
+        }
         self.steered.borrow_mut().push(port);
         if self.refuses == Some(port) { Err(TuneError::kernel("writing", "no")) } else { Ok(()) }
     }
@@ -86,6 +96,47 @@ fn what_could_not_be_taken_back_stays_in_the_journal() {
     assert_eq!(entries.iter().map(|entry| port(&entry.change)).collect::<Vec<_>>(), [80]);
     assert!(executor.undo(&entries[0]).is_err());
     assert_eq!(Journal::read(dir.path()).unwrap(), entries);
+}
+
+#[test]
+fn only_what_is_optional_and_impossible_is_left_out() {
+    let by_nature = |port| move |c: &Change| (self::port(c) == port).then(impossible);
+    let apply = |optional: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host { cannot: Some(Rc::new(by_nature(81))), ..Host::default() };
+        let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
+        let steps = [80, 81, 82].map(|port| Step { change: change(port), optional });
+        let outcome = executor.apply_steps(steps.into());
+        (outcome, host.steered.borrow().clone(), executor.entries().len())
+    };
+    let (outcome, steered, entries) = apply(true);
+    let outcome = outcome.unwrap();
+    assert_eq!(outcome.made.iter().map(port).collect::<Vec<_>>(), [80, 82]);
+    assert_eq!(outcome.skipped.iter().map(|s| port(&s.change)).collect::<Vec<_>>(), [81]);
+    assert_eq!((steered, entries), (vec![80, 82], 2));
+    let (outcome, steered, entries) = apply(false);
+    assert!(matches!(outcome, Err(TuneError::ByNature { .. })));
+    assert_eq!((steered, entries), (vec![], 0));
+}
+
+#[test]
+fn a_rollback_goes_backwards_and_past_what_it_cannot_undo() {
+    let dir = tempfile::tempdir().unwrap();
+    // One of an older boot, which is forgotten and not touched.
+    let old = Journal::open(dir.path(), "older").unwrap();
+    Executor::new(old, Host::default()).apply(vec![change(79)]).unwrap();
+    let host = Host { keeps: Some(81), ..Host::default() };
+    let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
+    executor.apply(vec![change(80), change(81), change(82)]).unwrap();
+    let first = executor.entries()[1].id;
+    host.said.borrow_mut().clear();
+    let undone = |undone: Vec<(Entry, Result<(), TuneError>)>| -> Vec<(u16, bool)> {
+        undone.iter().map(|(entry, result)| (port(&entry.change), result.is_ok())).collect()
+    };
+    assert_eq!(undone(executor.rollback(Some(first), "b")), [(82, true), (81, false)]);
+    assert_eq!(undone(executor.rollback(None, "b")), [(81, false), (80, true), (79, true)]);
+    assert_eq!(*host.said.borrow(), ["undo 82", "undo 81", "undo 81", "undo 80"]);
+    assert_eq!(executor.entries().iter().map(|e| port(&e.change)).collect::<Vec<_>>(), [81]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The writer that steers this machine's groups: takes the sockets from the processes that hold
+//! The part of the writer that steers this machine's groups: takes the sockets from the processes that hold
 //! them, loads the program, attaches and detaches it.
 //!
 //! It works in the network namespace of the calling thread, which is that of the group.
@@ -6,13 +6,13 @@
 use super::ebpf::{self, Loaded, Sockets};
 use super::group::{Found, groups};
 use super::{Group, Program, sockets};
-use crate::{Change, Target, TuneError, Value, Writer};
+use crate::{Change, Presence, Target, TuneError, Value, Writer};
 use nearpath_host::Root;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The writer.
+/// The writer of groups.
 #[derive(Default)]
-pub struct Live {
+pub(crate) struct Groups {
     prepared: Option<Prepared>,
 }
 
@@ -23,9 +23,24 @@ struct Prepared {
     program: Option<Loaded>,
 }
 
-impl Writer for Live {
+impl Groups {
+    /// Whether a group has the program that a change gave it.
+    pub fn look(&self, change: &Change) -> Result<Presence, TuneError> {
+        let group = group_of(&change.target)?;
+        Ok(match find(group)? {
+            None => Presence::Gone {
+                reason: "its sockets were closed: the server has ended or restarted".to_owned(),
+            },
+            Some(found) if has(&found, &change.after) => Presence::After,
+            Some(found) if has(&found, &change.before) => Presence::Before,
+            Some(_) => Presence::Other { now: "another program".to_owned() },
+        })
+    }
+}
+
+impl Writer for Groups {
     fn prepare(&mut self, mut change: Change) -> Result<Change, TuneError> {
-        let Target::ReuseportGroup(group) = &change.target;
+        let group = group_of(&change.target)?;
         let mut taken = Vec::new();
         let wanted = match change.after {
             Value::Program(Program::Nearest { .. }) => group.sockets.len(),
@@ -50,7 +65,7 @@ impl Writer for Live {
     }
 
     fn write(&mut self, change: &Change) -> Result<(), TuneError> {
-        let Target::ReuseportGroup(group) = &change.target;
+        let group = group_of(&change.target)?;
         let prepared = self.prepared.take().ok_or_else(|| gone(group))?;
         match (&change.after, &prepared.program) {
             (Value::Program(Program::Nearest { .. }), Some(loaded)) => {
@@ -68,7 +83,7 @@ impl Writer for Live {
     }
 
     fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
-        let Target::ReuseportGroup(group) = &change.target;
+        let group = group_of(&change.target)?;
         let Some(found) = find(group)? else { return Ok(()) };
         // Before it is detached: after that it may be gone, with its table.
         let table = match &change.after {
@@ -92,6 +107,11 @@ impl Writer for Live {
     }
 }
 
+fn group_of(target: &Target) -> Result<&Group, TuneError> {
+    let refuse = || TuneError::Refused(format!("{target} is no REUSEPORT group"));
+    target.group().ok_or_else(refuse)
+}
+
 /// Puts what needs no loading.
 fn put(socket: &OwnedFd, value: &Value) -> Result<(), TuneError> {
     match value {
@@ -99,7 +119,7 @@ fn put(socket: &OwnedFd, value: &Value) -> Result<(), TuneError> {
         Value::Program(Program::Classic { instructions }) => {
             sockets::attach_classic(socket, instructions)
         }
-        Value::Program(Program::Nearest { .. }) => Err(TuneError::kernel(
+        Value::Program(Program::Nearest { .. }) | Value::Text(_) => Err(TuneError::kernel(
             "attaching the program to the REUSEPORT group",
             "it was not prepared",
         )),

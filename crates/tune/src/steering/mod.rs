@@ -3,7 +3,7 @@
 //! server is neither changed nor restarted.
 //!
 //! ```text
-//! groups ──> plan ──> executor ──> Live (pidfd_getfd, setsockopt)
+//! groups ──> plan ──> executor ──> Groups (pidfd_getfd, setsockopt)
 //!   │                    │
 //!   └──────> status <── journal
 //! ```
@@ -17,7 +17,7 @@ mod sockets;
 mod status;
 
 pub use group::{Found, Group, GroupSocket, Program, Request, groups, select};
-pub use live::Live;
+pub(crate) use live::Groups;
 pub use nearest::{Choice, nearest};
 pub use plan::{Method, plan};
 pub use status::{Gone, GroupStatus, ProgramOwner, SocketStatus, Status, boot, entry_of, status};

@@ -69,8 +69,8 @@ pub fn plan(topology: &Topology, found: &Found, method: Method) -> Result<Change
         }
     };
     let chosen_by = match before {
-        Value::Default => "the kernel chooses among them by a hash of addresses and ports",
         Value::Program(_) => "another program chooses among them",
+        _ => "the kernel chooses among them by a hash of addresses and ports",
     };
     let why = format!(
         "{} sockets share the port and {chosen_by}; with this, what is received on CPUs {reached} \

@@ -5,7 +5,7 @@
 //! gone, however the server came to close them.
 
 use super::{Found, Group, Program};
-use crate::{Entry, Target, Value};
+use crate::{Entry, Value};
 use nearpath_host::{CpuSet, Root, SocketProtocol};
 use nearpath_instruments::ReuseportProgram;
 use serde::Serialize;
@@ -90,9 +90,9 @@ pub fn status(found: &[Found], entries: &[Entry], boot: &str, netns: Option<u64>
 pub fn entry_of<'a>(found: &Found, entries: &'a [Entry], boot: &str) -> Option<&'a Entry> {
     let there = found.program.as_ref()?;
     entries.iter().rev().find(|entry| {
-        let Target::ReuseportGroup(group) = &entry.change.target;
         let is_it = matches!(&entry.change.after, Value::Program(program) if program.is(there));
-        entry.boot == boot && is_it && share_a_socket(group, &found.group)
+        let group = entry.change.target.group();
+        entry.boot == boot && is_it && group.is_some_and(|g| share_a_socket(g, &found.group))
     })
 }
 
@@ -137,9 +137,9 @@ fn in_words(program: &ReuseportProgram) -> String {
     }
 }
 
-/// Why a change of the journal is not there; `None` when it is.
+/// Why a change of the journal is not there; `None` when it is, or is of another kind.
 fn gone(entry: &Entry, found: &[Found], boot: &str, netns: Option<u64>) -> Option<Gone> {
-    let Target::ReuseportGroup(group) = &entry.change.target;
+    let group = entry.change.target.group()?;
     let now = found.iter().find(|found| share_a_socket(group, &found.group));
     let reason = if entry.boot != boot {
         "the machine was booted since".to_owned()
@@ -172,13 +172,13 @@ pub fn boot(root: &Root) -> Result<String, crate::TuneError> {
 mod tests {
     use super::super::GroupSocket;
     use super::*;
-    use crate::State;
     use crate::journal::tests::change;
+    use crate::{State, Target};
 
     /// A change of group 1 to 2 in namespace 1, by an eBPF program.
     fn entry() -> Entry {
         let mut change = change(80);
-        let Target::ReuseportGroup(group) = &mut change.target;
+        let Target::ReuseportGroup(group) = &mut change.target else { panic!() };
         group.sockets = sockets(&[1, 2]);
         let (id, tag, choices) = (7, "0101010101010101".to_owned(), vec![]);
         change.after = Value::Program(Program::Nearest { id, tag, choices });
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn found(inodes: &[u64], program: Option<u32>) -> Found {
-        let Target::ReuseportGroup(group) = entry().change.target;
+        let Target::ReuseportGroup(group) = entry().change.target else { panic!() };
         let group = Group { sockets: sockets(inodes), ..group };
         let program = program.map(|id| ReuseportProgram::Ebpf {
             id,

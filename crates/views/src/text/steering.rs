@@ -4,15 +4,15 @@ use super::table::{Table, left, or_none, right};
 use super::{heading, line};
 use nearpath_host::{CpuSet, Nearness, SocketProtocol, SocketWorker};
 use nearpath_tune::steering::{Choice, Group, GroupStatus, Program, ProgramOwner, Status};
-use nearpath_tune::{Change, Target, Value};
+use nearpath_tune::{Change, Value};
 
 /// Workers that are named for a set of CPUs; the rest is counted.
 const WORKERS_NAMED: usize = 4;
 
 /// A change that was made, or would be.
 pub fn steered(applied: bool, change: &Change) -> String {
-    let Target::ReuseportGroup(group) = &change.target;
     let mut out = String::new();
+    let Some(group) = change.target.group() else { return out };
     let verb = if applied { "steered" } else { "would steer" };
     let title = format!("{verb} {} {}", protocol(group.protocol), group.local);
     heading(&mut out, &format!("{title}, until its sockets are closed"));
@@ -23,7 +23,7 @@ pub fn steered(applied: bool, change: &Change) -> String {
     match &change.after {
         Value::Program(Program::Nearest { choices, .. }) => out.push_str(&table(group, choices)),
         Value::Program(Program::Classic { .. }) => out.push_str(&order(group)),
-        Value::Default => {}
+        Value::Default | Value::Text(_) => {}
     }
     out
 }
@@ -146,8 +146,8 @@ pub fn time_of_day(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_tune::Persistence;
     use nearpath_tune::steering::{Gone, GroupSocket, SocketStatus};
+    use nearpath_tune::{Persistence, Target};
 
     #[test]
     fn seconds_become_a_date() {

@@ -1,0 +1,165 @@
+//! How the kernel writes a value, so that what is written can be checked before and compared after.
+
+use nearpath_host::CpuSet;
+
+/// The form of a setting's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// CPUs or queues as a hexadecimal mask in groups of 32 bits; it may be empty.
+    Mask,
+    /// CPUs as a cpulist; not empty.
+    CpuList,
+    /// So many numbers with white space between them.
+    Numbers(usize),
+    /// A number that the kernel rounds up to a power of two; 0 stays.
+    PowerOfTwo,
+    /// One of several words, the chosen one in brackets: `always [madvise] never`.
+    Choice,
+}
+
+/// A value with the spelling taken off.
+#[derive(Debug, PartialEq, Eq)]
+enum Meaning {
+    Cpus(CpuSet),
+    Numbers(Vec<i64>),
+    Word(String),
+}
+
+impl Form {
+    /// Whether the text is a value of this form that may be written.
+    ///
+    /// # Errors
+    /// What such a value must be.
+    pub fn check(self, text: &str) -> Result<(), String> {
+        match self.meaning(text) {
+            Some(Meaning::Cpus(cpus)) if self == Self::CpuList && cpus.is_empty() => {
+                Err("must name a CPU".to_owned())
+            }
+            Some(_) => Ok(()),
+            None => Err(match self {
+                Self::Mask => "must be a hexadecimal mask".to_owned(),
+                Self::CpuList => "must be a list of CPUs".to_owned(),
+                Self::Numbers(1) | Self::PowerOfTwo => "must be a number".to_owned(),
+                Self::Numbers(count) => format!("must be {count} numbers"),
+                Self::Choice => "must be a word".to_owned(),
+            }),
+        }
+    }
+
+    /// Whether two texts mean the same value. What is of another form means only itself.
+    pub fn same(self, a: &str, b: &str) -> bool {
+        match (self.meaning(a), self.meaning(b)) {
+            (Some(a), Some(b)) => a == b,
+            _ => a.trim() == b.trim(),
+        }
+    }
+
+    /// What is to be written for a value that may have been read.
+    pub fn written(self, text: &str) -> String {
+        match (self, self.meaning(text)) {
+            (Self::Choice, Some(Meaning::Word(word))) => word,
+            _ => text.to_owned(),
+        }
+    }
+
+    fn meaning(self, text: &str) -> Option<Meaning> {
+        // The kernel's functions cut at what they do not know; so nothing of that goes in.
+        let plain = |b: u8| b.is_ascii_graphic() || b == b' ' || b == b'\t';
+        if text.len() > MAX_TEXT || !text.trim_end().bytes().all(plain) {
+            return None;
+        }
+        let text = text.trim();
+        match self {
+            Self::Mask => CpuSet::from_mask(text).ok().map(Meaning::Cpus),
+            Self::CpuList => CpuSet::from_list(text).ok().map(Meaning::Cpus),
+            Self::Numbers(count) => {
+                let numbers: Option<Vec<i64>> =
+                    text.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
+                numbers.filter(|numbers| numbers.len() == count).map(Meaning::Numbers)
+            }
+            Self::PowerOfTwo => {
+                let number: u32 = text.parse().ok()?;
+                let rounded = if number == 0 { 0 } else { number.checked_next_power_of_two()? };
+                Some(Meaning::Numbers(vec![rounded.into()]))
+            }
+            Self::Choice => chosen(text).map(|word| Meaning::Word(word.to_owned())),
+        }
+    }
+}
+
+/// More than the mask or list of all CPUs that any kernel has.
+const MAX_TEXT: usize = 64 << 10;
+
+/// The word in brackets, or the only one.
+fn chosen(text: &str) -> Option<&str> {
+    let in_brackets = |word: &&str| word.starts_with('[') && word.ends_with(']');
+    if let Some(word) = text.split_ascii_whitespace().find(in_brackets) {
+        let inner = word.get(1..word.len() - 1);
+        return inner.filter(|word| !word.is_empty() && !word.contains(['[', ']']));
+    }
+    let mut words = text.split_ascii_whitespace();
+    words.next().filter(|_| words.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FORMS: [Form; 6] = [
+        Form::Mask,
+        Form::CpuList,
+        Form::Numbers(1),
+        Form::Numbers(3),
+        Form::PowerOfTwo,
+        Form::Choice,
+    ];
+
+    #[test]
+    fn spelling_does_not_matter() {
+        for (form, a, b) in [
+            (Form::Mask, "3", "00000000,00000003"),
+            (Form::Mask, "0", "00000000"),
+            (Form::CpuList, "0,1,2", "0-2\n"),
+            (Form::Numbers(3), "4096 131072 6291456", "4096\t131072\t6291456"),
+            (Form::PowerOfTwo, "1000", "1024"),
+            (Form::Choice, "madvise", "always [madvise] never"),
+        ] {
+            assert!(form.same(a, b) && form.check(a).is_ok() && form.check(b).is_ok(), "{a} {b}");
+        }
+        assert!(!Form::Mask.same("3", "1") && !Form::PowerOfTwo.same("0", "1"));
+        assert_eq!(Form::Choice.written("always [madvise] never"), "madvise");
+        assert_eq!(Form::Mask.written("3"), "3");
+    }
+
+    #[test]
+    fn what_is_of_another_form_is_refused() {
+        for (form, text) in [
+            (Form::Mask, ""),
+            (Form::Mask, "0-3"),
+            (Form::Mask, "3\n4"),
+            (Form::CpuList, ""),
+            (Form::CpuList, "all"),
+            (Form::Numbers(1), "1 2"),
+            (Form::Numbers(3), "1 2"),
+            (Form::PowerOfTwo, "-1"),
+            (Form::PowerOfTwo, "4294967295"),
+            (Form::Choice, "a b"),
+            (Form::Choice, "[]"),
+            (Form::Choice, "a\u{1b}"),
+        ] {
+            assert!(form.check(text).is_err(), "{form:?} {text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_each_is_the_same_as_itself(text in "\\PC{0,40}") {
+            for form in FORMS {
+                let _ = form.check(&text);
+                prop_assert!(form.same(&text, &text));
+                prop_assert!(form.same(&text, &form.written(&text)));
+            }
+        }
+    }
+}

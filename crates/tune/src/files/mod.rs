@@ -1,0 +1,168 @@
+//! Settings in files of `/sys` and `/proc`: which may be written, in what form, and where.
+//!
+//! [`TABLE`] is the whole list. Plans and journals are files that somebody may have edited, so a
+//! path that no row of it matches is not opened, whoever asks for it.
+
+mod form;
+mod tree;
+
+pub(crate) use form::Form;
+pub(crate) use tree::Files;
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A file of `/sys` or `/proc` that holds a setting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SettingFile {
+    /// Its path: `/sys/class/net/eth0/queues/rx-0/rps_cpus`.
+    pub path: String,
+    /// Inode of the network namespace that it is a setting of; `None` for the whole machine's.
+    pub netns: Option<u64>,
+}
+
+impl fmt::Display for SettingFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
+    }
+}
+
+/// What is known of a file that may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// The path; `{nic}` stands for an interface's name, `{n}` for a number.
+    path: &'static str,
+    /// Its name in plans: `rps_cpus`.
+    pub kind: &'static str,
+    /// How its value is written.
+    pub form: Form,
+}
+
+/// Whether a setting of that path is one of a network namespace: the interfaces'. Of the sysctls
+/// below `net` some are, and the kernel shows each thread those of its own namespace.
+pub(crate) fn of_namespace(path: &str) -> bool {
+    path.starts_with("/sys/class/net/") || path.starts_with("/proc/sys/net/")
+}
+
+const fn row(path: &'static str, kind: &'static str, form: Form) -> Row {
+    Row { path, kind, form }
+}
+
+const fn sysctl(path: &'static str, form: Form) -> Row {
+    row(path, "sysctl", form)
+}
+
+/// The files that may be written (Documentation/networking/scaling.rst,
+/// Documentation/core-api/irq/irq-affinity.rst, Documentation/admin-guide/sysctl).
+const TABLE: &[Row] = &[
+    row("/proc/irq/{n}/smp_affinity_list", "irq_affinity", Form::CpuList),
+    row("/sys/class/net/{nic}/queues/rx-{n}/rps_cpus", "rps_cpus", Form::Mask),
+    row("/sys/class/net/{nic}/queues/rx-{n}/rps_flow_cnt", "rps_flow_cnt", Form::PowerOfTwo),
+    row("/sys/class/net/{nic}/queues/tx-{n}/xps_cpus", "xps_cpus", Form::Mask),
+    row("/sys/class/net/{nic}/queues/tx-{n}/xps_rxqs", "xps_rxqs", Form::Mask),
+    sysctl("/proc/sys/net/core/rps_sock_flow_entries", Form::PowerOfTwo),
+    sysctl("/proc/sys/net/core/netdev_budget", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/netdev_budget_usecs", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/netdev_max_backlog", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/dev_weight", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/busy_poll", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/busy_read", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/rmem_max", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/wmem_max", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/rmem_default", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/wmem_default", Form::Numbers(1)),
+    sysctl("/proc/sys/net/core/somaxconn", Form::Numbers(1)),
+    sysctl("/proc/sys/net/ipv4/tcp_rmem", Form::Numbers(3)),
+    sysctl("/proc/sys/net/ipv4/tcp_wmem", Form::Numbers(3)),
+    sysctl("/proc/sys/net/ipv4/udp_mem", Form::Numbers(3)),
+    sysctl("/proc/sys/kernel/numa_balancing", Form::Numbers(1)),
+    sysctl("/proc/sys/kernel/sched_migration_cost_ns", Form::Numbers(1)),
+    sysctl("/proc/sys/kernel/sched_autogroup_enabled", Form::Numbers(1)),
+    sysctl("/proc/sys/kernel/timer_migration", Form::Numbers(1)),
+    sysctl("/proc/sys/vm/zone_reclaim_mode", Form::Numbers(1)),
+    sysctl("/proc/sys/vm/stat_interval", Form::Numbers(1)),
+    row("/sys/kernel/mm/transparent_hugepage/enabled", "transparent_hugepage", Form::Choice),
+];
+
+/// The row of a path; `None` when it may not be written.
+pub(crate) fn row_of(path: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|row| matches(row.path, path))
+}
+
+/// Whether a path is one that a pattern stands for.
+fn matches(pattern: &str, path: &str) -> bool {
+    let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (patterns.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(part)) if part_matches(pattern, part) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn part_matches(pattern: &str, part: &str) -> bool {
+    if pattern == "{nic}" {
+        return is_interface_name(part);
+    }
+    match pattern.strip_suffix("{n}") {
+        Some(prefix) => part.strip_prefix(prefix).is_some_and(is_number),
+        None => pattern == part,
+    }
+}
+
+/// A number as the kernel names files by it: digits without a leading zero.
+fn is_number(text: &str) -> bool {
+    let digits = !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
+    digits && (text == "0" || !text.starts_with('0'))
+}
+
+/// As `dev_valid_name` of net/core/dev.c.
+fn is_interface_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() < 16
+        && text != "."
+        && text != ".."
+        && !text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_files_have_a_row() {
+        for (path, kind) in [
+            ("/proc/irq/40/smp_affinity_list", "irq_affinity"),
+            ("/sys/class/net/enp94s0f0np0/queues/rx-10/rps_cpus", "rps_cpus"),
+            ("/sys/class/net/veth-a.1/queues/tx-0/xps_cpus", "xps_cpus"),
+            ("/proc/sys/net/core/rps_sock_flow_entries", "sysctl"),
+        ] {
+            assert_eq!(row_of(path).map(|row| row.kind), Some(kind), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_paths_have_none() {
+        for path in [
+            "",
+            "/",
+            "/etc/passwd",
+            "/proc/sysrq-trigger",
+            "/proc/irq/default_smp_affinity",
+            "/proc/irq/040/smp_affinity_list",
+            "/proc/irq//smp_affinity_list",
+            "/proc/irq/4/../5/smp_affinity_list",
+            "/sys/class/net/../queues/rx-0/rps_cpus",
+            "/sys/class/net/a/b/queues/rx-0/rps_cpus",
+            "/sys/class/net/eth0/queues/rx-/rps_cpus",
+            "/sys/class/net/eth0/queues/rx--1/rps_cpus",
+            "/sys/class/net/eth0/queues/rx-0/rps_cpus/",
+            "/sys/class/net/eth0/queues/rx-0/rps_cpus\n",
+            "sys/class/net/eth0/queues/rx-0/rps_cpus",
+            "/proc/sys/kernel/core_pattern",
+        ] {
+            assert_eq!(row_of(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The trees that setting files are in, opened so that no path leads out of them.
+//!
+//! `/proc` is the mounted one. Of sysfs there is one for each network namespace; that of the calling
+//! thread's is mounted anew, attached nowhere, so that the interfaces which it shows are those that
+//! are meant, whatever is mounted on `/sys`.
+
+use super::{Form, SettingFile, of_namespace, row_of};
+use crate::TuneError;
+use crate::setting::Setting;
+use nearpath_host::{Root, current_netns};
+use rustix::fs::{
+    CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat, openat2,
+};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+
+/// `SYSFS_MAGIC` of include/uapi/linux/magic.h.
+const SYSFS: FsWord = 0x6265_6572;
+
+/// Bytes that are read of a file at most: a mask of all CPUs takes less.
+const MAX_FILE: u64 = 64 << 10;
+
+/// The trees as one network namespace sees them.
+#[derive(Debug)]
+pub(crate) struct Files {
+    proc: Result<OwnedFd, Errno>,
+    /// That of the calling thread's network namespace.
+    sysfs: Result<OwnedFd, Errno>,
+    netns: Option<u64>,
+}
+
+impl Files {
+    /// Those of this machine and of the calling thread's network namespace.
+    pub fn live() -> Self {
+        Self {
+            proc: base("/proc", PROC_SUPER_MAGIC),
+            sysfs: own_sysfs(),
+            netns: current_netns(&Root::live()).inode,
+        }
+    }
+
+    /// A setting in them.
+    ///
+    /// # Errors
+    /// It is none that may be written, or one of another network namespace.
+    pub fn setting<'a>(&'a self, file: &'a SettingFile) -> Result<FileSetting<'a>, TuneError> {
+        let path = &file.path;
+        let Some(row) = row_of(path) else {
+            return Err(TuneError::Refused(format!(
+                "{path:?} is no setting that nearpath changes"
+            )));
+        };
+        if of_namespace(path) && file.netns != self.netns {
+            let number = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
+            return Err(TuneError::Refused(format!(
+                "{path} is of network namespace {}, and this is {}: use --netns",
+                number(file.netns),
+                number(self.netns)
+            )));
+        }
+        Ok(FileSetting { files: self, path, form: row.form })
+    }
+
+    /// Opens a file below `/proc` or `/sys`. Links within a tree are followed, as `/sys/class/net`
+    /// is made of them, but not the last component, nor any that leads out of the tree.
+    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let (base, rest) = match path.strip_prefix("/proc/") {
+            Some(rest) => (&self.proc, rest),
+            None => (&self.sysfs, path.strip_prefix("/sys/").ok_or(Errno::NOENT)?),
+        };
+        let base = base.as_ref().map_err(|errno| *errno)?;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+        loop {
+            match openat2(base, rest, flags, Mode::empty(), within) {
+                // A rename elsewhere in the tree made the kernel unsure (openat2(2)).
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// A tree that is mounted, if it is what it should be.
+fn base(path: &str, magic: FsWord) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = openat(CWD, path, flags, Mode::empty())?;
+    let found = fstatfs(&opened)?;
+    if found.f_type == magic { Ok(opened) } else { Err(Errno::NOTSUP) }
+}
+
+fn own_sysfs() -> Result<OwnedFd, Errno> {
+    let mounted = || -> Result<OwnedFd, Errno> {
+        let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    };
+    let tree = mounted()?;
+    if fstatfs(&tree)?.f_type == SYSFS { Ok(tree) } else { Err(Errno::NOTSUP) }
+}
+
+/// A setting in a file.
+#[derive(Debug)]
+pub(crate) struct FileSetting<'a> {
+    files: &'a Files,
+    path: &'a str,
+    form: Form,
+}
+
+impl Setting for FileSetting<'_> {
+    fn name(&self) -> String {
+        self.path.to_owned()
+    }
+
+    fn check(&self, value: &str) -> Result<(), TuneError> {
+        self.form
+            .check(value)
+            .map_err(|must| TuneError::Refused(format!("{}: {value:?} {must}", self.path)))
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        let step = || format!("reading {}", self.path);
+        let opened = match self.files.open(self.path, OFlags::RDONLY) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
+            Err(errno) => return Err(refusal(step(), self.path, errno)),
+        };
+        let mut text = String::new();
+        match File::from(opened).take(MAX_FILE).read_to_string(&mut text) {
+            Ok(_) => Ok(Some(text.trim_end().to_owned())),
+            // The interface was removed while its file was open.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(refusal(step(), self.path, errno_of(&error))),
+        }
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        let step = || format!("writing {value:?} to {}", self.path);
+        let opened = self.files.open(self.path, OFlags::WRONLY | OFlags::TRUNC);
+        let mut file = File::from(opened.map_err(|errno| refusal(step(), self.path, errno))?);
+        let value_written = self.form.written(value);
+        // In one piece: the kernel takes each write for the whole value.
+        match file.write(value_written.as_bytes()) {
+            Ok(length) if length == value_written.len() => Ok(()),
+            Ok(_) => Err(TuneError::kernel(step(), "the kernel took only a part of it")),
+            Err(error) => Err(refusal(step(), self.path, errno_of(&error))),
+        }
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        self.form.same(a, b)
+    }
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// What the kernel's refusal means.
+fn refusal(step: String, path: &str, errno: Errno) -> TuneError {
+    let said = std::io::Error::from(errno);
+    let interrupt = path.starts_with("/proc/irq/");
+    match errno {
+        // irq_affinity_proc_write of kernel/irq/proc.c: one for each CPU, or a managed one.
+        Errno::IO if interrupt => TuneError::ByNature {
+            step,
+            reason: format!("the kernel places this interrupt itself ({said})"),
+        },
+        // bitmap_store of net/core/net-sysfs.c: XPS of an interface with a single queue.
+        Errno::NOENT if path.ends_with("/xps_cpus") || path.ends_with("/xps_rxqs") => {
+            TuneError::ByNature {
+                step,
+                reason: format!("an interface with one transmit queue has no XPS ({said})"),
+            }
+        }
+        Errno::OPNOTSUPP => TuneError::ByNature {
+            step,
+            reason: format!("this kernel or driver cannot do it ({said})"),
+        },
+        Errno::ACCESS | Errno::PERM => TuneError::kernel(
+            step,
+            format!("{said}; it takes root, and a tree that may be written"),
+        ),
+        Errno::XDEV | Errno::LOOP => TuneError::kernel(
+            step,
+            format!("{said}; something else is mounted or linked in its place"),
+        ),
+        Errno::NOSYS => TuneError::kernel(step, format!("{said}; it takes Linux 5.6 (openat2)")),
+        _ => TuneError::kernel(step, said),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str) -> SettingFile {
+        SettingFile { path: path.to_owned(), netns: None }
+    }
+
+    #[test]
+    fn only_known_settings_of_this_namespace_are_had() {
+        let files = Files::live();
+        let said = |path: &str| files.setting(&file(path)).unwrap_err().to_string();
+        assert!(said("/etc/passwd").contains("is no setting that nearpath changes"));
+        let other = said("/sys/class/net/lo/queues/rx-0/rps_cpus");
+        assert!(other.contains("of network namespace unknown"), "{other}");
+        assert!(files.setting(&file("/proc/irq/1/smp_affinity_list")).is_ok());
+    }
+
+    #[test]
+    fn no_path_leads_out_of_its_tree() {
+        let files = Files::live();
+        for path in [
+            "/proc/../etc/passwd",
+            "/proc/self/exe",
+            "/proc/self/cwd/x",
+            "/proc/self/root/etc/passwd",
+            "/sys/../etc/passwd",
+            "/etc/passwd",
+        ] {
+            assert!(files.open(path, OFlags::RDONLY).is_err(), "{path}");
+        }
+        assert!(files.open("/proc/sys/kernel/osrelease", OFlags::RDONLY).is_ok());
+    }
+
+    #[test]
+    fn refusals_by_nature_are_told_from_others() {
+        let by_nature = |path: &str, errno| {
+            matches!(refusal(String::new(), path, errno), TuneError::ByNature { .. })
+        };
+        assert!(by_nature("/proc/irq/4/smp_affinity_list", Errno::IO));
+        assert!(!by_nature("/proc/irq/4/smp_affinity_list", Errno::INVAL));
+        assert!(by_nature("/sys/class/net/e/queues/tx-0/xps_cpus", Errno::NOENT));
+        assert!(!by_nature("/sys/class/net/e/queues/rx-0/rps_cpus", Errno::NOENT));
+        assert!(!by_nature("/sys/class/net/e/queues/rx-0/rps_cpus", Errno::PERM));
+    }
+}

@@ -1,0 +1,87 @@
+//! The writer of this machine: one for all kinds of change, so that one executor and one journal do
+//! for them.
+//!
+//! It works in the network namespace of the thread that makes it. To add a kind: a variant of
+//! [`Target`], and an arm in [`Live::setting`] if its value is text that is read and written, else
+//! in each of the four functions.
+
+use crate::files::Files;
+use crate::setting::{self, Presence, Setting};
+use crate::steering::Groups;
+use crate::threads::ThreadSetting;
+use crate::{Change, Target, TuneError, Writer};
+use nearpath_host::Root;
+
+/// The writer.
+pub struct Live {
+    groups: Groups,
+    files: Files,
+    root: Root,
+    force: bool,
+}
+
+impl Live {
+    /// The writer of this machine and of the calling thread's network namespace.
+    pub fn new() -> Self {
+        Self { groups: Groups::default(), files: Files::live(), root: Root::live(), force: false }
+    }
+
+    /// One that overwrites what somebody else has changed since.
+    #[must_use]
+    pub fn forced(self, force: bool) -> Self {
+        Self { force, ..self }
+    }
+
+    /// Whether the host has a change, or what was there before it, or neither.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn look(&self, change: &Change) -> Result<Presence, TuneError> {
+        match self.setting(&change.target)? {
+            Some(its) => setting::look(&*its, change),
+            None => self.groups.look(change),
+        }
+    }
+
+    /// The setting that a target is; `None` for what is no text that is read and written.
+    fn setting<'a>(
+        &'a self,
+        target: &'a Target,
+    ) -> Result<Option<Box<dyn Setting + 'a>>, TuneError> {
+        Ok(match target {
+            Target::ReuseportGroup(_) => None,
+            Target::File(file) => Some(Box::new(self.files.setting(file)?)),
+            Target::Thread(thread) => Some(Box::new(ThreadSetting { root: &self.root, thread })),
+        })
+    }
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Writer for Live {
+    fn prepare(&mut self, change: Change) -> Result<Change, TuneError> {
+        let target = change.target.clone();
+        if let Some(its) = self.setting(&target)? {
+            return setting::prepare(&*its, change, self.force);
+        }
+        self.groups.prepare(change)
+    }
+
+    fn write(&mut self, change: &Change) -> Result<(), TuneError> {
+        if let Some(its) = self.setting(&change.target)? {
+            return setting::write(&*its, change);
+        }
+        self.groups.write(change)
+    }
+
+    fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
+        if let Some(its) = self.setting(&change.target)? {
+            return setting::undo(&*its, change, self.force);
+        }
+        self.groups.undo(change)
+    }
+}

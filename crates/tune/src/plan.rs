@@ -1,0 +1,236 @@
+//! A plan: an ordered list of changes as plain data, with the effect predicted for them.
+//!
+//! It is what `tune plan --json` prints and what `tune apply FILE` takes: values and targets are
+//! text, so that a person can read it, leave changes out, and save it.
+
+use crate::files::{SettingFile, of_namespace, row_of};
+use crate::{Change, Persistence, Target, Thread, TuneError, Value};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Version of the JSON form of [`Plan`].
+pub const PLAN_SCHEMA: u32 = 1;
+
+/// Changes in the order in which they are made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// [`PLAN_SCHEMA`] of the nearpath that wrote this.
+    pub schema: u32,
+    /// What it is for.
+    pub goal: Goal,
+    /// The boot that it was made in: interrupts and threads have other numbers in the next. `None`
+    /// when it was made of a host that is not this one.
+    pub boot: Option<String>,
+    /// Inode of the network namespace that it was made in.
+    pub netns: Option<u64>,
+    /// The changes.
+    pub changes: Vec<PlannedChange>,
+    /// Which share of packets crosses something as the host is now.
+    pub now: Crossings,
+    /// Which share will, after the plan.
+    pub predicted: Crossings,
+    /// What is not planned, and why; and what to know before it is applied.
+    pub notes: Vec<String>,
+}
+
+/// What a host is tuned for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// Each packet soon: no steering that costs a hop.
+    #[default]
+    Latency,
+    /// Many packets: CPUs that are free help with RPS where there are fewer queues than CPUs.
+    Throughput,
+    /// Interrupts away from the application's CPUs.
+    Isolation,
+}
+
+/// Shares of packets, from 0 to 1; `None` is unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Crossings {
+    /// Packets that two or more CPUs have their hands on.
+    pub other_cpu: Option<f64>,
+    /// Packets that cross to another last-level cache.
+    pub other_llc: Option<f64>,
+    /// Packets that cross to another node.
+    pub other_node: Option<f64>,
+}
+
+/// A change of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedChange {
+    /// Its name within the plan: `eth0/rx-0/rps_cpus`.
+    pub id: String,
+    /// What kind of setting it is: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`.
+    pub kind: String,
+    /// What is written to: a path, or `affinity pid PID tid TID start TICKS`.
+    pub target: String,
+    /// What is there when the plan is made.
+    pub before: String,
+    /// What will be there.
+    pub after: String,
+    /// Why, in one sentence with its evidence.
+    pub why: String,
+    /// The check whose finding it mends, if one asked for it.
+    pub finding: Option<String>,
+    /// The system's own means by which it can be made to outlast a reboot.
+    pub persist: Vec<String>,
+    /// Whether it takes a reboot.
+    pub reboot: bool,
+    /// Whether the plan goes on without it where the kernel can never do it (a managed interrupt).
+    pub optional: bool,
+}
+
+/// A change for the executor, and whether it may be left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The change.
+    pub change: Change,
+    /// Whether the plan goes on without it where the kernel can never do it.
+    pub optional: bool,
+}
+
+impl Plan {
+    /// The steps for the executor: all changes, or those of these ids.
+    ///
+    /// # Errors
+    /// The plan is of a newer nearpath, of another boot, network namespace or machine; there is no
+    /// change of such an id, or one that is not understood.
+    pub fn steps(
+        &self,
+        only: &[String],
+        boot: &str,
+        netns: Option<u64>,
+    ) -> Result<Vec<Step>, TuneError> {
+        let refuse = |reason: &str| Err(TuneError::Refused(format!("the plan {reason}")));
+        if self.schema > PLAN_SCHEMA {
+            return refuse(&format!("is of a newer nearpath (schema {})", self.schema));
+        }
+        match &self.boot {
+            None => return refuse("was made of another host's facts; make one on this machine"),
+            Some(its) if its != boot => {
+                return refuse("was made before the machine was booted; make a new one");
+            }
+            Some(_) => {}
+        }
+        if self.netns != netns {
+            return refuse(
+                "was made in another network namespace; use --netns as it was made with",
+            );
+        }
+        let mut ids = BTreeSet::new();
+        if let Some(twice) = self.changes.iter().find(|change| !ids.insert(change.id.as_str())) {
+            return refuse(&format!("has two changes with the id {:?}", twice.id));
+        }
+        if let Some(unknown) = only.iter().find(|id| !ids.contains(id.as_str())) {
+            return refuse(&format!("has no change with the id {unknown:?}"));
+        }
+        let wanted = |change: &&PlannedChange| only.is_empty() || only.contains(&change.id);
+        self.changes.iter().filter(wanted).map(|change| change.step(netns)).collect()
+    }
+}
+
+impl PlannedChange {
+    fn step(&self, netns: Option<u64>) -> Result<Step, TuneError> {
+        let (target, persistence) = match Thread::parse(&self.target) {
+            Some(thread) => (Target::Thread(thread), Persistence::WhileRunning),
+            None if row_of(&self.target).is_some() => {
+                let netns = netns.filter(|_| of_namespace(&self.target));
+                let file = SettingFile { path: self.target.clone(), netns };
+                (Target::File(file), Persistence::UntilReboot)
+            }
+            None => {
+                return Err(TuneError::Refused(format!(
+                    "{:?} of the plan is no setting that nearpath changes",
+                    self.target
+                )));
+            }
+        };
+        let change = Change {
+            target,
+            before: Value::Text(self.before.clone()),
+            after: Value::Text(self.after.clone()),
+            why: self.why.clone(),
+            persistence,
+        };
+        Ok(Step { change, optional: self.optional })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(id: &str, target: &str) -> PlannedChange {
+        PlannedChange {
+            id: id.to_owned(),
+            kind: "test".to_owned(),
+            target: target.to_owned(),
+            before: "0".to_owned(),
+            after: "1".to_owned(),
+            why: "a test".to_owned(),
+            finding: None,
+            persist: vec![],
+            reboot: false,
+            optional: id == "irq",
+        }
+    }
+
+    fn plan() -> Plan {
+        Plan {
+            schema: PLAN_SCHEMA,
+            goal: Goal::Latency,
+            boot: Some("now".to_owned()),
+            netns: Some(5),
+            changes: vec![
+                planned("irq", "/proc/irq/40/smp_affinity_list"),
+                planned("rps", "/sys/class/net/eth0/queues/rx-0/rps_cpus"),
+                planned("thread", "affinity pid 7 tid 8 start 99"),
+            ],
+            now: Crossings::default(),
+            predicted: Crossings::default(),
+            notes: vec![],
+        }
+    }
+
+    #[test]
+    fn a_plan_becomes_steps() {
+        let steps = plan().steps(&[], "now", Some(5)).unwrap();
+        let targets: Vec<Target> = steps.iter().map(|step| step.change.target.clone()).collect();
+        let file = |path: &str, netns| Target::File(SettingFile { path: path.to_owned(), netns });
+        let thread = Thread { pid: 7, tid: 8, start_ticks: 99 };
+        assert_eq!(
+            targets,
+            [
+                file("/proc/irq/40/smp_affinity_list", None),
+                file("/sys/class/net/eth0/queues/rx-0/rps_cpus", Some(5)),
+                Target::Thread(thread),
+            ]
+        );
+        assert_eq!(
+            steps.iter().map(|step| step.optional).collect::<Vec<_>>(),
+            [true, false, false]
+        );
+        let some = plan().steps(&["rps".to_owned()], "now", Some(5)).unwrap();
+        assert_eq!(some, steps[1..2]);
+    }
+
+    #[test]
+    fn what_does_not_fit_this_machine_is_refused() {
+        let said = |plan: &Plan, only: &[String], boot, netns| {
+            plan.steps(only, boot, netns).unwrap_err().to_string()
+        };
+        assert!(said(&plan(), &[], "later", Some(5)).contains("before the machine was booted"));
+        assert!(said(&plan(), &[], "now", Some(6)).contains("another network namespace"));
+        assert!(said(&plan(), &["x".to_owned()], "now", Some(5)).contains("no change with the id"));
+        let other = Plan { boot: None, ..plan() };
+        assert!(said(&other, &[], "now", Some(5)).contains("another host's facts"));
+        let newer = Plan { schema: 2, ..plan() };
+        assert!(said(&newer, &[], "now", Some(5)).contains("newer nearpath"));
+        let twice = Plan { changes: vec![planned("a", "/x"), planned("a", "/y")], ..plan() };
+        assert!(said(&twice, &[], "now", Some(5)).contains("two changes"));
+        let bad = Plan { changes: vec![planned("a", "/etc/passwd")], ..plan() };
+        assert!(said(&bad, &[], "now", Some(5)).contains("no setting that nearpath changes"));
+    }
+}

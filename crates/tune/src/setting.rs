@@ -1,0 +1,129 @@
+//! Settings that are read and written as text, and what is the same for all of them: that the value
+//! is the expected one before it is written, that it is read back, and that what somebody else has
+//! written since is left alone.
+//!
+//! In goes a change of such a setting, out comes the change as it was made, or the refusal.
+
+use crate::{Change, TuneError, Value};
+
+/// Where a setting lives: a file, a thread.
+pub(crate) trait Setting {
+    /// What messages call it.
+    fn name(&self) -> String;
+
+    /// Whether it takes such a value at all, as far as its form tells.
+    fn check(&self, value: &str) -> Result<(), TuneError>;
+
+    /// What is there, as the kernel writes it; `None` when the thing that it is a setting of is
+    /// gone.
+    fn read(&self) -> Result<Option<String>, TuneError>;
+
+    /// Writes a value that was checked, or one that was read.
+    fn write(&self, value: &str) -> Result<(), TuneError>;
+
+    /// Whether two texts mean the same value: `3` and `00000003` of a mask.
+    fn same(&self, a: &str, b: &str) -> bool;
+}
+
+/// Whether a change is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Presence {
+    /// The host has what the change made.
+    After,
+    /// The host has what was there before.
+    Before,
+    /// The host has something else.
+    Other {
+        /// What it has.
+        now: String,
+    },
+    /// What was changed is not there any more.
+    Gone {
+        /// Why, as far as it can be told.
+        reason: String,
+    },
+}
+
+/// Checks the value, and that what is there is what the change expects; its `before` becomes the
+/// text of the kernel. With `force` whatever is there becomes it.
+pub(crate) fn prepare(
+    setting: &dyn Setting,
+    mut change: Change,
+    force: bool,
+) -> Result<Change, TuneError> {
+    let after = text(setting, &change.after)?;
+    setting.check(after)?;
+    let expected = text(setting, &change.before)?;
+    let now = setting.read()?.ok_or_else(|| gone(setting))?;
+    if setting.same(&now, after) {
+        return Err(TuneError::InPlace(setting.name()));
+    }
+    if !force && !setting.same(&now, expected) {
+        return Err(drift(setting, &now, expected));
+    }
+    change.before = Value::Text(now);
+    Ok(change)
+}
+
+/// Writes the new value and reads it back.
+pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneError> {
+    put(setting, text(setting, &change.after)?)
+}
+
+/// Writes the old value back, unless it is there already or nothing has it any more.
+pub(crate) fn undo(setting: &dyn Setting, change: &Change, force: bool) -> Result<(), TuneError> {
+    let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
+    let Some(now) = setting.read()? else { return Ok(()) };
+    if setting.same(&now, before) {
+        return Ok(());
+    }
+    if !force && !setting.same(&now, after) {
+        return Err(drift(setting, &now, after));
+    }
+    put(setting, before)
+}
+
+/// Whether the host has it.
+pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, TuneError> {
+    let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
+    let Some(now) = setting.read()? else {
+        return Ok(Presence::Gone { reason: format!("{} is not there any more", setting.name()) });
+    };
+    Ok(if setting.same(&now, after) {
+        Presence::After
+    } else if setting.same(&now, before) {
+        Presence::Before
+    } else {
+        Presence::Other { now }
+    })
+}
+
+fn put(setting: &dyn Setting, value: &str) -> Result<(), TuneError> {
+    setting.write(value)?;
+    match setting.read()? {
+        Some(now) if setting.same(&now, value) => Ok(()),
+        Some(now) => Err(TuneError::kernel(
+            format!("writing {value:?} to {}", setting.name()),
+            format!("the kernel took it, but has {now:?}"),
+        )),
+        None => Err(gone(setting)),
+    }
+}
+
+fn text<'a>(setting: &dyn Setting, value: &'a Value) -> Result<&'a str, TuneError> {
+    match value {
+        Value::Text(text) => Ok(text),
+        _ => {
+            Err(TuneError::Refused(format!("{}: the change has no text to write", setting.name())))
+        }
+    }
+}
+
+fn gone(setting: &dyn Setting) -> TuneError {
+    TuneError::kernel(setting.name(), "it is not there any more")
+}
+
+fn drift(setting: &dyn Setting, now: &str, expected: &str) -> TuneError {
+    let quoted = |text: &str| format!("{text:?}");
+    TuneError::Drift { target: setting.name(), now: quoted(now), expected: quoted(expected) }
+}

@@ -1,0 +1,131 @@
+//! What the journal has, beside what the host has: which changes are there, and which are not any
+//! more.
+//!
+//! In go entries of the journal and what the host has of each; out comes the state of each. Nothing
+//! that nearpath changes outlasts a reboot by itself, so a change of an older boot is lost, whatever
+//! the host has now: the same number may be another interrupt's.
+
+use crate::{Entry, Live, Presence, State};
+use serde::{Deserialize, Serialize};
+
+/// How a change stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// The host has it.
+    Applied,
+    /// Somebody else has changed it since.
+    Drifted,
+    /// It was begun, but nothing was written: an interruption came before.
+    Undone,
+    /// It is gone by itself: by a reboot, a new interface, a driver's reset, a thread's end.
+    Lost,
+}
+
+/// A change of the journal, and how it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangeStatus {
+    /// The entry.
+    pub entry: Entry,
+    /// How it stands; `None` when it cannot be seen from here.
+    pub standing: Option<Standing>,
+    /// What there is to say about it.
+    pub reason: Option<String>,
+}
+
+/// How the changes of the journal stand, in its order.
+pub fn change_status(entries: &[Entry], live: &Live, boot: &str) -> Vec<ChangeStatus> {
+    statuses(entries, boot, |entry| live.look(&entry.change).map_err(|error| error.to_string()))
+}
+
+fn statuses(
+    entries: &[Entry],
+    boot: &str,
+    look: impl Fn(&Entry) -> Result<Presence, String>,
+) -> Vec<ChangeStatus> {
+    let of = |(place, entry): (usize, &Entry)| {
+        let later = entries
+            .iter()
+            .skip(place + 1)
+            .find(|later| later.boot == entry.boot && later.change.target == entry.change.target);
+        let (standing, reason) = match later {
+            _ if entry.boot != boot => {
+                (Some(Standing::Lost), Some("the machine was booted since".to_owned()))
+            }
+            Some(later) => {
+                (Some(Standing::Applied), Some(format!("changed further by change {}", later.id)))
+            }
+            None => match look(entry) {
+                Ok(presence) => standing(entry.state, presence),
+                Err(reason) => (None, Some(reason)),
+            },
+        };
+        ChangeStatus { entry: entry.clone(), standing, reason }
+    };
+    entries.iter().enumerate().map(of).collect()
+}
+
+fn standing(state: State, presence: Presence) -> (Option<Standing>, Option<String>) {
+    let (standing, reason) = match (presence, state) {
+        (Presence::After, _) => return (Some(Standing::Applied), None),
+        (Presence::Before, State::Begun) => {
+            (Standing::Undone, "nothing was written: it was interrupted before".to_owned())
+        }
+        (Presence::Before, State::Done) => {
+            (Standing::Lost, "the value from before is there again".to_owned())
+        }
+        (Presence::Other { now }, _) => {
+            (Standing::Drifted, format!("somebody else has set it to {now:?}"))
+        }
+        (Presence::Gone { reason }, _) => (Standing::Lost, reason),
+    };
+    (Some(standing), Some(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::tests::change;
+
+    fn entry(id: u64, port: u16, state: State, boot: &str) -> Entry {
+        Entry { id, time_s: 5, boot: boot.to_owned(), state, change: change(port) }
+    }
+
+    fn told(entries: &[Entry], presence: Result<Presence, String>) -> Vec<Option<Standing>> {
+        let statuses = statuses(entries, "now", |_| presence.clone());
+        statuses.into_iter().map(|status| status.standing).collect()
+    }
+
+    #[test]
+    fn the_host_decides_how_a_change_stands() {
+        let done = [entry(1, 80, State::Done, "now")];
+        let begun = [entry(1, 80, State::Begun, "now")];
+        let other = || Presence::Other { now: "x".to_owned() };
+        let gone = || Presence::Gone { reason: "x".to_owned() };
+        for (entries, presence, standing) in [
+            (&done, Presence::After, Standing::Applied),
+            (&begun, Presence::After, Standing::Applied),
+            (&done, Presence::Before, Standing::Lost),
+            (&begun, Presence::Before, Standing::Undone),
+            (&done, other(), Standing::Drifted),
+            (&begun, other(), Standing::Drifted),
+            (&done, gone(), Standing::Lost),
+        ] {
+            assert_eq!(told(entries, Ok(presence.clone())), [Some(standing)], "{presence:?}");
+        }
+        assert_eq!(told(&done, Err("not from here".to_owned())), [None]);
+    }
+
+    #[test]
+    fn a_reboot_loses_all_whatever_the_host_has_now() {
+        let old = [entry(1, 80, State::Done, "before")];
+        assert_eq!(told(&old, Ok(Presence::After)), [Some(Standing::Lost)]);
+    }
+
+    #[test]
+    fn what_was_changed_further_by_us_is_no_drift() {
+        let twice = [entry(1, 80, State::Done, "now"), entry(2, 80, State::Done, "now")];
+        let other = Presence::Other { now: "x".to_owned() };
+        assert_eq!(told(&twice, Ok(other)), [Some(Standing::Applied), Some(Standing::Drifted)]);
+    }
+}

@@ -1,0 +1,243 @@
+//! The affinity of a thread.
+//!
+//! A thread is named by its process, its number and when it started: numbers are given anew, and
+//! another thread must never be moved in its stead. What it may run on is read from its `status`,
+//! which also names CPUs that are offline now, and written with sched_setaffinity(2).
+
+use crate::TuneError;
+use crate::setting::Setting;
+use nearpath_host::{CpuId, CpuSet, MAX_CPUS, Root, thread_cpus};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+
+/// A thread of this boot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Thread {
+    /// Its process.
+    pub pid: u32,
+    /// Its number; that of the process for the main thread.
+    pub tid: u32,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/task/TID/stat`.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, tid, start_ticks } = self;
+        write!(f, "affinity pid {pid} tid {tid} start {start_ticks}")
+    }
+}
+
+impl Thread {
+    /// The thread that has this number now; `None` when none of the process has.
+    pub fn find(root: &Root, pid: u32, tid: u32) -> Option<Self> {
+        let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+        Some(Self { pid, tid, start_ticks: start_of(&stat)? })
+    }
+
+    /// A thread from its text in a plan: `affinity pid 7 tid 8 start 99`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let ["affinity", "pid", pid, "tid", tid, "start", start] = words[..] else { return None };
+        let start_ticks = start.parse().ok()?;
+        Some(Self { pid: pid.parse().ok()?, tid: tid.parse().ok()?, start_ticks })
+    }
+
+    /// Whether it runs still.
+    fn is_there(&self, root: &Root) -> bool {
+        Self::find(root, self.pid, self.tid).as_ref() == Some(self)
+    }
+}
+
+/// Field 22 of a `stat`; the name, in parentheses, may hold anything.
+fn start_of(stat: &[u8]) -> Option<u64> {
+    let name_ends = stat.iter().rposition(|&b| b == b')')?;
+    let rest = std::str::from_utf8(stat.get(name_ends + 1..)?).ok()?;
+    // What follows the name begins with field 3.
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// The affinity of a thread, as a cpulist.
+#[derive(Debug)]
+pub(crate) struct ThreadSetting<'a> {
+    pub root: &'a Root,
+    pub thread: &'a Thread,
+}
+
+impl Setting for ThreadSetting<'_> {
+    fn name(&self) -> String {
+        self.thread.to_string()
+    }
+
+    fn check(&self, value: &str) -> Result<(), TuneError> {
+        self.cpus(value).map(drop)
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        let cpus = thread_cpus(self.root, self.thread.pid, self.thread.tid);
+        // After it was read: before it the number may have been another thread's.
+        if !self.thread.is_there(self.root) {
+            return Ok(None);
+        }
+        match cpus {
+            Some(cpus) => Ok(Some(cpus.to_string())),
+            None => Err(TuneError::kernel(
+                format!("reading {}", self.thread),
+                "its status does not tell where it may run",
+            )),
+        }
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        let step = || format!("setting {} to {value}", self.thread);
+        let cpus = self.cpus(value)?;
+        if !self.thread.is_there(self.root) {
+            return Err(TuneError::kernel(step(), "it has ended"));
+        }
+        set_affinity(self.thread.tid, &cpus).map_err(|error| {
+            let more = match error.raw_os_error() {
+                Some(libc::EPERM) => "; it takes root (CAP_SYS_NICE)",
+                Some(libc::EINVAL) => "; none of these CPUs is online and in its cpuset",
+                Some(libc::ESRCH) => "; it has ended",
+                _ => "",
+            };
+            TuneError::kernel(step(), format!("{error}{more}"))
+        })
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        let (Ok(a), Ok(b)) = (CpuSet::from_list(a), CpuSet::from_list(b)) else { return a == b };
+        // Until 6.2 the kernel forgets CPUs that are offline while it sets an affinity.
+        let online = self.root.text("/sys/devices/system/cpu/online").ok();
+        match online.and_then(|list| CpuSet::from_list(&list).ok()) {
+            Some(online) => a == b || same_of(&online, &a, &b),
+            None => a == b,
+        }
+    }
+}
+
+/// Whether two sets have the same online CPUs, and some of them.
+fn same_of(online: &CpuSet, a: &CpuSet, b: &CpuSet) -> bool {
+    let a = a.intersection(online);
+    !a.is_empty() && a == b.intersection(online)
+}
+
+impl ThreadSetting<'_> {
+    fn cpus(&self, value: &str) -> Result<CpuSet, TuneError> {
+        match CpuSet::from_list(value) {
+            Ok(cpus) if !cpus.is_empty() => Ok(cpus),
+            Ok(_) => Err(TuneError::Refused(format!("{}: must name a CPU", self.thread))),
+            Err(error) => Err(TuneError::Refused(format!("{}: {error}", self.thread))),
+        }
+    }
+}
+
+/// sched_setaffinity(2) with a mask for any number of CPUs.
+fn set_affinity(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+    let mut mask = vec![0u64; MAX_CPUS as usize / 64];
+    for CpuId(cpu) in cpus.iter() {
+        if let Some(word) = mask.get_mut(cpu as usize / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    // Longer than the kernel's own mask is fine: it takes the part that it has.
+    let bytes = mask.len() * size_of::<u64>();
+    // SAFETY: the mask is as long as is said, and the kernel only reads it.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, bytes, mask.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setting;
+    use crate::{Change, Persistence, Presence, Target, Value};
+    use nearpath_testing::wait_for;
+    use rustix::thread::gettid;
+    use std::sync::mpsc::channel;
+
+    fn list(text: &str) -> CpuSet {
+        CpuSet::from_list(text).unwrap()
+    }
+
+    #[test]
+    fn the_start_is_found_behind_any_name() {
+        let fields = (3..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(start_of(format!("7 (a) b) {fields}\n").as_bytes()), Some(22));
+        assert_eq!(start_of(b"7 (short) S 1"), None);
+        assert_eq!(start_of(b""), None);
+    }
+
+    #[test]
+    fn its_text_is_read_back() {
+        let thread = Thread { pid: 7, tid: 8, start_ticks: 99 };
+        assert_eq!(Thread::parse(&thread.to_string()), Some(thread));
+        for text in ["", "affinity pid 7", "affinity pid 7 tid x start 1", "affinity  pid 7"] {
+            assert_eq!(Thread::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn offline_cpus_make_no_difference() {
+        let online = list("0-3");
+        assert!(same_of(&online, &list("0-127"), &list("0-3")));
+        assert!(!same_of(&online, &list("0-1"), &list("0-3")));
+        assert!(!same_of(&online, &list("5"), &list("6")));
+    }
+
+    /// A thread that waits to be moved, until the sender is dropped.
+    fn waiting() -> (Thread, std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
+        let (told, tell) = channel();
+        let (end, ended) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
+            told.send(tid).unwrap();
+            let _ = ended.recv();
+        });
+        let tid = tell.recv().unwrap();
+        (Thread::find(&Root::live(), std::process::id(), tid).unwrap(), end, thread)
+    }
+
+    #[test]
+    fn a_thread_is_moved_and_moved_back() {
+        let root = Root::live();
+        let (thread, end, handle) = waiting();
+        let its = ThreadSetting { root: &root, thread: &thread };
+        let before = its.read().unwrap().unwrap();
+        let last = CpuSet::from_list(&before).unwrap().iter().last().unwrap();
+        let change = Change {
+            target: Target::Thread(thread.clone()),
+            before: Value::Text(before.clone()),
+            after: Value::Text(last.to_string()),
+            why: "a test".to_owned(),
+            persistence: Persistence::WhileRunning,
+        };
+        let change = setting::prepare(&its, change, false).unwrap();
+        setting::write(&its, &change).unwrap();
+        assert_eq!(its.read().unwrap(), Some(last.to_string()));
+        assert_eq!(setting::look(&its, &change).unwrap(), Presence::After);
+        setting::undo(&its, &change, false).unwrap();
+        assert_eq!(its.read().unwrap(), Some(before));
+
+        // Another thread that has its number now is not it.
+        let other = Thread { start_ticks: thread.start_ticks + 1, ..thread.clone() };
+        let other = ThreadSetting { root: &root, thread: &other };
+        assert_eq!(other.read().unwrap(), None);
+        assert!(other.write(&last.to_string()).is_err());
+        setting::undo(&other, &change, false).unwrap();
+        drop(end);
+        handle.join().unwrap();
+        // It is joined a moment before the kernel has done with it.
+        wait_for("the thread's end", || its.read().unwrap().is_none().then_some(()));
+        assert!(matches!(setting::look(&its, &change).unwrap(), Presence::Gone { .. }));
+        assert!(its.write("0").unwrap_err().to_string().contains("it has ended"));
+    }
+
+    #[test]
+    fn no_cpu_at_all_is_refused() {
+        let thread = Thread { pid: 1, tid: 1, start_ticks: 0 };
+        let its = ThreadSetting { root: &Root::live(), thread: &thread };
+        assert!(its.check("").is_err() && its.check("x").is_err() && its.check("0-1").is_ok());
+    }
+}

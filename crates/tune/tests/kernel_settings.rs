@@ -1,0 +1,170 @@
+//! Settings of this kernel's own files, in a namespace of the test's own: written, read back, put
+//! back to the byte, and left alone when somebody else has written since.
+
+use nearpath_host::{Root, current_netns};
+use nearpath_testing::require_netns;
+use nearpath_testing::veth::{Side, VethPair};
+use nearpath_tune::{
+    Change, Executor, Journal, Live, Persistence, Presence, SettingFile, Target, TuneError, Value,
+};
+use std::io;
+use std::path::Path;
+
+const QUEUES: &str = "/sys/class/net/np1/queues";
+const FLOWS: &str = "/sys/class/net/np1/queues/rx-1/rps_flow_cnt";
+const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
+
+/// Runs on the server's side of a pair with two queues.
+fn in_namespace(run: impl FnOnce(&VethPair) + Send) {
+    if !require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    pair.run(Side::Server, |_| {
+        run(&pair);
+        io::Result::Ok(())
+    })
+    .unwrap();
+}
+
+/// A change of a file, from what is there now.
+fn change(path: &str, after: &str) -> Change {
+    let netns = current_netns(&Root::live()).inode;
+    Change {
+        target: Target::File(SettingFile { path: path.to_owned(), netns }),
+        before: Value::Text(text(path)),
+        after: Value::Text(after.to_owned()),
+        why: "a test".to_owned(),
+        persistence: Persistence::UntilReboot,
+    }
+}
+
+fn text(path: &str) -> String {
+    Root::live().text(path).unwrap()
+}
+
+fn executor(folder: &Path) -> Executor<Live> {
+    Executor::new(Journal::open(folder, "boot").unwrap(), Live::new())
+}
+
+/// The files of the queues and the one sysctl.
+fn all() -> Vec<String> {
+    let queues = ["rx-0/rps_cpus", "rx-1/rps_cpus", "tx-0/xps_cpus", "tx-1/xps_cpus"];
+    let queues = queues.iter().map(|file| format!("{QUEUES}/{file}"));
+    let paths = queues.chain([FLOWS.to_owned(), SOMAXCONN.to_owned()]);
+    paths.map(|path| text(&path)).collect()
+}
+
+#[test]
+fn settings_are_written_and_put_back_to_the_byte() {
+    in_namespace(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let before = all();
+        let mut executor = executor(dir.path());
+        let plan = vec![
+            change(&format!("{QUEUES}/rx-0/rps_cpus"), "1"),
+            change(&format!("{QUEUES}/tx-1/xps_cpus"), "00000001"),
+            // The kernel rounds it up.
+            change(FLOWS, "1000"),
+            change(SOMAXCONN, "100"),
+        ];
+        let made = executor.apply(plan).unwrap();
+        assert_eq!([text(FLOWS), text(SOMAXCONN)], ["1024", "100"]);
+        assert!(text(&format!("{QUEUES}/tx-1/xps_cpus")).ends_with('1'));
+        let live = Live::new();
+        for change in &made {
+            assert_eq!(live.look(change).unwrap(), Presence::After, "{}", change.target);
+        }
+        for entry in executor.entries().iter().rev() {
+            executor.undo(entry).unwrap();
+        }
+        assert_eq!(all(), before);
+        for change in &made {
+            assert_eq!(live.look(change).unwrap(), Presence::Before, "{}", change.target);
+        }
+        assert!(executor.entries().is_empty());
+    });
+}
+
+#[test]
+fn a_refusal_of_the_kernel_undoes_the_plan() {
+    in_namespace(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let before = all();
+        let path = format!("{QUEUES}/rx-1/rps_cpus");
+        // CPU 60000: a mask, but of no machine.
+        let beyond = format!("1{}", "0".repeat(15_000));
+        let plan = vec![change(FLOWS, "512"), change(&path, &beyond), change(SOMAXCONN, "9")];
+        let error = executor(dir.path()).apply(plan).unwrap_err();
+        assert!(matches!(error, TuneError::Kernel { .. }), "{error}");
+        assert_eq!(all(), before);
+        assert_eq!(Journal::read(dir.path()).unwrap(), []);
+    });
+}
+
+#[test]
+fn what_somebody_else_has_written_is_left_alone() {
+    in_namespace(|pair| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ours = executor(dir.path());
+        // Since the plan was made.
+        let mut stale = change(FLOWS, "512");
+        stale.before = Value::Text("256".to_owned());
+        let error = ours.apply(vec![stale.clone()]).unwrap_err();
+        assert!(matches!(error, TuneError::Drift { .. }), "{error}");
+        assert_eq!(text(FLOWS), "0");
+
+        // Since it was made.
+        ours.apply(vec![change(FLOWS, "512")]).unwrap();
+        pair.write(Side::Server, "queues/rx-1/rps_flow_cnt", "2048").unwrap();
+        let entries = ours.entries();
+        let other = Presence::Other { now: "2048".to_owned() };
+        assert_eq!(Live::new().look(&entries[0].change).unwrap(), other);
+        let error = ours.undo(&entries[0]).unwrap_err();
+        assert!(error.to_string().contains("\"2048\" is there now, not \"512\""), "{error}");
+        assert_eq!((text(FLOWS), ours.entries().len()), ("2048".to_owned(), 1));
+        drop(ours);
+
+        let journal = Journal::open(dir.path(), "boot").unwrap();
+        let mut forced = Executor::new(journal, Live::new().forced(true));
+        forced.undo(&entries[0]).unwrap();
+        assert_eq!(text(FLOWS), "0");
+        forced.apply(vec![stale]).unwrap();
+        assert_eq!(forced.entries()[0].change.before, Value::Text("0".to_owned()));
+    });
+}
+
+#[test]
+fn what_is_gone_needs_no_undoing() {
+    in_namespace(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut executor = executor(dir.path());
+        executor.apply(vec![change(FLOWS, "512")]).unwrap();
+        let removed = std::process::Command::new("ip").args(["link", "del", "np1"]).status();
+        assert!(removed.unwrap().success());
+        let entries = executor.entries();
+        let found = Live::new().look(&entries[0].change).unwrap();
+        assert!(matches!(found, Presence::Gone { .. }), "{found:?}");
+        executor.undo(&entries[0]).unwrap();
+        assert!(executor.entries().is_empty());
+    });
+}
+
+#[test]
+fn what_an_interface_cannot_have_is_refused_by_nature() {
+    if !require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    pair.run(Side::Server, |_| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut xps = change(FLOWS.replace("rx-1", "rx-0").as_str(), "00000001");
+        let netns = current_netns(&Root::live()).inode;
+        let path = format!("{QUEUES}/tx-0/xps_cpus");
+        xps.target = Target::File(SettingFile { path, netns });
+        let error = executor(dir.path()).apply(vec![xps]).unwrap_err();
+        assert!(matches!(error, TuneError::ByNature { .. }), "{error}");
+        io::Result::Ok(())
+    })
+    .unwrap();
+}
