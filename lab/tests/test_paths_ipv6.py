@@ -15,13 +15,19 @@ TUNNELS = {
 }
 SENT = sum(number for _, number in TUNNELS.values())
 ENDS = ("left", "right")
+# Datagrams that a reader takes in the very moment in which its socket tells of them.
+FEW = 2
+# The kernel says who is in which group, again after a while (ms), and asks for routers, also by a tunnel.
+QUIET = ["mldv2_unsolicited_report_interval=3600000", "router_solicitations=0"]
 MACS = {"left": "02:00:00:77:00:01", "right": "02:00:00:77:00:02"}
 
 READER = f"""
-import socket
+import select, socket
 reader = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 reader.bind(("::", {PORT}))
 for _ in range({SENT}):
+    # Not in recv: of a call that was under way when probes were attached no end is seen.
+    select.select([reader], [], [])
     reader.recv(2048)
 """
 SENDER = f"""
@@ -48,15 +54,15 @@ def test_ipv6_goes_through_tunnels_over_ipv6(host: Host) -> None:
         return ways(document, "rx", begin)
 
     packets = document["packets"]
-    assert packets["started"] == 2 * SENT
+    assert 2 * SENT <= packets["started"] <= 2 * SENT + FEW
     assert_balanced(document)
     assert packets["dropped"] == packets["collided"] == 0
-    assert packets["abandoned"] <= 1
     # IP may get inner packets of tunnels as a list.
     in_list = rx("netif_receive_skb").get("udpv6_rcv", 0)
     assert in_list + rx("netif_receive_skb")["ipv6_rcv"] <= 2 * SENT
     # Linux 5.10 skips a kprobe that interrupts another's program.
     unseen = SENT // 4 if host.machine.kernel == "5.10" else document["events_lost"]
+    assert packets["abandoned"] <= unseen + FEW
     assert list(rx("ipv6_rcv")) == ["udpv6_rcv"]
     assert 2 * SENT - unseen <= in_list + rx("ipv6_rcv")["udpv6_rcv"] <= 2 * SENT
     assert SENT - unseen <= rx("udpv6_rcv")["gro_cells_receive"] <= SENT
@@ -78,7 +84,10 @@ def inner(name: str, end: str) -> str:
 
 def make(host: Host) -> None:
     """Two namespaces joined by a veth pair, with the tunnels over it; nobody need ask where the other is."""
-    host.check("ip netns add left && ip netns add right")
+    settings = [f"net.ipv6.conf.default.{setting}" for setting in QUIET]
+    for end in ENDS:
+        host.check(["ip", "netns", "add", end])
+        host.check(["ip", "netns", "exec", end, "sysctl", "-qw", *settings])
     host.check("ip link add wire netns left type veth peer name wire netns right")
     for end, other in zip(ENDS, reversed(ENDS), strict=True):
         lines = [
@@ -90,8 +99,7 @@ def make(host: Host) -> None:
         for name, (kind, _) in TUNNELS.items():
             lines += [
                 f"link add {name} {kind.format(mine=outer(end), other=outer(other))}",
-                # (Without ARP nobody joins groups of neighbours either, which is told through the tunnel.)
-                f"link set {name} address {MACS[end]} addrgenmode none arp off up",
+                f"link set {name} address {MACS[end]} addrgenmode none up",
                 f"address add {inner(name, end)}/64 dev {name} nodad",
                 f"neighbour add {inner(name, other)} lladdr {MACS[other]} nud permanent dev {name}",
             ]
