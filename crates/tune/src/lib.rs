@@ -12,6 +12,7 @@ mod files;
 mod journal;
 mod live;
 mod plan;
+pub mod planners;
 mod setting;
 mod status;
 pub mod steering;

@@ -1,0 +1,123 @@
+//! A plan while it is made: the changes so far, and where things will be after them.
+
+use super::situation::{Situation, goes_to};
+use crate::files::row_of;
+use crate::plan::PlannedChange;
+use nearpath_host::{CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, QueueId, RxQueue};
+use std::collections::BTreeMap;
+
+/// A plan while it is made.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    changes: Vec<PlannedChange>,
+    notes: Vec<String>,
+    irqs: BTreeMap<IrqNumber, CpuSet>,
+    rps: BTreeMap<(IfIndex, QueueId), CpuSet>,
+    threads: BTreeMap<u32, CpuSet>,
+}
+
+/// What a planner says of a change; the rest follows from its kind.
+pub(super) struct Wish {
+    /// Its name within the plan.
+    pub id: String,
+    pub target: String,
+    pub before: String,
+    pub after: String,
+    pub why: String,
+    pub finding: Option<String>,
+}
+
+impl Draft {
+    /// Adds a change.
+    pub fn add(&mut self, wish: Wish) {
+        let Wish { id, target, before, after, why, finding } = wish;
+        let kind = row_of(&target).map_or("thread_affinity", |row| row.kind);
+        let persist: &[&str] = match kind {
+            "irq_affinity" => &["systemd"],
+            "sysctl" => &["sysctl"],
+            "thread_affinity" => &[],
+            _ => &["udev", "systemd"],
+        };
+        self.changes.push(PlannedChange {
+            id,
+            kind: kind.to_owned(),
+            target,
+            before,
+            after,
+            why,
+            finding,
+            persist: persist.iter().map(|&means| means.to_owned()).collect(),
+            reboot: false,
+            // Which interrupts the kernel manages itself, only trying tells.
+            optional: kind == "irq_affinity",
+        });
+    }
+
+    /// Adds a note, once.
+    pub fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Whether nothing is planned.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// The changes and notes.
+    pub fn finish(self) -> (Vec<PlannedChange>, Vec<String>) {
+        (self.changes, self.notes)
+    }
+
+    /// An interrupt will go to this CPU, whether it takes a change or not.
+    pub fn place_irq(&mut self, irq: IrqNumber, cpu: CpuId) {
+        self.irqs.insert(irq, [cpu].into_iter().collect());
+    }
+
+    /// The interrupts that are placed, ascending.
+    pub fn planned_irqs(&self) -> Vec<IrqNumber> {
+        self.irqs.keys().copied().collect()
+    }
+
+    /// Where an interrupt will go.
+    pub fn irq_cpus<'a>(&'a self, irq: &'a Irq) -> Option<&'a CpuSet> {
+        self.irqs.get(&irq.irq).or_else(|| goes_to(irq))
+    }
+
+    /// The CPUs that some interrupt of these NICs will go to.
+    pub fn cpus_of_irqs<'n>(
+        &self,
+        situation: &Situation<'_>,
+        nics: impl Iterator<Item = &'n Nic>,
+    ) -> CpuSet {
+        let mut all = CpuSet::new();
+        for nic in nics {
+            for irq in situation.queue_irqs(nic).values().flatten() {
+                self.irq_cpus(irq).into_iter().flat_map(CpuSet::iter).for_each(|c| all.insert(c));
+            }
+        }
+        all
+    }
+
+    /// A queue's RPS will be this.
+    pub fn place_rps(&mut self, nic: &Nic, queue: &RxQueue, cpus: CpuSet) {
+        self.rps.insert((nic.ifindex, queue.queue), cpus);
+    }
+
+    /// What a queue's RPS will be.
+    pub fn rps_cpus<'a>(&'a self, nic: &Nic, queue: &'a RxQueue) -> Option<&'a CpuSet> {
+        self.rps.get(&(nic.ifindex, queue.queue)).or(queue.rps_cpus.as_ref())
+    }
+
+    /// A thread may run on these.
+    pub fn place_thread(&mut self, tid: u32, cpus: CpuSet) {
+        self.threads.insert(tid, cpus);
+    }
+
+    /// Where a thread may run.
+    pub fn thread_cpus<'a>(&'a self, tid: u32, now: &'a CpuSet) -> &'a CpuSet {
+        self.threads.get(&tid).unwrap_or(now)
+    }
+}

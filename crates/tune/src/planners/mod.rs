@@ -1,0 +1,98 @@
+//! Planners: facts, findings and a goal in, a plan out. Nothing here reads the machine or writes to
+//! it.
+//!
+//! ```text
+//! host, findings, request, workloads ──> Situation ──> PLANNERS, each into the Draft ──> Plan
+//! ```
+//! They run in the order of [`PLANNERS`], and each sees what those before it have planned: XPS
+//! follows the interrupts, and threads go where no interrupt is.
+
+mod draft;
+mod nic_irqs;
+mod place;
+mod predict;
+mod rps;
+mod situation;
+mod thread_affinity;
+mod workload;
+mod xps;
+
+pub use situation::Request;
+pub use workload::{Worker, Workload, workloads};
+
+use crate::TuneError;
+use crate::plan::{PLAN_SCHEMA, Plan};
+use draft::Draft;
+use nearpath_diagnose::Finding;
+use nearpath_host::Host;
+use situation::Situation;
+
+/// A planner, one for each file.
+#[derive(Debug, Clone, Copy)]
+pub struct Planner {
+    /// Its name.
+    pub name: &'static str,
+    /// What it plans, in one line.
+    pub plans: &'static str,
+    run: fn(&Situation<'_>, &mut Draft),
+}
+
+/// All planners, in the order in which they run.
+pub const PLANNERS: &[Planner] =
+    &[nic_irqs::PLANNER, thread_affinity::PLANNER, rps::PLANNER, xps::PLANNER];
+
+/// Plans for a host. `findings` are those of its diagnosis; `boot` and `netns` say where the plan
+/// may be applied.
+///
+/// # Errors
+/// The request names what is not there, or the plan would only move the problem elsewhere.
+pub fn plan(
+    host: &Host,
+    findings: &[Finding],
+    request: &Request,
+    workloads: &[Workload],
+    boot: Option<String>,
+    netns: Option<u64>,
+) -> Result<Plan, TuneError> {
+    let situation = Situation::new(host, findings, request, workloads)?;
+    let mut draft = Draft::default();
+    for planner in PLANNERS {
+        (planner.run)(&situation, &mut draft);
+    }
+    daemons(&situation, &mut draft);
+    let now = predict::crossings(&situation, &Draft::default());
+    let predicted = predict::crossings(&situation, &draft);
+    if let (Some(before), Some(after)) = (now.other_node, predicted.other_node)
+        && after > before + f64::EPSILON
+    {
+        return Err(TuneError::Refused(format!(
+            "the plan would let {:.1} % of packets cross to another node instead of {:.1} %: it \
+             only moves the problem elsewhere; give it other CPUs or NICs",
+            after * 100.0,
+            before * 100.0
+        )));
+    }
+    let (changes, notes) = draft.finish();
+    let goal = request.goal;
+    Ok(Plan { schema: PLAN_SCHEMA, goal, boot, netns, changes, now, predicted, notes })
+}
+
+/// What works against the plan.
+fn daemons(situation: &Situation<'_>, draft: &mut Draft) {
+    let daemons = &situation.host.daemons;
+    let irqs = draft.planned_irqs();
+    if !irqs.is_empty() && daemons.irqbalance == Some(true) {
+        let banned: Vec<String> = irqs.iter().map(|irq| format!("--banirq={irq}")).collect();
+        draft.note(format!(
+            "irqbalance runs and moves interrupts again; start it with {}",
+            banned.join(" ")
+        ));
+    }
+    if daemons.tuned == Some(true) && !draft.is_empty() {
+        let profile = daemons.tuned_profile.as_deref().unwrap_or("unknown");
+        draft.note(format!("tuned runs (profile {profile}) and may set some of this otherwise"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! NIC interrupts to CPUs of the NIC's node: each queue's to a CPU of its own, each on a core of its
+//! own while there are some, SMT siblings last.
+//!
+//! In go each queue's interrupts with their affinity and the NIC's node. Out come changes of
+//! `smp_affinity_list`; an interrupt that is on a good CPU alone stays there. All interrupts of a
+//! queue number go to one CPU, as completions of what is sent belong to who receives.
+//!
+//! Rules: document 000 (the NIC's interrupts to its node), document 003 (not both hardware threads
+//! of a core), Documentation/networking/scaling.rst (a queue for each CPU, none on two).
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::place::Places;
+use super::situation::{Situation, goes_to};
+use nearpath_host::{CpuId, CpuSet, Irq, Nic, QueueId};
+use std::collections::BTreeMap;
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "nic_irqs",
+    plans: "NIC interrupts to CPUs of the NIC's node, one queue a core",
+    run,
+};
+
+/// A queue whose interrupts want a CPU.
+struct Queue<'a> {
+    nic: &'a Nic,
+    number: QueueId,
+    irqs: Vec<&'a Irq>,
+    /// Index into the pools.
+    pool: usize,
+}
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    let mut places = Places::new(&situation.host.topology);
+    // What other NICs have is taken.
+    for nic in situation.other_hardware() {
+        for irqs in situation.queue_irqs(nic).values() {
+            irqs.iter().find_map(|irq| only_cpu(irq)).into_iter().for_each(|cpu| places.take(cpu));
+        }
+    }
+    let mut pools: Vec<Vec<CpuId>> = Vec::new();
+    if situation.hardware().next().is_none() {
+        draft.note("no interface with interrupts of its own is here");
+    }
+    let mut queues = Vec::new();
+    for nic in situation.hardware() {
+        let pool = situation.interrupt_cpus(nic);
+        let of_nic = situation.queue_irqs(nic);
+        if of_nic.is_empty() {
+            draft.note(format!("which interrupts the queues of {} have is unknown", nic.name));
+        } else if pool.is_empty() {
+            draft.note(format!("no CPU near {} is left for its interrupts", nic.name));
+        } else {
+            notes(nic, of_nic.len(), pool.len(), situation, draft);
+            let queue = |(number, irqs)| Queue { nic, number, irqs, pool: pools.len() };
+            queues.extend(of_nic.into_iter().map(queue));
+            pools.push(pool);
+        }
+    }
+    // Those that are well placed first, so that nobody is given their CPU; where CPUs take several
+    // queues, those that are the second of theirs after all that are the first.
+    let cores_do = cores(situation, &pools) >= queues.len();
+    let shares = shares(&pools, &queues);
+    for turn in 0..shares.iter().copied().max().unwrap_or(0) {
+        queues.retain(|queue| {
+            let well = well_placed(queue, &pools, &places, cores_do, turn);
+            let may = shares.get(queue.pool).is_some_and(|&share| turn < share);
+            let Some(cpu) = well.filter(|_| may) else { return true };
+            places.take(cpu);
+            queue.irqs.iter().for_each(|irq| draft.place_irq(irq.irq, cpu));
+            false
+        });
+    }
+    for queue in &queues {
+        let Some(pool) = pools.get(queue.pool) else { continue };
+        // Of CPUs that are as good, the one where it goes already.
+        let now = queue.irqs.first().and_then(|irq| goes_to(irq)).and_then(CpuSet::first);
+        if let Some(cpu) = places.take_best(pool, now) {
+            move_to(situation, draft, queue, cpu, places.given(cpu) > 1);
+        }
+    }
+}
+
+fn notes(nic: &Nic, queues: usize, cpus: usize, situation: &Situation<'_>, draft: &mut Draft) {
+    if nic.numa_node.is_none() && situation.host.topology.nodes.len() > 1 {
+        draft.note(format!("the node of {} is unknown: any CPU counts as near", nic.name));
+    }
+    if queues > cpus {
+        draft.note(format!(
+            "{} has {queues} queues and {cpus} CPUs for them: some CPUs take several",
+            nic.name
+        ));
+    }
+}
+
+/// The number of cores in all pools.
+fn cores(situation: &Situation<'_>, pools: &[Vec<CpuId>]) -> usize {
+    let mut places = Places::new(&situation.host.topology);
+    let mut cores = 0;
+    for &cpu in pools.iter().flatten() {
+        cores += usize::from(places.core_is_free(cpu));
+        places.take(cpu);
+    }
+    cores
+}
+
+/// The one CPU that an interrupt may go to.
+fn only_cpu(irq: &Irq) -> Option<CpuId> {
+    irq.affinity.as_ref().filter(|cpus| cpus.len() == 1)?.first()
+}
+
+/// How many queues a CPU of each pool must take, with all NICs that have the same pool.
+fn shares(pools: &[Vec<CpuId>], queues: &[Queue<'_>]) -> Vec<u32> {
+    let mut counts: BTreeMap<&[CpuId], usize> = BTreeMap::new();
+    for pool in queues.iter().filter_map(|queue| pools.get(queue.pool)) {
+        *counts.entry(pool).or_default() += 1;
+    }
+    let share = |pool: &Vec<CpuId>| {
+        let queues = counts.get(pool.as_slice()).copied().unwrap_or(0);
+        u32::try_from(queues.div_ceil(pool.len().max(1))).unwrap_or(u32::MAX)
+    };
+    pools.iter().map(share).collect()
+}
+
+/// The CPU that all interrupts of a queue are on already, if it is a good one and so many others have
+/// been given it.
+fn well_placed(
+    queue: &Queue<'_>,
+    pools: &[Vec<CpuId>],
+    places: &Places<'_>,
+    cores_do: bool,
+    turn: u32,
+) -> Option<CpuId> {
+    let cpu = only_cpu(queue.irqs.first()?)?;
+    let all_there = queue.irqs.iter().all(|irq| only_cpu(irq) == Some(cpu));
+    let in_pool = pools.get(queue.pool)?.contains(&cpu);
+    let its_turn = places.given(cpu) == turn && (!cores_do || places.core_is_free(cpu));
+    (all_there && in_pool && its_turn).then_some(cpu)
+}
+
+fn move_to(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    queue: &Queue<'_>,
+    cpu: CpuId,
+    shared: bool,
+) {
+    let (name, number) = (&queue.nic.name, queue.number);
+    for irq in &queue.irqs {
+        let Some(before) = &irq.affinity else {
+            draft.note(format!("where interrupt {} of {name} may go is unknown", irq.irq));
+            continue;
+        };
+        draft.place_irq(irq.irq, cpu);
+        if *before == [cpu].into_iter().collect() {
+            continue;
+        }
+        let target = format!("/proc/irq/{}/smp_affinity_list", irq.irq);
+        let now = match goes_to(irq).unwrap_or(before) {
+            now if now.len() == 1 && now.contains(cpu) => {
+                format!("goes there now, but may go to {}", place(situation, before))
+            }
+            now => format!("now goes to {}", place(situation, now)),
+        };
+        let near = match queue.nic.numa_node {
+            Some(node) => format!("is on node {node}, as {name} is"),
+            None => "is as near as any".to_owned(),
+        };
+        let alone = if shared { "the fewest queues go there" } else { "no other queue goes there" };
+        draft.add(Wish {
+            id: format!("irq-{}", irq.irq),
+            finding: situation.asked_by(&target),
+            target,
+            before: before.to_string(),
+            after: cpu.to_string(),
+            why: format!(
+                "CPU {cpu} {near}, and {alone}; the interrupt of queue {number} of {name} {now}"
+            ),
+        });
+    }
+}
+
+/// `CPUs 0-3 (nodes 0 and 1)`.
+fn place(situation: &Situation<'_>, cpus: &CpuSet) -> String {
+    let nodes = situation.host.topology.nodes_of(cpus);
+    let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let (c, n) = (plural(cpus.len()), plural(nodes.len()));
+    if nodes.is_empty() {
+        return format!("CPU{c} {cpus}");
+    }
+    format!("CPU{c} {cpus} (node{n} {})", nodes.join(" and "))
+}

@@ -1,0 +1,156 @@
+//! What a planner sees: the host, its findings, what was asked for, and look-ups that several
+//! planners need.
+
+use super::workload::Workload;
+use crate::TuneError;
+use crate::plan::Goal;
+use nearpath_diagnose::{Finding, nearest_cpus};
+use nearpath_host::{CpuId, CpuSet, Host, Irq, IrqNumber, Nic, NicKind, QueueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// What the host is tuned for.
+    pub goal: Goal,
+    /// Names of interfaces; empty means all of the namespace.
+    pub nics: Vec<String>,
+    /// The CPUs that interrupts and the application may be given; with the goal of isolation those
+    /// of the application alone. `None` leaves the choice.
+    pub cpus: Option<CpuSet>,
+    /// CPUs that are spared for everything else; with the goal of isolation those that interrupts
+    /// go to.
+    pub housekeeping: Option<CpuSet>,
+}
+
+/// What a planner sees.
+#[derive(Debug)]
+pub(super) struct Situation<'a> {
+    pub host: &'a Host,
+    pub findings: &'a [Finding],
+    pub request: &'a Request,
+    pub workloads: &'a [Workload],
+    irqs: BTreeMap<IrqNumber, &'a Irq>,
+    /// The check that asked for a change of a target.
+    asked_by: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Situation<'a> {
+    /// # Errors
+    /// The request names an interface or CPUs that are not there.
+    pub fn new(
+        host: &'a Host,
+        findings: &'a [Finding],
+        request: &'a Request,
+        workloads: &'a [Workload],
+    ) -> Result<Self, TuneError> {
+        for name in &request.nics {
+            if !host.nics.iter().any(|nic| nic.name == *name) {
+                return Err(TuneError::Refused(format!("there is no interface {name:?} here")));
+            }
+        }
+        for cpus in [&request.cpus, &request.housekeeping].into_iter().flatten() {
+            let missing = cpus.difference(&host.topology.online);
+            if cpus.is_empty() || !missing.is_empty() {
+                let which = if cpus.is_empty() { "no CPU".to_owned() } else { missing.to_string() };
+                return Err(TuneError::Refused(format!("CPUs that are not online: {which}")));
+            }
+        }
+        let mut asked_by = BTreeMap::new();
+        for finding in findings {
+            for change in finding.changes.iter().filter(|change| !change.alternative) {
+                asked_by.entry(change.target.as_str()).or_insert(finding.check.as_str());
+            }
+        }
+        let irqs = host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
+        Ok(Self { host, findings, request, workloads, irqs, asked_by })
+    }
+
+    /// The interfaces that were asked for and carry packets.
+    pub fn nics(&self) -> impl Iterator<Item = &'a Nic> {
+        let names = &self.request.nics;
+        self.carrying().filter(|nic| names.is_empty() || names.contains(&nic.name))
+    }
+
+    /// Those of them that have interrupts of their own.
+    pub fn hardware(&self) -> impl Iterator<Item = &'a Nic> {
+        self.nics().filter(|nic| is_hardware(nic))
+    }
+
+    /// The other interfaces with interrupts of their own: what they have is not planned, but taken.
+    pub fn other_hardware(&self) -> impl Iterator<Item = &'a Nic> {
+        let names = &self.request.nics;
+        self.carrying()
+            .filter(|nic| is_hardware(nic) && !names.is_empty() && !names.contains(&nic.name))
+    }
+
+    fn carrying(&self) -> impl Iterator<Item = &'a Nic> + use<'a> {
+        self.host.nics.iter().filter(|nic| nic.state.as_deref() != Some("down"))
+    }
+
+    /// The interrupt of that number.
+    pub fn irq(&self, irq: IrqNumber) -> Option<&'a Irq> {
+        self.irqs.get(&irq).copied()
+    }
+
+    /// The interrupts of each queue number of a NIC, ascending, the receive queue's first. One that
+    /// several queues share is that of the first.
+    pub fn queue_irqs(&self, nic: &Nic) -> BTreeMap<QueueId, Vec<&'a Irq>> {
+        let rx = nic.rx_queues.iter().map(|queue| (queue.queue, queue.irq));
+        let tx = nic.tx_queues.iter().map(|queue| (queue.queue, queue.irq));
+        let mut seen = BTreeSet::new();
+        let mut queues: BTreeMap<QueueId, Vec<&Irq>> = BTreeMap::new();
+        for (queue, number) in rx.chain(tx) {
+            if let Some(irq) = number.and_then(|number| self.irq(number))
+                && seen.insert(irq.irq)
+            {
+                queues.entry(queue).or_default().push(irq);
+            }
+        }
+        queues
+    }
+
+    /// The CPUs that a NIC's interrupts may be given, best first: near it, one CPU of each core
+    /// before SMT siblings, neither isolated nor spared.
+    pub fn interrupt_cpus(&self, nic: &Nic) -> Vec<CpuId> {
+        let Request { goal, cpus, housekeeping, .. } = self.request;
+        let mut near = nearest_cpus(self.host, nic.numa_node);
+        near.retain(|&cpu| {
+            let chosen = cpus.as_ref().is_none_or(|cpus| cpus.contains(cpu));
+            let kept = housekeeping.as_ref().is_some_and(|cpus| cpus.contains(cpu));
+            match goal {
+                Goal::Isolation => {
+                    let applications = cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu));
+                    (housekeeping.is_none() || kept) && !applications
+                }
+                Goal::Latency | Goal::Throughput => chosen && !kept,
+            }
+        });
+        near
+    }
+
+    /// The check that asked for a change of this target, as the diagnosis writes it.
+    pub fn asked_by(&self, target: &str) -> Option<String> {
+        self.asked_by.get(target).map(|&check| check.to_owned())
+    }
+
+    /// Whether a check found something about an interface.
+    pub fn found(&self, check: &str, nic: &Nic) -> bool {
+        let queues = format!("/sys/class/net/{}/queues/", nic.name);
+        let about = |finding: &&Finding| {
+            finding.check == check && finding.changes.iter().any(|c| c.target.starts_with(&queues))
+        };
+        self.findings.iter().any(|finding| about(&finding))
+    }
+}
+
+/// Whether an interface has interrupts of its own.
+pub(super) fn is_hardware(nic: &Nic) -> bool {
+    matches!(nic.kind, NicKind::Physical | NicKind::Vf | NicKind::Virtio)
+}
+
+/// Where an interrupt goes: `effective_affinity`, or where it may go when that is unknown.
+pub(super) fn goes_to(irq: &Irq) -> Option<&CpuSet> {
+    let known = |cpus: &'_ &CpuSet| !cpus.is_empty();
+    irq.effective_affinity.as_ref().filter(known).or(irq.affinity.as_ref().filter(known))
+}

@@ -1,0 +1,369 @@
+//! Plans for made hosts: who gets which CPU, what is left as it is, and what is refused.
+
+use super::*;
+use crate::Thread;
+use crate::plan::{Goal, PlannedChange};
+use nearpath_diagnose::diagnose;
+use nearpath_host::{CpuId, CpuSet, NicKind, NodeId, Root, Wanted};
+use nearpath_testing::trees::{Layout, Machine, Nic};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Two packages of one node, each of 4 cores with 2 threads: CPUs 0-3 and 8-11 are on node 0.
+const TWO_NODES: Layout = Layout { packages: 2, nodes: 1, llcs: 1, cores: 4, threads: 2 };
+
+fn set(list: &str) -> CpuSet {
+    CpuSet::from_list(list).unwrap()
+}
+
+/// A NIC on a node, with the interrupts of its queues on these CPUs.
+fn nic(name: &str, bus: &str, node: i64, first_irq: u32, affinities: &[&[u32]]) -> Nic {
+    let count = u32::try_from(affinities.len()).unwrap();
+    let mut nic = Nic::pci(name, "mlx5_core", bus).on_node(node).queues(count, first_irq);
+    for (i, cpus) in affinities.iter().enumerate() {
+        nic = nic.queue(i, |queue| queue.affinity = cpus.to_vec());
+    }
+    nic
+}
+
+fn eth0(affinities: &[&[u32]]) -> Nic {
+    nic("eth0", "0000:5e:00.0", 1, 100, affinities)
+}
+
+fn host(machine: Machine) -> Host {
+    let tree = machine.write();
+    Host::read(&Root::tree(tree.path()).unwrap(), &Wanted::default()).unwrap()
+}
+
+fn planned_for(host: &Host, request: &Request, workloads: &[Workload]) -> Result<Plan, TuneError> {
+    let findings = diagnose(host, None, None).findings;
+    plan(host, &findings, request, workloads, Some("boot".to_owned()), None)
+}
+
+fn planned(host: &Host) -> Plan {
+    planned_for(host, &Request::default(), &[]).unwrap()
+}
+
+/// What changes of a kind write, by target.
+fn of_kind<'a>(plan: &'a Plan, kind: &str) -> BTreeMap<&'a str, &'a str> {
+    let changes = plan.changes.iter().filter(|change| change.kind == kind);
+    changes.map(|change| (change.target.as_str(), change.after.as_str())).collect()
+}
+
+/// The CPU that each interrupt is moved to, in the order of the interrupts.
+fn irq_cpus(plan: &Plan) -> Vec<u32> {
+    let number = |change: &&PlannedChange| change.id.trim_start_matches("irq-").parse::<u32>();
+    let mut changes: Vec<_> =
+        plan.changes.iter().filter(|change| change.kind == "irq_affinity").collect();
+    changes.sort_by_key(|change| number(change).unwrap());
+    changes.iter().map(|change| change.after.parse().unwrap()).collect()
+}
+
+#[test]
+fn interrupts_go_to_cores_of_the_nics_node_and_then_to_siblings() {
+    let far: &[u32] = &[0];
+    let plan = planned(&host(Machine::regular(TWO_NODES).nic(eth0(&[far; 6]))));
+    assert_eq!(irq_cpus(&plan), [4, 5, 6, 7, 12, 13]);
+    let first = &plan.changes[0];
+    assert_eq!(first.target, "/proc/irq/100/smp_affinity_list");
+    assert_eq!((first.before.as_str(), first.finding.as_deref()), ("0", Some("nic_irq_node")));
+    assert!(first.optional && first.why.contains("CPU 4 is on node 1, as eth0 is"), "{first:?}");
+    assert_eq!(plan.now.other_node, Some(1.0));
+    assert_eq!(plan.predicted.other_node, Some(0.0));
+}
+
+#[test]
+fn what_is_well_placed_stays_and_nobody_gets_its_cpu() {
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[4], &[12], &[6]])));
+    let plan = planned(&host);
+    // 12 is the sibling of 4, and there are free cores.
+    assert_eq!(
+        of_kind(&plan, "irq_affinity"),
+        BTreeMap::from([
+            ("/proc/irq/100/smp_affinity_list", "5"),
+            ("/proc/irq/102/smp_affinity_list", "7"),
+        ])
+    );
+    let again =
+        planned(&self::host(Machine::regular(TWO_NODES).nic(eth0(&[&[5], &[4], &[7], &[6]]))));
+    assert_eq!(of_kind(&again, "irq_affinity"), BTreeMap::new());
+}
+
+#[test]
+fn two_nics_share_the_cores_of_a_node() {
+    let all: &[u32] = &[];
+    let eth1 = nic("eth1", "0000:5f:00.0", 1, 200, &[all; 4]);
+    let machine = Machine::regular(TWO_NODES).nic(eth0(&[all; 4])).nic(eth1);
+    let host = host(machine);
+    assert_eq!(irq_cpus(&planned(&host)), [4, 5, 6, 7, 12, 13, 14, 15]);
+    // What a NIC has that was not asked for is taken as well.
+    let taken = nic("eth1", "0000:5f:00.0", 1, 200, &[&[4], &[5]]);
+    let machine = Machine::regular(TWO_NODES).nic(eth0(&[all; 2])).nic(taken);
+    let request = Request { nics: vec!["eth0".to_owned()], ..Request::default() };
+    let plan = planned_for(&self::host(machine), &request, &[]).unwrap();
+    assert_eq!(irq_cpus(&plan), [6, 7]);
+}
+
+#[test]
+fn housekeeping_and_other_cpus_are_spared() {
+    let all: &[u32] = &[];
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    let irqs = |goal, cpus: Option<&str>, housekeeping: Option<&str>| {
+        let request = Request {
+            goal,
+            nics: vec![],
+            cpus: cpus.map(set),
+            housekeeping: housekeeping.map(set),
+        };
+        irq_cpus(&planned_for(&host, &request, &[]).unwrap())
+    };
+    assert_eq!(irqs(Goal::Latency, None, Some("4-5,12-13")), [6, 7]);
+    assert_eq!(irqs(Goal::Latency, Some("0-3,5,7"), None), [5, 7]);
+    assert_eq!(irqs(Goal::Isolation, Some("4-6"), None), [7, 12]);
+    assert_eq!(irqs(Goal::Isolation, Some("4-6"), Some("12-13")), [12, 13]);
+    let nothing = Request { cpus: Some(set("0")), ..Request::default() };
+    let plan = planned_for(&host, &nothing, &[]).unwrap();
+    assert_eq!(irq_cpus(&plan), [0; 0]);
+    assert!(plan.notes.iter().any(|n| n.contains("no CPU near eth0 is left")), "{:?}", plan.notes);
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
+    let said = |request: Request| planned_for(&host, &request, &[]).unwrap_err().to_string();
+    let nic = Request { nics: vec!["eth9".to_owned()], ..Request::default() };
+    assert!(said(nic).contains("no interface \"eth9\""));
+    let cpus = Request { cpus: Some(set("3,99")), ..Request::default() };
+    assert!(said(cpus).contains("not online: 99"));
+}
+
+#[test]
+fn xps_parts_the_cpus_among_the_queues() {
+    let all: &[u32] = &[];
+    let plan = planned(&host(Machine::regular(TWO_NODES).nic(eth0(&[all; 4]))));
+    let masks: Vec<String> = of_kind(&plan, "xps_cpus")
+        .values()
+        .map(|mask| CpuSet::from_mask(mask).unwrap().to_string())
+        .collect();
+    // Its own CPU, that one's sibling, and its part of the far node.
+    assert_eq!(masks, ["0,4,8,12", "1,5,9,13", "2,6,10,14", "3,7,11,15"]);
+}
+
+#[test]
+fn rps_of_a_nic_with_queues_is_taken_off() {
+    let far: &[u32] = &[0];
+    let nic = eth0(&[far; 4]).queue(1, |queue| queue.rps_cpus = vec![0, 1]);
+    let plan = planned(&host(Machine::regular(TWO_NODES).nic(nic)));
+    let rps = of_kind(&plan, "rps_cpus");
+    let off = CpuSet::new().to_mask();
+    assert_eq!(rps, BTreeMap::from([("/sys/class/net/eth0/queues/rx-1/rps_cpus", off.as_str())]));
+}
+
+#[test]
+fn rps_of_a_single_queue_stays_on_the_node() {
+    let one: &[u32] = &[4];
+    let nic = eth0(&[one]).queue(0, |queue| queue.rps_cpus = vec![1, 5, 6]);
+    let plan = planned(&host(Machine::regular(TWO_NODES).nic(nic)));
+    let masks: Vec<&str> = of_kind(&plan, "rps_cpus").into_values().collect();
+    assert_eq!(masks, [set("5-6").to_mask()]);
+}
+
+#[test]
+fn for_throughput_free_cpus_help_a_nic_with_few_queues() {
+    let all: &[u32] = &[];
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    let request = Request { goal: Goal::Throughput, ..Request::default() };
+    let plan = planned_for(&host, &request, &[]).unwrap();
+    assert_eq!(irq_cpus(&plan), [4, 5]);
+    let helpers = set("6-7,12-15").to_mask();
+    assert!(of_kind(&plan, "rps_cpus").values().all(|mask| *mask == helpers));
+    assert_eq!(of_kind(&plan, "rps_cpus").len(), 2);
+    assert_eq!(of_kind(&plan, "sysctl").into_values().collect::<Vec<_>>(), ["32768"]);
+    assert!(of_kind(&plan, "rps_flow_cnt").values().all(|count| *count == "16384"));
+    // For latency none of it.
+    assert!(of_kind(&planned(&host), "rps_cpus").is_empty());
+}
+
+/// An OVS bridge with eth0 in it and RPS on its internal port.
+fn ovs(queues: usize) -> Host {
+    let all: &[u32] = &[];
+    let port = Nic::software("br0").queue(0, |queue| queue.rps_cpus = vec![4, 5]);
+    let machine = Machine::regular(TWO_NODES).nic(eth0(&vec![all; queues])).nic(port);
+    let mut host = host(machine.nic(Nic::software("ovs-system")));
+    for nic in &mut host.nics {
+        match nic.name.as_str() {
+            "eth0" => nic.master = Some("ovs-system".to_owned()),
+            _ => nic.kind = NicKind::OvsInternal,
+        }
+    }
+    host
+}
+
+#[test]
+fn rps_on_an_ovs_port_is_moved_to_the_nic() {
+    let plan = planned(&ovs(2));
+    let rps = of_kind(&plan, "rps_cpus");
+    assert_eq!(rps["/sys/class/net/br0/queues/rx-0/rps_cpus"], CpuSet::new().to_mask());
+    assert_eq!(rps["/sys/class/net/eth0/queues/rx-0/rps_cpus"], set("6-7,12-15").to_mask());
+    let change = plan.changes.iter().find(|change| change.id == "br0/rx-0/rps_cpus").unwrap();
+    assert!(change.why.contains("only packets of queue 0 of eth0"), "{}", change.why);
+    // With a queue for each CPU of the node there is nothing left to steer.
+    let plan = planned(&ovs(8));
+    let rps: Vec<&str> = of_kind(&plan, "rps_cpus").into_keys().collect();
+    assert_eq!(rps, ["/sys/class/net/br0/queues/rx-0/rps_cpus"]);
+}
+
+fn workload(cpus: &[&str]) -> Workload {
+    let worker = |(tid, cpus): (u32, &&str)| Worker {
+        thread: Thread { pid: 70, tid, start_ticks: 5 },
+        cpus: set(cpus),
+    };
+    let threads = (70..).zip(cpus).map(worker).collect();
+    Workload { pid: 70, comm: "server".to_owned(), threads }
+}
+
+#[test]
+fn threads_go_to_the_node_and_off_the_interrupts() {
+    let far: &[u32] = &[0];
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[far; 2])));
+    let moved = |cpus: &[&str]| -> Vec<String> {
+        let plan = planned_for(&host, &Request::default(), &[workload(cpus)]).unwrap();
+        let changes = plan.changes.into_iter().filter(|change| change.kind == "thread_affinity");
+        changes.map(|change| change.after).collect()
+    };
+    // The interrupts are on 4 and 5.
+    assert_eq!(moved(&["0-15"]), ["6-7,12-15"]);
+    // Workers that are pinned keep a CPU each; two on one stay together; one is there already.
+    assert_eq!(moved(&["0", "1", "1", "6"]), ["7", "12", "12"]);
+    assert_eq!(moved(&["4-7"]), Vec::<String>::new());
+    // Too many for what the interrupts leave.
+    assert_eq!(moved(&["0-15"; 9]), ["4-7,12-15"; 9]);
+    let plan = planned_for(&host, &Request::default(), &[workload(&["0-3"])]).unwrap();
+    assert_eq!((plan.now.other_node, plan.predicted.other_node), (Some(1.0), Some(0.0)));
+    assert!(plan.notes.iter().any(|note| note.contains("numactl")), "{:?}", plan.notes);
+}
+
+#[test]
+fn a_plan_that_moves_the_problem_elsewhere_is_refused() {
+    let near: &[u32] = &[4];
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[near])));
+    let request = Request { cpus: Some(set("0-3")), ..Request::default() };
+    let error = planned_for(&host, &request, &[workload(&["4-7"])]).unwrap_err().to_string();
+    assert!(error.contains("only moves the problem elsewhere"), "{error}");
+}
+
+#[test]
+fn nics_on_several_nodes_leave_threads_where_they_are() {
+    let all: &[u32] = &[];
+    let eth1 = nic("eth1", "0000:3b:00.0", 0, 200, &[all; 2]);
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])).nic(eth1));
+    let plan = planned_for(&host, &Request::default(), &[workload(&["0-15"])]).unwrap();
+    assert!(of_kind(&plan, "thread_affinity").is_empty());
+    assert!(plan.notes.iter().any(|n| n.contains("on several nodes")), "{:?}", plan.notes);
+}
+
+#[test]
+fn irqbalance_is_told_of() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
+    host.daemons.irqbalance = Some(true);
+    let plan = planned(&host);
+    assert!(plan.notes.iter().any(|note| note.contains("--banirq=100")), "{:?}", plan.notes);
+}
+
+/// 1,024 CPUs on 8 nodes, and 512 queues of 8 NICs.
+fn large() -> Host {
+    let layout = Layout { packages: 8, nodes: 1, llcs: 8, cores: 8, threads: 2 };
+    let all: &[u32] = &[0];
+    let nics = (0..8u32).map(|i| {
+        let (name, bus) = (format!("eth{i}"), format!("0000:{i:02x}:00.0"));
+        nic(&name, &bus, i.into(), 1000 + 64 * i, &vec![all; 64])
+    });
+    host(nics.fold(Machine::regular(layout), Machine::nic))
+}
+
+#[test]
+fn a_large_host_is_planned_in_no_time() {
+    let host = large();
+    assert_eq!(host.topology.online.len(), 1024);
+    let findings = diagnose(&host, None, None).findings;
+    let begin = Instant::now();
+    let plan =
+        plan(&host, &findings, &Request::default(), &[], Some("boot".to_owned()), None).unwrap();
+    let took = begin.elapsed();
+    let mut cpus = irq_cpus(&plan);
+    cpus.sort_unstable();
+    cpus.dedup();
+    // One is there already.
+    assert_eq!(cpus.len(), 511, "no CPU is given twice");
+    assert_eq!(of_kind(&plan, "xps_cpus").len(), 512);
+    // Under 300 ms as it is built for people; this build is not, and runs beside others.
+    assert!(took.as_secs() < 3, "{took:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the host: no CPU is given twice while others are free, all are near, every online
+    /// CPU sends by exactly one queue, and planning again after the plan changes nothing.
+    #[test]
+    fn any_host_is_planned_soundly(
+        packages in 1u32..4,
+        cores in 1u32..5,
+        threads in 1u32..3,
+        queues in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 1..3), 1..9),
+        node in 0i64..3,
+    ) {
+        let layout = Layout { packages, nodes: 1, llcs: 1, cores, threads };
+        let machine = Machine::regular(layout);
+        let online = machine.online();
+        let affinities: Vec<Vec<u32>> = queues
+            .iter()
+            .map(|cpus| cpus.iter().map(|cpu| *cpu.get(&online)).collect())
+            .collect();
+        let affinities: Vec<&[u32]> = affinities.iter().map(Vec::as_slice).collect();
+        let node = node % i64::from(packages);
+        let mut host = host(machine.nic(nic("eth0", "0000:5e:00.0", node, 100, &affinities)));
+        let plan = planned(&host);
+        let near = host.topology.node(NodeId(u32::try_from(node).unwrap())).unwrap().cpus.clone();
+        apply(&mut host, &plan);
+
+        let mut given: BTreeMap<CpuId, usize> = BTreeMap::new();
+        for irq in &host.irqs {
+            let cpus = irq.affinity.as_ref().unwrap();
+            prop_assert!(cpus.len() == 1 && cpus.is_subset(&near), "{cpus}");
+            *given.entry(cpus.first().unwrap()).or_default() += 1;
+        }
+        let most = affinities.len().div_ceil(near.len());
+        prop_assert!(given.values().all(|&count| count <= most), "{given:?}");
+        let queues = &host.nics[0].tx_queues;
+        if queues.len() > 1 && host.topology.online.len() > 1 {
+            let senders: usize = queues.iter().map(|q| q.xps_cpus.as_ref().unwrap().len()).sum();
+            prop_assert_eq!(senders, host.topology.online.len());
+        }
+        prop_assert_eq!(planned(&host).changes, vec![]);
+    }
+}
+
+/// Makes the changes of a plan in the facts.
+fn apply(host: &mut Host, plan: &Plan) {
+    for change in &plan.changes {
+        let number = |text: &str| -> u32 {
+            text.rsplit(['-', '/']).find_map(|part| part.parse().ok()).unwrap()
+        };
+        match change.kind.as_str() {
+            "irq_affinity" => {
+                let irq = number(&change.id);
+                let irq = host.irqs.iter_mut().find(|other| other.irq.0 == irq).unwrap();
+                irq.affinity = Some(set(&change.after));
+                irq.effective_affinity = Some(set(&change.after));
+            }
+            "xps_cpus" => {
+                let queue = number(&change.id) as usize;
+                let mask = CpuSet::from_mask(&change.after).unwrap();
+                host.nics[0].tx_queues[queue].xps_cpus = Some(mask);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! XPS so that each CPU sends by the queue whose interrupt is nearest to it.
+//!
+//! In go the CPUs that the interrupts of the queues will be on. Out come changes of `xps_cpus` that
+//! part the online CPUs among the transmit queues: a CPU's own queue, else one of its core, cache or
+//! node, the emptiest of equals.
+//!
+//! Rules: Documentation/networking/scaling.rst (XPS), document 004 (sent and completed on one CPU).
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::situation::Situation;
+use nearpath_host::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, TxQueue};
+use std::collections::BTreeMap;
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "xps",
+    plans: "XPS of each transmit queue to the CPUs nearest to its interrupt",
+    run,
+};
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    if situation.host.topology.online.len() < 2 {
+        return;
+    }
+    for nic in situation.hardware().filter(|nic| nic.tx_queues.len() > 1) {
+        match homes(situation, draft, nic) {
+            Ok(homes) => plan(situation, draft, nic, &homes),
+            Err(reason) => draft.note(format!("no XPS of {}: {reason}", nic.name)),
+        }
+    }
+}
+
+/// The CPU of each transmit queue: that of the receive interrupt of its number, else of its own.
+fn homes<'a>(
+    situation: &Situation<'_>,
+    draft: &Draft,
+    nic: &'a Nic,
+) -> Result<Vec<(&'a TxQueue, CpuId)>, String> {
+    if nic.tx_queues.iter().any(|queue| queue.xps_cpus.is_none()) {
+        return Err("its xps_cpus are unknown".to_owned());
+    }
+    if nic.tx_queues.iter().any(|queue| queue.xps_rxqs.as_ref().is_some_and(|q| !q.is_empty())) {
+        return Err("it goes by receive queues (xps_rxqs)".to_owned());
+    }
+    let rx: BTreeMap<QueueId, _> =
+        nic.rx_queues.iter().map(|queue| (queue.queue, queue.irq)).collect();
+    let home = |queue: &'a TxQueue| {
+        let number = rx.get(&queue.queue).copied().flatten().or(queue.irq)?;
+        let irq = situation.irq(number)?;
+        let cpus = draft.irq_cpus(irq).filter(|cpus| cpus.len() == 1)?;
+        Some((queue, cpus.first()?))
+    };
+    let homes: Option<Vec<_>> = nic.tx_queues.iter().map(home).collect();
+    homes.ok_or_else(|| "which CPU its queues' interrupts go to is unknown".to_owned())
+}
+
+fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQueue, CpuId)]) {
+    for (&(queue, home), mask) in homes.iter().zip(parted(situation, homes)) {
+        let Some(before) = queue.xps_cpus.as_ref().filter(|before| **before != mask) else {
+            continue;
+        };
+        let number = queue.queue;
+        let target = format!("/sys/class/net/{}/queues/tx-{number}/xps_cpus", nic.name);
+        let now = if before.is_empty() {
+            "now a hash chooses the queue".to_owned()
+        } else {
+            format!("now it is for CPUs {before}")
+        };
+        draft.add(Wish {
+            id: format!("{}/tx-{number}/xps_cpus", nic.name),
+            finding: situation.asked_by(&target),
+            target,
+            before: before.to_mask(),
+            after: mask.to_mask(),
+            why: format!(
+                "CPUs {mask} are nearest to CPU {home}, which serves queue {number} of {}; {now}",
+                nic.name
+            ),
+        });
+    }
+}
+
+/// The online CPUs, each in the set of the queue that is nearest to it.
+fn parted(situation: &Situation<'_>, homes: &[(&TxQueue, CpuId)]) -> Vec<CpuSet> {
+    let topology = &situation.host.topology;
+    let mut near = Near::default();
+    for (i, &(_, home)) in homes.iter().enumerate() {
+        near.cpus.entry(home).or_default().push(i);
+        let Some(cpu) = topology.cpu(home) else { continue };
+        near.cores.entry(cpu.siblings.first().unwrap_or(home)).or_default().push(i);
+        cpu.llc.into_iter().for_each(|llc| near.llcs.entry(llc).or_default().push(i));
+        cpu.node.into_iter().for_each(|node| near.nodes.entry(node).or_default().push(i));
+    }
+    let all: Vec<usize> = (0..homes.len()).collect();
+    let mut masks = vec![CpuSet::new(); homes.len()];
+    let mut sizes = vec![0usize; homes.len()];
+    // CPUs that serve a queue have theirs before others share it.
+    let (at_home, others): (Vec<CpuId>, Vec<CpuId>) =
+        topology.online.iter().partition(|cpu| near.cpus.contains_key(cpu));
+    for cpu in at_home.into_iter().chain(others) {
+        let facts = topology.cpu(cpu);
+        let core = facts.and_then(|facts| facts.siblings.first()).unwrap_or(cpu);
+        let nearest = near
+            .cpus
+            .get(&cpu)
+            .or_else(|| near.cores.get(&core))
+            .or_else(|| near.llcs.get(&facts?.llc?))
+            .or_else(|| near.nodes.get(&facts?.node?))
+            .unwrap_or(&all);
+        let emptiest = nearest.iter().copied().min_by_key(|&i| (sizes.get(i).copied(), i));
+        if let Some(i) = emptiest
+            && let (Some(mask), Some(size)) = (masks.get_mut(i), sizes.get_mut(i))
+        {
+            mask.insert(cpu);
+            *size += 1;
+        }
+    }
+    masks
+}
+
+/// Queues by where their interrupt goes.
+#[derive(Default)]
+struct Near {
+    cpus: BTreeMap<CpuId, Vec<usize>>,
+    cores: BTreeMap<CpuId, Vec<usize>>,
+    llcs: BTreeMap<LlcId, Vec<usize>>,
+    nodes: BTreeMap<NodeId, Vec<usize>>,
+}
