@@ -28,6 +28,7 @@ EXAMPLES
   nearpath measure stages --dev eth0 --for 30s where its packets spend their time
   nearpath measure locality                    are they let go of on the CPU that they came to?
   nearpath steer --port 443 --dry-run          which worker would get which CPU's connections
+  nearpath tune plan --nic eth0                what would bring its packets near
   nearpath show cpus                           sockets, cores, LLCs and nodes
   nearpath show --svg host.svg                 a picture of the machine and its NICs
   nearpath snapshot -o host.tar.zst            take its facts along

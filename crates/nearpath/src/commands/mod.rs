@@ -6,6 +6,7 @@ mod measure;
 mod show;
 mod snapshot;
 mod steer;
+mod tune;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -21,6 +22,8 @@ pub enum Command {
     Show(show::Show),
     /// Send connections to the worker that is nearest to the CPU they are received on
     Steer(steer::Steer),
+    /// Plan changes of this host, make them, and undo them
+    Tune(tune::Tune),
     /// Diagnose real packets on a path that is misplaced on purpose
     Demo(demo::Arguments),
     /// The demo's server, started by 'demo' itself
@@ -40,6 +43,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Measure(measure) => measure.run(),
         Command::Show(show) => show.run(),
         Command::Steer(steer) => steer.run(),
+        Command::Tune(tune) => tune.run(),
         Command::Demo(demo) => demo.run(),
         Command::DemoServer => Ok(crate::demo::reader::serve()?),
         Command::Snapshot(snapshot) => snapshot.run(),

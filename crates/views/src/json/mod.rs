@@ -7,8 +7,10 @@ mod show;
 mod snapshot;
 mod stages;
 mod steering;
+mod tune;
 
 pub use show::*;
 pub use snapshot::{Snapshot, snapshot};
 pub use stages::{Stages, stages};
 pub use steering::{Steered, steered};
+pub use tune::*;

@@ -21,6 +21,7 @@ mod steering;
 mod summary;
 mod table;
 mod timelines;
+mod tune;
 mod units;
 mod unknown;
 
@@ -39,6 +40,7 @@ pub use queues::queues;
 pub use softnet::softnet;
 pub use steering::{steered, steering, time_of_day};
 pub use summary::all;
+pub use tune::{applied, journal, plan, rolled_back};
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
 

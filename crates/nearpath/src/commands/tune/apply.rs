@@ -1,0 +1,109 @@
+//! `nearpath tune apply`: makes the changes of a plan, all or none.
+
+use super::plan::{Asked, MAX_FILE};
+use crate::failure::Failure;
+use crate::output;
+use crate::source::Namespace;
+use anyhow::{Context, bail};
+use clap::Args;
+use nearpath_host::{Root, current_netns};
+use nearpath_tune::{Change, DryRun, Executor, Journal, Live, Outcome, Plan, Step, steering};
+use nearpath_views::{json, text};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+const AFTER_HELP: &str = "\
+Without PLAN one is made as by 'nearpath tune plan', with the same options. When a change fails,
+those before it are undone. Left out is what the host has already, and a change that is marked
+optional where the kernel can never make it (an interrupt that it places itself). It takes root.
+
+EXAMPLES
+  nearpath tune apply plan.json
+  nearpath tune apply plan.json --only irq-40 --only irq-41
+  nearpath tune plan --json --nic eth0 | nearpath tune apply -
+  nearpath tune apply --nic eth0 --port 443 --dry-run";
+
+/// Arguments of `tune apply`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Apply {
+    /// A plan that 'nearpath tune plan --json' wrote; '-' is standard input
+    #[arg(value_name = "PLAN")]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "cpus", "housekeeping", "findings"])]
+    plan: Option<PathBuf>,
+    /// Only the change with this id; may be given again
+    #[arg(long, value_name = "ID")]
+    only: Vec<String>,
+    /// Show what would be made, and make nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Overwrite what somebody else has changed since the plan was made
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    asked: Asked,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+impl Apply {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let plan: Option<Plan> = self.plan.as_deref().map(plan_of).transpose()?;
+        let outcome = self.namespace.read(|root| self.apply(root, plan))?;
+        if self.json {
+            output::json(&json::applied(!self.dry_run, &outcome))
+        } else {
+            output::text(&text::applied(!self.dry_run, &outcome))
+        }
+    }
+
+    fn apply(&self, root: &Root, plan: Option<Plan>) -> anyhow::Result<Outcome> {
+        let boot = steering::boot(root)?;
+        let plan = match plan {
+            Some(plan) => plan,
+            None => self.asked.plan(root, true)?,
+        };
+        let steps = plan.steps(&self.only, &boot, current_netns(root).inode)?;
+        if self.dry_run {
+            return dry(steps);
+        }
+        if steps.is_empty() {
+            return Ok(Outcome { made: vec![], skipped: vec![] });
+        }
+        let journal = Journal::open(&Journal::folder(), &boot)?;
+        let mut executor = Executor::new(journal, Live::new().forced(self.force));
+        Ok(executor.apply_steps(steps)?)
+    }
+}
+
+/// What would be made.
+fn dry(steps: Vec<Step>) -> anyhow::Result<Outcome> {
+    let mut executor = Executor::dry(DryRun { made: |_: &Change| {}, undone: |_: &Change| {} });
+    Ok(executor.apply_steps(steps)?)
+}
+
+fn plan_of(file: &Path) -> anyhow::Result<Plan> {
+    let bytes = read(file)?;
+    let no_plan = || format!("{} is no plan of 'nearpath tune plan --json'", file.display());
+    serde_json::from_slice(&bytes).with_context(no_plan)
+}
+
+/// A file that a user named, or standard input for `-`.
+pub(super) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", file.display());
+    let mut bytes = Vec::new();
+    let length = if file == Path::new("-") {
+        std::io::stdin().take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
+    } else {
+        let opened = File::open(file).with_context(cannot)?;
+        opened.take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
+    };
+    if length as u64 > MAX_FILE {
+        bail!("{} is larger than {} MiB", file.display(), MAX_FILE >> 20);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,135 @@
+//! `nearpath tune status`, `verify` and `rollback`: what the journal has, and undoing it.
+
+use crate::failure::{Failure, say};
+use crate::output;
+use crate::source::Namespace;
+use anyhow::anyhow;
+use clap::Args;
+use nearpath_host::Root;
+use nearpath_tune::{
+    ChangeStatus, Executor, Journal, Live, Standing, TuneError, change_status, steering,
+};
+use nearpath_views::{json, text};
+
+/// Arguments of `tune status`.
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+/// Arguments of `tune verify`.
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// Print one JSON document, that of 'nearpath tune status'
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+const AFTER_HELP: &str = "\
+Without --to all that the journal has is undone, also steering by 'nearpath steer'. A value that
+somebody else has changed since is left alone and stays in the journal, unless --force is given.
+What an earlier boot had is forgotten: the reboot has undone it.
+
+EXAMPLES
+  nearpath tune rollback
+  nearpath tune rollback --to 12        change 12 and those before it stay
+  nearpath tune rollback --netns blue   what was changed in the namespace blue";
+
+/// Arguments of `tune rollback`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Rollback {
+    /// Undo only what was changed after this change (a number of 'nearpath tune status')
+    #[arg(long, value_name = "ID")]
+    to: Option<u64>,
+    /// Overwrite what somebody else has changed since
+    #[arg(long)]
+    force: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+/// How the changes of the journal stand.
+fn statuses(root: &Root) -> anyhow::Result<Vec<ChangeStatus>> {
+    let entries = Journal::read(&Journal::folder())?;
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(change_status(&entries, &Live::new(), &steering::boot(root)?))
+}
+
+fn show(json: bool, statuses: &[ChangeStatus]) -> Result<(), Failure> {
+    if json {
+        output::json(&json::journal(statuses))
+    } else {
+        output::text(&text::journal(statuses))
+    }
+}
+
+impl StatusArguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        show(self.json, &self.namespace.read(statuses)?)
+    }
+}
+
+impl Verify {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let statuses = self.namespace.read(statuses)?;
+        show(self.json, &statuses)?;
+        let not_there = statuses.iter().filter(|s| s.standing != Some(Standing::Applied)).count();
+        match not_there {
+            0 => Ok(()),
+            _ => Err(anyhow!(
+                "{not_there} of {} changes are not there as they were made",
+                statuses.len()
+            )
+            .into()),
+        }
+    }
+}
+
+impl Rollback {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let results = self.namespace.read(|root| self.undo(root))?;
+        if self.json {
+            output::json(&json::rolled_back(&results))?;
+        } else {
+            output::text(&text::rolled_back(&results))?;
+        }
+        let kept = results.iter().filter(|(_, result)| result.is_err()).count();
+        match kept {
+            0 => Ok(()),
+            _ => Err(anyhow!("{kept} of {} changes were not undone", results.len()).into()),
+        }
+    }
+
+    fn undo(
+        &self,
+        root: &Root,
+    ) -> anyhow::Result<Vec<(nearpath_tune::Entry, Result<(), TuneError>)>> {
+        let boot = steering::boot(root)?;
+        let folder = Journal::folder();
+        // Nothing is made where there is nothing to undo, as for somebody without root.
+        if Journal::read(&folder)?.is_empty() {
+            say("nothing is to be undone");
+            return Ok(Vec::new());
+        }
+        let journal = Journal::open(&folder, &boot)?;
+        let mut executor = Executor::new(journal, Live::new().forced(self.force));
+        if let Some(to) = self.to
+            && !executor.entries().iter().any(|entry| entry.id == to)
+        {
+            return Err(anyhow!("the journal has no change {to}; see 'nearpath tune status'"));
+        }
+        Ok(executor.rollback(self.to, &boot))
+    }
+}

@@ -1,0 +1,136 @@
+//! `nearpath tune plan`: what would be changed, and why; nothing is changed.
+
+use crate::failure::Failure;
+use crate::output;
+use crate::source::Source;
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use nearpath_diagnose::{Diagnosis, Finding, diagnose};
+use nearpath_host::{CpuSet, Host, Root, Wanted, current_netns};
+use nearpath_tune::planners::{Request, Workload, plan, workloads};
+use nearpath_tune::{Goal, Plan, steering};
+use nearpath_views::text;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Bytes of a diagnosis or a plan in a file, at most.
+pub(super) const MAX_FILE: u64 = 256 << 20;
+
+const AFTER_HELP: &str = "\
+GOALS
+  latency     interrupts near the NIC, one queue a core; no RPS that costs a hop
+  throughput  besides, RPS and RFS to CPUs near the NIC that have no queue
+  isolation   interrupts only on --housekeeping CPUs (else those that are not isolated) and
+              never on --cpus; the application on --cpus (else the node's isolated CPUs)
+
+EXAMPLES
+  nearpath tune plan
+  nearpath tune plan --nic eth0 --port 443
+  nearpath tune plan --goal isolation --cpus 4-15 --housekeeping 0-3 --pid 4711
+  nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
+  nearpath tune plan --snapshot host.tar.zst   for another machine; it cannot be applied here";
+
+/// What is asked of a plan.
+#[derive(Debug, Args)]
+pub struct Asked {
+    /// What the host is tuned for
+    #[arg(long, value_enum, default_value = "latency")]
+    goal: GoalName,
+    /// Only this interface; may be given again
+    #[arg(long, value_name = "NAME")]
+    nic: Vec<String>,
+    /// Move this process to the node of the NIC; may be given again
+    #[arg(long, value_name = "PID")]
+    pid: Vec<u32>,
+    /// Move the processes with a socket on this port; may be given again
+    #[arg(long, value_name = "PORT")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    port: Vec<u16>,
+    /// The CPUs that may be used; with --goal isolation the application's
+    #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
+    cpus: Option<CpuSet>,
+    /// CPUs that are spared; with --goal isolation those for interrupts
+    #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
+    housekeeping: Option<CpuSet>,
+    /// Take the findings from this file of 'nearpath diagnose --json'; else from facts alone
+    #[arg(long, value_name = "FILE")]
+    findings: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum GoalName {
+    Latency,
+    Throughput,
+    Isolation,
+}
+
+/// Arguments of `tune plan`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct PlanArguments {
+    #[command(flatten)]
+    asked: Asked,
+    /// Print one JSON document, which 'nearpath tune apply' takes
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+impl PlanArguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let live = self.source.is_live();
+        let plan = self.source.read(|root| self.asked.plan(root, live))?;
+        if self.json { output::json(&plan) } else { output::text(&text::plan(&plan)) }
+    }
+}
+
+impl Asked {
+    /// Plans for the host behind a root; `live` is whether that is this machine.
+    pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
+        if !live && (!self.pid.is_empty() || !self.port.is_empty()) {
+            bail!("--pid and --port take the running machine: elsewhere no thread can be moved");
+        }
+        let wanted = Wanted { sockets: true, ..Wanted::default() };
+        let host = Host::read(root, &wanted).context("cannot read the host")?;
+        let findings = self.findings(&host)?;
+        let workloads = self.workloads(root, &host)?;
+        let goal = match self.goal {
+            GoalName::Latency => Goal::Latency,
+            GoalName::Throughput => Goal::Throughput,
+            GoalName::Isolation => Goal::Isolation,
+        };
+        let request = Request {
+            goal,
+            nics: self.nic.clone(),
+            cpus: self.cpus.clone(),
+            housekeeping: self.housekeeping.clone(),
+        };
+        let boot = if live { Some(steering::boot(root)?) } else { None };
+        let netns = current_netns(root).inode;
+        Ok(plan(&host, &findings, &request, &workloads, boot, netns)?)
+    }
+
+    fn findings(&self, host: &Host) -> anyhow::Result<Vec<Finding>> {
+        let Some(file) = &self.findings else { return Ok(diagnose(host, None, None).findings) };
+        let name = file.display();
+        let bytes = super::apply::read(file)?;
+        let diagnosis: Diagnosis = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{name} is no JSON of 'nearpath diagnose'"))?;
+        Ok(diagnosis.findings)
+    }
+
+    fn workloads(&self, root: &Root, host: &Host) -> anyhow::Result<Vec<Workload>> {
+        let mut pids: BTreeSet<u32> = self.pid.iter().copied().collect();
+        for &port in &self.port {
+            let sockets = host.sockets.iter().filter(|socket| socket.port == port);
+            let owners: BTreeSet<u32> = sockets.flat_map(|s| s.pids.iter().copied()).collect();
+            if owners.is_empty() {
+                bail!("no process is seen here that holds a socket on port {port}");
+            }
+            pids.extend(owners);
+        }
+        let pids: Vec<u32> = pids.into_iter().collect();
+        Ok(workloads(root, &pids)?)
+    }
+}

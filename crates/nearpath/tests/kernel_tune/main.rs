@@ -1,0 +1,329 @@
+//! `nearpath tune` on real files of this kernel's, in a namespace of the test's own: a plan of forty
+//! changes, ended at each of its steps by SIGKILL, by a disk that takes no more, and by a change that
+//! the kernel refuses. After each, `status` is right and `rollback` restores every byte.
+
+mod killer;
+
+use killer::{End, killed_at, require_ptrace};
+use nearpath_host::{Root, current_netns};
+use nearpath_testing::require_netns;
+use nearpath_testing::veth::{Side, VethPair};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// So many queues that three settings of each, and a sysctl, are forty changes.
+const QUEUES: u32 = 13;
+const CHANGES: usize = 40;
+/// Every seventh step as a rule: no change has seven, so that each kind of step has its turn. All of
+/// them with `NEARPATH_TUNE_STEPS=all`.
+const STRIDE: usize = 7;
+const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
+
+/// The server's namespace, a journal, and what the host had.
+struct Scene {
+    journal: TempDir,
+    before: BTreeMap<String, Vec<u8>>,
+    plan: PathBuf,
+}
+
+/// Runs in the server's namespace of a pair.
+fn in_scene(run: impl FnOnce(&mut Scene) + Send) {
+    if !require_netns() {
+        return;
+    }
+    let pair = VethPair::new(QUEUES).unwrap();
+    pair.run(Side::Server, |_| {
+        run(&mut Scene::new());
+        io::Result::Ok(())
+    })
+    .unwrap();
+}
+
+impl Scene {
+    fn new() -> Self {
+        // Nothing is lost with the machine here, so the disk need not be waited for.
+        let folder = Path::new("/dev/shm");
+        let journal =
+            if folder.is_dir() { tempfile::tempdir_in(folder) } else { tempfile::tempdir() };
+        let journal = journal.unwrap();
+        let plan = journal.path().join("plan.json");
+        let scene = Self { journal, before: settings(), plan };
+        scene.write_plan(&plan_of_forty());
+        scene
+    }
+
+    fn write_plan(&self, plan: &Value) {
+        std::fs::write(&self.plan, plan.to_string()).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
+        command.env("NEARPATH_STATE_DIR", self.journal.path()).stdin(Stdio::null());
+        command.arg("tune").args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn apply(&self) -> Command {
+        self.command(&["apply", self.plan.to_str().unwrap()])
+    }
+
+    /// The journal, by target.
+    fn status(&self) -> BTreeMap<String, Value> {
+        let output = self.run(&["status", "--json"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let entries = document["journal"].as_array().unwrap().clone();
+        entries.into_iter().map(|e| (e["target"].as_str().unwrap().to_owned(), e)).collect()
+    }
+
+    /// Fails unless the status is what the files are, and then undoes everything.
+    fn status_is_right_and_rollback_restores(&self, when: &str) {
+        let (now, status) = (settings(), self.status());
+        for (path, text) in &now {
+            let state = status.get(path).map(|entry| entry["state"].as_str().unwrap());
+            if *text == self.before[path] {
+                assert!(
+                    matches!(state, None | Some("undone" | "lost")),
+                    "{when}: {path} {state:?}"
+                );
+            } else {
+                assert_eq!(state, Some("applied"), "{when}: {path}");
+            }
+        }
+        let output = self.run(&["rollback"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{when}: {said}");
+        assert!(settings() == self.before, "{when}: not restored");
+        assert_eq!(self.status(), BTreeMap::new(), "{when}");
+    }
+}
+
+/// The steps to end at, of so many.
+fn steps(count: usize) -> impl Iterator<Item = usize> {
+    let all = std::env::var("NEARPATH_TUNE_STEPS").is_ok_and(|which| which == "all");
+    (1..=count).step_by(if all { 1 } else { STRIDE })
+}
+
+/// Every byte of the settings that are changed, and of their neighbours.
+fn settings() -> BTreeMap<String, Vec<u8>> {
+    let root = Root::live();
+    let queues = "/sys/class/net/np1/queues";
+    let mut files = vec![SOMAXCONN.to_owned()];
+    for queue in root.list(queues).unwrap() {
+        let folder = format!("{queues}/{}", queue.name);
+        let names: &[&str] = match queue.name.starts_with("rx") {
+            true => &["rps_cpus", "rps_flow_cnt"],
+            false => &["xps_cpus", "xps_rxqs"],
+        };
+        files.extend(names.iter().map(|name| format!("{folder}/{name}")));
+    }
+    files.into_iter().map(|path| (path.clone(), root.read(&path).unwrap())).collect()
+}
+
+/// Three settings of each queue and a sysctl.
+fn plan_of_forty() -> Value {
+    let root = Root::live();
+    let mut changes = Vec::new();
+    let mut add = |target: String, after: &str| {
+        let before = root.text(&target).unwrap();
+        changes.push(json!({
+            "id": format!("change-{}", changes.len()), "kind": "test", "target": target,
+            "before": before, "after": after, "why": "a test", "finding": null,
+            "persist": [], "reboot": false, "optional": false,
+        }));
+    };
+    for queue in 0..QUEUES {
+        let folder = "/sys/class/net/np1/queues";
+        add(format!("{folder}/rx-{queue}/rps_cpus"), "00000001");
+        add(format!("{folder}/rx-{queue}/rps_flow_cnt"), "64");
+        add(format!("{folder}/tx-{queue}/xps_cpus"), "00000001");
+    }
+    add(SOMAXCONN.to_owned(), "123");
+    assert_eq!(changes.len(), CHANGES);
+    let shares = json!({"other_cpu": null, "other_llc": null, "other_node": null});
+    json!({
+        "schema": 1, "goal": "latency", "boot": root.text("/proc/sys/kernel/random/boot_id").unwrap(),
+        "netns": current_netns(&root).inode, "changes": changes, "now": shares,
+        "predicted": shares, "notes": [],
+    })
+}
+
+#[test]
+fn a_kill_at_any_step_of_applying_is_survived() {
+    in_scene(|scene| {
+        if !require_ptrace() {
+            return;
+        }
+        let End::Ended { writes, status: 0 } = killed_at(scene.apply(), usize::MAX).unwrap() else {
+            panic!("a plan is applied")
+        };
+        // Each change is written into the journal, synced, made, and written and synced as made.
+        assert!(writes >= CHANGES * 5, "{writes}");
+        assert_eq!(scene.status().len(), CHANGES);
+        scene.status_is_right_and_rollback_restores("whole");
+        for step in steps(writes) {
+            assert_eq!(killed_at(scene.apply(), step).unwrap(), End::Killed);
+            scene.status_is_right_and_rollback_restores(&format!("killed at step {step}"));
+        }
+    });
+}
+
+#[test]
+fn a_kill_at_any_step_of_undoing_is_survived() {
+    in_scene(|scene| {
+        if !require_ptrace() {
+            return;
+        }
+        assert!(scene.apply().output().unwrap().status.success());
+        let rollback = || scene.command(&["rollback"]);
+        let End::Ended { writes, status: 0 } = killed_at(rollback(), usize::MAX).unwrap() else {
+            panic!("a plan is undone")
+        };
+        assert!(writes >= CHANGES * 3, "{writes}");
+        for step in steps(writes) {
+            assert!(scene.apply().output().unwrap().status.success());
+            assert_eq!(killed_at(rollback(), step).unwrap(), End::Killed);
+            scene.status_is_right_and_rollback_restores(&format!("killed at step {step}"));
+        }
+    });
+}
+
+#[test]
+fn a_disk_that_takes_no_more_at_any_step_is_survived() {
+    in_scene(|scene| {
+        assert!(scene.apply().output().unwrap().status.success());
+        let journal = std::fs::read(scene.journal.path().join("journal.jsonl")).unwrap();
+        let ends =
+            journal.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(i, _)| i + 1);
+        scene.status_is_right_and_rollback_restores("whole");
+        std::fs::remove_file(scene.journal.path().join("journal.jsonl")).unwrap();
+        // At the end of each record, and in the middle of the next.
+        let all = u64::try_from(journal.len()).unwrap();
+        let limits = std::iter::once(0).chain(ends).flat_map(|end| [end as u64, end as u64 + 40]);
+        let limits: Vec<u64> = limits.filter(|&limit| limit < all).collect();
+        for limit in steps(limits.len()).filter_map(|step| limits.get(step - 1).copied()) {
+            let output = with_file_limit(scene.apply(), limit);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{limit}: {said}");
+            assert!(said.contains("journal"), "{said}");
+            assert!(settings() == scene.before, "{limit}: undone at once");
+            scene.status_is_right_and_rollback_restores(&format!("no more than {limit} bytes"));
+            std::fs::remove_file(scene.journal.path().join("journal.jsonl")).unwrap();
+        }
+    });
+}
+
+/// Runs a command that cannot make any file longer than so many bytes (RLIMIT_FSIZE).
+fn with_file_limit(mut command: Command, bytes: u64) -> Output {
+    // SAFETY: both are plain system calls, and async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+            match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn a_refusal_at_any_change_undoes_those_before() {
+    in_scene(|scene| {
+        // CPU 60000, which no machine has, and what is no number.
+        let beyond = format!("1{}", "0".repeat(15_000));
+        for refused in steps(CHANGES).map(|step| step - 1) {
+            let mut plan = plan_of_forty();
+            let change = &mut plan["changes"][refused];
+            let masked = change["target"].as_str().unwrap().ends_with("ps_cpus");
+            change["after"] = json!(if masked { beyond.as_str() } else { "many" });
+            let target = change["target"].as_str().unwrap().to_owned();
+            scene.write_plan(&plan);
+            let output = scene.apply().output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+            assert!(said.contains(&target), "{said}");
+            assert!(settings() == scene.before, "{refused}");
+            assert_eq!(scene.status(), BTreeMap::new(), "{refused}");
+        }
+    });
+}
+
+#[test]
+fn what_is_asked_for_is_done_and_told() {
+    in_scene(|scene| {
+        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        let plan = scene.plan.to_str().unwrap();
+        let dry = scene.run(&["apply", plan, "--dry-run"]);
+        assert!(dry.status.success() && settings() == scene.before, "{}", said(&dry));
+        assert!(!scene.journal.path().join("journal.jsonl").exists());
+
+        let some =
+            scene.run(&["apply", plan, "--only", "change-1", "--only", "change-39", "--json"]);
+        let document: Value = serde_json::from_slice(&some.stdout).unwrap();
+        assert_eq!(document["changes"].as_array().unwrap().len(), 2);
+        // The rest of the plan; what is there already is left out.
+        let rest = scene.run(&["apply", plan, "--json"]);
+        let document: Value = serde_json::from_slice(&rest.stdout).unwrap();
+        assert_eq!(document["changes"].as_array().unwrap().len(), CHANGES - 2);
+        assert_eq!(document["skipped"].as_array().unwrap().len(), 2);
+        assert!(scene.run(&["verify"]).status.success());
+
+        // Somebody else changes one.
+        let other = "echo 9 >/proc/sys/net/core/somaxconn";
+        assert!(Command::new("sh").args(["-c", other]).status().unwrap().success());
+        let verified = scene.run(&["verify"]);
+        assert_eq!(verified.status.code(), Some(1));
+        assert!(said(&verified).contains("1 of 40 changes are not there"), "{}", said(&verified));
+        assert_eq!(scene.status()[SOMAXCONN]["state"], "drifted");
+
+        // All but the first two go.
+        let back = scene.run(&["rollback", "--to", "2"]);
+        assert!(back.status.success(), "{}", said(&back));
+        assert_eq!(scene.status().len(), 2);
+        let kept = scene.run(&["rollback"]);
+        assert_eq!(kept.status.code(), Some(1));
+        assert!(said(&kept).contains("1 of 2 changes were not undone"), "{}", said(&kept));
+        assert_eq!(settings()[SOMAXCONN], b"9\n", "left alone");
+        assert!(scene.run(&["rollback", "--force"]).status.success());
+        assert!(settings() == scene.before);
+        assert!(scene.run(&["rollback"]).status.success(), "there is nothing to do");
+    });
+}
+
+#[test]
+fn a_plan_of_elsewhere_is_refused() {
+    in_scene(|scene| {
+        let mut plan = plan_of_forty();
+        for (field, value, says) in [
+            ("boot", json!("another"), "before the machine was booted"),
+            ("boot", Value::Null, "another host's facts"),
+            ("schema", json!(99), "newer nearpath"),
+            ("netns", json!(1), "another network namespace"),
+        ] {
+            let kept = plan[field].take();
+            plan[field] = value;
+            scene.write_plan(&plan);
+            let output = scene.apply().output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.code() == Some(1) && said.contains(says), "{said}");
+            plan[field] = kept;
+        }
+        std::fs::write(&scene.plan, "{}").unwrap();
+        let said = String::from_utf8_lossy(&scene.apply().output().unwrap().stderr).into_owned();
+        assert!(said.contains("is no plan of 'nearpath tune plan --json'"), "{said}");
+        assert!(settings() == scene.before);
+    });
+}

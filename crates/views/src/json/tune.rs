@@ -1,0 +1,145 @@
+//! What `tune apply`, `status`, `verify` and `rollback` print with `--json`; a plan is the JSON of its
+//! own type.
+
+use crate::text::time_of_day;
+use nearpath_tune::{Change, ChangeStatus, Entry, Outcome, Skipped, Standing, TuneError};
+use serde::Serialize;
+
+/// Version of these forms.
+const SCHEMA: u32 = 1;
+
+/// `tune apply --json`.
+#[derive(Debug, Serialize)]
+pub struct Applied {
+    /// Version of this form.
+    pub schema: u32,
+    /// Whether the changes were made; not in a dry run.
+    pub applied: bool,
+    /// The changes.
+    pub changes: Vec<AppliedChange>,
+    /// Those that were left out.
+    pub skipped: Vec<SkippedChange>,
+}
+
+/// A change that was made, or would be.
+#[derive(Debug, Serialize)]
+pub struct AppliedChange {
+    /// What is written to.
+    pub target: String,
+    /// What was there.
+    pub before: String,
+    /// What is there now.
+    pub after: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A change that was left out.
+#[derive(Debug, Serialize)]
+pub struct SkippedChange {
+    /// What would have been written to.
+    pub target: String,
+    /// Why it was not.
+    pub reason: String,
+}
+
+/// The document of what became of a plan.
+pub fn applied(applied: bool, outcome: &Outcome) -> Applied {
+    let change = |change: &Change| AppliedChange {
+        target: change.target.to_string(),
+        before: change.before.to_string(),
+        after: change.after.to_string(),
+        why: change.why.clone(),
+    };
+    let skipped = |skipped: &Skipped| SkippedChange {
+        target: skipped.change.target.to_string(),
+        reason: skipped.reason.to_string(),
+    };
+    Applied {
+        schema: SCHEMA,
+        applied,
+        changes: outcome.made.iter().map(change).collect(),
+        skipped: outcome.skipped.iter().map(skipped).collect(),
+    }
+}
+
+/// `tune status --json`.
+#[derive(Debug, Serialize)]
+pub struct JournalDocument {
+    /// Version of this form.
+    pub schema: u32,
+    /// The changes that have not been undone, in the order in which they were made.
+    pub journal: Vec<JournalEntry>,
+}
+
+/// A change of the journal.
+#[derive(Debug, Serialize)]
+pub struct JournalEntry {
+    /// Its number.
+    pub id: u64,
+    /// What was written to.
+    pub target: String,
+    /// What was there.
+    pub before: String,
+    /// What was written.
+    pub after: String,
+    /// Why.
+    pub why: String,
+    /// When: `2026-01-31T12:00:00Z`.
+    pub applied_at: String,
+    /// How it stands; `null` when it cannot be seen from here.
+    pub state: Option<Standing>,
+    /// What there is to say about it.
+    pub reason: Option<String>,
+}
+
+/// The document of how the changes of the journal stand.
+pub fn journal(statuses: &[ChangeStatus]) -> JournalDocument {
+    let entry = |status: &ChangeStatus| {
+        let Entry { id, time_s, change, .. } = &status.entry;
+        JournalEntry {
+            id: *id,
+            target: change.target.to_string(),
+            before: change.before.to_string(),
+            after: change.after.to_string(),
+            why: change.why.clone(),
+            applied_at: time_of_day(*time_s).replacen(' ', "T", 1).replace(" UTC", "Z"),
+            state: status.standing,
+            reason: status.reason.clone(),
+        }
+    };
+    JournalDocument { schema: SCHEMA, journal: statuses.iter().map(entry).collect() }
+}
+
+/// `tune rollback --json`.
+#[derive(Debug, Serialize)]
+pub struct RolledBack {
+    /// Version of this form.
+    pub schema: u32,
+    /// The changes, in the order in which they were undone.
+    pub changes: Vec<UndoneChange>,
+}
+
+/// A change that was undone, or not.
+#[derive(Debug, Serialize)]
+pub struct UndoneChange {
+    /// Its number in the journal.
+    pub id: u64,
+    /// What was written to.
+    pub target: String,
+    /// Whether it is undone.
+    pub undone: bool,
+    /// Why not.
+    pub reason: Option<String>,
+}
+
+/// The document of a rollback.
+pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)]) -> RolledBack {
+    let change = |(entry, result): &(Entry, Result<(), TuneError>)| UndoneChange {
+        id: entry.id,
+        target: entry.change.target.to_string(),
+        undone: result.is_ok(),
+        reason: result.as_ref().err().map(ToString::to_string),
+    };
+    RolledBack { schema: SCHEMA, changes: results.iter().map(change).collect() }
+}
