@@ -22,6 +22,8 @@ pub use change::{Change, Persistence, Target, Value};
 pub use error::TuneError;
 pub use executor::{DryRun, Executor, Outcome, Skipped, Writer};
 pub use files::SettingFile;
+#[doc(hidden)]
+pub use journal::fuzzing;
 pub use journal::{Entry, JOURNAL_VERSION, Journal, State};
 pub use live::Live;
 pub use plan::{Crossings, Goal, PLAN_SCHEMA, Plan, PlannedChange, Step};

@@ -1,5 +1,6 @@
-//! The journal after interrupted writes, with other versions, and with two writers.
+//! The journal after interrupted writes, with other versions, with two writers, and over the years.
 
+use super::file::NEW;
 use super::*;
 use crate::steering::{Group, Program};
 use crate::{Persistence, Target, Value};
@@ -95,10 +96,10 @@ fn what_is_not_understood_is_refused() {
 fn a_full_disk_leaves_whole_lines() {
     let mut journal = Journal {
         path: "/dev/full".into(),
-        file: OpenOptions::new().write(true).open("/dev/full").unwrap(),
+        file: JournalFile::full(),
         boot: "b".into(),
         next: 1,
-        length: 0,
+        long: SHORT,
         entries: vec![],
     };
     let error = journal.begin(&change(80)).unwrap_err().to_string();
@@ -112,16 +113,179 @@ fn a_link_is_not_written_through() {
     let other = dir.path().join("other");
     std::fs::write(&other, "").unwrap();
     std::os::unix::fs::symlink(&other, dir.path().join(FILE)).unwrap();
-    let error = Journal::open(dir.path(), "b").unwrap_err().to_string();
-    assert!(error.contains("symbolic links"), "{error}");
+    for error in [
+        Journal::open(dir.path(), "b").unwrap_err().to_string(),
+        Journal::read(dir.path()).unwrap_err().to_string(),
+    ] {
+        assert!(error.contains("symbolic links"), "{error}");
+    }
     assert_eq!(std::fs::read(&other).unwrap(), b"");
+}
+
+#[test]
+fn what_is_no_file_or_endless_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let refused = |said: &str| {
+        let read = Journal::read(dir.path()).unwrap_err().to_string();
+        let opened = Journal::open(dir.path(), "b").unwrap_err().to_string();
+        assert!(read.contains(said) && opened.contains(said), "{read}; {opened}");
+    };
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
+    refused("no regular file");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::File::create(&path).unwrap().set_len(LONGEST + 1).unwrap();
+    refused("longer than 64 MiB");
+    std::fs::write(
+        &path,
+        "{\"version\":1,\"id\":18446744073709551615,\"time_s\":0,\
+        \"boot\":\"b\",\"event\":\"undone\"}\n",
+    )
+    .unwrap();
+    let error = Journal::open(dir.path(), "b").unwrap_err().to_string();
+    assert!(error.contains("no number is left"), "{error}");
+}
+
+#[test]
+fn the_fuzzers_seed_is_a_journal() {
+    let seed = include_bytes!("../../../../fuzz/corpus/journal/changes");
+    let Parsed { entries, last, whole } = parse(seed).unwrap();
+    let states: Vec<_> = entries.iter().map(|entry| (entry.id, entry.state)).collect();
+    assert_eq!((states, last), (vec![(1, State::Done), (2, State::Begun)], 3));
+    assert!(whole < seed.len(), "the last line is cut");
+    fuzzing(seed);
+}
+
+/// A change of which three are more than a short journal has.
+fn long_change(port: u16) -> Change {
+    Change { why: "x".repeat(30_000), ..change(port) }
+}
+
+fn length(folder: &Path) -> u64 {
+    std::fs::metadata(folder.join(FILE)).unwrap().len()
+}
+
+#[test]
+fn what_was_undone_is_not_kept_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path(), "first").unwrap();
+    let kept = journal.begin(&change(80)).unwrap();
+    journal.done(kept).unwrap();
+    let begun = journal.begin(&change(81)).unwrap();
+    let entries = journal.entries().to_vec();
+    drop(journal);
+    let mut last = 0;
+    for round in 0..200 {
+        // Opened anew now and then, as by one command after another.
+        let mut journal = Journal::open(dir.path(), "later").unwrap();
+        for _ in 0..=round % 3 {
+            let id = journal.begin(&long_change(82)).unwrap();
+            assert!(id > last && id > begun);
+            journal.done(id).unwrap();
+            journal.undone(id).unwrap();
+            last = id;
+        }
+        assert_eq!(journal.entries(), entries);
+        assert_eq!(Journal::read(dir.path()).unwrap(), entries);
+        assert!(length(dir.path()) < SHORT + 40_000, "{} in round {round}", length(dir.path()));
+    }
+    assert!(!dir.path().join(NEW).exists());
+}
+
+#[test]
+fn a_number_is_not_given_twice_when_nothing_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut last = 0;
+    for _ in 0..20 {
+        let mut journal = Journal::open(dir.path(), "b").unwrap();
+        let id = journal.begin(&long_change(80)).unwrap();
+        assert_eq!(id, last + 1);
+        journal.undone(id).unwrap();
+        last = id;
+    }
+}
+
+#[test]
+fn a_journal_of_many_changes_is_seldom_written_anew() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path(), "b").unwrap();
+    let mut files = std::collections::BTreeSet::new();
+    for port in 0..400 {
+        let id = journal.begin(&Change { why: "x".repeat(1000), ..change(port) }).unwrap();
+        journal.done(id).unwrap();
+        files.insert(std::fs::metadata(dir.path().join(FILE)).unwrap().ino());
+    }
+    assert_eq!(Journal::read(dir.path()).unwrap().len(), 400);
+    assert_eq!(files.len(), 1, "nothing can be left out");
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_shorter_one_is_removed_or_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (new, other) = (dir.path().join(NEW), dir.path().join("other"));
+    std::fs::write(&other, "as it was").unwrap();
+    let rounds = |folder: &Path, wanted: std::ops::Range<u64>| {
+        let mut journal = Journal::open(folder, "b").unwrap();
+        for _ in 0..8 {
+            let id = journal.begin(&long_change(80)).unwrap();
+            journal.undone(id).unwrap();
+        }
+        assert!(wanted.contains(&length(folder)), "{}", length(folder));
+    };
+    // What a crash has left.
+    std::fs::write(&new, "half a li").unwrap();
+    rounds(dir.path(), 0..SHORT + 40_000);
+    std::os::unix::fs::symlink(&other, &new).unwrap();
+    rounds(dir.path(), 0..SHORT + 40_000);
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "as it was");
+    assert!(new.symlink_metadata().is_err(), "neither file nor link is left");
+    // What cannot be removed: the journal stays long, and is right.
+    std::fs::create_dir(&new).unwrap();
+    rounds(dir.path(), 8 * 30_000..u64::MAX);
+    assert_eq!(Journal::read(dir.path()).unwrap(), []);
+    std::fs::remove_dir(&new).unwrap();
+    rounds(dir.path(), 0..SHORT + 40_000);
+}
+
+#[test]
+fn writers_take_turns_while_files_are_replaced() {
+    const EACH: u16 = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let work = |port: u16| {
+        for round in 0..EACH {
+            let mut journal = loop {
+                match Journal::open(dir.path(), "b") {
+                    Ok(journal) => break journal,
+                    Err(error) if error.to_string().contains("another nearpath") => {
+                        std::thread::yield_now();
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            let id = journal.begin(&long_change(port)).unwrap();
+            journal.done(id).unwrap();
+            if round + 1 < EACH {
+                journal.undone(id).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        (1..4).for_each(|port| drop(scope.spawn(move || work(port))));
+    });
+    let entries = Journal::read(dir.path()).unwrap();
+    assert_eq!(entries.len(), 3);
+    let next = Journal::open(dir.path(), "b").unwrap().begin(&change(80)).unwrap();
+    assert_eq!(next, u64::from(3 * EACH) + 1, "each number once");
 }
 
 proptest! {
     /// Whatever stands in the file.
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = parse(&bytes, Path::new("journal"));
+        fuzzing(&bytes);
     }
 
     /// The same with one byte of a real journal changed.
@@ -133,7 +297,8 @@ proptest! {
         journal.done(id).unwrap();
         let mut bytes = std::fs::read(dir.path().join(FILE)).unwrap();
         *at.get_mut(&mut bytes) = byte;
-        if let Ok(parsed) = parse(&bytes, Path::new("journal")) {
+        fuzzing(&bytes);
+        if let Ok(parsed) = parse(&bytes) {
             prop_assert!(parsed.entries.len() <= 1);
         }
     }

@@ -1,0 +1,108 @@
+//! A process that is killed while it changes a host, again and again: the journal is whole, and tells
+//! of what may be there.
+
+use nearpath_host::SocketProtocol;
+use nearpath_tune::steering::{Group, Program};
+use nearpath_tune::{
+    Change, Executor, Journal, Persistence, State, Target, TuneError, Value, Writer,
+};
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// In the process that is to be killed: the journal's folder.
+const FOLDER: &str = "NEARPATH_TEST_KILLED_IN";
+/// The change that no process undoes.
+const KEPT: u16 = 80;
+/// So long that the journal is replaced at every third.
+const WHY: usize = 30_000;
+
+/// A host on which nothing is there.
+struct Nothing;
+
+impl Writer for Nothing {
+    fn prepare(&mut self, change: Change) -> Result<Change, TuneError> {
+        Ok(change)
+    }
+
+    fn write(&mut self, _: &Change) -> Result<(), TuneError> {
+        Ok(())
+    }
+
+    fn undo(&mut self, _: &Change) -> Result<(), TuneError> {
+        Ok(())
+    }
+}
+
+fn change(port: u16) -> Change {
+    let local = ([127, 0, 0, 1], port).into();
+    let group = Group { protocol: SocketProtocol::Tcp, local, netns: Some(1), sockets: vec![] };
+    Change {
+        target: Target::ReuseportGroup(group),
+        before: Value::Default,
+        after: Value::Program(Program::cpu_modulo(2)),
+        why: "x".repeat(WHY),
+        persistence: Persistence::WhileOpen,
+    }
+}
+
+fn executor(folder: &Path) -> Executor<Nothing> {
+    Executor::new(Journal::open(folder, "boot").unwrap(), Nothing)
+}
+
+/// Makes and undoes a change until it is killed, with a line for each.
+fn change_for_ever(folder: &OsStr) -> ! {
+    let mut executor = executor(folder.as_ref());
+    loop {
+        executor.apply(vec![change(81)]).unwrap();
+        let made = executor.entries().pop().unwrap();
+        executor.undo(&made).unwrap();
+        writeln!(std::io::stdout(), "undone {}", made.id).unwrap();
+    }
+}
+
+#[test]
+fn a_journal_is_whole_whenever_its_writer_is_killed() {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        change_for_ever(&folder);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    executor(dir.path()).apply(vec![change(KEPT)]).unwrap();
+    let kept = Journal::read(dir.path()).unwrap();
+    let mut last = 0;
+    for round in 0..40 {
+        let name = std::thread::current().name().unwrap().to_owned();
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args([&name, "--exact", "--nocapture"])
+            .env(FOLDER, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let undone = lines.by_ref().map(Result::unwrap).filter_map(number);
+        let seen = undone.take(1 + round % 7).last().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let told = lines.map_while(Result::ok).filter_map(|line| number(line)).last();
+        let entries = Journal::read(dir.path()).unwrap();
+        assert_eq!(entries[0], kept[0]);
+        // At most the one that it was at.
+        for entry in &entries[1..] {
+            assert!(entry.id > told.unwrap_or(seen), "{} is there again", entry.id);
+            assert!(matches!(entry.state, State::Begun | State::Done));
+        }
+        assert!(entries.len() <= 2 && seen > last);
+        last = seen;
+        let mut executor = executor(dir.path());
+        entries[1..].iter().for_each(|entry| executor.undo(entry).unwrap());
+        assert_eq!(executor.entries(), kept);
+    }
+    let length = std::fs::metadata(dir.path().join("journal.jsonl")).unwrap().len();
+    assert!(length < 5 * WHY as u64, "{last} changes in {length} bytes");
+}
+
+/// Of a line of [`change_for_ever`].
+fn number(line: String) -> Option<u64> {
+    line.strip_prefix("undone ")?.parse().ok()
+}
