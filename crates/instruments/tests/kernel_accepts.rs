@@ -50,8 +50,11 @@ fn connections(listener: &TcpListener) -> u64 {
     })
 }
 
+/// A listener with room for all connections: without it a SYN is dropped, and sent again after a second.
 fn listen(address: IpAddr) -> TcpListener {
-    TcpListener::bind((address, 0)).unwrap()
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    rustix::net::listen(&listener, 2 * EACH as i32).unwrap();
+    listener
 }
 
 /// Whether these are the connections of one CPU; but for a few handshakes that a softirq which was
