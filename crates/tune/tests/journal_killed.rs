@@ -53,12 +53,12 @@ fn executor(folder: &Path) -> Executor<Nothing> {
 
 /// Makes and undoes a change until it is killed, with a line for each.
 fn change_for_ever(folder: &OsStr) -> ! {
-    let mut executor = executor(folder.as_ref());
+    let (mut executor, mut out) = (executor(folder.as_ref()), std::io::stdout());
     loop {
         executor.apply(vec![change(81)]).unwrap();
         let made = executor.entries().pop().unwrap();
         executor.undo(&made).unwrap();
-        writeln!(std::io::stdout(), "undone {}", made.id).unwrap();
+        writeln!(out, "undone {}", made.id).unwrap();
     }
 }
 
@@ -84,7 +84,7 @@ fn a_journal_is_whole_whenever_its_writer_is_killed() {
         let seen = undone.take(1 + round % 7).last().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
-        let told = lines.map_while(Result::ok).filter_map(|line| number(line)).last();
+        let told = lines.map_while(Result::ok).filter_map(number).last();
         let entries = Journal::read(dir.path()).unwrap();
         assert_eq!(entries[0], kept[0]);
         // At most the one that it was at.
