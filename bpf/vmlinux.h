@@ -33,6 +33,7 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
@@ -178,6 +179,30 @@ struct fdtable {
 
 struct files_struct {
 	struct fdtable *fdt;
+};
+
+struct io_ring_ctx;
+
+struct io_cqe {
+	u64 user_data;
+	s32 res;
+};
+
+struct io_kiocb {
+	struct file *file;
+	u8 opcode;
+	struct io_cqe cqe;
+	struct io_ring_ctx *ctx;
+};
+
+/* What an io_kiocb begins with when it accepts. */
+struct io_accept {
+	u32 file_slot;
+};
+
+struct io_uring_cqe {
+	u64 user_data;
+	s32 res;
 };
 
 struct sock_fprog_kern {

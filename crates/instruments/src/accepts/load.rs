@@ -1,9 +1,10 @@
-//! Loading the program of `bpf/accepts.bpf.c`, and reading what it has counted.
+//! Loading the programs of `bpf/accepts.bpf.c`, and reading what they have counted.
 
+use super::probes::{Completion, io_uring, is_of_io_uring};
 use super::{Options, one::One};
 use crate::InstrumentError;
 use crate::kernel::{
-    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, probe, refused, within_reach,
+    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
@@ -18,21 +19,23 @@ mod skeleton {
 pub use skeleton::AcceptsSkel;
 use skeleton::{AcceptsSkelBuilder, OpenAcceptsSkel};
 
-/// Its only probe: where a system call returns.
-pub const PROBES: &[Probe] = &[probe("sys_exit", "sys_exit", "syscall_exit_work", &["accept"])];
-
 /// Bytes of a thread's name in the kernel.
 pub const COMM: usize = 16;
 /// `struct key`.
 pub const KEY_BYTES: usize = 40;
 
-/// The program in the kernel; dropping it detaches and frees everything.
+/// In place of the number of a CPU: not known.
+pub const NO_CPU: u32 = u32::MAX;
+
+/// The programs in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
-    /// Before the object, so that it goes first.
+    /// Before the object, so that they go first.
     #[allow(dead_code, reason = "dropping it detaches")]
     pub attached: Attached,
-    /// Program and maps.
+    /// Programs and maps.
     pub skeleton: AcceptsSkel<'static>,
+    /// Why accepts of io_uring are not seen, where they are not.
+    pub no_io_uring: Option<String>,
 }
 
 /// Loads and attaches.
@@ -40,7 +43,6 @@ pub struct Loaded {
 /// # Errors
 /// A missing privilege, or what the kernel refused.
 pub fn load(kernel: &Kernel, options: &Options) -> Result<Loaded, InstrumentError> {
-    // Fields are copied out in either way: without BTF in the kernel itself nothing is lost.
     within_reach(kernel, |reach| load_within(kernel, reach, options)).map(|(loaded, _)| loaded)
 }
 
@@ -50,18 +52,28 @@ fn load_within(
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<AcceptsSkelBuilder>(kernel)?;
-    let (chosen, _) = choose(kernel, reach, |_| true);
+    let completion = io_uring(kernel);
+    let wanted = |probe: &Probe| completion.is_ok() || !is_of_io_uring(probe);
+    let (chosen, _) = choose(kernel, reach, wanted);
     load_only(open.open_object_mut(), &chosen);
-    set_constants(&mut open, options)?;
+    set_constants(&mut open, options, completion == Ok(Completion::Structure))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let attached = attach(skeleton.object(), chosen)?;
-    match attached.refused.first() {
-        None => Ok(Loaded { attached, skeleton }),
-        Some((_, reason)) => Err(InstrumentError::Unsupported(reason.clone())),
+    let mut no_io_uring = completion.err();
+    for (probe, reason) in &attached.refused {
+        if !is_of_io_uring(probe) {
+            return Err(InstrumentError::Unsupported(reason.clone()));
+        }
+        no_io_uring.get_or_insert_with(|| reason.clone());
     }
+    Ok(Loaded { attached, skeleton, no_io_uring })
 }
 
-fn set_constants(open: &mut OpenAcceptsSkel<'_>, options: &Options) -> Result<(), InstrumentError> {
+fn set_constants(
+    open: &mut OpenAcceptsSkel<'_>,
+    options: &Options,
+    completion_is_cqe: bool,
+) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
     })?;
@@ -75,6 +87,7 @@ fn set_constants(open: &mut OpenAcceptsSkel<'_>, options: &Options) -> Result<()
     constants.each = options.each;
     constants.accept_call = libc::SYS_accept;
     constants.accept4_call = libc::SYS_accept4;
+    constants.completion_is_cqe = completion_is_cqe;
     Ok(())
 }
 
@@ -89,7 +102,7 @@ pub struct Key {
     pub pid: u32,
     /// The thread that accepts.
     pub tid: u32,
-    /// The CPU on which the connection was received.
+    /// The CPU on which the connection was received; [`NO_CPU`] when it is not known.
     pub received_on: u32,
     /// The CPU on which it was accepted.
     pub accepted_on: u32,
@@ -124,7 +137,7 @@ pub fn comm(bytes: &[u8]) -> String {
 }
 
 impl Loaded {
-    /// Has the program count, or no longer.
+    /// Has the programs count, or no longer.
     pub fn set_active(&mut self, active: bool) {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
@@ -152,10 +165,11 @@ impl Loaded {
 /// A record of the ring buffer (`struct one`).
 pub fn one(bytes: &[u8]) -> Option<One> {
     let word = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let descriptor = |fd: i32| (fd >= 0).then_some(fd);
     Some(One {
         key: Key::read(bytes)?,
-        listener_fd: word(KEY_BYTES)?,
-        fd: word(KEY_BYTES + 4)?,
+        listener_fd: descriptor(word(KEY_BYTES)?),
+        fd: descriptor(word(KEY_BYTES + 4)?),
         comm: comm(bytes.get(KEY_BYTES + 8..KEY_BYTES + 8 + COMM)?),
     })
 }

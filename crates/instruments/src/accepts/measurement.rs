@@ -4,7 +4,7 @@
 use super::One;
 use super::load::Key;
 use crate::EventCost;
-use nearpath_host::{CpuId, CpuSet, Nearness, Topology};
+use nearpath_host::{CpuId, CpuSet, Nearness, Topology, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -28,9 +28,11 @@ pub struct AcceptMeasurement {
     /// The accepts one by one since the last reading, when each is asked for.
     #[serde(skip)]
     pub told: Vec<One>,
-    /// What observing cost, by system call of the machine, which all pass the program; `None` when it is
-    /// unknown.
+    /// What observing cost, by run of a program: for every system call of the machine, every request and
+    /// completion of io_uring; `None` when it is unknown.
     pub cost: Option<EventCost>,
+    /// What could not be observed, and why.
+    pub unknown: Vec<Unknown>,
 }
 
 /// The accepts from sockets that are bound to the same.
@@ -77,7 +79,7 @@ pub struct Places {
     pub same_node: u64,
     /// On another node.
     pub other_node: u64,
-    /// The facts of the host do not tell how far.
+    /// The facts of the host do not tell how far, or the CPU that received is not known.
     pub unknown: u64,
 }
 

@@ -4,6 +4,7 @@
 mod load;
 mod measurement;
 mod one;
+mod probes;
 
 pub use measurement::*;
 pub use one::One;
@@ -12,8 +13,9 @@ use crate::kernel::{Kernel, Meter, may_load};
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
-use load::{Loaded, PROBES};
-use nearpath_host::{Root, Topology, thread_cpus};
+use load::Loaded;
+use nearpath_host::{Root, Topology, Unknown, thread_cpus};
+use probes::PROBES;
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -66,6 +68,11 @@ impl<'a> Accepts<'a> {
         let _ = session.ring.consume();
         let (lost, not_told) = session.loaded.lost();
         let missed = session.meter.runs(session.loaded.skeleton.object()).missed;
+        let unknown = |reason: &String| Unknown {
+            subject: "host".to_owned(),
+            fact: "accepts of io_uring".to_owned(),
+            reason: reason.clone(),
+        };
         AcceptMeasurement {
             schema: ACCEPT_MEASUREMENT_SCHEMA,
             duration_s: session.began.elapsed().as_secs_f64(),
@@ -73,6 +80,7 @@ impl<'a> Accepts<'a> {
             lost: lost + missed,
             not_told,
             told: self.told.take(),
+            unknown: session.loaded.no_io_uring.iter().map(unknown).collect(),
             cost: session.meter.event_cost(),
         }
     }

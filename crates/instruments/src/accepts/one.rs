@@ -1,32 +1,39 @@
 //! One accept, as it is told when each is asked for.
 
-use super::load::Key;
+use super::load::{Key, NO_CPU};
 use std::fmt;
 
 /// One accept. Shown in the form of document 004:
-/// `cpu=#12 pid=29333 accept(3) -> fd=30 rxcpu=#12`.
+/// `cpu=#12 pid=29333 accept(3) -> fd=30 rxcpu=#12`; of io_uring, which has no descriptor of the
+/// listener, `accept(io_uring)`. What is not known is `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct One {
     pub(super) key: Key,
-    /// The listener's descriptor.
-    pub listener_fd: i32,
-    /// The descriptor of the connection.
-    pub fd: i32,
+    /// The listener's descriptor; `None` for an accept of io_uring.
+    pub listener_fd: Option<i32>,
+    /// The descriptor of the connection; `None` where it is in io_uring's own table.
+    pub fd: Option<i32>,
     /// The thread's name.
     pub comm: String,
 }
 
 impl One {
-    /// The CPU on which it was received, and the one on which it was accepted.
-    pub fn cpus(&self) -> (u32, u32) {
-        (self.key.received_on, self.key.accepted_on)
+    /// The CPU on which it was received, if that is known, and the one on which it was accepted.
+    pub fn cpus(&self) -> (Option<u32>, u32) {
+        let received_on = self.key.received_on;
+        ((received_on != NO_CPU).then_some(received_on), self.key.accepted_on)
     }
 }
 
 impl fmt::Display for One {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Key { pid, received_on, accepted_on, .. } = self.key;
-        let (listener, fd) = (self.listener_fd, self.fd);
-        write!(f, "cpu=#{accepted_on} pid={pid} accept({listener}) -> fd={fd} rxcpu=#{received_on}")
+        let (received_on, accepted_on) = self.cpus();
+        let of = |number: Option<i32>, other: &str| {
+            number.map_or_else(|| other.to_owned(), |number| number.to_string())
+        };
+        let (listener, fd) = (of(self.listener_fd, "io_uring"), of(self.fd, "-"));
+        let rxcpu = received_on.map_or_else(|| "-".to_owned(), |cpu| format!("#{cpu}"));
+        let pid = self.key.pid;
+        write!(f, "cpu=#{accepted_on} pid={pid} accept({listener}) -> fd={fd} rxcpu={rxcpu}")
     }
 }

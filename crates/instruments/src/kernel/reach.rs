@@ -4,7 +4,7 @@
 use super::probe::{At, Point, Probe};
 use crate::InstrumentError;
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Func, Typedef};
+use libbpf_rs::btf::types::{Func, FuncProto, Typedef};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -68,8 +68,8 @@ pub struct Kernel {
     pub btf_file: Option<PathBuf>,
     /// What the instrument would attach.
     pub probes: &'static [Probe],
-    /// For each of them whether the kernel has its tracepoint.
-    tracepoints: Vec<bool>,
+    /// For each of them how many arguments its tracepoint has, if the kernel has it.
+    tracepoints: Vec<Option<usize>>,
     /// And what is known of its functions.
     points: Vec<Vec<Known>>,
 }
@@ -99,8 +99,10 @@ impl Kernel {
             InstrumentError::Unsupported(format!("{}: {why}", path.display()))
         })?;
         let mut modules = Modules::default();
-        let has = |name: &str| btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"));
-        let tracepoint = |p: &Probe| p.tracepoint.is_some_and(|name| has(name).is_some());
+        let tracepoint = |p: &Probe| {
+            let typedef = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{}", p.tracepoint?));
+            typedef.map(|typedef| arguments(&typedef))
+        };
         let mut known = |point: &Point| {
             if btf.type_by_name::<Func<'_>>(point.function).is_some() {
                 return Known::Typed;
@@ -141,14 +143,23 @@ impl Kernel {
         reaches
     }
 
+    fn row(&self, probe: &Probe) -> usize {
+        self.probes.iter().position(|p| p == probe).unwrap_or(usize::MAX)
+    }
+
+    /// How many arguments its tracepoint has, if the kernel has it.
+    pub fn arguments(&self, probe: &Probe) -> Option<usize> {
+        self.tracepoints.get(self.row(probe)).copied().flatten()
+    }
+
     /// The programs that observe a probe within this reach.
     ///
     /// # Errors
     /// Why none can: what the kernel lacks.
     pub fn ways(&self, probe: &Probe, reach: Reach) -> Result<Vec<Way>, String> {
-        let row = self.probes.iter().position(|p| p == probe).unwrap_or(usize::MAX);
+        let row = self.row(probe);
         if let Some(tracepoint) = probe.tracepoint {
-            if self.tracepoints.get(row).copied().unwrap_or(false) {
+            if self.arguments(probe).is_some() {
                 let (suffix, kind) =
                     if reach.typed { ("btf", "tp_btf") } else { ("raw", "raw_tp") };
                 return Ok(vec![Way {
@@ -168,6 +179,14 @@ impl Kernel {
             .map(|(point, known)| way(probe, point, known, reach))
             .collect()
     }
+}
+
+/// The arguments of a tracepoint's programs: all of `btf_trace_NAME` (a pointer to a function) but the
+/// first, which is the tracing's own.
+fn arguments(typedef: &Typedef<'_>) -> usize {
+    let function = typedef.next_type().and_then(|pointer| pointer.next_type());
+    let function = function.and_then(|function| FuncProto::try_from(function).ok());
+    function.map_or(0, |function| function.len().saturating_sub(1))
 }
 
 /// The program at a function.

@@ -5,6 +5,8 @@
 
 use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
 use nearpath_instruments::Measurement;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 
 /// Whether programs can be loaded and namespaces made; else the test is skipped.
 pub fn can_run() -> bool {
@@ -26,6 +28,44 @@ pub fn pin(cpu: usize) {
     let mut only = rustix::thread::CpuSet::new();
     only.set(cpu);
     rustix::thread::sched_setaffinity(None, &only).unwrap();
+}
+
+/// Connections that [`connect_from_both`] makes from each CPU.
+pub const EACH: usize = 300;
+
+/// Connects to an address from CPU 0 and from CPU 1.
+pub fn connect_from_both(address: SocketAddr) {
+    std::thread::scope(|scope| {
+        for cpu in [0, 1] {
+            scope.spawn(move || {
+                pin(cpu);
+                (0..EACH).for_each(|_| drop(TcpStream::connect(address).unwrap()));
+            });
+        }
+    });
+}
+
+/// Whether these are the connections of one CPU; but for a few handshakes that a softirq which was put
+/// off finished on the other.
+pub fn is_half(connections: u64) -> bool {
+    connections.abs_diff(EACH as u64) <= EACH as u64 / 50
+}
+
+/// The CPU on which the kernel received from a connection last.
+pub fn incoming_cpu(connection: &impl AsRawFd) -> i32 {
+    let (mut cpu, mut length) = (-1i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: `cpu` is written within its length.
+    let result = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_INCOMING_CPU,
+            (&raw mut cpu).cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    cpu
 }
 
 /// How many CPUs there are, and no more.

@@ -3,6 +3,7 @@
 
 use super::table::{Table, left, or_none, right};
 use super::units::percent;
+use super::unknown::unknown;
 use super::{heading, line};
 use nearpath_instruments::accepts::{AcceptMeasurement, Listener, Places};
 
@@ -14,7 +15,7 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
     let mut out = String::new();
     line!(
         out,
-        "accepts for {:.2} s, seen where accept(2) and accept4(2) return (those of io_uring are not)",
+        "accepts for {:.2} s, seen where accept(2) and accept4(2) return and io_uring completes",
         m.duration_s
     );
     if m.lost > 0 || m.not_told > 0 {
@@ -23,7 +24,7 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
     if let Some(cost) = m.cost {
         line!(
             out,
-            "cost: {:.1} ns for each system call of the machine, {:.2} % of one CPU",
+            "cost: {:.1} ns for each system call of the machine and request of io_uring, {:.2} % of one CPU",
             cost.ns_per_event,
             cost.cpu_percent
         );
@@ -38,6 +39,10 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
         let of = if several { format!(" netns {}", listener.netns) } else { String::new() };
         heading(&mut out, &format!("{}{of}", listener.local));
         out.push_str(&table(listener));
+    }
+    if !m.unknown.is_empty() {
+        line!(out);
+        out.push_str(&unknown(&m.unknown, &[]));
     }
     out
 }
@@ -118,10 +123,10 @@ mod tests {
         let text = anstream::adapter::strip_str(&accepts(&m)).to_string();
         assert_eq!(
             text,
-            "accepts for 2.00 s, seen where accept(2) and accept4(2) return (those of io_uring are \
-             not)\n\
+            "accepts for 2.00 s, seen where accept(2) and accept4(2) return and io_uring completes\n\
              lost: 1 not counted, 0 not told one by one\n\
-             cost: 50.0 ns for each system call of the machine, 0.50 % of one CPU\n\n\
+             cost: 50.0 ns for each system call of the machine and request of io_uring, 0.50 % of one \
+             CPU\n\n\
              0.0.0.0:8181\n\
              WORKER    RUNS-ON  ACCEPTS  SAME-CPU  SAME-LLC  SAME-NODE  OTHER-NODE\n\
              nginx/10  0              6   100.0 %     0.0 %      0.0 %       0.0 %\n\
