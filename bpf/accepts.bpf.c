@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The instrument "accepts": for each connection that accept(2), accept4(2) or io_uring returns, the CPU
- * on which the kernel received it and the CPU that accepts, by listener and thread.
+ * on which the kernel received it and the CPU that accepts, by listener and thread; or the same of the
+ * datagrams that are read from sockets of UDP.
  *
- * Seen where the system call returns, which every kernel lets programs see: there the descriptor says
+ * An accept is seen where the system call returns, which every kernel lets programs see: there the descriptor says
  * which socket it is. Every system call of the machine passes here, so what is none of these is let go
  * first.
  */
 #include "accepts.h"
+#include "accepts_datagrams.h"
 #include "accepts_uring.h"
 
 char LICENSE[] SEC("license") = "GPL";

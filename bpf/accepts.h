@@ -32,6 +32,7 @@ struct key {
 
 struct counted {
 	u64 accepts;
+	u64 moved; /* of those, counted again when the CPU was known */
 	char comm[COMM];
 };
 

@@ -234,6 +234,7 @@ struct sock {
 	struct socket___kernel *sk_socket;
 	struct sock_reuseport *sk_reuseport_cb;
 	u16 sk_protocol;
+	u8 sk_shutdown;
 };
 
 /* struct socket: what follows ___ is no part of the name, and inflight.h has a socket of its own */

@@ -21,25 +21,25 @@ def nearpath_payload(release: bool = False) -> Path:
     kind = ["--release"] if release else []
     subprocess.run([cargo, "build", "--quiet", "--package", "nearpath", *kind], cwd=PROJECT, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target")) / ("release" if release else "debug")
-    return _program(target / "nearpath", "nearpath")
+    return _payload({"nearpath": target / "nearpath"})
 
 
-def payload_of_test(package: str, test: str) -> Path:
-    """The same with an integration test of a crate, which is called as the test is."""
+def payload_of_tests(package: str, *tests: str) -> Path:
+    """The same with integration tests of a crate, which are called as the tests are."""
     cargo = os.environ.get("CARGO", "cargo")
-    build = [cargo, "test", "--no-run", "--message-format", "json", "--package", package, "--test", test]
+    wanted = [word for test in tests for word in ("--test", test)]
+    build = [cargo, "test", "--no-run", "--message-format", "json", "--package", package, *wanted]
     said = subprocess.run(build, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True).stdout
     built = [message for line in said.splitlines() if (message := json.loads(line)).get("executable")]
-    (found,) = [message["executable"] for message in built if message["target"]["name"] == test]
-    return _program(Path(found), test)
+    return _payload({message["target"]["name"]: Path(message["executable"]) for message in built})
 
 
-def _program(program: Path, name: str) -> Path:
+def _payload(programs: dict[str, Path]) -> Path:
     folder = RunFolder("payload")
     atexit.register(folder.remove)
-    binary = folder.path / name
-    subprocess.run(["strip", "-o", binary, program], check=True)
-    return pack({f"/usr/local/bin/{name}": binary}, folder.path / "payload.tar")
+    for name, program in programs.items():
+        subprocess.run(["strip", "-o", folder.path / name, program], check=True)
+    return pack({f"/usr/local/bin/{name}": folder.path / name for name in programs}, folder.path / "payload.tar")
 
 
 def pack(files: dict[str, Path], archive: Path) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from lab import Host
 from lab.fixtures import lab, lengthy
-from lab.payload import payload_of_test
+from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
 
@@ -22,7 +22,7 @@ ROUNDS = f"NEARPATH_FAULT_ROUNDS={os.environ.get('NEARPATH_FAULT_ROUNDS', '40')}
 
 @pytest.fixture(scope="module")
 def payload(lab_here: None) -> Path:
-    return payload_of_test("nearpath-instruments", TEST)
+    return payload_of_tests("nearpath-instruments", TEST)
 
 
 @lengthy

@@ -1,11 +1,11 @@
 //! Loading the programs of `bpf/accepts.bpf.c`, and reading what they have counted.
 
-use super::probes::{Completion, io_uring, is_of_io_uring};
+use super::probes::{Completion, io_uring, is_for, is_of_io_uring, lacks};
 use super::{Options, one::One};
-use crate::InstrumentError;
 use crate::kernel::{
     Attached, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
+use crate::{InstrumentError, Protocol};
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -53,13 +53,19 @@ fn load_within(
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<AcceptsSkelBuilder>(kernel)?;
     let completion = io_uring(kernel);
-    let wanted = |probe: &Probe| completion.is_ok() || !is_of_io_uring(probe);
-    let (chosen, _) = choose(kernel, reach, wanted);
+    let wanted = |probe: &Probe| {
+        is_for(probe, options.datagrams) && (completion.is_ok() || !is_of_io_uring(probe))
+    };
+    let (chosen, skipped) = choose(kernel, reach, wanted);
+    if let Some(reason) = lacks(&chosen, &skipped, options.datagrams) {
+        return Err(InstrumentError::Unsupported(reason));
+    }
     load_only(open.open_object_mut(), &chosen);
     set_constants(&mut open, options, completion == Ok(Completion::Structure))?;
+    size_maps(&mut open, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let attached = attach(skeleton.object(), chosen)?;
-    let mut no_io_uring = completion.err();
+    let mut no_io_uring = completion.err().filter(|_| !options.datagrams);
     for (probe, reason) in &attached.refused {
         if !is_of_io_uring(probe) {
             return Err(InstrumentError::Unsupported(reason.clone()));
@@ -67,6 +73,15 @@ fn load_within(
         no_io_uring.get_or_insert_with(|| reason.clone());
     }
     Ok(Loaded { attached, skeleton, no_io_uring })
+}
+
+/// Of what is not looked at, nothing is kept.
+fn size_maps(open: &mut OpenAcceptsSkel<'_>, options: &Options) -> libbpf_rs::Result<()> {
+    if options.datagrams {
+        return open.maps.uring_accepts.set_max_entries(1);
+    }
+    open.maps.datagrams.set_max_entries(1)?;
+    open.maps.receivers.set_max_entries(1)
 }
 
 fn set_constants(
@@ -149,10 +164,12 @@ impl Loaded {
         let map = &self.skeleton.maps.accepted;
         let counted = |bytes: Vec<u8>| {
             let value = map.lookup(&bytes, MapFlags::ANY).ok()??;
-            let count = u64::from_ne_bytes(value.get(..8)?.try_into().ok()?);
-            Some((Key::read(&bytes)?, count, comm(value.get(8..8 + COMM)?)))
+            let number =
+                |at: usize| Some(u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?));
+            let count = number(0)?.saturating_sub(number(8)?);
+            Some((Key::read(&bytes)?, count, comm(value.get(16..16 + COMM)?)))
         };
-        map.keys().filter_map(counted).collect()
+        map.keys().filter_map(counted).filter(|(_, count, _)| *count > 0).collect()
     }
 
     /// Accepts that there was no room to count, and those that there was none to tell one by one.
@@ -163,11 +180,12 @@ impl Loaded {
 }
 
 /// A record of the ring buffer (`struct one`).
-pub fn one(bytes: &[u8]) -> Option<One> {
+pub fn one(bytes: &[u8], protocol: Protocol) -> Option<One> {
     let word = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let descriptor = |fd: i32| (fd >= 0).then_some(fd);
     Some(One {
         key: Key::read(bytes)?,
+        protocol,
         listener_fd: descriptor(word(KEY_BYTES)?),
         fd: descriptor(word(KEY_BYTES + 4)?),
         comm: comm(bytes.get(KEY_BYTES + 8..KEY_BYTES + 8 + COMM)?),

@@ -3,7 +3,7 @@
 
 use super::One;
 use super::load::Key;
-use crate::EventCost;
+use crate::{EventCost, Protocol};
 use nearpath_host::{CpuId, CpuSet, Nearness, Topology, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,6 +17,9 @@ pub const ACCEPT_MEASUREMENT_SCHEMA: u32 = 1;
 pub struct AcceptMeasurement {
     /// [`ACCEPT_MEASUREMENT_SCHEMA`].
     pub schema: u32,
+    /// [`Protocol::Udp`] where what is counted as accepts is datagrams that are read, and a listener any
+    /// socket of UDP.
+    pub protocol: Protocol,
     /// How long was measured.
     pub duration_s: f64,
     /// The listeners of which connections were accepted, by address and port.
@@ -29,7 +32,8 @@ pub struct AcceptMeasurement {
     #[serde(skip)]
     pub told: Vec<One>,
     /// What observing cost, by run of a program: for every system call of the machine, every request and
-    /// completion of io_uring; `None` when it is unknown.
+    /// completion of io_uring; of datagrams for every packet that is received, every socket that has data
+    /// and every receive call. `None` when it is unknown.
     pub cost: Option<EventCost>,
     /// What could not be observed, and why.
     pub unknown: Vec<Unknown>,
@@ -128,11 +132,15 @@ pub fn listeners(
         });
         worker.places += Places::of(nearness, accepts);
     }
+    // A thread may be a worker of ten thousand listeners.
+    let mut known = BTreeMap::new();
     let listener = |((local, netns), workers): ((std::net::SocketAddr, u32), BTreeMap<_, _>)| {
         let mut workers: Vec<Worker> = workers.into_values().collect();
         let mut places = Places::default();
         for worker in &mut workers {
-            worker.cpus = cpus_of(worker.pid, worker.tid);
+            let thread = (worker.pid, worker.tid);
+            let cpus = known.entry(thread).or_insert_with(|| cpus_of(worker.pid, worker.tid));
+            worker.cpus.clone_from(cpus);
             places += worker.places;
         }
         workers.sort_by_key(|w| (std::cmp::Reverse(w.places.accepts), w.pid, w.tid));

@@ -1,5 +1,6 @@
 //! The instrument `accepts`: for each connection the CPU on which it was received and the CPU that
-//! accepts it, by listener and thread. The method is described in `docs/measuring.md`.
+//! accepts it, by listener and thread; or for each datagram of UDP the CPU on which it was received and
+//! the CPU that reads it. The method is described in `docs/measuring.md`.
 
 mod load;
 mod measurement;
@@ -10,7 +11,7 @@ pub use measurement::*;
 pub use one::One;
 
 use crate::kernel::{Kernel, Meter, may_load};
-use crate::{Instrument, InstrumentError};
+use crate::{Instrument, InstrumentError, Protocol};
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use load::Loaded;
@@ -32,10 +33,18 @@ pub struct Options {
     pub comm: Option<String>,
     /// In this network namespace.
     pub netns: Option<u32>,
+    /// Datagrams that are read from sockets of UDP, instead of connections.
+    pub datagrams: bool,
     /// Tell each, in [`AcceptMeasurement::told`].
     pub each: bool,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
     pub btf_file: Option<PathBuf>,
+}
+
+impl Options {
+    fn protocol(&self) -> Protocol {
+        if self.datagrams { Protocol::Udp } else { Protocol::Tcp }
+    }
 }
 
 /// The instrument.
@@ -75,6 +84,7 @@ impl<'a> Accepts<'a> {
         };
         AcceptMeasurement {
             schema: ACCEPT_MEASUREMENT_SCHEMA,
+            protocol: self.options.protocol(),
             duration_s: session.began.elapsed().as_secs_f64(),
             listeners: listeners(session.loaded.counts(), &self.topology, cpus_of),
             lost: lost + missed,
@@ -100,8 +110,9 @@ impl Instrument for Accepts<'_> {
         let mut loaded = load::load(&kernel, &self.options)?;
         let told = Rc::clone(&self.told);
         let mut builder = RingBufferBuilder::new();
+        let protocol = self.options.protocol();
         let take = move |bytes: &[u8]| {
-            told.borrow_mut().extend(load::one(bytes));
+            told.borrow_mut().extend(load::one(bytes, protocol));
             0
         };
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {

@@ -1,17 +1,21 @@
-//! One accept, as it is told when each is asked for.
+//! One accept, or one datagram that is read, as it is told when each is asked for.
 
 use super::load::{Key, NO_CPU};
+use crate::Protocol;
 use std::fmt;
 
-/// One accept. Shown in the form of document 004:
+/// One accept, or one datagram. Shown in the form of document 004:
 /// `cpu=#12 pid=29333 accept(3) -> fd=30 rxcpu=#12`; of io_uring, which has no descriptor of the
-/// listener, `accept(io_uring)`. What is not known is `-`.
+/// listener, `accept(io_uring)`. What is not known is `-`. Of a datagram:
+/// `cpu=#12 pid=29333 recv(10.0.0.1:53) -> length=40 rxcpu=#12`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct One {
     pub(super) key: Key,
-    /// The listener's descriptor; `None` for an accept of io_uring.
+    pub(super) protocol: Protocol,
+    /// The listener's descriptor; `None` for an accept of io_uring, and for a datagram.
     pub listener_fd: Option<i32>,
-    /// The descriptor of the connection; `None` where it is in io_uring's own table.
+    /// The descriptor of the connection, `None` where it is in io_uring's own table; or the length of the
+    /// datagram.
     pub fd: Option<i32>,
     /// The thread's name.
     pub comm: String,
@@ -34,6 +38,13 @@ impl fmt::Display for One {
         let (listener, fd) = (of(self.listener_fd, "io_uring"), of(self.fd, "-"));
         let rxcpu = received_on.map_or_else(|| "-".to_owned(), |cpu| format!("#{cpu}"));
         let pid = self.key.pid;
+        if self.protocol == Protocol::Udp {
+            let local = self.key.local;
+            return write!(
+                f,
+                "cpu=#{accepted_on} pid={pid} recv({local}) -> length={fd} rxcpu={rxcpu}"
+            );
+        }
         write!(f, "cpu=#{accepted_on} pid={pid} accept({listener}) -> fd={fd} rxcpu={rxcpu}")
     }
 }

@@ -1,6 +1,7 @@
-//! The probes of the instrument `accepts`, and what the kernel tells of io_uring.
+//! The probes of the instrument `accepts`: which of them are for connections and which for datagrams,
+//! and what the kernel tells of io_uring.
 
-use crate::kernel::{Kernel, Probe, probe};
+use crate::kernel::{Chosen, Kernel, Probe, entry, exit, or_at, probe};
 
 /// All probes.
 pub const PROBES: &[Probe] = &[
@@ -9,7 +10,21 @@ pub const PROBES: &[Probe] = &[
     probe("uring_submit_sqe", "io_uring_submit_sqe", "io_submit_sqe", &[]),
     probe("uring_task_add", "io_uring_task_add", "__io_poll_execute", &[]),
     probe("uring_complete", "io_uring_complete", "io_fill_cqe_req", &["io_uring"]),
+    probe("netif_receive_skb", "netif_receive_skb", "__netif_receive_skb_core", &[]),
+    or_at(
+        probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &[]),
+        &[entry("sock_def_readable")],
+    ),
+    or_at(
+        probe("sock_recv", "sock_recv_length", "sock_recvmsg", &["datagram"]),
+        &[exit("exit", "inet_recvmsg"), exit("exit6", "inet6_recvmsg")],
+    ),
 ];
+
+/// Those for datagrams, none of which can be done without.
+const DATAGRAMS: &[&str] = &["netif_receive_skb", "sk_data_ready", "sock_recv"];
+/// That without which accept(2) is not seen.
+const ACCEPT: &str = "sys_exit";
 
 /// How a completion of io_uring is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +33,11 @@ pub enum Completion {
     Structure,
     /// Field by field.
     Fields,
+}
+
+/// Whether a probe is for datagrams, or else for connections.
+pub fn is_for(probe: &Probe, datagrams: bool) -> bool {
+    DATAGRAMS.contains(&probe.program) == datagrams
 }
 
 /// Whether it is one of io_uring.
@@ -45,6 +65,18 @@ pub fn io_uring(kernel: &Kernel) -> Result<Completion, String> {
     }
 }
 
+/// What cannot be done without and is not there, with the reason.
+pub fn lacks(
+    chosen: &[Chosen],
+    skipped: &[(&'static Probe, String)],
+    datagrams: bool,
+) -> Option<String> {
+    let needed = if datagrams { DATAGRAMS } else { &[ACCEPT] };
+    let missing = needed.iter().find(|name| !chosen.iter().any(|(p, _)| p.program == **name))?;
+    let reason = skipped.iter().find(|(p, _)| p.program == *missing).map(|(_, why)| why.clone());
+    Some(reason.unwrap_or_else(|| format!("there is no program {missing}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,10 +86,37 @@ mod tests {
         let sources = [
             include_str!("../../../../bpf/accepts.bpf.c"),
             include_str!("../../../../bpf/accepts_uring.h"),
+            include_str!("../../../../bpf/accepts_datagrams.h"),
         ];
         let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
         for probe in PROBES {
             has(format!("PROBE({}, \"{}\")", probe.program, probe.tracepoint.unwrap()));
+            for point in probe.points {
+                let function = point.function;
+                match point.suffix {
+                    "entry" => has(format!("PROBE_ENTRY({}, \"{function}\")", probe.program)),
+                    suffix => {
+                        has(format!("SEC(\"fexit/{function}\") int {}_{suffix}(", probe.program))
+                    }
+                }
+            }
         }
+    }
+
+    #[test]
+    fn connections_and_datagrams_have_their_own() {
+        for probe in PROBES {
+            assert_ne!(is_for(probe, true), is_for(probe, false));
+        }
+        let programs = |wanted: &[&str]| {
+            let of = |p: &&Probe| wanted.contains(&p.program);
+            PROBES.iter().filter(of).map(|p| (p, Vec::new())).collect::<Vec<Chosen>>()
+        };
+        assert_eq!(lacks(&programs(&[ACCEPT]), &[], false), None);
+        assert_eq!(lacks(&programs(DATAGRAMS), &[], true), None);
+        let probe = PROBES.iter().find(|p| p.program == "sock_recv").unwrap();
+        let skipped = [(probe, "not here".to_owned())];
+        let reason = lacks(&programs(&DATAGRAMS[..2]), &skipped, true);
+        assert_eq!(reason, Some("not here".to_owned()));
     }
 }

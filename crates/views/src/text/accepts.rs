@@ -1,10 +1,11 @@
 //! `measure accepts`: how far connections go between the CPU that receives them and the one that
-//! accepts, by listener and by worker.
+//! accepts, by listener and by worker; or datagrams, between the CPU that receives and the one that reads.
 
 use super::table::{Table, left, or_none, right};
 use super::units::percent;
 use super::unknown::unknown;
 use super::{heading, line};
+use nearpath_instruments::Protocol;
 use nearpath_instruments::accepts::{AcceptMeasurement, Listener, Places};
 
 /// Workers of a listener that are shown, those with most accepts; the JSON has all.
@@ -13,24 +14,22 @@ const WORKERS_SHOWN: usize = 64;
 /// The whole measurement.
 pub fn accepts(m: &AcceptMeasurement) -> String {
     let mut out = String::new();
-    line!(
-        out,
-        "accepts for {:.2} s, seen where accept(2) and accept4(2) return and io_uring completes",
-        m.duration_s
-    );
+    let words = Words::of(m.protocol);
+    line!(out, "{} for {:.2} s, {}", words.what, m.duration_s, words.seen);
     if m.lost > 0 || m.not_told > 0 {
         line!(out, "lost: {} not counted, {} not told one by one", m.lost, m.not_told);
     }
     if let Some(cost) = m.cost {
         line!(
             out,
-            "cost: {:.1} ns for each system call of the machine and request of io_uring, {:.2} % of one CPU",
+            "cost: {:.1} ns for each {}, {:.2} % of one CPU",
             cost.ns_per_event,
+            words.event,
             cost.cpu_percent
         );
     }
     if m.listeners.is_empty() {
-        line!(out, "no connection was accepted");
+        line!(out, "{}", words.none);
     }
     let netns = m.listeners.first().map(|listener| listener.netns);
     let several = m.listeners.iter().any(|listener| Some(listener.netns) != netns);
@@ -38,7 +37,7 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
         line!(out);
         let of = if several { format!(" netns {}", listener.netns) } else { String::new() };
         heading(&mut out, &format!("{}{of}", listener.local));
-        out.push_str(&table(listener));
+        out.push_str(&table(listener, words.column));
     }
     if !m.unknown.is_empty() {
         line!(out);
@@ -47,11 +46,41 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
     out
 }
 
-fn table(listener: &Listener) -> String {
+/// What differs between connections and datagrams.
+struct Words {
+    what: &'static str,
+    seen: &'static str,
+    event: &'static str,
+    column: &'static str,
+    none: &'static str,
+}
+
+impl Words {
+    fn of(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Udp => Self {
+                what: "datagrams read",
+                seen: "seen where a packet is received and where a receive call returns",
+                event: "packet, socket with data and receive call",
+                column: "DATAGRAMS",
+                none: "no datagram was read",
+            },
+            _ => Self {
+                what: "accepts",
+                seen: "seen where accept(2) and accept4(2) return and io_uring completes",
+                event: "system call of the machine and request of io_uring",
+                column: "ACCEPTS",
+                none: "no connection was accepted",
+            },
+        }
+    }
+}
+
+fn table(listener: &Listener, column: &'static str) -> String {
     let mut table = Table::new(&[
         left("WORKER"),
         left("RUNS-ON"),
-        right("ACCEPTS"),
+        right(column),
         right("SAME-CPU"),
         right("SAME-LLC"),
         right("SAME-NODE"),
@@ -120,6 +149,11 @@ mod tests {
         };
         assert!(accepts(&m).ends_with("no connection was accepted\n"));
         m.listeners = vec![listener];
+        m.protocol = Protocol::Udp;
+        let datagrams = anstream::adapter::strip_str(&accepts(&m)).to_string();
+        assert!(datagrams.starts_with("datagrams read for 2.00 s, seen"), "{datagrams}");
+        assert!(datagrams.contains("\nWORKER    RUNS-ON  DATAGRAMS  SAME-CPU  "), "{datagrams}");
+        m.protocol = Protocol::Tcp;
         let text = anstream::adapter::strip_str(&accepts(&m)).to_string();
         assert_eq!(
             text,

@@ -1,4 +1,5 @@
-//! `nearpath measure accepts`: where connections are received, and where they are accepted.
+//! `nearpath measure accepts`: where connections are received, and where they are accepted; or where
+//! datagrams are received, and where they are read.
 
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
@@ -16,6 +17,7 @@ const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath measure accepts --port 8181               who accepts, and how far from the receiving CPU
   nearpath measure accepts --comm nginx --each       a line for each accept
+  nearpath measure accepts --udp --port 53           who reads datagrams, and how far from there
   nearpath measure accepts --json | jq '.listeners[] | {local, same_cpu, accepts}'
 
 It takes root and a kernel from 5.10 on with BTF. ^C ends it early with what was gathered. What can
@@ -34,12 +36,15 @@ pub(super) struct AcceptsArguments {
     /// Only accepts of this process
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
-    /// Only from listeners on this port
+    /// Only from listeners, or sockets, on this port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Only of threads of this name
     #[arg(long, value_name = "NAME", value_parser = comm)]
     comm: Option<String>,
+    /// Datagrams that are read from sockets of UDP, instead of connections
+    #[arg(long)]
+    udp: bool,
     /// Print a line for each accept as well
     #[arg(long, conflicts_with = "json")]
     each: bool,
@@ -72,6 +77,7 @@ impl AcceptsArguments {
             port: self.port,
             comm: self.comm.clone(),
             netns,
+            datagrams: self.udp,
             each: self.each,
             btf_file: self.time.btf.clone(),
         };
@@ -87,9 +93,10 @@ impl AcceptsArguments {
             told(&measurement)?;
             measurement
         } else {
+            let what = if self.udp { "datagrams" } else { "accepts" };
             let each = |now: &AcceptMeasurement| {
                 let count = now.listeners.iter().map(|l| l.places.accepts).sum::<u64>();
-                format!("{count} accepts")
+                format!("{count} {what}")
             };
             self.time.measure(accepts, &interrupt, each)?
         };
