@@ -115,38 +115,40 @@ impl AddAssign for Places {
 
 /// Puts counts together by listener and thread; `cpus_of` tells where a thread may run.
 pub fn listeners(
-    counts: Vec<(Key, u64, String)>,
+    mut counts: Vec<(Key, u64, String)>,
     topology: &Topology,
     cpus_of: impl Fn(u32, u32) -> Option<CpuSet>,
 ) -> Vec<Listener> {
-    let mut by_listener: BTreeMap<_, BTreeMap<(u32, u32), Worker>> = BTreeMap::new();
-    for (key, accepts, comm) in counts {
-        let nearness = topology.nearness(CpuId(key.received_on), CpuId(key.accepted_on));
-        let workers = by_listener.entry((key.local, key.netns)).or_default();
-        let worker = workers.entry((key.pid, key.tid)).or_insert_with(|| Worker {
-            pid: key.pid,
-            tid: key.tid,
-            comm,
-            cpus: None,
-            places: Places::default(),
-        });
-        worker.places += Places::of(nearness, accepts);
-    }
+    let listener = |key: &Key| (key.local, key.netns);
+    let thread = |key: &Key| (key.pid, key.tid);
+    counts.sort_unstable_by_key(|(key, ..)| (listener(key), thread(key)));
     // A thread may be a worker of ten thousand listeners.
     let mut known = BTreeMap::new();
-    let listener = |((local, netns), workers): ((std::net::SocketAddr, u32), BTreeMap<_, _>)| {
-        let mut workers: Vec<Worker> = workers.into_values().collect();
-        let mut places = Places::default();
-        for worker in &mut workers {
-            let thread = (worker.pid, worker.tid);
-            let cpus = known.entry(thread).or_insert_with(|| cpus_of(worker.pid, worker.tid));
-            worker.cpus.clone_from(cpus);
-            places += worker.places;
+    let mut listeners = Vec::new();
+    for of_listener in counts.chunk_by(|(a, ..), (b, ..)| listener(a) == listener(b)) {
+        let mut workers = Vec::new();
+        for of_thread in of_listener.chunk_by(|(a, ..), (b, ..)| thread(a) == thread(b)) {
+            let Some((Key { pid, tid, .. }, _, comm)) = of_thread.first() else { continue };
+            let cpus = known.entry((*pid, *tid)).or_insert_with(|| cpus_of(*pid, *tid));
+            let (comm, cpus) = (comm.clone(), cpus.clone());
+            let places = places(of_thread, topology);
+            workers.push(Worker { pid: *pid, tid: *tid, comm, cpus, places });
         }
         workers.sort_by_key(|w| (std::cmp::Reverse(w.places.accepts), w.pid, w.tid));
-        Listener { local: local.to_string(), netns, places, workers }
-    };
-    by_listener.into_iter().map(listener).collect()
+        let Some((Key { local, netns, .. }, ..)) = of_listener.first() else { continue };
+        let (local, netns) = (local.to_string(), *netns);
+        listeners.push(Listener { local, netns, places: places(of_listener, topology), workers });
+    }
+    listeners
+}
+
+fn places(counts: &[(Key, u64, String)], topology: &Topology) -> Places {
+    let mut places = Places::default();
+    for (key, accepts, _) in counts {
+        let nearness = topology.nearness(CpuId(key.received_on), CpuId(key.accepted_on));
+        places += Places::of(nearness, *accepts);
+    }
+    places
 }
 
 #[cfg(test)]
