@@ -7,16 +7,30 @@ use std::io;
 /// A word of the kernel's mask.
 type Word = libc::c_ulong;
 
+/// The calling thread's id.
+pub fn tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
 /// The CPUs that the calling thread may run on: what `taskset`, a cpuset cgroup and hotplug
 /// leave of the machine.
 ///
 /// # Errors
 /// The kernel refused, which it does only for a mask shorter than its own.
 pub fn current() -> io::Result<CpuSet> {
+    of(0)
+}
+
+/// The CPUs that a thread may run on, by its id; 0 is the calling one.
+///
+/// # Errors
+/// There is no such thread.
+pub fn of(tid: u32) -> io::Result<CpuSet> {
+    let pid = libc::pid_t::try_from(tid).map_err(io::Error::other)?;
     let mut mask = vec![0 as Word; (MAX_CPUS / Word::BITS) as usize];
     // SAFETY: the pointer and the length are those of `mask`, which outlives the call.
     let result = unsafe {
-        libc::sched_getaffinity(0, std::mem::size_of_val(&mask[..]), mask.as_mut_ptr().cast())
+        libc::sched_getaffinity(pid, std::mem::size_of_val(&mask[..]), mask.as_mut_ptr().cast())
     };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -6,18 +6,23 @@
 //!   one thread per connection ── TCP ──►     one thread per connection
 //!   one thread per UDP flow   ── UDP ──►     one thread per address
 //! ```
+//! Besides connections that come and go, for servers whose workers share a port ([`Worker`],
+//! [`Callers`]).
+//!
 //! In goes a [`LoadPlan`], out comes a [`LoadReport`] of each side, which add up ([`LoadReport::with`]). Both sides make their sockets in the
 //! calling thread or in threads that it starts, so that a caller within another network namespace
 //! puts them there. The load is open loop: each message has an intended send time, and those that
 //! were missed are counted.
 
 mod client;
+mod connections;
 mod pacer;
 mod plan;
 mod report;
 mod server;
 
 pub use client::Client;
+pub use connections::{Callers, CallersReport, ConnectionLoad, Worker, WorkerReport};
 pub use plan::{DatagramLoad, LoadPlan, RequestLoad, StreamLoad};
 pub use report::{LoadCount, LoadKind, LoadReport};
 pub use server::{Endpoint, Server};
