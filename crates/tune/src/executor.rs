@@ -30,7 +30,7 @@ pub trait Writer {
 
 /// Makes changes by a writer and remembers them.
 pub struct Executor<W> {
-    /// `None` in a dry run, which has nothing to remember.
+    /// `None` where there is nothing to remember, as in a dry run.
     journal: Option<Journal>,
     writer: W,
 }
@@ -39,6 +39,12 @@ impl<W: Writer> Executor<W> {
     /// An executor that remembers in this journal.
     pub fn new(journal: Journal, writer: W) -> Self {
         Self { journal: Some(journal), writer }
+    }
+
+    /// An executor that remembers nothing: for what does not outlive the process that changes it,
+    /// as the devices and servers of a demonstration, which leave nothing to undo.
+    pub fn forgetful(writer: W) -> Self {
+        Self { journal: None, writer }
     }
 
     /// Makes all changes of a plan, or none; returns them as they were made.

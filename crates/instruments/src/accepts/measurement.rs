@@ -100,6 +100,24 @@ impl Places {
         *place = accepts;
         places
     }
+
+    /// What came since an earlier reading.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            accepts: self.accepts.saturating_sub(earlier.accepts),
+            same_cpu: self.same_cpu.saturating_sub(earlier.same_cpu),
+            same_llc: self.same_llc.saturating_sub(earlier.same_llc),
+            same_node: self.same_node.saturating_sub(earlier.same_node),
+            other_node: self.other_node.saturating_sub(earlier.other_node),
+            unknown: self.unknown.saturating_sub(earlier.unknown),
+        }
+    }
+
+    /// The share that was accepted on the CPU that received it, 0 to 1; `None` without accepts.
+    pub fn local(&self) -> Option<f64> {
+        (self.accepts > 0).then(|| self.same_cpu as f64 / self.accepts as f64)
+    }
 }
 
 impl AddAssign for Places {

@@ -24,11 +24,14 @@ pub enum Command {
     Steer(steer::Steer),
     /// Plan changes of this host, make them, and undo them
     Tune(tune::Tune),
-    /// Diagnose real packets on a path that is misplaced on purpose
+    /// Diagnose real packets on a path that is misplaced on purpose; or put a server's locality right
     Demo(demo::Arguments),
     /// The demo's server, started by 'demo' itself
     #[command(hide = true)]
     DemoServer,
+    /// A worker of the server of 'demo locality', started by that itself
+    #[command(hide = true)]
+    DemoWorker,
     /// Save the facts of this machine in a file, to look at elsewhere
     Snapshot(snapshot::Snapshot),
 }
@@ -46,6 +49,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Tune(tune) => tune.run(),
         Command::Demo(demo) => demo.run(),
         Command::DemoServer => Ok(crate::demo::reader::serve()?),
+        Command::DemoWorker => Ok(crate::demo::locality::worker::serve()?),
         Command::Snapshot(snapshot) => snapshot.run(),
     }
 }

@@ -10,11 +10,14 @@
 //! file system: devices, addresses and sockets go away with this process, also when it is killed.
 //! What is written to is the demo's own device alone.
 
+mod child;
+pub mod locality;
 mod namespace;
 mod placement;
 pub(crate) mod reader;
 mod rps;
 mod rtnl;
+mod sysfs;
 mod veth;
 
 pub use placement::{Placement, misplace};
@@ -55,12 +58,15 @@ impl Demo {
         let queues = queues(usable.len());
         let (client, server) = (Namespace::create()?, Namespace::create()?);
         veth::create(&client, &server, queues)?;
-        let near = veth::set_up(&client, veth::CLIENT, queues)?;
-        let far = veth::set_up(&server, veth::SERVER, queues)?;
+        let near = veth::set_up(&client, veth::CLIENT, Some(queues))?;
+        let far = veth::set_up(&server, veth::SERVER, Some(queues))?;
         let mut story = vec![built(&client, &server, queues, &near)];
         story.extend(near.notes.into_iter().chain(far.notes));
-        let steered =
-            placement.rps.map(|cpu| rps::steer(&server, veth::SERVER.device, queues, cpu));
+        let steer = |cpu| {
+            let cpus: CpuSet = [cpu].into_iter().collect();
+            rps::steer(&server, veth::SERVER.device, queues, &cpus)
+        };
+        let steered = placement.rps.map(steer);
         if let Some(Err(reason)) = steered {
             story.push(format!("RPS stays off: {reason:#}"));
             placement.rps = None;

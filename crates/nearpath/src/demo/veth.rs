@@ -84,17 +84,21 @@ pub(super) struct Setup {
     pub(super) notes: Vec<String>,
 }
 
-/// Gives an end its queueing disciplines and addresses and switches it on.
+/// Gives an end its addresses and switches it on; with a number of transmit queues each of them
+/// gets a queueing discipline.
 ///
 /// # Errors
 /// The kernel refuses what the demo cannot do without.
-pub(super) fn set_up(namespace: &Namespace, end: End, queues: u32) -> Result<Setup> {
+pub(super) fn set_up(namespace: &Namespace, end: End, queues: Option<u32>) -> Result<Setup> {
     namespace.run(|| {
         let device = end.device;
         let index = index(device)?;
         let mut rtnl = Rtnl::open().context("route netlink")?;
         let mut notes = Vec::new();
-        let qdisc = queue(&mut rtnl, end, index, queues, &mut notes)?;
+        let qdisc = match queues {
+            Some(queues) => queue(&mut rtnl, end, index, queues, &mut notes)?,
+            None => "noqueue",
+        };
         let mut up = LinkMessage::default();
         up.header.index = index;
         up.header.flags = LinkFlags::Up;

@@ -3,12 +3,14 @@
 //! Each borrows what it is made from and is printed as it stands; an unknown value is `null`. The
 //! JSON of `measure stages` and of `diagnose` is that of their own types.
 
+mod locality_steps;
 mod show;
 mod snapshot;
 mod stages;
 mod steering;
 mod tune;
 
+pub use locality_steps::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
 pub use show::*;
 pub use snapshot::{Snapshot, snapshot};
 pub use stages::{Stages, stages};

@@ -1,5 +1,8 @@
-//! The demonstration on this kernel: real packets, misplaced as told, and nothing left of it,
-//! however it ends.
+//! The demonstrations on this kernel: real packets, misplaced as told or put right step by step, and
+//! nothing left of them, however they end.
+
+mod locality;
+mod running;
 
 use nearpath::demo::Demo;
 use nearpath_diagnose::Diagnosis;
@@ -7,12 +10,10 @@ use nearpath_host::{CpuSet, Host, NetnsRef, Root, Wanted, in_netns};
 use nearpath_instruments::Direction;
 use nearpath_testing::wait_for;
 use nearpath_trial::load::LoadKind;
-use std::collections::BTreeMap;
+use running::Running;
 use std::ffi::OsStr;
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::Command;
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
 
@@ -85,132 +86,12 @@ fn the_misplacement_is_the_first_finding() {
     }
 }
 
-/// The demonstration, running with its load, and its namespaces watched.
-struct Running {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-    watched: Vec<Watched>,
-    links: String,
-}
-
-impl Running {
-    fn start() -> Self {
-        let links = links();
-        let mut child = Command::new(NEARPATH)
-            .args(["demo", "--json", "--for", "60s"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut running = Self { child, stderr, watched: Vec::new(), links };
-        let mut line = String::new();
-        while !line.contains("load from CPUs") {
-            line.clear();
-            let read = running.stderr.read_line(&mut line).unwrap();
-            assert!(read > 0, "the demo ended too early");
-        }
-        let threads = wait_for("two namespaces", || {
-            let threads = threads_elsewhere(running.child.id());
-            (threads.len() == 2).then_some(threads)
-        });
-        running.watched = threads.into_values().enumerate().map(Watched::of).collect();
-        running
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: signals a child that was not waited for, whose number is still its own.
-        assert_eq!(unsafe { libc::kill(self.child.id().try_into().unwrap(), signal) }, 0);
-    }
-
-    /// Waits for its end, and for that of all that it made.
-    fn end(mut self) -> (ExitStatus, Vec<u8>, String) {
-        let mut said = String::new();
-        self.stderr.read_to_string(&mut said).unwrap();
-        let mut stdout = Vec::new();
-        self.child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
-        let status = self.child.wait().unwrap();
-        for watched in &self.watched {
-            wait_for("the end of a namespace", || watched.is_gone().then_some(()));
-        }
-        assert_eq!(links(), self.links);
-        (status, stdout, said)
-    }
-}
-
-impl Drop for Running {
-    /// Also a test that fails leaves nothing behind.
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A namespace that got an id in this one, by which the kernel tells when it is gone. Nothing
-/// holds it but what the demonstration has in it.
-struct Watched {
-    id: String,
-}
-
-impl Watched {
-    fn of((index, thread): (usize, u32)) -> Self {
-        let name = format!("nearpath-test-{}-{index}", std::process::id());
-        ip(&["netns", "attach", &name, &thread.to_string()]);
-        ip(&["netns", "set", &name, "auto"]);
-        let ids = ip(&["netns", "list-id"]);
-        ip(&["netns", "delete", &name]);
-        let line = ids.lines().find(|line| line.contains(&name));
-        let line = line.unwrap_or_else(|| panic!("no id of {name} in {ids}"));
-        Self { id: line.split(" (").next().unwrap().trim().to_owned() }
-    }
-
-    fn is_gone(&self) -> bool {
-        !ip(&["netns", "list-id"])
-            .lines()
-            .any(|line| line.split(" (").next().unwrap().trim() == self.id)
-    }
-}
-
-fn ip(arguments: &[&str]) -> String {
-    let output = Command::new("ip").args(arguments).output().unwrap();
-    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The interfaces of this namespace, by name.
-fn links() -> String {
-    let links = ip(&["-o", "link"]);
-    links.lines().filter_map(|line| line.split(": ").nth(1)).collect::<Vec<_>>().join(" ")
-}
-
-/// One thread in each other network namespace that a process or its children have threads in.
-fn threads_elsewhere(pid: u32) -> BTreeMap<String, u32> {
-    let netns = |thread: u32| {
-        let link = fs::read_link(format!("/proc/{thread}/ns/net")).ok()?;
-        Some(link.to_string_lossy().into_owned())
-    };
-    let here = netns(std::process::id()).unwrap();
-    let threads = |pid: u32| -> Vec<u32> {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
-    };
-    let children = |thread: &u32| -> Vec<u32> {
-        let path = format!("/proc/{pid}/task/{thread}/children");
-        let text = fs::read_to_string(path).unwrap_or_default();
-        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-    };
-    let own = threads(pid);
-    // The children last, as the threads that this process reads facts with come and go.
-    let all = own.iter().copied().chain(own.iter().flat_map(children).flat_map(threads));
-    all.filter_map(|thread| Some((netns(thread)?, thread))).filter(|(ns, _)| *ns != here).collect()
-}
-
 #[test]
 fn an_early_end_by_sigterm_still_shows_what_was_gathered() {
     if !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start();
+    let running = Running::start(&["demo", "--json", "--for", "60s"], "load from CPUs");
     // Twice, as `timeout` does.
     running.signal(libc::SIGTERM);
     running.signal(libc::SIGTERM);
@@ -225,7 +106,7 @@ fn nothing_is_left_of_a_killed_demo() {
     if !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start();
+    let running = Running::start(&["demo", "--json", "--for", "60s"], "load from CPUs");
     running.signal(libc::SIGKILL);
     let (status, stdout, _) = running.end();
     assert!(!status.success() && stdout.is_empty(), "{status}");

@@ -1,4 +1,4 @@
-//! `nearpath demo`: diagnoses real packets on a path that is misplaced on purpose.
+//! `nearpath demo` by itself: diagnoses real packets on a path that is misplaced on purpose.
 
 use crate::demo::Demo;
 use crate::failure::{Failure, say};
@@ -9,29 +9,14 @@ use anyhow::Context;
 use clap::Args;
 use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, NetnsRef, Root, Wanted, in_netns};
-
 use nearpath_instruments::Filter;
 use nearpath_trial::load::{LoadKind, LoadReport};
 use nearpath_views::text;
 use std::ffi::OsStr;
 
-const AFTER_HELP: &str = "\
-Builds two network namespaces joined by a veth pair, steers its packets (RPS) to one CPU and reads
-them on another, far from it, drives TCP and UDP over IPv4 and IPv6 between the two, and diagnoses
-the path. It takes root, touches no device but its own, and leaves nothing behind, also when it is
-killed.
-
-EXAMPLES
-  nearpath demo                     ten seconds of real packets, and what is wrong with them
-  nearpath demo --for 1m            longer, for deeper percentiles
-  nearpath demo --json | jq '.findings[0]'";
-
-/// This program, whatever its file is called or whether it still is there.
-const PROGRAM: &str = "/proc/self/exe";
-/// Arguments of `demo`.
+/// Arguments of `demo` by itself.
 #[derive(Debug, Args)]
-#[command(after_long_help = AFTER_HELP)]
-pub struct Arguments {
+pub(super) struct Misplaced {
     #[command(flatten)]
     timing: Timing,
     /// Print one JSON document, that of 'diagnose'
@@ -39,11 +24,11 @@ pub struct Arguments {
     json: bool,
 }
 
-impl Arguments {
+impl Misplaced {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
         let here = Host::read(&Root::live(), &Wanted::default()).context("cannot read the host")?;
-        let demo = Demo::start(&here, OsStr::new(PROGRAM))?;
+        let demo = Demo::start(&here, OsStr::new(super::PROGRAM))?;
         demo.story().iter().for_each(|line| say(line));
         let diagnosis = observe(&demo, &self.timing, &interrupt);
         // Whatever came of it, first the path is taken down.

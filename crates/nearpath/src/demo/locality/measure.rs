@@ -1,0 +1,168 @@
+//! What is measured of the scene: both instruments run from beginning to end, and a part of the time
+//! is what they counted from one look to the next.
+
+use super::Scene;
+use anyhow::{Context, Result};
+use nearpath_host::{Root, Topology};
+use nearpath_instruments::accepts::{self, AcceptMeasurement, Accepts};
+use nearpath_instruments::locality::{self, Locality, PacketLocality, Places};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_views::json::LocalityStep;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// The instruments, running.
+pub struct Instruments<'a> {
+    locality: PacketLocality,
+    accepts: Accepts<'a>,
+}
+
+/// What they have counted up to a moment.
+pub struct Look {
+    at: Instant,
+    /// Packets.
+    pub locality: Locality,
+    accepts: AcceptMeasurement,
+}
+
+impl<'a> Instruments<'a> {
+    /// Attaches them to the packets and connections of the scene's server.
+    ///
+    /// # Errors
+    /// They cannot run here.
+    pub fn start(
+        scene: &Scene,
+        root: &'a Root,
+        topology: &Topology,
+        btf: Option<&Path>,
+    ) -> Result<Self> {
+        let netns = u32::try_from(scene.server_netns_inode()).context("the namespace's inode")?;
+        let filter = Filter { netns: Some(netns), ..Filter::default() };
+        let btf_file = btf.map(Path::to_owned);
+        let packets =
+            locality::Options { filter, btf_file: btf_file.clone(), ..Default::default() };
+        let port = Some(scene.address().port());
+        let of_port = accepts::Options { netns: Some(netns), port, btf_file, ..Default::default() };
+        let mut started = Self {
+            locality: PacketLocality::new(topology, packets),
+            accepts: Accepts::new(root, topology, of_port),
+        };
+        started.locality.start().context("cannot measure packets")?;
+        started.accepts.start().context("cannot measure accepts")?;
+        Ok(started)
+    }
+
+    /// What they have counted so far.
+    ///
+    /// # Errors
+    /// They were stopped.
+    pub fn look(&mut self) -> Result<Look> {
+        let at = Instant::now();
+        Ok(Look { at, locality: self.locality.read()?, accepts: self.accepts.read()? })
+    }
+}
+
+impl Look {
+    /// What came since an earlier look, as a step of which nothing else is known.
+    pub fn since(&self, earlier: &Self) -> LocalityStep {
+        let (now, then) = (&self.locality, &earlier.locality);
+        let unseen = |m: &Locality| {
+            let p = &m.packets;
+            p.abandoned + p.collided + p.not_allocated
+        };
+        let accepts = places(&self.accepts).since(&places(&earlier.accepts));
+        LocalityStep {
+            duration_s: self.at.duration_since(earlier.at).as_secs_f64(),
+            rx: now.rx.since(&then.rx),
+            tx: now.tx.since(&then.tx),
+            not_followed: unseen(now).saturating_sub(unseen(then)),
+            busiest_worker: busiest(&self.accepts, &earlier.accepts, accepts.accepts),
+            accepts,
+            places: between(&then.places, &now.places),
+            ..LocalityStep::default()
+        }
+    }
+}
+
+/// All accepts of all listeners; there is one.
+fn places(m: &AcceptMeasurement) -> accepts::Places {
+    let mut all = accepts::Places::default();
+    m.listeners.iter().for_each(|listener| all += listener.places);
+    all
+}
+
+/// The share of the worker that accepted most; `None` without accepts.
+fn busiest(now: &AcceptMeasurement, then: &AcceptMeasurement, accepts: u64) -> Option<f64> {
+    let by_worker = |m: &AcceptMeasurement| -> BTreeMap<u32, u64> {
+        let workers = m.listeners.iter().flat_map(|listener| &listener.workers);
+        workers.map(|worker| (worker.tid, worker.places.accepts)).collect()
+    };
+    let then = by_worker(then);
+    let new = by_worker(now).into_iter();
+    let new = new.map(|(tid, n)| n.saturating_sub(then.get(&tid).copied().unwrap_or(0)));
+    let most = new.max().filter(|_| accepts > 0)?;
+    Some(most as f64 / accepts as f64)
+}
+
+/// The matrix of the packets that came between two looks.
+fn between(then: &[Places], now: &[Places]) -> Vec<Places> {
+    let key = |p: &Places| (p.direction, p.place.from_cpu, p.place.to_cpu);
+    let then: BTreeMap<_, u64> = then.iter().map(|p| (key(p), p.place.count)).collect();
+    let mut new = now.to_vec();
+    for places in &mut new {
+        let before = then.get(&key(places)).copied().unwrap_or(0);
+        places.place.count = places.place.count.saturating_sub(before);
+    }
+    new.retain(|places| places.place.count > 0);
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::{CpuId, CpuSet};
+    use nearpath_instruments::accepts::{Listener, Worker};
+    use nearpath_instruments::{Direction, Place};
+
+    fn place(from: u32, to: u32, count: u64) -> Places {
+        let (from_cpu, to_cpu) = (CpuId(from), CpuId(to));
+        let place = Place { from_cpu, to_cpu, from_node: None, to_node: None, count };
+        Places { direction: Direction::Rx, place }
+    }
+
+    fn accepted(by: &[(u32, u64)]) -> AcceptMeasurement {
+        let worker = |&(tid, accepts): &(u32, u64)| Worker {
+            pid: tid,
+            tid,
+            comm: "demo-worker".into(),
+            cpus: Some(CpuSet::new()),
+            places: accepts::Places { accepts, same_cpu: accepts, ..Default::default() },
+        };
+        let workers: Vec<Worker> = by.iter().map(worker).collect();
+        let mut places = accepts::Places::default();
+        workers.iter().for_each(|worker| places += worker.places);
+        let listener = Listener { local: "198.18.0.2:80".into(), netns: 1, places, workers };
+        AcceptMeasurement { listeners: vec![listener], ..Default::default() }
+    }
+
+    #[test]
+    fn a_step_has_what_came_since() {
+        let at = Instant::now();
+        let look = |rx: Vec<Places>, accepts| Look {
+            at,
+            locality: Locality { places: rx, ..Locality::default() },
+            accepts,
+        };
+        let then = look(vec![place(0, 0, 5), place(0, 1, 2)], accepted(&[(7, 10)]));
+        let now = look(
+            vec![place(0, 0, 5), place(0, 1, 9), place(1, 0, 1)],
+            accepted(&[(7, 11), (8, 3)]),
+        );
+        let step = now.since(&then);
+        assert_eq!(step.places, [place(0, 1, 7), place(1, 0, 1)]);
+        assert_eq!((step.accepts.accepts, step.accepts.same_cpu), (4, 4));
+        assert_eq!(step.busiest_worker, Some(0.75));
+        assert_eq!(then.since(&then).busiest_worker, None);
+    }
+}

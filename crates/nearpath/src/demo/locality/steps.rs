@@ -1,0 +1,152 @@
+//! The steps of the demonstration, each a plan of changes as for any server: which CPUs workers and
+//! queues stay on, steering, RPS, XPS.
+//!
+//! In go the scene and the server's namespace, out come the changes of a step; the executor makes
+//! them. Nothing is remembered: what is changed does not outlive the scene.
+
+use super::{Receivers, Scene};
+use crate::demo::veth;
+use anyhow::{Context, Result, anyhow};
+use nearpath_host::{CpuId, CpuSet, Host, Root, SocketProtocol, Wanted, thread_cpus};
+use nearpath_tune::steering::{self, Method, Request};
+use nearpath_tune::{Change, Executor, Live, Persistence, SettingFile, Target, Thread, Value};
+
+/// A step. Each builds on those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Each worker on a CPU of its own.
+    Workers,
+    /// Each queue's packets come in on a CPU of its own.
+    Queues,
+    /// Connections go to the worker on the CPU that receives them.
+    Steering,
+    /// Packets are handled on the CPU that they come in on.
+    Rps,
+    /// What a CPU sends goes by a queue of its own.
+    Xps,
+}
+
+/// All of them, in the order in which they are made.
+pub const STEPS: [Step; 5] = [Step::Workers, Step::Queues, Step::Steering, Step::Rps, Step::Xps];
+
+impl Step {
+    /// What it is called in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Workers => "workers pinned",
+            Self::Queues => "queues pinned",
+            Self::Steering => "steering",
+            Self::Rps => "RPS off",
+            Self::Xps => "XPS",
+        }
+    }
+
+    /// Its changes, as things are now. To be called in the server's namespace.
+    ///
+    /// # Errors
+    /// A fact that they rest on cannot be read, or they would do no good.
+    pub fn plan(self, scene: &Scene, root: &Root) -> Result<Vec<Change>> {
+        match self {
+            Self::Workers => workers(scene, root),
+            Self::Queues => queues(scene, root),
+            Self::Steering => steered(scene, root),
+            Self::Rps => {
+                let why =
+                    "packets are handled on the CPU that they come in on, not sent to another";
+                masks(scene, root, |queue| format!("rx-{queue}/rps_cpus"), |_| CpuSet::new(), why)
+            }
+            Self::Xps => {
+                let why = "what a CPU sends goes by its own queue, and is let go of on that CPU";
+                let own = |cpu| [cpu].into_iter().collect();
+                masks(scene, root, |queue| format!("tx-{queue}/xps_cpus"), own, why)
+            }
+        }
+    }
+
+    /// Makes its changes; returns them as they were made.
+    ///
+    /// # Errors
+    /// As [`Step::plan`], or the kernel refused.
+    pub fn apply(self, scene: &Scene) -> Result<Vec<Change>> {
+        scene.in_server(|root| {
+            let plan = self.plan(scene, root)?;
+            Ok(Executor::forgetful(Live::new()).apply(plan)?)
+        })
+    }
+}
+
+fn workers(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
+    let why = "each worker stays on a CPU of its own, so that there is one near to each CPU";
+    let workers = scene.workers().into_iter().zip(scene.cpus());
+    workers.map(|(pid, &cpu)| affinity(root, (pid, pid), cpu, why)).collect()
+}
+
+fn queues(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
+    let cpus = scene.cpus();
+    match scene.receivers() {
+        Receivers::Queues { server, client } => {
+            let why = "the thread that takes a queue's packets in stays on a CPU of its own, as \
+                       the interrupt of a NIC's queue does";
+            let threads = [server, client].into_iter().flat_map(|side| side.iter().zip(cpus));
+            threads.map(|(&tid, &cpu)| affinity(root, (tid, tid), cpu, why)).collect()
+        }
+        Receivers::Senders(tids) => {
+            let why = "each client stays on a CPU of its own, and so do the packets that it sends";
+            let pid = std::process::id();
+            let threads = tids.iter().zip(cpus.iter().cycle());
+            threads.map(|(&tid, &cpu)| affinity(root, (pid, tid), cpu, why)).collect()
+        }
+    }
+}
+
+fn steered(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
+    let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+    let address = scene.address();
+    let found = steering::select(
+        root,
+        &Request {
+            protocol: SocketProtocol::Tcp,
+            port: address.port(),
+            address: Some(address.ip()),
+            pid: None,
+        },
+    )?;
+    Ok(vec![steering::plan(&host.topology, &found, Method::Nearest)?])
+}
+
+/// A thread, by its process and itself, on one CPU.
+fn affinity(root: &Root, (pid, tid): (u32, u32), cpu: CpuId, why: &str) -> Result<Change> {
+    let gone = || anyhow!("thread {tid} of process {pid} has ended");
+    let thread = Thread::find(root, pid, tid).ok_or_else(gone)?;
+    let before = thread_cpus(root, pid, tid).ok_or_else(gone)?;
+    Ok(Change {
+        target: Target::Thread(thread),
+        before: Value::Text(before.to_string()),
+        after: Value::Text(cpu.0.to_string()),
+        why: why.to_owned(),
+        persistence: Persistence::WhileRunning,
+    })
+}
+
+/// A mask for each queue of the server's end, by the queue's number and CPU.
+fn masks(
+    scene: &Scene,
+    root: &Root,
+    file: impl Fn(usize) -> String,
+    mask: impl Fn(CpuId) -> CpuSet,
+    why: &str,
+) -> Result<Vec<Change>> {
+    let device = veth::SERVER.device;
+    let change = |(queue, &cpu)| {
+        let path = format!("/sys/class/net/{device}/queues/{}", file(queue));
+        let before = root.text(&path)?;
+        Ok(Change {
+            target: Target::File(SettingFile { path, netns: Some(scene.server_netns_inode()) }),
+            before: Value::Text(before),
+            after: Value::Text(mask(cpu).to_mask()),
+            why: why.to_owned(),
+            persistence: Persistence::UntilReboot,
+        })
+    };
+    scene.cpus().iter().enumerate().map(change).collect()
+}
