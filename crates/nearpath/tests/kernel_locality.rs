@@ -67,7 +67,7 @@ fn a_line_is_printed_for_each_interval_and_a_picture_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let svg = dir.path().join("heat.svg");
     let picture = ["--svg", svg.to_str().unwrap()];
-    let times = ["--for", "400ms", "--interval", "100ms"];
+    let times = ["--for", "2s", "--interval", "500ms"];
     let (output, _) = measured(&pair, &[&times[..], &picture].concat());
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -76,7 +76,9 @@ fn a_line_is_printed_for_each_interval_and_a_picture_drawn() {
     for line in lines.lines() {
         let words: Vec<&str> = line.split(['=', '%']).map(str::trim).collect();
         let ["rx", rx, _, tx, _] = words[..] else { panic!("{line}") };
-        assert!([rx, tx].iter().all(|share| share.parse::<u32>().unwrap() <= 100), "{line}");
+        // On a busy machine an interval may pass without a packet.
+        let is_share = |share: &&str| *share == "-" || share.parse::<u32>().unwrap() <= 100;
+        assert!([rx, tx].iter().all(is_share), "{line}");
         assert!(line.contains("pps tx=") && line.ends_with("pps"), "{line}");
     }
     assert!(summary.starts_with("measured packets that match --proto udp"), "{summary}");
