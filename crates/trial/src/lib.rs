@@ -2,4 +2,5 @@
 //! real: sockets, threads, the kernel's own network path.
 
 pub mod affinity;
+pub mod comparison;
 pub mod load;
