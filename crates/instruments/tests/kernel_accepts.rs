@@ -4,12 +4,13 @@
 mod common;
 
 use common::{
-    EACH, can_run, connect_from_both, each_cpu_a_node, has_two_cpus, incoming_cpu, is_half, pin,
+    EACH, can_run, connect_from_both, each_cpu_a_node, has_two_cpus, incoming_cpu, is_half, listen,
+    pin,
 };
 use nearpath_host::Root;
 use nearpath_instruments::Instrument;
 use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Listener, Options, Places};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
 /// Connects from CPU 0 and from CPU 1 while a thread on CPU 1 accepts; how many connections the
@@ -25,13 +26,6 @@ fn connections(listener: &TcpListener) -> u64 {
         connect_from_both(address);
         server.join().unwrap()
     })
-}
-
-/// A listener with room for all connections: without it a SYN is dropped, and sent again after a second.
-fn listen(address: IpAddr) -> TcpListener {
-    let listener = TcpListener::bind((address, 0)).unwrap();
-    rustix::net::listen(&listener, 2 * EACH as i32).unwrap();
-    listener
 }
 
 /// What the instrument tells while connections are made to each of these.

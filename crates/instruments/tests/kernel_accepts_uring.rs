@@ -5,12 +5,14 @@
 
 mod common;
 
-use common::{EACH, connect_from_both, each_cpu_a_node, has_two_cpus, incoming_cpu, is_half, pin};
+use common::{
+    EACH, connect_from_both, each_cpu_a_node, has_two_cpus, incoming_cpu, is_half, listen, pin,
+};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use nearpath_host::Root;
 use nearpath_instruments::Instrument;
-use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Options, Places};
+use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Options};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Barrier;
@@ -115,7 +117,7 @@ fn serve(listener: &TcpListener, how: How, kind: Ring, stands: &Barrier) -> u64 
 
 /// What the instrument tells of a server that had its request before, and what the server says.
 fn measured(how: How, kind: Ring) -> (AcceptMeasurement, u64, TcpListener) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listener = listen(Ipv4Addr::LOCALHOST.into());
     let address = listener.local_addr().unwrap();
     let root = Root::live();
     let port = Some(address.port());
@@ -136,14 +138,15 @@ fn check(how: How, kind: Ring) {
     let (m, own, listener) = measured(how, kind);
     let [found] = m.listeners.as_slice() else { panic!("{how:?} {kind:?}: {m:?}") };
     assert_eq!(found.local, listener.local_addr().unwrap().to_string());
-    let accepts = ALL as u64;
-    let places = if how == How::Direct {
-        Places { accepts, unknown: accepts, ..Places::default() }
+    let (all, places) = (ALL as u64, found.places);
+    assert_eq!(places.accepts, all, "{how:?} {kind:?}");
+    if how == How::Direct {
+        assert_eq!(places.unknown, all, "{places:?}");
     } else {
-        assert!(is_half(own), "{how:?} {kind:?}: {own}");
-        Places { accepts, same_cpu: own, other_node: accepts - own, ..Places::default() }
-    };
-    assert_eq!(found.places, places, "{how:?} {kind:?}");
+        // The server asks later: by then the end of the connection may have come, on another CPU.
+        assert!(is_half(own) && places.same_cpu.abs_diff(own) * 100 <= all, "{own}: {places:?}");
+        assert_eq!(places.same_cpu + places.other_node, all, "{places:?}");
+    }
     let [worker] = found.workers.as_slice() else { panic!("{found:?}") };
     assert_eq!(worker.pid, std::process::id());
     let is_kernels = worker.comm.starts_with("iou-sqp-");
@@ -154,7 +157,10 @@ fn check(how: How, kind: Ring) {
         assert!(said.contains(" accept(io_uring) -> fd="), "{said}");
         assert_eq!(told.fd.is_none(), how == How::Direct, "{said}");
     }
-    println!("{how:?} {kind:?}: {accepts} accepts, {own} of their own CPU, as the server says");
+    println!(
+        "{how:?} {kind:?}: {all} accepts, {} of their own CPU; {own}, the server says",
+        places.same_cpu
+    );
 }
 
 fn can_run() -> bool {

@@ -5,7 +5,7 @@
 
 use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
 use nearpath_instruments::Measurement;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 /// Whether programs can be loaded and namespaces made; else the test is skipped.
@@ -43,6 +43,13 @@ pub fn connect_from_both(address: SocketAddr) {
             });
         }
     });
+}
+
+/// A listener with room for all connections: without it a SYN is dropped, and sent again after a second.
+pub fn listen(address: IpAddr) -> TcpListener {
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    rustix::net::listen(&listener, 2 * EACH as i32).unwrap();
+    listener
 }
 
 /// Whether these are the connections of one CPU; but for a few handshakes that a softirq which was put
