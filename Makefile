@@ -31,9 +31,10 @@ test-kernels: ## Run the tests on virtual hosts with the oldest and the newest k
 	@scripts/install-deps build lab
 	@scripts/lab test --kernels=5.10,6.1,7.2 -m ""
 
-test-lengthy: ## Run the tests that take a minute each: faults, upcalls, kill -9; steering 100 times under load; tuning ended at each step
+test-lengthy: ## Run the tests that take a minute each: faults, upcalls, kill -9; steering 100 times under load; a storm of accepts; tuning ended at each step
 	@scripts/install-deps build test lab || scripts/install-deps build
 	NEARPATH_STEER_TIMES=100 $(CARGO) test --package nearpath --test kernel_steer -- no_request_fails
+	NEARPATH_STORM_SECONDS=60 $(CARGO) test --package nearpath --test kernel_accepts -- a_storm --nocapture
 	NEARPATH_TUNE_STEPS=all $(CARGO) test --package nearpath --test kernel_tune
 	@scripts/lab test -m lengthy || [ $$? -eq 69 ]
 

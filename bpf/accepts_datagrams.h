@@ -189,16 +189,21 @@ static __always_inline void wait_for_cpu(struct receiver *r, const struct reader
 	struct key key = reader->key;
 	char comm[COMM];
 
-	if (reader->counts) {
-		key.received_on = NO_CPU;
-		__builtin_memcpy(comm, reader->comm, COMM);
+	key.received_on = NO_CPU;
+	__builtin_memcpy(comm, reader->comm, COMM);
+	if (reader->counts)
 		count(&key, comm);
-	}
-	if (r->waiting && (r->reader.key.tid != key.tid || r->reader.key.accepted_on != key.accepted_on))
+	if ((s32)r->waiting > 0 &&
+	    (r->reader.key.tid != key.tid || r->reader.key.accepted_on != key.accepted_on)) {
+		if (each && r->reader.counts)
+			__sync_fetch_and_add(&ones_lost, r->waiting);
 		r->waiting = 0;
+	}
 	r->reader = *reader;
-	if (r->waiting < WAITING_MAX)
+	if ((s32)r->waiting < WAITING_MAX)
 		__sync_fetch_and_add(&r->waiting, 1);
+	else if (each && reader->counts)
+		tell(&key, comm, -1, reader->length);
 }
 
 /* And this CPU does. */

@@ -1,43 +1,120 @@
-"""Accepts of io_uring, and datagrams, which nearpath's own tests drive in a guest: the servers there tell
-where the kernel received what they accept or read. (For accept(2) test_steer.py does.)
+"""Datagrams on eight CPUs of two nodes: by how far they go from the CPU that receives them to the worker of a
+REUSEPORT group that reads them, before and after the group is steered. And what is said of accepts that cannot
+be seen. (For those of accept(2) test_steer.py is there, and for servers that know better themselves
+test_accepts_servers.py.)
+
+Server and client are in the guest: what a pinned client sends to its own machine is received on the
+client's CPU. Each worker answers with its own.
 """
 
-from pathlib import Path
-
-import pytest
+import json
+from collections import Counter
+from typing import Any
 
 from lab import Host, Nic
 from lab.fixtures import lab
-from lab.payload import payload_of_tests
 
-from .hosts import IGB, SMT, TWO_NODES
+from .hosts import SMT
+from .waiting import ended, start_measuring, wait_until
 
-URING = "kernel_accepts_uring"
-DATAGRAMS = "kernel_accepts_datagrams"
+PORT = 8183
+CPUS = range(8)
+DATAGRAMS = 40
+
+# A process for each CPU, with a socket of its own.
+SERVER = f"""
+import os, socket
+
+for cpu in {list(CPUS)}:
+    if os.fork() == 0:
+        os.sched_setaffinity(0, {{cpu}})
+        sock = socket.socket(type=socket.SOCK_DGRAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(("127.0.0.1", {PORT}))
+        while True:
+            _, client = sock.recvfrom(64)
+            sock.sendto(b"%d" % cpu, client)
+os.wait()
+"""
+
+# Prints a line for each datagram: the client's CPU, and that of the worker that answers.
+CLIENT = f"""
+import os, socket
+
+for cpu in {list(CPUS)}:
+    os.sched_setaffinity(0, {{cpu}})
+    for _ in range({DATAGRAMS}):
+        with socket.socket(type=socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"datagram", ("127.0.0.1", {PORT}))
+            print(cpu, sock.recv(64).decode())
+"""
 
 
-@pytest.fixture(scope="module")
-def payload(lab_here: None) -> Path:
-    return payload_of_tests("nearpath-instruments", URING, DATAGRAMS)
+def answered(host: Host) -> Counter[tuple[int, int]]:
+    """How many datagrams went from each CPU to each worker, as these say."""
+    lines = host.check(["python3", "-c", CLIENT]).splitlines()
+    assert len(lines) == len(CPUS) * DATAGRAMS
+    sent_and_read: list[tuple[int, int]] = []
+    for line in lines:
+        sent, read = map(int, line.split())
+        sent_and_read.append((sent, read))
+    return Counter(sent_and_read)
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_accepts_of_io_uring_are_counted(host: Host) -> None:
-    if host.machine.kernel == "5.10":
-        pytest.skip("before Linux 6.0 io_uring does not tell which request is completed")
-    # A line for each ring and way to accept.
-    assert len(figures(host, URING)) == 7, "some were skipped"
+def places(counts: Counter[tuple[int, int]], worker: int) -> dict[str, int]:
+    """The same by how far they went, to one worker."""
+
+    def node(cpu: int) -> int:
+        (found,) = [node for node in (0, 1) if cpu in SMT.cpus_of(node)]
+        return found
+
+    found = Counter[str]()
+    for (sent, read), count in counts.items():
+        if read == worker:
+            near = "same_cpu" if sent == read else "same_node" if node(sent) == node(read) else "other_node"
+            found[near] += count
+    return {near: found[near] for near in ("same_cpu", "same_node", "other_node")}
 
 
-@lab(turn=0, topology=SMT, nics=(Nic("igb", node=1),))
-def test_datagrams_are_counted(host: Host) -> None:
-    # A line for each of two workers that sleep, of IPv4 and of IPv6, and of two that spin.
-    assert len(figures(host, DATAGRAMS)) >= 6, "some were skipped"
+def measured(document: dict[str, Any]) -> dict[int, dict[str, int]]:
+    """What nearpath says of each worker, by its CPU."""
+    assert document["protocol"] == "udp" and document["lost"] == 0, document
+    (group,) = document["listeners"]
+    assert group["local"] == f"127.0.0.1:{PORT}" and group["unknown"] == 0, document
+    # A node is under one cache, so what stays on the node stays there.
+    return {
+        int(worker["cpus"]): {
+            "same_cpu": worker["same_cpu"],
+            "same_node": worker["same_llc"] + worker["same_node"],
+            "other_node": worker["other_node"],
+        }
+        for worker in group["workers"]
+    }
 
 
-def figures(host: Host, test: str) -> list[str]:
-    """Runs the tests of a program; the lines that compare what nearpath and the servers say."""
-    status, out, err = host.run([test, "--nocapture"], timeout_s=300)
-    print(out)
-    assert status == 0, out + err
-    return [line for line in out.splitlines() if "the server says" in line or "the worker says" in line]
+@lab(kernels=("5.10",), topology=SMT, nics=(Nic("igb", node=1),))
+def test_what_is_not_seen_is_said(host: Host) -> None:
+    document = json.loads(host.check("nearpath measure accepts --for 500ms --json"))
+    (unknown,) = document["unknown"]
+    assert unknown["fact"] == "accepts of io_uring", unknown
+    assert "does not tell which request" in unknown["reason"], unknown
+
+
+@lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
+def test_datagrams_are_told_by_group_and_worker(host: Host) -> None:
+    server = host.start(["python3", "-c", SERVER])
+    bound = f"ss --no-header --udp --listening 'sport = :{PORT}' | wc -l"
+    wait_until(lambda: int(host.check(bound)) == len(CPUS), "the workers have their sockets")
+
+    measuring = start_measuring(host, "measure", "accepts", "--udp", "--port", str(PORT))
+    by_chance = answered(host)
+    workers = {read for _, read in by_chance}
+    assert measured(ended(measuring)) == {worker: places(by_chance, worker) for worker in workers}
+    assert any(sent != read for sent, read in by_chance)
+
+    host.check(f"nearpath steer --udp --port {PORT}")
+    measuring = start_measuring(host, "measure", "accepts", "--udp", "--port", str(PORT))
+    assert answered(host) == {(cpu, cpu): DATAGRAMS for cpu in CPUS}
+    near = {"same_cpu": DATAGRAMS, "same_node": 0, "other_node": 0}
+    assert measured(ended(measuring)) == dict.fromkeys(CPUS, near)
+    server.kill()
