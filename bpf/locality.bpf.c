@@ -20,6 +20,11 @@ static __always_inline bool is_clone(struct sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD_PROBED(skb, cloned);
 }
 
+static __always_inline bool is_of_tcp(struct sk_buff *skb)
+{
+	return BPF_CORE_READ_BITFIELD_PROBED(skb, fclone) == SKB_FCLONE_CLONE;
+}
+
 /* The packet came in: by a driver, or from a virtual device. */
 static __always_inline void receive(u64 pointer, u32 progress, const bool direct)
 {
@@ -45,8 +50,11 @@ static __always_inline void receive(u64 pointer, u32 progress, const bool direct
 		else if (p->state == PACKET_ALLOCATED || p->state == PACKET_RX_REFUSED)
 			from = p->cpu;
 	} else if (exact) {
-		/* What was sent as a clone is no sk_buff of its own before its peer receives it. */
-		not_allocated = !is_clone(skb);
+		/*
+		 * What was sent as a clone is no sk_buff of its own before its peer receives it; a veth device
+		 * with NAPI has copied what it shared by then.
+		 */
+		not_allocated = !is_clone(skb) && !is_of_tcp(skb);
 	}
 	begin(p, cpu, tag, skb, from, PACKET_RX, not_allocated, direct);
 	if (p->tag == tag)
@@ -87,7 +95,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 	struct sk_buff *skb = (struct sk_buff *)ctx[0];
 	u64 tag = address_of(ctx[0]);
 	u32 number = bpf_get_smp_processor_id();
-	bool of_tcp = BPF_CORE_READ_BITFIELD_PROBED(skb, fclone) == SKB_FCLONE_CLONE;
+	bool of_tcp = is_of_tcp(skb);
 	struct cpu *cpu = this_cpu();
 	struct packet *p;
 
