@@ -65,6 +65,11 @@ enum Way {
 }
 
 impl Filters {
+    /// Received packets of an interface and a port, where these are given.
+    pub fn received(dev: Option<String>, port: Option<u16>) -> Self {
+        Self { dev, port, direction: Way::Rx, ..Self::default() }
+    }
+
     /// Whether any packet is left out.
     pub fn is_set(&self) -> bool {
         *self != Self::default()

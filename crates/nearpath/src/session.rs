@@ -144,12 +144,13 @@ impl Timing {
 }
 
 /// The bar on standard error; nothing where that is no terminal.
-struct Progress {
+pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    fn new(duration: Duration) -> Self {
+    /// Of what takes so long.
+    pub fn new(duration: Duration) -> Self {
         let length = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let bar = ProgressBar::new(length);
         // The template is a constant: were it wrong, the default style would do.
@@ -160,7 +161,8 @@ impl Progress {
         Self { bar }
     }
 
-    fn show(&self, passed: Duration, seen: &str) {
+    /// So much has passed; `seen` says what was gathered.
+    pub fn show(&self, passed: Duration, seen: &str) {
         self.bar.set_message(format!("{seen} (^C ends it early)"));
         self.bar.set_position(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX));
     }

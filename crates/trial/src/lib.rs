@@ -1,6 +1,14 @@
-//! Experiments. In goes a plan of load, out comes what was sent and what arrived. The load is
-//! real: sockets, threads, the kernel's own network path.
+//! Experiments: the load that is put on a path, and whether a change makes a difference to it.
+//!
+//! In goes a plan of load, out comes what was sent and what arrived. The load is real: sockets,
+//! threads, the kernel's own network path. In goes a host that can be switched between two states
+//! ([`experiment`]) with a metric of it ([`live`]), out comes a verdict ([`comparison`]).
 
 pub mod affinity;
 pub mod comparison;
+pub mod experiment;
+pub mod live;
 pub mod load;
+mod report;
+
+pub use report::{Moved, TRIAL_SCHEMA, TrialReport};

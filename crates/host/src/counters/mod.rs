@@ -26,6 +26,13 @@ pub(crate) fn softnet(root: &Root, notes: &mut Notes, online: &CpuSet) -> Vec<So
     read(root, notes, "softnet", "/proc/net/softnet_stat", |bytes| parse_softnet(bytes, online))
 }
 
+impl CpuTime {
+    /// The times of all CPUs now; empty where the kernel does not tell them.
+    pub fn read_all(root: &Root) -> Vec<Self> {
+        cpu_time(root, &mut Notes::default())
+    }
+}
+
 /// Reads the lines by CPU of `/proc/stat`.
 pub(crate) fn cpu_time(root: &Root, notes: &mut Notes) -> Vec<CpuTime> {
     read(root, notes, "cpu_time", "/proc/stat", parse_cpu_time)

@@ -86,7 +86,8 @@ fn dry(steps: Vec<Step>) -> anyhow::Result<Outcome> {
     Ok(executor.apply_steps(steps)?)
 }
 
-fn plan_of(file: &Path) -> anyhow::Result<Plan> {
+/// The plan of a file.
+pub(super) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
     let bytes = read(file)?;
     let no_plan = || format!("{} is no plan of 'nearpath tune plan --json'", file.display());
     serde_json::from_slice(&bytes).with_context(no_plan)

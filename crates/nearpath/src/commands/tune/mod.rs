@@ -3,6 +3,7 @@
 mod apply;
 mod journal;
 mod plan;
+mod trial;
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
@@ -18,6 +19,7 @@ EXAMPLES
   nearpath tune plan --json >plan.json         the same, to be read, edited and applied
   nearpath tune apply plan.json                make it so
   nearpath tune apply --nic eth0 --dry-run     plan and show what would be made
+  nearpath tune try --nic eth0 --port 443      apply and undo it in turns; keep it if it helps
   nearpath tune status                         the changes made, and whether they are there still
   nearpath tune verify                         the same as an exit status
   nearpath tune rollback                       undo everything
@@ -37,6 +39,8 @@ enum Action {
     Plan(plan::PlanArguments),
     /// Make the changes of a plan
     Apply(apply::Apply),
+    /// Prove by experiment whether a plan helps, and keep it only then
+    Try(Box<trial::Try>),
     /// Show the changes that were made, and whether they are there still
     Status(journal::StatusArguments),
     /// Undo changes, the last first
@@ -50,6 +54,7 @@ impl Tune {
         match &self.action {
             Action::Plan(plan) => plan.run(),
             Action::Apply(apply) => apply.run(),
+            Action::Try(trial) => trial.run(),
             Action::Status(status) => status.run(),
             Action::Rollback(rollback) => rollback.run(),
             Action::Verify(verify) => verify.run(),

@@ -111,6 +111,14 @@ impl Asked {
         Ok(plan(&host, &findings, &request, &workloads, boot, netns)?)
     }
 
+    /// The port that was asked for, if it is only one.
+    pub(super) fn only_port(&self) -> Option<u16> {
+        match self.port.as_slice() {
+            [port] => Some(*port),
+            _ => None,
+        }
+    }
+
     fn findings(&self, host: &Host) -> anyhow::Result<Vec<Finding>> {
         let Some(file) = &self.findings else { return Ok(diagnose(host, None, None).findings) };
         let name = file.display();

@@ -1,0 +1,142 @@
+//! `nearpath tune try` on live traffic over a veth pair whose RPS sends packets to another CPU than their
+//! reader's: what it says is what it leaves behind.
+
+use nearpath_host::{CpuSet, Root, current_netns};
+use nearpath_testing::veth::{Side, VethPair};
+use nearpath_testing::{require_bpf, require_netns, require_root};
+use nearpath_trial::load::{Client, DatagramLoad, LoadPlan, Server};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::io;
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+const RPS: &str = "/sys/class/net/np1/queues/rx-0/rps_cpus";
+
+/// Datagrams to a reader on CPU 1, which RPS sends to CPU 0, with a plan that ends that.
+struct Scene {
+    pair: VethPair,
+    state: TempDir,
+    _server: Server,
+    _client: Client,
+}
+
+impl Scene {
+    fn new() -> Option<Self> {
+        let enough = || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+        if !(require_root() && require_netns() && require_bpf() && enough()) {
+            return None;
+        }
+        let pair = VethPair::new(1).unwrap();
+        pair.write(Side::Server, "queues/rx-0/rps_cpus", "1").unwrap();
+        let mut load = LoadPlan::moderate();
+        (load.requests.connections, load.streams.connections) = (0, 0);
+        load.datagrams = DatagramLoad { flows: 2, rate_hz: 2_000, sizes_bytes: vec![200] };
+        let cpu = CpuSet::from_list("1").unwrap();
+        let error = |error| io::Error::other(format!("{error}"));
+        let server = pair
+            .run(Side::Server, |side| Server::start(&load, &[side.ipv4()], &cpu).map_err(error))
+            .unwrap();
+        let endpoints = server.endpoints().to_vec();
+        let client = pair
+            .run(Side::Client, |_| Client::start(&load, &endpoints, &cpu).map_err(error))
+            .unwrap();
+        let state = tempfile::tempdir().unwrap();
+        Some(Self { pair, state, _server: server, _client: client })
+    }
+
+    /// Runs in the server's namespace.
+    fn inside<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
+        self.pair.run(Side::Server, |_| Ok(run())).unwrap()
+    }
+
+    fn rps(&self) -> String {
+        self.inside(|| Root::live().text(RPS).unwrap())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
+        command.env("NEARPATH_STATE_DIR", self.state.path()).stdin(Stdio::null());
+        command.arg("tune").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// `tune try` of a plan that takes RPS away.
+    fn trial(&self, args: &[&str]) -> Child {
+        let plan = self.state.path().join("plan.json");
+        let (boot, netns, before) = self.inside(|| {
+            let root = Root::live();
+            let boot = root.text("/proc/sys/kernel/random/boot_id").unwrap();
+            (boot, current_netns(&root).inode, root.text(RPS).unwrap())
+        });
+        let crossings = json!({ "other_cpu": null, "other_llc": null, "other_node": null });
+        let document = json!({
+            "schema": 1, "goal": "latency", "boot": boot, "netns": netns, "now": crossings,
+            "predicted": crossings, "notes": [],
+            "changes": [{
+                "id": "rps", "kind": "rps_cpus", "target": RPS, "before": before, "after": "0",
+                "why": "packets are read where they arrive", "finding": null, "persist": [],
+                "reboot": false, "optional": false,
+            }],
+        });
+        std::fs::write(&plan, document.to_string()).unwrap();
+        let fixed = ["try", plan.to_str().unwrap(), "--json", "--dev", "np1", "--warm-up", "100ms"];
+        let args = [&fixed[..], args].concat();
+        let mut command = self.command(&args);
+        self.inside(|| command.spawn().unwrap())
+    }
+
+    /// What the journal holds.
+    fn journal(&self) -> Value {
+        let mut command = self.command(&["status", "--json"]);
+        let output = self.inside(|| command.output().unwrap());
+        document(&output)["journal"].clone()
+    }
+}
+
+fn document(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_plan_is_kept_only_when_it_is_better() {
+    let Some(scene) = Scene::new() else { return };
+    let args = ["--metric", "mean", "--cycles", "4", "--block", "300ms"];
+    let report = document(&scene.trial(&args).wait_with_output().unwrap());
+    assert_eq!(report["blocks"], 16);
+    assert_eq!(report["metric"], "mean");
+    // The mechanism: each packet went to another CPU and back, and now stays.
+    let hops = |which: &str| report["mechanism"][which]["other_cpu"].as_f64().unwrap();
+    assert!(hops("without") > 0.9 && hops("with") < 0.1, "{report}");
+    let [low, high] = [0, 1].map(|end| report["ci95"][end].as_f64().unwrap());
+    let delta = report["delta_percent"].as_f64().unwrap();
+    assert!(low <= delta && delta <= high, "{report}");
+    let better = report["verdict"] == "better";
+    assert!(!better || high < 0.0, "{report}");
+    assert_eq!(report["kept"], better);
+    let (rps, changes) = if better { ("0", 1) } else { ("1", 0) };
+    assert_eq!(scene.rps(), rps, "{report}");
+    assert_eq!(scene.journal().as_array().unwrap().len(), changes, "{report}");
+}
+
+#[test]
+fn a_signal_and_a_block_without_packets_enough_undo_it() {
+    let Some(scene) = Scene::new() else { return };
+    let trial = scene.trial(&["--metric", "mean", "--cycles", "1000", "--block", "300ms"]);
+    // It is in force now and then.
+    while scene.rps() != "0" {
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&trial), Signal::INT).unwrap();
+    let output = trial.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the plan is undone: ended early by a signal"), "{said}");
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+
+    let output = scene.trial(&["--metric", "p99.9", "--cycles", "4", "--block", "100ms"]);
+    let said = String::from_utf8_lossy(&output.wait_with_output().unwrap().stderr).into_owned();
+    assert!(said.contains("are too few for p99.9: it takes 10000"), "{said}");
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+}
