@@ -1,9 +1,11 @@
-//! What a check sees: the host, the host earlier, the measurement, and look-ups over them that
+//! What a check sees: the host, the host earlier, what was measured, and look-ups over them that
 //! several checks need.
 
-use crate::{NotChecked, text};
+use crate::{Evidence, NotChecked, text};
 use nearpath_host::{CpuId, CpuSet, Host, Irq, IrqNumber, Nic, NicKind, QueueId};
 use nearpath_instruments::Measurement;
+use nearpath_instruments::accepts::AcceptMeasurement;
+use nearpath_instruments::locality::Locality;
 use std::collections::BTreeMap;
 
 /// What a check sees.
@@ -13,8 +15,12 @@ pub struct Context<'a> {
     pub host: &'a Host,
     /// The host at the start of the interval, for counters; `None` leaves totals since boot.
     pub earlier: Option<&'a Host>,
-    /// What was measured in the interval.
+    /// How long packets took from stage to stage in the interval.
     pub measurement: Option<&'a Measurement>,
+    /// On which CPUs packets were allocated and let go of.
+    pub locality: Option<&'a Locality>,
+    /// On which CPUs connections were received and accepted.
+    pub accepts: Option<&'a AcceptMeasurement>,
     irqs: BTreeMap<IrqNumber, &'a Irq>,
     earlier_irqs: BTreeMap<IrqNumber, &'a Irq>,
 }
@@ -24,11 +30,13 @@ impl<'a> Context<'a> {
     pub fn new(
         host: &'a Host,
         earlier: Option<&'a Host>,
-        measurement: Option<&'a Measurement>,
+        evidence: impl Into<Evidence<'a>>,
     ) -> Self {
+        let Evidence { stages: measurement, locality, accepts } = evidence.into();
         let index = |host: &'a Host| host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
         let earlier_irqs = earlier.map(index).unwrap_or_default();
-        Self { host, earlier, measurement, irqs: index(host), earlier_irqs }
+        let irqs = index(host);
+        Self { host, earlier, measurement, locality, accepts, irqs, earlier_irqs }
     }
 
     /// The interfaces that carry packets: not down, and with a name that a path may be made of.

@@ -1,23 +1,24 @@
 //! Runs every check and ranks what they find.
 
 use crate::{
-    CHECKS, Context, DIAGNOSIS_SCHEMA, Diagnosis, Finding, FindingCost, HostSummary, NotChecked,
+    CHECKS, Context, DIAGNOSIS_SCHEMA, Diagnosis, Evidence, Finding, FindingCost, HostSummary,
+    NotChecked,
 };
 use nearpath_host::Host;
-use nearpath_instruments::Measurement;
 use std::cmp::Ordering;
 
 /// Diagnoses a host.
 ///
 /// `earlier` is the host as it was read at the start of the interval, by which counters become
-/// rates; without it they are totals since boot. Without a measurement only facts speak; say why
-/// there is none with [`Diagnosis::not_measured`].
-pub fn diagnose(
-    host: &Host,
-    earlier: Option<&Host>,
-    measurement: Option<&Measurement>,
+/// rates; without it they are totals since boot. Without evidence only facts speak; say why there is
+/// none with [`Diagnosis::not_measured`].
+pub fn diagnose<'a>(
+    host: &'a Host,
+    earlier: Option<&'a Host>,
+    evidence: impl Into<Evidence<'a>>,
 ) -> Diagnosis {
-    let context = Context::new(host, earlier, measurement);
+    let evidence = evidence.into();
+    let context = Context::new(host, earlier, evidence);
     let mut findings = Vec::new();
     let mut not_checked = Vec::new();
     for check in CHECKS {
@@ -37,7 +38,9 @@ pub fn diagnose(
         findings,
         not_checked,
         host: HostSummary::of(host),
-        measurement: measurement.cloned(),
+        measurement: evidence.stages.cloned(),
+        locality: evidence.locality.cloned(),
+        accepts: evidence.accepts.cloned(),
     }
 }
 
@@ -45,13 +48,21 @@ impl Diagnosis {
     /// Says first of all that nothing was measured, and why.
     #[must_use]
     pub fn not_measured(mut self, reason: &str) -> Self {
-        let note = NotChecked {
-            check: "measurement".to_owned(),
-            reason: format!("nothing was measured: {}", crate::text::clean(reason)),
-        };
-        self.not_checked.insert(0, note);
+        self.not_checked.insert(0, missing("nothing was", reason));
         self
     }
+
+    /// Says that an instrument's part of the evidence is missing, and why: `stages`.
+    #[must_use]
+    pub fn not_measured_by(mut self, instrument: &str, reason: &str) -> Self {
+        self.not_checked.insert(0, missing(&format!("{instrument} were not"), reason));
+        self
+    }
+}
+
+fn missing(what: &str, reason: &str) -> NotChecked {
+    let reason = format!("{what} measured: {}", crate::text::clean(reason));
+    NotChecked { check: "measurement".to_owned(), reason }
 }
 
 /// Puts findings into their order: the most severe first, then by seconds of waiting, then by

@@ -1,6 +1,8 @@
 //! Findings: what a check returns.
 
 use nearpath_instruments::Measurement;
+use nearpath_instruments::accepts::AcceptMeasurement;
+use nearpath_instruments::locality::Locality;
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`Diagnosis`].
@@ -17,8 +19,14 @@ pub struct Diagnosis {
     pub not_checked: Vec<NotChecked>,
     /// The host in short.
     pub host: HostSummary,
-    /// The measurement that the findings rest on; `None` when there was none.
+    /// The measurement of stages that the findings rest on; `None` when there was none.
     pub measurement: Option<Measurement>,
+    /// The measurement of packets' locality; `None` when there was none.
+    #[serde(default)]
+    pub locality: Option<Locality>,
+    /// The measurement of accepts; `None` when there was none.
+    #[serde(default)]
+    pub accepts: Option<AcceptMeasurement>,
 }
 
 /// A diagnosed problem.
@@ -67,8 +75,9 @@ pub struct FindingCost {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProposedChange {
     /// What is written: a path under /sys or /proc (`/sys/class/net/eth0/queues/rx-0/rps_cpus`),
-    /// a sysctl (`sysctl net.core.netdev_budget`), `ethtool -X eth0 equal`, a thread's affinity
-    /// (`affinity pid 4711`).
+    /// a sysctl (`sysctl net.core.netdev_budget`), `ethtool -X eth0 equal`, the affinity of a process
+    /// or a thread (`affinity pid 4711`, `affinity pid 4711 tid 4712`), a command of nearpath (`nearpath steer
+    /// --port 80`).
     pub target: String,
     /// The value now, in the form that the target takes; `None` when it is unknown.
     pub before: Option<String>,

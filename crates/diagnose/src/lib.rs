@@ -2,8 +2,8 @@
 //! writes to it.
 //!
 //! In go a [`nearpath_host::Host`], an earlier one from the start of the interval (for rates
-//! instead of totals since boot) and a [`nearpath_instruments::Measurement`]; all but the first
-//! may be missing. [`diagnose`] runs each check of [`CHECKS`] on them and ranks what they find.
+//! instead of totals since boot) and what was measured ([`Evidence`]); all but the first may be
+//! missing. [`diagnose`] runs each check of [`CHECKS`] on them and ranks what they find.
 //! A check that lacks a fact says so; it never guesses. None of it panics, whatever the host
 //! says of itself: hosts come from other machines, too.
 
@@ -12,7 +12,9 @@ pub mod checks;
 mod context;
 mod counters;
 mod diagnose;
+mod evidence;
 mod finding;
+mod locality;
 mod place;
 mod readers;
 mod spans;
@@ -24,5 +26,6 @@ pub use check::{Check, CheckOutcome};
 pub use checks::CHECKS;
 pub use context::Context;
 pub use diagnose::{diagnose, rank};
+pub use evidence::Evidence;
 pub use finding::*;
 pub use place::{cpus_near_node, housekeeping, nearest_cpus, nearest_of, spread};

@@ -6,6 +6,7 @@
 
 pub mod commands;
 pub mod demo;
+mod evidence;
 mod failure;
 mod filters;
 mod grouping;

@@ -5,6 +5,10 @@ mod golden_files;
 use golden_files::{golden, golden_json};
 use nearpath_diagnose::*;
 use nearpath_host::{CpuId, NodeId, SnapshotSummary};
+use nearpath_instruments::accepts::{
+    ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Listener, Places,
+};
+use nearpath_instruments::locality::{Distances, LOCALITY_SCHEMA, Locality};
 use nearpath_instruments::stages::StageListing;
 use nearpath_instruments::*;
 use nearpath_views::{json, text};
@@ -158,6 +162,29 @@ fn change(before: &str, after: &str, alternative: bool) -> ProposedChange {
     }
 }
 
+fn packets_and_their_cpus() -> Locality {
+    let of = |same_cpu, same_llc| Distances {
+        packets: same_cpu + same_llc,
+        same_cpu,
+        same_llc,
+        ..Distances::default()
+    };
+    let (rx, tx) = (of(300_000, 900_000), of(1_200_000, 100));
+    Locality { schema: LOCALITY_SCHEMA, duration_s: 10.0, rx, tx, ..Locality::default() }
+}
+
+/// Of more listeners than are shown.
+fn connections() -> AcceptMeasurement {
+    let listener = |port: u64| {
+        let places = Places { accepts: 10 * port, same_cpu: 5 * port, ..Places::default() };
+        let local = format!("10.0.0.1:{port}");
+        Listener { local, netns: 1, places, workers: Vec::new() }
+    };
+    let listeners = (80..90).map(listener).collect();
+    let schema = ACCEPT_MEASUREMENT_SCHEMA;
+    AcceptMeasurement { schema, duration_s: 10.0, listeners, ..AcceptMeasurement::default() }
+}
+
 fn diagnosis() -> Diagnosis {
     let unchecked =
         |check: &str, reason: &str| NotChecked { check: check.into(), reason: reason.into() };
@@ -199,6 +226,8 @@ fn diagnosis() -> Diagnosis {
             nics: vec!["eth0 mlx5_core node 0, 2 rx queues".into()],
         },
         measurement: Some(measurement()),
+        locality: Some(packets_and_their_cpus()),
+        accepts: Some(connections()),
     }
 }
 
@@ -244,7 +273,13 @@ fn a_measurement_by_group() {
 fn a_diagnosis() {
     golden("diagnosis.txt", &text::diagnosis(&diagnosis(), None));
     golden_json("diagnosis.json", &diagnosis());
-    let facts = Diagnosis { findings: Vec::new(), measurement: None, ..diagnosis() };
+    let facts = Diagnosis {
+        findings: Vec::new(),
+        measurement: None,
+        locality: None,
+        accepts: None,
+        ..diagnosis()
+    };
     golden("diagnosis-facts.txt", &text::diagnosis(&facts, None));
 }
 

@@ -3,6 +3,7 @@
 
 use crate::Check;
 
+mod accepts_off_cpu;
 mod autonuma_pinning;
 mod cpu_steal;
 mod irqbalance_conflict;
@@ -17,13 +18,16 @@ mod reader_placement;
 mod rps_off;
 mod rps_placement;
 mod rss_uneven;
+mod rx_freed_elsewhere;
 mod slow_packets;
 mod smt_siblings;
 mod softnet;
+mod tx_freed_elsewhere;
 mod xps_mismatch;
 
 /// All checks, by name.
 pub const CHECKS: &[Check] = &[
+    accepts_off_cpu::CHECK,
     autonuma_pinning::CHECK,
     cpu_steal::CHECK,
     irqbalance_conflict::CHECK,
@@ -38,8 +42,10 @@ pub const CHECKS: &[Check] = &[
     rps_off::CHECK,
     rps_placement::CHECK,
     rss_uneven::CHECK,
+    rx_freed_elsewhere::CHECK,
     slow_packets::CHECK,
     smt_siblings::CHECK,
     softnet::CHECK,
+    tx_freed_elsewhere::CHECK,
     xps_mismatch::CHECK,
 ];

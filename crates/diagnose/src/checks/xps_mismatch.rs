@@ -1,16 +1,19 @@
 //! XPS that sends from a CPU by another queue than the one whose interrupt the CPU serves.
 //!
-//! In go `xps_cpus` and `xps_rxqs` of each transmit queue and the CPU of the receive interrupt
-//! of the same number. Out comes one finding for each NIC, with the masks that give every CPU
-//! the queue that is nearest to it.
+//! In go `xps_cpus` and `xps_rxqs` of each transmit queue, the CPU of the receive interrupt of the
+//! same number, and whether sent packets were measured to leave their core. Out comes one finding for
+//! each NIC, with the masks that give every CPU the queue that is nearest to it.
 //!
 //! Rules: Documentation/networking/scaling.rst (XPS: a CPU maps onto the queue whose completions
 //! it or its cache serves), document 004 (transmit and completion on one CPU).
 
 use crate::context::irq_cpus;
 use crate::counters::ratio;
+use crate::locality::Elsewhere;
+use crate::spans::NOTABLE_SHARE;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
 use nearpath_host::{CpuId, CpuSet, Nearness, Nic, QueueId, TxQueue};
+use nearpath_instruments::Direction;
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check = Check {
@@ -48,15 +51,25 @@ fn homes(context: &Context<'_>, nic: &Nic) -> BTreeMap<QueueId, CpuId> {
     context.rx_irqs(nic).into_iter().filter_map(home).collect()
 }
 
-fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -> Option<Finding> {
-    // `xps_rxqs` goes before `xps_cpus`, and matches by receive queue instead of by CPU.
-    let by_cpu = |queue: &&TxQueue| queue.xps_rxqs.as_ref().is_none_or(Vec::is_empty);
-    let queues: Vec<(&TxQueue, CpuId)> = nic
-        .tx_queues
-        .iter()
-        .filter(by_cpu)
+/// The masks for all NICs with several transmit queues of which XPS is known.
+pub(super) fn proposed(context: &Context<'_>) -> Vec<ProposedChange> {
+    let known = |nic: &&Nic| nic.tx_queues.iter().all(|queue| queue.xps_cpus.is_some());
+    let nics = context.hardware_nics().filter(|nic| nic.tx_queues.len() > 1).filter(known);
+    nics.flat_map(|nic| changes(context, nic, &by_cpu(nic, &homes(context, nic)))).collect()
+}
+
+/// The transmit queues that match by CPU, each with the CPU of its number's receive interrupt.
+/// `xps_rxqs` goes before `xps_cpus`, and matches by receive queue instead.
+fn by_cpu<'a>(nic: &'a Nic, homes: &BTreeMap<QueueId, CpuId>) -> Vec<(&'a TxQueue, CpuId)> {
+    let queues = nic.tx_queues.iter();
+    queues
+        .filter(|queue| queue.xps_rxqs.as_ref().is_none_or(Vec::is_empty))
         .filter_map(|queue| Some((queue, *homes.get(&queue.queue)?)))
-        .collect();
+        .collect()
+}
+
+fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -> Option<Finding> {
+    let queues = by_cpu(nic, homes);
     let set = |queue: &TxQueue| queue.xps_cpus.as_ref().filter(|cpus| !cpus.is_empty()).cloned();
     let wrong: Vec<(&TxQueue, CpuId)> = queues
         .iter()
@@ -64,10 +77,14 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
         .filter(|(queue, home)| set(queue).is_some_and(|cpus| !cpus.contains(*home)))
         .collect();
     let off = nic.tx_queues.iter().all(|queue| set(queue).is_none());
+    // Where packets were measured to stay, a mismatch harms nothing.
+    let left = context.freed_elsewhere(Direction::Tx).map(|(_, elsewhere)| elsewhere);
+    let harmless = left.is_some_and(|left| left.share < NOTABLE_SHARE);
     let (severity, title) = if !wrong.is_empty() {
         let n = text::count(wrong.len() as u64, "transmit queue");
-        (Severity::Warning, format!("XPS of {n} of {} misses the queue's own CPU", nic.name))
-    } else if off && queues.len() > 1 {
+        let severity = if harmless { Severity::Info } else { Severity::Warning };
+        (severity, format!("XPS of {n} of {} misses the queue's own CPU", nic.name))
+    } else if off && queues.len() > 1 && !harmless {
         (
             Severity::Info,
             format!("XPS of {} is off although its queues have CPUs of their own", nic.name),
@@ -91,6 +108,13 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
             "Without XPS flows are hashed over the transmit queues, so completions come on other \
              CPUs than the senders'.",
         );
+    }
+    if let Some(Elsewhere { all, share, .. }) = left {
+        let share = text::percent(share);
+        finding = finding.evidence(format!(
+            "Of {all} packets sent by all interfaces {share} were let go of on another core than \
+             they were allocated on."
+        ));
     }
     finding.changes = changes(context, nic, &queues);
     Some(finding)

@@ -12,8 +12,7 @@ fn name(fixture: &Fixture) -> String {
 
 /// What is wrong with what the check says of the fixture.
 fn complaint(check: &Check, fixture: &Fixture) -> Result<(), String> {
-    let context =
-        Context::new(&fixture.host, fixture.earlier.as_ref(), fixture.measurement.as_ref());
+    let context = Context::new(&fixture.host, fixture.earlier.as_ref(), fixture.evidence());
     let outcome = check.check(&context);
     let said = render(&outcome);
     let name = name(fixture);
@@ -76,7 +75,7 @@ fn every_folder_has_its_check_and_every_check_its_docs() {
 /// The whole diagnosis of a host that is wrong in several ways.
 fn whole(name: &str) -> nearpath_diagnose::Diagnosis {
     let fixture = load(&fixtures_dir().join("whole").join(format!("{name}.json")));
-    let diagnosis = diagnose(&fixture.host, fixture.earlier.as_ref(), fixture.measurement.as_ref());
+    let diagnosis = diagnose(&fixture.host, fixture.earlier.as_ref(), fixture.evidence());
     let mut text = String::new();
     for finding in &diagnosis.findings {
         text.push_str(&format!("[{}]\n{}\n", finding.check, render_finding(finding)));

@@ -6,7 +6,7 @@
 //! checks.
 
 use crate::support::{Fixture, fixtures_dir, load_dir};
-use nearpath_diagnose::{Finding, FindingCost, Severity, diagnose, rank};
+use nearpath_diagnose::{Evidence, Finding, FindingCost, Severity, diagnose, rank};
 use nearpath_host::Host;
 use nearpath_instruments::Measurement;
 use proptest::prelude::*;
@@ -77,10 +77,10 @@ fn make_strange(measurement: &mut Measurement, how: u32) {
 }
 
 /// Diagnoses twice, and checks what must hold of every diagnosis.
-fn assert_sound(host: &Host, earlier: Option<&Host>, measurement: Option<&Measurement>) {
-    let diagnosis = diagnose(host, earlier, measurement);
+fn assert_sound(host: &Host, earlier: Option<&Host>, evidence: Evidence<'_>) {
+    let diagnosis = diagnose(host, earlier, evidence);
     let json = serde_json::to_string(&diagnosis).unwrap();
-    let again = serde_json::to_string(&diagnose(host, earlier, measurement)).unwrap();
+    let again = serde_json::to_string(&diagnose(host, earlier, evidence)).unwrap();
     assert_eq!(json, again, "the same input gives the same diagnosis");
     for pair in diagnosis.findings.windows(2) {
         assert!(pair[0].severity >= pair[1].severity);
@@ -116,8 +116,17 @@ proptest! {
             if let (Some(how), Some(measurement)) = (strange, &mut measurement) {
                 make_strange(measurement, how);
             }
-            assert_sound(&host, earlier.as_ref(), measurement.as_ref());
-            assert_sound(&host, Some(&other.host), None);
+            let locality = other.locality.as_ref().or(fixture.locality.as_ref());
+            let locality = locality.map(|m| mutated(m, &mutations[1..]));
+            let accepts = other.accepts.as_ref().or(fixture.accepts.as_ref());
+            let accepts = accepts.map(|m| mutated(m, &mutations[1..]));
+            let evidence = Evidence {
+                stages: measurement.as_ref(),
+                locality: locality.as_ref(),
+                accepts: accepts.as_ref(),
+            };
+            assert_sound(&host, earlier.as_ref(), evidence);
+            assert_sound(&host, Some(&other.host), Evidence::default());
         });
     }
 

@@ -1,14 +1,18 @@
 //! Loads fixtures: readable JSON of partial hosts and measurements, and renders what a check
 //! said of them.
 //!
-//! A fixture is `{"what", "machine", "host", "earlier", "measurement"}`. `machine` names the
-//! topology in `fixtures/machines/`; `host` and `measurement` hold only what matters, over empty
+//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts"}`.
+//! `machine` names the topology in `fixtures/machines/`; the others hold only what matters, over empty
 //! defaults and, for the elements of lists, over `fixtures/templates.json`; `earlier` holds what
 //! was different then. A key that the types do not know fails the test instead of being ignored.
 
-use nearpath_diagnose::{CheckOutcome, Finding, ProposedChange};
+use nearpath_diagnose::{CheckOutcome, Evidence, Finding, ProposedChange};
 use nearpath_host::Host;
 use nearpath_instruments::Measurement;
+use nearpath_instruments::accepts::AcceptMeasurement;
+use nearpath_instruments::locality::Locality;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +24,19 @@ pub struct Fixture {
     pub host: Host,
     pub earlier: Option<Host>,
     pub measurement: Option<Measurement>,
+    pub locality: Option<Locality>,
+    pub accepts: Option<AcceptMeasurement>,
+}
+
+impl Fixture {
+    /// All that was measured.
+    pub fn evidence(&self) -> Evidence<'_> {
+        Evidence {
+            stages: self.measurement.as_ref(),
+            locality: self.locality.as_ref(),
+            accepts: self.accepts.as_ref(),
+        }
+    }
 }
 
 /// `crates/diagnose/fixtures`.
@@ -42,7 +59,7 @@ pub fn load_dir(dir: &Path) -> Vec<Fixture> {
 pub fn load(path: &Path) -> Fixture {
     let fixture = json_file(path);
     for key in fixture.as_object().unwrap().keys() {
-        let known = ["what", "machine", "host", "earlier", "measurement"];
+        let known = ["what", "machine", "host", "earlier", "measurement", "locality", "accepts"];
         assert!(known.contains(&key.as_str()), "{}: unknown key {key}", path.display());
     }
     assert!(fixture["what"].is_string(), "{}: says not what it shows", path.display());
@@ -57,12 +74,23 @@ pub fn load(path: &Path) -> Fixture {
         merge(&mut earlier, &fixture["earlier"]);
         typed::<Host>(path, earlier)
     });
-    let measurement = fixture["measurement"].is_object().then(|| {
-        let mut measurement = serde_json::to_value(Measurement::default()).unwrap();
-        merge(&mut measurement, &fixture["measurement"]);
-        typed::<Measurement>(path, measurement)
-    });
-    Fixture { path: path.to_owned(), host: typed(path, host), earlier, measurement }
+    Fixture {
+        path: path.to_owned(),
+        host: typed(path, host),
+        earlier,
+        measurement: measured(path, &fixture["measurement"]),
+        locality: measured(path, &fixture["locality"]),
+        accepts: measured(path, &fixture["accepts"]),
+    }
+}
+
+/// What an instrument measured, over an empty measurement.
+fn measured<T: Default + Serialize + DeserializeOwned>(path: &Path, part: &Value) -> Option<T> {
+    part.is_object().then(|| {
+        let mut whole = serde_json::to_value(T::default()).unwrap();
+        merge(&mut whole, part);
+        typed::<T>(path, whole)
+    })
 }
 
 fn json_file(path: &Path) -> Value {
@@ -72,7 +100,7 @@ fn json_file(path: &Path) -> Value {
 
 /// Fills the elements of lists from the templates and deserialises; every key must have
 /// arrived in the type.
-fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(path: &Path, mut json: Value) -> T {
+fn typed<T: DeserializeOwned + Serialize>(path: &Path, mut json: Value) -> T {
     let templates = json_file(&fixtures_dir().join("templates.json"));
     fill(&mut json, &templates);
     let value = serde_json::from_value(json.clone())

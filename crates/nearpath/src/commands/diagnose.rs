@@ -1,16 +1,21 @@
-//! `nearpath diagnose`: facts and a measurement together, findings ranked by what they cost.
+//! `nearpath diagnose`: facts and measurements together, findings ranked by what they cost.
 
+use crate::evidence::{self, Measured, Together};
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Timing;
 use crate::source::{Source, all_facts, memory_of_owners};
-use clap::Args;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, diagnose};
-use nearpath_host::{Host, Wanted};
-use nearpath_instruments::Measurement;
+use nearpath_host::{Host, Root, Wanted};
+use nearpath_instruments::accepts::{self, Accepts};
+use nearpath_instruments::locality::{self, PacketLocality};
+use nearpath_instruments::stages::Stages;
 use nearpath_views::text;
+use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 Reads the host, measures its packets, reads it again, and says what is wrong: the dearest first,
@@ -20,7 +25,9 @@ EXAMPLES
   nearpath diagnose                                   this machine, all packets, ten seconds
   nearpath diagnose --for 1m --dev eth0 --proto tcp
   nearpath diagnose --netns blue --port 6379
+  nearpath diagnose --measure stages                  without a look at allocations and system calls
   nearpath diagnose --snapshot host.tar.zst           another machine, from its facts alone
+  nearpath diagnose --snapshot host.tar.zst --evidence locality.json
   nearpath diagnose --json | jq '.findings[] | .title'
 
 Measuring takes root and a kernel with BTF; without them the findings rest on facts, and what
@@ -34,6 +41,15 @@ pub struct Diagnose {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+    /// What to measure: times of packets, CPUs of packets, CPUs of accepted connections. Each costs
+    /// something of its own
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    #[arg(default_values = ["stages", "locality", "accepts"])]
+    measure: Vec<What>,
+    /// Measure nothing, and take what 'measure stages', 'measure locality' or 'measure accepts' printed
+    /// with --json
+    #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
+    evidence: Vec<PathBuf>,
     #[command(flatten)]
     filters: Filters,
     #[command(flatten)]
@@ -42,9 +58,17 @@ pub struct Diagnose {
     timing: Timing,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    Stages,
+    Locality,
+    Accepts,
+}
+
 impl Diagnose {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let diagnosis = if self.source.is_live() { self.live()? } else { self.facts_alone()? };
+        let live = self.source.is_live() && self.evidence.is_empty();
+        let diagnosis = if live { self.live()? } else { self.facts_and_files()? };
         if self.json {
             output::json(&diagnosis)
         } else {
@@ -52,14 +76,20 @@ impl Diagnose {
         }
     }
 
-    fn facts_alone(&self) -> Result<Diagnosis, Failure> {
+    fn facts_and_files(&self) -> Result<Diagnosis, Failure> {
         if self.filters.is_set() {
-            let message = "a tree or snapshot holds no packets, so that filters mean nothing there";
+            let message = "a tree, a snapshot or a file holds no packets, so that filters mean \
+                           nothing there";
             return Err(Failure::Usage(message.to_owned()));
         }
+        let measured = evidence::read(&self.evidence)?;
         let host = self.source.read(all_facts)?;
-        let diagnosis = diagnose(&host, None, None);
-        Ok(diagnosis.not_measured("only a running machine has packets to measure"))
+        let diagnosis = diagnose(&host, None, measured.evidence());
+        Ok(if self.evidence.is_empty() {
+            diagnosis.not_measured("only a running machine has packets to measure")
+        } else {
+            diagnosis
+        })
     }
 
     fn live(&self) -> Result<Diagnosis, Failure> {
@@ -69,29 +99,40 @@ impl Diagnose {
         let measured = self.measure(&before, &interrupt)?;
         let memory_of = memory_of_owners(&before);
         let after = self.source.host(&Wanted { memory_of, ..sockets })?;
-        Ok(match measured {
-            Ok(measurement) => diagnose(&after, Some(&before), Some(&measurement)),
-            Err(reason) => diagnose(&after, Some(&before), None).not_measured(&reason),
-        })
+        Ok(measured.note(diagnose(&after, Some(&before), measured.evidence())))
     }
 
-    /// The measurement, or why there is none; then the time passes all the same, for counters to
-    /// become rates.
-    fn measure(
-        &self,
-        host: &Host,
-        interrupt: &Interrupt,
-    ) -> Result<Result<Measurement, String>, Failure> {
-        let filter = self.filters.resolve(host, self.source.netns_inode()?)?;
-        let options = self.timing.options(filter);
-        let measured = self.timing.measure(&host.topology, options, interrupt);
-        if let Err(error) = &measured {
-            say(&format!("{error:#}; watching the counters instead"));
-            interrupt.wait(self.timing.time.duration);
-        }
+    /// What was measured. Where nothing can be, the time passes all the same, for counters to become
+    /// rates.
+    fn measure(&self, host: &Host, interrupt: &Interrupt) -> Result<Measured, Failure> {
+        let netns = self.source.netns_inode()?;
+        let filter = self.filters.resolve(host, netns)?;
+        let (topology, btf_file) = (&host.topology, self.timing.time.btf.clone());
+        let wants = |what| self.measure.contains(&what);
+        let root = Root::live();
+        let stages =
+            wants(What::Stages).then(|| Stages::new(topology, self.timing.options(filter.clone())));
+        let locality = wants(What::Locality).then(|| {
+            let (filter, btf_file) = (filter.clone(), btf_file.clone());
+            let options = locality::Options { filter, btf_file, ..Default::default() };
+            PacketLocality::new(topology, options)
+        });
+        let netns = netns.map(u32::try_from).transpose();
+        let netns = netns.context("the number of the network namespace")?;
+        let accepts = wants(What::Accepts).then(|| {
+            let port = filter.port.or(filter.dport);
+            let options = accepts::Options { port, netns, btf_file, ..Default::default() };
+            Accepts::new(&root, topology, options)
+        });
+        let each = |now: &Measured| {
+            let stages = now.stages.as_ref().and_then(|stages| stages.as_ref().ok());
+            stages.map_or_else(String::new, |m| format!("{} packets", m.packets.started))
+        };
+        let together = Together::new(stages, locality, accepts);
+        let measured = self.timing.time.measure(together, interrupt, each)?;
         if interrupt.happened() {
             say("ended early by a signal");
         }
-        Ok(measured.map_err(|error| error.root_cause().to_string()))
+        Ok(measured)
     }
 }

@@ -1,6 +1,7 @@
 //! `nearpath steer` on this kernel with real servers: who accepts before and after, whether a
 //! request fails meanwhile, what is refused, and what is told after the server restarted.
 
+mod diagnosed;
 mod servers;
 
 use nearpath_testing::veth::{Side, VethPair};

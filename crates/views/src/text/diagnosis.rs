@@ -2,15 +2,22 @@
 //! would mend them, where packets spent their time, and what could not be checked.
 
 use super::cpus::count;
+use super::locality::locality_rates;
 use super::measurement::{not_observable, overview};
-use super::units::{digits, latency, printable};
+use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
 use anstyle::{AnsiColor, Style};
 use nearpath_diagnose::{Diagnosis, Finding, FindingCost, HostSummary, NotChecked, Severity};
+use nearpath_instruments::Protocol;
+use nearpath_instruments::accepts::Listener;
+use nearpath_instruments::locality::Method;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Interfaces that are named in the host's summary; the rest is counted.
 const NICS_NAMED: usize = 4;
+/// Listeners that are shown, those with most accepts; the JSON has all.
+const LISTENERS_SHOWN: usize = 8;
 
 /// The whole diagnosis for people; `width` is that of their terminal, `None` where it is not for a
 /// terminal.
@@ -32,12 +39,55 @@ pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
                 out.push_str(&blind);
             }
         }
+        None if diagnosis.locality.is_some() || diagnosis.accepts.is_some() => {
+            line!(out, "where packets spend their time was not measured");
+        }
         None => line!(out, "no packets were measured: the findings rest on the host's facts alone"),
     }
+    out.push_str(&locality(diagnosis));
     let unchecked = not_checked(&diagnosis.not_checked);
     if !unchecked.is_empty() {
         line!(out);
         out.push_str(&unchecked);
+    }
+    out
+}
+
+/// Where packets and connections stayed on their CPU, in a line each.
+fn locality(diagnosis: &Diagnosis) -> String {
+    let mut out = String::new();
+    if let Some(m) = &diagnosis.locality {
+        let how = match m.method {
+            Method::Exact => "exact",
+            Method::Tracepoints => "by tracepoints",
+        };
+        line!(
+            out,
+            "\npackets on their CPU ({how}): {}",
+            locality_rates(&m.rx, &m.tx, m.duration_s)
+        );
+    }
+    if let Some(m) = &diagnosis.accepts {
+        let (what, none) = match m.protocol {
+            Protocol::Udp => ("datagrams read", "none was read"),
+            _ => ("connections accepted", "none was accepted"),
+        };
+        line!(out, "\n{what} on their CPU, by address:");
+        let mut busiest: Vec<&Listener> = m.listeners.iter().collect();
+        busiest.sort_by_key(|l| (Reverse(l.places.accepts), l.local.clone()));
+        if busiest.is_empty() {
+            line!(out, "  {none}");
+        }
+        for Listener { local, places, workers, .. } in busiest.into_iter().take(LISTENERS_SHOWN) {
+            let share = percent(places.same_cpu as f64 / places.accepts.max(1) as f64);
+            let threads = count(workers.len(), "thread");
+            let local = printable(local);
+            line!(out, "  {local}: {share} of {} by {threads}", places.accepts);
+        }
+        let hidden = m.listeners.len().saturating_sub(LISTENERS_SHOWN);
+        if hidden > 0 {
+            line!(out, "  and {}", count(hidden, "more listener"));
+        }
     }
     out
 }

@@ -1,0 +1,27 @@
+//! Sent packets that are let go of on another core than they were allocated on.
+//!
+//! In go the packets measured by `locality`, XPS, and the sockets that share a port. Out comes one
+//! finding: with XPS for NICs where it is off or misses the queue's CPU, as a transmission is completed
+//! where the interrupt of its queue goes; and with steering or RFS, as what TCP sends is let go of where
+//! its acknowledgement is received.
+//!
+//! Rule: document 004 (a piece of data must be sent, transmitted, and receive back its ACK on one CPU).
+
+use super::xps_mismatch::proposed;
+use crate::locality::{bring_to_their_cpu, check_direction};
+use crate::{Check, CheckOutcome, Context};
+use nearpath_instruments::Direction;
+
+pub(super) const CHECK: Check = Check {
+    name: "tx_freed_elsewhere",
+    looks_at: "sent packets that are let go of on another core than they were allocated on",
+    run,
+};
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    check_direction(context, Direction::Tx, "sent", || {
+        let mut changes = proposed(context);
+        changes.extend(bring_to_their_cpu(context));
+        changes
+    })
+}

@@ -1,0 +1,22 @@
+//! What was measured beside the facts, an instrument each; all of it may be missing.
+
+use nearpath_instruments::Measurement;
+use nearpath_instruments::accepts::AcceptMeasurement;
+use nearpath_instruments::locality::Locality;
+
+/// What was measured in the interval.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Evidence<'a> {
+    /// By the instrument `stages`.
+    pub stages: Option<&'a Measurement>,
+    /// By the instrument `locality`.
+    pub locality: Option<&'a Locality>,
+    /// By the instrument `accepts`.
+    pub accepts: Option<&'a AcceptMeasurement>,
+}
+
+impl<'a> From<Option<&'a Measurement>> for Evidence<'a> {
+    fn from(stages: Option<&'a Measurement>) -> Self {
+        Self { stages, ..Self::default() }
+    }
+}

@@ -1,0 +1,311 @@
+//! What `diagnose` rests on beside facts: the instruments that it measures with, all over the same
+//! time, or files that they wrote before.
+//!
+//! In go the instruments that are wanted, or the files; out comes what each has measured, or why not.
+//! An instrument that cannot run here does not keep the others from it.
+
+use crate::failure::say;
+use anyhow::{Context, anyhow, bail};
+use nearpath_diagnose::{Diagnosis, Evidence};
+use nearpath_instruments::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Accepts};
+use nearpath_instruments::locality::{LOCALITY_SCHEMA, Locality, PacketLocality};
+use nearpath_instruments::stages::Stages;
+use nearpath_instruments::{Instrument, InstrumentError, MEASUREMENT_SCHEMA, Measurement};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What each instrument has measured; `None` for those that are not wanted.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// By `stages`, or why not.
+    pub stages: Option<Result<Measurement, String>>,
+    /// By `locality`, or why not.
+    pub locality: Option<Result<Locality, String>>,
+    /// By `accepts`, or why not.
+    pub accepts: Option<Result<AcceptMeasurement, String>>,
+}
+
+impl Measured {
+    /// What there is.
+    pub fn evidence(&self) -> Evidence<'_> {
+        fn of<T>(measured: &Option<Result<T, String>>) -> Option<&T> {
+            measured.as_ref()?.as_ref().ok()
+        }
+        Evidence {
+            stages: of(&self.stages),
+            locality: of(&self.locality),
+            accepts: of(&self.accepts),
+        }
+    }
+
+    /// Why those that are not there are not, by instrument.
+    fn reasons(&self) -> Vec<(&'static str, &str)> {
+        fn of<'a, T>(
+            name: &'static str,
+            measured: &'a Option<Result<T, String>>,
+        ) -> Option<(&'static str, &'a str)> {
+            Some((name, measured.as_ref()?.as_ref().err()?.as_str()))
+        }
+        [of(STAGES, &self.stages), of(LOCALITY, &self.locality), of(ACCEPTS, &self.accepts)]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Notes in a diagnosis what could not be measured.
+    pub fn note(&self, diagnosis: Diagnosis) -> Diagnosis {
+        let reasons = self.reasons();
+        let Evidence { stages, locality, accepts } = self.evidence();
+        match reasons.first() {
+            Some((_, reason)) if stages.is_none() && locality.is_none() && accepts.is_none() => {
+                diagnosis.not_measured(reason)
+            }
+            _ => reasons.iter().rev().fold(diagnosis, |diagnosis, (instrument, reason)| {
+                diagnosis.not_measured_by(instrument, reason)
+            }),
+        }
+    }
+}
+
+const STAGES: &str = "stages";
+const LOCALITY: &str = "packets' CPUs";
+const ACCEPTS: &str = "accepts";
+
+/// The instruments of a diagnosis as one.
+pub struct Together<'a> {
+    stages: Attempt<Stages>,
+    locality: Attempt<PacketLocality>,
+    accepts: Attempt<Accepts<'a>>,
+}
+
+impl<'a> Together<'a> {
+    /// Those that are wanted.
+    pub fn new(
+        stages: Option<Stages>,
+        locality: Option<PacketLocality>,
+        accepts: Option<Accepts<'a>>,
+    ) -> Self {
+        Self {
+            stages: Attempt::new(stages),
+            locality: Attempt::new(locality),
+            accepts: Attempt::new(accepts),
+        }
+    }
+
+    /// Says at once what is not measured: the time passes all the same.
+    fn tell(&self) {
+        let refused = [&self.stages.refused, &self.locality.refused, &self.accepts.refused];
+        let mut said: Vec<&InstrumentError> = Vec::new();
+        for error in refused.into_iter().flatten() {
+            if !said.contains(&error) {
+                said.push(error);
+            }
+        }
+        let none = !(self.stages.runs() || self.locality.runs() || self.accepts.runs());
+        let instead = if none { "; watching the counters instead" } else { "" };
+        for error in said {
+            say(&format!("cannot measure: {error}{instead}"));
+        }
+    }
+}
+
+/// An instrument that may be unwanted, or refused by the kernel.
+struct Attempt<I> {
+    instrument: Option<I>,
+    refused: Option<InstrumentError>,
+}
+
+impl<I: Instrument> Attempt<I> {
+    fn new(instrument: Option<I>) -> Self {
+        Self { instrument, refused: None }
+    }
+
+    fn runs(&self) -> bool {
+        self.instrument.is_some() && self.refused.is_none()
+    }
+
+    fn start(&mut self) {
+        self.refused = self.instrument.as_mut().and_then(|i| i.start().err());
+    }
+
+    /// Does something with it while it runs.
+    fn with(&mut self, act: impl FnOnce(&mut I)) {
+        if let (Some(instrument), None) = (&mut self.instrument, &self.refused) {
+            act(instrument);
+        }
+    }
+
+    fn take(
+        &mut self,
+        take: impl FnOnce(&mut I) -> Result<I::Measurement, InstrumentError>,
+    ) -> Option<Result<I::Measurement, String>> {
+        let instrument = self.instrument.as_mut()?;
+        let taken = self.refused.clone().map_or_else(|| take(instrument), Err);
+        Some(taken.map_err(|error| error.to_string()))
+    }
+}
+
+impl Instrument for Together<'_> {
+    type Measurement = Measured;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        // The one that takes longest to load comes last, so that the others look at little more.
+        self.accepts.start();
+        self.locality.start();
+        self.stages.start();
+        self.tell();
+        Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        self.stages.with(Instrument::begin_cost_window);
+        self.locality.with(Instrument::begin_cost_window);
+        self.accepts.with(Instrument::begin_cost_window);
+    }
+
+    fn end_cost_window(&mut self) {
+        self.stages.with(Instrument::end_cost_window);
+        self.locality.with(Instrument::end_cost_window);
+        self.accepts.with(Instrument::end_cost_window);
+    }
+
+    fn read(&mut self) -> Result<Measured, InstrumentError> {
+        Ok(Measured {
+            stages: self.stages.take(Instrument::read),
+            locality: self.locality.take(Instrument::read),
+            accepts: self.accepts.take(Instrument::read),
+        })
+    }
+
+    fn stop(&mut self) -> Result<Measured, InstrumentError> {
+        Ok(Measured {
+            stages: self.stages.take(Instrument::stop),
+            locality: self.locality.take(Instrument::stop),
+            accepts: self.accepts.take(Instrument::stop),
+        })
+    }
+}
+
+/// What was measured before, from files that `measure … --json` wrote.
+///
+/// # Errors
+/// A file cannot be read, is none of theirs, or there are two of an instrument.
+pub fn read(files: &[PathBuf]) -> anyhow::Result<Measured> {
+    let mut measured = Measured::default();
+    for file in files {
+        measured.add(file).with_context(|| format!("cannot use {}", file.display()))?;
+    }
+    Ok(measured)
+}
+
+impl Measured {
+    fn add(&mut self, file: &Path) -> anyhow::Result<()> {
+        let text = std::fs::read(file)?;
+        // Of several documents, one for each interval and then the whole, the last.
+        let documents = serde_json::Deserializer::from_slice(&text).into_iter::<Value>();
+        let last = documents.last().ok_or_else(|| anyhow!("it is empty"))?;
+        let document = last.map_err(|error| anyhow!("it is no JSON: {error}"))?;
+        let has = |field: &str| document.get(field).is_some();
+        if has("spans") {
+            put(&mut self.stages, document, MEASUREMENT_SCHEMA)
+        } else if has("listeners") {
+            put(&mut self.accepts, document, ACCEPT_MEASUREMENT_SCHEMA)
+        } else if has("method") && has("places") {
+            put(&mut self.locality, document, LOCALITY_SCHEMA)
+        } else {
+            bail!(
+                "it is not what 'measure stages', 'measure locality' or 'measure accepts' print with --json"
+            )
+        }
+    }
+}
+
+fn put<T: DeserializeOwned>(
+    to: &mut Option<Result<T, String>>,
+    document: Value,
+    known: u32,
+) -> anyhow::Result<()> {
+    let schema = document.get("schema").and_then(Value::as_u64).unwrap_or(0);
+    if schema > u64::from(known) {
+        bail!("it is of a newer nearpath (schema {schema})");
+    }
+    if to.is_some() {
+        bail!("there is another of the same instrument");
+    }
+    *to = Some(Ok(serde_json::from_value(document)?));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(value: &impl serde::Serialize) -> String {
+        serde_json::to_string(value).unwrap()
+    }
+
+    fn file(dir: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn files_are_told_apart_by_what_they_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let stages = file(&dir, "a", &json(&Measurement::default()));
+        let accepts = file(&dir, "b", &json(&AcceptMeasurement::default()));
+        // A line for an interval before the whole.
+        let whole = Locality { duration_s: 7.0, ..Locality::default() };
+        let lines = format!("{{\"from_s\":0}}\n{}\n", json(&whole));
+        let locality = file(&dir, "c", &lines);
+        let measured = read(&[stages.clone(), accepts, locality]).unwrap();
+        let evidence = measured.evidence();
+        assert_eq!(evidence.locality, Some(&whole));
+        assert!(evidence.stages.is_some() && evidence.accepts.is_some());
+
+        let newer = json(&Locality { schema: LOCALITY_SCHEMA + 1, ..Locality::default() });
+        for (text, says) in [
+            ("", "is empty"),
+            ("{", "no JSON"),
+            ("{}", "is not what"),
+            ("[1]", "is not what"),
+            (newer.as_str(), "newer nearpath"),
+            ("{\"listeners\": 7}", "invalid type"),
+        ] {
+            let error = read(&[file(&dir, "d", text)]).unwrap_err();
+            assert!(format!("{error:#}").contains(says), "{text}: {error:#}");
+        }
+        let twice = read(&[stages.clone(), stages]).unwrap_err();
+        assert!(format!("{twice:#}").contains("another of the same"), "{twice:#}");
+    }
+
+    #[test]
+    fn what_is_missing_is_said_once_or_by_instrument() {
+        let diagnosis = || nearpath_diagnose::diagnose(&Default::default(), None, None);
+        let notes = |measured: Measured| {
+            let noted = measured.note(diagnosis());
+            let notes = noted.not_checked.into_iter().filter(|n| n.check == "measurement");
+            notes.map(|note| note.reason).collect::<Vec<_>>()
+        };
+        let refused = || "no BTF".to_owned();
+        let nothing = Measured {
+            stages: Some(Err(refused())),
+            locality: Some(Err(refused())),
+            accepts: Some(Err("other".to_owned())),
+        };
+        assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
+        let some = Measured {
+            stages: Some(Ok(Measurement::default())),
+            locality: Some(Err(refused())),
+            accepts: None,
+        };
+        assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);
+        assert!(notes(Measured::default()).is_empty());
+    }
+}
