@@ -36,6 +36,17 @@ pub fn json(document: &impl Serialize) -> Result<(), Failure> {
     out.write_all(b"\n").and_then(|()| out.flush()).map_err(failure)
 }
 
+/// Prints a JSON document in one line, for those who read line by line.
+///
+/// # Errors
+/// As [`text`].
+pub fn json_line(document: &impl Serialize) -> Result<(), Failure> {
+    let mut line = serde_json::to_vec(document).map_err(|error| failure(error.into()))?;
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&line).and_then(|()| out.flush()).map_err(failure)
+}
+
 fn failure(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Failure::BrokenPipe;

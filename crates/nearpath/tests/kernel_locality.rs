@@ -38,7 +38,7 @@ fn the_contract_of_measure_locality_is_kept() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let (output, port) = measured(&pair, &["--for", "500ms", "--interval", "100ms", "--json"]);
+    let (output, port) = measured(&pair, &["--for", "500ms", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     for direction in ["rx", "tx"] {
@@ -88,14 +88,46 @@ fn a_line_is_printed_for_each_interval_and_a_picture_drawn() {
 }
 
 #[test]
+fn with_an_interval_each_line_is_a_document() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let args = ["--for", "400ms", "--interval", "100ms", "--json"];
+    let (output, port) = measured(&pair, &args);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let whole: Locality = serde_json::from_value(lines.pop().unwrap()).unwrap();
+    assert_eq!(lines.len(), 4, "{text}");
+    // Each begins where the one before ends, and together they have all packets.
+    let mut end = 0.0;
+    for line in &lines {
+        assert_eq!(line["from_s"], end);
+        end = line["to_s"].as_f64().unwrap();
+        assert_eq!(line["filter"], format!("--proto udp --dport {port}"));
+    }
+    assert_eq!(end, whole.duration_s);
+    let sum = |direction: &str, field: &str| {
+        lines.iter().map(|line| line[direction][field].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(sum("rx", "packets"), whole.rx.packets);
+    assert_eq!(sum("rx", "same_cpu"), whole.rx.same_cpu);
+    assert_eq!(sum("tx", "packets"), whole.tx.packets);
+    assert!(whole.rx.packets > 10 && lines.iter().all(|line| line["rx"]["packets"] != 0), "{text}");
+}
+
+#[test]
 fn it_ends_when_nobody_reads_its_lines() {
     if !nearpath_testing::require_bpf() {
         return;
     }
-    let mut child = start(&["--for", "10m", "--interval", "100ms"]);
-    let mut out = io::BufReader::new(child.stdout.take().unwrap());
-    io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
-    drop(out);
-    let status = nearpath_testing::wait_for("its end", || child.try_wait().unwrap());
-    assert!(status.success());
+    for form in [&[][..], &["--json"]] {
+        let mut child = start(&[&["--for", "10m", "--interval", "100ms"], form].concat());
+        let mut out = io::BufReader::new(child.stdout.take().unwrap());
+        io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
+        drop(out);
+        let status = nearpath_testing::wait_for("its end", || child.try_wait().unwrap());
+        assert!(status.success());
+    }
 }

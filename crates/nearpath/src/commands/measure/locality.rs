@@ -4,21 +4,23 @@ use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::session::Time;
+use crate::session::{Time, duration};
 use crate::source::Namespace;
 use clap::{Args, ValueEnum};
 use nearpath_host::Wanted;
 use nearpath_instruments::Per;
 use nearpath_instruments::locality::{Locality, Options, PacketLocality};
 use nearpath_instruments::{GROUPS_MAX, Grouping, Sort};
-use nearpath_views::{svg, text};
+use nearpath_views::{json, svg, text};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath measure locality --for 30s                      a line each second, then the whole
   nearpath measure locality --proto tcp --port 443 --interval 5s
   nearpath measure locality --netns blue --json | jq '.rx.same_cpu / .rx.packets'
+  nearpath measure locality --json --interval 1s           a JSON document a line, each second
   nearpath measure locality --per process --top 5          whose packets leave their CPU
   nearpath measure locality --svg locality.svg             and as a heat map
 
@@ -28,11 +30,14 @@ same CPU, and how many there were. At the end how far apart the two CPUs are, an
 It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
 The fields of the JSON are described in docs/json.md, the method in docs/measuring.md.";
 
+/// Between lines, where no interval was asked for.
+const INTERVAL: Duration = Duration::from_secs(1);
+
 /// Arguments of `measure locality`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct LocalityArguments {
-    /// Print one JSON document
+    /// Print one JSON document; with --interval one a line, each interval and then the whole
     #[arg(long)]
     json: bool,
     /// Also draw the CPUs that packets come from and go to, as a heat map
@@ -50,8 +55,16 @@ pub(super) struct LocalityArguments {
     filters: Filters,
     #[command(flatten)]
     namespace: Namespace,
-    #[command(flatten)]
-    time: Time,
+    /// How long to measure: 500ms, 10s, 2m
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    #[arg(help_heading = "How to measure")]
+    duration: Duration,
+    /// How long each line's interval is; a second where it is not given
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "How to measure")]
+    interval: Option<Duration>,
+    /// The kernel's BTF from a file, for a kernel that has none of its own
+    #[arg(long, value_name = "FILE", help_heading = "How to measure")]
+    btf: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,20 +91,24 @@ impl LocalityArguments {
         let interrupt = Interrupt::listen()?;
         let host = self.namespace.host(&Wanted::default())?;
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
-        let btf_file = self.time.btf.clone();
+        let btf_file = self.btf.clone();
         let options = Options { filter, groups: self.groups(), btf_file, empty: false };
         let instrument = PacketLocality::new(&host.topology, options);
-        let mut lines = Lines::default();
-        let measurement = if self.json {
-            self.time.measure(instrument, &interrupt, |now| lines.next(now))?
+        let mut readings = Readings::default();
+        let lines = self.json && self.interval.is_some();
+        let interval = self.interval.unwrap_or(INTERVAL);
+        let time = Time { duration: self.duration, interval, btf: None };
+        let measurement = if self.json && !lines {
+            time.measure(instrument, &interrupt, |now| readings.line(now))?
         } else {
             // Each line as it comes; nobody reads them any more: the measurement ends.
             let mut written = Ok(());
-            let measurement = self.time.watch(instrument, &interrupt, |now| {
-                written = output::text(&(lines.next(now) + "\n"));
+            let measurement = time.watch(instrument, &interrupt, |now| {
+                written = self.interval(&mut readings, now);
                 written.is_ok()
             })?;
             written?;
+            self.interval(&mut readings, &measurement)?;
             measurement
         };
         if interrupt.happened() {
@@ -100,22 +117,38 @@ impl LocalityArguments {
         if let Some(path) = &self.svg {
             output::file(path, svg::locality(&measurement).as_bytes())?;
         }
-        if self.json {
-            return output::json(&measurement);
+        match (self.json, lines) {
+            (true, true) => output::json_line(&measurement),
+            (true, false) => output::json(&measurement),
+            _ => output::text(&format!("\n{}", text::locality(&measurement))),
         }
-        output::text(&(lines.next(&measurement) + "\n\n" + &text::locality(&measurement)))
+    }
+
+    /// Prints what came since the last reading.
+    fn interval(&self, readings: &mut Readings, now: &Locality) -> Result<(), Failure> {
+        if self.json {
+            output::json_line(&json::locality_interval(&readings.next(now), now))
+        } else {
+            output::text(&(readings.line(now) + "\n"))
+        }
     }
 }
 
-/// What came in each interval.
+/// One reading after the other.
 #[derive(Default)]
-struct Lines {
+struct Readings {
     last: Locality,
 }
 
-impl Lines {
-    fn next(&mut self, now: &Locality) -> String {
-        let last = std::mem::replace(&mut self.last, now.clone());
+impl Readings {
+    /// The one before this.
+    fn next(&mut self, now: &Locality) -> Locality {
+        std::mem::replace(&mut self.last, now.clone())
+    }
+
+    /// What came in between, in a line.
+    fn line(&mut self, now: &Locality) -> String {
+        let last = self.next(now);
         let (rx, tx) = (now.rx.since(&last.rx), now.tx.since(&last.tx));
         text::locality_rates(&rx, &tx, now.duration_s - last.duration_s)
     }
