@@ -11,7 +11,7 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::place::Places;
-use super::situation::{Situation, goes_to};
+use super::situation::{Situation, cpus_and_nodes, goes_to};
 use nearpath_host::{CpuId, CpuSet, Irq, Nic, QueueId};
 use std::collections::BTreeMap;
 
@@ -146,6 +146,7 @@ fn move_to(
     shared: bool,
 ) {
     let (name, number) = (&queue.nic.name, queue.number);
+    let topology = &situation.host.topology;
     for irq in &queue.irqs {
         let Some(before) = &irq.affinity else {
             draft.note(format!("where interrupt {} of {name} may go is unknown", irq.irq));
@@ -158,9 +159,9 @@ fn move_to(
         let target = format!("/proc/irq/{}/smp_affinity_list", irq.irq);
         let now = match goes_to(irq).unwrap_or(before) {
             now if now.len() == 1 && now.contains(cpu) => {
-                format!("goes there now, but may go to {}", place(situation, before))
+                format!("goes there now, but may go to {}", cpus_and_nodes(topology, before))
             }
-            now => format!("now goes to {}", place(situation, now)),
+            now => format!("now goes to {}", cpus_and_nodes(topology, now)),
         };
         let near = match queue.nic.numa_node {
             Some(node) => format!("is on node {node}, as {name} is"),
@@ -178,16 +179,4 @@ fn move_to(
             ),
         });
     }
-}
-
-/// `CPUs 0-3 (nodes 0 and 1)`.
-fn place(situation: &Situation<'_>, cpus: &CpuSet) -> String {
-    let nodes = situation.host.topology.nodes_of(cpus);
-    let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let (c, n) = (plural(cpus.len()), plural(nodes.len()));
-    if nodes.is_empty() {
-        return format!("CPU{c} {cpus}");
-    }
-    format!("CPU{c} {cpus} (node{n} {})", nodes.join(" and "))
 }

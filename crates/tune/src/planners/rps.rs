@@ -15,7 +15,7 @@
 
 use super::Planner;
 use super::draft::{Draft, Wish};
-use super::situation::{Situation, is_hardware};
+use super::situation::{self, Situation, is_hardware};
 use crate::plan::Goal;
 use nearpath_diagnose::cpus_near_node;
 use nearpath_host::{CpuSet, Nic, NicKind, RxQueue};
@@ -93,8 +93,10 @@ fn in_ovs(situation: &Situation<'_>, nic: &Nic) -> bool {
 fn put_on(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, helpers: &CpuSet) {
     let (name, queues) = (&nic.name, nic.rx_queues.len());
     let ports: Vec<&str> = ports_above(situation, nic).map(|port| port.name.as_str()).collect();
-    let mut why =
-        format!("{name} has {queues} receive queues, and CPUs {helpers} near it have none");
+    let mut why = format!(
+        "{name} has {queues} receive queues, and {} near it have none",
+        situation::cpus(helpers)
+    );
     if !ports.is_empty() {
         why += &format!(
             "; steered here and not on {}, where only packets of queue 0 would be",
@@ -115,8 +117,9 @@ fn without(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
         if several {
             let why = format!(
                 "{name} spreads packets over {} queues itself; RPS carries each to another CPU, \
-                 now to {cpus}",
-                nic.rx_queues.len()
+                 now to {}",
+                nic.rx_queues.len(),
+                situation::cpus(cpus)
             );
             set(situation, draft, nic, queue, &CpuSet::new(), &why);
         } else {
@@ -135,7 +138,7 @@ fn stay_near(
     near: &CpuSet,
 ) {
     let far = cpus.difference(near);
-    let why = format!("CPUs {far} are on another node than the packets of {}", nic.name);
+    let why = format!("on another node than {}: {}", nic.name, situation::cpus(&far));
     set(situation, draft, nic, queue, &cpus.intersection(near), &why);
 }
 

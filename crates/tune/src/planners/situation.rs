@@ -5,7 +5,7 @@ use super::workload::Workload;
 use crate::TuneError;
 use crate::plan::Goal;
 use nearpath_diagnose::{Finding, nearest_cpus};
-use nearpath_host::{CpuId, CpuSet, Host, Irq, IrqNumber, Nic, NicKind, QueueId};
+use nearpath_host::{CpuId, CpuSet, Host, Irq, IrqNumber, Nic, NicKind, QueueId, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What was asked for.
@@ -141,6 +141,22 @@ impl<'a> Situation<'a> {
             finding.check == check && finding.changes.iter().any(|c| c.target.starts_with(&queues))
         };
         self.findings.iter().any(|finding| about(&finding))
+    }
+}
+
+/// CPUs in words: `CPU 3`, `CPUs 0-3`.
+pub(super) fn cpus(cpus: &CpuSet) -> String {
+    let plural = if cpus.len() == 1 { "" } else { "s" };
+    format!("CPU{plural} {cpus}")
+}
+
+/// CPUs with their nodes in words: `CPUs 0-3 (nodes 0 and 1)`.
+pub(super) fn cpus_and_nodes(topology: &Topology, set: &CpuSet) -> String {
+    let nodes: Vec<String> = topology.nodes_of(set).iter().map(ToString::to_string).collect();
+    match nodes.as_slice() {
+        [] => cpus(set),
+        [node] => format!("{} (node {node})", cpus(set)),
+        nodes => format!("{} (nodes {})", cpus(set), nodes.join(" and ")),
     }
 }
 

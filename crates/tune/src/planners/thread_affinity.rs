@@ -10,7 +10,7 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::place::Places;
-use super::situation::Situation;
+use super::situation::{Situation, cpus_and_nodes};
 use super::workload::{Worker, Workload};
 use crate::plan::Goal;
 use nearpath_diagnose::{cpus_near_node, nearest_cpus};
@@ -160,10 +160,6 @@ fn change(
         return;
     }
     let topology = &situation.host.topology;
-    let nodes = |cpus: &CpuSet| {
-        let nodes: Vec<String> = topology.nodes_of(cpus).iter().map(ToString::to_string).collect();
-        if nodes.is_empty() { String::new() } else { format!(" (node {})", nodes.join(", ")) }
-    };
     draft.place_thread(worker.thread.tid, after.clone());
     draft.add(Wish {
         id: format!("thread-{}", worker.thread.tid),
@@ -171,11 +167,10 @@ fn change(
         before: worker.cpus.to_string(),
         after: after.to_string(),
         why: format!(
-            "packets for {} arrive near CPUs {after}{}, and it may run on {}{}",
+            "packets for {} arrive near {}, and it may run on {}",
             workload.comm,
-            nodes(after),
-            worker.cpus,
-            nodes(&worker.cpus)
+            cpus_and_nodes(topology, after),
+            cpus_and_nodes(topology, &worker.cpus)
         ),
         finding: situation.asked_by(&format!("affinity pid {}", workload.pid)),
     });

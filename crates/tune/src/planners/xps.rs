@@ -8,7 +8,7 @@
 
 use super::Planner;
 use super::draft::{Draft, Wish};
-use super::situation::Situation;
+use super::situation::{Situation, cpus};
 use nearpath_host::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, TxQueue};
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQu
         let now = if before.is_empty() {
             "now a hash chooses the queue".to_owned()
         } else {
-            format!("now it is for CPUs {before}")
+            format!("now it is for {}", cpus(before))
         };
         draft.add(Wish {
             id: format!("{}/tx-{number}/xps_cpus", nic.name),
@@ -73,7 +73,9 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQu
             before: before.to_mask(),
             after: mask.to_mask(),
             why: format!(
-                "CPUs {mask} are nearest to CPU {home}, which serves queue {number} of {}; {now}",
+                "{} should send by the queue whose interrupt is nearest, number {number} of {} on \
+                 CPU {home}; {now}",
+                cpus(&mask),
                 nic.name
             ),
         });

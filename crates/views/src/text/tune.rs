@@ -76,6 +76,7 @@ fn value(change: &PlannedChange, value: &str) -> String {
     let masked = matches!(change.kind.as_str(), "rps_cpus" | "xps_cpus");
     match CpuSet::from_mask(value) {
         Ok(cpus) if masked && cpus.is_empty() => format!("{} (off)", printable(value)),
+        Ok(cpus) if masked && cpus.len() == 1 => format!("{} (CPU {cpus})", printable(value)),
         Ok(cpus) if masked => format!("{} (CPUs {cpus})", printable(value)),
         _ => printable(value),
     }
@@ -159,4 +160,117 @@ fn short(value: &impl ToString) -> String {
     }
     let cut: String = text.chars().take(VALUE_WIDTH - 1).collect();
     format!("{cut}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_tune::{Change, Persistence, SettingFile, State, Target, Value};
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    fn planned(kind: &str, target: &str, before: &str, after: &str) -> PlannedChange {
+        PlannedChange {
+            id: "a/b".to_owned(),
+            kind: kind.to_owned(),
+            target: target.to_owned(),
+            before: before.to_owned(),
+            after: after.to_owned(),
+            why: "because".to_owned(),
+            finding: (kind == "rps_cpus").then(|| "rps_placement".to_owned()),
+            persist: vec![],
+            reboot: false,
+            optional: kind == "irq_affinity",
+        }
+    }
+
+    #[test]
+    fn a_plan_is_a_difference_with_reasons() {
+        let shares =
+            |share| Crossings { other_cpu: None, other_llc: None, other_node: Some(share) };
+        let shown = plan(&Plan {
+            schema: 1,
+            goal: Goal::Latency,
+            boot: None,
+            netns: None,
+            changes: vec![
+                planned("irq_affinity", "/proc/irq/4/smp_affinity_list", "0-3", "2"),
+                planned("rps_cpus", "/sys/x/rps_cpus", "0000000c", "00000000"),
+            ],
+            now: shares(0.525),
+            predicted: shares(0.0),
+            notes: vec!["a note\u{1b}".to_owned()],
+        });
+        assert_eq!(
+            plain(&shown),
+            "plan for latency: 2 changes\n\
+             packets that cross to another node: 52.5 % -> 0.0 %, as predicted\n\
+             \n\
+             a/b  /proc/irq/4/smp_affinity_list  (optional)\n\
+             \x20 - 0-3\n\
+             \x20 + 2\n\
+             \x20 because\n\
+             \n\
+             a/b  /sys/x/rps_cpus  [rps_placement]\n\
+             \x20 - 0000000c (CPUs 2-3)\n\
+             \x20 + 00000000 (off)\n\
+             \x20 because\n\
+             \n\
+             to know:\n\
+             \x20 a note\\u{1b}\n"
+        );
+    }
+
+    fn entry(id: u64, before: &str) -> Entry {
+        let path = "/proc/irq/4/smp_affinity_list".to_owned();
+        let change = Change {
+            target: Target::File(SettingFile { path, netns: None }),
+            before: Value::Text(before.to_owned()),
+            after: Value::Text("2".to_owned()),
+            why: "because".to_owned(),
+            persistence: Persistence::UntilReboot,
+        };
+        Entry { id, time_s: 0, boot: "b".to_owned(), state: State::Done, change }
+    }
+
+    #[test]
+    fn the_journal_says_how_each_change_stands() {
+        let status = |id, before: &str, standing, reason: Option<&str>| ChangeStatus {
+            entry: entry(id, before),
+            standing,
+            reason: reason.map(str::to_owned),
+        };
+        let long = (0..40).map(|n| (2 * n).to_string()).collect::<Vec<_>>().join(",");
+        let shown = journal(&[
+            status(9, "0-3", Some(Standing::Applied), None),
+            status(10, &long, Some(Standing::Drifted), Some("somebody else")),
+            status(11, "", None, Some("elsewhere")),
+        ]);
+        let shown = plain(&shown);
+        let lines: Vec<&str> = shown.lines().collect();
+        let target = "/proc/irq/4/smp_affinity_list";
+        let time = "1970-01-01 00:00:00 UTC";
+        let cut = "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28…";
+        assert_eq!(
+            lines[0],
+            format!("ID  STATE    {:29}  {:40}  AFTER  APPLIED-AT", "TARGET", "BEFORE")
+        );
+        assert_eq!(lines[1], format!(" 9  applied  {target}  {:40}  2      {time}", "0-3"));
+        assert_eq!(lines[2], format!("10  drifted  {target}  {cut}  2      {time}"));
+        assert_eq!(lines[3], format!("11  -        {target}  {:40}  2      {time}", "\"\""));
+        assert_eq!(lines[4..], ["change 10: somebody else", "change 11: elsewhere"]);
+        assert_eq!(journal(&[]), "nothing is changed by nearpath\n");
+    }
+
+    #[test]
+    fn a_rollback_says_what_it_kept() {
+        let error = TuneError::Refused("no".to_owned());
+        let shown = rolled_back(&[(entry(2, "0"), Ok(())), (entry(1, "0"), Err(error))]);
+        assert_eq!(
+            shown,
+            "undone: change 2, /proc/irq/4/smp_affinity_list\nkept:   change 1, no\n"
+        );
+    }
 }
