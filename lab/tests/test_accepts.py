@@ -92,6 +92,18 @@ def measured(document: dict[str, Any]) -> dict[int, dict[str, int]]:
     }
 
 
+def agree(host: Host, found: dict[int, dict[str, int]], right: dict[int, dict[str, int]]) -> None:
+    """Compares what was measured with what the workers say.
+
+    Before Linux 6.3 a receive call that each worker was in when the measurement began is not seen.
+    """
+    unseen = 1 if host.machine.kernel in ("5.10", "6.1") else 0
+    assert found.keys() == right.keys()
+    for worker, places in right.items():
+        missing = {near: count - found[worker][near] for near, count in places.items()}
+        assert sum(missing.values()) == unseen and max(missing.values()) == unseen, (worker, missing)
+
+
 @lab(kernels=("5.10",), topology=SMT, nics=(Nic("igb", node=1),))
 def test_what_is_not_seen_is_said(host: Host) -> None:
     document = json.loads(host.check("nearpath measure accepts --for 500ms --json"))
@@ -109,12 +121,12 @@ def test_datagrams_are_told_by_group_and_worker(host: Host) -> None:
     measuring = start_measuring(host, "measure", "accepts", "--udp", "--port", str(PORT))
     by_chance = answered(host)
     workers = {read for _, read in by_chance}
-    assert measured(ended(measuring)) == {worker: places(by_chance, worker) for worker in workers}
+    agree(host, measured(ended(measuring)), {worker: places(by_chance, worker) for worker in workers})
     assert any(sent != read for sent, read in by_chance)
 
     host.check(f"nearpath steer --udp --port {PORT}")
     measuring = start_measuring(host, "measure", "accepts", "--udp", "--port", str(PORT))
     assert answered(host) == {(cpu, cpu): DATAGRAMS for cpu in CPUS}
     near = {"same_cpu": DATAGRAMS, "same_node": 0, "other_node": 0}
-    assert measured(ended(measuring)) == dict.fromkeys(CPUS, near)
+    agree(host, measured(ended(measuring)), dict.fromkeys(CPUS, near))
     server.kill()

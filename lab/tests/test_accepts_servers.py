@@ -1,5 +1,5 @@
-"""Accepts of io_uring, and datagrams, which nearpath's own tests drive in a guest: the servers there tell
-where the kernel received what they accept or read. (For accept(2) test_steer.py does.)
+"""Accepts and datagrams that nearpath's own tests drive in a guest: the servers there tell where the kernel
+received what they accept or read.
 """
 
 from pathlib import Path
@@ -14,11 +14,17 @@ from .hosts import IGB, SMT, TWO_NODES
 
 URING = "kernel_accepts_uring"
 DATAGRAMS = "kernel_accepts_datagrams"
+ACCEPTS = "kernel_accepts"
 
 
 @pytest.fixture(scope="module")
 def payload(lab_here: None) -> Path:
-    return payload_of_tests("nearpath-instruments", URING, DATAGRAMS)
+    return payload_of_tests("nearpath-instruments", URING, DATAGRAMS, ACCEPTS)
+
+
+@lab(turn=1, topology=TWO_NODES, nics=IGB)
+def test_accepts_are_counted(host: Host) -> None:
+    assert len(figures(host, ACCEPTS)) == 2, "some were skipped"
 
 
 @lab(once=True, topology=TWO_NODES, nics=IGB)

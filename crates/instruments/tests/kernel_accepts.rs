@@ -1,6 +1,8 @@
 //! The instrument `accepts` on this kernel, against what the server itself asks of each connection
 //! (SO_INCOMING_CPU) and knows of its own CPU.
 
+#![allow(clippy::print_stdout, reason = "the figures are worth reading")]
+
 mod common;
 
 use common::{
@@ -55,7 +57,8 @@ fn counts_are_those_of_the_server() {
         assert!(is_half(own), "what a CPU sends to its own machine it receives: {own}");
         let places =
             Places { accepts: all, same_cpu: own, other_node: all - own, ..Places::default() };
-        assert_eq!(found.places, places);
+        println!("{}: {:?}, the server says {places:?}", found.local, found.places);
+        assert_eq!(found.places, places, "{} runs skipped", m.skipped);
         let [worker] = found.workers.as_slice() else { panic!("{found:?}") };
         assert_eq!((worker.pid, worker.places), (std::process::id(), places));
         assert_ne!(worker.tid, worker.pid, "a thread of its own accepts");

@@ -26,6 +26,9 @@ pub struct AcceptMeasurement {
     pub listeners: Vec<Listener>,
     /// Accepts that there was no room to count, and that no listener has.
     pub lost: u64,
+    /// Runs of the programs that the kernel skipped, as the program was under way on that CPU: of any system
+    /// call, so few of them can be accepts.
+    pub skipped: u64,
     /// Accepts that there was no room to tell one by one; counted all the same.
     pub not_told: u64,
     /// The accepts one by one since the last reading, when each is asked for.

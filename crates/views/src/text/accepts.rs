@@ -19,6 +19,10 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
     if m.lost > 0 || m.not_told > 0 {
         line!(out, "lost: {} not counted, {} not told one by one", m.lost, m.not_told);
     }
+    if m.skipped > 0 {
+        let (runs, what) = (m.skipped, words.what);
+        line!(out, "skipped by the kernel: {runs} runs of programs; {what} may be among them");
+    }
     if let Some(cost) = m.cost {
         line!(
             out,
@@ -144,6 +148,7 @@ mod tests {
         let mut m = AcceptMeasurement {
             duration_s: 2.0,
             lost: 1,
+            skipped: 3,
             cost: Some(EventCost { ns_per_event: 50.0, cpu_percent: 0.5 }),
             ..AcceptMeasurement::default()
         };
@@ -159,6 +164,7 @@ mod tests {
             text,
             "accepts for 2.00 s, seen where accept(2) and accept4(2) return and io_uring completes\n\
              lost: 1 not counted, 0 not told one by one\n\
+             skipped by the kernel: 3 runs of programs; accepts may be among them\n\
              cost: 50.0 ns for each system call of the machine and request of io_uring, 0.50 % of one \
              CPU\n\n\
              0.0.0.0:8181\n\
