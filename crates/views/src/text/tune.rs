@@ -134,12 +134,15 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
     out
 }
 
-/// What was undone, and what was not.
-pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)]) -> String {
+/// What was undone, and what was not, in this boot.
+pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)], boot: &str) -> String {
     let mut out = String::new();
     for (entry, result) in results {
         let target = printable(&entry.change.target.to_string());
         match result {
+            Ok(()) if entry.boot != boot => {
+                line!(out, "forgot: change {}, {target}: a reboot has undone it", entry.id);
+            }
             Ok(()) => line!(out, "undone: change {}, {target}", entry.id),
             Err(error) => {
                 line!(out, "kept:   change {}, {}", entry.id, printable(&error.to_string()));
@@ -267,10 +270,14 @@ mod tests {
     #[test]
     fn a_rollback_says_what_it_kept() {
         let error = TuneError::Refused("no".to_owned());
-        let shown = rolled_back(&[(entry(2, "0"), Ok(())), (entry(1, "0"), Err(error))]);
+        let old = Entry { boot: "older".to_owned(), ..entry(1, "0") };
+        let results = [(entry(3, "0"), Ok(())), (entry(2, "0"), Err(error)), (old, Ok(()))];
+        let shown = rolled_back(&results, "b");
         assert_eq!(
             shown,
-            "undone: change 2, /proc/irq/4/smp_affinity_list\nkept:   change 1, no\n"
+            "undone: change 3, /proc/irq/4/smp_affinity_list\n\
+             kept:   change 2, no\n\
+             forgot: change 1, /proc/irq/4/smp_affinity_list: a reboot has undone it\n"
         );
     }
 }
