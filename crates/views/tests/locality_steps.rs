@@ -43,7 +43,7 @@ fn step(name: &str, rx: u64, tx: u64, accepted: u64, busiest: f64) -> LocalitySt
             same_llc: 400 - accepted,
             ..accepts::Places::default()
         },
-        busiest_worker: Some(busiest),
+        busiest_cpu: Some(busiest),
         ..LocalityStep::default()
     }
 }
@@ -72,6 +72,7 @@ fn steps() -> LocalitySteps {
             LocalityStep {
                 changes: (0..6).map(rps).collect(),
                 not_followed: 3,
+                events_lost: 2,
                 places: vec![
                     places(Direction::Rx, 0, 0, 5_000),
                     places(Direction::Rx, 0, 1, 3),

@@ -56,7 +56,7 @@ fn packets_and_connections_come_to_stay_on_their_cpu() {
     let without_rps = step(&steps, "RPS off");
     assert!(without_rps.rx.local().unwrap() >= MOST, "{without_rps:?}");
     assert!(without_rps.accepts.local().unwrap() >= MOST, "{without_rps:?}");
-    assert!(without_rps.busiest_worker.unwrap() < 0.9, "{without_rps:?}");
+    assert!(without_rps.busiest_cpu.unwrap() < 0.9, "{without_rps:?}");
     let last = step(&steps, "XPS");
     for local in [last.rx.local(), last.tx.local(), last.accepts.local()] {
         assert!(local.unwrap() >= ALL, "{last:?}");

@@ -42,10 +42,12 @@ pub struct LocalityStep {
     pub tx: Distances,
     /// Packets whose end, or whose beginning, was not seen.
     pub not_followed: u64,
+    /// Events of packets and accepts that the kernel dropped, or that there was no room to count.
+    pub events_lost: u64,
     /// Connections that its workers accepted.
     pub accepts: accepts::Places,
-    /// The share of them that the busiest worker accepted, 0 to 1; `None` without any.
-    pub busiest_worker: Option<f64>,
+    /// The share of the received packets that the busiest CPU let go of, 0 to 1; `None` without any.
+    pub busiest_cpu: Option<f64>,
     /// From which CPU to which packets went, receive first.
     pub places: Vec<Places>,
 }

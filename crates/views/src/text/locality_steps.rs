@@ -57,7 +57,7 @@ fn table(steps: &[LocalityStep]) -> String {
         right("TX/S"),
         right("ACCEPTS-LOCAL"),
         right("ACCEPTS/S"),
-        right("BUSIEST-WORKER"),
+        right("BUSIEST-CPU"),
     ]);
     for (number, step) in steps.iter().enumerate() {
         let rate = |count: u64| match step.duration_s {
@@ -72,7 +72,7 @@ fn table(steps: &[LocalityStep]) -> String {
             rate(step.tx.packets),
             or_none(step.accepts.local().map(share)),
             rate(step.accepts.accepts),
-            or_none(step.busiest_worker.map(share)),
+            or_none(step.busiest_cpu.map(share)),
         ]);
     }
     table.render()
@@ -109,7 +109,7 @@ fn rest(out: &mut String, number: usize, last: &LocalityStep) {
     line!(
         *out,
         "not local after step {number}: {} of {} packets received, {} of {} sent, {} of {} \
-         connections; not followed: {}",
+         connections; not followed: {}, {} events lost",
         left(last.rx.packets, last.rx.same_cpu),
         last.rx.packets,
         left(last.tx.packets, last.tx.same_cpu),
@@ -117,6 +117,7 @@ fn rest(out: &mut String, number: usize, last: &LocalityStep) {
         left(last.accepts.accepts, last.accepts.same_cpu),
         last.accepts.accepts,
         last.not_followed,
+        last.events_lost,
     );
     let mut away: Vec<_> = last.places.iter().map(|p| (p.direction, p.place)).collect();
     away.retain(|(_, place)| place.from_cpu != place.to_cpu);

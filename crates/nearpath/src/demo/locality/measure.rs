@@ -3,10 +3,10 @@
 
 use super::Scene;
 use anyhow::{Context, Result};
-use nearpath_host::{Root, Topology};
+use nearpath_host::{CpuId, Root, Topology};
 use nearpath_instruments::accepts::{self, AcceptMeasurement, Accepts};
 use nearpath_instruments::locality::{self, Locality, PacketLocality, Places};
-use nearpath_instruments::{Filter, Instrument};
+use nearpath_instruments::{Direction, Filter, Instrument};
 use nearpath_views::json::LocalityStep;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,15 +71,18 @@ impl Look {
             let p = &m.packets;
             p.abandoned + p.collided + p.not_allocated
         };
+        let lost = |look: &Self| look.locality.events_lost + look.accepts.lost;
+        let between = between(&then.places, &now.places);
         let accepts = places(&self.accepts).since(&places(&earlier.accepts));
         LocalityStep {
             duration_s: self.at.duration_since(earlier.at).as_secs_f64(),
             rx: now.rx.since(&then.rx),
             tx: now.tx.since(&then.tx),
             not_followed: unseen(now).saturating_sub(unseen(then)),
-            busiest_worker: busiest(&self.accepts, &earlier.accepts, accepts.accepts),
+            events_lost: lost(self).saturating_sub(lost(earlier)),
             accepts,
-            places: between(&then.places, &now.places),
+            busiest_cpu: busiest(&between),
+            places: between,
             ..LocalityStep::default()
         }
     }
@@ -92,17 +95,14 @@ fn places(m: &AcceptMeasurement) -> accepts::Places {
     all
 }
 
-/// The share of the worker that accepted most; `None` without accepts.
-fn busiest(now: &AcceptMeasurement, then: &AcceptMeasurement, accepts: u64) -> Option<f64> {
-    let by_worker = |m: &AcceptMeasurement| -> BTreeMap<u32, u64> {
-        let workers = m.listeners.iter().flat_map(|listener| &listener.workers);
-        workers.map(|worker| (worker.tid, worker.places.accepts)).collect()
-    };
-    let then = by_worker(then);
-    let new = by_worker(now).into_iter();
-    let new = new.map(|(tid, n)| n.saturating_sub(then.get(&tid).copied().unwrap_or(0)));
-    let most = new.max().filter(|_| accepts > 0)?;
-    Some(most as f64 / accepts as f64)
+/// The share of the received packets that the CPU with most of them let go of; `None` without any.
+fn busiest(places: &[Places]) -> Option<f64> {
+    let mut by_cpu: BTreeMap<CpuId, u64> = BTreeMap::new();
+    for Places { place, .. } in places.iter().filter(|p| p.direction == Direction::Rx) {
+        *by_cpu.entry(place.to_cpu).or_default() += place.count;
+    }
+    let (most, all) = (by_cpu.values().max()?, by_cpu.values().sum::<u64>());
+    Some(*most as f64 / all as f64)
 }
 
 /// The matrix of the packets that came between two looks.
@@ -121,9 +121,8 @@ fn between(then: &[Places], now: &[Places]) -> Vec<Places> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::{CpuId, CpuSet};
-    use nearpath_instruments::accepts::{Listener, Worker};
-    use nearpath_instruments::{Direction, Place};
+    use nearpath_instruments::Place;
+    use nearpath_instruments::accepts::Listener;
 
     fn place(from: u32, to: u32, count: u64) -> Places {
         let (from_cpu, to_cpu) = (CpuId(from), CpuId(to));
@@ -131,19 +130,11 @@ mod tests {
         Places { direction: Direction::Rx, place }
     }
 
-    fn accepted(by: &[(u32, u64)]) -> AcceptMeasurement {
-        let worker = |&(tid, accepts): &(u32, u64)| Worker {
-            pid: tid,
-            tid,
-            comm: "demo-worker".into(),
-            cpus: Some(CpuSet::new()),
-            places: accepts::Places { accepts, same_cpu: accepts, ..Default::default() },
-        };
-        let workers: Vec<Worker> = by.iter().map(worker).collect();
-        let mut places = accepts::Places::default();
-        workers.iter().for_each(|worker| places += worker.places);
-        let listener = Listener { local: "198.18.0.2:80".into(), netns: 1, places, workers };
-        AcceptMeasurement { listeners: vec![listener], ..Default::default() }
+    fn accepted(accepts: u64) -> AcceptMeasurement {
+        let places = accepts::Places { accepts, same_cpu: accepts, ..Default::default() };
+        let local = "198.18.0.2:80".to_owned();
+        let listener = Listener { local, netns: 1, places, workers: Vec::new() };
+        AcceptMeasurement { listeners: vec![listener], lost: accepts / 10, ..Default::default() }
     }
 
     #[test]
@@ -154,15 +145,12 @@ mod tests {
             locality: Locality { places: rx, ..Locality::default() },
             accepts,
         };
-        let then = look(vec![place(0, 0, 5), place(0, 1, 2)], accepted(&[(7, 10)]));
-        let now = look(
-            vec![place(0, 0, 5), place(0, 1, 9), place(1, 0, 1)],
-            accepted(&[(7, 11), (8, 3)]),
-        );
+        let then = look(vec![place(0, 0, 5), place(0, 1, 2)], accepted(10));
+        let now = look(vec![place(0, 0, 5), place(0, 1, 9), place(1, 0, 1)], accepted(34));
         let step = now.since(&then);
         assert_eq!(step.places, [place(0, 1, 7), place(1, 0, 1)]);
-        assert_eq!((step.accepts.accepts, step.accepts.same_cpu), (4, 4));
-        assert_eq!(step.busiest_worker, Some(0.75));
-        assert_eq!(then.since(&then).busiest_worker, None);
+        assert_eq!((step.accepts.accepts, step.accepts.same_cpu), (24, 24));
+        assert_eq!((step.busiest_cpu, step.events_lost), (Some(7.0 / 8.0), 2));
+        assert_eq!(then.since(&then).busiest_cpu, None);
     }
 }
