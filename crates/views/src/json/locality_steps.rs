@@ -42,7 +42,7 @@ pub struct LocalityStep {
     pub tx: Distances,
     /// Packets whose end, or whose beginning, was not seen.
     pub not_followed: u64,
-    /// Events of packets and accepts that the kernel dropped, or that there was no room to count.
+    /// Events of packets that the kernel dropped, and accepts that there was no room to count.
     pub events_lost: u64,
     /// Connections that its workers accepted.
     pub accepts: accepts::Places,
