@@ -3,6 +3,9 @@
  * The sockets that are in a REUSEPORT group, with the group and the program that it has: what
  * getsockopt(2) does not tell. Two iterators that are read once; nothing stays attached. In goes the
  * network namespace of the thread that reads, out comes a record for each socket.
+ *
+ * A kernel without BTF of its own has no iterators. There a third program is run by hand, for one
+ * descriptor of the process that runs it.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
@@ -57,22 +60,30 @@ static __always_inline void read_program(struct reuseport_socket *to, struct bpf
 				      BPF_CORE_READ(classic, filter) + i);
 }
 
-static __always_inline void tell(struct seq_file *seq, struct sock *sk)
+/* Whether the socket is in a group. */
+static __always_inline bool describe(struct reuseport_socket *to, struct sock *sk)
 {
 	struct sock_reuseport *group = BPF_CORE_READ(sk, sk_reuseport_cb);
-	struct reuseport_socket to = {};
 	struct bpf_prog *program;
 
 	if (!group)
-		return;
-	to.inode = BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
-	to.group = (u64)group;
-	to.sockets = BPF_CORE_READ(group, num_socks);
-	to.index = index_of(group, sk, to.sockets);
+		return false;
+	to->inode = BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
+	to->group = (u64)group;
+	to->sockets = BPF_CORE_READ(group, num_socks);
+	to->index = index_of(group, sk, to->sockets);
 	program = BPF_CORE_READ(group, prog);
 	if (program)
-		read_program(&to, program);
-	bpf_seq_write(seq, &to, sizeof(to));
+		read_program(to, program);
+	return true;
+}
+
+static __always_inline void tell(struct seq_file *seq, struct sock *sk)
+{
+	struct reuseport_socket to = {};
+
+	if (describe(&to, sk))
+		bpf_seq_write(seq, &to, sizeof(to));
 }
 
 SEC("iter/tcp") int tcp_sockets(struct bpf_iter__tcp *ctx)
@@ -90,6 +101,34 @@ SEC("iter/udp") int udp_sockets(struct bpf_iter__udp *ctx)
 
 	if (sk)
 		tell(ctx->meta->seq, (struct sock *)sk);
+	return 0;
+}
+
+/* What the program below has found; no socket of a group: all zeroes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct reuseport_socket);
+} found SEC(".maps");
+
+/* BPF_PROG_TEST_RUN gives it the argument: a descriptor, which is a socket's. */
+SEC("raw_tp") int socket_of_descriptor(u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct reuseport_socket to = {};
+	struct socket___kernel *socket;
+	struct file **files, *file = 0;
+	u32 fd = ctx[0], zero = 0;
+
+	if (fd < BPF_CORE_READ(table, max_fds)) {
+		files = BPF_CORE_READ(table, fd);
+		bpf_probe_read_kernel(&file, sizeof(file), files + fd);
+		socket = BPF_CORE_READ(file, private_data);
+		describe(&to, BPF_CORE_READ(socket, sk));
+	}
+	bpf_map_update_elem(&found, &zero, &to, 0);
 	return 0;
 }
 

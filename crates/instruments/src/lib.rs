@@ -24,4 +24,4 @@ pub use grouping::{GROUPS_MAX, Grouping, Sort};
 pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;
 pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
-pub use reuseport::{ReuseportProgram, ReuseportSocket, reuseport_sockets};
+pub use reuseport::{ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of};

@@ -11,6 +11,7 @@ use crate::steering::Groups;
 use crate::threads::ThreadSetting;
 use crate::{Change, Target, TuneError, Writer};
 use nearpath_host::Root;
+use std::path::Path;
 
 /// The writer.
 pub struct Live {
@@ -30,6 +31,12 @@ impl Live {
     #[must_use]
     pub fn forced(self, force: bool) -> Self {
         Self { force, ..self }
+    }
+
+    /// One for a kernel without BTF of its own, which is in this file.
+    #[must_use]
+    pub fn with_btf(self, btf: Option<&Path>) -> Self {
+        Self { groups: self.groups.with_btf(btf), ..self }
     }
 
     /// Whether the host has a change, or what was there before it, or neither.

@@ -16,5 +16,5 @@ pub use probe::{
     Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, result, returns,
 };
 pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, open, within_reach};
-pub use reach::{Functions, Kernel, Reach, Way};
+pub use reach::{Functions, Kernel, Reach, Way, has_btf};
 pub use refusal::{listening, refused};

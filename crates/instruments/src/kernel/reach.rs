@@ -74,6 +74,11 @@ pub struct Kernel {
     points: Vec<Vec<Known>>,
 }
 
+/// Whether the kernel has type information of its own.
+pub fn has_btf() -> bool {
+    Path::new(KERNEL_BTF).exists()
+}
+
 impl Kernel {
     /// Looks at what the running kernel has of the probes, or the BTF file given for it.
     ///
@@ -125,7 +130,7 @@ impl Kernel {
 
     /// What is worth trying here, best first.
     pub fn reaches(&self) -> Vec<Reach> {
-        let own_btf = self.btf_file.is_none() && Path::new(KERNEL_BTF).exists();
+        let own_btf = self.btf_file.is_none() && has_btf();
         let kprobes = Path::new(KPROBES).exists();
         let mut reaches = Vec::new();
         for (typed, functions) in [

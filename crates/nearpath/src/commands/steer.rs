@@ -10,6 +10,7 @@ use nearpath_tune::steering::{Method, Request, Status, entry_of};
 use nearpath_tune::{Change, DryRun, Executor, Journal, Live, TuneError, steering};
 use nearpath_views::{json, text};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
 Finds the sockets that share the port (SO_REUSEPORT), the worker that reads from each and the CPUs
@@ -55,6 +56,22 @@ pub struct Steer {
     json: bool,
     #[command(flatten)]
     namespace: Namespace,
+    #[command(flatten)]
+    kernel: KernelBtf,
+}
+
+/// The option for kernels without BTF.
+#[derive(Debug, Args)]
+struct KernelBtf {
+    /// The kernel's BTF from a file, for a kernel that has none of its own
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
+}
+
+impl KernelBtf {
+    fn file(&self) -> Option<&Path> {
+        self.btf.as_deref()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -72,6 +89,8 @@ struct StatusOf {
     json: bool,
     #[command(flatten)]
     namespace: Namespace,
+    #[command(flatten)]
+    kernel: KernelBtf,
 }
 
 #[derive(Debug, Args)]
@@ -82,6 +101,8 @@ struct Off {
     port: Option<u16>,
     #[command(flatten)]
     namespace: Namespace,
+    #[command(flatten)]
+    kernel: KernelBtf,
 }
 
 impl Steer {
@@ -100,7 +121,7 @@ impl Steer {
         let method = if self.cbpf { Method::CpuModulo } else { Method::Nearest };
         let changes = self.namespace.read(|root| {
             let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
-            let found = steering::select(root, &request)?;
+            let found = steering::select(root, self.kernel.file(), &request)?;
             let boot = steering::boot(root)?;
             let entries = Journal::read(&Journal::folder())?;
             if let Some(entry) = entry_of(&found, &entries, &boot) {
@@ -113,7 +134,11 @@ impl Steer {
                 .into());
             }
             let plan = vec![steering::plan(&host.topology, &found, method)?];
-            Ok(if self.dry_run { dry(plan)? } else { apply(plan, root, &boot)? })
+            Ok(if self.dry_run {
+                dry(plan)?
+            } else {
+                apply(plan, root, self.kernel.file(), &boot)?
+            })
         })?;
         if self.json {
             output::json(&json::steered(!self.dry_run, &changes))
@@ -132,10 +157,15 @@ fn dry(plan: Vec<Change>) -> Result<Vec<Change>, TuneError> {
     Ok(shown)
 }
 
-fn apply(plan: Vec<Change>, root: &Root, boot: &str) -> Result<Vec<Change>, TuneError> {
+fn apply(
+    plan: Vec<Change>,
+    root: &Root,
+    btf: Option<&Path>,
+    boot: &str,
+) -> Result<Vec<Change>, TuneError> {
     let journal = Journal::open(&Journal::folder(), boot)?;
-    let mut executor = Executor::new(journal, Live::new());
-    forget_what_is_gone(&mut executor, root, boot)?;
+    let mut executor = Executor::new(journal, Live::new().with_btf(btf));
+    forget_what_is_gone(&mut executor, root, btf, boot)?;
     executor.apply(plan)
 }
 
@@ -143,6 +173,7 @@ fn apply(plan: Vec<Change>, root: &Root, boot: &str) -> Result<Vec<Change>, Tune
 fn forget_what_is_gone(
     executor: &mut Executor<Live>,
     root: &Root,
+    btf: Option<&Path>,
     boot: &str,
 ) -> Result<(), TuneError> {
     let netns = current_netns(root).inode;
@@ -150,7 +181,7 @@ fn forget_what_is_gone(
         let Some(group) = entry.change.target.group() else { continue };
         let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
         let closed = || -> Result<bool, TuneError> {
-            Ok(group.netns == netns && steering::groups(root, |s| ours(s.inode))?.is_empty())
+            Ok(group.netns == netns && steering::groups(root, btf, |s| ours(s.inode))?.is_empty())
         };
         if entry.boot != boot || closed()? {
             executor.forget(&entry)?;
@@ -161,13 +192,13 @@ fn forget_what_is_gone(
 
 impl StatusOf {
     fn run(&self) -> Result<(), Failure> {
-        let status = self.namespace.read(status)?;
+        let status = self.namespace.read(|root| status(root, self.kernel.file()))?;
         if self.json { output::json(&status) } else { output::text(&text::steering(&status)) }
     }
 }
 
-fn status(root: &Root) -> anyhow::Result<Status> {
-    let found = steering::groups(root, |_| true)?;
+fn status(root: &Root, btf: Option<&Path>) -> anyhow::Result<Status> {
+    let found = steering::groups(root, btf, |_| true)?;
     let entries = Journal::read(&Journal::folder())?;
     Ok(steering::status(&found, &entries, &steering::boot(root)?, current_netns(root).inode))
 }
@@ -182,8 +213,9 @@ impl Off {
     fn undo(&self, root: &Root) -> anyhow::Result<Vec<String>> {
         let boot = steering::boot(root)?;
         let journal = Journal::open(&Journal::folder(), &boot)?;
-        let mut executor = Executor::new(journal, Live::new());
-        forget_what_is_gone(&mut executor, root, &boot)?;
+        let btf = self.kernel.file();
+        let mut executor = Executor::new(journal, Live::new().with_btf(btf));
+        forget_what_is_gone(&mut executor, root, btf, &boot)?;
         let netns = current_netns(root).inode;
         let mut said = Vec::new();
         for entry in executor.entries() {

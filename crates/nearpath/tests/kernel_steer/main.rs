@@ -281,6 +281,51 @@ fn the_connections_of_a_worker_that_ended_go_to_the_others() {
     scene.off();
 }
 
+/// On a kernel whose BTF is hidden, and given back as a file, no iterator can be asked: sockets are taken
+/// and looked at.
+#[test]
+fn sockets_that_are_taken_tell_the_same() {
+    const HIDE: &str = "mount --bind $1 /sys/kernel/btf && shift && exec \"$@\"";
+    let Some(scene) = Scene::new(&["python3", "unshare"]) else { return };
+    let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
+    let _server = Server::python(&scene.pair, Side::Server.ipv4(), &["classic", &a, &b]);
+    let (empty, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = dir.path().join("btf");
+    std::fs::copy("/sys/kernel/btf/vmlinux", &file).unwrap();
+    let without = |args: &str| {
+        let run = |_| {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", HIDE, "sh"]).arg(empty.path());
+            command.arg(env!("CARGO_BIN_EXE_nearpath")).args(args.split_whitespace());
+            command.env("NEARPATH_STATE_DIR", scene.journal.path()).stdin(Stdio::null());
+            command.output()
+        };
+        scene.pair.run(Side::Server, run).unwrap()
+    };
+    let with_file = |args: &str| document(&without(&format!("{args} --btf {}", file.display())));
+    let both = |program: &str| {
+        let taken = with_file("steer status --json");
+        assert_eq!(scene.document("steer status --json"), taken);
+        assert_eq!(taken["groups"][0]["program"], program, "{taken}");
+    };
+    both("other");
+    assert_eq!(with_file(&format!("steer --port {PORT} --json"))["applied"], true);
+    both("nearpath");
+    assert!(scene.answers().iter().all(|[from, accepted_on, _]| from == accepted_on));
+    let off = without(&format!("steer off --btf {}", file.display()));
+    assert!(off.status.success(), "{off:?}");
+    both("other");
+
+    let refused = |args: &str, says: &str| {
+        let output = without(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains(says), "{said}");
+    };
+    refused("steer status", "unless it is given with --btf FILE");
+    refused("steer status --btf /missing", "/missing: is not there");
+}
+
 #[test]
 fn what_cannot_be_steered_is_refused_with_the_reason() {
     let Some(scene) = Scene::new(&["python3"]) else { return };

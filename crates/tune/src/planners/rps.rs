@@ -26,8 +26,7 @@ pub(super) const PLANNER: Planner = Planner {
     run,
 };
 
-/// The sysctl of all flows.
-pub(super) const ENTRIES: &str = "net.core.rps_sock_flow_entries";
+const ENTRIES: &str = "net.core.rps_sock_flow_entries";
 const ENTRIES_PATH: &str = "/proc/sys/net/core/rps_sock_flow_entries";
 /// As many as scaling.rst suggests for a busy server.
 const FLOWS: u32 = 32_768;

@@ -6,12 +6,15 @@ use nearpath_host::{
     Notes, Root, Socket, SocketProtocol, SocketWorker, current_netns, receiving_sockets,
     socket_workers,
 };
-use nearpath_instruments::{ReuseportProgram, ReuseportSocket, reuseport_sockets};
+use nearpath_instruments::{
+    ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of,
+};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
-use super::Choice;
+use super::{Choice, sockets};
 
 /// A REUSEPORT group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,17 +125,35 @@ pub struct Request {
     pub pid: Option<u32>,
 }
 
-/// The groups of the root's network namespace that have a socket which is wanted.
+/// The groups of the root's network namespace that have a socket which is wanted. `btf` is the file
+/// that holds the BTF of a kernel without its own.
 ///
 /// # Errors
 /// The kernel cannot be asked for groups.
-pub fn groups(root: &Root, wanted: impl Fn(&Socket) -> bool) -> Result<Vec<Found>, TuneError> {
+pub fn groups(
+    root: &Root,
+    btf: Option<&Path>,
+    wanted: impl Fn(&Socket) -> bool,
+) -> Result<Vec<Found>, TuneError> {
     let mut notes = Notes::default();
     let (sockets, _) = receiving_sockets(root, &mut notes);
     let netns = current_netns(root).inode;
-    Ok(joined(&sockets, &reuseport_sockets()?, netns, wanted, |sockets| {
+    let workers = |sockets: &[&Socket]| -> Workers {
         socket_workers(root, sockets).into_iter().map(|w| (w.inode, (w.held, w.workers))).collect()
-    }))
+    };
+    let Some(btf) = btf else {
+        return Ok(joined(&sockets, &reuseport_sockets()?, netns, wanted, workers));
+    };
+    // Only sockets that were taken can be looked at: those that may be in a group with a wanted one.
+    let place = |socket: &Socket| (socket.protocol, socket.port);
+    let places: BTreeSet<_> = sockets.iter().filter(|s| wanted(s)).map(place).collect();
+    let near: Vec<&Socket> = sockets.iter().filter(|s| places.contains(&place(s))).collect();
+    let workers = workers(&near);
+    let taken = workers.iter().filter_map(|(&inode, &(held, _))| {
+        sockets::take(&GroupSocket { inode, held, workers: Vec::new() }).ok()
+    });
+    let members = reuseport_sockets_of(taken, btf)?;
+    Ok(joined(&sockets, &members, netns, wanted, |_| workers))
 }
 
 type Workers = BTreeMap<u64, (Option<(u32, i32)>, Vec<SocketWorker>)>;
@@ -178,10 +199,10 @@ fn joined(
 ///
 /// # Errors
 /// None or several are; the message says what to do.
-pub fn select(root: &Root, request: &Request) -> Result<Found, TuneError> {
+pub fn select(root: &Root, btf: Option<&Path>, request: &Request) -> Result<Found, TuneError> {
     let name = format!("{} port {}", protocol_name(request.protocol), request.port);
     let on_port = |s: &Socket| s.protocol == request.protocol && s.port == request.port;
-    let mut found = groups(root, on_port)?;
+    let mut found = groups(root, btf, on_port)?;
     let in_groups = !found.is_empty();
     found.retain(|found| {
         let held_by = |pid| {

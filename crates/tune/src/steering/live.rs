@@ -9,11 +9,13 @@ use super::{Group, Program, sockets};
 use crate::{Change, Presence, Target, TuneError, Value, Writer};
 use nearpath_host::Root;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// The writer of groups.
 #[derive(Default)]
 pub(crate) struct Groups {
     prepared: Option<Prepared>,
+    btf: Option<PathBuf>,
 }
 
 /// What is ready for the change that was prepared last.
@@ -24,10 +26,22 @@ struct Prepared {
 }
 
 impl Groups {
+    /// The writer on a kernel without BTF of its own, which is in this file.
+    pub fn with_btf(self, btf: Option<&Path>) -> Self {
+        Self { btf: btf.map(Path::to_owned), ..self }
+    }
+
+    /// The group as it is now; `None` when none of its sockets is there any more.
+    fn find(&self, group: &Group) -> Result<Option<Found>, TuneError> {
+        let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
+        let found = groups(&Root::live(), self.btf.as_deref(), |socket| ours(socket.inode))?;
+        Ok(found.into_iter().next())
+    }
+
     /// Whether a group has the program that a change gave it.
     pub fn look(&self, change: &Change) -> Result<Presence, TuneError> {
         let group = group_of(&change.target)?;
-        Ok(match find(group)? {
+        Ok(match self.find(group)? {
             None => Presence::Gone {
                 reason: "its sockets were closed: the server has ended or restarted".to_owned(),
             },
@@ -73,7 +87,7 @@ impl Writer for Groups {
             }
             (after, _) => put(&prepared.socket, after)?,
         }
-        match find(group)? {
+        match self.find(group)? {
             Some(found) if has(&found, &change.after) => Ok(()),
             _ => Err(TuneError::kernel(
                 format!("steering {}", group.local),
@@ -84,7 +98,7 @@ impl Writer for Groups {
 
     fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
         let group = group_of(&change.target)?;
-        let Some(found) = find(group)? else { return Ok(()) };
+        let Some(found) = self.find(group)? else { return Ok(()) };
         // Before it is detached: after that it may be gone, with its table.
         let table = match &change.after {
             Value::Program(Program::Nearest { id, tag, .. }) => Sockets::of(*id, tag)?,
@@ -133,13 +147,6 @@ fn has(found: &Found, value: &Value) -> bool {
         (Value::Program(program), Some(there)) => program.is(there),
         _ => false,
     }
-}
-
-/// The group as it is now; `None` when none of its sockets is there any more.
-fn find(group: &Group) -> Result<Option<Found>, TuneError> {
-    let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
-    let found = groups(&Root::live(), |socket| ours(socket.inode))?;
-    Ok(found.into_iter().next())
 }
 
 fn gone(group: &Group) -> TuneError {

@@ -104,6 +104,7 @@ fn steered(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
     let address = scene.address();
     let found = steering::select(
         root,
+        None,
         &Request {
             protocol: SocketProtocol::Tcp,
             port: address.port(),
