@@ -77,7 +77,18 @@ fn writes_now(pid: i32) -> io::Result<bool> {
     }
     // SAFETY: `op` says that this is the part of the union that is filled in.
     let number = unsafe { info.u.entry.nr };
-    let writing = [libc::SYS_write, libc::SYS_fsync, libc::SYS_ftruncate];
+    let writing = [
+        libc::SYS_write,
+        libc::SYS_fsync,
+        libc::SYS_ftruncate,
+        libc::SYS_renameat,
+        libc::SYS_renameat2,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_rename,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_unlink,
+        libc::SYS_unlinkat,
+    ];
     Ok(writing.iter().any(|&call| u64::try_from(call) == Ok(number)))
 }
 

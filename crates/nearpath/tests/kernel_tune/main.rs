@@ -304,6 +304,28 @@ fn what_is_asked_for_is_done_and_told() {
 }
 
 #[test]
+fn what_a_reboot_has_undone_is_lost_and_not_written() {
+    in_scene(|scene| {
+        assert!(scene.apply().output().unwrap().status.success());
+        // As if the machine had been booted since, and something had set the same values.
+        let path = scene.journal.path().join("journal.jsonl");
+        let boot = Root::live().text("/proc/sys/kernel/random/boot_id").unwrap();
+        let journal = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, journal.replace(&boot, "an-older-boot")).unwrap();
+        let now = settings();
+        let status = scene.status();
+        assert_eq!(status.len(), CHANGES);
+        assert!(status.values().all(|entry| entry["state"] == "lost"), "{status:?}");
+        assert_eq!(scene.run(&["verify"]).status.code(), Some(1));
+        let output = scene.run(&["rollback"]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("a reboot has undone it"), "{said}");
+        assert!(settings() == now, "nothing is written");
+        assert_eq!(scene.status(), BTreeMap::new());
+    });
+}
+
+#[test]
 fn a_plan_of_elsewhere_is_refused() {
     in_scene(|scene| {
         let mut plan = plan_of_forty();

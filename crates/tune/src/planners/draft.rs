@@ -61,6 +61,11 @@ impl Draft {
         }
     }
 
+    /// Whether a change of this target is planned.
+    pub fn has(&self, target: &str) -> bool {
+        self.changes.iter().any(|change| change.target == target)
+    }
+
     /// Whether nothing is planned.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()

@@ -13,6 +13,7 @@ mod place;
 mod predict;
 mod rps;
 mod situation;
+mod sysctls;
 mod thread_affinity;
 mod workload;
 mod xps;
@@ -39,7 +40,7 @@ pub struct Planner {
 
 /// All planners, in the order in which they run.
 pub const PLANNERS: &[Planner] =
-    &[nic_irqs::PLANNER, thread_affinity::PLANNER, rps::PLANNER, xps::PLANNER];
+    &[nic_irqs::PLANNER, thread_affinity::PLANNER, rps::PLANNER, xps::PLANNER, sysctls::PLANNER];
 
 /// Plans for a host. `findings` are those of its diagnosis; `boot` and `netns` say where the plan
 /// may be applied.

@@ -26,7 +26,8 @@ pub(super) const PLANNER: Planner = Planner {
     run,
 };
 
-const ENTRIES: &str = "net.core.rps_sock_flow_entries";
+/// The sysctl of all flows.
+pub(super) const ENTRIES: &str = "net.core.rps_sock_flow_entries";
 const ENTRIES_PATH: &str = "/proc/sys/net/core/rps_sock_flow_entries";
 /// As many as scaling.rst suggests for a busy server.
 const FLOWS: u32 = 32_768;

@@ -264,6 +264,32 @@ fn nics_on_several_nodes_leave_threads_where_they_are() {
 }
 
 #[test]
+fn sysctls_are_planned_with_evidence_alone() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
+    assert!(of_kind(&planned(&host), "sysctl").is_empty());
+    host.softnet[0].processed = 1_000_000;
+    host.softnet[0].dropped = 5_000;
+    let plan = planned(&host);
+    let backlog = plan.changes.iter().find(|c| c.id == "net.core.netdev_max_backlog").unwrap();
+    assert_eq!(backlog.target, "/proc/sys/net/core/netdev_max_backlog");
+    assert_eq!([backlog.before.as_str(), backlog.after.as_str()], ["1000", "2000"]);
+    assert_eq!(backlog.finding.as_deref(), Some("softnet"));
+    assert!(
+        backlog.why.starts_with("5000 packets were dropped from a full backlog"),
+        "{backlog:?}"
+    );
+    // A few since boot are no more than a hint.
+    host.softnet[0].dropped = 5;
+    let plan = planned(&host);
+    assert!(of_kind(&plan, "sysctl").is_empty());
+    assert!(
+        plan.notes.iter().any(|n| n.contains("nothing suffers yet (softnet)")),
+        "{:?}",
+        plan.notes
+    );
+}
+
+#[test]
 fn irqbalance_is_told_of() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
     host.daemons.irqbalance = Some(true);

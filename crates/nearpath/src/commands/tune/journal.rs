@@ -99,11 +99,14 @@ impl Verify {
 
 impl Rollback {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let results = self.namespace.read(|root| self.undo(root))?;
+        let (results, boot) = self.namespace.read(|root| {
+            let boot = steering::boot(root)?;
+            Ok((self.undo(&boot)?, boot))
+        })?;
         if self.json {
             output::json(&json::rolled_back(&results))?;
         } else {
-            output::text(&text::rolled_back(&results))?;
+            output::text(&text::rolled_back(&results, &boot))?;
         }
         let kept = results.iter().filter(|(_, result)| result.is_err()).count();
         match kept {
@@ -114,22 +117,21 @@ impl Rollback {
 
     fn undo(
         &self,
-        root: &Root,
+        boot: &str,
     ) -> anyhow::Result<Vec<(nearpath_tune::Entry, Result<(), TuneError>)>> {
-        let boot = steering::boot(root)?;
         let folder = Journal::folder();
         // Nothing is made where there is nothing to undo, as for somebody without root.
         if Journal::read(&folder)?.is_empty() {
             say("nothing is to be undone");
             return Ok(Vec::new());
         }
-        let journal = Journal::open(&folder, &boot)?;
+        let journal = Journal::open(&folder, boot)?;
         let mut executor = Executor::new(journal, Live::new().forced(self.force));
         if let Some(to) = self.to
             && !executor.entries().iter().any(|entry| entry.id == to)
         {
             return Err(anyhow!("the journal has no change {to}; see 'nearpath tune status'"));
         }
-        Ok(executor.rollback(self.to, &boot))
+        Ok(executor.rollback(self.to, boot))
     }
 }
