@@ -1,5 +1,5 @@
 """Packets by queue, process, cgroup, node and flow: each group has those that other counters of the
-guest give it.
+guest give it. By `measure stages`, and by `measure locality` with the CPUs that they go to.
 """
 
 from contextlib import ExitStack
@@ -10,10 +10,11 @@ from lab.fixtures import lab, lengthy
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
-from .steering import FAR_MASK, steer
+from .steering import FAR_MASK, steer, take_interrupts
 from .waiting import ended, start_measuring
 
 READER_CPU = TWO_NODES.cpus_of(0)[0]
+FAR_CPU = TWO_NODES.cpus_of(1)[0]
 PORT = 5001
 FLOWS = 8
 ROUNDS = 20
@@ -30,10 +31,7 @@ def test_groups_have_their_packets(host: Host) -> None:
     steer(host, FAR_MASK)
     # Ports count, so that flows come by several queues.
     host.check("ethtool --config-nfc nic0 rx-flow-hash udp4 sdfn")
-    server = start_server(host, str(READER_CPU), PORT)
-    host.check("mkdir -p /tmp/cgroups && mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/readers")
-    host.check("for task in $(pgrep -f AF_INET6); do echo $task >/tmp/cgroups/readers/cgroup.procs; done")
-    assert server.running()
+    start_reader(host)
     with ExitStack() as stack:
         talk = stack.enter_context(Conversation(host, "udp", host.machine.address(), PORT, FLOWS))
         talk.talk(1)
@@ -57,6 +55,57 @@ def test_groups_have_their_packets(host: Host) -> None:
     assert set(flows.values()) == {ROUNDS}, flows
     assert len(flows) == FLOWS
     assert all(name.startswith("UDP ") and name.endswith(f":{PORT}") for name in flows), flows
+
+
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_groups_have_their_locality(host: Host) -> None:
+    # The NIC is read on the far node, so that packets leave their CPU.
+    take_interrupts(host, FAR_CPU)
+    host.check("ethtool --config-nfc nic0 rx-flow-hash udp4 sdfn")
+    start_reader(host)
+    with ExitStack() as stack:
+        talk = stack.enter_context(Conversation(host, "udp", host.machine.address(), PORT, FLOWS))
+        talk.talk(1)
+
+        before = frames_by_queue(host)
+        queues = locality(host, talk, "queue", "--dev", "nic0", "--direction", "rx")
+        after = frames_by_queue(host)
+        processes = locality(host, talk, "process")
+        cgroups = locality(host, talk, "cgroup")
+
+    assert len(queues) > 1, queues
+    for queue, (rx, _) in queues.items():
+        assert 0 <= after[queue] - before[queue] - rx["packets"] <= FEW, (queue, rx, before, after)
+        assert rx["packets"] == rx["other_node"], (queue, rx)
+    # Messages are the reader's, and answers those of the same process, their sender.
+    (python,) = [counts for name, counts in processes.items() if name.startswith("python3/")]
+    for counts in (python, cgroups["/readers"]):
+        for direction in counts:
+            assert MESSAGES - FEW <= direction["packets"] <= MESSAGES, (processes, cgroups)
+            assert direction["packets"] - direction["other_node"] <= FEW, (processes, cgroups)
+
+
+def start_reader(host: Host) -> None:
+    """Starts the guest's end, in a cgroup of its own."""
+    server = start_server(host, str(READER_CPU), PORT)
+    host.check("mkdir -p /tmp/cgroups && mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/readers")
+    host.check("for task in $(pgrep -f AF_INET6); do echo $task >/tmp/cgroups/readers/cgroup.procs; done")
+    assert server.running()
+
+
+def locality(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[str, list[dict[str, int]]]:
+    """Received and sent packets by group while the peer talks; the groups have all that there were."""
+    which = ("--proto", "udp", "--port", str(PORT), *arguments)
+    measuring = start_measuring(host, "measure", "locality", "--per", per, *which)
+    talk.talk(ROUNDS)
+    document = ended(measuring)
+    assert document["method"] == "exact", document
+    assert document["rx"]["packets"] >= MESSAGES - FEW, document
+    for direction in ("rx", "tx"):
+        for count, all_there_were in document[direction].items():
+            assert sum(group[direction][count] for group in document["groups"]) == all_there_were, document
+    return {group["name"]: [group["rx"], group["tx"]] for group in document["groups"]}
 
 
 def measured(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[str, int]:

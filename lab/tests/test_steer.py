@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from lab import Host, Nic
+from lab import Host, Job, Nic
 from lab.fixtures import lab
 
 from .hosts import SMT
+from .test_btf import hide_btf
 from .waiting import ended, start_measuring, wait_until
 
 PORT = 8181
@@ -76,17 +77,27 @@ def counted(document: dict[str, Any]) -> None:
     assert listener["accepts"] == CONNECTIONS * len(NEAREST)
 
 
-def groups(host: Host) -> list[dict[str, Any]]:
+def groups(host: Host, *arguments: str) -> list[dict[str, Any]]:
     """The server's REUSEPORT group, as long as it is there."""
-    status = json.loads(host.check("nearpath steer status --json"))
+    status = json.loads(host.check(["nearpath", "steer", "status", "--json", *arguments]))
     return [group for group in status["groups"] if group["local"] == f"127.0.0.1:{PORT}"]
+
+
+def listeners(host: Host) -> int:
+    """The server's sockets."""
+    return int(host.check(f"ss --no-header --tcp --listening 'sport = :{PORT}' | wc -l"))
+
+
+def start_server(host: Host) -> Job:
+    """Starts the server; returns when it can be connected to."""
+    server = host.start(["python3", "-c", SERVER, *map(str, WORKERS)])
+    wait_until(lambda: listeners(host) == len(WORKERS), "the server listens")
+    return server
 
 
 @lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
 def test_connections_reach_the_nearest_worker(host: Host) -> None:
-    server = host.start(["python3", "-c", SERVER, *map(str, WORKERS)])
-    listening = f"ss --no-header --tcp --listening 'sport = :{PORT}' | wc -l"
-    wait_until(lambda: int(host.check(listening)) == len(WORKERS), "the server listens")
+    server = start_server(host)
 
     by_chance = list(accepted(host))
     assert len(by_chance) == len(NEAREST) * CONNECTIONS
@@ -115,7 +126,28 @@ def test_connections_reach_the_nearest_worker(host: Host) -> None:
     assert all(worker == WORKERS[received % len(WORKERS)] for received, worker in accepted(host))
 
     server.kill()
-    wait_until(lambda: int(host.check(listening)) == 0, "the server has ended")
+    wait_until(lambda: listeners(host) == 0, "the server has ended")
     assert groups(host) == []
     status = json.loads(host.check("nearpath steer status --json"))
     assert ["sockets were closed" in gone["reason"] for gone in status["gone"]] == [True], status
+
+
+@lab(kernels=("6.1",), topology=SMT, nics=(Nic("igb", node=1),))
+def test_steers_with_btf_from_a_file(host: Host) -> None:
+    btf = ("--btf", hide_btf(host))
+    start_server(host)
+    steer = ["nearpath", "steer", "--port", str(PORT)]
+    status, out, err = host.run(steer)
+    assert (status, out, err.count("\n")) == (1, "", 1), (out, err)
+    assert "has no BTF" in err and "--btf FILE" in err, err
+
+    host.check([*steer, *btf])
+    assert all(NEAREST[received] == worker for received, worker in accepted(host))
+    (group,) = groups(host, *btf)
+    assert group["program"] == "nearpath", group
+    assert len(group["sockets"]) == len(WORKERS), group
+
+    host.check(["nearpath", "steer", "off", *btf])
+    (group,) = groups(host, *btf)
+    assert group["program"] is None, group
+    assert any(NEAREST[received] != worker for received, worker in accepted(host))
