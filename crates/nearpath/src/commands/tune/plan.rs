@@ -46,6 +46,9 @@ pub struct Asked {
     #[arg(long, value_name = "PORT")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
+    /// Move the processes of this systemd unit that have a socket; may be given again
+    #[arg(long, value_name = "NAME")]
+    unit: Vec<String>,
     /// The CPUs that may be used; with --goal isolation the application's
     #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
     cpus: Option<CpuSet>,
@@ -88,8 +91,9 @@ impl PlanArguments {
 impl Asked {
     /// Plans for the host behind a root; `live` is whether that is this machine.
     pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
-        if !live && (!self.pid.is_empty() || !self.port.is_empty()) {
-            bail!("--pid and --port take the running machine: elsewhere no thread can be moved");
+        let moved = !self.pid.is_empty() || !self.port.is_empty() || !self.unit.is_empty();
+        if !live && moved {
+            bail!("--pid, --port and --unit take the running machine: elsewhere nothing is moved");
         }
         let wanted = Wanted { sockets: true, ..Wanted::default() };
         let host = Host::read(root, &wanted).context("cannot read the host")?;
@@ -138,7 +142,39 @@ impl Asked {
             }
             pids.extend(owners);
         }
+        for unit in &self.unit {
+            let owners = host.owners.iter().filter(|owner| {
+                owner.cgroup.as_deref().is_some_and(|cgroup| is_of_unit(cgroup, unit))
+            });
+            let owners: Vec<u32> = owners.map(|owner| owner.pid).collect();
+            pids.extend(&owners);
+            if owners.is_empty() {
+                bail!("no process of the unit {unit} is seen here that holds a socket");
+            }
+        }
         let pids: Vec<u32> = pids.into_iter().collect();
         Ok(workloads(root, &pids)?)
+    }
+}
+
+/// Whether a cgroup is that of a systemd unit or below it; `nginx` is `nginx.service`.
+fn is_of_unit(cgroup: &str, unit: &str) -> bool {
+    let mut parts = cgroup.split('/').filter(|part| !part.is_empty());
+    parts.any(|part| part == unit || part.strip_suffix(".service") == Some(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_known_by_their_cgroup() {
+        for unit in ["nginx", "nginx.service", "system.slice"] {
+            assert!(is_of_unit("/system.slice/nginx.service", unit), "{unit}");
+        }
+        assert!(is_of_unit("/system.slice/nginx.service/worker", "nginx"));
+        for unit in ["", "ngin", "service", "nginx.servic"] {
+            assert!(!is_of_unit("/system.slice/nginx.service", unit), "{unit}");
+        }
     }
 }

@@ -55,7 +55,7 @@ const SEED: u64 = 1;
 pub struct Try {
     /// A plan that 'nearpath tune plan --json' wrote; '-' is standard input
     #[arg(value_name = "PLAN")]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "cpus", "housekeeping", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "unit", "cpus", "housekeeping", "findings"])]
     plan: Option<PathBuf>,
     /// Only the change with this id; may be given again
     #[arg(long, value_name = "ID")]
