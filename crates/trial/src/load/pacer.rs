@@ -1,11 +1,9 @@
 //! When to send: the schedule of an open loop. In goes a rate, out come intended send times, one
 //! interval apart whatever the sending itself takes.
 
-use rustix::thread::clock_nanosleep_absolute;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use crate::clock::{SECOND_NS, now_ns, sleep_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const SECOND_NS: u64 = 1_000_000_000;
 /// Longest single sleep, so that a slow schedule can be stopped.
 const NAP_NS: u64 = 50_000_000;
 /// How late a message may be before its turn is skipped: a stalled machine is not answered with
@@ -56,21 +54,6 @@ impl Pacer {
         self.planned += turns;
         self.next_ns += turns * self.interval_ns;
     }
-}
-
-/// Nanoseconds on the monotonic clock, which does not begin before 0.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * SECOND_NS + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
-
-/// Sleeps until then; a signal ends the sleep early, and the caller looks at the clock again.
-fn sleep_until(ns: u64) {
-    let at = Timespec {
-        tv_sec: (ns / SECOND_NS).try_into().unwrap_or(i64::MAX),
-        tv_nsec: (ns % SECOND_NS).try_into().unwrap_or(0),
-    };
-    let _ = clock_nanosleep_absolute(ClockId::Monotonic, &at);
 }
 
 #[cfg(test)]

@@ -1,0 +1,328 @@
+//! One connection or flow: its sockets, the side that sends and the side that receives.
+//!
+//! In go a plan and a target, out come [`Outgoing`] and [`Incoming`]. In an open loop over UDP each has
+//! a socket of its own with the same port: stamps of sending come by the error queue of the socket that
+//! sent, and would wake the thread that waits there for answers. (Of sockets that share a port the
+//! connected one receives, `compute_score` in net/ipv4/udp.c.)
+
+use super::message::{Kind, Message, Turn};
+use super::plan::{LatencyPlan, Loop, Transport};
+use super::slots::{Sent, Slots};
+use super::sockets::{self, Control};
+use super::tally::Answer;
+use crate::clock::{now_ns, wall_ns};
+use nix::sys::socket::{MsgFlags, SockaddrStorage, send, sendto};
+use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use std::io;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a connection may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The side that sends.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    socket: OwnedFd,
+    /// Where to; `None` for a connected socket.
+    to: Option<SockaddrStorage>,
+    transport: Transport,
+    header: Message,
+    message: Vec<u8>,
+    slots: Arc<Slots>,
+    /// The number of the next probe.
+    sequence: u64,
+    /// Whether stamps come, and are those of the probes by their numbers.
+    stamps: bool,
+    control: Control,
+    /// When the last probe was sent.
+    pub(super) last_ns: u64,
+    /// Probes that the kernel refused to send, and why the last of them.
+    pub(super) failed: u64,
+    pub(super) failure: Option<io::Error>,
+}
+
+/// The side that receives.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    socket: OwnedFd,
+    transport: Transport,
+    expected: Message,
+    buffer: Vec<u8>,
+    control: Control,
+}
+
+/// What was received.
+#[derive(Debug)]
+pub(super) enum Event {
+    Answer(Answer),
+    /// A datagram that is no answer to this flow, an empty one, or the end of a wait.
+    Other,
+    /// The time to wait is over.
+    Timeout,
+    /// The other side has ended the connection.
+    Closed,
+}
+
+/// Both sides of a flow, and why the kernel gives no stamps, if so.
+pub(super) struct Flow {
+    pub(super) outgoing: Outgoing,
+    pub(super) incoming: Incoming,
+    pub(super) no_stamps: Option<String>,
+}
+
+impl Flow {
+    pub(super) fn open(
+        plan: &LatencyPlan,
+        session: u64,
+        flow: u32,
+        slots: Arc<Slots>,
+    ) -> io::Result<Self> {
+        let (ipv6, is_open) = (plan.target.is_ipv6(), plan.mode != Loop::Closed);
+        let (incoming, own) = match plan.transport {
+            Transport::Tcp => (tcp(plan.target)?, None),
+            Transport::Udp if is_open && plan.split => {
+                let (receiving, sending) = udp_pair(plan.target)?;
+                (receiving, Some(sending))
+            }
+            Transport::Udp => (udp(plan.target)?, None),
+        };
+        plan.options.set(&incoming, ipv6)?;
+        if plan.transport == Transport::Udp {
+            sockets::make_room(&incoming);
+        }
+        let to = own.is_some().then(|| SockaddrStorage::from(plan.target));
+        let outgoing = match own {
+            Some(socket) => socket,
+            None => incoming.try_clone()?,
+        };
+        plan.options.set(&outgoing, ipv6)?;
+        let mut no_stamps = None;
+        if plan.split {
+            let receipt = if to.is_some() { sockets::stamp_received(&incoming) } else { Ok(()) };
+            let set = receipt.and_then(|()| sockets::stamp_both(&outgoing));
+            no_stamps = set.err().map(|reason| format!("SO_TIMESTAMPING: {reason}"));
+        }
+        let kind = Kind::Probe;
+        let header =
+            Message { kind, size: plan.size, flow, session, sequence: 0, turn: Turn::default() };
+        let size = usize::try_from(plan.size).unwrap_or(super::SIZE_MIN);
+        Ok(Self {
+            outgoing: Outgoing {
+                socket: outgoing,
+                to,
+                transport: plan.transport,
+                header,
+                message: vec![0; size],
+                slots,
+                sequence: 0,
+                stamps: plan.split && no_stamps.is_none(),
+                control: Control::new(),
+                last_ns: 0,
+                failed: 0,
+                failure: None,
+            },
+            incoming: Incoming {
+                socket: incoming,
+                transport: plan.transport,
+                expected: Message { kind: Kind::Answer, ..header },
+                // One more byte, so that a longer datagram is not taken for one of the right size.
+                buffer: vec![0; size + 1],
+                control: Control::new(),
+            },
+            no_stamps,
+        })
+    }
+}
+
+fn tcp(target: SocketAddr) -> io::Result<OwnedFd> {
+    let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    Ok(stream.into())
+}
+
+fn udp_socket(target: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if target.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+fn udp(target: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = udp_socket(target)?;
+    connect(&socket, &target)?;
+    Ok(socket)
+}
+
+/// A connected socket and one with the same address that is not connected.
+fn udp_pair(target: SocketAddr) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (receiving, sending) = (udp_socket(target)?, udp_socket(target)?);
+    set_socket_reuseaddr(&receiving, true)?;
+    set_socket_reuseaddr(&sending, true)?;
+    connect(&receiving, &target)?;
+    let receiving = UdpSocket::from(receiving);
+    bind(&sending, &receiving.local_addr()?)?;
+    Ok((receiving.into(), sending))
+}
+
+impl Outgoing {
+    /// The number of the next probe.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Sends a probe that was due then; without a time it is due when it is sent.
+    ///
+    /// # Errors
+    /// A connection broke. Datagrams that the kernel refuses are counted, as they were due.
+    pub(super) fn send(&mut self, intended_ns: Option<u64>) -> io::Result<()> {
+        self.header.sequence = self.sequence;
+        self.header.write(&mut self.message);
+        let sending_ns = now_ns();
+        let sent = Sent { intended_ns: intended_ns.unwrap_or(sending_ns), sending_ns };
+        self.slots.sending(self.sequence, sent);
+        self.sequence += 1;
+        self.last_ns = sending_ns;
+        match (self.write(), self.transport) {
+            (Ok(()), _) => Ok(()),
+            (Err(reason), Transport::Tcp) => Err(reason),
+            (Err(reason), Transport::Udp) => {
+                self.failed += 1;
+                self.failure = Some(reason);
+                // Whether it had a number of its own depends on where it was refused.
+                self.stamps = false;
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let (fd, mut rest) = (self.socket.as_raw_fd(), &self.message[..]);
+        while !rest.is_empty() {
+            let flags = MsgFlags::MSG_NOSIGNAL;
+            let sent = match &self.to {
+                Some(to) => sendto(fd, rest, to, flags),
+                None => send(fd, rest, flags),
+            };
+            match sent.map_err(io::Error::from) {
+                Ok(bytes) => rest = rest.get(bytes..).unwrap_or_default(),
+                Err(reason) if sockets::again(&reason) => {}
+                Err(reason) => return Err(reason),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the kernel's stamps that have come. They are numbered from 0, in a stream by the last
+    /// byte of what was sent, and the numbers begin again after 2^32.
+    pub(super) fn take_stamps(&mut self) {
+        let (true, Some(latest)) = (self.stamps, self.sequence.checked_sub(1)) else { return };
+        let unit = match self.transport {
+            Transport::Udp => 1,
+            Transport::Tcp => u64::from(self.header.size),
+        };
+        let slots = &self.slots;
+        sockets::sent_stamps(&self.socket, &mut self.control, |number, stamp_ns| {
+            if let Some(sequence) = stamped(latest, unit, number) {
+                slots.stamped(sequence, stamp_ns);
+            }
+        });
+    }
+}
+
+/// The probe that a stamp's number means, when `latest` was the last one sent and each is so many
+/// numbers long.
+fn stamped(latest: u64, unit: u64, number: u32) -> Option<u64> {
+    let last = (latest.wrapping_add(1)).wrapping_mul(unit).wrapping_sub(1);
+    let back = u64::from((last as u32).wrapping_sub(number));
+    (back % unit == 0).then_some(back / unit).and_then(|back| latest.checked_sub(back))
+}
+
+impl Incoming {
+    /// The socket, by which another thread can end the wait.
+    pub(super) fn handle(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// Waits no longer than that for an answer.
+    pub(super) fn wait_at_most(&self, time: Option<Duration>) -> io::Result<()> {
+        Ok(set_socket_timeout(&self.socket, Timeout::Recv, time)?)
+    }
+
+    /// Waits for what comes.
+    ///
+    /// # Errors
+    /// What the kernel says; of a connection also that what came is no answer.
+    pub(super) fn next(&mut self) -> io::Result<Event> {
+        let size = self.message_size();
+        let mut filled = 0;
+        let stamp_ns = loop {
+            // From a connection no more than the rest of this message, so that the stamp is its.
+            let room = match self.transport {
+                Transport::Udp => &mut self.buffer[..],
+                Transport::Tcp => &mut self.buffer[filled..size],
+            };
+            match sockets::receive::<()>(&self.socket, room, &mut self.control) {
+                Ok(received) => {
+                    filled += received.bytes;
+                    let is_whole = self.transport == Transport::Udp || filled == size;
+                    if is_whole {
+                        break received.stamp_ns;
+                    }
+                    if received.bytes == 0 {
+                        return Ok(Event::Closed);
+                    }
+                }
+                Err(reason) if sockets::again(&reason) => {}
+                Err(reason) if filled == 0 && reason.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Event::Timeout);
+                }
+                // The rest of a message is on its way.
+                Err(reason) if reason.kind() == io::ErrorKind::WouldBlock => {}
+                Err(reason) => return Err(reason),
+            }
+        };
+        let (read_ns, read_wall_ns) = (now_ns(), wall_ns());
+        let message = self.buffer.get(..filled).filter(|bytes| bytes.len() == size);
+        match message.and_then(Message::parse).filter(|message| self.is_answer(message)) {
+            Some(Message { sequence, turn, .. }) => {
+                Ok(Event::Answer(Answer { sequence, turn, stamp_ns, read_ns, read_wall_ns }))
+            }
+            None if self.transport == Transport::Udp => Ok(Event::Other),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "what came is no answer")),
+        }
+    }
+
+    fn message_size(&self) -> usize {
+        self.buffer.len() - 1
+    }
+
+    fn is_answer(&self, message: &Message) -> bool {
+        let Message { sequence, turn, .. } = *message;
+        *message == Message { sequence, turn, ..self.expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_those_of_their_probes() {
+        assert_eq!(
+            (stamped(5, 1, 5), stamped(5, 1, 0), stamped(5, 1, 6)),
+            (Some(5), Some(0), None)
+        );
+        assert_eq!((stamped(2, 100, 299), stamped(2, 100, 99)), (Some(2), Some(0)));
+        assert_eq!(stamped(2, 100, 250), None, "in the midst of a message");
+        // Numbers of 32 bits begin again.
+        let latest = (1 << 32) + 3;
+        assert_eq!(
+            (stamped(latest, 1, 3), stamped(latest, 1, u32::MAX)),
+            (Some(latest), Some(latest - 4))
+        );
+        let bytes = ((latest + 1) * 1000 - 1) as u32;
+        assert_eq!(stamped(latest, 1000, bytes.wrapping_sub(7000)), Some(latest - 7));
+    }
+}

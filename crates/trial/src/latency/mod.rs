@@ -1,0 +1,64 @@
+//! Latency of a path: a prober sends probes, a reflector answers them.
+//!
+//! ```text
+//! prober                                            reflector
+//!   schedule ─► sender thread ── probe ──► UDP, TCP ──► reads, writes its times in
+//!                 slots (send times, stamps)                    │
+//!   tally   ◄─ receiver thread ◄───────── answer ───────────────┘
+//! ```
+//! In goes a [`LatencyPlan`], out comes a [`LatencyReport`]. In an open loop each probe has an intended
+//! send time; one that is sent late is sent all the same, and its latency counts from that time: a path
+//! that stalls is seen in every probe that was due meanwhile.
+
+mod distribution;
+mod flow;
+mod message;
+mod plan;
+mod prober;
+mod reflector;
+mod report;
+mod schedule;
+mod sequence;
+mod slots;
+mod sockets;
+mod split;
+mod tally;
+
+pub use distribution::Summary;
+pub use message::{Kind, Message, SIZE_MAX, SIZE_MIN, Turn};
+pub use plan::{LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, Transport};
+pub use prober::measure_latency;
+pub use reflector::{REFLECT_SCHEMA, Reflected, Reflector, ReflectorPlan};
+pub use report::{LATENCY_SCHEMA, LatencyReport, Progress};
+pub use schedule::Arrivals;
+pub use sockets::SocketOptions;
+pub use split::Split;
+
+use std::io;
+
+/// A latency that cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LatencyError {
+    /// The plan cannot be done.
+    #[error("{0}")]
+    Plan(String),
+    /// The kernel refused, or the other side went away.
+    #[error("{what}: {reason}")]
+    Io {
+        /// What was tried: `connecting to 10.0.0.1:6327`.
+        what: String,
+        /// What the kernel said.
+        reason: io::Error,
+    },
+}
+
+impl LatencyError {
+    /// For `map_err`: names what was tried.
+    fn of(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |reason| Self::Io { what, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests;

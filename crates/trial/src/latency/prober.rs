@@ -1,0 +1,457 @@
+//! The prober: in go a plan and somebody who tells how long to go on, out comes a report.
+
+use super::flow::{Event, Flow, Incoming, Outgoing};
+use super::plan::{LatencyPlan, Loop};
+use super::report::{LatencyReport, Progress, Run};
+use super::schedule::{Arrivals, Schedule};
+use super::slots::Slots;
+use super::tally::{Accounts, Tally};
+use super::{LatencyError, Transport};
+use crate::affinity;
+use crate::clock::{now_ns, sleep_until};
+use nearpath_host::CpuSet;
+use rustix::net::Shutdown;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How long the reflector may take to answer for the first time, and when it is asked again.
+const HELLO: Duration = Duration::from_secs(2);
+const HELLO_AGAIN: Duration = Duration::from_millis(200);
+/// Longest single sleep of a thread that can be told to stop, or of one that waits for threads.
+const NAP: Duration = Duration::from_millis(50);
+/// From the start of the threads to the first probe.
+const RUN_UP: Duration = Duration::from_millis(20);
+
+/// When probes are sent, and which of them count.
+struct When<'a> {
+    begin_ns: u64,
+    count_from_ns: u64,
+    end_ns: u64,
+    stop: &'a AtomicBool,
+    /// The sockets are being shut: what wakes a reader is no answer.
+    waking: &'a AtomicBool,
+}
+
+/// A flow with what its threads share.
+struct Lane {
+    flow: Flow,
+    number: u32,
+    slots: Arc<Slots>,
+    tally: Mutex<Tally>,
+}
+
+/// Sends probes and gathers answers. `goes_on` waits that long and tells whether to go on; `each`
+/// sees what came after every interval.
+///
+/// # Errors
+/// A plan that cannot be done, a reflector that does not answer, a connection that broke.
+pub fn measure_latency(
+    plan: &LatencyPlan,
+    interval: Option<Duration>,
+    goes_on: &dyn Fn(Duration) -> bool,
+    each: &mut dyn FnMut(&Progress),
+) -> Result<LatencyReport, LatencyError> {
+    plan.check()?;
+    if let Some(cpus) = &plan.cpus {
+        // Tried once by a thread that ends, so that it is told before anything is sent.
+        let tried = thread::scope(|scope| scope.spawn(|| affinity::pin(cpus)).join());
+        tried
+            .unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+            .map_err(LatencyError::of("--cpus"))?;
+    }
+    let mut lanes = open(plan)?;
+    let no_stamps = lanes.iter_mut().find_map(|lane| lane.flow.no_stamps.take());
+    let begin_ns = now_ns() + nanoseconds(RUN_UP);
+    let count_from_ns = begin_ns + nanoseconds(plan.warm_up);
+    let (stop, waking) = (AtomicBool::new(false), AtomicBool::new(false));
+    let when = When {
+        begin_ns,
+        count_from_ns,
+        end_ns: count_from_ns + nanoseconds(plan.duration),
+        stop: &stop,
+        waking: &waking,
+    };
+    let run = run(plan, lanes, &when, interval, goes_on, each)?;
+    Ok(LatencyReport::of(plan, &run, no_stamps))
+}
+
+/// Opens all flows and waits until the reflector has answered on each.
+fn open(plan: &LatencyPlan) -> Result<Vec<Lane>, LatencyError> {
+    let target = plan.target;
+    let mut session = [0; 8];
+    rustix::rand::getrandom(&mut session[..], rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| LatencyError::of("random numbers")(errno.into()))?;
+    let session = u64::from_ne_bytes(session);
+    let mut lanes = Vec::new();
+    for number in 0..plan.connections {
+        let slots = Arc::new(Slots::new(plan.window()));
+        let mut flow = Flow::open(plan, session, number, Arc::clone(&slots))
+            .map_err(LatencyError::of(format!("connecting to {target}")))?;
+        hello(&mut flow).map_err(LatencyError::of(format!(
+            "no reflector answers at {target} (is 'nearpath bench reflect' running there?)"
+        )))?;
+        lanes.push(Lane { flow, number, slots, tally: Mutex::new(Tally::new()) });
+    }
+    Ok(lanes)
+}
+
+fn hello(flow: &mut Flow) -> io::Result<()> {
+    let Flow { outgoing, incoming, .. } = flow;
+    let begin_ns = now_ns();
+    incoming.wait_at_most(Some(HELLO_AGAIN))?;
+    while now_ns() < begin_ns + nanoseconds(HELLO) {
+        outgoing.send(None)?;
+        outgoing.take_stamps();
+        loop {
+            match incoming.next()? {
+                Event::Answer(_) => return incoming.wait_at_most(None),
+                Event::Closed => return Err(io::ErrorKind::ConnectionReset.into()),
+                Event::Timeout => break,
+                Event::Other => {}
+            }
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// What a flow's threads return, and what is left to be done when all have ended.
+type Ended<'a> = (Option<Outgoing>, Option<Accounts<'a>>, u64);
+
+fn run(
+    plan: &LatencyPlan,
+    lanes: Vec<Lane>,
+    when: &When<'_>,
+    interval: Option<Duration>,
+    goes_on: &dyn Fn(Duration) -> bool,
+    each: &mut dyn FnMut(&Progress),
+) -> Result<Run, LatencyError> {
+    let mut shared = Vec::new();
+    let mut flows = Vec::new();
+    let mut handles = Vec::new();
+    for Lane { flow, number, slots, tally } in lanes {
+        handles.push(flow.incoming.handle().map_err(LatencyError::of("the flow's socket"))?);
+        shared.push((slots, tally));
+        flows.push((flow, number));
+    }
+    let mut total = Tally::new();
+    let failure = Mutex::new(None);
+    let (mut not_sent, mut last_ns, mut failed, mut send_failure) = (0, 0, 0, None);
+    thread::scope(|scope| -> io::Result<()> {
+        let (sending, senders) = channel::<()>();
+        let (receiving, receivers) = channel::<()>();
+        let mut threads = Vec::new();
+        for ((flow, number), (slots, tally)) in flows.into_iter().zip(&shared) {
+            let late_after_ns = nanoseconds(plan.late_after);
+            let accounts = Accounts::new(slots, tally, plan.window(), plan.split, late_after_ns);
+            let Flow { mut outgoing, mut incoming, .. } = flow;
+            let (sending, receiving, failure) = (sending.clone(), receiving.clone(), &failure);
+            // Of all threads the first failure is told, and ends them.
+            let guard = move |result: io::Result<()>| {
+                if let Err(reason) = result {
+                    when.stop.store(true, Ordering::Relaxed);
+                    let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                    failure.get_or_insert(reason);
+                }
+            };
+            let name = |what: &str| thread::Builder::new().name(format!("{what}-{number}"));
+            if plan.mode == Loop::Closed {
+                threads.push(name("ping-pong").spawn_scoped(scope, move || -> Ended<'_> {
+                    let mut accounts = accounts;
+                    guard(pin(plan.cpus.as_ref()).and_then(|()| {
+                        ping_pong(
+                            plan,
+                            number,
+                            when,
+                            slots,
+                            &mut outgoing,
+                            &mut incoming,
+                            &mut accounts,
+                        )
+                    }));
+                    drop((sending, receiving));
+                    (Some(outgoing), Some(accounts), 0)
+                })?);
+                continue;
+            }
+            let arrivals =
+                if let Loop::Open(arrivals) = plan.mode { arrivals } else { Arrivals::Constant };
+            threads.push(name("sender").spawn_scoped(scope, move || -> Ended<'_> {
+                let mut not_sent = 0;
+                guard(pin(plan.cpus.as_ref()).and_then(|()| {
+                    let flow = (number, plan.connections);
+                    let rate = plan.rate_per_s.unwrap_or(1);
+                    let schedule = Schedule::new(when.begin_ns, rate, flow, arrivals);
+                    not_sent = send_all(schedule, plan.spin, when, slots, &mut outgoing)?;
+                    Ok(())
+                }));
+                drop(sending);
+                (Some(outgoing), None, not_sent)
+            })?);
+            threads.push(name("receiver").spawn_scoped(scope, move || -> Ended<'_> {
+                let mut accounts = accounts;
+                guard(
+                    pin(plan.cpus.as_ref())
+                        .and_then(|()| receive_all(when, &mut incoming, &mut accounts)),
+                );
+                drop(receiving);
+                (None, Some(accounts), 0)
+            })?);
+        }
+        drop((sending, receiving));
+        let mut look = |passed: Duration| {
+            let mut since = Tally::new();
+            for (_, tally) in &shared {
+                let fresh = Tally::new();
+                let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                let taken = std::mem::replace(&mut *tally, fresh);
+                drop(tally);
+                since.add(&taken);
+            }
+            total.add(&since);
+            let sent = shared.iter().map(|(slots, _)| slots.counted()).sum();
+            each(&Progress::of(passed, sent, total.received, &since.latency));
+        };
+        watch(when, interval, goes_on, &senders, &mut look);
+        // Answers to the last probes; a reader that has them all ends by itself.
+        let _ = receivers.recv_timeout(plan.late_after);
+        when.waking.store(true, Ordering::Release);
+        handles.iter().for_each(wake);
+        let mut ended: Vec<Ended<'_>> =
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        for (outgoing, _, unsent) in &mut ended {
+            not_sent += *unsent;
+            if let Some(outgoing) = outgoing {
+                outgoing.take_stamps();
+                last_ns = last_ns.max(outgoing.last_ns);
+                failed += outgoing.failed;
+                send_failure = send_failure.take().or(outgoing.failure.take());
+            }
+        }
+        ended.into_iter().filter_map(|(_, accounts, _)| accounts).for_each(Accounts::finish);
+        Ok(())
+    })
+    .map_err(LatencyError::of("starting a thread"))?;
+    if let Some(reason) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(LatencyError::of(format!("probing {}", plan.target))(reason));
+    }
+    for (_, tally) in &shared {
+        total.add(&tally.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+    let sent = shared.iter().map(|(slots, _)| slots.counted()).sum();
+    let until_ns =
+        if when.stop.load(Ordering::Relaxed) { last_ns } else { last_ns.max(when.end_ns) };
+    let seconds = until_ns.saturating_sub(when.count_from_ns) as f64 / 1e9;
+    Ok(Run { tally: total, sent, not_sent, failed, send_failure, seconds })
+}
+
+/// Waits until all senders have ended, and lets somebody look after each interval.
+fn watch(
+    when: &When<'_>,
+    interval: Option<Duration>,
+    goes_on: &dyn Fn(Duration) -> bool,
+    senders: &std::sync::mpsc::Receiver<()>,
+    look: &mut dyn FnMut(Duration),
+) {
+    let mut looks = 1;
+    loop {
+        let now = now_ns();
+        let next_look_ns = interval
+            .map_or(u64::MAX, |interval| when.count_from_ns + looks * nanoseconds(interval));
+        // Past the end a sender may still be busy with what it is late with.
+        let until_ns =
+            if now < when.end_ns { next_look_ns.min(when.end_ns) } else { next_look_ns.min(now) };
+        let wait = Duration::from_nanos(until_ns.saturating_sub(now)).max(Duration::from_millis(1));
+        let ended = if goes_on(wait) {
+            senders.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected)
+        } else {
+            when.stop.store(true, Ordering::Relaxed);
+            let _ = senders.recv();
+            true
+        };
+        if ended {
+            return;
+        }
+        if now_ns() >= next_look_ns {
+            looks += 1;
+            look(Duration::from_nanos(now_ns().saturating_sub(when.count_from_ns)));
+        }
+    }
+}
+
+fn pin(cpus: Option<&CpuSet>) -> io::Result<()> {
+    cpus.map_or(Ok(()), affinity::pin)
+}
+
+/// Ends a wait for answers; a UDP socket is woken too (`inet_shutdown` in net/ipv4/af_inet.c).
+fn wake(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
+
+/// Sends all that is due, however late it has become. Returns how many of them were not sent because
+/// it was told to stop.
+fn send_all(
+    mut schedule: Schedule,
+    spin: bool,
+    when: &When<'_>,
+    slots: &Slots,
+    outgoing: &mut Outgoing,
+) -> io::Result<u64> {
+    // A sleep ends at its time, not up to 50 µs later so that timers can be joined.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut counting = false;
+    let mut stopped = false;
+    while schedule.next_ns() < when.end_ns {
+        let intended_ns = schedule.next_ns();
+        stopped = !wait_until(intended_ns, spin, when.stop);
+        if stopped {
+            break;
+        }
+        if !counting && intended_ns >= when.count_from_ns {
+            slots.begin(outgoing.sequence());
+            counting = true;
+        }
+        outgoing.send(Some(intended_ns))?;
+        schedule.advance();
+        outgoing.take_stamps();
+    }
+    let not_sent = if stopped { schedule.overdue(now_ns()) } else { 0 };
+    if !counting {
+        slots.begin(outgoing.sequence());
+    }
+    slots.end(outgoing.sequence());
+    // One that does not count: its answer tells the receiver to look whether all is there.
+    outgoing.send(None)?;
+    outgoing.take_stamps();
+    Ok(not_sent)
+}
+
+/// `false` when it was told to stop.
+fn wait_until(ns: u64, spin: bool, stop: &AtomicBool) -> bool {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = now_ns();
+        if now >= ns {
+            return true;
+        }
+        if spin {
+            std::hint::spin_loop();
+        } else {
+            sleep_until(ns.min(now + nanoseconds(NAP)));
+        }
+    }
+}
+
+/// Receives until every probe that counts is answered, or the wait is ended.
+fn receive_all(
+    when: &When<'_>,
+    incoming: &mut Incoming,
+    accounts: &mut Accounts<'_>,
+) -> io::Result<()> {
+    loop {
+        let event = incoming.next();
+        if when.waking.load(Ordering::Acquire) && !matches!(event, Ok(Event::Answer(_))) {
+            return Ok(());
+        }
+        match event {
+            Ok(Event::Answer(answer)) => {
+                accounts.answer(answer);
+                if accounts.complete() {
+                    return Ok(());
+                }
+            }
+            Ok(Event::Other) => accounts.ignore(),
+            Ok(Event::Timeout) => {}
+            Ok(Event::Closed) => return Err(closed()),
+            // The probe that it is about is lost, and counted as that.
+            Err(reason) if is_about_a_probe(&reason) => {}
+            Err(reason) => return Err(reason),
+        }
+    }
+}
+
+/// What ICMP tells of a datagram that was sent before.
+fn is_about_a_probe(reason: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    matches!(reason.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, "the reflector has ended the connection")
+}
+
+/// One probe after the other, each when the one before was answered or given up.
+fn ping_pong(
+    plan: &LatencyPlan,
+    number: u32,
+    when: &When<'_>,
+    slots: &Slots,
+    outgoing: &mut Outgoing,
+    incoming: &mut Incoming,
+    accounts: &mut Accounts<'_>,
+) -> io::Result<()> {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    incoming.wait_at_most(Some(plan.late_after))?;
+    let mut schedule = plan.rate_per_s.map(|rate| {
+        Schedule::new(when.begin_ns, rate, (number, plan.connections), Arrivals::Constant)
+    });
+    let mut counting = false;
+    loop {
+        let due_ns = schedule.as_mut().map_or(when.begin_ns, |schedule| {
+            schedule.skip_to(now_ns());
+            schedule.next_ns()
+        });
+        if due_ns >= when.end_ns
+            || !wait_until(due_ns, plan.spin, when.stop)
+            || now_ns() >= when.end_ns
+        {
+            break;
+        }
+        if !counting && now_ns() >= when.count_from_ns {
+            slots.begin(outgoing.sequence());
+            counting = true;
+        }
+        let sequence = outgoing.sequence();
+        outgoing.send(None)?;
+        outgoing.take_stamps();
+        let give_up_ns = outgoing.last_ns + nanoseconds(plan.late_after);
+        loop {
+            match incoming.next() {
+                Ok(Event::Answer(answer)) => {
+                    accounts.answer(answer);
+                    if answer.sequence == sequence {
+                        break;
+                    }
+                }
+                Ok(Event::Other) => accounts.ignore(),
+                Ok(Event::Timeout) => {}
+                Ok(Event::Closed) => return Err(closed()),
+                // A pause in place of the answer, so that a closed port is not flooded.
+                Err(reason) if plan.transport == Transport::Udp && is_about_a_probe(&reason) => {
+                    wait_until(give_up_ns.min(now_ns() + nanoseconds(NAP)), false, when.stop);
+                    break;
+                }
+                Err(reason) => return Err(reason),
+            }
+            if now_ns() >= give_up_ns {
+                break;
+            }
+        }
+    }
+    if !counting {
+        slots.begin(outgoing.sequence());
+    }
+    slots.end(outgoing.sequence());
+    Ok(())
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
+}

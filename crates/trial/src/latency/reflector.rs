@@ -1,0 +1,315 @@
+//! The side that answers: in go addresses to listen on, out come answers to probes, and in the end how
+//! many.
+//!
+//! An answer is the probe with the reflector's times in it: as long as what came, and one for each. What
+//! is no probe is not answered, so that two reflectors cannot keep each other busy. Memory is bounded: a
+//! buffer for each address and each connection, of which there is a limit; a connection that is silent
+//! or does not take its answers is closed.
+
+use super::LatencyError;
+use super::message::{Message, SIZE_MAX, SIZE_MIN, Turn};
+use super::sockets::{self, Control, SocketOptions};
+use crate::affinity;
+use crate::clock::wall_ns;
+use nearpath_host::CpuSet;
+use nix::sys::socket::{MsgFlags, SockaddrStorage, sendto};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Version of the JSON form of [`Reflected`].
+pub const REFLECT_SCHEMA: u32 = 1;
+/// Connections at a time; more are closed at once.
+const CONNECTIONS: usize = 256;
+/// A connection without a probe for so long is closed, and one that takes no answer.
+const SILENCE: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_secs(10);
+/// Ports that are tried until one is free for both protocols.
+const TRIES: u32 = 16;
+
+/// What to answer on, and how.
+#[derive(Debug, Clone)]
+pub struct ReflectorPlan {
+    /// Addresses; each answers UDP and TCP.
+    pub addresses: Vec<IpAddr>,
+    /// The port; 0: any that is free, another for each address.
+    pub port: u16,
+    /// CPUs for the threads; `None`: where the caller may run.
+    pub cpus: Option<CpuSet>,
+    /// Options of the sockets.
+    pub options: SocketOptions,
+}
+
+/// What a reflector did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reflected {
+    /// Version of this form.
+    pub schema: u32,
+    /// Datagrams that were answered.
+    pub udp_answered: u64,
+    /// Messages of connections that were answered.
+    pub tcp_answered: u64,
+    /// What came and is no probe, or could not be answered; a connection that sends such is closed.
+    pub ignored: u64,
+    /// Connections.
+    pub connections: u64,
+    /// Connections that were one too many.
+    pub refused: u64,
+}
+
+/// A reflector at work. Dropped it ends.
+#[derive(Debug)]
+pub struct Reflector {
+    addresses: Vec<SocketAddr>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    listeners: Mutex<Vec<TcpListener>>,
+    datagrams: Mutex<Vec<UdpSocket>>,
+    /// Open connections by their number.
+    streams: Mutex<BTreeMap<u64, TcpStream>>,
+    udp_answered: AtomicU64,
+    tcp_answered: AtomicU64,
+    ignored: AtomicU64,
+    connections: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Reflector {
+    /// Listens on each address and starts to answer.
+    ///
+    /// # Errors
+    /// An address that is not there, a port that is taken, CPUs or options that are refused.
+    pub fn start(plan: &ReflectorPlan) -> Result<Self, LatencyError> {
+        let mut reflector =
+            Self { addresses: Vec::new(), shared: Arc::default(), threads: Vec::new() };
+        for &address in &plan.addresses {
+            let at = SocketAddr::new(address, plan.port);
+            let (listener, socket) =
+                listen(at).map_err(LatencyError::of(format!("listening on {at}")))?;
+            let started = reflector.serve(plan, listener, socket);
+            started.map_err(LatencyError::of(format!("answering on {at}")))?;
+        }
+        Ok(reflector)
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What it has done so far.
+    pub fn reflected(&self) -> Reflected {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Reflected {
+            schema: REFLECT_SCHEMA,
+            udp_answered: get(&self.shared.udp_answered),
+            tcp_answered: get(&self.shared.tcp_answered),
+            ignored: get(&self.shared.ignored),
+            connections: get(&self.shared.connections),
+            refused: get(&self.shared.refused),
+        }
+    }
+
+    fn serve(
+        &mut self,
+        plan: &ReflectorPlan,
+        listener: TcpListener,
+        socket: UdpSocket,
+    ) -> io::Result<()> {
+        let address = listener.local_addr()?;
+        let options = plan.options;
+        options.set(&socket, address.is_ipv6())?;
+        // Without stamps the answers tell when they were read, and that it is no stamp.
+        let _ = sockets::stamp_received(&socket);
+        sockets::make_room(&socket);
+        lock(&self.shared.listeners).push(listener.try_clone()?);
+        lock(&self.shared.datagrams).push(socket.try_clone()?);
+        let (shared, accepting) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+        self.spawn(plan, "reflect-udp", move || answer_datagrams(&socket, &shared))?;
+        self.spawn(plan, "reflect-tcp", move || accept(&listener, options, &accepting))?;
+        self.addresses.push(address);
+        Ok(())
+    }
+
+    /// A thread on the plan's CPUs, which those that it starts inherit.
+    fn spawn(
+        &mut self,
+        plan: &ReflectorPlan,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let (cpus, (pinned, started)) = (plan.cpus.clone(), std::sync::mpsc::channel());
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let result = cpus.as_ref().map_or(Ok(()), affinity::pin);
+            let failed = result.is_err();
+            let _ = pinned.send(result);
+            if !failed {
+                work();
+            }
+        })?;
+        self.threads.push(thread);
+        started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))
+    }
+}
+
+impl Drop for Reflector {
+    /// Wakes all readers and waits for them. On listeners and UDP sockets shutting down wakes too,
+    /// although it may answer ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let both = rustix::net::Shutdown::Both;
+        for listener in lock(&self.shared.listeners).iter() {
+            let _ = rustix::net::shutdown(listener, both);
+        }
+        for socket in lock(&self.shared.datagrams).iter() {
+            let _ = rustix::net::shutdown(socket, both);
+        }
+        for stream in lock(&self.shared.streams).values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Both protocols on one port.
+fn listen(at: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
+    let mut tries = if at.port() == 0 { TRIES } else { 1 };
+    loop {
+        let listener = TcpListener::bind(at)?;
+        match UdpSocket::bind(listener.local_addr()?) {
+            Ok(socket) => return Ok((listener, socket)),
+            Err(reason) if tries == 1 => return Err(reason),
+            Err(_) => tries -= 1,
+        }
+    }
+}
+
+/// Reads a message and makes it its own answer; `None` for what is no probe of this size.
+fn turn(bytes: &mut [u8], stamp_ns: Option<u64>, read_ns: u64) -> Option<()> {
+    let probe = Message::parse(bytes)?;
+    let is_whole = usize::try_from(probe.size).is_ok_and(|size| size == bytes.len());
+    let arrived_ns = stamp_ns.unwrap_or(read_ns);
+    let stamped = stamp_ns.is_some();
+    let answer = probe.answer(Turn { arrived_ns, stamped, read_ns, sent_ns: wall_ns() })?;
+    is_whole.then(|| answer.write(bytes))
+}
+
+fn answer_datagrams(socket: &UdpSocket, shared: &Shared) {
+    let (mut buffer, mut control) = (vec![0; SIZE_MAX + 1], Control::new());
+    while !shared.stop.load(Ordering::SeqCst) {
+        let received = sockets::receive::<SockaddrStorage>(socket, &mut buffer, &mut control);
+        let read_ns = wall_ns();
+        let answered = received.ok().and_then(|received| {
+            let bytes = buffer.get_mut(..received.bytes)?;
+            turn(bytes, received.stamp_ns, read_ns)?;
+            sendto(socket.as_raw_fd(), bytes, &received.from?, MsgFlags::MSG_DONTWAIT).ok()
+        });
+        let count = if answered.is_some() { &shared.udp_answered } else { &shared.ignored };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn accept(listener: &TcpListener, options: SocketOptions, shared: &Arc<Shared>) {
+    thread::scope(|scope| {
+        for number in 0.. {
+            let accepted = listener.accept();
+            if shared.stop.load(Ordering::SeqCst) {
+                break;
+            }
+            let Ok((stream, _)) = accepted else {
+                // No descriptor is left, for instance: it is tried again when some may be.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            };
+            let Some(stream) = keep(number, stream, options, shared) else { continue };
+            let connection = move || {
+                // Whatever ends it, the prober sees the end.
+                let _ = answer_stream(&stream, shared);
+                let _ = stream.shutdown(Shutdown::Both);
+                lock(&shared.streams).remove(&number);
+            };
+            let name = thread::Builder::new().name("reflect-stream".to_owned());
+            if name.spawn_scoped(scope, connection).is_err() {
+                lock(&shared.streams).remove(&number);
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // Also those that were accepted while it was told to stop.
+        lock(&shared.streams).values().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    });
+}
+
+/// Sets a connection up and remembers it, unless there are too many.
+fn keep(
+    number: u64,
+    stream: TcpStream,
+    options: SocketOptions,
+    shared: &Shared,
+) -> Option<TcpStream> {
+    let set_up = || -> io::Result<TcpStream> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(STUCK))?;
+        options.set(&stream, stream.local_addr()?.is_ipv6())?;
+        let _ = sockets::stamp_received(&stream);
+        stream.try_clone()
+    };
+    let mut streams = lock(&shared.streams);
+    let handle = if streams.len() < CONNECTIONS { set_up().ok() } else { None };
+    let Some(handle) = handle else {
+        shared.refused.fetch_add(1, Ordering::Relaxed);
+        return None;
+    };
+    streams.insert(number, handle);
+    shared.connections.fetch_add(1, Ordering::Relaxed);
+    Some(stream)
+}
+
+/// Answers until the connection ends. All its messages are as long as the first.
+fn answer_stream(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+    let mut control = Control::new();
+    let mut buffer = vec![0; SIZE_MIN];
+    let mut filled = 0;
+    loop {
+        let room = buffer.get_mut(filled..).unwrap_or_default();
+        let received = sockets::receive::<()>(stream, room, &mut control);
+        let received = match received {
+            Ok(received) if received.bytes > 0 => received,
+            Err(reason) if sockets::again(&reason) => continue,
+            other => return other.map(|_| ()),
+        };
+        filled += received.bytes;
+        if filled < buffer.len() {
+            continue;
+        }
+        let size = Message::parse(&buffer).and_then(|m| usize::try_from(m.size).ok());
+        if let Some(size) = size.filter(|&size| size > buffer.len() && buffer.len() == SIZE_MIN) {
+            buffer.resize(size, 0);
+            continue;
+        }
+        if turn(&mut buffer, received.stamp_ns, wall_ns()).is_none() {
+            shared.ignored.fetch_add(1, Ordering::Relaxed);
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        stream.write_all(&buffer)?;
+        shared.tcp_answered.fetch_add(1, Ordering::Relaxed);
+        filled = 0;
+    }
+}

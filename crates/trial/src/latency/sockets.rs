@@ -1,0 +1,189 @@
+//! Sockets with their options and the kernel's stamps of what goes through them.
+//!
+//! In go addresses and options, out come sockets that were refused nothing. A stamp of receipt comes
+//! with what is received, one of sending by the socket's error queue
+//! (Documentation/networking/timestamping.rst); both are on the wall clock.
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, SockaddrLike, TimestampingFlag, recvmsg, setsockopt, sockopt,
+};
+use nix::sys::time::TimeSpec;
+use rustix::net::sockopt::{
+    set_ip_tos, set_ipv6_tclass, set_socket_recv_buffer_size, set_socket_recv_buffer_size_force,
+};
+use serde::{Deserialize, Serialize};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Room for the control messages of one message: stamps, and the error with its origin.
+const CONTROL_BYTES: usize = 512;
+/// Receive buffer of a UDP socket.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+/// Stamps of sending that are taken at once.
+const STAMPS_AT_ONCE: usize = 64;
+/// Origin and kind of a stamp of sending, handed to the driver (include/uapi/linux/errqueue.h).
+const ORIGIN_TIMESTAMPING: u8 = 4;
+const TSTAMP_SND: u32 = 0;
+/// SO_BUSY_POLL, of all architectures but parisc and sparc (include/uapi/asm-generic/socket.h).
+const SO_BUSY_POLL: libc::c_int = 46;
+
+/// Options of a benchmark's sockets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketOptions {
+    /// SO_PRIORITY: the priority of its packets on this host (qdiscs, a VLAN's egress map).
+    pub priority: Option<u32>,
+    /// The DSCP in its packets, 0 to 63.
+    pub dscp: Option<u8>,
+    /// SO_BUSY_POLL: how long a reader polls the device before it sleeps, in µs.
+    pub busy_poll_us: Option<u32>,
+}
+
+impl SocketOptions {
+    /// Sets them.
+    pub(super) fn set(&self, socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
+        let named = |option: &str, result: io::Result<()>| {
+            result.map_err(|reason| io::Error::new(reason.kind(), format!("{option}: {reason}")))
+        };
+        // The DSCP first: setting it sets the priority, too (`rt_tos2priority`).
+        if let Some(dscp) = self.dscp {
+            let tos = dscp << 2;
+            let set = if ipv6 {
+                set_ipv6_tclass(socket, u32::from(tos))
+            } else {
+                set_ip_tos(socket, tos)
+            };
+            named("DSCP", set.map_err(Into::into))?;
+        }
+        if let Some(priority) = self.priority {
+            let priority = priority.try_into().unwrap_or(i32::MAX);
+            let set = setsockopt(socket, sockopt::Priority, &priority);
+            named("SO_PRIORITY", set.map_err(Into::into))?;
+        }
+        if let Some(us) = self.busy_poll_us {
+            named("SO_BUSY_POLL", busy_poll(socket, us))?;
+        }
+        Ok(())
+    }
+}
+
+fn busy_poll(socket: &impl AsFd, us: u32) -> io::Result<()> {
+    let us = libc::c_int::try_from(us).unwrap_or(libc::c_int::MAX);
+    // SAFETY: pointer and length are those of `us`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_BUSY_POLL,
+            (&raw const us).cast(),
+            size_of_val(&us) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Asks for room for what comes while its reader waits for a CPU: what is dropped for want of it would
+/// count as lost by the path. Without privilege the kernel may grant less.
+pub(super) fn make_room(socket: &impl AsFd) {
+    let forced = set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER_BYTES);
+    let _ = forced.or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER_BYTES));
+}
+
+/// Asks for a stamp of what is received.
+pub(super) fn stamp_received(socket: &impl AsFd) -> io::Result<()> {
+    let flags = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
+        | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
+    Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
+}
+
+/// Asks for stamps of both directions; those of sending are numbered from now on: by datagrams, in a
+/// stream by bytes.
+pub(super) fn stamp_both(socket: &impl AsFd) -> io::Result<()> {
+    let flags = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
+        | TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE
+        | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
+        | TimestampingFlag::SOF_TIMESTAMPING_OPT_ID
+        | TimestampingFlag::SOF_TIMESTAMPING_OPT_TSONLY;
+    Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
+}
+
+/// Room for what comes beside a message's bytes.
+#[derive(Debug)]
+pub(super) struct Control(Vec<u8>);
+
+impl Control {
+    pub(super) fn new() -> Self {
+        Self(vec![0; CONTROL_BYTES])
+    }
+}
+
+/// What was received: bytes, the kernel's stamp if there is one, and from where.
+#[derive(Debug)]
+pub(super) struct Received<S> {
+    pub(super) bytes: usize,
+    pub(super) stamp_ns: Option<u64>,
+    pub(super) from: Option<S>,
+}
+
+/// Receives a datagram, or what there is of a stream up to the length of the buffer.
+pub(super) fn receive<S: SockaddrLike>(
+    socket: &impl AsFd,
+    buffer: &mut [u8],
+    control: &mut Control,
+) -> io::Result<Received<S>> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::empty();
+    let message = recvmsg::<S>(fd, &mut parts, Some(&mut control.0), flags)?;
+    let mut stamp_ns = None;
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmTimestampsns(stamps) = part {
+            stamp_ns = nanoseconds(&stamps.system);
+        }
+    }
+    Ok(Received { bytes: message.bytes, stamp_ns, from: message.address })
+}
+
+/// Takes stamps of sending from the error queue without waiting: the number and the time of each.
+pub(super) fn sent_stamps(
+    socket: &impl AsFd,
+    control: &mut Control,
+    mut each: impl FnMut(u32, u64),
+) {
+    let fd = socket.as_fd().as_raw_fd();
+    for _ in 0..STAMPS_AT_ONCE {
+        let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+        let Ok(message) = recvmsg::<()>(fd, &mut [], Some(&mut control.0), flags) else { return };
+        let (mut stamp_ns, mut number) = (None, None);
+        for part in message.cmsgs().into_iter().flatten() {
+            match part {
+                ControlMessageOwned::ScmTimestampsns(stamps) => {
+                    stamp_ns = nanoseconds(&stamps.system);
+                }
+                ControlMessageOwned::Ipv4RecvErr(error, _)
+                | ControlMessageOwned::Ipv6RecvErr(error, _) => {
+                    let is_stamp =
+                        error.ee_origin == ORIGIN_TIMESTAMPING && error.ee_info == TSTAMP_SND;
+                    number = is_stamp.then_some(error.ee_data);
+                }
+                _ => {}
+            }
+        }
+        if let (Some(number), Some(stamp_ns)) = (number, stamp_ns) {
+            each(number, stamp_ns);
+        }
+    }
+}
+
+/// A stamp of the kernel; one that is zero was not taken.
+fn nanoseconds(stamp: &TimeSpec) -> Option<u64> {
+    let seconds = u64::try_from(stamp.tv_sec()).ok()?;
+    let ns =
+        seconds.checked_mul(1_000_000_000)?.checked_add(u64::try_from(stamp.tv_nsec()).ok()?)?;
+    Some(ns).filter(|&ns| ns > 0)
+}
+
+/// Whether a read was interrupted by a signal, and is to be done again.
+pub(super) fn again(reason: &io::Error) -> bool {
+    reason.raw_os_error() == Some(Errno::EINTR as i32)
+}

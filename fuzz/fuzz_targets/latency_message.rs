@@ -1,0 +1,14 @@
+//! Any bytes as a message of the latency benchmark: it is read or refused, and what is read comes back
+//! the same when it is written.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nearpath_trial::latency::{Message, SIZE_MIN};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(message) = Message::parse(bytes) {
+        let mut again = [0; SIZE_MIN];
+        message.write(&mut again);
+        assert_eq!(bytes.get(..SIZE_MIN), Some(&again[..]));
+    }
+});
