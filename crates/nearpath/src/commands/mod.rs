@@ -1,5 +1,6 @@
 //! The commands, one file each: its arguments, its help, and what it does.
 
+mod bench;
 mod demo;
 mod diagnose;
 mod measure;
@@ -18,6 +19,8 @@ pub enum Command {
     Diagnose(diagnose::Diagnose),
     /// Gather evidence from the running kernel: where packets spend their time, and on which CPUs
     Measure(measure::Measure),
+    /// Measure a path by traffic of its own: latency to a reflector
+    Bench(bench::Bench),
     /// Show the facts of a host: CPUs, nodes, NICs, queues, interrupts, softnet counters
     Show(show::Show),
     /// Send connections to the worker that is nearest to the CPU they are received on
@@ -44,6 +47,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Measure(measure) => measure.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Show(show) => show.run(),
         Command::Steer(steer) => steer.run(),
         Command::Tune(tune) => tune.run(),

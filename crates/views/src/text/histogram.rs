@@ -17,16 +17,22 @@ const COUNT: usize = 7;
 /// A bucket goes where its upper end lies (at most the span's maximum), so that a latency up to
 /// one bucket (3.2 %) below a power of two may be one row too low.
 pub fn histogram(span: &Span) -> String {
+    let mut out = String::new();
+    line!(out, "{} {} -> {}:", direction(span.direction), span.from, span.to);
+    let upper = |ns: u64| span.max_ns.map_or(ns, |max| ns.min(max));
+    out + &bars(span.count, span.buckets.iter().map(|&(ns, count)| (upper(ns), count)))
+}
+
+/// The number of samples and a bar for each power of two; a bucket is `(upper_ns, count)`.
+pub(super) fn bars(samples: u64, buckets: impl Iterator<Item = (u64, u64)>) -> String {
+    let mut out = String::new();
     let mut rows: BTreeMap<Row, u64> = BTreeMap::new();
-    for &(upper_ns, count) in &span.buckets {
-        let ns = span.max_ns.map_or(upper_ns, |max| upper_ns.min(max));
+    for (ns, count) in buckets {
         let row = rows.entry(Row::of(ns)).or_default();
         *row = row.saturating_add(count);
     }
     let most = rows.values().copied().max().unwrap_or(0);
-    let mut out = String::new();
-    line!(out, "{} {} -> {}:", direction(span.direction), span.from, span.to);
-    line!(out, "  Total samples: {}", span.count);
+    line!(out, "  Total samples: {samples}");
     line!(out, "  Latency distribution:");
     let range = rows.keys().map(|row| row.label().len()).max().unwrap_or(0).max(RANGE);
     let digits = most.to_string().len().max(COUNT);

@@ -1,0 +1,101 @@
+//! The same path measured by nearpath and by sockperf, in turns within one run.
+//!
+//! Ignored by default: the two run at different moments, and what a busy machine does to a p99 meanwhile
+//! is more than what is compared. On a quiet machine:
+//! `cargo test --release -p nearpath --test kernel_latency -- --ignored --nocapture`.
+
+use super::sides::{Reflecting, probe};
+use nearpath_testing::veth::{Side, VethPair};
+use std::process::{Child, Command, Stdio};
+
+const ROUNDS: usize = 12;
+
+/// sockperf's server, which ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    fn start(pair: &VethPair) -> Self {
+        let address = Side::Server.ipv4().to_string();
+        let child = pair.run(Side::Server, |_| {
+            Command::new("sockperf")
+                .args(["server", "-i", &address])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+        });
+        Self(child.unwrap())
+    }
+}
+
+/// Median and p99 of full round trips, in µs.
+type Percentiles = (f64, f64);
+
+/// `None` when the server does not listen yet.
+fn sockperf(pair: &VethPair) -> Option<Percentiles> {
+    let address = Side::Server.ipv4().to_string();
+    let output = pair.run(Side::Client, |_| {
+        Command::new("sockperf")
+            .args(["ping-pong", "-i", &address, "-m", "64", "-t", "2", "--full-rtt"])
+            .output()
+    });
+    let text = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+    let percentile = |name: &str| {
+        let line = text.lines().find(|line| line.contains(name))?;
+        line.split('=').nth(1)?.trim().parse().ok()
+    };
+    Some((percentile("percentile 50.000")?, percentile("percentile 99.000")?))
+}
+
+fn nearpath(pair: &VethPair, target: &str, args: &[&str]) -> Percentiles {
+    let common = ["--ping-pong", "--for", "2s", "--warm-up", "300ms", "--size", "64"];
+    let report = probe(pair, target, &[&common[..], args].concat());
+    let us = |name: &str| report["percentiles"][name].as_f64().unwrap() / 1e3;
+    (us("50"), us("99"))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "the figures are what it is run for")]
+#[ignore = "compares figures of a quiet machine"]
+fn ping_pong_agrees_with_sockperf() {
+    if !nearpath_testing::require_netns() || !nearpath_testing::require_program("sockperf") {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let _server = Server::start(&pair);
+    let reflecting = Reflecting::start(&pair, Side::Server.ipv4(), &[]);
+    nearpath_testing::wait_for("sockperf's server", || sockperf(&pair));
+    let (mut theirs, mut ours, mut split) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        // In turns, and each as often first as last.
+        let order = if round % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
+        for turn in order {
+            match turn {
+                0 => theirs.push(sockperf(&pair).expect("sockperf answers")),
+                1 => ours.push(nearpath(&pair, &reflecting.target, &["--no-split"])),
+                _ => split.push(nearpath(&pair, &reflecting.target, &[])),
+            }
+        }
+    }
+    let of = |all: &[Percentiles]| {
+        (median(all.iter().map(|p| p.0).collect()), median(all.iter().map(|p| p.1).collect()))
+    };
+    let (theirs, ours, split) = (of(&theirs), of(&ours), of(&split));
+    println!(
+        "medians of {ROUNDS} rounds, µs (p50, p99): sockperf {theirs:?}, nearpath {ours:?}, with the split {split:?}"
+    );
+    let apart = |a: f64, b: f64| (a / b - 1.0).abs();
+    assert!(apart(ours.0, theirs.0) < 0.03, "p50 {ours:?} beside {theirs:?}");
+    assert!(apart(ours.1, theirs.1) < 0.10, "p99 {ours:?} beside {theirs:?}");
+}
