@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from .hosts import SMT
 from .waiting import ended, start_measuring, wait_until
@@ -112,6 +112,7 @@ def test_what_is_not_seen_is_said(host: Host) -> None:
     assert "does not tell which request" in unknown["reason"], unknown
 
 
+@lengthy
 @lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
 def test_datagrams_are_told_by_group_and_worker(host: Host) -> None:
     server = host.start(["python3", "-c", SERVER])

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab
+from lab.fixtures import lab, lengthy
 
 from .hosts import SMT
 
@@ -20,6 +20,7 @@ EACH = "4s"
 ALL = 0.99
 
 
+@lengthy
 @lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
 def test_packets_and_connections_come_to_stay_on_their_cpu(host: Host) -> None:
     said = host.run(["nearpath", "demo", "locality", "--json", "--for", EACH], PATIENCE_S)

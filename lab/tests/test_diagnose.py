@@ -55,7 +55,7 @@ def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
 
 def diagnosed(host: Host, talks: list[Conversation]) -> dict[str, Any]:
     """What nearpath says of some traffic."""
-    diagnosing = start_measuring(host, "diagnose")
+    diagnosing = start_measuring(host, "diagnose", "--measure", "stages")
     for conversation in talks:
         conversation.talk(ROUNDS)
     return ended(diagnosing)

@@ -89,7 +89,8 @@ def cpulist(cpus: set[int]) -> str:
 
 def followed(host: Host) -> tuple[dict[str, Any], list[Event]]:
     """Sends packets; returns what nearpath says of them, and what the kernel recorded."""
-    measuring = start_measuring(host, "diagnose", "--proto", "udp", "--dport", str(PORT), "--direction", "rx")
+    only = ("--proto", "udp", "--dport", str(PORT), "--direction", "rx")
+    measuring = start_measuring(host, "diagnose", "--measure", "stages", *only)
     packet_trace.clear(host)
     send(host, FLOWS, EACH)
 

@@ -192,7 +192,7 @@ fn nginx_accepts_where_connections_are_received() {
 #[test]
 fn no_request_fails_while_steering_goes_on_and_off() {
     let Some(scene) = Scene::new(&["nginx", "wrk", "taskset"]) else { return };
-    let times = std::env::var("NEARPATH_STEER_TIMES").map_or(10, |times| times.parse().unwrap());
+    let times = std::env::var("NEARPATH_STEER_TIMES").map_or(3, |times| times.parse().unwrap());
     let nginx = Server::nginx(&scene.pair, scene.cpus);
     let load = scene.cpus.map(|cpu| on_cpu_wrk(&scene.pair, cpu, "1h"));
     for _ in 0..times {
