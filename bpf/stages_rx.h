@@ -22,10 +22,10 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 
 		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
 			return 0;
-		if (p->tag == tag && p->state == PACKET_TX && p->last_stage != TX_NET_DEV_XMIT) {
+		if (p->tag == tag && p->state == PACKET_TX) {
 			/*
-			 * A virtual device hands the sk_buff to its peer: the end of its transmission. (What its
-			 * device had taken already was freed unseen since.)
+			 * A virtual device hands the sk_buff to its peer: the end of its transmission. (By NAPI
+			 * that is after the device has taken it.)
 			 */
 			pass_before(p, cpu, number, TX_NETIF_RX, bpf_ktime_get_ns());
 			finish(p);

@@ -14,7 +14,7 @@ from typing import Any
 from lab import Host, Nic
 from lab.fixtures import lab, lengthy
 
-from .hosts import SMT
+from .hosts import IGB, SMT, TWO_NODES
 from .waiting import ended, start_measuring, wait_until
 
 PORT = 8183
@@ -104,7 +104,7 @@ def agree(host: Host, found: dict[int, dict[str, int]], right: dict[int, dict[st
         assert sum(missing.values()) == unseen and max(missing.values()) == unseen, (worker, missing)
 
 
-@lab(kernels=("5.10",), topology=SMT, nics=(Nic("igb", node=1),))
+@lab(kernels=("5.10",), topology=TWO_NODES, nics=IGB)
 def test_what_is_not_seen_is_said(host: Host) -> None:
     document = json.loads(host.check("nearpath measure accepts --for 500ms --json"))
     (unknown,) = document["unknown"]

@@ -21,7 +21,7 @@ RATE = 60
 def test_the_handler_is_named(host: Host) -> None:
     let_all_miss(host)
     start_reader(host)
-    options = ("--port", str(PORT), "--direction", "rx", "--slow", "1ms", "--outliers", "2000")
+    options = ("--port", str(PORT), "--direction", "rx", "--slow", "300us", "--outliers", "2000")
     measuring = start_measuring(host, "measure", "stages", *options)
     send(host, flows=4, each=DATAGRAMS // 4, rate=RATE)
     outliers = ended(measuring)["outliers"]
@@ -30,7 +30,7 @@ def test_the_handler_is_named(host: Host) -> None:
     named = [outlier for outlier in outliers if outlier["budget"][0]["share"] == "upcall"]
     found = [outlier for outlier in hit if outlier in named]
     print(f"upcalls: {len(found)} of {len(hit)} named, {len(named) - len(found)} others, {len(outliers)} slow packets")
-    # Emulation makes an upcall take a millisecond, as a rule.
+    # Emulation makes an upcall take longer, as a rule.
     assert len(hit) >= DATAGRAMS / 3
     assert len(found) >= 0.95 * len(hit), [json.dumps(one["budget"]) for one in hit if one not in found]
     assert len(named) == len(found)
