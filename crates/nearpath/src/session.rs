@@ -4,7 +4,9 @@
 //! early with what was gathered; a progress bar stands on standard error where that is a
 //! terminal.
 
+use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::output;
 use anyhow::Context;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -12,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nearpath_host::Topology;
 use nearpath_instruments::stages::{Options, STAGES, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
+use serde::Serialize;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,6 +23,8 @@ use std::time::{Duration, Instant};
 /// Shorter than this says nothing; longer is a mistake.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Between looks at what was gathered, where no interval was asked for.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long is measured.
 #[derive(Debug, Clone, Args)]
@@ -28,15 +33,21 @@ pub struct Time {
     /// How long to measure: 500ms, 10s, 2m
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub duration: Duration,
-    /// How often to look at what was gathered, and at what observing costs
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
-    pub interval: Duration,
+    /// How often to look at what was gathered, and at what observing costs; each second where it is not
+    /// given
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub interval: Option<Duration>,
     /// The kernel's BTF from a file, for a kernel that has none of its own
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
 }
 
 impl Time {
+    /// Between looks at what was gathered.
+    fn interval(&self) -> Duration {
+        self.interval.unwrap_or(INTERVAL)
+    }
+
     /// Measures until the time is over or a signal comes; `each` sees what was gathered after each
     /// interval, and says it in a word for the progress bar.
     ///
@@ -60,7 +71,7 @@ impl Time {
             progress.show(passed, &each(measurement));
         };
         instrument
-            .measure(self.duration, self.interval, &goes_on, &mut each)
+            .measure(self.duration, self.interval(), &goes_on, &mut each)
             .context("cannot measure")
     }
 }
@@ -81,8 +92,36 @@ impl Time {
         let goes_on = |wait: Duration| wanted.get() && !interrupt.wait(wait);
         let mut each = |measurement: &I::Measurement| wanted.set(each(measurement));
         instrument
-            .measure(self.duration, self.interval, &goes_on, &mut each)
+            .measure(self.duration, self.interval(), &goes_on, &mut each)
             .context("cannot measure")
+    }
+
+    /// The same in JSON, a document a line: `print` prints what came between two readings, and the last line
+    /// is the whole. Who reads them may go away; then it ends.
+    ///
+    /// # Errors
+    /// The instrument cannot run here, or nobody reads.
+    pub fn print_lines<I>(
+        &self,
+        instrument: I,
+        interrupt: &Interrupt,
+        print: impl Fn(&I::Measurement, &I::Measurement) -> Result<(), Failure>,
+    ) -> Result<I::Measurement, Failure>
+    where
+        I: Instrument,
+        I::Measurement: Clone + Default + Serialize,
+    {
+        let mut last = I::Measurement::default();
+        let mut printed = Ok(());
+        let whole = self.watch(instrument, interrupt, |now| {
+            printed = print(&last, now);
+            last = now.clone();
+            printed.is_ok()
+        })?;
+        printed?;
+        print(&last, &whole)?;
+        output::json_line(&whole)?;
+        Ok(whole)
     }
 }
 

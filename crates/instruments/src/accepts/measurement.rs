@@ -90,6 +90,51 @@ pub struct Places {
     pub unknown: u64,
 }
 
+impl AcceptMeasurement {
+    /// What came since an earlier reading: the listeners and workers that have accepted. What it cost, and what
+    /// is unknown, is of the whole.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let known = |listener: &Listener| (listener.netns, listener.local.clone());
+        // There may be ten thousand.
+        let before: BTreeMap<_, _> =
+            earlier.listeners.iter().map(|old| (known(old), old)).collect();
+        let listener = |now: &Listener| now.since(before.get(&known(now)).copied());
+        Self {
+            schema: self.schema,
+            protocol: self.protocol,
+            duration_s: self.duration_s - earlier.duration_s,
+            listeners: self.listeners.iter().filter_map(listener).collect(),
+            lost: self.lost.saturating_sub(earlier.lost),
+            skipped: self.skipped.saturating_sub(earlier.skipped),
+            not_told: self.not_told.saturating_sub(earlier.not_told),
+            told: self.told.clone(),
+            cost: self.cost,
+            unknown: self.unknown.clone(),
+        }
+    }
+}
+
+impl Listener {
+    /// `None` when nothing came.
+    fn since(&self, earlier: Option<&Self>) -> Option<Self> {
+        let places = earlier.map_or(self.places, |old| self.places.since(&old.places));
+        let before: BTreeMap<_, _> = earlier
+            .into_iter()
+            .flat_map(|old| &old.workers)
+            .map(|worker| ((worker.pid, worker.tid), worker.places))
+            .collect();
+        let worker = |now: &Worker| {
+            let old = before.get(&(now.pid, now.tid));
+            let places = old.map_or(now.places, |old| now.places.since(old));
+            (places.accepts > 0).then(|| Worker { places, ..now.clone() })
+        };
+        let mut workers: Vec<Worker> = self.workers.iter().filter_map(worker).collect();
+        workers.sort_by_key(|w| (std::cmp::Reverse(w.places.accepts), w.pid, w.tid));
+        (places.accepts > 0).then(|| Self { places, workers, ..self.clone() })
+    }
+}
+
 impl Places {
     fn of(nearness: Option<Nearness>, accepts: u64) -> Self {
         let mut places = Self { accepts, ..Self::default() };
@@ -213,5 +258,49 @@ mod tests {
         assert_eq!(shown, [(11, 9, false), (10, 7, true)]);
         // CPU 7 is none of this host.
         assert_eq!(second.places, Places { accepts: 1, unknown: 1, ..Places::default() });
+    }
+
+    #[test]
+    fn an_interval_has_those_that_accepted_in_it() {
+        let places = |accepts, same_cpu| Places { accepts, same_cpu, ..Places::default() };
+        let listener = |port: u16, accepts: &[(u32, u64)]| Listener {
+            local: format!("0.0.0.0:{port}"),
+            netns: 1,
+            places: places(accepts.iter().map(|(_, n)| n).sum(), 0),
+            workers: accepts
+                .iter()
+                .map(|&(tid, accepts)| Worker {
+                    pid: 9,
+                    tid,
+                    comm: "a".to_owned(),
+                    cpus: None,
+                    places: places(accepts, accepts),
+                })
+                .collect(),
+        };
+        let reading = |duration_s, lost, listeners: &[Listener]| AcceptMeasurement {
+            duration_s,
+            lost,
+            listeners: listeners.to_vec(),
+            ..AcceptMeasurement::default()
+        };
+        let before =
+            reading(1.0, 1, &[listener(80, &[(10, 5), (11, 4)]), listener(81, &[(10, 1)])]);
+        let now = reading(
+            2.5,
+            3,
+            &[
+                listener(80, &[(11, 6), (10, 5), (12, 3)]),
+                listener(81, &[(10, 1)]),
+                listener(82, &[(12, 2)]),
+            ],
+        );
+        let interval = now.since(&before);
+        assert_eq!((interval.duration_s, interval.lost), (1.5, 2));
+        let [first, second] = interval.listeners.as_slice() else { panic!("{interval:?}") };
+        assert_eq!((&*first.local, first.places.accepts), ("0.0.0.0:80", 5));
+        let shown: Vec<_> = first.workers.iter().map(|w| (w.tid, w.places.same_cpu)).collect();
+        assert_eq!(shown, [(12, 3), (11, 2)]);
+        assert_eq!(second, &listener(82, &[(12, 2)]));
     }
 }

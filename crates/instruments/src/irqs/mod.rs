@@ -5,6 +5,7 @@
 //! NAPI instances were polled for, is observed by programs (`bpf/irqs.bpf.c`). Where these are refused
 //! the counts are told without them.
 
+mod interval;
 mod links;
 mod measurement;
 mod probes;
@@ -33,6 +34,9 @@ use std::time::Instant;
 pub struct Options {
     /// The NIC whose queues are told; without it all of the namespace.
     pub nic: Option<String>,
+    /// Count the packets of queues at each reading, and not at the begin and the end alone: it asks each
+    /// driver for its statistics.
+    pub packets_each: bool,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
     pub btf_file: Option<PathBuf>,
 }
@@ -146,7 +150,8 @@ impl Instrument for Irqs<'_> {
     }
 
     fn read(&mut self) -> Result<IrqMeasurement, InstrumentError> {
-        self.take(&[]);
+        let nics = if self.options.packets_each { self.counting() } else { vec![] };
+        self.take(&nics);
         let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
         Ok(self.measurement(session))
     }

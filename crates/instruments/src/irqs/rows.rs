@@ -253,7 +253,7 @@ impl Counted<'_> {
 mod tests;
 
 /// The most divided by the mean; `None` when there is nothing to divide.
-fn imbalance(packets: impl Iterator<Item = u64>) -> Option<f64> {
+pub fn imbalance(packets: impl Iterator<Item = u64>) -> Option<f64> {
     let packets: Vec<u64> = packets.collect();
     let sum = packets.iter().fold(0u64, |sum, &n| sum.saturating_add(n));
     let most = packets.iter().max()?;

@@ -16,6 +16,17 @@ pub fn bounds(bucket: usize) -> (u64, u64) {
     (low, low + (1 << shift) - 1)
 }
 
+/// The bucket that holds a latency: the same computation as `histogram_bucket` in C.
+pub fn bucket(ns: u64) -> usize {
+    let sub = 1u64 << SUB_BITS;
+    if ns < sub {
+        return ns as usize;
+    }
+    let bits = 63 - ns.leading_zeros();
+    let group = u64::from(bits - SUB_BITS + 1) << SUB_BITS;
+    ((group + ((ns >> (bits - SUB_BITS)) & (sub - 1))) as usize).min(BUCKETS - 1)
+}
+
 /// The middle of a bucket: what its samples are taken to be.
 pub fn middle(bucket: usize) -> u64 {
     let (low, high) = bounds(bucket);
@@ -45,15 +56,6 @@ pub fn percentile(buckets: &[u64], p: f64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The same computation as `histogram_bucket` in C.
-    fn bucket(ns: u64) -> usize {
-        if ns < 16 {
-            return ns as usize;
-        }
-        let bits = 63 - ns.leading_zeros();
-        (((bits - SUB_BITS + 1) << SUB_BITS) as u64 + ((ns >> (bits - SUB_BITS)) & 15)) as usize
-    }
 
     #[test]
     fn buckets_join_without_a_gap() {

@@ -5,6 +5,7 @@ mod budget;
 mod collector;
 mod group;
 mod histogram;
+mod interval;
 mod load;
 mod reading;
 mod record;

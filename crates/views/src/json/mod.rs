@@ -3,6 +3,7 @@
 //! Each borrows what it is made from and is printed as it stands; an unknown value is `null`. The
 //! JSON of `measure stages` and of `diagnose` is that of their own types.
 
+mod interval;
 mod locality;
 mod locality_steps;
 mod show;
@@ -11,6 +12,7 @@ mod stages;
 mod steering;
 mod tune;
 
+pub use interval::{Interval, StagesInterval, accepts_interval, irqs_interval, stages_interval};
 pub use locality::{LocalityInterval, locality_interval};
 pub use locality_steps::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
 pub use show::*;

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use nearpath_host::{Host, Root, Wanted};
 use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Options};
-use nearpath_views::text;
+use nearpath_views::{json, text};
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
@@ -18,6 +18,7 @@ EXAMPLES
   nearpath measure accepts --port 8181               who accepts, and how far from the receiving CPU
   nearpath measure accepts --comm nginx --each       a line for each accept
   nearpath measure accepts --udp --port 53           who reads datagrams, and how far from there
+  nearpath measure accepts --json --interval 1s      a JSON document a line, each second
   nearpath measure accepts --json | jq '.listeners[] | {local, same_cpu, accepts}'
 
 It takes root and a kernel from 5.10 on with BTF. ^C ends it early with what was gathered. What can
@@ -48,7 +49,7 @@ pub(super) struct AcceptsArguments {
     /// Print a line for each accept as well
     #[arg(long, conflicts_with = "json")]
     each: bool,
-    /// Print one JSON document
+    /// Print one JSON document; with --interval one a line, each interval and then the whole
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -82,9 +83,14 @@ impl AcceptsArguments {
             btf_file: self.time.btf.clone(),
         };
         let accepts = Accepts::new(&root, &host.topology, options);
-        let measurement = if self.each {
+        let lines = self.json && self.time.interval.is_some();
+        let measurement = if lines {
+            self.time.print_lines(accepts, &interrupt, |last, now| {
+                output::json_line(&json::accepts_interval(last, now))
+            })?
+        } else if self.each {
             let mut written = Ok(());
-            let time = Time { interval: EACH, ..self.time.clone() };
+            let time = Time { interval: Some(EACH), ..self.time.clone() };
             let measurement = time.watch(accepts, &interrupt, |now| {
                 written = told(now);
                 written.is_ok()
@@ -103,10 +109,11 @@ impl AcceptsArguments {
         if interrupt.happened() {
             say("ended early by a signal");
         }
-        if self.json {
-            return output::json(&measurement);
+        match (self.json, lines) {
+            (true, true) => Ok(()),
+            (true, false) => output::json(&measurement),
+            _ => output::text(&text::accepts(&measurement)),
         }
-        output::text(&text::accepts(&measurement))
     }
 }
 

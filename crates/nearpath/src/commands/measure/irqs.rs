@@ -11,7 +11,7 @@ use clap::Args;
 use nearpath_host::{Host, Root, Wanted};
 use nearpath_instruments::Instrument;
 use nearpath_instruments::irqs::{IrqMeasurement, Irqs, Options};
-use nearpath_views::text;
+use nearpath_views::{json, text};
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,15 +20,13 @@ const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath measure irqs --for 10s                    which CPU takes which queue's interrupts
   nearpath measure irqs --nic eth0 --interval 1s     a line each second, and the tables at the end
+  nearpath measure irqs --json --interval 1s         a JSON document a line, each second
   nearpath measure irqs --json | jq '.queues[] | {nic, queue, irq, per_cpu}'
   nearpath measure irqs --json | jq '.nics[] | select(.rx_imbalance > 2)'
 
 Times in interrupts and NAPI polls take root; without it the kernel's own counters are told alone.
 ^C ends it early with what was gathered. Nothing stays in the kernel afterwards. The fields of the
 JSON are described in docs/json.md, the method in docs/measuring.md.";
-
-/// Between looks at the counters, where no interval was asked for.
-const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Arguments of `measure irqs`.
 #[derive(Debug, Args)]
@@ -37,7 +35,7 @@ pub(super) struct IrqsArguments {
     /// Tell the queues of this interface alone; CPUs are told whole
     #[arg(long, value_name = "NAME")]
     nic: Option<String>,
-    /// Print one JSON document
+    /// Print one JSON document; with --interval one a line, each interval and then the whole
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -61,10 +59,10 @@ impl IrqsArguments {
         if interrupt.happened() {
             say("ended early by a signal");
         }
-        if self.json {
-            output::json(&measurement)
-        } else {
-            output::text(&text::interrupts(&measurement, output::width()))
+        match (self.json, self.interval) {
+            (true, Some(_)) => Ok(()),
+            (true, None) => output::json(&measurement),
+            _ => output::text(&text::interrupts(&measurement, output::width())),
         }
     }
 
@@ -73,16 +71,17 @@ impl IrqsArguments {
         if let Some(name) = &self.nic {
             interface(&host, name)?;
         }
-        let options = Options { nic: self.nic.clone(), btf_file: self.btf.clone() };
+        let lines = self.json && self.interval.is_some();
+        let options =
+            Options { nic: self.nic.clone(), packets_each: lines, btf_file: self.btf.clone() };
         let irqs = Irqs::new(root, &host.topology, &host.nics, options);
+        let time = Time { duration: self.duration, interval: self.interval, btf: None };
         match self.interval {
-            Some(interval) if !self.json => self.in_lines(irqs, interval, interrupt),
-            interval => {
-                let time = Time {
-                    duration: self.duration,
-                    interval: interval.unwrap_or(INTERVAL),
-                    btf: None,
-                };
+            Some(_) if lines => time.print_lines(irqs, interrupt, |last, now| {
+                output::json_line(&json::irqs_interval(last, now))
+            }),
+            Some(interval) => self.in_lines(irqs, interval, interrupt),
+            None => {
                 let each = |m: &IrqMeasurement| {
                     let count = m.cpus.iter().map(|cpu| cpu.interrupts).sum::<u64>();
                     format!("{count} interrupts")

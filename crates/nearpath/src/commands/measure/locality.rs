@@ -30,9 +30,6 @@ same CPU, and how many there were. At the end how far apart the two CPUs are, an
 It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
 The fields of the JSON are described in docs/json.md, the method in docs/measuring.md.";
 
-/// Between lines, where no interval was asked for.
-const INTERVAL: Duration = Duration::from_secs(1);
-
 /// Arguments of `measure locality`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
@@ -94,22 +91,17 @@ impl LocalityArguments {
         let btf_file = self.btf.clone();
         let options = Options { filter, groups: self.groups(), btf_file, empty: false };
         let instrument = PacketLocality::new(&host.topology, options);
-        let mut readings = Readings::default();
         let lines = self.json && self.interval.is_some();
-        let interval = self.interval.unwrap_or(INTERVAL);
-        let time = Time { duration: self.duration, interval, btf: None };
-        let measurement = if self.json && !lines {
+        let time = Time { duration: self.duration, interval: self.interval, btf: None };
+        let measurement = if lines {
+            time.print_lines(instrument, &interrupt, |last, now| {
+                output::json_line(&json::locality_interval(last, now))
+            })?
+        } else if self.json {
+            let mut readings = Readings::default();
             time.measure(instrument, &interrupt, |now| readings.line(now))?
         } else {
-            // Each line as it comes; nobody reads them any more: the measurement ends.
-            let mut written = Ok(());
-            let measurement = time.watch(instrument, &interrupt, |now| {
-                written = self.interval(&mut readings, now);
-                written.is_ok()
-            })?;
-            written?;
-            self.interval(&mut readings, &measurement)?;
-            measurement
+            in_lines(&time, instrument, &interrupt)?
         };
         if interrupt.happened() {
             say("ended early by a signal");
@@ -118,20 +110,29 @@ impl LocalityArguments {
             output::file(path, svg::locality(&measurement).as_bytes())?;
         }
         match (self.json, lines) {
-            (true, true) => output::json_line(&measurement),
+            (true, true) => Ok(()),
             (true, false) => output::json(&measurement),
             _ => output::text(&format!("\n{}", text::locality(&measurement))),
         }
     }
+}
 
-    /// Prints what came since the last reading.
-    fn interval(&self, readings: &mut Readings, now: &Locality) -> Result<(), Failure> {
-        if self.json {
-            output::json_line(&json::locality_interval(&readings.next(now), now))
-        } else {
-            output::text(&(readings.line(now) + "\n"))
-        }
-    }
+/// Prints each line as it comes; nobody reads them any more: the measurement ends.
+fn in_lines(
+    time: &Time,
+    instrument: PacketLocality,
+    interrupt: &Interrupt,
+) -> Result<Locality, Failure> {
+    let mut readings = Readings::default();
+    let mut print = |now: &Locality| output::text(&(readings.line(now) + "\n"));
+    let mut written = Ok(());
+    let measurement = time.watch(instrument, interrupt, |now| {
+        written = print(now);
+        written.is_ok()
+    })?;
+    written?;
+    print(&measurement)?;
+    Ok(measurement)
 }
 
 /// One reading after the other.
@@ -141,14 +142,9 @@ struct Readings {
 }
 
 impl Readings {
-    /// The one before this.
-    fn next(&mut self, now: &Locality) -> Locality {
-        std::mem::replace(&mut self.last, now.clone())
-    }
-
-    /// What came in between, in a line.
+    /// What came since the one before, in a line.
     fn line(&mut self, now: &Locality) -> String {
-        let last = self.next(now);
+        let last = std::mem::replace(&mut self.last, now.clone());
         let (rx, tx) = (now.rx.since(&last.rx), now.tx.since(&last.tx));
         text::locality_rates(&rx, &tx, now.duration_s - last.duration_s)
     }

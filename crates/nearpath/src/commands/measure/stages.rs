@@ -20,6 +20,7 @@ EXAMPLES
   nearpath measure stages --dev eth0 --proto tcp --dport 443
   nearpath measure stages --host 10.0.0.0/8 --direction rx --sample 1/16
   nearpath measure stages --netns blue --json > blue.json
+  nearpath measure stages --json --interval 1s             a JSON document a line, each second
   nearpath measure stages --without sock_send              no look at every system call
   nearpath measure stages --slow 1ms --outliers 20         why was each late?
   nearpath measure stages --per process --top 5            who gets the most packets, and how late
@@ -37,7 +38,7 @@ pub(super) struct StagesArguments {
     /// List the stages and how each is observed here, and measure nothing
     #[arg(long)]
     list_stages: bool,
-    /// Print one JSON document
+    /// Print one JSON document; with --interval one a line, each interval and then the whole
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -60,14 +61,22 @@ impl StagesArguments {
         let host = self.namespace.host(&Wanted::default())?;
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
         let options = Options { groups: self.groups.wanted(), ..self.timing.options(filter) };
-        let measurement = self.timing.measure(&host.topology, options, &interrupt)?;
+        let lines = self.json && self.timing.time.interval.is_some();
+        let measurement = if lines {
+            let stages = Stages::new(&host.topology, options);
+            self.timing.time.print_lines(stages, &interrupt, |last, now| {
+                output::json_line(&json::stages_interval(last, now))
+            })?
+        } else {
+            self.timing.measure(&host.topology, options, &interrupt)?
+        };
         if interrupt.happened() {
             say("ended early by a signal");
         }
-        if self.json {
-            output::json(&measurement)
-        } else {
-            output::text(&text::measurement(&measurement, output::width()))
+        match (self.json, lines) {
+            (true, true) => Ok(()),
+            (true, false) => output::json(&measurement),
+            _ => output::text(&text::measurement(&measurement, output::width())),
         }
     }
 
