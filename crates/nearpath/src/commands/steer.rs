@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use nearpath_host::{Host, Root, SocketProtocol, Wanted, current_netns};
 use nearpath_tune::steering::{Method, Request, Status, entry_of};
-use nearpath_tune::{Change, DryRun, Executor, Journal, Live, TuneError, steering};
+use nearpath_tune::{Change, DryRun, Entry, Executor, Journal, Live, TuneError, steering};
 use nearpath_views::{json, text};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ new, and the steering is gone. It takes root and a kernel from 5.10 on with BTF.
 EXAMPLES
   nearpath steer --port 8181 --dry-run     which worker each CPU's connections would go to
   nearpath steer --port 8181               do it
+  nearpath steer --port 8181 --pin         do it, with workers that are not pinned to CPUs by themselves
   nearpath steer --port 53 --udp           the same for datagrams
   nearpath steer status                    the REUSEPORT groups here, and whose program each has
   nearpath steer off --port 8181           take it off again";
@@ -48,6 +49,9 @@ pub struct Steer {
     /// Attach a classic program: the CPU's number modulo the number of sockets
     #[arg(long)]
     cbpf: bool,
+    /// Pin workers that may run on every CPU, each to a CPU of its own, and steer then; 'off' puts both back
+    #[arg(long)]
+    pin: bool,
     /// Show what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -121,7 +125,7 @@ impl Steer {
         let method = if self.cbpf { Method::CpuModulo } else { Method::Nearest };
         let changes = self.namespace.read(|root| {
             let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
-            let found = steering::select(root, self.kernel.file(), &request)?;
+            let mut found = steering::select(root, self.kernel.file(), &request)?;
             let boot = steering::boot(root)?;
             let entries = Journal::read(&Journal::folder())?;
             if let Some(entry) = entry_of(&found, &entries, &boot) {
@@ -133,7 +137,12 @@ impl Steer {
                 ))
                 .into());
             }
-            let plan = vec![steering::plan(&host.topology, &found, method)?];
+            let mut plan = if self.pin {
+                steering::pins(root, &host.topology, &mut found)?
+            } else {
+                Vec::new()
+            };
+            plan.push(steering::plan(&host.topology, &found, method)?);
             Ok(if self.dry_run {
                 dry(plan)?
             } else {
@@ -184,7 +193,31 @@ fn forget_what_is_gone(
             Ok(group.netns == netns && steering::groups(root, btf, |s| ours(s.inode))?.is_empty())
         };
         if entry.boot != boot || closed()? {
+            // Threads that have ended have nothing to put back, others may run everywhere again.
+            undo_pins(executor, &entry, boot)?;
             executor.forget(&entry)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts back where workers may run that were pinned for a steering. Those of another boot are gone.
+fn undo_pins(executor: &mut Executor<Live>, steering: &Entry, boot: &str) -> Result<(), TuneError> {
+    let entries = executor.entries();
+    for pin in steering::pins_of(steering, &entries) {
+        if pin.boot != boot {
+            executor.forget(pin)?;
+            continue;
+        }
+        match executor.undo(pin) {
+            // What somebody else has set since is theirs.
+            Err(TuneError::Drift { target, now, .. }) => {
+                say(&format!(
+                    "{target}: somebody else has set it to {now} since; it is left alone"
+                ));
+                executor.forget(pin)?;
+            }
+            undone => undone?,
         }
     }
     Ok(())
@@ -231,6 +264,8 @@ impl Off {
                 ));
                 continue;
             }
+            // The pins first: they are found by the steering's entry.
+            undo_pins(&mut executor, &entry, &boot)?;
             executor.undo(&entry)?;
             said.push(format!("{} is not steered any more", group.local));
         }

@@ -117,8 +117,9 @@ fn pinned(topology: &Topology, workers: &[SocketWorker]) -> Result<CpuSet, Strin
     if topology.online.is_subset(&cpus) {
         let names: Vec<String> = workers.iter().take(NAMED).map(worker_name).collect();
         return Err(format!(
-            "{} may run on every CPU, so that none is nearest; pin each worker to its own CPU \
-             (nginx: 'worker_cpu_affinity auto'; any other: 'taskset -cp CPU TID')",
+            "{} may run on every CPU, so that none is nearest; --pin gives each worker a CPU of its \
+             own until it is steered no more (for good: 'worker_cpu_affinity auto' in nginx, \
+             'taskset -cp CPU TID' else)",
             names.join(", ")
         ));
     }

@@ -4,7 +4,7 @@ use super::table::{Table, left, or_none, right};
 use super::{heading, line};
 use nearpath_host::{CpuSet, Nearness, SocketProtocol, SocketWorker};
 use nearpath_tune::steering::{Choice, Group, GroupStatus, Program, ProgramOwner, Status};
-use nearpath_tune::{Change, Value};
+use nearpath_tune::{Change, Target, Thread, Value};
 
 /// Workers that are named for a set of CPUs; the rest is counted.
 const WORKERS_NAMED: usize = 4;
@@ -12,7 +12,7 @@ const WORKERS_NAMED: usize = 4;
 /// A change that was made, or would be.
 pub fn steered(applied: bool, change: &Change) -> String {
     let mut out = String::new();
-    let Some(group) = change.target.group() else { return out };
+    let Some(group) = change.target.group() else { return pinned(applied, change) };
     let verb = if applied { "steered" } else { "would steer" };
     let title = format!("{verb} {} {}", protocol(group.protocol), group.local);
     heading(&mut out, &format!("{title}, until its sockets are closed"));
@@ -26,6 +26,18 @@ pub fn steered(applied: bool, change: &Change) -> String {
         Value::Default | Value::Text(_) => {}
     }
     out
+}
+
+/// A worker that gets a CPU first.
+fn pinned(applied: bool, change: &Change) -> String {
+    let verb = if applied { "pinned" } else { "would pin" };
+    match &change.target {
+        Target::Thread(Thread { pid, tid, .. }) => format!(
+            "{verb} thread {tid} of process {pid} to CPU {}; it might run on {} before\n",
+            change.after, change.before
+        ),
+        other => format!("{verb} {other}\n"),
+    }
 }
 
 fn table(group: &Group, choices: &[Choice]) -> String {
@@ -146,8 +158,8 @@ pub fn time_of_day(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_tune::Persistence;
     use nearpath_tune::steering::{Gone, GroupSocket, SocketStatus};
-    use nearpath_tune::{Persistence, Target};
 
     #[test]
     fn seconds_become_a_date() {
@@ -202,6 +214,16 @@ mod tests {
              cpu 0        nginx/11            0        same CPU\n\
              cpu 1        nginx/12            1        same CPU\n\
              cpu 2-3      nginx/12, nginx/11  0-1      -\n"
+        );
+        let pin = Change {
+            target: Target::Thread(Thread { pid: 12, tid: 13, start_ticks: 1 }),
+            before: Value::Text("0-1".into()),
+            after: Value::Text("1".into()),
+            ..change.clone()
+        };
+        assert_eq!(
+            steered(true, &pin),
+            "pinned thread 13 of process 12 to CPU 1; it might run on 0-1 before\n"
         );
         change.after = Value::Program(Program::cpu_modulo(2));
         let text = plain(steered(true, &change));
