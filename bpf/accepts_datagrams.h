@@ -312,25 +312,6 @@ PROBE(sock_recv, "sock_recv_length")
 	look_at_queue(r, sk, direct);
 }
 
-/* The same before 6.3: the return of inet_recvmsg(socket, message, size, flags). */
-static __always_inline int recvmsg_returns(u64 *ctx)
-{
-	struct socket___kernel *socket = (struct socket___kernel *)ctx[0];
-	u64 arguments[3] = { (u64)socket->sk, ctx[4], ctx[3] };
-
-	if (measuring)
-		sock_recv(arguments, true);
-	return 0;
-}
-
-SEC("fexit/inet_recvmsg") int sock_recv_exit(u64 *ctx)
-{
-	return recvmsg_returns(ctx);
-}
-
-SEC("fexit/inet6_recvmsg") int sock_recv_exit6(u64 *ctx)
-{
-	return recvmsg_returns(ctx);
-}
+#include "recvmsg.h"
 
 #endif

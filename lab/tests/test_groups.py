@@ -2,7 +2,8 @@
 guest give it. By `measure stages`, and by `measure locality` with the CPUs that they go to.
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lab import Host
@@ -29,13 +30,7 @@ FEW = 8
 @lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_groups_have_their_packets(host: Host) -> None:
     steer(host, FAR_MASK)
-    # Ports count, so that flows come by several queues.
-    host.check("ethtool --config-nfc nic0 rx-flow-hash udp4 sdfn")
-    start_reader(host)
-    with ExitStack() as stack:
-        talk = stack.enter_context(Conversation(host, "udp", host.machine.address(), PORT, FLOWS))
-        talk.talk(1)
-
+    with conversation(host) as talk:
         before = frames_by_queue(host)
         queues = measured(host, talk, "queue")
         after = frames_by_queue(host)
@@ -62,12 +57,7 @@ def test_groups_have_their_packets(host: Host) -> None:
 def test_groups_have_their_locality(host: Host) -> None:
     # The NIC is read on the far node, so that packets leave their CPU.
     take_interrupts(host, FAR_CPU)
-    host.check("ethtool --config-nfc nic0 rx-flow-hash udp4 sdfn")
-    start_reader(host)
-    with ExitStack() as stack:
-        talk = stack.enter_context(Conversation(host, "udp", host.machine.address(), PORT, FLOWS))
-        talk.talk(1)
-
+    with conversation(host) as talk:
         before = frames_by_queue(host)
         queues = locality(host, talk, "queue", "--dev", "nic0", "--direction", "rx")
         after = frames_by_queue(host)
@@ -86,12 +76,18 @@ def test_groups_have_their_locality(host: Host) -> None:
             assert direction["packets"] - direction["other_node"] <= FEW, (processes, cgroups)
 
 
-def start_reader(host: Host) -> None:
-    """Starts the guest's end, in a cgroup of its own."""
+@contextmanager
+def conversation(host: Host) -> Iterator[Conversation]:
+    """Flows that come by several queues, with the guest's end in a cgroup of its own."""
+    # Ports count.
+    host.check("ethtool --config-nfc nic0 rx-flow-hash udp4 sdfn")
     server = start_server(host, str(READER_CPU), PORT)
     host.check("mkdir -p /tmp/cgroups && mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/readers")
     host.check("for task in $(pgrep -f AF_INET6); do echo $task >/tmp/cgroups/readers/cgroup.procs; done")
     assert server.running()
+    with Conversation(host, "udp", host.machine.address(), PORT, FLOWS) as talk:
+        talk.talk(1)
+        yield talk
 
 
 def locality(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[str, list[dict[str, int]]]:

@@ -87,6 +87,7 @@ mod tests {
             include_str!("../../../../bpf/accepts.bpf.c"),
             include_str!("../../../../bpf/accepts_uring.h"),
             include_str!("../../../../bpf/accepts_datagrams.h"),
+            include_str!("../../../../bpf/recvmsg.h"),
         ];
         let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
         for probe in PROBES {

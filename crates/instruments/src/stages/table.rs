@@ -264,6 +264,7 @@ mod tests {
             include_str!("../../../../bpf/stages_cpu.h"),
             include_str!("../../../../bpf/stages_rx.h"),
             include_str!("../../../../bpf/stages_reader.h"),
+            include_str!("../../../../bpf/recvmsg.h"),
             include_str!("../../../../bpf/stages_tx.h"),
             include_str!("../../../../bpf/stages_ovs.h"),
             include_str!("../../../../bpf/stages.bpf.c"),

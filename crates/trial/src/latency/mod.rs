@@ -12,6 +12,7 @@
 
 mod distribution;
 mod flow;
+mod loops;
 mod message;
 mod plan;
 mod prober;

@@ -31,19 +31,19 @@ use std::io;
 
 /// Load that cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {source}")]
+#[error("{what}: {reason}")]
 pub struct LoadError {
     /// What was tried: `connecting to 10.0.0.1:4711`.
     what: String,
     /// What the kernel said.
-    source: io::Error,
+    reason: io::Error,
 }
 
 impl LoadError {
     /// For `map_err`: names what was tried.
     fn of(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
-        move |source| Self { what, source }
+        move |reason| Self { what, reason }
     }
 }
 

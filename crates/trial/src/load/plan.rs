@@ -86,7 +86,7 @@ impl LoadPlan {
     /// A rate or a size of 0, or beyond what the load generator is made for.
     pub(super) fn check(&self) -> Result<(), LoadError> {
         let wrong = |what: String| {
-            Err(LoadError { what, source: io::Error::from(io::ErrorKind::InvalidInput) })
+            Err(LoadError { what, reason: io::Error::from(io::ErrorKind::InvalidInput) })
         };
         let parts = [
             ("requests", self.requests.connections, self.requests.rate_hz),

@@ -67,7 +67,7 @@ impl ConnectionLoad {
         match parts.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
             Some((what, value, _)) => Err(LoadError {
                 what: format!("{value} {what}"),
-                source: io::Error::from(io::ErrorKind::InvalidInput),
+                reason: io::Error::from(io::ErrorKind::InvalidInput),
             }),
             None => Ok(()),
         }
