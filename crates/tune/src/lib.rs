@@ -21,7 +21,7 @@ mod threads;
 pub use change::{Change, Persistence, Target, Value};
 pub use error::TuneError;
 pub use executor::{DryRun, Executor, Outcome, Skipped, Writer};
-pub use files::SettingFile;
+pub use files::{SettingFile, settings};
 #[doc(hidden)]
 pub use journal::fuzzing;
 pub use journal::{Entry, JOURNAL_VERSION, Journal, State};

@@ -58,7 +58,7 @@ pub struct Crossings {
 }
 
 /// A change of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlannedChange {
     /// Its name within the plan: `eth0/rx-0/rps_cpus`.
     pub id: String,
@@ -80,6 +80,10 @@ pub struct PlannedChange {
     pub reboot: bool,
     /// Whether the plan goes on without it where the kernel can never do it (a managed interrupt).
     pub optional: bool,
+    /// Which share of packets will cross something after it and the changes before it; `None` of a plan
+    /// that does not tell.
+    #[serde(default)]
+    pub predicted: Option<Crossings>,
 }
 
 /// A change for the executor, and whether it may be left out.
@@ -131,6 +135,33 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// How much each change lowers the shares by itself, after those before it: to another node, cache,
+    /// CPU; nothing where it is unknown.
+    fn gains(&self) -> Vec<[f64; 3]> {
+        let mut before = self.now;
+        let gain = |change: &PlannedChange| {
+            let after = change.predicted.unwrap_or(before);
+            let of = |share: fn(&Crossings) -> Option<f64>| {
+                share(&before).zip(share(&after)).map_or(0.0, |(before, after)| before - after)
+            };
+            let gain = [of(|c| c.other_node), of(|c| c.other_llc), of(|c| c.other_cpu)];
+            before = after;
+            gain
+        };
+        self.changes.iter().map(gain).collect()
+    }
+
+    /// The ids of the changes, that with the largest predicted effect first: it is the one that keeps
+    /// most packets on their node, then under their cache, then on their CPU. Others follow in the
+    /// plan's order.
+    pub fn by_effect(&self) -> Vec<String> {
+        let mut changes: Vec<_> = self.changes.iter().zip(self.gains()).collect();
+        changes.sort_by(|(_, a), (_, b)| b.partial_cmp(a).unwrap_or(std::cmp::Ordering::Equal));
+        changes.into_iter().map(|(change, _)| change.id.clone()).collect()
+    }
+}
+
 impl PlannedChange {
     fn step(&self, netns: Option<u64>) -> Result<Step, TuneError> {
         let (target, persistence) = match Thread::parse(&self.target) {
@@ -174,6 +205,7 @@ mod tests {
             persist: vec![],
             reboot: false,
             optional: id == "irq",
+            predicted: None,
         }
     }
 
@@ -214,6 +246,45 @@ mod tests {
         );
         let some = plan().steps(&["rps".to_owned()], "now", Some(5)).unwrap();
         assert_eq!(some, steps[1..2]);
+    }
+
+    #[test]
+    fn the_json_has_the_names_that_scripts_look_for() {
+        let json = serde_json::to_value(plan()).unwrap();
+        for name in ["goal", "changes", "predicted"] {
+            assert!(json.get(name).is_some(), "{name}");
+        }
+        for share in ["other_cpu", "other_llc", "other_node"] {
+            assert!(json["predicted"].get(share).is_some(), "{share}");
+        }
+        for name in [
+            "id", "kind", "target", "before", "after", "why", "finding", "persist", "reboot",
+            "optional",
+        ] {
+            assert!(json["changes"][0].get(name).is_some(), "{name}");
+        }
+        // A plan of before effects were told of each change is a plan still.
+        let mut older = json;
+        older["changes"][0].as_object_mut().unwrap().remove("predicted");
+        assert_eq!(serde_json::from_value::<Plan>(older).unwrap(), plan());
+    }
+
+    #[test]
+    fn changes_are_put_in_the_order_of_their_effect() {
+        let shares = |node: f64, cpu: f64| Crossings {
+            other_cpu: Some(cpu),
+            other_llc: None,
+            other_node: Some(node),
+        };
+        let mut plan = Plan { now: shares(1.0, 1.0), ..plan() };
+        plan.changes.push(planned("xps", "/sys/class/net/eth0/queues/tx-0/xps_cpus"));
+        assert_eq!(plan.by_effect(), ["irq", "rps", "thread", "xps"], "nothing is known");
+        // A fifth less to another node, then less to another CPU alone, then all of the rest.
+        let effects = [shares(0.8, 1.0), shares(0.8, 0.5), shares(0.0, 0.5), shares(0.0, 0.5)];
+        for (change, effect) in plan.changes.iter_mut().zip(effects) {
+            change.predicted = Some(effect);
+        }
+        assert_eq!(plan.by_effect(), ["thread", "irq", "rps", "xps"]);
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! [`TABLE`] is the whole list. Plans and journals are files that somebody may have edited, so a
 //! path that no row of it matches is not opened, whoever asks for it.
 
+mod all;
 mod form;
 mod tree;
 
+pub use all::settings;
 pub(crate) use form::Form;
 pub(crate) use tree::Files;
 

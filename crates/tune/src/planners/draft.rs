@@ -3,7 +3,7 @@
 use super::situation::{Situation, goes_to};
 use crate::files::row_of;
 use crate::plan::PlannedChange;
-use nearpath_host::{CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, QueueId, RxQueue};
+use nearpath_host::{CpuId, CpuSet, Irq, IrqNumber, Nic};
 use std::collections::BTreeMap;
 
 /// A plan while it is made.
@@ -12,8 +12,6 @@ pub(super) struct Draft {
     changes: Vec<PlannedChange>,
     notes: Vec<String>,
     irqs: BTreeMap<IrqNumber, CpuSet>,
-    rps: BTreeMap<(IfIndex, QueueId), CpuSet>,
-    threads: BTreeMap<u32, CpuSet>,
 }
 
 /// What a planner says of a change; the rest follows from its kind.
@@ -50,6 +48,7 @@ impl Draft {
             reboot: false,
             // Which interrupts the kernel manages itself, only trying tells.
             optional: kind == "irq_affinity",
+            predicted: None,
         });
     }
 
@@ -104,25 +103,5 @@ impl Draft {
             }
         }
         all
-    }
-
-    /// A queue's RPS will be this.
-    pub fn place_rps(&mut self, nic: &Nic, queue: &RxQueue, cpus: CpuSet) {
-        self.rps.insert((nic.ifindex, queue.queue), cpus);
-    }
-
-    /// What a queue's RPS will be.
-    pub fn rps_cpus<'a>(&'a self, nic: &Nic, queue: &'a RxQueue) -> Option<&'a CpuSet> {
-        self.rps.get(&(nic.ifindex, queue.queue)).or(queue.rps_cpus.as_ref())
-    }
-
-    /// A thread may run on these.
-    pub fn place_thread(&mut self, tid: u32, cpus: CpuSet) {
-        self.threads.insert(tid, cpus);
-    }
-
-    /// Where a thread may run.
-    pub fn thread_cpus<'a>(&'a self, tid: u32, now: &'a CpuSet) -> &'a CpuSet {
-        self.threads.get(&tid).unwrap_or(now)
     }
 }

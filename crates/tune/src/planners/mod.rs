@@ -15,10 +15,12 @@ mod rps;
 mod situation;
 mod sysctls;
 mod thread_affinity;
+mod traffic;
 mod workload;
 mod xps;
 
 pub use situation::Request;
+pub use traffic::Traffic;
 pub use workload::{Worker, Workload, workloads};
 
 use crate::TuneError;
@@ -61,8 +63,13 @@ pub fn plan(
         (planner.run)(&situation, &mut draft);
     }
     daemons(&situation, &mut draft);
-    let now = predict::crossings(&situation, &Draft::default());
-    let predicted = predict::crossings(&situation, &draft);
+    let (mut changes, notes) = draft.finish();
+    let now = predict::crossings(&situation);
+    let effects = predict::effects(&situation, &changes);
+    let predicted = effects.last().copied().unwrap_or(now);
+    for (change, effect) in changes.iter_mut().zip(effects) {
+        change.predicted = Some(effect);
+    }
     if let (Some(before), Some(after)) = (now.other_node, predicted.other_node)
         && after > before + f64::EPSILON
     {
@@ -73,7 +80,6 @@ pub fn plan(
             before * 100.0
         )));
     }
-    let (changes, notes) = draft.finish();
     let goal = request.goal;
     Ok(Plan { schema: PLAN_SCHEMA, goal, boot, netns, changes, now, predicted, notes })
 }

@@ -1,16 +1,20 @@
 //! Which share of packets crosses to another CPU, cache or node, from where interrupts, RPS and
 //! readers are.
 //!
-//! In go the queues with their interrupt counts as weights, and a draft; out come the shares. A
-//! packet's way has three legs: the NIC's node to the interrupt's CPU, from there to the CPU that
-//! RPS gives it to, and to the thread that reads it. Where several CPUs may take it, each is as
-//! likely. The last leg counts only for readers that were asked for: of other threads it is not known
-//! which packets are theirs.
+//! In go the queues with their packets as weights, and changes; out come the shares, of the host as it
+//! is and after each change. A packet's way has three legs: the NIC's node to the CPU that it arrives on,
+//! from there to the CPU that RPS gives it to, and to the thread that reads it. Where several CPUs may
+//! take it, each is as likely. The last leg counts only for readers that were asked for: of other threads
+//! it is not known which packets are theirs.
+//!
+//! A packet stays where its three places are one. The share that stays is therefore a sum over places
+//! of what is delivered there, times what is read there, and a change of a queue or a thread changes
+//! only its own summands: a plan of a thousand changes for a thousand CPUs is predicted in milliseconds.
 
-use super::draft::Draft;
-use super::situation::Situation;
-use crate::plan::Crossings;
-use nearpath_host::{CpuId, CpuSet, Nic, RxQueue};
+use super::situation::{Situation, goes_to};
+use crate::plan::{Crossings, PlannedChange};
+use crate::threads::Thread;
+use nearpath_host::{CpuId, CpuSet, IrqNumber, NodeId};
 use std::collections::BTreeMap;
 
 /// What two CPUs may have in common.
@@ -21,118 +25,270 @@ enum Bound {
     Node,
 }
 
-/// The shares with a draft applied; with an empty one those of the host as it is.
-pub(super) fn crossings(situation: &Situation<'_>, draft: &Draft) -> Crossings {
-    let readers = readers(situation, draft);
-    let share = |bound| share(situation, draft, readers.as_ref(), bound);
-    Crossings {
-        other_cpu: share(Bound::Cpu),
-        other_llc: share(Bound::Llc),
-        other_node: share(Bound::Node),
-    }
+const BOUNDS: [Bound; 3] = [Bound::Cpu, Bound::Llc, Bound::Node];
+
+/// Shares by the number of a CPU, a cache or a node.
+type Places = BTreeMap<u32, f64>;
+
+/// The shares of the host as it is.
+pub(super) fn crossings(situation: &Situation<'_>) -> Crossings {
+    Flows::now(situation).crossings()
 }
 
-/// The CPUs of all readers, each as often as threads may run there; `None` without readers.
-fn readers(situation: &Situation<'_>, draft: &Draft) -> Option<BTreeMap<CpuId, f64>> {
-    let mut weights: BTreeMap<CpuId, f64> = BTreeMap::new();
-    for worker in situation.workloads.iter().flat_map(|workload| &workload.threads) {
-        let cpus = draft.thread_cpus(worker.thread.tid, &worker.cpus);
-        let cpus = cpus.intersection(&situation.host.topology.online);
-        for cpu in cpus.iter() {
-            *weights.entry(cpu).or_default() += 1.0 / cpus.len() as f64;
+/// The shares after each of these changes and those before it.
+pub(super) fn effects(situation: &Situation<'_>, changes: &[PlannedChange]) -> Vec<Crossings> {
+    let mut flows = Flows::now(situation);
+    let mut last = flows.crossings();
+    let after = |change: &PlannedChange| {
+        if flows.make(change) {
+            last = flows.crossings();
         }
-    }
-    if weights.is_empty() { None } else { Some(weights) }
+        last
+    };
+    changes.iter().map(after).collect()
 }
 
-fn share(
-    situation: &Situation<'_>,
-    draft: &Draft,
-    readers: Option<&BTreeMap<CpuId, f64>>,
-    bound: Bound,
-) -> Option<f64> {
-    let key = |cpu: CpuId| bound_of(situation, cpu, bound);
-    // Readers by what they are in.
-    let reading = match readers {
-        None => None,
-        Some(readers) => {
-            let all: f64 = readers.values().sum();
-            let mut by_key: BTreeMap<u32, f64> = BTreeMap::new();
-            for (&cpu, weight) in readers {
-                *by_key.entry(key(cpu)?).or_default() += weight / all;
+/// A queue whose packets are counted.
+struct Queue {
+    node: Option<NodeId>,
+    irq: Option<IrqNumber>,
+    /// `/sys/class/net/eth0/queues/rx-0/rps_cpus`.
+    rps_path: String,
+    /// Its packets.
+    weight: f64,
+    /// The CPUs that its packets arrive on, with their shares; `None` is unknown.
+    arrive: Option<BTreeMap<CpuId, f64>>,
+    /// The CPUs that RPS gives them to; `None` is unknown.
+    rps: Option<CpuSet>,
+}
+
+/// All flows of packets, to which changes are made.
+struct Flows<'a> {
+    situation: &'a Situation<'a>,
+    queues: Vec<Queue>,
+    by_irq: BTreeMap<IrqNumber, Vec<usize>>,
+    by_path: BTreeMap<String, usize>,
+    /// The CPUs of each thread that reads.
+    threads: BTreeMap<u32, CpuSet>,
+    /// For each bound, unless something is unknown.
+    sums: [Option<Sums>; 3],
+}
+
+/// What stays within one bound.
+struct Sums {
+    /// Packets that were delivered in a place without having crossed before.
+    delivered: Places,
+    /// Readers of a place; `None` when none were asked for.
+    read: Option<Places>,
+}
+
+impl<'a> Flows<'a> {
+    fn now(situation: &'a Situation<'a>) -> Self {
+        let queues = queues(situation);
+        let mut by_irq: BTreeMap<IrqNumber, Vec<usize>> = BTreeMap::new();
+        let mut by_path = BTreeMap::new();
+        for (index, queue) in queues.iter().enumerate() {
+            queue.irq.iter().for_each(|&irq| by_irq.entry(irq).or_default().push(index));
+            by_path.insert(queue.rps_path.clone(), index);
+        }
+        let workers = situation.workloads.iter().flat_map(|workload| &workload.threads);
+        let threads = workers.map(|worker| (worker.thread.tid, worker.cpus.clone())).collect();
+        let sums = [None, None, None];
+        let mut flows = Self { situation, queues, by_irq, by_path, threads, sums };
+        flows.sums = BOUNDS.map(|bound| flows.sums(bound));
+        flows
+    }
+
+    fn sums(&self, bound: Bound) -> Option<Sums> {
+        let mut delivered = Places::new();
+        for queue in &self.queues {
+            self.add_queue(&mut delivered, bound, queue, 1.0)?;
+        }
+        let mut read = Places::new();
+        for cpus in self.threads.values() {
+            self.add_reader(&mut read, bound, cpus, 1.0)?;
+        }
+        let read = if read.is_empty() { None } else { Some(read) };
+        Some(Sums { delivered, read })
+    }
+
+    /// Adds what a queue delivers to each place, so often; `None` when that is unknown.
+    fn add_queue(&self, to: &mut Places, bound: Bound, queue: &Queue, times: f64) -> Option<()> {
+        let topology = &self.situation.host.topology;
+        let rps = queue.rps.as_ref()?.intersection(&topology.online);
+        let at_home = |key: u32| match (bound, queue.node) {
+            (Bound::Node, Some(node)) => key == node.0,
+            _ => true,
+        };
+        let mut arrive = Places::new();
+        for (&cpu, share) in queue.arrive.as_ref()? {
+            *arrive.entry(self.place(cpu, bound)?).or_default() += share;
+        }
+        let mut add = |key: u32, share: f64| {
+            if at_home(key) {
+                *to.entry(key).or_default() += times * queue.weight * share;
             }
-            Some(by_key)
+        };
+        if rps.is_empty() {
+            arrive.into_iter().for_each(|(key, share)| add(key, share));
+        } else {
+            for cpu in rps.iter() {
+                let key = self.place(cpu, bound)?;
+                let came = arrive.get(&key).copied().unwrap_or(0.0);
+                add(key, came / rps.len() as f64);
+            }
         }
-    };
-    let (mut crossed, mut total) = (0.0, 0.0);
+        Some(())
+    }
+
+    /// Adds a thread to each place that it may read in, so often.
+    fn add_reader(&self, to: &mut Places, bound: Bound, cpus: &CpuSet, times: f64) -> Option<()> {
+        let cpus = cpus.intersection(&self.situation.host.topology.online);
+        for cpu in cpus.iter() {
+            *to.entry(self.place(cpu, bound)?).or_default() += times / cpus.len() as f64;
+        }
+        Some(())
+    }
+
+    /// The number of the CPU, cache or node that a CPU is; on a host without nodes all are on one.
+    fn place(&self, cpu: CpuId, bound: Bound) -> Option<u32> {
+        let topology = &self.situation.host.topology;
+        match bound {
+            Bound::Cpu => Some(cpu.0),
+            Bound::Llc => topology.llc_of(cpu).map(|llc| llc.0),
+            Bound::Node if topology.nodes.is_empty() => Some(0),
+            Bound::Node => topology.node_of(cpu).map(|node| node.0),
+        }
+    }
+
+    /// Makes a change; whether it is one that matters here.
+    fn make(&mut self, change: &PlannedChange) -> bool {
+        if let Some(irq) = irq_of(&change.target) {
+            let Ok(cpus) = CpuSet::from_list(&change.after) else { return false };
+            for index in self.by_irq.get(&irq).cloned().unwrap_or_default() {
+                self.change_queue(index, |queue| queue.arrive = Some(evenly(&cpus)));
+            }
+            true
+        } else if let Some(&index) = self.by_path.get(&change.target) {
+            let rps = CpuSet::from_mask(&change.after).ok();
+            self.change_queue(index, |queue| queue.rps = rps);
+            true
+        } else if let Some(thread) = Thread::parse(&change.target) {
+            CpuSet::from_list(&change.after).is_ok_and(|cpus| self.change_thread(thread.tid, cpus))
+        } else {
+            false
+        }
+    }
+
+    fn change_queue(&mut self, index: usize, change: impl FnOnce(&mut Queue)) {
+        let mut sums = std::mem::take(&mut self.sums);
+        self.update(&mut sums, index, -1.0);
+        if let Some(queue) = self.queues.get_mut(index) {
+            change(queue);
+        }
+        self.update(&mut sums, index, 1.0);
+        self.sums = sums;
+    }
+
+    /// Adds a queue to all sums; one that becomes unknown makes the sum unknown.
+    fn update(&self, sums: &mut [Option<Sums>; 3], index: usize, times: f64) {
+        let Some(queue) = self.queues.get(index) else { return };
+        for (bound, sums) in BOUNDS.into_iter().zip(sums) {
+            let known = sums
+                .as_mut()
+                .and_then(|sums| self.add_queue(&mut sums.delivered, bound, queue, times));
+            if known.is_none() {
+                *sums = None;
+            }
+        }
+    }
+
+    fn change_thread(&mut self, tid: u32, cpus: CpuSet) -> bool {
+        let Some(before) = self.threads.insert(tid, cpus.clone()) else { return false };
+        let mut sums = std::mem::take(&mut self.sums);
+        for (bound, sums) in BOUNDS.into_iter().zip(&mut sums) {
+            let known = sums.as_mut().and_then(|sums| {
+                let read = sums.read.as_mut()?;
+                self.add_reader(read, bound, &before, -1.0)?;
+                self.add_reader(read, bound, &cpus, 1.0)
+            });
+            if known.is_none() {
+                *sums = None;
+            }
+        }
+        self.sums = sums;
+        true
+    }
+
+    fn crossings(&self) -> Crossings {
+        let total: f64 = self.queues.iter().map(|queue| queue.weight).sum();
+        let [other_cpu, other_llc, other_node] = self.sums.each_ref().map(|sums| {
+            let stays = sums.as_ref()?.stays();
+            // What adding up has left of nothing is nothing.
+            (total > 0.0).then(|| ((1.0 - stays / total) * 1e9).round().clamp(0.0, 1e9) / 1e9)
+        });
+        Crossings { other_cpu, other_llc, other_node }
+    }
+}
+
+impl Sums {
+    /// Packets that stay.
+    fn stays(&self) -> f64 {
+        let Some(read) = &self.read else { return self.delivered.values().sum() };
+        let readers: f64 = read.values().sum();
+        let of = |(key, count): (&u32, &f64)| {
+            count * read.get(key).copied().unwrap_or(0.0) / readers.max(f64::MIN_POSITIVE)
+        };
+        self.delivered.iter().map(of).sum()
+    }
+}
+
+/// The queues whose packets are counted: those of hardware; where there is none, those of other devices
+/// of which it was measured where their packets arrive.
+fn queues(situation: &Situation<'_>) -> Vec<Queue> {
+    let mut queues = Vec::new();
+    let traffic = &situation.request.traffic;
     for nic in situation.hardware() {
+        let measured = nic.rx_queues.iter().any(|queue| traffic.of(nic, queue.queue).is_some());
         for queue in &nic.rx_queues {
-            let Some((stays, weight)) =
-                stays(situation, draft, nic, queue, reading.as_ref(), bound)
-            else {
-                // A queue of which nothing is known makes all unknown, unless nothing comes by it.
-                return None;
-            };
-            crossed += weight * (1.0 - stays);
-            total += weight;
+            let irq = queue.irq.and_then(|irq| situation.irq(irq));
+            let counted =
+                irq.map(|irq| irq.counts.values().map(|&count| count as f64).sum::<f64>());
+            let packets = traffic.of(nic, queue.queue).map(|packets| packets as f64);
+            // An idle queue counts for as little as one packet, so that a new host has shares as well.
+            let weight = if measured { packets } else { counted };
+            let weight = weight.unwrap_or(0.0).max(1.0);
+            let arrive = irq.and_then(goes_to).map(evenly);
+            let rps_path = rps_path(&nic.name, queue.queue.0);
+            let (node, irq, rps) = (nic.numa_node, queue.irq, queue.rps_cpus.clone());
+            queues.push(Queue { node, irq, rps_path, weight, arrive, rps });
         }
     }
-    // What adding up has left of nothing is nothing.
-    (total > 0.0).then(|| (crossed / total * 1e9).round().clamp(0.0, 1e9) / 1e9)
-}
-
-/// The share of a queue's packets that stays, and the queue's weight.
-fn stays(
-    situation: &Situation<'_>,
-    draft: &Draft,
-    nic: &Nic,
-    queue: &RxQueue,
-    reading: Option<&BTreeMap<u32, f64>>,
-    bound: Bound,
-) -> Option<(f64, f64)> {
-    let key = |cpu: CpuId| bound_of(situation, cpu, bound);
-    let irq = situation.irq(queue.irq?)?;
-    // An idle queue counts for as little as one packet, so that a new host has shares as well.
-    let weight = irq.counts.values().map(|&count| count as f64).sum::<f64>().max(1.0);
-    let arrive = draft.irq_cpus(irq)?;
-    let rps = draft.rps_cpus(nic, queue)?.intersection(&situation.host.topology.online);
-    let of_arrival = by_key(arrive, key)?;
-    let at_home = |key: u32| match (bound, nic.numa_node) {
-        (Bound::Node, Some(node)) => key == node.0,
-        _ => true,
-    };
-    let read = |key: u32| reading.map_or(1.0, |by_key| by_key.get(&key).copied().unwrap_or(0.0));
-    let stays = if rps.is_empty() {
-        // Delivered where it arrives.
-        of_arrival.iter().filter(|(key, _)| at_home(**key)).map(|(key, p)| p * read(*key)).sum()
-    } else {
-        let delivered = by_key(&rps, key)?;
-        let both = delivered
-            .iter()
-            .filter(|(key, _)| at_home(**key))
-            .map(|(key, p)| p * of_arrival.get(key).copied().unwrap_or(0.0) * read(*key));
-        both.sum()
-    };
-    Some((stays, weight))
-}
-
-/// The share of some CPUs that is in each CPU, cache or node.
-fn by_key(cpus: &CpuSet, key: impl Fn(CpuId) -> Option<u32>) -> Option<BTreeMap<u32, f64>> {
-    let each = 1.0 / cpus.len() as f64;
-    let mut shares = BTreeMap::new();
-    for cpu in cpus.iter() {
-        *shares.entry(key(cpu)?).or_default() += each;
+    if queues.is_empty() && !traffic.arrivals.is_empty() {
+        let all: f64 = traffic.arrivals.values().map(|&packets| packets as f64).sum();
+        let shares = || traffic.arrivals.iter().map(|(&cpu, &n)| (cpu, n as f64 / all)).collect();
+        for nic in situation.nics() {
+            for queue in &nic.rx_queues {
+                let weight = traffic.of(nic, queue.queue).unwrap_or(0).max(1) as f64;
+                let rps_path = rps_path(&nic.name, queue.queue.0);
+                let (arrive, rps) = (Some(shares()), queue.rps_cpus.clone());
+                queues.push(Queue { node: None, irq: None, rps_path, weight, arrive, rps });
+            }
+        }
     }
-    Some(shares)
+    queues
 }
 
-/// The number of the CPU, cache or node that a CPU is; on a host without nodes all are on one.
-fn bound_of(situation: &Situation<'_>, cpu: CpuId, bound: Bound) -> Option<u32> {
-    let topology = &situation.host.topology;
-    match bound {
-        Bound::Cpu => Some(cpu.0),
-        Bound::Llc => topology.llc_of(cpu).map(|llc| llc.0),
-        Bound::Node if topology.nodes.is_empty() => Some(0),
-        Bound::Node => topology.node_of(cpu).map(|node| node.0),
-    }
+fn rps_path(nic: &str, queue: u32) -> String {
+    format!("/sys/class/net/{nic}/queues/rx-{queue}/rps_cpus")
+}
+
+fn irq_of(target: &str) -> Option<IrqNumber> {
+    let number = target.strip_prefix("/proc/irq/")?.strip_suffix("/smp_affinity_list")?;
+    number.parse().ok().map(IrqNumber)
+}
+
+/// As likely on each.
+fn evenly(cpus: &CpuSet) -> BTreeMap<CpuId, f64> {
+    cpus.iter().map(|cpu| (cpu, 1.0 / cpus.len() as f64)).collect()
 }

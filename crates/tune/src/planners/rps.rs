@@ -261,7 +261,6 @@ fn set(
     why: &str,
 ) {
     let Some(before) = queue.rps_cpus.as_ref().filter(|before| *before != after) else { return };
-    draft.place_rps(nic, queue, after.clone());
     let target = path(nic, queue, "rps_cpus");
     draft.add(Wish {
         id: id(nic, queue, "rps_cpus"),

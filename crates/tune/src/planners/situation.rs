@@ -1,6 +1,7 @@
 //! What a planner sees: the host, its findings, what was asked for, and look-ups that several
 //! planners need.
 
+use super::traffic::Traffic;
 use super::workload::Workload;
 use crate::TuneError;
 use crate::plan::Goal;
@@ -21,6 +22,8 @@ pub struct Request {
     /// CPUs that are spared for everything else; with the goal of isolation those that interrupts
     /// go to.
     pub housekeeping: Option<CpuSet>,
+    /// Packets that were measured, by which a prediction weighs the queues; empty: by their interrupts.
+    pub traffic: Traffic,
 }
 
 /// What a planner sees.
@@ -82,6 +85,14 @@ impl<'a> Situation<'a> {
         let names = &self.request.nics;
         self.carrying()
             .filter(|nic| is_hardware(nic) && !names.is_empty() && !names.contains(&nic.name))
+    }
+
+    /// The CPUs that interrupts of those are pinned to.
+    pub fn cpus_of_other_nics(&self) -> CpuSet {
+        let irqs = |nic| self.queue_irqs(nic).into_values().flatten();
+        let all = self.other_hardware().flat_map(irqs);
+        all.filter_map(|irq| irq.affinity.as_ref().filter(|cpus| cpus.len() == 1)?.first())
+            .collect()
     }
 
     fn carrying(&self) -> impl Iterator<Item = &'a Nic> + use<'a> {

@@ -110,12 +110,8 @@ fn housekeeping_and_other_cpus_are_spared() {
     let all: &[u32] = &[];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
     let irqs = |goal, cpus: Option<&str>, housekeeping: Option<&str>| {
-        let request = Request {
-            goal,
-            nics: vec![],
-            cpus: cpus.map(set),
-            housekeeping: housekeeping.map(set),
-        };
+        let (cpus, housekeeping) = (cpus.map(set), housekeeping.map(set));
+        let request = Request { goal, cpus, housekeeping, ..Request::default() };
         irq_cpus(&planned_for(&host, &request, &[]).unwrap())
     };
     assert_eq!(irqs(Goal::Latency, None, Some("4-5,12-13")), [6, 7]);
@@ -245,6 +241,102 @@ fn threads_go_to_the_node_and_off_the_interrupts() {
 }
 
 #[test]
+fn threads_keep_off_the_interrupts_of_other_nics() {
+    let far: &[u32] = &[0];
+    // 6 and 12 are the other NIC's.
+    let other = nic("eth1", "0000:5f:00.0", 1, 200, &[&[6], &[12]]);
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[far; 2])).nic(other));
+    let request = Request { nics: vec!["eth0".to_owned()], ..Request::default() };
+    let plan = planned_for(&host, &request, &[workload(&["0", "1", "0-15"])]).unwrap();
+    // One queue a core: the core of 6 is taken, and so is that of 12 and 4.
+    assert_eq!(irq_cpus(&plan), [5, 7]);
+    let threads = of_kind(&plan, "thread_affinity");
+    assert_eq!(threads.into_values().collect::<Vec<_>>(), ["4", "13", "4,13-15"]);
+}
+
+/// What `measure stages --per queue` saw of these queues.
+fn by_queue(packets: &[(&str, u64)]) -> Traffic {
+    let group = |&(name, packets): &(&str, u64)| serde_json::json!({ "per": "queue", "name": name, "packets": packets, "spans": [] });
+    let groups: Vec<_> = packets.iter().map(group).collect();
+    let measured = nearpath_instruments::Measurement {
+        groups: serde_json::from_value(groups.into()).unwrap(),
+        ..Default::default()
+    };
+    Traffic::of_measurement(&measured, &nearpath_host::Topology::default())
+}
+
+#[test]
+fn queues_count_by_the_packets_that_were_measured() {
+    // Queue 0 is on the other node and has had all interrupts since boot.
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[5]])));
+    let now = |traffic| {
+        let request = Request { traffic, ..Request::default() };
+        planned_for(&host, &request, &[]).unwrap().now.other_node
+    };
+    assert_eq!(now(Traffic::default()), Some(0.5));
+    assert_eq!(now(by_queue(&[("eth0 rx-0", 900), ("eth0 rx-1", 100)])), Some(0.9));
+    // One that had none counts as one packet.
+    assert_eq!(now(by_queue(&[("eth0 rx-1", 999), ("eth0 tx-0", 5)])), Some(0.001));
+    // Of another interface nothing follows.
+    assert_eq!(now(by_queue(&[("eth9 rx-0", 900)])), Some(0.5));
+}
+
+#[test]
+fn each_change_has_the_effect_that_the_plan_has_when_it_ends_there() {
+    let far: &[u32] = &[0];
+    let nic = eth0(&[far; 3]).queue(1, |queue| queue.rps_cpus = vec![1, 5]);
+    let host = host(Machine::regular(TWO_NODES).nic(nic));
+    let plan = planned_for(&host, &Request::default(), &[workload(&["0-3", "1", "0-15"])]).unwrap();
+    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind.as_str()).collect();
+    assert!(kinds.contains(&"thread_affinity") && kinds.contains(&"rps_cpus"), "{kinds:?}");
+    let last = plan.changes.last().unwrap().predicted;
+    assert_eq!(last, Some(plan.predicted));
+    let node = |change: &PlannedChange| change.predicted.unwrap().other_node.unwrap();
+    let mut before = plan.now.other_node.unwrap();
+    for change in &plan.changes {
+        // Of queues, threads and RPS; how packets are sent is another matter.
+        assert!(change.kind != "xps_cpus" || node(change) == before, "{change:?}");
+        before = node(change);
+    }
+    assert_eq!((plan.now.other_node, before), (Some(1.0), 0.0));
+    // Left by itself, each order of making them ends in the same.
+    let mut turned = plan.changes.clone();
+    turned.reverse();
+    let request = Request::default();
+    let workloads = [workload(&["0-3", "1", "0-15"])];
+    let situation = Situation::new(&host, &[], &request, &workloads).unwrap();
+    assert_eq!(predict::effects(&situation, &turned).last(), Some(&plan.predicted));
+}
+
+#[test]
+fn of_a_veth_the_arrivals_that_were_measured_are_what_is_known() {
+    let veth = Nic::software("veth0").queue(0, |queue| queue.rps_cpus = vec![1]);
+    let mut host = host(Machine::regular(TWO_NODES).nic(veth));
+    host.nics[0].kind = NicKind::Veth;
+    let traffic = Traffic {
+        arrivals: BTreeMap::from([(CpuId(4), 300), (CpuId(5), 100)]),
+        ..Traffic::default()
+    };
+    let request = Request { traffic, ..Request::default() };
+    let workloads = [workload(&["4"])];
+    let situation = Situation::new(&host, &[], &request, &workloads).unwrap();
+    let now = predict::crossings(&situation);
+    assert_eq!((now.other_cpu, now.other_node), (Some(1.0), Some(1.0)));
+    let queue = &host.nics[0].rx_queues[0];
+    let mut draft = Draft::default();
+    draft.add(draft::Wish {
+        id: "rps".to_owned(),
+        target: format!("/sys/class/net/veth0/queues/rx-{}/rps_cpus", queue.queue),
+        before: set("1").to_mask(),
+        after: CpuSet::new().to_mask(),
+        why: String::new(),
+        finding: None,
+    });
+    let after = predict::effects(&situation, &draft.finish().0)[0];
+    assert_eq!((after.other_cpu, after.other_node), (Some(0.25), Some(0.0)));
+}
+
+#[test]
 fn a_plan_that_moves_the_problem_elsewhere_is_refused() {
     let near: &[u32] = &[4];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[near])));
@@ -309,6 +401,7 @@ fn large() -> Host {
 }
 
 #[test]
+#[allow(clippy::print_stdout, reason = "how long it takes is worth reading")]
 fn a_large_host_is_planned_in_no_time() {
     let host = large();
     assert_eq!(host.topology.online.len(), 1024);
@@ -323,8 +416,13 @@ fn a_large_host_is_planned_in_no_time() {
     // One is there already.
     assert_eq!(cpus.len(), 511, "no CPU is given twice");
     assert_eq!(of_kind(&plan, "xps_cpus").len(), 512);
-    // Under 300 ms as it is built for people; this build is not, and runs beside others.
-    assert!(took.as_secs() < 3, "{took:?}");
+    println!(
+        "a plan of {} changes for 1,024 CPUs and 512 queues took {took:?}",
+        plan.changes.len()
+    );
+    // As it is built for people; a build for tests is not optimised, and runs beside others.
+    let limit_ms = if cfg!(debug_assertions) { 3_000 } else { 300 };
+    assert!(took.as_millis() < limit_ms, "{took:?}");
 }
 
 proptest! {

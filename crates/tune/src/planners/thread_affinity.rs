@@ -36,7 +36,9 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     if pool.is_empty() {
         return draft.note("no CPU near the NIC is left for the application".to_owned());
     }
-    let interrupts = draft.cpus_of_irqs(situation, situation.hardware());
+    // Also those of NICs that were not asked for: nobody is given their CPU.
+    let interrupts =
+        draft.cpus_of_irqs(situation, situation.hardware()).union(&situation.cpus_of_other_nics());
     let free: Vec<CpuId> = pool.iter().copied().filter(|&cpu| !interrupts.contains(cpu)).collect();
     let mut places = Places::new(&situation.host.topology);
     for worker in situation.workloads.iter().flat_map(|workload| &workload.threads) {
@@ -160,7 +162,6 @@ fn change(
         return;
     }
     let topology = &situation.host.topology;
-    draft.place_thread(worker.thread.tid, after.clone());
     draft.add(Wish {
         id: format!("thread-{}", worker.thread.tid),
         target: worker.thread.to_string(),

@@ -25,9 +25,15 @@ pub fn plan(plan: &Plan) -> String {
     for text in crossings(&plan.now, &plan.predicted) {
         line!(out, "{text}");
     }
+    let mut before = plan.now;
     for change in &plan.changes {
         line!(out);
         out.push_str(&difference(change));
+        let after = change.predicted.unwrap_or(before);
+        if let Some(effect) = effect(&before, &after) {
+            line!(out, "  {effect}");
+        }
+        before = after;
     }
     if !plan.notes.is_empty() {
         line!(out);
@@ -55,6 +61,25 @@ fn crossings(now: &Crossings, then: &Crossings) -> Vec<String> {
         ))
     };
     rows.into_iter().filter_map(text).collect()
+}
+
+/// What a change makes of the shares, those that it moves.
+fn effect(before: &Crossings, after: &Crossings) -> Option<String> {
+    let rows = [
+        ("CPU", before.other_cpu, after.other_cpu),
+        ("LLC", before.other_llc, after.other_llc),
+        ("node", before.other_node, after.other_node),
+    ];
+    let moved = |(what, before, after): (&str, Option<f64>, Option<f64>)| {
+        let (before, after) = (before? * 100.0, after? * 100.0);
+        // Less is not to be seen in the digits.
+        ((after - before).abs() >= 0.05).then(|| format!("another {what} {after:.1} %"))
+    };
+    let moved: Vec<String> = rows.into_iter().filter_map(moved).collect();
+    if moved.is_empty() {
+        return None;
+    }
+    Some(format!("then cross, as predicted: to {}", moved.join(", to ")))
 }
 
 fn difference(change: &PlannedChange) -> String {
@@ -186,6 +211,7 @@ mod tests {
             persist: vec![],
             reboot: false,
             optional: kind == "irq_affinity",
+            predicted: None,
         }
     }
 
@@ -193,13 +219,14 @@ mod tests {
     fn a_plan_is_a_difference_with_reasons() {
         let shares =
             |share| Crossings { other_cpu: None, other_llc: None, other_node: Some(share) };
+        let irq = planned("irq_affinity", "/proc/irq/4/smp_affinity_list", "0-3", "2");
         let shown = plan(&Plan {
             schema: 1,
             goal: Goal::Latency,
             boot: None,
             netns: None,
             changes: vec![
-                planned("irq_affinity", "/proc/irq/4/smp_affinity_list", "0-3", "2"),
+                PlannedChange { predicted: Some(shares(0.0)), ..irq },
                 planned("rps_cpus", "/sys/x/rps_cpus", "0000000c", "00000000"),
             ],
             now: shares(0.525),
@@ -215,6 +242,7 @@ mod tests {
              \x20 - 0-3\n\
              \x20 + 2\n\
              \x20 because\n\
+             \x20 then cross, as predicted: to another node 0.0 %\n\
              \n\
              a/b  /sys/x/rps_cpus  [rps_placement]\n\
              \x20 - 0000000c (CPUs 2-3)\n\

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, Finding, diagnose};
 use nearpath_host::{CpuSet, Host, Root, Wanted, current_netns};
-use nearpath_tune::planners::{Request, Workload, plan, workloads};
+use nearpath_tune::planners::{Request, Traffic, Workload, plan, workloads};
 use nearpath_tune::{Goal, Plan, steering};
 use nearpath_views::text;
 use std::collections::BTreeSet;
@@ -97,7 +97,7 @@ impl Asked {
         }
         let wanted = Wanted { sockets: true, ..Wanted::default() };
         let host = Host::read(root, &wanted).context("cannot read the host")?;
-        let findings = self.findings(&host)?;
+        let (findings, traffic) = self.findings(&host)?;
         let workloads = self.workloads(root, &host)?;
         let goal = match self.goal {
             GoalName::Latency => Goal::Latency,
@@ -109,10 +109,16 @@ impl Asked {
             nics: self.nic.clone(),
             cpus: self.cpus.clone(),
             housekeeping: self.housekeeping.clone(),
+            traffic,
         };
         let boot = if live { Some(steering::boot(root)?) } else { None };
         let netns = current_netns(root).inode;
         Ok(plan(&host, &findings, &request, &workloads, boot, netns)?)
+    }
+
+    /// The interfaces that were asked for.
+    pub(super) fn nics(&self) -> &[String] {
+        &self.nic
     }
 
     /// The port that was asked for, if it is only one.
@@ -123,13 +129,18 @@ impl Asked {
         }
     }
 
-    fn findings(&self, host: &Host) -> anyhow::Result<Vec<Finding>> {
-        let Some(file) = &self.findings else { return Ok(diagnose(host, None, None).findings) };
+    /// The findings, and the packets of the measurement that they rest on.
+    fn findings(&self, host: &Host) -> anyhow::Result<(Vec<Finding>, Traffic)> {
+        let Some(file) = &self.findings else {
+            return Ok((diagnose(host, None, None).findings, Traffic::default()));
+        };
         let name = file.display();
         let bytes = super::apply::read(file)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&bytes)
             .with_context(|| format!("{name} is no JSON of 'nearpath diagnose'"))?;
-        Ok(diagnosis.findings)
+        let measured = diagnosis.measurement.as_ref();
+        let traffic = measured.map(|m| Traffic::of_measurement(m, &host.topology));
+        Ok((diagnosis.findings, traffic.unwrap_or_default()))
     }
 
     fn workloads(&self, root: &Root, host: &Host) -> anyhow::Result<Vec<Workload>> {
