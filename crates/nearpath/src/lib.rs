@@ -14,6 +14,7 @@ mod interrupt;
 mod output;
 mod session;
 mod source;
+mod trial;
 
 use clap::{CommandFactory, Parser};
 use failure::Failure;

@@ -4,6 +4,7 @@
 use nearpath_host::{CpuSet, Root, current_netns};
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_bpf, require_netns, require_root};
+use nearpath_trial::latency::{Reflector, ReflectorPlan, SocketOptions};
 use nearpath_trial::load::{Client, DatagramLoad, LoadPlan, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -63,21 +64,29 @@ impl Scene {
 
     /// `tune try` of a plan that takes RPS away.
     fn trial(&self, args: &[&str]) -> Child {
+        self.trial_of(&[("rps", RPS, "0")], args)
+    }
+
+    /// `tune try` of a plan of these changes: id, target and new value of each.
+    fn trial_of(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> Child {
         let plan = self.state.path().join("plan.json");
-        let (boot, netns, before) = self.inside(|| {
+        let change = |&(id, target, after): &(&str, &str, &str)| {
+            json!({
+                "id": id, "kind": "rps_cpus", "target": target, "after": after,
+                "before": Root::live().text(target).unwrap(),
+                "why": "packets are read where they arrive", "finding": null, "persist": [],
+                "reboot": false, "optional": false,
+            })
+        };
+        let (boot, netns, changes) = self.inside(|| {
             let root = Root::live();
             let boot = root.text("/proc/sys/kernel/random/boot_id").unwrap();
-            (boot, current_netns(&root).inode, root.text(RPS).unwrap())
+            (boot, current_netns(&root).inode, changes.iter().map(change).collect::<Vec<_>>())
         });
         let crossings = json!({ "other_cpu": null, "other_llc": null, "other_node": null });
         let document = json!({
             "schema": 1, "goal": "latency", "boot": boot, "netns": netns, "now": crossings,
-            "predicted": crossings, "notes": [],
-            "changes": [{
-                "id": "rps", "kind": "rps_cpus", "target": RPS, "before": before, "after": "0",
-                "why": "packets are read where they arrive", "finding": null, "persist": [],
-                "reboot": false, "optional": false,
-            }],
+            "predicted": crossings, "notes": [], "changes": changes,
         });
         std::fs::write(&plan, document.to_string()).unwrap();
         let fixed = ["try", plan.to_str().unwrap(), "--json", "--dev", "np1", "--warm-up", "100ms"];
@@ -118,6 +127,62 @@ fn a_plan_is_kept_only_when_it_is_better() {
     let (rps, changes) = if better { ("0", 1) } else { ("1", 0) };
     assert_eq!(scene.rps(), rps, "{report}");
     assert_eq!(scene.journal().as_array().unwrap().len(), changes, "{report}");
+}
+
+#[test]
+fn probes_and_bytes_are_metrics_too() {
+    let Some(scene) = Scene::new() else { return };
+    let reflect = |side: Side| ReflectorPlan {
+        addresses: vec![side.ipv4()],
+        port: 0,
+        cpus: None,
+        options: SocketOptions::default(),
+    };
+    let start = |side| Reflector::start(&reflect(side)).map_err(io::Error::other);
+    let reflector = scene.pair.run(Side::Client, start).unwrap();
+    let target = reflector.addresses()[0].to_string();
+    let short = ["--metric", "mean", "--cycles", "4", "--block", "200ms"];
+    let report = document(
+        &scene.trial(&[&short[..], &["--probe", &target]].concat()).wait_with_output().unwrap(),
+    );
+    assert_eq!((&report["blocks"], &report["metric"]), (&json!(16), &json!("mean")));
+    assert_eq!(report["kept"], report["verdict"] == "better");
+    // A round trip, not the way through one kernel: it takes some microseconds at least.
+    assert!(report["baseline"].as_f64().unwrap() > 5_000.0, "{report}");
+    assert!(report["mechanism"]["without"]["other_cpu"].as_f64().unwrap() > 0.5, "{report}");
+    // 2,000 a second in blocks of 3.2 s in all, and some between them.
+    assert!(reflector.reflected().udp_answered > 3_000, "{:?}", reflector.reflected());
+    drop(reflector);
+    // Put back as it was for the next.
+    let mut rollback = scene.command(&["rollback"]);
+    scene.inside(|| rollback.status().unwrap());
+    assert_eq!(scene.rps(), "1");
+
+    let gone = scene.trial(&[&short[..], &["--probe", &target]].concat());
+    let said = String::from_utf8_lossy(&gone.wait_with_output().unwrap().stderr).into_owned();
+    assert!(said.contains("no reflector answers at"), "{said}");
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+
+    let args = ["--metric", "gbps", "--cycles", "4", "--block", "200ms"];
+    let report = document(&scene.trial(&args).wait_with_output().unwrap());
+    // 4,000 datagrams a second of 242 bytes with their headers are 0.0077 Gbit/s.
+    let gbps = report["baseline"].as_f64().unwrap();
+    assert!((0.001..0.02).contains(&gbps), "{report}");
+}
+
+#[test]
+fn one_by_one_goes_on_after_a_change_that_cannot_be_made() {
+    let Some(scene) = Scene::new() else { return };
+    let flows = "/sys/class/net/np1/queues/rx-0/rps_flow_cnt";
+    let changes = [("there", flows, "0"), ("rps", RPS, "0")];
+    let args = ["--each", "--metric", "mean", "--cycles", "4", "--block", "200ms"];
+    let output = scene.trial_of(&changes, &args).wait_with_output().unwrap();
+    let report = document(&output);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("there: the plan is undone: nothing of the plan can be changed"), "{said}");
+    let trials = report["trials"].as_array().unwrap();
+    assert_eq!(trials.len(), 1, "{report}");
+    assert_eq!(trials[0]["changes"], json!(["rps"]));
 }
 
 #[test]

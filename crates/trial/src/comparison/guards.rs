@@ -1,6 +1,7 @@
 //! What a change must not cost: in go the cycles, out comes what happened to loss, CPU time and
 //! throughput, and whether that is too much.
 
+use super::bootstrap::{interval, mean};
 use super::{Block, Cycle, Demands};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,8 @@ pub struct Guard {
     pub with: f64,
     /// Whether that is more than is allowed.
     pub objects: bool,
+    /// Whether it is more than noise: the interval of the difference leaves out zero.
+    pub sure: bool,
 }
 
 /// All guards, each with the mean of the blocks.
@@ -27,11 +30,18 @@ pub struct Guards {
 }
 
 impl Guards {
-    pub(super) fn of(cycles: &[Cycle], demands: &Demands) -> Self {
+    pub(super) fn of(cycles: &[Cycle], demands: &Demands, seed: u64) -> Self {
         let guard = |value: fn(&Block) -> f64, is_too_much: &dyn Fn(f64, f64) -> bool| {
-            let without = mean(cycles.iter().flat_map(|cycle| &cycle.without).map(value));
-            let with = mean(cycles.iter().flat_map(|cycle| &cycle.with).map(value));
-            Guard { without, with, objects: is_too_much(without, with) }
+            let mean_of = |blocks: fn(&Cycle) -> &[Block; 2]| {
+                let of = |cycle: &Cycle| mean(&blocks(cycle).map(|block| value(&block)));
+                cycles.iter().map(of).collect::<Vec<f64>>()
+            };
+            let (without, with) = (mean_of(|cycle| &cycle.without), mean_of(|cycle| &cycle.with));
+            let differences: Vec<f64> = with.iter().zip(&without).map(|(b, a)| b - a).collect();
+            let found = interval(&differences, seed);
+            let (without, with) = (mean(&without), mean(&with));
+            let sure = found.low > 0.0 || found.high < 0.0;
+            Guard { without, with, objects: is_too_much(without, with), sure }
         };
         let lost = |a: f64, b: f64| 100.0 * (b - a) > demands.more_lost_percent;
         let cpus = |a: f64, b: f64| b > a * (1.0 + demands.more_cpu_percent / 100.0);
@@ -43,13 +53,17 @@ impl Guards {
         }
     }
 
+    fn all(&self) -> [&Guard; 3] {
+        [&self.lost, &self.cpus_busy, &self.rate_per_s]
+    }
+
     /// Whether any of them objects.
     pub fn object(&self) -> bool {
-        self.lost.objects || self.cpus_busy.objects || self.rate_per_s.objects
+        self.all().into_iter().any(|guard| guard.objects)
     }
-}
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
-    if count == 0 { 0.0 } else { sum / f64::from(count) }
+    /// Whether any of them objects to what is no noise.
+    pub fn are_sure(&self) -> bool {
+        self.all().into_iter().any(|guard| guard.objects && guard.sure)
+    }
 }

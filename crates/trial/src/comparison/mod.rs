@@ -66,11 +66,11 @@ impl Default for Demands {
 pub enum Verdict {
     /// The metric fell, beyond noise and minimum effect, and no guard objects.
     Better,
-    /// It rose, or a guard objects.
+    /// It rose, or a guard objects beyond noise.
     Worse,
     /// Whatever it did is smaller than the minimum effect.
     NoDifference,
-    /// Noise hides what it did.
+    /// Noise hides what it did, or whether a guard objects.
     Inconclusive,
 }
 
@@ -83,7 +83,7 @@ pub struct Comparison {
     pub baseline: f64,
     /// The metric with it.
     pub with_plan: f64,
-    /// The difference in percent of the baseline; negative is better.
+    /// The difference in percent of the baseline; negative is better (of a rate positive).
     pub delta_percent: f64,
     /// Where it lies with a confidence of 95 %.
     pub ci95: [f64; 2],
@@ -113,7 +113,7 @@ pub fn compare(cycles: &[Cycle], demands: &Demands, seed: u64) -> Option<Compari
     let differences: Vec<f64> = with.iter().zip(&without).map(|(b, a)| b - a).collect();
     let found = interval(&differences, seed);
     let noise = noise(cycles, seed);
-    let guards = Guards::of(cycles, demands);
+    let guards = Guards::of(cycles, demands, seed);
     let verdict = verdict(&found, noise, (demands.minimum_effect_percent / 100.0).ln_1p(), &guards);
     Some(Comparison {
         blocks: 4 * cycles.len(),
@@ -125,6 +125,24 @@ pub fn compare(cycles: &[Cycle], demands: &Demands, seed: u64) -> Option<Compari
         guards,
         verdict,
     })
+}
+
+impl Comparison {
+    /// The same numbers for a metric of which more is better, and whose inverse was compared: they are
+    /// of the metric itself, and a positive difference is better. Means of logarithms turn round
+    /// exactly.
+    #[must_use]
+    pub fn of_rate(self) -> Self {
+        let turned = |percent: f64| 100.0 * (1.0 / (1.0 + percent / 100.0) - 1.0);
+        let [low, high] = self.ci95;
+        Self {
+            baseline: 1.0 / self.baseline,
+            with_plan: 1.0 / self.with_plan,
+            delta_percent: turned(self.delta_percent),
+            ci95: [turned(high), turned(low)],
+            ..self
+        }
+    }
 }
 
 fn percent(log_ratio: f64) -> f64 {
@@ -146,11 +164,12 @@ fn noise(cycles: &[Cycle], seed: u64) -> f64 {
 }
 
 fn verdict(found: &Interval, noise: f64, minimum: f64, guards: &Guards) -> Verdict {
-    if guards.object() {
+    if guards.are_sure() {
         return Verdict::Worse;
     }
     let is_real = found.middle.abs() >= minimum && found.middle.abs() > noise;
     match found {
+        Interval { high, .. } if *high < 0.0 && is_real && guards.object() => Verdict::Inconclusive,
         Interval { high, .. } if *high < 0.0 && is_real => Verdict::Better,
         Interval { low, .. } if *low > 0.0 && is_real => Verdict::Worse,
         Interval { low, high, .. } if *low > -minimum && *high < minimum => Verdict::NoDifference,

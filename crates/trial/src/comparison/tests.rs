@@ -27,15 +27,18 @@ fn p99(random: &mut fastrand::Rng, factor: f64) -> f64 {
     *latencies.select_nth_unstable_by(index, f64::total_cmp).1
 }
 
-/// A trial in which the change multiplies latencies; each block is off by 5 % by itself, and the host
-/// grows slower by 1 % a block.
+/// A trial in which the change multiplies latencies; each block is off by 5 % by itself, also in what
+/// the guards look at, and the host grows slower by 1 % a block.
 fn trial(seed: u64, effect: f64) -> Comparison {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut blocks = 0;
     let mut measured = |effect: f64| {
         blocks += 1;
-        let own = (0.05 * normal(&mut random)).exp();
-        block(p99(&mut random, effect * own * 1.01f64.powi(blocks)))
+        let mut own = || (0.05 * normal(&mut random)).exp();
+        let (latency, cpus_busy, rate) = (own(), own(), own());
+        let lost = 0.000_1 * own();
+        let metric = p99(&mut random, effect * latency * 1.01f64.powi(blocks));
+        Block { metric, lost, cpus_busy, rate_per_s: 1000.0 * rate }
     };
     let cycles: Vec<Cycle> = (0..CYCLES)
         .map(|_| {
@@ -101,6 +104,40 @@ fn a_guard_objects_to_a_gain_that_costs_too_much() {
     let slow = Block { rate_per_s: 900.0, ..block(50.0) };
     let found = compare(&[Cycle { with: [slow; 2], ..cycle }; 5], &Demands::default(), 1).unwrap();
     assert!(found.guards.rate_per_s.objects);
+}
+
+#[test]
+fn what_a_guard_sees_may_be_noise() {
+    let rate = |metric, rate_per_s| Block { rate_per_s, ..block(metric) };
+    // A tenth fewer on average, but up and down by more than that.
+    let cycle = |with| Cycle { without: [rate(100.0, 1_000.0); 2], with: [rate(50.0, with); 2] };
+    let found = compare(
+        &[500.0, 1_300.0].repeat(4).into_iter().map(cycle).collect::<Vec<_>>(),
+        &Demands::default(),
+        1,
+    );
+    let found = found.unwrap();
+    assert!(found.guards.rate_per_s.objects && !found.guards.rate_per_s.sure, "{found:?}");
+    assert_eq!(found.verdict, Verdict::Inconclusive, "neither kept nor blamed");
+    let found = compare(&[cycle(900.0); 8], &Demands::default(), 1).unwrap();
+    assert!(found.guards.rate_per_s.sure && found.verdict == Verdict::Worse, "{found:?}");
+}
+
+#[test]
+fn a_rate_is_told_as_a_rate() {
+    // Half a second for each, then 0.4: 2 a second, then 2.5.
+    let cycle = Cycle { without: [block(0.5); 2], with: [block(0.4); 2] };
+    let noisy = Cycle { with: [block(0.38); 2], ..cycle };
+    let found = compare(&[cycle, cycle, noisy, cycle], &Demands::default(), 1).unwrap();
+    let rate = found.clone().of_rate();
+    assert!((rate.baseline - 2.0).abs() < 1e-9 && rate.with_plan > 2.5, "{rate:?}");
+    assert!((rate.with_plan / rate.baseline - 1.0 - rate.delta_percent / 100.0).abs() < 1e-9);
+    let [low, high] = rate.ci95;
+    assert!(0.0 < low && low < rate.delta_percent && rate.delta_percent < high, "{rate:?}");
+    assert_eq!(
+        (rate.verdict, rate.noise_floor_percent),
+        (found.verdict, found.noise_floor_percent)
+    );
 }
 
 #[test]

@@ -45,6 +45,28 @@ pub fn measure_latency(
     goes_on: &dyn Fn(Duration) -> bool,
     each: &mut dyn FnMut(&Progress),
 ) -> Result<LatencyReport, LatencyError> {
+    let wait = |time| if goes_on(time) { Wake::GoOn } else { Wake::End };
+    probe(plan, interval, &wait, each)
+}
+
+/// What to do after a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// Go on.
+    GoOn,
+    /// Let somebody see what came, at once, and go on.
+    Look,
+    /// End.
+    End,
+}
+
+/// As [`measure_latency`], for who also wants to see what came between two moments of his own.
+pub(super) fn probe(
+    plan: &LatencyPlan,
+    interval: Option<Duration>,
+    wait: &dyn Fn(Duration) -> Wake,
+    each: &mut dyn FnMut(&Progress),
+) -> Result<LatencyReport, LatencyError> {
     plan.check()?;
     if let Some(cpus) = &plan.cpus {
         // Tried once by a thread that ends, so that it is told before anything is sent.
@@ -65,7 +87,7 @@ pub fn measure_latency(
         stop: &stop,
         waking: &waking,
     };
-    let run = run(plan, lanes, &when, interval, goes_on, each)?;
+    let run = run(plan, lanes, &when, interval, wait, each)?;
     Ok(LatencyReport::of(plan, &run, no_stamps))
 }
 
@@ -116,7 +138,7 @@ fn run(
     lanes: Vec<Lane>,
     when: &When<'_>,
     interval: Option<Duration>,
-    goes_on: &dyn Fn(Duration) -> bool,
+    wait: &dyn Fn(Duration) -> Wake,
     each: &mut dyn FnMut(&Progress),
 ) -> Result<Run, LatencyError> {
     let mut shared = Vec::new();
@@ -205,7 +227,7 @@ fn run(
             let sent = shared.iter().map(|(slots, _)| slots.counted()).sum();
             each(&Progress::of(passed, sent, total.received, &since.latency));
         };
-        watch(when, interval, goes_on, &senders, &mut look);
+        watch(when, interval, wait, &senders, &mut look);
         // Answers to the last probes; a reader that has them all ends by itself.
         let _ = receivers.recv_timeout(plan.late_after);
         when.waking.store(true, Ordering::Release);
@@ -242,7 +264,7 @@ fn run(
 fn watch(
     when: &When<'_>,
     interval: Option<Duration>,
-    goes_on: &dyn Fn(Duration) -> bool,
+    wait: &dyn Fn(Duration) -> Wake,
     senders: &std::sync::mpsc::Receiver<()>,
     look: &mut dyn FnMut(Duration),
 ) {
@@ -254,16 +276,20 @@ fn watch(
         // Past the end a sender may still be busy with what it is late with.
         let until_ns =
             if now < when.end_ns { next_look_ns.min(when.end_ns) } else { next_look_ns.min(now) };
-        let wait = Duration::from_nanos(until_ns.saturating_sub(now)).max(Duration::from_millis(1));
-        let ended = if goes_on(wait) {
-            senders.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected)
-        } else {
+        let time = Duration::from_nanos(until_ns.saturating_sub(now)).max(Duration::from_millis(1));
+        let wake = wait(time);
+        let ended = if wake == Wake::End {
             when.stop.store(true, Ordering::Relaxed);
             let _ = senders.recv();
             true
+        } else {
+            senders.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected)
         };
         if ended {
             return;
+        }
+        if wake == Wake::Look {
+            look(Duration::from_nanos(now_ns().saturating_sub(when.count_from_ns)));
         }
         if now_ns() >= next_look_ns {
             looks += 1;

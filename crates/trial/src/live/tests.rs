@@ -1,5 +1,7 @@
 use super::*;
+use crate::latency::Summary;
 use nearpath_host::CpuId;
+use nearpath_instruments::Span;
 
 fn span(from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {
     let count = buckets.iter().map(|&(_, count)| count).sum();
@@ -41,7 +43,13 @@ fn reading(duration_s: f64, packets: u64, spans: Vec<Span>, cpu_time: Vec<CpuTim
     let mut measurement = Measurement { duration_s, spans, ..Measurement::default() };
     measurement.packets.started = packets;
     measurement.packets.completed = packets;
-    Reading { measurement, cpu_time }
+    Reading {
+        time_s: duration_s,
+        measurement: Some(measurement),
+        bytes: None,
+        probes: None,
+        cpu_time,
+    }
 }
 
 /// 2,000 packets went by in two seconds: all through one span, half of them through another.
@@ -61,6 +69,7 @@ fn readings() -> (Reading, Reading) {
 fn a_block_is_what_came_between_two_readings() {
     let (begin, end) = readings();
     let (mean, hops) = block(&Metric::Mean, &begin, &end).unwrap();
+    let hops = hops.unwrap();
     // (1,000 × 1,000 + 1,000 × 2,000) / 2,000, and half of the packets 10,000 more.
     assert!((mean.metric - 6_500.0).abs() < 1e-6, "{mean:?}");
     assert!((mean.rate_per_s - 1_000.0).abs() < 1e-6 && mean.lost == 0.0);
@@ -79,6 +88,52 @@ fn a_block_is_what_came_between_two_readings() {
 }
 
 #[test]
+fn bits_are_those_of_the_interfaces() {
+    let (mut begin, mut end) = readings();
+    let none = block(&Metric::Bits, &begin, &end).unwrap_err();
+    assert_eq!(none, "interfaces do not count bytes here");
+    (begin.bytes, end.bytes) = (Some(1_000), Some(500_001_000));
+    let (bits, _) = block(&Metric::Bits, &begin, &end).unwrap();
+    // 4 Gbit in 2 s: half a second for each.
+    assert!((bits.metric - 0.5).abs() < 1e-9, "{bits:?}");
+    assert!((bits.rate_per_s - 1_000.0).abs() < 1e-6, "packets, where they are followed: {bits:?}");
+    // Without packets, the guard on what comes through looks at the bytes.
+    (begin.measurement, end.measurement) = (None, None);
+    let (bits, hops) = block(&Metric::Bits, &begin, &end).unwrap();
+    assert!(hops.is_none() && (bits.rate_per_s - 250e6).abs() < 1.0, "{bits:?}");
+    let idle = block(&Metric::Bits, &end, &end).unwrap_err();
+    assert!(idle.starts_with("no byte came or went"), "{idle}");
+}
+
+#[test]
+fn probes_have_percentiles_of_their_own() {
+    let (begin, mut end) = readings();
+    let latency = Summary {
+        count: 2_000,
+        min_ns: Some(10),
+        mean_ns: Some(50.0),
+        stddev_ns: None,
+        percentiles: [("50".to_owned(), 40), ("99".to_owned(), 90)].into(),
+        max_ns: Some(100),
+    };
+    end.probes = Some(Probes { sent: 2_100, received: 2_000, latency });
+    let (tail, hops) = block(&Metric::Percentile(0.99), &begin, &end).unwrap();
+    assert!((tail.metric - 90.0).abs() < 1e-9 && hops.is_some(), "{tail:?}");
+    assert!((tail.lost - 100.0 / 2_100.0).abs() < 1e-9, "probes that got no answer: {tail:?}");
+    assert!((tail.rate_per_s - 1_000.0).abs() < 1e-6, "all traffic: {tail:?}");
+    let (mean, _) = block(&Metric::Mean, &begin, &end).unwrap();
+    assert!((mean.metric - 50.0).abs() < 1e-9);
+    let deep = block(&Metric::Percentile(0.999), &begin, &end).unwrap_err();
+    assert!(deep.contains("2000 probes in 2.0 s are too few for p99.9: it takes 10000"), "{deep}");
+    // Where packets cannot be followed they are all there is.
+    end.measurement = None;
+    let (alone, hops) = block(&Metric::Percentile(0.5), &begin, &end).unwrap();
+    assert!(hops.is_none() && (alone.rate_per_s - 1_000.0).abs() < 1e-6, "{alone:?}");
+    let packets = block(&Metric::Packets, &begin, &end).unwrap_err();
+    assert_eq!(packets, "packets cannot be followed here");
+}
+
+#[test]
 fn what_a_block_lacks_is_told() {
     let (begin, end) = readings();
     let deep = block(&Metric::Percentile(0.999), &begin, &end).unwrap_err();
@@ -90,7 +145,9 @@ fn what_a_block_lacks_is_told() {
 
 #[test]
 fn metrics_are_read_as_they_are_written() {
-    for name in ["mean", "p50", "p90", "p99", "p99.9", "stage:netif_rx..net_rx_raise", "pps"] {
+    for name in
+        ["mean", "p50", "p90", "p99", "p99.9", "stage:netif_rx..net_rx_raise", "pps", "gbps"]
+    {
         assert_eq!(name.parse::<Metric>().unwrap().to_string(), name);
     }
     assert!("p98".parse::<Metric>().is_err());

@@ -80,6 +80,15 @@ impl LoadPlan {
         }
     }
 
+    /// A load that one CPU can bear that sends, receives and reads it: a quarter of the moderate one.
+    pub fn light() -> Self {
+        let mut light = Self::moderate();
+        light.requests.rate_hz /= 4;
+        light.streams.rate_hz /= 4;
+        light.datagrams.rate_hz /= 4;
+        light
+    }
+
     /// Whether this can be done at all.
     ///
     /// # Errors

@@ -3,9 +3,9 @@
 use super::table::{Table, left, right};
 use super::units::{digits, printable};
 use super::{heading, line};
-use nearpath_trial::TrialReport;
 use nearpath_trial::comparison::Verdict;
 use nearpath_trial::live::Hops;
+use nearpath_trial::{Moved, TrialReport};
 
 /// A trial.
 pub fn trial(report: &TrialReport) -> String {
@@ -19,8 +19,11 @@ pub fn trial(report: &TrialReport) -> String {
     };
     let kept = if report.kept { "the plan is in force" } else { "undone" };
     heading(&mut out, &format!("{verdict}: {kept}"));
-    let is_rate = report.metric == "pps";
-    let shown = |metric: f64| if is_rate { rate(1.0 / metric) } else { latency(metric) };
+    let shown = |value: f64| match report.metric.as_str() {
+        "pps" => rate(value),
+        "gbps" => format!("{} Gbit/s", digits(value)),
+        _ => latency(value),
+    };
     line!(
         out,
         "{}: {} -> {} ({}; 95 % between {} and {}), {} blocks",
@@ -32,9 +35,6 @@ pub fn trial(report: &TrialReport) -> String {
         percent(found.ci95[1]),
         found.blocks
     );
-    if is_rate {
-        line!(out, "(percentages are of the time for each packet: less is better)");
-    }
     line!(
         out,
         "noise: blocks without the plan differ among themselves by up to {:.1} %",
@@ -52,7 +52,12 @@ pub fn trial(report: &TrialReport) -> String {
     ] {
         table.row([name.to_owned(), show(guard.without), show(guard.with)]);
         if guard.objects {
-            objections.push(format!("{name}: too much more or less; so the plan counts as worse"));
+            let follows = if guard.sure {
+                "so the plan counts as worse"
+            } else {
+                "which may be noise; so the plan does not count as better"
+            };
+            objections.push(format!("{name}: too much more or less, {follows}"));
         }
     }
     for (name, hops) in [
@@ -60,8 +65,9 @@ pub fn trial(report: &TrialReport) -> String {
         ("hops to another LLC", |hops| hops.other_llc),
         ("hops to another node", |hops| hops.other_node),
     ] {
-        let moved = &report.mechanism;
-        if let (Some(without), Some(with)) = (hops(&moved.without), hops(&moved.with)) {
+        let moved = report.mechanism.as_ref();
+        let of = |which: fn(&Moved) -> &Hops| moved.and_then(|moved| hops(which(moved)));
+        if let (Some(without), Some(with)) = (of(|m| &m.without), of(|m| &m.with)) {
             let shown = |hops: f64| format!("{hops:.3}");
             table.row([format!("{name}, each packet"), shown(without), shown(with)]);
         }
@@ -88,8 +94,8 @@ fn rate(per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_trial::TRIAL_SCHEMA;
     use nearpath_trial::comparison::{Block, Cycle, Demands, compare};
-    use nearpath_trial::{Moved, TRIAL_SCHEMA};
 
     #[test]
     fn a_trial_says_what_the_plan_did() {
@@ -101,7 +107,7 @@ mod tests {
             changes: vec!["eth0/rx-0/rps_cpus".to_owned()],
             metric: "p99".to_owned(),
             comparison: compare(&[cycle; 5], &Demands::default(), 1).unwrap(),
-            mechanism: Moved { without: far, with: Hops::default() },
+            mechanism: Some(Moved { without: far, with: Hops::default() }),
             kept: true,
         };
         let said = trial(&report);
@@ -114,6 +120,19 @@ mod tests {
         );
 
         report.comparison.guards.cpus_busy.objects = true;
+        report.comparison.guards.cpus_busy.sure = false;
+        assert!(trial(&report).contains("may be noise; so the plan does not count as better"));
+        report.comparison.guards.cpus_busy.sure = true;
         assert!(trial(&report).contains("so the plan counts as worse"));
+
+        // 50 and 66.7 ms for each Gbit.
+        let [slow, fast] = [0.0667, 0.05].map(block);
+        let cycle = Cycle { without: [slow; 2], with: [fast; 2] };
+        report.comparison = compare(&[cycle; 5], &Demands::default(), 1).unwrap().of_rate();
+        report.metric = "gbps".to_owned();
+        report.mechanism = None;
+        let said = trial(&report);
+        assert!(said.contains("gbps: 15.0 Gbit/s -> 20.0 Gbit/s (+33.4 %; 95 %"), "{said}");
+        assert!(!said.contains("hops"), "{said}");
     }
 }

@@ -133,7 +133,7 @@ impl Latency {
 }
 
 /// An address, with or without a port, or a name that is looked up.
-fn target(text: &str) -> anyhow::Result<SocketAddr> {
+pub(in crate::commands) fn target(text: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = text.parse() {
         return Ok(SocketAddr::new(address, PORT));
     }

@@ -6,6 +6,7 @@ mod reflect;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use latency::Latency;
+pub(super) use latency::target;
 use nearpath_host::CpuSet;
 use nearpath_trial::latency::SocketOptions;
 use reflect::Reflect;

@@ -7,25 +7,27 @@ use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::session::{Progress, duration};
+use crate::session::duration;
 use crate::source::Namespace;
-use anyhow::{Context, anyhow, bail};
+use crate::trial::{Bench, Course, Measured, Meter, NothingMade};
+use anyhow::{Context, bail};
 use clap::Args;
-use nearpath_host::{CpuTime, Host, Root, Wanted, current_netns};
-use nearpath_instruments::Instrument;
-use nearpath_instruments::stages::{Options, Stages};
-use nearpath_trial::comparison::{Block, CYCLES_MIN, Comparison, Demands, Verdict, compare};
-use nearpath_trial::experiment::{self, Experiment};
-use nearpath_trial::live::{Hops, METRICS, Metric, Reading, block};
-use nearpath_trial::{Moved, TRIAL_SCHEMA, TrialReport};
-use nearpath_tune::{Executor, Journal, Live, Plan, Step, steering};
+use nearpath_host::{Host, Root, Wanted, current_netns};
+use nearpath_instruments::stages::Options;
+use nearpath_trial::comparison::{CYCLES_MIN, Demands};
+use nearpath_trial::latency::{
+    Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, SocketOptions, Transport,
+};
+use nearpath_trial::live::{METRICS, Metric};
+use nearpath_trial::{TRIAL_SCHEMA, TrialReport};
+use nearpath_tune::{Executor, Journal, Live, Plan, steering};
 use nearpath_views::text;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-The traffic must flow meanwhile: it is the host's own. Blocks of time without the plan (A) and with
+The traffic must flow meanwhile: it is the host's own, or with --probe that of a prober. Blocks of time without the plan (A) and with
 it (B) take turns, A B B A, so that slow drift cancels out; the difference is given with a
 confidence interval of 95 % (bootstrap over the cycles), beside what the blocks without the plan
 differ among themselves. The plan is kept only when it is better: beyond noise and --minimum-effect,
@@ -38,16 +40,19 @@ METRICS
   mean                mean time of a packet on the receive path
   stage:FROM..TO      the 99th percentile of one span, as 'nearpath measure stages' names it
   pps                 packets that reach their end, per second
+  gbps                10⁹ bits a second that --dev or --nic (else all interfaces with hardware)
+                      receives and sends, by its own counters
+With --probe, p50 to p99.9 and mean are those of the probes' round trips, in open loop.
 
 EXAMPLES
   nearpath tune try --nic eth0 --port 443
   nearpath tune try plan.json --metric mean --cycles 20 --block 5s
-  nearpath tune try plan.json --each           one change after the other; keep those that help";
+  nearpath tune try plan.json --each           one change after the other; keep those that help
+  nearpath tune try --nic eth0 --probe 10.0.0.2    'nearpath bench reflect' runs on 10.0.0.2
+  nearpath tune try --nic eth0 --metric gbps";
 
 /// How many cycles a trial has, unless told.
 const CYCLES: usize = 12;
-/// Of resampling: the same blocks give the same numbers.
-const SEED: u64 = 1;
 
 /// Arguments of `tune try`.
 #[derive(Debug, Args)]
@@ -79,9 +84,11 @@ pub struct Try {
     #[arg(long, value_name = "PERCENT", default_value_t = Demands::default().minimum_effect_percent)]
     #[arg(value_parser = percent)]
     minimum_effect: f64,
-    /// Try the changes one by one, in the plan's order, and keep those that help
+    /// Try the changes one by one, those with the largest predicted effect first, and keep those that help
     #[arg(long)]
     each: bool,
+    #[command(flatten)]
+    probe: Probe,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -90,6 +97,55 @@ pub struct Try {
     #[command(flatten)]
     namespace: Namespace,
 }
+
+/// Probes in the place of the host's own traffic.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Probes")]
+struct Probe {
+    /// Compare round trips to the reflector ('nearpath bench reflect') at HOST or HOST:PORT
+    #[arg(long, value_name = "HOST[:PORT]")]
+    probe: Option<String>,
+    /// Probes per second, of all connections together
+    #[arg(long, value_name = "N", default_value_t = 2_000, requires = "probe")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RATE_PER_S)))]
+    probe_rate: u32,
+    /// Connections (flows of UDP), which queues and CPUs are chosen for by their hash
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "probe")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)))]
+    probe_connections: u32,
+    /// Probe over TCP instead of UDP
+    #[arg(long, requires = "probe")]
+    probe_tcp: bool,
+}
+
+/// From when on an answer counts as late.
+const LATE_AFTER: Duration = Duration::from_secs(1);
+
+impl Probe {
+    /// The probes, if any are wanted: without stamps, which cost something.
+    fn plan(&self) -> anyhow::Result<Option<LatencyPlan>> {
+        let Some(target) = &self.probe else { return Ok(None) };
+        let probe = LatencyPlan {
+            target: crate::commands::bench::target(target)?,
+            transport: if self.probe_tcp { Transport::Tcp } else { Transport::Udp },
+            mode: Loop::Open(Arrivals::Poisson),
+            rate_per_s: Some(self.probe_rate),
+            size: SIZE,
+            connections: self.probe_connections,
+            warm_up: Duration::ZERO,
+            duration: Duration::ZERO,
+            late_after: LATE_AFTER,
+            split: false,
+            spin: false,
+            cpus: None,
+            options: SocketOptions::default(),
+        };
+        Ok(Some(probe))
+    }
+}
+
+/// Bytes of a probe.
+const SIZE: u32 = 64;
 
 fn metric(text: &str) -> Result<Metric, String> {
     text.parse().map_err(|_| format!("there are {METRICS}"))
@@ -121,15 +177,19 @@ impl Try {
         let interrupt = Interrupt::listen()?;
         let plan = self.plan.as_deref().map(plan_of).transpose()?;
         let netns = self.namespace.inode()?;
-        let reports = self.namespace.read(|root| self.trials(root, plan, netns, &interrupt))?;
+        let Tried { reports, ended } =
+            self.namespace.read(|root| self.trials(root, plan, netns, &interrupt))?;
         match reports.as_slice() {
-            [report] if self.json && !self.each => output::json(report),
-            _ if self.json => output::json(&Trials { schema: TRIAL_SCHEMA, trials: reports }),
+            // Of one that failed nothing is there but why.
+            [] if ended.is_some() => {}
+            [report] if self.json && !self.each => output::json(report)?,
+            _ if self.json => output::json(&Trials { schema: TRIAL_SCHEMA, trials: reports })?,
             _ => {
                 let texts: Vec<String> = reports.iter().map(|report| self.text(report)).collect();
-                output::text(&texts.join("\n"))
+                output::text(&texts.join("\n"))?;
             }
         }
+        ended.map_or(Ok(()), |error| Err(error.into()))
     }
 
     fn text(&self, report: &TrialReport) -> String {
@@ -147,174 +207,69 @@ impl Try {
         plan: Option<Plan>,
         netns: Option<u64>,
         interrupt: &Interrupt,
-    ) -> anyhow::Result<Vec<TrialReport>> {
+    ) -> anyhow::Result<Tried> {
         let boot = steering::boot(root)?;
         let plan = match plan {
             Some(plan) => plan,
             None => self.asked.plan(root, true)?,
         };
-        let is_wanted = |id: &String| self.only.is_empty() || self.only.contains(id);
-        let ids: Vec<String> =
-            plan.changes.iter().map(|change| change.id.clone()).filter(is_wanted).collect();
         // Also says so when an id is not in the plan.
         plan.steps(&self.only, &boot, current_netns(root).inode)?;
-        if ids.is_empty() {
+        let tried = self.tried(&plan);
+        if tried.is_empty() {
             bail!("the plan has no changes: there is nothing to try");
         }
-        let tried: Vec<Vec<String>> =
-            if self.each { ids.into_iter().map(|id| vec![id]).collect() } else { vec![ids] };
         let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
         let filter =
             Filters::received(self.dev.clone(), self.asked.only_port()).resolve(&host, netns)?;
-        let options = Options { filter, ..Options::default() };
-        let mut stages = Stages::new(&host.topology, options);
-        let executor = Executor::new(Journal::open(&Journal::folder(), &boot)?, Live::new());
-        stages.start().context("cannot measure")?;
-        let mut state = Switched {
-            root,
-            executor,
-            stages,
-            interrupt,
-            settings: self,
-            boot: boot.clone(),
-            steps: Vec::new(),
-            base: 0,
-            with: false,
-            hops: [Vec::new(), Vec::new()],
+        let measured = Measured {
+            metric: self.metric.clone(),
+            options: Options { filter, ..Options::default() },
+            nics: self.dev.clone().map_or_else(|| self.asked.nics().to_vec(), |dev| vec![dev]),
+            probes: self.probe.plan()?,
         };
-        let mut reports = Vec::new();
+        let executor = Executor::new(Journal::open(&Journal::folder(), &boot)?, Live::new());
+        let meter = Meter::start(&host, measured)?;
+        let course = self.course();
+        let mut bench = Bench { root, executor, meter, interrupt, course, boot: boot.clone() };
+        let mut done = Tried::default();
         for changes in tried {
             let steps = plan.steps(&changes, &boot, current_netns(root).inode)?;
-            reports.push(state.trial(changes, steps)?);
-        }
-        Ok(reports)
-    }
-}
-
-/// The host with its journal: the plan can be put into force and undone, and packets are followed all
-/// the time.
-struct Switched<'a> {
-    root: &'a Root,
-    executor: Executor<Live>,
-    stages: Stages,
-    interrupt: &'a Interrupt,
-    settings: &'a Try,
-    boot: String,
-    steps: Vec<Step>,
-    /// The journal's last change before the trial.
-    base: u64,
-    with: bool,
-    /// Of the blocks without the plan, and with it.
-    hops: [Vec<Hops>; 2],
-}
-
-impl Switched<'_> {
-    /// Tries these steps, and leaves them in force only if they make it better.
-    fn trial(&mut self, changes: Vec<String>, steps: Vec<Step>) -> anyhow::Result<TrialReport> {
-        self.steps = steps;
-        self.base = self.executor.entries().last().map_or(0, |entry| entry.id);
-        self.hops = [Vec::new(), Vec::new()];
-        let compared = self.compared();
-        let keep = matches!(&compared, Ok(comparison) if comparison.verdict == Verdict::Better);
-        let left = if keep { self.set(true) } else { self.undo() };
-        let comparison = match (compared, left) {
-            (Ok(comparison), Ok(())) => comparison,
-            (Ok(_), Err(error)) => return Err(error),
-            (Err(error), Ok(())) => return Err(error.context("the plan is undone")),
-            (Err(error), Err(undo)) => {
-                say(&format!("{undo:#}; see 'nearpath tune status'"));
-                return Err(error);
+            let ids = changes.join(", ");
+            match bench.trial(changes, steps) {
+                Ok(report) => done.reports.push(report),
+                Err(error) if self.each && error.is::<NothingMade>() => {
+                    say(&format!("{ids}: {error:#}"));
+                }
+                Err(error) => {
+                    done.ended = Some(error);
+                    break;
+                }
             }
-        };
-        let [without, with] = self.hops.each_ref().map(|hops| mean(hops));
-        Ok(TrialReport {
-            schema: TRIAL_SCHEMA,
-            changes,
-            metric: self.settings.metric.to_string(),
-            comparison,
-            mechanism: Moved { without, with },
-            kept: keep,
-        })
-    }
-
-    fn compared(&mut self) -> anyhow::Result<Comparison> {
-        let settings = self.settings;
-        let blocks = u32::try_from(4 * settings.cycles).unwrap_or(u32::MAX);
-        // Two switches a cycle, and one at the begin.
-        let time = settings.block * blocks + settings.warm_up * (blocks / 2 + 1);
-        let progress = Progress::new(time);
-        let began = std::time::Instant::now();
-        let cycles = experiment::run(self, settings.cycles, |done| {
-            progress.show(began.elapsed(), &format!("block {done} of {blocks}"));
-        })?;
-        drop(progress);
-        let demands =
-            Demands { minimum_effect_percent: settings.minimum_effect, ..Demands::default() };
-        compare(&cycles, &demands, SEED).context("a block has no metric to compare")
-    }
-
-    /// Undoes what the trial has in force.
-    fn undo(&mut self) -> anyhow::Result<()> {
-        self.with = false;
-        for (entry, undone) in self.executor.rollback(Some(self.base), &self.boot) {
-            undone.with_context(|| format!("change {} could not be undone", entry.id))?;
         }
-        Ok(())
+        Ok(done)
     }
 
-    fn reading(&mut self) -> anyhow::Result<Reading> {
-        let measurement = self.stages.read().context("cannot measure")?;
-        Ok(Reading { measurement, cpu_time: CpuTime::read_all(self.root) })
-    }
-
-    fn wait(&self, time: Duration) -> anyhow::Result<()> {
-        if self.interrupt.wait(time) {
-            bail!("ended early by a signal");
+    /// What is tried together, in this order.
+    fn tried(&self, plan: &Plan) -> Vec<Vec<String>> {
+        let is_wanted = |id: &String| self.only.is_empty() || self.only.contains(id);
+        if self.each {
+            return plan.by_effect().into_iter().filter(is_wanted).map(|id| vec![id]).collect();
         }
-        Ok(())
+        let ids = plan.changes.iter().map(|change| change.id.clone());
+        let all: Vec<String> = ids.filter(is_wanted).collect();
+        if all.is_empty() { Vec::new() } else { vec![all] }
+    }
+
+    fn course(&self) -> Course {
+        let Self { cycles, block, warm_up, minimum_effect: minimum_effect_percent, .. } = *self;
+        Course { cycles, block, warm_up, minimum_effect_percent }
     }
 }
 
-impl Experiment for Switched<'_> {
-    type Error = anyhow::Error;
-
-    fn set(&mut self, with: bool) -> anyhow::Result<()> {
-        if with && !self.with {
-            let outcome = self.executor.apply_steps(self.steps.clone())?;
-            if outcome.made.is_empty() {
-                let why = outcome.skipped.first().map(|skipped| skipped.reason.to_string());
-                return Err(anyhow!(
-                    "nothing of the plan can be changed: {}",
-                    why.unwrap_or_else(|| "it is empty".to_owned())
-                ));
-            }
-            self.with = true;
-        } else if !with && self.with {
-            self.undo()?;
-        }
-        self.wait(self.settings.warm_up)
-    }
-
-    fn block(&mut self) -> anyhow::Result<Block> {
-        let begin = self.reading()?;
-        self.wait(self.settings.block)?;
-        let end = self.reading()?;
-        let (measured, hops) =
-            block(&self.settings.metric, &begin, &end).map_err(anyhow::Error::msg)?;
-        self.hops[usize::from(self.with)].push(hops);
-        Ok(measured)
-    }
-}
-
-fn mean(hops: &[Hops]) -> Hops {
-    let count = hops.len().max(1) as f64;
-    let optional = |of: fn(&Hops) -> Option<f64>| {
-        let all: Option<Vec<f64>> = hops.iter().map(of).collect();
-        all.map(|all| all.iter().sum::<f64>() / count)
-    };
-    Hops {
-        other_cpu: hops.iter().map(|hops| hops.other_cpu).sum::<f64>() / count,
-        other_llc: optional(|hops| hops.other_llc),
-        other_node: optional(|hops| hops.other_node),
-    }
+/// The trials that were made, and what ended them before their time.
+#[derive(Default)]
+struct Tried {
+    reports: Vec<TrialReport>,
+    ended: Option<anyhow::Error>,
 }

@@ -1,0 +1,114 @@
+//! What measures the blocks of a trial: the instrument `stages`, whose programs stay attached all the
+//! time, so that both halves bear the same cost; the bytes that interfaces count; and, where it is
+//! wanted, a prober that goes on all the time.
+
+use crate::failure::say;
+use anyhow::Context;
+use nearpath_host::{CpuTime, Host, NicKind, Root};
+use nearpath_instruments::Instrument;
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_trial::comparison::Block;
+use nearpath_trial::latency::{LatencyPlan, Probing};
+use nearpath_trial::live::{Hops, Metric, Reading, block};
+use std::time::Instant;
+
+/// Measures a block, from its begin to its end.
+pub struct Meter {
+    metric: Metric,
+    /// `None` where packets cannot be followed, and the metric does without.
+    stages: Option<Stages>,
+    probing: Option<Probing>,
+    /// The interfaces whose bytes count.
+    nics: Vec<String>,
+    started: Instant,
+    began: Option<Reading>,
+}
+
+/// What is to be measured.
+pub struct Measured {
+    /// What is compared.
+    pub metric: Metric,
+    /// How packets are followed.
+    pub options: Options,
+    /// The interfaces whose bytes count; none means those with hardware, or else all but loopback.
+    pub nics: Vec<String>,
+    /// The probes; `None` leaves it to the host's own traffic.
+    pub probes: Option<LatencyPlan>,
+}
+
+impl Meter {
+    /// Begins to follow packets and to probe, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Packets cannot be followed here and the metric is of theirs; no reflector answers.
+    pub fn start(host: &Host, measured: Measured) -> anyhow::Result<Self> {
+        let Measured { metric, options, nics, probes } = measured;
+        let probing = probes.map(|plan| Probing::start(&plan)).transpose()?;
+        let of_probes = probing.is_some() && matches!(metric, Metric::Percentile(_) | Metric::Mean);
+        let mut stages = Stages::new(&host.topology, options);
+        let stages = match stages.start() {
+            Ok(()) => Some(stages),
+            Err(reason) if of_probes || metric == Metric::Bits => {
+                say(&format!("packets are not followed, so that their hops are unknown: {reason}"));
+                None
+            }
+            Err(reason) => return Err(reason).context("cannot measure"),
+        };
+        let nics = if nics.is_empty() { counted(host) } else { nics };
+        Ok(Self { metric, stages, probing, nics, started: Instant::now(), began: None })
+    }
+
+    /// What is compared.
+    pub fn metric(&self) -> &Metric {
+        &self.metric
+    }
+
+    /// A block begins.
+    ///
+    /// # Errors
+    /// It cannot be measured.
+    pub fn begin(&mut self, root: &Root) -> anyhow::Result<()> {
+        self.began = Some(self.reading(root)?);
+        Ok(())
+    }
+
+    /// It ends.
+    ///
+    /// # Errors
+    /// It cannot be measured, or lacks what the metric takes.
+    pub fn end(&mut self, root: &Root) -> anyhow::Result<(Block, Option<Hops>)> {
+        let end = self.reading(root)?;
+        let begin = self.began.take().context("a block ended that did not begin")?;
+        block(&self.metric, &begin, &end).map_err(anyhow::Error::msg)
+    }
+
+    fn reading(&mut self, root: &Root) -> anyhow::Result<Reading> {
+        let measurement = self.stages.as_mut().map(Instrument::read).transpose();
+        Ok(Reading {
+            measurement: measurement.context("cannot measure")?,
+            probes: self.probing.as_mut().map(Probing::look).transpose()?,
+            bytes: self.bytes(root),
+            cpu_time: CpuTime::read_all(root),
+            time_s: self.started.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// What the interfaces have received and sent; `None` when one does not tell.
+    fn bytes(&self, root: &Root) -> Option<u64> {
+        let count = |nic: &String, way: &str| -> Option<u64> {
+            root.text(&format!("/sys/class/net/{nic}/statistics/{way}_bytes")).ok()?.parse().ok()
+        };
+        self.nics.iter().map(|nic| Some(count(nic, "rx")?.wrapping_add(count(nic, "tx")?))).sum()
+    }
+}
+
+/// The interfaces that count bytes once: those with hardware, or else all but loopback.
+fn counted(host: &Host) -> Vec<String> {
+    let is_hardware = |kind| matches!(kind, NicKind::Physical | NicKind::Vf | NicKind::Virtio);
+    let names = |wanted: &dyn Fn(NicKind) -> bool| -> Vec<String> {
+        let nics = host.nics.iter().filter(|nic| wanted(nic.kind));
+        nics.map(|nic| nic.name.clone()).collect()
+    };
+    let hardware = names(&is_hardware);
+    if hardware.is_empty() { names(&|kind| kind != NicKind::Loopback) } else { hardware }
+}

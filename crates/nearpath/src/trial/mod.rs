@@ -1,0 +1,195 @@
+//! A trial on this machine: a plan is put into force and undone in turns while a meter measures, and
+//! stays in force only if it made things better. `tune try` and `demo tune` are made of it.
+//!
+//! In go the steps of a plan, an executor with its journal, and a meter; out comes a report. What was
+//! changed stands in the journal meanwhile.
+
+mod meter;
+
+pub use meter::{Measured, Meter};
+
+use crate::failure::say;
+use crate::interrupt::Interrupt;
+use crate::session::Progress;
+use anyhow::{Context, bail};
+use nearpath_host::Root;
+use nearpath_trial::comparison::{Block, Comparison, Demands, Verdict, compare};
+use nearpath_trial::experiment::{self, Experiment};
+use nearpath_trial::live::Hops;
+use nearpath_trial::{Moved, TRIAL_SCHEMA, TrialReport};
+use nearpath_tune::{Executor, Live, Step};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Of resampling: the same blocks give the same numbers.
+const SEED: u64 = 1;
+
+/// How long a trial is, and what is asked of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Course {
+    /// How many cycles of four blocks.
+    pub cycles: usize,
+    /// How long a block is.
+    pub block: Duration,
+    /// How long the host settles after it was switched.
+    pub warm_up: Duration,
+    /// A smaller difference counts as none, in percent.
+    pub minimum_effect_percent: f64,
+}
+
+impl Course {
+    /// How long all of it takes.
+    pub fn time(&self) -> Duration {
+        let blocks = self.blocks();
+        // Two switches a cycle, and one at the begin.
+        self.block * blocks + self.warm_up * (blocks / 2 + 1)
+    }
+
+    fn blocks(&self) -> u32 {
+        u32::try_from(4 * self.cycles).unwrap_or(u32::MAX)
+    }
+}
+
+/// The host with its journal: plans can be put into force and undone, and packets are followed all the
+/// time.
+pub struct Bench<'a> {
+    pub root: &'a Root,
+    pub executor: Executor<Live>,
+    pub meter: Meter,
+    pub interrupt: &'a Interrupt,
+    pub course: Course,
+    pub boot: String,
+}
+
+impl Bench<'_> {
+    /// Tries these steps, and leaves them in force only if they make it better. `changes` are their
+    /// names, for the report.
+    ///
+    /// # Errors
+    /// The kernel refused, a block cannot be measured, or a signal came; the steps are undone.
+    pub fn trial(&mut self, changes: Vec<String>, steps: Vec<Step>) -> anyhow::Result<TrialReport> {
+        let base = self.executor.entries().last().map_or(0, |entry| entry.id);
+        let mut switched =
+            Switched { bench: self, steps, base, with: false, hops: [Vec::new(), Vec::new()] };
+        let compared = switched.compared();
+        let keep = matches!(&compared, Ok(comparison) if comparison.verdict == Verdict::Better);
+        let left = if keep { switched.set(true) } else { switched.undo() };
+        let comparison = match (compared, left) {
+            (Ok(comparison), Ok(())) => comparison,
+            (Ok(_), Err(error)) => return Err(error),
+            (Err(error), Ok(())) => return Err(error.context("the plan is undone")),
+            (Err(error), Err(undo)) => {
+                say(&format!("{undo:#}; see 'nearpath tune status'"));
+                return Err(error);
+            }
+        };
+        let [without, with] = switched.hops.each_ref().map(|hops| mean(hops));
+        let metric = self.meter.metric();
+        Ok(TrialReport {
+            schema: TRIAL_SCHEMA,
+            changes,
+            metric: metric.to_string(),
+            comparison: if metric.is_rate() { comparison.of_rate() } else { comparison },
+            mechanism: without.zip(with).map(|(without, with)| Moved { without, with }),
+            kept: keep,
+        })
+    }
+}
+
+/// The kernel can make nothing of a plan, or the host has it already.
+#[derive(Debug)]
+pub struct NothingMade(String);
+
+impl fmt::Display for NothingMade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nothing of the plan can be changed: {}", self.0)
+    }
+}
+
+impl std::error::Error for NothingMade {}
+
+/// The host under one trial.
+struct Switched<'b, 'a> {
+    bench: &'b mut Bench<'a>,
+    steps: Vec<Step>,
+    /// The journal's last change before the trial.
+    base: u64,
+    with: bool,
+    /// Of the blocks without the plan, and with it, where packets are followed.
+    hops: [Vec<Hops>; 2],
+}
+
+impl Switched<'_, '_> {
+    fn compared(&mut self) -> anyhow::Result<Comparison> {
+        let course = self.bench.course;
+        let blocks = course.blocks();
+        let progress = Progress::new(course.time());
+        let began = Instant::now();
+        let cycles = experiment::run(self, course.cycles, |done| {
+            progress.show(began.elapsed(), &format!("block {done} of {blocks}"));
+        })?;
+        drop(progress);
+        let minimum_effect_percent = course.minimum_effect_percent;
+        let demands = Demands { minimum_effect_percent, ..Demands::default() };
+        compare(&cycles, &demands, SEED).context("a block has no metric to compare")
+    }
+
+    /// Undoes what the trial has in force.
+    fn undo(&mut self) -> anyhow::Result<()> {
+        self.with = false;
+        for (entry, undone) in self.bench.executor.rollback(Some(self.base), &self.bench.boot) {
+            undone.with_context(|| format!("change {} could not be undone", entry.id))?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self, time: Duration) -> anyhow::Result<()> {
+        if self.bench.interrupt.wait(time) {
+            bail!("ended early by a signal");
+        }
+        Ok(())
+    }
+}
+
+impl Experiment for Switched<'_, '_> {
+    type Error = anyhow::Error;
+
+    fn set(&mut self, with: bool) -> anyhow::Result<()> {
+        if with && !self.with {
+            let outcome = self.bench.executor.apply_steps(self.steps.clone())?;
+            if outcome.made.is_empty() {
+                let why = outcome.skipped.first().map(|skipped| skipped.reason.to_string());
+                return Err(NothingMade(why.unwrap_or_else(|| "it is empty".to_owned())).into());
+            }
+            self.with = true;
+        } else if !with && self.with {
+            self.undo()?;
+        }
+        self.wait(self.bench.course.warm_up)
+    }
+
+    fn block(&mut self) -> anyhow::Result<Block> {
+        self.bench.meter.begin(self.bench.root)?;
+        self.wait(self.bench.course.block)?;
+        let (measured, hops) = self.bench.meter.end(self.bench.root)?;
+        self.hops[usize::from(self.with)].extend(hops);
+        Ok(measured)
+    }
+}
+
+/// `None` of none.
+fn mean(hops: &[Hops]) -> Option<Hops> {
+    let count = hops.len() as f64;
+    if hops.is_empty() {
+        return None;
+    }
+    let optional = |of: fn(&Hops) -> Option<f64>| {
+        let all: Option<Vec<f64>> = hops.iter().map(of).collect();
+        all.map(|all| all.iter().sum::<f64>() / count)
+    };
+    Some(Hops {
+        other_cpu: hops.iter().map(|hops| hops.other_cpu).sum::<f64>() / count,
+        other_llc: optional(|hops| hops.other_llc),
+        other_node: optional(|hops| hops.other_node),
+    })
+}

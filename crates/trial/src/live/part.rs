@@ -1,0 +1,79 @@
+//! The samples of a span in a block: in go what it had counted at the begin and at the end, out come
+//! count, mean and percentiles of what came between.
+
+use super::Hops;
+use nearpath_instruments::{Measurement, Span};
+
+/// The spans that packets passed between two readings.
+pub(super) fn between<'a>(begin: &Measurement, end: &'a Measurement) -> Vec<Part<'a>> {
+    let of = |span| Part::of(begin.spans.iter().find(|old| is_same(old, span)), span);
+    end.spans.iter().map(of).collect()
+}
+
+fn is_same(a: &Span, b: &Span) -> bool {
+    (a.direction, &a.from, &a.to) == (b.direction, &b.from, &b.to)
+}
+
+/// The samples of a span that came between two readings.
+pub(super) struct Part<'a> {
+    /// What it had counted at the end of the block.
+    pub(super) span: &'a Span,
+    total_ns: u64,
+    /// `[upper_ns, count]`, ascending.
+    buckets: Vec<(u64, u64)>,
+    hops: [Option<f64>; 3],
+}
+
+impl<'a> Part<'a> {
+    fn of(before: Option<&Span>, span: &'a Span) -> Self {
+        let old = |upper: u64| {
+            let buckets = before.map_or(&[][..], |span| &span.buckets);
+            let found = buckets.binary_search_by_key(&upper, |&(upper, _)| upper);
+            found.ok().and_then(|index| buckets.get(index)).map_or(0, |&(_, count)| count)
+        };
+        let new = |&(upper, count): &(u64, u64)| (upper, count.saturating_sub(old(upper)));
+        let crossed = |share: fn(&Span) -> Option<f64>| {
+            let hops = |span: &Span| share(span).map(|share| share * span.count as f64);
+            Some((hops(span)? - before.and_then(hops).unwrap_or(0.0)).max(0.0))
+        };
+        Self {
+            span,
+            total_ns: span.total_ns.saturating_sub(before.map_or(0, |span| span.total_ns)),
+            buckets: span.buckets.iter().map(new).filter(|&(_, count)| count > 0).collect(),
+            hops: [crossed(|s| s.other_cpu), crossed(|s| s.other_llc), crossed(|s| s.other_node)],
+        }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.buckets.iter().map(|&(_, count)| count).sum()
+    }
+
+    pub(super) fn mean(&self) -> f64 {
+        self.total_ns as f64 / self.count() as f64
+    }
+
+    /// By nearest rank, and within a bucket by the place among its samples, so that a small shift is
+    /// not lost in the width of a bucket (3.2 %).
+    pub(super) fn percentile(&self, share: f64) -> f64 {
+        let rank = (self.count() as f64 * share).ceil().max(1.0);
+        let mut seen = 0.0;
+        for &(upper, count) in &self.buckets {
+            let count = count as f64;
+            if seen + count >= rank {
+                let lower = upper as f64 / 1.032;
+                return lower + (upper as f64 - lower) * (rank - seen) / count;
+            }
+            seen += count;
+        }
+        0.0
+    }
+}
+
+/// How far the packets went that began in the block.
+pub(super) fn hops(spans: &[Part], started: u64) -> Hops {
+    let each = |of: usize| {
+        let sums: Option<Vec<f64>> = spans.iter().map(|part| part.hops[of]).collect();
+        sums.map(|sums| sums.iter().sum::<f64>() / started.max(1) as f64)
+    };
+    Hops { other_cpu: each(0).unwrap_or(0.0), other_llc: each(1), other_node: each(2) }
+}
