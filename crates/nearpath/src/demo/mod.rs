@@ -12,6 +12,7 @@
 
 mod child;
 pub mod locality;
+pub mod memory;
 mod namespace;
 mod placement;
 pub(crate) mod reader;
@@ -53,9 +54,31 @@ impl Demo {
     /// No privilege, a kernel without namespaces or veth, or a path that does not carry.
     pub fn start(host: &Host, program: &OsStr) -> Result<Self> {
         let usable = usable_cpus(host).context("reading which CPUs may be used")?;
-        let mut placement =
+        let placement =
             misplace(&host.topology, &usable).ok_or_else(|| anyhow!("no CPU to run on"))?;
-        let queues = queues(usable.len());
+        Self::build(program, usable.len(), placement, LoadPlan::moderate())
+    }
+
+    /// The same with packets that come in near their readers, whom only RPS takes them away from: without
+    /// it nothing is misplaced. The load is one that a CPU can bear alone.
+    ///
+    /// # Errors
+    /// As [`Demo::start`].
+    pub fn start_near(host: &Host, program: &OsStr) -> Result<Self> {
+        let usable = usable_cpus(host).context("reading which CPUs may be used")?;
+        let placement =
+            misplace(&host.topology, &usable).ok_or_else(|| anyhow!("no CPU to run on"))?;
+        let placement = placement.with_senders_near(&host.topology, &usable);
+        Self::build(program, usable.len(), placement, LoadPlan::light())
+    }
+
+    fn build(
+        program: &OsStr,
+        usable: usize,
+        mut placement: Placement,
+        plan: LoadPlan,
+    ) -> Result<Self> {
+        let queues = queues(usable);
         let (client, server) = (Namespace::create()?, Namespace::create()?);
         veth::create(&client, &server, queues)?;
         let near = veth::set_up(&client, veth::CLIENT, Some(queues))?;
@@ -72,7 +95,6 @@ impl Demo {
             placement.rps = None;
         }
         story.push(misplaced(&placement));
-        let plan = LoadPlan::moderate();
         let mut addresses = far.addresses;
         addresses.retain(|a| near.addresses.iter().any(|b| a.is_ipv6() == b.is_ipv6()));
         story.push(planned(&plan, addresses.len(), &placement.senders));
@@ -101,6 +123,11 @@ impl Demo {
     /// Process id of the server.
     pub fn server_pid(&self) -> u32 {
         self.reader.pid()
+    }
+
+    /// Name of the device whose placement is spoilt.
+    pub fn device(&self) -> &'static str {
+        veth::SERVER.device
     }
 
     /// A file of the server's namespace, to read facts there.

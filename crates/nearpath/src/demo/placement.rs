@@ -76,6 +76,20 @@ pub fn misplace(topology: &Topology, usable: &CpuSet) -> Option<Placement> {
     })
 }
 
+impl Placement {
+    /// The same with the senders as near to the reader as can be, so that packets come in where they are
+    /// read and only RPS takes them away: on CPUs nearer to it than that of RPS, else on its own.
+    #[must_use]
+    pub fn with_senders_near(self, topology: &Topology, usable: &CpuSet) -> Self {
+        let Some(rps) = self.rps else { return self };
+        let distance = |cpu| Distance::of(topology, self.reader, cpu);
+        let is_near = |&cpu: &CpuId| cpu != self.reader && distance(cpu) < distance(rps);
+        let near: CpuSet = usable.iter().filter(is_near).collect();
+        let own = || [self.reader].into_iter().collect();
+        Self { senders: if near.is_empty() { own() } else { near }, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +165,20 @@ mod tests {
             numastat: Default::default(),
         });
         assert_eq!(placed(&host), (2, Some(1), "0".into(), "another NUMA node"));
+    }
+
+    #[test]
+    fn senders_may_be_near_the_reader() {
+        let near = |host: &Topology| {
+            let placement = misplace(host, &host.online).unwrap();
+            placement.with_senders_near(host, &host.online).senders.to_string()
+        };
+        // The reader is on the last CPU, and RPS as far away as can be.
+        assert_eq!(near(&topology(&[(Some(0), Some(0), 0)])), "0");
+        assert_eq!(near(&topology(&[(Some(0), Some(0), 0), (Some(0), Some(0), 1)])), "1");
+        let two_nodes = [(0, 0), (0, 1), (1, 2), (1, 3)];
+        let two_nodes = two_nodes.map(|(node, core)| (Some(node), Some(node), core));
+        assert_eq!(near(&topology(&two_nodes)), "2");
     }
 
     #[test]

@@ -1,23 +1,32 @@
 //! The misplacement itself: `rps_cpus` of the demo's own device.
 
 use super::namespace::Namespace;
-use super::sysfs::Sysfs;
 use anyhow::Result;
-use nearpath_host::CpuSet;
+use nearpath_host::{CpuSet, Root};
+use nearpath_tune::{Change, Executor, Live, Persistence, SettingFile, Step, Target, Value};
 
-/// Sends the packets of all receive queues of a device to these CPUs.
+/// Sends the packets of all receive queues of a device to these CPUs. Nothing remembers it: it does not
+/// outlive the device.
 ///
 /// # Errors
 /// No RPS in this kernel, or a write that the kernel refused or changed.
 pub(super) fn steer(namespace: &Namespace, device: &str, queues: u32, cpus: &CpuSet) -> Result<()> {
     namespace.run(|| {
-        let sysfs = Sysfs::own()?;
-        for queue in 0..queues {
-            let path = format!("class/net/{device}/queues/rx-{queue}/rps_cpus");
-            sysfs.set(&path, &cpus.to_mask(), |now| {
-                CpuSet::from_mask(now).is_ok_and(|now| now == *cpus)
-            })?;
-        }
+        let root = Root::live();
+        let step = |queue| {
+            let path = format!("/sys/class/net/{device}/queues/rx-{queue}/rps_cpus");
+            let before = Value::Text(root.text(&path)?);
+            let change = Change {
+                target: Target::File(SettingFile { path, netns: Some(namespace.inode()) }),
+                before,
+                after: Value::Text(cpus.to_mask()),
+                why: "misplaced on purpose".to_owned(),
+                persistence: Persistence::UntilReboot,
+            };
+            Ok(Step { change, optional: false })
+        };
+        let steps: Result<Vec<Step>> = (0..queues).map(step).collect();
+        Executor::forgetful(Live::new()).apply_steps(steps?)?;
         Ok(())
     })
 }

@@ -3,6 +3,7 @@
 
 mod locality;
 mod running;
+mod tune;
 
 use nearpath::demo::Demo;
 use nearpath_diagnose::Diagnosis;

@@ -11,6 +11,7 @@ mod snapshot;
 mod stages;
 mod steering;
 mod tune;
+mod tune_demo;
 
 pub use interval::{Interval, StagesInterval, accepts_interval, irqs_interval, stages_interval};
 pub use locality::{LocalityInterval, locality_interval};
@@ -20,3 +21,4 @@ pub use snapshot::{Snapshot, snapshot};
 pub use stages::{Stages, stages};
 pub use steering::{Steered, steered};
 pub use tune::*;
+pub use tune_demo::{TUNE_DEMO_SCHEMA, TuneDemo};

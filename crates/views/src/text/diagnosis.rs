@@ -133,7 +133,8 @@ fn headline(findings: &[Finding]) -> String {
     format!("{}: {}", count(findings.len(), "finding"), parts.collect::<Vec<_>>().join(", "))
 }
 
-fn one(rank: usize, finding: &Finding) -> String {
+/// A finding with its evidence, what it costs, and what would mend it.
+pub(super) fn one(rank: usize, finding: &Finding) -> String {
     let (word, style) = match finding.severity {
         Severity::Critical => ("critical", AnsiColor::Red.on_default().bold()),
         Severity::Warning => ("warning", AnsiColor::Yellow.on_default().bold()),

@@ -25,6 +25,7 @@ mod table;
 mod timelines;
 mod trial;
 mod tune;
+mod tune_demo;
 mod units;
 mod unknown;
 
@@ -47,6 +48,7 @@ pub use steering::{steered, steering, time_of_day};
 pub use summary::all;
 pub use trial::trial;
 pub use tune::{applied, journal, plan, rolled_back};
+pub use tune_demo::tune_demo;
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
 

@@ -76,7 +76,7 @@ fn facts(demo: &Demo) -> anyhow::Result<Host> {
 }
 
 /// What the load was, and that nothing of it is left.
-fn tell(report: &LoadReport) {
+pub(super) fn tell(report: &LoadReport) {
     let sum = |kind: LoadKind| report.counts.iter().filter(move |c| c.kind == kind);
     let received = |kind| sum(kind).map(|c| c.received).sum::<u64>();
     let megabytes = sum(LoadKind::TcpStream).map(|c| c.received_bytes).sum::<u64>() / 1_000_000;

@@ -1,0 +1,98 @@
+//! `demo tune`: what was found, the plan against it, what a trial says of the plan, and that nothing is
+//! left of it.
+
+use super::cpus::count;
+use super::units::printable;
+use super::{diagnosis, heading, line, trial, tune};
+use crate::json::{JournalEntry, TuneDemo, UndoneChange};
+use nearpath_tune::Standing;
+
+/// The whole demonstration.
+pub fn tune_demo(shown: &TuneDemo) -> String {
+    let mut out = String::new();
+    let seconds = shown.measured_s;
+    heading(&mut out, &format!("measured: {} packets in {seconds:.1} s", shown.packets));
+    match shown.findings.first() {
+        Some(first) => out.push_str(&diagnosis::one(1, first)),
+        None => line!(out, "nothing is misplaced here"),
+    }
+    let others = shown.findings.len().saturating_sub(1);
+    if others > 0 {
+        line!(out, "and {}", count(others, "more finding"));
+    }
+    line!(out);
+    out.push_str(&tune::plan(&shown.plan));
+    line!(out);
+    match (&shown.trial, &shown.not_tried) {
+        (Some(report), _) => out.push_str(&trial::trial(report)),
+        (None, reason) => {
+            let reason = reason.as_deref().unwrap_or("unknown");
+            heading(&mut out, &format!("not tried: {}", printable(reason)));
+        }
+    }
+    line!(out);
+    heading(&mut out, &format!("rolled back: {}", count(shown.undone.len(), "change")));
+    shown.journal.iter().for_each(|entry| out.push_str(&stood(entry)));
+    shown.undone.iter().for_each(|change| out.push_str(&undone(change)));
+    let compared = count(shown.settings, "setting");
+    if shown.not_restored.is_empty() {
+        line!(out, "compared with what was there before: {compared}, every byte as before");
+    } else {
+        let left = printable(&shown.not_restored.join(", "));
+        line!(out, "compared with what was there before: {compared}; NOT as before: {left}");
+    }
+    out
+}
+
+/// How a change stood before it was rolled back.
+fn stood(entry: &JournalEntry) -> String {
+    let state = match entry.state {
+        Some(Standing::Applied) => "applied",
+        Some(Standing::Drifted) => "drifted",
+        Some(Standing::Undone) => "undone",
+        Some(Standing::Lost) => "lost",
+        None => "unknown",
+    };
+    let JournalEntry { id, target, before, after, .. } = entry;
+    let (target, before, after) = (printable(target), printable(before), printable(after));
+    format!("  {state}: change {id}, {target}: {before} -> {after}\n")
+}
+
+fn undone(change: &UndoneChange) -> String {
+    let target = printable(&change.target);
+    match &change.reason {
+        None => format!("  undone:  change {}, {target}\n", change.id),
+        Some(reason) => format!("  kept:    change {}, {}\n", change.id, printable(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_instruments::Measurement;
+    use nearpath_tune::{Crossings, Goal, PLAN_SCHEMA, Plan};
+
+    #[test]
+    fn what_is_left_is_said_loudly() {
+        let plan = Plan {
+            schema: PLAN_SCHEMA,
+            goal: Goal::Latency,
+            boot: None,
+            netns: None,
+            changes: vec![],
+            now: Crossings::default(),
+            predicted: Crossings::default(),
+            notes: vec![],
+        };
+        let mut shown = TuneDemo::new(&Measurement::default(), vec![], plan);
+        shown.settings = 61;
+        shown.not_tried = Some("the plan has no changes".to_owned());
+        let said = tune_demo(&shown);
+        assert!(said.contains("nothing is misplaced here"), "{said}");
+        assert!(said.contains("not tried: the plan has no changes"), "{said}");
+        assert!(said.contains("61 settings, every byte as before"), "{said}");
+        shown.not_restored = vec!["/sys/a\u{1b}".to_owned()];
+        let said = tune_demo(&shown);
+        assert!(said.contains("61 settings; NOT as before: /sys/a\\u{1b}"), "{said}");
+    }
+}
