@@ -116,8 +116,7 @@ impl TuneArguments {
         let read = || Host::read(root, &wanted).context("cannot read the host");
         let before = read()?;
         say(&format!("measures for {:?}", self.duration));
-        let interval = Duration::from_secs(1);
-        let time = Time { duration: self.duration, interval, btf: self.btf.clone() };
+        let time = Time { duration: self.duration, interval: None, btf: self.btf.clone() };
         let stages = Stages::new(&before.topology, self.options(demo)?);
         let each = |measurement: &Measurement| format!("{} packets", measurement.packets.started);
         let measured = time.measure(stages, interrupt, each)?;
