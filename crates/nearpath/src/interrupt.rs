@@ -6,6 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{exit, pipe, register};
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -72,6 +73,13 @@ impl Interrupt {
             let _ = (&self.woken).read(&mut [0]);
         }
         self.happened()
+    }
+}
+
+impl AsFd for Interrupt {
+    /// What can be read from once a signal came.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
     }
 }
 

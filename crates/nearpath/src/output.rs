@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Prints text; its colours only where standard output is a terminal and NO_COLOR is not set.
@@ -66,6 +67,24 @@ pub fn file(path: &Path, content: &[u8]) -> Result<(), Failure> {
         .and_then(|()| file.write_all(content))
         .and_then(|()| file.sync_all())
         .with_context(|| format!("cannot write {name}"))?;
+    Ok(())
+}
+
+/// Writes a file as [`file`] does, which may be executed if it is a program.
+///
+/// # Errors
+/// As [`file`].
+pub fn program(path: &Path, content: &[u8], is_program: bool) -> Result<(), Failure> {
+    file(path, content)?;
+    if is_program {
+        let name = path.display();
+        let made = regular_file(path).and_then(|file| {
+            let mut permissions = file.metadata()?.permissions();
+            permissions.set_mode(permissions.mode() | (permissions.mode() & 0o444) >> 2);
+            Ok(file.set_permissions(permissions)?)
+        });
+        made.with_context(|| format!("cannot make {name} a program"))?;
+    }
     Ok(())
 }
 

@@ -179,7 +179,10 @@ fn one_by_one_goes_on_after_a_change_that_cannot_be_made() {
     let output = scene.trial_of(&changes, &args).wait_with_output().unwrap();
     let report = document(&output);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("there: the plan is undone: nothing of the plan can be changed"), "{said}");
+    assert!(
+        said.contains("there: the plan is undone: nothing of the plan can be changed"),
+        "{said}"
+    );
     let trials = report["trials"].as_array().unwrap();
     assert_eq!(trials.len(), 1, "{report}");
     assert_eq!(trials[0]["changes"], json!(["rps"]));

@@ -41,6 +41,14 @@ impl Target {
             _ => None,
         }
     }
+
+    /// Whether another one is the same place to write to, whoever it belongs to by now.
+    pub fn same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File(file), Self::File(other)) => file.same_place(other),
+            _ => self == other,
+        }
+    }
 }
 
 impl fmt::Display for Target {

@@ -65,7 +65,7 @@ impl<W: Writer> Executor<W> {
         let mut made: Vec<(Option<u64>, Change)> = Vec::new();
         let mut skipped = Vec::new();
         for Step { change, optional } in plan {
-            match self.apply_one(change.clone(), &mut made) {
+            match self.make(change.clone(), None, &mut made) {
                 Ok(()) => {}
                 Err(reason @ TuneError::InPlace(_)) => skipped.push(Skipped { change, reason }),
                 Err(reason @ TuneError::ByNature { .. }) if optional => {
@@ -82,13 +82,43 @@ impl<W: Writer> Executor<W> {
         Ok(Outcome { made: made.into_iter().map(|(_, change)| change).collect(), skipped })
     }
 
-    fn apply_one(
+    /// Makes a change again that the host has lost; `anew` is what is to be written now. The journal
+    /// has both until it is made, and then the new one in the place of the other.
+    ///
+    /// # Errors
+    /// It could not be made; the journal still has the one that is lost.
+    pub fn restore(&mut self, lost: &Entry, anew: Change) -> Result<Change, TuneError> {
+        let mut made = Vec::new();
+        self.make(anew, Some(lost.id), &mut made)?;
+        made.pop()
+            .map(|(_, change)| change)
+            .ok_or_else(|| TuneError::Refused(format!("{}: nothing was made", lost.change.target)))
+    }
+
+    /// Finishes what an interruption left between a change that was lost and the one in its place:
+    /// `is_there` says whether the host has the latter.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn settle(&mut self, begun: &Entry, is_there: bool) -> Result<(), TuneError> {
+        match &mut self.journal {
+            Some(journal) if is_there => journal.done(begun.id),
+            _ => self.close(Some(begun.id)),
+        }
+    }
+
+    fn make(
         &mut self,
         change: Change,
+        replaces: Option<u64>,
         made: &mut Vec<(Option<u64>, Change)>,
     ) -> Result<(), TuneError> {
         let change = self.writer.prepare(change)?;
-        let id = self.journal.as_mut().map(|journal| journal.begin(&change)).transpose()?;
+        let begin = |journal: &mut Journal| match replaces {
+            Some(lost) => journal.begin_again(&change, lost),
+            None => journal.begin(&change),
+        };
+        let id = self.journal.as_mut().map(begin).transpose()?;
         let written = self.writer.write(&change).and_then(|()| match (&mut self.journal, id) {
             (Some(journal), Some(id)) => journal.done(id),
             _ => Ok(()),

@@ -49,6 +49,9 @@ pub struct Entry {
     pub state: State,
     /// The change.
     pub change: Change,
+    /// While it is being made again: the number of the change that is lost. It takes that one's place
+    /// when it is made.
+    pub replaces: Option<u64>,
 }
 
 /// The journal, open for writing.
@@ -102,23 +105,32 @@ impl Journal {
 
     /// A change is about to be made; its number. It is on disk when this returns.
     pub(crate) fn begin(&mut self, change: &Change) -> Result<u64, TuneError> {
+        self.begin_of(change, None)
+    }
+
+    /// The same of a change that takes the place of one that is lost.
+    pub(crate) fn begin_again(&mut self, change: &Change, lost: u64) -> Result<u64, TuneError> {
+        self.begin_of(change, Some(lost))
+    }
+
+    fn begin_of(&mut self, change: &Change, replaces: Option<u64>) -> Result<u64, TuneError> {
         self.keep_short();
         // Half of what can be read, so that there is room to tell that changes are undone.
         if self.file.length() > LONGEST / 2 {
             return Err(failed(&self.path, "it is full: undo changes that it holds"));
         }
         let id = self.next;
-        let time_s = self.append(id, Event::Begin(Box::new(change.clone())))?;
+        let time_s = self.append_of(id, replaces, Event::Begin(Box::new(change.clone())))?;
         self.next += 1;
         let (boot, state) = (self.boot.clone(), State::Begun);
-        self.entries.push(Entry { id, time_s, boot, state, change: change.clone() });
+        self.entries.push(Entry { id, time_s, boot, state, change: change.clone(), replaces });
         Ok(id)
     }
 
     /// It was made.
     pub(crate) fn done(&mut self, id: u64) -> Result<(), TuneError> {
         self.append(id, Event::Done)?;
-        self.entries.iter_mut().filter(|e| e.id == id).for_each(|e| e.state = State::Done);
+        records::done(&mut self.entries, id);
         Ok(())
     }
 
@@ -130,8 +142,17 @@ impl Journal {
     }
 
     fn append(&mut self, id: u64, event: Event) -> Result<u64, TuneError> {
+        self.append_of(id, None, event)
+    }
+
+    fn append_of(
+        &mut self,
+        id: u64,
+        replaces: Option<u64>,
+        event: Event,
+    ) -> Result<u64, TuneError> {
         let (version, time_s, boot) = (JOURNAL_VERSION, now_s(), self.boot.clone());
-        let line = Record { version, id, time_s, boot, event }.line();
+        let line = Record { version, id, time_s, boot, replaces, event }.line();
         line.map_err(io::Error::from)
             .and_then(|line| self.file.append(&line))
             .map_err(|error| failed(&self.path, error))?;

@@ -8,6 +8,7 @@
 mod change;
 mod error;
 mod executor;
+pub mod exporters;
 mod files;
 mod journal;
 mod live;
@@ -17,6 +18,7 @@ mod setting;
 mod status;
 pub mod steering;
 mod threads;
+mod watch;
 
 pub use change::{Change, Persistence, Target, Value};
 pub use error::TuneError;
@@ -30,3 +32,4 @@ pub use plan::{Crossings, Goal, PLAN_SCHEMA, Plan, PlannedChange, Step};
 pub use setting::Presence;
 pub use status::{ChangeStatus, Standing, change_status};
 pub use threads::Thread;
+pub use watch::{Events, Notice, Noticed, Watch};

@@ -9,7 +9,7 @@ use crate::files::Files;
 use crate::setting::{self, Presence, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
-use crate::{Change, Target, TuneError, Writer};
+use crate::{Change, Target, TuneError, Value, Writer};
 use nearpath_host::Root;
 use std::path::Path;
 
@@ -50,6 +50,27 @@ impl Live {
         }
     }
 
+    /// What is to be written to make a change again where it is gone: on the interrupt, the queue or
+    /// the interface that is in its place now. `None` where nothing is, and for what is no text.
+    ///
+    /// # Errors
+    /// It cannot be read, or is one of another network namespace.
+    pub fn anew(&self, root: &Root, change: &Change) -> Result<Option<Change>, TuneError> {
+        let mut change = change.clone();
+        if let Target::File(file) = &mut change.target {
+            file.instance = None;
+            if let Some(irq) = &file.interrupt {
+                let Some((number, name)) = irq.locate(root) else { return Ok(None) };
+                file.path = format!("/proc/irq/{number}/smp_affinity_list");
+                file.interrupt = Some(name);
+            }
+        }
+        let target = change.target.clone();
+        let Some(its) = self.setting(&target)? else { return Ok(None) };
+        let now = its.read()?;
+        Ok(now.map(|now| Change { before: Value::Text(now), ..change }))
+    }
+
     /// The setting that a target is; `None` for what is no text that is read and written.
     fn setting<'a>(
         &'a self,
@@ -73,7 +94,11 @@ impl Writer for Live {
     fn prepare(&mut self, change: Change) -> Result<Change, TuneError> {
         let target = change.target.clone();
         if let Some(its) = self.setting(&target)? {
-            return setting::prepare(&*its, change, self.force);
+            let mut change = setting::prepare(&*its, change, self.force)?;
+            if let Target::File(file) = &mut change.target {
+                file.instance = self.files.instance(file);
+            }
+            return Ok(change);
         }
         self.groups.prepare(change)
     }

@@ -5,6 +5,7 @@
 
 use crate::files::{SettingFile, of_namespace, row_of};
 use crate::{Change, Persistence, Target, Thread, TuneError, Value};
+use nearpath_host::NicIrq;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -84,6 +85,9 @@ pub struct PlannedChange {
     /// that does not tell.
     #[serde(default)]
     pub predicted: Option<Crossings>,
+    /// For the affinity of a queue's interrupt: what it is found again by when it has another number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt: Option<NicIrq>,
 }
 
 /// A change for the executor, and whether it may be left out.
@@ -168,7 +172,8 @@ impl PlannedChange {
             Some(thread) => (Target::Thread(thread), Persistence::WhileRunning),
             None if row_of(&self.target).is_some() => {
                 let netns = netns.filter(|_| of_namespace(&self.target));
-                let file = SettingFile { path: self.target.clone(), netns };
+                let interrupt = self.interrupt.clone();
+                let file = SettingFile { interrupt, ..SettingFile::new(&self.target, netns) };
                 (Target::File(file), Persistence::UntilReboot)
             }
             None => {
@@ -206,6 +211,7 @@ mod tests {
             reboot: false,
             optional: id == "irq",
             predicted: None,
+            interrupt: None,
         }
     }
 
@@ -230,7 +236,7 @@ mod tests {
     fn a_plan_becomes_steps() {
         let steps = plan().steps(&[], "now", Some(5)).unwrap();
         let targets: Vec<Target> = steps.iter().map(|step| step.change.target.clone()).collect();
-        let file = |path: &str, netns| Target::File(SettingFile { path: path.to_owned(), netns });
+        let file = |path: &str, netns| Target::File(SettingFile::new(path, netns));
         let thread = Thread { pid: 7, tid: 8, start_ticks: 99 };
         assert_eq!(
             targets,

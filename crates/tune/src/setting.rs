@@ -23,6 +23,11 @@ pub(crate) trait Setting {
 
     /// Whether two texts mean the same value: `3` and `00000003` of a mask.
     fn same(&self, a: &str, b: &str) -> bool;
+
+    /// Whether it is one of another thing by now: of a new interface of the same name.
+    fn is_another(&self) -> bool {
+        false
+    }
 }
 
 /// Whether a change is there.
@@ -78,7 +83,8 @@ pub(crate) fn undo(setting: &dyn Setting, change: &Change, force: bool) -> Resul
         return Ok(());
     }
     if !force && !setting.same(&now, after) {
-        return Err(drift(setting, &now, after));
+        // What was changed is gone, and what is there is the kernel's or somebody else's.
+        return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
     }
     put(setting, before)
 }
@@ -93,6 +99,10 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, T
         Presence::After
     } else if setting.same(&now, before) {
         Presence::Before
+    } else if setting.is_another() {
+        Presence::Gone {
+            reason: format!("what has {} was set up anew, with {now:?}", setting.name()),
+        }
     } else {
         Presence::Other { now }
     })

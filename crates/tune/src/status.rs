@@ -44,10 +44,12 @@ fn statuses(
     look: impl Fn(&Entry) -> Result<Presence, String>,
 ) -> Vec<ChangeStatus> {
     let of = |(place, entry): (usize, &Entry)| {
-        let later = entries
-            .iter()
-            .skip(place + 1)
-            .find(|later| later.boot == entry.boot && later.change.target == entry.change.target);
+        let further = |later: &&Entry| {
+            let same = later.change.target.same_place(&entry.change.target);
+            // While it is being made again, the host alone tells of both.
+            later.boot == entry.boot && same && later.replaces != Some(entry.id)
+        };
+        let later = entries.iter().skip(place + 1).find(further);
         let (standing, reason) = match later {
             _ if entry.boot != boot => {
                 (Some(Standing::Lost), Some("the machine was booted since".to_owned()))
@@ -88,7 +90,7 @@ mod tests {
     use crate::journal::tests::change;
 
     fn entry(id: u64, port: u16, state: State, boot: &str) -> Entry {
-        Entry { id, time_s: 5, boot: boot.to_owned(), state, change: change(port) }
+        Entry { id, time_s: 5, boot: boot.to_owned(), state, change: change(port), replaces: None }
     }
 
     fn told(entries: &[Entry], presence: Result<Presence, String>) -> Vec<Option<Standing>> {

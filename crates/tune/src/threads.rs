@@ -37,7 +37,7 @@ impl Thread {
     }
 
     /// A thread from its text in a plan: `affinity pid 7 tid 8 start 99`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let ["affinity", "pid", pid, "tid", tid, "start", start] = words[..] else { return None };
         let start_ticks = start.parse().ok()?;

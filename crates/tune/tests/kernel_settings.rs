@@ -31,7 +31,7 @@ fn in_namespace(run: impl FnOnce(&VethPair) + Send) {
 fn change(path: &str, after: &str) -> Change {
     let netns = current_netns(&Root::live()).inode;
     Change {
-        target: Target::File(SettingFile { path: path.to_owned(), netns }),
+        target: Target::File(SettingFile::new(path, netns)),
         before: Value::Text(text(path)),
         after: Value::Text(after.to_owned()),
         why: "a test".to_owned(),
@@ -161,7 +161,7 @@ fn what_an_interface_cannot_have_is_refused_by_nature() {
         let mut xps = change(FLOWS.replace("rx-1", "rx-0").as_str(), "00000001");
         let netns = current_netns(&Root::live()).inode;
         let path = format!("{QUEUES}/tx-0/xps_cpus");
-        xps.target = Target::File(SettingFile { path, netns });
+        xps.target = Target::File(SettingFile::new(path, netns));
         let error = executor(dir.path()).apply(vec![xps]).unwrap_err();
         assert!(matches!(error, TuneError::ByNature { .. }), "{error}");
         io::Result::Ok(())

@@ -24,6 +24,16 @@ pub struct Irq {
     pub node: Option<NodeId>,
 }
 
+/// An interrupt as it is found again when it has another number: by the interface of its device and
+/// the name of its handler.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NicIrq {
+    /// The interface: `eth0`.
+    pub nic: String,
+    /// The name in `/proc/interrupts`: `eth0-TxRx-3`.
+    pub name: String,
+}
+
 /// An interrupt of the architecture's own, a line of `/proc/interrupts` with a name instead of a
 /// number: the inter-processor interrupts (`RES`, `CAL`, `TLB`, `IPI0`), the local timer (`LOC`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

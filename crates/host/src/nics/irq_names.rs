@@ -49,6 +49,17 @@ pub(super) fn parse(name: &str) -> Option<(&'static [Serves], QueueId)> {
     (before.is_empty() || before.ends_with(['-', '.', '_', ' '])).then_some((*serves, number))
 }
 
+/// Where in a name the ending begins that [`parse`] knows: 5 in `eth0-TxRx-3`.
+pub(super) fn ending(name: &str) -> Option<usize> {
+    parse(name)?;
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let stem = stem.trim_end_matches(['-', '.', '_', ' ']).to_ascii_lowercase();
+    let spelled = ENDINGS.iter().map(|(ending, _)| *ending).chain(["tx-rx", "rx-tx"]);
+    // The longest: `tx-rx` ends with `rx`, too.
+    let ending = spelled.filter(|ending| stem.ends_with(ending)).max_by_key(|e| e.len())?;
+    Some(stem.len() - ending.len())
+}
+
 /// The interrupts of an interface's queues, from those of its device.
 ///
 /// Numbers must count up from 0 without a gap or a repetition: tg3 numbers its vectors, not its

@@ -5,6 +5,7 @@
 //! ioctl ([`answers`]). An interface that vanishes meanwhile is left out or partly unknown.
 
 mod answers;
+pub(crate) mod find_irq;
 pub mod fuzzing;
 mod ioctl;
 mod irq_names;

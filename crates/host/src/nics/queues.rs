@@ -114,6 +114,19 @@ pub(super) fn enter_napi(
     }
 }
 
+/// The interrupts of a device.
+pub(super) fn device_irqs(root: &Root, device: &Device) -> Vec<IrqNumber> {
+    let on_bus = device.on_bus();
+    let msi = root.list(&format!("{on_bus}/msi_irqs")).unwrap_or_default();
+    let mut irqs: Vec<IrqNumber> = msi.iter().filter_map(|e| e.name.parse().ok()).collect();
+    if irqs.is_empty() {
+        // A device without MSI has one interrupt line, or none, which is 0.
+        let line = root.text(&format!("{on_bus}/irq")).ok().and_then(|irq| irq.parse().ok());
+        irqs.extend(line.filter(|irq: &IrqNumber| irq.0 != 0));
+    }
+    irqs
+}
+
 /// Enters the interrupts of queues by the names of the device's interrupts, where NAPI instances
 /// tell none, or tell that of the other direction. `interface` is the interface's name, `name`
 /// gives that of an interrupt.
@@ -125,14 +138,7 @@ pub(super) fn enter_irqs<'a>(
     tx: &mut [TxQueue],
     name: impl Fn(IrqNumber) -> Option<&'a str>,
 ) {
-    let on_bus = device.on_bus();
-    let msi = root.list(&format!("{on_bus}/msi_irqs")).unwrap_or_default();
-    let mut irqs: Vec<IrqNumber> = msi.iter().filter_map(|e| e.name.parse().ok()).collect();
-    if irqs.is_empty() {
-        // A device without MSI has one interrupt line, or none, which is 0.
-        let line = root.text(&format!("{on_bus}/irq")).ok().and_then(|irq| irq.parse().ok());
-        irqs.extend(line.filter(|irq: &IrqNumber| irq.0 != 0));
-    }
+    let irqs = device_irqs(root, device);
     let named: Vec<_> = irqs.iter().filter_map(|irq| Some((*irq, name(*irq)?))).collect();
     let found = irq_names::assign(interface, &named, rx.len(), tx.len());
     let better = |serves, queue, of_napi: Option<IrqNumber>| {

@@ -17,7 +17,7 @@ pub(super) fn steer(namespace: &Namespace, device: &str, queues: u32, cpus: &Cpu
             let path = format!("/sys/class/net/{device}/queues/rx-{queue}/rps_cpus");
             let before = Value::Text(root.text(&path)?);
             let change = Change {
-                target: Target::File(SettingFile { path, netns: Some(namespace.inode()) }),
+                target: Target::File(SettingFile::new(path, Some(namespace.inode()))),
                 before,
                 after: Value::Text(cpus.to_mask()),
                 why: "misplaced on purpose".to_owned(),

@@ -62,6 +62,18 @@ impl Form {
         }
     }
 
+    /// The value as the kernel keeps it, in one spelling; `None` when the text is of another form.
+    pub fn kept(self, text: &str) -> Option<String> {
+        Some(match self.meaning(text)? {
+            Meaning::Cpus(_) if self == Self::Mask => text.trim().to_ascii_lowercase(),
+            Meaning::Cpus(cpus) => cpus.to_string(),
+            Meaning::Numbers(numbers) => {
+                numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+            }
+            Meaning::Word(word) => word,
+        })
+    }
+
     fn meaning(self, text: &str) -> Option<Meaning> {
         // The kernel's functions cut at what they do not know; so nothing of that goes in.
         let plain = |b: u8| b.is_ascii_graphic() || b == b' ' || b == b'\t';
@@ -130,6 +142,12 @@ mod tests {
         assert!(!Form::Mask.same("3", "1") && !Form::PowerOfTwo.same("0", "1"));
         assert_eq!(Form::Choice.written("always [madvise] never"), "madvise");
         assert_eq!(Form::Mask.written("3"), "3");
+        let kept = |form: Form, text: &str| form.kept(text).unwrap();
+        assert_eq!(kept(Form::Mask, "F,0000000A\n"), "f,0000000a");
+        assert_eq!(kept(Form::CpuList, "0,1,2"), "0-2");
+        assert_eq!(kept(Form::Numbers(2), "+5\t07"), "5 7");
+        assert_eq!(kept(Form::PowerOfTwo, "1000"), "1024");
+        assert_eq!(kept(Form::Choice, "always [madvise] never"), "madvise");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub use all::settings;
 pub(crate) use form::Form;
 pub(crate) use tree::Files;
 
+use nearpath_host::NicIrq;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -21,6 +22,26 @@ pub struct SettingFile {
     pub path: String,
     /// Inode of the network namespace that it is a setting of; `None` for the whole machine's.
     pub netns: Option<u64>,
+    /// For the affinity of a queue's interrupt: which it is, as its number is another's one day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt: Option<NicIrq>,
+    /// For a file of sysfs, once it was changed, its inode (for an interrupt that of its folder there):
+    /// the kernel gives a new one to an interface, a queue or an interrupt that is set up anew under
+    /// the same name (`kernfs_ino` of fs/kernfs).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<u64>,
+}
+
+impl SettingFile {
+    /// The file of that path in a network namespace; `None` where it is one of the whole machine's.
+    pub fn new(path: impl Into<String>, netns: Option<u64>) -> Self {
+        Self { path: path.into(), netns, interrupt: None, instance: None }
+    }
+
+    /// Whether another one is the same file, whoever it belonged to.
+    pub fn same_place(&self, other: &Self) -> bool {
+        (&self.path, self.netns) == (&other.path, other.netns)
+    }
 }
 
 impl fmt::Display for SettingFile {
@@ -120,7 +141,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// As `dev_valid_name` of net/core/dev.c.
-fn is_interface_name(text: &str) -> bool {
+pub(crate) fn is_interface_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() < 16
         && text != "."

@@ -7,9 +7,9 @@
 use super::{Form, SettingFile, of_namespace, row_of};
 use crate::TuneError;
 use crate::setting::Setting;
-use nearpath_host::{Root, current_netns};
+use nearpath_host::{NicIrq, Root, current_netns};
 use rustix::fs::{
-    CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat, openat2,
+    CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
 };
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -61,7 +61,30 @@ impl Files {
                 number(self.netns)
             )));
         }
-        Ok(FileSetting { files: self, path, form: row.form })
+        Ok(FileSetting { files: self, file, form: row.form })
+    }
+
+    /// The inode of what a file belongs to, as [`SettingFile::instance`]; `None` for what is always
+    /// the same one, and where it is not there.
+    pub fn instance(&self, file: &SettingFile) -> Option<u64> {
+        let folder = interrupt_folder(&file.path);
+        let path = match &folder {
+            Some(folder) => folder.as_str(),
+            None => Some(file.path.as_str()).filter(|path| path.starts_with("/sys/class/net/"))?,
+        };
+        let opened = self.open(path, OFlags::PATH).ok()?;
+        Some(fstat(&opened).ok()?.st_ino)
+    }
+
+    /// Whether an interrupt has a handler of that name; yes where the kernel does not tell.
+    fn has_handler(&self, path: &str, name: &str) -> bool {
+        let Some(folder) = interrupt_folder(path) else { return true };
+        let opened = self.open(&format!("{folder}/actions"), OFlags::RDONLY);
+        let Ok(file) = opened.map(File::from) else { return true };
+        let mut text = Vec::new();
+        let read = file.take(MAX_FILE).read_to_end(&mut text);
+        let text = String::from_utf8_lossy(&text);
+        read.is_err() || text.trim_end().split(',').any(|handler| handler == name)
     }
 
     /// Opens a file below `/proc` or `/sys`. Links within a tree are followed, as `/sys/class/net`
@@ -82,6 +105,12 @@ impl Files {
             }
         }
     }
+}
+
+/// Where sysfs has the interrupt of a path in `/proc/irq`.
+fn interrupt_folder(path: &str) -> Option<String> {
+    let number = path.strip_prefix("/proc/irq/")?.strip_suffix("/smp_affinity_list")?;
+    Some(format!("/sys/kernel/irq/{number}"))
 }
 
 /// A tree that is mounted, if it is what it should be.
@@ -106,47 +135,60 @@ fn own_sysfs() -> Result<OwnedFd, Errno> {
 #[derive(Debug)]
 pub(crate) struct FileSetting<'a> {
     files: &'a Files,
-    path: &'a str,
+    file: &'a SettingFile,
     form: Form,
 }
 
 impl Setting for FileSetting<'_> {
     fn name(&self) -> String {
-        self.path.to_owned()
+        self.file.path.clone()
     }
 
     fn check(&self, value: &str) -> Result<(), TuneError> {
         self.form
             .check(value)
-            .map_err(|must| TuneError::Refused(format!("{}: {value:?} {must}", self.path)))
+            .map_err(|must| TuneError::Refused(format!("{}: {value:?} {must}", self.file.path)))
+    }
+
+    fn is_another(&self) -> bool {
+        let now = self.files.instance(self.file);
+        self.file.instance.is_some_and(|its| now.is_some_and(|now| now != its))
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
-        let step = || format!("reading {}", self.path);
-        let opened = match self.files.open(self.path, OFlags::RDONLY) {
+        let path = &self.file.path;
+        let step = || format!("reading {path}");
+        // An interrupt of that number, but another's, is not it.
+        if let Some(NicIrq { name, .. }) = &self.file.interrupt
+            && !self.files.has_handler(path, name)
+        {
+            return Ok(None);
+        }
+        let opened = match self.files.open(path, OFlags::RDONLY) {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
-            Err(errno) => return Err(refusal(step(), self.path, errno)),
+            Err(errno) => return Err(refusal(step(), path, errno)),
         };
         let mut text = String::new();
         match File::from(opened).take(MAX_FILE).read_to_string(&mut text) {
             Ok(_) => Ok(Some(text.trim_end().to_owned())),
             // The interface was removed while its file was open.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            Err(error) => Err(refusal(step(), self.path, errno_of(&error))),
+            Err(error) => Err(refusal(step(), path, errno_of(&error))),
         }
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
-        let step = || format!("writing {value:?} to {}", self.path);
-        let opened = self.files.open(self.path, OFlags::WRONLY | OFlags::TRUNC);
-        let mut file = File::from(opened.map_err(|errno| refusal(step(), self.path, errno))?);
+        let path = &self.file.path;
+        let step = || format!("writing {value:?} to {path}");
+        let opened = self.files.open(path, OFlags::WRONLY | OFlags::TRUNC);
+        let mut file = File::from(opened.map_err(|errno| refusal(step(), path, errno))?);
         let value_written = self.form.written(value);
         // In one piece: the kernel takes each write for the whole value.
         match file.write(value_written.as_bytes()) {
             Ok(length) if length == value_written.len() => Ok(()),
             Ok(_) => Err(TuneError::kernel(step(), "the kernel took only a part of it")),
-            Err(error) => Err(refusal(step(), self.path, errno_of(&error))),
+            Err(error) => Err(refusal(step(), path, errno_of(&error))),
         }
     }
 
@@ -198,7 +240,7 @@ mod tests {
     use super::*;
 
     fn file(path: &str) -> SettingFile {
-        SettingFile { path: path.to_owned(), netns: None }
+        SettingFile::new(path, None)
     }
 
     #[test]

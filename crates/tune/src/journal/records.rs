@@ -12,6 +12,9 @@ pub struct Record {
     pub id: u64,
     pub time_s: u64,
     pub boot: String,
+    /// Of a change that begins: the one whose place it takes when it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<u64>,
     pub event: Event,
 }
 
@@ -73,21 +76,29 @@ impl Parsed {
         }
         let record: Record =
             serde_json::from_slice(line).map_err(|error| format!("is not understood: {error}"))?;
-        let Record { id, time_s, boot, event, .. } = record;
+        let Record { id, time_s, boot, replaces, event, .. } = record;
         self.last = self.last.max(id);
         match event {
             Event::Begin(change) => {
                 let change = *change;
-                self.entries.push(Entry { id, time_s, boot, state: State::Begun, change });
+                let state = State::Begun;
+                self.entries.push(Entry { id, time_s, boot, state, change, replaces });
             }
-            Event::Done => {
-                let entries = self.entries.iter_mut();
-                entries.filter(|e| e.id == id).for_each(|e| e.state = State::Done);
-            }
+            Event::Done => done(&mut self.entries, id),
             Event::Undone => self.entries.retain(|entry| entry.id != id),
         }
         Ok(())
     }
+}
+
+/// A change was made: the one whose place it takes is not there any more.
+pub fn done(entries: &mut Vec<Entry>, id: u64) {
+    let mut replaced = None;
+    for entry in entries.iter_mut().filter(|entry| entry.id == id) {
+        entry.state = State::Done;
+        replaced = replaced.or(entry.replaces.take());
+    }
+    entries.retain(|entry| entry.id == id || Some(entry.id) != replaced);
 }
 
 /// The fewest lines that come to the same: no trace of what was undone, but that its number was
@@ -106,12 +117,13 @@ pub fn compacted(
     if entries.iter().all(|entry| entry.id != last) && last > 0 {
         // Before the others, as it would end them.
         let boot = boot.to_owned();
-        let number = Record { version, id: last, time_s: now_s, boot, event: Event::Undone };
+        let event = Event::Undone;
+        let number = Record { version, id: last, time_s: now_s, boot, replaces: None, event };
         bytes.extend(number.line()?);
     }
     for entry in entries {
-        let Entry { id, time_s, ref boot, state, ref change } = *entry;
-        let record = |event| Record { version, id, time_s, boot: boot.clone(), event };
+        let Entry { id, time_s, ref boot, state, ref change, replaces } = *entry;
+        let record = |event| Record { version, id, time_s, boot: boot.clone(), replaces, event };
         bytes.extend(record(Event::Begin(Box::new(change.clone()))).line()?);
         if state == State::Done {
             bytes.extend(record(Event::Done).line()?);

@@ -30,12 +30,6 @@ impl Draft {
     pub fn add(&mut self, wish: Wish) {
         let Wish { id, target, before, after, why, finding } = wish;
         let kind = row_of(&target).map_or("thread_affinity", |row| row.kind);
-        let persist: &[&str] = match kind {
-            "irq_affinity" => &["systemd"],
-            "sysctl" => &["sysctl"],
-            "thread_affinity" => &[],
-            _ => &["udev", "systemd"],
-        };
         self.changes.push(PlannedChange {
             id,
             kind: kind.to_owned(),
@@ -44,11 +38,13 @@ impl Draft {
             after,
             why,
             finding,
-            persist: persist.iter().map(|&means| means.to_owned()).collect(),
+            // What follows from the others is entered when all are there.
+            persist: vec![],
             reboot: false,
             // Which interrupts the kernel manages itself, only trying tells.
             optional: kind == "irq_affinity",
             predicted: None,
+            interrupt: None,
         });
     }
 

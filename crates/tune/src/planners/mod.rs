@@ -23,11 +23,11 @@ pub use situation::Request;
 pub use traffic::Traffic;
 pub use workload::{Worker, Workload, workloads};
 
-use crate::TuneError;
-use crate::plan::{PLAN_SCHEMA, Plan};
+use crate::plan::{PLAN_SCHEMA, Plan, PlannedChange};
+use crate::{TuneError, exporters};
 use draft::Draft;
 use nearpath_diagnose::Finding;
-use nearpath_host::Host;
+use nearpath_host::{Host, IrqNumber};
 use situation::Situation;
 
 /// A planner, one for each file.
@@ -80,8 +80,18 @@ pub fn plan(
             before * 100.0
         )));
     }
+    changes.iter_mut().for_each(|change| carry(host, change));
     let goal = request.goal;
     Ok(Plan { schema: PLAN_SCHEMA, goal, boot, netns, changes, now, predicted, notes })
+}
+
+/// Enters what an interrupt is found again by in another boot, and by which means a change can be made
+/// to outlast one.
+fn carry(host: &Host, change: &mut PlannedChange) {
+    let number = change.target.strip_prefix("/proc/irq/").and_then(|rest| rest.split('/').next());
+    let number = number.and_then(|number| number.parse().ok());
+    change.interrupt = number.and_then(|number| host.name_of_irq(IrqNumber(number)));
+    change.persist = exporters::means(change);
 }
 
 /// What works against the plan.

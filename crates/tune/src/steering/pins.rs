@@ -173,6 +173,7 @@ mod tests {
             time_s: 0,
             boot: "b".into(),
             state: State::Done,
+            replaces: None,
             change: Change {
                 target,
                 before: Value::Default,

@@ -2,7 +2,9 @@
 //! own type.
 
 use crate::text::time_of_day;
-use nearpath_tune::{Change, ChangeStatus, Entry, Outcome, Skipped, Standing, TuneError};
+use nearpath_tune::{
+    Change, ChangeStatus, Entry, Notice, Noticed, Outcome, Skipped, Standing, TuneError,
+};
 use serde::Serialize;
 
 /// Version of these forms.
@@ -103,7 +105,7 @@ pub fn journal(statuses: &[ChangeStatus]) -> JournalDocument {
             before: change.before.to_string(),
             after: change.after.to_string(),
             why: change.why.clone(),
-            applied_at: time_of_day(*time_s).replacen(' ', "T", 1).replace(" UTC", "Z"),
+            applied_at: iso(*time_s),
             state: status.standing,
             reason: status.reason.clone(),
         }
@@ -142,4 +144,58 @@ pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)]) -> RolledBack {
         reason: result.as_ref().err().map(ToString::to_string),
     };
     RolledBack { schema: SCHEMA, changes: results.iter().map(change).collect() }
+}
+
+/// A line of `tune watch --json`.
+#[derive(Debug, Serialize)]
+pub struct Watched {
+    /// Version of this form.
+    pub schema: u32,
+    /// When: `2026-01-31T12:00:00Z`.
+    pub time: String,
+    /// The change's number in the journal.
+    pub id: u64,
+    /// What it writes to.
+    pub target: String,
+    /// `restored`, `lost`, `drifted`, `failed`.
+    pub event: &'static str,
+    /// Why it was lost, what is there instead, or why it could not be made again.
+    pub reason: String,
+    /// When it was made again: the number of the change that was lost.
+    pub lost: Option<u64>,
+    /// When it was made again: what was there.
+    pub before: Option<String>,
+    /// When it was made again: what is there now.
+    pub after: Option<String>,
+}
+
+/// A notice of a watch.
+pub fn watched(notice: &Notice, time_s: u64) -> Watched {
+    let (event, reason) = match &notice.what {
+        Noticed::Restored { reason, .. } => ("restored", reason),
+        Noticed::Lost(reason) => ("lost", reason),
+        Noticed::Drifted(reason) => ("drifted", reason),
+        Noticed::Failed(reason) => ("failed", reason),
+    };
+    let (lost, before, after) = match &notice.what {
+        Noticed::Restored { lost, before, after, .. } => {
+            (Some(*lost), Some(before.clone()), Some(after.clone()))
+        }
+        _ => (None, None, None),
+    };
+    Watched {
+        schema: SCHEMA,
+        time: iso(time_s),
+        id: notice.id,
+        target: notice.target.clone(),
+        event,
+        reason: reason.clone(),
+        lost,
+        before,
+        after,
+    }
+}
+
+fn iso(time_s: u64) -> String {
+    time_of_day(time_s).replacen(' ', "T", 1).replace(" UTC", "Z")
 }

@@ -47,7 +47,7 @@ pub use softnet::softnet;
 pub use steering::{steered, steering, time_of_day};
 pub use summary::all;
 pub use trial::trial;
-pub use tune::{applied, journal, plan, rolled_back};
+pub use tune::{applied, journal, plan, rolled_back, watched};
 pub use tune_demo::tune_demo;
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;

@@ -7,7 +7,8 @@ use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
 use nearpath_host::CpuSet;
 use nearpath_tune::{
-    ChangeStatus, Crossings, Entry, Goal, Outcome, Plan, PlannedChange, Standing, TuneError,
+    ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan, PlannedChange, Standing,
+    TuneError,
 };
 
 /// A value that is longer than this is cut in tables.
@@ -177,6 +178,22 @@ pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)], boot: &str) -> St
     out
 }
 
+/// A notice of a watch, as one line.
+pub fn watched(notice: &Notice, time_s: u64) -> String {
+    let Notice { id, target, what } = notice;
+    let said = match what {
+        Noticed::Restored { lost, reason, before, after } => {
+            let (before, after) = (short(before), short(after));
+            let why = printable(reason);
+            format!("made again: {before} -> {after} (it was change {lost}: {why})")
+        }
+        Noticed::Lost(reason) => format!("lost: {}", printable(reason)),
+        Noticed::Drifted(reason) => format!("left alone: {}", printable(reason)),
+        Noticed::Failed(reason) => format!("lost, and not made again: {}", printable(reason)),
+    };
+    format!("{}  change {id}, {}: {said}\n", time_of_day(time_s), printable(target))
+}
+
 /// A value that fits a table.
 fn short(value: &impl ToString) -> String {
     let text = printable(&value.to_string());
@@ -212,6 +229,7 @@ mod tests {
             reboot: false,
             optional: kind == "irq_affinity",
             predicted: None,
+            interrupt: None,
         }
     }
 
@@ -257,13 +275,13 @@ mod tests {
     fn entry(id: u64, before: &str) -> Entry {
         let path = "/proc/irq/4/smp_affinity_list".to_owned();
         let change = Change {
-            target: Target::File(SettingFile { path, netns: None }),
+            target: Target::File(SettingFile::new(path, None)),
             before: Value::Text(before.to_owned()),
             after: Value::Text("2".to_owned()),
             why: "because".to_owned(),
             persistence: Persistence::UntilReboot,
         };
-        Entry { id, time_s: 0, boot: "b".to_owned(), state: State::Done, change }
+        Entry { id, time_s: 0, boot: "b".to_owned(), state: State::Done, change, replaces: None }
     }
 
     #[test]
@@ -293,6 +311,23 @@ mod tests {
         assert_eq!(lines[3], format!("11  -        {target}  {:40}  2      {time}", "\"\""));
         assert_eq!(lines[4..], ["change 10: somebody else", "change 11: elsewhere"]);
         assert_eq!(journal(&[]), "nothing is changed by nearpath\n");
+    }
+
+    #[test]
+    fn a_watch_says_a_line_for_each_notice() {
+        let target = "/proc/irq/5/smp_affinity_list".to_owned();
+        let (reason, before, after) = ("why".to_owned(), "0-3".to_owned(), "2".to_owned());
+        let what = Noticed::Restored { lost: 4, reason, before, after };
+        let shown = watched(&Notice { id: 9, target: target.clone(), what }, 0);
+        assert_eq!(
+            shown,
+            format!(
+                "1970-01-01 00:00:00 UTC  change 9, {target}: made again: 0-3 -> 2 (it was change 4: why)\n"
+            )
+        );
+        let what = Noticed::Drifted("somebody\u{1b}".to_owned());
+        let shown = watched(&Notice { id: 9, target, what }, 0);
+        assert!(shown.ends_with(": left alone: somebody\\u{1b}\n"), "{shown}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub struct Rollback {
 }
 
 /// How the changes of the journal stand.
-fn statuses(root: &Root) -> anyhow::Result<Vec<ChangeStatus>> {
+pub(super) fn statuses(root: &Root) -> anyhow::Result<Vec<ChangeStatus>> {
     let entries = Journal::read(&Journal::folder())?;
     if entries.is_empty() {
         return Ok(Vec::new());

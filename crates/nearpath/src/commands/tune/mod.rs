@@ -1,9 +1,11 @@
 //! `nearpath tune`: plans changes, makes them, says how they stand, and undoes them.
 
 mod apply;
+mod export;
 mod journal;
 mod plan;
 mod trial;
+mod watch;
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
@@ -22,6 +24,8 @@ EXAMPLES
   nearpath tune try --nic eth0 --port 443      apply and undo it in turns; keep it if it helps
   nearpath tune status                         the changes made, and whether they are there still
   nearpath tune verify                         the same as an exit status
+  nearpath tune watch                          make again what a reset of an interface has lost
+  nearpath tune export --applied --as systemd -o units   have it made at each boot
   nearpath tune rollback                       undo everything
   nearpath tune rollback --to 12               undo what was changed after change 12";
 
@@ -47,6 +51,10 @@ enum Action {
     Rollback(journal::Rollback),
     /// Fail unless all changes are there still
     Verify(journal::Verify),
+    /// Write files by which the system makes the changes at its next boot
+    Export(Box<export::ExportArguments>),
+    /// Make again what hot-plug, a reset or a reload of a driver has lost
+    Watch(watch::Watch),
 }
 
 impl Tune {
@@ -58,6 +66,8 @@ impl Tune {
             Action::Status(status) => status.run(),
             Action::Rollback(rollback) => rollback.run(),
             Action::Verify(verify) => verify.run(),
+            Action::Export(export) => export.run(),
+            Action::Watch(watch) => watch.run(),
         }
     }
 }

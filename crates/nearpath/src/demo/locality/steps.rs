@@ -142,7 +142,7 @@ fn masks(
         let path = format!("/sys/class/net/{device}/queues/{}", file(queue));
         let before = root.text(&path)?;
         Ok(Change {
-            target: Target::File(SettingFile { path, netns: Some(scene.server_netns_inode()) }),
+            target: Target::File(SettingFile::new(path, Some(scene.server_netns_inode()))),
             before: Value::Text(before),
             after: Value::Text(mask(cpu).to_mask()),
             why: why.to_owned(),

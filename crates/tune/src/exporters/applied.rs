@@ -1,0 +1,64 @@
+//! What nearpath has changed on this host, as changes that can be exported: the journal in, changes of
+//! a plan out.
+
+use super::LeftOut;
+use crate::files::row_of;
+use crate::plan::PlannedChange;
+use crate::{Change, ChangeStatus, Standing, Target, Value};
+
+/// The changes that the host has from us, each setting once: with the value from before the first
+/// change of it and the one of the last. The others, with the reason why they are not exported.
+pub fn applied(statuses: &[ChangeStatus]) -> (Vec<PlannedChange>, Vec<LeftOut>) {
+    let (mut changes, mut left_out): (Vec<PlannedChange>, Vec<LeftOut>) = Default::default();
+    for status in statuses {
+        let change = &status.entry.change;
+        let id = format!("change-{}", status.entry.id);
+        match planned(change, &id).and_then(|planned| here(status).map(|()| planned)) {
+            Ok(planned) => match changes.iter_mut().find(|c| c.target == planned.target) {
+                Some(earlier) => {
+                    *earlier = PlannedChange { before: earlier.before.clone(), ..planned };
+                }
+                None => changes.push(planned),
+            },
+            Err(reason) => {
+                left_out.push(LeftOut { id, target: change.target.to_string(), reason });
+            }
+        }
+    }
+    (changes, left_out)
+}
+
+fn here(status: &ChangeStatus) -> Result<(), String> {
+    match status.standing {
+        Some(Standing::Applied) => Ok(()),
+        Some(Standing::Drifted) => Err("somebody else has changed it since".to_owned()),
+        Some(Standing::Lost | Standing::Undone) => Err("the host does not have it".to_owned()),
+        None => Err("it cannot be seen from this network namespace".to_owned()),
+    }
+}
+
+fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
+    let (Value::Text(before), Value::Text(after)) = (&change.before, &change.after) else {
+        return Err("a program in the kernel ends with its sockets".to_owned());
+    };
+    let target = change.target.to_string();
+    let interrupt = match &change.target {
+        Target::File(file) => file.interrupt.clone(),
+        _ => None,
+    };
+    let kind = row_of(&target).map_or("thread_affinity", |row| row.kind);
+    Ok(PlannedChange {
+        id: id.to_owned(),
+        kind: kind.to_owned(),
+        target,
+        before: before.clone(),
+        after: after.clone(),
+        why: change.why.clone(),
+        finding: None,
+        persist: vec![],
+        reboot: false,
+        optional: kind == "irq_affinity",
+        predicted: None,
+        interrupt,
+    })
+}

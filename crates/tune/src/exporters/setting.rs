@@ -1,0 +1,106 @@
+//! A change as exporters see it: what kind of setting it is, and the values in the kernel's spelling.
+//!
+//! In goes a change of a plan, whose texts may be anybody's; out comes a setting whose parts are known
+//! to be of their form, or the reason why it goes into no file.
+
+use crate::Thread;
+use crate::files::{Form, is_interface_name, row_of};
+use crate::plan::PlannedChange;
+use nearpath_host::{CpuSet, NicIrq};
+use std::collections::BTreeMap;
+
+/// The longest name of a handler (`register_handler_proc` of kernel/irq/proc.c).
+const LONGEST_HANDLER: usize = 128;
+
+/// A setting that an exporter may carry.
+#[derive(Debug)]
+pub(super) struct Setting<'a> {
+    pub change: &'a PlannedChange,
+    pub kind: Kind<'a>,
+    /// How the kernel writes the value.
+    pub form: Form,
+    /// The value from before.
+    pub before: String,
+    /// The value that is wanted.
+    pub after: String,
+}
+
+/// What a setting is of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind<'a> {
+    /// A queue of an interface: `rx-0`, `rps_cpus`.
+    Queue { nic: &'a str, queue: &'a str, file: &'a str },
+    /// A sysctl, by its dotted name.
+    Sysctl(String),
+    /// The affinity of a queue's interrupt.
+    Interrupt(&'a NicIrq),
+    /// Transparent huge pages.
+    HugePages,
+    /// The CPUs of a thread, of this systemd service if it is of one.
+    Thread(Option<&'a str>),
+}
+
+impl<'a> Setting<'a> {
+    /// # Errors
+    /// Why it can be carried by no form.
+    pub fn of(change: &'a PlannedChange, units: &'a BTreeMap<u32, String>) -> Result<Self, String> {
+        if let Some(thread) = Thread::parse(&change.target) {
+            let unit = units.get(&thread.pid).map(String::as_str);
+            return Self::with(change, Kind::Thread(unit), Form::CpuList);
+        }
+        let row = row_of(&change.target)
+            .ok_or_else(|| "it is no setting that nearpath makes".to_owned())?;
+        let kind = match change.target.split('/').collect::<Vec<_>>()[..] {
+            ["", "sys", "class", "net", nic, "queues", queue, file] => {
+                Kind::Queue { nic, queue, file }
+            }
+            ["", "proc", "sys", ref parts @ ..] => Kind::Sysctl(parts.join(".")),
+            ["", "proc", "irq", ..] => Kind::Interrupt(interrupt(change)?),
+            _ => Kind::HugePages,
+        };
+        Self::with(change, kind, row.form)
+    }
+
+    fn with(change: &'a PlannedChange, kind: Kind<'a>, form: Form) -> Result<Self, String> {
+        let value = |text: &str| {
+            form.check(text)
+                .map_err(|must| format!("its value {must}"))
+                .and_then(|()| form.kept(text).ok_or_else(|| "its value is none".to_owned()))
+        };
+        let (before, after) = (value(&change.before)?, value(&change.after)?);
+        Ok(Self { change, kind, form, before, after })
+    }
+
+    /// The interface that it is of.
+    pub fn nic(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Queue { nic, .. } => Some(nic),
+            Kind::Interrupt(irq) => Some(&irq.nic),
+            _ => None,
+        }
+    }
+
+    /// The name of an interrupt's handler.
+    pub fn interrupt_name(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Interrupt(irq) => Some(&irq.name),
+            _ => None,
+        }
+    }
+
+    /// CPUs of a value that is a list.
+    pub fn cpus(&self) -> CpuSet {
+        CpuSet::from_list(&self.after).unwrap_or_default()
+    }
+}
+
+/// What an interrupt is found again by.
+fn interrupt(change: &PlannedChange) -> Result<&NicIrq, String> {
+    let unknown = "its number is another's after a reboot, and which queue's it is is not known";
+    let irq = change.interrupt.as_ref().ok_or_else(|| unknown.to_owned())?;
+    let printable = !irq.name.is_empty() && !irq.name.chars().any(char::is_control);
+    if !is_interface_name(&irq.nic) || !printable || irq.name.len() > LONGEST_HANDLER {
+        return Err("the name of its interface or handler is none".to_owned());
+    }
+    Ok(irq)
+}

@@ -1,0 +1,115 @@
+//! A systemd service that makes the settings at boot and when an interface comes, by the script of
+//! `sh`, so that nearpath need not be installed; and for threads of services a drop-in with their CPUs.
+//!
+//! The service runs after the interfaces are there and up, as a driver may ask for its interrupts only
+//! then, and after those who would set something else. It does not stay active: so the device of an
+//! interface that comes back starts it again. What it finds made already it leaves.
+
+use super::quote::{comments, device_unit, is_plain};
+use super::setting::{Kind, Setting};
+use super::{Context, Document, Exporter, sh};
+use nearpath_host::CpuSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) const EXPORTER: Exporter = Exporter {
+    name: "systemd",
+    writes: "a service that makes the settings at boot, its script, and drop-ins for services",
+    several: true,
+    carries,
+    render,
+};
+
+/// The service's name.
+pub(super) const SERVICE: &str = "nearpath-tune.service";
+
+/// Where the script is to be installed.
+pub(super) const SCRIPT: &str = "/usr/local/sbin/nearpath-tune.sh";
+
+fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
+    match setting.kind {
+        Kind::Thread(Some(unit)) if is_plain(unit) && unit.ends_with(".service") => Ok(()),
+        Kind::Thread(_) => Err("its process is of no systemd service, and ends one day"),
+        _ => sh::carries(setting),
+    }
+}
+
+fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
+    let (threads, others): (Vec<_>, Vec<_>) =
+        settings.iter().partition(|setting| matches!(setting.kind, Kind::Thread(_)));
+    let mut documents = drop_ins(&threads);
+    if !others.is_empty() {
+        documents.push(service(&others, context));
+        documents.push(sh::script(&others, context));
+    }
+    documents
+}
+
+/// The service.
+pub(super) fn service(settings: &[&Setting<'_>], context: &Context) -> Document {
+    let nics: BTreeSet<&str> = settings.iter().filter_map(|setting| setting.nic()).collect();
+    let devices: Vec<String> = nics.into_iter().map(device_unit).collect();
+    let all = |first: &[&str]| {
+        let devices = devices.iter().map(String::as_str);
+        first.iter().copied().chain(devices).collect::<Vec<_>>().join(" ")
+    };
+    let title = [
+        format!(
+            "Makes the settings of nearpath at boot. Install it in /etc/systemd/system and {}",
+            sh::NAME
+        ),
+        format!("as {SCRIPT}; then 'systemctl enable --now {SERVICE}'."),
+        "'systemctl start' makes again what was lost; the script's undo undoes it.".to_owned(),
+    ];
+    let lines = title.iter().chain(&context.left_out).map(String::as_str);
+    let wants = all(&["network-online.target"]);
+    // Those who set some of this otherwise, if they are there.
+    let after = format!("{wants} systemd-sysctl.service irqbalance.service tuned.service");
+    let wanted_by = all(&["multi-user.target"]);
+    let text = format!(
+        "{}\
+         \n[Unit]\n\
+         Description=Settings that bring packets near the CPU that needs them\n\
+         Wants={wants}\n\
+         After={after}\n\
+         # An interface may be there before its driver has asked for its interrupts.\n\
+         StartLimitIntervalSec=300\n\
+         StartLimitBurst=10\n\
+         \n[Service]\n\
+         Type=oneshot\n\
+         ExecStart={SCRIPT} apply\n\
+         Restart=on-failure\n\
+         RestartSec=5\n\
+         ProtectHome=yes\n\
+         PrivateTmp=yes\n\
+         NoNewPrivileges=yes\n\
+         \n[Install]\n\
+         WantedBy={wanted_by}\n",
+        comments(lines)
+    );
+    Document { name: SERVICE.to_owned(), text, program: false }
+}
+
+/// A drop-in for each service: the CPUs of all its threads that are to be moved.
+fn drop_ins(threads: &[&Setting<'_>]) -> Vec<Document> {
+    let mut units: BTreeMap<&str, CpuSet> = BTreeMap::new();
+    for thread in threads {
+        if let Kind::Thread(Some(unit)) = thread.kind {
+            let cpus = units.entry(unit).or_default();
+            *cpus = cpus.union(&thread.cpus());
+        }
+    }
+    let drop_in = |(unit, cpus): (&str, CpuSet)| {
+        let title = [
+            format!("The CPUs of {unit}, by nearpath. Install it in /etc/systemd/system/{unit}.d;"),
+            "it holds from the service's next start. A service that pins its threads itself does"
+                .to_owned(),
+            "so among these CPUs.".to_owned(),
+        ];
+        let text = format!(
+            "{}\n[Service]\nCPUAffinity={cpus}\n",
+            comments(title.iter().map(String::as_str))
+        );
+        Document { name: format!("{unit}.d/50-nearpath.conf"), text, program: false }
+    };
+    units.into_iter().map(drop_in).collect()
+}

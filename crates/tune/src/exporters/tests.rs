@@ -1,0 +1,208 @@
+//! What each form carries, what it leaves out, and that nothing of a stranger's plan gets out of the
+//! place that it is written in.
+
+use super::*;
+use nearpath_host::NicIrq;
+use proptest::prelude::*;
+
+fn change(id: &str, target: &str, before: &str, after: &str) -> PlannedChange {
+    let interrupt = target
+        .starts_with("/proc/irq/")
+        .then(|| NicIrq { nic: "eth0".to_owned(), name: "eth0-TxRx-0".to_owned() });
+    PlannedChange {
+        id: id.to_owned(),
+        kind: String::new(),
+        target: target.to_owned(),
+        before: before.to_owned(),
+        after: after.to_owned(),
+        why: format!("because of {id}"),
+        finding: None,
+        persist: vec![],
+        reboot: false,
+        optional: false,
+        predicted: None,
+        interrupt,
+    }
+}
+
+/// A change of each kind.
+fn all() -> Vec<PlannedChange> {
+    let queues = "/sys/class/net/eth0/queues";
+    vec![
+        change("irq-40", "/proc/irq/40/smp_affinity_list", "0-3", "2"),
+        change("rps", &format!("{queues}/rx-0/rps_cpus"), "00000000", "F,0000000C"),
+        change("flows", &format!("{queues}/rx-0/rps_flow_cnt"), "0", "1000"),
+        change("xps", &format!("{queues}/tx-0/xps_cpus"), "00000000", "00000001"),
+        change("somaxconn", "/proc/sys/net/core/somaxconn", "128", "4096"),
+        change("rmem", "/proc/sys/net/ipv4/tcp_rmem", "4096\t1\t2", "4096 131072 6291456"),
+        change(
+            "thp",
+            "/sys/kernel/mm/transparent_hugepage/enabled",
+            "[always] madvise never",
+            "madvise",
+        ),
+        change("thread", "affinity pid 7 tid 8 start 99", "0-3", "2-3"),
+    ]
+}
+
+fn exported(form: &str, changes: &[PlannedChange]) -> Export {
+    let units = BTreeMap::from([(7, "nginx.service".to_owned())]);
+    export(exporter(form).unwrap(), changes, &units, vec![]).unwrap()
+}
+
+fn ids(export: &Export) -> Vec<&str> {
+    export.left_out.iter().map(|left| left.id.as_str()).collect()
+}
+
+fn text(export: &Export, name: &str) -> String {
+    let found = export.documents.iter().find(|document| document.name == name);
+    found.unwrap_or_else(|| panic!("{name} of {export:?}")).text.clone()
+}
+
+#[test]
+fn what_a_form_cannot_carry_is_named() {
+    for (form, left_out) in [
+        ("sh", &["thread"][..]),
+        ("systemd", &[]),
+        ("udev", &["irq-40", "somaxconn", "rmem", "thp", "thread"]),
+        ("sysctl", &["irq-40", "rps", "flows", "xps", "thp", "thread"]),
+        ("tuned", &["thread"]),
+        ("ansible", &["thread"]),
+    ] {
+        let made = exported(form, &all());
+        assert_eq!(ids(&made), left_out, "{form}");
+        assert_eq!(made.carried + made.left_out.len(), all().len());
+        for left in &made.left_out {
+            let told = made.documents.iter().any(|d| d.text.contains(&left.id));
+            assert!(told, "{form} does not tell of {}", left.id);
+        }
+    }
+    let error = export(exporter("grub").unwrap(), &all(), &BTreeMap::new(), vec![]).unwrap_err();
+    assert!(error.to_string().contains("nothing to export as grub"), "{error}");
+}
+
+#[test]
+fn the_means_of_a_change_are_the_forms_that_carry_it() {
+    let means: Vec<Vec<String>> = all().iter().map(means).collect();
+    assert_eq!(means[0], ["sh", "systemd", "tuned", "ansible"]);
+    assert_eq!(means[1], ["sh", "systemd", "udev", "tuned", "ansible"]);
+    assert_eq!(means[4], ["sh", "systemd", "sysctl", "tuned", "ansible"]);
+    assert_eq!(means[7], [""; 0]);
+}
+
+#[test]
+fn sysctls_and_rules() {
+    let sysctl = text(&exported("sysctl", &all()), "60-nearpath.conf");
+    assert!(sysctl.contains("\n# because of somaxconn\nnet.core.somaxconn = 4096\n"), "{sysctl}");
+    assert!(sysctl.contains("\nnet.ipv4.tcp_rmem = 4096 131072 6291456\n"), "{sysctl}");
+    let udev = text(&exported("udev", &all()), "99-nearpath.rules");
+    for rule in [
+        "\nACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"eth0\", \
+         ATTR{queues/rx-0/rps_cpus}=\"f,0000000c\"\n",
+        "\nACTION==\"add\", SUBSYSTEM==\"queues\", DEVPATH==\"*/net/eth0/queues/tx-0\", \
+         ATTR{xps_cpus}=\"00000001\"\n",
+        "ATTR{rps_flow_cnt}=\"1024\"\n",
+    ] {
+        assert!(udev.contains(rule), "{udev}");
+    }
+}
+
+#[test]
+fn a_service_waits_for_the_interfaces_and_comes_back_with_them() {
+    let made = exported("systemd", &all());
+    let service = text(&made, "nearpath-tune.service");
+    let device = "sys-subsystem-net-devices-eth0.device";
+    for line in [
+        format!("\nWants=network-online.target {device}\n"),
+        format!("\nAfter=network-online.target {device} systemd-sysctl.service"),
+        format!("\nWantedBy=multi-user.target {device}\n"),
+        "\nExecStart=/usr/local/sbin/nearpath-tune.sh apply\n".to_owned(),
+    ] {
+        assert!(service.contains(&line), "{service}");
+    }
+    let drop_in = text(&made, "nginx.service.d/50-nearpath.conf");
+    assert!(drop_in.ends_with("\n[Service]\nCPUAffinity=2-3\n"), "{drop_in}");
+    assert!(made.documents.iter().any(|d| d.name == "nearpath-tune.sh" && d.program));
+}
+
+#[test]
+fn a_profile_has_what_tuned_can_do_itself() {
+    let made = exported("tuned", &all());
+    let profile = text(&made, "nearpath/tuned.conf");
+    for lines in [
+        "\n[sysctl]\nnet.core.somaxconn=4096\n",
+        "\n[vm]\ntransparent_hugepages=madvise\n",
+        "\n[sysfs]\n/sys/class/net/eth0/queues/rx-0/rps_cpus=f,0000000c\n",
+        "\n[script]\nscript=${i:PROFILE_DIR}/nearpath-tune.sh\n",
+    ] {
+        assert!(profile.contains(lines), "{profile}");
+    }
+    let script = text(&made, "nearpath/nearpath-tune.sh");
+    assert!(script.contains("count=1\n") && script.contains("'eth0-TxRx-0' '*-TxRx-0' '0-3' '2'"));
+}
+
+#[test]
+fn what_is_no_setting_or_no_value_is_left_out() {
+    let mut nameless = change("irq", "/proc/irq/40/smp_affinity_list", "0", "1");
+    nameless.interrupt = None;
+    let mut elsewhere = change("irq2", "/proc/irq/40/smp_affinity_list", "0", "1");
+    elsewhere.interrupt = Some(NicIrq { nic: "../..".to_owned(), name: "x".to_owned() });
+    let somaxconn = "/proc/sys/net/core/somaxconn";
+    let changes = [
+        change("good", somaxconn, "1", "2"),
+        change("path", "/etc/passwd", "1", "2"),
+        change("value", somaxconn, "1", "2\nkernel.core_pattern = |/bin/sh"),
+        change("before", somaxconn, "$(reboot)", "2"),
+        nameless,
+        elsewhere,
+    ];
+    for form in ["sh", "systemd", "sysctl", "tuned", "ansible"] {
+        let made = exported(form, &changes);
+        assert_eq!(ids(&made), ["path", "value", "before", "irq", "irq2"], "{form}");
+        assert!(made.documents.iter().all(|d| !d.text.contains("core_pattern")), "{form}");
+    }
+}
+
+#[test]
+fn names_with_a_meaning_go_only_where_they_can_be_quoted() {
+    let odd = |nic: &str| {
+        let path = format!("/sys/class/net/{nic}/queues/rx-0/rps_cpus");
+        vec![change("odd", &path, "0", "1"), change("eth0", &path.replace(nic, "eth0"), "0", "1")]
+    };
+    for nic in ["a*b", "a\"b", "$(reboot)", "%k", "a|b", "[x]", "a\\b", "#a", "a'b", "é"] {
+        for form in ["udev", "tuned"] {
+            assert_eq!(ids(&exported(form, &odd(nic))), ["odd"], "{form} {nic}");
+        }
+        assert_eq!(ids(&exported("sh", &odd(nic))), [""; 0], "{nic}");
+    }
+    let script = text(&exported("sh", &odd("a'b")), "nearpath-tune.sh");
+    assert!(script.contains(r"'/sys/class/net/a'\''b/queues/rx-0/rps_cpus'"), "{script}");
+}
+
+proptest! {
+    #[test]
+    fn no_text_gets_into_a_line_of_its_own(
+        why in "\\PC{0,30}\n?[a-z]{0,9}",
+        id in "\\PC{0,10}\n?[a-z]{0,9}",
+        name in "\\PC{1,20}",
+        value in "\\PC{0,10}",
+    ) {
+        let mut irq = change(&id, "/proc/irq/40/smp_affinity_list", "0-3", "2");
+        irq.why = why;
+        irq.interrupt = Some(NicIrq { nic: "eth0".to_owned(), name });
+        let changes =
+            [irq, change("v", "/proc/sys/net/core/somaxconn", "1", &value), change("n", "/etc", "", "")];
+        let one = [change("n", "/proc/irq/40/smp_affinity_list", "0-3", "2"), change("/", "/etc", "", "")];
+        for form in EXPORTERS {
+            let units = BTreeMap::new();
+            let (Ok(made), Ok(plain)) = (export(form, &changes, &units, vec![]), export(form, &one, &units, vec![])) else {
+                continue;
+            };
+            for (made, plain) in made.documents.iter().zip(&plain.documents) {
+                // A comment and a line for each setting, and a comment for each reason.
+                let (most, least) = (made.text.lines().count(), plain.text.lines().count());
+                prop_assert!(most <= least + 4, "{} {}", form.name, made.text);
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A profile for tuned (tuned-profiles(7), tuned.conf(5)): sysctls, files of sysfs and transparent huge
+//! pages by its own plug-ins, interrupts by the script of `sh`, which tuned calls with start, stop and
+//! verify.
+
+use super::quote::{comments, is_plain};
+use super::setting::{Kind, Setting};
+use super::{Context, Document, Exporter, sh};
+use std::fmt::Write;
+
+pub(super) const EXPORTER: Exporter =
+    Exporter { name: "tuned", writes: "a profile for tuned", several: true, carries, render };
+
+fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
+    match setting.kind {
+        Kind::Queue { nic, .. } if !is_plain(nic) => {
+            Err("tuned has a meaning of its own for signs in the interface's name")
+        }
+        _ => sh::carries(setting),
+    }
+}
+
+fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
+    let title = [
+        "Settings of nearpath as a profile of tuned. Install this folder in /etc/tuned (newer ones:",
+        "/etc/tuned/profiles); then 'tuned-adm profile nearpath'. It takes the place of the profile",
+        "in force: to keep that, name both, 'tuned-adm profile OTHER nearpath'.",
+    ];
+    let left_out = context.left_out.iter().map(String::as_str);
+    let mut text = comments(title.into_iter().chain(left_out));
+    text += "\n[main]\nsummary=Settings that bring packets near the CPU that needs them\n";
+    section(&mut text, "sysctl", settings, |setting| match &setting.kind {
+        Kind::Sysctl(name) => Some(format!("{name}={}", setting.after)),
+        _ => None,
+    });
+    section(&mut text, "vm", settings, |setting| match setting.kind {
+        Kind::HugePages => Some(format!("transparent_hugepages={}", setting.after)),
+        _ => None,
+    });
+    section(&mut text, "sysfs", settings, |setting| match setting.kind {
+        Kind::Queue { .. } => Some(format!("{}={}", setting.change.target, setting.after)),
+        _ => None,
+    });
+    let of_script = |setting: &&Setting<'_>| matches!(setting.kind, Kind::Interrupt(_));
+    let scripted: Vec<&Setting<'_>> = settings.iter().filter(of_script).collect();
+    let folder = |name: &str| format!("nearpath/{name}");
+    let mut documents = Vec::new();
+    if !scripted.is_empty() {
+        let _ = write!(text, "\n[script]\nscript=${{i:PROFILE_DIR}}/{}\n", sh::NAME);
+        let script = sh::script(&scripted, context);
+        documents.push(Document { name: folder(&script.name), ..script });
+    }
+    documents.push(Document { name: folder("tuned.conf"), text, program: false });
+    documents
+}
+
+/// A section, if it has a line.
+fn section(
+    text: &mut String,
+    name: &str,
+    settings: &[Setting<'_>],
+    line: impl Fn(&Setting<'_>) -> Option<String>,
+) {
+    let lines: Vec<String> = settings.iter().filter_map(line).collect();
+    if !lines.is_empty() {
+        let _ = write!(text, "\n[{name}]\n{}\n", lines.join("\n"));
+    }
+}

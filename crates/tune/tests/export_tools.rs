@@ -1,0 +1,167 @@
+//! Each exported form, looked at by the tool that it is for, where the machine has it.
+
+use nearpath_host::NicIrq;
+use nearpath_testing::{require_program, skip};
+use nearpath_tune::PlannedChange;
+use nearpath_tune::exporters::{export, exporter};
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+fn change(id: &str, target: &str, after: &str) -> PlannedChange {
+    let nic_irq = NicIrq { nic: "eth0".to_owned(), name: "eth0-TxRx-0".to_owned() };
+    PlannedChange {
+        id: id.to_owned(),
+        kind: String::new(),
+        target: target.to_owned(),
+        before: after.to_owned(),
+        after: after.to_owned(),
+        why: "because it's \"so\": $(reboot) {{ x }} %n # \u{1b}".to_owned(),
+        finding: None,
+        persist: vec![],
+        reboot: false,
+        optional: false,
+        predicted: None,
+        interrupt: target.starts_with("/proc/irq/").then_some(nic_irq),
+    }
+}
+
+/// A change of each kind, of an interface with a plain name and one with an odd one.
+fn changes() -> Vec<PlannedChange> {
+    let mut changes = vec![
+        change("irq", "/proc/irq/40/smp_affinity_list", "2"),
+        change("somaxconn", "/proc/sys/net/core/somaxconn", "4096"),
+        change("rmem", "/proc/sys/net/ipv4/tcp_rmem", "4096 131072 6291456"),
+        change("thp", "/sys/kernel/mm/transparent_hugepage/enabled", "madvise"),
+        change("thread", "affinity pid 7 tid 8 start 99", "0"),
+    ];
+    for nic in ["eth0", "br-lan.5", "a'{{b}}$c"] {
+        let queues = format!("/sys/class/net/{nic}/queues");
+        for (file, after) in
+            [("rx-0/rps_cpus", "0000000c"), ("rx-0/rps_flow_cnt", "64"), ("tx-0/xps_cpus", "3")]
+        {
+            changes.push(change(&format!("{nic}/{file}"), &format!("{queues}/{file}"), after));
+        }
+    }
+    changes
+}
+
+/// The files of a form in a folder, with what installing would put elsewhere named there instead.
+fn written(form: &str) -> (TempDir, Vec<PathBuf>) {
+    let folder = tempfile::tempdir().unwrap();
+    let units = BTreeMap::from([(7, "test-server.service".to_owned())]);
+    let made = export(exporter(form).unwrap(), &changes(), &units, vec![]).unwrap();
+    let mut paths = Vec::new();
+    for document in made.documents {
+        let path = folder.path().join(&document.name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let here = format!("{}/nearpath", folder.path().display());
+        std::fs::write(
+            &path,
+            document.text.replace("=/usr/local/sbin/nearpath", &format!("={here}")),
+        )
+        .unwrap();
+        let mode = if document.program { 0o755 } else { 0o644 };
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        paths.push(path);
+    }
+    (folder, paths)
+}
+
+/// Fails unless the command ends well; what it printed.
+fn passes(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{command:?}: {said}");
+    said
+}
+
+#[test]
+fn shellcheck_has_no_complaint() {
+    let (_folder, paths) = written("sh");
+    passes(Command::new("sh").arg("-n").args(&paths));
+    if require_program("shellcheck") {
+        passes(Command::new("shellcheck").args(&paths));
+    }
+}
+
+#[test]
+fn systemd_takes_the_service_and_the_drop_in() {
+    if !require_program("systemd-analyze") {
+        return;
+    }
+    let (folder, _paths) = written("systemd");
+    let server = "[Service]\nExecStart=/bin/sleep 9\n";
+    std::fs::write(folder.path().join("test-server.service"), server).unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    // The test's folder before those of the system.
+    verify.env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()));
+    verify.args(["verify", "--man=no", "nearpath-tune.service", "test-server.service"]);
+    let said = passes(&mut verify);
+    let of_ours: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("nearpath") || line.contains("test-server"))
+        .collect();
+    assert!(of_ours.is_empty(), "{said}");
+}
+
+#[test]
+fn sysctl_reads_the_fragment() {
+    if !require_program("sysctl") {
+        return;
+    }
+    let (_folder, paths) = written("sysctl");
+    let said = passes(Command::new("sysctl").args(["--dry-run", "-p"]).args(&paths));
+    assert_eq!(said, "net.core.somaxconn = 4096\nnet.ipv4.tcp_rmem = 4096 131072 6291456\n");
+}
+
+#[test]
+fn udevadm_verifies_the_rules() {
+    if !require_program("udevadm") {
+        return;
+    }
+    let version = passes(Command::new("udevadm").arg("--version"));
+    if version.trim().parse::<u32>().is_ok_and(|version| version < 254) {
+        return skip("udevadm verify is not there before version 254");
+    }
+    let (_folder, paths) = written("udev");
+    passes(Command::new("udevadm").args(["verify", "--no-style"]).args(&paths));
+}
+
+#[test]
+fn ansible_takes_the_playbook() {
+    if !require_program("ansible-playbook") {
+        return;
+    }
+    let (_folder, paths) = written("ansible");
+    passes(
+        Command::new("ansible-playbook")
+            .arg("--syntax-check")
+            .args(["-i", "localhost,"])
+            .args(&paths),
+    );
+}
+
+#[test]
+fn tuned_loads_the_profile() {
+    if !require_program("tuned-adm") {
+        return;
+    }
+    let (folder, _paths) = written("tuned");
+    let load = include_str!("load_tuned_profile.py");
+    let said = passes(Command::new("/usr/bin/python3").args(["-c", load]).arg(folder.path()));
+    let said: Vec<&str> = said.lines().collect();
+    for line in [
+        "sysctl net.core.somaxconn=4096",
+        "vm transparent_hugepages=madvise",
+        "sysfs /sys/class/net/br-lan.5/queues/rx-0/rps_cpus=0000000c",
+    ] {
+        assert!(said.contains(&line), "{said:?}");
+    }
+    assert!(
+        said.iter().any(|line| line.starts_with("script ") && line.ends_with("/nearpath-tune.sh")),
+        "{said:?}"
+    );
+}

@@ -1,0 +1,194 @@
+//! The exported script, run on this kernel in a namespace of the test's own: it makes what the plan
+//! says, changes nothing when it is run again, leaves alone what somebody else has set, and puts
+//! everything back to the byte.
+
+use nearpath_host::Root;
+use nearpath_testing::veth::{Side, VethPair};
+use nearpath_testing::{require_netns, require_program};
+use nearpath_tune::PlannedChange;
+use nearpath_tune::exporters::{Document, export, exporter};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A name that the kernel takes for an interface, and a shell might take for something else.
+const ODD: &str = "n'p$(ls)\";*~`";
+const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
+
+/// The script of a plan, in a folder of its own.
+struct Script {
+    folder: TempDir,
+    path: PathBuf,
+}
+
+impl Script {
+    fn new(changes: &[PlannedChange]) -> Self {
+        let made = export(exporter("sh").unwrap(), changes, &BTreeMap::new(), vec![]).unwrap();
+        assert_eq!(made.left_out, []);
+        let [Document { text, .. }] = made.documents.as_slice() else { panic!("one script") };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nearpath-tune.sh");
+        std::fs::write(&path, text).unwrap();
+        Self { folder, path }
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = in_own_sysfs();
+        command.arg("sh").arg(&self.path).args(args);
+        command.env("NEARPATH_TUNE_STATE", self.folder.path()).output().unwrap()
+    }
+
+    /// What it printed; it must have ended with this status.
+    fn said(&self, args: &[&str], status: i32) -> String {
+        let output = self.run(args);
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+        said
+    }
+}
+
+fn change(target: &str, after: &str) -> PlannedChange {
+    PlannedChange {
+        id: target.to_owned(),
+        kind: String::new(),
+        target: target.to_owned(),
+        before: Root::live().text(target).unwrap(),
+        after: after.to_owned(),
+        why: "a test".to_owned(),
+        finding: None,
+        persist: vec![],
+        reboot: false,
+        optional: false,
+        predicted: None,
+        interrupt: None,
+    }
+}
+
+/// A program with the interfaces of this thread's namespace in `/sys`, as `ip netns exec` runs it.
+fn in_own_sysfs() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t sysfs sysfs /sys && exec \"$@\"", "sh"]);
+    command
+}
+
+/// Every byte of the settings of the queues, and the sysctl.
+fn settings(device: &str) -> BTreeMap<String, Vec<u8>> {
+    let files =
+        ["rx-0/rps_cpus", "rx-1/rps_cpus", "rx-1/rps_flow_cnt", "tx-0/xps_cpus", "tx-1/xps_cpus"];
+    let queues = files.iter().map(|file| format!("/sys/class/net/{device}/queues/{file}"));
+    let paths = queues.chain([SOMAXCONN.to_owned()]);
+    paths.map(|path| (path.clone(), Root::live().read(&path).unwrap())).collect()
+}
+
+fn write(path: &str, value: &str) {
+    let mut echo = Command::new("sh");
+    echo.args(["-c", "printf '%s\\n' \"$2\" >\"$1\"", "sh", path, value]);
+    assert!(echo.status().unwrap().success());
+}
+
+/// A plan of each form of value.
+fn plan(device: &str) -> Vec<PlannedChange> {
+    let queues = format!("/sys/class/net/{device}/queues");
+    vec![
+        change(&format!("{queues}/rx-0/rps_cpus"), "1"),
+        change(&format!("{queues}/rx-1/rps_cpus"), "00000001"),
+        change(&format!("{queues}/rx-1/rps_flow_cnt"), "1000"),
+        change(&format!("{queues}/tx-1/xps_cpus"), "00000001"),
+        change(SOMAXCONN, "321"),
+    ]
+}
+
+/// Runs on the server's side of a pair with two queues, after its device got that name.
+fn in_namespace(device: &str, run: impl FnOnce() + Send) {
+    if !require_netns() || !require_program("unshare") {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    pair.run(Side::Server, |_| {
+        if device != "np1" {
+            let ip =
+                |args: &[&str]| assert!(Command::new("ip").args(args).status().unwrap().success());
+            ip(&["link", "set", "np1", "down"]);
+            ip(&["link", "set", "np1", "name", device]);
+        }
+        run();
+        io::Result::Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_script_makes_the_plan_and_undoes_it_to_the_byte() {
+    for device in ["np1", ODD] {
+        in_namespace(device, || {
+            let before = settings(device);
+            let script = Script::new(&plan(device));
+            assert!(script.said(&["status"], 1).contains("not made"));
+            assert!(script.said(&["apply"], 0).ends_with("changed 5 of 5 settings\n"));
+            let made = settings(device);
+            let of = |path: &str| String::from_utf8_lossy(&made[path]).trim().to_owned();
+            assert_eq!(of(SOMAXCONN), "321");
+            assert_eq!(of(&format!("/sys/class/net/{device}/queues/rx-1/rps_flow_cnt")), "1024");
+            assert!(of(&format!("/sys/class/net/{device}/queues/rx-0/rps_cpus")).ends_with('1'));
+            assert!(!script.said(&["status"], 0).contains("not"));
+
+            assert_eq!(script.said(&["apply"], 0), "changed 0 of 5 settings\n");
+            assert_eq!(settings(device), made);
+            // As tuned calls it.
+            assert!(!script.said(&["verify"], 0).contains("not"));
+            assert!(
+                script.said(&["stop", "full_rollback"], 0).ends_with("changed 5 of 5 settings\n")
+            );
+            assert_eq!(settings(device), before);
+            assert_eq!(script.said(&["undo"], 0), "changed 0 of 5 settings\n");
+        });
+    }
+}
+
+#[test]
+fn what_was_there_on_this_host_comes_back_and_not_what_the_plan_found() {
+    in_namespace("np1", || {
+        let script = Script::new(&plan("np1"));
+        write(SOMAXCONN, "77");
+        script.said(&["apply"], 0);
+        script.said(&["undo"], 0);
+        assert_eq!(Root::live().text(SOMAXCONN).unwrap(), "77");
+    });
+}
+
+#[test]
+fn what_somebody_else_has_set_is_left_alone() {
+    in_namespace("np1", || {
+        let before = settings("np1");
+        let script = Script::new(&plan("np1"));
+        script.said(&["apply"], 0);
+        write(SOMAXCONN, "99");
+        assert!(script.said(&["status"], 1).contains("it is '99', not '321'"));
+        let said = script.said(&["undo"], 1);
+        assert!(said.contains("somebody else has set it to '99'"), "{said}");
+        assert_eq!(Root::live().text(SOMAXCONN).unwrap(), "99");
+        script.said(&["undo", "--force"], 0);
+        assert_eq!(settings("np1"), before);
+    });
+}
+
+#[test]
+fn what_cannot_be_made_does_not_stop_the_rest() {
+    in_namespace("np1", || {
+        let before = settings("np1");
+        let mut changes = plan("np1");
+        // CPU 60000, which no machine has.
+        changes[0].after = format!("1{}", "0".repeat(15_000));
+        changes[1].target = changes[1].target.replace("np1", "gone");
+        let script = Script::new(&changes);
+        let said = script.said(&["apply"], 1);
+        assert!(said.contains("it is not there") && said.contains("changed 3 of 5"), "{said}");
+        assert!(script.said(&["status"], 1).contains("not there  /sys/class/net/gone"));
+        script.said(&["undo"], 0);
+        assert_eq!(settings("np1"), before);
+        assert_eq!(script.run(&["something"]).status.code(), Some(2));
+    });
+}
