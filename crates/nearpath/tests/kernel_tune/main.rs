@@ -1,10 +1,10 @@
 //! `nearpath tune` on real files of this kernel's, in a namespace of the test's own: a plan of forty
-//! changes, ended at each of its steps by SIGKILL, by a disk that takes no more, and by a change that
-//! the kernel refuses. After each, `status` is right and `rollback` restores every byte.
+//! changes, ended at each of its steps by SIGKILL, by a write that fails, by a disk that takes no more,
+//! and by a change that the kernel refuses. After each, `status` is right and `rollback` restores every byte.
 
 mod killer;
 
-use killer::{End, killed_at, require_ptrace};
+use killer::{End, failing_at, killed_at, require_failing, require_ptrace};
 use nearpath_host::{Root, current_netns};
 use nearpath_testing::require_netns;
 use nearpath_testing::veth::{Side, VethPair};
@@ -194,6 +194,79 @@ fn a_kill_at_any_step_of_undoing_is_survived() {
             assert!(scene.apply().output().unwrap().status.success());
             assert_eq!(killed_at(rollback(), step).unwrap(), End::Killed);
             scene.status_is_right_and_rollback_restores(&format!("killed at step {step}"));
+        }
+    });
+}
+
+#[test]
+fn a_kill_at_any_step_of_making_again_is_survived() {
+    in_scene(|scene| {
+        if !require_ptrace() {
+            return;
+        }
+        let watch = || scene.command(&["watch", "--once"]);
+        let lose = || {
+            assert!(scene.apply().output().unwrap().status.success());
+            set_up_anew();
+            assert!(settings() != scene.before, "the sysctl is there still");
+        };
+        lose();
+        let End::Ended { writes, status: 0 } = killed_at(watch(), usize::MAX).unwrap() else {
+            panic!("what is lost is made again")
+        };
+        assert!(writes >= (CHANGES - 1) * 5, "{writes}");
+        let status = scene.status();
+        assert!(status.values().all(|entry| entry["state"] == "applied"), "{status:?}");
+        scene.status_is_right_and_rollback_restores("made again");
+        for step in steps(writes) {
+            lose();
+            assert_eq!(killed_at(watch(), step).unwrap(), End::Killed);
+            // The next one makes the rest.
+            if step % 2 == 0 {
+                assert!(watch().output().unwrap().status.success());
+                let status = scene.status();
+                assert!(status.values().all(|entry| entry["state"] == "applied"), "{status:?}");
+                assert_eq!(status.len(), CHANGES);
+            }
+            scene.status_is_right_and_rollback_restores(&format!("killed at step {step}"));
+        }
+    });
+}
+
+/// Removes the device and makes one like it.
+fn set_up_anew() {
+    let ip = |words: &str| {
+        assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+    };
+    let queues = format!("numrxqueues {QUEUES} numtxqueues {QUEUES}");
+    ip("link del np1");
+    ip(&format!("link add np1 {queues} type veth peer name np0 {queues}"));
+}
+
+#[test]
+fn a_write_that_fails_at_any_step_is_survived() {
+    in_scene(|scene| {
+        if !require_failing() {
+            return;
+        }
+        // Settings, the journal and the disk alike; once, or from then on.
+        for for_good in [false, true] {
+            for step in steps(CHANGES * 5) {
+                let end = failing_at(scene.apply(), step, for_good).unwrap();
+                let when = format!("write {step} fails, for good: {for_good}");
+                assert!(matches!(end, End::Ended { status: 1, .. }), "{when}: {end:?}");
+                if !for_good {
+                    assert!(settings() == scene.before, "{when}: undone at once");
+                }
+                scene.status_is_right_and_rollback_restores(&when);
+            }
+            for step in steps(CHANGES * 3) {
+                assert!(scene.apply().output().unwrap().status.success());
+                let when = format!("write {step} of undoing fails, for good: {for_good}");
+                let end = failing_at(scene.command(&["rollback"]), step, for_good).unwrap();
+                assert!(matches!(end, End::Ended { status: 1, .. }), "{when}: {end:?}");
+                scene.status_is_right_and_rollback_restores(&when);
+            }
         }
     });
 }
