@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kernels test-lengthy lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows lint fuzz clean
+.PHONY: help run test test-kernels test-lengthy lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency lint fuzz clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -65,6 +65,12 @@ lab-bench-overhead: ## The same on packets through Open vSwitch, in a virtual ho
 bench-flows: ## Ten minutes of 100,000 flows: memory does not grow
 	@scripts/install-deps build test
 	NEARPATH_FLOWS_SECONDS=600 $(CARGO) test --release --package nearpath-instruments --test kernel_flows -- --nocapture
+
+bench-latency: ## The prober beside sockperf on one path, on a quiet machine
+	@scripts/install-deps build test bench
+	$(CARGO) build --release --package nearpath
+	NEARPATH_BINARY=$(CURDIR)/target/release/nearpath \
+		$(CARGO) test --package nearpath --test kernel_latency -- --ignored --nocapture
 
 faults: ## Make 300 packets late by each fault, and print how often budgets name it
 	@scripts/install-deps build test

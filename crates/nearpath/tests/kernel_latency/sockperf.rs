@@ -1,14 +1,14 @@
 //! The same path measured by nearpath and by sockperf, in turns within one run.
 //!
 //! Ignored by default: the two run at different moments, and what a busy machine does to a p99 meanwhile
-//! is more than what is compared. On a quiet machine:
-//! `cargo test --release -p nearpath --test kernel_latency -- --ignored --nocapture`.
+//! is more than what is compared. On a quiet machine: `make bench-latency`, which takes four minutes.
 
 use super::sides::{Reflecting, probe};
 use nearpath_testing::veth::{Side, VethPair};
 use std::process::{Child, Command, Stdio};
 
-const ROUNDS: usize = 12;
+/// Cycles of blocks: sockperf, nearpath, nearpath, sockperf, and once with the split.
+const CYCLES: usize = 24;
 
 /// sockperf's server, which ends with the test.
 struct Server(Child);
@@ -42,7 +42,7 @@ fn sockperf(pair: &VethPair) -> Option<Percentiles> {
     let address = Side::Server.ipv4().to_string();
     let output = pair.run(Side::Client, |_| {
         Command::new("sockperf")
-            .args(["ping-pong", "-i", &address, "-m", "64", "-t", "2", "--full-rtt"])
+            .args(["ping-pong", "-i", &address, "-m", "64", "-t", "1", "--full-rtt"])
             .output()
     });
     let text = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
@@ -54,7 +54,7 @@ fn sockperf(pair: &VethPair) -> Option<Percentiles> {
 }
 
 fn nearpath(pair: &VethPair, target: &str, args: &[&str]) -> Percentiles {
-    let common = ["--ping-pong", "--for", "2s", "--warm-up", "300ms", "--size", "64"];
+    let common = ["--ping-pong", "--for", "1s", "--warm-up", "400ms", "--size", "64"];
     let report = probe(pair, target, &[&common[..], args].concat());
     let us = |name: &str| report["percentiles"][name].as_f64().unwrap() / 1e3;
     (us("50"), us("99"))
@@ -77,23 +77,19 @@ fn ping_pong_agrees_with_sockperf() {
     let reflecting = Reflecting::start(&pair, Side::Server.ipv4(), &[]);
     nearpath_testing::wait_for("sockperf's server", || sockperf(&pair));
     let (mut theirs, mut ours, mut split) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        // In turns, and each as often first as last.
-        let order = if round % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
-        for turn in order {
-            match turn {
-                0 => theirs.push(sockperf(&pair).expect("sockperf answers")),
-                1 => ours.push(nearpath(&pair, &reflecting.target, &["--no-split"])),
-                _ => split.push(nearpath(&pair, &reflecting.target, &[])),
-            }
-        }
+    for _ in 0..CYCLES {
+        theirs.push(sockperf(&pair).expect("sockperf answers"));
+        ours.push(nearpath(&pair, &reflecting.target, &["--no-split"]));
+        ours.push(nearpath(&pair, &reflecting.target, &["--no-split"]));
+        theirs.push(sockperf(&pair).expect("sockperf answers"));
+        split.push(nearpath(&pair, &reflecting.target, &[]));
     }
     let of = |all: &[Percentiles]| {
         (median(all.iter().map(|p| p.0).collect()), median(all.iter().map(|p| p.1).collect()))
     };
     let (theirs, ours, split) = (of(&theirs), of(&ours), of(&split));
     println!(
-        "medians of {ROUNDS} rounds, µs (p50, p99): sockperf {theirs:?}, nearpath {ours:?}, with the split {split:?}"
+        "medians of blocks, µs (p50, p99): sockperf {theirs:?}, nearpath {ours:?}, with the split {split:?}"
     );
     let apart = |a: f64, b: f64| (a / b - 1.0).abs();
     assert!(apart(ours.0, theirs.0) < 0.03, "p50 {ours:?} beside {theirs:?}");

@@ -11,7 +11,7 @@ use super::slots::{Sent, Slots};
 use super::sockets::{self, Control};
 use super::tally::Answer;
 use crate::clock::{now_ns, wall_ns};
-use nix::sys::socket::{MsgFlags, SockaddrStorage, send, sendto};
+use nix::sys::socket::{MsgFlags, SockaddrStorage, recv, send, sendto};
 use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use std::io;
@@ -52,7 +52,8 @@ pub(super) struct Incoming {
     transport: Transport,
     expected: Message,
     buffer: Vec<u8>,
-    control: Control,
+    /// Room for stamps; `None` where none were asked for.
+    control: Option<Control>,
 }
 
 /// What was received.
@@ -102,13 +103,14 @@ impl Flow {
         plan.options.set(&outgoing, ipv6)?;
         let mut no_stamps = None;
         if plan.split {
-            let receipt = if to.is_some() { sockets::stamp_received(&incoming) } else { Ok(()) };
+            let receipt =
+                if to.is_some() { sockets::stamp_received(&incoming, true) } else { Ok(()) };
             let set = receipt.and_then(|()| sockets::stamp_both(&outgoing));
             no_stamps = set.err().map(|reason| format!("SO_TIMESTAMPING: {reason}"));
         }
         let kind = Kind::Probe;
-        let header =
-            Message { kind, size: plan.size, flow, session, sequence: 0, turn: Turn::default() };
+        let (size, times, turn) = (plan.size, plan.split, Turn::default());
+        let header = Message { kind, size, flow, session, sequence: 0, times, turn };
         let size = usize::try_from(plan.size).unwrap_or(super::SIZE_MIN);
         Ok(Self {
             outgoing: Outgoing {
@@ -131,7 +133,7 @@ impl Flow {
                 expected: Message { kind: Kind::Answer, ..header },
                 // One more byte, so that a longer datagram is not taken for one of the right size.
                 buffer: vec![0; size + 1],
-                control: Control::new(),
+                control: plan.split.then(Control::new),
             },
             no_stamps,
         })
@@ -263,14 +265,22 @@ impl Incoming {
                 Transport::Udp => &mut self.buffer[..],
                 Transport::Tcp => &mut self.buffer[filled..size],
             };
-            match sockets::receive::<()>(&self.socket, room, &mut self.control) {
-                Ok(received) => {
-                    filled += received.bytes;
+            let received = match &mut self.control {
+                Some(control) => sockets::receive::<()>(&self.socket, room, control)
+                    .map(|received| (received.bytes, received.stamp_ns)),
+                // The shorter system call.
+                None => recv(self.socket.as_raw_fd(), room, MsgFlags::empty())
+                    .map(|bytes| (bytes, None))
+                    .map_err(io::Error::from),
+            };
+            match received {
+                Ok((bytes, stamp_ns)) => {
+                    filled += bytes;
                     let is_whole = self.transport == Transport::Udp || filled == size;
                     if is_whole {
-                        break received.stamp_ns;
+                        break stamp_ns;
                     }
-                    if received.bytes == 0 {
+                    if bytes == 0 {
                         return Ok(Event::Closed);
                     }
                 }
@@ -283,7 +293,8 @@ impl Incoming {
                 Err(reason) => return Err(reason),
             }
         };
-        let (read_ns, read_wall_ns) = (now_ns(), wall_ns());
+        let read_ns = now_ns();
+        let read_wall_ns = stamp_ns.map_or(0, |_| wall_ns());
         let message = self.buffer.get(..filled).filter(|bytes| bytes.len() == size);
         match message.and_then(Message::parse).filter(|message| self.is_answer(message)) {
             Some(Message { sequence, turn, .. }) => {

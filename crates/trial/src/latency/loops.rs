@@ -82,6 +82,11 @@ fn wait_until(ns: u64, spin: bool, stop: &AtomicBool) -> bool {
     }
 }
 
+/// The same for who knows the time: it is not looked at again where nothing is to be waited for.
+fn goes_on(ns: u64, now: u64, spin: bool, stop: &AtomicBool) -> bool {
+    if now < ns { wait_until(ns, spin, stop) } else { !stop.load(Ordering::Relaxed) }
+}
+
 /// Receives until every probe that counts is answered, or the wait is ended.
 pub(super) fn receive_all(
     when: &When<'_>,
@@ -136,18 +141,18 @@ pub(super) fn ping_pong(
         Schedule::new(when.begin_ns, rate, (number, plan.connections), Arrivals::Constant)
     });
     let mut counting = false;
+    // Of each probe the clock is read twice, as it is sent and as its answer has been read.
+    let mut now = now_ns();
     loop {
-        let due_ns = schedule.as_mut().map_or(when.begin_ns, |schedule| {
-            schedule.skip_to(now_ns());
-            schedule.next_ns()
-        });
-        if due_ns >= when.end_ns
-            || !wait_until(due_ns, plan.spin, when.stop)
-            || now_ns() >= when.end_ns
-        {
+        let mut due_ns = when.begin_ns;
+        if let Some(schedule) = &mut schedule {
+            schedule.skip_to(now);
+            due_ns = schedule.next_ns();
+        }
+        if now.max(due_ns) >= when.end_ns || !goes_on(due_ns, now, plan.spin, when.stop) {
             break;
         }
-        if !counting && now_ns() >= when.count_from_ns {
+        if !counting && now.max(due_ns) >= when.count_from_ns {
             slots.begin(outgoing.sequence());
             counting = true;
         }
@@ -158,6 +163,7 @@ pub(super) fn ping_pong(
         loop {
             match incoming.next() {
                 Ok(Event::Answer(answer)) => {
+                    now = answer.read_ns;
                     accounts.answer(answer);
                     if answer.sequence == sequence {
                         break;
@@ -169,11 +175,13 @@ pub(super) fn ping_pong(
                 // A pause in place of the answer, so that a closed port is not flooded.
                 Err(reason) if plan.transport == Transport::Udp && is_about_a_probe(&reason) => {
                     wait_until(give_up_ns.min(now_ns() + nanoseconds(NAP)), false, when.stop);
+                    now = now_ns();
                     break;
                 }
                 Err(reason) => return Err(reason),
             }
-            if now_ns() >= give_up_ns {
+            now = now_ns();
+            if now >= give_up_ns {
                 break;
             }
         }

@@ -8,8 +8,8 @@
 //! 32 arrived    40 read     48 sent      (the reflector's wall clock; 0 in a probe)
 //! 56 filler up to the size
 //! ```
-//! Numbers are big-endian. An answer is its probe with the reflector's times written in, so that it
-//! is as long as the probe was.
+//! Numbers are big-endian. An answer is its probe with the reflector's times written in, so that it is
+//! as long as the probe was.
 
 /// Bytes of a message without its filler: the smallest one.
 pub const SIZE_MIN: usize = 56;
@@ -19,6 +19,8 @@ pub const SIZE_MAX: usize = 65_507;
 const MAGIC: [u8; 4] = *b"npL1";
 /// `arrived` is the kernel's stamp, not a time that user space read.
 const STAMPED: u8 = 1;
+/// The prober wants the reflector's times.
+const TIMES: u8 = 2;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Message {
     pub session: u64,
     /// Number of the probe within its flow.
     pub sequence: u64,
+    /// Whether the reflector's times are wanted.
+    pub times: bool,
     /// What the reflector did; all zero in a probe.
     pub turn: Turn,
 }
@@ -70,7 +74,7 @@ impl Message {
             2 => Kind::Answer,
             _ => return None,
         };
-        let known = [*m0, *m1, *m2, *m3] == MAGIC && flags & !STAMPED == 0;
+        let known = [*m0, *m1, *m2, *m3] == MAGIC && flags & !(STAMPED | TIMES) == 0;
         if !known || reserved.first_chunk() != Some(&[0, 0]) {
             return None;
         }
@@ -80,6 +84,7 @@ impl Message {
             flow: u32_at(header, 12),
             session: u64_at(header, 16),
             sequence: u64_at(header, 24),
+            times: flags & TIMES != 0,
             turn: Turn {
                 stamped: flags & STAMPED != 0,
                 arrived_ns: u64_at(header, 32),
@@ -101,7 +106,8 @@ impl Message {
             Kind::Probe => 1,
             Kind::Answer => 2,
         };
-        let flags = if self.turn.stamped { STAMPED } else { 0 };
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        let flags = flag(self.turn.stamped, STAMPED) | flag(self.times, TIMES);
         header[..4].copy_from_slice(&MAGIC);
         header[4..8].copy_from_slice(&[kind, flags, 0, 0]);
         header[8..12].copy_from_slice(&self.size.to_be_bytes());
@@ -134,7 +140,8 @@ mod tests {
 
     fn probe() -> Message {
         let turn = Turn::default();
-        Message { kind: Kind::Probe, size: 64, flow: 3, session: 7, sequence: 1 << 40, turn }
+        let (kind, sequence) = (Kind::Probe, 1 << 40);
+        Message { kind, size: 64, flow: 3, session: 7, sequence, times: true, turn }
     }
 
     #[test]
@@ -164,7 +171,7 @@ mod tests {
         };
         assert_eq!(spoilt(0, b'x'), None, "magic");
         assert_eq!((spoilt(4, 0), spoilt(4, 3)), (None, None), "kind");
-        assert_eq!((spoilt(5, 2), spoilt(6, 1), spoilt(7, 1)), (None, None, None), "reserved");
+        assert_eq!((spoilt(5, 4), spoilt(6, 1), spoilt(7, 1)), (None, None, None), "reserved");
         assert_eq!((spoilt(11, 55), spoilt(8, 1)), (None, None), "size");
         assert_eq!(spoilt(40, 1), None, "a probe with the reflector's times");
         assert_eq!(spoilt(5, STAMPED), None, "a probe with a stamp");
@@ -176,7 +183,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, like_one: bool, kind in 0u8..4, size in 0u32..70_000) {
             if like_one && bytes.len() >= SIZE_MIN {
                 bytes[..4].copy_from_slice(&MAGIC);
-                let flags = bytes[5] & STAMPED;
+                let flags = bytes[5] & (STAMPED | TIMES);
                 bytes[4..8].copy_from_slice(&[kind, flags, 0, 0]);
                 bytes[8..12].copy_from_slice(&size.to_be_bytes());
             }

@@ -12,12 +12,12 @@ use super::sockets::{self, Control, SocketOptions};
 use crate::affinity;
 use crate::clock::wall_ns;
 use nearpath_host::CpuSet;
-use nix::sys::socket::{MsgFlags, SockaddrStorage, sendto};
+use nix::sys::socket::{MsgFlags, SockaddrLike, SockaddrStorage, recvfrom, sendto};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -30,6 +30,8 @@ const CONNECTIONS: usize = 256;
 /// A connection without a probe for so long is closed, and one that takes no answer.
 const SILENCE: Duration = Duration::from_secs(60);
 const STUCK: Duration = Duration::from_secs(10);
+/// So long after the last probe that wanted times no more stamps are asked for.
+const UNWANTED_NS: u64 = 1_000_000_000;
 /// Ports that are tried until one is free for both protocols.
 const TRIES: u32 = 16;
 
@@ -130,8 +132,6 @@ impl Reflector {
         let address = listener.local_addr()?;
         let options = plan.options;
         options.set(&socket, address.is_ipv6())?;
-        // Without stamps the answers tell when they were read, and that it is no stamp.
-        let _ = sockets::stamp_received(&socket);
         sockets::make_room(&socket);
         lock(&self.shared.listeners).push(listener.try_clone()?);
         lock(&self.shared.datagrams).push(socket.try_clone()?);
@@ -201,24 +201,76 @@ fn listen(at: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
     }
 }
 
-/// Reads a message and makes it its own answer; `None` for what is no probe of this size.
-fn turn(bytes: &mut [u8], stamp_ns: Option<u64>, read_ns: u64) -> Option<()> {
+/// Reads a message and makes it its own answer, with times where they are wanted; `None` for what is no
+/// probe of this size.
+fn turn(bytes: &mut [u8], stamps: &mut Stamps, stamp_ns: Option<u64>) -> Option<()> {
+    // Looked at first, so that what follows is the turn.
+    let read_ns = stamps.on.then(wall_ns);
     let probe = Message::parse(bytes)?;
     let is_whole = usize::try_from(probe.size).is_ok_and(|size| size == bytes.len());
-    let arrived_ns = stamp_ns.unwrap_or(read_ns);
-    let stamped = stamp_ns.is_some();
-    let answer = probe.answer(Turn { arrived_ns, stamped, read_ns, sent_ns: wall_ns() })?;
+    stamps.wanted(probe.times, read_ns);
+    let mut turn = Turn::default();
+    if probe.times {
+        let read_ns = read_ns.unwrap_or_else(wall_ns);
+        let (arrived_ns, stamped) = (stamp_ns.unwrap_or(read_ns), stamp_ns.is_some());
+        turn = Turn { arrived_ns, stamped, read_ns, sent_ns: wall_ns() };
+    }
+    let answer = probe.answer(turn)?;
     is_whole.then(|| answer.write(bytes))
 }
 
+/// Whether the reader of a socket asks for stamps, which make each packet dearer: from the first probe
+/// that wants times until there was none for a while.
+#[derive(Debug)]
+struct Stamps {
+    on: bool,
+    /// To be set at the socket before the next message is read.
+    change: bool,
+    last_wanted_ns: u64,
+    control: Control,
+}
+
+impl Stamps {
+    fn new() -> Self {
+        Self { on: false, change: false, last_wanted_ns: 0, control: Control::new() }
+    }
+
+    /// A probe was read, which wants times or not.
+    fn wanted(&mut self, wanted: bool, read_ns: Option<u64>) {
+        if wanted {
+            self.last_wanted_ns = read_ns.unwrap_or(u64::MAX);
+            self.change = !self.on;
+        } else if let Some(now) = read_ns {
+            self.change = now > self.last_wanted_ns.saturating_add(UNWANTED_NS);
+        }
+    }
+
+    /// Receives, with a stamp if they are on. A kernel that has none lets the answers tell when their
+    /// probes were read, and that it is no stamp.
+    fn receive<S: SockaddrLike>(
+        &mut self,
+        socket: &impl AsFd,
+        buffer: &mut [u8],
+    ) -> io::Result<sockets::Received<S>> {
+        if std::mem::take(&mut self.change) {
+            self.on = !self.on;
+            let _ = sockets::stamp_received(socket, self.on);
+        }
+        if self.on {
+            return sockets::receive(socket, buffer, &mut self.control);
+        }
+        let (bytes, from) = recvfrom(socket.as_fd().as_raw_fd(), buffer)?;
+        Ok(sockets::Received { bytes, stamp_ns: None, from })
+    }
+}
+
 fn answer_datagrams(socket: &UdpSocket, shared: &Shared) {
-    let (mut buffer, mut control) = (vec![0; SIZE_MAX + 1], Control::new());
+    let (mut buffer, mut stamps) = (vec![0; SIZE_MAX + 1], Stamps::new());
     while !shared.stop.load(Ordering::SeqCst) {
-        let received = sockets::receive::<SockaddrStorage>(socket, &mut buffer, &mut control);
-        let read_ns = wall_ns();
+        let received = stamps.receive::<SockaddrStorage>(socket, &mut buffer);
         let answered = received.ok().and_then(|received| {
             let bytes = buffer.get_mut(..received.bytes)?;
-            turn(bytes, received.stamp_ns, read_ns)?;
+            turn(bytes, &mut stamps, received.stamp_ns)?;
             sendto(socket.as_raw_fd(), bytes, &received.from?, MsgFlags::MSG_DONTWAIT).ok()
         });
         let count = if answered.is_some() { &shared.udp_answered } else { &shared.ignored };
@@ -268,7 +320,6 @@ fn keep(
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(STUCK))?;
         options.set(&stream, stream.local_addr()?.is_ipv6())?;
-        let _ = sockets::stamp_received(&stream);
         stream.try_clone()
     };
     let mut streams = lock(&shared.streams);
@@ -284,12 +335,12 @@ fn keep(
 
 /// Answers until the connection ends. All its messages are as long as the first.
 fn answer_stream(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
-    let mut control = Control::new();
+    let mut stamps = Stamps::new();
     let mut buffer = vec![0; SIZE_MIN];
     let mut filled = 0;
     loop {
         let room = buffer.get_mut(filled..).unwrap_or_default();
-        let received = sockets::receive::<()>(stream, room, &mut control);
+        let received = stamps.receive::<()>(stream, room);
         let received = match received {
             Ok(received) if received.bytes > 0 => received,
             Err(reason) if sockets::again(&reason) => continue,
@@ -304,7 +355,7 @@ fn answer_stream(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
             buffer.resize(size, 0);
             continue;
         }
-        if turn(&mut buffer, received.stamp_ns, wall_ns()).is_none() {
+        if turn(&mut buffer, &mut stamps, received.stamp_ns).is_none() {
             shared.ignored.fetch_add(1, Ordering::Relaxed);
             return Err(io::ErrorKind::InvalidData.into());
         }

@@ -84,15 +84,18 @@ fn busy_poll(socket: &impl AsFd, us: u32) -> io::Result<()> {
 
 /// Asks for room for what comes while its reader waits for a CPU: what is dropped for want of it would
 /// count as lost by the path. Without privilege the kernel may grant less.
-pub(super) fn make_room(socket: &impl AsFd) {
+pub(crate) fn make_room(socket: &impl AsFd) {
     let forced = set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER_BYTES);
     let _ = forced.or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER_BYTES));
 }
 
-/// Asks for a stamp of what is received.
-pub(super) fn stamp_received(socket: &impl AsFd) -> io::Result<()> {
-    let flags = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
-        | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
+/// Asks for a stamp of what is received, or for none any more.
+pub(super) fn stamp_received(socket: &impl AsFd, wanted: bool) -> io::Result<()> {
+    let mut flags = TimestampingFlag::empty();
+    if wanted {
+        flags |= TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
+            | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE;
+    }
     Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
 }
 

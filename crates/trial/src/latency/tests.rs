@@ -170,7 +170,7 @@ fn plans_that_cannot_be_done_are_refused() {
 fn probe(size: u32) -> Vec<u8> {
     let (kind, turn) = (Kind::Probe, Turn::default());
     let mut bytes = vec![0x77; size as usize];
-    Message { kind, size, flow: 0, session: 1, sequence: 2, turn }.write(&mut bytes);
+    Message { kind, size, flow: 0, session: 1, sequence: 2, times: true, turn }.write(&mut bytes);
     bytes
 }
 
