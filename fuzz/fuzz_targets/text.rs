@@ -19,6 +19,7 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| drop(parse::parse_sockets(bytes, SocketProtocol::Udp, parse::ByteOrder::Big)),
     |bytes| parse::fuzzing::irq_names(&String::from_utf8_lossy(bytes)),
     |bytes| drop(String::from_utf8_lossy(bytes).parse::<NetnsRef>()),
+    |bytes| drop(parse::parse_net_dev(bytes)),
 ];
 
 /// A cpulist that is read must come back the same from what is shown of it.

@@ -46,6 +46,13 @@ pub fn of(tid: u32) -> io::Result<CpuSet> {
 /// # Errors
 /// None of the CPUs is online and allowed to this thread (`EINVAL`).
 pub fn pin(cpus: &CpuSet) -> io::Result<()> {
+    set_mask(&mask(cpus)).map_err(|reason| {
+        io::Error::new(reason.kind(), format!("pinning to CPUs {cpus}: {reason}"))
+    })
+}
+
+/// The kernel's mask of numbers, as long as it has to be.
+pub(crate) fn mask(cpus: &CpuSet) -> Vec<Word> {
     let last = cpus.iter().last().map_or(0, |cpu| cpu.0);
     let mut mask = vec![0 as Word; (last / Word::BITS) as usize + 1];
     for cpu in cpus.iter() {
@@ -53,15 +60,15 @@ pub fn pin(cpus: &CpuSet) -> io::Result<()> {
             *word |= 1 << (cpu.0 % Word::BITS);
         }
     }
+    mask
+}
+
+/// Lets the calling thread run on the CPUs of this mask only. Allocates nothing.
+pub(crate) fn set_mask(mask: &[Word]) -> io::Result<()> {
     // SAFETY: the pointer and the length are those of `mask`, which outlives the call.
-    let result = unsafe {
-        libc::sched_setaffinity(0, std::mem::size_of_val(&mask[..]), mask.as_ptr().cast())
-    };
-    if result < 0 {
-        let reason = io::Error::last_os_error();
-        return Err(io::Error::new(reason.kind(), format!("pinning to CPUs {cpus}: {reason}")));
-    }
-    Ok(())
+    let result =
+        unsafe { libc::sched_setaffinity(0, std::mem::size_of_val(mask), mask.as_ptr().cast()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
-//! Counters of the kernel by CPU: `/proc/softirqs`, `/proc/net/softnet_stat`, `/proc/stat`.
+//! Counters of the kernel, by CPU: `/proc/softirqs`, `/proc/net/softnet_stat`, `/proc/stat`; and by
+//! interface: `/proc/net/dev`.
 //!
 //! In goes a root, out come plain values. Each file has its parser, from bytes to values, in a
 //! file of its own.
 
 mod cpu_time;
+mod net_dev;
 mod reading;
 mod softirqs;
 mod softnet;
 
 pub use cpu_time::parse_cpu_time;
+pub use net_dev::parse_net_dev;
 pub use softirqs::parse_softirqs;
 pub use softnet::parse_softnet;
 
@@ -24,6 +27,20 @@ pub(crate) fn softirqs(root: &Root, notes: &mut Notes) -> Vec<SoftirqCounts> {
 /// not say it.
 pub(crate) fn softnet(root: &Root, notes: &mut Notes, online: &CpuSet) -> Vec<SoftnetCpu> {
     read(root, notes, "softnet", "/proc/net/softnet_stat", |bytes| parse_softnet(bytes, online))
+}
+
+impl SoftnetCpu {
+    /// The counters of all CPUs now.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is another one.
+    pub fn read_all(root: &Root) -> Result<Vec<Self>, ReadError> {
+        const PATH: &str = "/proc/net/softnet_stat";
+        let online = root.text("/sys/devices/system/cpu/online")?;
+        let online = CpuSet::from_list(&online)
+            .map_err(|e| ReadError::new("/sys/devices/system/cpu/online", &e.to_string()))?;
+        parse_softnet(&root.read(PATH)?, &online).map_err(|e| ReadError::new(PATH, &e.to_string()))
+    }
 }
 
 impl CpuTime {

@@ -61,6 +61,25 @@ pub struct CpuTime {
     pub steal: Option<u64>,
 }
 
+/// One line of `/proc/net/dev`: what an interface has received and sent since it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCounts {
+    /// Its name.
+    pub name: String,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets that were damaged.
+    pub rx_errors: u64,
+    /// Packets that the driver, the device (rx_missed_errors) or the stack had no room for.
+    pub rx_dropped: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+    /// Packets that were not sent for want of room.
+    pub tx_dropped: u64,
+}
+
 /// The counters that a measurement takes the difference of, at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counters {

@@ -10,14 +10,20 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// `nearpath bench reflect` on the server's side.
 pub struct Reflecting {
     child: Child,
-    /// Where it listens.
+    /// Where it answers.
     pub target: String,
+    /// Where it counts packets.
+    #[allow(dead_code, reason = "the tests of packets read it")]
+    pub sink: String,
 }
 
-/// Starts nearpath in the namespace of a side.
+/// Starts nearpath in the namespace of a side: that of these tests, or an optimised one that `make
+/// bench-latency` has built.
 pub fn spawn(pair: &VethPair, side: Side, args: &[&str]) -> Child {
+    let built = env!("CARGO_BIN_EXE_nearpath").into();
+    let binary = std::env::var_os("NEARPATH_BINARY").unwrap_or(built);
     let start = |_| {
-        Command::new(env!("CARGO_BIN_EXE_nearpath"))
+        Command::new(&binary)
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -41,12 +47,15 @@ impl Reflecting {
         let address = address.to_string();
         let common = ["bench", "reflect", "--json", "--bind", &address, "--port", "0"];
         let mut child = spawn(pair, Side::Server, &[&common[..], args].concat());
-        let mut line = String::new();
         let mut said = BufReader::new(child.stderr.take().unwrap());
-        said.read_line(&mut line).unwrap();
-        let target = line.split_whitespace().last().unwrap_or_default().to_owned();
-        assert!(line.contains("answering"), "{line}");
-        Self { child, target }
+        let mut address = |what: &str| {
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            assert!(line.contains(what), "{line}");
+            line.split_whitespace().last().unwrap_or_default().to_owned()
+        };
+        let (target, sink) = (address("answering"), address("counting"));
+        Self { child, target, sink }
     }
 
     /// Sends it a signal: `STOP` or `CONT`.

@@ -32,7 +32,7 @@ pub struct Summary {
 
 /// A distribution that grows.
 #[derive(Debug, Clone)]
-pub(super) struct Distribution {
+pub(crate) struct Distribution {
     histogram: Histogram<u64>,
     min_ns: u64,
     max_ns: u64,
@@ -42,7 +42,7 @@ pub(super) struct Distribution {
 }
 
 impl Distribution {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // The bounds are constants that the crate takes: were they wrong, one of its own would do.
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             .or_else(|_| Histogram::new(2))
@@ -50,7 +50,7 @@ impl Distribution {
         Self { histogram, min_ns: u64::MAX, max_ns: 0, mean_ns: 0.0, squares: 0.0 }
     }
 
-    pub(super) fn record(&mut self, ns: u64) {
+    pub(crate) fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
         self.min_ns = self.min_ns.min(ns);
         self.max_ns = self.max_ns.max(ns);
@@ -59,7 +59,7 @@ impl Distribution {
         self.squares += away * (ns as f64 - self.mean_ns);
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         let (mine, theirs) = (self.count() as f64, other.count() as f64);
         if theirs == 0.0 {
             return;
@@ -73,7 +73,7 @@ impl Distribution {
         self.squares += other.squares + apart * apart * mine * theirs / (mine + theirs);
     }
 
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.histogram.len()
     }
 
@@ -94,7 +94,7 @@ impl Distribution {
         None
     }
 
-    pub(super) fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self) -> Summary {
         let count = self.count();
         let some = |value| (count > 0).then_some(value);
         let percentile = |name: &str| Some((name.to_owned(), self.percentile(name.parse().ok()?)?));
@@ -109,7 +109,7 @@ impl Distribution {
     }
 
     /// Buckets that are not empty, ascending: the highest latency of each, and its count.
-    pub(super) fn buckets(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn buckets(&self) -> Vec<(u64, u64)> {
         let bucket = |value: u64, count| (value.min(self.max_ns), count);
         self.histogram
             .iter_recorded()

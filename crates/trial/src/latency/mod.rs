@@ -26,6 +26,7 @@ mod sockets;
 mod split;
 mod tally;
 
+pub(crate) use distribution::Distribution;
 pub use distribution::Summary;
 pub use message::{Kind, Message, SIZE_MAX, SIZE_MIN, Turn};
 pub use plan::{LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, Transport};
@@ -35,6 +36,7 @@ pub use reflector::{REFLECT_SCHEMA, Reflected, Reflector, ReflectorPlan};
 pub use report::{LATENCY_SCHEMA, LatencyReport, Progress};
 pub use schedule::Arrivals;
 pub use sockets::SocketOptions;
+pub(crate) use sockets::make_room;
 pub use split::Split;
 
 use std::io;

@@ -4,6 +4,7 @@ use super::distribution::{Distribution, Summary};
 use super::plan::{LatencyPlan, Loop, Transport};
 use super::split::Split;
 use super::tally::Tally;
+use crate::background::BackgroundReport;
 use nearpath_host::Unknown;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -63,6 +64,9 @@ pub struct LatencyReport {
     pub histogram: Vec<(u64, u64)>,
     /// Where they went; `None` when the kernel's stamps do not tell, with the reason in `unknown`.
     pub split: Option<Split>,
+    /// The load that was put on the path meanwhile.
+    #[serde(default)]
+    pub load: Vec<BackgroundReport>,
     /// What is not known, and why.
     pub unknown: Vec<Unknown>,
 }
@@ -138,6 +142,7 @@ impl LatencyReport {
             max_ns,
             histogram: tally.latency.buckets(),
             split,
+            load: Vec::new(),
             unknown,
         }
     }

@@ -6,6 +6,7 @@ use super::histogram::bars;
 use super::table::{Table, left, right};
 use super::units::printable;
 use super::{latency, line};
+use nearpath_trial::background::{BackgroundReport, Protocol};
 use nearpath_trial::latency::{Arrivals, LatencyReport, Loop, Progress, Split, Summary, Transport};
 
 /// The percentiles that have a column, each with its turn to give way.
@@ -33,6 +34,9 @@ pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usi
         let count = report.split.as_ref().map_or(0, |split| split.not_split);
         line!(out, "{count} of the answers could not be taken apart");
     }
+    for load in &report.load {
+        line!(out, "{}", background(load));
+    }
     for unknown in &report.unknown {
         line!(out, "unknown: {}: {}", printable(&unknown.fact), printable(&unknown.reason));
     }
@@ -42,6 +46,45 @@ pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usi
         out.push_str(&bars(report.received, report.histogram.iter().copied()));
     }
     out
+}
+
+/// The load that there was meanwhile.
+fn background(load: &BackgroundReport) -> String {
+    let protocol = match load.protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+    };
+    let way = if load.reverse { "from" } else { "to" };
+    let streams = if load.streams == 1 { "stream" } else { "streams" };
+    let (count, target, port) = (load.streams, load.target, load.port);
+    let mut out = format!("load: {count} {protocol} {streams} {way} {target} port {port}: ");
+    if let Some(carried) = &load.carried {
+        out.push_str(&format!(
+            "{} sent, {} received, over {:.1} s",
+            bits_per_s(carried.sent_bits_per_s),
+            bits_per_s(carried.received_bits_per_s),
+            carried.seconds
+        ));
+        if let Some(lost) = carried.lost_percent {
+            out.push_str(&format!(", {lost:.1} % lost"));
+        }
+        if let Some(retransmits) = carried.retransmits {
+            out.push_str(&format!(", {retransmits} retransmitted"));
+        }
+    }
+    if let Some(failure) = &load.failure {
+        let before = if load.carried.is_some() { "; " } else { "" };
+        out.push_str(&format!("{before}failed: {}", printable(failure)));
+    }
+    out
+}
+
+fn bits_per_s(bits: f64) -> String {
+    match bits {
+        1e9.. => format!("{:.2} Gbit/s", bits / 1e9),
+        1e6.. => format!("{:.1} Mbit/s", bits / 1e6),
+        _ => format!("{:.1} kbit/s", bits / 1e3),
+    }
 }
 
 /// A line of what came since the last one.
@@ -209,6 +252,28 @@ probes: 1001 sent in 10.0 s (100/s), 1000 received, 1 lost, 0 late, 3 reordered,
         let text = latencies(&none, false, None);
         assert!(text.ends_with("unknown: split: no stamps\n"), "{text}");
         assert!(!text.contains("wire"));
+    }
+
+    #[test]
+    fn load_is_told_and_that_it_failed() {
+        let mut loaded = report();
+        loaded.load = serde_json::from_value(json!([
+            {"protocol": "udp", "target": "10.0.0.2", "port": 5202, "streams": 3, "reverse": false,
+             "asked_bits_per_s": 500_000_000u64, "failure": null, "carried": {"seconds": 4.0,
+             "sent_bits_per_s": 1.5e9, "received_bits_per_s": 1.2e9, "retransmits": null,
+             "lost_percent": 20.0}},
+            {"protocol": "tcp", "target": "10.0.0.2", "port": 5201, "streams": 1, "reverse": true,
+             "asked_bits_per_s": null, "failure": "the server is busy", "carried": null}]))
+        .unwrap();
+        let text = latencies(&loaded, false, None);
+        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("load:")).collect();
+        assert_eq!(
+            told,
+            [
+                "load: 3 UDP streams to 10.0.0.2 port 5202: 1.50 Gbit/s sent, 1.20 Gbit/s received, over 4.0 s, 20.0 % lost",
+                "load: 1 TCP stream from 10.0.0.2 port 5201: failed: the server is busy"
+            ]
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `nearpath bench latency`: the prober.
 
-use super::{PORT, Sockets};
+use super::load::Load;
+use super::{Sockets, target};
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
@@ -12,7 +13,6 @@ use nearpath_trial::latency::{
     Transport, measure_latency,
 };
 use nearpath_views::text;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
@@ -21,6 +21,7 @@ EXAMPLES
   nearpath bench latency 10.0.0.2                        1,000 probes a second for 10 s, by UDP
   nearpath bench latency 10.0.0.2 --tcp --rate 5000 --poisson --for 60s
   nearpath bench latency 10.0.0.2 --ping-pong --cpus 2   one after the other, as sockperf does
+  nearpath bench latency 10.0.0.2 --load tcp --load udp --load-rate 500M
   nearpath bench latency '[fd00::2]:7000' --size 1400 --dscp 46 --priority 3
   nearpath bench latency 10.0.0.2 --json | jq '.percentiles, .split.wire.percentiles'
 
@@ -87,6 +88,8 @@ pub(super) struct Latency {
     #[arg(long, help_heading = "How to measure")]
     spin: bool,
     #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
     sockets: Sockets,
 }
 
@@ -96,15 +99,24 @@ impl Latency {
         let interrupt = Interrupt::listen()?;
         let goes_on = |wait: Duration| !interrupt.wait(wait);
         let mut each = |progress: &Progress| say(&text::latency_progress(progress));
-        let report =
+        let loading = self.load.start(plan.target.ip(), plan.warm_up + plan.duration)?;
+        let mut report =
             measure_latency(&plan, self.interval, &goes_on, &mut each).context("cannot measure")?;
+        report.load = loading.finish(interrupt.happened());
         if interrupt.happened() {
             say("ended early by a signal");
         }
         if self.json {
-            output::json(&report)
+            output::json(&report)?;
         } else {
-            output::text(&text::latencies(&report, self.histogram, output::width()))
+            output::text(&text::latencies(&report, self.histogram, output::width()))?;
+        }
+        // What was measured without the load that was asked for is told, and is no success.
+        match report.load.iter().find_map(|load| load.failure.as_ref()) {
+            Some(failure) if !interrupt.happened() => {
+                Err(anyhow!("there was not all the load that was asked for: {failure}").into())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -129,42 +141,5 @@ impl Latency {
             cpus: self.sockets.cpus.clone(),
             options: self.sockets.options(),
         })
-    }
-}
-
-/// An address, with or without a port, or a name that is looked up.
-pub(in crate::commands) fn target(text: &str) -> anyhow::Result<SocketAddr> {
-    if let Ok(address) = text.parse() {
-        return Ok(SocketAddr::new(address, PORT));
-    }
-    if let Ok(address) = text.parse() {
-        return Ok(address);
-    }
-    let found = match text.rsplit_once(':') {
-        Some((_, port)) if port.parse::<u16>().is_ok() => text.to_socket_addrs(),
-        _ => (text, PORT).to_socket_addrs(),
-    };
-    found
-        .ok()
-        .and_then(|mut addresses| addresses.next())
-        .ok_or_else(|| anyhow!("{text} is no address, and no name that can be looked up"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_have_a_port_or_the_reflectors() {
-        for (text, address) in [
-            ("10.0.0.2", "10.0.0.2:6327"),
-            ("10.0.0.2:7", "10.0.0.2:7"),
-            ("fd00::2", "[fd00::2]:6327"),
-            ("[fd00::2]:7", "[fd00::2]:7"),
-        ] {
-            assert_eq!(target(text).unwrap(), address.parse().unwrap());
-        }
-        assert!(target("10.0.0.2:70000").is_err());
-        assert!(target("no such name").is_err());
     }
 }

@@ -1,0 +1,110 @@
+//! `--load` of the benchmarks: iperf3 beside the probes. In go options, out come clients that run as long
+//! as the benchmark does.
+
+use crate::failure::Failure;
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use nearpath_trial::background::{
+    Background, BackgroundReport, LOAD_PORT, Loading, MAX_STREAMS, Protocol,
+};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// What a load takes longer than the benchmark: connecting, and the run-up of the probes.
+const AROUND: Duration = Duration::from_secs(2);
+
+/// The load's options.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Load beside it, by iperf3 to 'bench reflect --load'")]
+pub(super) struct Load {
+    /// Put load on the path meanwhile: tcp, udp, or both
+    #[arg(long, value_name = "PROTOCOL", value_parser = protocol)]
+    load: Vec<Protocol>,
+    /// Streams of each
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "load")]
+    #[arg(value_parser = RangedU64ValueParser::<u16>::new().range(1..=u64::from(MAX_STREAMS)))]
+    load_streams: u16,
+    /// Bits per second of each stream: 500M, 2.5G [default: as fast as it goes]
+    #[arg(long, value_name = "BITS", value_parser = bits, requires = "load")]
+    load_rate: Option<u64>,
+    /// From there to here
+    #[arg(long, requires = "load")]
+    load_reverse: bool,
+    /// The port of iperf3's server for TCP; that for UDP is the next one
+    #[arg(long, value_name = "PORT", default_value_t = LOAD_PORT, requires = "load")]
+    #[arg(value_parser = load_port())]
+    load_port: u16,
+}
+
+/// A port that has one after it.
+pub(super) fn load_port() -> RangedU64ValueParser<u16> {
+    RangedU64ValueParser::new().range(1..=65_534)
+}
+
+/// Loads at work. Dropped they end.
+pub(super) struct Loads(Vec<Loading>);
+
+impl Load {
+    /// Starts the load for what takes so long.
+    pub(super) fn start(&self, target: IpAddr, time: Duration) -> Result<Loads, Failure> {
+        let mut loads = Vec::new();
+        for &protocol in &self.load {
+            let load = Background {
+                base_port: self.load_port,
+                streams: self.load_streams,
+                bits_per_s: self.load_rate,
+                reverse: self.load_reverse,
+                ..Background::new(protocol, target)
+            };
+            let started = Loading::start(&load, time + AROUND).map_err(anyhow::Error::from)?;
+            loads.push(started);
+        }
+        Ok(Loads(loads))
+    }
+}
+
+impl Loads {
+    /// Waits for their end, or ends them now.
+    pub(super) fn finish(self, early: bool) -> Vec<BackgroundReport> {
+        self.0.into_iter().map(|load| load.finish(early)).collect()
+    }
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "tcp" => Ok(Protocol::Tcp),
+        "udp" => Ok(Protocol::Udp),
+        _ => Err("tcp or udp".to_owned()),
+    }
+}
+
+/// Bits per second, with a unit of a thousand, a million or a milliard.
+fn bits(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.char_indices().next_back() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
+        _ => (text, 1.0),
+    };
+    match number.parse::<f64>().map(|number| number * unit) {
+        Ok(bits) if (1e3..=1e12).contains(&bits) => Ok(bits.round() as u64),
+        _ => Err("from 1k to 1000G".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(bits("1000"), Ok(1_000));
+        assert_eq!(
+            (bits("500M"), bits("2.5g"), bits("64k")),
+            (Ok(500_000_000), Ok(2_500_000_000), Ok(64_000))
+        );
+        for bad in ["", "M", "1", "-5M", "NaN", "inf", "2000G", "5 M", "5µ"] {
+            assert!(bits(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The application of a scenario: started where the scenario has it, measured, and ended.
+
+use super::own_path;
+use crate::interrupt::Interrupt;
+use anyhow::{Context, anyhow, bail};
+use nearpath_host::{NetnsRef, in_netns};
+use nearpath_trial::latency::{
+    Arrivals, LatencyPlan, Loop, SocketOptions, Transport, measure_latency,
+};
+use nearpath_trial::process::{Binding, Process};
+use nearpath_trial::requests::{RequestPlan, measure_requests};
+use nearpath_trial::scenarios::Measured;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How long an application may take until it listens, and how often that is tried.
+const PATIENCE: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(20);
+/// Bytes of a probe.
+const SIZE: u32 = 64;
+
+/// What is started, and how it is measured.
+pub(super) struct Application<'a> {
+    /// A program and its arguments; empty: `nearpath bench reflect`.
+    pub(super) command: &'a [String],
+    pub(super) target: SocketAddr,
+    /// Where probes are sent from; `None`: from here.
+    pub(super) from: Option<NetnsRef>,
+    /// What a command is asked.
+    pub(super) request: Option<Vec<u8>>,
+    pub(super) rate: u32,
+    pub(super) warm_up: Duration,
+    pub(super) duration: Duration,
+}
+
+impl Application<'_> {
+    /// As the report calls it.
+    pub(super) fn name(&self) -> String {
+        if self.command.is_empty() {
+            return "nearpath bench reflect".to_owned();
+        }
+        self.command.join(" ")
+    }
+
+    /// Starts it there, measures it for the time of a block, and ends it.
+    pub(super) fn measure(
+        &self,
+        binding: &Binding,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Measured> {
+        if self.reach().is_ok() {
+            bail!("something listens on {} already", self.target);
+        }
+        let (program, arguments) = self.command()?;
+        let mut process = Process::start(&program, &arguments, binding)
+            .with_context(|| format!("cannot start {program}"))?;
+        let measured = match self.wait_until_it_listens(&mut process, interrupt) {
+            Ok(()) => self.probe(interrupt),
+            Err(error) => Err(error),
+        };
+        let ended = process.has_ended();
+        let left = process.end().context("waiting for the application")?;
+        if !ended {
+            return measured;
+        }
+        let said = String::from_utf8_lossy(&left.err);
+        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+        Err(anyhow!("{program} has ended ({}); it said: {last}", left.status))
+    }
+
+    fn command(&self) -> anyhow::Result<(String, Vec<String>)> {
+        if let Some((program, arguments)) = self.command.split_first() {
+            return Ok((program.clone(), arguments.to_vec()));
+        }
+        let (address, port) = (self.target.ip().to_string(), self.target.port().to_string());
+        let words = ["bench", "reflect", "--bind", &address, "--port", &port];
+        Ok((own_path()?, words.map(str::to_owned).to_vec()))
+    }
+
+    /// Connects once, from where the probes are sent.
+    fn reach(&self) -> anyhow::Result<()> {
+        let target = self.target;
+        self.there(|| TcpStream::connect_timeout(&target, Duration::from_secs(1)).map(drop))?
+            .with_context(|| format!("connecting to {target}"))
+    }
+
+    fn wait_until_it_listens(
+        &self,
+        process: &mut Process,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        loop {
+            let Err(error) = self.reach() else { return Ok(()) };
+            if process.has_ended() || begin.elapsed() > PATIENCE {
+                return Err(error);
+            }
+            if interrupt.wait(AGAIN) {
+                bail!("ended early by a signal");
+            }
+        }
+    }
+
+    fn probe(&self, interrupt: &Interrupt) -> anyhow::Result<Measured> {
+        if let Some(request) = &self.request {
+            let plan = RequestPlan {
+                target: self.target,
+                request: request.clone(),
+                rate_per_s: self.rate,
+                warm_up: self.warm_up,
+                duration: self.duration,
+            };
+            let answered = self.there(|| measure_requests(&plan, &|| !interrupt.happened()))?;
+            let answered = answered.with_context(|| format!("asking {}", self.target))?;
+            let (sent, lost, histogram) = (answered.sent, answered.lost, answered.histogram);
+            let seconds = self.duration.as_secs_f64();
+            return Ok(Measured { sent, lost, seconds, histogram, ..Measured::default() });
+        }
+        let plan = LatencyPlan {
+            target: self.target,
+            transport: Transport::Udp,
+            mode: Loop::Open(Arrivals::Constant),
+            rate_per_s: Some(self.rate),
+            size: SIZE,
+            connections: 1,
+            warm_up: self.warm_up,
+            duration: self.duration,
+            late_after: Duration::from_secs(1),
+            split: false,
+            spin: false,
+            cpus: None,
+            options: SocketOptions::default(),
+        };
+        let goes_on = |wait: Duration| !interrupt.wait(wait);
+        let report = self.there(|| measure_latency(&plan, None, &goes_on, &mut |_| {}))??;
+        Ok(Measured {
+            sent: report.sent,
+            lost: report.lost,
+            seconds: report.duration_s,
+            histogram: report.histogram,
+            ..Measured::default()
+        })
+    }
+
+    /// Runs where the probes are sent from.
+    fn there<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        match &self.from {
+            None => Ok(work()),
+            Some(from) => in_netns(from, |_| work()).context("cannot use the network namespace"),
+        }
+    }
+}
+
+/// Bytes as they are written in C.
+pub(super) fn unescaped(text: &str) -> anyhow::Result<Vec<u8>> {
+    let (mut bytes, mut rest) = (Vec::new(), text);
+    while let Some(at) = rest.find('\\') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        bytes.extend_from_slice(before.as_bytes());
+        let (byte, length) = match after.chars().next() {
+            Some('n') => (b'\n', 1),
+            Some('r') => (b'\r', 1),
+            Some('t') => (b'\t', 1),
+            Some('0') => (0, 1),
+            Some('\\') => (b'\\', 1),
+            Some('x') => {
+                let digits = after.get(1..3).unwrap_or_default();
+                let byte = u8::from_str_radix(digits, 16);
+                (byte.map_err(|_| anyhow!("--request: \\x takes two hexadecimal digits"))?, 3)
+            }
+            _ => bail!("--request: a backslash is written \\\\, and else \\r \\n \\t \\0 or \\xNN"),
+        };
+        bytes.push(byte);
+        rest = &after[length..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    if bytes.is_empty() {
+        bail!("--request: there is nothing to be sent");
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_written_as_in_c() {
+        assert_eq!(unescaped(r"GET / HTTP/1.0\r\n\r\n").unwrap(), b"GET / HTTP/1.0\r\n\r\n");
+        assert_eq!(unescaped(r"\x00\xfFé\\\t").unwrap(), b"\x00\xff\xc3\xa9\\\t");
+        for bad in ["", r"\", r"\q", r"\x", r"\x1", r"\xé9", r"\xzz"] {
+            assert!(unescaped(bad).is_err(), "{bad}");
+        }
+    }
+}

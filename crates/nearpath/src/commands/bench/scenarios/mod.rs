@@ -1,0 +1,250 @@
+//! `nearpath bench scenarios`: an application without binding, bound, and with the host tuned for it, measured
+//! in turns.
+
+mod application;
+mod host;
+
+use super::{PORT, cpus};
+use crate::failure::{Failure, say};
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::{Progress, duration};
+use anyhow::{Context, bail};
+use application::Application;
+use clap::{Args, ValueEnum};
+use host::{Near, Tuned};
+use nearpath_host::{CpuSet, CpuTime, NetnsRef, Root};
+use nearpath_trial::comparison::CYCLES_MIN;
+use nearpath_trial::live::cpus_busy;
+use nearpath_trial::process::Binding;
+use nearpath_trial::scenarios::{
+    Measured, SCENARIOS_SCHEMA, Scenario, ScenariosReport, order, results,
+};
+use nearpath_views::text;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+const AFTER_HELP: &str = "\
+SCENARIOS
+  none      the application runs where the scheduler puts it
+  cpu       it runs on the CPUs of the NIC's node (or on --cpus)
+  memory    and has its memory from that node (MPOL_BIND)
+  full      and a plan of 'nearpath tune plan --nic NIC' is applied, and undone after each block
+
+The application is started anew for each block; it is 'bench reflect', or CMD, which must listen on
+--address and --port and answer --request over TCP. Probes are sent from this host: with --from from another
+network namespace of it, which packets reach over the path that is to be measured. Blocks of the
+scenarios take turns, there and back, so that what else happens on the host meets all of them. 'full'
+takes root. At the first error and at ^C it is ended and the plan undone.
+
+EXAMPLES
+  nearpath bench scenarios                                            over loopback
+  nearpath bench scenarios --address 10.0.0.2 --nic eth0 --from peer  from the namespace 'peer'
+  nearpath bench scenarios --scenarios none,cpu --cpus 2 --cycles 8 --json
+  nearpath bench scenarios --port 6379 --request 'PING\\r\\n' -- redis-server --port 6379
+  nearpath bench scenarios --port 8080 --request 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' -- ./server";
+
+/// Arguments of `bench scenarios`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(super) struct Scenarios {
+    /// The address that the application listens on [default: loopback]
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), hide_default_value = true)]
+    address: IpAddr,
+    /// The port that it listens on
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Send the probes from this network namespace: its name in /run/netns, a path, or pid:NUMBER
+    #[arg(long, value_name = "NAME|PATH")]
+    from: Option<String>,
+    /// The interface whose packets the application reads [default: the one that has the address]
+    #[arg(long, value_name = "NAME")]
+    nic: Option<String>,
+    /// The CPUs to bind to, instead of those of the interface's node
+    #[arg(long, value_name = "CPULIST", value_parser = cpus)]
+    cpus: Option<CpuSet>,
+    /// Which scenarios
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME")]
+    #[arg(default_value = "none,cpu,memory,full")]
+    scenarios: Vec<Name>,
+    /// How often there and back
+    #[arg(long, value_name = "N", default_value_t = CYCLES_MIN, value_parser = cycles)]
+    cycles: usize,
+    /// How long a block is
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    block: Duration,
+    /// How long the application is warmed up before each
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = duration)]
+    warm_up: Duration,
+    /// Probes or requests per second
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// What is sent to CMD, with \r, \n, \t, \0 and \xNN as in C; its answers must be of one length
+    #[arg(long, value_name = "TEXT", requires = "command")]
+    request: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    /// The application and its arguments [default: 'nearpath bench reflect']
+    #[arg(last = true, value_name = "CMD", requires = "request")]
+    command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Name {
+    None,
+    Cpu,
+    Memory,
+    Full,
+}
+
+impl Name {
+    fn scenario(self) -> Scenario {
+        match self {
+            Self::None => Scenario::NoBinding,
+            Self::Cpu => Scenario::CpuBinding,
+            Self::Memory => Scenario::CpuAndMemoryBinding,
+            Self::Full => Scenario::FullOptimisation,
+        }
+    }
+}
+
+fn cycles(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(cycles @ 1..=1000) => Ok(cycles),
+        _ => Err("from 1 to 1000".to_owned()),
+    }
+}
+
+impl Scenarios {
+    pub(in crate::commands) fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let report = self.measure(&interrupt)?;
+        if self.json { output::json(&report) } else { output::text(&text::scenarios(&report)) }
+    }
+
+    fn measure(&self, interrupt: &Interrupt) -> anyhow::Result<ScenariosReport> {
+        let root = Root::live();
+        // Each once, in the order of the table.
+        let names: BTreeSet<Scenario> = self.scenarios.iter().map(|name| name.scenario()).collect();
+        let scenarios: Vec<Scenario> = names.into_iter().collect();
+        let mut near = Near::find(&root, self.address, self.nic.as_deref(), self.cpus.as_ref())?;
+        let mut tuned = match scenarios.contains(&Scenario::FullOptimisation) {
+            true => Some(Tuned::plan(&root, near.nic.as_deref())?),
+            false => None,
+        };
+        if let Some(tuned) = &tuned {
+            near.notes.extend(tuned.note());
+        }
+        if self.from.is_none() {
+            near.notes.push(
+                "probes are sent from the namespace of the application: what lies between them and the \
+                 interface is not measured (--from)"
+                    .to_owned(),
+            );
+        }
+        let application = Application {
+            command: &self.command,
+            target: SocketAddr::new(self.address, self.port),
+            from: self.from.as_ref().map(|from| {
+                let Ok(from) = from.parse::<NetnsRef>();
+                from
+            }),
+            request: self.request.as_deref().map(application::unescaped).transpose()?,
+            rate: self.rate,
+            warm_up: self.warm_up,
+            duration: self.block,
+        };
+        let blocks = self.blocks(&root, &scenarios, &near, &mut tuned, &application, interrupt)?;
+        if self.cycles < CYCLES_MIN {
+            near.notes.push(format!("fewer than {CYCLES_MIN} cycles are not compared"));
+        }
+        Ok(ScenariosReport {
+            schema: SCENARIOS_SCHEMA,
+            application: application.name(),
+            target: application.target.to_string(),
+            nic: near.nic,
+            node: near.node,
+            cpus: near.cpus,
+            changes: tuned.map(|tuned| tuned.ids()).unwrap_or_default(),
+            cycles: self.cycles,
+            block_s: self.block.as_secs_f64(),
+            scenarios: results(&scenarios, &blocks),
+            notes: near.notes,
+        })
+    }
+
+    fn blocks(
+        &self,
+        root: &Root,
+        scenarios: &[Scenario],
+        near: &Near,
+        tuned: &mut Option<Tuned>,
+        application: &Application<'_>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Vec<(Scenario, Measured)>> {
+        let order = order(scenarios, self.cycles);
+        let time = (self.block + self.warm_up) * u32::try_from(order.len()).unwrap_or(u32::MAX);
+        let (progress, began) = (Progress::new(time), Instant::now());
+        let mut blocks = Vec::new();
+        for (number, &scenario) in order.iter().enumerate() {
+            if interrupt.happened() {
+                bail!("ended early by a signal");
+            }
+            let (number, all) = (number + 1, order.len());
+            progress
+                .show(began.elapsed(), &format!("block {number} of {all}: {}", scenario.name()));
+            let of_scenario = |tuned: &mut Option<Tuned>| -> anyhow::Result<Measured> {
+                if let (Scenario::FullOptimisation, Some(tuned)) = (scenario, &mut *tuned) {
+                    tuned.apply()?;
+                }
+                let before = CpuTime::read_all(root);
+                let mut measured = application.measure(&near.binding(scenario), interrupt)?;
+                measured.cpus_busy = cpus_busy(&before, &CpuTime::read_all(root));
+                Ok(measured)
+            };
+            let measured = of_scenario(tuned);
+            // Undone in any case, and first of all.
+            let undone = tuned.as_mut().map_or(Ok(()), Tuned::undo);
+            match (measured, undone) {
+                (Ok(measured), Ok(())) => blocks.push((scenario, measured)),
+                (Ok(_), Err(error)) => return Err(error),
+                (Err(error), undone) => {
+                    if let Err(undone) = undone {
+                        say(&format!("{undone:#}; see 'nearpath tune status'"));
+                    }
+                    let name = scenario.name();
+                    return Err(error.context(format!("block {number} of {all}, {name}")));
+                }
+            }
+        }
+        if interrupt.happened() {
+            bail!("ended early by a signal");
+        }
+        Ok(blocks)
+    }
+}
+
+impl Near {
+    /// Where the application is in a scenario.
+    fn binding(&self, scenario: Scenario) -> Binding {
+        match scenario {
+            Scenario::NoBinding => Binding::default(),
+            Scenario::CpuBinding => Binding { cpus: self.cpus.clone(), memory: None },
+            Scenario::CpuAndMemoryBinding | Scenario::FullOptimisation => {
+                Binding { cpus: self.cpus.clone(), memory: self.memory }
+            }
+        }
+    }
+}
+
+/// A program's own path, to start it again.
+fn own_path() -> anyhow::Result<String> {
+    let path = std::env::current_exe().context("cannot tell where nearpath is")?;
+    path.into_os_string()
+        .into_string()
+        .ok()
+        .context("nearpath is in a folder whose name is no text")
+}

@@ -1,0 +1,74 @@
+//! What to send, and how fast: plain data, checked before use.
+
+use super::PacketsError;
+use nearpath_host::CpuSet;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Bytes of the smallest UDP payload: what is in it, rounded up to what makes an Ethernet frame of 64 bytes
+/// over IPv4 (14 + 20 + 8 + 18, and 4 of checksum).
+pub const PACKET_MIN: u32 = 18;
+/// The largest UDP payload over IPv4.
+pub const PACKET_MAX: u32 = 65_507;
+/// Each has a thread on either side.
+pub const MAX_FLOWS: u16 = 64;
+/// Faster than this no host sends.
+pub const MAX_PACKETS_PER_S: u64 = 1_000_000_000;
+
+/// How many packets are offered.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Offered {
+    /// As many as go.
+    Fastest,
+    /// So many per second, of all flows together.
+    Rate(u64),
+    /// The most that arrive with no more than this share lost, looked for by halving (RFC 2544, 26.1).
+    Search {
+        /// In percent.
+        max_loss_percent: f64,
+    },
+}
+
+/// A benchmark of packets per second.
+#[derive(Debug, Clone)]
+pub struct PacketsPlan {
+    /// Where the sink listens.
+    pub target: SocketAddr,
+    /// The address to send from, which can choose the interface.
+    pub source: Option<IpAddr>,
+    /// How fast.
+    pub offered: Offered,
+    /// Bytes of UDP payload.
+    pub size: u32,
+    /// Flows, each with a port of its own and a thread on either side.
+    pub flows: u16,
+    /// How long a trial is whose result counts.
+    pub duration: Duration,
+    /// How long the trials of a search are.
+    pub trial: Duration,
+    /// CPUs for the threads that send; `None`: where the caller may run.
+    pub cpus: Option<CpuSet>,
+}
+
+impl PacketsPlan {
+    pub(super) fn check(&self) -> Result<(), PacketsError> {
+        let wrong = |what: String| Err(PacketsError::Plan(what));
+        if !(PACKET_MIN..=PACKET_MAX).contains(&self.size) {
+            return wrong(format!("packets of {} bytes: {PACKET_MIN} to {PACKET_MAX}", self.size));
+        }
+        if !(1..=MAX_FLOWS).contains(&self.flows) {
+            return wrong(format!("{} flows: 1 to {MAX_FLOWS}", self.flows));
+        }
+        match self.offered {
+            Offered::Rate(rate) if !(1..=MAX_PACKETS_PER_S).contains(&rate) => {
+                wrong(format!("{rate} packets per second: 1 to {MAX_PACKETS_PER_S}"))
+            }
+            Offered::Search { max_loss_percent } if !(0.0..100.0).contains(&max_loss_percent) => {
+                wrong(format!("a loss of {max_loss_percent} %: from 0 to less than 100"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Threads that receive and count, one for each flow. In go connected sockets, out come counts by trial.
+
+use super::batch::Batch;
+use super::order::Order;
+use super::wire::Header;
+use crate::affinity;
+use nearpath_host::CpuSet;
+use rustix::thread::ClockId;
+use rustix::time::clock_gettime;
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// After so long without a packet a thread tells how much CPU time it has used, and looks for the end.
+pub(super) const IDLE: Duration = Duration::from_millis(40);
+
+/// The threads of a session. Dropped they end.
+#[derive(Debug)]
+pub(super) struct Receivers {
+    shared: Arc<Shared>,
+    sockets: Vec<UdpSocket>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// Which trial counts.
+    trial: AtomicU32,
+    flows: Vec<Flow>,
+}
+
+/// The counts of the trial that a flow's thread has seen last.
+#[derive(Debug, Default)]
+struct Flow {
+    trial: AtomicU32,
+    received: AtomicU64,
+    reordered: AtomicU64,
+    duplicated: AtomicU64,
+    /// CPU time of the thread so far.
+    used_ns: AtomicU64,
+}
+
+/// Counts of all flows in a trial.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) received: u64,
+    pub(super) reordered: u64,
+    pub(super) duplicated: u64,
+    /// CPU time of the threads since they began.
+    pub(super) used_ns: u64,
+    /// Packets since they were opened that the sockets had no room for.
+    pub(super) drops: Option<u64>,
+}
+
+impl Receivers {
+    /// Starts a thread for each socket.
+    pub(super) fn start(
+        sockets: Vec<UdpSocket>,
+        session: u32,
+        size: usize,
+        cpus: Option<&CpuSet>,
+    ) -> io::Result<Self> {
+        let flows = sockets.iter().map(|_| Flow::default()).collect();
+        let shared = Arc::new(Shared { flows, ..Shared::default() });
+        let mut receivers = Self { shared, sockets: Vec::new(), threads: Vec::new() };
+        for (index, socket) in sockets.into_iter().enumerate() {
+            socket.set_read_timeout(Some(IDLE))?;
+            receivers.sockets.push(socket.try_clone()?);
+            let (shared, cpus) = (Arc::clone(&receivers.shared), cpus.cloned());
+            let name = format!("count-{index}");
+            receivers.threads.push(thread::Builder::new().name(name).spawn(move || {
+                // The CPUs were tried before; one that has gone meanwhile does not end the count.
+                let _ = cpus.as_ref().map(affinity::pin);
+                if let Some(flow) = shared.flows.get(index) {
+                    receive(&socket, session, size, flow, &shared);
+                }
+            })?);
+        }
+        Ok(receivers)
+    }
+
+    /// Packets of this trial count from now on, and no others.
+    pub(super) fn begin(&self, trial: u32) {
+        self.shared.trial.store(trial, Ordering::Release);
+    }
+
+    /// What came of a trial so far.
+    pub(super) fn counts(&self, trial: u32) -> Counts {
+        let mut all = Counts { drops: self.drops(), ..Counts::default() };
+        for flow in &self.shared.flows {
+            all.used_ns += flow.used_ns.load(Ordering::Relaxed);
+            if flow.trial.load(Ordering::Acquire) == trial {
+                all.received += flow.received.load(Ordering::Relaxed);
+                all.reordered += flow.reordered.load(Ordering::Relaxed);
+                all.duplicated += flow.duplicated.load(Ordering::Relaxed);
+            }
+        }
+        all
+    }
+
+    fn drops(&self) -> Option<u64> {
+        self.sockets.iter().map(|socket| dropped(socket).map(u64::from)).sum()
+    }
+}
+
+impl Drop for Receivers {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn receive(socket: &UdpSocket, session: u32, size: usize, flow: &Flow, shared: &Shared) {
+    let (mut batch, mut order) = (Batch::new(size), Order::new());
+    let mut current = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        // An error is that of ICMP, or the end of the wait.
+        let Ok(count) = batch.receive(socket) else {
+            flow.used_ns.store(thread_ns(), Ordering::Relaxed);
+            continue;
+        };
+        let trial = shared.trial.load(Ordering::Acquire);
+        if trial != current {
+            current = trial;
+            order.clear();
+        }
+        for header in batch.received(count).filter_map(Header::parse) {
+            if (header.session, header.trial) == (session, current) {
+                order.arrived(header.sequence);
+            }
+        }
+        flow.received.store(order.received, Ordering::Relaxed);
+        flow.reordered.store(order.reordered, Ordering::Relaxed);
+        flow.duplicated.store(order.duplicated, Ordering::Relaxed);
+        flow.trial.store(current, Ordering::Release);
+    }
+}
+
+/// CPU time of the calling thread.
+pub(super) fn thread_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Packets that a socket had no room for (SO_MEMINFO, from Linux 4.12 on).
+fn dropped(socket: &UdpSocket) -> Option<u32> {
+    use std::os::fd::AsRawFd;
+    /// Of all architectures but parisc and sparc (include/uapi/asm-generic/socket.h).
+    const SO_MEMINFO: libc::c_int = 55;
+    /// SK_MEMINFO_DROPS and how many there are (include/uapi/linux/sock_diag.h).
+    const DROPS: usize = 8;
+    const VALUES: usize = 9;
+    let mut values = [0u32; VALUES];
+    let mut length = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: pointer and length are those of `values`, which outlives the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    let whole = result == 0 && length as usize >= size_of_val(&values);
+    whole.then(|| values[DROPS])
+}

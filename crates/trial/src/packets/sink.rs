@@ -1,0 +1,259 @@
+//! The far side: receives packets and counts them for whoever asks. In go addresses to listen on; what was
+//! counted goes back over the control connection of each prober.
+//!
+//! Memory is bounded: a few probers at a time, of a limited number of flows, whose lines are short; one that
+//! is silent for a minute is let go. It sends nothing but answers to its control connections.
+
+use super::PacketsError;
+use super::kernel::Reading;
+use super::receiver::{Counts, IDLE, Receivers};
+use super::wire::{Answer, Counted, Request, parse_request, read_line, write_line};
+use crate::affinity;
+use crate::latency::make_room;
+use nearpath_host::{CpuSet, Root};
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use std::collections::BTreeMap;
+use std::io::{self, BufReader};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Probers at a time; more are sent away.
+const PROBERS: usize = 4;
+/// A prober that asks nothing for so long is gone.
+const SILENCE: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_secs(10);
+/// All has come when nothing came for so long, which is longer than a receiver's wait; or after the second.
+const QUIET: Duration = Duration::from_millis(3 * IDLE.as_millis() as u64);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// A sink at work. Dropped it ends.
+#[derive(Debug)]
+pub struct Sink {
+    addresses: Vec<SocketAddr>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    listeners: Mutex<Vec<TcpListener>>,
+    /// Control connections by their number.
+    streams: Mutex<BTreeMap<u64, TcpStream>>,
+    cpus: Option<CpuSet>,
+}
+
+impl Sink {
+    /// Listens on each address; the threads that receive run on these CPUs. With port 0 each address has a
+    /// free one.
+    ///
+    /// # Errors
+    /// An address that is not there, a port that is taken, CPUs that cannot be used.
+    pub fn start(
+        addresses: &[IpAddr],
+        port: u16,
+        cpus: Option<&CpuSet>,
+    ) -> Result<Self, PacketsError> {
+        if let Some(cpus) = cpus {
+            let tried = thread::scope(|scope| scope.spawn(|| affinity::pin(cpus)).join());
+            tried
+                .unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+                .map_err(PacketsError::of("--cpus"))?;
+        }
+        let shared = Arc::new(Shared { cpus: cpus.cloned(), ..Shared::default() });
+        let mut sink = Self { addresses: Vec::new(), shared, threads: Vec::new() };
+        for &address in addresses {
+            let at = SocketAddr::new(address, port);
+            sink.listen(at).map_err(PacketsError::of(format!("listening on {at}")))?;
+        }
+        Ok(sink)
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    fn listen(&mut self, at: SocketAddr) -> io::Result<()> {
+        let listener = TcpListener::bind(at)?;
+        self.addresses.push(listener.local_addr()?);
+        lock(&self.shared.listeners).push(listener.try_clone()?);
+        let shared = Arc::clone(&self.shared);
+        let named = thread::Builder::new().name("sink".to_owned());
+        self.threads.push(named.spawn(move || accept(&listener, &shared))?);
+        Ok(())
+    }
+}
+
+impl Drop for Sink {
+    /// Wakes all readers and waits for them; shutting down wakes listeners, too (`inet_shutdown` in
+    /// net/ipv4/af_inet.c).
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for listener in lock(&self.shared.listeners).iter() {
+            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+        }
+        for stream in lock(&self.shared.streams).values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn accept(listener: &TcpListener, shared: &Shared) {
+    thread::scope(|scope| {
+        for number in 0.. {
+            let accepted = listener.accept();
+            if shared.stop.load(Ordering::SeqCst) {
+                break;
+            }
+            let Ok((stream, _)) = accepted else {
+                // No descriptor is left, for instance: it is tried again when some may be.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            };
+            let Some(stream) = keep(number, stream, shared) else { continue };
+            let prober = move || {
+                // Whatever ends it, the prober sees the end.
+                let _ = serve(&stream, shared);
+                let _ = stream.shutdown(Shutdown::Both);
+                lock(&shared.streams).remove(&number);
+            };
+            let named = thread::Builder::new().name("sink-control".to_owned());
+            if named.spawn_scoped(scope, prober).is_err() {
+                lock(&shared.streams).remove(&number);
+            }
+        }
+        // Also those that were accepted while it was told to stop.
+        lock(&shared.streams).values().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    });
+}
+
+/// Remembers a connection, unless there are too many.
+fn keep(number: u64, stream: TcpStream, shared: &Shared) -> Option<TcpStream> {
+    let set_up = || -> io::Result<TcpStream> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(STUCK))?;
+        stream.try_clone()
+    };
+    let mut streams = lock(&shared.streams);
+    if streams.len() >= PROBERS {
+        let reason = format!("{PROBERS} others measure already");
+        let _ = write_line(&stream, &Answer::Refused { reason });
+        return None;
+    }
+    streams.insert(number, set_up().ok()?);
+    Some(stream)
+}
+
+/// What a prober has asked for so far.
+struct Session {
+    receivers: Receivers,
+    trial: u32,
+    before: Option<(Counts, Reading)>,
+}
+
+/// Answers until the connection ends.
+fn serve(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+    let root = Root::live();
+    let mut from = BufReader::new(stream);
+    let mut session = None;
+    while let Some(line) = read_line(&mut from)? {
+        let answer = match (parse_request(&line), &mut session) {
+            (Some(Request::Prepare { ports, size }), session) => {
+                // The sockets of the last one first: they may have the same ports.
+                *session = None;
+                match prepare(stream, &ports, size, shared.cpus.as_ref()) {
+                    Ok((number, receivers)) => {
+                        *session = Some(Session { receivers, trial: 0, before: None });
+                        Answer::Ready { session: number, boot: boot(&root) }
+                    }
+                    Err(reason) => Answer::Refused { reason: reason.to_string() },
+                }
+            }
+            (Some(Request::Begin { trial }), Some(session)) => {
+                session.trial = trial;
+                session.receivers.begin(trial);
+                let before = session.receivers.counts(trial);
+                session.before = Some((before, Reading::take(&root)));
+                Answer::Begun
+            }
+            (Some(Request::End { sent }), Some(session)) => match session.before.take() {
+                Some(before) => {
+                    let sent = sent.into_iter().fold(0, u64::saturating_add);
+                    Answer::Counted(Box::new(count(session, &before, sent, &root)))
+                }
+                None => Answer::Refused { reason: "no trial has begun".to_owned() },
+            },
+            _ => Answer::Refused { reason: "that is no request that can be done now".to_owned() },
+        };
+        write_line(stream, &answer)?;
+    }
+    Ok(())
+}
+
+/// The boot id, by which two programs know that they are on one host; of a host that has none, nothing.
+pub(super) fn boot(root: &Root) -> String {
+    root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+/// Sockets that receive from the prober's ports, and from no others: they are connected.
+fn prepare(
+    stream: &TcpStream,
+    ports: &[u16],
+    size: u32,
+    cpus: Option<&CpuSet>,
+) -> io::Result<(u32, Receivers)> {
+    let (local, mut peer) = (stream.local_addr()?, stream.peer_addr()?);
+    let family = if local.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let mut sockets = Vec::new();
+    for &port in ports {
+        let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        // All have the same address; the one that is connected to the sender has its packets.
+        set_socket_reuseaddr(&socket, true)?;
+        make_room(&socket);
+        bind(&socket, &local)?;
+        peer.set_port(port);
+        connect(&socket, &peer)?;
+        sockets.push(UdpSocket::from(socket));
+    }
+    let mut session = [0; 4];
+    rustix::rand::getrandom(&mut session[..], rustix::rand::GetRandomFlags::empty())?;
+    let session = u32::from_ne_bytes(session);
+    let size = usize::try_from(size).map_err(io::Error::other)?;
+    Ok((session, Receivers::start(sockets, session, size, cpus)?))
+}
+
+/// Waits until all has come, or nothing comes any more.
+fn count(session: &Session, before: &(Counts, Reading), sent: u64, root: &Root) -> Counted {
+    let begin = Instant::now();
+    let (mut last, mut since) = (session.receivers.counts(session.trial), begin);
+    while since.elapsed() < QUIET && begin.elapsed() < LONGEST {
+        thread::sleep(IDLE / 2);
+        let now = session.receivers.counts(session.trial);
+        if now.received < sent && now.received != last.received {
+            since = Instant::now();
+        }
+        last = now;
+    }
+    let (counts, reading) = before;
+    Counted {
+        received: last.received,
+        reordered: last.reordered,
+        duplicated: last.duplicated,
+        socket_drops: counts.drops.zip(last.drops).map(|(then, now)| now.wrapping_sub(then)),
+        threads_ns: last.used_ns.saturating_sub(counts.used_ns),
+        kernel: reading.until(&Reading::take(root)),
+    }
+}

@@ -1,0 +1,223 @@
+//! Latency of a server by its own protocol: one request over TCP, again and again, and the time until its
+//! answer is there.
+//!
+//! In go the bytes of a request and when to send it, out come latencies. A request that is due while the
+//! answer to the one before is not there yet is sent when that has come, and its latency counts from when it
+//! was due: a server that stalls is seen in every request that was due meanwhile. All answers must be as long
+//! as the first, which ends when nothing more comes for a while.
+
+use crate::clock::{SECOND_NS, now_ns, sleep_until};
+use crate::latency::Distribution;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+/// How long a connection may take, and an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After so long without another byte the first answer is there.
+const SILENCE: Duration = Duration::from_millis(100);
+/// The longest answer.
+pub const ANSWER_MAX: usize = 1 << 20;
+
+/// What to ask.
+#[derive(Debug, Clone)]
+pub struct RequestPlan {
+    /// Where the server listens.
+    pub target: SocketAddr,
+    /// The bytes of a request.
+    pub request: Vec<u8>,
+    /// Requests per second.
+    pub rate_per_s: u32,
+    /// How long requests are sent that do not count, before those that do.
+    pub warm_up: Duration,
+    /// How long those are sent that count.
+    pub duration: Duration,
+}
+
+/// What came of requests.
+#[derive(Debug, Clone, Default)]
+pub struct Answered {
+    /// Requests that were due and sent.
+    pub sent: u64,
+    /// Those without an answer in time.
+    pub lost: u64,
+    /// Connections that the server ended, as it may after so many requests.
+    pub reconnected: u64,
+    /// `[upper_ns, count]` of each bucket that is not empty, ascending.
+    pub histogram: Vec<(u64, u64)>,
+}
+
+/// Asks. `goes_on` is looked at before each request.
+///
+/// # Errors
+/// The server is not there, or its answers are not of one length.
+pub fn measure_requests(plan: &RequestPlan, goes_on: &dyn Fn() -> bool) -> io::Result<Answered> {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut server = Server::connect(plan)?;
+    let interval_ns = SECOND_NS / u64::from(plan.rate_per_s.max(1));
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
+    let begin_ns = now_ns();
+    let count_from_ns = begin_ns + nanoseconds(plan.warm_up);
+    let end_ns = count_from_ns + nanoseconds(plan.duration);
+    let (mut answered, mut latencies) = (Answered::default(), Distribution::new());
+    let mut due_ns = begin_ns;
+    while due_ns < end_ns && goes_on() {
+        while now_ns() < due_ns {
+            sleep_until(due_ns);
+        }
+        let is_answered = server.ask(plan)?;
+        if due_ns >= count_from_ns {
+            answered.sent += 1;
+            match is_answered {
+                true => latencies.record(now_ns() - due_ns),
+                false => answered.lost += 1,
+            }
+        }
+        due_ns += interval_ns;
+    }
+    answered.reconnected = server.reconnected;
+    answered.histogram = latencies.buckets();
+    Ok(answered)
+}
+
+/// A connection, and how long an answer is.
+struct Server {
+    stream: TcpStream,
+    answer: Vec<u8>,
+    reconnected: u64,
+}
+
+impl Server {
+    /// Connects, and asks once to learn how long an answer is.
+    fn connect(plan: &RequestPlan) -> io::Result<Self> {
+        let mut stream = connect(plan.target)?;
+        stream.write_all(&plan.request)?;
+        let (mut length, mut room) = (0, vec![0; 16 << 10]);
+        loop {
+            match stream.read(&mut room) {
+                Ok(0) => break,
+                Ok(bytes) => length += bytes,
+                Err(reason) if is_timeout(&reason) => break,
+                Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {}
+                Err(reason) => return Err(reason),
+            }
+            if length > ANSWER_MAX {
+                return Err(odd(format!("the answer is longer than {ANSWER_MAX} bytes")));
+            }
+            stream.set_read_timeout(Some(SILENCE))?;
+        }
+        if length == 0 {
+            return Err(odd("the server does not answer this request".to_owned()));
+        }
+        // A new one: the server may have ended this one with its answer.
+        let (stream, answer) = (connect(plan.target)?, vec![0; length]);
+        Ok(Self { stream, answer, reconnected: 0 })
+    }
+
+    /// Whether the answer came in time.
+    fn ask(&mut self, plan: &RequestPlan) -> io::Result<bool> {
+        for again in [true, false] {
+            let asked = self.stream.write_all(&plan.request);
+            match asked.and_then(|()| self.stream.read_exact(&mut self.answer)) {
+                Ok(()) => return Ok(true),
+                Err(reason) if is_timeout(&reason) => {
+                    // What comes late would be taken for the answer to the next one.
+                    self.stream = connect(plan.target)?;
+                    return Ok(false);
+                }
+                Err(reason) if is_ended(&reason) && again => {
+                    self.stream = connect(plan.target)?;
+                    self.reconnected += 1;
+                }
+                Err(reason) if is_ended(&reason) => {
+                    let length = self.answer.len();
+                    return Err(odd(format!(
+                        "an answer is shorter than the first, of {length} bytes"
+                    )));
+                }
+                Err(reason) => return Err(reason),
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn connect(target: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn is_timeout(reason: &io::Error) -> bool {
+    matches!(reason.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn is_ended(reason: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(reason.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+fn odd(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Answers `ask` by `hello`, so many of a connection.
+    fn server(each: usize, answers: &'static [&'static [u8]]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                std::thread::spawn(move || {
+                    let mut request = [0; 3];
+                    for number in 0..each {
+                        if stream.read_exact(&mut request).is_err() {
+                            return;
+                        }
+                        let _ = stream.write_all(answers[number % answers.len()]);
+                    }
+                });
+            }
+        });
+        at
+    }
+
+    fn plan(target: SocketAddr) -> RequestPlan {
+        RequestPlan {
+            target,
+            request: b"ask".to_vec(),
+            rate_per_s: 500,
+            warm_up: Duration::from_millis(40),
+            duration: Duration::from_millis(400),
+        }
+    }
+
+    #[test]
+    fn every_request_that_was_due_is_answered_also_over_new_connections() {
+        let all = measure_requests(&plan(server(usize::MAX, &[b"hello"])), &|| true).unwrap();
+        assert_eq!((all.sent, all.lost, all.reconnected), (200, 0, 0));
+        assert_eq!(all.histogram.iter().map(|bucket| bucket.1).sum::<u64>(), 200);
+        let few = measure_requests(&plan(server(50, &[b"hello"])), &|| true).unwrap();
+        assert_eq!((few.sent, few.lost), (200, 0));
+        assert!(few.reconnected >= 4, "{few:?}");
+    }
+
+    #[test]
+    fn what_does_not_answer_is_an_error() {
+        let silent = measure_requests(&plan(server(usize::MAX, &[b""])), &|| true).unwrap_err();
+        assert!(silent.to_string().contains("does not answer"), "{silent}");
+        let nobody = plan("127.0.0.1:1".parse().unwrap());
+        assert_eq!(
+            measure_requests(&nobody, &|| true).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+    }
+}

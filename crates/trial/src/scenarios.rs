@@ -1,0 +1,254 @@
+//! The scenarios of a placement, compared: an application bound to nothing, to CPUs, to CPUs and memory,
+//! and with the host's interrupts and steering brought near, too.
+//!
+//! In go blocks of each scenario, taken in turns, out comes a table. The scenarios are measured 1 2 3 4 4 3
+//! 2 1 and so on, so that steady drift cancels out, and what happens on the host meanwhile meets all of them.
+
+use crate::comparison::{Block, CYCLES_MIN, Comparison, Cycle, Demands, compare};
+use nearpath_host::{CpuSet, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+
+/// Version of the JSON form of [`ScenariosReport`].
+pub const SCENARIOS_SCHEMA: u32 = 1;
+/// The percentiles that are told, with how many samples must lie beyond.
+const PERCENTILES: [(&str, f64); 4] = [("50", 0.5), ("90", 0.9), ("99", 0.99), ("99.9", 0.999)];
+/// Of resampling: the same blocks give the same numbers.
+const SEED: u64 = 1;
+
+/// A scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scenario {
+    /// The application runs where the scheduler puts it.
+    NoBinding,
+    /// It runs on the CPUs near the NIC.
+    CpuBinding,
+    /// And has its memory there.
+    CpuAndMemoryBinding,
+    /// And interrupts, RPS and XPS are where a plan puts them.
+    FullOptimisation,
+}
+
+impl Scenario {
+    /// All, in the order of the table.
+    pub const ALL: [Self; 4] =
+        [Self::NoBinding, Self::CpuBinding, Self::CpuAndMemoryBinding, Self::FullOptimisation];
+
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoBinding => "no binding",
+            Self::CpuBinding => "CPU binding",
+            Self::CpuAndMemoryBinding => "CPU + memory binding",
+            Self::FullOptimisation => "full optimisation",
+        }
+    }
+}
+
+/// The order of the blocks: each scenario twice a cycle, there and back.
+pub fn order(scenarios: &[Scenario], cycles: usize) -> Vec<Scenario> {
+    let cycle: Vec<Scenario> = scenarios.iter().chain(scenarios.iter().rev()).copied().collect();
+    cycle.repeat(cycles)
+}
+
+/// A block that was measured.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    /// Requests or probes that were sent.
+    pub sent: u64,
+    /// Those without an answer.
+    pub lost: u64,
+    /// How long they were sent.
+    pub seconds: f64,
+    /// CPUs that were busy meanwhile, of the whole host.
+    pub cpus_busy: f64,
+    /// `[upper_ns, count]` of each bucket that is not empty, ascending.
+    pub histogram: Vec<(u64, u64)>,
+}
+
+/// The scenarios beside each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScenariosReport {
+    /// Version of this form.
+    pub schema: u32,
+    /// What was measured: `bench reflect`, or the command of the application.
+    pub application: String,
+    /// Where it listened.
+    pub target: String,
+    /// The interface whose node it was bound to.
+    pub nic: Option<String>,
+    /// The node of it.
+    pub node: Option<NodeId>,
+    /// The CPUs that it was bound to; `None`: there was nothing to bind it to.
+    pub cpus: Option<CpuSet>,
+    /// Ids of the changes of the full optimisation.
+    pub changes: Vec<String>,
+    /// Cycles of blocks; each scenario has two in each.
+    pub cycles: usize,
+    /// Seconds of a block.
+    pub block_s: f64,
+    /// The rows of the table.
+    pub scenarios: Vec<ScenarioResult>,
+    /// What is to be known of the result.
+    pub notes: Vec<String>,
+}
+
+/// One scenario over all of its blocks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScenarioResult {
+    /// Which.
+    pub scenario: Scenario,
+    /// Answers.
+    pub count: u64,
+    /// Requests or probes without one.
+    pub lost: u64,
+    /// By percentile, as deep as the samples allow.
+    pub percentiles: BTreeMap<String, u64>,
+    /// The longest.
+    pub max_ns: Option<u64>,
+    /// The 99th percentile of each block, in their order.
+    pub p99_of_blocks: Vec<u64>,
+    /// The 99th percentile beside that without binding; `None` for that itself, and with fewer than four
+    /// cycles.
+    pub against_no_binding: Option<Comparison>,
+}
+
+/// The table, from blocks in the order of [`order`].
+pub fn results(scenarios: &[Scenario], blocks: &[(Scenario, Measured)]) -> Vec<ScenarioResult> {
+    let of = |wanted: Scenario| -> Vec<&Measured> {
+        let wanted = blocks.iter().filter(|(scenario, _)| *scenario == wanted);
+        wanted.map(|(_, measured)| measured).collect()
+    };
+    let without = of(Scenario::NoBinding);
+    let row = |&scenario: &Scenario| {
+        let blocks = of(scenario);
+        let mut merged = BTreeMap::new();
+        for &(upper, count) in blocks.iter().flat_map(|block| &block.histogram) {
+            *merged.entry(upper).or_insert(0) += count;
+        }
+        let merged: Vec<(u64, u64)> = merged.into_iter().collect();
+        let deep =
+            |(name, share): (&str, f64)| Some((name.to_owned(), percentile(&merged, share)?));
+        let compared = scenario != Scenario::NoBinding;
+        ScenarioResult {
+            scenario,
+            count: merged.iter().map(|bucket| bucket.1).sum(),
+            lost: blocks.iter().map(|block| block.lost).sum(),
+            percentiles: PERCENTILES.into_iter().filter_map(deep).collect(),
+            max_ns: merged.last().map(|bucket| bucket.0),
+            p99_of_blocks: blocks.iter().filter_map(|b| percentile(&b.histogram, 0.99)).collect(),
+            against_no_binding: compared.then(|| against(&without, &blocks)).flatten(),
+        }
+    };
+    scenarios.iter().map(row).collect()
+}
+
+/// The latency that a share of the samples does not exceed; `None` when none is beyond it.
+fn percentile(histogram: &[(u64, u64)], share: f64) -> Option<u64> {
+    let count: u64 = histogram.iter().map(|bucket| bucket.1).sum();
+    let beyond = (count as f64 * (1.0 - share) + 1e-6).floor() as u64;
+    let rank = if beyond == 0 { return None } else { count - beyond };
+    let mut seen = 0;
+    let found = histogram.iter().find(|bucket| {
+        seen += bucket.1;
+        seen >= rank
+    });
+    found.map(|bucket| bucket.0)
+}
+
+/// Blocks of a scenario beside those without binding: a cycle has two of each.
+fn against(without: &[&Measured], with: &[&Measured]) -> Option<Comparison> {
+    let block = |measured: &Measured| {
+        Some(Block {
+            metric: percentile(&measured.histogram, 0.99)? as f64,
+            lost: measured.lost as f64 / measured.sent.max(1) as f64,
+            cpus_busy: measured.cpus_busy,
+            rate_per_s: (measured.sent - measured.lost.min(measured.sent)) as f64
+                / measured.seconds.max(1e-9),
+        })
+    };
+    let pair = |blocks: &[&Measured]| Some([block(blocks.first()?)?, block(blocks.get(1)?)?]);
+    let cycles: Option<Vec<Cycle>> = without
+        .chunks_exact(2)
+        .zip(with.chunks_exact(2))
+        .map(|(without, with)| Some(Cycle { without: pair(without)?, with: pair(with)? }))
+        .collect();
+    let cycles = cycles.filter(|cycles| cycles.len() >= CYCLES_MIN)?;
+    compare(&cycles, &Demands::default(), SEED)
+}
+
+/// The interface that has an address.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn interface_of(address: IpAddr) -> io::Result<Option<String>> {
+    let has = |interface: &nix::ifaddrs::InterfaceAddress| {
+        let Some(storage) = interface.address else { return false };
+        let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        let v6 = storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+        v4.or(v6) == Some(address)
+    };
+    let mut all = nix::ifaddrs::getifaddrs()?;
+    Ok(all.find(has).map(|interface| interface.interface_name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comparison::Verdict;
+
+    fn measured(ns: u64) -> Measured {
+        // 980 of the latency, 19 of twice that, one of ten times that.
+        let histogram = vec![(ns, 980), (2 * ns, 19), (10 * ns, 1)];
+        Measured { sent: 1_001, lost: 1, seconds: 1.0, cpus_busy: 0.5, histogram }
+    }
+
+    #[test]
+    fn scenarios_go_there_and_back() {
+        let [none, cpu, ..] = Scenario::ALL;
+        assert_eq!(order(&[none, cpu], 2), [none, cpu, cpu, none, none, cpu, cpu, none]);
+        assert_eq!(order(&Scenario::ALL, 3).len(), 24);
+    }
+
+    #[test]
+    fn blocks_of_a_scenario_are_one_distribution_and_are_compared() {
+        let scenarios = [Scenario::NoBinding, Scenario::CpuBinding];
+        let blocks: Vec<(Scenario, Measured)> = order(&scenarios, 5)
+            .into_iter()
+            .zip(0..)
+            .map(|(scenario, number)| {
+                let ns = if scenario == Scenario::NoBinding { 2_000 } else { 1_000 };
+                (scenario, measured(ns + number % 3))
+            })
+            .collect();
+        let rows = results(&scenarios, &blocks);
+        let [none, cpu] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((none.count, none.lost, none.p99_of_blocks.len()), (10_000, 10, 10));
+        assert!((2_000..=2_002).contains(&none.percentiles["50"]));
+        assert!((4_000..=4_004).contains(&none.percentiles["99"]));
+        assert!(none.max_ns >= Some(20_000) && none.against_no_binding.is_none());
+        let compared = cpu.against_no_binding.as_ref().unwrap();
+        assert_eq!(compared.verdict, Verdict::Better);
+        assert!((compared.delta_percent + 50.0).abs() < 1.0, "{compared:?}");
+    }
+
+    #[test]
+    fn too_few_blocks_are_not_compared_and_none_have_no_numbers() {
+        let scenarios = [Scenario::NoBinding, Scenario::CpuBinding];
+        let blocks: Vec<_> =
+            order(&scenarios, 3).into_iter().map(|scenario| (scenario, measured(5))).collect();
+        assert!(results(&scenarios, &blocks)[1].against_no_binding.is_none());
+        let none = &results(&scenarios, &[])[0];
+        assert_eq!((none.count, none.max_ns, none.percentiles.len()), (0, None, 0));
+    }
+
+    #[test]
+    fn the_loopback_has_its_address() {
+        let interface = interface_of("127.0.0.1".parse().unwrap()).unwrap();
+        assert_eq!(interface.as_deref(), Some("lo"));
+        assert_eq!(interface_of("192.0.2.7".parse().unwrap()).unwrap(), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! `bench packets`: how many arrived, where the others were dropped, and what each cost on each CPU.
+//!
+//! In goes a report, out come lines.
+
+use super::line;
+use super::table::{Table, left, right};
+use super::units::{digits, percent, printable};
+use nearpath_trial::packets::{CpuSide, Drops, Offered, PacketsReport, PacketsTrial};
+
+/// The trial that counts, or that there is none.
+pub fn packets(report: &PacketsReport) -> String {
+    let mut out = String::new();
+    line!(out, "{}", title(report));
+    match &report.result {
+        Some(trial) => out.push_str(&result(report, trial)),
+        None if report.ended_early => line!(out, "it was ended before there was a result"),
+        None => line!(out, "at no rate was so little lost; {} trials", report.trials.len()),
+    }
+    for unknown in &report.unknown {
+        let (subject, fact) = (printable(&unknown.subject), printable(&unknown.fact));
+        line!(out, "unknown: {subject}: {fact}: {}", printable(&unknown.reason));
+    }
+    out
+}
+
+/// A line of a trial of a search.
+pub fn packets_progress(trial: &PacketsTrial) -> String {
+    let asked =
+        trial.asked_per_s.map_or("as many as go".to_owned(), |asked| format!("{asked:.0}/s"));
+    format!(
+        "{asked} for {:.1} s: {:.0}/s sent, {:.0}/s arrived, {} lost ({} %)",
+        trial.duration_s,
+        trial.sent_per_s,
+        trial.received_per_s,
+        trial.lost,
+        digits(trial.loss_percent)
+    )
+}
+
+fn title(report: &PacketsReport) -> String {
+    let offered = match report.offered {
+        Offered::Fastest => "as many as go".to_owned(),
+        Offered::Rate(rate) => format!("{rate}/s"),
+        Offered::Search { max_loss_percent } if max_loss_percent > 0.0 => {
+            format!("the highest rate that loses at most {max_loss_percent} %")
+        }
+        Offered::Search { .. } => "the highest rate without loss".to_owned(),
+    };
+    let flows = match report.flows {
+        1 => String::new(),
+        several => format!(" in {several} flows"),
+    };
+    let (target, bytes) = (printable(&report.target), report.size_bytes);
+    format!("packets to {target} by UDP, {bytes} bytes{flows}: {offered}")
+}
+
+fn result(report: &PacketsReport, trial: &PacketsTrial) -> String {
+    let mut out = String::new();
+    line!(out, "sent:     {} in {:.1} s, {:.0}/s", trial.sent, trial.duration_s, trial.sent_per_s);
+    if let (false, Some(asked)) = (trial.reached, trial.asked_per_s) {
+        line!(
+            out,
+            "          less than the {asked:.0}/s that were asked for: the sender is no faster"
+        );
+    }
+    line!(out, "received: {}, {:.0}/s", trial.received, trial.received_per_s);
+    line!(
+        out,
+        "lost:     {} ({} %), {} reordered, {} duplicated",
+        trial.lost,
+        digits(trial.loss_percent),
+        trial.reordered,
+        trial.duplicated
+    );
+    let drops = drops(&trial.drops);
+    if !drops.is_empty() {
+        line!(out, "drops:    {}", drops.join("; "));
+    }
+    let each = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.0} ns"));
+    line!(
+        out,
+        "threads:  {} of CPU time for each packet sent, {} for each received",
+        each(trial.sender_threads_ns),
+        each(trial.receiver_threads_ns)
+    );
+    line!(out);
+    out.push_str(&cpus(trial));
+    if report.same_host {
+        line!(out, "\nboth sides are this host: each CPU's time is for sending and receiving");
+    }
+    out
+}
+
+/// Where packets were dropped, as far as somebody counted.
+fn drops(drops: &Drops) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut add = |count: u64, what: String| {
+        if count > 0 {
+            all.push(format!("{count} {what}"));
+        }
+    };
+    add(drops.socket.unwrap_or(0), "at the receiving sockets, which were full".to_owned());
+    for (side, devices) in
+        [("the sender's", &drops.sender_devices), ("the receiver's", &drops.receiver_devices)]
+    {
+        for device in devices {
+            let name = printable(&device.name);
+            add(device.rx, format!("received by {side} {name}, all traffic"));
+            add(device.tx, format!("to be sent by {side} {name}, all traffic"));
+        }
+    }
+    for (side, backlog) in
+        [("the sender's", drops.sender_backlog), ("the receiver's", drops.receiver_backlog)]
+    {
+        add(backlog.unwrap_or(0), format!("at the backlogs of {side} CPUs, all traffic"));
+    }
+    add(drops.refused_calls, "calls to send that the kernel refused".to_owned());
+    all
+}
+
+fn cpus(trial: &PacketsTrial) -> String {
+    let columns = [
+        left("CPU"),
+        left("OF"),
+        right("BUSY"),
+        right("USER"),
+        right("SYSTEM"),
+        right("IRQ"),
+        right("SOFTIRQ"),
+        right("NS/PACKET"),
+    ];
+    let mut table = Table::new(&columns);
+    for cpu in &trial.cpus {
+        let side = match cpu.side {
+            CpuSide::Sender => "sender",
+            CpuSide::Receiver => "receiver",
+            CpuSide::Both => "both",
+        };
+        let parts = [cpu.user_ns, cpu.system_ns, cpu.irq_ns, cpu.softirq_ns];
+        let mut cells = vec![format!("cpu {}", cpu.cpu.0), side.to_owned(), percent(cpu.busy)];
+        cells.extend(parts.iter().chain([&parts.iter().sum()]).map(|ns| format!("{ns:.0}")));
+        table.row(cells);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn report() -> PacketsReport {
+        let trial = json!({"asked_per_s": 500_000.0, "duration_s": 2.0, "sent": 800_000,
+            "sent_per_s": 400_000.0, "reached": false, "received": 799_000, "received_per_s": 399_500.0,
+            "lost": 1_000, "loss_percent": 0.125, "reordered": 3, "duplicated": 0,
+            "drops": {"refused_calls": 0, "sender_devices": [], "sender_backlog": 0,
+                "receiver_devices": [{"name": "eth0", "rx": 5, "tx": 0}], "receiver_backlog": null,
+                "socket": 990},
+            "sender_threads_ns": 1210.4, "receiver_threads_ns": null,
+            "cpus": [{"side": "sender", "cpu": 1, "busy": 0.5, "user_ns": 100.0, "system_ns": 900.0,
+                "irq_ns": 0.0, "softirq_ns": 250.0}]});
+        serde_json::from_value(json!({"schema": 1, "target": "10.0.0.2:6328",
+            "offered": {"rate": 500_000}, "size_bytes": 18, "flows": 2, "same_host": false,
+            "result": trial, "trials": [], "ended_early": false, "unknown": []}))
+        .unwrap()
+    }
+
+    #[test]
+    fn counts_drops_and_costs_are_told() {
+        let expected = "\
+packets to 10.0.0.2:6328 by UDP, 18 bytes in 2 flows: 500000/s
+sent:     800000 in 2.0 s, 400000/s
+          less than the 500000/s that were asked for: the sender is no faster
+received: 799000, 399500/s
+lost:     1000 (0.125 %), 3 reordered, 0 duplicated
+drops:    990 at the receiving sockets, which were full; 5 received by the receiver's eth0, all traffic
+threads:  1210 ns of CPU time for each packet sent, - for each received
+
+CPU    OF        BUSY  USER  SYSTEM  IRQ  SOFTIRQ  NS/PACKET
+cpu 1  sender  50.0 %   100     900    0      250       1250
+";
+        assert_eq!(packets(&report()), expected);
+    }
+
+    #[test]
+    fn a_search_that_found_nothing_says_so() {
+        let mut none = report();
+        none.offered = Offered::Search { max_loss_percent: 0.0 };
+        none.trials = vec![none.result.take().unwrap()];
+        let text = packets(&none);
+        assert!(
+            text.ends_with(
+                "the highest rate without loss\nat no rate was so little lost; 1 trials\n"
+            ),
+            "{text}"
+        );
+        let line = packets_progress(&none.trials[0]);
+        assert_eq!(
+            line,
+            "500000/s for 2.0 s: 400000/s sent, 399500/s arrived, 1000 lost (0.125 %)"
+        );
+    }
+}

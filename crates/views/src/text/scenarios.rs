@@ -1,0 +1,124 @@
+//! `bench scenarios`: a line for each placement of the application.
+//!
+//! In goes a report, out come lines.
+
+use super::table::{Table, left, right};
+use super::units::printable;
+use super::{latency, line};
+use nearpath_trial::comparison::{Comparison, Verdict};
+use nearpath_trial::scenarios::{ScenarioResult, ScenariosReport};
+
+/// What was compared, and the table.
+pub fn scenarios(report: &ScenariosReport) -> String {
+    let mut out = String::new();
+    let nic = report.nic.as_deref().map_or("no interface".to_owned(), printable);
+    let node = report.node.map_or("no node".to_owned(), |node| format!("node {}", node.0));
+    let cpus = report.cpus.as_ref().map_or("none".to_owned(), ToString::to_string);
+    line!(out, "application: {} at {}", printable(&report.application), printable(&report.target));
+    line!(out, "near:        {nic}, {node}, CPUs {cpus}");
+    if !report.changes.is_empty() {
+        let ids: Vec<String> = report.changes.iter().map(|id| printable(id)).collect();
+        line!(out, "optimised:   {}", ids.join(", "));
+    }
+    let blocks = report.cycles * 2;
+    line!(out, "blocks:      {blocks} of {:.1} s for each scenario, in turns", report.block_s);
+    line!(out);
+    out.push_str(&table(report));
+    if !report.notes.is_empty() {
+        line!(out);
+    }
+    for note in &report.notes {
+        line!(out, "note: {}", printable(note));
+    }
+    out
+}
+
+fn table(report: &ScenariosReport) -> String {
+    let columns = [
+        left("SCENARIO"),
+        right("ANSWERS"),
+        right("LOST"),
+        right("P50"),
+        right("P99"),
+        right("P99.9").optional(),
+        right("MAX"),
+        right("P99 OF BLOCKS"),
+        left("P99 AGAINST NO BINDING").optional(),
+    ];
+    let mut table = Table::new(&columns);
+    for row in &report.scenarios {
+        let deep =
+            |name: &str| row.percentiles.get(name).map(|&ns| latency(ns)).unwrap_or_default();
+        table.row([
+            row.scenario.name().to_owned(),
+            row.count.to_string(),
+            row.lost.to_string(),
+            deep("50"),
+            deep("99"),
+            deep("99.9"),
+            row.max_ns.map(latency).unwrap_or_default(),
+            spread(row),
+            row.against_no_binding.as_ref().map(difference).unwrap_or_default(),
+        ]);
+    }
+    table.render()
+}
+
+/// From the lowest block to the highest: what the same scenario differs by itself.
+fn spread(row: &ScenarioResult) -> String {
+    let (low, high) = (row.p99_of_blocks.iter().min(), row.p99_of_blocks.iter().max());
+    match (low, high) {
+        (Some(&low), Some(&high)) => format!("{} - {}", latency(low), latency(high)),
+        _ => String::new(),
+    }
+}
+
+fn difference(compared: &Comparison) -> String {
+    let verdict = match compared.verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::NoDifference => "no difference",
+        Verdict::Inconclusive => "inconclusive",
+    };
+    let [low, high] = compared.ci95;
+    format!("{:+.1} % ({low:+.1} to {high:+.1}): {verdict}", compared.delta_percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_scenario_has_a_line() {
+        let row = |scenario: &str, p99: u64, compared: serde_json::Value| {
+            json!({"scenario": scenario, "count": 2000, "lost": 0, "percentiles": {"50": 9_000,
+                "90": 10_000, "99": p99, "99.9": 60_000}, "max_ns": 8_100_000,
+                "p99_of_blocks": [p99, p99 + 1_000], "against_no_binding": compared})
+        };
+        let compared = json!({"blocks": 16, "baseline": 40_000.0, "with_plan": 20_000.0,
+            "delta_percent": -50.0, "ci95": [-55.0, -45.5], "noise_floor_percent": 1.0,
+            "guards": {"lost": {"without": 0.0, "with": 0.0, "objects": false},
+                "cpus_busy": {"without": 1.0, "with": 1.0, "objects": false},
+                "rate_per_s": {"without": 1.0, "with": 1.0, "objects": false}},
+            "verdict": "better"});
+        let report = json!({"schema": 1, "application": "nearpath bench reflect", "target":
+            "10.0.0.1:6327", "nic": "eth0", "node": 1, "cpus": "2-3", "changes": ["irq-40"],
+            "cycles": 4, "block_s": 2.0, "notes": ["mind the gap"], "scenarios": [
+                row("no_binding", 40_000, json!(null)), row("cpu_binding", 20_000, compared)]});
+        let report = serde_json::from_value(report).unwrap();
+        let expected = "\
+application: nearpath bench reflect at 10.0.0.1:6327
+near:        eth0, node 1, CPUs 2-3
+optimised:   irq-40
+blocks:      8 of 2.0 s for each scenario, in turns
+
+SCENARIO     ANSWERS  LOST      P50      P99    P99.9      MAX      P99 OF BLOCKS  P99 AGAINST NO BINDING
+no binding      2000     0  9.00 µs  40.0 µs  60.0 µs  8.10 ms  40.0 µs - 41.0 µs  -
+CPU binding     2000     0  9.00 µs  20.0 µs  60.0 µs  8.10 ms  20.0 µs - 21.0 µs  -50.0 % (-55.0 to -45.5): better
+
+note: mind the gap
+";
+        assert_eq!(scenarios(&report), expected);
+    }
+}

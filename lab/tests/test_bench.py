@@ -1,0 +1,59 @@
+"""The scenarios of a placement on a host of two nodes: the application is where each scenario has it, with
+its memory, and nothing is left of the full optimisation.
+
+The virtio NIC is on node 1; its interrupts are put on node 0.
+"""
+
+import json
+
+from lab import Host
+from lab.fixtures import lab, lengthy
+
+from .changes import IRQS
+from .hosts import TWO_NODES, VIRTIO
+
+FAR_CPU = TWO_NODES.cpus_of(0)[0]
+NEAR = TWO_NODES.cpus_of(1)
+
+# Where the application may run, and whether its memory is bound, as often as there is one.
+WATCH = """
+while [ ! -e /root/over ]; do
+    pid=$(pgrep -f 'bench reflect' | head -n 1) || continue
+    cpus=$(sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status) || continue
+    memory=$(grep -o -m 1 'bind:[0-9]*' /proc/$pid/numa_maps || echo default)
+    irqs=$(cat $(for irq in IRQS; do echo /proc/irq/$irq/smp_affinity_list; done) | sort -u | tr '\\n' ' ')
+    echo "$cpus $memory $irqs"
+done | sort -u >/root/seen
+"""
+
+
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+def test_each_scenario_has_the_application_where_it_says(host: Host) -> None:
+    host.check(f"for irq in {IRQS}; do echo {FAR_CPU} >/proc/irq/$irq/smp_affinity_list || true; done")
+    before = host.check(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list; done")
+    watching = host.start(["sh", "-c", WATCH.replace("IRQS", IRQS)])
+    words = ["nearpath", "bench", "scenarios", "--address", host.machine.address(), "--nic", "nic0", "--json"]
+    short = ["--cycles", "1", "--block", "1s", "--warm-up", "200ms", "--rate", "100"]
+    report = json.loads(host.check([*words, *short]))
+    host.check("touch /root/over")
+    assert watching.wait().status == 0
+    seen = [line.split() for line in host.check("cat /root/seen").splitlines()]
+
+    near = f"{NEAR[0]}-{NEAR[-1]}"
+    assert (report["node"], report["cpus"]) == (1, near), report
+    assert any(change.startswith("irq-") for change in report["changes"]), report
+    assert [row["scenario"] for row in report["scenarios"]] == [
+        "no_binding",
+        "cpu_binding",
+        "cpu_and_memory_binding",
+        "full_optimisation",
+    ]
+    assert all(row["count"] + row["lost"] == 200 for row in report["scenarios"]), report
+    placed = {(cpus, memory) for cpus, memory, *_ in seen}
+    assert {("0-3", "default"), (near, "default"), (near, "bind:1")} <= placed, seen
+    # The queues' interrupts are near while the full optimisation is measured, and only with memory bound.
+    tuned = {memory for _, memory, *irqs in seen if set(irqs) & {str(cpu) for cpu in NEAR}}
+    assert tuned == {"bind:1"}, seen
+    assert host.check(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list; done") == before
+    assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
