@@ -14,7 +14,7 @@
 use super::situation::{Situation, goes_to};
 use crate::plan::{Crossings, PlannedChange};
 use crate::threads::Thread;
-use nearpath_host::{CpuId, CpuSet, IrqNumber, NodeId};
+use nearpath_host::{CpuId, CpuSet, Irq, IrqNumber, Nic, NodeId, RxQueue};
 use std::collections::BTreeMap;
 
 /// What two CPUs may have in common.
@@ -246,17 +246,19 @@ impl Sums {
 /// The queues whose packets are counted: those of hardware; where there is none, those of other devices
 /// of which it was measured where their packets arrive.
 fn queues(situation: &Situation<'_>) -> Vec<Queue> {
-    let mut queues = Vec::new();
     let traffic = &situation.request.traffic;
+    let claims = claims(situation);
+    let mut queues = Vec::new();
     for nic in situation.hardware() {
         let measured = nic.rx_queues.iter().any(|queue| traffic.of(nic, queue.queue).is_some());
         for queue in &nic.rx_queues {
             let irq = queue.irq.and_then(|irq| situation.irq(irq));
-            let counted =
-                irq.map(|irq| irq.counts.values().map(|&count| count as f64).sum::<f64>());
-            let packets = traffic.of(nic, queue.queue).map(|packets| packets as f64);
+            let weight = if measured {
+                traffic.of(nic, queue.queue).map(|packets| packets as f64)
+            } else {
+                irq.map(|irq| weight(situation, irq, &claims))
+            };
             // An idle queue counts for as little as one packet, so that a new host has shares as well.
-            let weight = if measured { packets } else { counted };
             let weight = weight.unwrap_or(0.0).max(1.0);
             let arrive = irq.and_then(goes_to).map(evenly);
             let rps_path = rps_path(&nic.name, queue.queue.0);
@@ -265,18 +267,53 @@ fn queues(situation: &Situation<'_>) -> Vec<Queue> {
         }
     }
     if queues.is_empty() && !traffic.arrivals.is_empty() {
-        let all: f64 = traffic.arrivals.values().map(|&packets| packets as f64).sum();
-        let shares = || traffic.arrivals.iter().map(|(&cpu, &n)| (cpu, n as f64 / all)).collect();
-        for nic in situation.nics() {
-            for queue in &nic.rx_queues {
-                let weight = traffic.of(nic, queue.queue).unwrap_or(0).max(1) as f64;
-                let rps_path = rps_path(&nic.name, queue.queue.0);
-                let (arrive, rps) = (Some(shares()), queue.rps_cpus.clone());
-                queues.push(Queue { node: None, irq: None, rps_path, weight, arrive, rps });
-            }
-        }
+        queues = software_queues(situation);
     }
     queues
+}
+
+/// The queues of devices without interrupts: packets arrive on the CPU that hands them over.
+fn software_queues(situation: &Situation<'_>) -> Vec<Queue> {
+    let traffic = &situation.request.traffic;
+    let all: f64 = traffic.arrivals.values().map(|&packets| packets as f64).sum();
+    let shares = || traffic.arrivals.iter().map(|(&cpu, &n)| (cpu, n as f64 / all)).collect();
+    let queue = |nic: &Nic, queue: &RxQueue| Queue {
+        node: None,
+        irq: None,
+        rps_path: rps_path(&nic.name, queue.queue.0),
+        weight: traffic.of(nic, queue.queue).unwrap_or(0).max(1) as f64,
+        arrive: Some(shares()),
+        rps: queue.rps_cpus.clone(),
+    };
+    let of_nic = |nic: &'_ Nic| nic.rx_queues.iter().map(|rx| queue(nic, rx)).collect::<Vec<_>>();
+    situation.nics().flat_map(of_nic).collect()
+}
+
+/// How many interrupts of receive queues go to each CPU, of those that go to several a part.
+fn claims(situation: &Situation<'_>) -> BTreeMap<CpuId, f64> {
+    let mut claims = BTreeMap::new();
+    let nics = situation.hardware().chain(situation.other_hardware());
+    for queue in nics.flat_map(|nic| &nic.rx_queues) {
+        let irq = queue.irq.and_then(|irq| situation.irq(irq));
+        for (cpu, share) in irq.and_then(goes_to).map(evenly).unwrap_or_default() {
+            *claims.entry(cpu).or_default() += share;
+        }
+    }
+    claims
+}
+
+/// The packets of a queue: its part of what drivers were measured to take from their queues on the CPUs
+/// that its interrupt goes to; where nothing was measured, its interrupts since boot.
+fn weight(situation: &Situation<'_>, irq: &Irq, claims: &BTreeMap<CpuId, f64>) -> f64 {
+    let polled = &situation.request.traffic.polled;
+    if polled.is_empty() {
+        return irq.counts.values().map(|&count| count as f64).sum();
+    }
+    let part = |(cpu, share): (CpuId, f64)| {
+        let packets = polled.get(&cpu).copied().unwrap_or(0) as f64;
+        packets * share / claims.get(&cpu).copied().unwrap_or(1.0)
+    };
+    goes_to(irq).map(evenly).unwrap_or_default().into_iter().map(part).sum()
 }
 
 fn rps_path(nic: &str, queue: u32) -> String {

@@ -279,6 +279,22 @@ fn queues_count_by_the_packets_that_were_measured() {
     assert_eq!(now(by_queue(&[("eth0 rx-1", 999), ("eth0 tx-0", 5)])), Some(0.001));
     // Of another interface nothing follows.
     assert_eq!(now(by_queue(&[("eth9 rx-0", 900)])), Some(0.5));
+    // Not by queue: by the CPUs on which the driver took them.
+    let polled = BTreeMap::from([(CpuId(0), 300), (CpuId(5), 100)]);
+    assert_eq!(now(Traffic { polled, ..Traffic::default() }), Some(0.75));
+}
+
+#[test]
+fn queues_on_one_cpu_share_the_packets_that_were_taken_there() {
+    // Two of eth0 and one of eth1 on CPU 0; eth0 has one more, near it.
+    let eth1 = nic("eth1", "0000:5f:00.0", 1, 200, &[&[0]]);
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0], &[5]])).nic(eth1));
+    let polled = BTreeMap::from([(CpuId(0), 300), (CpuId(5), 300)]);
+    let traffic = Traffic { polled, ..Traffic::default() };
+    let request = Request { nics: vec!["eth0".to_owned()], traffic, ..Request::default() };
+    let now = planned_for(&host, &request, &[]).unwrap().now;
+    // 100 each, and 300.
+    assert_eq!(now.other_node, Some(0.4));
 }
 
 #[test]

@@ -15,19 +15,30 @@ pub struct Traffic {
     pub(super) queues: BTreeMap<String, u64>,
     /// Received packets by the CPU that they arrived on, before any steering.
     pub(super) arrivals: BTreeMap<CpuId, u64>,
+    /// Of these, packets that a driver took from its queue there.
+    pub(super) polled: BTreeMap<CpuId, u64>,
 }
+
+/// The stage at which drivers hand over what they have taken from a queue.
+const POLLED: &str = "napi_gro_receive";
 
 impl Traffic {
     /// That of a measurement of this host.
     pub fn of_measurement(measurement: &Measurement, topology: &Topology) -> Self {
         let by_queue = measurement.groups.iter().filter(|group| group.per == Per::Queue);
         let queues = by_queue.map(|group| (group.name.clone(), group.packets)).collect();
-        let arrivals = if topology.online.len() > CPUS_MAX {
-            BTreeMap::new()
-        } else {
-            arrivals(&measurement.spans)
+        if topology.online.len() > CPUS_MAX {
+            return Self { queues, ..Self::default() };
+        }
+        let received = || {
+            let all = measurement.spans.iter();
+            all.filter(|span| span.direction == Direction::Rx && span.count > 0)
         };
-        Self { queues, arrivals }
+        let reached: BTreeSet<&str> = received().map(|span| span.to.as_str()).collect();
+        // The first stage of the receive path is one that no span leads to.
+        let first = received().filter(|span| !reached.contains(span.from.as_str()));
+        let polled = received().filter(|span| span.from == POLLED);
+        Self { queues, arrivals: by_cpu(first), polled: by_cpu(polled) }
     }
 
     /// The packets of a queue; `None` when they were not measured.
@@ -36,17 +47,13 @@ impl Traffic {
     }
 }
 
-/// Packets by the CPU of the first stage of the receive path: of those that no span leads to.
-fn arrivals(spans: &[Span]) -> BTreeMap<CpuId, u64> {
-    let received = || spans.iter().filter(|span| span.direction == Direction::Rx && span.count > 0);
-    let reached: BTreeSet<&str> = received().map(|span| span.to.as_str()).collect();
-    let mut arrivals = BTreeMap::new();
-    for span in received().filter(|span| !reached.contains(span.from.as_str())) {
-        for place in &span.places {
-            *arrivals.entry(place.from_cpu).or_default() += place.count;
-        }
+/// Packets by the CPU that they leave a stage on.
+fn by_cpu<'a>(spans: impl Iterator<Item = &'a Span>) -> BTreeMap<CpuId, u64> {
+    let mut packets = BTreeMap::new();
+    for place in spans.flat_map(|span| &span.places) {
+        *packets.entry(place.from_cpu).or_default() += place.count;
     }
-    arrivals
+    packets
 }
 
 #[cfg(test)]
@@ -87,6 +94,8 @@ mod tests {
         let spans = [
             span("netif_rx", "net_rx_raise", &[(0, 0, 70), (1, 0, 30)]),
             span("net_rx_raise", "net_rx_entry", &[(0, 0, 100)]),
+            span("net_rx_entry", "napi_gro_receive", &[(0, 0, 25)]),
+            span("napi_gro_receive", "netif_receive_skb", &[(0, 0, 20), (0, 1, 5)]),
         ];
         let group =
             Group { per: Per::Queue, name: "eth0 rx-1".to_owned(), packets: 9, spans: Vec::new() };
@@ -94,6 +103,7 @@ mod tests {
             Measurement { spans: spans.to_vec(), groups: vec![group], ..Measurement::default() };
         let traffic = Traffic::of_measurement(&measured, &Topology::default());
         assert_eq!(traffic.arrivals, BTreeMap::from([(CpuId(0), 70), (CpuId(1), 30)]));
+        assert_eq!(traffic.polled, BTreeMap::from([(CpuId(0), 25)]));
         assert_eq!(traffic.queues, BTreeMap::from([("eth0 rx-1".to_owned(), 9)]));
         let large = Topology { online: (0..256).map(CpuId).collect(), ..Topology::default() };
         assert!(Traffic::of_measurement(&measured, &large).arrivals.is_empty());
