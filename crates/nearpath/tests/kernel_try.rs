@@ -3,13 +3,16 @@
 
 use nearpath_host::{CpuSet, Root, current_netns};
 use nearpath_testing::veth::{Side, VethPair};
-use nearpath_testing::{require_bpf, require_netns, require_root};
+use nearpath_testing::{require_bpf, require_netns, require_program, require_root};
+use nearpath_trial::background::{LOAD_PORT, Servers};
 use nearpath_trial::latency::{Reflector, ReflectorPlan, SocketOptions};
 use nearpath_trial::load::{Client, DatagramLoad, LoadPlan, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
 use tempfile::TempDir;
 
 const RPS: &str = "/sys/class/net/np1/queues/rx-0/rps_cpus";
@@ -24,7 +27,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Option<Self> {
-        let enough = || std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+        let enough = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
         if !(require_root() && require_netns() && require_bpf() && enough()) {
             return None;
         }
@@ -93,6 +96,18 @@ impl Scene {
         let args = [&fixed[..], args].concat();
         let mut command = self.command(&args);
         self.inside(|| command.spawn().unwrap())
+    }
+
+    /// Waits until the plan of a trial is in force, which it is now and then.
+    fn in_force(&self, mut trial: Child) -> Child {
+        while self.rps() != "0" {
+            if trial.try_wait().unwrap().is_some() {
+                let said = trial.wait_with_output().unwrap().stderr;
+                panic!("it ended before: {}", String::from_utf8_lossy(&said));
+            }
+            thread::yield_now();
+        }
+        trial
     }
 
     /// What the journal holds.
@@ -171,6 +186,43 @@ fn probes_and_bytes_are_metrics_too() {
 }
 
 #[test]
+fn without_its_load_a_trial_ends() {
+    if !require_program("iperf3") {
+        return;
+    }
+    let Some(scene) = Scene::new() else { return };
+    let (tell, told) = channel();
+    let (end, ended) = channel::<()>();
+    let pair = &scene.pair;
+    let said = thread::scope(|scope| {
+        // iperf3 ends with the thread that started it.
+        let far = move |side: Side| {
+            let (addresses, options) = (vec![side.ipv4()], SocketOptions::default());
+            let plan = ReflectorPlan { addresses, port: 0, cpus: None, options };
+            let reflector = Reflector::start(&plan).map_err(io::Error::other)?;
+            let servers = Servers::start(&[side.ipv4()], LOAD_PORT).map_err(io::Error::other)?;
+            tell.send(reflector.addresses()[0].to_string()).map_err(io::Error::other)?;
+            let _ = ended.recv();
+            drop(servers);
+            Ok(())
+        };
+        scope.spawn(move || pair.run(Side::Client, far).unwrap());
+        let target = told.recv().unwrap();
+        let args = ["--metric", "mean", "--cycles", "1000", "--block", "200ms", "--probe", &target];
+        let load = ["--load", "udp", "--load-rate", "2M", "--load-reverse"];
+        let trial = scene.in_force(scene.trial(&[&args[..], &load[..]].concat()));
+        drop(end);
+        let output = trial.wait_with_output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    });
+    assert!(
+        said.contains("the plan is undone: the load to 10.99.0.1 port 5202 has ended"),
+        "{said}"
+    );
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+}
+
+#[test]
 fn one_by_one_goes_on_after_a_change_that_cannot_be_made() {
     let Some(scene) = Scene::new() else { return };
     let flows = "/sys/class/net/np1/queues/rx-0/rps_flow_cnt";
@@ -192,10 +244,7 @@ fn one_by_one_goes_on_after_a_change_that_cannot_be_made() {
 fn a_signal_and_a_block_without_packets_enough_undo_it() {
     let Some(scene) = Scene::new() else { return };
     let trial = scene.trial(&["--metric", "mean", "--cycles", "1000", "--block", "300ms"]);
-    // It is in force now and then.
-    while scene.rps() != "0" {
-        std::thread::yield_now();
-    }
+    let trial = scene.in_force(trial);
     kill_process(Pid::from_child(&trial), Signal::INT).unwrap();
     let output = trial.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -198,8 +198,9 @@ fn planned(plan: &LoadPlan, addresses: usize, senders: &CpuSet) -> String {
     let mbit_s =
         each(streams.connections, streams.rate_hz) * u64::from(streams.write_bytes) * 8 / 1_000_000;
     format!(
-        "load from CPUs {senders} over {}: {} TCP requests/s, TCP streams of {mbit_s} Mbit/s, {} \
+        "load from CPU{} {senders} over {}: {} TCP requests/s, TCP streams of {mbit_s} Mbit/s, {} \
          UDP datagrams/s",
+        if senders.len() == 1 { "" } else { "s" },
         if addresses > 1 { "IPv4 and IPv6" } else { "IPv4" },
         each(requests.connections, requests.rate_hz),
         each(datagrams.flows, datagrams.rate_hz),

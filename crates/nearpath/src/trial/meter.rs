@@ -3,10 +3,11 @@
 //! wanted, a prober that goes on all the time.
 
 use crate::failure::say;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use nearpath_host::{CpuTime, Host, NicKind, Root};
 use nearpath_instruments::Instrument;
 use nearpath_instruments::stages::{Options, Stages};
+use nearpath_trial::background::Loading;
 use nearpath_trial::comparison::Block;
 use nearpath_trial::latency::{LatencyPlan, Probing};
 use nearpath_trial::live::{Hops, Metric, Reading, block};
@@ -18,6 +19,8 @@ pub struct Meter {
     /// `None` where packets cannot be followed, and the metric does without.
     stages: Option<Stages>,
     probing: Option<Probing>,
+    /// Load beside what is measured.
+    loads: Vec<Loading>,
     /// The interfaces whose bytes count.
     nics: Vec<String>,
     started: Instant,
@@ -34,6 +37,8 @@ pub struct Measured {
     pub nics: Vec<String>,
     /// The probes; `None` leaves it to the host's own traffic.
     pub probes: Option<LatencyPlan>,
+    /// Load at work, which has to last.
+    pub loads: Vec<Loading>,
 }
 
 impl Meter {
@@ -42,7 +47,7 @@ impl Meter {
     /// # Errors
     /// Packets cannot be followed here and the metric is of theirs; no reflector answers.
     pub fn start(host: &Host, measured: Measured) -> anyhow::Result<Self> {
-        let Measured { metric, options, nics, probes } = measured;
+        let Measured { metric, options, nics, probes, loads } = measured;
         let probing = probes.map(|plan| Probing::start(&plan)).transpose()?;
         let of_probes = probing.is_some() && matches!(metric, Metric::Percentile(_) | Metric::Mean);
         let mut stages = Stages::new(&host.topology, options);
@@ -55,7 +60,7 @@ impl Meter {
             Err(reason) => return Err(reason).context("cannot measure"),
         };
         let nics = if nics.is_empty() { counted(host) } else { nics };
-        Ok(Self { metric, stages, probing, nics, started: Instant::now(), began: None })
+        Ok(Self { metric, stages, probing, loads, nics, started: Instant::now(), began: None })
     }
 
     /// What is compared.
@@ -75,11 +80,23 @@ impl Meter {
     /// It ends.
     ///
     /// # Errors
-    /// It cannot be measured, or lacks what the metric takes.
+    /// It cannot be measured, or lacks what the metric takes, or the load has gone.
     pub fn end(&mut self, root: &Root) -> anyhow::Result<(Block, Option<Hops>)> {
         let end = self.reading(root)?;
+        self.loads_last()?;
         let begin = self.began.take().context("a block ended that did not begin")?;
         block(&self.metric, &begin, &end).map_err(anyhow::Error::msg)
+    }
+
+    fn loads_last(&mut self) -> anyhow::Result<()> {
+        let Some(ended) = self.loads.iter_mut().position(Loading::has_ended) else { return Ok(()) };
+        let report = self.loads.swap_remove(ended).finish(true);
+        bail!(
+            "the load to {} port {} has ended: {}",
+            report.target,
+            report.port,
+            report.failure.as_deref().unwrap_or("iperf3 does not say why")
+        )
     }
 
     fn reading(&mut self, root: &Root) -> anyhow::Result<Reading> {

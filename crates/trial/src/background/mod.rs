@@ -182,6 +182,11 @@ impl Loading {
         }
     }
 
+    /// Whether it is at work no more.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.has_ended()
+    }
+
     /// Waits for its end, which has a time, and tells what it carried. To be called when what it was to
     /// disturb is done; `early`: it is ended now.
     pub fn finish(mut self, early: bool) -> BackgroundReport {

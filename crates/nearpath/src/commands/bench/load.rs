@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use nearpath_trial::background::{
-    Background, BackgroundReport, LOAD_PORT, Loading, MAX_STREAMS, Protocol,
+    Background, BackgroundError, BackgroundReport, LOAD_PORT, Loading, MAX_STREAMS, Protocol,
 };
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const AROUND: Duration = Duration::from_secs(2);
 /// The load's options.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load beside it, by iperf3 to 'bench reflect --load'")]
-pub(super) struct Load {
+pub(in crate::commands) struct Load {
     /// Put load on the path meanwhile: tcp, udp, or both
     #[arg(long, value_name = "PROTOCOL", value_parser = protocol)]
     load: Vec<Protocol>,
@@ -45,8 +45,22 @@ pub(super) fn load_port() -> RangedU64ValueParser<u16> {
 pub(super) struct Loads(Vec<Loading>);
 
 impl Load {
+    /// Whether any load is wanted.
+    pub(in crate::commands) fn is_wanted(&self) -> bool {
+        !self.load.is_empty()
+    }
+
     /// Starts the load for what takes so long.
     pub(super) fn start(&self, target: IpAddr, time: Duration) -> Result<Loads, Failure> {
+        Ok(Loads(self.streams(target, time).map_err(anyhow::Error::from)?))
+    }
+
+    /// The same for who looks after it himself.
+    pub(in crate::commands) fn streams(
+        &self,
+        target: IpAddr,
+        time: Duration,
+    ) -> Result<Vec<Loading>, BackgroundError> {
         let mut loads = Vec::new();
         for &protocol in &self.load {
             let load = Background {
@@ -56,10 +70,9 @@ impl Load {
                 reverse: self.load_reverse,
                 ..Background::new(protocol, target)
             };
-            let started = Loading::start(&load, time + AROUND).map_err(anyhow::Error::from)?;
-            loads.push(started);
+            loads.push(Loading::start(&load, time + AROUND)?);
         }
-        Ok(Loads(loads))
+        Ok(loads)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use latency::Latency;
+pub(super) use load::Load;
 use nearpath_host::CpuSet;
 use nearpath_trial::latency::SocketOptions;
 use packets::Packets;

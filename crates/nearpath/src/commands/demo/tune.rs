@@ -162,6 +162,7 @@ impl TuneArguments {
             options: self.options(demo)?,
             nics: vec![demo.device().to_owned()],
             probes: None,
+            loads: Vec::new(),
         };
         let meter = Meter::start(&host, measured)?;
         let boot = boot.to_owned();

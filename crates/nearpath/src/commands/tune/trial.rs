@@ -3,6 +3,7 @@
 
 use super::apply::plan_of;
 use super::plan::Asked;
+use crate::commands::bench::{Load, target};
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
@@ -49,6 +50,8 @@ EXAMPLES
   nearpath tune try plan.json --metric mean --cycles 20 --block 5s
   nearpath tune try plan.json --each           one change after the other; keep those that help
   nearpath tune try --nic eth0 --probe 10.0.0.2    'nearpath bench reflect' runs on 10.0.0.2
+  nearpath tune try --nic eth0 --probe 10.0.0.2 --load tcp --load-reverse
+                                               and 'bench reflect --load' there: beside a stream to here
   nearpath tune try --nic eth0 --metric gbps";
 
 /// How many cycles a trial has, unless told.
@@ -89,6 +92,8 @@ pub struct Try {
     each: bool,
     #[command(flatten)]
     probe: Probe,
+    #[command(flatten)]
+    load: Load,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -124,9 +129,9 @@ const LATE_AFTER: Duration = Duration::from_secs(1);
 impl Probe {
     /// The probes, if any are wanted: without stamps, which cost something.
     fn plan(&self) -> anyhow::Result<Option<LatencyPlan>> {
-        let Some(target) = &self.probe else { return Ok(None) };
+        let Some(to) = &self.probe else { return Ok(None) };
         let probe = LatencyPlan {
-            target: crate::commands::bench::target(target)?,
+            target: target(to)?,
             transport: if self.probe_tcp { Transport::Tcp } else { Transport::Udp },
             mode: Loop::Open(Arrivals::Poisson),
             rate_per_s: Some(self.probe_rate),
@@ -143,6 +148,11 @@ impl Probe {
         Ok(Some(probe))
     }
 }
+
+/// What passes before the first block: programs are loaded and attached.
+const BEFORE: Duration = Duration::from_secs(30);
+/// iperf3 takes no more (MAX_TIME of its iperf.h).
+const LONGEST_LOAD: Duration = Duration::from_secs(86_400 - 60);
 
 /// Bytes of a probe.
 const SIZE: u32 = 64;
@@ -174,6 +184,10 @@ struct Trials {
 
 impl Try {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        if self.load.is_wanted() && self.probe.probe.is_none() {
+            let message = "--load goes to where --probe goes; give that, too";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         let interrupt = Interrupt::listen()?;
         let plan = self.plan.as_deref().map(plan_of).transpose()?;
         let netns = self.namespace.inode()?;
@@ -222,15 +236,21 @@ impl Try {
         let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
         let filter =
             Filters::received(self.dev.clone(), self.asked.only_port()).resolve(&host, netns)?;
+        let course = self.course();
+        let probes = self.probe.plan()?;
+        let loads = match &probes {
+            Some(probes) => self.load.streams(probes.target.ip(), lasting(&course, tried.len()))?,
+            None => Vec::new(),
+        };
         let measured = Measured {
             metric: self.metric.clone(),
             options: Options { filter, ..Options::default() },
             nics: self.dev.clone().map_or_else(|| self.asked.nics().to_vec(), |dev| vec![dev]),
-            probes: self.probe.plan()?,
+            probes,
+            loads,
         };
         let executor = Executor::new(Journal::open(&Journal::folder(), &boot)?, Live::new());
         let meter = Meter::start(&host, measured)?;
-        let course = self.course();
         let mut bench = Bench { root, executor, meter, interrupt, course, boot: boot.clone() };
         let mut done = Tried::default();
         for changes in tried {
@@ -265,6 +285,12 @@ impl Try {
         let Self { cycles, block, warm_up, minimum_effect: minimum_effect_percent, .. } = *self;
         Course { cycles, block, warm_up, minimum_effect_percent }
     }
+}
+
+/// How long a load must last: switching takes time as well, and it is ended when all is done.
+fn lasting(course: &Course, trials: usize) -> Duration {
+    let trials = u32::try_from(trials).unwrap_or(u32::MAX);
+    (course.time().saturating_mul(trials).saturating_mul(2) + BEFORE).min(LONGEST_LOAD)
 }
 
 /// The trials that were made, and what ended them before their time.
