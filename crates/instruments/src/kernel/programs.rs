@@ -51,11 +51,22 @@ pub fn within_reach<T>(
             Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
                 refusal.get_or_insert(error);
             }
-            Ok(loaded) => return Ok((loaded, refusal.map(|error| error.to_string()))),
+            Ok(loaded) => return Ok((loaded, refusal.map(|error| why_not_all(&error)))),
             Err(other) => return Err(other),
         }
     }
     Err(refusal.unwrap_or(InstrumentError::NotStarted))
+}
+
+/// A refusal of what reaches farther than what was loaded in the end: so a lack of privilege is one for
+/// functions alone.
+fn why_not_all(refusal: &InstrumentError) -> String {
+    match refusal {
+        InstrumentError::Privilege(_) => {
+            "the kernel does not permit programs at its functions".to_owned()
+        }
+        other => other.to_string(),
+    }
 }
 
 /// Opens the programs of a skeleton, not yet loaded.

@@ -47,16 +47,8 @@ pub fn load(
 ) -> Result<Loaded, InstrumentError> {
     let (mut loaded, refusal) =
         within_reach(kernel, |reach| load_within(kernel, reach, layout, options))?;
-    // What the kernel refused explains what it then does not have. That BPF may be used was tried
-    // before, so a lack of privilege is one for functions alone.
-    let no_privilege = InstrumentError::Privilege("measuring packets".to_owned()).to_string();
-    loaded.fallback = match refusal {
-        Some(refusal) if refusal == no_privilege => {
-            Some("the kernel does not permit programs at its functions".to_owned())
-        }
-        Some(refusal) => Some(refusal),
-        None => loaded.fallback,
-    };
+    // What the kernel refused explains what it then does not have.
+    loaded.fallback = refusal.or(loaded.fallback);
     Ok(loaded)
 }
 
