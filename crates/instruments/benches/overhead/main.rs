@@ -24,12 +24,13 @@ mod tools;
 
 use libbpf_rs::query::ProgInfoIter;
 use load::Load;
+use nearpath_instruments::locality::Method;
 use nearpath_testing::veth::VethPair;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Instant;
-use tools::{Scripts, Tool};
+use tools::{Measured, Scripts, Tool};
 
 /// One piece of work under one tool.
 #[derive(Debug, Clone)]
@@ -45,6 +46,8 @@ pub struct Sample {
     programs: Programs,
     /// Stages that nearpath saw passed in one piece.
     passes: u64,
+    /// How `measure locality` saw packets.
+    method: Option<Method>,
 }
 
 /// Runs of programs and their time, by name.
@@ -157,8 +160,13 @@ fn sample(tool: Tool, load: &mut Load, scripts: &Scripts) -> io::Result<Sample> 
         *ns -= ns_before;
     }
     let measured = running.stop()?;
-    let passes = measured
-        .map_or(0, |m| m.packets.started + m.spans.iter().map(|span| span.count).sum::<u64>());
+    let (passes, method) = match measured {
+        Measured::Nothing => (0, None),
+        Measured::Stages(m) => {
+            (m.packets.started + m.spans.iter().map(|span| span.count).sum::<u64>(), None)
+        }
+        Measured::Locality(method) => (0, Some(method)),
+    };
     Ok(Sample {
         tool,
         wall_ns: wall.as_nanos() as f64,
@@ -167,6 +175,7 @@ fn sample(tool: Tool, load: &mut Load, scripts: &Scripts) -> io::Result<Sample> 
         run_ns: programs.values().map(|(_, ns)| ns).sum(),
         programs,
         passes: passes / 2,
+        method,
     })
 }
 

@@ -3,6 +3,7 @@
 use crate::Sample;
 use crate::load::Load;
 use crate::tools::Tool;
+use nearpath_instruments::locality::Method;
 
 /// Prints what was found for one load.
 pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
@@ -33,10 +34,16 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
         );
     }
     let here = |tool: &Tool| tools.contains(tool);
-    for tool in [Tool::Locality, Tool::LocalityBpftrace].into_iter().filter(here) {
+    let localities = [Tool::Locality, Tool::LocalityBpftrace, Tool::LocalityFunctions];
+    for tool in localities.into_iter().filter(here) {
         let each = report.net(tool).map(|ns| ns / *units as f64).collect();
+        let method = match report.of(tool).find_map(|sample| sample.method) {
+            Some(Method::Exact) => " (exact)",
+            Some(Method::Tracepoints) => " (by tracepoints)",
+            None => "",
+        };
         println!(
-            "  {}: {} ns of programs a {unit}, net of empty programs",
+            "  {}{method}: {} ns of programs a {unit}, net of empty programs",
             tool.name(),
             cell(spread(each), 0, ""),
         );
@@ -47,6 +54,7 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
         (Tool::Nearpath, Tool::Bcc),
         (Tool::NoBudgets, Tool::Bcc),
         (Tool::Locality, Tool::LocalityBpftrace),
+        (Tool::Locality, Tool::LocalityFunctions),
     ];
     for (ours, peer) in pairs.into_iter().filter(|(ours, peer)| here(ours) && here(peer)) {
         let ratios = report.net(ours).zip(report.net(peer)).map(|(o, p)| o / p).collect();

@@ -2,7 +2,7 @@
 //! measure the same with a hash map.
 
 use nearpath_host::{CpuId, Topology};
-use nearpath_instruments::locality::PacketLocality;
+use nearpath_instruments::locality::{Method, PacketLocality};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use std::io::{self, BufRead, BufReader, Read, Seek};
@@ -29,8 +29,10 @@ pub enum Tool {
     Bcc,
     /// `measure locality`.
     Locality,
-    /// `peer_locality.bt`.
+    /// `peer_locality.bt`, at tracepoints.
     LocalityBpftrace,
+    /// `peer_locality_functions.bt`, as exact as `measure locality` can be.
+    LocalityFunctions,
 }
 
 impl Tool {
@@ -46,11 +48,12 @@ impl Tool {
             Self::Bcc => "bcc",
             Self::Locality => "locality",
             Self::LocalityBpftrace => "locality-bt",
+            Self::LocalityFunctions => "locality-fn",
         }
     }
 
     /// All tools, in the order of the report.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Nothing,
         Self::Empty,
         Self::Nearpath,
@@ -60,15 +63,24 @@ impl Tool {
         Self::Bcc,
         Self::Locality,
         Self::LocalityBpftrace,
+        Self::LocalityFunctions,
     ];
 
     /// Whether it can be run here; says why not.
     pub fn available(self) -> Result<(), String> {
         match self {
-            Self::Bpftrace | Self::LocalityBpftrace
+            Self::Bpftrace | Self::LocalityBpftrace | Self::LocalityFunctions
                 if !nearpath_testing::require_program("bpftrace") =>
             {
                 Err("there is no bpftrace".to_owned())
+            }
+            Self::LocalityFunctions => {
+                let program = "kretfunc:__alloc_skb { exit(); } BEGIN { exit(); }";
+                let attached = bpftrace().args(["-e", program]).output();
+                let there = attached.is_ok_and(|output| output.status.success());
+                there.then_some(()).ok_or_else(|| {
+                    "bpftrace cannot attach to the kernel's functions here".to_owned()
+                })
             }
             Self::Bcc => {
                 let import = Command::new(PYTHON).args(["-c", "import bcc"]).output();
@@ -83,18 +95,13 @@ impl Tool {
     pub fn start(self, scripts: &Scripts) -> io::Result<Running> {
         let options = match self {
             Self::Nothing => return Ok(Running::Nothing),
-            Self::Bpftrace | Self::LocalityBpftrace => {
+            Self::Bpftrace | Self::LocalityBpftrace | Self::LocalityFunctions => {
                 let script = match self {
                     Self::Bpftrace => &scripts.bpftrace,
-                    _ => &scripts.locality,
+                    Self::LocalityBpftrace => &scripts.locality,
+                    _ => &scripts.locality_functions,
                 };
-                // A mount namespace of its own, where it finds the tracepoints' formats.
-                let mount =
-                    "test -e $T/events || mount -t tracefs nodev $T && exec bpftrace \"$0\"";
-                let mut command = Command::new("unshare");
-                command.args(["--mount", "sh", "-c", mount]).arg(script);
-                command.env("T", "/sys/kernel/tracing");
-                return peer(&mut command);
+                return peer(bpftrace().arg(script));
             }
             Self::Bcc => {
                 let functions = scripts.functions.then_some("--functions");
@@ -126,6 +133,7 @@ pub struct Scripts {
     bpftrace: PathBuf,
     bcc: PathBuf,
     locality: PathBuf,
+    locality_functions: PathBuf,
     functions: bool,
 }
 
@@ -133,18 +141,35 @@ impl Scripts {
     /// Writes them; `functions` with the stages of Open vSwitch and others without tracepoint.
     pub fn write(functions: bool) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let (bpftrace, bcc) = (folder.path().join("peer.bt"), folder.path().join("peer_bcc.py"));
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).map(|()| path)
+        };
         let more = if functions { include_str!("peer_functions.bt") } else { "" };
-        std::fs::write(&bpftrace, [include_str!("peer.bt"), more].concat())?;
-        std::fs::write(&bcc, include_str!("peer_bcc.py"))?;
-        let locality = folder.path().join("peer_locality.bt");
-        std::fs::write(&locality, include_str!("peer_locality.bt"))?;
-        Ok(Self { _folder: folder, bpftrace, bcc, locality, functions })
+        Ok(Self {
+            bpftrace: write("peer.bt", &[include_str!("peer.bt"), more].concat())?,
+            bcc: write("peer_bcc.py", include_str!("peer_bcc.py"))?,
+            locality: write("peer_locality.bt", include_str!("peer_locality.bt"))?,
+            locality_functions: write(
+                "peer_locality_functions.bt",
+                include_str!("peer_locality_functions.bt"),
+            )?,
+            _folder: folder,
+            functions,
+        })
     }
 }
 
 /// The distribution's own Python, which the distribution's modules are for.
 const PYTHON: &str = "/usr/bin/python3";
+
+/// What nearpath says of a piece of work.
+pub enum Measured {
+    Nothing,
+    Stages(Box<Measurement>),
+    /// How packets were seen.
+    Locality(Method),
+}
 
 /// A tool at work.
 pub enum Running {
@@ -156,18 +181,33 @@ pub enum Running {
 
 impl Running {
     /// Detaches it; what nearpath has measured.
-    pub fn stop(self) -> io::Result<Option<Measurement>> {
+    pub fn stop(self) -> io::Result<Measured> {
         match self {
-            Self::Nothing => Ok(None),
-            Self::Nearpath(mut stages) => stages.stop().map(Some).map_err(io::Error::other),
-            Self::Locality(mut locality) => locality.stop().map(|_| None).map_err(io::Error::other),
+            Self::Nothing => Ok(Measured::Nothing),
+            Self::Nearpath(mut stages) => {
+                let measurement = stages.stop().map_err(io::Error::other)?;
+                Ok(Measured::Stages(Box::new(measurement)))
+            }
+            Self::Locality(mut locality) => {
+                let locality = locality.stop().map_err(io::Error::other)?;
+                Ok(Measured::Locality(locality.method))
+            }
             Self::Peer(mut child) => {
                 let pid = rustix::process::Pid::from_child(&child);
                 rustix::process::kill_process(pid, rustix::process::Signal::INT)?;
-                child.wait().map(|_| None)
+                child.wait().map(|_| Measured::Nothing)
             }
         }
     }
+}
+
+/// bpftrace in a mount namespace of its own, where it finds the formats of tracepoints and the names of
+/// functions.
+fn bpftrace() -> Command {
+    let mount = "test -e $T/events || mount -t tracefs nodev $T && exec bpftrace \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", mount, "sh"]).env("T", "/sys/kernel/tracing");
+    command
 }
 
 /// Starts a peer, and waits until it says that all its probes are attached.
