@@ -12,8 +12,9 @@
 struct print {
 	u64 flow; /* all that the segments of a packet have in common; 0: not printed */
 	u64 rest;
-	u32 sequence, length, id; /* of TCP */
-	u32 unused;
+	u32 sequence; /* of TCP; else the length, of a datagram that is to be segmented that of a segment */
+	u32 length; /* of the data, of TCP and UDP */
+	u32 id, protocol;
 };
 
 static __always_inline u64 words(u32 a, u32 b)
@@ -28,7 +29,7 @@ static __always_inline u64 key_of(struct print *print)
 
 /* What the transport's header says: `at` is its address, `linear` how much of it is in one piece. */
 static __always_inline void print_transport(u64 at, u32 linear, u32 length, u32 protocol, u32 id,
-					    struct print *print)
+					    u32 segment, struct print *print)
 {
 	u32 h[4] = {};
 
@@ -44,28 +45,35 @@ static __always_inline void print_transport(u64 at, u32 linear, u32 length, u32 
 		print->id = id;
 		return;
 	}
-	/* Without the checksum: it stands at 2 of ICMPv6 and at 6 of UDP. */
+	/* Without the checksum: it stands at 2 of ICMPv6 and at 6 of UDP, there behind the length. */
 	if (protocol == IPPROTO_ICMPV6)
 		h[0] &= bpf_htonl(0xffff0000);
-	if (protocol == IPPROTO_UDP)
-		h[1] &= bpf_htonl(0xffff0000);
-	print->flow = mix(mix(print->flow, words(length, id)), words(h[0], h[1]));
+	if (protocol == IPPROTO_UDP) {
+		h[1] = 0;
+		print->length = length - 8;
+		/* Its first segment has its id. */
+		if (segment && length > 8 + segment)
+			length = 8 + segment;
+	}
+	print->flow = mix(print->flow, words(h[0], h[1]));
+	print->sequence = length;
+	print->id = id;
 	if (linear >= 16)
 		print->rest = mix(h[2], h[3]) | 1;
 }
 
 /*
  * Prints a packet: `at` is the address of its IP header, `linear` how much of it is in one piece
- * from there, `length` how long it is.
+ * from there, `length` how long it is, `segment` how much data each of its segments has, or 0.
  */
-static __noinline u32 print_packet(u64 at, u32 linear, u32 length, struct print *print)
+static __noinline u32 print_packet(u64 at, u32 linear, u32 length, u32 segment, struct print *print)
 {
 	u32 h[10] = {}, header, total, protocol, id = 0;
 
 	if (!print)
 		return 0;
 	print->flow = print->rest = 0;
-	print->sequence = print->length = print->id = print->unused = 0;
+	print->sequence = print->length = print->id = print->protocol = 0;
 	if (linear < 20 || bpf_probe_read_kernel(h, 20, (void *)at))
 		return 0;
 	if (bpf_ntohl(h[0]) >> 28 == 4) {
@@ -91,8 +99,18 @@ static __noinline u32 print_packet(u64 at, u32 linear, u32 length, struct print 
 	}
 	if (linear < header || length < header)
 		return 0;
-	print_transport(at + header, linear - header, length - header, protocol, id, print);
+	print->protocol = protocol;
+	print_transport(at + header, linear - header, length - header, protocol, id, segment, print);
 	return 0;
+}
+
+/* How much data each segment has of a packet that is to be segmented, or has been put together of some; or 0. */
+static __always_inline u32 segment_of(struct sk_buff *skb)
+{
+	struct skb_shared_info *shared =
+		(struct skb_shared_info *)((u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end));
+
+	return BPF_CORE_READ(shared, gso_size);
 }
 
 /* Prints a packet in the datapath, which has found its headers. */
@@ -103,7 +121,7 @@ static __always_inline void print_known(u64 pointer, struct print *print)
 	u32 before = at - (u64)BPF_CORE_READ(skb, data);
 	u32 length = BPF_CORE_READ(skb, len) - before;
 
-	print_packet(at, length - BPF_CORE_READ(skb, data_len), length, print);
+	print_packet(at, length - BPF_CORE_READ(skb, data_len), length, segment_of(skb), print);
 }
 
 /* Prints a packet of which only the bytes are known, from the Ethernet header on. */
@@ -122,7 +140,7 @@ static __always_inline void print_frame(u64 pointer, struct print *print)
 		type = bpf_ntohs(type);
 		if (type == ETH_P_IP || type == ETH_P_IPV6) {
 			length -= 14 + 4 * tags;
-			print_packet(at + 14 + 4 * tags, length, length, print);
+			print_packet(at + 14 + 4 * tags, length, length, 0, print);
 			return;
 		}
 		if (type != ETH_P_8021Q && type != ETH_P_8021AD)

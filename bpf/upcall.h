@@ -7,8 +7,9 @@
  * kept meanwhile, and found again by what the headers say (print.h). Packets that print the same are
  * answered in their order.
  *
- * Of a TCP packet that was to be segmented each segment comes back, in any order: the first of them
- * goes on as the packet, the others are the same packet still and are not looked at.
+ * Of a packet that was to be segmented (TCP, or UDP by UDP_SEGMENT) each segment comes back, in any
+ * order: the first of them goes on as the packet, the others are the same packet still and are not
+ * looked at.
  */
 #ifndef NEARPATH_UPCALL_H
 #define NEARPATH_UPCALL_H
@@ -45,12 +46,12 @@ struct {
 	__type(value, struct upcalls);
 } upcalls SEC(".maps");
 
-/* What of a TCP connection was segmented for user space: sequence numbers. */
+/* What of a flow was segmented for user space. */
 struct segments {
-	u64 flow;
-	u32 first, end;
+	u64 flow, ns;
+	u32 first, end; /* of TCP: sequence numbers */
+	s32 further; /* of UDP: segments that are still to come back, beside the first ones */
 	u32 state;
-	u32 unused;
 };
 
 struct {
@@ -74,33 +75,30 @@ static __always_inline struct segments *segments_of(u64 flow)
 	return bpf_map_lookup_elem(&segments, &slot);
 }
 
-static __always_inline bool is_segmented(u64 pointer)
-{
-	struct sk_buff *skb = (struct sk_buff *)pointer;
-	struct skb_shared_info *shared =
-		(struct skb_shared_info *)((u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end));
-
-	return BPF_CORE_READ(shared, gso_size);
-}
-
-/* Remembers which segments will come back, beside those of the same connection that are on their way. */
-static __always_inline void enter_segments(struct print *print, u32 state)
+/* Remembers which segments will come back, beside those of the same flow that are on their way. */
+static __always_inline void enter_segments(struct print *print, u32 segment, u32 state, u64 ns)
 {
 	struct segments *s = segments_of(print->flow);
 	u32 end = print->sequence + print->length;
 
 	if (!s)
 		return;
-	if (s->flow != print->flow) {
+	if (s->flow != print->flow || ns - s->ns >= PACKET_STALE_NS) {
 		s->flow = print->flow;
 		s->first = print->sequence;
 		s->end = end;
+		s->further = 0;
+	}
+	s->ns = ns;
+	s->state = state;
+	if (print->protocol == IPPROTO_UDP) {
+		__sync_fetch_and_add(&s->further, (print->length - 1) / segment);
+		return;
 	}
 	if ((s32)(print->sequence - s->first) < 0)
 		s->first = print->sequence;
 	if ((s32)(end - s->end) > 0)
 		s->end = end;
-	s->state = state;
 }
 
 /* Where the trail of the packet in a bucket's way is kept. */
@@ -144,6 +142,7 @@ static __noinline u32 begin_upcall(struct packet *p, struct cpu *cpu, u64 pointe
 {
 	struct print print;
 	struct upcall new = {};
+	u32 segment;
 
 	if (!p || !cpu)
 		return 0;
@@ -157,8 +156,9 @@ static __noinline u32 begin_upcall(struct packet *p, struct cpu *cpu, u64 pointe
 	new.cpu = p->last_cpu;
 	new.group = p->group;
 	new.state = p->state;
-	if (print.length && is_segmented(pointer))
-		enter_segments(&print, p->state);
+	segment = segment_of((struct sk_buff *)pointer);
+	if (print.length && segment)
+		enter_segments(&print, segment, p->state, new.ns);
 	return enter_upcall(cpu, &new);
 }
 
@@ -239,9 +239,16 @@ static __always_inline u32 ignored_segment(struct print *print)
 {
 	struct segments *s = segments_of(print->flow);
 
-	if (!s || s->flow != print->flow || !print->length ||
-	    print->sequence - s->first >= s->end - s->first)
+	if (!s || s->flow != print->flow || !print->length)
 		return PACKET_FREE;
+	if (print->protocol == IPPROTO_UDP) {
+		/* Two CPUs may take the last one: it is a packet too many that is left out. */
+		if (s->further <= 0)
+			return PACKET_FREE;
+		__sync_fetch_and_add(&s->further, -1);
+	} else if (print->sequence - s->first >= s->end - s->first) {
+		return PACKET_FREE;
+	}
 	return s->state == PACKET_RX || s->state == PACKET_RX_IGNORED ? PACKET_RX_IGNORED : PACKET_TX_IGNORED;
 }
 
