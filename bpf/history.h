@@ -76,7 +76,21 @@ struct outlier {
 	struct trail trail; /* up to here; packet 0: none */
 };
 
+/*
+ * What the CPU did that the reader of a slow packet was moved from. It is sent up just before the
+ * outlier that it belongs to. That CPU goes on meanwhile: its oldest events may be newer ones.
+ */
+struct left {
+	u64 at_ns; /* of the outlier, */
+	u32 to_cpu; /* and its CPU */
+	u32 cpu; /* whose events these are */
+	u64 heads[RINGS];
+	struct event rings[RINGS][EVENTS];
+};
+
 /* Where crates/instruments/src/stages/record.rs looks for them. */
+_Static_assert(__builtin_offsetof(struct left, heads) == 16, "offset of heads");
+_Static_assert(__builtin_offsetof(struct left, rings) == 32, "offset of rings");
 _Static_assert(sizeof(struct event) == 32, "size of an event");
 _Static_assert(__builtin_offsetof(struct outlier, pid) == 28, "offset of pid");
 _Static_assert(__builtin_offsetof(struct outlier, flow) == 40, "offset of flow");
@@ -242,13 +256,59 @@ static __always_inline void read_throttle(struct outlier *o, struct task_struct 
 }
 
 /* The task that takes the packet: the one that was woken for it, else the one that runs. */
-static __always_inline void read_reader(struct outlier *o, struct cpu *cpu)
+static __always_inline struct task_struct *reader_of(struct cpu *cpu)
 {
 	struct task_struct *reader = (struct task_struct *)cpu->reader;
+
+	return reader ? reader : (struct task_struct *)bpf_get_current_task();
+}
+
+/* Both rings of a CPU at once: a loop over events would cost the verifier seconds. */
+static __always_inline void copy_rings(u32 number, struct cpu *cpu, u64 *heads,
+				       struct event (*rings)[EVENTS])
+{
+	struct event *e = event_at(number, RING_TASKS, 0);
+
+	heads[RING_TASKS] = cpu->task_events;
+	heads[RING_SOFTIRQS] = cpu->softirq_events;
+	if (!e || bpf_probe_read_kernel(rings, RINGS * EVENTS * sizeof(struct event), e))
+		heads[RING_TASKS] = heads[RING_SOFTIRQS] = 0;
+}
+
+/* Sends up what the CPU did that the reader was moved from in a span, if it was. */
+static __noinline u32 send_left(struct cpu *to, u64 begin_ns, u64 end_ns)
+{
+	struct task *task;
+	struct left *left;
+	struct cpu *from;
+	u32 pid, number;
+
+	if (!to)
+		return 0;
+	pid = BPF_CORE_READ(reader_of(to), pid);
+	task = task_slot(pid);
+	if (!task || task->pid != pid || task->moved_ns <= begin_ns)
+		return 0;
+	number = task->moved_from;
+	from = bpf_map_lookup_elem(&cpus, &number);
+	if (!from)
+		return 0;
+	left = bpf_ringbuf_reserve(&outliers, sizeof(*left), 0);
+	if (!left)
+		return 0;
+	left->at_ns = end_ns;
+	left->to_cpu = bpf_get_smp_processor_id();
+	left->cpu = number;
+	copy_rings(number, from, left->heads, left->rings);
+	bpf_ringbuf_submit(left, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+static __always_inline void read_reader(struct outlier *o, struct cpu *cpu)
+{
+	struct task_struct *reader = reader_of(cpu);
 	struct task *task;
 
-	if (!reader)
-		reader = (struct task_struct *)bpf_get_current_task();
 	o->pid = BPF_CORE_READ(reader, pid);
 	bpf_probe_read_kernel(o->comm, sizeof(o->comm), &reader->comm);
 	o->moved_ns = 0;
@@ -267,8 +327,8 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 	u32 number = bpf_get_smp_processor_id();
 	struct tuple flow = {};
 	struct outlier *o;
-	struct event *e;
 
+	send_left(to, end_ns - ns, end_ns);
 	o = bpf_ringbuf_reserve(&outliers, sizeof(*o), 0);
 	if (!o) {
 		COUNT(to, outliers_lost);
@@ -289,12 +349,7 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 		read_flow(packet, &flow);
 	}
 	o->flow = flow;
-	o->heads[RING_TASKS] = to->task_events;
-	o->heads[RING_SOFTIRQS] = to->softirq_events;
-	/* Both rings at once: a loop over events would cost the verifier seconds. */
-	e = event_at(number, RING_TASKS, 0);
-	if (!e || bpf_probe_read_kernel(o->rings, sizeof(o->rings), e))
-		o->heads[RING_TASKS] = o->heads[RING_SOFTIRQS] = 0;
+	copy_rings(number, to, o->heads, o->rings);
 	copy_trail(packet, &o->trail);
 	bpf_ringbuf_submit(o, BPF_RB_NO_WAKEUP);
 	return 0;

@@ -56,7 +56,7 @@ fn finding(
     cause: &Share,
     share: f64,
 ) -> Option<Finding> {
-    let (doing, hint) = words(cause.share)?;
+    let (doing, hint) = words(cause)?;
     let name = match (&cause.who, cause.share) {
         (Some(who), _) => name(who),
         (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
@@ -71,6 +71,9 @@ fn finding(
         })
         .map(|outlier| outlier.cpu)
         .collect();
+    // Where a reader was moved from it waited.
+    let left = cause.who.as_ref().and_then(|who| who.cpu);
+    let cpus = left.map_or(cpus, |cpu| CpuSet::from_iter([cpu]));
     let place = match cpus.is_empty() {
         true => String::new(),
         false => format!(" on {}", text::cpus(&cpus)),
@@ -103,7 +106,11 @@ fn finding(
     // Who is kept from running is not what to move.
     if matches!(
         cause.share,
-        ShareKind::Task | ShareKind::Disabled | ShareKind::Runqueue | ShareKind::Irq
+        ShareKind::Task
+            | ShareKind::Disabled
+            | ShareKind::Runqueue
+            | ShareKind::Migration
+            | ShareKind::Irq
     ) {
         finding.changes.extend(cause.who.as_ref().and_then(|who| change(context, who, &cpus)));
     }
@@ -111,8 +118,13 @@ fn finding(
 }
 
 /// What a cause did, and what to do about it; nothing for those that are no fault.
-fn words(share: ShareKind) -> Option<(&'static str, &'static str)> {
-    Some(match share {
+fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
+    let had = |who: &Who| who.comm.is_some() || who.irq.is_some() || who.vector.is_some();
+    Some(match cause.share {
+        ShareKind::Migration if cause.who.as_ref().is_some_and(had) => (
+            "had the CPU that the packets' reader waited for until it was moved to another",
+            "Move it to other CPUs, or keep the reader off its CPU.",
+        ),
         ShareKind::Task => (
             "ran while packets were left to a thread such as ksoftirqd, or before it called for them",
             "Move it to other CPUs, or packets away from its CPU.",

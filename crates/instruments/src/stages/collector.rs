@@ -1,7 +1,7 @@
 //! Takes slow packets from the programs, explains each, and keeps the slowest and the sums.
 
 use super::budget::{budget, remote_memory_bound};
-use super::record::Record;
+use super::record::{LEFT_BYTES, Left, Record};
 use super::slowest::Slowest;
 use super::trail::{TRAIL_BYTES, Trail};
 use crate::layout::Layout;
@@ -13,6 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Different causes that are kept apart; what else there is counts as unknown.
 const CAUSES_MAX: usize = 4096;
+
+/// What other CPUs did that is kept for the records it belongs to: these follow at once, but others' may
+/// come in between.
+const LEFT_MAX: usize = 64;
 
 /// The slow packets of a measurement.
 pub struct Collector {
@@ -28,6 +32,7 @@ struct Found {
     slow: Slow,
     slowest: Slowest,
     sums: BTreeMap<(ShareKind, Option<Who>), u64>,
+    left: BTreeMap<(u64, u32), Left>,
 }
 
 impl Collector {
@@ -42,6 +47,7 @@ impl Collector {
             slow: Slow::default(),
             slowest: Slowest::new(layout, keep),
             sums: BTreeMap::new(),
+            left: BTreeMap::new(),
         };
         let found = Arc::new(Mutex::new(found));
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
@@ -92,14 +98,22 @@ impl Cgroups {
 }
 
 impl Found {
-    /// A record of either kind: a slow span, or the path of a packet that had one.
+    /// A record of any kind: a slow span, what another CPU did meanwhile, or the path of a packet that had
+    /// one.
     fn take(&mut self, bytes: &[u8]) {
         if bytes.len() == TRAIL_BYTES {
             if let Some(trail) = Trail::read(bytes) {
                 self.slowest.follow(&trail);
             }
+        } else if bytes.len() == LEFT_BYTES {
+            // One whose record found no room stays: the oldest goes.
+            if self.left.len() >= LEFT_MAX {
+                self.left.pop_first();
+            }
+            self.left.extend(Left::read(bytes).map(|left| (left.of, left)));
         } else if let Some(record) = Record::read(bytes) {
-            self.add(&record);
+            let left = self.left.remove(&(record.at_ns, record.to_cpu));
+            self.add(&Record { left, ..record });
         }
     }
 

@@ -22,6 +22,10 @@ const RINGS: usize = 192;
 const TRAIL: usize = RINGS + 2 * EVENTS * EVENT_BYTES;
 /// Times that are kept of a cgroup on a CPU.
 const THROTTLES: usize = 4;
+/// Where the parts of `struct left` are, and its size.
+const LEFT_HEADS: usize = 16;
+const LEFT_RINGS: usize = 32;
+pub const LEFT_BYTES: usize = LEFT_RINGS + 2 * EVENTS * EVENT_BYTES;
 
 /// A slow packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub struct Record {
     pub task: Task,
     /// When that task was moved to this CPU since it was woken, and from which.
     pub moved: Option<(u64, u32)>,
+    /// What that one did, if it was in this span.
+    pub left: Option<Left>,
     /// From when until when its cgroup had used up its quota on this CPU, the last times.
     pub throttled: Vec<Range<u64>>,
     /// Bytes of the packet; 0: not known.
@@ -56,6 +62,19 @@ pub struct Record {
     pub softirqs: Ring,
     /// The packet's path up to here, where one is kept.
     pub trail: Option<Trail>,
+}
+
+/// What a CPU did that the reader of a slow packet was moved from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// End of the packet's span, and its CPU: by these it is known.
+    pub of: (u64, u32),
+    /// The CPU whose events these are.
+    pub cpu: u32,
+    /// Tasks and interrupts, oldest first.
+    pub tasks: Ring,
+    /// Softirqs, oldest first.
+    pub softirqs: Ring,
 }
 
 /// Events of one kind.
@@ -118,17 +137,8 @@ const READY_BEFORE: u8 = 1 << 7;
 impl Record {
     /// Reads a record; `None` if it is none.
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let (word, half) = (|at| word(bytes, at), |at| half(bytes, at));
         let quarter = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-        let ring = |number: usize| {
-            let head = usize::try_from(word(HEADS + 8 * number)?).ok()?;
-            let first = RINGS + number * EVENTS * EVENT_BYTES;
-            let ring = bytes.get(first..first + EVENTS * EVENT_BYTES)?;
-            let oldest = head.saturating_sub(EVENTS);
-            let at = |index: usize| event(ring.chunks_exact(EVENT_BYTES).nth(index % EVENTS)?);
-            Some(Ring { events: (oldest..head).filter_map(at).collect(), cut: oldest > 0 })
-        };
         Some(Self {
             at_ns: word(0)?,
             span_ns: word(8)?,
@@ -141,6 +151,7 @@ impl Record {
                 0 => None,
                 ns => Some((ns, half(MOVED_FROM)?)),
             },
+            left: None,
             throttled: (0..THROTTLES)
                 .filter_map(|n| Some(word(THROTTLED + 16 * n)?..word(THROTTLED + 16 * n + 8)?))
                 .filter(|time| !time.is_empty())
@@ -148,8 +159,8 @@ impl Record {
             bytes: half(PACKET_BYTES)?,
             received: quarter(32)?,
             flow: flow(bytes.get(FLOW..COMM)?),
-            tasks: ring(0)?,
-            softirqs: ring(1)?,
+            tasks: ring(bytes, HEADS, RINGS, 0)?,
+            softirqs: ring(bytes, HEADS, RINGS, 1)?,
             trail: bytes.get(TRAIL..).and_then(Trail::read),
         })
     }
@@ -158,6 +169,42 @@ impl Record {
     pub fn begin_ns(&self) -> u64 {
         self.at_ns.saturating_sub(self.span_ns)
     }
+
+    /// The same span, as the CPU saw it that the reader was moved from.
+    pub fn as_left(&self) -> Option<Self> {
+        let Left { cpu, tasks, softirqs, .. } = self.left.clone()?;
+        Some(Self { to_cpu: cpu, tasks, softirqs, moved: None, left: None, ..self.clone() })
+    }
+}
+
+impl Left {
+    /// Reads it; `None` if it is none.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        Some(Self {
+            of: (word(bytes, 0)?, half(bytes, 8)?),
+            cpu: half(bytes, 12)?,
+            tasks: ring(bytes, LEFT_HEADS, LEFT_RINGS, 0)?,
+            softirqs: ring(bytes, LEFT_HEADS, LEFT_RINGS, 1)?,
+        })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// A ring, of those that lie one after the other.
+fn ring(bytes: &[u8], heads: usize, rings: usize, number: usize) -> Option<Ring> {
+    let head = usize::try_from(word(bytes, heads + 8 * number)?).ok()?;
+    let first = rings + number * EVENTS * EVENT_BYTES;
+    let ring = bytes.get(first..first + EVENTS * EVENT_BYTES)?;
+    let oldest = head.saturating_sub(EVENTS);
+    let at = |index: usize| event(ring.chunks_exact(EVENT_BYTES).nth(index % EVENTS)?);
+    Some(Ring { events: (oldest..head).filter_map(at).collect(), cut: oldest > 0 })
 }
 
 fn event(bytes: &[u8]) -> Option<Event> {
@@ -237,10 +284,27 @@ mod tests {
         assert_eq!(Record::read(&bytes()[..100]), None);
     }
 
+    #[test]
+    fn what_another_cpu_did_is_read_as_it_was_written() {
+        let mut left = vec![0; LEFT_BYTES];
+        left[0..8].copy_from_slice(&5000u64.to_ne_bytes());
+        left[8..12].copy_from_slice(&3u32.to_ne_bytes());
+        left[12..16].copy_from_slice(&2u32.to_ne_bytes());
+        let outlier = bytes();
+        left[LEFT_HEADS..LEFT_RINGS].copy_from_slice(&outlier[HEADS..HEADS + 16]);
+        left[LEFT_RINGS..].copy_from_slice(&outlier[RINGS..TRAIL]);
+        let left = Left::read(&left).unwrap();
+        assert_eq!((left.of, left.cpu), ((5000, 3), 2));
+        let record = Record { left: Some(left), ..Record::read(&outlier).unwrap() };
+        let seen = record.as_left().unwrap();
+        assert_eq!((seen.to_cpu, &seen.tasks, seen.moved), (2, &record.tasks, None));
+        assert_eq!(Left::read(&outlier[..LEFT_BYTES - 1]), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40_000)) {
-            let _ = Record::read(&bytes);
+            let _ = (Record::read(&bytes), Left::read(&bytes));
         }
     }
 }

@@ -156,6 +156,7 @@ mod tests {
             task: Task::default(),
             received: 0,
             moved: None,
+            left: None,
             throttled: Vec::new(),
             bytes: 0,
             flow: None,

@@ -2,7 +2,7 @@
 
 use crate::scene::{Burst, Fault, OTHER, Scene, VICTIM, clock, ms, now, steer};
 use crate::worker::{Policy, Worker, pin_thread, spin};
-use nearpath_instruments::{Share, ShareKind};
+use nearpath_instruments::{Share, ShareKind, Who};
 use nearpath_testing::veth::VethPair;
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -227,7 +227,9 @@ impl Fault for Moved {
     }
 
     fn is_named(&self, share: &Share) -> bool {
-        share.share == ShareKind::Migration
-            && share.who.as_ref().and_then(|who| who.cpu).is_some_and(|cpu| cpu.0 == VICTIM)
+        let had = |who: &Who| {
+            who.comm.as_deref() == Some(HOG) && who.cpu.is_some_and(|cpu| cpu.0 == VICTIM)
+        };
+        share.share == ShareKind::Migration && share.who.as_ref().is_some_and(had)
     }
 }

@@ -115,7 +115,9 @@ fn meaning(share: ShareKind) -> &'static str {
         ShareKind::Ipi => "the CPU idled until another one's interrupt came",
         ShareKind::Runqueue => "the reader waited behind it",
         ShareKind::Throttled => "its cgroup had used up its CPU quota",
-        ShareKind::Migration => "the reader waited for that CPU, then was moved",
+        ShareKind::Migration => {
+            "the reader waited for that CPU, which was had by it, then was moved"
+        }
         ShareKind::Asleep => "the reader slept elsewhere than in this socket",
         ShareKind::Upcall => "Open vSwitch's user space had the packet",
         ShareKind::Offline => "its CPU was offline",

@@ -65,19 +65,20 @@ enum Waits {
 /// Lays the CPU's events over the span.
 pub fn budget(record: &Record) -> Budget {
     let begin = record.begin_ns();
-    let (stretches, received) = stretches(record);
-    let spanned: Vec<&Stretch> = stretches.iter().filter(|s| s.end > begin).collect();
+    let (of_cpu, received) = stretches(record);
+    let spanned: Vec<&Stretch> = of_cpu.iter().filter(|s| s.end > begin).collect();
     let mut view = View {
         record,
-        softirq: stretches.iter().rev().find_map(|s| match s.runs {
+        softirq: of_cpu.iter().rev().find_map(|s| match s.runs {
             Runs::Softirq(vector) => Some(Some(vector)),
             Runs::Task(_) => Some(None),
             Runs::Irq(_) | Runs::Unknown | Runs::Offline => None,
         }),
         waits: waits(record),
         by_thread: None,
+        left: record.as_left().map_or_else(Vec::new, |left| stretches(&left).0),
     };
-    view.by_thread = view.thread(&stretches);
+    view.by_thread = view.thread(&of_cpu);
     let mut sums: BTreeMap<(ShareKind, Option<Who>), u64> = BTreeMap::new();
     let mut broken_off = false;
     for (index, stretch) in spanned.iter().enumerate() {
@@ -151,9 +152,27 @@ struct View<'a> {
     /// The thread that did the work of NET_RX in the end, where it was left to one: ksoftirqd, a
     /// thread that polls a device or a backlog, or that of an interrupt.
     by_thread: Option<u32>,
+    /// What the CPU did that the reader was moved from; empty where that is not known.
+    left: Vec<Stretch>,
 }
 
 impl View<'_> {
+    /// What had the CPU at a moment that the reader was moved from, and until when.
+    fn had_left(&self, now: u64) -> (Who, u64) {
+        let Some(stretch) = self.left.iter().find(|s| s.begin <= now && now < s.end) else {
+            return (Who::default(), u64::MAX);
+        };
+        let who = match &stretch.runs {
+            Runs::Irq(irq) => who::interrupt(*irq),
+            Runs::Softirq(vector) => who::softirq(*vector),
+            Runs::Task(task) if task.pid != 0 && task.pid != self.record.task.pid => {
+                who::task(task)
+            }
+            Runs::Task(_) | Runs::Unknown | Runs::Offline => Who::default(),
+        };
+        (who, stretch.end)
+    }
+
     fn thread(&self, stretches: &[Stretch]) -> Option<u32> {
         let last = stretches.iter().rev().find_map(|s| match &s.runs {
             Runs::Task(task) => Some(task),
@@ -181,8 +200,9 @@ impl View<'_> {
             && for_task
             && now < until
         {
-            let who = Who { cpu: Some(CpuId(from)), ..Who::default() };
-            return ((ShareKind::Migration, Some(who)), until.min(stretch.end));
+            let (had, end) = self.had_left(now);
+            let who = Who { cpu: Some(CpuId(from)), ..had };
+            return ((ShareKind::Migration, Some(who)), until.min(stretch.end).min(end));
         }
         if self.waits == Waits::Takeover {
             return kind(ShareKind::Offline, None);

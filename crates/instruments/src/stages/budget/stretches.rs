@@ -39,9 +39,10 @@ pub(super) enum Reader {
 
 /// The stretches, and how many packets the CPU had received when the span began, if that is known.
 pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
-    let oldest = |ring: &Ring| match (ring.cut, ring.events.first()) {
-        (true, Some(event)) => event.ns,
-        _ => 0,
+    // A CPU that goes on while its rings are read has newer events where the oldest were.
+    let oldest = |ring: &Ring| {
+        let times = || ring.events.iter().map(|event| event.ns);
+        times().min().filter(|_| ring.cut).unwrap_or(0)
     };
     let known_from = oldest(&record.tasks).max(oldest(&record.softirqs)).min(record.at_ns);
     let mut events: Vec<&Event> =

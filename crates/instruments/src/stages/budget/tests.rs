@@ -1,6 +1,6 @@
 //! Histories that tests write, and the shares that must come of them.
 
-use super::super::record::{Event, Ring, Task, VECTOR, What};
+use super::super::record::{Event, Left, Ring, Task, VECTOR, What};
 use super::super::table::STAGES;
 use super::*;
 use proptest::prelude::*;
@@ -28,6 +28,7 @@ pub(super) fn record(from: &str, to: &str, tasks: Vec<Event>, softirqs: Vec<Even
         received: 12,
         flow: None,
         moved: None,
+        left: None,
         throttled: Vec::new(),
         bytes: 1500,
         tasks: Ring { events: tasks, cut: false },
@@ -233,6 +234,39 @@ fn a_reader_that_was_moved_waited_for_another_cpu() {
             (ShareKind::Runqueue, "other".to_owned(), 300),
         ]
     );
+}
+
+#[test]
+fn what_a_reader_waited_for_before_it_was_moved_is_named() {
+    let mut r =
+        record("sched_waking", "sched_switch", vec![at(500, What::Task(task(9, "other")))], vec![]);
+    let ring = |events| Ring { events, cut: false };
+    r.moved = Some((1700, 3));
+    r.left = Some(Left {
+        of: (2000, 1),
+        cpu: 3,
+        tasks: ring(vec![
+            at(900, What::Task(task(11, "hog"))),
+            at(1300, What::Irq(33)),
+            at(1350, What::IrqEnd),
+            at(1650, What::Task(task(0, "swapper/3"))),
+            // What came after the move is of no account.
+            at(1750, What::Task(task(12, "later"))),
+        ]),
+        softirqs: ring(vec![at(1400, What::Softirq(1, 0)), at(1500, What::SoftirqEnd(0))]),
+    });
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::Migration, "hog".to_owned(), 500),
+            (ShareKind::Runqueue, "other".to_owned(), 300),
+            (ShareKind::Migration, "TIMER".to_owned(), 100),
+            (ShareKind::Migration, "NoneSome(CpuId(3))".to_owned(), 50),
+            (ShareKind::Migration, "Some(33)Some(CpuId(3))".to_owned(), 50),
+        ]
+    );
+    let left = budget(&r).shares.into_iter().filter(|s| s.share == ShareKind::Migration);
+    assert!(left.map(|s| s.who.unwrap().cpu).all(|cpu| cpu == Some(CpuId(3))));
 }
 
 #[test]
