@@ -149,6 +149,8 @@ def test_offloads(reading: Reading) -> None:
         assert reading.nics[name]["offloads"] == {
             OLD_NAMES.get(word, word): state["active"] for word, state in features.items()
         }
+        fixed = {OLD_NAMES.get(word, word) for word, state in features.items() if state["fixed"]}
+        assert set(reading.nics[name]["fixed_offloads"]) == fixed
 
 
 @on_every_host

@@ -9,6 +9,7 @@ mod counters;
 mod cpu_table;
 mod cpuset;
 mod daemons;
+pub mod ethtool;
 mod ids;
 mod irqs;
 mod kernel;

@@ -132,7 +132,7 @@ fn what_a_driver_leaves_out_of_an_answer_has_a_reason() {
     assert_eq!(vf.rss.as_ref().map(|rss| (rss.indirection.len(), &rss.key)), Some((2, &None)));
     assert_eq!((vf.rx_queues[0].napi_id, vf.tx_queues[0].napi_id), (None, None));
     for reason in [
-        "nic eth0v0: channels, rings, offloads, ntuple, rss.key: not supported by the driver",
+        "nic eth0v0: channels, rings, offloads, fixed_offloads, ntuple, rss.key: not supported by the driver",
         "nic eth0v0: napi_id: the kernel's netdev family does not tell it",
     ] {
         assert_eq!(unknown.iter().filter(|u| u.starts_with(reason)).count(), 1, "{unknown:?}");

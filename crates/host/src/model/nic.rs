@@ -2,7 +2,7 @@
 
 use crate::{CpuSet, IfIndex, IrqNumber, NodeId, QueueId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A network interface. What the driver refuses or the kernel does not have is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,6 +47,9 @@ pub struct Nic {
     pub coalesce: Option<BTreeMap<String, u64>>,
     /// `ethtool -k`: active features by name (`rx-gro`).
     pub offloads: Option<BTreeMap<String, bool>>,
+    /// Those of them that cannot be switched, which `ethtool -k` calls fixed.
+    #[serde(default)]
+    pub fixed_offloads: Option<BTreeSet<String>>,
     /// `ethtool -x`.
     pub rss: Option<Rss>,
     /// `ethtool -n`: n-tuple rules.

@@ -8,7 +8,7 @@ use super::netlink::{Connection, ethtool, ethtool::Ethtool, netdev, rtnetlink};
 use super::per_nic::{PerNic, words};
 use crate::{Channels, IfIndex, IrqNumber, NtupleRule, Qdisc, ReadError, Rings, Root, Rss};
 use serde::{Serialize, de::DeserializeOwned};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// An answer about all interfaces, or why there is none.
@@ -26,6 +26,7 @@ pub(super) struct Answers {
     pub rings: Answer<PerNic<Rings>>,
     pub coalesce: Answer<PerNic<BTreeMap<String, u64>>>,
     pub offloads: Answer<PerNic<BTreeMap<String, bool>>>,
+    pub fixed_offloads: Answer<PerNic<BTreeSet<String>>>,
     pub rss: Answer<PerNic<Rss>>,
     pub ntuple: Answer<PerNic<Vec<NtupleRule>>>,
     pub drivers: Answer<PerNic<String>>,
@@ -50,6 +51,9 @@ impl Answers {
             rings: ask(root, "ethtool/rings", || live.ethtool()?.rings(&indices)),
             coalesce: ask(root, "ethtool/coalesce", || live.ethtool()?.coalesce(&indices)),
             offloads: ask(root, "ethtool/offloads", || live.ethtool()?.offloads(&indices)),
+            fixed_offloads: ask(root, "ethtool/fixed-offloads", || {
+                live.ethtool()?.fixed_offloads(&indices)
+            }),
             rss: ask(root, "ethtool/rss", || live.rss(nics)),
             ntuple: ask(root, "ethtool/ntuple", || by_ioctl(nics, Ioctl::ntuple)),
             drivers: ask(root, "ethtool/drivers", || by_ioctl(driverless, Ioctl::driver)),

@@ -44,27 +44,40 @@ struct DriverInfo {
 
 /// `struct ethtool_rxnfc` with room for `rule_locs`.
 #[repr(C)]
-struct Rxnfc<const LOCATIONS: usize> {
-    cmd: u32,
-    flow_type: u32,
-    data: u64,
-    spec: FlowSpec,
+#[derive(Debug)]
+pub struct Rxnfc<const LOCATIONS: usize> {
+    /// Which request it is.
+    pub cmd: u32,
+    /// Used by requests about hashing alone.
+    pub flow_type: u32,
+    /// Size of the NIC's table where it is asked for the number of rules.
+    pub data: u64,
+    /// The rule.
+    pub spec: FlowSpec,
     /// `rule_cnt` or `rss_context`.
-    count: u32,
-    locations: [u32; LOCATIONS],
+    pub count: u32,
+    /// `rule_locs`.
+    pub locations: [u32; LOCATIONS],
 }
 
 /// `struct ethtool_rxfh`, before its table and key.
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct Rxfh {
-    cmd: u32,
-    rss_context: u32,
-    indir_size: u32,
-    key_size: u32,
-    hfunc: u8,
-    reserved8: [u8; 3],
-    reserved32: u32,
+#[derive(Debug, Clone, Copy)]
+pub struct Rxfh {
+    /// Which request it is.
+    pub cmd: u32,
+    /// 0 is the NIC itself.
+    pub rss_context: u32,
+    /// Entries of the table.
+    pub indir_size: u32,
+    /// Bytes of the key.
+    pub key_size: u32,
+    /// The hash function, a bit.
+    pub hfunc: u8,
+    /// `input_xfrm` (kernel 6.8 and later), and what must be 0.
+    pub reserved8: [u8; 3],
+    /// Must be 0.
+    pub reserved32: u32,
 }
 
 const _: () = assert!(size_of::<DriverInfo>() == 196);
@@ -78,7 +91,7 @@ const _: () = assert!(
 );
 
 /// A socket to ask through.
-pub(crate) struct Ioctl {
+pub struct Ioctl {
     socket: Socket,
 }
 
@@ -87,7 +100,7 @@ impl Ioctl {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(crate) fn open() -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         // Any socket will do; ethtool itself takes a netlink one where there is no IPv4.
         Ok(Self { socket: Socket::new(NETLINK_GENERIC)? })
     }
@@ -150,6 +163,23 @@ impl Ioctl {
     /// # Errors
     /// EOPNOTSUPP: the NIC takes none. E2BIG: it has more than this reads.
     pub(crate) fn ntuple(&self, name: &str) -> io::Result<Vec<NtupleRule>> {
+        let mut rules = Vec::new();
+        for location in self.rule_locations(name)? {
+            match self.rule_at(name, location) {
+                Ok((spec, context)) => rules.push(ntuple::rule(&spec, context)),
+                // It was deleted since it was listed.
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(rules)
+    }
+
+    /// The places of the NIC's table that have a rule.
+    ///
+    /// # Errors
+    /// As of [`Ioctl::ntuple`].
+    pub fn rule_locations(&self, name: &str) -> io::Result<Vec<u32>> {
         let mut known = rxnfc::<1>(ETHTOOL_GRXCLSRLCNT);
         // SAFETY: for this command the kernel writes one `struct ethtool_rxnfc`.
         unsafe { self.ask(name, &raw mut *known) }?;
@@ -165,37 +195,28 @@ impl Ioctl {
         // there is room for `MAX_RULES`, which `count` does not exceed.
         unsafe { self.ask(name, &raw mut *list) }?;
         let count = usize::try_from(list.count).unwrap_or(0).min(MAX_RULES);
-        let mut rules = Vec::new();
-        for location in list.locations.iter().take(count) {
-            let mut one = rxnfc::<1>(ETHTOOL_GRXCLSRULE);
-            one.spec.location = *location;
-            // SAFETY: for this command the kernel writes one `struct ethtool_rxnfc`.
-            match unsafe { self.ask(name, &raw mut *one) } {
-                Ok(()) => rules.push(ntuple::rule(&one.spec, one.count)),
-                // It was deleted since it was listed.
-                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(rules)
+        Ok(list.locations.iter().take(count).copied().collect())
+    }
+
+    /// The rule at a place, and its RSS context.
+    ///
+    /// # Errors
+    /// ENOENT, and of some drivers EINVAL: there is none.
+    pub fn rule_at(&self, name: &str, location: u32) -> io::Result<(FlowSpec, u32)> {
+        let mut one = rxnfc::<1>(ETHTOOL_GRXCLSRULE);
+        one.spec.location = location;
+        // SAFETY: for this command the kernel writes one `struct ethtool_rxnfc`.
+        unsafe { self.ask(name, &raw mut *one) }?;
+        Ok((one.spec.clone(), one.count))
     }
 
     /// `ethtool -x`: indirection table and hash key; `None` when the NIC has neither.
     ///
     /// # Errors
     /// EOPNOTSUPP: the driver has no receive-side scaling. E2BIG: the table is longer than any.
-    pub(crate) fn rss(&self, name: &str) -> io::Result<Option<Rss>> {
-        let mut sizes = Rxfh {
-            cmd: ETHTOOL_GRSSH,
-            rss_context: 0,
-            indir_size: 0,
-            key_size: 0,
-            hfunc: 0,
-            reserved8: [0; 3],
-            reserved32: 0,
-        };
-        // SAFETY: with sizes of 0 the kernel writes the structure without table and key.
-        unsafe { self.ask(name, &raw mut sizes) }?;
+    pub fn rss(&self, name: &str) -> io::Result<Option<Rss>> {
+        let mut sizes = self.rss_sizes(name)?;
+        sizes.cmd = ETHTOOL_GRSSH;
         let (entries, key) = (sizes.indir_size as usize, sizes.key_size as usize);
         if entries > MAX_INDIRECTION || key > MAX_KEY_BYTES {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
@@ -215,11 +236,33 @@ impl Ioctl {
         Ok(rss::from_parts(table.iter().copied(), &bytes, u32::from(filled.hfunc)))
     }
 
+    /// How long the table and the key are, and how the NIC hashes.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the driver has no receive-side scaling.
+    pub fn rss_sizes(&self, name: &str) -> io::Result<Rxfh> {
+        let mut sizes = Rxfh {
+            cmd: ETHTOOL_GRSSH,
+            rss_context: 0,
+            indir_size: 0,
+            key_size: 0,
+            hfunc: 0,
+            reserved8: [0; 3],
+            reserved32: 0,
+        };
+        // SAFETY: with sizes of 0 the kernel writes the structure without table and key.
+        unsafe { self.ask(name, &raw mut sizes) }?;
+        Ok(sizes)
+    }
+
     /// `ioctl(SIOCETHTOOL)`.
+    ///
+    /// # Errors
+    /// What the kernel or the driver said.
     ///
     /// # Safety
     /// `request` begins with the command, and has room for all that the kernel writes for it.
-    unsafe fn ask<T>(&self, name: &str, request: *mut T) -> io::Result<()> {
+    pub unsafe fn ask<T>(&self, name: &str, request: *mut T) -> io::Result<()> {
         // SAFETY: all zero bytes are a valid `ifreq`.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.len() >= ifreq.ifr_name.len() {
@@ -245,7 +288,7 @@ fn two_words(first: u32, second: u32) -> [u8; 8] {
 }
 
 /// An empty request about n-tuple rules, on the heap as it may be long.
-fn rxnfc<const LOCATIONS: usize>(cmd: u32) -> Box<Rxnfc<LOCATIONS>> {
+pub fn rxnfc<const LOCATIONS: usize>(cmd: u32) -> Box<Rxnfc<LOCATIONS>> {
     Box::new(Rxnfc {
         cmd,
         flow_type: 0,

@@ -5,13 +5,14 @@
 //! ioctl ([`answers`]). An interface that vanishes meanwhile is left out or partly unknown.
 
 mod answers;
+pub(crate) mod device;
 pub(crate) mod find_irq;
 pub mod fuzzing;
-mod ioctl;
+pub(crate) mod ioctl;
 mod irq_names;
 mod kind;
-mod netlink;
-mod ntuple;
+pub(crate) mod netlink;
+pub(crate) mod ntuple;
 mod per_nic;
 pub(crate) mod queue_packets;
 mod queues;
@@ -138,6 +139,8 @@ impl Context<'_> {
             rings: unknown.take("rings", fact(&mut answers.rings, index)),
             coalesce: unknown.take("coalesce", fact(&mut answers.coalesce, index)),
             offloads: unknown.take("offloads", fact(&mut answers.offloads, index)),
+            fixed_offloads: unknown
+                .take("fixed_offloads", fact(&mut answers.fixed_offloads, index)),
             rss: unknown.take("rss", fact(&mut answers.rss, index)),
             ntuple: unknown.take("ntuple", fact(&mut answers.ntuple, index)),
             rx_queues,

@@ -6,20 +6,27 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Bytes of `union ethtool_flow_union`.
-pub(crate) const FLOW_BYTES: usize = 52;
+pub const FLOW_BYTES: usize = 52;
 /// Bytes of `struct ethtool_flow_ext`.
-pub(crate) const EXT_BYTES: usize = 20;
+pub const EXT_BYTES: usize = 20;
 
 /// `struct ethtool_rx_flow_spec`.
 #[repr(C)]
-#[derive(Debug, Clone)]
-pub(crate) struct FlowSpec {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowSpec {
+    /// Which kind of packets, and which of the extensions are used.
     pub flow_type: u32,
+    /// What fields of the headers must be, in network byte order.
     pub value: [u8; FLOW_BYTES],
+    /// The same of `struct ethtool_flow_ext`.
     pub value_ext: [u8; EXT_BYTES],
+    /// Which of their bits are compared.
     pub mask: [u8; FLOW_BYTES],
+    /// The same of `struct ethtool_flow_ext`.
     pub mask_ext: [u8; EXT_BYTES],
+    /// Where packets go.
     pub ring_cookie: u64,
+    /// The place in the NIC's table.
     pub location: u32,
 }
 
@@ -104,25 +111,30 @@ const EXT: &[Field] = &[
 ];
 const MAC_EXT: &[Field] = &[("dst-mac", 2, 6, Form::Mac)];
 
+/// Number, ethtool's word, fields.
+const FLOW_TYPES: &[(u32, &str, &[Field])] = &[
+    (0x01, "tcp4", TCP4),
+    (0x02, "udp4", TCP4),
+    (0x03, "sctp4", TCP4),
+    (0x05, "tcp6", TCP6),
+    (0x06, "udp6", TCP6),
+    (0x07, "sctp6", TCP6),
+    (0x09, "ah4", ESP4),
+    (0x0a, "esp4", ESP4),
+    (0x0b, "ah6", ESP6),
+    (0x0c, "esp6", ESP6),
+    (0x0d, "ip4", IP4),
+    (0x0e, "ip6", IP6),
+    (0x12, "ether", ETHER),
+];
+
 /// The rule in words. `context` is the RSS context, where the rule leads to one.
-pub(crate) fn rule(spec: &FlowSpec, context: u32) -> NtupleRule {
-    let (flow_type, fields) = match spec.flow_type & !(FLOW_EXT | FLOW_MAC_EXT | FLOW_RSS) {
-        0x01 => ("tcp4", TCP4),
-        0x02 => ("udp4", TCP4),
-        0x03 => ("sctp4", TCP4),
-        0x05 => ("tcp6", TCP6),
-        0x06 => ("udp6", TCP6),
-        0x07 => ("sctp6", TCP6),
-        0x09 => ("ah4", ESP4),
-        0x0a => ("esp4", ESP4),
-        0x0b => ("ah6", ESP6),
-        0x0c => ("esp6", ESP6),
-        0x0d => ("ip4", IP4),
-        0x0e => ("ip6", IP6),
-        0x12 => ("ether", ETHER),
-        // A type that this does not know is shown by its number, and matches nothing known.
-        _ => ("", [].as_slice()),
-    };
+pub fn rule(spec: &FlowSpec, context: u32) -> NtupleRule {
+    let number = spec.flow_type & !(FLOW_EXT | FLOW_MAC_EXT | FLOW_RSS);
+    let known = FLOW_TYPES.iter().find(|(n, _, _)| *n == number);
+    // A type that this does not know is shown by its number, and matches nothing known.
+    let (flow_type, fields) =
+        known.map_or(("", [].as_slice()), |(_, word, fields)| (*word, *fields));
     let mut matches = BTreeMap::new();
     add(&mut matches, fields, &spec.value, &spec.mask);
     if spec.flow_type & FLOW_EXT != 0 {
@@ -162,6 +174,85 @@ fn queue(cookie: u64, matches: &mut BTreeMap<String, String>) -> Option<QueueId>
             u32::try_from(cookie & 0xffff_ffff).ok().map(QueueId)
         }
     }
+}
+
+/// The rule from its words, and its RSS context; the inverse of [`rule`]. `None` when a word or a
+/// number is not understood.
+pub fn spec(rule: &NtupleRule) -> Option<(FlowSpec, u32)> {
+    let (number, _, fields) = FLOW_TYPES.iter().find(|(_, word, _)| *word == rule.flow_type)?;
+    let mut spec = FlowSpec { flow_type: *number, location: rule.location, ..FlowSpec::default() };
+    spec.ring_cookie = rule.queue.map_or(RX_CLS_FLOW_DISC, |queue| u64::from(queue.0));
+    let mut context = 0;
+    for (word, text) in &rule.matches {
+        let in_table = |fields: &[Field]| fields.iter().find(|field| field.0 == word).copied();
+        match word.as_str() {
+            "action" if text == "-2" && rule.queue.is_none() => spec.ring_cookie = RX_CLS_FLOW_WAKE,
+            "vf" => {
+                let function: u8 = text.parse().ok()?;
+                rule.queue?;
+                spec.ring_cookie |= u64::from(function.checked_add(1)?) << 32;
+            }
+            "context" => {
+                context = text.parse().ok()?;
+                spec.flow_type |= FLOW_RSS;
+            }
+            _ => {
+                let (field, value, mask) = if let Some(field) = in_table(fields) {
+                    (field, spec.value.as_mut_slice(), spec.mask.as_mut_slice())
+                } else {
+                    let (field, flag) = in_table(EXT)
+                        .map(|field| (field, FLOW_EXT))
+                        .or_else(|| Some((in_table(MAC_EXT)?, FLOW_MAC_EXT)))?;
+                    spec.flow_type |= flag;
+                    (field, spec.value_ext.as_mut_slice(), spec.mask_ext.as_mut_slice())
+                };
+                put(field, text, value, mask)?;
+            }
+        }
+    }
+    Some((spec, context))
+}
+
+/// Writes a field and its mask; `None` when they do not fit.
+fn put(field: Field, text: &str, value: &mut [u8], mask: &mut [u8]) -> Option<()> {
+    let (_, offset, bytes, form) = field;
+    let range = offset..offset.checked_add(bytes)?;
+    let (value, mask) = (value.get_mut(range.clone())?, mask.get_mut(range)?);
+    match text.split_once('/') {
+        None => mask.fill(0xff),
+        Some((_, text)) => read(text, form, mask)?,
+    }
+    read(text.split('/').next()?, form, value)
+}
+
+/// A field's text in network byte order.
+fn read(text: &str, form: Form, into: &mut [u8]) -> Option<()> {
+    match form {
+        Form::Ip if into.len() == 4 => {
+            into.copy_from_slice(&text.parse::<Ipv4Addr>().ok()?.octets());
+        }
+        Form::Ip => into.copy_from_slice(&text.parse::<Ipv6Addr>().ok()?.octets()),
+        Form::Mac => {
+            let mut parts = text.split(':');
+            for byte in into {
+                *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+            }
+            return parts.next().is_none().then_some(());
+        }
+        Form::Decimal | Form::Hexadecimal => {
+            let number = match text.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).ok()?,
+                None => text.parse().ok()?,
+            };
+            let bytes = number.to_be_bytes();
+            let (high, low) = bytes.split_at_checked(bytes.len().checked_sub(into.len())?)?;
+            if high.iter().any(|byte| *byte != 0) {
+                return None;
+            }
+            into.copy_from_slice(low);
+        }
+    }
+    Some(())
 }
 
 fn add(matches: &mut BTreeMap<String, String>, fields: &[Field], value: &[u8], mask: &[u8]) {
@@ -225,6 +316,46 @@ mod tests {
             text(&rule),
             ["dst-port 443", "src-ip 10.1.0.0/255.255.0.0", "vlan 24581/0xe000"]
         );
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut spec = FlowSpec { flow_type: 0x12 | FLOW_EXT, location: 7, ..Default::default() };
+        spec.value_ext[10..12].copy_from_slice(&0xa000u16.to_be_bytes());
+        spec.mask_ext[10..12].copy_from_slice(&0xe000u16.to_be_bytes());
+        spec.ring_cookie = 3;
+        assert_eq!(self::spec(&rule(&spec, 0)), Some((spec.clone(), 0)));
+        spec.flow_type = 0x06 | FLOW_RSS | FLOW_MAC_EXT;
+        spec.value_ext[..].fill(0);
+        spec.mask_ext[..].fill(0);
+        spec.value_ext[2..8].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        spec.mask_ext[2..8].fill(0xff);
+        spec.value[31] = 9;
+        spec.mask[16..32].fill(0xff);
+        spec.value[34] = 1;
+        spec.mask[34..36].copy_from_slice(&[0xff, 0xf0]);
+        spec.ring_cookie = (2 << 32) | 1;
+        assert_eq!(self::spec(&rule(&spec, 5)), Some((spec.clone(), 5)));
+        for cookie in [RX_CLS_FLOW_DISC, RX_CLS_FLOW_WAKE] {
+            spec.ring_cookie = cookie;
+            assert_eq!(self::spec(&rule(&spec, 5)), Some((spec.clone(), 5)));
+        }
+        let bad = |word: &str, text: &str| {
+            let mut bad = rule(&spec, 0);
+            bad.matches.insert(word.to_owned(), text.to_owned());
+            self::spec(&bad)
+        };
+        for (word, text) in [
+            ("vlan", "65536"),
+            ("vlan", ""),
+            ("src-ip", "1.2.3.4"),
+            ("dst-mac", "00:00:00:00:00:00:00"),
+            ("vf", "1"),
+            ("nonsense", "1"),
+            ("context", "-1"),
+        ] {
+            assert_eq!(bad(word, text), None, "{word} {text}");
+        }
     }
 
     #[test]

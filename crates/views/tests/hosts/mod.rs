@@ -174,6 +174,7 @@ fn nic(name: &str, kind: NicKind, queues: u32) -> Nic {
         rings: None,
         coalesce: None,
         offloads: None,
+        fixed_offloads: None,
         rss: None,
         ntuple: None,
         rx_queues: (0..queues)

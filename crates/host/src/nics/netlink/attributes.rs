@@ -52,7 +52,8 @@ pub(crate) fn text_of(value: &[u8]) -> String {
 }
 
 /// An attribute for a request.
-pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let attribute = DefaultNla::new(kind, value.to_vec());
     let mut bytes = vec![0; attribute.buffer_len()];
     attribute.emit(&mut bytes);
@@ -60,7 +61,8 @@ pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// An attribute that holds attributes.
-pub(crate) fn nested(kind: u16, attributes: &[Vec<u8>]) -> Vec<u8> {
+#[must_use]
+pub fn nested(kind: u16, attributes: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NLA_F_NESTED, &attributes.concat())
 }
 

@@ -7,24 +7,25 @@ use super::{Connection, generic, generic_body};
 use crate::nics::per_nic::PerNic;
 use crate::nics::rss;
 use crate::{Channels, IfIndex, Rings, Rss};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// Name of the generic netlink family.
 pub(crate) const FAMILY: &str = "ethtool";
 
 const STRSET_GET: u8 = 1;
-const FEATURES_GET: u8 = 11;
-const RINGS_GET: u8 = 15;
-const CHANNELS_GET: u8 = 17;
-const COALESCE_GET: u8 = 19;
+pub(crate) const FEATURES_GET: u8 = 11;
+pub(crate) const RINGS_GET: u8 = 15;
+pub(crate) const CHANNELS_GET: u8 = 17;
+pub(crate) const COALESCE_GET: u8 = 19;
 const RSS_GET: u8 = 38;
 
 /// In every request and reply the nest that names the interface.
-const HEADER: u16 = 1;
+pub(crate) const HEADER: u16 = 1;
 const HEADER_DEV_INDEX: u16 = 1;
-const HEADER_FLAGS: u16 = 3;
-const COMPACT_BITSETS: u32 = 1;
+pub(crate) const HEADER_DEV_NAME: u16 = 2;
+pub(crate) const HEADER_FLAGS: u16 = 3;
+pub(crate) const COMPACT_BITSETS: u32 = 1;
 
 /// `ETH_SS_FEATURES`, include/uapi/linux/ethtool.h.
 const FEATURE_NAMES: u32 = 4;
@@ -33,7 +34,7 @@ const MAX_FEATURES: usize = 1024;
 
 /// Names of `ETHTOOL_A_COALESCE_*` from number 2 on, as in
 /// Documentation/netlink/specs/ethtool.yaml.
-const COALESCE_NAMES: [&str; 27] = [
+pub(crate) const COALESCE_NAMES: [&str; 27] = [
     "rx-usecs",
     "rx-max-frames",
     "rx-usecs-irq",
@@ -111,6 +112,21 @@ impl Ethtool<'_> {
         self.each(FEATURES_GET, COMPACT_BITSETS, all, |body| features(body, &names))
     }
 
+    /// What `ethtool -k` of all interfaces calls fixed.
+    ///
+    /// # Errors
+    /// The kernel does not answer at all.
+    pub(crate) fn fixed_offloads(
+        &mut self,
+        all: &[IfIndex],
+    ) -> io::Result<PerNic<BTreeSet<String>>> {
+        let names = self.feature_names()?;
+        self.each(FEATURES_GET, COMPACT_BITSETS, all, |body| {
+            let all = changeable(body, &names)?.into_iter();
+            Some(all.filter(|(_, changeable)| !changeable).map(|(name, _)| name).collect())
+        })
+    }
+
     /// `ethtool -x` of all interfaces, by a dump (kernel 6.12 and later).
     ///
     /// # Errors
@@ -126,7 +142,10 @@ impl Ethtool<'_> {
     }
 
     /// Names of the features, by the number of their bit.
-    fn feature_names(&mut self) -> io::Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// What the kernel refused it with.
+    pub(crate) fn feature_names(&mut self) -> io::Result<Vec<String>> {
         let set = attribute(1, &FEATURE_NAMES.to_ne_bytes());
         let sets = nested(2, &[nested(1, &[set])]);
         let request = generic(STRSET_GET, &[header(None, 0), sets].concat());
@@ -238,10 +257,20 @@ pub(crate) fn coalesce(body: &[u8]) -> Option<BTreeMap<String, u64>> {
 
 /// `ETHTOOL_A_FEATURES_ACTIVE` as a compact bitset, with the names of its bits.
 pub(crate) fn features(body: &[u8], names: &[String]) -> Option<BTreeMap<String, bool>> {
-    let bits: Vec<u32> = u32s_of(find(find(body, 4)?, 4)?).collect();
-    let active = |bit: usize| bits.get(bit / 32).map(|word| word & (1 << (bit % 32)) != 0);
+    feature_set(body, 4, names)
+}
+
+/// `ETHTOOL_A_FEATURES_HW`: the features that can be switched.
+pub(crate) fn changeable(body: &[u8], names: &[String]) -> Option<BTreeMap<String, bool>> {
+    feature_set(body, 2, names)
+}
+
+/// One of the compact bitsets of a reply, with the names of its bits.
+fn feature_set(body: &[u8], set: u16, names: &[String]) -> Option<BTreeMap<String, bool>> {
+    let bits: Vec<u32> = u32s_of(find(find(body, set)?, 4)?).collect();
+    let is_set = |bit: usize| bits.get(bit / 32).map(|word| word & (1 << (bit % 32)) != 0);
     let named = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
-    Some(named.filter_map(|(bit, name)| Some((name.clone(), active(bit)?))).collect())
+    Some(named.filter_map(|(bit, name)| Some((name.clone(), is_set(bit)?))).collect())
 }
 
 /// `ETHTOOL_A_STRSET_*`: the strings of the first set, by their number.

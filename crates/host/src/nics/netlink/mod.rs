@@ -11,7 +11,7 @@ pub(crate) mod netdev;
 mod recorded;
 pub(crate) mod rtnetlink;
 
-use attributes::{attribute, attributes, u16_of};
+use attributes::{attribute, attributes, find, text_of, u16_of};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer,
 };
@@ -19,6 +19,11 @@ use netlink_sys::{Socket, SocketAddr};
 use rustix::net::sockopt;
 use std::io;
 use std::time::Duration;
+
+/// Flags of an error message and its attribute with words, include/uapi/linux/netlink.h.
+const NLM_F_CAPPED: u16 = 0x100;
+const NLM_F_ACK_TLVS: u16 = 0x200;
+const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// The kernel fills at most 32 KiB of a dump into one datagram (`netlink_recvmsg`,
 /// net/netlink/af_netlink.c); a reply about one interface may be longer.
@@ -34,10 +39,11 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const DUMP_ATTEMPTS: u32 = 4;
 
 /// A netlink socket of one protocol.
-pub(crate) struct Connection {
+pub struct Connection {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
+    words: Option<String>,
 }
 
 /// One message of a datagram.
@@ -60,6 +66,8 @@ pub(crate) enum Message<'a> {
         sequence: u32,
         /// The errno, positive; 0 is success.
         errno: i32,
+        /// The kernel's own words for it (`NLMSGERR_ATTR_MSG`).
+        words: Option<String>,
     },
 }
 
@@ -77,11 +85,28 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
             NLMSG_DONE | NLMSG_ERROR => {
                 // An end without an error number is one of success (old kernels' NLMSG_DONE).
                 let errno = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-                Message::End { interrupted, sequence, errno: errno.saturating_abs() }
+                let is_error = packet.message_type() == NLMSG_ERROR;
+                let words = is_error.then(|| words_of(packet.flags(), payload)).flatten();
+                Message::End { interrupted, sequence, errno: errno.saturating_abs(), words }
             }
             _ => Message::Data { interrupted, sequence, payload },
         })
     })
+}
+
+/// The words in an error message, which stand behind the request that it answers.
+fn words_of(flags: u16, payload: &[u8]) -> Option<String> {
+    if flags & NLM_F_ACK_TLVS == 0 {
+        return None;
+    }
+    // The errno, the request's header, and unless it is left out the rest of the request.
+    let request = payload.get(4..)?;
+    let length = match flags & NLM_F_CAPPED {
+        0 => usize::try_from(NetlinkBuffer::new_checked(request).ok()?.length()).ok()?,
+        _ => HEADER_BYTES,
+    };
+    let words = find(request.get(length.checked_next_multiple_of(4)?..)?, NLMSGERR_ATTR_MSG)?;
+    Some(text_of(words))
 }
 
 impl Connection {
@@ -89,12 +114,14 @@ impl Connection {
     ///
     /// # Errors
     /// The kernel has no such protocol or refuses.
-    pub(crate) fn open(protocol: libc::c_int) -> io::Result<Self> {
+    pub fn open(protocol: libc::c_int) -> io::Result<Self> {
         let mut socket = Socket::new(protocol as isize)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER_BYTES) })
+        // Without it refusals are told without words.
+        let _ = socket.set_ext_ack(true);
+        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER_BYTES), words: None })
     }
 
     /// Asks for everything of a kind and gives each reply's payload to `each`.
@@ -123,7 +150,7 @@ impl Connection {
     ///
     /// # Errors
     /// What the kernel refused it with.
-    pub(crate) fn ask(
+    pub fn ask(
         &mut self,
         message_type: u16,
         payload: &[u8],
@@ -133,11 +160,17 @@ impl Connection {
         self.receive(&mut each).map(drop)
     }
 
+    /// The kernel's own words for the last refusal, if it had any.
+    #[must_use]
+    pub fn words(&self) -> Option<&str> {
+        self.words.as_deref()
+    }
+
     /// The number of a generic netlink family, which the kernel gives when the family registers.
     ///
     /// # Errors
     /// ENOENT: the kernel has no such family.
-    pub(crate) fn family(&mut self, name: &str) -> io::Result<u16> {
+    pub fn family(&mut self, name: &str) -> io::Result<u16> {
         let mut text = name.as_bytes().to_vec();
         text.push(0);
         let name = attribute(libc::CTRL_ATTR_FAMILY_NAME as u16, &text);
@@ -152,6 +185,7 @@ impl Connection {
     }
 
     fn send(&mut self, message_type: u16, flags: u16, payload: &[u8]) -> io::Result<()> {
+        self.words = None;
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = vec![0; HEADER_BYTES + payload.len()];
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
@@ -184,7 +218,10 @@ impl Connection {
                         changed |= interrupted;
                         each(payload);
                     }
-                    Message::End { interrupted, sequence, errno } if sequence == self.sequence => {
+                    Message::End { interrupted, sequence, errno, words }
+                        if sequence == self.sequence =>
+                    {
+                        self.words = words;
                         return match errno {
                             0 => Ok(changed | interrupted),
                             errno => Err(io::Error::from_raw_os_error(errno)),
@@ -200,12 +237,12 @@ impl Connection {
 
 /// A generic netlink request: `struct genlmsghdr` (include/uapi/linux/genetlink.h), then the
 /// attributes.
-pub(crate) fn generic(command: u8, attributes: &[u8]) -> Vec<u8> {
+pub fn generic(command: u8, attributes: &[u8]) -> Vec<u8> {
     [&[command, 1, 0, 0], attributes].concat()
 }
 
 /// The attributes of a generic netlink reply.
-pub(crate) fn generic_body(payload: &[u8]) -> &[u8] {
+pub fn generic_body(payload: &[u8]) -> &[u8] {
     payload.get(4..).unwrap_or_default()
 }
 
@@ -235,7 +272,7 @@ mod tests {
             read,
             [
                 Message::Data { interrupted: false, sequence: 7, payload: &[1, 2, 3] },
-                Message::End { interrupted: true, sequence: 7, errno: 95 },
+                Message::End { interrupted: true, sequence: 7, errno: 95, words: None },
             ]
         );
     }
@@ -252,6 +289,21 @@ mod tests {
         let mut long = whole;
         long[..4].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert_eq!(messages(&long).count(), 0);
+        // The words of a refusal, behind a request that is left out, and one that is not.
+        let words = attribute(NLMSGERR_ATTR_MSG, b"not so\0");
+        let request = message(20, 0, &[1; 8]);
+        for (flags, request) in [(NLM_F_CAPPED, &request[..HEADER_BYTES]), (0, &request)] {
+            let payload = [&(-22i32).to_ne_bytes(), request, &words].concat();
+            let refusal = message(NLMSG_ERROR, flags | NLM_F_ACK_TLVS, &payload);
+            let read = messages(&refusal).next();
+            assert!(
+                matches!(&read, Some(Message::End { errno: 22, words: Some(w), .. }) if w == "not so"),
+                "{read:?}"
+            );
+            for end in 0..refusal.len() {
+                let _ = messages(&refusal[..end]).count();
+            }
+        }
         // i32::MIN has no positive counterpart.
         let end = message(NLMSG_ERROR, 0, &i32::MIN.to_ne_bytes());
         assert!(matches!(messages(&end).next(), Some(Message::End { errno: i32::MAX, .. })));
