@@ -1,5 +1,6 @@
 //! One reversible write to the host, as plain data.
 
+use crate::ethtool::NicSetting;
 use crate::files::SettingFile;
 use crate::steering::{Group, Program};
 use crate::threads::Thread;
@@ -31,6 +32,8 @@ pub enum Target {
     File(SettingFile),
     /// The CPUs that a thread may run on.
     Thread(Thread),
+    /// A setting of an interface that ethtool sets.
+    Nic(NicSetting),
 }
 
 impl Target {
@@ -46,6 +49,7 @@ impl Target {
     pub fn same_place(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File(file), Self::File(other)) => file.same_place(other),
+            (Self::Nic(setting), Self::Nic(other)) => setting.same_place(other),
             _ => self == other,
         }
     }
@@ -57,6 +61,7 @@ impl fmt::Display for Target {
             Self::ReuseportGroup(group) => write!(f, "reuseport group {}", group.local),
             Self::File(file) => file.fmt(f),
             Self::Thread(thread) => thread.fmt(f),
+            Self::Nic(setting) => setting.fmt(f),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod change;
 mod error;
+mod ethtool;
 mod executor;
 pub mod exporters;
 mod files;
@@ -22,6 +23,9 @@ mod watch;
 
 pub use change::{Change, Persistence, Target, Value};
 pub use error::TuneError;
+#[doc(hidden)]
+pub use ethtool::fuzzing as fuzzing_ethtool;
+pub use ethtool::{Ethtool, NicSetting};
 pub use executor::{DryRun, Executor, Outcome, Skipped, Writer};
 pub use files::{SettingFile, settings};
 #[doc(hidden)]

@@ -65,10 +65,17 @@ impl Live {
                 file.interrupt = Some(name);
             }
         }
+        if let Target::Nic(setting) = &mut change.target {
+            setting.instance = None;
+        }
         let target = change.target.clone();
         let Some(its) = self.setting(&target)? else { return Ok(None) };
-        let now = its.read()?;
-        Ok(now.map(|now| Change { before: Value::Text(now), ..change }))
+        let Some(now) = its.read()? else { return Ok(None) };
+        let now = match &change.after {
+            Value::Text(after) => its.part(&now, after),
+            _ => now,
+        };
+        Ok(Some(Change { before: Value::Text(now), ..change }))
     }
 
     /// The setting that a target is; `None` for what is no text that is read and written.
@@ -80,6 +87,7 @@ impl Live {
             Target::ReuseportGroup(_) => None,
             Target::File(file) => Some(Box::new(self.files.setting(file)?)),
             Target::Thread(thread) => Some(Box::new(ThreadSetting { root: &self.root, thread })),
+            Target::Nic(setting) => Some(setting.setting(&self.files)?),
         })
     }
 }
@@ -97,6 +105,9 @@ impl Writer for Live {
             let mut change = setting::prepare(&*its, change, self.force)?;
             if let Target::File(file) = &mut change.target {
                 file.instance = self.files.instance(file);
+            }
+            if let Target::Nic(setting) = &mut change.target {
+                setting.instance = setting.instance_now(&self.files);
             }
             return Ok(change);
         }

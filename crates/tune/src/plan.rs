@@ -3,6 +3,7 @@
 //! It is what `tune plan --json` prints and what `tune apply FILE` takes: values and targets are
 //! text, so that a person can read it, leave changes out, and save it.
 
+use crate::ethtool::NicSetting;
 use crate::files::{SettingFile, of_namespace, row_of};
 use crate::{Change, Persistence, Target, Thread, TuneError, Value};
 use nearpath_host::NicIrq;
@@ -168,20 +169,11 @@ impl Plan {
 
 impl PlannedChange {
     fn step(&self, netns: Option<u64>) -> Result<Step, TuneError> {
-        let (target, persistence) = match Thread::parse(&self.target) {
-            Some(thread) => (Target::Thread(thread), Persistence::WhileRunning),
-            None if row_of(&self.target).is_some() => {
-                let netns = netns.filter(|_| of_namespace(&self.target));
-                let interrupt = self.interrupt.clone();
-                let file = SettingFile { interrupt, ..SettingFile::new(&self.target, netns) };
-                (Target::File(file), Persistence::UntilReboot)
-            }
-            None => {
-                return Err(TuneError::Refused(format!(
-                    "{:?} of the plan is no setting that nearpath changes",
-                    self.target
-                )));
-            }
+        let Some((target, persistence)) = self.target_of(netns) else {
+            return Err(TuneError::Refused(format!(
+                "{:?} of the plan is no setting that nearpath changes",
+                self.target
+            )));
         };
         let change = Change {
             target,
@@ -191,6 +183,22 @@ impl PlannedChange {
             persistence,
         };
         Ok(Step { change, optional: self.optional })
+    }
+
+    /// What the target's text stands for, and how long a change of it lasts.
+    fn target_of(&self, netns: Option<u64>) -> Option<(Target, Persistence)> {
+        let text = self.target.as_str();
+        if let Some(thread) = Thread::parse(text) {
+            return Some((Target::Thread(thread), Persistence::WhileRunning));
+        }
+        if let Some(setting) = NicSetting::parse(text, netns) {
+            return Some((Target::Nic(setting), Persistence::UntilReboot));
+        }
+        row_of(text)?;
+        let netns = netns.filter(|_| of_namespace(text));
+        let interrupt = self.interrupt.clone();
+        let file = SettingFile { interrupt, ..SettingFile::new(text, netns) };
+        Some((Target::File(file), Persistence::UntilReboot))
     }
 }
 

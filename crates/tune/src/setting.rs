@@ -6,7 +6,7 @@
 
 use crate::{Change, TuneError, Value};
 
-/// Where a setting lives: a file, a thread.
+/// Where a setting lives: a file, a thread, an interface.
 pub(crate) trait Setting {
     /// What messages call it.
     fn name(&self) -> String;
@@ -27,6 +27,16 @@ pub(crate) trait Setting {
     /// Whether it is one of another thing by now: of a new interface of the same name.
     fn is_another(&self) -> bool {
         false
+    }
+
+    /// The part of what is there that a value is about, where a setting has several parts.
+    fn part(&self, now: &str, _of: &str) -> String {
+        now.to_owned()
+    }
+
+    /// What must be put back for that part, where more is lost by the change than it names.
+    fn keep(&self, now: String) -> Result<String, TuneError> {
+        Ok(now)
     }
 }
 
@@ -59,14 +69,14 @@ pub(crate) fn prepare(
     let after = text(setting, &change.after)?;
     setting.check(after)?;
     let expected = text(setting, &change.before)?;
-    let now = setting.read()?.ok_or_else(|| gone(setting))?;
+    let now = setting.part(&setting.read()?.ok_or_else(|| gone(setting))?, after);
     if setting.same(&now, after) {
         return Err(TuneError::InPlace(setting.name()));
     }
     if !force && !setting.same(&now, expected) {
         return Err(drift(setting, &now, expected));
     }
-    change.before = Value::Text(now);
+    change.before = Value::Text(setting.keep(now)?);
     Ok(change)
 }
 
@@ -79,6 +89,7 @@ pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneEr
 pub(crate) fn undo(setting: &dyn Setting, change: &Change, force: bool) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
     let Some(now) = setting.read()? else { return Ok(()) };
+    let now = setting.part(&now, after);
     if setting.same(&now, before) {
         return Ok(());
     }
@@ -95,6 +106,7 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, T
     let Some(now) = setting.read()? else {
         return Ok(Presence::Gone { reason: format!("{} is not there any more", setting.name()) });
     };
+    let now = setting.part(&now, after);
     Ok(if setting.same(&now, after) {
         Presence::After
     } else if setting.same(&now, before) {
@@ -110,7 +122,7 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, T
 
 fn put(setting: &dyn Setting, value: &str) -> Result<(), TuneError> {
     setting.write(value)?;
-    match setting.read()? {
+    match setting.read()?.map(|now| setting.part(&now, value)) {
         Some(now) if setting.same(&now, value) => Ok(()),
         Some(now) => Err(TuneError::kernel(
             format!("writing {value:?} to {}", setting.name()),

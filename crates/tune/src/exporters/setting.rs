@@ -4,6 +4,7 @@
 //! to be of their form, or the reason why it goes into no file.
 
 use crate::Thread;
+use crate::ethtool::NicSetting;
 use crate::files::{Form, is_interface_name, row_of};
 use crate::plan::PlannedChange;
 use nearpath_host::{CpuSet, NicIrq};
@@ -47,6 +48,11 @@ impl<'a> Setting<'a> {
         if let Some(thread) = Thread::parse(&change.target) {
             let unit = units.get(&thread.pid).map(String::as_str);
             return Self::with(change, Kind::Thread(unit), Form::CpuList);
+        }
+        if NicSetting::parse(&change.target, None).is_some() {
+            return Err(
+                "what ethtool sets is in no file yet; apply the plan after a boot".to_owned()
+            );
         }
         let row = row_of(&change.target)
             .ok_or_else(|| "it is no setting that nearpath makes".to_owned())?;

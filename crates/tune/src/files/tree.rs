@@ -13,6 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -53,13 +54,8 @@ impl Files {
                 "{path:?} is no setting that nearpath changes"
             )));
         };
-        if of_namespace(path) && file.netns != self.netns {
-            let number = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
-            return Err(TuneError::Refused(format!(
-                "{path} is of network namespace {}, and this is {}: use --netns",
-                number(file.netns),
-                number(self.netns)
-            )));
+        if of_namespace(path) {
+            self.is_of_here(path, file.netns)?;
         }
         Ok(FileSetting { files: self, file, form: row.form })
     }
@@ -85,6 +81,22 @@ impl Files {
         let read = file.take(MAX_FILE).read_to_end(&mut text);
         let text = String::from_utf8_lossy(&text);
         read.is_err() || text.trim_end().split(',').any(|handler| handler == name)
+    }
+
+    /// Whether a setting is one of this network namespace.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn is_of_here(&self, what: &dyn Display, netns: Option<u64>) -> Result<(), TuneError> {
+        if netns == self.netns {
+            return Ok(());
+        }
+        let number = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
+        Err(TuneError::Refused(format!(
+            "{what} is of network namespace {}, and this is {}: use --netns",
+            number(netns),
+            number(self.netns)
+        )))
     }
 
     /// Opens a file below `/proc` or `/sys`. Links within a tree are followed, as `/sys/class/net`

@@ -1,0 +1,158 @@
+//! What ethtool sets, on this kernel's veth: channels and features are taken and put back with all that
+//! they reset, and what veth does not have is refused by nature.
+
+use nearpath_host::{Host, Nic, Root, Wanted, current_netns};
+use nearpath_testing::require_netns;
+use nearpath_testing::veth::{Side, VethPair};
+use nearpath_tune::{
+    Change, Executor, Journal, Live, NicSetting, Persistence, Presence, Target, TuneError, Value,
+};
+use std::io;
+use std::path::Path;
+
+/// Runs on the server's side of a pair with two queues.
+fn in_namespace(run: impl FnOnce(&VethPair) + Send) {
+    if !require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    pair.run(Side::Server, |_| {
+        run(&pair);
+        io::Result::Ok(())
+    })
+    .unwrap();
+}
+
+fn change(target: &str, before: &str, after: &str) -> Change {
+    let netns = current_netns(&Root::live()).inode;
+    Change {
+        target: Target::Nic(NicSetting::parse(target, netns).unwrap()),
+        before: Value::Text(before.to_owned()),
+        after: Value::Text(after.to_owned()),
+        why: "a test".to_owned(),
+        persistence: Persistence::UntilReboot,
+    }
+}
+
+fn channels() -> Change {
+    change("ethtool np1 channels", "rx 2 tx 2", "rx 1 tx 1")
+}
+
+fn executor(folder: &Path) -> Executor<Live> {
+    Executor::new(Journal::open(folder, "boot").unwrap(), Live::new())
+}
+
+fn nic() -> Nic {
+    let host = Host::read(&Root::live(), &Wanted::default()).unwrap();
+    let mut nic = host.nics.into_iter().find(|nic| nic.name == "np1").unwrap();
+    // They count on.
+    nic.statistics.clear();
+    nic
+}
+
+fn ip(arguments: &str) {
+    let run = std::process::Command::new("ip").args(arguments.split(' ')).status();
+    assert!(run.unwrap().success(), "ip {arguments}");
+}
+
+fn offloads(nic: &Nic, name: &str) -> bool {
+    nic.offloads.as_ref().unwrap()[name]
+}
+
+#[test]
+fn channels_come_back_with_what_their_queues_had() {
+    in_namespace(|pair| {
+        pair.write(Side::Server, "queues/rx-1/rps_cpus", "1").unwrap();
+        pair.write(Side::Server, "queues/rx-1/rps_flow_cnt", "512").unwrap();
+        pair.write(Side::Server, "queues/tx-1/xps_cpus", "2").unwrap();
+        let before = nic();
+        assert_eq!(before.channels.and_then(|channels| channels.rx), Some(2));
+        let dir = tempfile::tempdir().unwrap();
+        let mut executor = executor(dir.path());
+        let made = executor.apply(vec![channels()]).unwrap();
+        assert_eq!((nic().rx_queues.len(), nic().tx_queues.len()), (1, 1));
+        assert_eq!(Live::new().look(&made[0]).unwrap(), Presence::After);
+        // The kernel forgets them with their queue.
+        executor.undo(&executor.entries()[0]).unwrap();
+        assert_eq!(nic(), before);
+        assert_eq!(Live::new().look(&made[0]).unwrap(), Presence::Before);
+        assert!(executor.entries().is_empty());
+    });
+}
+
+#[test]
+fn a_feature_is_switched_and_switched_back() {
+    in_namespace(|_| {
+        let before = nic();
+        let now = if offloads(&before, "rx-gro") { "on" } else { "off" };
+        let other = if now == "on" { "off" } else { "on" };
+        let dir = tempfile::tempdir().unwrap();
+        let mut executor = executor(dir.path());
+        let made = executor.apply(vec![change("ethtool np1 feature rx-gro", now, other)]).unwrap();
+        assert_eq!(offloads(&nic(), "rx-gro"), other == "on");
+        assert_eq!(Live::new().look(&made[0]).unwrap(), Presence::After);
+        executor.undo(&executor.entries()[0]).unwrap();
+        assert_eq!(nic(), before);
+    });
+}
+
+#[test]
+fn what_veth_does_not_have_is_refused_by_nature() {
+    in_namespace(|_| {
+        for (target, after) in [
+            ("rings", "rx 512"),
+            ("coalesce", "rx-usecs 8"),
+            ("rss", "equal 2"),
+            ("rss-key", "6d:5a"),
+            ("rule 0", "ether vlan 40960/0xe000 queue 1"),
+            ("feature rx-ntuple-filter", "on"),
+            ("feature no-such-thing", "on"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let wanted = change(&format!("ethtool np1 {target}"), "off", after);
+            let error = executor(dir.path()).apply(vec![wanted]).unwrap_err();
+            assert!(matches!(error, TuneError::ByNature { .. }), "{target}: {error}");
+            assert_eq!(Journal::read(dir.path()).unwrap(), []);
+        }
+    });
+}
+
+#[test]
+fn what_the_kernel_refuses_is_told_in_its_words() {
+    in_namespace(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let too_many = change("ethtool np1 channels", "rx 2", "rx 99");
+        let error = executor(dir.path()).apply(vec![too_many]).unwrap_err();
+        assert!(error.to_string().contains("requested channel count exceeds maximum"), "{error}");
+        assert_eq!(nic().rx_queues.len(), 2);
+        let drifted = change("ethtool np1 channels", "rx 1", "rx 2 tx 1");
+        let error = executor(dir.path()).apply(vec![drifted]).unwrap_err();
+        assert!(matches!(error, TuneError::Drift { .. }), "{error}");
+    });
+}
+
+#[test]
+fn what_is_gone_or_elsewhere_is_left_alone() {
+    in_namespace(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut elsewhere = channels();
+        let Target::Nic(setting) = &mut elsewhere.target else { panic!() };
+        setting.netns = Some(1);
+        let error = executor(dir.path()).apply(vec![elsewhere]).unwrap_err();
+        assert!(error.to_string().contains("network namespace 1"), "{error}");
+
+        let mut executor = executor(dir.path());
+        executor.apply(vec![channels()]).unwrap();
+        ip("link set np1 down");
+        ip("link set np1 name other1");
+        let entry = executor.entries().remove(0);
+        let gone = |found| matches!(found, Presence::Gone { .. });
+        assert!(gone(Live::new().look(&entry.change).unwrap()));
+        ip("link set other1 name np1");
+        assert_eq!(Live::new().look(&entry.change).unwrap(), Presence::After);
+        ip("link del np1");
+        assert!(gone(Live::new().look(&entry.change).unwrap()));
+        executor.undo(&entry).unwrap();
+        assert!(executor.entries().is_empty());
+    });
+}
