@@ -1,10 +1,11 @@
 //! A plan while it is made: the changes so far, and where things will be after them.
 
 use super::situation::{Situation, goes_to};
+use crate::ethtool::NicSetting;
 use crate::files::row_of;
 use crate::plan::PlannedChange;
-use nearpath_host::{CpuId, CpuSet, Irq, IrqNumber, Nic};
-use std::collections::BTreeMap;
+use nearpath_host::{CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, QueueId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan while it is made.
 #[derive(Debug, Default)]
@@ -12,6 +13,8 @@ pub(super) struct Draft {
     changes: Vec<PlannedChange>,
     notes: Vec<String>,
     irqs: BTreeMap<IrqNumber, CpuSet>,
+    renewed: BTreeSet<IfIndex>,
+    reserved: BTreeSet<(IfIndex, QueueId)>,
 }
 
 /// What a planner says of a change; the rest follows from its kind.
@@ -29,7 +32,11 @@ impl Draft {
     /// Adds a change.
     pub fn add(&mut self, wish: Wish) {
         let Wish { id, target, before, after, why, finding } = wish;
-        let kind = row_of(&target).map_or("thread_affinity", |row| row.kind);
+        let nic = NicSetting::parse(&target, None);
+        let kind = match &nic {
+            Some(setting) => setting.what.kind(),
+            None => row_of(&target).map_or("thread_affinity", |row| row.kind),
+        };
         self.changes.push(PlannedChange {
             id,
             kind: kind.to_owned(),
@@ -41,8 +48,9 @@ impl Draft {
             // What follows from the others is entered when all are there.
             persist: vec![],
             reboot: false,
-            // Which interrupts the kernel manages itself, only trying tells.
-            optional: kind == "irq_affinity",
+            // Which interrupts the kernel manages itself, and which settings a driver shows but does
+            // not take, only trying tells.
+            optional: matches!(kind, "irq_affinity" | "rings" | "coalescing" | "rss" | "rss_key"),
             predicted: None,
             interrupt: None,
         });
@@ -71,6 +79,31 @@ impl Draft {
         (self.changes, self.notes)
     }
 
+    /// An interface will have other queues than now.
+    pub fn renew(&mut self, nic: IfIndex) {
+        self.renewed.insert(nic);
+    }
+
+    /// The interfaces that will have other queues than now.
+    pub fn renewed(&self) -> &BTreeSet<IfIndex> {
+        &self.renewed
+    }
+
+    /// Keeps a queue for packets that a rule leads to it.
+    pub fn reserve(&mut self, nic: IfIndex, queue: QueueId) {
+        self.reserved.insert((nic, queue));
+    }
+
+    /// Whether a queue is kept.
+    pub fn reserved(&self, nic: IfIndex, queue: QueueId) -> bool {
+        self.reserved.contains(&(nic, queue))
+    }
+
+    /// Whether some queue of an interface is kept.
+    pub fn is_reserved(&self, nic: &Nic) -> bool {
+        self.reserved.iter().any(|(index, _)| *index == nic.ifindex)
+    }
+
     /// An interrupt will go to this CPU, whether it takes a change or not.
     pub fn place_irq(&mut self, irq: IrqNumber, cpu: CpuId) {
         self.irqs.insert(irq, [cpu].into_iter().collect());
@@ -79,6 +112,11 @@ impl Draft {
     /// The interrupts that are placed, ascending.
     pub fn planned_irqs(&self) -> Vec<IrqNumber> {
         self.irqs.keys().copied().collect()
+    }
+
+    /// Where an interrupt was placed.
+    pub fn placed(&self, irq: IrqNumber) -> Option<CpuId> {
+        self.irqs.get(&irq)?.first()
     }
 
     /// Where an interrupt will go.

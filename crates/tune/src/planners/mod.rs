@@ -7,11 +7,15 @@
 //! They run in the order of [`PLANNERS`], and each sees what those before it have planned: XPS
 //! follows the interrupts, and threads go where no interrupt is.
 
+mod channels;
 mod draft;
 mod nic_irqs;
 mod place;
 mod predict;
+mod priority;
+mod rings_and_coalescing;
 mod rps;
+mod rss;
 mod situation;
 mod sysctls;
 mod thread_affinity;
@@ -19,6 +23,7 @@ mod traffic;
 mod workload;
 mod xps;
 
+pub use channels::ChannelCount;
 pub use situation::Request;
 pub use traffic::Traffic;
 pub use workload::{Worker, Workload, workloads};
@@ -41,8 +46,17 @@ pub struct Planner {
 }
 
 /// All planners, in the order in which they run.
-pub const PLANNERS: &[Planner] =
-    &[nic_irqs::PLANNER, thread_affinity::PLANNER, rps::PLANNER, xps::PLANNER, sysctls::PLANNER];
+pub const PLANNERS: &[Planner] = &[
+    channels::PLANNER,
+    rings_and_coalescing::PLANNER,
+    priority::PLANNER,
+    nic_irqs::PLANNER,
+    thread_affinity::PLANNER,
+    rss::PLANNER,
+    rps::PLANNER,
+    xps::PLANNER,
+    sysctls::PLANNER,
+];
 
 /// Plans for a host. `findings` are those of its diagnosis; `boot` and `netns` say where the plan
 /// may be applied.
@@ -57,10 +71,12 @@ pub fn plan(
     boot: Option<String>,
     netns: Option<u64>,
 ) -> Result<Plan, TuneError> {
-    let situation = Situation::new(host, findings, request, workloads)?;
+    let mut situation = Situation::new(host, findings, request, workloads)?;
     let mut draft = Draft::default();
     for planner in PLANNERS {
         (planner.run)(&situation, &mut draft);
+        // What the queues of these will be like is not known.
+        situation.set_aside(draft.renewed());
     }
     daemons(&situation, &mut draft);
     let (mut changes, notes) = draft.finish();
@@ -111,5 +127,7 @@ fn daemons(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
+#[cfg(test)]
+mod ethtool_tests;
 #[cfg(test)]
 mod tests;

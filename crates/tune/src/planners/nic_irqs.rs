@@ -38,15 +38,21 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             irqs.iter().find_map(|irq| only_cpu(irq)).into_iter().for_each(|cpu| places.take(cpu));
         }
     }
+    // So is what a planner before this one has placed.
+    for irq in draft.planned_irqs() {
+        draft.placed(irq).into_iter().for_each(|cpu| places.take(cpu));
+    }
     let mut pools: Vec<Vec<CpuId>> = Vec::new();
-    if situation.hardware().next().is_none() {
+    if situation.hardware().next().is_none() && draft.renewed().is_empty() {
         draft.note("no interface with interrupts of its own is here");
     }
     let mut queues = Vec::new();
     for nic in situation.hardware() {
         let pool = situation.interrupt_cpus(nic);
-        let of_nic = situation.queue_irqs(nic);
-        if of_nic.is_empty() {
+        let mut of_nic = situation.queue_irqs(nic);
+        let has_irqs = !of_nic.is_empty();
+        of_nic.retain(|_, irqs| irqs.iter().all(|irq| draft.placed(irq.irq).is_none()));
+        if !has_irqs {
             draft.note(format!("which interrupts the queues of {} have is unknown", nic.name));
         } else if pool.is_empty() {
             draft.note(format!("no CPU near {} is left for its interrupts", nic.name));

@@ -105,7 +105,10 @@ fn put_on(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, helpers: &Cpu
         );
     }
     for queue in &nic.rx_queues {
-        set(situation, draft, nic, queue, helpers, &why);
+        // What is kept for a priority is for its CPU alone.
+        if !draft.reserved(nic.ifindex, queue.queue) {
+            set(situation, draft, nic, queue, helpers, &why);
+        }
     }
 }
 

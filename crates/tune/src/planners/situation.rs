@@ -1,12 +1,15 @@
 //! What a planner sees: the host, its findings, what was asked for, and look-ups that several
 //! planners need.
 
+use super::channels::ChannelCount;
 use super::traffic::Traffic;
 use super::workload::Workload;
 use crate::TuneError;
 use crate::plan::Goal;
 use nearpath_diagnose::{Finding, nearest_cpus};
-use nearpath_host::{CpuId, CpuSet, Host, Irq, IrqNumber, Nic, NicKind, QueueId, Topology};
+use nearpath_host::{
+    CpuId, CpuSet, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, QueueId, Topology,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What was asked for.
@@ -24,6 +27,10 @@ pub struct Request {
     pub housekeeping: Option<CpuSet>,
     /// Packets that were measured, by which a prediction weighs the queues; empty: by their interrupts.
     pub traffic: Traffic,
+    /// How many channels each interface is to have; `None` leaves the choice.
+    pub channels: Option<ChannelCount>,
+    /// VLAN priorities (PCP, 0 to 7) with the CPU that takes the interrupts of each.
+    pub vlan_priorities: Vec<(u8, CpuId)>,
 }
 
 /// What a planner sees.
@@ -36,6 +43,8 @@ pub(super) struct Situation<'a> {
     irqs: BTreeMap<IrqNumber, &'a Irq>,
     /// The check that asked for a change of a target.
     asked_by: BTreeMap<&'a str, &'a str>,
+    /// Interfaces that nothing more is planned for.
+    aside: BTreeSet<IfIndex>,
 }
 
 impl<'a> Situation<'a> {
@@ -59,6 +68,11 @@ impl<'a> Situation<'a> {
                 return Err(TuneError::Refused(format!("CPUs that are not online: {which}")));
             }
         }
+        let steered: CpuSet = request.vlan_priorities.iter().map(|(_, cpu)| *cpu).collect();
+        let missing = steered.difference(&host.topology.online);
+        if !missing.is_empty() {
+            return Err(TuneError::Refused(format!("CPUs that are not online: {missing}")));
+        }
         let mut asked_by = BTreeMap::new();
         for finding in findings {
             for change in finding.changes.iter().filter(|change| !change.alternative) {
@@ -66,13 +80,16 @@ impl<'a> Situation<'a> {
             }
         }
         let irqs = host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
-        Ok(Self { host, findings, request, workloads, irqs, asked_by })
+        let aside = BTreeSet::new();
+        Ok(Self { host, findings, request, workloads, irqs, asked_by, aside })
     }
 
     /// The interfaces that were asked for and carry packets.
     pub fn nics(&self) -> impl Iterator<Item = &'a Nic> {
         let names = &self.request.nics;
-        self.carrying().filter(|nic| names.is_empty() || names.contains(&nic.name))
+        self.carrying().filter(|nic| {
+            (names.is_empty() || names.contains(&nic.name)) && !self.aside.contains(&nic.ifindex)
+        })
     }
 
     /// Those of them that have interrupts of their own.
@@ -83,8 +100,24 @@ impl<'a> Situation<'a> {
     /// The other interfaces with interrupts of their own: what they have is not planned, but taken.
     pub fn other_hardware(&self) -> impl Iterator<Item = &'a Nic> {
         let names = &self.request.nics;
-        self.carrying()
-            .filter(|nic| is_hardware(nic) && !names.is_empty() && !names.contains(&nic.name))
+        self.carrying().filter(|nic| {
+            let asked = names.is_empty() || names.contains(&nic.name);
+            is_hardware(nic) && (!asked || self.aside.contains(&nic.ifindex))
+        })
+    }
+
+    /// Plans nothing more for these interfaces.
+    pub fn set_aside(&mut self, nics: &BTreeSet<IfIndex>) {
+        self.aside.clone_from(nics);
+    }
+
+    /// Why a fact of an interface is unknown.
+    pub fn why_unknown(&self, nic: &Nic, fact: &str) -> Option<String> {
+        let subject = format!("nic {}", nic.name);
+        let about = |fields: &str| fields.split(", ").any(|field| field == fact);
+        let mut unknown = self.host.unknown.iter();
+        let found = unknown.find(|unknown| unknown.subject == subject && about(&unknown.fact))?;
+        Some(found.reason.clone())
     }
 
     /// The CPUs that interrupts of those are pinned to.

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Two packages of one node, each of 4 cores with 2 threads: CPUs 0-3 and 8-11 are on node 0.
-const TWO_NODES: Layout = Layout { packages: 2, nodes: 1, llcs: 1, cores: 4, threads: 2 };
+pub(super) const TWO_NODES: Layout =
+    Layout { packages: 2, nodes: 1, llcs: 1, cores: 4, threads: 2 };
 
-fn set(list: &str) -> CpuSet {
+pub(super) fn set(list: &str) -> CpuSet {
     CpuSet::from_list(list).unwrap()
 }
 
@@ -27,32 +28,36 @@ fn nic(name: &str, bus: &str, node: i64, first_irq: u32, affinities: &[&[u32]]) 
     nic
 }
 
-fn eth0(affinities: &[&[u32]]) -> Nic {
+pub(super) fn eth0(affinities: &[&[u32]]) -> Nic {
     nic("eth0", "0000:5e:00.0", 1, 100, affinities)
 }
 
-fn host(machine: Machine) -> Host {
+pub(super) fn host(machine: Machine) -> Host {
     let tree = machine.write();
     Host::read(&Root::tree(tree.path()).unwrap(), &Wanted::default()).unwrap()
 }
 
-fn planned_for(host: &Host, request: &Request, workloads: &[Workload]) -> Result<Plan, TuneError> {
+pub(super) fn planned_for(
+    host: &Host,
+    request: &Request,
+    workloads: &[Workload],
+) -> Result<Plan, TuneError> {
     let findings = diagnose(host, None, None).findings;
     plan(host, &findings, request, workloads, Some("boot".to_owned()), None)
 }
 
-fn planned(host: &Host) -> Plan {
+pub(super) fn planned(host: &Host) -> Plan {
     planned_for(host, &Request::default(), &[]).unwrap()
 }
 
 /// What changes of a kind write, by target.
-fn of_kind<'a>(plan: &'a Plan, kind: &str) -> BTreeMap<&'a str, &'a str> {
+pub(super) fn of_kind<'a>(plan: &'a Plan, kind: &str) -> BTreeMap<&'a str, &'a str> {
     let changes = plan.changes.iter().filter(|change| change.kind == kind);
     changes.map(|change| (change.target.as_str(), change.after.as_str())).collect()
 }
 
 /// The CPU that each interrupt is moved to, in the order of the interrupts.
-fn irq_cpus(plan: &Plan) -> Vec<u32> {
+pub(super) fn irq_cpus(plan: &Plan) -> Vec<u32> {
     let number = |change: &&PlannedChange| change.id.trim_start_matches("irq-").parse::<u32>();
     let mut changes: Vec<_> =
         plan.changes.iter().filter(|change| change.kind == "irq_affinity").collect();

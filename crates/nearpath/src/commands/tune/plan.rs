@@ -6,8 +6,8 @@ use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, Finding, diagnose};
-use nearpath_host::{CpuSet, Host, Root, Wanted, current_netns};
-use nearpath_tune::planners::{Request, Traffic, Workload, plan, workloads};
+use nearpath_host::{CpuId, CpuSet, Host, Root, Wanted, current_netns};
+use nearpath_tune::planners::{ChannelCount, Request, Traffic, Workload, plan, workloads};
 use nearpath_tune::{Goal, Plan, steering};
 use nearpath_views::text;
 use std::collections::BTreeSet;
@@ -27,6 +27,8 @@ EXAMPLES
   nearpath tune plan
   nearpath tune plan --nic eth0 --port 443
   nearpath tune plan --goal isolation --cpus 4-15 --housekeeping 0-3 --pid 4711
+  nearpath tune plan --nic eth0 --channels near
+  nearpath tune plan --nic eth0 --vlan-priority 5:2   priority 5 by a queue of its own, on CPU 2
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
   nearpath tune plan --snapshot host.tar.zst   for another machine; it cannot be applied here";
 
@@ -55,6 +57,13 @@ pub struct Asked {
     /// CPUs that are spared; with --goal isolation those for interrupts
     #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
     housekeeping: Option<CpuSet>,
+    /// Give each interface so many channels; 'near' is one for each core near it
+    #[arg(long, value_name = "N|near", value_parser = channels)]
+    channels: Option<ChannelCount>,
+    /// Lead packets of this VLAN priority (PCP) to a queue whose interrupt goes to this CPU; may be
+    /// given again
+    #[arg(long, value_name = "PCP:CPU", value_parser = vlan_priority)]
+    vlan_priority: Vec<(u8, CpuId)>,
     /// Take the findings from this file of 'nearpath diagnose --json'; else from facts alone
     #[arg(long, value_name = "FILE")]
     findings: Option<PathBuf>,
@@ -91,6 +100,10 @@ impl PlanArguments {
 impl Asked {
     /// Plans for the host behind a root; `live` is whether that is this machine.
     pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
+        let priorities: BTreeSet<u8> = self.vlan_priority.iter().map(|(pcp, _)| *pcp).collect();
+        if priorities.len() < self.vlan_priority.len() {
+            bail!("--vlan-priority is given twice for one priority");
+        }
         let moved = !self.pid.is_empty() || !self.port.is_empty() || !self.unit.is_empty();
         if !live && moved {
             bail!("--pid, --port and --unit take the running machine: elsewhere nothing is moved");
@@ -110,6 +123,8 @@ impl Asked {
             cpus: self.cpus.clone(),
             housekeeping: self.housekeeping.clone(),
             traffic,
+            channels: self.channels,
+            vlan_priorities: self.vlan_priority.clone(),
         };
         let boot = if live { Some(steering::boot(root)?) } else { None };
         let netns = current_netns(root).inode;
@@ -165,6 +180,23 @@ impl Asked {
         }
         let pids: Vec<u32> = pids.into_iter().collect();
         Ok(workloads(root, &pids)?)
+    }
+}
+
+fn channels(text: &str) -> Result<ChannelCount, String> {
+    match (text, text.parse()) {
+        ("near", _) => Ok(ChannelCount::Near),
+        (_, Ok(number)) if number > 0 => Ok(ChannelCount::Number(number)),
+        _ => Err("a number from 1, or near".to_owned()),
+    }
+}
+
+fn vlan_priority(text: &str) -> Result<(u8, CpuId), String> {
+    let parts = text.split_once(':');
+    let parsed = parts.and_then(|(pcp, cpu)| Some((pcp.parse().ok()?, cpu.parse().ok()?)));
+    match parsed {
+        Some((pcp @ 0..=7, cpu)) => Ok((pcp, CpuId(cpu))),
+        _ => Err("a priority from 0 to 7 and a CPU, such as 5:2".to_owned()),
     }
 }
 

@@ -119,6 +119,7 @@ impl Tuned {
             cpus: None,
             housekeeping: None,
             traffic: Traffic::default(),
+            ..Request::default()
         };
         let netns = current_netns(root).inode;
         let plan = plan(&host, &findings, &request, &[], Some(boot.clone()), netns)?;

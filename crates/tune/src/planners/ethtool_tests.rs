@@ -1,0 +1,251 @@
+//! Plans of what ethtool sets, for made hosts whose NIC tells what real ones tell.
+
+use super::tests::{TWO_NODES, eth0, host, irq_cpus, of_kind, planned, planned_for, set};
+use super::*;
+use crate::plan::{Goal, PlannedChange};
+use nearpath_host::{Channels, CpuId, NtupleRule, QueueId, Rings, Rss};
+use nearpath_testing::trees::Machine;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// eth0 on node 1 with its interrupts on these CPUs, and what a good NIC tells.
+fn told(affinities: &[&[u32]]) -> Host {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(affinities)));
+    let queues = u32::try_from(affinities.len()).unwrap();
+    let nic = &mut host.nics[0];
+    assert_eq!(nic.name, "eth0");
+    nic.channels =
+        Some(Channels { combined: Some(queues), combined_max: Some(16), ..Channels::default() });
+    nic.rings =
+        Some(Rings { rx: Some(256), tx: Some(256), rx_max: Some(4096), tx_max: Some(4096) });
+    nic.coalesce = Some(coalesce(0, 3));
+    nic.rss = Some(Rss {
+        indirection: (0..128).map(|i| QueueId(i % queues)).collect(),
+        key: Some("6d:5a:56:da".to_owned()),
+        function: Some("toeplitz".to_owned()),
+    });
+    nic.ntuple = Some(vec![]);
+    nic.offloads = Some([("rx-ntuple-filter".to_owned(), false)].into());
+    nic.fixed_offloads = Some(BTreeSet::new());
+    host
+}
+
+fn coalesce(adaptive: u64, usecs: u64) -> BTreeMap<String, u64> {
+    [("use-adaptive-rx".to_owned(), adaptive), ("rx-usecs".to_owned(), usecs)].into()
+}
+
+fn goal(goal: Goal) -> Request {
+    Request { goal, ..Request::default() }
+}
+
+fn only<'a>(plan: &'a Plan, kind: &str) -> Option<&'a PlannedChange> {
+    let mut changes = plan.changes.iter().filter(|change| change.kind == kind);
+    let first = changes.next();
+    assert!(changes.next().is_none(), "{:?}", plan.changes);
+    first
+}
+
+fn values(plan: &Plan, kind: &str) -> Option<(String, String)> {
+    only(plan, kind).map(|change| (change.before.clone(), change.after.clone()))
+}
+
+fn pair(before: &str, after: &str) -> Option<(String, String)> {
+    Some((before.to_owned(), after.to_owned()))
+}
+
+fn noted(plan: &Plan, words: &str) -> bool {
+    plan.notes.iter().any(|note| note.contains(words))
+}
+
+#[test]
+fn for_throughput_each_near_core_has_a_channel_and_nothing_else_is_planned() {
+    let host = told(&[&[0], &[0]]);
+    let plan = planned_for(&host, &goal(Goal::Throughput), &[]).unwrap();
+    assert_eq!(values(&plan, "channels"), pair("combined 2", "combined 4"));
+    assert_eq!((plan.changes.len(), plan.changes[0].target.as_str()), (1, "ethtool eth0 channels"));
+    assert!(noted(&plan, "plan again"), "{:?}", plan.notes);
+    assert_eq!(plan.predicted.other_node, None);
+    // For latency two queues do, and are placed.
+    let plan = planned(&host);
+    assert_eq!(values(&plan, "channels"), None);
+    assert_eq!(irq_cpus(&plan), [4, 5]);
+    // What it has is taken all the same.
+    let again =
+        planned_for(&told(&[&[4], &[5], &[6], &[7]]), &goal(Goal::Throughput), &[]).unwrap();
+    assert_eq!(values(&again, "channels"), None);
+}
+
+#[test]
+fn channels_as_asked_for() {
+    let far: &[u32] = &[0];
+    let host = told(&[far; 6]);
+    let asked = |channels| {
+        let request = Request { channels: Some(channels), ..Request::default() };
+        planned_for(&host, &request, &[]).unwrap()
+    };
+    assert_eq!(values(&asked(ChannelCount::Near), "channels"), pair("combined 6", "combined 4"));
+    assert_eq!(
+        values(&asked(ChannelCount::Number(1)), "channels"),
+        pair("combined 6", "combined 1")
+    );
+    let too_many = asked(ChannelCount::Number(17));
+    assert_eq!(values(&too_many, "channels"), None);
+    assert!(noted(&too_many, "at most 16 channels, not 17"), "{:?}", too_many.notes);
+    // The rest is planned where the number is right already.
+    assert!(!irq_cpus(&asked(ChannelCount::Number(6))).is_empty());
+}
+
+#[test]
+fn rings_grow_where_packets_were_lost() {
+    let mut host = told(&[&[4], &[5]]);
+    assert_eq!(values(&planned(&host), "rings"), None);
+    host.nics[0].statistics.insert("rx_missed_errors".to_owned(), 5);
+    host.nics[0].statistics.insert("rx_packets".to_owned(), 5_000);
+    let throughput = Request { channels: Some(ChannelCount::Number(2)), ..goal(Goal::Throughput) };
+    let plan = planned_for(&host, &throughput, &[]).unwrap();
+    assert_eq!(values(&plan, "rings"), pair("rx 256", "rx 512"));
+    let change = only(&plan, "rings").unwrap();
+    assert_eq!(change.finding.as_deref(), Some("nic_drops"));
+    assert!(change.why.starts_with("eth0 lost 5 packets"), "{}", change.why);
+    assert!(change.optional);
+    // Since boot, and for latency: a hint.
+    let plan = planned(&host);
+    assert_eq!(values(&plan, "rings"), None);
+    assert!(noted(&plan, "a larger receive ring of eth0 (rx 512)"), "{:?}", plan.notes);
+}
+
+#[test]
+fn interrupts_are_delayed_as_the_goal_wants() {
+    let mut host = told(&[&[4], &[5]]);
+    let mut of = |adaptive, usecs, request: Request| {
+        host.nics[0].coalesce = Some(coalesce(adaptive, usecs));
+        let request = Request { channels: Some(ChannelCount::Number(2)), ..request };
+        values(&planned_for(&host, &request, &[]).unwrap(), "coalescing")
+    };
+    let latency = || goal(Goal::Latency);
+    assert_eq!(
+        of(1, 64, latency()),
+        pair("adaptive-rx on rx-usecs 64", "adaptive-rx off rx-usecs 8")
+    );
+    assert_eq!(
+        of(1, 2, latency()),
+        pair("adaptive-rx on rx-usecs 2", "adaptive-rx off rx-usecs 2")
+    );
+    assert_eq!(of(0, 50, latency()), pair("rx-usecs 50", "rx-usecs 8"));
+    assert_eq!(of(0, 8, latency()), None);
+    assert_eq!(of(0, 8, goal(Goal::Throughput)), pair("adaptive-rx off", "adaptive-rx on"));
+    assert_eq!(of(1, 8, goal(Goal::Throughput)), None);
+    assert_eq!(of(0, 50, goal(Goal::Isolation)), None);
+    host.nics[0].coalesce = None;
+    assert_eq!(values(&planned(&host), "coalescing"), None);
+}
+
+#[test]
+fn queues_that_share_a_cpu_share_its_part_of_the_table() {
+    let host = told(&[&[4], &[5], &[4]]);
+    let request = Request { cpus: Some(set("4-5")), ..Request::default() };
+    let plan = planned_for(&host, &request, &[]).unwrap();
+    assert_eq!(values(&plan, "rss"), pair("equal 3", "weight 1 2 1"));
+    let why = &only(&plan, "rss").unwrap().why;
+    assert!(why.contains("CPU 4 gets 66 % of the hash values") || why.contains("67 %"), "{why}");
+    // With a CPU for each it is good as it is.
+    assert_eq!(values(&planned(&host), "rss"), None);
+}
+
+#[test]
+fn an_uneven_table_is_made_even_and_one_that_leaves_queues_out_stays() {
+    let mut host = told(&[&[4], &[5], &[6], &[7]]);
+    let table = |pattern: &[u32]| (0..128).map(|i| QueueId(pattern[i % pattern.len()])).collect();
+    host.nics[0].rss.as_mut().unwrap().indirection = table(&[0, 0, 0, 0, 0, 1, 2, 3]);
+    let plan = planned(&host);
+    assert_eq!(only(&plan, "rss").unwrap().after, "equal 4");
+    assert_eq!(only(&plan, "rss").unwrap().finding.as_deref(), Some("rss_uneven"));
+    host.nics[0].rss.as_mut().unwrap().indirection = table(&[0, 1]);
+    let plan = planned(&host);
+    assert_eq!(values(&plan, "rss"), None);
+    assert!(noted(&plan, "queues 2, 3 of eth0 are left out"), "{:?}", plan.notes);
+}
+
+#[test]
+fn a_key_that_does_not_hash_is_replaced() {
+    let mut host = told(&[&[4], &[5]]);
+    assert_eq!(values(&planned(&host), "rss_key"), None);
+    let zero = ["00"; 52].join(":");
+    host.nics[0].rss.as_mut().unwrap().key = Some(zero.clone());
+    let (before, after) = values(&planned(&host), "rss_key").unwrap();
+    assert_eq!((before, after.len()), (zero, 52 * 3 - 1));
+    assert!(
+        after.starts_with("6d:5a:56:da:25:5b:0e:c2:")
+            && after.ends_with(":fa:6d:5a:56:da:25:5b:0e:c2:41:67:25:3d"),
+        "{after}"
+    );
+}
+
+fn priorities(asked: &[(u8, u32)]) -> Request {
+    let vlan_priorities = asked.iter().map(|&(pcp, cpu)| (pcp, CpuId(cpu))).collect();
+    Request { vlan_priorities, ..Request::default() }
+}
+
+#[test]
+fn a_priority_has_a_queue_and_a_cpu_of_its_own() {
+    let far: &[u32] = &[0];
+    let host = told(&[far; 4]);
+    let plan = planned_for(&host, &priorities(&[(5, 6), (6, 1)]), &[]).unwrap();
+    assert_eq!(values(&plan, "feature"), pair("off", "on"));
+    assert_eq!(
+        of_kind(&plan, "ntuple_rule"),
+        BTreeMap::from([
+            ("ethtool eth0 rule 0", "ether vlan 40960/0xe000 queue 3"),
+            ("ethtool eth0 rule 1", "ether vlan 49152/0xe000 queue 2"),
+        ])
+    );
+    // The others have neither its queue nor its CPU.
+    assert_eq!(irq_cpus(&plan), [4, 5, 1, 6]);
+    assert_eq!(values(&plan, "rss"), pair("equal 4", "equal 2"));
+    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind.as_str()).collect();
+    assert_eq!(kinds[..2], ["feature", "irq_affinity"], "{kinds:?}");
+    let first = kinds.iter().position(|kind| *kind == "ntuple_rule").unwrap();
+    assert!(!plan.changes[first].optional, "{:?}", plan.changes[first]);
+}
+
+#[test]
+fn a_priority_that_is_led_already_stays() {
+    let mut host = told(&[&[4], &[6]]);
+    let nic = &mut host.nics[0];
+    nic.offloads = Some([("rx-ntuple-filter".to_owned(), true)].into());
+    nic.rss.as_mut().unwrap().indirection = vec![QueueId(0); 128];
+    nic.ntuple = Some(vec![NtupleRule {
+        location: 0,
+        flow_type: "ether".to_owned(),
+        matches: [("vlan".to_owned(), "40960/0xe000".to_owned())].into(),
+        queue: Some(QueueId(1)),
+    }]);
+    let plan = planned_for(&host, &priorities(&[(5, 6)]), &[]).unwrap();
+    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind.as_str()).collect();
+    assert!(kinds.iter().all(|kind| *kind == "xps_cpus"), "{:?}", plan.changes);
+    // Another one goes to the next place of the table, if there is a queue for it.
+    let plan = planned_for(&host, &priorities(&[(6, 6)]), &[]).unwrap();
+    assert_eq!(
+        of_kind(&plan, "ntuple_rule"),
+        BTreeMap::from([("ethtool eth0 rule 1", "ether vlan 49152/0xe000 queue 1")])
+    );
+}
+
+#[test]
+fn a_nic_that_takes_no_rules_is_told_of() {
+    let asked = priorities(&[(5, 6)]);
+    let said = |change: fn(&mut nearpath_host::Nic), words: &str| {
+        let mut host = told(&[&[4], &[5]]);
+        change(&mut host.nics[0]);
+        let plan = planned_for(&host, &asked, &[]).unwrap();
+        assert!(of_kind(&plan, "ntuple_rule").is_empty(), "{:?}", plan.changes);
+        assert!(noted(&plan, words), "{:?}", plan.notes);
+    };
+    said(|nic| nic.ntuple = None, "it takes no n-tuple rules");
+    said(
+        |nic| nic.fixed_offloads = Some(["rx-ntuple-filter".to_owned()].into()),
+        "its driver cannot switch rx-ntuple-filter on",
+    );
+    said(|nic| drop(nic.rx_queues.pop()), "one must be left for the others");
+    let error = planned_for(&told(&[&[4], &[5]]), &priorities(&[(5, 99)]), &[]).unwrap_err();
+    assert!(error.to_string().contains("not online: 99"), "{error}");
+}

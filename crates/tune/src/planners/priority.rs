@@ -1,0 +1,167 @@
+//! A VLAN priority to a queue of its own, and that queue's interrupt to a CPU.
+//!
+//! In go pairs of a priority (PCP, 0 to 7) and a CPU, as document 001 wants them, and the NIC's queues and
+//! n-tuple rules. Out come, for each: the feature `rx-ntuple-filter` switched on, a rule that leads
+//! packets of this priority to a queue, and the interrupt of that queue to the CPU. The queue is kept
+//! for them: the indirection table leaves it out (the planner of RSS sees to it). A NIC that takes no
+//! rules is told of in a note.
+//!
+//! The priority is the upper three bits of the tag, so the rule compares `vlan PCP<<13/0xe000`. Document
+//! 001 has `vlan 2005 vlan-mask 0xe000`, and wonders that packets go astray: 2005 is a decimal number,
+//! whose priority is 0, and ethtool leaves out of the comparison the bits that are set in its mask.
+//!
+//! Rules: document 001, ethtool(8) `-N`, Documentation/networking/scaling.rst.
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::situation::Situation;
+use nearpath_host::{CpuId, CpuSet, Nic, NtupleRule, QueueId};
+use std::collections::BTreeSet;
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "priority",
+    plans: "a VLAN priority to a queue of its own, whose interrupt goes to a CPU",
+    run,
+};
+
+/// The kernel's name of what `ethtool -K NIC ntuple` switches.
+const FEATURE: &str = "rx-ntuple-filter";
+/// The bits of a tag that are the priority.
+const PCP_MASK: u16 = 0xe000;
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    let asked = &situation.request.vlan_priorities;
+    if asked.is_empty() {
+        return;
+    }
+    for nic in situation.hardware() {
+        if let Err(reason) = possible(situation, nic, asked.len()) {
+            draft.note(format!(
+                "no queue of {} for a VLAN priority: {reason}; such packets share their queues with \
+                 others there",
+                nic.name
+            ));
+            continue;
+        }
+        switch_on(draft, nic);
+        for &(priority, cpu) in asked {
+            lead(situation, draft, nic, priority, cpu);
+        }
+    }
+}
+
+/// Whether the NIC can lead packets to queues, as far as facts tell.
+fn possible(situation: &Situation<'_>, nic: &Nic, priorities: usize) -> Result<(), String> {
+    if nic.ntuple.is_none() {
+        let reason = situation.why_unknown(nic, "ntuple");
+        let reason = reason.unwrap_or_else(|| "its driver tells none".to_owned());
+        return Err(format!("it takes no n-tuple rules ({reason})"));
+    }
+    let is_on = nic.offloads.as_ref().and_then(|all| all.get(FEATURE)).copied();
+    if is_on == Some(false) && nic.fixed_offloads.as_ref().is_some_and(|all| all.contains(FEATURE))
+    {
+        return Err(format!("its driver cannot switch {FEATURE} on"));
+    }
+    if nic.rx_queues.len() <= priorities {
+        let queues = nic.rx_queues.len();
+        return Err(format!("it has {queues} receive queues, and one must be left for the others"));
+    }
+    Ok(())
+}
+
+fn switch_on(draft: &mut Draft, nic: &Nic) {
+    if nic.offloads.as_ref().and_then(|all| all.get(FEATURE)) == Some(&false) {
+        draft.add(Wish {
+            id: format!("{}/{FEATURE}", nic.name),
+            target: format!("ethtool {} feature {FEATURE}", nic.name),
+            before: "off".to_owned(),
+            after: "on".to_owned(),
+            why: format!("{} compares packets with n-tuple rules only with it", nic.name),
+            finding: None,
+        });
+    }
+}
+
+fn lead(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, priority: u8, cpu: CpuId) {
+    let rules = || nic.ntuple.iter().flatten();
+    let there = rules().find(|rule| is_of(rule, priority));
+    let Some(queue) =
+        there.and_then(|rule| rule.queue).or_else(|| free(situation, draft, nic, cpu))
+    else {
+        return draft.note(format!("which interrupts the queues of {} have is unknown", nic.name));
+    };
+    draft.reserve(nic.ifindex, queue);
+    interrupt(situation, draft, nic, queue, priority, cpu);
+    if there.is_some() {
+        return;
+    }
+    let taken: BTreeSet<u32> = rules().map(|rule| rule.location).collect();
+    let target = |place: u32| format!("ethtool {} rule {place}", nic.name);
+    let place = (0..).find(|place| !taken.contains(place) && !draft.has(&target(*place)));
+    let tag = u16::from(priority) << 13;
+    draft.add(Wish {
+        id: format!("{}/priority-{priority}", nic.name),
+        target: target(place.unwrap_or(0)),
+        before: "none".to_owned(),
+        after: format!("ether vlan {tag}/{PCP_MASK:#x} queue {queue}"),
+        why: format!(
+            "packets of VLAN priority {priority} come by queue {queue} of {} alone, whose interrupt \
+             goes to CPU {cpu}",
+            nic.name
+        ),
+        finding: None,
+    });
+}
+
+/// Whether a rule leads this priority, and all of it, to a queue.
+fn is_of(rule: &NtupleRule, priority: u8) -> bool {
+    let tag = u16::from(priority) << 13;
+    let vlan = format!("{tag}/{PCP_MASK:#x}");
+    rule.flow_type == "ether"
+        && rule.queue.is_some()
+        && rule.matches.len() == 1
+        && rule.matches.get("vlan") == Some(&vlan)
+}
+
+/// A queue that is not kept for another priority: one whose interrupt goes to the CPU already, else the
+/// last.
+fn free(situation: &Situation<'_>, draft: &Draft, nic: &Nic, cpu: CpuId) -> Option<QueueId> {
+    let all = nic.rx_queues.iter().filter_map(|queue| {
+        let irq = situation.irq(queue.irq?)?;
+        let is_free = !draft.reserved(nic.ifindex, queue.queue);
+        is_free.then(|| (queue.queue, draft.irq_cpus(irq)))
+    });
+    let all: Vec<(QueueId, Option<&CpuSet>)> = all.collect();
+    let only: CpuSet = [cpu].into_iter().collect();
+    let there = all.iter().find(|(_, cpus)| *cpus == Some(&only));
+    there.or(all.last()).map(|(queue, _)| *queue)
+}
+
+/// The interrupts of a queue to the CPU.
+fn interrupt(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    nic: &Nic,
+    queue: QueueId,
+    priority: u8,
+    cpu: CpuId,
+) {
+    let only: CpuSet = [cpu].into_iter().collect();
+    for irq in situation.queue_irqs(nic).remove(&queue).unwrap_or_default() {
+        draft.place_irq(irq.irq, cpu);
+        let Some(before) = irq.affinity.as_ref().filter(|before| **before != only) else {
+            continue;
+        };
+        draft.add(Wish {
+            id: format!("irq-{}", irq.irq),
+            target: format!("/proc/irq/{}/smp_affinity_list", irq.irq),
+            before: before.to_string(),
+            after: cpu.to_string(),
+            why: format!(
+                "CPU {cpu} was asked for VLAN priority {priority}, which comes by queue {queue} of {}",
+                nic.name
+            ),
+            finding: None,
+        });
+    }
+}

@@ -1,0 +1,228 @@
+//! Receive-side scaling: an indirection table that gives each CPU near the NIC as much, and a hash key
+//! that hashes.
+//!
+//! In go the table, the CPU that each queue's interrupt will go to, and the rules that lead packets to
+//! queues by themselves. Out comes a table where now some CPU gets a quarter more than its share, or a
+//! queue gets hash values whose interrupt goes far away or that is kept for a VLAN priority. Queues that
+//! share a CPU share its part: three queues on two CPUs have the weights 1, 2, 1.
+//!
+//! A table that leaves queues out and is even otherwise may do so on purpose (n-tuple rules, AF_XDP): it
+//! is left alone. A key whose bytes are all the same makes neighbours of hash values: it is replaced by
+//! the one of the specification.
+//!
+//! Rules: the check `rss_uneven`, ethtool(8) `-X`, Microsoft's "Verifying the RSS hash calculation".
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::situation::Situation;
+use crate::ethtool::{Table, key_bytes};
+use nearpath_diagnose::{Severity, cpus_near_node};
+use nearpath_host::{CpuId, Nic, QueueId, Rss};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "rss",
+    plans: "an indirection table that gives each near CPU as much, and a hash key that hashes",
+    run,
+};
+
+/// A CPU with so much more than its share has too much.
+const TOO_MUCH: f64 = 1.25;
+
+/// The key of Microsoft's specification. Hashing addresses and ports takes 40 bytes of a key at most;
+/// what follows these is used by no hash.
+const KEY: [u8; 40] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
+    0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
+    0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+];
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    for nic in situation.hardware() {
+        match &nic.rss {
+            Some(rss) => {
+                table(situation, draft, nic, rss);
+                key(draft, nic, rss);
+            }
+            None if draft.is_reserved(nic) => draft.note(format!(
+                "the indirection table of {} is not to be had: other packets may hash to the queue \
+                 of a priority",
+                nic.name
+            )),
+            None => {}
+        }
+    }
+}
+
+fn table(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, rss: &Rss) {
+    let entries: Vec<u32> = rss.indirection.iter().map(|queue| queue.0).collect();
+    if entries.is_empty() || nic.rx_queues.len() < 2 {
+        return;
+    }
+    let target = format!("ethtool -X {}", nic.name);
+    let found = situation.findings.iter().find(|finding| {
+        finding.check == "rss_uneven" && finding.changes.iter().any(|c| c.target == target)
+    });
+    let uneven = found.is_some_and(|finding| finding.severity > Severity::Info);
+    let Some(queues) = queues(situation, draft, nic, &entries, uneven) else { return };
+    let why = match reason(situation, draft, nic, &entries, &queues) {
+        Some(why) => why,
+        None if uneven => found.map(|finding| finding.title.clone()).unwrap_or_default(),
+        None => return,
+    };
+    let Some(after) = spread(&queues, entries.len()) else {
+        return draft.note(format!(
+            "the indirection table of {} is too small to be spread over its queues",
+            nic.name
+        ));
+    };
+    let before = Table::of(entries);
+    if before == after {
+        return;
+    }
+    draft.add(Wish {
+        id: format!("{}/rss", nic.name),
+        target: format!("ethtool {} rss", nic.name),
+        before: before.to_string(),
+        after: after.to_string(),
+        why,
+        finding: uneven.then(|| "rss_uneven".to_owned()),
+    });
+}
+
+/// The queues that the hash should lead to, with their CPUs; `None` where it is best left alone.
+fn queues(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    nic: &Nic,
+    entries: &[u32],
+    uneven: bool,
+) -> Option<BTreeMap<QueueId, CpuId>> {
+    let used: BTreeSet<u32> = entries.iter().copied().collect();
+    let ruled: BTreeSet<QueueId> =
+        nic.ntuple.iter().flatten().filter_map(|rule| rule.queue).collect();
+    let mut left_out = Vec::new();
+    let mut queues = BTreeMap::new();
+    for queue in &nic.rx_queues {
+        let number = queue.queue;
+        let is_used = used.contains(&number.0);
+        if draft.reserved(nic.ifindex, number) || (!is_used && ruled.contains(&number)) {
+            continue;
+        }
+        if !is_used && !uneven {
+            left_out.push(number.to_string());
+            continue;
+        }
+        let irq = queue.irq.and_then(|number| situation.irq(number))?;
+        let cpus = draft.irq_cpus(irq).filter(|cpus| cpus.len() == 1)?;
+        queues.insert(number, cpus.first()?);
+    }
+    if !left_out.is_empty() {
+        let (verb, which) = if left_out.len() == 1 { ("is", "queue") } else { ("are", "queues") };
+        draft.note(format!(
+            "{which} {} of {} {verb} left out of its indirection table: it may be on purpose, and \
+             stays so",
+            left_out.join(", "),
+            nic.name
+        ));
+    }
+    let near = cpus_near_node(&situation.host.topology, nic.numa_node);
+    if queues.values().any(|cpu| near.contains(*cpu)) {
+        queues.retain(|_, cpu| near.contains(*cpu));
+    }
+    (!queues.is_empty()).then_some(queues)
+}
+
+/// Why the table should be another one; `None` when it is good enough.
+fn reason(
+    situation: &Situation<'_>,
+    draft: &Draft,
+    nic: &Nic,
+    entries: &[u32],
+    queues: &BTreeMap<QueueId, CpuId>,
+) -> Option<String> {
+    let strays: BTreeSet<u32> =
+        entries.iter().filter(|n| !queues.contains_key(&QueueId(**n))).copied().collect();
+    if let Some(queue) = strays.first().map(|queue| QueueId(*queue)) {
+        if draft.reserved(nic.ifindex, queue) {
+            return Some(format!("queue {queue} of {} is kept for a VLAN priority", nic.name));
+        }
+        let irq = nic.rx_queues.iter().find(|q| q.queue == queue).and_then(|q| q.irq);
+        let cpu =
+            irq.and_then(|irq| situation.irq(irq)).and_then(|irq| draft.irq_cpus(irq)?.first());
+        let cpu = cpu.map_or_else(|| "elsewhere".to_owned(), |cpu| format!("to CPU {cpu}"));
+        return Some(format!(
+            "the interrupt of queue {queue} of {} goes {cpu}, which is not near it",
+            nic.name
+        ));
+    }
+    let mut by_cpu: BTreeMap<CpuId, usize> = queues.values().map(|cpu| (*cpu, 0)).collect();
+    for cpu in entries.iter().filter_map(|queue| queues.get(&QueueId(*queue))) {
+        *by_cpu.entry(*cpu).or_default() += 1;
+    }
+    let fair = entries.len() as f64 / by_cpu.len() as f64;
+    let (cpu, most) = by_cpu.iter().max_by_key(|(_, n)| **n)?;
+    // Where there are few entries one more is not too much.
+    (*most as f64 > (fair * TOO_MUCH).max(fair + 1.0)).then(|| {
+        format!(
+            "CPU {cpu} gets {:.0} % of the hash values of {}, a fair share is {:.0} %",
+            100.0 * *most as f64 / entries.len() as f64,
+            nic.name,
+            100.0 / by_cpu.len() as f64
+        )
+    })
+}
+
+/// The table that gives each CPU as much; `None` when it has not enough entries.
+fn spread(queues: &BTreeMap<QueueId, CpuId>, size: usize) -> Option<Table> {
+    let mut on_cpu: BTreeMap<CpuId, u32> = BTreeMap::new();
+    queues.values().for_each(|cpu| *on_cpu.entry(*cpu).or_default() += 1);
+    // Of a whole that all numbers of queues divide, each queue of a CPU gets its part.
+    let whole = on_cpu.values().try_fold(1u32, |whole, n| {
+        whole.checked_mul(n / gcd(whole, *n)).filter(|whole| *whole <= 1 << 16)
+    });
+    let last = queues.last_key_value()?.0.0;
+    let weight = |number: u32, whole: u32| {
+        let cpu = queues.get(&QueueId(number))?;
+        whole.checked_div(*on_cpu.get(cpu)?)
+    };
+    let weights =
+        |whole: u32| (0..=last).map(|n| weight(n, whole).unwrap_or(0)).collect::<Vec<_>>();
+    let fits = |weights: &Vec<u32>| {
+        weights.iter().map(|weight| u64::from(*weight)).sum::<u64>() <= size as u64
+    };
+    let each = || (0..=last).map(|n| u32::from(queues.contains_key(&QueueId(n)))).collect();
+    // As much for each queue where the exact parts are too fine for the table.
+    let weights = whole.map(weights).filter(fits).or_else(|| Some(each()).filter(fits))?;
+    if weights.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Some(Table::Equal(last.saturating_add(1)));
+    }
+    Some(Table::of(Table::Weight(weights).entries(size)?))
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A key whose bytes are all the same.
+fn key(draft: &mut Draft, nic: &Nic, rss: &Rss) {
+    let Some(now) = &rss.key else { return };
+    let Some(bytes) = key_bytes(now) else { return };
+    if bytes.len() < 2 || bytes.windows(2).any(|pair| pair[0] != pair[1]) {
+        return;
+    }
+    let after: Vec<String> =
+        KEY.iter().cycle().take(bytes.len()).map(|byte| format!("{byte:02x}")).collect();
+    draft.add(Wish {
+        id: format!("{}/rss-key", nic.name),
+        target: format!("ethtool {} rss-key", nic.name),
+        before: now.clone(),
+        after: after.join(":"),
+        why: format!(
+            "all bytes of the hash key of {} are {:02x}: with it flows hash alike",
+            nic.name,
+            bytes.first().copied().unwrap_or(0)
+        ),
+        finding: None,
+    });
+}
