@@ -1,0 +1,141 @@
+"""What ethtool sets is set by `tune apply` and put back to the byte; what a driver refuses is told.
+
+The guest's own ethtool says what there is. Each model of NIC takes some settings and refuses others.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from lab import Host, Nic
+from lab.fixtures import lab
+
+from .changes import IRQS
+from .hosts import IGB, MEMORY_NODE, ONE_NODE, TWO_NODES, VIRTIO
+
+ASKED = ("-l", "-g", "-c", "-x", "-k", "-n")
+QUEUES = "/sys/class/net/nic0/queues"
+PRIORITY = "ether vlan 40960/0xe000 queue 1"
+KEY = ":".join(f"{byte:02x}" for byte in range(1, 41))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A setting, what it is to be, and the words of the guest's ethtool that tell that it is."""
+
+    setting: str
+    after: str
+    option: str
+    told: tuple[str, ...]
+
+
+RINGS = Wish("rings", "rx 128 tx 128", "-g", ())
+COALESCE = Wish("coalesce", "rx-usecs 50", "-c", ("rx-usecs:\t50",))
+RSS = Wish("rss", "weight 1 3", "-x", ("0:      0     0     0     0", "1     1     1     1"))
+RSS_KEY = Wish("rss-key", KEY, "-x", (KEY,))
+GRO = Wish("feature rx-gro", "off", "-k", ("generic-receive-offload: off",))
+CHANNELS = Wish("channels", "combined 2", "-l", ("Combined:\t2",))
+RULE = Wish("rule 3", PRIORITY, "-n", ())
+FILTER = Wish("feature rx-ntuple-filter", "on", "-k", ())
+EVERY = (RINGS, COALESCE, RSS, RSS_KEY, GRO, CHANNELS, RULE, FILTER)
+
+TAKEN = {
+    "igb": {RINGS, COALESCE, RSS, GRO, CHANNELS},
+    "virtio": {RINGS, RSS, RSS_KEY, GRO, CHANNELS},
+    "vmxnet3": {RINGS, RSS, GRO},
+    "e1000e": {RINGS, COALESCE, GRO},
+}
+
+def everything(host: Host) -> str:
+    """Every byte that ethtool tells, and what a change of channels resets."""
+    told = [host.run(f"ethtool {option} nic0 2>&1").out for option in ASKED]
+    told.append(host.run(f"head -v -n -0 {QUEUES}/*x-*/?ps_* 2>/dev/null").out)
+    told.append(host.check(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list; done"))
+    return "\n".join(told)
+
+
+def plan_of(host: Host, *wishes: Wish) -> bytes:
+    """A plan of wishes, for whatever there is now."""
+    plan: dict[str, Any] = json.loads(host.check("nearpath tune plan --nic nic0 --json"))
+    plan["changes"] = [
+        {
+            "id": wish.setting,
+            "kind": "test",
+            "target": f"ethtool nic0 {wish.setting}",
+            "before": wish.after,
+            "after": wish.after,
+            "why": "a test",
+            "finding": None,
+            "persist": [],
+            "reboot": False,
+            "optional": False,
+        }
+        for wish in wishes
+    ]
+    return json.dumps(plan).encode()
+
+
+def apply(host: Host, *wishes: Wish) -> None:
+    """Applies wishes, and sees by ethtool that they are there."""
+    host.write("/root/plan.json", plan_of(host, *wishes))
+    host.check("nearpath tune apply /root/plan.json --force")
+    for wish in wishes:
+        told = host.check(f"ethtool {wish.option} nic0")
+        assert all(words in told for words in wish.told), (wish, told)
+
+
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@lab(once=True, topology=MEMORY_NODE, nics=(Nic("vmxnet3", node=2),))
+@lab(once=True, topology=ONE_NODE, nics=(Nic("e1000e"),))
+def test_set_and_put_back(host: Host) -> None:
+    """What the NIC takes is set and put back; what it refuses is refused by nature."""
+    taken = TAKEN[host.machine.nics[0].model]
+    # Not the values that it booted with.
+    host.check(f"echo 3 >{QUEUES}/rx-0/rps_cpus")
+    host.check(f"for irq in {IRQS}; do echo 0 >/proc/irq/$irq/smp_affinity_list || true; done")
+    before = everything(host)
+
+    apply(host, *(wish for wish in EVERY if wish in taken and wish is not CHANNELS))
+    assert everything(host) != before
+    states = json.loads(host.check("nearpath tune verify --json"))["journal"]
+    assert {entry["state"] for entry in states} == {"applied"}
+    host.check("nearpath tune rollback")
+    assert everything(host) == before
+
+    if CHANNELS in taken:
+        apply(host, CHANNELS)
+        host.check("nearpath tune rollback")
+        assert everything(host) == before, "what the queues had comes back with them"
+
+    for wish in (wish for wish in EVERY if wish not in taken):
+        host.write("/root/plan.json", plan_of(host, wish))
+        refused = host.run("nearpath tune apply /root/plan.json --force")
+        assert refused.status == 1 and wish.setting in refused.err, (wish, refused)
+        assert everything(host) == before, wish
+    assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
+
+
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_a_nic_without_rules_is_told_of(host: Host) -> None:
+    """A VLAN priority asked of a NIC that takes no n-tuple rules: the plan says so, and plans no rule."""
+    plan = json.loads(host.check("nearpath tune plan --nic nic0 --vlan-priority 5:1 --json"))
+    notes = [note for note in plan["notes"] if "VLAN priority" in note]
+    assert notes and "rx-ntuple-filter" in notes[0], plan["notes"]
+    assert not [change for change in plan["changes"] if "rule" in change["target"]], plan["changes"]
+
+
+@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+def test_channels_for_the_cores_near(host: Host) -> None:
+    """Four channels for two near cores: asked for one each, they are two; a second plan places them."""
+    asked = "--nic nic0 --channels near"
+    plan = json.loads(host.check(f"nearpath tune plan {asked} --json"))
+    assert [(change["before"], change["after"]) for change in plan["changes"]] == [("combined 4", "combined 2")]
+    assert any("plan again" in note for note in plan["notes"])
+    host.check(f"nearpath tune apply {asked}")
+    again = json.loads(host.check(f"nearpath tune apply {asked} --json"))
+    kinds = {change["target"].split("/")[1] for change in again["changes"]}
+    assert "proc" in kinds, again
+    assert json.loads(host.check(f"nearpath tune plan {asked} --json"))["changes"] == []
+    host.check("nearpath tune rollback")
+    assert "Combined:\t4" in host.check("ethtool -l nic0").split("Current")[1]
