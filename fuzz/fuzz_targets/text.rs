@@ -20,6 +20,9 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| parse::fuzzing::irq_names(&String::from_utf8_lossy(bytes)),
     |bytes| drop(String::from_utf8_lossy(bytes).parse::<NetnsRef>()),
     |bytes| drop(parse::parse_net_dev(bytes)),
+    |bytes| drop(parse::parse_protocols(bytes)),
+    |bytes| drop(parse::parse_snmp6(bytes)),
+    |bytes| drop(parse::parse_vmstat(bytes)),
 ];
 
 /// A cpulist that is read must come back the same from what is shown of it.

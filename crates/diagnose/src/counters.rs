@@ -94,6 +94,13 @@ impl Context<'_> {
         Some(now.saturating_sub(*then.statistics.get(name)?))
     }
 
+    /// A counter of the whole host by its name; `None` when it is unknown now or then.
+    pub(crate) fn counter(&self, name: &str) -> Option<u64> {
+        let now = *self.host.counters.get(name)?;
+        let Some(earlier) = self.earlier else { return Some(now) };
+        Some(now.saturating_sub(*earlier.counters.get(name)?))
+    }
+
     /// How each CPU spent its time; CPUs without any are left out.
     pub(crate) fn time_shares(&self) -> BTreeMap<CpuId, TimeShares> {
         let then: BTreeMap<CpuId, &CpuTime> = self

@@ -1,7 +1,10 @@
 //! The pure parsers: from the bytes of a file to plain values, without a root. They are public
 //! for the fuzz targets, and for whoever has the text from elsewhere.
 
-pub use crate::counters::{parse_cpu_time, parse_net_dev, parse_softirqs, parse_softnet};
+pub use crate::counters::{
+    parse_cpu_time, parse_net_dev, parse_protocols, parse_snmp6, parse_softirqs, parse_softnet,
+    parse_vmstat,
+};
 pub use crate::cpu_table::Malformed;
 pub use crate::irqs::{Interrupts, parse_interrupts};
 pub use crate::memory::{MappedBytes, parse_numa_maps};

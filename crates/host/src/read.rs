@@ -59,6 +59,7 @@ impl Host {
         host.softirqs = counters::softirqs(root, &mut notes);
         host.softnet = counters::softnet(root, &mut notes, &host.topology.online);
         host.cpu_time = counters::cpu_time(root, &mut notes);
+        host.counters = counters::named(root, &mut notes);
         host.sysctls = sysctls::read(root, &mut notes);
         host.daemons = daemons::read(root, &mut notes);
         if wanted.sockets {

@@ -88,9 +88,11 @@ const TABLE: &[Row] = &[
 /// Where the scheduler's knobs are since 5.13.
 const SCHED_DEBUG: &str = "/sys/kernel/debug/sched";
 
-/// The setting of transparent hugepages: no sysctl, but of the same kind and as short.
-const TRANSPARENT_HUGEPAGE: (&str, &str) =
-    ("transparent_hugepage.enabled", "/sys/kernel/mm/transparent_hugepage/enabled");
+/// The settings of transparent hugepages: no sysctls, but of the same kind and as short.
+const TRANSPARENT_HUGEPAGE: [(&str, &str); 2] = [
+    ("transparent_hugepage.enabled", "/sys/kernel/mm/transparent_hugepage/enabled"),
+    ("transparent_hugepage.defrag", "/sys/kernel/mm/transparent_hugepage/defrag"),
+];
 
 /// Reads all of them. One that is not there is noted, and a folder that is not there once.
 pub(crate) fn read(root: &Root, notes: &mut Notes) -> BTreeMap<String, String> {
@@ -108,8 +110,9 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> BTreeMap<String, String> {
             take(notes, name, value(root, name, moved));
         }
     }
-    let (name, path) = TRANSPARENT_HUGEPAGE;
-    take(notes, name, root.text(path));
+    for (name, path) in TRANSPARENT_HUGEPAGE {
+        take(notes, name, root.text(path));
+    }
     values
 }
 

@@ -16,6 +16,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 const SYSCTL: &str = "kernel.numa_balancing";
+const FAULTS: &str = "vm.numa_hint_faults";
+/// Page faults in an interval that are more than a hint.
+const MANY: u64 = 1000;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -59,6 +62,16 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             (mode & !1).to_string(),
             "Pinned processes have nothing to gain from it and pay its page faults.",
         ));
+    // Faults of the whole host: which of them are the readers', the kernel does not tell.
+    if let Some(faults) = context.counter(FAULTS).filter(|_| context.earlier.is_some())
+        && faults >= MANY
+    {
+        let moved = context.counter("vm.numa_pages_migrated").unwrap_or(0);
+        finding.severity = Severity::Warning;
+        finding = finding.evidence(format!(
+            "It took {faults} page faults in the interval, and moved {moved} pages."
+        ));
+    }
     for reader in pinned.iter().take(10) {
         let nodes = topology.nodes_of(&reader.cpus);
         finding = finding.evidence(format!("{}, node {}.", reader.words(), text::list(&nodes)));

@@ -5,6 +5,7 @@ use crate::Check;
 
 mod accepts_off_cpu;
 mod autonuma_pinning;
+mod compaction_stalls;
 mod cpu_steal;
 mod irqbalance_conflict;
 mod isolated_housekeeping;
@@ -14,6 +15,7 @@ mod nic_drops;
 mod nic_irq_node;
 mod ovs_port_rps;
 mod reader_memory;
+mod reader_migrations;
 mod reader_placement;
 mod rps_off;
 mod rps_placement;
@@ -21,6 +23,7 @@ mod rss_uneven;
 mod rx_freed_elsewhere;
 mod slow_packets;
 mod smt_siblings;
+mod socket_buffers;
 mod softnet;
 mod tx_freed_elsewhere;
 mod xps_mismatch;
@@ -29,6 +32,7 @@ mod xps_mismatch;
 pub const CHECKS: &[Check] = &[
     accepts_off_cpu::CHECK,
     autonuma_pinning::CHECK,
+    compaction_stalls::CHECK,
     cpu_steal::CHECK,
     irqbalance_conflict::CHECK,
     isolated_housekeeping::CHECK,
@@ -38,6 +42,7 @@ pub const CHECKS: &[Check] = &[
     nic_irq_node::CHECK,
     ovs_port_rps::CHECK,
     reader_memory::CHECK,
+    reader_migrations::CHECK,
     reader_placement::CHECK,
     rps_off::CHECK,
     rps_placement::CHECK,
@@ -45,6 +50,7 @@ pub const CHECKS: &[Check] = &[
     rx_freed_elsewhere::CHECK,
     slow_packets::CHECK,
     smt_siblings::CHECK,
+    socket_buffers::CHECK,
     softnet::CHECK,
     tx_freed_elsewhere::CHECK,
     xps_mismatch::CHECK,

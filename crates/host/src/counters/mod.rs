@@ -1,22 +1,26 @@
-//! Counters of the kernel, by CPU: `/proc/softirqs`, `/proc/net/softnet_stat`, `/proc/stat`; and by
-//! interface: `/proc/net/dev`.
+//! Counters of the kernel: by CPU those of `/proc/softirqs`, `/proc/net/softnet_stat` and
+//! `/proc/stat`, by interface those of `/proc/net/dev`, of the whole host some of the protocols and of
+//! memory.
 //!
 //! In goes a root, out come plain values. Each file has its parser, from bytes to values, in a
 //! file of its own.
 
 mod cpu_time;
+mod named;
 mod net_dev;
 mod reading;
 mod softirqs;
 mod softnet;
 
 pub use cpu_time::parse_cpu_time;
+pub use named::{parse_protocols, parse_snmp6, parse_vmstat};
 pub use net_dev::parse_net_dev;
 pub use softirqs::parse_softirqs;
 pub use softnet::parse_softnet;
 
 use crate::cpu_table::Malformed;
 use crate::{CpuSet, CpuTime, Notes, ReadError, Root, SoftirqCounts, SoftnetCpu};
+use std::collections::BTreeMap;
 
 /// Reads `/proc/softirqs`.
 pub(crate) fn softirqs(root: &Root, notes: &mut Notes) -> Vec<SoftirqCounts> {
@@ -53,6 +57,27 @@ impl CpuTime {
 /// Reads the lines by CPU of `/proc/stat`.
 pub(crate) fn cpu_time(root: &Root, notes: &mut Notes) -> Vec<CpuTime> {
     read(root, notes, "cpu_time", "/proc/stat", parse_cpu_time)
+}
+
+/// Reads counters of the whole host by name.
+pub(crate) fn named(root: &Root, notes: &mut Notes) -> BTreeMap<String, u64> {
+    type Parse = fn(&[u8]) -> BTreeMap<String, u64>;
+    const FILES: [(&str, Parse); 4] = [
+        ("/proc/net/snmp", parse_protocols),
+        ("/proc/net/snmp6", parse_snmp6),
+        ("/proc/net/netstat", parse_protocols),
+        ("/proc/vmstat", parse_vmstat),
+    ];
+    let mut all = BTreeMap::new();
+    for (path, parse) in FILES {
+        match root.read(path) {
+            Ok(bytes) => all.extend(parse(&bytes)),
+            // A kernel without IPv6.
+            Err(error) if error.absent && path.ends_with('6') => {}
+            Err(error) => notes.add("host", "counters", &error.to_string()),
+        }
+    }
+    all
 }
 
 fn read<T>(

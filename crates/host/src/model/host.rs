@@ -31,6 +31,10 @@ pub struct Host {
     pub softnet: Vec<SoftnetCpu>,
     /// `/proc/stat`, one for each CPU that it lists.
     pub cpu_time: Vec<CpuTime>,
+    /// Counters of the whole host by name: `Udp.RcvbufErrors`, `TcpExt.RcvPruned`,
+    /// `vm.compact_stall`. Those that this kernel does not have are absent.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
     /// Sysctls by dotted name (`net.core.rps_sock_flow_entries`), as the kernel writes them.
     /// One that this kernel does not have is absent here and stands in `unknown`.
     pub sysctls: BTreeMap<String, String>,

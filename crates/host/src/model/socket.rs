@@ -44,6 +44,11 @@ pub struct SocketOwner {
     pub affinity: Option<CpuSet>,
     /// The CPUs that each thread may run on, by thread id.
     pub threads: BTreeMap<u32, CpuSet>,
+    /// How often the scheduler has moved its threads to another CPU, of as many threads as are in
+    /// `threads` (`se.nr_migrations` of `/proc/PID/task/TID/sched`); `None` without
+    /// CONFIG_SCHED_DEBUG.
+    #[serde(default)]
+    pub migrations: Option<u64>,
     /// The nodes that it may take memory from (`Mems_allowed_list`), as a list like a cpulist.
     pub mems_allowed: Option<String>,
     /// Its cgroup: the v2 path, else that of the cpuset or cpu controller.

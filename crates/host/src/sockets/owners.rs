@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// ten microseconds, and a Java server may have ten thousand threads.
 const MAX_THREADS: usize = 1024;
 const MAX_THREADS_IN_ALL: usize = 16_384;
+/// Threads of a process whose migrations are read: a file of some kilobytes each.
+const MAX_MIGRATIONS: usize = 64;
 
 /// Finds the processes of the sockets, and returns what is known of them.
 pub(super) fn read(root: &Root, notes: &mut Notes, sockets: &mut [Socket]) -> Vec<SocketOwner> {
@@ -92,6 +94,30 @@ impl Refused {
     }
 }
 
+/// How often threads were moved to another CPU, all together; a thread that ends meanwhile counts as
+/// none. `None` where the kernel does not tell of the first.
+fn migrations<'a>(root: &Root, pid: u32, tids: impl Iterator<Item = &'a u32>) -> Option<u64> {
+    let mut sum = None;
+    for tid in tids.take(MAX_MIGRATIONS) {
+        let count = root
+            .read(&format!("/proc/{pid}/task/{tid}/sched"))
+            .ok()
+            .and_then(|bytes| parse_migrations(&bytes));
+        match (count, sum) {
+            (None, None) => return None,
+            (count, _) => sum = Some(sum.unwrap_or(0u64).saturating_add(count.unwrap_or(0))),
+        }
+    }
+    sum
+}
+
+/// The line `se.nr_migrations : 7` of kernel/sched/debug.c.
+fn parse_migrations(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let line = text.lines().find(|line| line.starts_with("se.nr_migrations"))?;
+    line.rsplit_once(':')?.1.trim().parse().ok()
+}
+
 /// What is known of a process; `None` if it has ended.
 fn owner(
     root: &Root,
@@ -107,12 +133,14 @@ fn owner(
         .and_then(|bytes| parse_status(&bytes).map_err(|e| ReadError::new(&path, &e.to_string())));
     let status = notes.take(&subject, "affinity", status).unwrap_or_default();
     let threads = threads(root, notes, pid, threads_left);
+    let migrations = migrations(root, pid, threads.keys());
     let cgroup = notes.take(&subject, "cgroup", root.read(&format!("/proc/{pid}/cgroup")));
     Some(SocketOwner {
         pid,
         comm,
         affinity: status.cpus,
         threads,
+        migrations,
         mems_allowed: status.mems,
         cgroup: cgroup.and_then(|bytes| parse_cgroup(&bytes)),
     })

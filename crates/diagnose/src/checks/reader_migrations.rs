@@ -1,0 +1,85 @@
+//! Readers that the scheduler moves about.
+//!
+//! In go how often the threads of each process that holds a receiving socket were moved to another
+//! CPU in the interval. Out comes one finding when there are readers that are moved often and may
+//! run on several nodes: each move leaves the caches behind, and between nodes the memory.
+//!
+//! Rules: document 000 (CPU binding; `sched_migration_cost_ns` where threads cannot be bound),
+//! kernel/sched/fair.c (`task_hot`: a task that ran less than this ago is not moved).
+
+use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+use nearpath_host::SocketOwner;
+
+pub(super) const CHECK: Check = Check {
+    name: "reader_migrations",
+    looks_at: "readers that the scheduler moves from CPU to CPU",
+    run,
+};
+
+/// Moves of a process in an interval from which they are many.
+const MANY: u64 = 1000;
+/// Processes that are named.
+const NAMED: usize = 10;
+const SYSCTL: &str = "kernel.sched_migration_cost_ns";
+/// Document 000's value: ten times the kernel's.
+const COST_NS: u64 = 5_000_000;
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    let Some(earlier) = context.earlier.filter(|_| context.nodes_with_cpus() > 1) else {
+        return outcome;
+    };
+    let owners = &context.host.owners;
+    if !owners.is_empty() && owners.iter().all(|owner| owner.migrations.is_none()) {
+        outcome.not_checked(
+            "the kernel does not tell how often threads are moved (CONFIG_SCHED_DEBUG)",
+        );
+        return outcome;
+    }
+    let mut moved: Vec<(u64, &SocketOwner)> = Vec::new();
+    for owner in owners {
+        let then =
+            earlier.owners.iter().find(|then| then.pid == owner.pid && then.comm == owner.comm);
+        let rise = owner.migrations.zip(then.and_then(|then| then.migrations));
+        let rise = rise.map_or(0, |(now, then)| now.saturating_sub(then));
+        let nodes =
+            owner.affinity.as_ref().map_or(0, |cpus| context.host.topology.nodes_of(cpus).len());
+        if rise >= MANY && nodes > 1 {
+            moved.push((rise, owner));
+        }
+    }
+    if moved.is_empty() {
+        return outcome;
+    }
+    moved.sort_by_key(|(rise, owner)| (std::cmp::Reverse(*rise), owner.pid));
+    let title = format!(
+        "the scheduler moves {} about, and they may run on several nodes",
+        text::count(moved.len() as u64, "reader")
+    );
+    let mut finding = Finding::new(Severity::Warning, title);
+    for (rise, owner) in moved.iter().take(NAMED) {
+        let comm = text::clean(&owner.comm);
+        finding = finding.evidence(format!(
+            "The threads of {comm} ({}) were moved {rise} times in the interval.",
+            owner.pid
+        ));
+    }
+    outcome.findings.push(finding.change_of_cost(context));
+    outcome
+}
+
+impl Finding {
+    /// Adds that a task is kept where it ran for longer, where the kernel has such a setting.
+    fn change_of_cost(self, context: &Context<'_>) -> Self {
+        let now = context.host.sysctls.get(SYSCTL).and_then(|text| text.trim().parse::<u64>().ok());
+        match now {
+            Some(now) if now < COST_NS => self.change(ProposedChange::new(
+                format!("sysctl {SYSCTL}"),
+                Some(now.to_string()),
+                COST_NS.to_string(),
+                "A task that ran less than this ago stays where its caches are.",
+            )),
+            _ => self,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Packets thrown away because the buffer of their socket was full.
+//!
+//! In go the counters of UDP and TCP, over the interval when there is an earlier reading. Out comes at
+//! most one finding for each protocol: critical when it happened in the interval. Full buffers without
+//! any of it are none: buffers that are never full do not become faster by being larger.
+//!
+//! Rules: document 000 (socket buffers), Documentation/networking/snmp_counter.rst,
+//! `__udp_enqueue_schedule_skb` of net/ipv4/udp.c, `tcp_try_rmem_schedule` and `tcp_prune_queue` of
+//! net/ipv4/tcp_input.c.
+
+use crate::counters::{ratio, total};
+use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity};
+
+pub(super) const CHECK: Check = Check {
+    name: "socket_buffers",
+    looks_at: "packets thrown away because the buffer of their socket was full",
+    run,
+};
+
+/// Share of packets since boot from which it is more than a hint.
+const MANY: f64 = 0.0001;
+/// Bytes beyond which a default for all sockets is no remedy.
+const LARGEST_DEFAULT: u64 = 16 << 20;
+/// Bytes of the largest buffer that document 000 gives.
+const LARGEST: u64 = 128 << 20;
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    if context.host.counters.is_empty() {
+        let why = context.why_unknown("host", "counters");
+        outcome.not_checked(format!("the counters of UDP and TCP are unknown{why}"));
+        return outcome;
+    }
+    outcome.findings.extend(datagrams(context));
+    outcome.findings.extend(segments(context));
+    outcome
+}
+
+/// The sum of counters, those that are not there as none.
+fn sum(context: &Context<'_>, names: &[&str]) -> u64 {
+    total(names.iter().filter_map(|name| context.counter(name)))
+}
+
+fn finding(context: &Context<'_>, what: &str, lost: u64, arrived: u64) -> Option<Finding> {
+    if lost == 0 {
+        return None;
+    }
+    let share = ratio(lost, arrived.saturating_add(lost));
+    let severity = match context.earlier {
+        Some(_) => Severity::Critical,
+        None if share.is_some_and(|share| share >= MANY) => Severity::Warning,
+        None => Severity::Info,
+    };
+    let plural = if lost == 1 { " was" } else { "s were" };
+    let title = format!(
+        "{lost} {what}{plural} thrown away, as the buffer of the socket was full, {}",
+        context.since()
+    );
+    Some(Finding::new(severity, title).share(share))
+}
+
+fn datagrams(context: &Context<'_>) -> Option<Finding> {
+    let lost = sum(context, &["Udp.RcvbufErrors", "Udp6.RcvbufErrors"]);
+    let arrived = sum(context, &["Udp.InDatagrams", "Udp6.InDatagrams"]);
+    let mut finding = finding(context, "datagram", lost, arrived)?.evidence(
+        "A socket that sets SO_RCVBUF itself has what it asked for, up to net.core.rmem_max; others \
+         have net.core.rmem_default.",
+    );
+    let Some((now, wanted)) = doubled(context, "net.core.rmem_default", LARGEST_DEFAULT) else {
+        return Some(finding);
+    };
+    let why = "A larger buffer holds what comes while the reader does not run.";
+    finding = finding.change(change("net.core.rmem_default", (now, wanted), why));
+    if let Some(max) = number(context, "net.core.rmem_max")
+        && max < wanted
+    {
+        let why = "Programs that ask for the buffer themselves get no more than this.";
+        finding = finding.change(change("net.core.rmem_max", (max, wanted), why));
+    }
+    Some(finding)
+}
+
+fn segments(context: &Context<'_>) -> Option<Finding> {
+    let lost = sum(context, &["TcpExt.RcvPruned", "TcpExt.OfoPruned", "TcpExt.TCPRcvQDrop"]);
+    let arrived = sum(context, &["Tcp.InSegs"]);
+    let mut finding = finding(context, "TCP segment", lost, arrived)?
+        .evidence("The sender has to send them again, after a timeout as a rule.");
+    let now = context.host.sysctls.get("net.ipv4.tcp_rmem").map_or("", String::as_str);
+    let sizes: Vec<u64> =
+        now.split_ascii_whitespace().filter_map(|size| size.parse().ok()).collect();
+    let &[least, first, most] = sizes.as_slice() else { return Some(finding) };
+    let after = most.saturating_mul(2).min(LARGEST);
+    if after > most {
+        let why = "TCP gives a connection as much as it needs, up to this.";
+        finding = finding.change(ProposedChange::new(
+            "sysctl net.ipv4.tcp_rmem",
+            Some(format!("{least} {first} {most}")),
+            format!("{least} {first} {after}"),
+            why,
+        ));
+    }
+    Some(finding)
+}
+
+fn number(context: &Context<'_>, name: &str) -> Option<u64> {
+    context.host.sysctls.get(name)?.trim().parse().ok()
+}
+
+/// A sysctl as it is, and doubled up to a limit, unless it is there already.
+fn doubled(context: &Context<'_>, name: &str, limit: u64) -> Option<(u64, u64)> {
+    let now = number(context, name)?;
+    Some((now, now.saturating_mul(2).min(limit))).filter(|(now, after)| after > now)
+}
+
+fn change(name: &str, (before, after): (u64, u64), why: &str) -> ProposedChange {
+    ProposedChange::new(format!("sysctl {name}"), Some(before.to_string()), after.to_string(), why)
+}

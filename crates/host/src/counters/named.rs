@@ -1,0 +1,122 @@
+//! Counters of the whole host by name, of which only a few tell something of packets and of memory:
+//! `/proc/net/snmp`, `/proc/net/snmp6` and `/proc/net/netstat` of the network namespace
+//! (net/ipv4/proc.c, net/ipv6/proc.c), and `/proc/vmstat` (mm/vmstat.c).
+//!
+//! In goes the text of a file, out come values under `Udp.RcvbufErrors`, `Udp6.RcvbufErrors`,
+//! `TcpExt.RcvPruned`, `vm.compact_stall`.
+
+use std::collections::BTreeMap;
+
+/// The counters that are kept.
+const KEPT: &[&str] = &[
+    // Datagrams, and those for which a socket's buffer had no room.
+    "Udp.InDatagrams",
+    "Udp.RcvbufErrors",
+    "Udp.SndbufErrors",
+    "Udp6.InDatagrams",
+    "Udp6.RcvbufErrors",
+    "Udp6.SndbufErrors",
+    // Segments, and those that were dropped or thrown out again for want of room in the buffer.
+    "Tcp.InSegs",
+    "TcpExt.RcvPruned",
+    "TcpExt.OfoPruned",
+    "TcpExt.TCPRcvQDrop",
+    "TcpExt.TCPBacklogDrop",
+    "TcpExt.ListenOverflows",
+    // Tasks that waited for memory to be compacted, and huge pages that faults took.
+    "vm.compact_stall",
+    "vm.thp_fault_alloc",
+    "vm.thp_fault_fallback",
+    // AutoNUMA: its page faults, and the pages that it moved.
+    "vm.numa_hint_faults",
+    "vm.numa_hint_faults_local",
+    "vm.numa_pages_migrated",
+];
+
+/// Reads `/proc/net/snmp` or `/proc/net/netstat`: a line of names and one of numbers for each
+/// protocol. What is no pair of such lines is passed over.
+pub fn parse_protocols(bytes: &[u8]) -> BTreeMap<String, u64> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut counters = BTreeMap::new();
+    let mut lines = text.lines();
+    while let Some(names) = lines.next() {
+        let (Some((protocol, names)), Some(values)) = (names.split_once(':'), lines.next()) else {
+            break;
+        };
+        let Some((same, values)) = values.split_once(':') else { break };
+        if same != protocol {
+            break;
+        }
+        let pairs = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
+        for (name, value) in pairs {
+            keep(&mut counters, format!("{protocol}.{name}"), value);
+        }
+    }
+    counters
+}
+
+/// Reads `/proc/net/snmp6`: a name and a number on each line, `Udp6InDatagrams 3`.
+pub fn parse_snmp6(bytes: &[u8]) -> BTreeMap<String, u64> {
+    let name = |name: &str| Some(format!("Udp6.{}", name.strip_prefix("Udp6")?));
+    of_lines(bytes, name)
+}
+
+/// Reads `/proc/vmstat`: a name and a number on each line.
+pub fn parse_vmstat(bytes: &[u8]) -> BTreeMap<String, u64> {
+    of_lines(bytes, |name| Some(format!("vm.{name}")))
+}
+
+fn of_lines(bytes: &[u8], name: impl Fn(&str) -> Option<String>) -> BTreeMap<String, u64> {
+    let mut counters = BTreeMap::new();
+    for line in String::from_utf8_lossy(bytes).lines() {
+        let mut words = line.split_ascii_whitespace();
+        if let (Some(first), Some(value)) = (words.next(), words.next())
+            && let Some(name) = name(first)
+        {
+            keep(&mut counters, name, value);
+        }
+    }
+    counters
+}
+
+/// Keeps a counter that is known and has a value; -1 is none.
+fn keep(counters: &mut BTreeMap<String, u64>, name: String, value: &str) {
+    if KEPT.contains(&name.as_str())
+        && let Ok(value) = value.parse()
+    {
+        counters.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(counters: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
+        counters.iter().map(|(name, value)| (name.as_str(), *value)).collect()
+    }
+
+    #[test]
+    fn protocols_have_a_line_of_names_and_one_of_numbers() {
+        let text = b"Ip: Forwarding DefaultTTL\nIp: 1 64\n\
+            Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\n\
+            Udp: 20374 163 0 20604 7 -1\n";
+        let counters = parse_protocols(text);
+        assert_eq!(of(&counters), [("Udp.InDatagrams", 20374), ("Udp.RcvbufErrors", 7)]);
+        for text in [&b""[..], b"Udp: InDatagrams", b"Udp: InDatagrams\nTcp: 5\n", b"x\ny\n\xff"] {
+            assert_eq!(parse_protocols(text), BTreeMap::new());
+        }
+        // Fewer numbers than names.
+        let counters = parse_protocols(b"Udp: RcvbufErrors InDatagrams\nUdp: 1\n");
+        assert_eq!(of(&counters), [("Udp.RcvbufErrors", 1)]);
+    }
+
+    #[test]
+    fn others_have_a_counter_on_each_line() {
+        let counters =
+            parse_snmp6(b"Ip6InReceives 5\nUdp6RcvbufErrors   \t3\nUdpLite6RcvbufErrors 9\n");
+        assert_eq!(of(&counters), [("Udp6.RcvbufErrors", 3)]);
+        let counters = parse_vmstat(b"nr_free_pages 1\ncompact_stall 12\nnuma_hint_faults x\nbad");
+        assert_eq!(of(&counters), [("vm.compact_stall", 12)]);
+    }
+}
