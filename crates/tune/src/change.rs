@@ -1,7 +1,10 @@
 //! One reversible write to the host, as plain data.
 
+use crate::cgroups::Cpuset;
+use crate::configuration::{self, ConfigFile, Place};
 use crate::ethtool::NicSetting;
-use crate::files::SettingFile;
+use crate::files::{SettingFile, of_namespace, row_of};
+use crate::irqbalance::Irqbalance;
 use crate::steering::{Group, Program};
 use crate::threads::Thread;
 use serde::{Deserialize, Serialize};
@@ -34,9 +37,80 @@ pub enum Target {
     Thread(Thread),
     /// A setting of an interface that ethtool sets.
     Nic(NicSetting),
+    /// A file of configuration below `/etc`, or a variable in one.
+    ConfigFile(ConfigFile),
+    /// The CPUs or nodes of a cgroup.
+    Cpuset(Cpuset),
+    /// The interrupts that a running irqbalance leaves alone.
+    Irqbalance(Irqbalance),
 }
 
+/// What the text of a group in a plan begins with; its JSON follows.
+const REUSEPORT: &str = "reuseport ";
+/// What stands for the kernel's own way in a plan.
+const DEFAULT: &str = "default";
+
 impl Target {
+    /// From the text of a plan that was made in this network namespace; `None` for what is not to be
+    /// changed.
+    pub(crate) fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
+        if let Some(group) = text.strip_prefix(REUSEPORT) {
+            return serde_json::from_str(group).ok().map(Self::ReuseportGroup);
+        }
+        if let Some(thread) = Thread::parse(text) {
+            return Some(Self::Thread(thread));
+        }
+        if let Some(setting) = NicSetting::parse(text, netns) {
+            return Some(Self::Nic(setting));
+        }
+        if let Some(file) = ConfigFile::parse(text) {
+            return Some(Self::ConfigFile(file));
+        }
+        if let Some(cpuset) = Cpuset::parse(text) {
+            return Some(Self::Cpuset(cpuset));
+        }
+        if let Some(irqbalance) = Irqbalance::parse(text) {
+            return Some(Self::Irqbalance(irqbalance));
+        }
+        row_of(text)?;
+        let netns = netns.filter(|_| of_namespace(text));
+        Some(Self::File(SettingFile::new(text, netns)))
+    }
+
+    /// Its text in a plan: a group with all its sockets, so that it is told from another of the same
+    /// port; others as they are shown.
+    pub(crate) fn to_plan(&self) -> Option<String> {
+        match self {
+            Self::ReuseportGroup(group) => {
+                serde_json::to_string(group).ok().map(|group| format!("{REUSEPORT}{group}"))
+            }
+            _ => Some(self.to_string()),
+        }
+    }
+
+    /// What kind of setting it is, as plans call it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::ReuseportGroup(_) => "reuseport",
+            Self::File(file) => row_of(&file.path).map_or("unknown", |row| row.kind),
+            Self::Thread(_) => "thread_affinity",
+            Self::Nic(setting) => setting.what.kind(),
+            Self::ConfigFile(file) => file.place().map_or("unknown", Place::kind),
+            Self::Cpuset(_) => "cpuset",
+            Self::Irqbalance(_) => "irqbalance",
+        }
+    }
+
+    /// How long a change of it lasts by itself.
+    pub(crate) fn persistence(&self) -> Persistence {
+        match self {
+            Self::ReuseportGroup(_) => Persistence::WhileOpen,
+            Self::File(_) | Self::Nic(_) => Persistence::UntilReboot,
+            Self::Thread(_) | Self::Cpuset(_) | Self::Irqbalance(_) => Persistence::WhileRunning,
+            Self::ConfigFile(_) => Persistence::Kept,
+        }
+    }
+
     /// The REUSEPORT group, if it is one.
     pub fn group(&self) -> Option<&Group> {
         match self {
@@ -62,6 +136,9 @@ impl fmt::Display for Target {
             Self::File(file) => file.fmt(f),
             Self::Thread(thread) => thread.fmt(f),
             Self::Nic(setting) => setting.fmt(f),
+            Self::ConfigFile(file) => file.fmt(f),
+            Self::Cpuset(cpuset) => cpuset.fmt(f),
+            Self::Irqbalance(irqbalance) => irqbalance.fmt(f),
         }
     }
 }
@@ -76,6 +153,26 @@ pub enum Value {
     Program(Program),
     /// The text of a setting, as the kernel shows it or as it is to be written.
     Text(String),
+}
+
+impl Value {
+    /// Its text in a plan.
+    pub(crate) fn to_plan(&self) -> Option<String> {
+        match self {
+            Self::Default => Some(DEFAULT.to_owned()),
+            Self::Program(program) => serde_json::to_string(program).ok(),
+            Self::Text(text) => Some(text.clone()),
+        }
+    }
+
+    /// From its text in a plan, as the target has it; `None` for what is none.
+    pub(crate) fn parse(target: &Target, text: &str) -> Option<Self> {
+        match target {
+            Target::ReuseportGroup(_) if text == DEFAULT => Some(Self::Default),
+            Target::ReuseportGroup(_) => serde_json::from_str(text).ok().map(Self::Program),
+            _ => Some(Self::Text(text.to_owned())),
+        }
+    }
 }
 
 impl fmt::Display for Value {
@@ -97,8 +194,25 @@ impl fmt::Display for Value {
 pub enum Persistence {
     /// As long as its sockets: until the server restarts.
     WhileOpen,
-    /// As long as the thread runs.
+    /// As long as the thread, the daemon, or what is in the cgroup runs.
     WhileRunning,
     /// Until the next boot, or until the driver or the interface is set up anew.
     UntilReboot,
+    /// Until it is undone: a reboot does not undo it.
+    Kept,
+}
+
+/// For fuzz targets: the first line as the target of a plan, the rest as a value and as a file. A
+/// target that is understood must be understood again from what is shown of it, and a variable's line
+/// that is set must be found again.
+#[doc(hidden)]
+pub fn fuzzing_targets(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    if let Some(target) = Target::parse(first, None) {
+        let again = target.to_plan().and_then(|text| Target::parse(&text, None));
+        assert_eq!(again.as_ref(), Some(&target));
+        drop(Value::parse(&target, rest));
+    }
+    configuration::fuzzing(rest);
 }

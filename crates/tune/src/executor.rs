@@ -149,13 +149,13 @@ impl<W: Writer> Executor<W> {
     }
 
     /// Undoes the changes after one of this number, or all, the last first; each that was undone, or
-    /// why it was not. Those of another boot are forgotten: the reboot has undone them.
+    /// why it was not. What a reboot has undone is forgotten.
     pub fn rollback(&mut self, to: Option<u64>, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
         let mut entries = self.entries();
         entries.retain(|entry| to.is_none_or(|to| entry.id > to));
         let undo = |entry: Entry| {
-            let same_boot = entry.boot == boot;
-            let undone = if same_boot { self.undo(&entry) } else { self.forget(&entry) };
+            let lost = entry.lost_by_reboot(boot);
+            let undone = if lost { self.forget(&entry) } else { self.undo(&entry) };
             (entry, undone)
         };
         entries.into_iter().rev().map(undo).collect()

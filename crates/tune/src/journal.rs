@@ -8,7 +8,7 @@
 mod file;
 mod records;
 
-use crate::{Change, TuneError};
+use crate::{Change, Persistence, TuneError};
 use file::{FILE, JournalFile, LONGEST};
 use records::{Event, Parsed, Record, compacted, parse};
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,13 @@ pub struct Entry {
     /// While it is being made again: the number of the change that is lost. It takes that one's place
     /// when it is made.
     pub replaces: Option<u64>,
+}
+
+impl Entry {
+    /// Whether a reboot since it was made has undone it, going by the boot that is now.
+    pub fn lost_by_reboot(&self, boot: &str) -> bool {
+        self.boot != boot && self.change.persistence != Persistence::Kept
+    }
 }
 
 /// The journal, open for writing.

@@ -5,12 +5,15 @@
 //! is after, why, and how long it lasts. Only the executor's writer touches the machine; a dry run
 //! is the same code with a writer that shows.
 
+mod cgroups;
 mod change;
+mod configuration;
 mod error;
 mod ethtool;
 mod executor;
 pub mod exporters;
 mod files;
+mod irqbalance;
 mod journal;
 mod live;
 mod plan;
@@ -21,13 +24,18 @@ pub mod steering;
 mod threads;
 mod watch;
 
+pub use cgroups::{Cpuset, CpusetFile};
+#[doc(hidden)]
+pub use change::fuzzing_targets;
 pub use change::{Change, Persistence, Target, Value};
+pub use configuration::ConfigFile;
 pub use error::TuneError;
 #[doc(hidden)]
 pub use ethtool::fuzzing as fuzzing_ethtool;
 pub use ethtool::{Ethtool, NicSetting};
 pub use executor::{DryRun, Executor, Outcome, Skipped, Writer};
 pub use files::{SettingFile, settings};
+pub use irqbalance::Irqbalance;
 #[doc(hidden)]
 pub use journal::fuzzing;
 pub use journal::{Entry, JOURNAL_VERSION, Journal, State};

@@ -5,7 +5,10 @@
 //! [`Target`], and an arm in [`Live::setting`] if its value is text that is read and written, else
 //! in each of the four functions.
 
+use crate::cgroups::CpusetSetting;
+use crate::configuration::Etc;
 use crate::files::Files;
+use crate::irqbalance::Bans;
 use crate::setting::{self, Presence, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
@@ -17,6 +20,7 @@ use std::path::Path;
 pub struct Live {
     groups: Groups,
     files: Files,
+    etc: Etc,
     root: Root,
     force: bool,
 }
@@ -24,7 +28,13 @@ pub struct Live {
 impl Live {
     /// The writer of this machine and of the calling thread's network namespace.
     pub fn new() -> Self {
-        Self { groups: Groups::default(), files: Files::live(), root: Root::live(), force: false }
+        Self {
+            groups: Groups::default(),
+            files: Files::live(),
+            etc: Etc::live(),
+            root: Root::live(),
+            force: false,
+        }
     }
 
     /// One that overwrites what somebody else has changed since.
@@ -88,6 +98,9 @@ impl Live {
             Target::File(file) => Some(Box::new(self.files.setting(file)?)),
             Target::Thread(thread) => Some(Box::new(ThreadSetting { root: &self.root, thread })),
             Target::Nic(setting) => Some(setting.setting(&self.files)?),
+            Target::Cpuset(cpuset) => Some(Box::new(CpusetSetting { root: &self.root, cpuset })),
+            Target::Irqbalance(irqbalance) => Some(Box::new(Bans { root: &self.root, irqbalance })),
+            Target::ConfigFile(file) => Some(Box::new(self.etc.setting(file)?)),
         })
     }
 }

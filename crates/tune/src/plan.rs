@@ -3,9 +3,7 @@
 //! It is what `tune plan --json` prints and what `tune apply FILE` takes: values and targets are
 //! text, so that a person can read it, leave changes out, and save it.
 
-use crate::ethtool::NicSetting;
-use crate::files::{SettingFile, of_namespace, row_of};
-use crate::{Change, Persistence, Target, Thread, TuneError, Value};
+use crate::{Change, Target, TuneError, Value};
 use nearpath_host::NicIrq;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -64,9 +62,11 @@ pub struct Crossings {
 pub struct PlannedChange {
     /// Its name within the plan: `eth0/rx-0/rps_cpus`.
     pub id: String,
-    /// What kind of setting it is: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`.
+    /// What kind of setting it is: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`,
+    /// `unit_drop_in`, `kernel_command_line`.
     pub kind: String,
-    /// What is written to: a path, or `affinity pid PID tid TID start TICKS`.
+    /// What is written to: a path, `affinity pid PID tid TID start TICKS`, or a path and a
+    /// variable in the file.
     pub target: String,
     /// What is there when the plan is made.
     pub before: String,
@@ -168,43 +168,47 @@ impl Plan {
 }
 
 impl PlannedChange {
-    fn step(&self, netns: Option<u64>) -> Result<Step, TuneError> {
-        let Some((target, persistence)) = self.target_of(netns) else {
-            return Err(TuneError::Refused(format!(
-                "{:?} of the plan is no setting that nearpath changes",
-                self.target
-            )));
-        };
-        let change = Change {
-            target,
-            before: Value::Text(self.before.clone()),
-            after: Value::Text(self.after.clone()),
-            why: self.why.clone(),
-            persistence,
-        };
-        Ok(Step { change, optional: self.optional })
+    /// Whether the host is another at once, not only when a service or the machine starts again.
+    pub fn is_felt_at_once(&self) -> bool {
+        !matches!(Target::parse(&self.target, None), Some(Target::ConfigFile(_)))
     }
 
-    /// What the target's text stands for, and how long a change of it lasts.
-    fn target_of(&self, netns: Option<u64>) -> Option<(Target, Persistence)> {
-        let text = self.target.as_str();
-        if let Some(thread) = Thread::parse(text) {
-            return Some((Target::Thread(thread), Persistence::WhileRunning));
+    /// Target and values for people, where its own text is for machines: a REUSEPORT group.
+    pub fn in_words(&self) -> Option<[String; 3]> {
+        let change = self.step(None).ok()?.change;
+        change.target.group()?;
+        Some([change.target.to_string(), change.before.to_string(), change.after.to_string()])
+    }
+
+    fn step(&self, netns: Option<u64>) -> Result<Step, TuneError> {
+        let mut target = Target::parse(&self.target, netns).ok_or_else(|| {
+            TuneError::Refused(format!(
+                "{:?} of the plan is no setting that nearpath changes",
+                self.target
+            ))
+        })?;
+        if let Target::File(file) = &mut target {
+            file.interrupt.clone_from(&self.interrupt);
         }
-        if let Some(setting) = NicSetting::parse(text, netns) {
-            return Some((Target::Nic(setting), Persistence::UntilReboot));
-        }
-        row_of(text)?;
-        let netns = netns.filter(|_| of_namespace(text));
-        let interrupt = self.interrupt.clone();
-        let file = SettingFile { interrupt, ..SettingFile::new(text, netns) };
-        Some((Target::File(file), Persistence::UntilReboot))
+        let value = |text: &str| {
+            let refuse = || TuneError::Refused(format!("{target}: {text:?} is no value of it"));
+            Value::parse(&target, text).ok_or_else(refuse)
+        };
+        let change = Change {
+            before: value(&self.before)?,
+            after: value(&self.after)?,
+            persistence: target.persistence(),
+            target,
+            why: self.why.clone(),
+        };
+        Ok(Step { change, optional: self.optional })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{SettingFile, Thread};
 
     fn planned(id: &str, target: &str) -> PlannedChange {
         PlannedChange {

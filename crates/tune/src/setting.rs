@@ -38,6 +38,11 @@ pub(crate) trait Setting {
     fn keep(&self, now: String) -> Result<String, TuneError> {
         Ok(now)
     }
+
+    /// Takes away what a write that was cut short may have left beside it.
+    fn tidy(&self) -> Result<(), TuneError> {
+        Ok(())
+    }
 }
 
 /// Whether a change is there.
@@ -91,7 +96,7 @@ pub(crate) fn undo(setting: &dyn Setting, change: &Change, force: bool) -> Resul
     let Some(now) = setting.read()? else { return Ok(()) };
     let now = setting.part(&now, after);
     if setting.same(&now, before) {
-        return Ok(());
+        return setting.tidy();
     }
     if !force && !setting.same(&now, after) {
         // What was changed is gone, and what is there is the kernel's or somebody else's.

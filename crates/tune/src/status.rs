@@ -1,9 +1,9 @@
 //! What the journal has, beside what the host has: which changes are there, and which are not any
 //! more.
 //!
-//! In go entries of the journal and what the host has of each; out comes the state of each. Nothing
-//! that nearpath changes outlasts a reboot by itself, so a change of an older boot is lost, whatever
-//! the host has now: the same number may be another interrupt's.
+//! In go entries of the journal and what the host has of each; out comes the state of each. But for
+//! files of configuration nothing outlasts a reboot, so any other change of an older boot is lost,
+//! whatever the host has now: the same number may be another interrupt's.
 
 use crate::{Entry, Live, Presence, State};
 use serde::{Deserialize, Serialize};
@@ -47,11 +47,11 @@ fn statuses(
         let further = |later: &&Entry| {
             let same = later.change.target.same_place(&entry.change.target);
             // While it is being made again, the host alone tells of both.
-            later.boot == entry.boot && same && later.replaces != Some(entry.id)
+            !later.lost_by_reboot(boot) && same && later.replaces != Some(entry.id)
         };
         let later = entries.iter().skip(place + 1).find(further);
         let (standing, reason) = match later {
-            _ if entry.boot != boot => {
+            _ if entry.lost_by_reboot(boot) => {
                 (Some(Standing::Lost), Some("the machine was booted since".to_owned()))
             }
             Some(later) => {

@@ -175,6 +175,8 @@ fn write_at(pid: i32) -> io::Result<Stop> {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_unlink,
         libc::SYS_unlinkat,
+        libc::SYS_mkdirat,
+        libc::SYS_fchmod,
     ];
     let writes = writing.iter().any(|&call| u64::try_from(call) == Ok(entry.nr));
     Ok(if writes { Stop::Writes { fd: entry.args[0] } } else { Stop::Other })

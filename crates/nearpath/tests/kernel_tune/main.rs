@@ -2,6 +2,7 @@
 //! changes, ended at each of its steps by SIGKILL, by a write that fails, by a disk that takes no more,
 //! and by a change that the kernel refuses. After each, `status` is right and `rollback` restores every byte.
 
+mod configuration;
 mod killer;
 
 use killer::{End, failing_at, killed_at, require_failing, require_ptrace};

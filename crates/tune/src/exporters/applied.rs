@@ -2,7 +2,6 @@
 //! a plan out.
 
 use super::LeftOut;
-use crate::files::row_of;
 use crate::plan::PlannedChange;
 use crate::{Change, ChangeStatus, Standing, Target, Value};
 
@@ -46,7 +45,7 @@ fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
         Target::File(file) => file.interrupt.clone(),
         _ => None,
     };
-    let kind = row_of(&target).map_or("thread_affinity", |row| row.kind);
+    let kind = change.target.kind();
     Ok(PlannedChange {
         id: id.to_owned(),
         kind: kind.to_owned(),
@@ -56,7 +55,7 @@ fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
         why: change.why.clone(),
         finding: None,
         persist: vec![],
-        reboot: false,
+        reboot: kind == "kernel_command_line",
         optional: kind == "irq_affinity",
         predicted: None,
         interrupt,

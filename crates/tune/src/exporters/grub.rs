@@ -1,6 +1,7 @@
 //! A fragment for `/etc/default/grub.d`: what of the changes is the kernel's command line.
 
-use super::setting::Setting;
+use super::quote::comments;
+use super::setting::{Kind, Setting};
 use super::{Context, Document, Exporter};
 
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -11,10 +12,19 @@ pub(super) const EXPORTER: Exporter = Exporter {
     render,
 };
 
-fn carries(_: &Setting<'_>) -> Result<(), &'static str> {
-    Err("it is nothing of the kernel's command line")
+const NAME: &str = "50-nearpath.cfg";
+
+fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
+    match setting.kind {
+        Kind::CommandLine => Ok(()),
+        _ => Err("it is nothing of the kernel's command line"),
+    }
 }
 
-fn render(_: &[Setting<'_>], _: &Context) -> Vec<Document> {
-    Vec::new()
+fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
+    let title = "For /etc/default/grub.d; then update-grub, and reboot.";
+    let left_out = context.left_out.iter().map(String::as_str);
+    let mut text = comments(std::iter::once(title).chain(left_out));
+    settings.iter().for_each(|setting| text.push_str(&setting.after));
+    vec![Document { name: NAME.to_owned(), text, program: false }]
 }

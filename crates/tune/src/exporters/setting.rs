@@ -4,6 +4,7 @@
 //! to be of their form, or the reason why it goes into no file.
 
 use crate::Thread;
+use crate::configuration::{COMMAND_LINE, ConfigFile, Place, check};
 use crate::ethtool::NicSetting;
 use crate::files::{Form, is_interface_name, row_of};
 use crate::plan::PlannedChange;
@@ -35,8 +36,12 @@ pub(super) enum Kind<'a> {
     Sysctl(String),
     /// The affinity of a queue's interrupt.
     Interrupt(&'a NicIrq),
-    /// Transparent huge pages.
+    /// Whether programs get transparent huge pages.
     HugePages,
+    /// Another file of sysfs or debugfs.
+    File,
+    /// Parameters of the kernel's command line, as the text of a fragment for grub.
+    CommandLine,
     /// The CPUs of a thread, of this systemd service if it is of one.
     Thread(Option<&'a str>),
 }
@@ -54,6 +59,12 @@ impl<'a> Setting<'a> {
                 "what ethtool sets is in no file yet; apply the plan after a boot".to_owned()
             );
         }
+        if change.target == COMMAND_LINE {
+            return Self::command_line(change);
+        }
+        if ConfigFile::parse(&change.target).is_some() {
+            return Err("it is a file already, which outlasts a reboot".to_owned());
+        }
         let row = row_of(&change.target)
             .ok_or_else(|| "it is no setting that nearpath makes".to_owned())?;
         let kind = match change.target.split('/').collect::<Vec<_>>()[..] {
@@ -62,9 +73,20 @@ impl<'a> Setting<'a> {
             }
             ["", "proc", "sys", ref parts @ ..] => Kind::Sysctl(parts.join(".")),
             ["", "proc", "irq", ..] => Kind::Interrupt(interrupt(change)?),
-            _ => Kind::HugePages,
+            [.., "transparent_hugepage", "enabled"] => Kind::HugePages,
+            _ => Kind::File,
         };
         Self::with(change, kind, row.form)
+    }
+
+    fn command_line(change: &'a PlannedChange) -> Result<Self, String> {
+        let value = |text: &str| {
+            let taken = check(Place::CommandLine, text).map_err(|must| format!("its text {must}"));
+            taken.map(|()| text.to_owned())
+        };
+        let (before, after) = (value(&change.before)?, value(&change.after)?);
+        // It has no form of the kernel's, and is written as it is.
+        Ok(Self { change, kind: Kind::CommandLine, form: Form::Choice, before, after })
     }
 
     fn with(change: &'a PlannedChange, kind: Kind<'a>, form: Form) -> Result<Self, String> {

@@ -27,6 +27,9 @@ const TEMPLATE: &str = include_str!("nearpath-tune.sh");
 pub(super) fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
         Kind::Thread(_) => Err("what a thread may run on ends with the thread"),
+        Kind::CommandLine => {
+            Err("the kernel reads its command line as it boots: export it as grub")
+        }
         _ => Ok(()),
     }
 }

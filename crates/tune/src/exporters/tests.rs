@@ -82,6 +82,17 @@ fn what_a_form_cannot_carry_is_named() {
 }
 
 #[test]
+fn the_kernel_command_line_is_a_fragment_for_grub_alone() {
+    let line = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT nohz_full=2-3\"\n";
+    let boot = change("boot", "/etc/default/grub.d/50-nearpath.cfg", "", line);
+    assert_eq!(means(&boot), ["grub"]);
+    let made = exported("grub", std::slice::from_ref(&boot));
+    assert!(text(&made, "50-nearpath.cfg").ends_with(line), "{made:?}");
+    let evil = PlannedChange { after: line.replace("nohz_full=2-3", "x=$(y)"), ..boot };
+    assert_eq!(means(&evil), Vec::<String>::new());
+}
+
+#[test]
 fn the_means_of_a_change_are_the_forms_that_carry_it() {
     let means: Vec<Vec<String>> = all().iter().map(means).collect();
     assert_eq!(means[0], ["sh", "systemd", "tuned", "ansible"]);

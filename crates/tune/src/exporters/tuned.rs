@@ -37,7 +37,9 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
         _ => None,
     });
     section(&mut text, "sysfs", settings, |setting| match setting.kind {
-        Kind::Queue { .. } => Some(format!("{}={}", setting.change.target, setting.after)),
+        Kind::Queue { .. } | Kind::File => {
+            Some(format!("{}={}", setting.change.target, setting.after))
+        }
         _ => None,
     });
     let of_script = |setting: &&Setting<'_>| matches!(setting.kind, Kind::Interrupt(_));

@@ -100,11 +100,13 @@ const TABLE: &[Row] = &[
     sysctl("/proc/sys/net/ipv4/udp_mem", Form::Numbers(3)),
     sysctl("/proc/sys/kernel/numa_balancing", Form::Numbers(1)),
     sysctl("/proc/sys/kernel/sched_migration_cost_ns", Form::Numbers(1)),
+    sysctl("/sys/kernel/debug/sched/migration_cost_ns", Form::Numbers(1)),
     sysctl("/proc/sys/kernel/sched_autogroup_enabled", Form::Numbers(1)),
     sysctl("/proc/sys/kernel/timer_migration", Form::Numbers(1)),
     sysctl("/proc/sys/vm/zone_reclaim_mode", Form::Numbers(1)),
     sysctl("/proc/sys/vm/stat_interval", Form::Numbers(1)),
     row("/sys/kernel/mm/transparent_hugepage/enabled", "transparent_hugepage", Form::Choice),
+    row("/sys/kernel/mm/transparent_hugepage/defrag", "transparent_hugepage", Form::Choice),
 ];
 
 /// The row of a path; `None` when it may not be written.

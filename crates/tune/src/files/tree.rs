@@ -1,6 +1,6 @@
 //! The trees that setting files are in, opened so that no path leads out of them.
 //!
-//! `/proc` is the mounted one. Of sysfs there is one for each network namespace; that of the calling
+//! `/proc` and debugfs are the mounted ones. Of sysfs there is one for each network namespace; that of the calling
 //! thread's is mounted anew, attached nowhere, so that the interfaces which it shows are those that
 //! are meant, whatever is mounted on `/sys`.
 
@@ -21,6 +21,9 @@ use std::os::fd::OwnedFd;
 /// `SYSFS_MAGIC` of include/uapi/linux/magic.h.
 const SYSFS: FsWord = 0x6265_6572;
 
+/// `DEBUGFS_MAGIC` of include/uapi/linux/magic.h.
+const DEBUGFS: FsWord = 0x6462_6720;
+
 /// Bytes that are read of a file at most: a mask of all CPUs takes less.
 const MAX_FILE: u64 = 64 << 10;
 
@@ -30,6 +33,7 @@ pub(crate) struct Files {
     proc: Result<OwnedFd, Errno>,
     /// That of the calling thread's network namespace.
     sysfs: Result<OwnedFd, Errno>,
+    debugfs: Result<OwnedFd, Errno>,
     netns: Option<u64>,
 }
 
@@ -39,6 +43,7 @@ impl Files {
         Self {
             proc: base("/proc", PROC_SUPER_MAGIC),
             sysfs: own_sysfs(),
+            debugfs: base("/sys/kernel/debug", DEBUGFS),
             netns: current_netns(&Root::live()).inode,
         }
     }
@@ -102,9 +107,12 @@ impl Files {
     /// Opens a file below `/proc` or `/sys`. Links within a tree are followed, as `/sys/class/net`
     /// is made of them, but not the last component, nor any that leads out of the tree.
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let (base, rest) = match path.strip_prefix("/proc/") {
-            Some(rest) => (&self.proc, rest),
-            None => (&self.sysfs, path.strip_prefix("/sys/").ok_or(Errno::NOENT)?),
+        let (base, rest) = if let Some(rest) = path.strip_prefix("/proc/") {
+            (&self.proc, rest)
+        } else if let Some(rest) = path.strip_prefix("/sys/kernel/debug/") {
+            (&self.debugfs, rest)
+        } else {
+            (&self.sysfs, path.strip_prefix("/sys/").ok_or(Errno::NOENT)?)
         };
         let base = base.as_ref().map_err(|errno| *errno)?;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;

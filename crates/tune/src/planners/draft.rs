@@ -1,8 +1,7 @@
 //! A plan while it is made: the changes so far, and where things will be after them.
 
 use super::situation::{Situation, goes_to};
-use crate::ethtool::NicSetting;
-use crate::files::row_of;
+use crate::Target;
 use crate::plan::PlannedChange;
 use nearpath_host::{CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, QueueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +14,9 @@ pub(super) struct Draft {
     irqs: BTreeMap<IrqNumber, CpuSet>,
     renewed: BTreeSet<IfIndex>,
     reserved: BTreeSet<(IfIndex, QueueId)>,
+    threads: BTreeMap<u32, CpuSet>,
+    /// Processes whose cgroup places them.
+    bound: BTreeSet<u32>,
 }
 
 /// What a planner says of a change; the rest follows from its kind.
@@ -29,14 +31,16 @@ pub(super) struct Wish {
 }
 
 impl Draft {
+    /// Adds a change that is made before all others so far.
+    pub fn add_first(&mut self, wish: Wish) {
+        self.add(wish);
+        self.changes.rotate_right(1);
+    }
+
     /// Adds a change.
     pub fn add(&mut self, wish: Wish) {
         let Wish { id, target, before, after, why, finding } = wish;
-        let nic = NicSetting::parse(&target, None);
-        let kind = match &nic {
-            Some(setting) => setting.what.kind(),
-            None => row_of(&target).map_or("thread_affinity", |row| row.kind),
-        };
+        let kind = Target::parse(&target, None).map_or("unknown", |target| target.kind());
         self.changes.push(PlannedChange {
             id,
             kind: kind.to_owned(),
@@ -47,7 +51,7 @@ impl Draft {
             finding,
             // What follows from the others is entered when all are there.
             persist: vec![],
-            reboot: false,
+            reboot: kind == "kernel_command_line",
             // Which interrupts the kernel manages itself, and which settings a driver shows but does
             // not take, only trying tells.
             optional: matches!(kind, "irq_affinity" | "rings" | "coalescing" | "rss" | "rss_key"),
@@ -137,5 +141,25 @@ impl Draft {
             }
         }
         all
+    }
+
+    /// A thread may run on these.
+    pub fn place_thread(&mut self, tid: u32, cpus: CpuSet) {
+        self.threads.insert(tid, cpus);
+    }
+
+    /// Where a thread may run.
+    pub fn thread_cpus<'a>(&'a self, tid: u32, now: &'a CpuSet) -> &'a CpuSet {
+        self.threads.get(&tid).unwrap_or(now)
+    }
+
+    /// A process is placed by its cgroup, and its threads need not be.
+    pub fn bind(&mut self, pid: u32) {
+        self.bound.insert(pid);
+    }
+
+    /// Whether a process is placed by its cgroup.
+    pub fn is_bound(&self, pid: u32) -> bool {
+        self.bound.contains(&pid)
     }
 }

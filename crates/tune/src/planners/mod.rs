@@ -7,24 +7,35 @@
 //! They run in the order of [`PLANNERS`], and each sees what those before it have planned: XPS
 //! follows the interrupts, and threads go where no interrupt is.
 
+mod cgroup_state;
 mod channels;
+mod command_line;
+mod cpuset;
 mod draft;
+mod drop_in;
+mod home;
+mod irqbalance;
 mod nic_irqs;
 mod place;
 mod predict;
 mod priority;
+mod reasons;
+mod reuseport;
 mod rings_and_coalescing;
 mod rps;
 mod rss;
 mod situation;
 mod sysctls;
+mod system;
 mod thread_affinity;
 mod traffic;
 mod workload;
 mod xps;
 
 pub use channels::ChannelCount;
+pub use command_line::Hugepages;
 pub use situation::Request;
+pub use system::System;
 pub use traffic::Traffic;
 pub use workload::{Worker, Workload, workloads};
 
@@ -51,11 +62,17 @@ pub const PLANNERS: &[Planner] = &[
     rings_and_coalescing::PLANNER,
     priority::PLANNER,
     nic_irqs::PLANNER,
+    cpuset::PLANNER,
     thread_affinity::PLANNER,
+    drop_in::PLANNER,
+    reuseport::PLANNER,
     rss::PLANNER,
     rps::PLANNER,
     xps::PLANNER,
     sysctls::PLANNER,
+    command_line::PLANNER,
+    irqbalance::PLANNER,
+    reasons::PLANNER,
 ];
 
 /// Plans for a host. `findings` are those of its diagnosis; `boot` and `netns` say where the plan
@@ -108,19 +125,14 @@ fn carry(host: &Host, change: &mut PlannedChange) {
     let number = number.and_then(|number| number.parse().ok());
     change.interrupt = number.and_then(|number| host.name_of_irq(IrqNumber(number)));
     change.persist = exporters::means(change);
+    if !change.is_felt_at_once() {
+        change.persist.insert(0, "file".to_owned());
+    }
 }
 
 /// What works against the plan.
 fn daemons(situation: &Situation<'_>, draft: &mut Draft) {
     let daemons = &situation.host.daemons;
-    let irqs = draft.planned_irqs();
-    if !irqs.is_empty() && daemons.irqbalance == Some(true) {
-        let banned: Vec<String> = irqs.iter().map(|irq| format!("--banirq={irq}")).collect();
-        draft.note(format!(
-            "irqbalance runs and moves interrupts again; start it with {}",
-            banned.join(" ")
-        ));
-    }
     if daemons.tuned == Some(true) && !draft.is_empty() {
         let profile = daemons.tuned_profile.as_deref().unwrap_or("unknown");
         draft.note(format!("tuned runs (profile {profile}) and may set some of this otherwise"));

@@ -12,6 +12,7 @@
 //! only its own summands: a plan of a thousand changes for a thousand CPUs is predicted in milliseconds.
 
 use super::situation::{Situation, goes_to};
+use crate::cgroups::{Cpuset, CpusetFile};
 use crate::plan::{Crossings, PlannedChange};
 use crate::threads::Thread;
 use nearpath_host::{CpuId, CpuSet, Irq, IrqNumber, Nic, NodeId, RxQueue};
@@ -175,6 +176,8 @@ impl<'a> Flows<'a> {
             true
         } else if let Some(thread) = Thread::parse(&change.target) {
             CpuSet::from_list(&change.after).is_ok_and(|cpus| self.change_thread(thread.tid, cpus))
+        } else if let Some(cpuset) = Cpuset::parse(&change.target) {
+            CpuSet::from_list(&change.after).is_ok_and(|cpus| self.change_cgroup(&cpuset, &cpus))
         } else {
             false
         }
@@ -218,6 +221,24 @@ impl<'a> Flows<'a> {
         }
         self.sums = sums;
         true
+    }
+
+    /// Keeps the threads in a cgroup on what they may have of these CPUs, or on all of them.
+    fn change_cgroup(&mut self, cpuset: &Cpuset, cpus: &CpuSet) -> bool {
+        if cpuset.what != CpusetFile::Cpus {
+            return false;
+        }
+        let system = &self.situation.request.system;
+        let inside = |pid| system.cgroup(pid).is_ok_and(|state| state.cgroup == cpuset.cgroup);
+        let workloads = self.situation.workloads.iter().filter(|workload| inside(workload.pid));
+        let tids: Vec<u32> =
+            workloads.flat_map(|workload| &workload.threads).map(|w| w.thread.tid).collect();
+        for &tid in &tids {
+            let kept = self.threads.get(&tid).map(|now| now.intersection(cpus));
+            let kept = kept.filter(|kept| !kept.is_empty()).unwrap_or_else(|| cpus.clone());
+            self.change_thread(tid, kept);
+        }
+        !tids.is_empty()
     }
 
     fn crossings(&self) -> Crossings {

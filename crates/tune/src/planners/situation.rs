@@ -2,6 +2,8 @@
 //! planners need.
 
 use super::channels::ChannelCount;
+use super::command_line::Hugepages;
+use super::system::System;
 use super::traffic::Traffic;
 use super::workload::Workload;
 use crate::TuneError;
@@ -31,6 +33,14 @@ pub struct Request {
     pub channels: Option<ChannelCount>,
     /// VLAN priorities (PCP, 0 to 7) with the CPU that takes the interrupts of each.
     pub vlan_priorities: Vec<(u8, CpuId)>,
+    /// Whether the application is bound by the cpuset of its cgroup instead of by its threads.
+    pub cpuset: bool,
+    /// Whether it is said why other sysctls are left alone.
+    pub reasons: bool,
+    /// Hugepages that are to be taken at boot, with the goal of isolation.
+    pub hugepages: Option<Hugepages>,
+    /// What the running system has beside the facts of the host.
+    pub system: System,
 }
 
 /// What a planner sees.
@@ -73,6 +83,7 @@ impl<'a> Situation<'a> {
         if !missing.is_empty() {
             return Err(TuneError::Refused(format!("CPUs that are not online: {missing}")));
         }
+        isolation(host, request)?;
         let mut asked_by = BTreeMap::new();
         for finding in findings {
             for change in finding.changes.iter().filter(|change| !change.alternative) {
@@ -188,6 +199,25 @@ impl<'a> Situation<'a> {
     }
 }
 
+/// # Errors
+/// The CPUs that are to be isolated leave none for everything else.
+fn isolation(host: &Host, request: &Request) -> Result<(), TuneError> {
+    let (Goal::Isolation, Some(cpus)) = (request.goal, &request.cpus) else { return Ok(()) };
+    if host.topology.online.is_subset(cpus) {
+        return Err(TuneError::Refused(format!(
+            "--cpus {cpus} isolates all CPUs: none is left for interrupts and the rest of the system"
+        )));
+    }
+    let both = request.housekeeping.as_ref().map(|kept| kept.intersection(cpus));
+    match both.filter(|both| !both.is_empty()) {
+        Some(both) => Err(TuneError::Refused(format!(
+            "{} cannot be both isolated (--cpus) and for housekeeping",
+            self::cpus(&both)
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// CPUs in words: `CPU 3`, `CPUs 0-3`.
 pub(super) fn cpus(cpus: &CpuSet) -> String {
     let plural = if cpus.len() == 1 { "" } else { "s" };
@@ -213,4 +243,24 @@ pub(super) fn is_hardware(nic: &Nic) -> bool {
 pub(super) fn goes_to(irq: &Irq) -> Option<&CpuSet> {
     let known = |cpus: &'_ &CpuSet| !cpus.is_empty();
     irq.effective_affinity.as_ref().filter(known).or(irq.affinity.as_ref().filter(known))
+}
+
+/// `6.1` of `6.1.0-44-amd64`.
+pub(super) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_of_releases() {
+        assert_eq!(version("6.1.0-44-amd64"), Some((6, 1)));
+        assert_eq!(version("5.10"), Some((5, 10)));
+        assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));
+        assert_eq!(version(""), None);
+        assert_eq!(version("next"), None);
+    }
 }

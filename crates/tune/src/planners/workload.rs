@@ -14,6 +14,8 @@ pub struct Workload {
     pub pid: u32,
     /// `comm`.
     pub comm: String,
+    /// The systemd service that it was asked for by.
+    pub service: Option<String>,
     /// Its threads, ascending.
     pub threads: Vec<Worker>,
 }
@@ -46,5 +48,5 @@ fn workload(root: &Root, pid: u32) -> Result<Workload, TuneError> {
     };
     let threads = tids.into_iter().filter_map(worker).collect();
     let comm = root.text(&format!("/proc/{pid}/comm"))?;
-    Ok(Workload { pid, comm, threads })
+    Ok(Workload { pid, comm, service: None, threads })
 }

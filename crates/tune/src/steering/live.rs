@@ -55,6 +55,15 @@ impl Groups {
 impl Writer for Groups {
     fn prepare(&mut self, mut change: Change) -> Result<Change, TuneError> {
         let group = group_of(&change.target)?;
+        if let Some(found) = self.find(group)?
+            && !has(&found, &change.before)
+        {
+            return Err(TuneError::Drift {
+                target: change.target.to_string(),
+                now: "another program".to_owned(),
+                expected: change.before.to_string(),
+            });
+        }
         let mut taken = Vec::new();
         let wanted = match change.after {
             Value::Program(Program::Nearest { .. }) => group.sockets.len(),

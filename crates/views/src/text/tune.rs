@@ -7,8 +7,8 @@ use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
 use nearpath_host::CpuSet;
 use nearpath_tune::{
-    ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan, PlannedChange, Standing,
-    TuneError,
+    Change, ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan, PlannedChange,
+    Standing, Target, TuneError, Value,
 };
 
 /// A value that is longer than this is cut in tables.
@@ -89,12 +89,33 @@ fn difference(change: &PlannedChange) -> String {
     let mut out = String::new();
     let finding = change.finding.as_ref().map(|name| format!("  [{name}]")).unwrap_or_default();
     let optional = if change.optional { "  (optional)" } else { "" };
-    let target = printable(&format!("{}{finding}{optional}", change.target));
+    let reboot = if change.reboot { "  (takes a reboot)" } else { "" };
+    let (target, before, after) = match change.in_words() {
+        Some([target, before, after]) => (target, vec![before], vec![after]),
+        None => {
+            (change.target.clone(), values(change, &change.before), values(change, &change.after))
+        }
+    };
+    let target = printable(&format!("{target}{finding}{optional}{reboot}"));
     line!(out, "{bold}{}{bold:#}  {target}", printable(&change.id));
-    line!(out, "  {red}- {}{red:#}", value(change, &change.before));
-    line!(out, "  {green}+ {}{green:#}", value(change, &change.after));
+    for text in before {
+        line!(out, "  {red}- {text}{red:#}");
+    }
+    for text in after {
+        line!(out, "  {green}+ {text}{green:#}");
+    }
     line!(out, "  {}", printable(&change.why));
     out
+}
+
+/// A value, of a file its lines.
+fn values(change: &PlannedChange, text: &str) -> Vec<String> {
+    let of_file = !change.is_felt_at_once();
+    match text {
+        "" if of_file => vec!["(none)".to_owned()],
+        _ if of_file => text.lines().map(printable).collect(),
+        _ => vec![value(change, text)],
+    }
 }
 
 /// A value, a mask with the CPUs that it means.
@@ -114,7 +135,7 @@ pub fn applied(applied: bool, outcome: &Outcome) -> String {
     let verb = if applied { "made" } else { "would make" };
     heading(&mut out, &format!("{verb} {}", count(outcome.made.len(), "change")));
     for change in &outcome.made {
-        let (before, after) = (short(&change.before), short(&change.after));
+        let (before, after) = (short(change, &change.before), short(change, &change.after));
         line!(out, "  {}: {before} -> {after}", printable(&change.target.to_string()));
     }
     for skipped in &outcome.skipped {
@@ -148,7 +169,7 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
             Standing::Lost => "lost",
         });
         let (target, time) = (change.target.to_string(), time_of_day(*time_s));
-        let (before, after) = (short(&change.before), short(&change.after));
+        let (before, after) = (short(change, &change.before), short(change, &change.after));
         table.row([id.to_string(), or_none(state), target, before, after, time]);
     }
     out.push_str(&table.render());
@@ -166,7 +187,7 @@ pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)], boot: &str) -> St
     for (entry, result) in results {
         let target = printable(&entry.change.target.to_string());
         match result {
-            Ok(()) if entry.boot != boot => {
+            Ok(()) if entry.lost_by_reboot(boot) => {
                 line!(out, "forgot: change {}, {target}: a reboot has undone it", entry.id);
             }
             Ok(()) => line!(out, "undone: change {}, {target}", entry.id),
@@ -183,7 +204,7 @@ pub fn watched(notice: &Notice, time_s: u64) -> String {
     let Notice { id, target, what } = notice;
     let said = match what {
         Noticed::Restored { lost, reason, before, after } => {
-            let (before, after) = (short(before), short(after));
+            let (before, after) = (cut(before), cut(after));
             let why = printable(reason);
             format!("made again: {before} -> {after} (it was change {lost}: {why})")
         }
@@ -194,9 +215,19 @@ pub fn watched(notice: &Notice, time_s: u64) -> String {
     format!("{}  change {id}, {}: {said}\n", time_of_day(time_s), printable(target))
 }
 
-/// A value that fits a table.
-fn short(value: &impl ToString) -> String {
-    let text = printable(&value.to_string());
+/// A value that fits a table: of a file its lines, without the comments.
+fn short(change: &Change, value: &Value) -> String {
+    let text = value.to_string();
+    if !matches!(change.target, Target::ConfigFile(_)) {
+        return cut(&text);
+    }
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    if lines.is_empty() { "(none)".to_owned() } else { cut(&lines.join(" ")) }
+}
+
+/// A text that fits a table.
+fn cut(text: &str) -> String {
+    let text = printable(text);
     if text.is_empty() {
         return "\"\"".to_owned();
     }
@@ -210,7 +241,7 @@ fn short(value: &impl ToString) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_tune::{Change, Persistence, SettingFile, State, Target, Value};
+    use nearpath_tune::{Persistence, SettingFile, State};
 
     fn plain(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()

@@ -6,11 +6,13 @@ use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, Finding, diagnose};
-use nearpath_host::{CpuId, CpuSet, Host, Root, Wanted, current_netns};
-use nearpath_tune::planners::{ChannelCount, Request, Traffic, Workload, plan, workloads};
+use nearpath_host::{CpuId, CpuSet, Host, Root, SocketOwner, Wanted, current_netns};
+use nearpath_tune::planners::{
+    ChannelCount, Hugepages, Request, System, Traffic, Workload, plan, workloads,
+};
 use nearpath_tune::{Goal, Plan, steering};
 use nearpath_views::text;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Bytes of a diagnosis or a plan in a file, at most.
@@ -21,12 +23,13 @@ GOALS
   latency     interrupts near the NIC, one queue a core; no RPS that costs a hop
   throughput  besides, RPS and RFS to CPUs near the NIC that have no queue
   isolation   interrupts only on --housekeeping CPUs (else those that are not isolated) and
-              never on --cpus; the application on --cpus (else the node's isolated CPUs)
+              never on --cpus; the application on --cpus (else the node's isolated CPUs);
+              --cpus are set apart on the kernel command line, for the next boot
 
 EXAMPLES
   nearpath tune plan
   nearpath tune plan --nic eth0 --port 443
-  nearpath tune plan --goal isolation --cpus 4-15 --housekeeping 0-3 --pid 4711
+  nearpath tune plan --goal isolation --cpus 4-15 --housekeeping 0-3 --unit nginx
   nearpath tune plan --nic eth0 --channels near
   nearpath tune plan --nic eth0 --vlan-priority 5:2   priority 5 by a queue of its own, on CPU 2
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
@@ -48,7 +51,8 @@ pub struct Asked {
     #[arg(long, value_name = "PORT")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
-    /// Move the processes of this systemd unit that have a socket; may be given again
+    /// Move the processes of this systemd unit that have a socket, and have it start near the
+    /// NIC from its next restart on; may be given again
     #[arg(long, value_name = "NAME")]
     unit: Vec<String>,
     /// The CPUs that may be used; with --goal isolation the application's
@@ -64,6 +68,16 @@ pub struct Asked {
     /// given again
     #[arg(long, value_name = "PCP:CPU", value_parser = vlan_priority)]
     vlan_priority: Vec<(u8, CpuId)>,
+    /// Say why each other sysctl of tuning guides is left alone
+    #[arg(long)]
+    reasons: bool,
+    /// Bind the application by the cpuset of its cgroup (v2) instead of each of its threads; its
+    /// memory moves to the node
+    #[arg(long)]
+    cpuset: bool,
+    /// With --goal isolation: hugepages to be taken at boot, as 1G:8
+    #[arg(long, value_name = "SIZE:COUNT")]
+    hugepages: Option<Hugepages>,
     /// Take the findings from this file of 'nearpath diagnose --json'; else from facts alone
     #[arg(long, value_name = "FILE")]
     findings: Option<PathBuf>,
@@ -117,6 +131,8 @@ impl Asked {
             GoalName::Throughput => Goal::Throughput,
             GoalName::Isolation => Goal::Isolation,
         };
+        let system =
+            if live { System::read(root, &workloads, &self.port) } else { System::default() };
         let request = Request {
             goal,
             nics: self.nic.clone(),
@@ -125,6 +141,10 @@ impl Asked {
             traffic,
             channels: self.channels,
             vlan_priorities: self.vlan_priority.clone(),
+            cpuset: self.cpuset,
+            reasons: self.reasons,
+            hugepages: self.hugepages.clone(),
+            system,
         };
         let boot = if live { Some(steering::boot(root)?) } else { None };
         let netns = current_netns(root).inode;
@@ -160,6 +180,7 @@ impl Asked {
 
     fn workloads(&self, root: &Root, host: &Host) -> anyhow::Result<Vec<Workload>> {
         let mut pids: BTreeSet<u32> = self.pid.iter().copied().collect();
+        let mut services: BTreeMap<u32, String> = BTreeMap::new();
         for &port in &self.port {
             let sockets = host.sockets.iter().filter(|socket| socket.port == port);
             let owners: BTreeSet<u32> = sockets.flat_map(|s| s.pids.iter().copied()).collect();
@@ -169,17 +190,23 @@ impl Asked {
             pids.extend(owners);
         }
         for unit in &self.unit {
-            let owners = host.owners.iter().filter(|owner| {
-                owner.cgroup.as_deref().is_some_and(|cgroup| is_of_unit(cgroup, unit))
-            });
-            let owners: Vec<u32> = owners.map(|owner| owner.pid).collect();
-            pids.extend(&owners);
-            if owners.is_empty() {
+            let owner = |owner: &SocketOwner| {
+                Some((owner.pid, unit_of(owner.cgroup.as_deref()?, unit)?.to_owned()))
+            };
+            let owners: BTreeMap<u32, String> = host.owners.iter().filter_map(owner).collect();
+            pids.extend(owners.keys());
+            let none = owners.is_empty();
+            services.extend(owners);
+            if none {
                 bail!("no process of the unit {unit} is seen here that holds a socket");
             }
         }
         let pids: Vec<u32> = pids.into_iter().collect();
-        Ok(workloads(root, &pids)?)
+        let mut workloads = workloads(root, &pids)?;
+        for workload in &mut workloads {
+            workload.service = services.remove(&workload.pid);
+        }
+        Ok(workloads)
     }
 }
 
@@ -200,10 +227,10 @@ fn vlan_priority(text: &str) -> Result<(u8, CpuId), String> {
     }
 }
 
-/// Whether a cgroup is that of a systemd unit or below it; `nginx` is `nginx.service`.
-fn is_of_unit(cgroup: &str, unit: &str) -> bool {
+/// The systemd unit of a name that a cgroup is that of, or below; `nginx` is `nginx.service`.
+fn unit_of<'a>(cgroup: &'a str, name: &str) -> Option<&'a str> {
     let mut parts = cgroup.split('/').filter(|part| !part.is_empty());
-    parts.any(|part| part == unit || part.strip_suffix(".service") == Some(unit))
+    parts.find(|part| *part == name || part.strip_suffix(".service") == Some(name))
 }
 
 #[cfg(test)]
@@ -212,12 +239,12 @@ mod tests {
 
     #[test]
     fn units_are_known_by_their_cgroup() {
-        for unit in ["nginx", "nginx.service", "system.slice"] {
-            assert!(is_of_unit("/system.slice/nginx.service", unit), "{unit}");
-        }
-        assert!(is_of_unit("/system.slice/nginx.service/worker", "nginx"));
+        let cgroup = "/system.slice/nginx.service/worker";
+        assert_eq!(unit_of(cgroup, "nginx"), Some("nginx.service"));
+        assert_eq!(unit_of(cgroup, "nginx.service"), Some("nginx.service"));
+        assert_eq!(unit_of(cgroup, "system.slice"), Some("system.slice"));
         for unit in ["", "ngin", "service", "nginx.servic"] {
-            assert!(!is_of_unit("/system.slice/nginx.service", unit), "{unit}");
+            assert_eq!(unit_of(cgroup, unit), None, "{unit}");
         }
     }
 }

@@ -63,7 +63,7 @@ const CYCLES: usize = 12;
 pub struct Try {
     /// A plan that 'nearpath tune plan --json' wrote; '-' is standard input
     #[arg(value_name = "PLAN")]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "reasons", "hugepages", "findings"])]
     plan: Option<PathBuf>,
     /// Only the change with this id; may be given again
     #[arg(long, value_name = "ID")]
@@ -227,6 +227,9 @@ impl Try {
             Some(plan) => plan,
             None => self.asked.plan(root, true)?,
         };
+        for change in plan.changes.iter().filter(|change| !change.is_felt_at_once()) {
+            say(&format!("{} is not tried: it is felt after a restart", change.id));
+        }
         // Also says so when an id is not in the plan.
         plan.steps(&self.only, &boot, current_netns(root).inode)?;
         let tried = self.tried(&plan);
@@ -273,11 +276,15 @@ impl Try {
     /// What is tried together, in this order.
     fn tried(&self, plan: &Plan) -> Vec<Vec<String>> {
         let is_wanted = |id: &String| self.only.is_empty() || self.only.contains(id);
+        let felt = |id: &String| {
+            plan.changes.iter().any(|change| change.id == *id && change.is_felt_at_once())
+        };
         if self.each {
-            return plan.by_effect().into_iter().filter(is_wanted).map(|id| vec![id]).collect();
+            let ids = plan.by_effect().into_iter().filter(is_wanted);
+            return ids.filter(felt).map(|id| vec![id]).collect();
         }
         let ids = plan.changes.iter().map(|change| change.id.clone());
-        let all: Vec<String> = ids.filter(is_wanted).collect();
+        let all: Vec<String> = ids.filter(is_wanted).filter(felt).collect();
         if all.is_empty() { Vec::new() } else { vec![all] }
     }
 

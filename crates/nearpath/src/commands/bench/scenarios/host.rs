@@ -6,7 +6,7 @@ use nearpath_diagnose::diagnose;
 use nearpath_host::{CpuSet, Host, NodeId, Root, Wanted, current_netns};
 use nearpath_trial::affinity;
 use nearpath_trial::scenarios::interface_of;
-use nearpath_tune::planners::{Request, Traffic, plan};
+use nearpath_tune::planners::{Request, plan};
 use nearpath_tune::{Executor, Goal, Journal, Live, Step, steering};
 use std::net::IpAddr;
 
@@ -113,14 +113,8 @@ impl Tuned {
             return Ok(Self { executor, steps, ids, boot, base: 0, is_in_force: false });
         };
         let findings = diagnose(&host, None, None).findings;
-        let request = Request {
-            goal: Goal::Latency,
-            nics: vec![nic.to_owned()],
-            cpus: None,
-            housekeeping: None,
-            traffic: Traffic::default(),
-            ..Request::default()
-        };
+        let request =
+            Request { goal: Goal::Latency, nics: vec![nic.to_owned()], ..Request::default() };
         let netns = current_netns(root).inode;
         let plan = plan(&host, &findings, &request, &[], Some(boot.clone()), netns)?;
         let steps = plan.steps(&[], &boot, netns)?;

@@ -1,0 +1,240 @@
+//! The cpuset of a cgroup (cgroup v2): which CPUs and nodes its processes may use.
+//!
+//! A cgroup is named by its path and its inode, so that a later one of the same name is not bound in
+//! its stead. It is reached by the mounted hierarchy, which is not mounted anew for it: that would
+//! change its options for the whole machine (`apply_cgroup_root_flags` of kernel/cgroup/cgroup.c).
+//! Controllers are never enabled here: that is for whom the cgroup is delegated by.
+
+use crate::TuneError;
+use crate::setting::Setting;
+use nearpath_host::{CpuSet, Root};
+use rustix::fs::{CWD, FsWord, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat, openat2};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+
+/// `CGROUP2_SUPER_MAGIC` of include/uapi/linux/magic.h.
+const CGROUP2: FsWord = 0x6367_7270;
+/// Bytes that are read at most: a list of all CPUs takes less.
+const MAX_FILE: u64 = 64 << 10;
+
+/// A setting of a cgroup's cpuset.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cpuset {
+    /// The cgroup, as `/proc/PID/cgroup` names it: `/system.slice/nginx.service`.
+    pub cgroup: String,
+    /// The inode of its folder.
+    pub inode: u64,
+    /// Which of its settings.
+    pub what: CpusetFile,
+}
+
+/// A setting of a cpuset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CpusetFile {
+    /// `cpuset.cpus`.
+    Cpus,
+    /// `cpuset.mems`.
+    Mems,
+}
+
+impl CpusetFile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cpus => "cpuset.cpus",
+            Self::Mems => "cpuset.mems",
+        }
+    }
+}
+
+impl fmt::Display for Cpuset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} inode {} cgroup {}", self.what.name(), self.inode, self.cgroup)
+    }
+}
+
+impl Cpuset {
+    /// From its text in a plan: `cpuset.cpus inode 99 cgroup /a`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (what, rest) = text.split_once(" inode ")?;
+        let (inode, cgroup) = rest.split_once(" cgroup ")?;
+        let what = [CpusetFile::Cpus, CpusetFile::Mems].into_iter().find(|w| w.name() == what)?;
+        let names = cgroup.strip_prefix('/')?.split('/');
+        let plain = |mut names: std::str::Split<'_, char>| {
+            names.all(|name| !matches!(name, "" | "." | "..") && !name.contains(char::is_control))
+        };
+        plain(names).then_some(())?;
+        Some(Self { cgroup: cgroup.to_owned(), inode: inode.parse().ok()?, what })
+    }
+}
+
+/// Where cgroup v2 is mounted as a whole; `None` where it is not.
+pub(crate) fn mount_point(root: &Root) -> Option<String> {
+    let mounts = root.text("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(mount_point_of).map(str::to_owned)
+}
+
+/// The mount point of a line of mountinfo, when it is of the whole cgroup2 tree (proc(5)). One with
+/// an escaped character is nobody's.
+fn mount_point_of(line: &str) -> Option<&str> {
+    let (mount, file_system) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(3);
+    let (root, point) = (fields.next()?, fields.next()?);
+    let is_it = file_system.starts_with("cgroup2 ") && root == "/" && !point.contains('\\');
+    is_it.then_some(point)
+}
+
+/// A setting of a cpuset, on this machine.
+#[derive(Debug)]
+pub(crate) struct CpusetSetting<'a> {
+    pub root: &'a Root,
+    pub cpuset: &'a Cpuset,
+}
+
+impl CpusetSetting<'_> {
+    /// The cgroup's folder; `None` when it is gone.
+    fn folder(&self) -> Result<Option<OwnedFd>, Errno> {
+        let Some(point) = mount_point(self.root) else { return Ok(None) };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let tree = openat(CWD, point.as_str(), flags, Mode::empty())?;
+        if fstatfs(&tree)?.f_type != CGROUP2 {
+            return Err(Errno::NOTSUP);
+        }
+        let folder = match within(&tree, self.cpuset.cgroup.trim_start_matches('/'), flags) {
+            Ok(folder) => folder,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        Ok((fstat(&folder)?.st_ino == self.cpuset.inode).then_some(folder))
+    }
+
+    fn file(&self, flags: OFlags) -> io::Result<Option<File>> {
+        let Some(folder) = self.folder()? else { return Ok(None) };
+        match within(&folder, self.cpuset.what.name(), flags | OFlags::CLOEXEC) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(Errno::NOENT | Errno::NODEV) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn refusal(&self, doing: &str, error: &io::Error) -> TuneError {
+        let more = match Errno::from_io_error(error) {
+            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
+                "; it takes root, and a cgroup2 that may be written"
+            }
+            Some(Errno::NOSPC) => "; none of it is left to its processes",
+            Some(Errno::INVAL) => "; the cgroup above does not have it, or another has it alone",
+            _ => "",
+        };
+        TuneError::kernel(format!("{doing} {}", self.cpuset), format!("{error}{more}"))
+    }
+}
+
+fn within(base: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    loop {
+        match openat2(base, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+impl Setting for CpusetSetting<'_> {
+    fn name(&self) -> String {
+        self.cpuset.to_string()
+    }
+
+    fn check(&self, value: &str) -> Result<(), TuneError> {
+        match CpuSet::from_list(value) {
+            Ok(set) if !set.is_empty() => Ok(()),
+            _ => Err(TuneError::Refused(format!("{}: {value:?} must be a list", self.cpuset))),
+        }
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        let refused = |error: io::Error| self.refusal("reading", &error);
+        let Some(file) = self.file(OFlags::RDONLY).map_err(refused)? else { return Ok(None) };
+        let mut text = String::new();
+        match file.take(MAX_FILE).read_to_string(&mut text) {
+            Ok(_) => Ok(Some(text.trim_end().to_owned())),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        let refused = |error: io::Error| self.refusal("writing", &error);
+        let file = self.file(OFlags::WRONLY).map_err(refused)?;
+        let mut file = file.ok_or_else(|| refused(io::Error::other("it is gone")))?;
+        if !value.is_empty() {
+            self.check(value)?;
+        }
+        // An empty write is none; an empty line is the empty list.
+        let line = format!("{value}\n");
+        match file.write(line.as_bytes()) {
+            Ok(length) if length == line.len() => Ok(()),
+            Ok(_) => Err(refused(io::Error::other("the kernel took only a part of it"))),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        match (CpuSet::from_list(a), CpuSet::from_list(b)) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => a.trim() == b.trim(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_text_is_read_back_and_leads_nowhere_else() {
+        let cpuset =
+            Cpuset { cgroup: "/a b/c.service".to_owned(), inode: 99, what: CpusetFile::Mems };
+        assert_eq!(Cpuset::parse(&cpuset.to_string()), Some(cpuset));
+        for text in [
+            "cpuset.cpus inode 1 cgroup ",
+            "cpuset.cpus inode 1 cgroup /",
+            "cpuset.cpus inode 1 cgroup a",
+            "cpuset.cpus inode 1 cgroup /a/../b",
+            "cpuset.cpus inode 1 cgroup /a//b",
+            "cpuset.cpus inode x cgroup /a",
+            "cpuset.cpus.partition inode 1 cgroup /a",
+            "memory.max inode 1 cgroup /a",
+        ] {
+            assert_eq!(Cpuset::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_whole_tree_is_found_among_mounts() {
+        let whole =
+            "35 25 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(mount_point_of(whole), Some("/sys/fs/cgroup"));
+        for line in [
+            "35 25 0:30 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+            "35 25 0:30 / /a\\040b rw - cgroup2 cgroup2 rw",
+            "35 25 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset",
+            "",
+        ] {
+            assert_eq!(mount_point_of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_not_there_is_gone() {
+        let cpuset = Cpuset::parse("cpuset.cpus inode 1 cgroup /nearpath-none").unwrap();
+        let its = CpusetSetting { root: &Root::live(), cpuset: &cpuset };
+        assert!(matches!(its.read(), Ok(None) | Err(_)));
+        assert!(its.write("0").is_err() && its.check("").is_err() && its.check("0-1").is_ok());
+        assert!(its.same("0,1", "0-1") && its.same("", "") && !its.same("", "0"));
+    }
+}

@@ -1,0 +1,507 @@
+//! Files of configuration on disk: read, and replaced in one step, so that whatever crashes when,
+//! there is the old file or the new one. No path leads out of `/etc`, and no link is followed.
+//!
+//! A new file is written beside the old one, synced, and given its name; then its folder is synced. A
+//! folder of drop-ins is made for its first file, and goes with its last.
+
+use super::grammar::{check, irqbalance_arguments, is_safe_argument};
+use super::{ConfigFile, Place, lines, systemd};
+use crate::TuneError;
+use crate::setting::Setting;
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat,
+    openat, openat2, renameat, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// Bytes of a file, at most.
+const MAX_FILE: u64 = 64 << 10;
+/// What a new file has behind its name until it has that name. No reader of the folders takes it for
+/// one of its own: they take `.conf` and `.cfg`.
+const NEW: &str = ".nearpath-new";
+/// The kernel's regular file (stat(2)).
+const REGULAR: u32 = libc::S_IFREG;
+
+/// `/etc`, opened.
+#[derive(Debug)]
+pub(crate) struct Etc {
+    folder: Result<OwnedFd, Errno>,
+    /// Whether who reads its files is told of changes.
+    live: bool,
+}
+
+impl Etc {
+    /// That of this machine.
+    pub fn live() -> Self {
+        Self { folder: open_path(Path::new("/etc")), live: true }
+    }
+
+    /// Another folder in its place.
+    #[cfg(test)]
+    fn of(folder: &Path) -> Self {
+        Self { folder: open_path(folder), live: false }
+    }
+
+    /// A file in it.
+    ///
+    /// # Errors
+    /// It is none that may be written.
+    pub fn setting<'a>(&'a self, file: &'a ConfigFile) -> Result<ConfigSetting<'a>, TuneError> {
+        let refuse =
+            || TuneError::Refused(format!("{:?} is no file that nearpath writes", file.path));
+        let place = file.place().ok_or_else(refuse)?;
+        let rest = file.path.strip_prefix("/etc/").ok_or_else(refuse)?;
+        let (folder, name) = rest.rsplit_once('/').ok_or_else(refuse)?;
+        Ok(ConfigSetting { etc: self, file, place, folder, name })
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let base = self.folder.as_ref().map_err(|errno| *errno)?;
+        within(base, path, flags)
+    }
+}
+
+fn open_path(folder: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(CWD, folder, flags, Mode::empty())
+}
+
+/// Opens what is below a folder, by no link.
+fn within(base: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let mode =
+        if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o600) } else { Mode::empty() };
+    loop {
+        match openat2(&base, path, flags, mode, resolve) {
+            // A rename elsewhere in the tree made the kernel unsure (openat2(2)).
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// A file of configuration, or a variable in it.
+#[derive(Debug)]
+pub(crate) struct ConfigSetting<'a> {
+    etc: &'a Etc,
+    file: &'a ConfigFile,
+    place: Place,
+    /// Below `/etc`.
+    folder: &'a str,
+    name: &'a str,
+}
+
+/// What a file has.
+struct Contents {
+    bytes: Vec<u8>,
+    stat: Stat,
+}
+
+impl ConfigSetting<'_> {
+    /// Whether its folder is one that is made for its first file.
+    fn folder_is_made(&self) -> bool {
+        matches!(self.place, Place::DropIn | Place::CommandLine)
+    }
+
+    /// The folder; `None` where it is not there.
+    fn open_folder(&self) -> Result<Option<OwnedFd>, Errno> {
+        match self.etc.open(self.folder, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The folder that its folder is in.
+    fn open_parent(&self) -> Result<(OwnedFd, &str), Errno> {
+        let (parent, name) = self.folder.rsplit_once('/').ok_or(Errno::NOENT)?;
+        Ok((self.etc.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name))
+    }
+
+    /// What the file has; `None` where there is none.
+    fn contents(&self, folder: &OwnedFd) -> io::Result<Option<Contents>> {
+        // O_NONBLOCK: to open a FIFO must not wait for who writes into it.
+        let opened = match within(folder, self.name, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let stat = fstat(&opened)?;
+        if stat.st_mode & libc::S_IFMT != REGULAR {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        let mut bytes = Vec::new();
+        File::from(opened).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_FILE {
+            return Err(io::Error::other(format!("it is longer than {} KiB", MAX_FILE >> 10)));
+        }
+        Ok(Some(Contents { bytes, stat }))
+    }
+
+    /// The setting's text, of what the file has.
+    fn text(&self, contents: Option<&Contents>) -> Result<String, String> {
+        let Some(Contents { bytes, .. }) = contents else { return Ok(String::new()) };
+        let part = match &self.file.variable {
+            None if bytes.is_empty() => {
+                return Err("it is there, but empty, which is not nearpath's; remove it".to_owned());
+            }
+            None => bytes.as_slice(),
+            Some(variable) => match lines::find(bytes, variable)? {
+                Some(at) => bytes.get(at).unwrap_or_default(),
+                None => &[],
+            },
+        };
+        let text = std::str::from_utf8(part).map_err(|_| "it is no text".to_owned())?;
+        Ok(text.to_owned())
+    }
+
+    /// Whether a text may be written, beside what is there.
+    fn check_beside(&self, text: &str, now: &str) -> Result<(), String> {
+        check(self.place, text)?;
+        if self.place != Place::Irqbalance || text.is_empty() {
+            return Ok(());
+        }
+        let there = irqbalance_arguments(now).unwrap_or_default();
+        let wanted = irqbalance_arguments(text).unwrap_or_default();
+        match wanted.iter().find(|word| !there.contains(word) && !is_safe_argument(word)) {
+            Some(word) => Err(format!("must not add {word:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Replaces the file by one with this text, or takes it away.
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let Some(folder) = self.open_folder()? else {
+            return if text.is_empty() {
+                Ok(())
+            } else {
+                self.replace_in(&self.make_folder()?, text)
+            };
+        };
+        self.replace_in(&folder, text)
+    }
+
+    fn replace_in(&self, folder: &OwnedFd, text: &str) -> io::Result<()> {
+        let now = self.contents(folder)?;
+        let new = match &self.file.variable {
+            None => text.as_bytes().to_vec(),
+            Some(variable) => {
+                let bytes = now.as_ref().map(|now| now.bytes.as_slice()).unwrap_or_default();
+                lines::with_line(bytes, variable, text).map_err(io::Error::other)?
+            }
+        };
+        // One that was made for the variable goes with it.
+        if new.is_empty() { self.remove(folder) } else { self.put(folder, &new, now.as_ref()) }
+    }
+
+    fn put(&self, folder: &OwnedFd, bytes: &[u8], now: Option<&Contents>) -> io::Result<()> {
+        self.remove_new(folder)?;
+        let name = format!("{}{NEW}", self.name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mut new = File::from(within(folder, &name, flags)?);
+        let written = (|| {
+            new.write_all(bytes)?;
+            // Readable by all, as files of configuration are, or as the old one.
+            let mode = now.map_or(0o644, |now| now.stat.st_mode & 0o7777);
+            if let Some(now) = now {
+                fchown(
+                    &new,
+                    Some(Uid::from_raw(now.stat.st_uid)),
+                    Some(Gid::from_raw(now.stat.st_gid)),
+                )?;
+            }
+            fchmod(&new, Mode::from_raw_mode(mode))?;
+            new.sync_all()?;
+            renameat(folder, name.as_str(), folder, self.name)?;
+            File::from(folder.try_clone()?).sync_all()
+        })();
+        if written.is_err() {
+            let _ = self.remove_new(folder);
+        }
+        written
+    }
+
+    fn remove(&self, folder: &OwnedFd) -> io::Result<()> {
+        remove_file(folder, self.name)?;
+        File::from(folder.try_clone()?).sync_all()?;
+        self.tidy_up()
+    }
+
+    fn remove_new(&self, folder: &OwnedFd) -> io::Result<()> {
+        remove_file(folder, &format!("{}{NEW}", self.name))
+    }
+
+    /// Makes the folder, if it is one that may be made.
+    fn make_folder(&self) -> io::Result<OwnedFd> {
+        if !self.folder_is_made() {
+            return Err(Errno::NOENT.into());
+        }
+        let (parent, name) = self.open_parent()?;
+        match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => File::from(parent.try_clone()?).sync_all()?,
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(within(&parent, name, OFlags::RDONLY | OFlags::DIRECTORY)?)
+    }
+
+    /// Takes away what a write that was cut short has left, and the folder if nothing is in it.
+    fn tidy_up(&self) -> io::Result<()> {
+        let Some(folder) = self.open_folder()? else { return Ok(()) };
+        self.remove_new(&folder)?;
+        if !self.folder_is_made() {
+            return Ok(());
+        }
+        let (parent, name) = self.open_parent()?;
+        match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) => File::from(parent).sync_all(),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn refusal(&self, doing: &str, error: &io::Error) -> TuneError {
+        let more = match Errno::from_io_error(error) {
+            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
+                "; it takes root, and a folder that may be written"
+            }
+            Some(Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => {
+                "; a link is in the place of it or of its folder"
+            }
+            Some(Errno::NOSYS) => "; it takes Linux 5.6 (openat2)",
+            _ => "",
+        };
+        TuneError::kernel(format!("{doing} {}", self.file), format!("{error}{more}"))
+    }
+}
+
+impl Setting for ConfigSetting<'_> {
+    fn name(&self) -> String {
+        self.file.to_string()
+    }
+
+    fn check(&self, value: &str) -> Result<(), TuneError> {
+        let now = self.read()?.unwrap_or_default();
+        self.check_beside(value, &now)
+            .map_err(|must| TuneError::Refused(format!("{}: the text {must}", self.file)))
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        let refused = |error: io::Error| self.refusal("reading", &error);
+        let contents = match self.open_folder().map_err(|errno| refused(errno.into()))? {
+            Some(folder) => self.contents(&folder).map_err(refused)?,
+            None if !self.folder_is_made() => return Ok(None),
+            None => match self.open_parent() {
+                Ok(_) => None,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(errno) => return Err(refused(errno.into())),
+            },
+        };
+        let text = self.text(contents.as_ref());
+        Ok(Some(text.map_err(|reason| refused(io::Error::other(reason)))?))
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        // Also of what is put back: the journal may be anybody's.
+        self.check(value)?;
+        self.replace(value).map_err(|error| self.refusal("writing", &error))?;
+        if self.place == Place::DropIn && self.etc.live {
+            systemd::reload()?;
+        }
+        Ok(())
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        a == b
+    }
+
+    fn tidy(&self) -> Result<(), TuneError> {
+        self.tidy_up().map_err(|error| self.refusal("tidying up beside", &error))
+    }
+}
+
+/// Removes a file of a folder; fine when it is not there.
+fn remove_file(folder: &OwnedFd, name: &str) -> io::Result<()> {
+    match unlinkat(folder, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setting::{self, Presence};
+    use crate::{Change, Persistence, Target, Value};
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use tempfile::TempDir;
+
+    const DROP_IN: &str = "/etc/systemd/system/nginx.service.d/50-nearpath.conf";
+    const ARGS: &str = "/etc/default/irqbalance IRQBALANCE_ARGS";
+    const TEXT: &str = "# Ours.\n[Service]\nCPUAffinity=2-3\n";
+
+    fn etc() -> (TempDir, Etc) {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["systemd/system", "default"] {
+            fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let etc = Etc::of(dir.path());
+        (dir, etc)
+    }
+
+    fn change(target: &str, before: &str, after: &str) -> Change {
+        Change {
+            target: Target::ConfigFile(ConfigFile::parse(target).unwrap()),
+            before: Value::Text(before.to_owned()),
+            after: Value::Text(after.to_owned()),
+            why: "a test".to_owned(),
+            persistence: Persistence::Kept,
+        }
+    }
+
+    /// Every file with its text, mode and owner, and every folder.
+    fn tree(dir: &Path) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut folders = vec![dir.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let meta = fs::symlink_metadata(&path).unwrap();
+                let text = if meta.is_file() { fs::read(&path).unwrap() } else { vec![] };
+                all.push(format!("{} {:o} {} {text:?}", path.display(), meta.mode(), meta.gid()));
+                if meta.is_dir() {
+                    folders.push(path);
+                }
+            }
+        }
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn a_drop_in_comes_and_goes_with_its_folder() {
+        let (dir, etc) = etc();
+        let empty = tree(dir.path());
+        let change = change(DROP_IN, "", TEXT);
+        let Target::ConfigFile(file) = &change.target else { panic!() };
+        let its = etc.setting(file).unwrap();
+        let change = setting::prepare(&its, change.clone(), false).unwrap();
+        setting::write(&its, &change).unwrap();
+        let path = dir.path().join("systemd/system/nginx.service.d/50-nearpath.conf");
+        assert_eq!(fs::read_to_string(&path).unwrap(), TEXT);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o644);
+        assert_eq!(setting::look(&its, &change).unwrap(), Presence::After);
+        setting::undo(&its, &change, false).unwrap();
+        assert_eq!(tree(dir.path()), empty);
+        // Again, when it is undone already.
+        setting::undo(&its, &change, false).unwrap();
+        assert_eq!(setting::look(&its, &change).unwrap(), Presence::Before);
+    }
+
+    #[test]
+    fn what_others_have_there_stays() {
+        let (dir, etc) = etc();
+        let folder = dir.path().join("systemd/system/nginx.service.d");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("override.conf"), "[Service]\nNice=1\n").unwrap();
+        // As a write that was killed leaves it.
+        fs::write(folder.join("50-nearpath.conf.nearpath-new"), "half").unwrap();
+        let change = change(DROP_IN, "", TEXT);
+        let Target::ConfigFile(file) = &change.target else { panic!() };
+        let its = etc.setting(file).unwrap();
+        setting::write(&its, &change).unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        setting::undo(&its, &change, false).unwrap();
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["override.conf"]);
+        // Somebody else has edited ours meanwhile.
+        setting::write(&its, &change).unwrap();
+        fs::write(folder.join("50-nearpath.conf"), "[Service]\nCPUAffinity=1\n").unwrap();
+        assert!(matches!(setting::undo(&its, &change, false), Err(TuneError::Drift { .. })));
+        setting::undo(&its, &change, true).unwrap();
+        assert!(!folder.join("50-nearpath.conf").exists());
+    }
+
+    #[test]
+    fn a_variable_is_replaced_in_its_file() {
+        let (dir, etc) = etc();
+        let path = dir.path().join("default/irqbalance");
+        let text = "#IRQBALANCE_ONESHOT=\nIRQBALANCE_ARGS=\"--policyscript=/x\"\nA=1";
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let before = tree(dir.path());
+        let new = "IRQBALANCE_ARGS=\"--policyscript=/x --banirq=7\"";
+        let change = change(ARGS, "IRQBALANCE_ARGS=\"--policyscript=/x\"", new);
+        let Target::ConfigFile(file) = &change.target.clone() else { panic!() };
+        let its = etc.setting(file).unwrap();
+        let change = setting::prepare(&its, change, false).unwrap();
+        setting::write(&its, &change).unwrap();
+        let now = fs::read_to_string(&path).unwrap();
+        assert_eq!(now, format!("#IRQBALANCE_ONESHOT=\n{new}\nA=1"));
+        setting::undo(&its, &change, false).unwrap();
+        assert_eq!(tree(dir.path()), before);
+        assert!(its.check("IRQBALANCE_ARGS=\"--policyscript=/y\"").is_err());
+        assert!(its.write("IRQBALANCE_ARGS=\"--policyscript=/y\"").is_err());
+        assert_eq!(tree(dir.path()), before);
+    }
+
+    #[test]
+    fn a_file_that_was_made_for_a_variable_goes_with_it() {
+        let (dir, etc) = etc();
+        let before = tree(dir.path());
+        let change = change(ARGS, "", "IRQBALANCE_ARGS=\"--banirq=7\"");
+        let Target::ConfigFile(file) = &change.target else { panic!() };
+        let its = etc.setting(file).unwrap();
+        setting::write(&its, &change).unwrap();
+        assert_eq!(
+            fs::read_to_string(dir.path().join("default/irqbalance")).unwrap(),
+            "IRQBALANCE_ARGS=\"--banirq=7\"\n"
+        );
+        setting::undo(&its, &change, false).unwrap();
+        assert_eq!(tree(dir.path()), before);
+    }
+
+    #[test]
+    fn no_link_is_followed_and_nothing_but_files_is_written() {
+        let (dir, etc) = etc();
+        let file = ConfigFile::parse(DROP_IN).unwrap();
+        let its = etc.setting(&file).unwrap();
+        let (folder, elsewhere) =
+            (dir.path().join("systemd/system/nginx.service.d"), dir.path().join("elsewhere"));
+        fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, &folder).unwrap();
+        assert!(its.read().is_err());
+        let said = its.write(TEXT).unwrap_err().to_string();
+        assert!(said.contains("a link is in the place of it"), "{said}");
+        fs::remove_file(&folder).unwrap();
+        fs::create_dir(&folder).unwrap();
+        let target = elsewhere.join("file");
+        fs::write(&target, "old").unwrap();
+        symlink(&target, folder.join("50-nearpath.conf")).unwrap();
+        assert!(its.read().is_err() && its.write(TEXT).is_err());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "old");
+        fs::remove_file(folder.join("50-nearpath.conf")).unwrap();
+        fs::create_dir(folder.join("50-nearpath.conf")).unwrap();
+        let said = its.read().unwrap_err().to_string();
+        assert!(said.contains("no regular file"), "{said}");
+        fs::remove_dir(folder.join("50-nearpath.conf")).unwrap();
+        fs::write(folder.join("50-nearpath.conf"), "").unwrap();
+        assert!(its.read().unwrap_err().to_string().contains("but empty"));
+    }
+
+    #[test]
+    fn without_its_folder_there_is_nothing_to_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let etc = Etc::of(dir.path());
+        for target in [DROP_IN, ARGS, "/etc/default/grub.d/50-nearpath.cfg"] {
+            let file = ConfigFile::parse(target).unwrap();
+            assert_eq!(etc.setting(&file).unwrap().read().unwrap(), None, "{target}");
+        }
+    }
+}

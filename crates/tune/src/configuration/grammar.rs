@@ -1,0 +1,228 @@
+//! The texts that each place takes: what nearpath itself writes there, and no more. A drop-in could
+//! start any program and a fragment of grub's is a shell script, so each line is checked, and each
+//! character.
+
+use super::{IRQBALANCE_ARGS, Place};
+use nearpath_host::CpuSet;
+
+/// Bytes of a text, at most: the cpulists of any machine, several times.
+const LONGEST: usize = 64 << 10;
+
+/// Whether a place takes a text; empty is none, and taken by each.
+///
+/// # Errors
+/// Which line it does not take.
+pub(crate) fn check(place: Place, text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    if text.len() > LONGEST {
+        return Err(format!("is longer than {} KiB", LONGEST >> 10));
+    }
+    let line_is_taken = match place {
+        Place::Irqbalance => {
+            return match irqbalance_arguments(text) {
+                Some(_) => Ok(()),
+                None => Err(format!("is no plain line {IRQBALANCE_ARGS}=\"…\"")),
+            };
+        }
+        Place::DropIn => drop_in_line,
+        Place::CommandLine => |line: &str| command_line_parameters(line).is_some(),
+    };
+    if !text.ends_with('\n') {
+        return Err("must end with a newline".to_owned());
+    }
+    match text.lines().find(|line| !is_comment(line) && !line_is_taken(line)) {
+        Some(line) => Err(format!("must not have the line {line:?}")),
+        None => Ok(()),
+    }
+}
+
+/// A comment, or an empty line. A backslash at its end would draw the next line into it.
+fn is_comment(line: &str) -> bool {
+    let plain = line.bytes().all(|b| b.is_ascii_graphic() || b == b' ') && !line.ends_with('\\');
+    line.is_empty() || (line.starts_with('#') && plain)
+}
+
+/// A line of the drop-in of a service (systemd.exec(5)).
+fn drop_in_line(line: &str) -> bool {
+    if line == "[Service]" {
+        return true;
+    }
+    let numbers = |list: &str| CpuSet::from_list(list).is_ok_and(|set| !set.is_empty());
+    let plain = |list: &str| list.bytes().all(|b| b.is_ascii_digit() || b == b',' || b == b'-');
+    match line.split_once('=') {
+        Some(("CPUAffinity" | "NUMAMask", list)) => plain(list) && numbers(list),
+        Some(("NUMAPolicy", policy)) => {
+            matches!(policy, "default" | "preferred" | "bind" | "interleave" | "local")
+        }
+        _ => false,
+    }
+}
+
+/// Parameters of the kernel that may be written, and what their values are made of
+/// (Documentation/admin-guide/kernel-parameters.txt).
+const PARAMETERS: &[(&str, Argument)] = &[
+    ("isolcpus", Argument::Cpus),
+    ("nohz_full", Argument::Cpus),
+    ("rcu_nocbs", Argument::Cpus),
+    ("rcu_nocb_poll", Argument::None),
+    ("nowatchdog", Argument::None),
+    ("nmi_watchdog", Argument::Number),
+    ("default_hugepagesz", Argument::Number),
+    ("hugepagesz", Argument::Number),
+    ("hugepages", Argument::Number),
+];
+
+#[derive(Clone, Copy)]
+enum Argument {
+    None,
+    /// Digits, with a unit.
+    Number,
+    /// Flags and a cpulist.
+    Cpus,
+}
+
+/// The parameters that a line of grub's fragment adds: `GRUB_CMDLINE_LINUX_DEFAULT="$… nohz_full=2"`.
+pub(crate) fn command_line_parameters(line: &str) -> Option<Vec<&str>> {
+    let added = line
+        .strip_prefix("GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT ")?
+        .strip_suffix('"')?;
+    let parameters: Vec<&str> = added.split(' ').collect();
+    parameters.iter().all(|parameter| is_parameter(parameter)).then_some(parameters)
+}
+
+fn is_parameter(parameter: &str) -> bool {
+    let (name, value) = match parameter.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (parameter, None),
+    };
+    let made_of = |value: &str, of: fn(u8) -> bool| !value.is_empty() && value.bytes().all(of);
+    match (PARAMETERS.iter().find(|(known, _)| *known == name), value) {
+        (Some((_, Argument::None)), None) => true,
+        (Some((_, Argument::Number)), Some(value)) => {
+            made_of(value, |b| b.is_ascii_digit() || b"KMG".contains(&b))
+        }
+        (Some((_, Argument::Cpus)), Some(value)) => {
+            made_of(value, |b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_,-".contains(&b))
+        }
+        _ => false,
+    }
+}
+
+/// The arguments in irqbalance's line; `None` where it is none, or one that only a shell
+/// understands.
+pub(crate) fn irqbalance_arguments(line: &str) -> Option<Vec<&str>> {
+    let value = line.trim_start_matches([' ', '\t']);
+    let value =
+        value.strip_prefix(IRQBALANCE_ARGS)?.strip_prefix('=')?.trim_end_matches([' ', '\t']);
+    let quoted = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
+    let inner = match quoted('"').or_else(|| quoted('\'')) {
+        Some(inner) => inner,
+        // Unquoted it is a single word, to a shell.
+        None if value.contains(' ') => return None,
+        None => value,
+    };
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b" =_,./:-".contains(&b);
+    inner.bytes().all(plain).then(|| inner.split(' ').filter(|word| !word.is_empty()).collect())
+}
+
+/// irqbalance's line with these arguments.
+pub(crate) fn irqbalance_line(arguments: &[String]) -> String {
+    format!("{IRQBALANCE_ARGS}=\"{}\"", arguments.join(" "))
+}
+
+/// Whether an argument of irqbalance may be written although it is not there now: those that name
+/// neither a file nor a program.
+pub(crate) fn is_safe_argument(argument: &str) -> bool {
+    let (name, value) = match argument.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (argument, None),
+    };
+    match (name, value) {
+        ("--banirq", Some(irq)) => !irq.is_empty() && irq.bytes().all(|b| b.is_ascii_digit()),
+        (
+            "--banmod" | "--hintpolicy" | "--powerthresh" | "--deepestcache" | "--interval",
+            value,
+        ) => value.is_some_and(|value| !value.contains('/')),
+        ("--oneshot" | "--journal" | "--foreground", None) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nearpath_writes_is_taken() {
+        let drop_in = "# Written by nearpath.\n\n[Service]\nCPUAffinity=0-3,8\nNUMAPolicy=bind\n\
+                       NUMAMask=0\n";
+        assert_eq!(check(Place::DropIn, drop_in), Ok(()));
+        let line = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
+                    isolcpus=managed_irq,domain,2-3 nohz_full=2-3 rcu_nocb_poll nmi_watchdog=0 \
+                    hugepagesz=1G hugepages=8\"";
+        assert_eq!(check(Place::CommandLine, &format!("# Ours.\n{line}\n")), Ok(()));
+        assert_eq!(command_line_parameters(line).unwrap().len(), 6);
+        assert_eq!(check(Place::Irqbalance, "IRQBALANCE_ARGS=\"--banirq=4 --oneshot\""), Ok(()));
+        for place in [Place::DropIn, Place::CommandLine, Place::Irqbalance] {
+            assert_eq!(check(place, ""), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_could_run_a_program_is_refused() {
+        for text in [
+            "[Service]\nExecStartPre=/bin/x\n",
+            "[Service]\nCPUAffinity=0\\\nExecStart=/bin/x\n",
+            "# a \\\nExecStart=/bin/x\n",
+            "[Service]\nCPUAffinity=\n",
+            "[Service]\nCPUAffinity=numa\n",
+            "[Service]\nNUMAPolicy=any\n",
+            "[Service]",
+            "[Unit]\n",
+        ] {
+            assert!(check(Place::DropIn, text).is_err(), "{text:?}");
+        }
+        for added in [
+            "init=/bin/sh",
+            "nohz_full=$(x)",
+            "nohz_full=2\" x=\"",
+            "nohz_full",
+            "quiet",
+            "",
+            "nowatchdog=",
+        ] {
+            let line =
+                format!("GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT {added}\"\n");
+            assert!(check(Place::CommandLine, &line).is_err(), "{line:?}");
+        }
+        for text in ["x\n", "GRUB_CMDLINE_LINUX=\"quiet\"\n", "\t\n", "#\u{7}\n"] {
+            assert!(check(Place::CommandLine, text).is_err(), "{text:?}");
+        }
+        for text in [
+            "IRQBALANCE_ARGS=\"$(x)\"",
+            "IRQBALANCE_ARGS=a b",
+            "IRQBALANCE_ARGS=\"a\" b=\"c\"",
+            "IRQBALANCE_ARGS=\"a\nb\"",
+            "LD_PRELOAD=x",
+        ] {
+            assert!(check(Place::Irqbalance, text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_irqbalance_are_told_apart() {
+        let of = |line| irqbalance_arguments(line);
+        assert_eq!(of("IRQBALANCE_ARGS=\"--a --b=1\" "), Some(vec!["--a", "--b=1"]));
+        assert_eq!(of("IRQBALANCE_ARGS='--a'"), Some(vec!["--a"]));
+        assert_eq!(of("IRQBALANCE_ARGS="), Some(vec![]));
+        assert_eq!(of("IRQBALANCE_ARGS=\""), None);
+        for safe in ["--banirq=4", "--banmod=virtio", "--oneshot", "--hintpolicy=exact"] {
+            assert!(is_safe_argument(safe), "{safe}");
+        }
+        for unsafe_ in ["--policyscript=/x", "--banirq=", "--banirq=x", "--pid=/x", "--banmod=/x"] {
+            assert!(!is_safe_argument(unsafe_), "{unsafe_}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The kernel command line that sets CPUs apart at boot, for the goal of isolation: no task is
+//! balanced onto them, no tick, no RCU callback and no watchdog runs there.
+//!
+//! In go the CPUs that were asked for and the command line that the kernel was booted with. Out comes
+//! a fragment for grub, when the running kernel lacks any of it. Nothing is installed by it: who wants
+//! it runs update-grub and reboots.
+//!
+//! Rules: document 003 (boot options; never the first core), Documentation/admin-guide/
+//! kernel-parameters.txt, kernel/sched/isolation.c (`nohz_full=` and `isolcpus=` must name the same
+//! CPUs).
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::situation::{Situation, cpus};
+use crate::configuration::{COMMAND_LINE, command_line_parameters};
+use crate::plan::Goal;
+use nearpath_host::{CpuSet, Kernel};
+use std::fmt;
+use std::str::FromStr;
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "command_line",
+    plans: "the kernel command line that sets CPUs apart at boot (--goal isolation)",
+    run,
+};
+
+/// Hugepages to be taken at boot, when memory is still whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hugepages {
+    /// Of which size, as the kernel takes it: `1G`, `2M`.
+    size: String,
+    /// How many.
+    count: u32,
+}
+
+impl FromStr for Hugepages {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let must = || "must be a size and a count, as 1G:8".to_owned();
+        let (size, count) = text.split_once(':').ok_or_else(must)?;
+        let digits = size.strip_suffix(['K', 'M', 'G']).ok_or_else(must)?;
+        let number: u32 = digits.parse().map_err(|_| must())?;
+        let plain = digits.bytes().all(|b| b.is_ascii_digit()) && number.is_power_of_two();
+        match count.parse() {
+            Ok(count) if plain && count > 0 => Ok(Self { size: size.to_owned(), count }),
+            _ => Err(must()),
+        }
+    }
+}
+
+impl fmt::Display for Hugepages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, count } = self;
+        write!(f, "default_hugepagesz={size} hugepagesz={size} hugepages={count}")
+    }
+}
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    let request = situation.request;
+    if request.goal != Goal::Isolation {
+        return;
+    }
+    let Some(asked) = &request.cpus else {
+        return draft.note("give --cpus to have these set apart at boot as well (isolcpus=)");
+    };
+    let isolated = asked.difference(&first_core(situation));
+    if isolated != *asked {
+        let left = asked.difference(&isolated);
+        draft.note(format!(
+            "{} of the first core, where the kernel does its own work, are not set apart at boot",
+            cpus(&left)
+        ));
+    }
+    if isolated.is_empty() {
+        return;
+    }
+    let kernel = &situation.host.kernel;
+    let Some(running) = kernel.cmdline.as_deref() else {
+        return draft.note("the kernel command line is unknown, so no CPU is set apart at boot");
+    };
+    let wanted = parameters(&isolated, request.hugepages.as_ref());
+    let missing: Vec<&str> = wanted
+        .iter()
+        .map(String::as_str)
+        .filter(|parameter| !in_force(kernel, running, parameter, &isolated))
+        .collect();
+    if !missing.is_empty() {
+        plan(situation, draft, running, &isolated, &wanted, &missing);
+    }
+}
+
+/// The CPUs of the core that the kernel boots on.
+fn first_core(situation: &Situation<'_>) -> CpuSet {
+    let topology = &situation.host.topology;
+    let Some(first) = topology.online.first() else { return CpuSet::new() };
+    let siblings = topology.cpus.iter().find(|cpu| cpu.cpu == first).map(|cpu| &cpu.siblings);
+    [first].into_iter().collect::<CpuSet>().union(siblings.unwrap_or(&CpuSet::new()))
+}
+
+fn parameters(isolated: &CpuSet, hugepages: Option<&Hugepages>) -> Vec<String> {
+    let mut all = vec![
+        format!("isolcpus=managed_irq,domain,{isolated}"),
+        format!("nohz_full={isolated}"),
+        format!("rcu_nocbs={isolated}"),
+        "rcu_nocb_poll".to_owned(),
+        "nowatchdog".to_owned(),
+        "nmi_watchdog=0".to_owned(),
+    ];
+    if let Some(hugepages) = hugepages {
+        all.extend(hugepages.to_string().split(' ').map(str::to_owned));
+    }
+    all
+}
+
+/// Whether the running kernel has a parameter: sets of CPUs as they are in force, others as they
+/// were written.
+fn in_force(kernel: &Kernel, running: &str, parameter: &str, isolated: &CpuSet) -> bool {
+    let set = match parameter.split_once('=').map_or(parameter, |(name, _)| name) {
+        "isolcpus" => &kernel.isolated,
+        "nohz_full" => &kernel.nohz_full,
+        "rcu_nocbs" => &kernel.rcu_nocbs,
+        _ => return running.split_ascii_whitespace().any(|word| word == parameter),
+    };
+    set.as_ref() == Some(isolated)
+}
+
+fn plan(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    running: &str,
+    isolated: &CpuSet,
+    wanted: &[String],
+    missing: &[&str],
+) {
+    let system = &situation.request.system;
+    let wanted = wanted.join(" ");
+    if let Some(reason) = system.no_fragments() {
+        return draft
+            .note(format!("{reason}: to set {} apart, boot with {wanted}", cpus(isolated)));
+    }
+    let before = match system.text(COMMAND_LINE) {
+        Ok(text) => text.to_owned(),
+        Err(reason) => {
+            return draft.note(format!("{reason}: to set CPUs apart, boot with {wanted}"));
+        }
+    };
+    let after = format!(
+        "# Written by nearpath; 'nearpath tune rollback' takes it away. In force after update-grub \
+         and a reboot.\nGRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT {wanted}\"\n"
+    );
+    if before == after {
+        return draft.note(format!(
+            "{COMMAND_LINE} is there, but not in force yet: run update-grub, and reboot"
+        ));
+    }
+    for word in others(running, &before, missing) {
+        draft.note(format!(
+            "the kernel was booted with {word} from elsewhere: take it out of /etc/default/grub, or \
+             both count"
+        ));
+    }
+    draft.add(Wish {
+        id: "kernel-command-line".to_owned(),
+        target: COMMAND_LINE.to_owned(),
+        before,
+        after,
+        why: format!(
+            "the running kernel lacks {}; with them {} no tasks but those that are put there, and no \
+             ticks, RCU callbacks and watchdogs; then run update-grub, and reboot",
+            missing.join(" "),
+            match isolated.len() {
+                1 => format!("{} has", cpus(isolated)),
+                _ => format!("{} have", cpus(isolated)),
+            }
+        ),
+        finding: None,
+    });
+}
+
+/// Words of the running command line that set a missing parameter otherwise, and are not of our own
+/// fragment.
+fn others<'a>(running: &'a str, fragment: &str, missing: &[&str]) -> Vec<&'a str> {
+    let ours: Vec<&str> = fragment.lines().filter_map(command_line_parameters).flatten().collect();
+    let name = |word: &str| word.split('=').next().unwrap_or_default().replace('-', "_");
+    let same = |word: &&str| missing.iter().any(|parameter| name(parameter) == name(word));
+    running.split_ascii_whitespace().filter(|word| same(word) && !ours.contains(word)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hugepages_are_a_size_and_a_count() {
+        let pages: Hugepages = "1G:8".parse().unwrap();
+        assert_eq!(pages.to_string(), "default_hugepagesz=1G hugepagesz=1G hugepages=8");
+        for text in ["", "8", "1G", "1G:0", "1G:-1", "3M:1", "1g:1", "G:1", "1G:1 x", "+2M:1"] {
+            assert!(text.parse::<Hugepages>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn parameters_of_elsewhere_are_told_from_ours() {
+        let running = "quiet isolcpus=1 nohz-full=2-3 nmi_watchdog=0";
+        let ours = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT isolcpus=1\"\n";
+        let missing = ["isolcpus=4", "nohz_full=4"];
+        assert_eq!(others(running, ours, &missing), ["nohz-full=2-3"]);
+        assert_eq!(others(running, "", &missing), ["isolcpus=1", "nohz-full=2-3"]);
+    }
+}

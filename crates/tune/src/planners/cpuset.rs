@@ -1,0 +1,142 @@
+//! The cpuset of the cgroup that an application runs in, where it was asked for: it places threads that
+//! start later as well, and memory moves to the node.
+//!
+//! In go the cgroups of the processes that were asked for. Out come `cpuset.cpus` and `cpuset.mems`
+//! instead of the affinity of each thread. What would bind others too, or could not be undone to the
+//! thread, is left out, and a note says why.
+//!
+//! Rules: Documentation/admin-guide/cgroup-v2.rst (a new `cpuset.mems` moves the memory that is
+//! elsewhere), kernel/cgroup/cpuset.c (before 6.2 a new cpuset overwrites the affinity of threads).
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::home::{Home, has_memory};
+use super::situation::{Situation, cpus_and_nodes, version};
+use super::system::CgroupState;
+use super::thread_affinity::{stray, wanted};
+use super::workload::{Worker, Workload};
+use crate::cgroups::{Cpuset, CpusetFile};
+use nearpath_host::CpuSet;
+use std::collections::BTreeMap;
+
+pub(super) const PLANNER: Planner =
+    Planner { name: "cpuset", plans: "the cpuset of the application's cgroup (--cpuset)", run };
+
+/// The first kernel that keeps the affinity of threads beside the cpuset's.
+const KEEPS_AFFINITY: (u32, u32) = (6, 2);
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    if !situation.request.cpuset {
+        return;
+    }
+    if situation.workloads.is_empty() {
+        return draft
+            .note("--cpuset binds the cgroup of --pid, --port or --unit: give one of them");
+    }
+    let Ok(home) = Home::of(situation, draft) else { return };
+    let mut cgroups: BTreeMap<&str, (&CgroupState, Vec<&Workload>)> = BTreeMap::new();
+    for workload in situation.workloads {
+        match situation.request.system.cgroup(workload.pid) {
+            Ok(state) => {
+                let entry = cgroups.entry(&state.cgroup).or_insert_with(|| (state, Vec::new()));
+                entry.1.push(workload);
+            }
+            Err(reason) => draft.note(format!(
+                "{} ({}) is moved by its threads: {reason}",
+                workload.comm, workload.pid
+            )),
+        }
+    }
+    for (state, workloads) in cgroups.into_values() {
+        if let Err(reason) = bind(situation, draft, &home, state, &workloads) {
+            draft.note(format!("{} is not bound by its cpuset: {reason}", state.cgroup));
+        }
+    }
+}
+
+/// Binds a cgroup, unless all its threads are well placed.
+fn bind(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    home: &Home,
+    state: &CgroupState,
+    workloads: &[&Workload],
+) -> Result<(), String> {
+    let stray: Vec<&Worker> = workloads.iter().flat_map(|workload| stray(workload, home)).collect();
+    if stray.is_empty() {
+        return Ok(());
+    }
+    let cpus: CpuSet = home.cpus(wanted(&stray)).iter().copied().collect();
+    may_be_bound(situation, state, workloads, &cpus)?;
+    let node = home.node.filter(|&node| has_memory(situation, node));
+    for workload in workloads {
+        draft.bind(workload.pid);
+        for worker in &workload.threads {
+            let kept = worker.cpus.intersection(&cpus);
+            draft
+                .place_thread(worker.thread.tid, if kept.is_empty() { cpus.clone() } else { kept });
+        }
+    }
+    let now = cpus_and_nodes(&situation.host.topology, &state.effective);
+    let names: Vec<String> =
+        workloads.iter().map(|workload| format!("{} ({})", workload.comm, workload.pid)).collect();
+    let why =
+        format!("packets for {} arrive near {cpus}, and it may run on {now}", names.join(", "));
+    change(draft, state, CpusetFile::Cpus, &cpus.to_string(), why.clone());
+    if let Some(node) = node {
+        let why = format!("{why}; memory that is elsewhere moves to node {node}");
+        change(draft, state, CpusetFile::Mems, &node.to_string(), why);
+    }
+    Ok(())
+}
+
+/// Whether nobody else is bound with it, and whether it could be undone.
+fn may_be_bound(
+    situation: &Situation<'_>,
+    state: &CgroupState,
+    workloads: &[&Workload],
+    cpus: &CpuSet,
+) -> Result<(), String> {
+    let asked = |pid: &u32| workloads.iter().any(|workload| workload.pid == *pid);
+    if let Some(other) = state.processes.iter().find(|pid| !asked(pid)) {
+        return Err(format!("process {other} is in it as well, and was not asked for"));
+    }
+    let beyond = cpus.difference(&state.allowed);
+    if !beyond.is_empty() {
+        return Err(format!("the cgroup above it has no CPU {beyond}"));
+    }
+    let release = situation.host.kernel.release.as_deref().unwrap_or_default();
+    let pinned = |worker: &Worker| !state.effective.is_subset(&worker.cpus);
+    let some_pinned = workloads.iter().flat_map(|workload| &workload.threads).any(pinned);
+    if some_pinned && version(release).is_none_or(|version| version < KEEPS_AFFINITY) {
+        return Err(
+            "some of its threads have an affinity of their own, which a kernel before 6.2 \
+                    would forget"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+fn change(draft: &mut Draft, state: &CgroupState, what: CpusetFile, after: &str, why: String) {
+    let before = match what {
+        CpusetFile::Cpus => &state.cpus,
+        CpusetFile::Mems => &state.mems,
+    };
+    if CpuSet::from_list(before).ok() == CpuSet::from_list(after).ok() {
+        return;
+    }
+    let cpuset = Cpuset { cgroup: state.cgroup.clone(), inode: state.inode, what };
+    let file = match what {
+        CpusetFile::Cpus => "cpus",
+        CpusetFile::Mems => "mems",
+    };
+    draft.add(Wish {
+        id: format!("{}/cpuset.{file}", state.cgroup.trim_start_matches('/')),
+        target: cpuset.to_string(),
+        before: before.clone(),
+        after: after.to_owned(),
+        why,
+        finding: None,
+    });
+}

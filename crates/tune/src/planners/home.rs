@@ -1,0 +1,101 @@
+//! Where an application belongs: the node that its packets arrive on, and the CPUs of it that it may
+//! be given.
+//!
+//! In go the NICs that were asked for and what was asked for; out come CPUs. All planners of an
+//! application's place take them from here, so that its threads, its unit and its cgroup agree.
+
+use super::draft::Draft;
+use super::situation::Situation;
+use crate::plan::Goal;
+use nearpath_diagnose::{cpus_near_node, nearest_cpus};
+use nearpath_host::{CpuId, CpuSet, NodeId};
+use std::collections::BTreeSet;
+
+/// Where an application belongs.
+#[derive(Debug)]
+pub(super) struct Home {
+    /// The node; `None` where there is only one.
+    pub node: Option<NodeId>,
+    /// The CPUs on which a thread is well placed already.
+    pub near: CpuSet,
+    /// Those that threads may be moved to, best first; not empty.
+    pub pool: Vec<CpuId>,
+    /// Those of the pool that no interrupt goes to.
+    pub free: Vec<CpuId>,
+}
+
+impl Home {
+    /// # Errors
+    /// Why it cannot be told, or that no CPU is left.
+    pub fn of(situation: &Situation<'_>, draft: &Draft) -> Result<Self, String> {
+        let node = node(situation)?;
+        let pool = pool(situation, node);
+        if pool.is_empty() {
+            return Err("no CPU near the NIC is left for the application".to_owned());
+        }
+        // Also those of NICs that were not asked for: nobody is given their CPU.
+        let interrupts = draft
+            .cpus_of_irqs(situation, situation.hardware())
+            .union(&situation.cpus_of_other_nics());
+        let free = pool.iter().copied().filter(|&cpu| !interrupts.contains(cpu)).collect();
+        Ok(Self { node, near: near(situation, node), pool, free })
+    }
+
+    /// The CPUs for so many threads: those that interrupts leave, or all where these are too few.
+    pub fn cpus(&self, threads: usize) -> &[CpuId] {
+        if self.free.len() >= threads { &self.free } else { &self.pool }
+    }
+}
+
+/// The node that packets arrive on; `None` where there is only one.
+fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> {
+    if situation.host.topology.nodes.len() < 2 {
+        return Ok(None);
+    }
+    let nodes: BTreeSet<Option<NodeId>> = situation.hardware().map(|nic| nic.numa_node).collect();
+    let mut known = nodes.iter().flatten();
+    match (known.next(), known.next(), nodes.contains(&None)) {
+        (Some(&node), None, false) => Ok(Some(node)),
+        (None, None, false) => Err("no NIC with interrupts of its own is here".to_owned()),
+        (_, _, true) => Err("the node of a NIC is unknown; choose others with --nic".to_owned()),
+        (_, Some(_), _) => Err("the NICs are on several nodes; choose with --nic".to_owned()),
+    }
+}
+
+/// The CPUs on which a thread is well placed.
+fn near(situation: &Situation<'_>, home: Option<NodeId>) -> CpuSet {
+    let near = cpus_near_node(&situation.host.topology, home);
+    match &situation.request.cpus {
+        Some(cpus) => cpus.clone(),
+        None if situation.request.goal == Goal::Isolation => {
+            pool(situation, home).into_iter().collect()
+        }
+        None => near,
+    }
+}
+
+/// The CPUs that threads may be moved to, best first.
+fn pool(situation: &Situation<'_>, home: Option<NodeId>) -> Vec<CpuId> {
+    let request = situation.request;
+    if let Some(cpus) = &request.cpus {
+        return cpus.iter().collect();
+    }
+    let mut pool = nearest_cpus(situation.host, home);
+    if request.goal == Goal::Isolation
+        && let Some(isolated) = &situation.host.kernel.isolated
+    {
+        let near = cpus_near_node(&situation.host.topology, home);
+        let isolated: Vec<CpuId> = isolated.intersection(&near).iter().collect();
+        if !isolated.is_empty() {
+            pool = isolated;
+        }
+    }
+    pool.retain(|&cpu| request.housekeeping.as_ref().is_none_or(|cpus| !cpus.contains(cpu)));
+    pool
+}
+
+/// Whether a node has memory, as far as is known: nothing could run with its memory bound to one without.
+pub(super) fn has_memory(situation: &Situation<'_>, node: NodeId) -> bool {
+    let node = situation.host.topology.node(node);
+    node.is_some_and(|node| node.memory_bytes != Some(0))
+}

@@ -1,0 +1,88 @@
+//! REUSEPORT steering of the ports that were asked for: a connection goes to the worker that is
+//! nearest to the CPU on which it is received.
+//!
+//! In go the groups with their workers, and where `thread_affinity` will have these. Out comes a
+//! change of each group whose workers are on CPUs of their own; of others a note says why not.
+//!
+//! Rules: document 004, and those of `nearpath steer` (`crate::steering`).
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::situation::Situation;
+use crate::steering::{self, Found, Method};
+use nearpath_host::{CpuSet, SocketProtocol};
+use nearpath_instruments::ReuseportProgram;
+use std::collections::BTreeSet;
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "reuseport",
+    plans: "connections of a REUSEPORT group to the nearest worker (--port)",
+    run,
+};
+
+/// The name of the program of `bpf/steer.bpf.c`, as the kernel keeps it.
+const OURS: &str = "nearpath_steer";
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    match situation.request.system.groups() {
+        Ok(groups) => {
+            for found in groups {
+                if let Err(reason) = plan(situation, draft, found) {
+                    draft.note(format!("not steered to the nearest worker: {reason}"));
+                }
+            }
+        }
+        Err(reason) => draft.note(format!("which REUSEPORT groups there are is unknown: {reason}")),
+    }
+}
+
+fn plan(situation: &Situation<'_>, draft: &mut Draft, found: &Found) -> Result<(), String> {
+    let ours = |program: &ReuseportProgram| matches!(program, ReuseportProgram::Ebpf { name, .. } if name == OURS);
+    if found.sockets < 2 || found.program.as_ref().is_some_and(ours) {
+        return Ok(());
+    }
+    let mut found = found.clone();
+    for worker in found.group.sockets.iter_mut().flat_map(|socket| &mut socket.workers) {
+        if let (Some(tid), Some(cpus)) = (worker.tid, &mut worker.cpus) {
+            *cpus = draft.thread_cpus(tid, cpus).clone();
+        }
+    }
+    let local = found.group.local;
+    let places: BTreeSet<Vec<Option<&CpuSet>>> = found
+        .group
+        .sockets
+        .iter()
+        .map(|socket| socket.workers.iter().map(|worker| worker.cpus.as_ref()).collect())
+        .collect();
+    if places.len() == 1 {
+        return Err(format!(
+            "{local}: all workers may run on the same CPUs, so that none is nearest; pin each to its \
+             own"
+        ));
+    }
+    let change = steering::plan(&situation.host.topology, &found, Method::Nearest)
+        .map_err(|error| error.to_string())?;
+    let texts = (change.target.to_plan(), change.before.to_plan(), change.after.to_plan());
+    let (Some(target), Some(before), Some(after)) = texts else {
+        return Err(format!("{local}: the plan cannot be written down"));
+    };
+    let protocol = match found.group.protocol {
+        SocketProtocol::Tcp => "tcp",
+        SocketProtocol::Udp => "udp",
+    };
+    draft.add(Wish {
+        id: format!("reuseport-{protocol}-{local}"),
+        target,
+        before,
+        after,
+        why: change.why,
+        finding: accepts(situation),
+    });
+    Ok(())
+}
+
+/// The check that has seen connections accepted elsewhere.
+fn accepts(situation: &Situation<'_>) -> Option<String> {
+    let found = situation.findings.iter().find(|finding| finding.check == "accepts_off_cpu");
+    found.map(|finding| finding.check.clone())
+}

@@ -1,0 +1,185 @@
+//! What planners need of the running system beside the host's facts: nearpath's own files of
+//! configuration, and whether anybody reads them. It is read before planning, as a planner reads
+//! nothing; of a snapshot none of it is known.
+
+pub(super) use super::cgroup_state::CgroupState;
+use super::workload::Workload;
+use crate::Irqbalance;
+use crate::configuration::{COMMAND_LINE, ConfigFile, Etc, IRQBALANCE, IRQBALANCE_ARGS};
+use crate::irqbalance::Bans;
+use crate::setting::Setting;
+use crate::steering::{Found, groups};
+use nearpath_host::Root;
+use std::collections::BTreeMap;
+
+/// What was read of the running system.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct System {
+    /// What files of configuration and variables have, by their text as targets; empty where there
+    /// is none.
+    files: BTreeMap<String, Result<String, String>>,
+    /// Why a fragment of the kernel command line would not be read.
+    no_fragments: Option<String>,
+    /// The irqbalance that runs, and the interrupts that it leaves alone, or why they are not known.
+    irqbalance: Option<(Irqbalance, Result<String, String>)>,
+    /// The REUSEPORT groups of the ports that were asked for, or why they are not known.
+    groups: Option<Result<Vec<Found>, String>>,
+    /// The cgroups of processes, or why they have none with a cpuset.
+    cgroups: BTreeMap<u32, Result<CgroupState, String>>,
+}
+
+/// Scripts that make grub's menu; Debian's read fragments, others do not.
+const GRUB_MKCONFIG: [&str; 3] =
+    ["/usr/sbin/grub-mkconfig", "/usr/sbin/grub2-mkconfig", "/usr/bin/grub-mkconfig"];
+
+impl System {
+    /// Reads it, for these processes with the services that they were asked for by, and these ports.
+    pub fn read(root: &Root, workloads: &[Workload], ports: &[u16]) -> Self {
+        let etc = Etc::live();
+        let services = workloads.iter().filter_map(|workload| workload.service.as_deref());
+        let drop_ins = services.filter_map(ConfigFile::drop_in);
+        let lines = IRQBALANCE.iter().filter(|path| root.read(path).is_ok());
+        let lines = lines.map(|path| format!("{path} {IRQBALANCE_ARGS}"));
+        let others = std::iter::once(COMMAND_LINE.to_owned()).chain(lines);
+        let others = others.filter_map(|file| ConfigFile::parse(&file));
+        let text = |file: ConfigFile| {
+            let missing = || format!("{file}: there is no such folder");
+            let text = etc.setting(&file).and_then(|its| its.read()).map_err(|e| e.to_string());
+            (file.to_string(), text.and_then(|text| text.ok_or_else(missing)))
+        };
+        Self {
+            files: drop_ins.chain(others).map(text).collect(),
+            no_fragments: no_fragments(root),
+            irqbalance: Irqbalance::find(root).map(|irqbalance| {
+                let banned = Bans { root, irqbalance: &irqbalance }.read();
+                let banned =
+                    banned.map_err(|error| error.to_string()).map(Option::unwrap_or_default);
+                (irqbalance, banned)
+            }),
+            groups: (!ports.is_empty()).then(|| {
+                groups(root, None, |socket| ports.contains(&socket.port)).map_err(|e| e.to_string())
+            }),
+            cgroups: workloads
+                .iter()
+                .map(|workload| (workload.pid, CgroupState::of(root, workload.pid)))
+                .collect(),
+        }
+    }
+
+    /// What a file of configuration has.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub(super) fn text(&self, target: &str) -> Result<&str, String> {
+        match self.files.get(target) {
+            Some(Ok(text)) => Ok(text),
+            Some(Err(reason)) => Err(reason.clone()),
+            None => Err(format!("{target}: only the running machine tells")),
+        }
+    }
+
+    /// Why a fragment of the kernel command line would not be read.
+    pub(super) fn no_fragments(&self) -> Option<&str> {
+        self.no_fragments.as_deref()
+    }
+
+    /// The irqbalance that runs, and the interrupts that it leaves alone.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub(super) fn irqbalance(&self) -> Result<(&Irqbalance, &str), String> {
+        match &self.irqbalance {
+            Some((irqbalance, Ok(banned))) => Ok((irqbalance, banned)),
+            Some((_, Err(reason))) => Err(reason.clone()),
+            None => Err("its socket is that of the running machine".to_owned()),
+        }
+    }
+
+    /// The variable with the arguments of irqbalance, and its line.
+    ///
+    /// # Errors
+    /// There is none that would be read.
+    pub(super) fn irqbalance_line(&self) -> Result<(&str, &str), String> {
+        match self.files.iter().find(|(target, _)| target.ends_with(IRQBALANCE_ARGS)) {
+            Some((target, Ok(text))) => Ok((target, text)),
+            Some((_, Err(reason))) => Err(reason.clone()),
+            None => Err("there is no file with its arguments".to_owned()),
+        }
+    }
+
+    /// The REUSEPORT groups of the ports that were asked for.
+    ///
+    /// # Errors
+    /// Why they are not known.
+    pub(super) fn groups(&self) -> Result<&[Found], String> {
+        match &self.groups {
+            None => Ok(&[]),
+            Some(Ok(groups)) => Ok(groups),
+            Some(Err(reason)) => Err(reason.clone()),
+        }
+    }
+
+    /// The cgroup of a process.
+    ///
+    /// # Errors
+    /// Why it has none with a cpuset.
+    pub(super) fn cgroup(&self, pid: u32) -> Result<&CgroupState, String> {
+        match self.cgroups.get(&pid) {
+            Some(Ok(state)) => Ok(state),
+            Some(Err(reason)) => Err(reason.clone()),
+            None => Err("its cgroup is unknown".to_owned()),
+        }
+    }
+
+    /// The same, with an irqbalance that leaves these alone.
+    #[cfg(test)]
+    pub(super) fn with_irqbalance(self, irqbalance: Irqbalance, banned: &str) -> Self {
+        Self { irqbalance: Some((irqbalance, Ok(banned.to_owned()))), ..self }
+    }
+
+    /// One on which these processes are in these cgroups.
+    #[cfg(test)]
+    pub(super) fn with_cgroups(cgroups: BTreeMap<u32, Result<CgroupState, String>>) -> Self {
+        Self { cgroups, ..Self::default() }
+    }
+
+    /// One on which these files were read, and fragments are.
+    #[cfg(test)]
+    pub(super) fn with(files: &[(&str, &str)]) -> Self {
+        let text = |&(target, text): &(&str, &str)| (target.to_owned(), Ok(text.to_owned()));
+        Self { files: files.iter().map(text).collect(), ..Self::default() }
+    }
+}
+
+fn no_fragments(root: &Root) -> Option<String> {
+    let scripts: Vec<String> =
+        GRUB_MKCONFIG.iter().filter_map(|script| root.text(script).ok()).collect();
+    if scripts.is_empty() {
+        return Some("no grub-mkconfig is here".to_owned());
+    }
+    let reads = scripts.iter().any(|script| script.contains("/default/grub.d"));
+    (!reads).then(|| "this grub-mkconfig does not read /etc/default/grub.d".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_fragments_are_read_is_told_by_grubs_own_script() {
+        let said = |files: &[(&str, &str)]| {
+            let dir = tempfile::tempdir().unwrap();
+            for (path, text) in files.iter().chain(&[("/proc/x", "")]) {
+                let path = dir.path().join(path.trim_start_matches('/'));
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            no_fragments(&Root::tree(dir.path()).unwrap())
+        };
+        assert!(said(&[]).unwrap().contains("no grub-mkconfig"));
+        let debian = "for x in ${sysconfdir}/default/grub.d/*.cfg ; do";
+        assert_eq!(said(&[("/usr/sbin/grub-mkconfig", debian)]), None);
+        let fedora = ". ${sysconfdir}/default/grub";
+        assert!(said(&[("/usr/sbin/grub2-mkconfig", fedora)]).unwrap().contains("does not read"));
+    }
+}

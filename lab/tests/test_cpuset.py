@@ -1,0 +1,71 @@
+"""A server is bound by the cpuset of its cgroup: its threads and its memory go to the NIC's node, and
+all of it comes back.
+"""
+
+import json
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab
+
+from .conversations import start_server
+from .hosts import TWO_NODES, VIRTIO
+
+FAR_CPU, _ = TWO_NODES.cpus_of(0)
+NEAR = TWO_NODES.cpus_of(1)
+PORT = 5001
+CGROUPS = "/sys/fs/cgroup"
+SERVER = f"{CGROUPS}/app/server"
+
+
+def tuned(host: Host, *words: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(host.check(["nearpath", "tune", *words, "--json"]))
+    return document
+
+
+def state(host: Host, server: int) -> str:
+    """Every byte of what may be changed, and where the server's threads may run."""
+    return host.check(
+        f"head -v {SERVER}/cpuset.cpus {SERVER}/cpuset.mems;"
+        f" grep -H Cpus_allowed_list /proc/{server}/task/*/status"
+    )
+
+
+@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+def test_a_cgroup_is_bound_and_released(host: Host) -> None:
+    server = start_server(host, str(FAR_CPU), PORT)
+    host.check(f"mountpoint -q {CGROUPS} || mount -t cgroup2 none {CGROUPS}; mkdir -p {SERVER}")
+    host.check(f"echo {server.pid} >{SERVER}/cgroup.procs")
+    asked = ["--nic", "nic0", "--pid", str(server.pid), "--cpuset"]
+
+    # Nobody has enabled the controller for it: it is not enabled behind their back.
+    plan = tuned(host, "plan", *asked)
+    kinds = {change["kind"] for change in plan["changes"]}
+    assert "cpuset" not in kinds and "thread_affinity" in kinds, plan
+    assert any("cpuset controller is not" in note for note in plan["notes"]), plan["notes"]
+    assert "cpuset" not in host.check(f"cat {CGROUPS}/app/cgroup.subtree_control")
+
+    host.check(
+        f"echo +cpuset >{CGROUPS}/cgroup.subtree_control && echo +cpuset >{CGROUPS}/app/cgroup.subtree_control"
+    )
+    before = state(host, server.pid)
+    plan = tuned(host, "plan", *asked)
+    changes = {change["target"].split()[0]: change["after"] for change in plan["changes"]}
+    assert changes["cpuset.mems"] == "1", plan
+    assert not any(change["kind"] == "thread_affinity" for change in plan["changes"]), plan
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    made = tuned(host, "apply", "/root/plan.json")
+    assert len(made["changes"]) == len(plan["changes"]), made
+
+    assert host.check(f"cat {SERVER}/cpuset.cpus").strip() == changes["cpuset.cpus"]
+    allowed = host.check(f"grep -h Cpus_allowed_list /proc/{server.pid}/task/*/status").split()[1::2]
+    assert allowed and set(allowed) == {changes["cpuset.cpus"]}, allowed
+    # Its heap has moved: memory follows cpuset.mems.
+    heap = host.check(f"grep heap /proc/{server.pid}/numa_maps")
+    assert "N1=" in heap and "N0=" not in heap, heap
+    assert tuned(host, "plan", *asked)["changes"] == [], "there is nothing left to do"
+    assert {entry["state"] for entry in tuned(host, "status")["journal"]} == {"applied"}
+
+    host.check("nearpath tune rollback")
+    assert state(host, server.pid) == before
+    assert tuned(host, "status")["journal"] == []
