@@ -350,3 +350,6 @@ fn irq_of(target: &str) -> Option<IrqNumber> {
 fn evenly(cpus: &CpuSet) -> BTreeMap<CpuId, f64> {
     cpus.iter().map(|cpu| (cpu, 1.0 / cpus.len() as f64)).collect()
 }
+
+#[cfg(test)]
+mod tests;
