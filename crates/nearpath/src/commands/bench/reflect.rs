@@ -56,8 +56,10 @@ pub(super) struct Reflect {
     sockets: Sockets,
 }
 
-/// How often it is looked whether iperf3's servers are there still, and for the end.
+/// How often it is looked whether iperf3's servers are there still.
 const LOOK: Duration = Duration::from_millis(500);
+/// Without them and without an end it is looked for a signal anew after so long.
+const FOREVER: Duration = Duration::from_secs(3600);
 
 impl Reflect {
     pub(in crate::commands) fn run(&self) -> Result<(), Failure> {
@@ -87,9 +89,9 @@ impl Reflect {
         for line in answering.chain(counting).chain(taking) {
             if self.json { say(&line) } else { output::text(&format!("{line}\n"))? }
         }
-        let begin = Instant::now();
+        let (begin, look) = (Instant::now(), if servers.is_some() { LOOK } else { FOREVER });
         let left =
-            || self.duration.map_or(LOOK, |all| all.saturating_sub(begin.elapsed()).min(LOOK));
+            || self.duration.map_or(look, |all| all.saturating_sub(begin.elapsed()).min(look));
         while !left().is_zero() && !interrupt.wait(left()) {
             if let Some(servers) = &mut servers {
                 servers.revive().map_err(anyhow::Error::from)?;
