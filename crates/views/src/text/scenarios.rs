@@ -98,9 +98,9 @@ mod tests {
         };
         let compared = json!({"blocks": 16, "baseline": 40_000.0, "with_plan": 20_000.0,
             "delta_percent": -50.0, "ci95": [-55.0, -45.5], "noise_floor_percent": 1.0,
-            "guards": {"lost": {"without": 0.0, "with": 0.0, "objects": false},
-                "cpus_busy": {"without": 1.0, "with": 1.0, "objects": false},
-                "rate_per_s": {"without": 1.0, "with": 1.0, "objects": false}},
+            "guards": {"lost": {"without": 0.0, "with": 0.0, "objects": false, "sure": false},
+                "cpus_busy": {"without": 1.0, "with": 1.0, "objects": false, "sure": false},
+                "rate_per_s": {"without": 1.0, "with": 1.0, "objects": false, "sure": false}},
             "verdict": "better"});
         let report = json!({"schema": 1, "application": "nearpath bench reflect", "target":
             "10.0.0.1:6327", "nic": "eth0", "node": 1, "cpus": "2-3", "changes": ["irq-40"],
