@@ -44,7 +44,7 @@ FILES = "grep -sH . " + " ".join(
         "/sys/class/net/*/queues/tx-*/{xps_cpus,xps_rxqs}",
         "/proc/irq/*/{smp_affinity_list,node}",
         # Shown among the sysctls, as which some were before Linux 5.13.
-        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/kernel/mm/transparent_hugepage/{enabled,defrag}",
         "/sys/kernel/debug/sched/{migration_cost_ns,nr_migrate,numa_balancing/scan_*}",
     )
 )

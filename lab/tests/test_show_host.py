@@ -42,7 +42,8 @@ def test_time_of_cpus(reading: Reading) -> None:
 @on_every_host
 def test_sysctls(readings: dict[str, Reading]) -> None:
     changed = readings["changed"]
-    told = {"transparent_hugepage.enabled": changed.files["/sys/kernel/mm/transparent_hugepage/enabled"]}
+    huge = "/sys/kernel/mm/transparent_hugepage"
+    told = {f"transparent_hugepage.{name}": changed.files[f"{huge}/{name}"] for name in ("enabled", "defrag")}
     for path, value in changed.files.items():
         if found := re.fullmatch("/sys/kernel/debug/sched/(?:(numa_balancing)/)?(.*)", path):
             told[f"kernel.{found[1] or 'sched'}_{found[2]}"] = value
