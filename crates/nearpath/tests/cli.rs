@@ -54,6 +54,11 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["measure", "stages", "--per", "cpu", "--sort", "name"], 2, "packets, p99");
     refused(&["measure", "stages", "--top", "3"], 2, "--per <WHAT>");
     refused(&["snapshot"], 2, "--output <FILE>");
+    refused(&["tune", "export"], 2, "--as <FORM>");
+    refused(&["tune", "export", "--as", "upstart"], 2, "sh, systemd, udev");
+    refused(&["tune", "export", "--as", "systemd"], 2, "name a folder");
+    refused(&["tune", "export", "--as", "sh", "--applied", "--nic", "x"], 2, "cannot be used with");
+    refused(&["tune", "watch", "--interval", "1ms"], 2, "less than 100ms");
 }
 
 #[test]
@@ -303,4 +308,36 @@ fn a_snapshot_cannot_lead_out_of_itself() {
         refused(&["show", "--snapshot", file.to_str().unwrap()], 1, "host.tar.zst");
     }
     assert!(!dir.path().join("escaped").exists());
+}
+
+#[test]
+fn a_plan_of_another_host_is_exported() {
+    let tree = two_nodes();
+    let dir = tempfile::tempdir().unwrap();
+    let root = tree.path().to_str().unwrap();
+    let export = |form: &str, more: &[&str]| {
+        parts(&nearpath(&[&["tune", "export", "--root", root, "--as", form], more].concat()))
+    };
+
+    let script = dir.path().join("tune.sh");
+    let (status, out, err) = export("sh", &["-o", script.to_str().unwrap()]);
+    assert_eq!((status, out.as_str()), (0, ""), "{err}");
+    let text = fs::read_to_string(&script).unwrap();
+    assert!(text.contains("'eth0' 'eth0-TxRx-1' '*-TxRx-1'"), "{text}");
+    assert!(!text.contains("/proc/irq/101/"), "a number is another's after a boot: {text}");
+    let run = Command::new(&script).arg("nonsense").output().unwrap();
+    assert_eq!(run.status.code(), Some(2), "it can be run");
+
+    let units = dir.path().join("units");
+    let (status, _, err) = export("systemd", &["-o", units.to_str().unwrap()]);
+    assert_eq!(status, 0, "{err}");
+    assert!(
+        units.join("nearpath-tune.service").is_file() && units.join("nearpath-tune.sh").is_file()
+    );
+    // What a form cannot carry is told: one interrupt alone, for rules of queues.
+    let (status, out, err) = export("udev", &["--only", "irq-100"]);
+    assert_eq!((status, out.as_str(), err.lines().count()), (1, "", 1), "{err}");
+    assert!(err.contains("irq-100: udev has no event for an interrupt"), "{err}");
+    let (status, _, err) = export("sh", &["--only", "irq-7"]);
+    assert!(status == 1 && err.contains("there is no change with the id"), "{err}");
 }
