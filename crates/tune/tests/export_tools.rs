@@ -36,6 +36,7 @@ fn changes() -> Vec<PlannedChange> {
         change("rmem", "/proc/sys/net/ipv4/tcp_rmem", "4096 131072 6291456"),
         change("thp", "/sys/kernel/mm/transparent_hugepage/enabled", "madvise"),
         change("thread", "affinity pid 7 tid 8 start 99", "0"),
+        change("rings", "ethtool eth0 rings", "rx 4096 tx 512"),
     ];
     for nic in ["eth0", "br-lan.5", "a'{{b}}$c"] {
         let queues = format!("/sys/class/net/{nic}/queues");

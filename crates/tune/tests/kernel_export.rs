@@ -192,3 +192,46 @@ fn what_cannot_be_made_does_not_stop_the_rest() {
         assert_eq!(script.run(&["something"]).status.code(), Some(2));
     });
 }
+
+#[test]
+fn what_ethtool_sets_is_set_and_put_back() {
+    in_namespace(ODD, || {
+        if !require_program("ethtool") {
+            return;
+        }
+        let shown = || {
+            let show =
+                |option| Command::new("ethtool").args([option, ODD]).output().unwrap().stdout;
+            [show("-k"), show("-l")].map(|text| String::from_utf8(text).unwrap())
+        };
+        let of_nic = |what: &str, before: &str, after: &str| PlannedChange {
+            target: format!("ethtool {ODD} {what}"),
+            before: before.to_owned(),
+            ..change(SOMAXCONN, after)
+        };
+        let before = shown();
+        let script = Script::new(&[
+            of_nic("feature rx-gro", "off", "on"),
+            of_nic("channels", "rx 2 tx 2", "rx 1 tx 1"),
+        ]);
+        script.said(&["status"], 1);
+        assert!(script.said(&["apply"], 0).ends_with("changed 2 of 2 settings\n"));
+        let made = shown();
+        assert!(
+            made[0].contains("generic-receive-offload: on") && made[1] != before[1],
+            "{made:?}"
+        );
+        assert_eq!(script.said(&["apply"], 0), "changed 0 of 2 settings\n");
+        assert!(!script.said(&["status"], 0).contains("not"));
+        assert!(script.said(&["undo"], 0).ends_with("changed 2 of 2 settings\n"));
+        assert_eq!(shown(), before);
+        // What somebody else has set since.
+        script.said(&["apply"], 0);
+        assert!(
+            Command::new("ethtool").args(["-K", ODD, "gro", "off"]).status().unwrap().success()
+        );
+        assert!(script.said(&["undo"], 1).contains("somebody else has set it"));
+        script.said(&["undo", "--force"], 0);
+        assert_eq!(shown(), before);
+    });
+}

@@ -55,6 +55,68 @@ irq() {
     fi
 }
 
+# What ethtool sets: key, interface, the option that shows it, the one that sets it, the words that put
+# back what was before, those that set what is wanted.
+nic() {
+    if shown=$(ethtool "$3" "$2" 2>/dev/null); then
+        "${action}_nic" "$@"
+    else
+        case $action in undo) rm -f "$state/$1" ;; *) complain "ethtool $3 $2: it is not there" ;; esac
+    fi
+}
+
+# Runs ethtool with the words of a text.
+ethtool_with() { # option, interface, words
+    set -f
+    # shellcheck disable=SC2086 # words without blanks, and nothing in them is a pattern
+    said=$(ethtool "$1" "$2" $3 2>&1)
+    set -- "$?"
+    set +f
+    # Older ones fail when there is nothing to change.
+    case $said in *"no "*changed* | *unmodified*) return 0 ;; esac
+    return "$1"
+}
+
+# What is shown once it is made is remembered: so it is known again, whatever ethtool calls it.
+
+apply_nic() {
+    if [ -e "$state/$1" ] && [ "$(cat "$state/$1")" = "$shown" ]; then return; fi
+    if ! mkdir -p "$state"; then
+        complain "ethtool $4 $2: left alone, as nothing can be remembered in $state"
+    elif ethtool_with "$4" "$2" "$6"; then
+        made=$(ethtool "$3" "$2" 2>/dev/null)
+        printf '%s\n' "$made" >"$state/$1"
+        if [ "$made" != "$shown" ]; then
+            changed=$((changed + 1))
+            say "ethtool $4 $2: $6"
+        fi
+    else
+        complain "ethtool $4 $2 $6: $said"
+    fi
+}
+
+undo_nic() {
+    [ -e "$state/$1" ] || return
+    if [ -z "$force" ] && [ "$(cat "$state/$1")" != "$shown" ]; then
+        complain "ethtool $3 $2: somebody else has set it; left alone without --force"
+    elif ethtool_with "$4" "$2" "$5"; then
+        rm -f "$state/$1"
+        changed=$((changed + 1))
+        say "ethtool $4 $2: $5"
+    else
+        complain "ethtool $4 $2 $5: $said"
+    fi
+}
+
+status_nic() {
+    if [ -e "$state/$1" ] && [ "$(cat "$state/$1")" = "$shown" ]; then
+        say "made       ethtool $4 $2 $6"
+    else
+        say "not made   ethtool $4 $2 $6: or not by this script"
+        failed=1
+    fi
+}
+
 # The number that an interrupt has now, into irq. It is the device's only one of that name, or the
 # only one whose name fits the pattern.
 find_irq() {

@@ -3,9 +3,10 @@
 //! In goes a change of a plan, whose texts may be anybody's; out comes a setting whose parts are known
 //! to be of their form, or the reason why it goes into no file.
 
+use super::quote::is_plain;
 use crate::Thread;
 use crate::configuration::{COMMAND_LINE, ConfigFile, Place, check};
-use crate::ethtool::NicSetting;
+use crate::ethtool::{Ethtool, NicSetting};
 use crate::files::{Form, is_interface_name, row_of};
 use crate::plan::PlannedChange;
 use nearpath_host::{CpuSet, NicIrq};
@@ -19,8 +20,8 @@ const LONGEST_HANDLER: usize = 128;
 pub(super) struct Setting<'a> {
     pub change: &'a PlannedChange,
     pub kind: Kind<'a>,
-    /// How the kernel writes the value.
-    pub form: Form,
+    /// How the kernel writes the value; `None` of what ethtool sets.
+    pub form: Option<Form>,
     /// The value from before.
     pub before: String,
     /// The value that is wanted.
@@ -44,6 +45,23 @@ pub(super) enum Kind<'a> {
     CommandLine,
     /// The CPUs of a thread, of this systemd service if it is of one.
     Thread(Option<&'a str>),
+    /// What ethtool sets of an interface, as its words: the option and, behind the interface's name,
+    /// those that set the value and that put back the one from before.
+    Nic(NicCommands),
+}
+
+/// Calls of ethtool.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NicCommands {
+    pub nic: String,
+    /// Shows what is set: `-g`.
+    pub show: &'static str,
+    /// Sets it: `-G`.
+    pub set: String,
+    /// The words that set the value: `rx 4096 tx 512`.
+    pub after: String,
+    /// The words that put back the value from before.
+    pub before: String,
 }
 
 impl<'a> Setting<'a> {
@@ -54,10 +72,10 @@ impl<'a> Setting<'a> {
             let unit = units.get(&thread.pid).map(String::as_str);
             return Self::with(change, Kind::Thread(unit), Form::CpuList);
         }
-        if NicSetting::parse(&change.target, None).is_some() {
-            return Err(
-                "what ethtool sets is in no file yet; apply the plan after a boot".to_owned()
-            );
+        if let Some(nic) = NicSetting::parse(&change.target, None) {
+            let kind = Kind::Nic(commands(&nic, change)?);
+            let (before, after) = (change.before.clone(), change.after.clone());
+            return Ok(Self { change, kind, form: None, before, after });
         }
         if change.target == COMMAND_LINE {
             return Self::command_line(change);
@@ -85,8 +103,7 @@ impl<'a> Setting<'a> {
             taken.map(|()| text.to_owned())
         };
         let (before, after) = (value(&change.before)?, value(&change.after)?);
-        // It has no form of the kernel's, and is written as it is.
-        Ok(Self { change, kind: Kind::CommandLine, form: Form::Choice, before, after })
+        Ok(Self { change, kind: Kind::CommandLine, form: None, before, after })
     }
 
     fn with(change: &'a PlannedChange, kind: Kind<'a>, form: Form) -> Result<Self, String> {
@@ -96,7 +113,7 @@ impl<'a> Setting<'a> {
                 .and_then(|()| form.kept(text).ok_or_else(|| "its value is none".to_owned()))
         };
         let (before, after) = (value(&change.before)?, value(&change.after)?);
-        Ok(Self { change, kind, form, before, after })
+        Ok(Self { change, kind, form: Some(form), before, after })
     }
 
     /// The interface that it is of.
@@ -104,6 +121,7 @@ impl<'a> Setting<'a> {
         match &self.kind {
             Kind::Queue { nic, .. } => Some(nic),
             Kind::Interrupt(irq) => Some(&irq.nic),
+            Kind::Nic(commands) => Some(&commands.nic),
             _ => None,
         }
     }
@@ -120,6 +138,33 @@ impl<'a> Setting<'a> {
     pub fn cpus(&self) -> CpuSet {
         CpuSet::from_list(&self.after).unwrap_or_default()
     }
+}
+
+/// The calls of ethtool that make a change and undo it.
+fn commands(nic: &NicSetting, change: &PlannedChange) -> Result<NicCommands, String> {
+    let words = |value: &str| {
+        let words = nic.command(value).filter(|words| words.len() > 2);
+        let words = words.ok_or_else(|| "ethtool has no words for its value".to_owned())?;
+        // They are parted by blanks, and mean nothing to a shell.
+        let plain = |word: &String| is_plain(&word.replace('/', "."));
+        let (set, rest) =
+            (words.first().cloned().unwrap_or_default(), words.get(2..).unwrap_or_default());
+        if rest.iter().all(plain) && is_plain(&set) {
+            Ok((set, rest.join(" ")))
+        } else {
+            Err("its value has signs that no value of ethtool has".to_owned())
+        }
+    };
+    let ((set, after), (_, before)) = (words(&change.after)?, words(&change.before)?);
+    let show = match nic.what {
+        Ethtool::Channels => "-l",
+        Ethtool::Rings => "-g",
+        Ethtool::Coalesce => "-c",
+        Ethtool::Rss | Ethtool::RssKey => "-x",
+        Ethtool::Feature(_) => "-k",
+        Ethtool::Rule(_) => "-n",
+    };
+    Ok(NicCommands { nic: nic.nic.clone(), show, set, after, before })
 }
 
 /// What an interrupt is found again by.

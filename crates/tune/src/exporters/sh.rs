@@ -5,7 +5,7 @@
 //! It is what other forms run where they have no means of their own.
 
 use super::quote::{comment, comments, file_name, sh};
-use super::setting::{Kind, Setting};
+use super::setting::{Kind, NicCommands, Setting};
 use super::{Context, Document, Exporter};
 use crate::files::Form;
 use std::fmt::Write;
@@ -61,11 +61,16 @@ fn call(setting: &Setting<'_>) -> String {
         let names = [&irq.nic, &irq.name, &pattern].map(|name| sh(name)).join(" ");
         return format!("irq {} {names} {before} {after}", sh(&key));
     }
+    if let Kind::Nic(NicCommands { nic, show, set, after, before }) = &setting.kind {
+        let key = sh(&file_name(&setting.change.target));
+        let words = [nic, *show, set, before, after].map(sh).join(" ");
+        return format!("nic {key} {words}");
+    }
     let form = match setting.form {
-        Form::Mask => "mask",
-        Form::CpuList => "cpulist",
-        Form::Numbers(_) | Form::PowerOfTwo => "numbers",
-        Form::Choice => "choice",
+        Some(Form::Mask) => "mask",
+        Some(Form::Numbers(_) | Form::PowerOfTwo) => "numbers",
+        Some(Form::Choice) => "choice",
+        Some(Form::CpuList) | None => "cpulist",
     };
     let path = &setting.change.target;
     format!("file {} {form} {} {before} {after}", sh(&file_name(path)), sh(path))

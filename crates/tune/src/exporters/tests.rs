@@ -41,6 +41,7 @@ fn all() -> Vec<PlannedChange> {
             "[always] madvise never",
             "madvise",
         ),
+        change("rings", "ethtool eth0 rings", "rx 256 tx 256", "rx 4096 tx 512"),
         change("thread", "affinity pid 7 tid 8 start 99", "0-3", "2-3"),
     ]
 }
@@ -65,7 +66,7 @@ fn what_a_form_cannot_carry_is_named() {
         ("sh", &["thread"][..]),
         ("systemd", &[]),
         ("udev", &["irq-40", "somaxconn", "rmem", "thp", "thread"]),
-        ("sysctl", &["irq-40", "rps", "flows", "xps", "thp", "thread"]),
+        ("sysctl", &["irq-40", "rps", "flows", "xps", "thp", "rings", "thread"]),
         ("tuned", &["thread"]),
         ("ansible", &["thread"]),
     ] {
@@ -98,7 +99,8 @@ fn the_means_of_a_change_are_the_forms_that_carry_it() {
     assert_eq!(means[0], ["sh", "systemd", "tuned", "ansible"]);
     assert_eq!(means[1], ["sh", "systemd", "udev", "tuned", "ansible"]);
     assert_eq!(means[4], ["sh", "systemd", "sysctl", "tuned", "ansible"]);
-    assert_eq!(means[7], [""; 0]);
+    assert_eq!(means[7], ["sh", "systemd", "udev", "tuned", "ansible"]);
+    assert_eq!(means[8], [""; 0]);
 }
 
 #[test]
@@ -113,6 +115,7 @@ fn sysctls_and_rules() {
         "\nACTION==\"add\", SUBSYSTEM==\"queues\", DEVPATH==\"*/net/eth0/queues/tx-0\", \
          ATTR{xps_cpus}=\"00000001\"\n",
         "ATTR{rps_flow_cnt}=\"1024\"\n",
+        "KERNEL==\"eth0\", RUN+=\"/usr/sbin/ethtool -G eth0 rx 4096 tx 512\"\n",
     ] {
         assert!(udev.contains(rule), "{udev}");
     }
@@ -149,7 +152,7 @@ fn a_profile_has_what_tuned_can_do_itself() {
         assert!(profile.contains(lines), "{profile}");
     }
     let script = text(&made, "nearpath/nearpath-tune.sh");
-    assert!(script.contains("count=1\n") && script.contains("'eth0-TxRx-0' '*-TxRx-0' '0-3' '2'"));
+    assert!(script.contains("count=2\n") && script.contains("'eth0-TxRx-0' '*-TxRx-0' '0-3' '2'"));
 }
 
 #[test]
@@ -166,10 +169,16 @@ fn what_is_no_setting_or_no_value_is_left_out() {
         change("before", somaxconn, "$(reboot)", "2"),
         nameless,
         elsewhere,
+        change("words", "ethtool eth0 rings", "rx 256", "rx $(reboot)"),
+        change("table", "ethtool eth0 rss", "table 0 0 1", "equal 2"),
     ];
     for form in ["sh", "systemd", "sysctl", "tuned", "ansible"] {
         let made = exported(form, &changes);
-        assert_eq!(ids(&made), ["path", "value", "before", "irq", "irq2"], "{form}");
+        assert_eq!(
+            ids(&made),
+            ["path", "value", "before", "irq", "irq2", "words", "table"],
+            "{form}"
+        );
         assert!(made.documents.iter().all(|d| !d.text.contains("core_pattern")), "{form}");
     }
 }

@@ -1,6 +1,6 @@
 //! A profile for tuned (tuned-profiles(7), tuned.conf(5)): sysctls, files of sysfs and transparent huge
-//! pages by its own plug-ins, interrupts by the script of `sh`, which tuned calls with start, stop and
-//! verify.
+//! pages by its own plug-ins; interrupts, and what ethtool sets, by the script of `sh`, which tuned calls
+//! with start, stop and verify.
 
 use super::quote::{comments, is_plain};
 use super::setting::{Kind, Setting};
@@ -42,7 +42,8 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
         }
         _ => None,
     });
-    let of_script = |setting: &&Setting<'_>| matches!(setting.kind, Kind::Interrupt(_));
+    let of_script =
+        |setting: &&Setting<'_>| matches!(setting.kind, Kind::Interrupt(_) | Kind::Nic(_));
     let scripted: Vec<&Setting<'_>> = settings.iter().filter(of_script).collect();
     let folder = |name: &str| format!("nearpath/{name}");
     let mut documents = Vec::new();

@@ -3,10 +3,10 @@
 //! A rule for the interface as it is added, and as it has got its name (`move`: the first event still
 //! has the kernel's name for it), and one for each queue as it is added, which is after the interface,
 //! and again when the number of channels changes. `ATTR{}` writes files below the device, also in
-//! folders of it.
+//! folders of it. What ethtool sets is set by ethtool.
 
 use super::quote::{comment, comments, is_plain};
-use super::setting::{Kind, Setting};
+use super::setting::{Kind, NicCommands, Setting};
 use super::{Context, Document, Exporter};
 
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -27,6 +27,8 @@ fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
         Kind::Queue { .. } => {
             Err("udev has a meaning of its own for signs in the interface's name")
         }
+        Kind::Nic(ref commands) if is_plain(&commands.nic) => Ok(()),
+        Kind::Nic(_) => Err("udev has a meaning of its own for signs in the interface's name"),
         Kind::Interrupt(_) => Err("udev has no event for an interrupt"),
         _ => Err("it is of no interface"),
     }
@@ -40,9 +42,15 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
     let left_out = context.left_out.iter().map(String::as_str);
     let mut text = comments(title.into_iter().chain(left_out));
     for setting in settings {
+        text += &format!("\n# {}\n", comment(&setting.change.why));
+        if let Kind::Nic(NicCommands { nic, set, after, .. }) = &setting.kind {
+            text += &format!(
+                "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", \
+                 RUN+=\"/usr/sbin/ethtool {set} {nic} {after}\"\n"
+            );
+        }
         let Kind::Queue { nic, queue, file } = setting.kind else { continue };
         let value = &setting.after;
-        text += &format!("\n# {}\n", comment(&setting.change.why));
         text += &format!(
             "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", \
              ATTR{{queues/{queue}/{file}}}=\"{value}\"\n"
