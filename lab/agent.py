@@ -23,6 +23,10 @@ class Result(NamedTuple):
     err: str
 
 
+# What is said when QEMU has ended by itself: its guest was stuck (scripts/lab runs such a test again).
+CLOSED = "QEMU closed its socket"
+
+
 class QemuError(Exception):
     """QEMU or the guest's agent refused a command."""
 
@@ -37,16 +41,22 @@ class Channel:
         self.pending = b""
 
     def send(self, command: str, arguments: dict[str, Any]) -> None:
-        """Sends a command."""
+        """Sends a command; raises `ConnectionError` when nobody is there any more."""
         message = {"execute": command, "arguments": arguments}
-        self.socket.sendall(json.dumps(message).encode() + b"\n")
+        try:
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+        except ConnectionError as error:
+            raise ConnectionError(CLOSED) from error
 
     def receive(self) -> dict[str, Any]:
         """The next message; raises `TimeoutError` when none comes, `ConnectionError` at the end."""
         while b"\n" not in self.pending:
-            chunk = self.socket.recv(1 << 20)
+            try:
+                chunk = self.socket.recv(1 << 20)
+            except ConnectionError as error:
+                raise ConnectionError(CLOSED) from error
             if not chunk:
-                raise ConnectionError("QEMU closed its socket")
+                raise ConnectionError(CLOSED)
             self.pending += chunk
         line, _, self.pending = self.pending.partition(b"\n")
         message: dict[str, Any] = json.loads(line.lstrip(b"\xff"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host, Machine, Wire
-from lab.agent import QemuError
+from lab.agent import CLOSED, QemuError
 from lab.fixtures import lab
 from lab.host import PATIENCE_S
 from lab.payload import PROJECT
@@ -65,6 +65,12 @@ def test_jobs(host: Host) -> None:
     host.check("until [ -s /tmp/ready ]; do sleep 0.05; done")
     patient.kill()
     assert patient.wait()[:2] == (5, "asked\n")
+
+
+@on_a_host
+def test_a_guest_that_ends_by_itself_is_told_from_a_failure(host: Host) -> None:
+    with pytest.raises(ConnectionError, match=CLOSED):
+        host.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger")
 
 
 def test_two_guests_on_a_wire(lab_here: None) -> None:
@@ -119,15 +125,22 @@ Host.restore({MACHINE!r})
 """
 
 
+@pytest.fixture
+def temp_dir() -> Iterator[Path]:
+    """A folder with a short path, for sockets in it: pytest's own may be too long."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
 @pytest.mark.parametrize("script", [HOLDER, RESTORER], ids=["running", "restoring"])
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
-def test_a_killed_lab_leaves_nothing(lab_here: None, script: str, name: str, tmp_path: Path) -> None:
+def test_a_killed_lab_leaves_nothing(lab_here: None, script: str, name: str, temp_dir: Path) -> None:
     before = remains()
     # A session of its own, with the signals of a program in the foreground.
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         cwd=PROJECT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(temp_dir)},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -150,12 +163,12 @@ def test_a_killed_lab_leaves_nothing(lab_here: None, script: str, name: str, tmp
     wait_until(lambda: not in_namespace(namespace), "QEMU and all in its namespace have ended")
     assert remains() == before
 
-    left = list(tmp_path.glob("nearpath-lab-run-*"))
+    left = list(temp_dir.glob("nearpath-lab-run-*"))
     assert bool(left) == (name == "SIGKILL")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        patch.setattr(tempfile, "tempdir", str(temp_dir))
         RunFolder("next").remove()
-    assert list(tmp_path.iterdir()) == []
+    assert list(temp_dir.iterdir()) == []
 
 
 def network_namespace(pid: int) -> int:
