@@ -30,7 +30,7 @@ class Wish:
 
 
 RINGS = Wish("rings", "rx 128 tx 128", "-g", ())
-COALESCE = Wish("coalesce", "rx-usecs 50", "-c", ("rx-usecs:\t50",))
+COALESCE = Wish("coalesce", "rx-usecs 50", "-c", ("rx-usecs: 50",))
 RSS = Wish("rss", "weight 1 3", "-x", ("0:      0     0     0     0", "1     1     1     1"))
 RSS_KEY = Wish("rss-key", KEY, "-x", (KEY,))
 GRO = Wish("feature rx-gro", "off", "-k", ("generic-receive-offload: off",))
