@@ -26,8 +26,7 @@ def tuned(host: Host, *words: str) -> dict[str, Any]:
 def state(host: Host, server: int) -> str:
     """Every byte of what may be changed, and where the server's threads may run."""
     return host.check(
-        f"head -v {SERVER}/cpuset.cpus {SERVER}/cpuset.mems;"
-        f" grep -H Cpus_allowed_list /proc/{server}/task/*/status"
+        f"head -v {SERVER}/cpuset.cpus {SERVER}/cpuset.mems; grep -H Cpus_allowed_list /proc/{server}/task/*/status"
     )
 
 
@@ -45,9 +44,7 @@ def test_a_cgroup_is_bound_and_released(host: Host) -> None:
     assert any("cpuset controller is not" in note for note in plan["notes"]), plan["notes"]
     assert "cpuset" not in host.check(f"cat {CGROUPS}/app/cgroup.subtree_control")
 
-    host.check(
-        f"echo +cpuset >{CGROUPS}/cgroup.subtree_control && echo +cpuset >{CGROUPS}/app/cgroup.subtree_control"
-    )
+    host.check(f"echo +cpuset >{CGROUPS}/cgroup.subtree_control && echo +cpuset >{CGROUPS}/app/cgroup.subtree_control")
     before = state(host, server.pid)
     plan = tuned(host, "plan", *asked)
     changes = {change["target"].split()[0]: change["after"] for change in plan["changes"]}

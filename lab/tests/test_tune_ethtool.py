@@ -46,6 +46,7 @@ TAKEN = {
     "e1000e": {RINGS, COALESCE, GRO},
 }
 
+
 def everything(host: Host) -> str:
     """Every byte that ethtool tells, and what a change of channels resets."""
     told = [host.run(f"ethtool {option} nic0 2>&1").out for option in ASKED]

@@ -10,6 +10,6 @@ from tuned.profiles.variables import Variables
 
 loader = Loader(Locator([sys.argv[1]]), Factory(), Merger(), None, Variables())
 for unit in loader.load(["nearpath"]).units.values():
-    for name, value in unit.options.items():
-        value = value[0] if isinstance(value, list) else value
+    for name, given in unit.options.items():
+        value = given[0] if isinstance(given, list) else given
         print(f"{unit.name} {name}={value}")
