@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::thread;
 
 /// The demonstration, running with its load, and its namespaces watched.
 pub struct Running {
@@ -48,10 +49,15 @@ impl Running {
 
     /// Waits for its end, and for that of all that it made.
     pub fn end(mut self) -> (ExitStatus, Vec<u8>, String) {
+        // At the same time: what it prints may be more than a pipe takes.
+        let mut out = self.child.stdout.take().unwrap();
+        let reader = thread::spawn(move || {
+            let mut stdout = Vec::new();
+            out.read_to_end(&mut stdout).map(|_| stdout)
+        });
         let mut said = String::new();
         self.stderr.read_to_string(&mut said).unwrap();
-        let mut stdout = Vec::new();
-        self.child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        let stdout = reader.join().unwrap().unwrap();
         let status = self.child.wait().unwrap();
         for watched in &self.watched {
             wait_for("the end of a namespace", || watched.is_gone().then_some(()));

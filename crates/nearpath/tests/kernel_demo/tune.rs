@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use std::process::Command;
 
 /// Short blocks: the verdict is not asked for, but that all else follows from it.
-const SHORT: [&str; 8] =
-    ["demo", "tune", "--json", "--for=1s", "--cycles", "4", "--block", "300ms"];
+const SHORT: [&str; 8] = ["demo", "tune", "--json", "--for=1s", "--cycles", "4", "--block", "1s"];
 
 fn changes(shown: &Value) -> usize {
     shown["plan"]["changes"].as_array().unwrap().len()

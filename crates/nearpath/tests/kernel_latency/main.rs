@@ -33,8 +33,10 @@ fn the_contract_of_bench_latency_is_kept() {
             let of = |field: &str| json[field].as_u64().unwrap();
             assert!(of("sent") > 0 && of("sent") == of("received"), "{json}");
             assert_eq!((of("lost"), of("duplicated"), of("reordered")), (0, 0, 0), "{json}");
-            let percentile = |name: &str| json["percentiles"][name].as_u64().unwrap();
-            assert!(of("min_ns") <= percentile("50") && percentile("99") <= of("max_ns"), "{json}");
+            // The 99th is not told of fewer than a thousand, which a busy machine may make of a ping-pong.
+            let percentile = |name: &str| json["percentiles"][name].as_u64();
+            assert!(percentile("50").is_some_and(|p50| of("min_ns") <= p50), "{json}");
+            assert!(percentile("99").is_none_or(|p99| p99 <= of("max_ns")), "{json}");
             assert!(json["mean_ns"].is_f64() && json["stddev_ns"].is_f64(), "{json}");
             // veth stamps both ways: nearly every answer is taken apart.
             let split = &json["split"];
