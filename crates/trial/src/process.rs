@@ -101,12 +101,12 @@ impl Process {
         true
     }
 
-    /// Asks it to end, as ^C does.
+    /// Asks it to end. (Not as ^C does: what a script starts in the background has that ignored.)
     pub fn interrupt(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
         // Not after it was waited for: another process may have its number.
         if let (Some(pid), false) = (pid, self.has_ended()) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }
 
