@@ -45,6 +45,11 @@ def test_a_cgroup_is_bound_and_released(host: Host) -> None:
     assert "cpuset" not in host.check(f"cat {CGROUPS}/app/cgroup.subtree_control")
 
     host.check(f"echo +cpuset >{CGROUPS}/cgroup.subtree_control && echo +cpuset >{CGROUPS}/app/cgroup.subtree_control")
+    # What is empty could not be put back, as the kernel takes no empty cpuset for processes.
+    plan = tuned(host, "plan", *asked)
+    assert any("is empty, and that could not be put back" in note for note in plan["notes"]), plan["notes"]
+    host.check(f"echo 0-3 >{SERVER}/cpuset.cpus && echo 0-1 >{SERVER}/cpuset.mems")
+
     before = state(host, server.pid)
     plan = tuned(host, "plan", *asked)
     changes = {change["target"].split()[0]: change["after"] for change in plan["changes"]}

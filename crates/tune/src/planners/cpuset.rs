@@ -115,6 +115,14 @@ fn may_be_bound(
                 .to_owned(),
         );
     }
+    // validate_change() of kernel/cgroup/cpuset.c: ENOSPC.
+    let files = [("cpuset.cpus", &state.cpus), ("cpuset.mems", &state.mems)];
+    if let Some((file, _)) = files.iter().find(|(_, value)| value.trim().is_empty()) {
+        return Err(format!(
+            "its {file} is empty, and that could not be put back while processes are in it: the \
+             kernel takes it only from an empty cgroup; write into it what it has in effect first"
+        ));
+    }
     Ok(())
 }
 

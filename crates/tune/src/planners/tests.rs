@@ -436,7 +436,7 @@ fn cgroup(cpus: &str, processes: &[u32]) -> CgroupState {
         cgroup: "/system.slice/nginx.service".to_owned(),
         inode: 99,
         cpus: cpus.to_owned(),
-        mems: String::new(),
+        mems: "0-1".to_owned(),
         effective: set("0-15"),
         allowed: set("0-15"),
         processes: processes.iter().copied().collect(),
@@ -451,7 +451,7 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
         let request = Request { cpuset: true, system, ..Request::default() };
         planned_for(host, &request, &[workload(cpus)]).unwrap()
     };
-    let free = || Ok(cgroup("", &[70]));
+    let free = || Ok(cgroup("0-15", &[70]));
     let plan = planned(&host, free(), &["0-15", "0-15"]);
     assert_eq!(
         of_kind(&plan, "cpuset"),
@@ -470,8 +470,8 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
         assert!(plan.notes.iter().any(|note| note.contains(reason)), "{:?}", plan.notes);
     };
     by_threads(&host, Err("not enabled".to_owned()), &["0-15"], "not enabled");
-    by_threads(&host, Ok(cgroup("", &[70, 71])), &["0-15"], "process 71 is in it as well");
-    let narrow = CgroupState { allowed: set("0-12"), ..cgroup("", &[70]) };
+    by_threads(&host, Ok(cgroup("0-15", &[70, 71])), &["0-15"], "process 71 is in it as well");
+    let narrow = CgroupState { allowed: set("0-12"), ..cgroup("0-15", &[70]) };
     by_threads(&host, Ok(narrow), &["0-15"], "has no CPU 13-15");
     by_threads(&host, free(), &["0"], "a kernel before 6.2 would forget");
     host.kernel.release = Some("6.12.1".to_owned());
