@@ -10,6 +10,7 @@ pub mod affinity;
 pub mod background;
 mod clock;
 pub mod comparison;
+mod connections;
 pub mod experiment;
 pub mod latency;
 pub mod live;

@@ -1,27 +1,15 @@
 //! What ethtool sets, on this kernel's veth: channels and features are taken and put back with all that
 //! they reset, and what veth does not have is refused by nature.
 
+mod common;
+
+use common::in_namespace;
 use nearpath_host::{Host, Nic, Root, Wanted, current_netns};
-use nearpath_testing::require_netns;
-use nearpath_testing::veth::{Side, VethPair};
+use nearpath_testing::veth::Side;
 use nearpath_tune::{
     Change, Executor, Journal, Live, NicSetting, Persistence, Presence, Target, TuneError, Value,
 };
-use std::io;
 use std::path::Path;
-
-/// Runs on the server's side of a pair with two queues.
-fn in_namespace(run: impl FnOnce(&VethPair) + Send) {
-    if !require_netns() {
-        return;
-    }
-    let pair = VethPair::new(2).unwrap();
-    pair.run(Side::Server, |_| {
-        run(&pair);
-        io::Result::Ok(())
-    })
-    .unwrap();
-}
 
 fn change(target: &str, before: &str, after: &str) -> Change {
     let netns = current_netns(&Root::live()).inode;

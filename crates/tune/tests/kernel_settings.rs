@@ -1,6 +1,9 @@
 //! Settings of this kernel's own files, in a namespace of the test's own: written, read back, put
 //! back to the byte, and left alone when somebody else has written since.
 
+mod common;
+
+use common::in_namespace;
 use nearpath_host::{Root, current_netns};
 use nearpath_testing::require_netns;
 use nearpath_testing::veth::{Side, VethPair};
@@ -13,19 +16,6 @@ use std::path::Path;
 const QUEUES: &str = "/sys/class/net/np1/queues";
 const FLOWS: &str = "/sys/class/net/np1/queues/rx-1/rps_flow_cnt";
 const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
-
-/// Runs on the server's side of a pair with two queues.
-fn in_namespace(run: impl FnOnce(&VethPair) + Send) {
-    if !require_netns() {
-        return;
-    }
-    let pair = VethPair::new(2).unwrap();
-    pair.run(Side::Server, |_| {
-        run(&pair);
-        io::Result::Ok(())
-    })
-    .unwrap();
-}
 
 /// A change of a file, from what is there now.
 fn change(path: &str, after: &str) -> Change {

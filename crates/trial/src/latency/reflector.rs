@@ -11,25 +11,21 @@ use super::message::{Message, SIZE_MAX, SIZE_MIN, Turn};
 use super::sockets::{self, Control, SocketOptions};
 use crate::affinity;
 use crate::clock::wall_ns;
+use crate::connections::{Connections, Service, lock};
 use nearpath_host::CpuSet;
 use nix::sys::socket::{MsgFlags, SockaddrLike, SockaddrStorage, recvfrom, sendto};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 /// Version of the JSON form of [`Reflected`].
 pub const REFLECT_SCHEMA: u32 = 1;
 /// Connections at a time; more are closed at once.
 const CONNECTIONS: usize = 256;
-/// A connection without a probe for so long is closed, and one that takes no answer.
-const SILENCE: Duration = Duration::from_secs(60);
-const STUCK: Duration = Duration::from_secs(10);
 /// So long after the last probe that wanted times no more stamps are asked for.
 const UNWANTED_NS: u64 = 1_000_000_000;
 /// Ports that are tried until one is free for both protocols.
@@ -75,11 +71,8 @@ pub struct Reflector {
 
 #[derive(Debug, Default)]
 struct Shared {
-    stop: AtomicBool,
-    listeners: Mutex<Vec<TcpListener>>,
+    connected: Connections,
     datagrams: Mutex<Vec<UdpSocket>>,
-    /// Open connections by their number.
-    streams: Mutex<BTreeMap<u64, TcpStream>>,
     udp_answered: AtomicU64,
     tcp_answered: AtomicU64,
     ignored: AtomicU64,
@@ -133,11 +126,14 @@ impl Reflector {
         let options = plan.options;
         options.set(&socket, address.is_ipv6())?;
         sockets::make_room(&socket);
-        lock(&self.shared.listeners).push(listener.try_clone()?);
+        self.shared.connected.add(&listener)?;
         lock(&self.shared.datagrams).push(socket.try_clone()?);
         let (shared, accepting) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
         self.spawn(plan, "reflect-udp", move || answer_datagrams(&socket, &shared))?;
-        self.spawn(plan, "reflect-tcp", move || accept(&listener, options, &accepting))?;
+        self.spawn(plan, "reflect-tcp", move || {
+            let streams = Streams { shared: &accepting, options };
+            accepting.connected.accept(&listener, &streams);
+        })?;
         self.addresses.push(address);
         Ok(())
     }
@@ -164,28 +160,17 @@ impl Reflector {
 }
 
 impl Drop for Reflector {
-    /// Wakes all readers and waits for them. On listeners and UDP sockets shutting down wakes too,
-    /// although it may answer ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
+    /// Wakes all readers and waits for them. On UDP sockets shutting down wakes too, although it may
+    /// answer ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        let both = rustix::net::Shutdown::Both;
-        for listener in lock(&self.shared.listeners).iter() {
-            let _ = rustix::net::shutdown(listener, both);
-        }
+        self.shared.connected.stop();
         for socket in lock(&self.shared.datagrams).iter() {
-            let _ = rustix::net::shutdown(socket, both);
-        }
-        for stream in lock(&self.shared.streams).values() {
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Both protocols on one port.
@@ -266,7 +251,7 @@ impl Stamps {
 
 fn answer_datagrams(socket: &UdpSocket, shared: &Shared) {
     let (mut buffer, mut stamps) = (vec![0; SIZE_MAX + 1], Stamps::new());
-    while !shared.stop.load(Ordering::SeqCst) {
+    while !shared.connected.stopped() {
         let received = stamps.receive::<SockaddrStorage>(socket, &mut buffer);
         let answered = received.ok().and_then(|received| {
             let bytes = buffer.get_mut(..received.bytes)?;
@@ -278,59 +263,28 @@ fn answer_datagrams(socket: &UdpSocket, shared: &Shared) {
     }
 }
 
-fn accept(listener: &TcpListener, options: SocketOptions, shared: &Arc<Shared>) {
-    thread::scope(|scope| {
-        for number in 0.. {
-            let accepted = listener.accept();
-            if shared.stop.load(Ordering::SeqCst) {
-                break;
-            }
-            let Ok((stream, _)) = accepted else {
-                // No descriptor is left, for instance: it is tried again when some may be.
-                thread::sleep(Duration::from_millis(100));
-                continue;
-            };
-            let Some(stream) = keep(number, stream, options, shared) else { continue };
-            let connection = move || {
-                // Whatever ends it, the prober sees the end.
-                let _ = answer_stream(&stream, shared);
-                let _ = stream.shutdown(Shutdown::Both);
-                lock(&shared.streams).remove(&number);
-            };
-            let name = thread::Builder::new().name("reflect-stream".to_owned());
-            if name.spawn_scoped(scope, connection).is_err() {
-                lock(&shared.streams).remove(&number);
-                shared.refused.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        // Also those that were accepted while it was told to stop.
-        lock(&shared.streams).values().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
-    });
+/// The connections of a reflector, with the options of its sockets.
+struct Streams<'a> {
+    shared: &'a Shared,
+    options: SocketOptions,
 }
 
-/// Sets a connection up and remembers it, unless there are too many.
-fn keep(
-    number: u64,
-    stream: TcpStream,
-    options: SocketOptions,
-    shared: &Shared,
-) -> Option<TcpStream> {
-    let set_up = || -> io::Result<TcpStream> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(STUCK))?;
-        options.set(&stream, stream.local_addr()?.is_ipv6())?;
-        stream.try_clone()
-    };
-    let mut streams = lock(&shared.streams);
-    let handle = if streams.len() < CONNECTIONS { set_up().ok() } else { None };
-    let Some(handle) = handle else {
-        shared.refused.fetch_add(1, Ordering::Relaxed);
-        return None;
-    };
-    streams.insert(number, handle);
-    shared.connections.fetch_add(1, Ordering::Relaxed);
-    Some(stream)
+impl Service for Streams<'_> {
+    const THREAD: &'static str = "reflect-stream";
+    const LIMIT: usize = CONNECTIONS;
+
+    fn welcome(&self, stream: &TcpStream) -> io::Result<()> {
+        self.options.set(stream, stream.local_addr()?.is_ipv6())
+    }
+
+    fn refuse(&self, _: &TcpStream) {
+        self.shared.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn serve(&self, stream: &TcpStream) -> io::Result<()> {
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        answer_stream(stream, self.shared)
+    }
 }
 
 /// Answers until the connection ends. All its messages are as long as the first.

@@ -255,8 +255,8 @@ impl<'a> Session<'a> {
             };
             let trial = self.trial(Some(rate), time)?;
             last = is_last.then(|| trial.clone());
-            let (passed, offered, _) = tried(trial);
-            search.told(passed, offered);
+            let (passed, offered, received) = tried(trial);
+            search.told(passed, offered, received);
         }
         Ok(None)
     }

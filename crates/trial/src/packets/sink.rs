@@ -9,23 +9,19 @@ use super::kernel::Reading;
 use super::receiver::{Counts, IDLE, Receivers};
 use super::wire::{Answer, Counted, Request, parse_request, read_line, write_line};
 use crate::affinity;
+use crate::connections::{Connections, Service};
 use crate::latency::make_room;
 use nearpath_host::{CpuSet, Root};
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-use std::collections::BTreeMap;
 use std::io::{self, BufReader};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Probers at a time; more are sent away.
 const PROBERS: usize = 4;
-/// A prober that asks nothing for so long is gone.
-const SILENCE: Duration = Duration::from_secs(60);
-const STUCK: Duration = Duration::from_secs(10);
 /// All has come when nothing came for so long, which is longer than a receiver's wait; or after the second.
 const QUIET: Duration = Duration::from_millis(3 * IDLE.as_millis() as u64);
 const LONGEST: Duration = Duration::from_secs(2);
@@ -40,10 +36,7 @@ pub struct Sink {
 
 #[derive(Debug, Default)]
 struct Shared {
-    stop: AtomicBool,
-    listeners: Mutex<Vec<TcpListener>>,
-    /// Control connections by their number.
-    streams: Mutex<BTreeMap<u64, TcpStream>>,
+    connected: Connections,
     cpus: Option<CpuSet>,
 }
 
@@ -81,80 +74,41 @@ impl Sink {
     fn listen(&mut self, at: SocketAddr) -> io::Result<()> {
         let listener = TcpListener::bind(at)?;
         self.addresses.push(listener.local_addr()?);
-        lock(&self.shared.listeners).push(listener.try_clone()?);
+        self.shared.connected.add(&listener)?;
         let shared = Arc::clone(&self.shared);
         let named = thread::Builder::new().name("sink".to_owned());
-        self.threads.push(named.spawn(move || accept(&listener, &shared))?);
+        self.threads.push(named.spawn(move || shared.connected.accept(&listener, &*shared))?);
         Ok(())
     }
 }
 
 impl Drop for Sink {
-    /// Wakes all readers and waits for them; shutting down wakes listeners, too (`inet_shutdown` in
-    /// net/ipv4/af_inet.c).
+    /// Wakes all readers and waits for them.
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        for listener in lock(&self.shared.listeners).iter() {
-            let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
-        }
-        for stream in lock(&self.shared.streams).values() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.shared.connected.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// The control connections of a sink.
+impl Service for Shared {
+    const THREAD: &'static str = "sink-control";
+    const LIMIT: usize = PROBERS;
 
-fn accept(listener: &TcpListener, shared: &Shared) {
-    thread::scope(|scope| {
-        for number in 0.. {
-            let accepted = listener.accept();
-            if shared.stop.load(Ordering::SeqCst) {
-                break;
-            }
-            let Ok((stream, _)) = accepted else {
-                // No descriptor is left, for instance: it is tried again when some may be.
-                thread::sleep(Duration::from_millis(100));
-                continue;
-            };
-            let Some(stream) = keep(number, stream, shared) else { continue };
-            let prober = move || {
-                // Whatever ends it, the prober sees the end.
-                let _ = serve(&stream, shared);
-                let _ = stream.shutdown(Shutdown::Both);
-                lock(&shared.streams).remove(&number);
-            };
-            let named = thread::Builder::new().name("sink-control".to_owned());
-            if named.spawn_scoped(scope, prober).is_err() {
-                lock(&shared.streams).remove(&number);
-            }
-        }
-        // Also those that were accepted while it was told to stop.
-        lock(&shared.streams).values().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
-    });
-}
-
-/// Remembers a connection, unless there are too many.
-fn keep(number: u64, stream: TcpStream, shared: &Shared) -> Option<TcpStream> {
-    let set_up = || -> io::Result<TcpStream> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(STUCK))?;
-        stream.try_clone()
-    };
-    let mut streams = lock(&shared.streams);
-    if streams.len() >= PROBERS {
-        let reason = format!("{PROBERS} others measure already");
-        let _ = write_line(&stream, &Answer::Refused { reason });
-        return None;
+    fn welcome(&self, _: &TcpStream) -> io::Result<()> {
+        Ok(())
     }
-    streams.insert(number, set_up().ok()?);
-    Some(stream)
+
+    fn refuse(&self, stream: &TcpStream) {
+        let reason = format!("{PROBERS} others measure already");
+        let _ = write_line(stream, &Answer::Refused { reason });
+    }
+
+    fn serve(&self, stream: &TcpStream) -> io::Result<()> {
+        serve(stream, self)
+    }
 }
 
 /// What a prober has asked for so far.

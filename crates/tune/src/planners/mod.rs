@@ -142,4 +142,6 @@ fn daemons(situation: &Situation<'_>, draft: &mut Draft) {
 #[cfg(test)]
 mod ethtool_tests;
 #[cfg(test)]
+mod placement_tests;
+#[cfg(test)]
 mod tests;

@@ -84,6 +84,11 @@ fn result(report: &PacketsReport, trial: &PacketsTrial) -> String {
         each(trial.receiver_threads_ns)
     );
     line!(out);
+    if trial.cpus.is_empty() {
+        // Where time is counted by ticks, work that begins after each tick and ends before the next has none.
+        line!(out, "no CPU was seen busy by /proc/stat, which may count what runs at a tick only");
+        return out;
+    }
     out.push_str(&cpus(trial));
     if report.same_host {
         line!(out, "\nboth sides are this host: each CPU's time is for sending and receiving");
@@ -180,6 +185,13 @@ CPU    OF        BUSY  USER  SYSTEM  IRQ  SOFTIRQ  NS/PACKET
 cpu 1  sender  50.0 %   100     900    0      250       1250
 ";
         assert_eq!(packets(&report()), expected);
+        let mut unseen = report();
+        unseen.result.as_mut().unwrap().cpus.clear();
+        let text = packets(&unseen);
+        assert!(
+            text.contains("received\n\nno CPU was seen busy") && !text.contains("BUSY"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,0 +1,171 @@
+//! Files of configuration in a folder of the test's own: what comes, stays and goes, to the byte.
+
+use super::*;
+use crate::setting::{self, Presence};
+use crate::{Change, Persistence, Target, Value};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use tempfile::TempDir;
+
+const DROP_IN: &str = "/etc/systemd/system/nginx.service.d/50-nearpath.conf";
+const ARGS: &str = "/etc/default/irqbalance IRQBALANCE_ARGS";
+const TEXT: &str = "# Ours.\n[Service]\nCPUAffinity=2-3\n";
+
+fn etc() -> (TempDir, Etc) {
+    let dir = tempfile::tempdir().unwrap();
+    for folder in ["systemd/system", "default"] {
+        fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    let etc = Etc::of(dir.path());
+    (dir, etc)
+}
+
+fn change(target: &str, before: &str, after: &str) -> Change {
+    Change {
+        target: Target::ConfigFile(ConfigFile::parse(target).unwrap()),
+        before: Value::Text(before.to_owned()),
+        after: Value::Text(after.to_owned()),
+        why: "a test".to_owned(),
+        persistence: Persistence::Kept,
+    }
+}
+
+/// Every file with its text, mode and owner, and every folder.
+fn tree(dir: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            let text = if meta.is_file() { fs::read(&path).unwrap() } else { vec![] };
+            all.push(format!("{} {:o} {} {text:?}", path.display(), meta.mode(), meta.gid()));
+            if meta.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_drop_in_comes_and_goes_with_its_folder() {
+    let (dir, etc) = etc();
+    let empty = tree(dir.path());
+    let change = change(DROP_IN, "", TEXT);
+    let Target::ConfigFile(file) = &change.target else { panic!() };
+    let its = etc.setting(file).unwrap();
+    let change = setting::prepare(&its, change.clone(), false).unwrap();
+    setting::write(&its, &change).unwrap();
+    let path = dir.path().join("systemd/system/nginx.service.d/50-nearpath.conf");
+    assert_eq!(fs::read_to_string(&path).unwrap(), TEXT);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o644);
+    assert_eq!(setting::look(&its, &change).unwrap(), Presence::After);
+    setting::undo(&its, &change, false).unwrap();
+    assert_eq!(tree(dir.path()), empty);
+    // Again, when it is undone already.
+    setting::undo(&its, &change, false).unwrap();
+    assert_eq!(setting::look(&its, &change).unwrap(), Presence::Before);
+}
+
+#[test]
+fn what_others_have_there_stays() {
+    let (dir, etc) = etc();
+    let folder = dir.path().join("systemd/system/nginx.service.d");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("override.conf"), "[Service]\nNice=1\n").unwrap();
+    // As a write that was killed leaves it.
+    fs::write(folder.join("50-nearpath.conf.nearpath-new"), "half").unwrap();
+    let change = change(DROP_IN, "", TEXT);
+    let Target::ConfigFile(file) = &change.target else { panic!() };
+    let its = etc.setting(file).unwrap();
+    setting::write(&its, &change).unwrap();
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+    setting::undo(&its, &change, false).unwrap();
+    let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["override.conf"]);
+    // Somebody else has edited ours meanwhile.
+    setting::write(&its, &change).unwrap();
+    fs::write(folder.join("50-nearpath.conf"), "[Service]\nCPUAffinity=1\n").unwrap();
+    assert!(matches!(setting::undo(&its, &change, false), Err(TuneError::Drift { .. })));
+    setting::undo(&its, &change, true).unwrap();
+    assert!(!folder.join("50-nearpath.conf").exists());
+}
+
+#[test]
+fn a_variable_is_replaced_in_its_file() {
+    let (dir, etc) = etc();
+    let path = dir.path().join("default/irqbalance");
+    let text = "#IRQBALANCE_ONESHOT=\nIRQBALANCE_ARGS=\"--policyscript=/x\"\nA=1";
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let before = tree(dir.path());
+    let new = "IRQBALANCE_ARGS=\"--policyscript=/x --banirq=7\"";
+    let change = change(ARGS, "IRQBALANCE_ARGS=\"--policyscript=/x\"", new);
+    let Target::ConfigFile(file) = &change.target.clone() else { panic!() };
+    let its = etc.setting(file).unwrap();
+    let change = setting::prepare(&its, change, false).unwrap();
+    setting::write(&its, &change).unwrap();
+    let now = fs::read_to_string(&path).unwrap();
+    assert_eq!(now, format!("#IRQBALANCE_ONESHOT=\n{new}\nA=1"));
+    setting::undo(&its, &change, false).unwrap();
+    assert_eq!(tree(dir.path()), before);
+    assert!(its.check("IRQBALANCE_ARGS=\"--policyscript=/y\"").is_err());
+    assert!(its.write("IRQBALANCE_ARGS=\"--policyscript=/y\"").is_err());
+    assert_eq!(tree(dir.path()), before);
+}
+
+#[test]
+fn a_file_that_was_made_for_a_variable_goes_with_it() {
+    let (dir, etc) = etc();
+    let before = tree(dir.path());
+    let change = change(ARGS, "", "IRQBALANCE_ARGS=\"--banirq=7\"");
+    let Target::ConfigFile(file) = &change.target else { panic!() };
+    let its = etc.setting(file).unwrap();
+    setting::write(&its, &change).unwrap();
+    assert_eq!(
+        fs::read_to_string(dir.path().join("default/irqbalance")).unwrap(),
+        "IRQBALANCE_ARGS=\"--banirq=7\"\n"
+    );
+    setting::undo(&its, &change, false).unwrap();
+    assert_eq!(tree(dir.path()), before);
+}
+
+#[test]
+fn no_link_is_followed_and_nothing_but_files_is_written() {
+    let (dir, etc) = etc();
+    let file = ConfigFile::parse(DROP_IN).unwrap();
+    let its = etc.setting(&file).unwrap();
+    let (folder, elsewhere) =
+        (dir.path().join("systemd/system/nginx.service.d"), dir.path().join("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    symlink(&elsewhere, &folder).unwrap();
+    assert!(its.read().is_err());
+    let said = its.write(TEXT).unwrap_err().to_string();
+    assert!(said.contains("a link is in the place of it"), "{said}");
+    fs::remove_file(&folder).unwrap();
+    fs::create_dir(&folder).unwrap();
+    let target = elsewhere.join("file");
+    fs::write(&target, "old").unwrap();
+    symlink(&target, folder.join("50-nearpath.conf")).unwrap();
+    assert!(its.read().is_err() && its.write(TEXT).is_err());
+    assert_eq!(fs::read_to_string(&target).unwrap(), "old");
+    fs::remove_file(folder.join("50-nearpath.conf")).unwrap();
+    fs::create_dir(folder.join("50-nearpath.conf")).unwrap();
+    let said = its.read().unwrap_err().to_string();
+    assert!(said.contains("no regular file"), "{said}");
+    fs::remove_dir(folder.join("50-nearpath.conf")).unwrap();
+    fs::write(folder.join("50-nearpath.conf"), "").unwrap();
+    assert!(its.read().unwrap_err().to_string().contains("but empty"));
+}
+
+#[test]
+fn without_its_folder_there_is_nothing_to_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let etc = Etc::of(dir.path());
+    for target in [DROP_IN, ARGS, "/etc/default/grub.d/50-nearpath.cfg"] {
+        let file = ConfigFile::parse(target).unwrap();
+        assert_eq!(etc.setting(&file).unwrap().read().unwrap(), None, "{target}");
+    }
+}

@@ -1,0 +1,240 @@
+//! Plans of where services and their memory go, and of the daemons and the boot that have a say in it, for
+//! made hosts.
+
+use super::cgroup_state::CgroupState;
+use super::tests::{TWO_NODES, eth0, host, of_kind, planned, planned_for, set, workload};
+use super::*;
+use crate::Irqbalance;
+use crate::plan::Goal;
+use nearpath_testing::trees::Machine;
+use std::collections::BTreeMap;
+
+#[test]
+fn irqbalance_is_told_of() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
+    host.daemons.irqbalance = Some(true);
+    let plan = planned(&host);
+    assert!(plan.notes.iter().any(|note| note.contains("--banirq=100")), "{:?}", plan.notes);
+}
+
+/// A workload of the service.
+fn of_service(cpus: &[&str]) -> Workload {
+    Workload { service: Some("nginx.service".to_owned()), ..workload(cpus) }
+}
+
+const DROP_IN: &str = "/etc/systemd/system/nginx.service.d/50-nearpath.conf";
+
+#[test]
+fn a_service_starts_where_its_threads_are_moved() {
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    let planned = |text: &str, cpus: &[&str]| {
+        let system = System::with(&[(DROP_IN, text)]);
+        let request = Request { system, ..Request::default() };
+        planned_for(&host, &request, &[of_service(cpus)]).unwrap()
+    };
+    let plan = planned("", &["0-15"]);
+    let change = plan.changes.iter().find(|change| change.kind == "unit_drop_in").unwrap();
+    assert_eq!((change.target.as_str(), change.before.as_str()), (DROP_IN, ""));
+    let lines: Vec<&str> = change.after.lines().skip(1).collect();
+    // The interrupts are on 4 and 5.
+    assert_eq!(lines, ["[Service]", "CPUAffinity=6-7,12-15", "NUMAPolicy=bind", "NUMAMask=1"]);
+    assert!(change.why.contains("systemctl restart nginx.service") && !change.reboot);
+    assert_eq!(change.persist, ["file"]);
+    // What is written already waits for the restart; who is well placed needs none.
+    let again = planned(&change.after, &["0-15"]);
+    assert!(of_kind(&again, "unit_drop_in").is_empty());
+    assert!(again.notes.iter().any(|note| note.contains("restart it")), "{:?}", again.notes);
+    assert!(of_kind(&planned("", &["6-7"]), "unit_drop_in").is_empty());
+    // Elsewhere than on the running machine the file is unknown.
+    let unknown = planned_for(&host, &Request::default(), &[of_service(&["0-15"])]).unwrap();
+    assert!(of_kind(&unknown, "unit_drop_in").is_empty());
+    assert!(unknown.notes.iter().any(|note| note.contains("no drop-in for nginx.service")));
+}
+
+const FRAGMENT: &str = "/etc/default/grub.d/50-nearpath.cfg";
+
+#[test]
+fn cpus_are_set_apart_at_boot_for_isolation() {
+    let all: &[u32] = &[];
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    let planned = |host: &Host, cpus: &str, housekeeping: Option<&str>, text: &str| {
+        let request = Request {
+            goal: Goal::Isolation,
+            cpus: Some(set(cpus)),
+            housekeeping: housekeeping.map(set),
+            hugepages: Some("1G:8".parse().unwrap()),
+            system: System::with(&[(FRAGMENT, text)]),
+            ..Request::default()
+        };
+        planned_for(host, &request, &[])
+    };
+    let plan = planned(&host, "2-7,10-15", Some("0-1"), "").unwrap();
+    let change = plan.changes.iter().find(|change| change.kind == "kernel_command_line").unwrap();
+    assert_eq!((change.target.as_str(), change.before.as_str()), (FRAGMENT, ""));
+    assert!(change.reboot && change.why.contains("run update-grub, and reboot"), "{change:?}");
+    assert_eq!(
+        change.after.lines().last(),
+        Some(
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
+             isolcpus=managed_irq,domain,2-7,10-15 nohz_full=2-7,10-15 rcu_nocbs=2-7,10-15 \
+             rcu_nocb_poll nowatchdog nmi_watchdog=0 default_hugepagesz=1G hugepagesz=1G hugepages=8\""
+        )
+    );
+    // Written, but not booted with.
+    let again = planned(&host, "2-7,10-15", None, &change.after).unwrap();
+    assert!(of_kind(&again, "kernel_command_line").is_empty());
+    assert!(again.notes.iter().any(|note| note.contains("not in force yet")), "{:?}", again.notes);
+    // Booted with.
+    host.kernel.isolated = Some(set("2-7,10-15"));
+    host.kernel.nohz_full = Some(set("2-7,10-15"));
+    host.kernel.rcu_nocbs = Some(set("2-7,10-15"));
+    host.kernel.cmdline = Some(
+        "quiet rcu_nocb_poll nowatchdog nmi_watchdog=0 default_hugepagesz=1G hugepagesz=1G \
+         hugepages=8"
+            .to_owned(),
+    );
+    let booted = planned(&host, "2-7,10-15", None, &change.after).unwrap();
+    assert!(of_kind(&booted, "kernel_command_line").is_empty());
+    assert!(!booted.notes.iter().any(|note| note.contains("in force")), "{:?}", booted.notes);
+    // Other CPUs now; the old parameter is our own.
+    let other = planned(&host, "4-7", None, &change.after).unwrap();
+    let why = &other.changes.iter().find(|c| c.kind == "kernel_command_line").unwrap().why;
+    assert!(
+        why.contains("lacks isolcpus=managed_irq,domain,4-7 nohz_full=4-7 rcu_nocbs=4-7;"),
+        "{why}"
+    );
+}
+
+#[test]
+fn neither_the_first_core_nor_all_cpus_are_set_apart() {
+    let all: &[u32] = &[];
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    let planned = |cpus: &str, housekeeping: Option<&str>| {
+        let request = Request {
+            goal: Goal::Isolation,
+            cpus: Some(set(cpus)),
+            housekeeping: housekeeping.map(set),
+            system: System::with(&[(FRAGMENT, "")]),
+            ..Request::default()
+        };
+        planned_for(&host, &request, &[])
+    };
+    let said = |cpus, kept| planned(cpus, kept).unwrap_err().to_string();
+    assert!(said("0-15", None).contains("isolates all CPUs"));
+    assert!(said("2-7", Some("0-2")).contains("CPU 2 cannot be both"));
+    let plan = planned("0,4,8,12", None).unwrap();
+    let text = of_kind(&plan, "kernel_command_line")[FRAGMENT].to_owned();
+    assert!(text.contains("nohz_full=4,12 "), "{text}");
+    assert!(
+        plan.notes.iter().any(|n| n.contains("CPUs 0,8 of the first core")),
+        "{:?}",
+        plan.notes
+    );
+    let plan = planned("0,8", None).unwrap();
+    assert!(of_kind(&plan, "kernel_command_line").is_empty());
+}
+
+fn cgroup(cpus: &str, processes: &[u32]) -> CgroupState {
+    CgroupState {
+        cgroup: "/system.slice/nginx.service".to_owned(),
+        inode: 99,
+        cpus: cpus.to_owned(),
+        mems: "0-1".to_owned(),
+        effective: set("0-15"),
+        allowed: set("0-15"),
+        processes: processes.iter().copied().collect(),
+    }
+}
+
+#[test]
+fn a_cgroup_is_bound_instead_of_its_threads() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    let planned = |host: &Host, state: Result<CgroupState, String>, cpus: &[&str]| {
+        let system = System::with_cgroups(BTreeMap::from([(70, state)]));
+        let request = Request { cpuset: true, system, ..Request::default() };
+        planned_for(host, &request, &[workload(cpus)]).unwrap()
+    };
+    let free = || Ok(cgroup("0-15", &[70]));
+    let plan = planned(&host, free(), &["0-15", "0-15"]);
+    assert_eq!(
+        of_kind(&plan, "cpuset"),
+        BTreeMap::from([
+            ("cpuset.cpus inode 99 cgroup /system.slice/nginx.service", "6-7,12-15"),
+            ("cpuset.mems inode 99 cgroup /system.slice/nginx.service", "1"),
+        ])
+    );
+    assert!(of_kind(&plan, "thread_affinity").is_empty());
+    assert_eq!((plan.now.other_node, plan.predicted.other_node), (Some(1.0), Some(0.0)));
+    // By its threads where that cannot be, with the reason.
+    let by_threads = |host: &Host, state, cpus: &[&str], reason: &str| {
+        let plan = planned(host, state, cpus);
+        assert!(of_kind(&plan, "cpuset").is_empty(), "{reason}");
+        assert_eq!(of_kind(&plan, "thread_affinity").len(), cpus.len(), "{reason}");
+        assert!(plan.notes.iter().any(|note| note.contains(reason)), "{:?}", plan.notes);
+    };
+    by_threads(&host, Err("not enabled".to_owned()), &["0-15"], "not enabled");
+    by_threads(&host, Ok(cgroup("0-15", &[70, 71])), &["0-15"], "process 71 is in it as well");
+    let narrow = CgroupState { allowed: set("0-12"), ..cgroup("0-15", &[70]) };
+    by_threads(&host, Ok(narrow), &["0-15"], "has no CPU 13-15");
+    by_threads(&host, free(), &["0"], "a kernel before 6.2 would forget");
+    host.kernel.release = Some("6.12.1".to_owned());
+    assert_eq!(of_kind(&planned(&host, free(), &["0"]), "cpuset").len(), 2);
+}
+
+#[test]
+fn irqbalance_is_told_before_anything_is_moved() {
+    const ARGS: &str = "/etc/default/irqbalance IRQBALANCE_ARGS";
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    host.daemons.irqbalance = Some(true);
+    let planned = |line: &str, banned: &str| {
+        let running = Irqbalance { pid: 7, start_ticks: 99 };
+        let system = System::with(&[(ARGS, line)]).with_irqbalance(running, banned);
+        planned_for(&host, &Request { system, ..Request::default() }, &[]).unwrap()
+    };
+    let plan = planned("IRQBALANCE_ARGS=\"--oneshot --banirq=100\"", "55");
+    let first: Vec<[&str; 3]> = plan.changes[..2]
+        .iter()
+        .map(|change| [change.target.as_str(), change.before.as_str(), change.after.as_str()])
+        .collect();
+    assert_eq!(
+        first,
+        [
+            ["irqbalance pid 7 start 99 banned", "55", "55 100 101"],
+            [
+                ARGS,
+                "IRQBALANCE_ARGS=\"--oneshot --banirq=100\"",
+                "IRQBALANCE_ARGS=\"--oneshot --banirq=100 --banirq=101\""
+            ],
+        ]
+    );
+    // It leaves them alone already.
+    let plan = planned("IRQBALANCE_ARGS=\"--banirq=100 --banirq=101\"", "100 101");
+    assert!(
+        of_kind(&plan, "irqbalance").is_empty()
+            && of_kind(&plan, "irqbalance_arguments").is_empty()
+    );
+    assert!(!plan.notes.iter().any(|note| note.contains("irqbalance")), "{:?}", plan.notes);
+    // A line that only a shell understands is left to whoever wrote it.
+    let plan = planned("IRQBALANCE_ARGS=\"$MORE\"", "100 101");
+    assert!(
+        of_kind(&plan, "irqbalance").is_empty()
+            && of_kind(&plan, "irqbalance_arguments").is_empty()
+    );
+    assert!(plan.notes.iter().any(|n| n.contains("is no plain one; start it with --banirq=100")));
+}
+
+#[test]
+fn what_is_left_alone_is_explained() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
+    host.softnet[0].processed = 1_000_000;
+    host.softnet[0].dropped = 5_000;
+    host.sysctls.insert("net.core.rmem_max".to_owned(), "212992".to_owned());
+    let request = Request { reasons: true, ..Request::default() };
+    let plan = planned_for(&host, &request, &[]).unwrap();
+    let said = |start: &str| plan.notes.iter().filter(|note| note.starts_with(start)).count();
+    assert_eq!(
+        said("net.core.rmem_max stays 212992, not 134217728 (document 000): nothing was"),
+        1
+    );
+    assert_eq!(said("net.core.netdev_max_backlog"), 0, "it is planned");
+}
