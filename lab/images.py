@@ -39,6 +39,7 @@ ROOT_PACKAGES = (
     "iperf3",
     "iproute2",
     "iputils-ping",
+    "irqbalance",
     "kmod",
     "libelf1",
     "numactl",
@@ -46,6 +47,7 @@ ROOT_PACKAGES = (
     "procps",
     "python3-minimal",
     "qemu-guest-agent",
+    "systemd",
     "util-linux",
     "zlib1g",
 )

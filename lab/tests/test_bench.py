@@ -18,7 +18,7 @@ NEAR = TWO_NODES.cpus_of(1)
 # Where the application may run, and whether its memory is bound, as often as there is one.
 WATCH = """
 while [ ! -e /root/over ]; do
-    pid=$(pgrep -f 'bench reflect' | head -n 1) || continue
+    pid=$(pgrep -f '[b]ench reflect' | head -n 1) || continue
     cpus=$(sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status) || continue
     memory=$(grep -o -m 1 'bind:[0-9]*' /proc/$pid/numa_maps || echo default)
     irqs=$(cat $(for irq in IRQS; do echo /proc/irq/$irq/smp_affinity_list; done) | sort -u | tr '\\n' ' ')

@@ -192,7 +192,7 @@ def test_a_cpu_that_goes_keeps_its_counts(host: Host) -> None:
         # The kernel moves its interrupts elsewhere, and does not show its counts any more.
         host.check(f"echo 0 >{state}")
         talk.talk(ROUNDS // 2)
-        document = ended(job)
+        document = ended(job, lines=True)
     (gone,) = [cpu for cpu in document["cpus"] if cpu["cpu"] == MOVED_TO]
     assert not gone["online"]
     assert gone["softirq_ns"] > 0

@@ -151,3 +151,32 @@ def test_steers_with_btf_from_a_file(host: Host) -> None:
     (group,) = groups(host, *btf)
     assert group["program"] is None, group
     assert any(NEAREST[received] != worker for received, worker in accepted(host))
+
+
+def far(a: int, b: int) -> int:
+    """How far two CPUs of the host are from each other: itself, its sibling, its node, another one."""
+    return 0 if a == b else 1 if a // 2 == b // 2 else 2 if a // 4 == b // 4 else 3
+
+
+@lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
+def test_a_plan_moves_the_workers_of_a_port_and_steers_to_them(host: Host) -> None:
+    server = start_server(host)
+    plan = json.loads(host.check(f"nearpath tune plan --nic nic0 --port {PORT} --json"))
+    kinds = [change["kind"] for change in plan["changes"]]
+    assert kinds.count("reuseport") == 1 and "thread_affinity" in kinds, plan
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    host.check("nearpath tune apply /root/plan.json")
+
+    (group,) = groups(host)
+    assert group["program"] == "nearpath", group
+    # They were forked one after the other.
+    workers = sorted(map(int, host.check(f"pgrep -P {server.pid}").split()))
+    cpus = dict(zip(WORKERS, (int(host.check(f"taskset -cp {pid}").split()[-1]) for pid in workers), strict=True))
+    assert all(cpu in SMT.cpus_of(1) for cpu in cpus.values()), cpus
+    for received, worker in accepted(host):
+        assert far(received, cpus[worker]) == min(far(received, cpu) for cpu in cpus.values()), (received, cpus)
+
+    host.check("nearpath tune rollback")
+    (group,) = groups(host)
+    assert group["program"] is None, group
+    assert [host.check(f"taskset -cp {pid}").split()[-1] for pid in workers] == [str(cpu) for cpu in WORKERS]

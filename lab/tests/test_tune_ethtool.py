@@ -14,8 +14,8 @@ from .hosts import IGB, MEMORY_NODE, ONE_NODE, TWO_NODES, VIRTIO
 
 ASKED = ("-l", "-g", "-c", "-x", "-k", "-n")
 QUEUES = "/sys/class/net/nic0/queues"
-# The interrupts of its queues; where that of the device itself goes is not kept over a change of channels.
-IRQS = r"$(sed -nE 's/^ *([0-9]+):.*(nic0-|virtio[0-9]+-(in|out)put).*/\1/p' /proc/interrupts)"
+# The interrupts of the device and of its queues.
+IRQS = r"$(sed -nE 's/^ *([0-9]+):.*(nic0|virtio[0-9]+-(in|out)put).*/\1/p' /proc/interrupts)"
 PRIORITY = "ether vlan 40960/0xe000 queue 1"
 KEY = ":".join(f"{byte:02x}" for byte in range(1, 41))
 

@@ -40,10 +40,11 @@ def start_measuring(host: Host, *arguments: str) -> Job:
     return job
 
 
-def ended(job: Job) -> dict[str, Any]:
-    """Ends a measurement as ^C does, and returns its document."""
+def ended(job: Job, lines: bool = False) -> dict[str, Any]:
+    """Ends a measurement as ^C does, and returns its document; the last of one that prints a line each
+    interval, which is of the whole."""
     job.kill("INT")
     result = job.wait()
     assert result.status == 0, result
-    document: dict[str, Any] = json.loads(result.out)
+    document: dict[str, Any] = json.loads(result.out.splitlines()[-1] if lines else result.out)
     return document

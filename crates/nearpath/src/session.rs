@@ -11,7 +11,6 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::{ProgressBar, ProgressStyle};
-use nearpath_host::Topology;
 use nearpath_instruments::stages::{Options, STAGES, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use serde::Serialize;
@@ -49,13 +48,15 @@ impl Time {
     }
 
     /// Measures until the time is over or a signal comes; `each` sees what was gathered after each
-    /// interval, and says it in a word for the progress bar.
+    /// interval, and says it in a word for the progress bar. The instrument is the caller's to drop, once
+    /// the result is told: each of its functions takes the kernel some 100 ms to let go of
+    /// (`synchronize_rcu_tasks` in `ftrace_shutdown` of kernel/trace/ftrace.c).
     ///
     /// # Errors
     /// The instrument cannot run here.
     pub fn measure<I: Instrument>(
         &self,
-        mut instrument: I,
+        instrument: &mut I,
         interrupt: &Interrupt,
         mut each: impl FnMut(&I::Measurement) -> String,
     ) -> anyhow::Result<I::Measurement> {
@@ -84,7 +85,7 @@ impl Time {
     /// The instrument cannot run here.
     pub fn watch<I: Instrument>(
         &self,
-        mut instrument: I,
+        instrument: &mut I,
         interrupt: &Interrupt,
         mut each: impl FnMut(&I::Measurement) -> bool,
     ) -> anyhow::Result<I::Measurement> {
@@ -103,7 +104,7 @@ impl Time {
     /// The instrument cannot run here, or nobody reads.
     pub fn print_lines<I>(
         &self,
-        instrument: I,
+        instrument: &mut I,
         interrupt: &Interrupt,
         print: impl Fn(&I::Measurement, &I::Measurement) -> Result<(), Failure>,
     ) -> Result<I::Measurement, Failure>
@@ -173,12 +174,11 @@ impl Timing {
     /// The instrument cannot run here.
     pub fn measure(
         &self,
-        topology: &Topology,
-        options: Options,
+        stages: &mut Stages,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measurement> {
         let each = |measurement: &Measurement| format!("{} packets", measurement.packets.started);
-        self.time.measure(Stages::new(topology, options), interrupt, each)
+        self.time.measure(stages, interrupt, each)
     }
 }
 

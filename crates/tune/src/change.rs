@@ -7,6 +7,7 @@ use crate::files::{SettingFile, of_namespace, row_of};
 use crate::irqbalance::Irqbalance;
 use crate::steering::{Group, Program};
 use crate::threads::Thread;
+use crate::units::UnitSetting;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -43,6 +44,8 @@ pub enum Target {
     Cpuset(Cpuset),
     /// The interrupts that a running irqbalance leaves alone.
     Irqbalance(Irqbalance),
+    /// Whether a systemd unit runs, or the CPUs or nodes that it may use.
+    Unit(UnitSetting),
 }
 
 /// What the text of a group in a plan begins with; its JSON follows.
@@ -72,6 +75,9 @@ impl Target {
         if let Some(irqbalance) = Irqbalance::parse(text) {
             return Some(Self::Irqbalance(irqbalance));
         }
+        if let Some(unit) = UnitSetting::parse(text) {
+            return Some(Self::Unit(unit));
+        }
         row_of(text)?;
         let netns = netns.filter(|_| of_namespace(text));
         Some(Self::File(SettingFile::new(text, netns)))
@@ -98,6 +104,7 @@ impl Target {
             Self::ConfigFile(file) => file.place().map_or("unknown", Place::kind),
             Self::Cpuset(_) => "cpuset",
             Self::Irqbalance(_) => "irqbalance",
+            Self::Unit(unit) => unit.kind(),
         }
     }
 
@@ -105,7 +112,7 @@ impl Target {
     pub(crate) fn persistence(&self) -> Persistence {
         match self {
             Self::ReuseportGroup(_) => Persistence::WhileOpen,
-            Self::File(_) | Self::Nic(_) => Persistence::UntilReboot,
+            Self::File(_) | Self::Nic(_) | Self::Unit(_) => Persistence::UntilReboot,
             Self::Thread(_) | Self::Cpuset(_) | Self::Irqbalance(_) => Persistence::WhileRunning,
             Self::ConfigFile(_) => Persistence::Kept,
         }
@@ -139,6 +146,7 @@ impl fmt::Display for Target {
             Self::ConfigFile(file) => file.fmt(f),
             Self::Cpuset(cpuset) => cpuset.fmt(f),
             Self::Irqbalance(irqbalance) => irqbalance.fmt(f),
+            Self::Unit(unit) => unit.fmt(f),
         }
     }
 }

@@ -22,6 +22,7 @@ mod setting;
 mod status;
 pub mod steering;
 mod threads;
+mod units;
 mod watch;
 
 pub use cgroups::{Cpuset, CpusetFile};
@@ -44,4 +45,5 @@ pub use plan::{Crossings, Goal, PLAN_SCHEMA, Plan, PlannedChange, Step};
 pub use setting::Presence;
 pub use status::{ChangeStatus, Standing, change_status};
 pub use threads::Thread;
+pub use units::{UnitProperty, UnitSetting};
 pub use watch::{Events, Notice, Noticed, Watch};

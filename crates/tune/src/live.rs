@@ -101,6 +101,7 @@ impl Live {
             Target::Cpuset(cpuset) => Some(Box::new(CpusetSetting { root: &self.root, cpuset })),
             Target::Irqbalance(irqbalance) => Some(Box::new(Bans { root: &self.root, irqbalance })),
             Target::ConfigFile(file) => Some(Box::new(self.etc.setting(file)?)),
+            Target::Unit(unit) => Some(Box::new(unit.clone())),
         })
     }
 }

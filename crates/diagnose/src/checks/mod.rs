@@ -7,6 +7,7 @@ mod accepts_off_cpu;
 mod autonuma_pinning;
 mod compaction_stalls;
 mod cpu_steal;
+mod idle_wakeups;
 mod irqbalance_conflict;
 mod isolated_housekeeping;
 mod latency_tail;
@@ -34,6 +35,7 @@ pub const CHECKS: &[Check] = &[
     autonuma_pinning::CHECK,
     compaction_stalls::CHECK,
     cpu_steal::CHECK,
+    idle_wakeups::CHECK,
     irqbalance_conflict::CHECK,
     isolated_housekeeping::CHECK,
     latency_tail::CHECK,

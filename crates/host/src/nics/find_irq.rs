@@ -65,6 +65,25 @@ impl Host {
         let nic = self.nics.iter().find(serves).filter(|_| named)?;
         Some(NicIrq { nic: nic.name.clone(), name: irq.name.clone() })
     }
+
+    /// The interrupts of an interface's device that belong to no queue and to one handler: of its link, of
+    /// its errors.
+    pub fn irqs_beside_queues(&self, root: &Root, nic: &str) -> Vec<&Irq> {
+        let Some(nic) = self.nics.iter().find(|its| its.name == nic) else { return Vec::new() };
+        let path = root.resolve(&format!("/sys/class/net/{}/device", nic.name));
+        let Ok(path) = path else { return Vec::new() };
+        let numbers = super::queues::device_irqs(root, &Device { path, ..Device::default() });
+        let rx = nic.rx_queues.iter().filter_map(|queue| queue.irq);
+        let of_queues: Vec<IrqNumber> =
+            rx.chain(nic.tx_queues.iter().filter_map(|queue| queue.irq)).collect();
+        let its = |irq: &&Irq| {
+            numbers.contains(&irq.irq)
+                && !of_queues.contains(&irq.irq)
+                && !irq.name.is_empty()
+                && !irq.name.contains([',', ' '])
+        };
+        self.irqs.iter().filter(its).collect()
+    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use super::probe::{At, Point, Probe};
 use crate::InstrumentError;
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::{Func, FuncProto, Typedef};
-use std::collections::BTreeMap;
+use libbpf_rs::btf::types::{FuncProto, Typedef};
+use libbpf_rs::btf::{Btf, BtfKind, BtfType, TypeId};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -104,12 +104,10 @@ impl Kernel {
             InstrumentError::Unsupported(format!("{}: {why}", path.display()))
         })?;
         let mut modules = Modules::default();
-        let tracepoint = |p: &Probe| {
-            let typedef = btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{}", p.tracepoint?));
-            typedef.map(|typedef| arguments(&typedef))
-        };
+        let names = Names::find(&btf, probes);
+        let tracepoint = |p: &Probe| names.tracepoints.get(p.tracepoint?).copied().flatten();
         let mut known = |point: &Point| {
-            if btf.type_by_name::<Func<'_>>(point.function).is_some() {
+            if names.functions.get(point.function) == Some(&true) {
                 return Known::Typed;
             }
             match point.module {
@@ -183,6 +181,45 @@ impl Kernel {
             .zip(known)
             .map(|(point, known)| way(probe, point, known, reach))
             .collect()
+    }
+}
+
+/// What the kernel has of the names of probes. It is found in one pass over its hundred thousand types:
+/// libbpf searches them all for each name.
+struct Names {
+    /// Of tracepoints how many arguments their programs have.
+    tracepoints: HashMap<&'static str, Option<usize>>,
+    /// Whether it has the functions.
+    functions: HashMap<&'static str, bool>,
+}
+
+impl Names {
+    fn find(btf: &Btf<'_>, probes: &'static [Probe]) -> Self {
+        let points = probes.iter().flat_map(|probe| probe.points);
+        let mut names = Self {
+            tracepoints: probes.iter().filter_map(|p| Some((p.tracepoint?, None))).collect(),
+            functions: points.map(|point| (point.function, false)).collect(),
+        };
+        let ids = 1..u32::try_from(btf.len()).unwrap_or(u32::MAX);
+        for found in ids.filter_map(|id| btf.type_by_id::<BtfType<'_>>(TypeId::from(id))) {
+            let name = || found.name()?.to_str();
+            match found.kind() {
+                BtfKind::Func => {
+                    if let Some(there) = name().and_then(|name| names.functions.get_mut(name)) {
+                        *there = true;
+                    }
+                }
+                BtfKind::Typedef => {
+                    let tracepoint = name().and_then(|name| name.strip_prefix("btf_trace_"));
+                    let its = tracepoint.and_then(|name| names.tracepoints.get_mut(name));
+                    if let (Some(its), Ok(typedef)) = (its, Typedef::try_from(found)) {
+                        *its = Some(arguments(&typedef));
+                    }
+                }
+                _ => {}
+            }
+        }
+        names
     }
 }
 

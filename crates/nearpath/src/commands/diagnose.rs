@@ -68,7 +68,11 @@ enum What {
 impl Diagnose {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let live = self.source.is_live() && self.evidence.is_empty();
-        let diagnosis = if live { self.live()? } else { self.facts_and_files()? };
+        // It ends when its findings are told: that takes the kernel a while.
+        let root = Root::live();
+        let mut instrument = None;
+        let diagnosis =
+            if live { self.live(&root, &mut instrument)? } else { self.facts_and_files()? };
         if self.json {
             output::json(&diagnosis)
         } else {
@@ -92,24 +96,34 @@ impl Diagnose {
         })
     }
 
-    fn live(&self) -> Result<Diagnosis, Failure> {
+    fn live<'a>(
+        &self,
+        root: &'a Root,
+        instrument: &mut Option<Together<'a>>,
+    ) -> Result<Diagnosis, Failure> {
         let interrupt = Interrupt::listen()?;
         let sockets = Wanted { sockets: true, ..Wanted::default() };
         let before = self.source.host(&sockets)?;
-        let measured = self.measure(&before, &interrupt)?;
+        let together = instrument.insert(self.together(root, &before)?);
+        let each = |now: &Measured| {
+            let stages = now.stages.as_ref().and_then(|stages| stages.as_ref().ok());
+            stages.map_or_else(String::new, |m| format!("{} packets", m.packets.started))
+        };
+        let measured = self.timing.time.measure(together, &interrupt, each)?;
+        if interrupt.happened() {
+            say("ended early by a signal");
+        }
         let memory_of = memory_of_owners(&before);
         let after = self.source.host(&Wanted { memory_of, ..sockets })?;
         Ok(measured.note(diagnose(&after, Some(&before), measured.evidence())))
     }
 
-    /// What was measured. Where nothing can be, the time passes all the same, for counters to become
-    /// rates.
-    fn measure(&self, host: &Host, interrupt: &Interrupt) -> Result<Measured, Failure> {
+    /// What measures. Where nothing can, the time passes all the same, for counters to become rates.
+    fn together<'a>(&self, root: &'a Root, host: &Host) -> Result<Together<'a>, Failure> {
         let netns = self.source.netns_inode()?;
         let filter = self.filters.resolve(host, netns)?;
         let (topology, btf_file) = (&host.topology, self.timing.time.btf.clone());
         let wants = |what| self.measure.contains(&what);
-        let root = Root::live();
         let stages =
             wants(What::Stages).then(|| Stages::new(topology, self.timing.options(filter.clone())));
         let locality = wants(What::Locality).then(|| {
@@ -122,17 +136,8 @@ impl Diagnose {
         let accepts = wants(What::Accepts).then(|| {
             let port = filter.port.or(filter.dport);
             let options = accepts::Options { port, netns, btf_file, ..Default::default() };
-            Accepts::new(&root, topology, options)
+            Accepts::new(root, topology, options)
         });
-        let each = |now: &Measured| {
-            let stages = now.stages.as_ref().and_then(|stages| stages.as_ref().ok());
-            stages.map_or_else(String::new, |m| format!("{} packets", m.packets.started))
-        };
-        let together = Together::new(stages, locality, accepts);
-        let measured = self.timing.time.measure(together, interrupt, each)?;
-        if interrupt.happened() {
-            say("ended early by a signal");
-        }
-        Ok(measured)
+        Ok(Together::new(stages, locality, accepts))
     }
 }

@@ -5,9 +5,9 @@
 //! folder of drop-ins is made for its first file, and goes with its last.
 
 use super::grammar::{check, irqbalance_arguments, is_safe_argument};
-use super::{ConfigFile, Place, lines, systemd};
-use crate::TuneError;
+use super::{ConfigFile, Place, lines};
 use crate::setting::Setting;
+use crate::{TuneError, units};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat,
     openat, openat2, renameat, unlinkat,
@@ -311,7 +311,7 @@ impl Setting for ConfigSetting<'_> {
         self.check(value)?;
         self.replace(value).map_err(|error| self.refusal("writing", &error))?;
         if self.place == Place::DropIn && self.etc.live {
-            systemd::reload()?;
+            units::reload()?;
         }
         Ok(())
     }

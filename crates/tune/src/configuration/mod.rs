@@ -9,7 +9,6 @@
 mod disk;
 mod grammar;
 mod lines;
-mod systemd;
 
 pub(crate) use disk::Etc;
 pub(crate) use grammar::{check, command_line_parameters, irqbalance_arguments, irqbalance_line};

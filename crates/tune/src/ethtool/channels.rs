@@ -2,7 +2,7 @@
 //!
 //! A driver that makes its queues anew forgets where their interrupts go, and the kernel forgets the RPS
 //! and XPS of queues that go away; the indirection table is made anew, too. So when a change is prepared,
-//! all of that is written down behind the numbers of the value from before, and put back with them:
+//! all of that, and where the device's other interrupts go, is written down behind the numbers of the value from before, and put back with them:
 //!
 //! ```text
 //! combined 4; rx-0/irq 2; rx-0/rps_cpus 0; tx-0/xps_cpus 4; rss equal 4
@@ -14,7 +14,7 @@ use super::{Ethtool, NicSetting};
 use crate::TuneError;
 use crate::files::{Files, SettingFile};
 use crate::setting::Setting;
-use nearpath_host::{Host, IrqNumber, Root, Wanted};
+use nearpath_host::{Host, IrqNumber, NicIrq, Root, Wanted};
 
 /// The numbers, and what was written down with them.
 pub(super) fn parts(value: &str) -> (&str, impl Iterator<Item = (&str, &str)>) {
@@ -48,15 +48,24 @@ impl<'a> ChannelsSetting<'a> {
         SettingFile::new(format!("/proc/irq/{irq}/smp_affinity_list"), None)
     }
 
+    fn host(&self) -> Result<Host, TuneError> {
+        Ok(Host::read(&Root::live(), &Wanted::default())?)
+    }
+
     /// The queues that there are now (`rx-0`), with their interrupts.
-    fn queues(&self) -> Result<Vec<(String, Option<IrqNumber>)>, TuneError> {
-        let host = Host::read(&Root::live(), &Wanted::default())?;
-        let Some(nic) = host.nics.into_iter().find(|nic| nic.name == self.target.nic) else {
-            return Ok(Vec::new());
+    fn queues(&self, host: &Host) -> Vec<(String, Option<IrqNumber>)> {
+        let Some(nic) = host.nics.iter().find(|nic| nic.name == self.target.nic) else {
+            return Vec::new();
         };
         let rx = nic.rx_queues.iter().map(|queue| (format!("rx-{}", queue.queue), queue.irq));
         let tx = nic.tx_queues.iter().map(|queue| (format!("tx-{}", queue.queue), queue.irq));
-        Ok(rx.chain(tx).collect())
+        rx.chain(tx).collect()
+    }
+
+    /// The interrupt of this name that the interface's device has beside those of its queues.
+    fn beside_queues(&self, name: &str) -> Option<IrqNumber> {
+        let irq = NicIrq { nic: self.target.nic.clone(), name: name.to_owned() };
+        irq.locate(&Root::live()).map(|(number, _)| number)
     }
 
     /// Puts one thing back that was written down.
@@ -76,7 +85,10 @@ impl<'a> ChannelsSetting<'a> {
         let file = match key.strip_suffix("/irq") {
             Some(queue) => {
                 let of_queue = queues.iter().find(|(name, _)| name == queue);
-                let irq = of_queue.and_then(|(_, irq)| *irq);
+                let irq = match of_queue {
+                    Some((_, irq)) => *irq,
+                    None => self.beside_queues(queue),
+                };
                 Self::irq_file(irq.ok_or_else(|| lost("its interrupt is unknown now"))?)
             }
             None => self.queue_file(key),
@@ -110,7 +122,7 @@ impl Setting for ChannelsSetting<'_> {
         let (counts, kept) = parts(value);
         self.counts.write(counts)?;
         let kept: Vec<(&str, &str)> = kept.collect();
-        let queues = if kept.is_empty() { Vec::new() } else { self.queues()? };
+        let queues = if kept.is_empty() { Vec::new() } else { self.queues(&self.host()?) };
         // All that can be is put back, whatever cannot.
         let done: Vec<_> =
             kept.into_iter().map(|(key, value)| self.put_back(key, value, &queues)).collect();
@@ -133,7 +145,15 @@ impl Setting for ChannelsSetting<'_> {
                 kept.push(format!("{key} {value}"));
             }
         };
-        for (queue, irq) in self.queues()? {
+        let host = self.host()?;
+        for irq in host.irqs_beside_queues(&Root::live(), &self.target.nic) {
+            // What parts them from others is no part of a name.
+            if !irq.name.contains(';') {
+                let key = format!("{}/irq", irq.name);
+                add(&key, &self.files.setting(&Self::irq_file(irq.irq))?);
+            }
+        }
+        for (queue, irq) in self.queues(&host) {
             if let Some(irq) = irq {
                 add(&format!("{queue}/irq"), &self.files.setting(&Self::irq_file(irq))?);
             }

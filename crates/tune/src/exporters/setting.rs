@@ -9,6 +9,7 @@ use crate::configuration::{COMMAND_LINE, ConfigFile, Place, check};
 use crate::ethtool::{Ethtool, NicSetting};
 use crate::files::{Form, is_interface_name, row_of};
 use crate::plan::PlannedChange;
+use crate::units::UnitSetting;
 use nearpath_host::{CpuSet, NicIrq};
 use std::collections::BTreeMap;
 
@@ -82,6 +83,11 @@ impl<'a> Setting<'a> {
         }
         if ConfigFile::parse(&change.target).is_some() {
             return Err("it is a file already, which outlasts a reboot".to_owned());
+        }
+        if UnitSetting::parse(&change.target).is_some() {
+            return Err(
+                "systemd keeps it: systemctl disable, or set-property without --runtime".to_owned()
+            );
         }
         let row = row_of(&change.target)
             .ok_or_else(|| "it is no setting that nearpath makes".to_owned())?;

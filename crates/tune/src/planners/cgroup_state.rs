@@ -1,6 +1,9 @@
 //! What the cgroup of a process has as its cpuset: read before planning, as a planner reads nothing.
 
 use crate::cgroups::mount_point;
+use crate::configuration::is_service;
+use crate::setting::Setting;
+use crate::units::{UnitProperty, UnitSetting, booted};
 use nearpath_host::{CpuSet, EntryKind, Root};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -15,9 +18,11 @@ pub(crate) struct CgroupState {
     pub cgroup: String,
     /// The inode of its folder.
     pub inode: u64,
-    /// `cpuset.cpus`, empty when it takes those of the cgroup above.
+    /// The systemd service whose cgroup it is: systemd then sets its cpuset.
+    pub service: Option<String>,
+    /// `cpuset.cpus`, empty when it takes those of the cgroup above; `AllowedCPUs=` of a service.
     pub cpus: String,
-    /// `cpuset.mems`.
+    /// `cpuset.mems`; `AllowedMemoryNodes=` of a service.
     pub mems: String,
     /// `cpuset.cpus.effective`.
     pub effective: CpuSet,
@@ -42,6 +47,9 @@ impl CgroupState {
         if cgroup == "/" {
             return Err("it is in the root of the cgroups, which has no cpuset".to_owned());
         }
+        if let Some((cgroup, service)) = service_of(cgroup).filter(|_| booted()) {
+            return Self::of_service(root, &point, cgroup, service);
+        }
         let folder = format!("{point}{cgroup}");
         let parent = folder.rsplit_once('/').map_or(point.as_str(), |(parent, _)| parent);
         let file = |name: &str| root.text(&format!("{folder}/{name}")).map_err(|e| e.to_string());
@@ -53,12 +61,61 @@ impl CgroupState {
         Ok(Self {
             cgroup: cgroup.to_owned(),
             inode: std::fs::metadata(&folder).map_err(|e| e.to_string())?.ino(),
+            service: None,
             mems: file("cpuset.mems")?,
             effective: set(file("cpuset.cpus.effective")?)?,
             allowed: set(above.map_err(|e| e.to_string())?)?,
             processes: processes(root, &folder)?,
             cpus,
         })
+    }
+
+    /// That of a service, which systemd gives a cpuset when one is set.
+    fn of_service(root: &Root, point: &str, cgroup: &str, service: &str) -> Result<Self, String> {
+        let value = |property: UnitProperty| {
+            let setting = UnitSetting { unit: service.to_owned(), property };
+            let value = setting.read().map_err(|error| error.to_string())?;
+            value.ok_or_else(|| format!("systemd has no unit {service}"))
+        };
+        let folder = format!("{point}{cgroup}");
+        let above = folder.rsplit_once('/').map_or(point, |(above, _)| above);
+        Ok(Self {
+            cgroup: cgroup.to_owned(),
+            inode: std::fs::metadata(&folder).map_err(|e| e.to_string())?.ino(),
+            service: Some(service.to_owned()),
+            cpus: value(UnitProperty::AllowedCpus)?,
+            mems: value(UnitProperty::AllowedMemoryNodes)?,
+            effective: effective(root, point, &folder)?,
+            allowed: effective(root, point, above)?,
+            processes: processes(root, &folder)?,
+        })
+    }
+}
+
+/// The cgroup of the service that a cgroup is in, and the service: systemd manages it down to there.
+fn service_of(cgroup: &str) -> Option<(&str, &str)> {
+    let mut end = 0;
+    for name in cgroup.split('/') {
+        end += name.len();
+        if is_service(name) {
+            return Some((cgroup.get(..end)?, name));
+        }
+        end += 1;
+    }
+    None
+}
+
+/// The CPUs that are in effect in a cgroup: those of the nearest one above with a cpuset.
+fn effective(root: &Root, point: &str, folder: &str) -> Result<CpuSet, String> {
+    let mut folder = folder;
+    loop {
+        if let Ok(list) = root.text(&format!("{folder}/cpuset.cpus.effective")) {
+            return CpuSet::from_list(&list).map_err(|error| error.to_string());
+        }
+        match folder.rsplit_once('/') {
+            Some((above, _)) if above.len() >= point.len() => folder = above,
+            _ => return Err("the cpuset controller is one of cgroup v1 here".to_owned()),
+        }
     }
 }
 
@@ -69,8 +126,8 @@ fn not_enabled(root: &Root, folder: &str, parent: &str) -> String {
     };
     if has(format!("{parent}/cgroup.controllers")) {
         format!(
-            "the cpuset controller is not enabled for {folder}: systemctl set-property --runtime \
-             UNIT AllowedCPUs= does it for a unit, else echo +cpuset >{parent}/cgroup.subtree_control"
+            "the cpuset controller is not enabled for {folder}: echo +cpuset \
+             >{parent}/cgroup.subtree_control"
         )
     } else {
         format!("the cpuset controller is not delegated to {parent}, or is one of cgroup v1 here")
@@ -98,4 +155,34 @@ fn processes(root: &Root, folder: &str) -> Result<BTreeSet<u32>, String> {
         folders.extend(below.map(|entry| format!("{folder}/{}", entry.name)));
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_found_in_the_path_of_their_cgroups() {
+        let nginx = "/system.slice/nginx.service";
+        assert_eq!(service_of(nginx), Some((nginx, "nginx.service")));
+        assert_eq!(
+            service_of("/system.slice/nginx.service/workers"),
+            Some((nginx, "nginx.service"))
+        );
+        for other in ["/", "/user.slice/session-1.scope", "/.service/x", ""] {
+            assert_eq!(service_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_effect_is_that_of_the_nearest_cpuset_above() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["proc", "c/a/b/d"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        std::fs::write(dir.path().join("c/a/cpuset.cpus.effective"), "0-3\n").unwrap();
+        let root = Root::tree(dir.path()).unwrap();
+        assert_eq!(effective(&root, "/c", "/c/a/b/d").unwrap().to_string(), "0-3");
+        assert!(effective(&root, "/c", "/c").unwrap_err().contains("cgroup v1"));
+    }
 }

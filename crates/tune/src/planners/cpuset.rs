@@ -15,7 +15,9 @@ use super::situation::{Situation, cpus_and_nodes, version};
 use super::system::CgroupState;
 use super::thread_affinity::{stray, wanted};
 use super::workload::{Worker, Workload};
+use crate::Target;
 use crate::cgroups::{Cpuset, CpusetFile};
+use crate::units::{UnitProperty, UnitSetting};
 use nearpath_host::CpuSet;
 use std::collections::BTreeMap;
 
@@ -117,6 +119,9 @@ fn may_be_bound(
     }
     // validate_change() of kernel/cgroup/cpuset.c: ENOSPC.
     let files = [("cpuset.cpus", &state.cpus), ("cpuset.mems", &state.mems)];
+    if state.service.is_some() {
+        return Ok(());
+    }
     if let Some((file, _)) = files.iter().find(|(_, value)| value.trim().is_empty()) {
         return Err(format!(
             "its {file} is empty, and that could not be put back while processes are in it: the \
@@ -134,14 +139,20 @@ fn change(draft: &mut Draft, state: &CgroupState, what: CpusetFile, after: &str,
     if CpuSet::from_list(before).ok() == CpuSet::from_list(after).ok() {
         return;
     }
-    let cpuset = Cpuset { cgroup: state.cgroup.clone(), inode: state.inode, what };
-    let file = match what {
-        CpusetFile::Cpus => "cpus",
-        CpusetFile::Mems => "mems",
+    let (file, property) = match what {
+        CpusetFile::Cpus => ("cpus", UnitProperty::AllowedCpus),
+        CpusetFile::Mems => ("mems", UnitProperty::AllowedMemoryNodes),
+    };
+    let target = match &state.service {
+        Some(unit) => Target::Unit(UnitSetting { unit: unit.clone(), property }),
+        None => {
+            let cgroup = state.cgroup.clone();
+            Target::Cpuset(Cpuset { cgroup, inode: state.inode, what })
+        }
     };
     draft.add(Wish {
         id: format!("{}/cpuset.{file}", state.cgroup.trim_start_matches('/')),
-        target: cpuset.to_string(),
+        target: target.to_string(),
         before: before.clone(),
         after: after.to_owned(),
         why,

@@ -1,5 +1,6 @@
 //! irqbalance is told to leave alone the interrupts that the plan places: the one that runs, by its
-//! socket, and the next one, by its arguments. It still spreads all others.
+//! socket, and the next one, by its arguments. It still spreads all others. Where that was asked for, it
+//! is stopped instead.
 //!
 //! In go the interrupts that planners before this one have placed. Out come a change of the running
 //! daemon's list and one of its line of arguments, before all others, as it looks every few seconds.
@@ -11,6 +12,7 @@ use super::draft::{Draft, Wish};
 use super::situation::Situation;
 use crate::configuration::{IRQBALANCE_ARGS, irqbalance_arguments, irqbalance_line};
 use crate::irqbalance::{fits, numbers, text};
+use crate::units::UnitSetting;
 use nearpath_host::IrqNumber;
 use std::collections::BTreeSet;
 
@@ -25,11 +27,44 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     if irqs.is_empty() || situation.host.daemons.irqbalance != Some(true) {
         return;
     }
+    if situation.request.stop_irqbalance {
+        if let Err(reason) = stop(situation, draft, &irqs) {
+            draft.note(format!(
+                "irqbalance cannot be stopped, and moves interrupts again: {reason}"
+            ));
+        }
+        return;
+    }
     let next = next_one(situation, draft, &irqs);
     let running = running_one(situation, draft, &irqs);
     for reason in [next, running].into_iter().filter_map(Result::err) {
         draft.note(format!("irqbalance runs and moves interrupts again: {reason}"));
     }
+}
+
+/// No daemon until the next boot; why it cannot be stopped.
+fn stop(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    irqs: &BTreeSet<IrqNumber>,
+) -> Result<(), String> {
+    let before = situation.request.system.irqbalance_service()?;
+    if before != "active" {
+        return Err(format!("it was not started as a service ({before}); stop it by hand"));
+    }
+    draft.add_first(Wish {
+        id: "irqbalance-stop".to_owned(),
+        target: UnitSetting::irqbalance().to_string(),
+        before: before.to_owned(),
+        after: "inactive".to_owned(),
+        why: format!(
+            "--stop-irqbalance; it would move again the interrupts that the plan places: {}. The next \
+             boot starts it again: systemctl disable irqbalance",
+            text(irqs)
+        ),
+        finding: Some("irqbalance_conflict".to_owned()),
+    });
+    Ok(())
 }
 
 /// The daemon that runs; why it cannot be told.

@@ -96,7 +96,7 @@ pub fn plan(
         situation.set_aside(draft.renewed());
     }
     daemons(&situation, &mut draft);
-    let (mut changes, notes) = draft.finish();
+    let (mut changes, mut notes) = draft.finish();
     let now = predict::crossings(&situation);
     let effects = predict::effects(&situation, &changes);
     let predicted = effects.last().copied().unwrap_or(now);
@@ -106,12 +106,18 @@ pub fn plan(
     if let (Some(before), Some(after)) = (now.other_node, predicted.other_node)
         && after > before + f64::EPSILON
     {
-        return Err(TuneError::Refused(format!(
-            "the plan would let {:.1} % of packets cross to another node instead of {:.1} %: it \
-             only moves the problem elsewhere; give it other CPUs or NICs",
+        let what = format!(
+            "the plan would let {:.1} % of packets cross to another node instead of {:.1} %",
             after * 100.0,
             before * 100.0
-        )));
+        );
+        if request.vlan_priorities.is_empty() {
+            return Err(TuneError::Refused(format!(
+                "{what}: it only moves the problem elsewhere; give it other CPUs or NICs"
+            )));
+        }
+        // Which CPU that is, was asked for.
+        notes.push(format!("{what}, as --vlan-priority asks for it"));
     }
     changes.iter_mut().for_each(|change| carry(host, change));
     let goal = request.goal;

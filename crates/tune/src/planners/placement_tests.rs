@@ -138,6 +138,7 @@ fn cgroup(cpus: &str, processes: &[u32]) -> CgroupState {
     CgroupState {
         cgroup: "/system.slice/nginx.service".to_owned(),
         inode: 99,
+        service: None,
         cpus: cpus.to_owned(),
         mems: "0-1".to_owned(),
         effective: set("0-15"),
@@ -179,6 +180,55 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
     by_threads(&host, free(), &["0"], "a kernel before 6.2 would forget");
     host.kernel.release = Some("6.12.1".to_owned());
     assert_eq!(of_kind(&planned(&host, free(), &["0"]), "cpuset").len(), 2);
+}
+
+#[test]
+fn the_cpuset_of_a_service_is_set_by_systemd() {
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    // Empty, which the kernel would not take back, but systemd does.
+    let state = CgroupState {
+        service: Some("nginx.service".to_owned()),
+        mems: String::new(),
+        ..cgroup("", &[70])
+    };
+    let system = System::with_cgroups(BTreeMap::from([(70, Ok(state))]));
+    let request = Request { cpuset: true, system, ..Request::default() };
+    let plan = planned_for(&host, &request, &[workload(&["0-15"])]).unwrap();
+    assert_eq!(
+        of_kind(&plan, "unit_cpuset"),
+        BTreeMap::from([
+            ("unit nginx.service AllowedCPUs", "6-7,12-15"),
+            ("unit nginx.service AllowedMemoryNodes", "1"),
+        ])
+    );
+    assert!(of_kind(&plan, "thread_affinity").is_empty());
+    assert_eq!((plan.now.other_node, plan.predicted.other_node), (Some(1.0), Some(0.0)));
+}
+
+#[test]
+fn irqbalance_is_stopped_where_that_was_asked_for() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    host.daemons.irqbalance = Some(true);
+    let planned = |system: System| {
+        let request = Request { stop_irqbalance: true, system, ..Request::default() };
+        planned_for(&host, &request, &[]).unwrap()
+    };
+    let plan = planned(System::default().with_irqbalance_service("active"));
+    let first = &plan.changes[0];
+    assert_eq!(
+        (first.target.as_str(), first.before.as_str(), first.after.as_str()),
+        ("unit irqbalance.service ActiveState", "active", "inactive")
+    );
+    assert!(first.why.contains("100 101"), "{}", first.why);
+    assert!(of_kind(&plan, "irqbalance_arguments").is_empty());
+    for (system, reason) in [
+        (System::default(), "systemd does not run here"),
+        (System::default().with_irqbalance_service("inactive"), "not started as a service"),
+    ] {
+        let plan = planned(system);
+        assert!(of_kind(&plan, "unit_state").is_empty(), "{reason}");
+        assert!(plan.notes.iter().any(|note| note.contains(reason)), "{:?}", plan.notes);
+    }
 }
 
 #[test]

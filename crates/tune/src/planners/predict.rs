@@ -12,9 +12,11 @@
 //! only its own summands: a plan of a thousand changes for a thousand CPUs is predicted in milliseconds.
 
 use super::situation::{Situation, goes_to};
+use super::system::CgroupState;
 use crate::cgroups::{Cpuset, CpusetFile};
 use crate::plan::{Crossings, PlannedChange};
 use crate::threads::Thread;
+use crate::units::{UnitProperty, UnitSetting};
 use nearpath_host::{CpuId, CpuSet, Irq, IrqNumber, Nic, NodeId, RxQueue};
 use std::collections::BTreeMap;
 
@@ -177,7 +179,15 @@ impl<'a> Flows<'a> {
         } else if let Some(thread) = Thread::parse(&change.target) {
             CpuSet::from_list(&change.after).is_ok_and(|cpus| self.change_thread(thread.tid, cpus))
         } else if let Some(cpuset) = Cpuset::parse(&change.target) {
-            CpuSet::from_list(&change.after).is_ok_and(|cpus| self.change_cgroup(&cpuset, &cpus))
+            let is_it = |state: &CgroupState| state.cgroup == cpuset.cgroup;
+            cpuset.what == CpusetFile::Cpus
+                && CpuSet::from_list(&change.after)
+                    .is_ok_and(|cpus| self.change_cgroup(&is_it, &cpus))
+        } else if let Some(setting) = UnitSetting::parse(&change.target) {
+            let is_it = |state: &CgroupState| state.service.as_ref() == Some(&setting.unit);
+            setting.property == UnitProperty::AllowedCpus
+                && CpuSet::from_list(&change.after)
+                    .is_ok_and(|cpus| self.change_cgroup(&is_it, &cpus))
         } else {
             false
         }
@@ -224,12 +234,9 @@ impl<'a> Flows<'a> {
     }
 
     /// Keeps the threads in a cgroup on what they may have of these CPUs, or on all of them.
-    fn change_cgroup(&mut self, cpuset: &Cpuset, cpus: &CpuSet) -> bool {
-        if cpuset.what != CpusetFile::Cpus {
-            return false;
-        }
+    fn change_cgroup(&mut self, is_it: &dyn Fn(&CgroupState) -> bool, cpus: &CpuSet) -> bool {
         let system = &self.situation.request.system;
-        let inside = |pid| system.cgroup(pid).is_ok_and(|state| state.cgroup == cpuset.cgroup);
+        let inside = |pid| system.cgroup(pid).is_ok_and(is_it);
         let workloads = self.situation.workloads.iter().filter(|workload| inside(workload.pid));
         let tids: Vec<u32> =
             workloads.flat_map(|workload| &workload.threads).map(|w| w.thread.tid).collect();

@@ -35,8 +35,8 @@ const BUFFERS: &str = "nothing was thrown away for want of room in a socket's bu
     (socket_buffers), and where nothing is, more room only lets more wait";
 const SOFTNET: &str = "no packet was dropped from a full backlog and no softirq cut short often \
     enough (softnet)";
-const POLLING: &str = "each reader that polls keeps a CPU busy, for all sockets of the host; a \
-    program that gains by it sets SO_BUSY_POLL on its own";
+const POLLING: &str = "no slow packets were seen to wait long for idle CPUs (idle_wakeups), and each \
+    reader that polls keeps a CPU busy; a program that gains by it sets SO_BUSY_POLL on its own";
 const HUGE: &str = "no task was seen to wait for memory to be compacted (compaction_stalls)";
 
 const ADVICE: &[Advice] = &[

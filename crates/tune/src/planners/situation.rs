@@ -35,6 +35,8 @@ pub struct Request {
     pub vlan_priorities: Vec<(u8, CpuId)>,
     /// Whether the application is bound by the cpuset of its cgroup instead of by its threads.
     pub cpuset: bool,
+    /// Whether irqbalance is stopped instead of being told which interrupts to leave alone.
+    pub stop_irqbalance: bool,
     /// Whether it is said why other sysctls are left alone.
     pub reasons: bool,
     /// Hugepages that are to be taken at boot, with the goal of isolation.

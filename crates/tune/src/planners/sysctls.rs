@@ -9,6 +9,7 @@ use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::{Situation, version};
 use crate::files::row_of;
+use crate::plan::Goal;
 use nearpath_diagnose::{Finding, ProposedChange, Severity};
 use nearpath_host::Host;
 
@@ -25,7 +26,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             // The flows of RFS are the business of the planner of RPS.
             let of_rps = name == super::rps::ENTRIES;
             if !draft.has(&path) && !of_rps {
-                propose(draft, finding, change, name, path);
+                propose(situation, draft, finding, change, name, path);
             }
         }
     }
@@ -43,6 +44,8 @@ pub(super) fn path_of(host: &Host, name: &str) -> Option<String> {
     row_of(&path).is_some().then_some(path)
 }
 
+/// What costs CPU time where nothing waits.
+const POLLING: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
 const MIGRATION_COST: &str = "kernel.sched_migration_cost_ns";
 /// Its name in debugfs (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs").
 const MOVED_TO: &str = "migration_cost_ns";
@@ -62,6 +65,7 @@ fn transparent_hugepage(path: &str) -> Option<&'static str> {
 }
 
 fn propose(
+    situation: &Situation<'_>,
     draft: &mut Draft,
     finding: &Finding,
     change: &ProposedChange,
@@ -72,6 +76,11 @@ fn propose(
     if finding.severity == Severity::Info {
         let (check, after) = (&finding.check, &change.after);
         return draft.note(format!("{name} = {after} may help, but nothing suffers yet ({check})"));
+    }
+    if situation.request.goal != Goal::Latency && POLLING.contains(&name) {
+        return draft.note(format!(
+            "{name} stays: a reader that polls keeps a CPU busy, which is for --goal latency"
+        ));
     }
     let Some(before) = change.before.clone() else {
         return draft.note(format!("{name} is unknown here"));

@@ -9,6 +9,7 @@ use crate::configuration::{COMMAND_LINE, ConfigFile, Etc, IRQBALANCE, IRQBALANCE
 use crate::irqbalance::Bans;
 use crate::setting::Setting;
 use crate::steering::{Found, groups};
+use crate::units::{UnitSetting, booted};
 use nearpath_host::Root;
 use std::collections::BTreeMap;
 
@@ -22,6 +23,8 @@ pub struct System {
     no_fragments: Option<String>,
     /// The irqbalance that runs, and the interrupts that it leaves alone, or why they are not known.
     irqbalance: Option<(Irqbalance, Result<String, String>)>,
+    /// Whether irqbalance runs as a service of systemd's, or why that is not known.
+    irqbalance_service: Option<Result<String, String>>,
     /// The REUSEPORT groups of the ports that were asked for, or why they are not known.
     groups: Option<Result<Vec<Found>, String>>,
     /// The cgroups of processes, or why they have none with a cpuset.
@@ -55,6 +58,10 @@ impl System {
                 let banned =
                     banned.map_err(|error| error.to_string()).map(Option::unwrap_or_default);
                 (irqbalance, banned)
+            }),
+            irqbalance_service: booted().then(|| {
+                let state = UnitSetting::irqbalance().read().map_err(|error| error.to_string());
+                state.and_then(|state| state.ok_or("it is no service of systemd's".to_owned()))
             }),
             groups: (!ports.is_empty()).then(|| {
                 groups(root, None, |socket| ports.contains(&socket.port)).map_err(|e| e.to_string())
@@ -92,6 +99,18 @@ impl System {
             Some((irqbalance, Ok(banned))) => Ok((irqbalance, banned)),
             Some((_, Err(reason))) => Err(reason.clone()),
             None => Err("its socket is that of the running machine".to_owned()),
+        }
+    }
+
+    /// `ActiveState` of irqbalance's service.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub(super) fn irqbalance_service(&self) -> Result<&str, String> {
+        match &self.irqbalance_service {
+            Some(Ok(state)) => Ok(state),
+            Some(Err(reason)) => Err(reason.clone()),
+            None => Err("systemd does not run here".to_owned()),
         }
     }
 
@@ -135,6 +154,12 @@ impl System {
     #[cfg(test)]
     pub(super) fn with_irqbalance(self, irqbalance: Irqbalance, banned: &str) -> Self {
         Self { irqbalance: Some((irqbalance, Ok(banned.to_owned()))), ..self }
+    }
+
+    /// The same, where irqbalance's service is in this state.
+    #[cfg(test)]
+    pub(super) fn with_irqbalance_service(self, state: &str) -> Self {
+        Self { irqbalance_service: Some(Ok(state.to_owned())), ..self }
     }
 
     /// One on which these processes are in these cgroups.

@@ -5,6 +5,7 @@ use crate::Thread;
 use crate::plan::{Goal, PlannedChange};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{CpuId, CpuSet, NicKind, NodeId, Root, Wanted};
+use nearpath_instruments::{Measurement, Share, ShareKind};
 use nearpath_testing::trees::{Layout, Machine, Nic};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -276,6 +277,38 @@ fn nics_on_several_nodes_leave_threads_where_they_are() {
     let plan = planned_for(&host, &Request::default(), &[workload(&["0-15"])]).unwrap();
     assert!(of_kind(&plan, "thread_affinity").is_empty());
     assert!(plan.notes.iter().any(|n| n.contains("on several nodes")), "{:?}", plan.notes);
+}
+
+#[test]
+fn readers_poll_only_for_latency_and_where_packets_wait_for_idle_cpus() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
+    for name in ["net.core.busy_read", "net.core.busy_poll"] {
+        host.sysctls.insert(name.to_owned(), "0".to_owned());
+    }
+    let measured = Measurement {
+        duration_s: 10.0,
+        slow: serde_json::from_str(
+            r#"{"seen": 200, "lost": 0, "complete": 200, "span_ns": 40000000}"#,
+        )
+        .unwrap(),
+        budget_totals: vec![Share { share: ShareKind::Idle, ns: 30_000_000, who: None }],
+        ..Measurement::default()
+    };
+    let findings = diagnose(&host, None, Some(&measured)).findings;
+    let planned = |goal| {
+        let request = Request { goal, ..Request::default() };
+        plan(&host, &findings, &request, &[], Some("boot".to_owned()), None).unwrap()
+    };
+    assert_eq!(
+        of_kind(&planned(Goal::Latency), "sysctl"),
+        BTreeMap::from([
+            ("/proc/sys/net/core/busy_poll", "50"),
+            ("/proc/sys/net/core/busy_read", "50"),
+        ])
+    );
+    let plan = planned(Goal::Throughput);
+    assert!(!of_kind(&plan, "sysctl").keys().any(|path| path.contains("busy")));
+    assert!(plan.notes.iter().any(|n| n.contains("busy_poll stays")), "{:?}", plan.notes);
 }
 
 #[test]

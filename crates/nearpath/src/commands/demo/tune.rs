@@ -117,9 +117,10 @@ impl TuneArguments {
         let before = read()?;
         say(&format!("measures for {:?}", self.duration));
         let time = Time { duration: self.duration, interval: None, btf: self.btf.clone() };
-        let stages = Stages::new(&before.topology, self.options(demo)?);
+        let mut stages = Stages::new(&before.topology, self.options(demo)?);
         let each = |measurement: &Measurement| format!("{} packets", measurement.packets.started);
-        let measured = time.measure(stages, interrupt, each)?;
+        let measured = time.measure(&mut stages, interrupt, each)?;
+        drop(stages);
         let host = read()?;
         let findings = diagnose(&host, Some(&before), Some(&measured)).findings;
         let traffic = Traffic::of_measurement(&measured, &host.topology);

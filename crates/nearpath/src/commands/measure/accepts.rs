@@ -82,16 +82,16 @@ impl AcceptsArguments {
             each: self.each,
             btf_file: self.time.btf.clone(),
         };
-        let accepts = Accepts::new(&root, &host.topology, options);
+        let mut accepts = Accepts::new(&root, &host.topology, options);
         let lines = self.json && self.time.interval.is_some();
         let measurement = if lines {
-            self.time.print_lines(accepts, &interrupt, |last, now| {
+            self.time.print_lines(&mut accepts, &interrupt, |last, now| {
                 output::json_line(&json::accepts_interval(last, now))
             })?
         } else if self.each {
             let mut written = Ok(());
             let time = Time { interval: Some(EACH), ..self.time.clone() };
-            let measurement = time.watch(accepts, &interrupt, |now| {
+            let measurement = time.watch(&mut accepts, &interrupt, |now| {
                 written = told(now);
                 written.is_ok()
             })?;
@@ -104,7 +104,7 @@ impl AcceptsArguments {
                 let count = now.listeners.iter().map(|l| l.places.accepts).sum::<u64>();
                 format!("{count} {what}")
             };
-            self.time.measure(accepts, &interrupt, each)?
+            self.time.measure(&mut accepts, &interrupt, each)?
         };
         if interrupt.happened() {
             say("ended early by a signal");

@@ -74,10 +74,10 @@ impl IrqsArguments {
         let lines = self.json && self.interval.is_some();
         let options =
             Options { nic: self.nic.clone(), packets_each: lines, btf_file: self.btf.clone() };
-        let irqs = Irqs::new(root, &host.topology, &host.nics, options);
+        let mut irqs = Irqs::new(root, &host.topology, &host.nics, options);
         let time = Time { duration: self.duration, interval: self.interval, btf: None };
         match self.interval {
-            Some(_) if lines => time.print_lines(irqs, interrupt, |last, now| {
+            Some(_) if lines => time.print_lines(&mut irqs, interrupt, |last, now| {
                 output::json_line(&json::irqs_interval(last, now))
             }),
             Some(interval) => self.in_lines(irqs, interval, interrupt),
@@ -86,7 +86,7 @@ impl IrqsArguments {
                     let count = m.cpus.iter().map(|cpu| cpu.interrupts).sum::<u64>();
                     format!("{count} interrupts")
                 };
-                Ok(time.measure(irqs, interrupt, each)?)
+                Ok(time.measure(&mut irqs, interrupt, each)?)
             }
         }
     }

@@ -90,18 +90,18 @@ impl LocalityArguments {
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
         let btf_file = self.btf.clone();
         let options = Options { filter, groups: self.groups(), btf_file, empty: false };
-        let instrument = PacketLocality::new(&host.topology, options);
+        let mut instrument = PacketLocality::new(&host.topology, options);
         let lines = self.json && self.interval.is_some();
         let time = Time { duration: self.duration, interval: self.interval, btf: None };
         let measurement = if lines {
-            time.print_lines(instrument, &interrupt, |last, now| {
+            time.print_lines(&mut instrument, &interrupt, |last, now| {
                 output::json_line(&json::locality_interval(last, now))
             })?
         } else if self.json {
             let mut readings = Readings::default();
-            time.measure(instrument, &interrupt, |now| readings.line(now))?
+            time.measure(&mut instrument, &interrupt, |now| readings.line(now))?
         } else {
-            in_lines(&time, instrument, &interrupt)?
+            in_lines(&time, &mut instrument, &interrupt)?
         };
         if interrupt.happened() {
             say("ended early by a signal");
@@ -120,7 +120,7 @@ impl LocalityArguments {
 /// Prints each line as it comes; nobody reads them any more: the measurement ends.
 fn in_lines(
     time: &Time,
-    instrument: PacketLocality,
+    instrument: &mut PacketLocality,
     interrupt: &Interrupt,
 ) -> Result<Locality, Failure> {
     let mut readings = Readings::default();

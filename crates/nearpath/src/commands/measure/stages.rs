@@ -62,13 +62,13 @@ impl StagesArguments {
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
         let options = Options { groups: self.groups.wanted(), ..self.timing.options(filter) };
         let lines = self.json && self.timing.time.interval.is_some();
+        let mut stages = Stages::new(&host.topology, options);
         let measurement = if lines {
-            let stages = Stages::new(&host.topology, options);
-            self.timing.time.print_lines(stages, &interrupt, |last, now| {
+            self.timing.time.print_lines(&mut stages, &interrupt, |last, now| {
                 output::json_line(&json::stages_interval(last, now))
             })?
         } else {
-            self.timing.measure(&host.topology, options, &interrupt)?
+            self.timing.measure(&mut stages, &interrupt)?
         };
         if interrupt.happened() {
             say("ended early by a signal");

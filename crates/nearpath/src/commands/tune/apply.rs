@@ -30,7 +30,7 @@ EXAMPLES
 pub struct Apply {
     /// A plan that 'nearpath tune plan --json' wrote; '-' is standard input
     #[arg(value_name = "PLAN")]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "reasons", "hugepages", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "reasons", "hugepages", "findings"])]
     plan: Option<PathBuf>,
     /// Only the change with this id; may be given again
     #[arg(long, value_name = "ID")]

@@ -75,6 +75,9 @@ pub struct Asked {
     /// memory moves to the node
     #[arg(long)]
     cpuset: bool,
+    /// Stop irqbalance's service instead of telling it which interrupts to leave alone
+    #[arg(long)]
+    stop_irqbalance: bool,
     /// With --goal isolation: hugepages to be taken at boot, as 1G:8
     #[arg(long, value_name = "SIZE:COUNT")]
     hugepages: Option<Hugepages>,
@@ -142,6 +145,7 @@ impl Asked {
             channels: self.channels,
             vlan_priorities: self.vlan_priority.clone(),
             cpuset: self.cpuset,
+            stop_irqbalance: self.stop_irqbalance,
             reasons: self.reasons,
             hugepages: self.hugepages.clone(),
             system,

@@ -1,0 +1,246 @@
+//! Settings of a systemd unit that runs: whether it runs, and the CPUs and nodes of its cgroup. They are
+//! asked of and told to systemd by systemctl(1), as the cgroup is systemd's.
+//!
+//! `--runtime` is what `systemctl set-property` calls a change that the next boot forgets.
+
+use crate::TuneError;
+use crate::configuration::is_service;
+use crate::setting::Setting;
+use nearpath_host::{CpuSet, Root};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// systemd has this folder where it runs as the first process (sd_booted(3)).
+const BOOTED: &str = "/run/systemd/system";
+/// The only service that is started and stopped.
+const IRQBALANCE: &str = "irqbalance.service";
+
+/// A setting of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UnitSetting {
+    /// The unit: `nginx.service`.
+    pub unit: String,
+    /// Which of its settings.
+    pub property: UnitProperty,
+}
+
+/// A setting of a unit, by systemd's name for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnitProperty {
+    /// Whether it runs: `active` or `inactive`. Only irqbalance is stopped.
+    ActiveState,
+    /// The CPUs that it may use, empty where that is not limited (systemd.resource-control(5)).
+    AllowedCpus,
+    /// The nodes that it may have memory of, empty where that is not limited.
+    AllowedMemoryNodes,
+}
+
+impl UnitProperty {
+    const ALL: [Self; 3] = [Self::ActiveState, Self::AllowedCpus, Self::AllowedMemoryNodes];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ActiveState => "ActiveState",
+            Self::AllowedCpus => "AllowedCPUs",
+            Self::AllowedMemoryNodes => "AllowedMemoryNodes",
+        }
+    }
+}
+
+impl fmt::Display for UnitSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unit {} {}", self.unit, self.property.name())
+    }
+}
+
+impl UnitSetting {
+    /// Whether irqbalance runs.
+    pub(crate) fn irqbalance() -> Self {
+        Self { unit: IRQBALANCE.to_owned(), property: UnitProperty::ActiveState }
+    }
+
+    /// From its text in a plan: `unit nginx.service AllowedCPUs`; `None` for what is not to be changed.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let ["unit", unit, name] = words[..] else { return None };
+        let property = UnitProperty::ALL.into_iter().find(|property| property.name() == name)?;
+        let allowed = match property {
+            UnitProperty::ActiveState => unit == IRQBALANCE,
+            UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes => is_service(unit),
+        };
+        allowed.then(|| Self { unit: unit.to_owned(), property })
+    }
+
+    /// What kind of setting it is, as plans call it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.property {
+            UnitProperty::ActiveState => "unit_state",
+            UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes => "unit_cpuset",
+        }
+    }
+}
+
+/// All CPUs or nodes that there may ever be.
+fn every(property: UnitProperty) -> Result<String, TuneError> {
+    let file = match property {
+        UnitProperty::AllowedMemoryNodes => "/sys/devices/system/node/possible",
+        _ => "/sys/devices/system/cpu/possible",
+    };
+    Ok(Root::live().text(file)?)
+}
+
+/// Whether systemd runs here as the first process.
+pub(crate) fn booted() -> bool {
+    Path::new(BOOTED).is_dir()
+}
+
+/// Lets systemd read all units anew; nothing is to be done where it does not run.
+///
+/// # Errors
+/// It cannot be reached, or refuses.
+pub(crate) fn reload() -> Result<(), TuneError> {
+    if !booted() {
+        return Ok(());
+    }
+    systemctl(&["daemon-reload"]).map(drop)
+}
+
+/// What systemctl prints; it waits until what it was asked to do is done.
+fn systemctl(arguments: &[&str]) -> Result<String, TuneError> {
+    let step = || format!("systemctl {}", arguments.join(" "));
+    let output = Command::new("systemctl")
+        .args(["--no-ask-password", "--no-pager"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| TuneError::kernel(step(), error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    Err(TuneError::kernel(step(), format!("{}: {}", output.status, said.join("; "))))
+}
+
+impl UnitSetting {
+    /// Sets the property until the next boot, and for the unit's processes at once.
+    fn set(&self, value: &str) -> Result<String, TuneError> {
+        let assignment = format!("{}={value}", self.property.name());
+        systemctl(&["set-property", "--runtime", "--", &self.unit, &assignment])
+    }
+}
+
+impl Setting for UnitSetting {
+    fn name(&self) -> String {
+        self.to_string()
+    }
+
+    fn check(&self, value: &str) -> Result<(), TuneError> {
+        let taken = match self.property {
+            UnitProperty::ActiveState => matches!(value, "active" | "inactive"),
+            _ => {
+                let plain = value.bytes().all(|b| b.is_ascii_digit() || b",-".contains(&b));
+                plain
+                    && (value.is_empty()
+                        || CpuSet::from_list(value).is_ok_and(|set| !set.is_empty()))
+            }
+        };
+        if taken {
+            return Ok(());
+        }
+        Err(TuneError::Refused(format!("{self}: {value:?} is no value of it")))
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        if !booted() {
+            return Err(TuneError::Refused(format!("{self}: systemd does not run here")));
+        }
+        let wanted = format!("--property=LoadState,{}", self.property.name());
+        let shown = systemctl(&["show", &wanted, "--", &self.unit])?;
+        let value =
+            |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        if value("LoadState") != Some("loaded") {
+            return Ok(None);
+        }
+        let Some(value) = value(self.property.name()) else {
+            let reason = "this systemd does not know it";
+            return Err(TuneError::kernel(self.to_string(), reason));
+        };
+        Ok(Some(match self.property {
+            UnitProperty::ActiveState => value.to_owned(),
+            // `0-3 6` is how systemd writes it (cpu_set_to_range_string of src/shared/cpu-set-util.c).
+            _ => value.split_ascii_whitespace().collect::<Vec<_>>().join(","),
+        }))
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        self.check(value)?;
+        match (self.property, value) {
+            (UnitProperty::ActiveState, "active") => systemctl(&["start", "--", &self.unit]),
+            (UnitProperty::ActiveState, _) => systemctl(&["stop", "--", &self.unit]),
+            (_, "") => {
+                // The kernel lets nobody empty the cpuset of a cgroup with processes (validate_change of
+                // kernel/cgroup/cpuset.c): systemd would forget the limit, and the cgroup keep it.
+                self.set(&every(self.property)?)?;
+                self.set("")
+            }
+            (_, value) => self.set(value),
+        }
+        .map(drop)
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        match (self.property, CpuSet::from_list(a), CpuSet::from_list(b)) {
+            (UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes, Ok(a), Ok(b)) => a == b,
+            _ => a == b,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn their_texts_are_read_back() {
+        for text in [
+            "unit nginx.service AllowedCPUs",
+            "unit a@b.service AllowedMemoryNodes",
+            "unit irqbalance.service ActiveState",
+        ] {
+            assert_eq!(UnitSetting::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn nothing_else_of_systemd_is_changed() {
+        for text in [
+            "",
+            "unit",
+            "unit sshd.service ActiveState",
+            "unit nginx.service ExecStart",
+            "unit system.slice AllowedCPUs",
+            "unit --help AllowedCPUs",
+            "unit nginx.service AllowedCPUs ",
+            "unit ../x.service AllowedCPUs",
+        ] {
+            assert_eq!(UnitSetting::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_lists_and_states_are_values() {
+        let its = |text: &str| UnitSetting::parse(text).unwrap();
+        let cpus = its("unit nginx.service AllowedCPUs");
+        assert!(cpus.check("").is_ok() && cpus.check("0-3,8").is_ok() && cpus.same("0,1", "0-1"));
+        for value in ["x", "0 ExecStart=/bin/sh", "0\n", "-1"] {
+            assert!(cpus.check(value).is_err(), "{value:?}");
+        }
+        let state = UnitSetting::irqbalance();
+        assert!(state.check("active").is_ok() && state.check("inactive").is_ok());
+        assert!(state.check("failed").is_err() && state.check("").is_err());
+    }
+}
