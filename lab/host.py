@@ -244,10 +244,27 @@ def snapshot(machine: Machine) -> Path:
         empty = path / "payload"
         pad(None, empty)
         with Host.boot(machine, path, path / "disk", empty) as host:
+            _assert_reachable(host)
             host.save(path / "state")
         empty.unlink()
 
-    return cache.artifact(f"snapshot-{machine.name}", inputs, build)
+    def build_twice(path: Path) -> None:
+        try:
+            build(path)
+        except (AssertionError, QemuError, TimeoutError):
+            # Emulation that lost an interrupt while it booted is not to be kept, and seldom loses another.
+            shutil.rmtree(path)
+            path.mkdir()
+            build(path)
+
+    return cache.artifact(f"snapshot-{machine.name}", inputs, build_twice)
+
+
+def _assert_reachable(host: Host) -> None:
+    """Packets reach the host, and come back, by each NIC."""
+    for index, _ in enumerate(host.machine.nics):
+        pings = host.peer.run(["ping", "-q", "-c", "5", "-i", "0.2", "-W", "5", host.machine.address(index)])
+        assert pings.status == 0, pings
 
 
 def overlay(base: Path, disk: Path, form: str = "qcow2") -> None:
