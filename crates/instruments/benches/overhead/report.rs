@@ -11,7 +11,9 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
     let Load { name, unit, units, .. } = load;
     println!("\n{name}: pieces of {units} {unit}s, {} of each tool", report.of(tools[0]).count());
     let passes = report.stage_passes() / *units as f64;
-    println!("  nearpath sees {passes:.1} stages passed for each {unit}");
+    if passes.is_finite() {
+        println!("  nearpath sees {passes:.1} stages passed for each {unit}");
+    }
     let columns = ["throughput lost", &format!("CPU ns/{unit}"), "run ns", "ns/stage, net"];
     println!(
         "  {:<11} {:>22} {:>28} {:>22} {:>22}",
