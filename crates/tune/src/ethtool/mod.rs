@@ -102,7 +102,9 @@ impl NicSetting {
             ["ethtool", nic, "rule", place] => (nic, Ethtool::Rule(place.parse().ok()?)),
             _ => return None,
         };
-        is_interface_name(nic).then(|| Self { nic: nic.to_owned(), netns, what, instance: None })
+        let setting = Self { nic: nic.to_owned(), netns, what, instance: None };
+        // One text for each: not `rule 03`, too.
+        (is_interface_name(nic) && setting.to_string() == text).then_some(setting)
     }
 
     /// Whether another one is the same setting, whichever interface it belonged to.
@@ -266,6 +268,7 @@ mod tests {
             assert_eq!(serde_json::from_str::<NicSetting>(&json).unwrap(), setting);
         }
         for text in [
+            "ethtool eth0 rule 03",
             "",
             "ethtool nic0",
             "ethtool  rings",
