@@ -50,16 +50,18 @@ impl System {
             let text = etc.setting(&file).and_then(|its| its.read()).map_err(|e| e.to_string());
             (file.to_string(), text.and_then(|text| text.ok_or_else(missing)))
         };
+        let running = Irqbalance::find(root);
+        let as_service = running.is_some() && booted();
         Self {
             files: drop_ins.chain(others).map(text).collect(),
             no_fragments: no_fragments(root),
-            irqbalance: Irqbalance::find(root).map(|irqbalance| {
+            irqbalance: running.map(|irqbalance| {
                 let banned = Bans { root, irqbalance: &irqbalance }.read();
                 let banned =
                     banned.map_err(|error| error.to_string()).map(Option::unwrap_or_default);
                 (irqbalance, banned)
             }),
-            irqbalance_service: booted().then(|| {
+            irqbalance_service: as_service.then(|| {
                 let state = UnitSetting::irqbalance().read().map_err(|error| error.to_string());
                 state.and_then(|state| state.ok_or("it is no service of systemd's".to_owned()))
             }),
@@ -110,7 +112,7 @@ impl System {
         match &self.irqbalance_service {
             Some(Ok(state)) => Ok(state),
             Some(Err(reason)) => Err(reason.clone()),
-            None => Err("systemd does not run here".to_owned()),
+            None => Err("systemd does not run here, or its process is not seen".to_owned()),
         }
     }
 
