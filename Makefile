@@ -36,8 +36,7 @@ test-lengthy: ## Run the tests that take a minute each: faults, upcalls, kill -9
 	NEARPATH_STEER_TIMES=100 $(CARGO) test --package nearpath --test kernel_steer -- no_request_fails
 	NEARPATH_STORM_SECONDS=60 $(CARGO) test --package nearpath --test kernel_accepts -- a_storm --nocapture
 	NEARPATH_TUNE_STEPS=all $(CARGO) test --package nearpath --test kernel_tune
-	@# They count what a busy machine in emulation may disturb: what fails is run again, and told (R).
-	@scripts/lab test -m lengthy --only-rerun AssertionError || [ $$? -eq 69 ]
+	@scripts/lab test -m lengthy || [ $$? -eq 69 ]
 
 lab: ## A shell in a virtual host with nodes, OVS and traffic: make lab NODES=2 NIC=igb KERNEL=6.12
 	@scripts/install-deps build lab

@@ -251,7 +251,7 @@ def snapshot(machine: Machine) -> Path:
     def build_twice(path: Path) -> None:
         try:
             build(path)
-        except (AssertionError, QemuError, TimeoutError):
+        except (AssertionError, QemuError, ConnectionError, TimeoutError):
             # Emulation that lost an interrupt while it booted is not to be kept, and seldom loses another.
             shutil.rmtree(path)
             path.mkdir()

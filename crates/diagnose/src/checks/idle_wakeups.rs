@@ -9,6 +9,7 @@
 //! Rules: document 000 (`net.core.busy_poll`, `net.core.busy_read`), Documentation/networking/napi.rst
 //! (busy polling), Documentation/admin-guide/pm/cpuidle.rst (exit latency of idle states).
 
+use super::slow_packets::ENOUGH;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
 use nearpath_instruments::ShareKind;
 
@@ -18,8 +19,6 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Slow packets from which they say something.
-const ENOUGH: u64 = 20;
 /// Share of the slow packets' time from which it is told.
 const NOTABLE: f64 = 0.5;
 /// What a slow packet waits for a wake-up on average, from which it is of weight: shallow idle states take

@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 /// Slow packets from which their causes say something.
-const ENOUGH: u64 = 20;
+pub(super) const ENOUGH: u64 = 20;
 /// Share of the slow packets' time from which a cause is told.
 const NOTABLE: f64 = 0.25;
 /// The same for packets ahead, which there are on any busy host.

@@ -147,16 +147,18 @@ fn cgroup(cpus: &str, processes: &[u32]) -> CgroupState {
     }
 }
 
+/// The plan with --cpuset for a process in this cgroup, whose threads may run on these CPUs.
+fn bound(host: &Host, state: Result<CgroupState, String>, cpus: &[&str]) -> Plan {
+    let system = System::with_cgroups(BTreeMap::from([(70, state)]));
+    let request = Request { cpuset: true, system, ..Request::default() };
+    planned_for(host, &request, &[workload(cpus)]).unwrap()
+}
+
 #[test]
 fn a_cgroup_is_bound_instead_of_its_threads() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
-    let planned = |host: &Host, state: Result<CgroupState, String>, cpus: &[&str]| {
-        let system = System::with_cgroups(BTreeMap::from([(70, state)]));
-        let request = Request { cpuset: true, system, ..Request::default() };
-        planned_for(host, &request, &[workload(cpus)]).unwrap()
-    };
     let free = || Ok(cgroup("0-15", &[70]));
-    let plan = planned(&host, free(), &["0-15", "0-15"]);
+    let plan = bound(&host, free(), &["0-15", "0-15"]);
     assert_eq!(
         of_kind(&plan, "cpuset"),
         BTreeMap::from([
@@ -168,7 +170,7 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
     assert_eq!((plan.now.other_node, plan.predicted.other_node), (Some(1.0), Some(0.0)));
     // By its threads where that cannot be, with the reason.
     let by_threads = |host: &Host, state, cpus: &[&str], reason: &str| {
-        let plan = planned(host, state, cpus);
+        let plan = bound(host, state, cpus);
         assert!(of_kind(&plan, "cpuset").is_empty(), "{reason}");
         assert_eq!(of_kind(&plan, "thread_affinity").len(), cpus.len(), "{reason}");
         assert!(plan.notes.iter().any(|note| note.contains(reason)), "{:?}", plan.notes);
@@ -179,7 +181,7 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
     by_threads(&host, Ok(narrow), &["0-15"], "has no CPU 13-15");
     by_threads(&host, free(), &["0"], "a kernel before 6.2 would forget");
     host.kernel.release = Some("6.12.1".to_owned());
-    assert_eq!(of_kind(&planned(&host, free(), &["0"]), "cpuset").len(), 2);
+    assert_eq!(of_kind(&bound(&host, free(), &["0"]), "cpuset").len(), 2);
 }
 
 #[test]
@@ -191,9 +193,7 @@ fn the_cpuset_of_a_service_is_set_by_systemd() {
         mems: String::new(),
         ..cgroup("", &[70])
     };
-    let system = System::with_cgroups(BTreeMap::from([(70, Ok(state))]));
-    let request = Request { cpuset: true, system, ..Request::default() };
-    let plan = planned_for(&host, &request, &[workload(&["0-15"])]).unwrap();
+    let plan = bound(&host, Ok(state), &["0-15"]);
     assert_eq!(
         of_kind(&plan, "unit_cpuset"),
         BTreeMap::from([
