@@ -167,15 +167,22 @@ static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 c
 	p->last_stage = stage;
 }
 
-/* The packet passes a stage now, on this CPU. */
+/*
+ * The packet passes a stage now, on this CPU. That is noted first and counted then, as another CPU may
+ * be about to take the packet, and would count the way from the stage before once more.
+ */
 static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage, u64 ns)
 {
-	add_step(p->tag, cpu_number, stage, ns);
-	if (p->last_stage)
-		add_span(cpu, p->tag, p->group, pair(p->last_stage, stage), p->last_cpu, ns, ns - p->last_ns);
+	u32 from = p->last_stage, from_cpu = p->last_cpu;
+	u64 span_ns = ns - p->last_ns;
+
 	p->last_ns = ns;
 	p->last_cpu = cpu_number;
 	p->last_stage = stage;
+	barrier();
+	add_step(p->tag, cpu_number, stage, ns);
+	if (from)
+		add_span(cpu, p->tag, p->group, pair(from, stage), from_cpu, ns, span_ns);
 }
 
 /* Enters all spans of a path that has ended into its group. */

@@ -96,7 +96,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	struct cpu *cpu = this_cpu();
 	struct sock *sk = (struct sock *)ctx[0];
 	u32 number = bpf_get_smp_processor_id();
-	u64 tag, received_ns;
+	u64 tag, received_ns, now;
 	struct packet *p;
 	u32 protocol;
 	bool own;
@@ -125,10 +125,16 @@ PROBE(sk_data_ready, "sk_data_ready")
 	}
 	received_ns = p->last_ns;
 	p->datagram = protocol == IPPROTO_UDP;
-	pass(p, cpu, number, RX_SK_DATA_READY, bpf_ktime_get_ns());
+	now = bpf_ktime_get_ns();
+	cpu->packet = 0;
+	cpu->waker = 0;
+	/* A reader may have been quick. */
+	barrier();
+	if (p->datagram && p->state != PACKET_RX)
+		return;
+	pass(p, cpu, number, RX_SK_DATA_READY, now);
 	if (p->state == PACKET_RX_MERGED)
 		TAKEN_BY(p, group_of_owner(address_of(ctx[0])));
-	cpu->packet = 0;
 	cpu->waker = is_awaited(sk, direct) ? tag : 0;
 	if (p->datagram && queue_datagram(p, sk, tag, received_ns, direct)) {
 		TAKEN_BY(p, group_of_owner(address_of(ctx[0])));

@@ -1,0 +1,58 @@
+"""A datagram is counted once, however quick its reader: the socket tells of it on one CPU while another takes it."""
+
+from lab import Host
+from lab.fixtures import lab, lengthy
+
+from .hosts import IGB, TWO_NODES
+from .spans import assert_balanced, ways
+from .waiting import ended, start_measuring, wait_until
+
+PORT = 7000
+DATAGRAMS = 20_000
+
+# It never sleeps, so that it may find a datagram before its socket has told of it. Arguments: CPU, how many.
+READER = f"""
+import os, socket, sys
+os.sched_setaffinity(0, {{int(sys.argv[1])}})
+reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+reader.bind(("", {PORT}))
+reader.setblocking(False)
+open("/run/reader", "w")
+taken = 0
+while taken < int(sys.argv[2]):
+    try:
+        reader.recv(2048)
+        taken += 1
+    except BlockingIOError:
+        pass
+"""
+
+# Waits after each, for the reader to be back. Arguments: CPU, how many.
+SENDER = f"""
+import os, socket, sys, time
+os.sched_setaffinity(0, {{int(sys.argv[1])}})
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(int(sys.argv[2])):
+    sender.sendto(bytes(100), ("127.0.0.1", {PORT}))
+    until = time.perf_counter() + 0.0008
+    while time.perf_counter() < until:
+        pass
+"""
+
+
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_a_quick_reader_is_not_counted_twice(host: Host) -> None:
+    reader = host.start(["python3", "-c", READER, "3", str(DATAGRAMS)])
+    wait_until(lambda: host.run("test -e /run/reader").status == 0, "the reader reads")
+    measuring = start_measuring(host, "measure", "stages", "--port", str(PORT))
+    senders = [host.start(["python3", "-c", SENDER, cpu, str(DATAGRAMS // 2)]) for cpu in "01"]
+    for job in (*senders, reader):
+        assert job.wait().status == 0, job.result
+    document = ended(measuring)
+
+    assert document["packets"]["started"] == 2 * DATAGRAMS
+    assert_balanced(document)
+    told, taken = (ways(document, "rx", "udp_rcv").get(stage, 0) for stage in ("sk_data_ready", "sock_recv"))
+    assert told + taken == DATAGRAMS
+    assert document["packets"]["abandoned"] <= DATAGRAMS // 1000
