@@ -128,6 +128,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     """Notes for `host` whether the test has failed, and for `make test` that it was skipped."""
     outcome: Any = yield
     report = outcome.get_result()
+    if report.when == "setup":
+        # It may be run again.
+        item.stash[FAILED] = False
     if report.failed:
         item.stash[FAILED] = True
     log = os.environ.get("NEARPATH_SKIP_LOG")
@@ -135,3 +138,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         reason = report.longrepr[2].removeprefix("Skipped: ")
         with Path(log).open("a", encoding="utf-8") as file:
             file.write(f"{item.nodeid}\t{reason}\n")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says of each test that was run again why, whatever came of it then."""
+    for report in terminalreporter.stats.get("rerun", []):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        terminalreporter.write_line(f"(R) run again: {report.nodeid}: {crash.message if crash else report.longrepr}")
