@@ -115,6 +115,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1 << THROTTLE_SLOT_BITS);
 	__type(key, u32);
 	__type(value, struct throttles_of);

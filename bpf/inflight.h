@@ -111,6 +111,7 @@ struct cpu {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1 << TASK_SLOT_BITS);
 	__type(key, u32);
 	__type(value, struct task);
@@ -118,6 +119,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1 << SOCKET_SLOT_BITS);
 	__type(key, u32);
 	__type(value, struct socket);

@@ -17,6 +17,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1 << PACKET_SLOT_BITS);
 	__type(key, u32);
 	__type(value, struct packet);

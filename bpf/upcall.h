@@ -41,6 +41,7 @@ struct upcalls {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1 << UPCALL_BUCKET_BITS);
 	__type(key, u32);
 	__type(value, struct upcalls);
@@ -56,6 +57,7 @@ struct segments {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1 << UPCALL_BUCKET_BITS);
 	__type(key, u32);
 	__type(value, struct segments);

@@ -23,10 +23,17 @@ WAYS = {
     "kprobe": ("kprobe", "perf_event", None),
 }
 
-# Lists all programs and links again and again while nearpath measures: two lines of JSON each time.
+# Lists all programs and links while nearpath measures: it does when the variable `active` of its programs says so.
 LISTINGS = """
-nearpath measure stages --for 2s >/dev/null &
-while kill -0 $! 2>/dev/null; do bpftool --json prog show; bpftool --json link show; sleep 0.1; done
+said=$(mktemp)
+nearpath measure stages --for 10m >"$said" 2>&1 &
+until bpftool --json map dump name stages_b.bss | grep -q '"active":1'; do
+    kill -0 $! || { cat "$said" >&2; exit 1; }
+    sleep 0.1
+done
+bpftool --json prog show
+bpftool --json link show
+kill $!
 """
 
 HEAD = """# Kernels
@@ -58,12 +65,9 @@ def column(host: Host) -> dict[tuple[str, str], str]:
     # Devices that stand on others have stages of their own, once their modules are there.
     host.check(["modprobe", "--all", "bonding", "bridge", "macvlan", "tap"])
     cells = {("has", "BTF"): "yes" if host.run(["test", "-r", "/sys/kernel/btf/vmlinux"]).status == 0 else "no"}
-    # An object that goes away while bpftool lists it makes the list one of an error.
-    listings = [json.loads(line) for line in host.check(LISTINGS).splitlines()]
-    objects = [item for listing in listings if isinstance(listing, list) for item in listing]
-    types = {item["id"]: item["type"] for item in objects if "tag" in item}
-    links = [item for item in objects if "prog_id" in item]
-    attached = {(types.get(link["prog_id"]), link["type"], link.get("attach_type")) for link in links}
+    programs, links = (json.loads(line) for line in host.check(LISTINGS).splitlines())
+    types = {program["id"]: program["type"] for program in programs}
+    attached = {(types.get(link.get("prog_id")), link["type"], link.get("attach_type")) for link in links}
     for way, link in WAYS.items():
         cells[("attached", f"`{way}`")] = "yes" if link in attached else "no"
     stages = json.loads(host.check(["nearpath", "measure", "stages", "--list-stages", "--json"]))["stages"]

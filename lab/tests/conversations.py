@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import IO, Self, cast
 
 from lab import Host, Job
+from lab.host import PATIENCE_S
 
 from .waiting import wait_until
 
@@ -59,6 +60,8 @@ family = socket.AF_INET6 if ":" in address else socket.AF_INET
 kind = {{"udp": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}}[protocol]
 sockets = [socket.socket(family, kind) for _ in range(int(flows))]
 for each in sockets:
+    # An answer that is lost ends it, with an error.
+    each.settimeout({PATIENCE_S / 2})
     each.connect((address, int(port)))
     if protocol == "tcp":
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

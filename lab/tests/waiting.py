@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab import Host, Job
 from lab.host import PATIENCE_S
@@ -20,7 +20,14 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(PAUSE_S)
 
 
-def start_measuring(host: Host, *arguments: str) -> Job:
+class Measuring(NamedTuple):
+    """A measurement under way."""
+
+    job: Job
+    printed: str  # The file of the guest that it prints to.
+
+
+def start_measuring(host: Host, *arguments: str) -> Measuring:
     """Starts `nearpath ARGUMENTS --for 10m --json`; returns when its programs count packets.
 
     Loading them takes seconds in emulation; they count when the variable `active` of the BPF
@@ -29,7 +36,9 @@ def start_measuring(host: Host, *arguments: str) -> Job:
     instrument = arguments[1] if arguments[0] == "measure" else "stages"
     # Named after the instrument's file, of which the kernel keeps eight letters.
     variables = f"{instrument}_bpf"[:8] + ".bss"
-    job = host.start(["nearpath", *arguments, "--for", "10m", "--json"])
+    printed = host.check(["mktemp"]).strip()
+    command = ["nearpath", *arguments, "--for", "10m", "--json"]
+    job = host.start(["sh", "-c", 'exec "$@" >"$0"', printed, *command])
 
     def active() -> bool:
         assert job.running(), job.result
@@ -37,14 +46,32 @@ def start_measuring(host: Host, *arguments: str) -> Job:
         return '"active":1' in dump
 
     wait_until(active, f"nearpath {' '.join(arguments)} measures")
-    return job
+    return Measuring(job, printed)
 
 
-def ended(job: Job, lines: bool = False) -> dict[str, Any]:
+def ended(measuring: Measuring, lines: bool = False) -> dict[str, Any]:
     """Ends a measurement as ^C does, and returns its document; the last of one that prints a line each
-    interval, which is of the whole."""
+    interval, which is of the whole.
+
+    It is printed before the kernel lets go of the functions one by one, for which this waits only
+    with `lines`.
+    """
+    job, host = measuring.job, measuring.job.host
     job.kill("INT")
-    result = job.wait()
-    assert result.status == 0, result
-    document: dict[str, Any] = json.loads(result.out.splitlines()[-1] if lines else result.out)
-    return document
+    if lines:
+        assert job.wait().status == 0, job.result
+        whole_line: dict[str, Any] = json.loads(host.check(["cat", measuring.printed]).splitlines()[-1])
+        return whole_line
+    documents: list[dict[str, Any]] = []
+
+    def whole() -> bool:
+        over = not job.running()
+        assert not over or job.wait().status == 0, job.result
+        try:
+            documents.append(json.loads(host.check(["cat", measuring.printed])))
+        except json.JSONDecodeError:
+            assert not over, f"not printed as a whole: {measuring.printed}"
+        return bool(documents)
+
+    wait_until(whole, "its document is there")
+    return documents[0]

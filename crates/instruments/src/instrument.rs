@@ -38,8 +38,23 @@ pub trait Instrument {
     /// It has not been started.
     fn stop(&mut self) -> Result<Self::Measurement, InstrumentError>;
 
+    /// For how long it observes at the begin of each interval of this length; for the rest of it the
+    /// instrument is paused.
+    fn slice(&self, interval: Duration) -> Duration {
+        interval
+    }
+
+    /// Begins nothing any more, waits for what is under way as long as `goes_on` says, at most for
+    /// `patience`, and then detaches until [`Instrument::resume`]. An instrument that observes all the time
+    /// is never paused.
+    fn pause(&mut self, _patience: Duration, _goes_on: &dyn Fn(Duration) -> bool) {}
+
+    /// Attaches again, and counts on.
+    fn resume(&mut self) {}
+
     /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a fifth
-    /// of each interval (at most 200 ms); `each` sees what was gathered after each interval.
+    /// of what it observes of each interval (at most 200 ms); `each` sees what was gathered after each
+    /// interval.
     ///
     /// # Errors
     /// As [`Instrument::start`] and [`Instrument::stop`].
@@ -51,21 +66,33 @@ pub trait Instrument {
         each: &mut dyn FnMut(&Self::Measurement),
     ) -> Result<Self::Measurement, InstrumentError> {
         let interval = interval.max(Duration::from_millis(10));
-        let window = (interval / 5).min(Duration::from_millis(200));
+        let slice = self.slice(interval).min(interval);
+        let window = (slice / 5).min(Duration::from_millis(200));
         self.start()?;
         let began = Instant::now();
+        let goes_on_until = |end: Duration| goes_on(end.saturating_sub(began.elapsed()));
         let mut next = Duration::ZERO;
         loop {
             let end = (next + interval).min(duration);
+            let pause = (next + slice).min(end);
             self.begin_cost_window();
-            let mut running = goes_on((next + window).min(end).saturating_sub(began.elapsed()));
+            let mut running = goes_on_until((next + window).min(end));
             self.end_cost_window();
-            running = running && goes_on(end.saturating_sub(began.elapsed()));
-            next = end;
-            if !running || next >= duration {
+            running = running && goes_on_until(pause);
+            if running && pause < end {
+                self.pause(slice.min(end - pause), goes_on);
+                running = goes_on_until(end);
+            }
+            if !running || end >= duration {
                 return self.stop();
             }
+            next = end;
             each(&self.read()?);
+            if pause < end {
+                self.resume();
+                // Attaching takes its time, for which neither slice nor pause is shorter.
+                next = began.elapsed();
+            }
         }
     }
 }

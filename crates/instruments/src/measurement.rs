@@ -14,6 +14,9 @@ pub struct Measurement {
     pub schema: u32,
     /// How long was measured, in seconds.
     pub duration_s: f64,
+    /// For how long of that packets were observed, in seconds, where not all the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_s: Option<f64>,
     /// The filters in force, as on the command line; empty when every packet was looked at.
     pub filter: String,
     /// What became of the packets.
@@ -122,7 +125,7 @@ pub struct Cost {
     pub ns_per_packet: f64,
     /// Nanoseconds for each run of a program, net of the accounting.
     pub ns_per_event: f64,
-    /// CPU time of all programs; 100 is one whole CPU.
+    /// CPU time of all programs over the whole time; 100 is one whole CPU.
     pub cpu_percent: f64,
 }
 

@@ -45,7 +45,7 @@ pub struct Filters {
     #[arg(long, value_enum, value_name = "DIRECTION", default_value = "both")]
     direction: Way,
     /// Only one flow in N, chosen by its hash
-    #[arg(long, value_name = "1/N", value_parser = sample)]
+    #[arg(long, value_name = "1/N", value_parser = one_in)]
     sample: Option<NonZeroU32>,
 }
 
@@ -143,7 +143,7 @@ fn network(text: &str) -> Result<IpNet, String> {
 }
 
 /// `1/16`, or `16` for short.
-fn sample(text: &str) -> Result<NonZeroU32, String> {
+pub fn one_in(text: &str) -> Result<NonZeroU32, String> {
     let number = text.strip_prefix("1/").unwrap_or(text);
     number.parse().map_err(|_| "give it as 1/N, for instance 1/16".to_owned())
 }

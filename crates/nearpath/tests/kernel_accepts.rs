@@ -273,7 +273,8 @@ fn a_storm_with_worker_restarts_is_counted() {
     let of_port =
         |port: u16| m.listeners.iter().find(move |l| l.local == format!("0.0.0.0:{port}"));
     let workers = &of_port(PORT).unwrap().workers;
-    assert!(workers.len() as u64 > restarts, "{workers:?}");
+    // The last that were started may have come too late for a connection.
+    assert!(workers.len() as u64 >= restarts, "{restarts} restarts: {workers:?}");
     assert!(workers.iter().all(|worker| worker.comm == "nginx"), "{workers:?}");
     assert!(workers.iter().any(|worker| worker.cpus.is_none()), "none has ended: {workers:?}");
     assert!(grown_kib < GROWTH_KIB, "{grown_kib} KiB");

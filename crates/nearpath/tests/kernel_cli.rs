@@ -252,6 +252,33 @@ fn a_stage_is_left_out_and_the_text_says_so() {
 }
 
 #[test]
+fn a_part_of_each_interval_is_observed_and_the_document_says_how_much() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let args = ["measure", "stages", "--for", "1s", "--interval", "250ms", "--json"];
+    let args = [args.as_slice(), &["--netns", &netns, "--duty", "1/4"]].concat();
+    let output = with_traffic(&pair, |_| nearpath(&args));
+    let (_, out, _) = parts(&output);
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (whole, intervals) = lines.split_last().unwrap();
+    let [observed, all] = ["observed_s", "duration_s"].map(|time| whole[time].as_f64().unwrap());
+    assert!(observed > 0.0 && observed < all / 2.0, "{observed} of {all}");
+    let started: Vec<_> = intervals.iter().map(|i| i["packets"]["started"].as_u64()).collect();
+    assert_eq!(started.len(), 4);
+    assert_eq!(started.iter().flatten().sum::<u64>(), whole["packets"]["started"]);
+    // Each slice has seen some.
+    assert!(started.iter().all(|&packets| packets > Some(0)), "{started:?}");
+    for bad in ["1/0", "2/3", "much"] {
+        let (code, out, err) = parts(&nearpath(&["measure", "stages", "--duty", bad]));
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+        assert!(err.contains("--duty") && err.contains("1/16"), "{err}");
+    }
+}
+
+#[test]
 fn an_interrupt_ends_it_early_with_what_was_gathered() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;

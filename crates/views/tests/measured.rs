@@ -45,6 +45,7 @@ fn measurement() -> Measurement {
     Measurement {
         schema: MEASUREMENT_SCHEMA,
         duration_s: 10.0,
+        observed_s: None,
         filter: "--dev eth0 --proto tcp".into(),
         packets: Packets {
             started: 1000,
@@ -256,6 +257,7 @@ fn a_measurement_by_group() {
         group("others", 40, &[unknown]),
     ];
     let split = Measurement {
+        observed_s: Some(0.623),
         groups,
         not_grouped: NotGrouped { packets: 12, spans: 3 },
         outliers: Vec::new(),

@@ -146,18 +146,20 @@ fn settings() -> io::Result<Settings> {
 fn sample(tool: Tool, load: &mut Load, scripts: &Scripts) -> io::Result<Sample> {
     let before: HashSet<u32> = ProgInfoIter::default().map(|p| p.id).collect();
     let running = tool.start(scripts)?;
+    let pieces = tool.pieces();
+    let mut work = || (0..pieces).try_for_each(|_| (load.work)());
     let began = (Instant::now(), cpu_ns());
-    (load.work)()?;
-    let (wall, cpu) = (began.0.elapsed(), cpu_ns() - began.1);
+    work()?;
+    let (wall, cpu) = (began.0.elapsed() / pieces, (cpu_ns() - began.1) / f64::from(pieces));
     let statistics = statistics()?;
     let earlier = programs(&before);
-    (load.work)()?;
+    work()?;
     let mut programs = programs(&before);
     drop(statistics);
     for (name, (runs, ns)) in &mut programs {
         let (runs_before, ns_before) = earlier.get(name).copied().unwrap_or_default();
-        *runs -= runs_before;
-        *ns -= ns_before;
+        *runs = (*runs - runs_before) / u64::from(pieces);
+        *ns = (*ns - ns_before) / u64::from(pieces);
     }
     let measured = running.stop()?;
     let (passes, method) = match measured {
@@ -174,7 +176,7 @@ fn sample(tool: Tool, load: &mut Load, scripts: &Scripts) -> io::Result<Sample> 
         runs: programs.values().map(|(runs, _)| runs).sum(),
         run_ns: programs.values().map(|(_, ns)| ns).sum(),
         programs,
-        passes: passes / 2,
+        passes: passes / 2 / u64::from(pieces),
         method,
     })
 }

@@ -25,7 +25,8 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
         }));
         let cpu = spread(report.of(tool).map(|s| s.cpu_ns / *units as f64).collect());
         let run = spread(report.of(tool).map(Sample::ns_per_run).collect());
-        let net = spread(report.net(tool).map(|ns| ns / report.stage_passes()).collect());
+        let net = report.net(tool).filter(|_| !tool.is_sliced());
+        let net = spread(net.map(|ns| ns / report.stage_passes()).collect());
         println!(
             "  {:<11} {:>22} {:>28} {:>22} {:>22}",
             tool.name(),

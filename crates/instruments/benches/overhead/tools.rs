@@ -9,6 +9,9 @@ use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// One way to observe, or not to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +26,9 @@ pub enum Tool {
     NoBudgets,
     /// `--sample 1/16`; a load of one flow is most times left out as a whole.
     Sampled,
+    /// `--duty 1/16`, of each second; and `1/64`.
+    Duty16,
+    Duty64,
     /// `peer.bt`.
     Bpftrace,
     /// `peer_bcc.py`.
@@ -44,6 +50,8 @@ impl Tool {
             Self::Nearpath => "nearpath",
             Self::NoBudgets => "no-budgets",
             Self::Sampled => "sample-1/16",
+            Self::Duty16 => "duty-1/16",
+            Self::Duty64 => "duty-1/64",
             Self::Bpftrace => "bpftrace",
             Self::Bcc => "bcc",
             Self::Locality => "locality",
@@ -53,12 +61,14 @@ impl Tool {
     }
 
     /// All tools, in the order of the report.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Nothing,
         Self::Empty,
         Self::Nearpath,
         Self::NoBudgets,
         Self::Sampled,
+        Self::Duty16,
+        Self::Duty64,
         Self::Bpftrace,
         Self::Bcc,
         Self::Locality,
@@ -91,6 +101,16 @@ impl Tool {
         }
     }
 
+    /// Whether it observes only a part of the time.
+    pub fn is_sliced(self) -> bool {
+        matches!(self, Self::Duty16 | Self::Duty64)
+    }
+
+    /// Pieces of work that are one for it: it takes several to see it in each of its states.
+    pub fn pieces(self) -> u32 {
+        if self.is_sliced() { 4 } else { 1 }
+    }
+
     /// Attaches it; it observes when this returns.
     pub fn start(self, scripts: &Scripts) -> io::Result<Running> {
         let options = match self {
@@ -119,6 +139,10 @@ impl Tool {
             Self::Sampled => {
                 let filter = Filter { sample: NonZeroU32::new(16), ..Filter::default() };
                 Options { filter, budgets: true, outliers: 10, ..Options::default() }
+            }
+            Self::Duty16 | Self::Duty64 => {
+                let duty = NonZeroU32::new(if self == Self::Duty16 { 16 } else { 64 });
+                return sliced(Options { duty, budgets: true, outliers: 10, ..Options::default() });
             }
         };
         let mut stages = Box::new(Stages::new(&topology(), options));
@@ -175,6 +199,8 @@ pub enum Measured {
 pub enum Running {
     Nothing,
     Nearpath(Box<Stages>),
+    /// Ends when the sender is gone.
+    Sliced(Sender<()>, JoinHandle<io::Result<Measurement>>),
     Locality(Box<PacketLocality>),
     Peer(Child),
 }
@@ -187,6 +213,11 @@ impl Running {
             Self::Nearpath(mut stages) => {
                 let measurement = stages.stop().map_err(io::Error::other)?;
                 Ok(Measured::Stages(Box::new(measurement)))
+            }
+            Self::Sliced(running, thread) => {
+                drop(running);
+                let ended = thread.join().map_err(|_| io::Error::other("the tool panicked"))?;
+                Ok(Measured::Stages(Box::new(ended?)))
             }
             Self::Locality(mut locality) => {
                 let locality = locality.stop().map_err(io::Error::other)?;
@@ -208,6 +239,24 @@ fn bpftrace() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", mount, "sh"]).env("T", "/sys/kernel/tracing");
     command
+}
+
+/// Measures in slices, on a thread of its own as it is attached and detached meanwhile.
+fn sliced(options: Options) -> io::Result<Running> {
+    let (running, ends) = mpsc::channel();
+    let (measures, began) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let goes_on = |wait: Duration| {
+            let _ = measures.send(());
+            ends.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
+        };
+        let mut stages = Stages::new(&topology(), options);
+        let (day, second) = (Duration::from_secs(86_400), Duration::from_secs(1));
+        stages.measure(day, second, &goes_on, &mut |_| ()).map_err(io::Error::other)
+    });
+    // It is attached when it first asks; or it has ended, with an error that is told at the end.
+    let _ = began.recv();
+    Ok(Running::Sliced(running, thread))
 }
 
 /// Starts a peer, and waits until it says that all its probes are attached.

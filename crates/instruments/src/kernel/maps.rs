@@ -59,6 +59,12 @@ impl Mapped {
         unsafe { self.start.add(word).read_volatile() }
     }
 
+    /// Makes all of it zero, which nothing may write to meanwhile.
+    pub fn clear(&self) {
+        // SAFETY: all of the mapping, which is of whole words; whatever is zero is a value of every map.
+        unsafe { self.start.as_ptr().write_bytes(0, self.words) }
+    }
+
     /// Writes a word; nothing beyond the end.
     pub fn set(&self, word: usize, value: u64) {
         if word < self.words {

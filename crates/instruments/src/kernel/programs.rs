@@ -5,7 +5,7 @@ use super::reach::{Kernel, Reach, Way};
 use super::refusal::{self, refused};
 use crate::InstrumentError;
 use libbpf_rs::skel::SkelBuilder;
-use libbpf_rs::{Link, MapHandle, MapType, Object, OpenObject};
+use libbpf_rs::{Link, MapHandle, MapType, Object, OpenObject, ProgramMut};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 
@@ -15,11 +15,53 @@ pub type Chosen = (&'static Probe, Vec<Way>);
 /// Programs that are attached; dropping it detaches them.
 #[derive(Debug, Default)]
 pub struct Attached {
-    links: Vec<Link>,
+    functions: Vec<Link>,
+    /// In the order in which they are attached.
+    tracepoints: Vec<AtTracepoint>,
     /// Probes that are attached.
     pub probes: Vec<&'static Probe>,
     /// Probes that are not, and why.
     pub refused: Vec<(&'static Probe, String)>,
+}
+
+/// A program that is attached to a tracepoint, or was.
+#[derive(Debug)]
+struct AtTracepoint {
+    probe: &'static Probe,
+    program: String,
+    link: Option<Link>,
+}
+
+impl Attached {
+    /// Detaches what is at tracepoints, which takes some 30 µs each. What is at functions stays, as the kernel
+    /// takes some 100 ms to let go of each (`ftrace_shutdown` in kernel/trace/ftrace.c).
+    pub fn detach_tracepoints(&mut self) {
+        for at in &mut self.tracepoints {
+            at.link = None;
+        }
+    }
+
+    /// Attaches it again; what the kernel refuses by now is noted, and the rest goes on.
+    pub fn attach_tracepoints(&mut self, object: &Object) {
+        for at in &mut self.tracepoints {
+            match program(object, &at.program).map(|program| program.attach()) {
+                Some(Ok(link)) => at.link = Some(link),
+                Some(Err(error)) => {
+                    self.probes.retain(|&probe| probe != at.probe);
+                    let known = self.refused.iter().any(|&(probe, _)| probe == at.probe);
+                    if !known {
+                        self.refused.push((at.probe, format!("not attached again: {error}")));
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// The program of that name.
+fn program<'a>(object: &'a Object, name: &str) -> Option<ProgramMut<'a>> {
+    object.progs_mut().find(|program| program.name().as_bytes() == name.as_bytes())
 }
 
 /// Whether the process may use BPF at all, told by the smallest thing that takes the privilege.
@@ -122,10 +164,13 @@ pub fn attach(object: &Object, chosen: Vec<Chosen>) -> Result<Attached, Instrume
     let mut attached = Attached::default();
     for (probe, ways) in chosen {
         for way in ways {
-            let mut programs = object.progs_mut();
-            let program = programs.find(|p| p.name().as_bytes() == way.program.as_bytes());
-            match program.map(|p| p.attach()) {
-                Some(Ok(link)) => attached.links.push(link),
+            match program(object, &way.program).map(|program| program.attach()) {
+                Some(Ok(link)) if way.is_tracepoint() => attached.tracepoints.push(AtTracepoint {
+                    probe,
+                    program: way.program,
+                    link: Some(link),
+                }),
+                Some(Ok(link)) => attached.functions.push(link),
                 Some(Err(error)) if !way.target.starts_with('f') => {
                     attached.refused.push((probe, format!("not attached: {error}")));
                     continue;

@@ -50,6 +50,13 @@ pub struct Way {
     pub target: String,
 }
 
+impl Way {
+    /// Whether it is attached to a tracepoint, not to a function.
+    pub fn is_tracepoint(&self) -> bool {
+        self.target.starts_with("tp_btf/") || self.target.starts_with("raw_tp/")
+    }
+}
+
 /// What the kernel says of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Known {

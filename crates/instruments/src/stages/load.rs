@@ -19,8 +19,8 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/stages.skel.rs"));
 }
 
-pub use skeleton::StagesSkel;
 use skeleton::{OpenStagesSkel, StagesSkelBuilder, types};
+pub use skeleton::{StagesMaps as Maps, StagesSkel};
 
 /// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/history.h`).
 const EVENTS_OF_CPU: u32 = 2 * 512;

@@ -13,21 +13,26 @@ mod samples;
 mod slowest;
 mod table;
 mod trail;
+mod under_way;
 
 pub use table::{PROBES, STAGES, Stage};
 
 use crate::filter::Filter;
 use crate::kernel::{Functions, Kernel, Mapped, Meter, Reach, Way, may_load};
 use crate::layout::Layout;
-use crate::{Direction, Grouping, Instrument, InstrumentError, Measurement, NotObservable, Slow};
+use crate::{
+    Cost, Direction, Grouping, Instrument, InstrumentError, Measurement, NotObservable, Slow,
+};
 use collector::Collector;
 use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
 use load::Loaded;
 use nearpath_host::Topology;
 use reading::Reading;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use under_way::UnderWay;
 
 /// How the instrument is set up.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +51,8 @@ pub struct Options {
     pub outliers: usize,
     /// Split the result.
     pub groups: Option<Grouping>,
+    /// Observe only one part in so many of each interval (at least 10 ms of it).
+    pub duty: Option<NonZeroU32>,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
     pub btf_file: Option<PathBuf>,
 }
@@ -66,9 +73,31 @@ struct Session {
     slow_ns: Mapped,
     collector: Option<Collector>,
     meter: Meter,
+    under_way: UnderWay,
     loaded: Loaded,
     started: Instant,
+    observed: Observed,
 }
+
+/// For how long packets were observed.
+struct Observed {
+    before: Duration,
+    /// Since when they are; `None` while the instrument is paused.
+    since: Option<Instant>,
+    /// Packets whose end was not seen by then.
+    abandoned: u64,
+}
+
+impl Observed {
+    fn time(&self) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+/// The least that is observed of an interval.
+const SHORTEST_SLICE: Duration = Duration::from_millis(10);
+/// The longest wait for packets under way before the programs are detached.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// One line of `--list-stages`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -153,7 +182,8 @@ impl Instrument for Stages {
         let span_of = Mapped::new(&maps.span_of)?;
         let histograms = Mapped::new(&maps.histograms)?;
         let places = Mapped::new(&maps.places)?;
-        reading::prepare(&Mapped::new(&maps.cpus)?, &span_of, &histograms, &self.layout);
+        let under_way = UnderWay::new(maps, &self.layout)?;
+        reading::prepare(&span_of, &histograms);
         let slow_ns = Mapped::new(&maps.slow_ns)?;
         let threshold = self
             .options
@@ -176,6 +206,7 @@ impl Instrument for Stages {
             )));
         }
         loaded.set_active(true);
+        let started = Instant::now();
         self.session = Some(Session {
             counters,
             span_of,
@@ -184,10 +215,45 @@ impl Instrument for Stages {
             slow_ns,
             collector,
             meter,
+            under_way,
             loaded,
-            started: Instant::now(),
+            started,
+            observed: Observed { before: Duration::ZERO, since: Some(started), abandoned: 0 },
         });
         Ok(())
+    }
+
+    fn slice(&self, interval: Duration) -> Duration {
+        let part = |duty: NonZeroU32| (interval / duty.get()).max(SHORTEST_SLICE);
+        self.options.duty.map_or(interval, part)
+    }
+
+    fn pause(&mut self, patience: Duration, goes_on: &dyn Fn(Duration) -> bool) {
+        let Some(session) = &mut self.session else { return };
+        session.loaded.set_active(false);
+        session.observed.before = session.observed.time();
+        session.observed.since = None;
+        let began = Instant::now();
+        let mut wait = Duration::from_millis(1);
+        loop {
+            let packets = reading::packets(&session.counters);
+            let left = patience.min(PATIENCE).saturating_sub(began.elapsed());
+            let all_ended = packets.abandoned <= session.observed.abandoned;
+            if all_ended || left.is_zero() || !goes_on(wait.min(left)) {
+                session.observed.abandoned = packets.abandoned;
+                break;
+            }
+            wait *= 2;
+        }
+        session.loaded.attached.detach_tracepoints();
+    }
+
+    fn resume(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        session.under_way.forget(&self.layout);
+        session.loaded.attached.attach_tracepoints(session.loaded.skeleton.object());
+        session.loaded.set_active(true);
+        session.observed.since = Some(Instant::now());
     }
 
     fn begin_cost_window(&mut self) {
@@ -219,7 +285,10 @@ impl Instrument for Stages {
 
 impl Stages {
     fn measurement(&self, session: &Session) -> Measurement {
-        let elapsed = session.started.elapsed();
+        let elapsed = session.started.elapsed().as_secs_f64();
+        let observed = self.options.duty.map(|_| session.observed.time().as_secs_f64());
+        let part = observed.map_or(1.0, |observed| observed / elapsed);
+        let cost = session.meter.cost();
         let reading = Reading {
             layout: &self.layout,
             counters: &session.counters,
@@ -241,12 +310,13 @@ impl Stages {
             .map(|(by, parts)| group::shown(parts, by, (packets.started, &whole), &self.layout));
         Measurement {
             schema: crate::MEASUREMENT_SCHEMA,
-            duration_s: elapsed.as_secs_f64(),
+            duration_s: elapsed,
+            observed_s: observed,
             filter: self.options.filter.to_string(),
             packets,
             events_lost: runs.missed + reading.unexpected(),
             fallback: session.loaded.fallback.clone(),
-            cost: session.meter.cost(),
+            cost: cost.map(|cost| Cost { cpu_percent: part * cost.cpu_percent, ..cost }),
             spans,
             not_observable: not_observable(&session.loaded),
             slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },

@@ -22,19 +22,22 @@ const SLOWEST: f64 = 0.9999;
 /// What the programs take for a pair of stages that no path joins.
 const NO_SPAN: u64 = u32::MAX as u64;
 
-/// Tells the programs where each CPU counts and which stages no path joins, and makes every
-/// minimum the largest number.
-pub fn prepare(cpus: &Mapped, span_of: &Mapped, histograms: &Mapped, layout: &Layout) {
+/// Tells the programs where each CPU counts.
+pub fn prepare_cpus(cpus: &Mapped, layout: &Layout) {
+    for (number, row) in layout.cpus.iter().enumerate() {
+        let word = number * CPU_WORDS;
+        cpus.set(word + CPU_NODE_LLC, pack(row.node, row.llc));
+        cpus.set(word + CPU_SHARD_PLACE, pack(row.shard, row.place));
+    }
+}
+
+/// Tells the programs which stages no path joins, and makes every minimum the largest number.
+pub fn prepare(span_of: &Mapped, histograms: &Mapped) {
     for pair in 0..span_of.len() {
         span_of.set(pair, NO_SPAN);
     }
     for (from, to) in spans() {
         span_of.set(from * STAGES_MAX + to, 0);
-    }
-    for (number, row) in layout.cpus.iter().enumerate() {
-        let word = number * CPU_WORDS;
-        cpus.set(word + CPU_NODE_LLC, pack(row.node, row.llc));
-        cpus.set(word + CPU_SHARD_PLACE, pack(row.shard, row.place));
     }
     for histogram in 0..histograms.len() / HISTOGRAM_WORDS {
         histograms.set(histogram * HISTOGRAM_WORDS + MIN, u64::MAX);

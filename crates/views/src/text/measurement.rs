@@ -73,6 +73,14 @@ pub(super) fn spans(all: &[Span], whose: &str, width: Option<usize>) -> String {
 fn header(measurement: &Measurement) -> String {
     let mut out = String::new();
     measured(&mut out, &measurement.filter, measurement.duration_s);
+    if let Some(observed) = measurement.observed_s {
+        line!(
+            out,
+            "observed:     {} s of it, {}",
+            digits(observed),
+            percent(observed / measurement.duration_s)
+        );
+    }
     let packets = &measurement.packets;
     let share = |part: u64| match packets.started {
         0 => String::new(),

@@ -1,7 +1,7 @@
 //! `nearpath measure stages`: latency between adjacent stages of each packet's path.
 
 use crate::failure::{Failure, say};
-use crate::filters::Filters;
+use crate::filters::{Filters, one_in};
 use crate::grouping::Groups;
 use crate::interrupt::Interrupt;
 use crate::output;
@@ -13,6 +13,7 @@ use nearpath_host::Wanted;
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_views::{json, text};
+use std::num::NonZeroU32;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
@@ -22,6 +23,7 @@ EXAMPLES
   nearpath measure stages --netns blue --json > blue.json
   nearpath measure stages --json --interval 1s             a JSON document a line, each second
   nearpath measure stages --without sock_send              no look at every system call
+  nearpath measure stages --for 10m --duty 1/32            for long, on a host that is busy
   nearpath measure stages --slow 1ms --outliers 20         why was each late?
   nearpath measure stages --per process --top 5            who gets the most packets, and how late
   nearpath measure stages --per flow --sort p99            the flows with the worst tail
@@ -49,6 +51,10 @@ pub(super) struct StagesArguments {
     groups: Groups,
     #[command(flatten)]
     timing: Timing,
+    /// Observe one part in N of each interval (at least 10 ms), and detach from tracepoints for the rest of
+    /// it: costs about as much less
+    #[arg(long, value_name = "1/N", value_parser = one_in, help_heading = "How to measure")]
+    duty: Option<NonZeroU32>,
 }
 
 impl StagesArguments {
@@ -60,7 +66,11 @@ impl StagesArguments {
         let interrupt = Interrupt::listen()?;
         let host = self.namespace.host(&Wanted::default())?;
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
-        let options = Options { groups: self.groups.wanted(), ..self.timing.options(filter) };
+        let options = Options {
+            groups: self.groups.wanted(),
+            duty: self.duty,
+            ..self.timing.options(filter)
+        };
         let lines = self.json && self.timing.time.interval.is_some();
         let mut stages = Stages::new(&host.topology, options);
         let measurement = if lines {
