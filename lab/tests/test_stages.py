@@ -38,8 +38,8 @@ STAGE_OF = {
 # What a CPU does before the stack gets a packet; it is known of the CPU, not of a packet.
 SOFTIRQ = {"irq_handler", "net_rx_raise", "net_rx_entry", "napi_poll", "process_backlog"}
 
-# A reader that is about to ask takes a datagram in the very moment in which its socket tells of it:
-# two CPUs then pass the same packet on, and one of the two spans may be counted twice, or not.
+# A reader that is about to ask takes a datagram in the very moment in which its socket tells of it: then
+# nearpath has one of the two ways on, and the script may have the other, or both.
 AT_THE_SOCKET = {("udp_rcv", "sk_data_ready"), ("delivered", "read")}
 RACES = 4
 
