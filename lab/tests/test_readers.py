@@ -8,13 +8,15 @@ from .spans import assert_balanced, ways
 from .waiting import ended, start_measuring, wait_until
 
 PORT = 7000
-DATAGRAMS = 20_000
+DATAGRAMS = 10_000
 
 # It never sleeps, so that it may find a datagram before its socket has told of it. Arguments: CPU, how many.
 READER = f"""
 import os, socket, sys
 os.sched_setaffinity(0, {{int(sys.argv[1])}})
 reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+# SO_RCVBUFFORCE: it may be kept from its CPU for long.
+reader.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)
 reader.bind(("", {PORT}))
 reader.setblocking(False)
 open("/run/reader", "w")
