@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{can_run, each_cpu_a_node, has_two_cpus, pin, until_exact};
+use common::{acquainted_pair, can_run, each_cpu_a_node, has_two_cpus, pin, until_exact};
 use nearpath_instruments::locality::{Distances, Locality, LocalityGroup, Options, PacketLocality};
 use nearpath_instruments::{Direction, Filter, Instrument, Per, Protocol};
 use nearpath_instruments::{Grouping, Sort};
@@ -71,21 +71,6 @@ fn exactly(m: &Locality, rx: Distances, tx: Distances) -> Result<(), String> {
     if (m.rx, m.tx) == (rx, tx) { Ok(()) } else { Err(format!("not {rx:?}, {tx:?}: {m:#?}")) }
 }
 
-/// Both ends of a UDP conversation that know each other's addresses.
-fn udp_pair(pair: &VethPair) -> (UdpSocket, UdpSocket) {
-    let bind = |side: Side| {
-        let socket = UdpSocket::bind((side.ipv4(), 0))?;
-        socket.set_read_timeout(Some(nearpath_testing::PATIENCE))?;
-        Ok(socket)
-    };
-    let server = pair.run(Side::Server, bind).unwrap();
-    let client = pair.run(Side::Client, bind).unwrap();
-    client.connect(server.local_addr().unwrap()).unwrap();
-    client.send(b"first").unwrap();
-    server.recv(&mut [0; 16]).unwrap();
-    (client, server)
-}
-
 /// Sends from [`CPU`] and reads on another, in turn.
 fn send_and_read((client, server): &(UdpSocket, UdpSocket), reader_cpu: usize) {
     thread::scope(|scope| {
@@ -115,7 +100,7 @@ fn datagrams_are_let_go_of_where_their_reader_is() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let sockets = udp_pair(&pair);
+    let sockets = acquainted_pair(&pair, false);
     let filter = to_port(Protocol::Udp, sockets.1.local_addr().unwrap().port());
     // Handed to its peer by the CPU that sends it, each is received there.
     let sent = on_one_cpu(DATAGRAMS);
@@ -135,7 +120,7 @@ fn rps_moves_the_end_of_packets_that_nobody_reads() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let (client, server) = udp_pair(&pair);
+    let (client, server) = acquainted_pair(&pair, false);
     let filter = to_port(Protocol::Udp, server.local_addr().unwrap().port());
     let filter = Filter { direction: Some(Direction::Rx), ..filter };
     drop(server);
@@ -213,7 +198,7 @@ fn packets_that_do_not_match_or_are_not_sampled_are_left_out() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let sockets = udp_pair(&pair);
+    let sockets = acquainted_pair(&pair, false);
     let port = sockets.1.local_addr().unwrap().port();
     let m = measure(&to_port(Protocol::Tcp, port), || send_and_read(&sockets, CPU));
     assert_eq!((m.packets.started, m.packets.sampled_out), (0, 0));
@@ -239,7 +224,7 @@ fn each_group_has_its_packets() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let sockets = udp_pair(&pair);
+    let sockets = acquainted_pair(&pair, false);
     let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
     let filter = to_port(Protocol::Udp, port(&sockets.1));
     let own = std::process::id();
@@ -277,7 +262,7 @@ fn what_observing_costs_is_known() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let sockets = udp_pair(&pair);
+    let sockets = acquainted_pair(&pair, false);
     let filter = to_port(Protocol::Udp, sockets.1.local_addr().unwrap().port());
     let options = Options { filter, ..Options::default() };
     let mut locality = PacketLocality::new(&each_cpu_a_node(), options);

@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::{can_run, cpus_of_nodes, exactly, has_two_cpus, pin, possible_cpus, until_exact};
+use common::{
+    acquainted_pair, can_run, cpus_of_nodes, exactly, has_two_cpus, pin, ping_pong, possible_cpus,
+    udp_pair, until_exact,
+};
 use nearpath_host::{CpuId, CpuSet};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{
@@ -41,46 +44,6 @@ fn measure_whole(filter: &Filter, received: u64, work: impl Fn()) -> Measurement
         Ok(())
     });
     whole
-}
-
-/// Both ends of a UDP conversation, each in its namespace.
-fn udp_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
-    let address = |side: Side| if v6 { side.ipv6() } else { side.ipv4() };
-    let bind = |side: Side| {
-        let socket = UdpSocket::bind((address(side), 0))?;
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-        Ok(socket)
-    };
-    let server = pair.run(Side::Server, bind).unwrap();
-    let client = pair.run(Side::Client, bind).unwrap();
-    client.connect(server.local_addr().unwrap()).unwrap();
-    (client, server)
-}
-
-/// The same after a first exchange: the very first packet waits for its neighbour's address and
-/// is then sent by the softirq that received it.
-fn acquainted_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
-    let sockets = udp_pair(pair, v6);
-    ping_pong(&sockets, 2);
-    sockets
-}
-
-/// So many datagrams from client to server, each answered: twice as many packets.
-fn ping_pong((client, server): &(UdpSocket, UdpSocket), rounds: u64) {
-    let mut buffer = [0; 2048];
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut buffer = [0; 2048];
-            for _ in 0..rounds {
-                let (n, from) = server.recv_from(&mut buffer).unwrap();
-                server.send_to(&buffer[..n], from).unwrap();
-            }
-        });
-        for _ in 0..rounds {
-            client.send(b"ping").unwrap();
-            client.recv(&mut buffer).unwrap();
-        }
-    });
 }
 
 fn span<'a>(m: &'a Measurement, direction: Direction, from: &str, to: &str) -> Option<&'a Span> {

@@ -238,6 +238,8 @@ fn a_measurement() {
     golden_json("measurement.json", &measurement());
     let nothing = Measurement { duration_s: 1.0, ..Measurement::default() };
     golden("measurement-empty.txt", &text::measurement(&nothing, None));
+    let sliced = Measurement { observed_s: Some(0.0623), ..nothing };
+    golden("measurement-slices.txt", &text::measurement(&sliced, None));
 }
 
 #[test]
@@ -257,7 +259,6 @@ fn a_measurement_by_group() {
         group("others", 40, &[unknown]),
     ];
     let split = Measurement {
-        observed_s: Some(0.623),
         groups,
         not_grouped: NotGrouped { packets: 12, spans: 3 },
         outliers: Vec::new(),

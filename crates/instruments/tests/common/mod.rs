@@ -5,7 +5,8 @@
 
 use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
 use nearpath_instruments::Measurement;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use nearpath_testing::veth::{Side, VethPair};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 
 /// Whether programs can be loaded and namespaces made; else the test is skipped.
@@ -28,6 +29,46 @@ pub fn pin(cpu: usize) {
     let mut only = rustix::thread::CpuSet::new();
     only.set(cpu);
     rustix::thread::sched_setaffinity(None, &only).unwrap();
+}
+
+/// Both ends of a UDP conversation, each in its namespace.
+pub fn udp_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
+    let address = |side: Side| if v6 { side.ipv6() } else { side.ipv4() };
+    let bind = |side: Side| {
+        let socket = UdpSocket::bind((address(side), 0))?;
+        socket.set_read_timeout(Some(nearpath_testing::PATIENCE))?;
+        Ok(socket)
+    };
+    let server = pair.run(Side::Server, bind).unwrap();
+    let client = pair.run(Side::Client, bind).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
+    (client, server)
+}
+
+/// The same after a first exchange: the very first packet waits for its neighbour's address and
+/// is then sent by the softirq that received it.
+pub fn acquainted_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
+    let sockets = udp_pair(pair, v6);
+    ping_pong(&sockets, 2);
+    sockets
+}
+
+/// So many datagrams from client to server, each answered: twice as many packets.
+pub fn ping_pong((client, server): &(UdpSocket, UdpSocket), rounds: u64) {
+    let mut buffer = [0; 2048];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 2048];
+            for _ in 0..rounds {
+                let (n, from) = server.recv_from(&mut buffer).unwrap();
+                server.send_to(&buffer[..n], from).unwrap();
+            }
+        });
+        for _ in 0..rounds {
+            client.send(b"ping").unwrap();
+            client.recv(&mut buffer).unwrap();
+        }
+    });
 }
 
 /// Connections that [`connect_from_both`] makes from each CPU.
