@@ -7,7 +7,7 @@ from statistics import median
 from typing import ParamSpec
 
 from . import images
-from .host import Host, overlay, pad, snapshot
+from .host import Host, empty_payload, overlay, snapshot
 from .machine import Machine, Nic, Topology
 from .run_folder import RunFolder
 
@@ -46,8 +46,7 @@ def booted(machine: Machine) -> None:
     with RunFolder("bench") as folder:
         memory = folder.path
         overlay(images.kernel(machine.kernel) / "disk.ext4", memory / "disk", "raw")
-        pad(None, memory / "payload")
-        Host.boot(machine, memory, memory / "disk", memory / "payload").stop()
+        Host.boot(machine, memory, memory / "disk", empty_payload(memory)).stop()
 
 
 def restored(machine: Machine) -> None:

@@ -4,6 +4,9 @@ The lab takes everything from Debian, by the mirror that the machine itself uses
 installs none of it on the machine: apt works here with lists and caches of its own.
 """
 
+import hashlib
+import json
+import os
 import platform
 import subprocess
 import time
@@ -60,9 +63,15 @@ def versions(suites: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
 
     The mirror is asked again when what it said is a week old (or with `forget`).
     """
-    apt = _apt(suites)
     stamp = _home(suites) / "asked"
-    if not stamp.exists() or time.time() - stamp.stat().st_mtime > LISTS_AGE_S:
+    # What was found is kept, too: apt takes a second to look it up.
+    kept = _home(suites) / f"versions-{hashlib.sha256(repr(packages).encode()).hexdigest()[:12]}.json"
+    asked = _modified(stamp)
+    if time.time() - asked <= LISTS_AGE_S and _modified(kept) >= asked:
+        known: dict[str, str] = json.loads(kept.read_text())
+        return known
+    apt = _apt(suites)
+    if time.time() - asked > LISTS_AGE_S:
         _output(["apt-get", "-qq", *apt, "update"])
         stamp.touch()
     found = {}
@@ -70,6 +79,10 @@ def versions(suites: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
         fields = dict(line.split(": ", 1) for line in record.splitlines() if ": " in line[1:])
         if "Package" in fields:
             found[fields["Package"]] = fields["Version"]
+    # Whole from the first moment on, as another process may look.
+    part = kept.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(found))
+    part.replace(kept)
     return found
 
 
@@ -77,6 +90,11 @@ def forget() -> None:
     """Makes `versions` ask the mirror again."""
     for stamp in (cache.folder() / "apt").glob("*/asked"):
         stamp.unlink()
+
+
+def _modified(file: Path) -> float:
+    """When a file was last written; 0 if it is not there."""
+    return file.stat().st_mtime if file.exists() else 0.0
 
 
 def _home(suites: Sequence[str]) -> Path:

@@ -29,8 +29,11 @@ PATIENCE_S = 120.0
 # another for ever.) Twice the threshold, in seconds, counts as stuck: longer than a busy machine pauses.
 ENDS_WHEN_STUCK = "sysctl -q kernel.watchdog_thresh=20 kernel.softlockup_panic=1"
 
-# What goes into the guest comes as a disk of this size, with a tar archive on it.
-PAYLOAD_BYTES = 64 << 20
+# What goes into the guest comes as a disk; its files are used where they are. (What the guest knew of the
+# disk was of an empty one.)
+TAKES_PAYLOAD = (
+    "blockdev --flushbufs /dev/vdb && mount --read-only /dev/vdb /mnt && cp --recursive --symbolic-link /mnt/* /"
+)
 
 Opened = TypeVar("Opened", bound=Channel)
 
@@ -75,14 +78,14 @@ class Host:
     def restore(cls, machine: Machine, payload: Path | None = None, wire: Wire | None = None) -> Self:
         """A host as it was after booting, in a fraction of a second once it has been booted.
 
-        `payload` is a tar archive that is unpacked to the root of the guest.
+        `payload` is a disk with files for the guest (`payload.pack`).
         """
         saved = snapshot(machine)
         with RunFolder("disks") as disks:
             # The disks are open before the folder is removed.
-            disk, cargo = disks.path / "disk", disks.path / "payload"
+            disk = disks.path / "disk"
             overlay(saved / "disk", disk)
-            pad(payload, cargo)
+            cargo = payload or empty_payload(disks.path)
             hardware = machine.hardware(str(saved), share=False)
             host = cls(machine, [*hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
             with host.stopped_on_error():
@@ -90,8 +93,7 @@ class Host:
                 host.monitor.command("cont")
                 host.agent.wait_until_up(PATIENCE_S)
         with host.stopped_on_error():
-            unpack = "&& blockdev --flushbufs /dev/vdb && tar -x -f /dev/vdb -C /" if payload else ""
-            host.check(f"{ENDS_WHEN_STUCK} {unpack}")
+            host.check(f"{ENDS_WHEN_STUCK} && {TAKES_PAYLOAD}" if payload else ENDS_WHEN_STUCK)
         return host
 
     @property
@@ -241,8 +243,7 @@ def snapshot(machine: Machine) -> Path:
 
     def build(path: Path) -> None:
         overlay(kernel / "disk.ext4", path / "disk", "raw")
-        empty = path / "payload"
-        pad(None, empty)
+        empty = empty_payload(path)
         with Host.boot(machine, path, path / "disk", empty) as host:
             _assert_reachable(host)
             host.save(path / "state")
@@ -273,13 +274,12 @@ def overlay(base: Path, disk: Path, form: str = "qcow2") -> None:
     subprocess.run(tool, check=True)
 
 
-def pad(payload: Path | None, disk: Path) -> None:
-    """A disk with an archive on it, of the size that every payload has."""
-    if payload:
-        shutil.copy(payload, disk)
-        assert disk.stat().st_size <= PAYLOAD_BYTES, f"{payload} is larger than {PAYLOAD_BYTES} bytes"
-    with disk.open("ab") as file:
-        file.truncate(PAYLOAD_BYTES)
+def empty_payload(folder: Path) -> Path:
+    """A disk without anything on it, of the size that every payload has."""
+    disk = folder / "payload"
+    tool = images.tools().command("qemu-img", "create", "-q", "-f", "raw", str(disk), images.PAYLOAD_SIZE)
+    subprocess.run(tool, check=True)
+    return disk
 
 
 def _every_host(folder: Path) -> list[str]:

@@ -74,6 +74,8 @@ GUEST_MODULES = re.compile(
 DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
 DISK_SIZE = "1600M"
+# Of the disk with what a test brings along.
+PAYLOAD_SIZE = "64M"
 
 
 class Tools:
@@ -150,7 +152,7 @@ def kernel(series: str) -> Path:
             subprocess.run(["cp", "-a", "--", f"{GUEST}/root/.", disk], check=True)
             modules = _install_modules(modules, disk)
             _make_initrd(initrd, base / "bin/busybox", modules, path / "initrd")
-            _make_disk(disk, path / "disk.ext4")
+            make_disk(disk, path / "disk.ext4", DISK_SIZE)
 
     return cache.artifact(f"kernel-{series}", inputs, build)
 
@@ -206,10 +208,10 @@ def _with_dependencies(modules: Path, wanted: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-def _make_disk(folder: Path, disk: Path) -> None:
+def make_disk(folder: Path, disk: Path, size: str) -> None:
     """Makes an ext4 file system of a folder: without a journal, as it is thrown away after use."""
     features = ["-O", "^has_journal,^metadata_csum", "-m", "0", "-E", "lazy_itable_init=1,nodiscard"]
-    _run(tools().command("mke2fs", "-q", "-t", "ext4", *features, "-d", str(folder), str(disk), DISK_SIZE))
+    _run(tools().command("mke2fs", "-q", "-t", "ext4", *features, "-d", str(folder), str(disk), size))
 
 
 def _run(command: list[str], cwd: Path | None = None, stdin: bytes = b"") -> bytes:

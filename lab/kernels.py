@@ -23,14 +23,13 @@ WAYS = {
     "kprobe": ("kprobe", "perf_event", None),
 }
 
-# Lists all programs and links while nearpath measures: it does when the variable `active` of its programs says so.
+# Lists all programs and links while nearpath measures, which it says when it has begun.
 LISTINGS = """
-said=$(mktemp)
-nearpath measure stages --for 10m >"$said" 2>&1 &
-until bpftool --json map dump name stages_b.bss | grep -q '"active":1'; do
-    kill -0 $! || { cat "$said" >&2; exit 1; }
-    sleep 0.1
-done
+said=$(mktemp -d)/said
+mkfifo "$said"
+nearpath measure stages --for 10m >/dev/null 2>"$said" &
+line=$(head -n 1 "$said")
+case $line in *" measures for "*) ;; *) echo "$line" >&2; exit 1 ;; esac
 bpftool --json prog show
 bpftool --json link show
 kill $!

@@ -36,7 +36,7 @@ def run(options: list[str]) -> None:
         binary = folder.path / "overhead"
         subprocess.run(["strip", "-o", binary, _built()], check=True)
         files = {"/usr/local/bin/overhead": binary, str(BCC): BCC, str(BCC_HEADER): BCC_HEADER}
-        payload = pack(files, folder.path / "payload.tar")
+        payload = pack(files, folder.path)
         with Host.restore(Machine(KERNEL, Topology(), (Nic("igb"),)), payload) as host:
             status, out, err = host.run(["overhead", *OPTIONS, *options], PATIENCE_S)
     print(out, end="")

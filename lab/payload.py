@@ -1,19 +1,20 @@
-"""What goes into the guests from this tree, as an archive: nearpath, or one of its tests."""
+"""What goes into the guests from this tree, as a disk: nearpath, or one of its tests."""
 
 import atexit
 import json
 import os
+import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
+from . import images
 from .run_folder import RunFolder
 
 PROJECT = Path(__file__).parents[1]
 
 
 def nearpath_payload(release: bool = False) -> Path:
-    """Builds nearpath and makes an archive with it, which is removed when this process ends.
+    """Builds nearpath and makes a disk with it, which is removed when this process ends.
 
     Without symbols: they are most of it, and guests have little memory.
     """
@@ -39,12 +40,18 @@ def _payload(programs: dict[str, Path]) -> Path:
     atexit.register(folder.remove)
     for name, program in programs.items():
         subprocess.run(["strip", "-o", folder.path / name, program], check=True)
-    return pack({f"/usr/local/bin/{name}": folder.path / name for name in programs}, folder.path / "payload.tar")
+    return pack({f"/usr/local/bin/{name}": folder.path / name for name in programs}, folder.path)
 
 
-def pack(files: dict[str, Path], archive: Path) -> Path:
-    """Makes a payload: a tar archive of files by their paths in the guest."""
-    with tarfile.open(archive, "w") as tar:
-        for path, file in files.items():
-            tar.add(file, path.lstrip("/"))
-    return archive
+def pack(files: dict[str, Path], folder: Path) -> Path:
+    """Makes a payload in a folder: a disk with files, or folders of them, by their paths in the guest."""
+    contents, disk = folder / "contents", folder / "payload"
+    for path, file in files.items():
+        place = contents / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_dir():
+            shutil.copytree(file, place)
+        else:
+            shutil.copy(file, place)
+    images.make_disk(contents, disk, images.PAYLOAD_SIZE)
+    return disk

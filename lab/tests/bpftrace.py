@@ -13,7 +13,42 @@ from lab import Host, Job
 
 from .waiting import wait_until
 
-SCRIPT = Path(__file__).with_name("hops.bt")
+SCRIPT = Path(__file__).with_name("hops.bt").read_text()
+FIRST = "tracepoint:net:napi_gro_receive_entry"
+
+# Where a packet passes, and what has its sk_buff there.
+PLACES = {
+    "tracepoint:net:netif_rx": "(uint64)args->skbaddr",
+    "tracepoint:net:netif_receive_skb": "(uint64)args->skbaddr",
+    "tracepoint:skb:skb_copy_datagram_iovec": "(uint64)args->skbaddr",
+    "kprobe:enqueue_to_backlog": "arg0",
+    "kprobe:ovs_dp_process_packet": "arg0",
+    "kprobe:internal_dev_recv": "arg0",
+    "kprobe:ip_rcv": "arg0",
+    "kprobe:tcp_v4_rcv": "arg0",
+    "kprobe:udp_rcv": "arg0",
+    "kprobe:ovs_vport_receive": "arg1",
+    "kprobe:ovs_vport_send": "arg1",
+    "kprobe:tcp_rcv_established": "arg1",
+    "kprobe:__udp_enqueue_schedule_skb": "arg1",
+    "kprobe:skb_consume_udp": "arg1",
+}
+
+# The place has a number, as for its own word for it, `probe`, bpftrace reads the names of all functions again
+# for each of them.
+PASSES = """
+%(place)s
+/@port[%(packet)s]/
+{
+  $packet = %(packet)s;
+  @packets[@port[$packet], @at[$packet], %(number)d] = count();
+  if (@cpu[$packet] != cpu) { @other_cpu[@port[$packet], @at[$packet], %(number)d] = count(); }
+  if (@node[$packet] != numaid) { @other_node[@port[$packet], @at[$packet], %(number)d] = count(); }
+  @at[$packet] = %(number)d;
+  @cpu[$packet] = cpu;
+  @node[$packet] = numaid;
+}
+"""
 
 # Named, it is taken also where the kernel has types of itself but none of its modules (5.10).
 BTF = "BPFTRACE_BTF=/sys/kernel/btf/vmlinux"
@@ -35,9 +70,14 @@ Hops = dict[tuple[str, str], Hop]
 
 def start(host: Host) -> Job:
     """Starts it; returns when all its probes are attached, by the kernel's own account."""
-    host.write("/run/hops.bt", SCRIPT.read_bytes())
-    job = host.start(["env", BTF, "bpftrace", "-f", "json", "/run/hops.bt"])
-    probes = set(re.findall(r"^(?:tracepoint:\w+|kprobe):(\w+)", SCRIPT.read_text(), re.MULTILINE))
+    passes = (
+        PASSES % {"place": place, "packet": packet, "number": number}
+        for number, (place, packet) in enumerate(PLACES.items(), 1)
+    )
+    script = SCRIPT + "".join(passes)
+    host.write("/run/hops.bt", script.encode())
+    job = host.start(["env", BTF, "bpftrace", "-f", "json", "/run/hops.bt", str(offset_of_data(host))])
+    probes = set(re.findall(r"^(?:tracepoint:\w+|kprobe):(\w+)", script, re.MULTILINE))
 
     def attached() -> bool:
         assert job.running(), job.result
@@ -48,6 +88,13 @@ def start(host: Host) -> Job:
     return job
 
 
+def offset_of_data(host: Host) -> int:
+    """Where an sk_buff has the address of its data, in bytes."""
+    types = "bpftool btf dump file /sys/kernel/btf/vmlinux format raw"
+    bits = host.check(types + r""" | sed -n "/^\[.*\] STRUCT 'sk_buff'/,/^\[/s/^\t'data' .* bits_offset=//p" """)
+    return int(bits) // 8
+
+
 def ended(job: Job) -> dict[int, Hops]:
     """Ends it, and returns what it counted."""
     job.kill("INT")
@@ -55,10 +102,10 @@ def ended(job: Job) -> dict[int, Hops]:
     assert status == 0, err
     lines = [json.loads(line) for line in out.splitlines() if line]
     maps = {name: counts for line in lines if line["type"] == "map" for name, counts in line["data"].items()}
+    places = [place.rpartition(":")[2] for place in (FIRST, *PLACES)]
     found: dict[int, Hops] = {}
     for key, packets in maps["@packets"].items():
         crossed = (maps.get(name, {}).get(key, 0) for name in ("@other_cpu", "@other_node"))
-        port, *probes = key.split(",")
-        begin, end = (probe.rpartition(":")[2] for probe in probes)
-        found.setdefault(int(port), {})[begin, end] = Hop(packets, *crossed)
+        port, begin, end = map(int, key.split(","))
+        found.setdefault(port, {})[places[begin], places[end]] = Hop(packets, *crossed)
     return found

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 from lab import Host, Job
 from lab.host import PATIENCE_S
 
-# Asking takes the guest's time from what is waited for.
-PAUSE_S = 0.1
+# Asking takes the guest's time from what is waited for: what has taken long is asked for less often.
+SHORTEST_PAUSE_S = 0.1
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Asks until a condition holds; fails when it does not in a time that is long for anything."""
-    deadline = time.monotonic() + PATIENCE_S
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"not so in {PATIENCE_S:.0f} s: {what}"
-        time.sleep(PAUSE_S)
+        passed = time.monotonic() - began
+        assert passed < PATIENCE_S, f"not so in {PATIENCE_S:.0f} s: {what}"
+        time.sleep(max(SHORTEST_PAUSE_S, passed / 20))
 
 
 class Measuring(NamedTuple):
@@ -28,25 +29,16 @@ class Measuring(NamedTuple):
 
 
 def start_measuring(host: Host, *arguments: str) -> Measuring:
-    """Starts `nearpath ARGUMENTS --for 10m --json`; returns when its programs count packets.
-
-    Loading them takes seconds in emulation; they count when the variable `active` of the BPF
-    object says so. End it with `ended`.
+    """Starts `nearpath ARGUMENTS --for 10m --json`; returns when it says that its programs count packets,
+    which takes seconds in emulation. End it with `ended`.
     """
-    instrument = arguments[1] if arguments[0] == "measure" else "stages"
-    # Named after the instrument's file, of which the kernel keeps eight letters.
-    variables = f"{instrument}_bpf"[:8] + ".bss"
-    printed = host.check(["mktemp"]).strip()
+    folder = host.check('folder=$(mktemp -d) && mkfifo "$folder/said" && echo "$folder"').strip()
+    said = host.start(["head", "-n", "1", f"{folder}/said"])
     command = ["nearpath", *arguments, "--for", "10m", "--json"]
-    job = host.start(["sh", "-c", 'exec "$@" >"$0"', printed, *command])
-
-    def active() -> bool:
-        assert job.running(), job.result
-        dump = host.run(["bpftool", "--json", "map", "dump", "name", variables]).out
-        return '"active":1' in dump
-
-    wait_until(active, f"nearpath {' '.join(arguments)} measures")
-    return Measuring(job, printed)
+    job = host.start(["sh", "-c", 'exec "$@" >"$0/printed" 2>"$0/said"', folder, *command])
+    words = said.wait().out
+    assert "measures for 10m" in words, words
+    return Measuring(job, f"{folder}/printed")
 
 
 def ended(measuring: Measuring, lines: bool = False) -> dict[str, Any]:

@@ -32,7 +32,10 @@ pub trait Instrument {
     /// It has not been started.
     fn read(&mut self) -> Result<Self::Measurement, InstrumentError>;
 
-    /// Detaches and returns what was gathered in all.
+    /// Counts no longer, and returns what was gathered in all. What is attached stays so, to no effect,
+    /// until the instrument is dropped or started again: the result need not wait for the kernel, which takes
+    /// some 100 ms to let go of each function (`synchronize_rcu_tasks` in `ftrace_shutdown` of
+    /// kernel/trace/ftrace.c).
     ///
     /// # Errors
     /// It has not been started.

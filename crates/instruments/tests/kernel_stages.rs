@@ -421,6 +421,11 @@ fn nothing_is_left_in_the_kernel() {
     assert_eq!(ours(), 0);
     stages.start().unwrap();
     assert_eq!(ours(), 2);
+    // The result is there before the kernel has let go of them.
+    stages.stop().unwrap();
+    assert_eq!(ours(), 2);
+    assert_eq!(stages.read(), Err(InstrumentError::NotStarted));
+    assert_eq!(stages.stop(), Err(InstrumentError::NotStarted));
     drop(stages);
     assert!(gone());
 }

@@ -1,10 +1,10 @@
 //! A measurement on this machine: for how long, and what is seen of it while it runs.
 //!
 //! In go the host and which packets are looked at, out comes the measurement. A signal ends it
-//! early with what was gathered; a progress bar stands on standard error where that is a
-//! terminal.
+//! early with what was gathered. That it has begun is said on standard error, so that who calls it in a
+//! script knows when to send packets; a progress bar is there where that is a terminal.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
 use anyhow::Context;
@@ -64,7 +64,10 @@ impl Time {
         let began = Cell::new(None);
         let goes_on = |wait: Duration| {
             // Asked for the first time when the programs are attached.
-            began.set(began.get().or_else(|| Some(Instant::now())));
+            if began.get().is_none() {
+                began.set(Some(Instant::now()));
+                progress.begin(self.duration);
+            }
             !interrupt.wait(wait)
         };
         let mut each = |measurement: &I::Measurement| {
@@ -89,8 +92,13 @@ impl Time {
         interrupt: &Interrupt,
         mut each: impl FnMut(&I::Measurement) -> bool,
     ) -> anyhow::Result<I::Measurement> {
-        let wanted = Cell::new(true);
-        let goes_on = |wait: Duration| wanted.get() && !interrupt.wait(wait);
+        let (wanted, begun) = (Cell::new(true), Cell::new(false));
+        let goes_on = |wait: Duration| {
+            if !begun.replace(true) {
+                say_begun(self.duration);
+            }
+            wanted.get() && !interrupt.wait(wait)
+        };
         let mut each = |measurement: &I::Measurement| wanted.set(each(measurement));
         instrument
             .measure(self.duration, self.interval(), &goes_on, &mut each)
@@ -200,6 +208,15 @@ impl Progress {
         Self { bar }
     }
 
+    /// All is attached.
+    fn begin(&self, duration: Duration) {
+        if self.bar.is_hidden() {
+            say_begun(duration);
+        } else {
+            self.bar.set_message("(^C ends it early)");
+        }
+    }
+
     /// So much has passed; `seen` says what was gathered.
     pub fn show(&self, passed: Duration, seen: &str) {
         self.bar.set_message(format!("{seen} (^C ends it early)"));
@@ -211,6 +228,11 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Says that packets are seen from now on.
+fn say_begun(duration: Duration) {
+    say(&format!("measures for {}; ^C ends it early", humantime::format_duration(duration)));
 }
 
 /// A time as people write it, within bounds.

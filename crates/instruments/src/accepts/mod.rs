@@ -54,6 +54,8 @@ pub struct Accepts<'a> {
     options: Options,
     told: Rc<RefCell<Vec<One>>>,
     session: Option<Session>,
+    /// The one before, whose programs are attached still.
+    ended: Option<Session>,
 }
 
 /// What is there between `start` and `stop`. The fields are dropped in this order.
@@ -68,7 +70,7 @@ impl<'a> Accepts<'a> {
     /// Sets the instrument up for the running machine; nothing is loaded yet.
     pub fn new(root: &'a Root, topology: &Topology, options: Options) -> Self {
         let told = Rc::default();
-        Self { root, topology: topology.clone(), options, told, session: None }
+        Self { root, topology: topology.clone(), options, told, session: None, ended: None }
     }
 
     fn measurement(&self, session: &Session) -> AcceptMeasurement {
@@ -106,6 +108,7 @@ impl Instrument for Accepts<'_> {
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
+        self.ended = None;
         self.available()?;
         let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
         let mut loaded = load::load(&kernel, &self.options)?;
@@ -152,6 +155,8 @@ impl Instrument for Accepts<'_> {
             session.loaded.set_active(false);
         }
         let session = self.session.take().ok_or(InstrumentError::NotStarted)?;
-        Ok(self.measurement(&session))
+        let measurement = self.measurement(&session);
+        self.ended = Some(session);
+        Ok(measurement)
     }
 }

@@ -49,6 +49,8 @@ pub struct Irqs<'a> {
     nics: Vec<Nic>,
     options: Options,
     session: Option<Session>,
+    /// The one before, whose programs are attached still.
+    ended: Option<Session>,
 }
 
 /// What is there between `start` and `stop`.
@@ -74,7 +76,7 @@ impl<'a> Irqs<'a> {
     pub fn new(root: &'a Root, topology: &Topology, nics: &[Nic], options: Options) -> Self {
         let layout = Layout::new(topology);
         let nics = nics.iter().filter(|nic| is_wanted(nic, &options)).cloned().collect();
-        Self { root, topology: topology.clone(), layout, nics, options, session: None }
+        Self { root, topology: topology.clone(), layout, nics, options, session: None, ended: None }
     }
 
     fn programs(&self, links: &Links) -> Result<Programs, InstrumentError> {
@@ -120,6 +122,7 @@ impl Instrument for Irqs<'_> {
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
+        self.ended = None;
         let mut links = Links::default();
         // Once before the programs, as they depend on what is known of queues: loading takes a while.
         let before = Counters::read(self.root, &[]);
@@ -163,7 +166,9 @@ impl Instrument for Irqs<'_> {
         }
         self.take(&self.counting());
         let session = self.session.take().ok_or(InstrumentError::NotStarted)?;
-        Ok(self.measurement(&session))
+        let measurement = self.measurement(&session);
+        self.ended = Some(session);
+        Ok(measurement)
     }
 }
 

@@ -40,6 +40,8 @@ pub struct PacketLocality {
     topology: Topology,
     layout: Layout,
     session: Option<Session>,
+    /// The one before, whose programs are attached still.
+    ended: Option<Session>,
 }
 
 /// What is there between `start` and `stop`. The fields are dropped in this order.
@@ -55,7 +57,7 @@ impl PacketLocality {
     /// Sets the instrument up for a host; nothing is loaded yet.
     pub fn new(topology: &Topology, options: Options) -> Self {
         let layout = Layout::new(topology);
-        Self { options, topology: topology.clone(), layout, session: None }
+        Self { options, topology: topology.clone(), layout, session: None, ended: None }
     }
 
     fn kernel(&self) -> Result<Kernel, InstrumentError> {
@@ -100,6 +102,7 @@ impl Instrument for PacketLocality {
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
+        self.ended = None;
         may_load()?;
         let mut loaded = load::load(&self.kernel()?, &self.layout, &self.options)?;
         if !loaded.sees_packets() {
@@ -142,6 +145,8 @@ impl Instrument for PacketLocality {
         self.end_cost_window();
         let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
         session.loaded.set_active(false);
-        Ok(self.measurement(&session))
+        let measurement = self.measurement(&session);
+        self.ended = Some(session);
+        Ok(measurement)
     }
 }

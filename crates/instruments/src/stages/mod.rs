@@ -62,6 +62,8 @@ pub struct Stages {
     options: Options,
     layout: Layout,
     session: Option<Session>,
+    /// The one before, whose programs are attached still.
+    ended: Option<Session>,
 }
 
 /// What is there between `start` and `stop`. The fields are dropped in this order.
@@ -124,7 +126,7 @@ impl Options {
 impl Stages {
     /// Sets the instrument up for a host; nothing is loaded yet.
     pub fn new(topology: &Topology, options: Options) -> Self {
-        Self { options, layout: Layout::new(topology), session: None }
+        Self { options, layout: Layout::new(topology), session: None, ended: None }
     }
 
     /// All stages, with how each is observed here or why it cannot be.
@@ -174,6 +176,7 @@ impl Instrument for Stages {
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
+        self.ended = None;
         self.available()?;
         let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
         let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
@@ -279,7 +282,9 @@ impl Instrument for Stages {
         self.end_cost_window();
         let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
         session.loaded.set_active(false);
-        Ok(self.measurement(&session))
+        let measurement = self.measurement(&session);
+        self.ended = Some(session);
+        Ok(measurement)
     }
 }
 

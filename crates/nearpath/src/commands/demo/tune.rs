@@ -115,7 +115,6 @@ impl TuneArguments {
         let wanted = Wanted { sockets: true, memory_of: vec![demo.server_pid()] };
         let read = || Host::read(root, &wanted).context("cannot read the host");
         let before = read()?;
-        say(&format!("measures for {:?}", self.duration));
         let time = Time { duration: self.duration, interval: None, btf: self.btf.clone() };
         let mut stages = Stages::new(&before.topology, self.options(demo)?);
         let each = |measurement: &Measurement| format!("{} packets", measurement.packets.started);

@@ -9,10 +9,8 @@ use crate::source::Namespace;
 use anyhow::Context;
 use clap::Args;
 use nearpath_host::{Host, Root, Wanted};
-use nearpath_instruments::Instrument;
 use nearpath_instruments::irqs::{IrqMeasurement, Irqs, Options};
 use nearpath_views::{json, text};
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -80,7 +78,7 @@ impl IrqsArguments {
             Some(_) if lines => time.print_lines(&mut irqs, interrupt, |last, now| {
                 output::json_line(&json::irqs_interval(last, now))
             }),
-            Some(interval) => self.in_lines(irqs, interval, interrupt),
+            Some(_) => in_lines(&time, &mut irqs, interrupt),
             None => {
                 let each = |m: &IrqMeasurement| {
                     let count = m.cpus.iter().map(|cpu| cpu.interrupts).sum::<u64>();
@@ -90,31 +88,23 @@ impl IrqsArguments {
             }
         }
     }
+}
 
-    /// Prints a line after each interval. Who reads them may go away.
-    fn in_lines(
-        &self,
-        mut irqs: Irqs<'_>,
-        interval: Duration,
-        interrupt: &Interrupt,
-    ) -> Result<IrqMeasurement, Failure> {
-        let failed = RefCell::new(None);
-        let print = |line: &str| {
-            if let Err(failure) = output::text(line) {
-                failed.borrow_mut().get_or_insert(failure);
-            }
-        };
-        print(&text::interrupts_heading());
-        let mut before = IrqMeasurement::default();
-        let goes_on = |wait: Duration| failed.borrow().is_none() && !interrupt.wait(wait);
-        let mut each = |now: &IrqMeasurement| {
-            print(&text::interrupts_line(&before, now));
-            before = now.clone();
-        };
-        let measurement =
-            irqs.measure(self.duration, interval, &goes_on, &mut each).context("cannot measure")?;
-        print(&text::interrupts_line(&before, &measurement));
-        print("\n");
-        failed.into_inner().map_or(Ok(measurement), Err)
-    }
+/// Prints a line after each interval; nobody reads them any more: the measurement ends.
+fn in_lines(
+    time: &Time,
+    irqs: &mut Irqs<'_>,
+    interrupt: &Interrupt,
+) -> Result<IrqMeasurement, Failure> {
+    output::text(&text::interrupts_heading())?;
+    let mut before = IrqMeasurement::default();
+    let mut written = Ok(());
+    let measurement = time.watch(irqs, interrupt, |now| {
+        written = output::text(&text::interrupts_line(&before, now));
+        before = now.clone();
+        written.is_ok()
+    })?;
+    written?;
+    output::text(&(text::interrupts_line(&before, &measurement) + "\n"))?;
+    Ok(measurement)
 }
