@@ -11,6 +11,7 @@ from . import images
 from .host import Host
 from .machine import Machine, Nic, Topology
 from .payload import PROJECT
+from .waiting import Measuring, start_measuring
 
 PAGE = PROJECT / "docs/kernels.md"
 
@@ -23,17 +24,8 @@ WAYS = {
     "kprobe": ("kprobe", "perf_event", None),
 }
 
-# Lists all programs and links while nearpath measures, which it says when it has begun.
-LISTINGS = """
-said=$(mktemp -d)/said
-mkfifo "$said"
-nearpath measure stages --for 10m >/dev/null 2>"$said" &
-line=$(head -n 1 "$said")
-case $line in *" measures for "*) ;; *) echo "$line" >&2; exit 1 ;; esac
-bpftool --json prog show
-bpftool --json link show
-kill $!
-"""
+# Devices that stand on others have stages of their own, once their modules are there.
+MODULES = ("bonding", "bridge", "macvlan", "tap")
 
 HEAD = """# Kernels
 
@@ -59,12 +51,16 @@ def table(columns: dict[str, dict[tuple[str, str], str]], versions: dict[str, st
     return HEAD + "\n".join(lines) + "\n"
 
 
+def start_observing(host: Host, *filters: str) -> Measuring:
+    """Starts to measure all stages that the host can have."""
+    host.check(["modprobe", "--all", *MODULES])
+    return start_measuring(host, "measure", "stages", *filters)
+
+
 def column(host: Host) -> dict[tuple[str, str], str]:
-    """What can be observed on a host: for each row of the page one cell."""
-    # Devices that stand on others have stages of their own, once their modules are there.
-    host.check(["modprobe", "--all", "bonding", "bridge", "macvlan", "tap"])
+    """What can be observed on a host: for each row of the page one cell. Asked while all is observed."""
     cells = {("has", "BTF"): "yes" if host.run(["test", "-r", "/sys/kernel/btf/vmlinux"]).status == 0 else "no"}
-    programs, links = (json.loads(line) for line in host.check(LISTINGS).splitlines())
+    programs, links = (json.loads(host.check(["bpftool", "--json", kind, "show"])) for kind in ("prog", "link"))
     types = {program["id"]: program["type"] for program in programs}
     attached = {(types.get(link.get("prog_id")), link["type"], link.get("attach_type")) for link in links}
     for way, link in WAYS.items():
@@ -80,6 +76,7 @@ def write(payload: Path) -> None:
     columns, versions = {}, {}
     for series in images.KERNELS:
         with Host.restore(Machine(series, Topology(), (Nic("igb"),)), payload) as host:
+            start_observing(host)
             columns[series] = column(host)
             versions[series] = host.check(["uname", "-r"]).strip()
     PAGE.write_text(table(columns, versions))

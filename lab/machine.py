@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable"
 
-# Copying and clearing byte by byte, which is quick where these features are, is slowest in emulation.
-CPU = "max,-erms,-fsrm,-fsrs"
+# Without what costs emulation time: copying and clearing byte by byte (ERMS, FSRM, FSRS), a fifth level of
+# page tables, and checks of each access to users' memory.
+CPU = "max,-erms,-fsrm,-fsrs,-la57,-smap,-smep,-pku"
 
 # Kernels before 6.9 see threads of a core on an AMD CPU (which this is) only by a feature that
 # QEMU does not emulate. On an Intel CPU Linux idles with MWAIT, which is a busy loop in emulation.

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from lab import Host, Job
-
-from .waiting import wait_until
+from lab.waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("hops.bt").read_text()
 FIRST = "tracepoint:net:napi_gro_receive_entry"

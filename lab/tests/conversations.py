@@ -11,8 +11,7 @@ from typing import IO, Self, cast
 
 from lab import Host, Job
 from lab.host import PATIENCE_S
-
-from .waiting import wait_until
+from lab.waiting import wait_until
 
 # Less than a segment.
 MESSAGE_BYTES = 800

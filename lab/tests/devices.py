@@ -6,8 +6,7 @@ knows where the other is, so that no packet waits for an address.
 """
 
 from lab import Host
-
-from .waiting import wait_until
+from lab.waiting import wait_until
 
 WIRES = ("veth", "vlan", "bond", "bridge", "macvlan", "macvtap", "vxlan", "geneve", "overgre", "switched", "routed")
 ENDS = ("left", "right")

@@ -13,9 +13,9 @@ from typing import Any
 
 from lab import Host, Nic
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, SMT, TWO_NODES
-from .waiting import ended, start_measuring, wait_until
 
 PORT = 8183
 CPUS = range(8)

@@ -7,9 +7,9 @@ import json
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
-from .waiting import ended, start_measuring
 
 NO_BTF = (
     "this kernel has no BTF (/sys/kernel/btf/vmlinux): packets cannot be measured unless it is given with --btf FILE"

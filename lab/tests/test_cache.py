@@ -16,8 +16,7 @@ import pytest
 from lab import cache
 from lab.payload import PROJECT
 from lab.run_folder import RunFolder
-
-from .waiting import wait_until
+from lab.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)

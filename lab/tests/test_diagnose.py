@@ -6,11 +6,11 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .steering import FAR_MASK, NO_MASK, steer, take_interrupts
-from .waiting import ended, start_measuring
 
 NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)
 PORT = 5001

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring, wait_until
 
 from . import devices
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .steering import FAR_MASK, steer
-from .waiting import ended, start_measuring, wait_until
 
 READER_CPU = TWO_NODES.cpus_of(0)[0]
 PORT = 5001

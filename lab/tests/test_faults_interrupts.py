@@ -10,13 +10,13 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring, wait_until
 
 from .bpftrace import BTF
 from .hosts import IGB, TWO_NODES
 from .spans import overlap
 from .steering import steer, take_interrupts
 from .traffic import PORT, send, start_reader
-from .waiting import ended, start_measuring, wait_until
 
 NIC_CPU = TWO_NODES.cpus_of(0)[0]
 HELD_CPU = TWO_NODES.cpus_of(1)[0]

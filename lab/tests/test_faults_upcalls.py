@@ -6,11 +6,11 @@ import json
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
 from .test_upcalls import let_all_miss
 from .traffic import PORT, send, start_reader
-from .waiting import ended, start_measuring
 
 DATAGRAMS = 240
 RATE = 60

@@ -8,11 +8,11 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .steering import FAR_MASK, steer, take_interrupts
-from .waiting import ended, start_measuring
 
 READER_CPU = TWO_NODES.cpus_of(0)[0]
 FAR_CPU = TWO_NODES.cpus_of(1)[0]

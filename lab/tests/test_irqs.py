@@ -10,12 +10,12 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES, VIRTIO
 from .steering import FAR_MASK, steer, take_interrupts
 from .test_show_queues import SOFTNET, interrupts
-from .waiting import ended, start_measuring
 
 # One node takes interrupts and reads; the other is where they are moved to.
 NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)

@@ -18,9 +18,9 @@ from lab.fixtures import lab
 from lab.host import PATIENCE_S
 from lab.payload import PROJECT
 from lab.run_folder import RunFolder
+from lab.waiting import wait_until
 
 from .hosts import IGB, TWO_NODES
-from .waiting import wait_until
 
 MACHINE = Machine("6.12", TWO_NODES, IGB)
 

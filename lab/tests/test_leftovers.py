@@ -9,10 +9,10 @@ import json
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import wait_until
 
 from .hosts import IGB, TWO_NODES
 from .traffic import PORT, start_reader, stream
-from .waiting import wait_until
 
 TIMES = 10
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from lab import Host, Nic
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .steering import take_interrupts
 from .test_btf import hide_btf
-from .waiting import ended, start_measuring
 
 NIC_CPU, _ = TWO_NODES.cpus_of(0)
 FAR_CPU, _ = TWO_NODES.cpus_of(1)

@@ -6,12 +6,12 @@ import json
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, overlap, passed
 from .steering import steer, take_interrupts
 from .traffic import PORT, start_reader, stream
-from .waiting import ended, start_measuring
 
 NIC_CPU, OTHER = TWO_NODES.cpus_of(0)
 CPU = TWO_NODES.cpus_of(1)[-1]

@@ -10,12 +10,12 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring, wait_until
 
 from . import packet_trace
 from .hosts import IGB, TWO_NODES
 from .packet_trace import Event
 from .traffic import PACKET_BYTES, PORT, send, start_reader
-from .waiting import ended, start_measuring, wait_until
 
 # Fewer in all than any ring or backlog on the way holds, so that none is lost.
 FLOWS = 64

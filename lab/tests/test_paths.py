@@ -7,11 +7,11 @@ each, so that the counts of all spans together can be right in one way only.
 
 from lab import Host, Job
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring, wait_until
 
 from . import devices
 from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, passed, ways
-from .waiting import ended, start_measuring, wait_until
 
 PORT = 7000
 

@@ -2,10 +2,10 @@
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, passed, ways
-from .waiting import ended, start_measuring, wait_until
 
 PORT = 7000
 # What the tunnels are, as `ip link add` wants it, and how many datagrams go through each.

@@ -6,11 +6,11 @@ discipline that loses some, and by the devices.
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring, wait_until
 
 from . import devices
 from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, passed, ways
-from .waiting import ended, start_measuring, wait_until
 
 PORT = 7001
 MESSAGES = 60

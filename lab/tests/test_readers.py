@@ -2,10 +2,10 @@
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, ways
-from .waiting import ended, start_measuring, wait_until
 
 PORT = 7000
 DATAGRAMS = 10_000

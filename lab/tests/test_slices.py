@@ -3,11 +3,11 @@ packet's path is made of two packets'."""
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, passed, ways
-from .waiting import ended, start_measuring
 
 PORT = 5001
 FLOWS, ROUNDS = 4, 5000

@@ -9,13 +9,13 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring
 
 from . import bpftrace
 from .bpftrace import Hop, Hops
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .steering import FAR_MASK, steer, take_interrupts
-from .waiting import ended, start_measuring
 
 # Two CPUs, so that no program of bpftrace interrupts another: the kernel would leave it out.
 NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)

@@ -10,10 +10,10 @@ from typing import Any
 
 from lab import Host, Job, Nic
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import SMT
 from .test_btf import hide_btf
-from .waiting import ended, start_measuring, wait_until
 
 PORT = 8181
 # Each with the CPU of the worker that is nearest: its sibling's, else one on its node.

@@ -7,10 +7,10 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import wait_until
 
 from .conversations import SERVER
 from .hosts import TWO_NODES, VIRTIO
-from .waiting import wait_until
 
 FAR = TWO_NODES.cpus_of(0)
 NEAR = TWO_NODES.cpus_of(1)

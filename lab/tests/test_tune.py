@@ -10,12 +10,12 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
+from lab.waiting import ended, start_measuring
 
 from .changes import IRQS
 from .conversations import Conversation, start_server
 from .hosts import TWO_NODES, VIRTIO
 from .steering import FAR_MASK, steer
-from .waiting import ended, start_measuring
 
 FAR_CPU, SERVER_CPU = TWO_NODES.cpus_of(0)
 NEAR = set(TWO_NODES.cpus_of(1))

@@ -8,12 +8,12 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import wait_until
 
 from .changes import IRQS
 from .hosts import IGB, TWO_NODES, VIRTIO
 from .steering import FAR_MASK, steer
 from .test_tune import SETTINGS
-from .waiting import wait_until
 
 QUEUES = "/sys/class/net/nic0/queues"
 

@@ -11,11 +11,11 @@ import pytest
 
 from lab import Host
 from lab.fixtures import lab, lengthy
+from lab.waiting import ended, start_measuring, wait_until
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, assert_path, passed
-from .waiting import ended, start_measuring, wait_until
 
 PORT, REFUSED_PORT = 5001, 5002
 FLOWS = 2

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from lab import Host, Job
-
-from .waiting import wait_until
+from lab.waiting import wait_until
 
 PORT = 9000
 

@@ -17,7 +17,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
 /// How long it may take to answer: it does so between two looks at the interrupts.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a request, at most: it reads no more.
 const REQUEST: usize = 499;
 /// Bytes of an answer, at most: a line for each interrupt.
@@ -85,6 +85,15 @@ impl Bans<'_> {
 
     /// One request, and the answer until the connection is closed. The kernel tells it who asks.
     fn ask(&self, request: &str) -> io::Result<Vec<u8>> {
+        self.answer(request).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::other(format!("no answer in {} s", PATIENCE.as_secs()))
+            }
+            _ => error,
+        })
+    }
+
+    fn answer(&self, request: &str) -> io::Result<Vec<u8>> {
         let mut stream = self.connect()?;
         let mut bytes = request.as_bytes().to_vec();
         bytes.push(0);

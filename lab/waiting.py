@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lab import Host, Job
-from lab.host import PATIENCE_S
+from .host import PATIENCE_S, Host, Job
 
 # Asking takes the guest's time from what is waited for: what has taken long is asked for less often.
 SHORTEST_PAUSE_S = 0.1
