@@ -24,20 +24,29 @@ class Measuring(NamedTuple):
     """A measurement under way."""
 
     job: Job
+    said: Job  # What waits for the line in which it says that it has begun.
     printed: str  # The file of the guest that it prints to.
+
+    def wait_until_begun(self) -> None:
+        """Returns when it says that its programs count packets, which takes seconds in emulation."""
+        words = self.said.wait().out
+        assert "measures for 10m" in words, words
 
 
 def start_measuring(host: Host, *arguments: str) -> Measuring:
-    """Starts `nearpath ARGUMENTS --for 10m --json`; returns when it says that its programs count packets,
-    which takes seconds in emulation. End it with `ended`.
-    """
+    """Starts `nearpath ARGUMENTS --for 10m --json`, and returns when it has begun. End it with `ended`."""
+    measuring = start_loading(host, *arguments)
+    measuring.wait_until_begun()
+    return measuring
+
+
+def start_loading(host: Host, *arguments: str) -> Measuring:
+    """The same, but returns at once."""
     folder = host.check('folder=$(mktemp -d) && mkfifo "$folder/said" && echo "$folder"').strip()
     said = host.start(["head", "-n", "1", f"{folder}/said"])
     command = ["nearpath", *arguments, "--for", "10m", "--json"]
     job = host.start(["sh", "-c", 'exec "$@" >"$0/printed" 2>"$0/said"', folder, *command])
-    words = said.wait().out
-    assert "measures for 10m" in words, words
-    return Measuring(job, f"{folder}/printed")
+    return Measuring(job, said, f"{folder}/printed")
 
 
 def ended(measuring: Measuring, lines: bool = False) -> dict[str, Any]:

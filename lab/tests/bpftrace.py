@@ -68,23 +68,29 @@ Hops = dict[tuple[str, str], Hop]
 
 
 def start(host: Host) -> Job:
-    """Starts it; returns when all its probes are attached, by the kernel's own account."""
+    """Starts it; its probes are attached some seconds later (`wait_until_attached`)."""
+    host.write("/run/hops.bt", _script().encode())
+    return host.start(["env", BTF, "bpftrace", "-f", "json", "/run/hops.bt", str(offset_of_data(host))])
+
+
+def wait_until_attached(job: Job) -> None:
+    """Returns when all its probes are attached, by the kernel's own account."""
+    probes = set(re.findall(r"^(?:tracepoint:\w+|kprobe):(\w+)", _script(), re.MULTILINE))
+
+    def attached() -> bool:
+        assert job.running(), job.result
+        perf = json.loads(job.host.check(["bpftool", "--json", "perf", "show"]))
+        return probes == {one.get("tracepoint") or one["func"] for one in perf if one["pid"] == job.pid}
+
+    wait_until(attached, "bpftrace has attached its probes")
+
+
+def _script() -> str:
     passes = (
         PASSES % {"place": place, "packet": packet, "number": number}
         for number, (place, packet) in enumerate(PLACES.items(), 1)
     )
-    script = SCRIPT + "".join(passes)
-    host.write("/run/hops.bt", script.encode())
-    job = host.start(["env", BTF, "bpftrace", "-f", "json", "/run/hops.bt", str(offset_of_data(host))])
-    probes = set(re.findall(r"^(?:tracepoint:\w+|kprobe):(\w+)", script, re.MULTILINE))
-
-    def attached() -> bool:
-        assert job.running(), job.result
-        perf = json.loads(host.check(["bpftool", "--json", "perf", "show"]))
-        return probes == {one.get("tracepoint") or one["func"] for one in perf}
-
-    wait_until(attached, "bpftrace has attached its probes")
-    return job
+    return SCRIPT + "".join(passes)
 
 
 def offset_of_data(host: Host) -> int:

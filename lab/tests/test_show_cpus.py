@@ -148,7 +148,7 @@ def test_the_topology_is_what_the_machine_was_made_of(machine: Machine, readings
 
 @on_every_host
 def test_a_cpu_that_is_offline(readings: dict[str, Reading]) -> None:
-    was, now = (readings[state].shown for state in ("booted", "cpu_offline"))
+    was, now = (readings[state].shown for state in ("booted", "changed"))
     assert cpus(was["online"]) - cpus(now["online"]) == {OFFLINE_CPU}
     gone = now["cpus"][OFFLINE_CPU]
     assert (gone["cpu"], gone["online"]) == (OFFLINE_CPU, False)

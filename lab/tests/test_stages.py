@@ -9,7 +9,7 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
-from lab.waiting import ended, start_measuring
+from lab.waiting import Measuring, ended, start_loading
 
 from . import bpftrace
 from .bpftrace import Hop, Hops
@@ -66,10 +66,16 @@ def test_spans_are_what_bpftrace_counts(host: Host) -> None:
         # Connections are made before anybody counts.
         for both in talks.values():
             talk(both, 1)
+        # They begin at the same time: each loads its programs on a CPU.
         script = bpftrace.start(host)
-        near = followed(host, talks[NEAR_PORT])
+        measuring = {port: follow(host, port) for port in talks}
+        for one in measuring.values():
+            one.wait_until_begun()
+        bpftrace.wait_until_attached(script)
+        talk(talks[NEAR_PORT], ROUNDS)
         steer(host, FAR_MASK)
-        far = followed(host, talks[FAR_PORT])
+        talk(talks[FAR_PORT], ROUNDS)
+        near, far = (ended(measuring[port]) for port in (NEAR_PORT, FAR_PORT))
         counted = bpftrace.ended(script)
 
     assert_same(spans_as_hops(near), as_stages(counted[NEAR_PORT]), near["events_lost"])
@@ -108,12 +114,10 @@ def talk(conversations: list[Conversation], rounds: int) -> None:
         conversation.talk(rounds)
 
 
-def followed(host: Host, conversations: list[Conversation]) -> dict[str, Any]:
-    """What nearpath measures of the packets that come by the NIC in some conversations."""
-    which = ("--dev", "nic0", "--direction", "rx", "--dport", str(conversations[0].port))
-    measuring = start_measuring(host, "measure", "stages", *which)
-    talk(conversations, ROUNDS)
-    return ended(measuring)
+def follow(host: Host, port: int) -> Measuring:
+    """Has nearpath begin to measure the packets that come to a port by the NIC."""
+    which = ("--dev", "nic0", "--direction", "rx", "--dport", str(port))
+    return start_loading(host, "measure", "stages", *which)
 
 
 def spans_as_hops(document: dict[str, Any]) -> Hops:

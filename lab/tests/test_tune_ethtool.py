@@ -50,10 +50,10 @@ TAKEN = {
 
 def everything(host: Host) -> str:
     """Every byte that ethtool tells, and what a change of channels resets."""
-    told = [host.run(f"ethtool {option} nic0 2>&1").out for option in ASKED]
-    told.append(host.run(f"head -v -n -0 {QUEUES}/*x-*/?ps_* 2>/dev/null").out)
-    told.append(host.check(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list; done"))
-    return "\n".join(told)
+    asked = [f"ethtool {option} nic0 2>&1" for option in ASKED]
+    asked.append(f"head -v -n -0 {QUEUES}/*x-*/?ps_* 2>/dev/null")
+    asked.append(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list || exit; done")
+    return host.check("; ".join(asked))
 
 
 def plan_of(host: Host, *wishes: Wish) -> bytes:

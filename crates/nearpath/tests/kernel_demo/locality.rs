@@ -30,7 +30,7 @@ fn packets_and_connections_come_to_stay_on_their_cpu() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let (steps, said) = demonstrate(&["--for", "1s"]);
+    let (steps, said) = demonstrate(&["--for", "500ms"]);
     assert!(said.contains("0 connections failed; veth pair and namespaces are gone"), "{said}");
     if steps.cpus.len() < 2 {
         assert_eq!((steps.steps.len(), steps.not_made.len()), (1, 5), "{steps:?}");

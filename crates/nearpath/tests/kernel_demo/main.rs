@@ -60,15 +60,27 @@ fn real_packets_go_over_a_misplaced_path() {
     }
 }
 
+/// Packets, for a 99th percentile of each span.
+const ENOUGH: u64 = 20_000;
+
+fn diagnosed(duration: &str) -> Diagnosis {
+    let output =
+        Command::new(NEARPATH).args(["demo", "--json", "--for", duration]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 #[test]
 fn the_misplacement_is_the_first_finding() {
     if !nearpath_testing::require_netns() {
         return;
     }
-    let output = Command::new(NEARPATH).args(["demo", "--json", "--for", "2s"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let diagnosis: Diagnosis = serde_json::from_slice(&output.stdout).unwrap();
+    // How long packets enough for percentiles take is a matter of the machine.
+    let mut diagnosis = diagnosed("2s");
+    if diagnosis.measurement.as_ref().is_some_and(|m| m.packets.completed < ENOUGH) {
+        diagnosis = diagnosed("30s");
+    }
     if diagnosis.host.online_cpus < 2 {
         nearpath_testing::skip("one CPU: nothing can be misplaced");
         return;
@@ -78,7 +90,7 @@ fn the_misplacement_is_the_first_finding() {
     assert!(first.title.contains("demo-server") && !first.changes.is_empty(), "{first:?}");
     if nearpath_testing::require_bpf() {
         let measurement = diagnosis.measurement.expect("a measurement");
-        assert!(measurement.packets.completed >= 20_000, "{:?}", measurement.packets);
+        assert!(measurement.packets.completed >= ENOUGH, "{:?}", measurement.packets);
         for (direction, least) in [(Direction::Rx, 6), (Direction::Tx, 5)] {
             let spans = measurement.spans.iter().filter(|span| span.direction == direction);
             let told = spans.filter(|span| span.p50_ns.is_some() && span.p99_ns.is_some()).count();

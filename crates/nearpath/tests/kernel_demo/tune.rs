@@ -3,11 +3,11 @@
 
 use super::NEARPATH;
 use super::running::Running;
+use nearpath_testing::with_blocks_long_enough;
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// Short blocks: the verdict is not asked for, but that all else follows from it.
-const SHORT: [&str; 8] = ["demo", "tune", "--json", "--for=1s", "--cycles", "4", "--block", "1s"];
+const SHORT: [&str; 4] = ["demo", "tune", "--json", "--for=1s"];
 
 fn changes(shown: &Value) -> usize {
     shown["plan"]["changes"].as_array().unwrap().len()
@@ -18,11 +18,19 @@ fn the_path_is_put_right_and_everything_undone() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let output = Command::new(NEARPATH).args(SHORT).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("veth pair and namespaces are gone"), "{said}");
-    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // Short blocks: the verdict is not asked for, but that all else follows from it.
+    let shown: Value = with_blocks_long_enough(|block| {
+        let mut command = Command::new(NEARPATH);
+        let output =
+            command.args(SHORT).args(["--cycles", "4", "--block", block]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("veth pair and namespaces are gone"), "{said}");
+        if output.status.success() {
+            Ok(serde_json::from_slice(&output.stdout).unwrap())
+        } else {
+            Err(said)
+        }
+    });
     assert_eq!(shown["not_restored"], json!([]), "{shown}");
     assert!(shown["settings"].as_u64().unwrap() >= 10, "{shown}");
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
@@ -55,7 +63,7 @@ fn a_signal_in_the_trial_undoes_the_plan() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start(&[&SHORT[..4], &["--cycles=1000"]].concat(), "tries the plan");
+    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "tries the plan");
     running.signal(libc::SIGINT);
     let (status, stdout, said) = running.end();
     assert!(status.success(), "{status} {said}");
@@ -71,7 +79,7 @@ fn nothing_is_left_of_a_killed_trial() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start(&[&SHORT[..4], &["--cycles=1000"]].concat(), "tries the plan");
+    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "tries the plan");
     running.signal(libc::SIGKILL);
     let (status, stdout, _) = running.end();
     assert!(!status.success() && stdout.is_empty(), "{status}");

@@ -25,7 +25,7 @@ fn the_contract_of_bench_latency_is_kept() {
         let reflecting = Reflecting::start(&pair, address, &[]);
         for protocol in [&["--poisson"][..], &["--tcp"], &["--tcp", "--ping-pong"]] {
             let args =
-                ["--for", "1s", "--warm-up", "200ms", "--rate", "2000", "--late-after", "20s"];
+                ["--for", "400ms", "--warm-up", "100ms", "--rate", "2000", "--late-after", "20s"];
             let json = probe(&pair, &reflecting.target, &[&args[..], protocol].concat());
             for field in CONTRACT {
                 assert!(json[field].is_number(), "{field}: {json}");

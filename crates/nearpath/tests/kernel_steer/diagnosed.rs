@@ -4,34 +4,33 @@
 use super::servers::{PORT, Server, connect, on_cpu};
 use super::{Scene, document, nearpath};
 use nearpath_testing::veth::Side;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 
+/// Connections that each CPU makes.
+const CONNECTIONS: usize = 400;
 /// The checks that look at the CPUs of connections and of their packets.
 const LOCALITY: [&str; 3] = ["accepts_off_cpu", "rx_freed_elsewhere", "tx_freed_elsewhere"];
 
 impl Scene {
-    /// What it prints while each CPU connects again and again.
+    /// What it prints of a time in which each CPU made [`CONNECTIONS`].
     fn while_connecting(&self, args: &str) -> Value {
         let run = |side: Side| -> std::io::Result<Output> {
             let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
-            command.args(args.split_whitespace()).stdin(Stdio::null());
+            command.args(args.split_whitespace()).args(["--for", "1h"]).stdin(Stdio::null());
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-            // Its output may be more than a pipe holds.
-            let reader = std::thread::spawn({
-                let mut out = child.stdout.take().unwrap();
-                move || {
-                    let mut bytes = Vec::new();
-                    std::io::Read::read_to_end(&mut out, &mut bytes).map(|_| bytes)
-                }
-            });
-            while child.try_wait()?.is_none() {
-                for cpu in self.cpus {
-                    on_cpu(cpu, || (0..20).map(|_| connect(side.ipv4())).for_each(|_| {}));
-                }
+            let mut stderr = BufReader::new(child.stderr.take().unwrap());
+            let mut said = String::new();
+            while !said.contains("measures for") && stderr.read_line(&mut said)? > 0 {}
+            for cpu in [self.cpus; CONNECTIONS / 20].into_iter().flatten() {
+                on_cpu(cpu, || (0..20).map(|_| connect(side.ipv4())).for_each(|_| {}));
             }
+            kill_process(Pid::from_child(&child), Signal::INT)?;
             let output = child.wait_with_output()?;
-            Ok(Output { stdout: reader.join().unwrap()?, ..output })
+            stderr.read_to_string(&mut said)?;
+            Ok(Output { stderr: said.into_bytes(), ..output })
         };
         document(&self.pair.run(Side::Server, run).unwrap())
     }
@@ -51,7 +50,7 @@ fn pinned_workers_without_steering_are_found_and_with_it_not() {
     let Some(scene) = Scene::new(&["python3"]) else { return };
     let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
     let _server = Server::python(&scene.pair, Side::Server.ipv4(), &[&a, &b]);
-    let diagnose = format!("diagnose --port {PORT} --for 3s --json");
+    let diagnose = format!("diagnose --port {PORT} --json");
 
     let by_chance = scene.while_connecting(&diagnose);
     let findings = found(&by_chance);
@@ -82,7 +81,7 @@ fn files_of_measurements_are_as_good_as_measuring() {
     let _server = Server::python(&scene.pair, Side::Server.ipv4(), &[&a, &b]);
     let dir = tempfile::tempdir().unwrap();
     let (accepts, locality) = (dir.path().join("accepts"), dir.path().join("locality"));
-    let which = format!("--port {PORT} --for 2s --json");
+    let which = format!("--port {PORT} --json");
     for (instrument, file) in [("accepts", &accepts), ("locality", &locality)] {
         let measured = scene.while_connecting(&format!("measure {instrument} {which}"));
         std::fs::write(file, measured.to_string()).unwrap();

@@ -87,9 +87,8 @@ impl Scene {
     /// Of the connections that wrk makes on each CPU, the share that nginx's worker there accepts.
     fn nginx_share(&self, nginx: &Server) -> f64 {
         let before = nginx.read("log").lines().count();
-        for cpu in self.cpus {
-            let output = on_cpu_wrk(&self.pair, cpu, "1s").wait_with_output().unwrap();
-            assert_no_request_failed(&output);
+        for wrk in self.cpus.map(|cpu| on_cpu_wrk(&self.pair, cpu, "1s")) {
+            assert_no_request_failed(&wrk.wait_with_output().unwrap());
         }
         let (mut own, mut all) = (0, 0);
         for line in nginx.read("log").lines().skip(before) {

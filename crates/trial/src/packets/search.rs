@@ -10,6 +10,9 @@ const CONFIRMATIONS: u32 = 6;
 /// By how much a rate that lost at length is lowered at least; twice as much each further time. What a path
 /// holds back (a shaper's burst, a queue) flatters short trials, and by how much nobody knows.
 const STEP_DOWN: f64 = 0.03;
+/// What arrives of too much is mostly all that the path takes. Where it passes, this much more is tried first,
+/// not the middle between it and the far too much.
+const STEP_UP: f64 = 0.05;
 
 /// What is tried next.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,6 +33,8 @@ pub(super) struct Search {
     /// The highest rate that passed, and the lowest that did not.
     low: f64,
     high: f64,
+    /// What has arrived of as much as could be sent.
+    guess: f64,
     next: Next,
     trials: u32,
     confirmations: u32,
@@ -38,11 +43,12 @@ pub(super) struct Search {
 impl Search {
     /// After a trial as fast as it goes, of which so many per second were sent and received.
     pub(super) fn new(sent_per_s: f64, received_per_s: f64, passed: bool) -> Self {
+        let guess = received_per_s.min(sent_per_s);
         let mut search = Self {
             low: if passed { sent_per_s } else { 0.0 },
             high: sent_per_s,
-            // What has arrived is a good guess.
-            next: Next::Try(received_per_s.min(sent_per_s)),
+            guess,
+            next: Next::Try(guess),
             trials: 0,
             confirmations: 0,
         };
@@ -87,11 +93,15 @@ impl Search {
     }
 
     fn advance(&mut self) {
+        let above = self.low * (1.0 + STEP_UP);
         let known = self.high - self.low <= self.high * RESOLUTION || self.trials >= TRIALS;
         self.next = match known {
             true if self.low >= 1.0 => Next::Confirm(self.low),
             true => Next::None,
             false if self.high < 2.0 => Next::None,
+            false if self.low >= 1.0 && self.low <= self.guess && self.high > above => {
+                Next::Try(above)
+            }
             // In the middle of the ratio: a path may take a thousandth of what is sent.
             false if self.low >= 1.0 => Next::Try((self.low * self.high).sqrt()),
             false => Next::Try(self.high / 2.0),
