@@ -49,8 +49,9 @@ struct task {
 	u64 datagram; /* tag of the datagram freed in the receive call under way, or 0 */
 	u64 copy_group; /* group of the last packet copied */
 	u64 moved_ns; /* when the scheduler moved it last since it was woken, or 0 */
+	u64 datagram_ns; /* its last stage when it was freed: what came to its address since has a later one */
 	u32 moved_from; /* the CPU that it was moved from */
-	u32 unused[13];
+	u32 unused[11];
 };
 
 struct counters {

@@ -280,9 +280,13 @@ PROBE(sock_recv, "sock_recv_length")
 		s->next = 0;
 	}
 	p = tag ? packet_slot(tag) : 0;
-	/* One that was in the queue counts as delivered, though its socket has yet to tell of it. */
+	/*
+	 * One that was in the queue counts as delivered, though its socket has yet to tell of it. Where it
+	 * was freed, another may have come to its address.
+	 */
 	if (p && p->tag == tag && p->state == PACKET_RX &&
-	    (freed || delivered(p) || (in_stack(p) && p->last_ns <= s->next_ns))) {
+	    (delivered(p) || (freed ? p->last_ns <= task->datagram_ns :
+				      in_stack(p) && p->last_ns <= s->next_ns))) {
 		u64 reader = BY_PROCESS ? group_of_current() : NO_GROUP;
 
 		/* Another CPU may be about to free it, or to send what is at its address by now. */

@@ -267,10 +267,12 @@ fn what_observing_costs_is_known() {
     let options = Options { filter, ..Options::default() };
     let mut locality = PacketLocality::new(&each_cpu_a_node(), options);
     locality.start().unwrap();
-    locality.begin_cost_window();
-    send_and_read(&sockets, CPU);
-    locality.end_cost_window();
-    let m = locality.stop().unwrap();
-    let cost = m.cost.unwrap();
+    // What accounting adds is taken off, which may leave nothing of a few packets.
+    let cost = nearpath_testing::wait_for("what observing costs", || {
+        locality.begin_cost_window();
+        send_and_read(&sockets, CPU);
+        locality.end_cost_window();
+        locality.read().unwrap().cost
+    });
     assert!(cost.ns_per_event > 0.0 && cost.ns_per_packet >= cost.ns_per_event, "{cost:?}");
 }

@@ -81,8 +81,7 @@ impl Scene {
             let args = [&["--cycles", "4", "--block", block], args].concat();
             let output = self.trial_of(changes, &args).wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let document = serde_json::from_slice(&output.stdout);
-            document.map(|document| (document, said.clone())).map_err(|_| said)
+            if output.status.success() { Ok((document(&output), said)) } else { Err(said) }
         })
     }
 
