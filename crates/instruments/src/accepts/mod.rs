@@ -73,6 +73,11 @@ impl<'a> Accepts<'a> {
         Self { root, topology: topology.clone(), options, told, session: None, ended: None }
     }
 
+    fn kernel(&self) -> Result<Kernel, InstrumentError> {
+        may_load()?;
+        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
+    }
+
     fn measurement(&self, session: &Session) -> AcceptMeasurement {
         let cpus_of = |pid, tid| thread_cpus(self.root, pid, tid);
         // An error is one of the callback's, which has none.
@@ -103,14 +108,12 @@ impl Instrument for Accepts<'_> {
     type Measurement = AcceptMeasurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        may_load()?;
-        Kernel::inspect(PROBES, self.options.btf_file.as_deref()).map(drop)
+        self.kernel().map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
-        self.available()?;
-        let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
+        let kernel = self.kernel()?;
         let mut loaded = load::load(&kernel, &self.options)?;
         let told = Rc::clone(&self.told);
         let mut builder = RingBufferBuilder::new();

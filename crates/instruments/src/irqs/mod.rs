@@ -79,9 +79,13 @@ impl<'a> Irqs<'a> {
         Self { root, topology: topology.clone(), layout, nics, options, session: None, ended: None }
     }
 
+    fn kernel(&self) -> Result<Kernel, InstrumentError> {
+        may_load()?;
+        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
+    }
+
     fn programs(&self, links: &Links) -> Result<Programs, InstrumentError> {
-        self.available()?;
-        let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
+        let kernel = self.kernel()?;
         let loaded = probes::load(&kernel, &self.layout, !links.knows_napi())?;
         let cpus = Mapped::new(&loaded.skeleton.maps.cpus)?;
         let meter = Meter::new(loaded.skeleton.object());
@@ -117,8 +121,7 @@ impl Instrument for Irqs<'_> {
     type Measurement = IrqMeasurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        may_load()?;
-        Kernel::inspect(PROBES, self.options.btf_file.as_deref()).map(drop)
+        self.kernel().map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {

@@ -8,6 +8,7 @@ use libbpf_rs::btf::{Btf, BtfKind, BtfType, TypeId};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The kernel's own type information.
@@ -207,26 +208,55 @@ impl Names {
             tracepoints: probes.iter().filter_map(|p| Some((p.tracepoint?, None))).collect(),
             functions: points.map(|point| (point.function, false)).collect(),
         };
-        let ids = 1..u32::try_from(btf.len()).unwrap_or(u32::MAX);
-        for found in ids.filter_map(|id| btf.type_by_id::<BtfType<'_>>(TypeId::from(id))) {
-            let name = || found.name()?.to_str();
-            match found.kind() {
-                BtfKind::Func => {
-                    if let Some(there) = name().and_then(|name| names.functions.get_mut(name)) {
-                        *there = true;
-                    }
+        let sought = Endings::of(names.tracepoints.keys().chain(names.functions.keys()));
+        for id in 1..u32::try_from(btf.len()).unwrap_or(u32::MAX) {
+            let Some(found) = btf.type_by_id::<BtfType<'_>>(TypeId::from(id)) else { continue };
+            let kind = found.kind();
+            if !matches!(kind, BtfKind::Func | BtfKind::Typedef) {
+                continue;
+            }
+            let name = found.name().map_or(&b""[..], OsStrExt::as_bytes);
+            if !sought.may_have(name) {
+                continue;
+            }
+            let Ok(name) = std::str::from_utf8(name) else { continue };
+            if kind == BtfKind::Func {
+                if let Some(there) = names.functions.get_mut(name) {
+                    *there = true;
                 }
-                BtfKind::Typedef => {
-                    let tracepoint = name().and_then(|name| name.strip_prefix("btf_trace_"));
-                    let its = tracepoint.and_then(|name| names.tracepoints.get_mut(name));
-                    if let (Some(its), Ok(typedef)) = (its, Typedef::try_from(found)) {
-                        *its = Some(arguments(&typedef));
-                    }
-                }
-                _ => {}
+                continue;
+            }
+            let tracepoint = name.strip_prefix("btf_trace_");
+            let its = tracepoint.and_then(|name| names.tracepoints.get_mut(name));
+            if let (Some(its), Ok(typedef)) = (its, Typedef::try_from(found)) {
+                *its = Some(arguments(&typedef));
             }
         }
         names
+    }
+}
+
+/// How some names end: most of a kernel's names are told to be others by that, for a fraction of what
+/// looking them up costs.
+struct Endings([[bool; 256]; 256]);
+
+impl Endings {
+    fn of<'a>(names: impl Iterator<Item = &'a &'static str>) -> Self {
+        let mut endings = Self([[false; 256]; 256]);
+        for name in names {
+            if let [.., before, last] = name.as_bytes() {
+                endings.0[usize::from(*before)][usize::from(*last)] = true;
+            }
+        }
+        endings
+    }
+
+    /// Not, if it is none of the names.
+    fn may_have(&self, name: &[u8]) -> bool {
+        match name {
+            [.., before, last] => self.0[usize::from(*before)][usize::from(*last)],
+            _ => false,
+        }
     }
 }
 

@@ -61,6 +61,7 @@ impl PacketLocality {
     }
 
     fn kernel(&self) -> Result<Kernel, InstrumentError> {
+        may_load()?;
         Kernel::inspect(PROBES, self.options.btf_file.as_deref())
     }
 
@@ -97,13 +98,11 @@ impl Instrument for PacketLocality {
     type Measurement = Locality;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        may_load()?;
         self.kernel().map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
-        may_load()?;
         let mut loaded = load::load(&self.kernel()?, &self.layout, &self.options)?;
         if !loaded.sees_packets() {
             let reason = loaded.attached.refused.first().map_or("", |(_, why)| why.as_str());

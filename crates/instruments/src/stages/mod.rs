@@ -171,14 +171,12 @@ impl Instrument for Stages {
     type Measurement = Measurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        may_load()?;
-        Kernel::inspect(PROBES, self.options.btf_file.as_deref()).map(drop)
+        self.kernel().map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
-        self.available()?;
-        let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
+        let kernel = self.kernel()?;
         let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
         let maps = &loaded.skeleton.maps;
         let counters = Mapped::new(&maps.counters)?;
@@ -289,6 +287,11 @@ impl Instrument for Stages {
 }
 
 impl Stages {
+    fn kernel(&self) -> Result<Kernel, InstrumentError> {
+        may_load()?;
+        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
+    }
+
     fn measurement(&self, session: &Session) -> Measurement {
         let elapsed = session.started.elapsed().as_secs_f64();
         let observed = self.options.duty.map(|_| session.observed.time().as_secs_f64());
