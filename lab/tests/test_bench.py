@@ -20,7 +20,9 @@ WATCH = """
 while [ ! -e /root/over ]; do
     pid=$(pgrep -f '[b]ench reflect' | head -n 1) || continue
     cpus=$(sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status) || continue
-    memory=$(grep -o -m 1 'bind:[0-9]*' /proc/$pid/numa_maps || echo default)
+    # One that ends has no memory any more, and what it was bound to is not to be seen.
+    maps=$(cat /proc/$pid/numa_maps) && [ -n "$maps" ] || continue
+    memory=$(echo "$maps" | grep -o -m 1 'bind:[0-9]*' || echo default)
     irqs=$(cat $(for irq in IRQS; do echo /proc/irq/$irq/smp_affinity_list; done) | sort -u | tr '\\n' ' ')
     echo "$cpus $memory $irqs"
 done | sort -u >/root/seen

@@ -6,7 +6,8 @@
 //! thread, is left out, and a note says why.
 //!
 //! Rules: Documentation/admin-guide/cgroup-v2.rst (a new `cpuset.mems` moves the memory that is
-//! elsewhere), kernel/cgroup/cpuset.c (before 6.2 a new cpuset overwrites the affinity of threads).
+//! elsewhere, since 5.15: commit ee9707e8593d), kernel/cgroup/cpuset.c (before 6.2 a new cpuset overwrites
+//! the affinity of threads).
 
 use super::Planner;
 use super::draft::{Draft, Wish};
@@ -26,6 +27,8 @@ pub(super) const PLANNER: Planner =
 
 /// The first kernel that keeps the affinity of threads beside the cpuset's.
 const KEEPS_AFFINITY: (u32, u32) = (6, 2);
+/// The first kernel that moves memory to the nodes of a new `cpuset.mems`.
+const MOVES_MEMORY: (u32, u32) = (5, 15);
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     if !situation.request.cpuset {
@@ -86,10 +89,24 @@ fn bind(
         format!("packets for {} arrive near {cpus}, and it may run on {now}", names.join(", "));
     change(draft, state, CpusetFile::Cpus, &cpus.to_string(), why.clone());
     if let Some(node) = node {
-        let why = format!("{why}; memory that is elsewhere moves to node {node}");
+        let memory = if is_since(situation, MOVES_MEMORY) {
+            format!("memory that is elsewhere moves to node {node}")
+        } else {
+            format!(
+                "new memory comes from node {node}; what is elsewhere stays there, before Linux 5.15 \
+                 (migratepages moves it)"
+            )
+        };
+        let why = format!("{why}; {memory}");
         change(draft, state, CpusetFile::Mems, &node.to_string(), why);
     }
     Ok(())
+}
+
+/// Whether the kernel is known to be that version, or a later one.
+fn is_since(situation: &Situation<'_>, since: (u32, u32)) -> bool {
+    let release = situation.host.kernel.release.as_deref().unwrap_or_default();
+    version(release).is_some_and(|version| version >= since)
 }
 
 /// Whether nobody else is bound with it, and whether it could be undone.
@@ -107,10 +124,9 @@ fn may_be_bound(
     if !beyond.is_empty() {
         return Err(format!("the cgroup above it has no CPU {beyond}"));
     }
-    let release = situation.host.kernel.release.as_deref().unwrap_or_default();
     let pinned = |worker: &Worker| !state.effective.is_subset(&worker.cpus);
     let some_pinned = workloads.iter().flat_map(|workload| &workload.threads).any(pinned);
-    if some_pinned && version(release).is_none_or(|version| version < KEEPS_AFFINITY) {
+    if some_pinned && !is_since(situation, KEEPS_AFFINITY) {
         return Err(
             "some of its threads have an affinity of their own, which a kernel before 6.2 \
                     would forget"

@@ -185,6 +185,22 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
 }
 
 #[test]
+fn memory_is_said_to_move_only_where_the_kernel_moves_it() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    for (release, said) in [
+        (None, "what is elsewhere stays there"),
+        (Some("5.14.21"), "what is elsewhere stays there"),
+        (Some("5.15.0"), "memory that is elsewhere moves to node 1"),
+    ] {
+        host.kernel.release = release.map(str::to_owned);
+        let plan = bound(&host, Ok(cgroup("0-15", &[70])), &["0-15"]);
+        let mems = plan.changes.iter().find(|change| change.target.starts_with("cpuset.mems"));
+        let why = &mems.unwrap().why;
+        assert!(why.contains(said), "{release:?}: {why}");
+    }
+}
+
+#[test]
 fn the_cpuset_of_a_service_is_set_by_systemd() {
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
     // Empty, which the kernel would not take back, but systemd does.
