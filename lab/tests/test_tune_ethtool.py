@@ -46,6 +46,8 @@ TAKEN = {
     "vmxnet3": {RINGS, RSS, GRO},
     "e1000e": {RINGS, COALESCE, GRO},
 }
+# virtio-net has RSS since Linux 5.18, and sets its rings since 6.1.
+LATER = {("virtio", "5.10"): {RINGS, RSS, RSS_KEY}}
 
 
 def everything(host: Host) -> str:
@@ -92,7 +94,8 @@ def apply(host: Host, *wishes: Wish) -> None:
 @lab(once=True, topology=ONE_NODE, nics=(Nic("e1000e"),))
 def test_set_and_put_back(host: Host) -> None:
     """What the NIC takes is set and put back; what it refuses is refused by nature."""
-    taken = TAKEN[host.machine.nics[0].model]
+    model = host.machine.nics[0].model
+    taken = TAKEN[model] - LATER.get((model, host.machine.kernel), set())
     # Not the values that it booted with.
     host.check(f"echo 3 >{QUEUES}/rx-0/rps_cpus")
     host.check(f"for irq in {IRQS}; do echo 0 >/proc/irq/$irq/smp_affinity_list || true; done")
@@ -137,8 +140,7 @@ def test_channels_for_the_cores_near(host: Host) -> None:
     assert any("plan again" in note for note in plan["notes"])
     host.check(f"nearpath tune apply {asked}")
     again = json.loads(host.check(f"nearpath tune apply {asked} --json"))
-    kinds = {change["target"].split("/")[1] for change in again["changes"]}
-    assert "proc" in kinds, again
+    assert any(change["target"].startswith("/proc/irq/") for change in again["changes"]), again
     assert json.loads(host.check(f"nearpath tune plan {asked} --json"))["changes"] == []
     host.check("nearpath tune rollback")
     assert "Combined:\t4" in host.check("ethtool -l nic0").split("Current")[1]

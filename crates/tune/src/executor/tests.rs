@@ -13,6 +13,8 @@ struct Host {
     steered: Rc<RefCell<Vec<u16>>>,
     refuses: Option<u16>,
     keeps: Option<u16>,
+    /// The second is undone only when the first is.
+    after: Option<(u16, u16)>,
     journal: Option<std::path::PathBuf>,
     cannot: Option<Cannot>,
 }
@@ -54,6 +56,12 @@ impl Writer for Host {
         self.said.borrow_mut().push(format!("undo {port}"));
         if self.keeps == Some(port) {
             return Err(TuneError::kernel("undoing", "no"));
+        }
+        if self
+            .after
+            .is_some_and(|(first, then)| then == port && self.steered.borrow().contains(&first))
+        {
+            return Err(TuneError::kernel("undoing", "not yet"));
         }
         self.steered.borrow_mut().retain(|&other| other != port);
         Ok(())
@@ -135,8 +143,21 @@ fn a_rollback_goes_backwards_and_past_what_it_cannot_undo() {
     };
     assert_eq!(undone(executor.rollback(Some(first), "b")), [(82, true), (81, false)]);
     assert_eq!(undone(executor.rollback(None, "b")), [(81, false), (80, true), (79, true)]);
-    assert_eq!(*host.said.borrow(), ["undo 82", "undo 81", "undo 81", "undo 80"]);
+    assert_eq!(*host.said.borrow(), ["undo 82", "undo 81", "undo 81", "undo 80", "undo 81"]);
     assert_eq!(executor.entries().iter().map(|e| port(&e.change)).collect::<Vec<_>>(), [81]);
+}
+
+#[test]
+fn what_waits_for_an_earlier_change_is_undone_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host { after: Some((80, 82)), ..Host::default() };
+    let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
+    executor.apply(vec![change(80), change(81), change(82)]).unwrap();
+    host.said.borrow_mut().clear();
+    let ends = executor.rollback(None, "b");
+    assert!(ends.iter().all(|(_, undone)| undone.is_ok()), "{ends:?}");
+    assert_eq!(*host.said.borrow(), ["undo 82", "undo 81", "undo 80", "undo 82"]);
+    assert!(executor.entries().is_empty() && host.steered.borrow().is_empty());
 }
 
 #[test]
