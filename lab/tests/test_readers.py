@@ -9,6 +9,8 @@ from .spans import assert_balanced, ways
 
 PORT = 7000
 DATAGRAMS = 10_000
+# The end of so many may not be seen (docs/measuring.md, What is counted); 7 to 22 were on 7.2, 1 or 2 on 6.12.
+UNENDED = {"7.2": DATAGRAMS // 250}
 
 # It never sleeps, so that it may find a datagram before its socket has told of it. Arguments: CPU, how many.
 READER = f"""
@@ -57,4 +59,4 @@ def test_a_quick_reader_is_not_counted_twice(host: Host) -> None:
     assert_balanced(document)
     told, taken = (ways(document, "rx", "udp_rcv").get(stage, 0) for stage in ("sk_data_ready", "sock_recv"))
     assert told + taken == DATAGRAMS
-    assert document["packets"]["abandoned"] <= DATAGRAMS // 1000
+    assert document["packets"]["abandoned"] <= UNENDED.get(host.machine.kernel, DATAGRAMS // 1000)
