@@ -21,7 +21,7 @@ char LICENSE[] SEC("license") = "GPL";
  * Some kernels free a datagram with a tracepoint just before the receive call that took it returns,
  * which is its end. (Others free it later, in a softirq.)
  */
-static __always_inline void read_datagram(struct cpu *cpu, struct packet *p, u64 tag)
+static __always_inline void read_datagram(struct cpu *cpu, struct packet *p)
 {
 	u32 pid = bpf_get_current_pid_tgid();
 	struct task *task = task_slot(pid);
@@ -29,7 +29,7 @@ static __always_inline void read_datagram(struct cpu *cpu, struct packet *p, u64
 	if (!task || cpu->serving)
 		return;
 	claim(task, pid);
-	task->datagram = tag;
+	task->datagram = p->tag;
 	task->datagram_ns = p->last_ns;
 }
 
@@ -61,7 +61,7 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	}
 	if (!drop && has_sock_recv && p->state == PACKET_RX && p->datagram &&
 	    (delivered(p) || !in_hand(p, cpu, number))) {
-		read_datagram(cpu, p, tag);
+		read_datagram(cpu, p);
 		return;
 	}
 	/* Delivered, its end was not seen, and this may be another packet at the same address. */

@@ -46,7 +46,7 @@ TAKEN = {
     "vmxnet3": {RINGS, RSS, GRO},
     "e1000e": {RINGS, COALESCE, GRO},
 }
-# virtio-net has RSS since Linux 5.18, and sets its rings since 6.1.
+# virtio-net has RSS since Linux 5.18, and sets its rings since 6.0.
 LATER = {("virtio", "5.10"): {RINGS, RSS, RSS_KEY}}
 
 

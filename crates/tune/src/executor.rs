@@ -151,27 +151,28 @@ impl<W: Writer> Executor<W> {
     /// Undoes the changes after one of this number, or all, the last first; each that was undone, or
     /// why it was not. What a reboot has undone is forgotten.
     ///
-    /// What could not be undone is tried again once earlier changes are: a NIC takes its table for four queues
-    /// only when it has four again.
+    /// What could not be undone is tried again as long as that undoes one more: a NIC takes its table for four
+    /// queues only when it has four again.
     pub fn rollback(&mut self, to: Option<u64>, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
         let mut entries = self.entries();
         entries.retain(|entry| to.is_none_or(|to| entry.id > to));
-        let mut ends: Vec<(Entry, Result<(), TuneError>)> = Vec::new();
-        for entry in entries.into_iter().rev() {
-            let lost = entry.lost_by_reboot(boot);
-            let undone = if lost { self.forget(&entry) } else { self.undo(&entry) };
-            ends.push((entry, undone));
-        }
-        // Each round undoes one more at least, or is the last.
-        while let Some(last) = ends.iter().rposition(|(_, undone)| undone.is_ok()) {
-            let mut more = false;
-            for (entry, undone) in ends.iter_mut().take(last).filter(|(_, undone)| undone.is_err())
-            {
-                *undone = self.undo(entry);
+        let mut undo = |entry: &Entry| {
+            if entry.lost_by_reboot(boot) { self.forget(entry) } else { self.undo(entry) }
+        };
+        let mut ends: Vec<_> = entries
+            .into_iter()
+            .rev()
+            .map(|entry| {
+                let undone = undo(&entry);
+                (entry, undone)
+            })
+            .collect();
+        let mut more = true;
+        while more {
+            more = false;
+            for (entry, undone) in ends.iter_mut().filter(|(_, undone)| undone.is_err()) {
+                *undone = undo(entry);
                 more |= undone.is_ok();
-            }
-            if !more {
-                break;
             }
         }
         ends

@@ -10,7 +10,7 @@ mod probes;
 pub use measurement::*;
 pub use one::One;
 
-use crate::kernel::{Kernel, Meter, may_load};
+use crate::kernel::{Kernel, Meter};
 use crate::{Instrument, InstrumentError, Protocol};
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
@@ -73,11 +73,6 @@ impl<'a> Accepts<'a> {
         Self { root, topology: topology.clone(), options, told, session: None, ended: None }
     }
 
-    fn kernel(&self) -> Result<Kernel, InstrumentError> {
-        may_load()?;
-        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
-    }
-
     fn measurement(&self, session: &Session) -> AcceptMeasurement {
         let cpus_of = |pid, tid| thread_cpus(self.root, pid, tid);
         // An error is one of the callback's, which has none.
@@ -108,12 +103,12 @@ impl Instrument for Accepts<'_> {
     type Measurement = AcceptMeasurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        self.kernel().map(drop)
+        Kernel::to_load_into(PROBES, self.options.btf_file.as_deref()).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
-        let kernel = self.kernel()?;
+        let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
         let mut loaded = load::load(&kernel, &self.options)?;
         let told = Rc::clone(&self.told);
         let mut builder = RingBufferBuilder::new();

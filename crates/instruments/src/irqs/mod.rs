@@ -16,7 +16,7 @@ mod times;
 
 pub use measurement::*;
 
-use crate::kernel::{Kernel, Mapped, Meter, may_load};
+use crate::kernel::{Kernel, Mapped, Meter};
 use crate::layout::Layout;
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
@@ -79,13 +79,8 @@ impl<'a> Irqs<'a> {
         Self { root, topology: topology.clone(), layout, nics, options, session: None, ended: None }
     }
 
-    fn kernel(&self) -> Result<Kernel, InstrumentError> {
-        may_load()?;
-        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
-    }
-
     fn programs(&self, links: &Links) -> Result<Programs, InstrumentError> {
-        let kernel = self.kernel()?;
+        let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
         let loaded = probes::load(&kernel, &self.layout, !links.knows_napi())?;
         let cpus = Mapped::new(&loaded.skeleton.maps.cpus)?;
         let meter = Meter::new(loaded.skeleton.object());
@@ -121,7 +116,7 @@ impl Instrument for Irqs<'_> {
     type Measurement = IrqMeasurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        self.kernel().map(drop)
+        Kernel::to_load_into(PROBES, self.options.btf_file.as_deref()).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {

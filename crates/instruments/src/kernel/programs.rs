@@ -8,6 +8,7 @@ use libbpf_rs::skel::SkelBuilder;
 use libbpf_rs::{Link, MapHandle, MapType, Object, OpenObject, ProgramMut};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A probe with the programs that observe it here.
 pub type Chosen = (&'static Probe, Vec<Way>);
@@ -76,6 +77,20 @@ pub fn may_load() -> Result<(), InstrumentError> {
     refusal::listening(|| MapHandle::create(MapType::Array, Some("nearpath"), 4, 8, 1, &options))
         .map(drop)
         .map_err(|e| refused("using BPF", &e))
+}
+
+impl Kernel {
+    /// What the running kernel has of the probes, if the process may load programs into it.
+    ///
+    /// # Errors
+    /// As [`may_load`] and [`Kernel::inspect`].
+    pub fn to_load_into(
+        probes: &'static [Probe],
+        btf_file: Option<&Path>,
+    ) -> Result<Self, InstrumentError> {
+        may_load()?;
+        Self::inspect(probes, btf_file)
+    }
 }
 
 /// Loads as far as this kernel lets programs reach; with what it refused before that.

@@ -6,6 +6,7 @@ use crate::InstrumentError;
 use libbpf_rs::btf::types::{FuncProto, Typedef};
 use libbpf_rs::btf::{Btf, BtfKind, BtfType, TypeId};
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -215,20 +216,16 @@ impl Names {
             if !matches!(kind, BtfKind::Func | BtfKind::Typedef) {
                 continue;
             }
-            let name = found.name().map_or(&b""[..], OsStrExt::as_bytes);
-            if !sought.may_have(name) {
-                continue;
-            }
-            let Ok(name) = std::str::from_utf8(name) else { continue };
+            let name = found.name().filter(|name| sought.may_have(name.as_bytes()));
+            let Some(name) = name.and_then(OsStr::to_str) else { continue };
             if kind == BtfKind::Func {
                 if let Some(there) = names.functions.get_mut(name) {
                     *there = true;
                 }
-                continue;
-            }
-            let tracepoint = name.strip_prefix("btf_trace_");
-            let its = tracepoint.and_then(|name| names.tracepoints.get_mut(name));
-            if let (Some(its), Ok(typedef)) = (its, Typedef::try_from(found)) {
+            } else if let Some(tracepoint) = name.strip_prefix("btf_trace_")
+                && let Some(its) = names.tracepoints.get_mut(tracepoint)
+                && let Ok(typedef) = Typedef::try_from(found)
+            {
                 *its = Some(arguments(&typedef));
             }
         }

@@ -10,7 +10,7 @@ mod reading;
 pub use measurement::{Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method, Places};
 
 use crate::filter::Filter;
-use crate::kernel::{Kernel, Mapped, Meter, may_load};
+use crate::kernel::{Kernel, Mapped, Meter};
 use crate::layout::Layout;
 use crate::{Direction, Grouping, Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
@@ -60,11 +60,6 @@ impl PacketLocality {
         Self { options, topology: topology.clone(), layout, session: None, ended: None }
     }
 
-    fn kernel(&self) -> Result<Kernel, InstrumentError> {
-        may_load()?;
-        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
-    }
-
     fn measurement(&self, session: &Session) -> Locality {
         let reading = session.reading(&self.layout);
         // Before the whole: groups are a part of it.
@@ -98,12 +93,13 @@ impl Instrument for PacketLocality {
     type Measurement = Locality;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        self.kernel().map(drop)
+        Kernel::to_load_into(PROBES, self.options.btf_file.as_deref()).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
-        let mut loaded = load::load(&self.kernel()?, &self.layout, &self.options)?;
+        let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
+        let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
         if !loaded.sees_packets() {
             let reason = loaded.attached.refused.first().map_or("", |(_, why)| why.as_str());
             return Err(InstrumentError::Unsupported(format!(

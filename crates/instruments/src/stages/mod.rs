@@ -18,7 +18,7 @@ mod under_way;
 pub use table::{PROBES, STAGES, Stage};
 
 use crate::filter::Filter;
-use crate::kernel::{Functions, Kernel, Mapped, Meter, Reach, Way, may_load};
+use crate::kernel::{Functions, Kernel, Mapped, Meter, Reach, Way};
 use crate::layout::Layout;
 use crate::{
     Cost, Direction, Grouping, Instrument, InstrumentError, Measurement, NotObservable, Slow,
@@ -171,12 +171,12 @@ impl Instrument for Stages {
     type Measurement = Measurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        self.kernel().map(drop)
+        Kernel::to_load_into(PROBES, self.options.btf_file.as_deref()).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
-        let kernel = self.kernel()?;
+        let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
         let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
         let maps = &loaded.skeleton.maps;
         let counters = Mapped::new(&maps.counters)?;
@@ -287,11 +287,6 @@ impl Instrument for Stages {
 }
 
 impl Stages {
-    fn kernel(&self) -> Result<Kernel, InstrumentError> {
-        may_load()?;
-        Kernel::inspect(PROBES, self.options.btf_file.as_deref())
-    }
-
     fn measurement(&self, session: &Session) -> Measurement {
         let elapsed = session.started.elapsed().as_secs_f64();
         let observed = self.options.duty.map(|_| session.observed.time().as_secs_f64());
