@@ -11,6 +11,7 @@
 
 #define TASK_SLOT_BITS 14
 #define SOCKET_SLOT_BITS 12
+#define REPLACED_SLOT_BITS 6
 /* Packets in user space that there is room for. */
 #define UPCALL_BITS 12
 /* Different pairs of adjacent stages that are kept apart. */
@@ -64,7 +65,18 @@ struct socket {
 	u64 sk;
 	u64 next; /* tag of the packet that the next receive call takes, or 0 */
 	u64 next_ns; /* when it was seen in the queue */
-	u64 taken_ns; /* when a receive call last returned with a packet that was not known */
+	u64 taken; /* tag of the packet that the receive call under way has taken, if it is known, or 0 */
+	u64 returned_ns; /* when a receive call returned last */
+	u64 fence; /* nothing is told by its value */
+};
+
+/*
+ * A datagram that a receive call has taken and freed, at whose address is a newer packet before that
+ * call returned.
+ */
+struct replaced {
+	struct packet packet;
+	u64 replaced_ns;
 };
 
 /* Per CPU, four cache lines, of which every stage needs the first. Times are 0 where there is none. */
@@ -126,6 +138,13 @@ struct {
 	__type(value, struct socket);
 } sockets SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << REPLACED_SLOT_BITS);
+	__type(key, u32);
+	__type(value, struct replaced);
+} replaced SEC(".maps");
+
 /* [shard][span]; max_entries set by user space for this host */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -140,6 +159,13 @@ static __always_inline struct socket *socket_slot(u64 sk)
 	u32 slot = (sk >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - SOCKET_SLOT_BITS);
 
 	return bpf_map_lookup_elem(&sockets, &slot);
+}
+
+static __always_inline struct replaced *replaced_slot(u64 tag)
+{
+	u32 slot = packet_hash(tag) & ((1 << REPLACED_SLOT_BITS) - 1);
+
+	return bpf_map_lookup_elem(&replaced, &slot);
 }
 
 static __always_inline struct task *task_slot(u32 pid)

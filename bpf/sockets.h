@@ -32,6 +32,17 @@ static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
 	return head == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : head;
 }
 
+/*
+ * Whether an sk_buff is in a socket's queue, which is a ring (__skb_unlink). Not by its next, which
+ * the list of those that wait to be freed has a use for (skb_attempt_defer_free).
+ */
+static __always_inline bool is_queued(u64 tag)
+{
+	struct sk_buff *skb = (struct sk_buff *)tag;
+
+	return BPF_CORE_READ(skb, prev);
+}
+
 /* A socket of the protocols that packets end in; not that of a tap, or of an upcall of OVS. */
 static __always_inline bool is_internet(struct sock *sk, const bool direct)
 {

@@ -130,6 +130,23 @@ static __always_inline void ignore(struct packet *p, struct cpu *cpu, u64 tag, u
 	p->state = state;
 }
 
+/*
+ * A newer packet comes to the address. A datagram that was there before is remembered until the call
+ * that took it returns, which it has yet to do if it is interrupted just after it freed it.
+ */
+static __always_inline void keep_datagram(struct packet *p, u64 tag)
+{
+	struct replaced *r;
+
+	if (p->tag != tag || p->state != PACKET_RX || !p->datagram || !delivered(p))
+		return;
+	r = replaced_slot(tag);
+	if (!r)
+		return;
+	r->packet = *p;
+	r->replaced_ns = bpf_ktime_get_ns();
+}
+
 /* What this CPU did since the packet's last stage: interrupt, raise, entry, start of the poll. */
 static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, u32 number)
 {

@@ -42,35 +42,59 @@ static __always_inline struct socket *socket_of(struct sock *sk)
 
 	if (s && s->sk != address) {
 		s->sk = address;
-		s->next = s->taken_ns = 0;
+		s->next = s->taken = s->returned_ns = 0;
 	}
 	return s;
 }
 
+/* Enters what the next receive call takes. With an empty queue nothing: another CPU may enter one just now. */
+static __always_inline void see_next(struct socket *s, struct sock *sk, const bool direct)
+{
+	u64 tag = next_datagram(sk, direct);
+
+	if (tag) {
+		s->next = tag;
+		s->next_ns = bpf_ktime_get_ns();
+	}
+}
+
 /*
- * The socket has told of a datagram that came in at received_ns. With none before it, it is what
- * the next receive call takes. Where the queue is empty a reader was quick and took it already;
- * if its call has returned, too, the path ends here. Returns whether it does.
+ * What was written to the socket is seen by other CPUs before what follows is read: on x86, where this
+ * is a full barrier. (On arm64 it is none, and an end may be missed.)
+ */
+static __always_inline void fence(struct socket *s)
+{
+	__sync_fetch_and_add(&s->fence, 1);
+}
+
+/*
+ * The socket has told of a datagram that came in at received_ns. Where it is in no queue any more a
+ * reader was quick; if its call has returned, too, the path ends here. Returns whether it does.
  */
 static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u64 tag,
 					   u64 received_ns, const bool direct)
 {
 	struct socket *s = socket_of(sk);
-	u64 first = address_of((u64)GET(direct, sk, sk_receive_queue.next));
 
-	if (!s || s->next || p->tag != tag)
+	if (!s || p->tag != tag || s->next == tag)
 		return false;
-	if (first != tag) {
-		first = next_datagram(sk, direct);
-		if (first && first != tag)
+	if (!s->next)
+		see_next(s, sk, direct);
+	if (is_queued(tag))
+		return false;
+	if (s->returned_ns <= received_ns) {
+		s->taken = tag;
+		/* As sock_recv does it the other way round, one of them sees the other. */
+		fence(s);
+		if (s->returned_ns <= received_ns)
 			return false;
+		/* And should both, it has ended the path already, or sees that it need not. */
+		s->taken = 0;
+		fence(s);
 	}
-	/* Written before taken_ns is read, as sock_recv does the reverse: one of them sees the other. */
-	s->next = tag;
-	if (first || s->taken_ns <= received_ns)
-		return false;
-	s->next = 0;
-	return p->tag == tag;
+	if (s->next == tag)
+		s->next = 0;
+	return p->tag == tag && p->state == PACKET_RX;
 }
 
 /*
@@ -236,6 +260,43 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 }
 
 /*
+ * The datagram with which a receive call returns leaves its slot, where it is known: first of all, as
+ * another CPU may be about to tell of it, to free it, or to send what is at its address by now. freed_ns
+ * is its last stage when it was freed, or 0; before_ns when the call before this one returned; is_taken
+ * whether its socket told that it was taken. Returns whether there is one.
+ */
+static __always_inline bool take_datagram(struct packet *datagram, struct socket *s, u64 tag, u64 freed_ns,
+					  u64 before_ns, bool is_taken)
+{
+	struct replaced *r = replaced_slot(tag);
+	struct packet *p = packet_slot(tag);
+
+	if (r && r->packet.tag == tag &&
+	    (freed_ns ? r->packet.last_ns == freed_ns : r->replaced_ns > before_ns)) {
+		*datagram = r->packet;
+		/* Its trail is the newer packet's. */
+		r->packet.tag = datagram->tag = 0;
+		return true;
+	}
+	if (!p || p->tag != tag || p->state != PACKET_RX)
+		return false;
+	/* One in the queue counts as delivered, though its socket has yet to tell of it; not a newer one. */
+	if (!delivered(p) && (freed_ns ? p->last_ns > freed_ns : !in_stack(p) || p->last_ns > s->next_ns))
+		return false;
+	p->state = PACKET_FREE;
+	if (is_taken) {
+		fence(s);
+		/* queue_datagram has found that the call returned. */
+		if (!s->taken)
+			return false;
+	}
+	barrier();
+	*datagram = *p;
+	p->tag = 0;
+	return true;
+}
+
+/*
  * A receive call returns. For TCP: the last packet that it copied, as the others are long with
  * it. For UDP, where the copy of a small datagram has no tracepoint: the datagram that it took.
  */
@@ -247,8 +308,8 @@ PROBE(sock_recv, "sock_recv_length")
 	struct task *task = task_slot(pid);
 	struct socket *s = socket_slot(address);
 	struct cpu *cpu = this_cpu();
-	u64 tag, freed, now;
-	struct packet *p;
+	u64 tag, freed, taken = 0, before, now;
+	struct packet datagram;
 	bool known;
 
 	if (!cpu || !task || !s)
@@ -273,34 +334,25 @@ PROBE(sock_recv, "sock_recv_length")
 		return;
 	now = bpf_ktime_get_ns();
 	tag = freed;
-	if (known) {
-		if (!freed && !s->next)
-			s->taken_ns = now;
-		tag = freed ? freed : s->next;
-		s->next = 0;
+	before = s->returned_ns;
+	if (!freed) {
+		s->returned_ns = now;
+		fence(s);
+		taken = s->taken;
+		tag = taken ? taken : s->next;
 	}
-	p = tag ? packet_slot(tag) : 0;
-	/*
-	 * One that was in the queue counts as delivered, though its socket has yet to tell of it. Where it
-	 * was freed, another may have come to its address.
-	 */
-	if (p && p->tag == tag && p->state == PACKET_RX &&
-	    (delivered(p) || (freed ? p->last_ns <= task->datagram_ns :
-				      in_stack(p) && p->last_ns <= s->next_ns))) {
-		u64 reader = BY_PROCESS ? group_of_current() : NO_GROUP;
-
-		/* Another CPU may be about to free it, or to send what is at its address by now. */
-		p->state = PACKET_FREE;
-		pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);
-		TAKEN_BY(p, reader);
-		finish(p);
+	if (tag && take_datagram(&datagram, s, tag, freed ? task->datagram_ns : 0, before, taken)) {
+		pass(&datagram, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);
+		if (datagram.tag) {
+			TAKEN_BY(&datagram, BY_PROCESS ? group_of_current() : NO_GROUP);
+			end_trail(datagram.tag);
+		}
 		COUNT(cpu, completed);
 	}
-	/* Where there is none, one may have come just now. */
-	tag = known ? next_datagram(sk, direct) : 0;
-	if (tag) {
-		s->next = tag;
-		s->next_ns = now;
+	if (known) {
+		s->next = s->taken = 0;
+		barrier();
+		see_next(s, sk, direct);
 	}
 }
 

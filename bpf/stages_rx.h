@@ -31,6 +31,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			finish(p);
 			COUNT(cpu, completed);
 		}
+		keep_datagram(p, tag);
 		verdict = active ? judge((struct sk_buff *)pointer, false, direct) : REFUSE;
 		if (verdict == REFUSE) {
 			if (p->tag == tag && p->state != PACKET_FREE)

@@ -134,6 +134,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 			finish(p);
 			COUNT(cpu, completed);
 		}
+		keep_datagram(p, tag);
 		verdict = active ? judge((struct sk_buff *)ctx[0], true, direct) : REFUSE;
 		if (verdict == REFUSE) {
 			if (p->tag == tag && p->state != PACKET_FREE)

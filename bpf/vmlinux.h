@@ -109,6 +109,7 @@ struct napi_struct {
 };
 
 struct sk_buff {
+	struct sk_buff *prev;
 	struct net_device *dev;
 	struct sock *sk;
 	char cb[48];

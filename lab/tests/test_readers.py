@@ -9,8 +9,7 @@ from .spans import assert_balanced, ways
 
 PORT = 7000
 DATAGRAMS = 10_000
-# The end of so many may not be seen (docs/measuring.md, What is counted); 7 to 22 were on 7.2, 1 or 2 on 6.12.
-UNENDED = {"7.2": DATAGRAMS // 250}
+RACES = 4
 
 # It never sleeps, so that it may find a datagram before its socket has told of it. Arguments: CPU, how many.
 READER = f"""
@@ -57,6 +56,9 @@ def test_a_quick_reader_is_not_counted_twice(host: Host) -> None:
 
     assert document["packets"]["started"] == 2 * DATAGRAMS
     assert_balanced(document)
-    told, taken = (ways(document, "rx", "udp_rcv").get(stage, 0) for stage in ("sk_data_ready", "sock_recv"))
-    assert told + taken == DATAGRAMS
-    assert document["packets"]["abandoned"] <= UNENDED.get(host.machine.kernel, DATAGRAMS // 1000)
+    # It may take the very one that its socket is about to tell of.
+    after = ways(document, "rx", "udp_rcv")
+    assert after.keys() <= {"sk_data_ready", "sock_recv"}
+    assert abs(sum(after.values()) - DATAGRAMS) <= RACES
+    # docs/measuring.md, What is counted.
+    assert document["packets"]["abandoned"] <= DATAGRAMS // 1000
