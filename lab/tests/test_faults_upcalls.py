@@ -27,11 +27,18 @@ def test_the_handler_is_named(host: Host) -> None:
     outliers = ended(measuring)["outliers"]
 
     hit = [outlier for outlier in outliers if outlier["from"] == "ovs_dp_upcall"]
-    named = [outlier for outlier in outliers if outlier["budget"][0]["share"] == "upcall"]
+    named = [outlier for outlier in outliers if any(share["share"] == "upcall" for share in outlier["budget"])]
     found = [outlier for outlier in hit if outlier in named]
-    print(f"upcalls: {len(found)} of {len(hit)} named, {len(named) - len(found)} others, {len(outliers)} slow packets")
+    # The handler's CPU may also be taken by what receives packets, which is slow in emulation.
+    first = [outlier for outlier in found if outlier["budget"][0]["share"] == "upcall"]
+    print(
+        f"upcalls: {len(found)} of {len(hit)} named, {len(first)} of them first,"
+        f" {len(named) - len(found)} others, {len(outliers)} slow packets"
+    )
     # Emulation makes an upcall take longer, as a rule.
     assert len(hit) >= DATAGRAMS / 3
     assert len(found) >= 0.95 * len(hit), [json.dumps(one["budget"]) for one in hit if one not in found]
+    assert len(first) > len(hit) / 2
     assert len(named) == len(found)
-    assert all(one["budget"][0]["who"]["comm"].startswith("handler") for one in found)
+    handlers = [share["who"]["comm"] for one in found for share in one["budget"] if share["share"] == "upcall"]
+    assert all(comm.startswith("handler") for comm in handlers)

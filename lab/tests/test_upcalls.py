@@ -113,6 +113,9 @@ def test_a_packet_goes_by_user_space(host: Host) -> None:
     assert_balanced(document)
     # Of what opens and closes a connection TCP frees some where nobody sees it.
     unseen = 2 * (1 - seen) * (received + sent) + lost
+    if host.machine.kernel == "7.2":
+        # It frees what the NIC has sent on the CPU that made it, when that next receives (napi_consume_skb).
+        unseen += passed(document, "tx", end="net_dev_xmit") - passed(document, "tx", begin="net_dev_xmit")
     assert document["packets"]["abandoned"] <= 8 * CONNECTIONS + unseen
     assert document["packets"]["dropped"] == document["packets"]["collided"] == 0
 
