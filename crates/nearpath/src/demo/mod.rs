@@ -99,9 +99,10 @@ impl Demo {
         addresses.retain(|a| near.addresses.iter().any(|b| a.is_ipv6() == b.is_ipv6()));
         story.push(planned(&plan, addresses.len(), &placement.senders));
         let task = Task { plan, addresses, cpus: [placement.reader].into_iter().collect() };
-        let reader = Reader::start(&server, program, &task)?;
+        let mut reader = Reader::start(&server, program, &task)?;
         let (endpoints, senders) = (reader.endpoints(), &placement.senders);
         let sender = client.run(|| Ok(Client::start(&task.plan, endpoints, senders)?))?;
+        reader.wait_for_threads()?;
         Ok(Self { sender, reader, client, server, placement, story })
     }
 

@@ -1,7 +1,8 @@
 //! The demo's server as a process of its own, as servers are: its affinity is then a fact of the
 //! host that the checks see. It is this program, started again within the server's namespace.
 //!
-//! In goes a [`Task`], out comes where it listens; a second line ends it, out comes what arrived.
+//! In goes a [`Task`], out comes where it listens; a second line has it wait until each connection has
+//! its thread; a third one ends it, out comes what arrived.
 
 use super::child::{Child, first_line, say};
 use super::namespace::Namespace;
@@ -35,10 +36,16 @@ pub(crate) fn serve() -> Result<()> {
     let started = start(&task);
     let endpoints = started.as_ref().map(|server| server.endpoints().to_vec());
     say(&endpoints.map_err(|error| format!("{error:#}")))?;
-    match (started, io::stdin().lines().next().transpose()?) {
-        (Ok(server), Some(_)) => say(&Ok::<_, String>(server.finish())),
-        _ => Ok(()),
+    let Ok(server) = started else { return Ok(()) };
+    let mut lines = io::stdin().lines();
+    if lines.next().transpose()?.is_none() {
+        return Ok(());
     }
+    say(&server.wait_for_readers().map_err(|error| error.to_string()))?;
+    if lines.next().transpose()?.is_none() {
+        return Ok(());
+    }
+    say(&Ok::<_, String>(server.finish()))
 }
 
 fn start(task: &str) -> Result<Server> {
@@ -68,6 +75,15 @@ impl Reader {
     /// Where it listens.
     pub(super) fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
+    }
+
+    /// Waits until each connection of the client is read by a thread of its own: from then on its threads
+    /// are the same.
+    ///
+    /// # Errors
+    /// Some connections do not come, or it has ended.
+    pub(super) fn wait_for_threads(&mut self) -> Result<()> {
+        self.child.ask("wait")
     }
 
     /// Its process id.

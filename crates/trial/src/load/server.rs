@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 pub(super) const END_OF_FLOW: u8 = 0xff;
 /// How long the server waits for what is still on the way when the client has ended.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long it may take to accept what the client has connected.
+const ACCEPTING: Duration = Duration::from_secs(10);
 /// What a read takes at most, and the receive buffer that is asked for.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -44,6 +46,8 @@ pub struct Server {
     threads: Vec<JoinHandle<Vec<Part>>>,
     /// Disconnected when the last thread is done.
     done: Receiver<()>,
+    /// Disconnected when every connection has its reader.
+    accepted: Receiver<()>,
     started: Instant,
 }
 
@@ -88,12 +92,13 @@ impl Server {
     /// A plan that cannot be done, an address that is not there, CPUs that cannot be used.
     pub fn start(plan: &LoadPlan, addresses: &[IpAddr], cpus: &CpuSet) -> Result<Self, LoadError> {
         plan.check()?;
-        let (alive, done) = channel();
+        let ((alive, done), (accepting, accepted)) = (channel(), channel());
         let mut server = Self {
             endpoints: Vec::new(),
             shared: Arc::default(),
             threads: Vec::new(),
             done,
+            accepted,
             started: Instant::now(),
         };
         for &address in addresses {
@@ -121,7 +126,8 @@ impl Server {
                 Work::Streams(streams, plan.streams.connections),
                 Work::Datagrams(datagrams, plan.datagrams.flows),
             ] {
-                server.spawn(work, plan, address.is_ipv6(), cpus, &alive).map_err(error())?;
+                let ends = (alive.clone(), accepting.clone());
+                server.spawn(work, plan, address.is_ipv6(), cpus, ends).map_err(error())?;
             }
         }
         Ok(server)
@@ -132,6 +138,22 @@ impl Server {
         &self.endpoints
     }
 
+    /// Waits until all connections that the plan has are accepted, each by a thread of its own. To be
+    /// called when the client has started.
+    ///
+    /// # Errors
+    /// Some do not come.
+    pub fn wait_for_readers(&self) -> Result<(), LoadError> {
+        // Nothing is ever sent: the channel ends with the last thread that has yet to accept.
+        match self.accepted.recv_timeout(ACCEPTING) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                let reason = io::Error::from(io::ErrorKind::TimedOut);
+                Err(LoadError::of("accepting the client's connections")(reason))
+            }
+        }
+    }
+
     /// One thread, which reports over a channel whether it could be pinned.
     fn spawn(
         &mut self,
@@ -139,18 +161,17 @@ impl Server {
         plan: &LoadPlan,
         ipv6: bool,
         cpus: &CpuSet,
-        alive: &Sender<()>,
+        (alive, accepting): (Sender<()>, Sender<()>),
     ) -> io::Result<()> {
         let (pinned, started) = channel();
-        let (plan, cpus, shared, alive) =
-            (plan.clone(), cpus.clone(), Arc::clone(&self.shared), alive.clone());
+        let (plan, cpus, shared) = (plan.clone(), cpus.clone(), Arc::clone(&self.shared));
         let name = format!("server-{}{}", work.name(), if ipv6 { 6 } else { 4 });
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
             let _alive = alive;
             let result = affinity::pin(&cpus);
             let failed = result.is_err();
             let _ = pinned.send(result);
-            if failed { Vec::new() } else { work.run(&name, &plan, ipv6, &shared) }
+            if failed { Vec::new() } else { work.run(&name, &plan, ipv6, &shared, accepting) }
         })?;
         self.threads.push(thread);
         started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))
@@ -193,10 +214,17 @@ impl Work {
         }
     }
 
-    fn run(self, name: &str, plan: &LoadPlan, ipv6: bool, shared: &Shared) -> Vec<Part> {
+    fn run(
+        self,
+        name: &str,
+        plan: &LoadPlan,
+        ipv6: bool,
+        shared: &Shared,
+        accepting: Sender<()>,
+    ) -> Vec<Part> {
         match self {
             Self::Requests(listener, connections) => {
-                accept_each(&listener, connections, name, shared, |stream| {
+                accept_each(&listener, connections, name, shared, accepting, |stream| {
                     // The client counts requests: it sees the responses too.
                     let count = LoadCount::new(LoadKind::TcpRequests, ipv6);
                     let mut bytes = 0;
@@ -209,7 +237,7 @@ impl Work {
             }
             Self::Streams(listener, connections) => {
                 let write_bytes = u64::from(plan.streams.write_bytes.max(1));
-                accept_each(&listener, connections, name, shared, |stream| {
+                accept_each(&listener, connections, name, shared, accepting, |stream| {
                     let count = LoadCount::new(LoadKind::TcpStream, ipv6);
                     let mut bytes = 0;
                     let result = swallow(stream, &mut bytes);
@@ -221,6 +249,7 @@ impl Work {
                 })
             }
             Self::Datagrams(socket, flows) => {
+                drop(accepting);
                 let mut count = LoadCount::new(LoadKind::UdpDatagrams, ipv6);
                 let result = receive(&socket, flows, shared, &mut count);
                 vec![Part { count, failure: failure(name, result) }]
@@ -234,12 +263,13 @@ fn failure(name: &str, result: io::Result<()>) -> Option<String> {
 }
 
 /// Accepts that many connections and serves each in a thread of its own, which inherits the
-/// CPUs of this one.
+/// CPUs of this one. `accepting` is dropped when the last one has its thread.
 fn accept_each(
     listener: &TcpListener,
     connections: u16,
     name: &str,
     shared: &Shared,
+    accepting: Sender<()>,
     serve: impl Fn(&TcpStream) -> Part + Sync,
 ) -> Vec<Part> {
     thread::scope(|scope| {
@@ -261,6 +291,7 @@ fn accept_each(
                 Err(_) => break,
             }
         }
+        drop(accepting);
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use nearpath_host::CpuSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -110,6 +110,21 @@ fn a_server_that_goes_away_is_a_failure_of_each_connection() {
     let report = finish(client, other);
     let requests = report.failures.iter().filter(|f| f.starts_with("client-requests4:")).count();
     assert_eq!(requests, 2, "{report:?}");
+}
+
+#[test]
+fn readers_are_waited_for_until_the_last_connection() {
+    let mut plan = small();
+    plan.streams.connections = 0;
+    let server = Server::start(&plan, &[V4], &cpus()).unwrap();
+    let port = server.endpoints()[0].requests;
+    let connect = || TcpStream::connect((V4, port)).unwrap();
+    let waiting = std::thread::spawn(move || server.wait_for_readers());
+    let _first = connect();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!waiting.is_finished());
+    let _second = connect();
+    waiting.join().unwrap().unwrap();
 }
 
 #[test]
