@@ -39,7 +39,10 @@ struct event {
 	u16 prio; /* of a task; for a softirq, how many packets the CPU has received, mod 2^16 */
 	u8 policy; /* of a task */
 	u8 kind;
-	char comm[16]; /* of a task */
+	union {
+		char comm[16]; /* of a task */
+		u32 current; /* of all else: the pid of the task that the CPU is at */
+	};
 };
 
 /* From when until when a cgroup's tasks on a CPU had used up its quota. */
@@ -142,6 +145,8 @@ static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 ki
 	e->ns = now;
 	e->id = id;
 	e->kind = kind;
+	if (kind != EVENT_TASK)
+		e->current = bpf_get_current_pid_tgid();
 	if (ring == RING_SOFTIRQS)
 		e->prio = cpu->received;
 	*head += 1;

@@ -108,6 +108,8 @@ pub struct Event {
     pub ns: u64,
     /// What.
     pub what: What,
+    /// The thread that the CPU was at, by its id; `None` where `what` is a switch to another.
+    pub current: Option<u32>,
 }
 
 /// What changed.
@@ -226,7 +228,11 @@ fn event(bytes: &[u8]) -> Option<Event> {
         7 => What::Online,
         _ => return None,
     };
-    Some(Event { ns: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?), what })
+    let current = match what {
+        What::Task(_) => None,
+        _ => Some(u32::from_ne_bytes(bytes.get(16..20)?.try_into().ok()?)),
+    };
+    Some(Event { ns: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?), what, current })
 }
 
 #[cfg(test)]
@@ -234,6 +240,9 @@ mod tests {
     use super::super::trail::tests::written;
     use super::*;
     use proptest::prelude::*;
+
+    /// A thread's id.
+    const NUMBER: [u8; 4] = [7, 1, 0, 0];
 
     /// A record whose ring of tasks has gone round: event 512 lies where event 0 was.
     fn bytes() -> Vec<u8> {
@@ -254,7 +263,11 @@ mod tests {
             bytes[event + 8..event + 12].copy_from_slice(&42u32.to_ne_bytes());
             bytes[event + 14] = READY_BEFORE | 1;
             bytes[event + 15] = kind;
-            bytes[event + 16..event + 19].copy_from_slice(b"hog");
+            bytes[event + 16..event + 20].copy_from_slice(if kind == 1 {
+                b"hog\0"
+            } else {
+                &NUMBER
+            });
         }
         bytes
     }
@@ -271,8 +284,11 @@ mod tests {
             ready_before: true,
             ..Task::default()
         };
-        let events =
-            [Event { ns: 4000, what: What::Task(hog) }, Event { ns: 4900, what: What::IrqEnd }];
+        let current = Some(u32::from_ne_bytes(NUMBER));
+        let events = [
+            Event { ns: 4000, what: What::Task(hog), current: None },
+            Event { ns: 4900, what: What::IrqEnd, current },
+        ];
         assert_eq!(record.tasks, Ring { events: events.to_vec(), cut: true });
         assert_eq!(record.softirqs, Ring::default());
         assert_eq!((record.flow, record.trail), (None, None));

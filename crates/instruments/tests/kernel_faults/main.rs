@@ -66,16 +66,17 @@ fn play<F: Fault>(name: &str, reader: Policy, fault: impl Fn(&Scene) -> F) -> Me
 fn judge(name: &str, fault: &mut dyn Fault, scene: Scene) -> Result<Measurement, String> {
     let (score, m) = scene.play(fault, ms(SLOW_MS));
     println!(
-        "{name}: precision {:.1} %, recall {:.1} %, {} slow packets, {} hit, {} complete",
+        "{name}: precision {:.1} %, recall {:.1} %, {} slow packets, {} hit, {} of them beneath, {} complete",
         100.0 * score.precision(),
         100.0 * score.recall(),
         score.slow,
         score.hit,
+        score.beneath,
         score.complete,
     );
     let missed = m.outliers.iter().filter(|o| !fault.is_named(&o.budget[0])).take(20);
     let missed: Vec<_> = missed.map(summary).collect();
-    let enough = score.hit >= ENOUGH;
+    let enough = score.hit >= ENOUGH && score.beneath <= score.hit / 2;
     if enough && score.precision() >= GOAL && score.recall() >= GOAL {
         return Ok(m);
     }

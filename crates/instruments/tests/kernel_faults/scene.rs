@@ -8,7 +8,9 @@
 use crate::common::each_cpu_a_node;
 use crate::worker::{Policy, pin, schedule};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Outlier, Share};
+use nearpath_instruments::{
+    Direction, Filter, Instrument, Measurement, Outlier, Share, ShareKind, Who,
+};
 use nearpath_testing::PATIENCE;
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::time::ClockId;
@@ -57,6 +59,9 @@ pub struct Score {
     pub hit: usize,
     /// How many of these have it as their budget's first share.
     pub found: usize,
+    /// Of how many it was the machine beneath that had the most time, or hid what had it: its hypervisor
+    /// had the CPU, or no tracepoint was called there.
+    pub beneath: usize,
     /// Slow packets whose first share names the fault.
     pub named: usize,
     /// How many of these had it there for a quarter of their span at least.
@@ -72,7 +77,7 @@ impl Score {
     }
 
     pub fn recall(&self) -> f64 {
-        self.found as f64 / self.hit.max(1) as f64
+        self.found as f64 / (self.hit - self.beneath).max(1) as f64
     }
 }
 
@@ -178,11 +183,22 @@ fn score(m: &Measurement, windows: &[RangeInclusive<u64>], fault: &dyn Fault) ->
         score.hit += usize::from(hit);
         score.named += usize::from(named);
         score.found += usize::from(hit && named);
+        score.beneath += usize::from(hit && shares().next().is_some_and(is_beneath));
         score.right += usize::from(there && named);
         score.complete += usize::from(outlier.complete);
         score.slow += 1;
     }
     score
+}
+
+/// Whether a share says that it was no task, interrupt or packet of this machine, or that it is not known.
+fn is_beneath(share: &Share) -> bool {
+    let no_who = |who: &Who| *who == Who { cpu: who.cpu, ..Who::default() };
+    match share.share {
+        ShareKind::Stolen | ShareKind::Unknown => true,
+        ShareKind::Migration => share.who.as_ref().is_none_or(no_who),
+        _ => false,
+    }
 }
 
 /// How long of its span the packet waited within a time.

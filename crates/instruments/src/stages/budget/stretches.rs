@@ -1,5 +1,9 @@
 //! What a CPU ran, and from when until when: its events, oldest first, become stretches of time
 //! without gaps, up to the end of the span.
+//!
+//! A virtual CPU may run for a while without any of its tracepoints being called (docs/measuring.md).
+//! Each event says which thread the CPU is at: where that is another than the last switch was to,
+//! nobody knows what ran between this event and the one before.
 
 use super::super::record::{Event, Record, Ring, Task, What};
 
@@ -60,6 +64,15 @@ pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
     let mut now = 0;
     for event in events.into_iter().filter(|event| event.ns <= record.at_ns) {
         cpu.stretch(&mut out, now, event.ns, known_from);
+        if cpu.missed_a_switch(event) {
+            if let Some(last) = out.last_mut().filter(|last| last.end > now) {
+                last.runs = Runs::Unknown;
+            }
+            cpu = Cpu { task: None, reader: Reader::Unseen, irqs: Vec::new(), softirq: None };
+        }
+        if cpu.task.is_none() {
+            cpu.task = event.current.and_then(|pid| named(record, pid));
+        }
         now = event.ns;
         if event.what == What::Online
             && let Some(last) = out.last_mut()
@@ -78,6 +91,15 @@ pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
     }
     cpu.stretch(&mut out, now, record.at_ns, known_from);
     (out, received)
+}
+
+/// A thread that the record has the name of.
+fn named(record: &Record, pid: u32) -> Option<Task> {
+    let switches = record.tasks.events.iter().rev().filter_map(|event| match &event.what {
+        What::Task(task) => Some(task),
+        _ => None,
+    });
+    switches.chain([&record.task]).find(|task| task.pid == pid).cloned()
 }
 
 /// The hypervisor had the CPU for so long since the timer's interrupt before: while nothing else
@@ -107,6 +129,16 @@ struct Cpu {
 }
 
 impl Cpu {
+    /// Whether the CPU has turned to another task, and back maybe, since the event before.
+    fn missed_a_switch(&self, event: &Event) -> bool {
+        let Some(task) = &self.task else { return false };
+        match &event.what {
+            // No switch is from a thread to itself.
+            What::Task(next) => next.pid == task.pid,
+            _ => event.current.is_some_and(|pid| pid != task.pid),
+        }
+    }
+
     fn apply(&mut self, event: &Event, reader: u32) {
         match &event.what {
             What::Task(task) => {
@@ -150,7 +182,7 @@ impl Cpu {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{at, record, task};
+    use super::super::tests::{at, at_thread, record, task};
     use super::*;
 
     #[test]
@@ -172,6 +204,49 @@ mod tests {
         assert_eq!(times, [(0, 500), (500, 1200), (1200, 1300), (1300, 2000)]);
         assert_eq!(stretches[0].runs, Runs::Unknown);
         assert_eq!(stretches[3].runs, Runs::Softirq(1));
+    }
+
+    #[test]
+    fn what_ran_in_a_gap_is_not_known() {
+        let r = record(
+            "sched_waking",
+            "sched_switch",
+            vec![
+                at(100, What::Task(task(9, "hog"))),
+                at(300, What::Task(task(5, "agent"))),
+                // It was at the hog by then, and at a thread that is named nowhere in the end.
+                at_thread(1200, 9, What::Irq(33)),
+                at_thread(1300, 9, What::IrqEnd),
+                at_thread(1700, 6, What::Irq(33)),
+                at_thread(1800, 6, What::IrqEnd),
+            ],
+            vec![],
+        );
+        let seen: Vec<_> = stretches(&r).0.into_iter().map(|s| (s.begin, s.runs)).collect();
+        let expected = [
+            (0, Runs::Unknown),
+            (100, Runs::Task(task(9, "hog"))),
+            (300, Runs::Unknown),
+            (1200, Runs::Irq(33)),
+            (1300, Runs::Unknown),
+            (1700, Runs::Irq(33)),
+            (1800, Runs::Unknown),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_switch_to_the_task_that_runs_tells_of_a_gap() {
+        let r = record(
+            "sched_waking",
+            "sched_switch",
+            vec![at(100, What::Task(task(5, "agent"))), at(1500, What::Task(task(5, "agent")))],
+            vec![],
+        );
+        let seen: Vec<_> = stretches(&r).0.into_iter().map(|s| (s.begin, s.runs)).collect();
+        let expected =
+            [(0, Runs::Unknown), (100, Runs::Unknown), (1500, Runs::Task(task(5, "agent")))];
+        assert_eq!(seen, expected);
     }
 
     #[test]

@@ -11,7 +11,12 @@ pub(super) fn task(pid: u32, comm: &str) -> Task {
 }
 
 pub(super) fn at(ns: u64, what: What) -> Event {
-    Event { ns, what }
+    Event { ns, what, current: None }
+}
+
+/// The same while the CPU is at a thread.
+pub(super) fn at_thread(ns: u64, current: u32, what: What) -> Event {
+    Event { current: Some(current), ..at(ns, what) }
 }
 
 /// A span of 1,000 ns from 1,000 on, from CPU 0 to CPU 1, that ends in `reader`.
