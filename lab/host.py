@@ -18,11 +18,17 @@ from typing import Self, TypeVar
 from . import cache, images
 from .agent import Agent, Channel, Monitor, QemuError, Result
 from .machine import Machine
+from .payload import PROJECT
 from .peer import WITH_US, Namespace, Wire
 from .run_folder import RunFolder
 
 # Emulation is slow, and slower beside a compiler. Nothing waits this long unless it hangs.
 PATIENCE_S = 120.0
+# While a guest gives its devices their addresses, CPUs in threads of their own may meet a map of memory that
+# has just gone. QEMU fails then, one boot in ten ("iotlb_to_section: Assertion"); that some guests never
+# answer may have the same cause. In one thread it takes as long where the machine's CPUs have other hosts.
+BOOTS = ["-accel", "tcg,thread=single"]
+RUNS = ["-accel", "tcg,thread=multi"]
 
 # A guest whose CPU is stuck ends, so that its test fails at once instead of waiting. (Emulation loses
 # an interrupt between CPUs once in some hundred tests when the machine is busy, and then one CPU waits for
@@ -67,7 +73,7 @@ class Host:
         """Boots a host from nothing: its memory is in files of the folder `memory`."""
         kernel = images.kernel(machine.kernel)
         start = ["-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd"), "-append", machine.command_line]
-        host = cls(machine, [*machine.hardware(str(memory), share=True), *_disks(disk, payload), *start])
+        host = cls(machine, [*BOOTS, *machine.hardware(str(memory), share=True), *_disks(disk, payload), *start])
         with host.stopped_on_error():
             host.agent.wait_until_up(PATIENCE_S)
             macs = [machine.mac(index) for index in range(len(machine.nics))]
@@ -87,7 +93,7 @@ class Host:
             overlay(saved / "disk", disk)
             cargo = payload or empty_payload(disks.path)
             hardware = machine.hardware(str(saved), share=False)
-            host = cls(machine, [*hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
+            host = cls(machine, [*RUNS, *hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
             with host.stopped_on_error():
                 host._migrate("migrate-incoming", saved / "state")
                 host.monitor.command("cont")
@@ -139,6 +145,10 @@ class Host:
             (folder / "dmesg").write_text(self.run(["dmesg"], timeout_s=20).out)
         except (OSError, QemuError) as error:
             (folder / "dmesg").write_text(f"not to be had: {error}\n")
+        self._keep_logs(folder)
+
+    def _keep_logs(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.log.flush()
         for name in ("console", "commands", "qemu-command", "qemu-errors"):
             if (self.folder / name).exists():
@@ -199,6 +209,9 @@ class _StopOnError:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
+            folder = PROJECT / "target/lab-failures" / self.host.machine.name
+            self.host._keep_logs(folder)
+            print(f"the console of a virtual host that did not start is in {folder}")
             self.host.stop()
 
 
@@ -238,7 +251,13 @@ class Job:
 def snapshot(machine: Machine) -> Path:
     """The artifact of a booted host: memory of each node, state of the devices, disk."""
     kernel = images.kernel(machine.kernel)
-    options = [*_every_host(Path()), *machine.hardware("", share=True), *_disks(Path(), Path()), machine.command_line]
+    options = [
+        *_every_host(Path()),
+        *BOOTS,
+        *machine.hardware("", share=True),
+        *_disks(Path(), Path()),
+        machine.command_line,
+    ]
     inputs = (kernel.name, images.tools().path.name, machine.number, options)
 
     def build(path: Path) -> None:
@@ -283,9 +302,9 @@ def empty_payload(folder: Path) -> Path:
 
 
 def _every_host(folder: Path) -> list[str]:
-    """QEMU's options of every host: emulation, the console, the monitor, the agent, a shell's line."""
+    """QEMU's options of every host: the console, the monitor, the agent, a shell's line."""
     return [
-        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-accel", "tcg,thread=multi"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-serial", f"file:{folder}/console"),
         *("-qmp", f"unix:{folder}/monitor,server=on,wait=off"),
         *("-device", "virtio-serial-pci,bus=pcie.0,addr=7"),
