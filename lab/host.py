@@ -140,12 +140,11 @@ class Host:
 
     def keep_evidence(self, folder: Path) -> None:
         """Copies what tells why something failed: console, dmesg, commands, what QEMU said."""
-        folder.mkdir(parents=True, exist_ok=True)
+        self._keep_logs(folder)
         try:
             (folder / "dmesg").write_text(self.run(["dmesg"], timeout_s=20).out)
         except (OSError, QemuError) as error:
             (folder / "dmesg").write_text(f"not to be had: {error}\n")
-        self._keep_logs(folder)
 
     def _keep_logs(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -210,9 +209,11 @@ class _StopOnError:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             folder = PROJECT / "target/lab-failures" / self.host.machine.name
-            self.host._keep_logs(folder)
-            print(f"the console of a virtual host that did not start is in {folder}")
-            self.host.stop()
+            try:
+                self.host._keep_logs(folder)
+                print(f"the console of a virtual host that did not start is in {folder}")
+            finally:
+                self.host.stop()
 
 
 class Job:
