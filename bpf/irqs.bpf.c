@@ -10,7 +10,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* A power of two: the kernel has ten. crates/instruments/src/irqs/times.rs knows this layout. */
+/* A power of two: the kernel has ten. */
 #define VECTORS 16
 /* Entries for NAPI instances by CPU. */
 #define POLLS_MAX 16384
@@ -24,7 +24,10 @@ enum hard {
 	HARDS = 4,
 };
 
-/* Six cache lines for each CPU, which nobody else writes to. */
+/*
+ * Whole cache lines for each CPU, which nobody else writes to: the values of a mapped array begin at a page.
+ * A multiple of 128 bytes, as x86 fetches lines by pairs.
+ */
 struct cpu {
 	u64 hard_ns[HARDS], hards[HARDS];
 	u64 softirq_ns[VECTORS], softirqs[VECTORS];
@@ -37,7 +40,10 @@ struct cpu {
 	u32 irq; /* the device's interrupt under way, plus 1, or 0 */
 	u32 raised_by; /* the interrupt that raised NET_RX since its last run, plus 1; 0; or SEVERAL */
 	u32 run_raised_by; /* the same of the run under way, until its first poll */
+	u64 unused; /* to the end of the cache line */
 };
+
+_Static_assert(sizeof(struct cpu) % 128 == 0, "CPUs share no cache line");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -15,6 +15,7 @@ mod skeleton {
 
 pub use skeleton::IrqsSkel;
 use skeleton::IrqsSkelBuilder;
+pub use skeleton::types::cpu as CpuRow;
 
 /// What is observed, in words, of probes that come in pairs.
 pub const DEVICE: &str = "time in devices' interrupts";

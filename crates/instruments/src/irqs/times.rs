@@ -2,18 +2,19 @@
 
 use super::Polls;
 use super::measurement::CpuInterrupts;
-use super::probes::{CALL, DEVICE, Loaded, POLLS, SOFTIRQ, TIMER};
+use super::probes::{CALL, CpuRow, DEVICE, Loaded, POLLS, SOFTIRQ, TIMER};
 use crate::kernel::Mapped;
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_host::{CpuId, IfIndex, IrqNumber};
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 
 /// 64-bit words of `struct cpu`, and where its fields are.
-const CPU_WORDS: usize = 47;
-const HARD_NS: usize = 0;
-const SOFTIRQ_NS: usize = 8;
-const SOFTIRQS: usize = 24;
-const POLLS_LOST: usize = 40;
+const CPU_WORDS: usize = size_of::<CpuRow>() / 8;
+const HARD_NS: usize = offset_of!(CpuRow, hard_ns) / 8;
+const SOFTIRQ_NS: usize = offset_of!(CpuRow, softirq_ns) / 8;
+const SOFTIRQS: usize = offset_of!(CpuRow, softirqs) / 8;
+const POLLS_LOST: usize = offset_of!(CpuRow, polls_lost) / 8;
 
 /// What the programs take for contradictory evidence.
 const SEVERAL: u32 = u32::MAX;
@@ -131,32 +132,12 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// The offsets above against the structure in C.
     #[test]
-    fn words_are_where_the_programs_put_them() {
-        let source = include_str!("../../../../bpf/irqs.bpf.c");
-        let cpu = &source[source.find("struct cpu {").unwrap()..];
-        let lines: Vec<_> = cpu.lines().skip(1).map(str::trim).take(11).collect();
-        let begins: Vec<_> = lines.iter().map(|l| l.split([';', '/']).next().unwrap()).collect();
-        assert_eq!(
-            begins,
-            [
-                "u64 hard_ns[HARDS], hards[HARDS]",
-                "u64 softirq_ns[VECTORS], softirqs[VECTORS]",
-                "u64 polls_lost",
-                "u64 hard_begin_ns",
-                "u64 hard_sum_ns",
-                "u64 softirq_begin_ns",
-                "u64 hard_before_ns",
-                "u32 vector",
-                "u32 irq",
-                "u32 raised_by",
-                "u32 run_raised_by",
-            ]
-        );
-        assert!(source.contains("#define VECTORS 16\n") && source.contains("HARDS = 4,\n"));
-        assert_eq!((SOFTIRQ_NS, SOFTIRQS, POLLS_LOST), (2 * 4, 2 * 4 + 16, 2 * 4 + 2 * 16));
-        assert_eq!(CPU_WORDS, POLLS_LOST + 5 + 2);
+    fn no_two_cpus_write_to_the_same_cache_line() {
+        assert_eq!(size_of::<CpuRow>() % 128, 0, "x86 fetches two lines of 64 bytes at a time");
+        let row = CpuRow::default();
+        assert_eq!((row.softirqs.len(), row.softirq_ns.len()), (16, 16));
+        assert!(VECTORS.len() <= row.softirqs.len() && HARD.len() <= row.hard_ns.len());
     }
 
     fn entry(napi: u64, id: u32, cpu: u32, polls: u64, irq: u32) -> (Vec<u8>, Vec<u8>) {
