@@ -9,7 +9,7 @@
 #include "probe.h"
 #include <bpf/bpf_endian.h>
 
-enum verdict { PASS, REFUSE, SAMPLE_OUT };
+enum filter_result { MATCH, NO_MATCH, NOT_SAMPLED };
 
 struct address {
 	u32 words[4]; /* IPv4 as ::ffff:a.b.c.d, in network order */
@@ -162,24 +162,24 @@ static __noinline u32 match_headers(u64 network_header, u32 version)
 	struct tuple t = {};
 
 	if (!(version == 4 ? read_ipv4(network_header, &t) : read_ipv6(network_header, &t)))
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.protocol && t.protocol != (version == 4 ? filter.protocol : filter.protocol6))
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.sport && t.sport != filter.sport)
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.dport && t.dport != filter.dport)
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.port && t.sport != filter.port && t.dport != filter.port)
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.src.used && !in_prefix(&filter.src, &t.src))
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.dst.used && !in_prefix(&filter.dst, &t.dst))
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.host.used && !in_prefix(&filter.host, &t.src) && !in_prefix(&filter.host, &t.dst))
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.sample > 1 && flow_hash(&t) % filter.sample)
-		return SAMPLE_OUT;
-	return PASS;
+		return NOT_SAMPLED;
+	return MATCH;
 }
 
 /*
@@ -203,27 +203,27 @@ static __always_inline u32 behind_vlan_tag(u64 *at, bool transmit)
 }
 
 /*
- * Judges a packet at its first stage. On receive the data begins with the network header (the
+ * Matches a packet at its first stage. On receive the data begins with the network header (the
  * driver has called eth_type_trans); on transmit network_header is set.
  */
-static __always_inline u32 judge(struct sk_buff *skb, bool transmit, const bool direct)
+static __always_inline u32 filter_match(struct sk_buff *skb, bool transmit, const bool direct)
 {
 	u32 protocol = bpf_ntohs(GET(direct, skb, protocol));
 	u64 at = 0;
 
 	if (!(filter.directions & (transmit ? 2 : 1)))
-		return REFUSE;
+		return NO_MATCH;
 	if (filter.ifindex || filter.netns) {
 		struct net_device *dev = GET(direct, skb, dev);
 		struct net *net = GET(direct, dev, nd_net.net);
 
 		if (filter.ifindex && (u32)GET(direct, dev, ifindex) != filter.ifindex)
-			return REFUSE;
+			return NO_MATCH;
 		if (filter.netns && GET(direct, net, ns.inum) != filter.netns)
-			return REFUSE;
+			return NO_MATCH;
 	}
 	if (!filter.headers && (protocol == ETH_P_IP || protocol == ETH_P_IPV6))
-		return PASS;
+		return MATCH;
 	if (transmit)
 		at = address_of((u64)GET(direct, skb, head)) + GET(direct, skb, network_header);
 	else
@@ -231,9 +231,9 @@ static __always_inline u32 judge(struct sk_buff *skb, bool transmit, const bool 
 	if (protocol == ETH_P_8021Q || protocol == ETH_P_8021AD)
 		protocol = behind_vlan_tag(&at, transmit);
 	if (protocol != ETH_P_IP && protocol != ETH_P_IPV6)
-		return REFUSE;
+		return NO_MATCH;
 	if (!filter.headers)
-		return PASS;
+		return MATCH;
 	return match_headers(at, protocol == ETH_P_IP ? 4 : 6);
 }
 

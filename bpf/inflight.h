@@ -176,7 +176,7 @@ static __always_inline struct task *task_slot(u32 pid)
 }
 
 /* Makes the slot the task's; whoever was in it is forgotten. */
-static __always_inline void claim(struct task *task, u32 pid)
+static __always_inline void claim_task(struct task *task, u32 pid)
 {
 	if (task->pid == pid)
 		return;

@@ -40,14 +40,14 @@ static __always_inline void receive(u64 pointer, u32 progress, const bool direct
 	if (p->tag == tag) {
 		if (p->state == PACKET_RX_IGNORED)
 			goto in_hand;
-		if (p->state == PACKET_RX && (exact || goes_on(p, cpu, progress))) {
+		if (p->state == PACKET_RX && (exact || same_packet(p, cpu, progress))) {
 			p->progress = progress;
 			goto in_hand;
 		}
 		/* A virtual device hands the sk_buff to its peer: it is sent, and received as a new one. */
 		if (p->state == PACKET_TX)
 			let_go(p, cpu, false);
-		else if (p->state == PACKET_ALLOCATED || p->state == PACKET_RX_REFUSED)
+		else if (p->state == PACKET_ALLOCATED || p->state == PACKET_RX_NO_MATCH)
 			from = p->cpu;
 	} else if (exact) {
 		/*
@@ -110,14 +110,14 @@ PROBE(net_dev_queue, "net_dev_queue")
 		case PACKET_TX_IGNORED:
 			return;
 		case PACKET_RX:
-		case PACKET_RX_REFUSED:
+		case PACKET_RX_NO_MATCH:
 		case PACKET_RX_IGNORED:
 			/* Forwarded. */
 			if (exact || cpu->packet == tag)
 				return;
 			break;
 		case PACKET_ALLOCATED:
-		case PACKET_TX_REFUSED:
+		case PACKET_TX_NO_MATCH:
 			number = p->cpu;
 		}
 		begin(p, cpu, tag, skb, number, PACKET_TX, false, direct);
@@ -157,7 +157,7 @@ static __always_inline void freed(u64 pointer, bool drop)
 	if (!p || p->tag != tag)
 		return;
 	if (!is_counted(p)) {
-		forget(p);
+		release_slot(p);
 		return;
 	}
 	/* Its reader is about to return, whose moment counts: others may free it for the reader. */

@@ -15,9 +15,9 @@
 enum packet_state {
 	PACKET_FREE,
 	PACKET_ALLOCATED, /* neither received nor sent so far */
-	/* The filter refused it where it was last looked at. */
-	PACKET_RX_REFUSED,
-	PACKET_TX_REFUSED,
+	/* The filter did not match where it was last looked at. */
+	PACKET_RX_NO_MATCH,
+	PACKET_TX_NO_MATCH,
 	/* Not looked at until it is freed: not in the sample, or where it was allocated is not known. */
 	PACKET_RX_IGNORED,
 	PACKET_TX_IGNORED,
@@ -130,14 +130,14 @@ static __always_inline bool is_counted(struct packet *p)
 	return p->state >= PACKET_RX;
 }
 
-static __always_inline void forget(struct packet *p)
+static __always_inline void release_slot(struct packet *p)
 {
 	p->tag = 0;
 	p->state = PACKET_FREE;
 }
 
 /* Makes the slot an sk_buff's; another that is in it is lost. */
-static __always_inline void take(struct packet *p, struct cpu *cpu, u64 tag, u32 number, u32 state)
+static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 tag, u32 number, u32 state)
 {
 	if (p->tag != tag && is_counted(p))
 		COUNT(cpu, collided);
@@ -219,7 +219,7 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 		__sync_fetch_and_add(&c->dropped, 1);
 	if (per)
 		let_go_in_group(p, cpu, transmit, index, drop);
-	forget(p);
+	release_slot(p);
 	if (index == SAME_CPU && !place_all)
 		return;
 	index = (transmit * place_count + from->place) * place_count + cpu->place;
@@ -236,17 +236,17 @@ static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, st
 				  u32 state, bool not_allocated, const bool direct)
 {
 	bool transmit = state == PACKET_TX;
-	u32 verdict = active ? judge(skb, transmit, direct) : REFUSE;
+	u32 result = active ? filter_match(skb, transmit, direct) : NO_MATCH;
 
-	if (verdict == REFUSE) {
+	if (result == NO_MATCH) {
 		/* It may be looked at on another device. Of one that is not known nothing is kept. */
 		if (exact && p->tag == tag)
-			take(p, cpu, tag, number, transmit ? PACKET_TX_REFUSED : PACKET_RX_REFUSED);
+			claim_slot(p, cpu, tag, number, transmit ? PACKET_TX_NO_MATCH : PACKET_RX_NO_MATCH);
 		else if (p->tag == tag)
-			forget(p);
+			release_slot(p);
 		return;
 	}
-	if (verdict == SAMPLE_OUT) {
+	if (result == NOT_SAMPLED) {
 		COUNT(cpu, sampled_out);
 		state = transmit ? PACKET_TX_IGNORED : PACKET_RX_IGNORED;
 	} else {
@@ -256,7 +256,7 @@ static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, st
 			state = transmit ? PACKET_TX_IGNORED : PACKET_RX_IGNORED;
 		}
 	}
-	take(p, cpu, tag, number, state);
+	claim_slot(p, cpu, tag, number, state);
 	if (per && is_counted(p)) {
 		u64 *group = packet_group(tag);
 

@@ -24,7 +24,7 @@ static __always_inline int allocated(u64 pointer)
 	if (is_counted(p)) {
 		cpu = this_cpu();
 		if (cpu)
-			take(p, cpu, tag, number, PACKET_ALLOCATED);
+			claim_slot(p, cpu, tag, number, PACKET_ALLOCATED);
 		return 0;
 	}
 	p->tag = tag;

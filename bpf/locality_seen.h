@@ -13,7 +13,7 @@
 const volatile bool has_sock_recv;
 
 /* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one at its address. */
-static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 progress)
+static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 progress)
 {
 	/* On to the stack, or to a device that stands on the first. */
 	return p->progress < progress || (p->progress == IN_STACK && cpu->packet == p->tag);

@@ -28,7 +28,7 @@ static __always_inline void read_datagram(struct cpu *cpu, struct packet *p)
 
 	if (!task || cpu->serving)
 		return;
-	claim(task, pid);
+	claim_task(task, pid);
 	task->datagram = p->tag;
 	task->datagram_ns = p->last_ns;
 }
@@ -55,7 +55,7 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 		freed_in_upcall(pointer, drop);
 		/* User space has a copy, and the packet goes on as what comes back. */
 		if (!drop) {
-			leave(p);
+			release_slot(p);
 			return;
 		}
 	}

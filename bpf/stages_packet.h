@@ -33,7 +33,7 @@ static __always_inline void finish(struct packet *p)
 }
 
 /* The packet goes on with another sk_buff, and so does its trail. */
-static __always_inline void leave(struct packet *p)
+static __always_inline void release_slot(struct packet *p)
 {
 	forget_trail(p->tag);
 	p->state = PACKET_FREE;
@@ -79,7 +79,7 @@ static __always_inline void receive_in_task(struct cpu *cpu, u64 now)
 }
 
 /* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one. */
-static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 number, u32 stage, u64 pointer,
+static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 number, u32 stage, u64 pointer,
 				    const bool direct)
 {
 	struct sk_buff *skb = (struct sk_buff *)pointer;
@@ -99,7 +99,7 @@ static __always_inline bool goes_on(struct packet *p, struct cpu *cpu, u32 numbe
  * Takes a slot for a packet; whoever is in it is lost. With the same address, or after long
  * silence, that one was gone already and only its end was not seen.
  */
-static __always_inline void resume(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
+static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
 	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
 	    now - p->last_ns < PACKET_STALE_NS)
@@ -116,7 +116,7 @@ static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u3
 {
 	COUNT(cpu, started);
 	begin_trail(tag, now);
-	resume(p, cpu, tag, state, now);
+	claim_slot(p, cpu, tag, state, now);
 }
 
 /* The same for one that is not in the sample; it costs as little as can be. */

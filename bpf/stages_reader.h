@@ -198,7 +198,7 @@ PROBE(sched_waking, "sched_waking")
 	if (!task)
 		return;
 	pass(p, cpu, number, RX_SCHED_WAKING, bpf_ktime_get_ns());
-	claim(task, pid);
+	claim_task(task, pid);
 	task->woken_by = p->tag;
 	task->moved_ns = 0;
 }
@@ -252,7 +252,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	COUNT(cpu, completed);
 	task = task_slot(pid);
 	if (task) {
-		claim(task, pid);
+		claim_task(task, pid);
 		task->copy_group = p->group;
 		task->copy_ns = p->last_ns;
 		task->copy_cpu = p->last_cpu;
@@ -265,7 +265,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
  * is its last stage when it was freed, or 0; before_ns when the call before this one returned; is_taken
  * whether its socket told that it was taken. Returns whether there is one.
  */
-static __always_inline bool take_datagram(struct packet *datagram, struct socket *s, u64 tag, u64 freed_ns,
+static __always_inline bool claim_datagram(struct packet *datagram, struct socket *s, u64 tag, u64 freed_ns,
 					  u64 before_ns, bool is_taken)
 {
 	struct replaced *r = replaced_slot(tag);
@@ -314,7 +314,7 @@ PROBE(sock_recv, "sock_recv_length")
 
 	if (!cpu || !task || !s)
 		return;
-	claim(task, pid);
+	claim_task(task, pid);
 	if (BY_PROCESS)
 		note_owner(address);
 	freed = task->datagram;
@@ -341,7 +341,7 @@ PROBE(sock_recv, "sock_recv_length")
 		taken = s->taken;
 		tag = taken ? taken : s->next;
 	}
-	if (tag && take_datagram(&datagram, s, tag, freed ? task->datagram_ns : 0, before, taken)) {
+	if (tag && claim_datagram(&datagram, s, tag, freed ? task->datagram_ns : 0, before, taken)) {
 		pass(&datagram, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);
 		if (datagram.tag) {
 			TAKEN_BY(&datagram, BY_PROCESS ? group_of_current() : NO_GROUP);

@@ -17,8 +17,8 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 	if (!p)
 		return 0;
 	if (p->tag != tag || p->state != PACKET_RX ||
-	    (may_begin != NEVER && !goes_on(p, cpu, number, stage, pointer, direct))) {
-		u32 verdict;
+	    (may_begin != NEVER && !same_packet(p, cpu, number, stage, pointer, direct))) {
+		u32 result;
 
 		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
 			return 0;
@@ -32,13 +32,13 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			COUNT(cpu, completed);
 		}
 		keep_datagram(p, tag);
-		verdict = active ? judge((struct sk_buff *)pointer, false, direct) : REFUSE;
-		if (verdict == REFUSE) {
+		result = active ? filter_match((struct sk_buff *)pointer, false, direct) : NO_MATCH;
+		if (result == NO_MATCH) {
 			if (p->tag == tag && p->state != PACKET_FREE)
 				finish(p);
 			return 0;
 		}
-		if (verdict == SAMPLE_OUT) {
+		if (result == NOT_SAMPLED) {
 			ignore(p, cpu, tag, PACKET_RX_IGNORED);
 			return 0;
 		}

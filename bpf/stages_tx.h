@@ -19,7 +19,7 @@ PROBE(sock_send, "sys_enter")
 			task->send_ns = 0;
 		return;
 	}
-	claim(task, pid);
+	claim_task(task, pid);
 	task->send_cpu = bpf_get_smp_processor_id();
 	task->tcp_ns = 0;
 	task->send_ns = bpf_ktime_get_ns();
@@ -121,7 +121,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 	u32 number = bpf_get_smp_processor_id();
 	u64 tag = address_of(ctx[0]);
 	struct packet *p = packet_slot(tag);
-	u32 verdict;
+	u32 result;
 	u64 now;
 
 	if (!cpu || !p || (p->tag == tag && p->state == PACKET_TX_IGNORED))
@@ -135,13 +135,13 @@ PROBE(net_dev_queue, "net_dev_queue")
 			COUNT(cpu, completed);
 		}
 		keep_datagram(p, tag);
-		verdict = active ? judge((struct sk_buff *)ctx[0], true, direct) : REFUSE;
-		if (verdict == REFUSE) {
+		result = active ? filter_match((struct sk_buff *)ctx[0], true, direct) : NO_MATCH;
+		if (result == NO_MATCH) {
 			if (p->tag == tag && p->state != PACKET_FREE)
 				finish(p);
 			return;
 		}
-		if (verdict == SAMPLE_OUT) {
+		if (result == NOT_SAMPLED) {
 			ignore(p, cpu, tag, PACKET_TX_IGNORED);
 			return;
 		}
@@ -209,7 +209,7 @@ PROBE(net_dev_xmit, "net_dev_xmit")
 static __always_inline int gso_segment_returns(u64 *ctx)
 {
 	u64 tag = address_of(ctx[0]), first = address_of(ctx[3]);
-	struct packet *p = packet_slot(tag), *heir, packet;
+	struct packet *p = packet_slot(tag), *first_segment, packet;
 	struct cpu *cpu = this_cpu();
 	u64 now = bpf_ktime_get_ns();
 
@@ -220,18 +220,18 @@ static __always_inline int gso_segment_returns(u64 *ctx)
 	    !(p->state == PACKET_RX && p->last_stage != RX_OVS_DP_UPCALL && in_stack(p) &&
 	      in_hand(p, cpu, bpf_get_smp_processor_id())))
 		return 0;
-	heir = packet_slot(first);
-	if (!heir)
+	first_segment = packet_slot(first);
+	if (!first_segment)
 		return 0;
 	packet = *p;
-	hand_trail(tag, first);
-	leave(p);
-	resume(heir, cpu, first, packet.state, now);
-	heir->last_ns = packet.last_ns;
-	heir->last_cpu = packet.last_cpu;
-	heir->last_stage = packet.last_stage;
-	heir->datagram = packet.datagram;
-	heir->group = packet.group;
+	transfer_trail(tag, first);
+	release_slot(p);
+	claim_slot(first_segment, cpu, first, packet.state, now);
+	first_segment->last_ns = packet.last_ns;
+	first_segment->last_cpu = packet.last_cpu;
+	first_segment->last_stage = packet.last_stage;
+	first_segment->datagram = packet.datagram;
+	first_segment->group = packet.group;
 	return 0;
 }
 

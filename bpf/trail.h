@@ -123,24 +123,24 @@ __noinline int enter_leave(u64 tag)
 }
 
 /* The packet goes on as another sk_buff. */
-__noinline int enter_heir(u64 tag, u64 heir)
+__noinline int enter_transfer(u64 tag, u64 first_segment)
 {
 	struct trail *from, *to;
 
 	if (!has_trails)
 		return 0;
 	from = trail_slot(tag);
-	to = trail_slot(heir);
+	to = trail_slot(first_segment);
 	if (!from || !to || from->tag != tag)
 		return 0;
-	if ((packet_hash(tag) ^ packet_hash(heir)) & trail_mask) {
+	if ((packet_hash(tag) ^ packet_hash(first_segment)) & trail_mask) {
 		if (to->slow)
 			send_trail(to);
 		bpf_probe_read_kernel(to, sizeof(*to), from);
 		from->slow = false;
 		from->packet = from->tag = 0;
 	}
-	to->tag = heir;
+	to->tag = first_segment;
 	return 0;
 }
 
@@ -209,10 +209,10 @@ static __always_inline void forget_trail(u64 tag)
 		enter_leave(tag);
 }
 
-static __always_inline void hand_trail(u64 tag, u64 heir)
+static __always_inline void transfer_trail(u64 tag, u64 first_segment)
 {
 	if (has_trails)
-		enter_heir(tag, heir);
+		enter_transfer(tag, first_segment);
 }
 
 static __always_inline void keep_trail(u64 tag, u32 place)

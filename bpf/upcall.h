@@ -294,13 +294,13 @@ static __noinline u32 end_upcall(struct cpu *cpu, u64 pointer, u64 now)
 	if (!found) {
 		state = ignored_segment(&print);
 		if (state)
-			resume(p, cpu, tag, state, now);
+			claim_slot(p, cpu, tag, state, now);
 		return 0;
 	}
 	upcall = *found;
 	found->key = ANSWERED;
 	if (is_awaiting(found, upcall.tag)) {
-		resume(p, cpu, tag, upcall.state, now);
+		claim_slot(p, cpu, tag, upcall.state, now);
 		if (upcall.state == PACKET_RX || upcall.state == PACKET_TX) {
 			resume_trail(place_of(key, way), tag);
 			go_on(p, cpu, &upcall, now);
