@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Log-linear histogram: 16 buckets for each power of two, so a bucket is at most 6.25 % wide and
- * its middle at most 3.2 % wrong. crates/instruments/src/histogram.rs is the other half.
+ * Base-2 exponential histogram of times: the boundaries are 2^(k/16) seconds, so a bucket is 4.4 % wide. That is schema
+ * 4 of Prometheus' native histograms and scale 4 of OpenTelemetry's. crates/instruments/src/histogram.rs is the
+ * other half.
  */
 #ifndef NEARPATH_HISTOGRAM_H
 #define NEARPATH_HISTOGRAM_H
@@ -9,10 +10,14 @@
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 
+/*
+ * Bucket 0 holds what is not longer than 2^(-415/16) seconds (15.6 ns), bucket i times up to and including
+ * 2^((i - 415)/16) seconds. The last one ends at 64 s, and holds all that is longer as well; max_ns stays exact.
+ */
 #define HISTOGRAM_BUCKETS 512
-#define HISTOGRAM_SUB_BITS 4
-/* Latencies from here on (34 s) share the last bucket; max_ns stays exact. */
-#define HISTOGRAM_MAX_BITS 35
+#define HISTOGRAM_SHORTEST_NS 16
+#define HISTOGRAM_LONGEST_BITS 36
+#define HISTOGRAM_CELLS 32
 
 struct histogram {
 	u64 min_ns; /* set to the largest number by user space */
@@ -24,39 +29,47 @@ struct histogram {
 	u64 buckets[HISTOGRAM_BUCKETS];
 };
 
+/*
+ * The boundaries within a power of two of nanoseconds; the same in each. Each of 32 equal parts of it has one at the
+ * most: its 36 highest bits, in the low byte how many boundaries are in the parts before. Set by user space.
+ */
+const volatile u64 histogram_cells[HISTOGRAM_CELLS];
+
 static __always_inline u32 histogram_bucket(u64 ns)
 {
-	u32 bits = 0;
-	u64 rest = ns;
+	/* Of the first boundary above 2^35 ns. */
+	u32 bucket = 16 * 35 - 63;
+	u64 cell;
 
-	if (ns < (1 << HISTOGRAM_SUB_BITS))
-		return ns;
-	if (ns >= 1ULL << HISTOGRAM_MAX_BITS)
+	if (ns < HISTOGRAM_SHORTEST_NS)
+		return 0;
+	if (ns >> HISTOGRAM_LONGEST_BITS)
 		return HISTOGRAM_BUCKETS - 1;
-	if (rest >> 32) {
-		bits += 32;
-		rest >>= 32;
+	/* The highest bit that is set goes to bit 63. */
+	ns <<= 64 - HISTOGRAM_LONGEST_BITS;
+	if (!(ns >> 48)) {
+		ns <<= 16;
+		bucket -= 16 * 16;
 	}
-	if (rest >> 16) {
-		bits += 16;
-		rest >>= 16;
+	if (!(ns >> 56)) {
+		ns <<= 8;
+		bucket -= 8 * 16;
 	}
-	if (rest >> 8) {
-		bits += 8;
-		rest >>= 8;
+	if (!(ns >> 60)) {
+		ns <<= 4;
+		bucket -= 4 * 16;
 	}
-	if (rest >> 4) {
-		bits += 4;
-		rest >>= 4;
+	if (!(ns >> 62)) {
+		ns <<= 2;
+		bucket -= 2 * 16;
 	}
-	if (rest >> 2) {
-		bits += 2;
-		rest >>= 2;
+	if (!(ns >> 63)) {
+		ns <<= 1;
+		bucket -= 16;
 	}
-	if (rest >> 1)
-		bits += 1;
-	return ((bits - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS) +
-	       ((ns >> (bits - HISTOGRAM_SUB_BITS)) & ((1 << HISTOGRAM_SUB_BITS) - 1));
+	cell = histogram_cells[ns >> 58 & (HISTOGRAM_CELLS - 1)];
+	bucket += (u8)cell + (ns > cell);
+	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
 }
 
 /* The bucket is counted atomically, so the sum of all buckets is the exact count. */

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import bench, cache, distribution, images, kernels, overhead, requirements, shell
+from . import bench, cache, distribution, images, kernels, overhead, promtool, requirements, shell
 from .distribution import Unavailable
 from .payload import nearpath_payload
 
@@ -24,12 +24,16 @@ def main() -> int:
     costs = commands.add_parser("bench-overhead", help="what measuring costs on packets through Open vSwitch")
     costs.add_argument("options", nargs="*", help="behind --: for the program of `make bench-overhead`")
     commands.add_parser("kernels", help="write docs/kernels.md: what is observable on each kernel")
+    commands.add_parser("promtool", help="the path of Prometheus' promtool, fetched if it is missing")
     commands.add_parser("clean", help="remove the cache")
 
     options = parser.parse_args()
     try:
         if options.command == "clean":
             cache.clean()
+            return 0
+        if options.command == "promtool":
+            print(promtool.path())
             return 0
         requirements.check()
         if options.command == "build":

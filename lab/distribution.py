@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,15 @@ def versions(suites: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def unpack(suites: Sequence[str], package: str, target: Path) -> None:
+    """Unpacks one package into a folder, without what it depends on."""
+    apt = _apt(suites)
+    with tempfile.TemporaryDirectory() as downloaded:
+        _output(["apt-get", "-qq", *apt, "download", package], folder=downloaded)
+        for archive in Path(downloaded).glob("*.deb"):
+            _output(["dpkg", "-x", str(archive), str(target)])
+
+
 def forget() -> None:
     """Makes `versions` ask the mirror again."""
     for stamp in (cache.folder() / "apt").glob("*/asked"):
@@ -134,10 +144,12 @@ def _source(suite: str) -> str:
     raise Unavailable(f"apt has no source for {codename()} (see apt-get indextargets)")
 
 
-def _output(command: Sequence[str], stdin: str = "") -> str:
+def _output(command: Sequence[str], stdin: str = "", folder: str | None = None) -> str:
     """What a program of the distribution's prints; `Unavailable` with its complaint if it fails."""
     try:
-        result = subprocess.run(command, input=stdin, capture_output=True, check=False, text=True)
+        result = subprocess.run(
+            command, input=stdin, capture_output=True, check=False, text=True, cwd=folder
+        )
     except FileNotFoundError as error:
         raise Unavailable(f"{command[0]} is missing") from error
     if result.returncode != 0:

@@ -4,5 +4,5 @@
 mod skeletons;
 
 fn main() {
-    skeletons::build(&["accepts", "irqs", "locality", "reuseport", "stages"]);
+    skeletons::build(&["accepts", "histogram", "irqs", "locality", "reuseport", "stages"]);
 }

@@ -9,6 +9,7 @@
 pub mod accepts;
 mod filter;
 mod grouping;
+pub mod histogram;
 mod instrument;
 pub mod irqs;
 mod kernel;

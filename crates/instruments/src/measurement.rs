@@ -29,6 +29,10 @@ pub struct Measurement {
     pub fallback: Option<String>,
     /// What observing cost; `None` where the kernel gives no run-time statistics.
     pub cost: Option<Cost>,
+    /// Whose boundaries the buckets have: [`crate::histogram::SCHEMA`]; 0 in what a nearpath wrote that had 16 linear
+    /// buckets for each power of two.
+    #[serde(default)]
+    pub bucket_schema: u32,
     /// Latencies between adjacent stages, in the order of the path, receive first.
     pub spans: Vec<Span>,
     /// Stages that cannot be observed here, and why.
@@ -171,7 +175,7 @@ pub struct Span {
     pub p999_ns: Option<u64>,
     /// Longest; exact.
     pub max_ns: Option<u64>,
-    /// Sum of all latencies, within the histogram's error of 3.2 %.
+    /// Sum of all latencies, within the histogram's error of 2.2 %.
     pub total_ns: u64,
     /// Share of packets for which both stages were on different CPUs, 0 to 1.
     pub other_cpu: Option<f64>,

@@ -21,7 +21,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PACKETS: usize = 1500;
-/// What is agreed upon: a bucket's middle is at most 3.2 % off.
+/// What is agreed upon: a bucket is 4.4 % wide.
 const TOLERANCE: f64 = 0.05;
 /// Packets that may lack a stage: on some virtual machines a CPU runs for a millisecond now and
 /// then without any of its tracepoints being called.

@@ -58,6 +58,7 @@ fn measurement() -> Measurement {
         events_lost: 3,
         fallback: Some("attaching to fentry/ip_rcv: Operation not supported".to_owned()),
         cost: Some(Cost { ns_per_packet: 312.4, ns_per_event: 44.9, cpu_percent: 0.71 }),
+        bucket_schema: histogram::SCHEMA,
         spans: vec![
             span(
                 Direction::Rx,

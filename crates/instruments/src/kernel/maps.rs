@@ -90,6 +90,40 @@ pub fn pack(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// 64-bit words of a structure of the programs, as the skeleton has it.
+pub const fn words_of<T>() -> usize {
+    assert!(
+        size_of::<T>().is_multiple_of(8),
+        "an array has its values at multiples of eight bytes"
+    );
+    size_of::<T>() / 8
+}
+
+/// The word at which a 64-bit field (or an array of them) of such a structure stands.
+macro_rules! word_of {
+    ($structure:ty, $field:ident) => {
+        const {
+            assert!(std::mem::offset_of!($structure, $field).is_multiple_of(8));
+            std::mem::offset_of!($structure, $field) / 8
+        }
+    };
+}
+
+/// The word of two 32-bit fields that stand one after the other (see [`pack`]).
+macro_rules! pair_at {
+    ($structure:ty, $first:ident, $second:ident) => {
+        const {
+            let first = std::mem::offset_of!($structure, $first);
+            assert!(
+                first.is_multiple_of(8) && std::mem::offset_of!($structure, $second) == first + 4
+            );
+            first / 8
+        }
+    };
+}
+
+pub(crate) use {pair_at, word_of};
+
 #[cfg(test)]
 mod tests {
     use super::*;

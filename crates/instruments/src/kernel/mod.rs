@@ -9,7 +9,8 @@ mod reach;
 mod refusal;
 
 pub use cost::Meter;
-pub use maps::{Mapped, pack};
+pub use maps::{Mapped, pack, words_of};
+pub(crate) use maps::{pair_at, word_of};
 #[cfg(test)]
 pub use probe::At;
 pub use probe::{

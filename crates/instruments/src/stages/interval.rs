@@ -1,7 +1,7 @@
 //! What came between two readings of one measurement: in go both, out come the spans of the interval, in
 //! the same form.
 
-use super::histogram::{BUCKETS, bucket, percentile};
+use crate::histogram::{by_number, quantile_ns};
 use crate::{Measurement, Place, Slow, Span};
 
 impl Measurement {
@@ -43,14 +43,10 @@ impl Span {
         if count == 0 {
             return None;
         }
-        let mut counts = vec![0; BUCKETS];
-        for &(upper, n) in &buckets {
-            if let Some(of_bucket) = counts.get_mut(bucket(upper)) {
-                *of_bucket = n;
-            }
-        }
         let (min, max) = (self.min_ns.unwrap_or(0), self.max_ns.unwrap_or(u64::MAX));
-        let percentile = |p: f64| percentile(&counts, p).map(|ns| ns.clamp(min, max.max(min)));
+        let within = |ns: f64| (ns.round() as u64).clamp(min, max.max(min));
+        let numbered = by_number(&buckets);
+        let percentile = |q: f64| quantile_ns(&numbered, q).map(within);
         // Shares of counts: by the counts, they are whole numbers.
         let share = |of: fn(&Self) -> Option<f64>| {
             let crossed = |span: &Self| of(span).map(|share| (share * span.count as f64).round());
@@ -121,11 +117,27 @@ mod tests {
             let old = span(&before, &[]).unwrap();
             let now = span(&[before, more.clone()].concat(), &[]).unwrap();
             let interval = now.since(Some(&old));
-            let alone = span(&more, &[]).map(|alone| Span {
+            let Some(alone) = span(&more, &[]) else {
+                prop_assert_eq!(interval, None);
+                return Ok(());
+            };
+            let interval = interval.unwrap();
+            // Exact extremes bound a percentile, which may move it within its bucket.
+            let of = |span: &Span| [span.p50_ns, span.p90_ns, span.p99_ns, span.p999_ns];
+            for (a, b) in of(&interval).into_iter().zip(of(&alone)) {
+                prop_assert_eq!(a.is_some(), b.is_some());
+                let (a, b) = (a.unwrap_or(0), b.unwrap_or(0));
+                prop_assert!(a.abs_diff(b) <= 1 + a.max(b) / 20 || a.max(b) <= 16, "{} {}", a, b);
+            }
+            let alone = Span {
                 min_ns: now.min_ns.filter(|_| now.min_ns != old.min_ns),
+                p50_ns: interval.p50_ns,
+                p90_ns: interval.p90_ns,
+                p99_ns: interval.p99_ns,
+                p999_ns: interval.p999_ns,
                 max_ns: now.max_ns.filter(|_| now.max_ns != old.max_ns),
                 ..alone
-            });
+            };
             prop_assert_eq!(interval, alone);
         }
     }

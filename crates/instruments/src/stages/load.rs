@@ -19,8 +19,8 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/stages.skel.rs"));
 }
 
-use skeleton::{OpenStagesSkel, StagesSkelBuilder, types};
-pub use skeleton::{StagesMaps as Maps, StagesSkel};
+use skeleton::{OpenStagesSkel, StagesSkelBuilder};
+pub use skeleton::{StagesMaps as Maps, StagesSkel, types};
 
 /// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/history.h`).
 const EVENTS_OF_CPU: u32 = 2 * 512;
@@ -93,6 +93,7 @@ fn set_constants(
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
     })?;
     constants.filter = filter_constants(&options.filter);
+    constants.histogram_cells = crate::histogram::cells();
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
     constants.per = options.groups.map_or(0, |groups| groups.per.number());

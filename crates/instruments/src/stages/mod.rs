@@ -4,7 +4,6 @@
 mod budget;
 mod collector;
 mod group;
-mod histogram;
 mod interval;
 mod load;
 mod reading;
@@ -320,6 +319,7 @@ impl Stages {
             events_lost: runs.missed + reading.unexpected(),
             fallback: session.loaded.fallback.clone(),
             cost: cost.map(|cost| Cost { cpu_percent: part * cost.cpu_percent, ..cost }),
+            bucket_schema: crate::histogram::SCHEMA,
             spans,
             not_observable: not_observable(&session.loaded),
             slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },

@@ -1,21 +1,13 @@
 //! The programs' maps read back into a measurement.
 
 use super::group::SpanOfWhole;
-use super::histogram::{BUCKETS, percentile};
-use super::samples::{FIRST_BUCKET, HISTOGRAM_WORDS, MIN, Samples};
+use super::load::types::{counters, cpu};
+use super::samples::{HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
-use crate::kernel::{Mapped, Probe, pack};
+use crate::histogram::quantile_ns;
+use crate::kernel::{Mapped, Probe, pack, pair_at, word_of, words_of};
 use crate::layout::Layout;
 use crate::{Packets, Place, Span};
-
-/// 64-bit words of `struct counters` and `struct cpu`, and where their fields are.
-const COUNTERS_WORDS: usize = 8;
-const UNEXPECTED: usize = 5;
-const OUTLIERS_LOST: usize = 6;
-const TRAILS_LOST: usize = 7;
-const CPU_WORDS: usize = 32;
-const CPU_NODE_LLC: usize = 12;
-const CPU_SHARD_PLACE: usize = 5;
 
 /// Packets beyond this share of a span are slow by themselves.
 const SLOWEST: f64 = 0.9999;
@@ -25,9 +17,9 @@ const NO_SPAN: u64 = u32::MAX as u64;
 /// Tells the programs where each CPU counts.
 pub fn prepare_cpus(cpus: &Mapped, layout: &Layout) {
     for (number, row) in layout.cpus.iter().enumerate() {
-        let word = number * CPU_WORDS;
-        cpus.set(word + CPU_NODE_LLC, pack(row.node, row.llc));
-        cpus.set(word + CPU_SHARD_PLACE, pack(row.shard, row.place));
+        let first = number * words_of::<cpu>();
+        cpus.set(first + pair_at!(cpu, node, llc), pack(row.node, row.llc));
+        cpus.set(first + pair_at!(cpu, shard, place), pack(row.shard, row.place));
     }
 }
 
@@ -53,21 +45,27 @@ pub fn begins_a_path(probe: &Probe) -> bool {
 
 /// The counters summed over all CPUs. Packets that ended in no way that was seen are what is
 /// left of those that started.
-pub fn packets(counters: &Mapped) -> Packets {
-    let shards = || 0..counters.len() / COUNTERS_WORDS;
-    let sum =
-        |field: usize| shards().map(|s| counters.get(s * COUNTERS_WORDS + field)).sum::<u64>();
-    let (completed, dropped, collided) = (sum(1), sum(2), sum(3));
+pub fn packets(by_shard: &Mapped) -> Packets {
+    let sum = |field| sum(by_shard, field);
+    let completed = sum(word_of!(counters, completed));
+    let dropped = sum(word_of!(counters, dropped));
+    let collided = sum(word_of!(counters, collided));
     // Read last: a packet that starts meanwhile is one under way.
-    let started = sum(0);
+    let started = sum(word_of!(counters, started));
     Packets {
         started,
         completed,
         dropped,
         abandoned: started.saturating_sub(completed + dropped + collided),
         collided,
-        sampled_out: sum(4),
+        sampled_out: sum(word_of!(counters, sampled_out)),
     }
+}
+
+/// A counter over all shards.
+fn sum(by_shard: &Mapped, field: usize) -> u64 {
+    let each = words_of::<counters>();
+    (0..by_shard.len() / each).map(|shard| by_shard.get(shard * each + field)).sum()
 }
 
 /// The maps at one moment.
@@ -82,49 +80,28 @@ pub struct Reading<'a> {
 impl Reading<'_> {
     /// Events between stages that no path joins, or for which there was no span left.
     pub fn unexpected(&self) -> u64 {
-        self.sum(UNEXPECTED)
+        sum(self.counters, word_of!(counters, unexpected))
     }
 
     /// Slow packets that there was no room to send up.
     pub fn outliers_lost(&self) -> u64 {
-        self.sum(OUTLIERS_LOST)
+        sum(self.counters, word_of!(counters, outliers_lost))
     }
 
     /// Paths of slow packets that there was no room to send up.
     pub fn trails_lost(&self) -> u64 {
-        self.sum(TRAILS_LOST)
-    }
-
-    fn sum(&self, counter: usize) -> u64 {
-        let shards = 0..self.counters.len() / COUNTERS_WORDS;
-        shards.map(|shard| self.counters.get(shard * COUNTERS_WORDS + counter)).sum()
+        sum(self.counters, word_of!(counters, trails_lost))
     }
 
     /// Sends up, from now on, the slowest 1 in 10,000 of each span that has had so many packets.
     pub fn follow_slowest(&self, slow_ns: &Mapped) {
         for (from, to) in spans() {
-            let number = self.span_of.get(from * STAGES_MAX + to);
-            let Some(span) = usize::try_from(number).ok().and_then(|n| n.checked_sub(1)) else {
-                continue;
-            };
-            if span < SPANS_MAX
-                && let Some(ns) = percentile(&self.buckets(span), SLOWEST)
-            {
-                slow_ns.set(span, ns);
+            let Some(number) = self.number_of((from, to)) else { continue };
+            let (samples, _) = self.samples(number);
+            if let Some(ns) = quantile_ns(&samples.filled(), SLOWEST) {
+                slow_ns.set(number - 1, ns.round() as u64);
             }
         }
-    }
-
-    /// The histogram of a span over all shards.
-    fn buckets(&self, span: usize) -> Vec<u64> {
-        let mut sum = vec![0; BUCKETS];
-        for shard in 0..self.layout.shards as usize {
-            let first = (shard * SPANS_MAX + span) * HISTOGRAM_WORDS + FIRST_BUCKET;
-            for (bucket, total) in sum.iter_mut().enumerate() {
-                *total += self.histograms.get(first + bucket);
-            }
-        }
-        sum
     }
 
     /// All spans with a sample, in the order of the path, beside what they are made of: groups are
@@ -183,47 +160,5 @@ impl Reading<'_> {
             }
         }
         places
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The offsets above against the structures in C, counted in fields of 8 bytes.
-    #[test]
-    fn words_are_where_the_programs_put_them() {
-        let inflight = include_str!("../../../../bpf/inflight.h");
-        let cpu = &inflight[inflight.find("struct cpu {").unwrap()..];
-        let fields: Vec<_> = cpu
-            .lines()
-            .skip(1)
-            .map(str::trim)
-            .take_while(|l| *l != "};")
-            .filter(|l| !l.is_empty() && !l.starts_with("/*") && !l.starts_with("u32 place"))
-            .collect();
-        let words = |field: &&str| field.matches(',').count() + 1;
-        let reserved =
-            |field: &&str| field.split(['[', ']']).nth(1).map_or(1, |n| n.parse().unwrap());
-        let total: usize = fields
-            .iter()
-            .map(|field| field.split("/*").next().unwrap().trim())
-            .map(
-                |field| if field.starts_with("u32") { 1 } else { words(&field) * reserved(&field) },
-            )
-            .sum();
-        assert_eq!(total, CPU_WORDS);
-        assert!(fields[CPU_SHARD_PLACE].starts_with("u32 shard;"));
-        assert!(cpu.contains("set by user space */\n\tu32 place;"));
-        assert!(fields[CPU_NODE_LLC].starts_with("u32 node, llc;"));
-        let counters = &inflight[inflight.find("struct counters {").unwrap()..];
-        let names = counters.lines().nth(1).unwrap().trim();
-        assert_eq!(
-            names,
-            "u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;"
-        );
-        assert_eq!(names.split(',').position(|n| n.contains("unexpected")), Some(UNEXPECTED));
-        assert_eq!(counters.lines().nth(2).unwrap().trim(), "u64 trails_lost;");
-        assert_eq!(names.split(',').count(), TRAILS_LOST);
     }
 }

@@ -2,21 +2,27 @@
 //! `bpf/histogram.h`): in go its words, out comes a [`Span`]. They can be added and subtracted, so that
 //! groups and what is left of them agree with the whole.
 
-use super::histogram::{BUCKETS, bounds, middle, percentile};
+use super::load::types::histogram;
 use super::table::Stage;
+use crate::histogram::{BUCKETS, middle_ns, quantile_ns, upper_ns};
+use crate::kernel::{word_of, words_of};
 use crate::layout::Layout;
 use crate::{Place, Span};
 
 /// 64-bit words of a `struct histogram`, and where its fields are.
-pub const HISTOGRAM_WORDS: usize = FIRST_BUCKET + BUCKETS;
+pub const HISTOGRAM_WORDS: usize = words_of::<histogram>();
 /// The shortest latency; the largest number where there is none.
-pub const MIN: usize = 0;
-const MAX: usize = 1;
-const OTHER_CPU: usize = 2;
-const OTHER_LLC: usize = 3;
-const OTHER_NODE: usize = 4;
+pub const MIN: usize = word_of!(histogram, min_ns);
+const MAX: usize = word_of!(histogram, max_ns);
+const OTHER_CPU: usize = word_of!(histogram, other_cpu);
+const OTHER_LLC: usize = word_of!(histogram, other_llc);
+const OTHER_NODE: usize = word_of!(histogram, other_node);
 /// The first of the counts.
-pub const FIRST_BUCKET: usize = 8;
+pub const FIRST_BUCKET: usize = word_of!(histogram, buckets);
+
+/// All that follows the extremes is counted, up to the last bucket.
+const _: () = assert!(MIN < OTHER_CPU && MAX < OTHER_CPU && OTHER_CPU < FIRST_BUCKET);
+const _: () = assert!(FIRST_BUCKET + BUCKETS == HISTOGRAM_WORDS);
 
 /// Latencies of one span.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +88,12 @@ impl Samples {
         self.words.get(FIRST_BUCKET..).unwrap_or_default()
     }
 
+    /// The buckets that are not empty, by number.
+    pub fn filled(&self) -> Vec<(usize, u64)> {
+        let buckets = self.buckets().iter().copied().enumerate();
+        buckets.filter(|&(_, n)| n > 0).collect()
+    }
+
     /// The span between two stages; `None` without a sample.
     pub fn span(
         &self,
@@ -93,16 +105,15 @@ impl Samples {
         if samples == 0 {
             return None;
         }
-        let buckets = self.buckets();
+        let buckets = self.filled();
         let (min, max) = self.extremes.unwrap_or((0, u64::MAX));
         // A percentile is known to its bucket only; the exact extremes bound it.
-        let within = |ns: u64| ns.clamp(min, max.max(min));
-        let percentile = |share: f64| percentile(buckets, share).map(within);
+        let within = |ns: f64| (ns.round() as u64).clamp(min, max.max(min));
+        let percentile = |q: f64| quantile_ns(&buckets, q).map(within);
         let share = |word: usize| {
             let crossings = self.words.get(word).copied().unwrap_or_default();
             (crossings as f64 / samples as f64).min(1.0)
         };
-        let filled = || buckets.iter().enumerate().filter(|&(_, &n)| n > 0);
         Some(Span {
             direction: from.direction,
             from: from.name.to_owned(),
@@ -114,13 +125,13 @@ impl Samples {
             p99_ns: percentile(0.99),
             p999_ns: percentile(0.999),
             max_ns: self.extremes.map(|(_, max)| max),
-            total_ns: filled()
-                .map(|(bucket, &n)| within(middle(bucket)).saturating_mul(n))
+            total_ns: (buckets.iter())
+                .map(|&(bucket, n)| middle_ns(bucket).saturating_mul(n))
                 .fold(0, u64::saturating_add),
             other_cpu: Some(share(OTHER_CPU)),
             other_llc: layout.knows_llcs.then(|| share(OTHER_LLC)),
             other_node: layout.knows_nodes.then(|| share(OTHER_NODE)),
-            buckets: filled().map(|(bucket, &n)| (bounds(bucket).1, n)).collect(),
+            buckets: buckets.iter().map(|&(bucket, n)| (upper_ns(bucket), n)).collect(),
             places,
         })
     }
@@ -129,15 +140,16 @@ impl Samples {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::histogram::bucket;
     use proptest::prelude::*;
 
-    /// Samples as the programs would have counted these latencies, below 16 ns a bucket each.
+    /// Samples as the programs would have counted these latencies.
     pub fn counted(latencies: &[u64]) -> Samples {
         let mut words = vec![0; HISTOGRAM_WORDS];
         words[MIN] = latencies.iter().copied().min().unwrap_or(u64::MAX);
         words[MAX] = latencies.iter().copied().max().unwrap_or(0);
         for &ns in latencies {
-            words[FIRST_BUCKET + usize::try_from(ns).unwrap()] += 1;
+            words[FIRST_BUCKET + bucket(ns)] += 1;
         }
         let mut samples = Samples::default();
         assert_eq!(samples.add_words(|word| words[word]), latencies.len() as u64);
@@ -147,8 +159,8 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn parts_and_what_is_left_are_the_whole(
-            part in prop::collection::vec(0..16u64, 0..50),
-            rest in prop::collection::vec(0..16u64, 0..50),
+            part in prop::collection::vec(0..5000u64, 0..50),
+            rest in prop::collection::vec(0..5000u64, 0..50),
         ) {
             let mut whole = counted(&[part.clone(), rest.clone()].concat());
             let mut sum = counted(&part);

@@ -2,6 +2,7 @@
 //! count, mean and percentiles of what came between.
 
 use super::Hops;
+use nearpath_instruments::histogram::{by_number, interpolated_ns};
 use nearpath_instruments::{Measurement, Span};
 
 /// The spans that packets passed between two readings.
@@ -52,20 +53,9 @@ impl<'a> Part<'a> {
         self.total_ns as f64 / self.count() as f64
     }
 
-    /// By nearest rank, and within a bucket by the place among its samples, so that a small shift is
-    /// not lost in the width of a bucket (3.2 %).
+    /// Interpolated within a bucket, so that a small shift is not lost in its width.
     pub(super) fn percentile(&self, share: f64) -> f64 {
-        let rank = (self.count() as f64 * share).ceil().max(1.0);
-        let mut seen = 0.0;
-        for &(upper, count) in &self.buckets {
-            let count = count as f64;
-            if seen + count >= rank {
-                let lower = upper as f64 / 1.032;
-                return lower + (upper as f64 - lower) * (rank - seen) / count;
-            }
-            seen += count;
-        }
-        0.0
+        interpolated_ns(&by_number(&self.buckets), share).unwrap_or(0.0)
     }
 }
 

@@ -39,6 +39,7 @@ pub struct StagesInterval<'a> {
     filter: &'a str,
     packets: PacketsOfInterval,
     events_lost: u64,
+    bucket_schema: u32,
     spans: Vec<Span>,
     slow: Slow,
 }
@@ -70,6 +71,7 @@ pub fn stages_interval<'a>(before: &Measurement, now: &'a Measurement) -> Stages
             sampled_out: packets(|p| p.sampled_out),
         },
         events_lost: now.events_lost.saturating_sub(before.events_lost),
+        bucket_schema: now.bucket_schema,
         spans: now.spans_since(before),
         slow: now.slow.since(&before.slow),
     }

@@ -15,7 +15,7 @@ const COUNT: usize = 7;
 
 /// The title, the number of samples and the bars of a span; rows without a sample are left out.
 /// A bucket goes where its upper end lies (at most the span's maximum), so that a latency up to
-/// one bucket (3.2 %) below a power of two may be one row too low.
+/// one bucket (4.4 %) below a power of two may be one row too low.
 pub fn histogram(span: &Span) -> String {
     let mut out = String::new();
     line!(out, "{} {} -> {}:", direction(span.direction), span.from, span.to);
