@@ -97,7 +97,8 @@ struct cpu {
 	u64 run_raise_ns;
 	u32 node, llc; /* ~0: unknown; set by user space */
 	u64 backlog_ns; /* entry of the last poll of the backlog */
-	u64 unused[2];
+	u64 run_queue; /* address of its run queue, or 0; see softirqs.h */
+	u64 earlier_raise_ns; /* likewise: of the run of NET_RX before the one that next_raise_ns is of */
 
 	/* What the IP layer was given to send last: the sk_buff, when, by which function. */
 	u64 ip_packet;

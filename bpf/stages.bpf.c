@@ -51,6 +51,8 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 	cpu = this_cpu();
 	if (!cpu)
 		return;
+	if (p->state == PACKET_RX)
+		see_softirq(cpu);
 	if (in_upcall(p)) {
 		freed_in_upcall(pointer, drop);
 		/* User space has a copy, and the packet goes on as what comes back. */

@@ -1,80 +1,90 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The stages of the packet path, by number. crates/instruments/src/stages/table.rs lists the
- * same in the same order, and a test compares the two.
+ * The stages of the packet path, in its order: the one source of their numbers here, of the table in
+ * crates/instruments/src/stages/table.rs (written from it by skeletons.rs), and of `--list-stages`.
  *
- * Receive and transmit have numbers of their own, also where both pass the same function, so
- * that a pair of numbers is a span of one direction.
+ * STAGE(direction, name, detail, end)
+ *   detail: the lowest `--detail` that observes the stage. COARSE: what tells the parts of the path
+ *           apart (device, stack, socket, reader; queue, driver), with hooks more than 150 ns apart;
+ *           PATH: the main stages between them; FULL: all.
+ *   end:    LAST if a packet's path ends here.
+ *
+ * Receive and transmit have numbers of their own, also where both pass the same function, so that a
+ * pair of numbers is a span of one direction.
  */
 #ifndef NEARPATH_STAGES_H
 #define NEARPATH_STAGES_H
 
+#define STAGES(STAGE)	\
+	STAGE(RX, IRQ_HANDLER, PATH, INNER)	\
+	STAGE(RX, NET_RX_RAISE, COARSE, INNER)	\
+	STAGE(RX, NET_RX_ENTRY, PATH, INNER)	\
+	STAGE(RX, NAPI_POLL, FULL, INNER)	\
+	STAGE(RX, NAPI_GRO_RECEIVE, PATH, INNER)	\
+	STAGE(RX, NETIF_RX, PATH, INNER)	\
+	STAGE(RX, GRO_CELLS_RECEIVE, PATH, INNER)	\
+	STAGE(RX, ENQUEUE_TO_BACKLOG, FULL, INNER)	\
+	STAGE(RX, PROCESS_BACKLOG, FULL, INNER)	\
+	STAGE(RX, NETIF_RECEIVE_SKB, COARSE, INNER)	\
+	STAGE(RX, VLAN_DO_RECEIVE, FULL, INNER)	\
+	STAGE(RX, BOND_HANDLE_FRAME, FULL, INNER)	\
+	STAGE(RX, BR_HANDLE_FRAME, FULL, INNER)	\
+	STAGE(RX, MACVLAN_HANDLE_FRAME, FULL, INNER)	\
+	STAGE(RX, OVS_VPORT_RECEIVE, PATH, INNER)	\
+	STAGE(RX, OVS_DP_PROCESS_PACKET, FULL, INNER)	\
+	STAGE(RX, OVS_DP_UPCALL, PATH, INNER)	\
+	STAGE(RX, OVS_PACKET_CMD_EXECUTE, PATH, INNER)	\
+	STAGE(RX, OVS_VPORT_SEND, PATH, INNER)	\
+	STAGE(RX, INTERNAL_DEV_RECV, PATH, INNER)	\
+	STAGE(RX, IP_RCV, FULL, INNER)	\
+	STAGE(RX, IPV6_RCV, FULL, INNER)	\
+	STAGE(RX, TCP_V4_RCV, FULL, INNER)	\
+	STAGE(RX, TCP_V6_RCV, FULL, INNER)	\
+	STAGE(RX, UDP_RCV, FULL, INNER)	\
+	STAGE(RX, UDPV6_RCV, FULL, INNER)	\
+	STAGE(RX, NET_DEV_QUEUE, COARSE, LAST)	\
+	STAGE(RX, TAP_HANDLE_FRAME, PATH, INNER)	\
+	STAGE(RX, TCP_RCV_ESTABLISHED, COARSE, INNER)	\
+	STAGE(RX, SK_DATA_READY, COARSE, INNER)	\
+	STAGE(RX, SCHED_WAKING, COARSE, INNER)	\
+	STAGE(RX, SCHED_SWITCH, COARSE, INNER)	\
+	STAGE(RX, SKB_COPY_DATAGRAM, COARSE, INNER)	\
+	STAGE(RX, SOCK_RECV, COARSE, LAST)	\
+	STAGE(RX, CONSUME_SKB, COARSE, LAST)	\
+	STAGE(RX, KFREE_SKB, COARSE, LAST)	\
+	STAGE(TX, SOCK_SEND, PATH, INNER)	\
+	STAGE(TX, TCP_SENDMSG, PATH, INNER)	\
+	STAGE(TX, TCP_TRANSMIT_SKB, FULL, INNER)	\
+	STAGE(TX, IP_QUEUE_XMIT, FULL, INNER)	\
+	STAGE(TX, INET6_CSK_XMIT, FULL, INNER)	\
+	STAGE(TX, IP_SEND_SKB, FULL, INNER)	\
+	STAGE(TX, IP6_SEND_SKB, FULL, INNER)	\
+	STAGE(TX, NET_DEV_QUEUE, COARSE, INNER)	\
+	STAGE(TX, QDISC_ENQUEUE, PATH, INNER)	\
+	STAGE(TX, QDISC_DEQUEUE, PATH, INNER)	\
+	STAGE(TX, NET_DEV_START_XMIT, COARSE, INNER)	\
+	STAGE(TX, INTERNAL_DEV_XMIT, PATH, INNER)	\
+	STAGE(TX, OVS_VPORT_RECEIVE, PATH, INNER)	\
+	STAGE(TX, OVS_DP_PROCESS_PACKET, FULL, INNER)	\
+	STAGE(TX, OVS_DP_UPCALL, PATH, INNER)	\
+	STAGE(TX, OVS_PACKET_CMD_EXECUTE, PATH, INNER)	\
+	STAGE(TX, OVS_VPORT_SEND, PATH, INNER)	\
+	STAGE(TX, NET_DEV_XMIT, PATH, INNER)	\
+	STAGE(TX, NETIF_RX, PATH, LAST)	\
+	STAGE(TX, CONSUME_SKB, COARSE, LAST)	\
+	STAGE(TX, KFREE_SKB, COARSE, LAST)
+
+#define STAGE_NUMBER(direction, name, detail, end) direction##_##name,
+
 enum stage {
 	STAGE_NONE,
-	/* receive */
-	RX_IRQ_HANDLER,
-	RX_NET_RX_RAISE,
-	RX_NET_RX_ENTRY,
-	RX_NAPI_POLL,
-	RX_NAPI_GRO_RECEIVE,
-	RX_NETIF_RX,
-	RX_GRO_CELLS_RECEIVE,
-	RX_ENQUEUE_TO_BACKLOG,
-	RX_PROCESS_BACKLOG,
-	/* from here on a stack has it in hand */
-	RX_NETIF_RECEIVE_SKB,
-	RX_VLAN_DO_RECEIVE,
-	RX_BOND_HANDLE_FRAME,
-	RX_BR_HANDLE_FRAME,
-	RX_MACVLAN_HANDLE_FRAME,
-	RX_OVS_VPORT_RECEIVE,
-	RX_OVS_DP_PROCESS_PACKET,
-	RX_OVS_DP_UPCALL,
-	RX_OVS_PACKET_CMD_EXECUTE,
-	RX_OVS_VPORT_SEND,
-	RX_INTERNAL_DEV_RECV,
-	RX_IP_RCV,
-	RX_IPV6_RCV,
-	RX_TCP_V4_RCV,
-	RX_TCP_V6_RCV,
-	RX_UDP_RCV,
-	RX_UDPV6_RCV, /* to here */
-	RX_NET_DEV_QUEUE, /* forwarded */
-	RX_TAP_HANDLE_FRAME,
-	RX_TCP_RCV_ESTABLISHED,
-	RX_SK_DATA_READY,
-	RX_SCHED_WAKING,
-	RX_SCHED_SWITCH,
-	RX_SKB_COPY_DATAGRAM,
-	RX_SOCK_RECV,
-	RX_CONSUME_SKB,
-	RX_KFREE_SKB,
-	/* transmit */
-	TX_SOCK_SEND,
-	TX_TCP_SENDMSG,
-	TX_TCP_TRANSMIT_SKB,
-	TX_IP_QUEUE_XMIT,
-	TX_INET6_CSK_XMIT,
-	TX_IP_SEND_SKB,
-	TX_IP6_SEND_SKB,
-	TX_NET_DEV_QUEUE,
-	TX_QDISC_ENQUEUE,
-	TX_QDISC_DEQUEUE,
-	TX_NET_DEV_START_XMIT,
-	TX_INTERNAL_DEV_XMIT,
-	TX_OVS_VPORT_RECEIVE,
-	TX_OVS_DP_PROCESS_PACKET,
-	TX_OVS_DP_UPCALL,
-	TX_OVS_PACKET_CMD_EXECUTE,
-	TX_OVS_VPORT_SEND,
-	TX_NET_DEV_XMIT,
-	TX_NETIF_RX, /* handed over to a virtual peer */
-	TX_CONSUME_SKB,
-	TX_KFREE_SKB,
+	STAGES(STAGE_NUMBER)
 	STAGE_COUNT,
 };
 
 /* A power of two, for the verifier. */
 #define STAGES_MAX 64
+
+_Static_assert(STAGE_COUNT <= STAGES_MAX, "stages have numbers of six bits");
 
 #endif

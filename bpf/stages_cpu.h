@@ -75,7 +75,13 @@ PROBE(softirq_raise, "softirq_raise")
 	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
 		return;
 	cpu = this_cpu();
-	if (!cpu || cpu->next_raise_ns)
+	if (!cpu)
+		return;
+	if (!has_softirqs) {
+		raise_unseen(cpu);
+		return;
+	}
+	if (cpu->next_raise_ns)
 		return;
 	cpu->next_raise_ns = bpf_ktime_get_ns();
 	cpu->next_irq_ns = cpu->irq_ns;

@@ -7,11 +7,14 @@
 #define NEARPATH_STAGES_PACKET_H
 
 #include "span.h"
+#include "softirqs.h"
 
 /* Whether sk_data_ready can be observed; without it the reader is woken by the packet itself. */
 const volatile bool has_data_ready = true;
 /* Whether the end of a receive call can be; without it a datagram ends when it is freed. */
 const volatile bool has_sock_recv = true;
+/* Whether netif_rx can be, by which a virtual device hands a packet to its peer. */
+const volatile bool has_netif_rx = true;
 
 /*
  * Packets begin only while this is set: after all programs are attached and until the first is
@@ -59,6 +62,15 @@ static __always_inline bool in_stack(struct packet *p)
  */
 static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 number)
 {
+	struct sk_buff *skb = (struct sk_buff *)p->tag;
+
+	/*
+	 * Where runs are not observed, the sk_buff itself tells: the stack has marked it with the device that
+	 * it came by when it passed netif_receive_skb, at which each packet's slot is made its own. One that
+	 * was allocated since has no mark.
+	 */
+	if (!has_softirqs)
+		return BPF_CORE_READ(skb, skb_iif) != 0;
 	if (cpu->serving == NET_RX_SOFTIRQ + 1)
 		return p->last_cpu == number && p->last_ns >= cpu->entry_ns;
 	if (cpu->serving)
@@ -92,7 +104,7 @@ static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 n
 			(p->last_stage == RX_NETIF_RX || p->last_stage == RX_ENQUEUE_TO_BACKLOG));
 	/* On to a device that stands on the first. A task may receive many by the first, as a tap does. */
 	return in_hand(p, cpu, number) &&
-	       (cpu->serving || stage != RX_NETIF_RECEIVE_SKB || cpu->task_dev != address_of((u64)GET(direct, skb, dev)));
+	       (!has_softirqs || cpu->serving || stage != RX_NETIF_RECEIVE_SKB || cpu->task_dev != address_of((u64)GET(direct, skb, dev)));
 }
 
 /*
@@ -155,10 +167,12 @@ static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, 
 	if (cpu->serving != NET_RX_SOFTIRQ + 1)
 		return;
 	/* An interrupt before the packet's last stage is none of this packet's. */
-	if (first && cpu->run_irq_ns)
+	if (has_softirqs && first && cpu->run_irq_ns)
 		pass_before(p, cpu, number, RX_IRQ_HANDLER, cpu->run_irq_ns);
 	if (cpu->run_raise_ns && (first || cpu->run_raise_ns > p->last_ns))
 		pass_before(p, cpu, number, RX_NET_RX_RAISE, cpu->run_raise_ns);
+	if (!has_softirqs)
+		return;
 	if (first || cpu->entry_ns > p->last_ns)
 		pass_before(p, cpu, number, RX_NET_RX_ENTRY, cpu->entry_ns);
 	/* The first poll of a run begins with its entry; a later one waited for those before it. */

@@ -131,6 +131,13 @@ PROBE(sk_data_ready, "sk_data_ready")
 	tag = cpu->packet;
 	p = tag ? packet_slot(tag) : 0;
 	own = waits_for_reader(p, tag) && p->last_cpu == number;
+	if (own && !has_softirqs && protocol == IPPROTO_TCP) {
+		u64 served = cpu->serving;
+
+		/* What a socket has kept back for its owner is the owner's to receive: not what a softirq had. */
+		see_softirq(cpu);
+		own = cpu->serving == served;
+	}
 	if (!own || protocol != IPPROTO_UDP) {
 		u64 last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
 		struct packet *other = packet_slot(last);
@@ -176,6 +183,9 @@ static __always_inline bool is_received(struct packet *p)
 	return p->state == PACKET_RX || p->state == PACKET_RX_MERGED;
 }
 
+/* From the socket's call to the wake-up there are some locks. */
+#define WAKES_WITHIN_NS 50000
+
 /* try_to_wake_up() of the reader, called by the socket: the task carries the packet on. */
 PROBE(sched_waking, "sched_waking")
 {
@@ -184,6 +194,7 @@ PROBE(sched_waking, "sched_waking")
 	u32 number = bpf_get_smp_processor_id();
 	struct packet *p;
 	struct task *task;
+	u64 now;
 	u32 pid;
 
 	if (!cpu || !cpu->waker)
@@ -193,11 +204,15 @@ PROBE(sched_waking, "sched_waking")
 	    (has_data_ready ? p->last_stage != RX_SK_DATA_READY : !waits_for_reader(p, p->tag)))
 		return;
 	cpu->waker = 0;
+	now = bpf_ktime_get_ns();
+	/* The socket wakes at once; later it is another who is woken, by an interrupt or another softirq. */
+	if (!has_softirqs && now - p->last_ns > WAKES_WITHIN_NS)
+		return;
 	pid = GET(direct, reader, pid);
 	task = task_slot(pid);
 	if (!task)
 		return;
-	pass(p, cpu, number, RX_SCHED_WAKING, bpf_ktime_get_ns());
+	pass(p, cpu, number, RX_SCHED_WAKING, now);
 	claim_task(task, pid);
 	task->woken_by = p->tag;
 	task->moved_ns = 0;

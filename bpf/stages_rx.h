@@ -27,7 +27,8 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			 * A virtual device hands the sk_buff to its peer: the end of its transmission. (By NAPI
 			 * that is after the device has taken it.)
 			 */
-			pass_before(p, cpu, number, TX_NETIF_RX, bpf_ktime_get_ns());
+			if (has_netif_rx)
+				pass_before(p, cpu, number, TX_NETIF_RX, bpf_ktime_get_ns());
 			finish(p);
 			COUNT(cpu, completed);
 		}
@@ -122,6 +123,7 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 
 	if (!cpu)
 		return;
+	see_softirq(cpu);
 	if (budgets)
 		cpu->received++;
 	p = receive(cpu, ctx[0], RX_NETIF_RECEIVE_SKB, AFTER_CPU_HISTORY, direct);

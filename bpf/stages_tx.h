@@ -147,6 +147,8 @@ PROBE(net_dev_queue, "net_dev_queue")
 		}
 		now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_TX, now);
+		if (BY_PROCESS)
+			see_softirq(cpu);
 		begin_group(p, cpu, true);
 		pass_send_call(p, cpu);
 		pass_ip(p, cpu, number);

@@ -121,6 +121,7 @@ struct sk_buff {
 	unsigned char *head;
 	unsigned char *data;
 	unsigned int len, data_len;
+	int skb_iif;
 	unsigned int end; /* an offset from head */
 };
 

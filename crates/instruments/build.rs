@@ -2,7 +2,10 @@
 
 #[path = "../../bpf/skeletons.rs"]
 mod skeletons;
+#[path = "../../bpf/stage_table.rs"]
+mod stage_table;
 
 fn main() {
+    stage_table::write();
     skeletons::build(&["accepts", "histogram", "irqs", "locality", "reuseport", "stages"]);
 }

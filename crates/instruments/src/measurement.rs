@@ -1,5 +1,6 @@
 //! What the instrument `stages` returns for an interval: the JSON of `measure stages --json`.
 
+use crate::stages::Detail;
 use crate::{Outlier, Share, Slow};
 use nearpath_host::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,12 @@ pub struct Measurement {
     pub observed_s: Option<f64>,
     /// The filters in force, as on the command line; empty when every packet was looked at.
     pub filter: String,
+    /// How much of the path was observed; `None` where stages were chosen by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Detail>,
+    /// Names of the stages that were observed; empty where that is not known (an older nearpath).
+    #[serde(default)]
+    pub stages: Vec<String>,
     /// What became of the packets.
     pub packets: Packets,
     /// Stage events that the kernel dropped (recursion misses of the programs).
@@ -52,6 +59,16 @@ pub struct Measurement {
     /// What is among the others because there was no room for its group.
     #[serde(default)]
     pub not_grouped: NotGrouped,
+}
+
+impl Measurement {
+    /// Whether a stage was observed, so that packets which do not show there did not pass it.
+    pub fn observed(&self, stage: &str) -> bool {
+        match self.stages.is_empty() {
+            true => !self.not_observable.iter().any(|n| n.stage == stage),
+            false => self.stages.iter().any(|name| name == stage),
+        }
+    }
 }
 
 /// By what packets are grouped.

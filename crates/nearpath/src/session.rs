@@ -8,10 +8,10 @@ use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
 use anyhow::Context;
-use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use nearpath_instruments::stages::{Options, STAGES, Stages};
+use nearpath_instruments::stages::{Detail, Options, STAGES, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use serde::Serialize;
 use std::cell::Cell;
@@ -24,6 +24,8 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Between looks at what was gathered, where no interval was asked for.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Slow packets that are shown, where no number is given.
+const OUTLIERS: usize = 10;
 
 /// How long is measured.
 #[derive(Debug, Clone, Args)]
@@ -140,6 +142,15 @@ impl Time {
 pub struct Timing {
     #[command(flatten)]
     pub time: Time,
+    /// How much of the path to observe: 'coarse' has the device, the stack, the socket and its reader, the
+    /// queue and the driver; 'path' the main stages between them; 'full' all that this kernel has. Without
+    /// it 'measure stages' takes 'coarse', and 'diagnose' what it needs
+    #[arg(long, value_name = "HOW", value_enum)]
+    detail: Option<How>,
+    /// Stages to observe, and no others, by their names in 'measure stages --list-stages'
+    #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
+    #[arg(hide_possible_values = true, conflicts_with = "detail")]
+    stages: Option<Vec<String>>,
     /// Stages not to observe, by their names in 'measure stages --list-stages'. 'sock_send' watches
     /// every system call of the host and is the dearest where there are many
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
@@ -149,12 +160,30 @@ pub struct Timing {
     /// each span that has had so many
     #[arg(long, value_name = "TIME", value_parser = latency)]
     slow: Option<Duration>,
-    /// How many of the slowest packets to show one by one, as timelines
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    outliers: usize,
+    /// How many of the slowest packets to show individually, as timelines [default: 10]
+    #[arg(long, value_name = "N")]
+    outliers: Option<usize>,
     /// Do not explain slow packets: saves the history of what each CPU runs
     #[arg(long, conflicts_with_all = ["slow", "outliers"])]
     no_budgets: bool,
+}
+
+/// How much of the path is observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum How {
+    Coarse,
+    Path,
+    Full,
+}
+
+impl From<How> for Detail {
+    fn from(how: How) -> Self {
+        match how {
+            How::Coarse => Self::Coarse,
+            How::Path => Self::Path,
+            How::Full => Self::Full,
+        }
+    }
 }
 
 /// A stage of both directions has one name.
@@ -163,17 +192,28 @@ fn stage_names() -> PossibleValuesParser {
 }
 
 impl Timing {
-    /// The instrument's options for these packets.
-    pub fn options(&self, filter: Filter) -> Options {
+    /// The instrument's options for these packets, with a detail where none is asked for.
+    pub fn options(&self, filter: Filter, or: Detail) -> Options {
+        let detail = self.detail.map_or(or, Detail::from);
         Options {
             filter,
             without: self.without.clone(),
             btf_file: self.time.btf.clone(),
-            budgets: !self.no_budgets,
+            detail,
+            stages: self.stages.clone(),
+            budgets: self.explains(detail),
             slow: self.slow,
-            outliers: self.outliers,
+            outliers: self.outliers.unwrap_or(OUTLIERS),
             ..Options::default()
         }
+    }
+
+    /// Whether slow packets are explained: if that is asked for, or the detail is not the cheapest. What
+    /// each CPU runs is observed for it, which costs more than the stages of `coarse` do.
+    fn explains(&self, detail: Detail) -> bool {
+        let wanted = self.slow.is_some() || self.outliers.is_some();
+        let detailed = self.stages.is_none() && detail > Detail::Coarse;
+        (wanted || detailed) && !self.no_budgets
     }
 
     /// Measures until the time is over or a signal comes.

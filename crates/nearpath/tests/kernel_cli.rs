@@ -162,6 +162,7 @@ fn the_contract_of_measure_stages_is_kept() {
     let pair = VethPair::new(2).unwrap();
     let netns = netns_path(&pair, Side::Server);
     let args = ["measure", "stages", "--for", "1s", "--netns", &netns, "--proto", "udp", "--json"];
+    let args = [&args[..], &["--detail", "full"]].concat();
     // Without a packet in the window in which the programs are timed (a fifth) their cost is unknown.
     let m = with_traffic(&pair, |_| {
         wait_for("a packet while the programs were timed", || {
@@ -234,6 +235,38 @@ fn filters_choose_the_packets() {
 }
 
 #[test]
+fn a_detail_decides_what_is_observed() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let common = ["measure", "stages", "--for", "500ms", "--netns", &netns, "--json"];
+    let observed = |args: &[&str]| {
+        let m = document(&with_traffic(&pair, |_| nearpath(&[&common, args].concat())));
+        let names = m["stages"].as_array().unwrap().iter();
+        (m["detail"].clone(), names.map(|n| n.as_str().unwrap().to_owned()).collect::<Vec<_>>())
+    };
+    let (detail, coarse) = observed(&[]);
+    assert_eq!(detail, "coarse");
+    assert!(coarse.iter().any(|name| name == "netif_receive_skb"), "{coarse:?}");
+    let (detail, full) = observed(&["--detail", "full"]);
+    assert_eq!(detail, "full");
+    assert!(full.len() > coarse.len() && coarse.iter().all(|name| full.contains(name)), "{full:?}");
+    // What explains slow packets is observed with any detail, if that is asked for.
+    let (_, explained) = observed(&["--slow", "1ms"]);
+    assert!(explained.iter().any(|name| name == "net_rx_entry"), "{explained:?}");
+    let (detail, chosen) = observed(&["--stages", "net_dev_queue,net_dev_start_xmit"]);
+    assert_eq!(
+        (detail, chosen),
+        (Value::Null, ["net_dev_queue", "net_dev_start_xmit"].map(String::from).to_vec())
+    );
+    let (code, out, err) =
+        parts(&nearpath(&["measure", "stages", "--detail", "path", "--stages", "netif_rx"]));
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+}
+
+#[test]
 fn a_stage_is_left_out_and_the_text_says_so() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
@@ -241,7 +274,7 @@ fn a_stage_is_left_out_and_the_text_says_so() {
     let pair = VethPair::new(1).unwrap();
     let netns = netns_path(&pair, Side::Server);
     let args = ["measure", "stages", "--for", "500ms", "--netns", &netns];
-    let args = [args.as_slice(), &["--without", "sock_send,qdisc_enqueue"]].concat();
+    let args = [&args[..], &["--detail", "full", "--without", "sock_send,qdisc_enqueue"]].concat();
     // On some virtual machines a CPU's tracepoints are silent now and then (docs/measuring.md).
     let out = with_traffic(&pair, |_| {
         wait_for("a packet", || {

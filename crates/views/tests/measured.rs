@@ -9,7 +9,7 @@ use nearpath_instruments::accepts::{
     ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Listener, Places,
 };
 use nearpath_instruments::locality::{Distances, LOCALITY_SCHEMA, Locality};
-use nearpath_instruments::stages::StageListing;
+use nearpath_instruments::stages::{Detail, StageListing};
 use nearpath_instruments::*;
 use nearpath_views::{json, text};
 
@@ -47,6 +47,8 @@ fn measurement() -> Measurement {
         duration_s: 10.0,
         observed_s: None,
         filter: "--dev eth0 --proto tcp".into(),
+        detail: Some(Detail::Full),
+        stages: vec!["netif_rx".into(), "netif_receive_skb".into()],
         packets: Packets {
             started: 1000,
             completed: 900,
@@ -327,6 +329,7 @@ fn the_stages() {
     let stage = |direction, stage, function, attach: Option<&str>| StageListing {
         direction,
         stage,
+        detail: if stage == "netif_rx" { Detail::Path } else { Detail::Coarse },
         function,
         attach: attach.map(str::to_owned),
         reason: attach.is_none().then(|| format!("this kernel has no tracepoint {stage}")),

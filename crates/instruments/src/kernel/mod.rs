@@ -3,6 +3,7 @@
 
 mod cost;
 mod maps;
+mod percpu;
 mod probe;
 mod programs;
 mod reach;
@@ -11,6 +12,7 @@ mod refusal;
 pub use cost::Meter;
 pub use maps::{Mapped, pack, words_of};
 pub(crate) use maps::{pair_at, word_of};
+pub use percpu::SoftirqWords;
 #[cfg(test)]
 pub use probe::At;
 pub use probe::{

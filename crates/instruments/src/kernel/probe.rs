@@ -19,8 +19,10 @@ pub struct Probe {
     /// Names of what it observes, of both directions; empty for a probe that only keeps what others
     /// need.
     pub stages: &'static [&'static str],
-    /// Whether it is for budgets alone.
-    pub for_budgets: bool,
+    /// Names of stages that cannot be observed, or not be told from others, without it.
+    pub keeps_for: &'static [&'static str],
+    /// Whether budgets rest on it, so that it is attached for them whichever stages are observed.
+    pub history: bool,
 }
 
 /// A program at a kernel function.
@@ -62,7 +64,8 @@ pub const fn probe(
         function,
         points: &[],
         stages,
-        for_budgets: false,
+        keeps_for: &[],
+        history: false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What this kernel offers: which tracepoints and functions it has, and so how each probe can be
 //! attached.
 
+use super::percpu::{self, SoftirqWords};
 use super::probe::{At, Point, Probe};
 use crate::InstrumentError;
 use libbpf_rs::btf::types::{FuncProto, Typedef};
@@ -77,6 +78,8 @@ pub struct Kernel {
     pub btf_file: Option<PathBuf>,
     /// What the instrument would attach.
     pub probes: &'static [Probe],
+    /// Where each CPU keeps what softirqs it runs and is to run, if that can be told.
+    pub softirq_words: Option<SoftirqWords>,
     /// For each of them how many arguments its tracepoint has, if the kernel has it.
     tracepoints: Vec<Option<usize>>,
     /// And what is known of its functions.
@@ -130,6 +133,7 @@ impl Kernel {
         Ok(Self {
             btf_file: btf_file.map(Path::to_owned),
             probes,
+            softirq_words: percpu::softirq_words(&btf),
             tracepoints: probes.iter().map(tracepoint).collect(),
             points: probes.iter().map(|p| p.points.iter().map(&mut known).collect()).collect(),
         })

@@ -3,10 +3,11 @@
 use super::Options;
 use super::group::{self, CELLS_MAX, Part};
 use super::samples::{HISTOGRAM_WORDS, MIN};
-use super::table::SPANS_MAX;
+use super::table::{PROBES, SPANS_MAX};
 use crate::filter::constants_of_filter;
 use crate::kernel::{
-    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
+    Attached, Chosen, Kernel, Probe, Reach, SoftirqWords, attach, choose, load_only, open, refused,
+    within_reach,
 };
 use crate::layout::Layout;
 use crate::{GROUPS_MAX, InstrumentError, NotGrouped, Per};
@@ -24,6 +25,8 @@ pub use skeleton::{StagesMaps as Maps, StagesSkel, types};
 
 /// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/history.h`).
 const EVENTS_OF_CPU: u32 = 2 * 512;
+/// The programs at both ends of softirqs.
+const SOFTIRQS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 /// Trails that are kept for the paths of slow packets, a power of two (of 280 bytes each).
 const TRAILS: u32 = 1 << 14;
 /// Packets that may be under way (`PACKET_SLOT_BITS`).
@@ -62,15 +65,15 @@ fn load_within(
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<StagesSkelBuilder>(kernel)?;
 
-    let left_out = |probe: &Probe| {
-        !probe.stages.is_empty() && probe.stages.iter().all(|stage| options.leaves_out(stage))
-    };
-    let wanted = |probe: &Probe| options.budgets || !probe.for_budgets;
-    let (chosen, mut skipped) = choose(kernel, reach, wanted);
-    let (out, chosen): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(p, _)| left_out(p));
-    skipped.extend(out.into_iter().map(|(p, _)| (p, "left out with --without".to_owned())));
+    // What runs on the CPU must be known, by the tracepoints or by its own words.
+    let keeps_softirqs =
+        |probe: &Probe| kernel.softirq_words.is_none() && SOFTIRQS.contains(&probe.program);
+    let (chosen, mut skipped) =
+        choose(kernel, reach, |probe| options.attaches(probe) || keeps_softirqs(probe));
+    let left_out = PROBES.iter().filter(|probe| options.is_without(probe));
+    skipped.extend(left_out.map(|probe| (probe, "left out with --without".to_owned())));
     load_only(open.open_object_mut(), &chosen);
-    set_constants(&mut open, layout, options, &chosen)?;
+    set_constants(&mut open, layout, options, &chosen, kernel.softirq_words)?;
     size_maps(&mut open, layout, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let mut blank = vec![0; 8 * HISTOGRAM_WORDS];
@@ -88,6 +91,7 @@ fn set_constants(
     layout: &Layout,
     options: &Options,
     chosen: &[Chosen],
+    softirq_words: Option<SoftirqWords>,
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
@@ -99,10 +103,18 @@ fn set_constants(
     constants.per = options.groups.map_or(0, |groups| groups.per.number());
     constants.has_trails = trail_slots(options) > 1;
     constants.trail_mask = trail_slots(options) - 1;
-    constants.has_data_ready = chosen.iter().any(|(p, _)| p.program == "sk_data_ready");
-    constants.has_sock_recv = chosen.iter().any(|(p, _)| p.program == "sock_recv");
-    constants.has_upcall_answers =
-        chosen.iter().any(|(p, _)| p.program == "ovs_packet_cmd_execute");
+    let has = |program: &str| chosen.iter().any(|(p, _)| p.program == program);
+    constants.has_data_ready = has("sk_data_ready");
+    constants.has_sock_recv = has("sock_recv");
+    constants.has_netif_rx = has("netif_rx");
+    constants.has_upcall_answers = has("ovs_packet_cmd_execute");
+    // Without either a packet's run is not told from another: as if the tracepoints were there.
+    let words = softirq_words.filter(|_| !SOFTIRQS.iter().all(|program| has(program)));
+    constants.has_softirqs = words.is_none();
+    if let Some(words) = words {
+        constants.preempt_count_at = words.preempt_count;
+        constants.pending_softirqs_at = words.pending;
+    }
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
     constants.place_all = !layout.is_by_cpu();
     for call in [

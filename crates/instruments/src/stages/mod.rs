@@ -14,10 +14,10 @@ mod table;
 mod trail;
 mod under_way;
 
-pub use table::{PROBES, STAGES, Stage};
+pub use table::{Detail, PROBES, STAGES, Stage, detail_of};
 
 use crate::filter::Filter;
-use crate::kernel::{Functions, Kernel, Mapped, Meter, Reach, Way};
+use crate::kernel::{Functions, Kernel, Mapped, Meter, Probe, Reach, Way};
 use crate::layout::Layout;
 use crate::{
     Cost, Direction, Grouping, Instrument, InstrumentError, Measurement, NotObservable, Slow,
@@ -38,6 +38,10 @@ use under_way::UnderWay;
 pub struct Options {
     /// Which packets are looked at.
     pub filter: Filter,
+    /// How much of the path is observed.
+    pub detail: Detail,
+    /// Stages to observe, by name, whatever the detail; `None`: those of the detail.
+    pub stages: Option<Vec<String>>,
     /// Stages to leave out, by name.
     pub without: Vec<String>,
     /// Attach programs that do nothing: what attaching alone costs, for benchmarks.
@@ -107,6 +111,8 @@ pub struct StageListing {
     pub direction: Direction,
     /// Name of the stage.
     pub stage: &'static str,
+    /// The lowest detail that observes it.
+    pub detail: Detail,
     /// The kernel function behind it.
     pub function: &'static str,
     /// The tracepoint and how it is attached; `None` when the stage cannot be observed.
@@ -116,9 +122,27 @@ pub struct StageListing {
 }
 
 impl Options {
-    /// Whether a stage is left out.
-    fn leaves_out(&self, stage: &str) -> bool {
-        self.without.iter().any(|name| name == stage)
+    /// Whether a stage is asked for.
+    pub fn observes(&self, stage: &str) -> bool {
+        let among = |names: &[String]| names.iter().any(|name| name == stage);
+        let wanted = match &self.stages {
+            Some(stages) => among(stages),
+            None => detail_of(stage).is_some_and(|detail| detail <= self.detail),
+        };
+        wanted && !among(&self.without)
+    }
+
+    /// Whether all that a probe observes is left out by name.
+    fn is_without(&self, probe: &Probe) -> bool {
+        let names = |stage: &&str| self.without.iter().any(|name| name == stage);
+        !probe.stages.is_empty() && probe.stages.iter().all(names)
+    }
+
+    /// Whether a probe is attached, where the kernel has what it is attached to.
+    fn attaches(&self, probe: &Probe) -> bool {
+        let mut of_stages = probe.stages.iter().chain(probe.keeps_for);
+        (self.budgets && probe.history && !self.is_without(probe))
+            || of_stages.any(|stage| self.observes(stage))
     }
 }
 
@@ -147,6 +171,7 @@ impl Stages {
             StageListing {
                 direction: stage.direction,
                 stage: stage.name,
+                detail: stage.detail,
                 function: usable.as_ref().map(|(p, _)| *p).or(first).map_or("", |p| p.function),
                 reason: reason.filter(|_| usable.is_none()),
                 attach: usable.map(|(_, ways)| targets(ways)),
@@ -315,6 +340,8 @@ impl Stages {
             duration_s: elapsed,
             observed_s: observed,
             filter: self.options.filter.to_string(),
+            detail: self.options.stages.is_none().then_some(self.options.detail),
+            stages: observed_stages(&session.loaded),
             packets,
             events_lost: runs.missed + reading.unexpected(),
             fallback: session.loaded.fallback.clone(),
@@ -329,6 +356,18 @@ impl Stages {
             not_grouped: session.loaded.not_grouped(),
         }
     }
+}
+
+/// Names of the stages of which a probe is attached.
+fn observed_stages(loaded: &Loaded) -> Vec<String> {
+    let seen = |name: &str| loaded.attached.probes.iter().any(|p| p.stages.contains(&name));
+    let mut names: Vec<String> = Vec::new();
+    for stage in STAGES.iter().filter(|stage| seen(stage.name)) {
+        if !names.iter().any(|name| name == stage.name) {
+            names.push(stage.name.to_owned());
+        }
+    }
+    names
 }
 
 /// Stages of which no probe is attached, with the reason of the first.

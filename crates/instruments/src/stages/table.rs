@@ -1,11 +1,46 @@
 //! The stages of the packet path and the probes that observe them: the one table that says what
 //! is attached where.
 //!
-//! To observe a further stage: a number in `bpf/stages.h`, a row in [`STAGES`], a program in
+//! To observe a further stage: a line in `bpf/stages.h`, from which [`STAGES`] is written, a program in
 //! `bpf/stages_*.h`, a row in [`PROBES`].
 
 use crate::Direction;
 use crate::kernel::{Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, returns};
+
+/// How much of the path is observed: the fewer hooks, the cheaper.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Detail {
+    /// Device, stack, socket and reader; queue and driver: what tells the parts of the path apart.
+    Coarse,
+    /// The main stages between them.
+    Path,
+    /// All.
+    #[default]
+    Full,
+}
+
+impl Detail {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Coarse => "coarse",
+            Self::Path => "path",
+            Self::Full => "full",
+        }
+    }
+}
 
 /// A named point of the packet path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,91 +49,32 @@ pub struct Stage {
     pub direction: Direction,
     /// Its name in all output.
     pub name: &'static str,
+    /// The lowest detail that observes it.
+    pub detail: Detail,
     /// Whether a packet's path ends here.
     pub last: bool,
 }
 
-const fn rx(name: &'static str) -> Stage {
-    Stage { direction: Direction::Rx, name, last: false }
-}
+include!(concat!(env!("OUT_DIR"), "/stages_table.rs"));
 
-const fn tx(name: &'static str) -> Stage {
-    Stage { direction: Direction::Tx, name, last: false }
+/// The lowest detail that observes a stage of that name, in either direction.
+pub fn detail_of(name: &str) -> Option<Detail> {
+    STAGES.iter().filter(|stage| stage.name == name).map(|stage| stage.detail).min()
 }
-
-const fn last(stage: Stage) -> Stage {
-    Stage { last: true, ..stage }
-}
-
-/// All stages in the order of the path; the number of a stage is its index plus one, as in
-/// `enum stage` of `bpf/stages.h`.
-pub const STAGES: &[Stage] = &[
-    rx("irq_handler"),
-    rx("net_rx_raise"),
-    rx("net_rx_entry"),
-    rx("napi_poll"),
-    rx("napi_gro_receive"),
-    rx("netif_rx"),
-    rx("gro_cells_receive"),
-    rx("enqueue_to_backlog"),
-    rx("process_backlog"),
-    rx("netif_receive_skb"),
-    rx("vlan_do_receive"),
-    rx("bond_handle_frame"),
-    rx("br_handle_frame"),
-    rx("macvlan_handle_frame"),
-    rx("ovs_vport_receive"),
-    rx("ovs_dp_process_packet"),
-    rx("ovs_dp_upcall"),
-    rx("ovs_packet_cmd_execute"),
-    rx("ovs_vport_send"),
-    rx("internal_dev_recv"),
-    rx("ip_rcv"),
-    rx("ipv6_rcv"),
-    rx("tcp_v4_rcv"),
-    rx("tcp_v6_rcv"),
-    rx("udp_rcv"),
-    rx("udpv6_rcv"),
-    last(rx("net_dev_queue")),
-    rx("tap_handle_frame"),
-    rx("tcp_rcv_established"),
-    rx("sk_data_ready"),
-    rx("sched_waking"),
-    rx("sched_switch"),
-    rx("skb_copy_datagram"),
-    last(rx("sock_recv")),
-    last(rx("consume_skb")),
-    last(rx("kfree_skb")),
-    tx("sock_send"),
-    tx("tcp_sendmsg"),
-    tx("tcp_transmit_skb"),
-    tx("ip_queue_xmit"),
-    tx("inet6_csk_xmit"),
-    tx("ip_send_skb"),
-    tx("ip6_send_skb"),
-    tx("net_dev_queue"),
-    tx("qdisc_enqueue"),
-    tx("qdisc_dequeue"),
-    tx("net_dev_start_xmit"),
-    tx("internal_dev_xmit"),
-    tx("ovs_vport_receive"),
-    tx("ovs_dp_process_packet"),
-    tx("ovs_dp_upcall"),
-    tx("ovs_packet_cmd_execute"),
-    tx("ovs_vport_send"),
-    tx("net_dev_xmit"),
-    last(tx("netif_rx")),
-    last(tx("consume_skb")),
-    last(tx("kfree_skb")),
-];
 
 /// A tracepoint of an interrupt that is of interest to budgets alone.
 const fn vector(name: &'static str, function: &'static str) -> Probe {
     budget(probe(name, name, function, &[]))
 }
 
+/// A probe that budgets rest on.
 const fn budget(probe: Probe) -> Probe {
-    Probe { for_budgets: true, ..probe }
+    Probe { history: true, ..probe }
+}
+
+/// A probe without stages of its own, which the observing of others needs.
+const fn keeps_for(stages: &'static [&'static str], probe: Probe) -> Probe {
+    Probe { keeps_for: stages, ..probe }
 }
 
 /// A device that stands on another gets the address of the pointer to the sk_buff, to replace it.
@@ -110,24 +86,45 @@ const fn ovs(function: &'static str) -> Point {
     of("openvswitch", entry(function))
 }
 
+/// What is known only by which run of a softirq it belongs to.
+const WITHIN_RUNS: &[&str] =
+    &["net_rx_entry", "irq_handler", "napi_poll", "process_backlog", "sock_send"];
+
 /// All probes, in the order in which they are attached: that of the path, but exits before their
 /// entries, so that no CPU is taken to be in a handler whose end was not seen.
 pub const PROBES: &[Probe] = &[
-    probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
-    probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &["irq_handler"]),
+    budget(keeps_for(
+        &["irq_handler"],
+        probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
+    )),
+    budget(probe(
+        "irq_handler_entry",
+        "irq_handler_entry",
+        "__handle_irq_event_percpu",
+        &["irq_handler"],
+    )),
     vector("local_timer_exit", "sysvec_apic_timer_interrupt"),
     vector("local_timer_entry", "sysvec_apic_timer_interrupt"),
     vector("call_function_single_exit", "sysvec_call_function_single"),
     vector("call_function_single_entry", "sysvec_call_function_single"),
     budget(probe("cpuhp_enter", "cpuhp_enter", "cpuhp_invoke_callback", &[])),
     probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &["net_rx_raise"]),
-    probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
-    probe("softirq_entry", "softirq_entry", "handle_softirqs", &["net_rx_entry"]),
+    budget(keeps_for(WITHIN_RUNS, probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]))),
+    budget(keeps_for(
+        WITHIN_RUNS,
+        probe("softirq_entry", "softirq_entry", "handle_softirqs", &["net_rx_entry"]),
+    )),
     probe("napi_poll", "napi_poll", "__napi_poll", &["napi_poll"]),
     probe("napi_gro_receive", "napi_gro_receive_entry", "napi_gro_receive", &["napi_gro_receive"]),
     probe("napi_gro_frags", "napi_gro_frags_entry", "napi_gro_frags", &["napi_gro_receive"]),
-    probe("napi_gro_receive_exit", "napi_gro_receive_exit", "napi_gro_receive", &[]),
-    probe("napi_gro_frags_exit", "napi_gro_frags_exit", "napi_gro_frags", &[]),
+    keeps_for(
+        &["napi_gro_receive"],
+        probe("napi_gro_receive_exit", "napi_gro_receive_exit", "napi_gro_receive", &[]),
+    ),
+    keeps_for(
+        &["napi_gro_receive"],
+        probe("napi_gro_frags_exit", "napi_gro_frags_exit", "napi_gro_frags", &[]),
+    ),
     probe("netif_rx", "netif_rx", "netif_rx_internal", &["netif_rx"]),
     at(&[entry("enqueue_to_backlog")], &["enqueue_to_backlog"]),
     at(&[entry("process_backlog")], &["process_backlog"]),
@@ -161,7 +158,7 @@ pub const PROBES: &[Probe] = &[
         &[entry("sock_def_readable")],
     ),
     probe("sched_waking", "sched_waking", "try_to_wake_up", &["sched_waking"]),
-    probe("sched_switch", "sched_switch", "__schedule", &["sched_switch"]),
+    budget(probe("sched_switch", "sched_switch", "__schedule", &["sched_switch"])),
     budget(probe("sched_migrate_task", "sched_migrate_task", "set_task_cpu", &[])),
     budget(keeper(&[entry("unthrottle_cfs_rq")], "unthrottle_cfs_rq")),
     probe(
@@ -185,7 +182,7 @@ pub const PROBES: &[Probe] = &[
     at(&[entry("ip_send_skb")], &["ip_send_skb"]),
     at(&[entry("ip6_send_skb")], &["ip6_send_skb"]),
     probe("net_dev_queue", "net_dev_queue", "__dev_queue_xmit", &["net_dev_queue"]),
-    returns("gso_segment", &[exit("exit", "__skb_gso_segment")]),
+    keeps_for(&["net_dev_xmit"], returns("gso_segment", &[exit("exit", "__skb_gso_segment")])),
     probe("qdisc_enqueue", "qdisc_enqueue", "dev_qdisc_enqueue", &["qdisc_enqueue"]),
     probe("qdisc_dequeue", "qdisc_dequeue", "dequeue_skb", &["qdisc_dequeue"]),
     probe("net_dev_start_xmit", "net_dev_start_xmit", "xmit_one", &["net_dev_start_xmit"]),
@@ -195,8 +192,6 @@ pub const PROBES: &[Probe] = &[
     probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &["kfree_skb"]),
 ];
 
-/// Most stages that the programs have room for (`STAGES_MAX` in `bpf/stages.h`).
-pub const STAGES_MAX: usize = 64;
 /// Most different spans that a measurement keeps apart (`SPANS_MAX` in `bpf/inflight.h`).
 pub const SPANS_MAX: usize = 128;
 
@@ -233,29 +228,21 @@ mod tests {
     use super::*;
     use crate::kernel::At;
 
-    /// The names of `enum stage` in the C header, without the prefix of their direction.
-    fn numbers_in_c() -> Vec<(Direction, String)> {
-        let header = include_str!("../../../../bpf/stages.h");
-        let body = &header[header.find("STAGE_NONE").unwrap()..header.find("STAGE_COUNT").unwrap()];
-        body.lines()
-            .filter_map(|line| line.trim().split(',').next())
-            .filter_map(|name| {
-                let (direction, name) = name.split_once('_')?;
-                let direction = match direction {
-                    "RX" => Direction::Rx,
-                    "TX" => Direction::Tx,
-                    _ => return None,
-                };
-                Some((direction, name.to_lowercase()))
-            })
-            .collect()
-    }
-
     #[test]
-    fn stages_have_the_numbers_of_the_programs() {
-        let here: Vec<_> = STAGES.iter().map(|s| (s.direction, s.name.to_owned())).collect();
-        assert_eq!(here, numbers_in_c());
+    fn the_path_can_be_followed_with_each_detail() {
         assert!(STAGES.len() < STAGES_MAX);
+        // A path begins and ends in either direction, also with the fewest hooks.
+        for direction in [Direction::Rx, Direction::Tx] {
+            let coarse =
+                || STAGES.iter().filter(|s| s.direction == direction && s.detail == Detail::Coarse);
+            assert!(coarse().any(|s| s.last) && coarse().any(|s| !s.last));
+        }
+        // No program is attached for nothing, whatever is asked for.
+        for probe in PROBES {
+            let names = probe.stages.iter().chain(probe.keeps_for);
+            assert!(names.clone().all(|name| detail_of(name).is_some()), "{probe:?}");
+            assert!(probe.history || names.count() > 0, "{probe:?}");
+        }
     }
 
     #[test]

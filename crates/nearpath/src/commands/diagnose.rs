@@ -13,7 +13,7 @@ use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, Root, Wanted};
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
-use nearpath_instruments::stages::Stages;
+use nearpath_instruments::stages::{Detail, Stages};
 use nearpath_views::text;
 use std::path::PathBuf;
 
@@ -124,8 +124,8 @@ impl Diagnose {
         let filter = self.filters.resolve(host, netns)?;
         let (topology, btf_file) = (&host.topology, self.timing.time.btf.clone());
         let wants = |what| self.measure.contains(&what);
-        let stages =
-            wants(What::Stages).then(|| Stages::new(topology, self.timing.options(filter.clone())));
+        let stages = wants(What::Stages)
+            .then(|| Stages::new(topology, self.timing.options(filter.clone(), Detail::Full)));
         let locality = wants(What::Locality).then(|| {
             let (filter, btf_file) = (filter.clone(), btf_file.clone());
             let options = locality::Options { filter, btf_file, ..Default::default() };

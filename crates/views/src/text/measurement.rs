@@ -5,7 +5,7 @@ use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
 use super::{groups, heading, line, outliers, timelines};
-use nearpath_instruments::stages::StageListing;
+use nearpath_instruments::stages::{Detail, StageListing};
 use nearpath_instruments::{Cost, Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
 
@@ -80,6 +80,10 @@ fn header(measurement: &Measurement) -> String {
             digits(observed),
             percent(observed / measurement.duration_s)
         );
+    }
+    if let Some(detail) = measurement.detail.filter(|&detail| detail < Detail::Full) {
+        let stages = measurement.stages.len();
+        line!(out, "detail:       {}, {stages} stages (--detail full for all)", detail.name());
     }
     let packets = &measurement.packets;
     let share = |part: u64| match packets.started {
@@ -232,13 +236,19 @@ fn figures(span: &Span, same: Same) -> [String; FIGURES.len()] {
 
 /// `measure stages --list-stages`: how each stage is observed here, or why it cannot be.
 pub fn stages(listing: &[StageListing]) -> String {
-    let mut table =
-        Table::new(&[left("DIR"), left("STAGE"), left("FUNCTION"), left("OBSERVED-BY")]);
+    let mut table = Table::new(&[
+        left("DIR"),
+        left("STAGE"),
+        left("DETAIL"),
+        left("FUNCTION"),
+        left("OBSERVED-BY"),
+    ]);
     for stage in listing {
         let unseen = || stage.reason.as_ref().map(|reason| format!("not observable: {reason}"));
         table.row([
             direction(stage.direction).to_lowercase(),
             stage.stage.to_owned(),
+            stage.detail.name().to_owned(),
             stage.function.to_owned(),
             or_none(stage.attach.clone().or_else(unseen)),
         ]);

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use nearpath_host::Wanted;
 use nearpath_instruments::Filter;
-use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::stages::{Detail, Options, Stages};
 use nearpath_views::{json, text};
 use std::num::NonZeroU32;
 
@@ -22,7 +22,8 @@ EXAMPLES
   nearpath measure stages --host 10.0.0.0/8 --direction rx --sample 1/16
   nearpath measure stages --netns blue --json > blue.json
   nearpath measure stages --json --interval 1s             a JSON document a line, each second
-  nearpath measure stages --without sock_send              no look at every system call
+  nearpath measure stages --detail full                    all stages, at five times the cost
+  nearpath measure stages --detail path --without sock_send    no look at every system call
   nearpath measure stages --for 10m --duty 1/32            for long, on a host that is busy
   nearpath measure stages --slow 1ms --outliers 20         why was each late?
   nearpath measure stages --per process --top 5            who gets the most packets, and how late
@@ -69,7 +70,7 @@ impl StagesArguments {
         let options = Options {
             groups: self.groups.wanted(),
             duty: self.duty,
-            ..self.timing.options(filter)
+            ..self.timing.options(filter, Detail::Coarse)
         };
         let lines = self.json && self.timing.time.interval.is_some();
         let mut stages = Stages::new(&host.topology, options);
@@ -92,7 +93,7 @@ impl StagesArguments {
 
     fn list(&self) -> Result<(), Failure> {
         let host = self.namespace.host(&Wanted::default())?;
-        let options = self.timing.options(Filter::default());
+        let options = self.timing.options(Filter::default(), Detail::Full);
         let stages = Stages::new(&host.topology, options);
         let listing = stages.list().context("cannot list the stages")?;
         if self.json {

@@ -1,0 +1,182 @@
+//! The instrument `stages` with fewer hooks: the packets are the same, and so are the times between the
+//! stages that are left. What more hooks see of the same packets at the same time is the judge.
+
+mod common;
+
+use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
+use nearpath_instruments::stages::{Detail, Options, STAGES, Stages};
+use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Protocol};
+use nearpath_testing::veth::{Side, VethPair};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+const ROUNDS: u64 = 500;
+const DETAILS: [Detail; 3] = [Detail::Coarse, Detail::Path, Detail::Full];
+
+fn options(filter: &Filter, detail: Detail) -> Options {
+    Options { filter: filter.clone(), detail, ..Options::default() }
+}
+
+/// Measures the same packets in several ways at once.
+fn measure_all(all: Vec<Options>, work: impl FnOnce()) -> Vec<Measurement> {
+    let mut running: Vec<Stages> = Vec::new();
+    for options in all {
+        let mut stages = Stages::new(&possible_cpus(), options);
+        stages.start().unwrap();
+        running.push(stages);
+    }
+    work();
+    // Attaching the later ones took its time: each began with the same packet.
+    running.iter_mut().map(|stages| stages.stop().unwrap()).collect()
+}
+
+/// Packets that came to a stage, by whichever way.
+fn arrived(m: &Measurement, direction: Direction, to: &str) -> u64 {
+    m.spans.iter().filter(|s| s.direction == direction && s.to == to).map(|s| s.count).sum()
+}
+
+/// Nanoseconds of all spans of a direction between two stages, those in between included.
+fn between(m: &Measurement, direction: Direction, from: &str, to: &str) -> u64 {
+    let place = |name: &str| {
+        STAGES.iter().position(|s| s.direction == direction && s.name == name).unwrap()
+    };
+    let within = place(from)..=place(to);
+    let spans = m.spans.iter().filter(|s| s.direction == direction);
+    spans
+        .filter(|s| within.contains(&place(&s.from)) && within.contains(&place(&s.to)))
+        .map(|s| s.total_ns)
+        .sum()
+}
+
+fn udp_filter(port: u16) -> Filter {
+    Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() }
+}
+
+/// That every span lies between stages which that detail observes.
+fn assert_within(m: &Measurement, detail: Detail) {
+    assert_eq!(m.detail, Some(detail));
+    for span in &m.spans {
+        for name in [&span.from, &span.to] {
+            assert!(m.observed(name), "{name} with {detail:?}: {:?}", m.stages);
+            let of = STAGES.iter().filter(|s| s.name == name);
+            assert!(of.map(|s| s.detail).min().unwrap() <= detail, "{name} with {detail:?}");
+        }
+    }
+}
+
+#[test]
+fn datagrams_are_counted_alike_with_each_detail() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    for v6 in [false, true] {
+        let sockets = acquainted_pair(&pair, v6);
+        let filter = udp_filter(sockets.1.local_addr().unwrap().port());
+        let packets = 2 * ROUNDS;
+        until_exact(|| {
+            let all = DETAILS.map(|detail| options(&filter, detail)).to_vec();
+            let measured = measure_all(all, || ping_pong(&sockets, ROUNDS));
+            for (m, detail) in measured.iter().zip(DETAILS) {
+                assert_within(m, detail);
+                exactly(m.packets.started, 2 * packets, m)?;
+                exactly(m.packets.completed, 2 * packets, m)?;
+                exactly(m.events_lost, 0, m)?;
+                for stage in ["sk_data_ready", "sock_recv"] {
+                    exactly(arrived(m, Direction::Rx, stage), packets, m)?;
+                }
+                exactly(arrived(m, Direction::Tx, "net_dev_start_xmit"), packets, m)?;
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn the_time_since_net_rx_was_raised_needs_no_look_at_softirqs() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    let sockets = acquainted_pair(&pair, false);
+    let filter = udp_filter(sockets.1.local_addr().unwrap().port());
+    until_exact(|| {
+        let all = vec![options(&filter, Detail::Coarse), options(&filter, Detail::Path)];
+        // Others' packets, which the filter leaves out, raise NET_RX between.
+        let other = acquainted_pair(&pair, true);
+        let measured = measure_all(all, || {
+            for _ in 0..ROUNDS / 10 {
+                ping_pong(&other, 5);
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                ping_pong(&sockets, 10);
+            }
+        });
+        let [coarse, path] = measured.as_slice() else { unreachable!("two") };
+        let count = |m| arrived(m, Direction::Rx, "netif_receive_skb");
+        exactly(count(coarse), count(path), coarse)?;
+        let times = [coarse, path]
+            .map(|m| between(m, Direction::Rx, "net_rx_raise", "netif_receive_skb") as f64);
+        // Each pays for the other's hooks, in its own order.
+        let ratio = times[0] / times[1];
+        let close = (0.7..1.4).contains(&ratio);
+        close.then_some(()).ok_or_else(|| format!("{ratio}: {times:?} {coarse:#?} {path:#?}"))
+    });
+}
+
+#[test]
+fn segments_and_bare_acks_end_with_few_hooks_too() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let listener = pair.run(Side::Server, |s| TcpListener::bind((s.ipv4(), 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let filter =
+        Filter { protocol: Some(Protocol::Tcp), port: Some(address.port()), ..Filter::default() };
+    until_exact(|| {
+        let all = DETAILS.map(|detail| options(&filter, detail)).to_vec();
+        let measured = measure_all(all, || {
+            let mut buffer = [0; 64];
+            for _ in 0..ROUNDS {
+                client.write_all(&[1; 64]).unwrap();
+                server.read_exact(&mut buffer).unwrap();
+                server.write_all(&buffer).unwrap();
+                client.read_exact(&mut buffer).unwrap();
+            }
+        });
+        let full = &measured[2];
+        for (m, detail) in measured.iter().zip(DETAILS) {
+            assert_within(m, detail);
+            exactly(m.packets.started, full.packets.started, m)?;
+            exactly(arrived(m, Direction::Rx, "skb_copy_datagram"), 2 * ROUNDS, m)?;
+            if m.packets.abandoned > 4 {
+                return Err(format!("{detail:?}: {:?}", m.packets));
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn stages_can_be_chosen_by_name() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let sockets = acquainted_pair(&pair, false);
+    let filter = udp_filter(sockets.1.local_addr().unwrap().port());
+    let stages = ["netif_receive_skb", "sock_recv", "sk_data_ready"].map(str::to_owned).to_vec();
+    let without = vec!["sk_data_ready".to_owned()];
+    let chosen = Options { stages: Some(stages), without, ..options(&filter, Detail::Full) };
+    let m = measure_all(vec![chosen], || ping_pong(&sockets, ROUNDS)).remove(0);
+    assert_eq!(
+        (m.detail, m.stages),
+        (None, ["netif_receive_skb", "sock_recv"].map(String::from).to_vec())
+    );
+    assert!(m.spans.iter().all(|s| s.direction == Direction::Rx), "{:?}", m.spans);
+    assert!(m.packets.started >= 2 * ROUNDS - 2, "{:?}", m.packets);
+}
