@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What each CPU ran lately, and the packets that were slow: these are sent up, each with what the
- * CPU did during its span, so that user space can say where the time went.
+ * What each CPU ran lately, and the packets that were slow: these are sent up, each behind what the
+ * CPU and the packet's reader did until then, so that user space can say where the time went.
  *
  * A CPU keeps two rings of events. Those of tasks and interrupts are entered with interrupts off;
  * those of softirqs may be interrupted by the first, but never by one another. So each ring has
@@ -10,40 +10,9 @@
 #ifndef NEARPATH_HISTORY_H
 #define NEARPATH_HISTORY_H
 
-#include "trail.h"
 #include "filter.h"
-
-#define EVENTS 512
-
-enum ring { RING_TASKS, RING_SOFTIRQS, RINGS };
-
-enum event_kind {
-	EVENT_TASK = 1,
-	EVENT_IRQ,
-	EVENT_IRQ_END,
-	EVENT_SOFTIRQ,
-	EVENT_SOFTIRQ_END,
-	EVENT_STOLEN, /* by the hypervisor, since the interrupt before */
-	EVENT_ONLINE, /* the CPU comes online: it was offline since the event before */
-};
-
-/* An interrupt of the CPU's own, by its vector, not one of a device. */
-#define VECTOR 0x80000000u
-
-/* Of a task's policy: the task before it could have gone on. */
-#define READY_BEFORE 0x80
-
-struct event {
-	u64 ns;
-	u32 id; /* the task's pid, the interrupt, the softirq's vector, nanoseconds stolen */
-	u16 prio; /* of a task; for a softirq, how many packets the CPU has received, mod 2^16 */
-	u8 policy; /* of a task */
-	u8 kind;
-	union {
-		char comm[16]; /* of a task */
-		u32 current; /* of all else: the pid of the task that the CPU is at */
-	};
-};
+#include "readers.h"
+#include "waits.h"
 
 /* From when until when a cgroup's tasks on a CPU had used up its quota. */
 struct throttle {
@@ -67,48 +36,31 @@ struct outlier {
 	u16 from, to; /* stages */
 	u32 pid; /* of the task that takes the packet, or that runs at the span's end */
 	u16 received; /* how many packets the CPU has received, mod 2^16 */
-	u16 unused[3];
+	u16 flags; /* see waits.h */
+	u32 bytes; /* of the packet */
 	struct tuple flow; /* version 0: unknown */
 	char comm[16]; /* of that task */
-	u64 heads[RINGS]; /* how many events were ever entered into each ring */
-	u64 moved_ns; /* when that task was moved to this CPU since it was woken, or 0 */
-	u32 moved_from; /* the CPU that it was moved from */
-	u32 bytes; /* of the packet */
+	u64 heads[RINGS]; /* how many events were ever entered into each ring of the CPU */
+	u64 reader_heads[RINGS]; /* likewise of that task, */
+	u64 reader_claimed[RINGS]; /* and how many of these are others' */
+	u32 reader_ring; /* number of its first ring, or 0 where it is no reader */
+	u32 unused;
+	struct queued queued; /* where the packet was queued to be sent */
+	u64 gap_end_ns; /* when the data came that a segment of TCP waited for, or 0 */
 	struct throttle throttled[THROTTLES]; /* its cgroup, on this CPU, in no order; 0 where there is none */
-	struct event rings[RINGS][EVENTS]; /* as they lie there: event N is at N mod EVENTS */
 	struct trail trail; /* up to here; packet 0: none */
 };
 
-/*
- * What the CPU did that the reader of a slow packet was moved from. It is sent up just before the
- * outlier that it belongs to. That CPU goes on meanwhile: its oldest events may be newer ones.
- */
-struct left {
-	u64 at_ns; /* of the outlier, */
-	u32 to_cpu; /* and its CPU */
-	u32 cpu; /* whose events these are */
-	u64 heads[RINGS];
-	struct event rings[RINGS][EVENTS];
-};
-
 /* Where crates/instruments/src/stages/record.rs looks for them. */
-_Static_assert(__builtin_offsetof(struct left, heads) == 16, "offset of heads");
-_Static_assert(__builtin_offsetof(struct left, rings) == 32, "offset of rings");
-_Static_assert(sizeof(struct event) == 32, "size of an event");
 _Static_assert(__builtin_offsetof(struct outlier, pid) == 28, "offset of pid");
 _Static_assert(__builtin_offsetof(struct outlier, flow) == 40, "offset of flow");
 _Static_assert(__builtin_offsetof(struct outlier, heads) == 96, "offset of heads");
-_Static_assert(__builtin_offsetof(struct outlier, moved_ns) == 112, "offset of moved_ns");
-_Static_assert(__builtin_offsetof(struct outlier, throttled) == 128, "offset of throttled");
-_Static_assert(__builtin_offsetof(struct outlier, rings) == 192, "offset of rings");
-
-/* [CPU][ring][event]; as many as CPUs, set by user space */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, RINGS * EVENTS);
-	__type(key, u32);
-	__type(value, struct event);
-} history SEC(".maps");
+_Static_assert(__builtin_offsetof(struct outlier, reader_ring) == 144, "offset of reader_ring");
+_Static_assert(__builtin_offsetof(struct outlier, queued) == 152, "offset of queued");
+_Static_assert(__builtin_offsetof(struct outlier, gap_end_ns) == 192, "offset of gap_end_ns");
+_Static_assert(__builtin_offsetof(struct outlier, throttled) == 200, "offset of throttled");
+_Static_assert(__builtin_offsetof(struct outlier, trail) == 264, "offset of trail");
+_Static_assert(sizeof(struct outlier) != sizeof(struct block), "records are known by their size");
 
 #define THROTTLE_SLOT_BITS 10
 /* Two clocks that were compared differ by microseconds after so long, at the most. */
@@ -124,21 +76,11 @@ struct {
 	__type(value, struct throttles_of);
 } throttles SEC(".maps");
 
-/* Whether the history is kept at all. */
-const volatile bool budgets;
-
-static __always_inline struct event *event_at(u32 number, u32 ring, u64 index)
-{
-	u32 key = (number * RINGS + ring) * EVENTS + (index & (EVENTS - 1));
-
-	return bpf_map_lookup_elem(&history, &key);
-}
-
 /* Enters an event of this moment; returns it for what else is to be said of a task. */
 static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 kind, u32 id, u64 now)
 {
 	u64 *head = ring == RING_TASKS ? &cpu->task_events : &cpu->softirq_events;
-	struct event *e = event_at(bpf_get_smp_processor_id(), ring, *head);
+	struct event *e = event_at(bpf_get_smp_processor_id() * RINGS + ring, *head);
 
 	if (!e)
 		return 0;
@@ -191,11 +133,7 @@ static __always_inline void compare_clocks(struct cpu *cpu, struct task_struct *
 
 static __always_inline bool is_ready(struct task_struct *task, const bool direct)
 {
-	struct task_struct___old *old = (struct task_struct___old *)task;
-
-	if (bpf_core_field_exists(task->__state))
-		return !GET(direct, task, __state);
-	return !BPF_CORE_READ(old, state);
+	return !state_of(task, direct);
 }
 
 /* The CPU turns to a task; pid 0 is the idle one. */
@@ -269,72 +207,67 @@ static __always_inline struct task_struct *reader_of(struct cpu *cpu)
 	return reader ? reader : (struct task_struct *)bpf_get_current_task();
 }
 
-/* Both rings of a CPU at once: a loop over events would cost the verifier seconds. */
-static __always_inline void copy_rings(u32 number, struct cpu *cpu, u64 *heads,
-				       struct event (*rings)[EVENTS])
+/* Sends what user space lacks of what a CPU did. */
+static __always_inline void send_cpu(u32 number, struct cpu *cpu)
 {
-	struct event *e = event_at(number, RING_TASKS, 0);
-
-	heads[RING_TASKS] = cpu->task_events;
-	heads[RING_SOFTIRQS] = cpu->softirq_events;
-	if (!e || bpf_probe_read_kernel(rings, RINGS * EVENTS * sizeof(struct event), e))
-		heads[RING_TASKS] = heads[RING_SOFTIRQS] = 0;
+	send_ring(number * RINGS + RING_TASKS, cpu->task_events, &cpu->sent[RING_TASKS], EVENTS);
+	send_ring(number * RINGS + RING_SOFTIRQS, cpu->softirq_events, &cpu->sent[RING_SOFTIRQS], EVENTS);
 }
 
-/* Sends up what the CPU did that the reader was moved from in a span, if it was. */
-static __noinline u32 send_left(struct cpu *to, u64 begin_ns, u64 end_ns)
+/* Sends what user space lacks of what a reader did, and the CPU that it was moved from in a span. */
+static __always_inline void send_reader(struct reader *r, u64 begin_ns)
 {
-	struct task *task;
-	struct left *left;
+	u32 ring = reader_rings + reader_slot_of(r->pid) * RINGS;
+	u32 number = r->moved_from;
 	struct cpu *from;
-	u32 pid, number;
 
-	if (!to)
-		return 0;
-	pid = BPF_CORE_READ(reader_of(to), pid);
-	task = task_slot(pid);
-	if (!task || task->pid != pid || task->moved_ns <= begin_ns)
-		return 0;
-	number = task->moved_from;
+	send_ring(ring + RING_SWITCHES, r->heads[RING_SWITCHES], &r->sent[RING_SWITCHES], READER_EVENTS);
+	send_ring(ring + RING_WAKES, r->heads[RING_WAKES], &r->sent[RING_WAKES], READER_EVENTS);
+	if (r->moved_ns <= begin_ns || number == bpf_get_smp_processor_id())
+		return;
 	from = bpf_map_lookup_elem(&cpus, &number);
-	if (!from)
-		return 0;
-	left = bpf_ringbuf_reserve(&outliers, sizeof(*left), 0);
-	if (!left)
-		return 0;
-	left->at_ns = end_ns;
-	left->to_cpu = bpf_get_smp_processor_id();
-	left->cpu = number;
-	copy_rings(number, from, left->heads, left->rings);
-	bpf_ringbuf_submit(left, BPF_RB_NO_WAKEUP);
-	return 0;
+	if (from)
+		send_cpu(number, from);
 }
 
 static __always_inline void read_reader(struct outlier *o, struct cpu *cpu)
 {
-	struct task_struct *reader = reader_of(cpu);
-	struct task *task;
+	struct task_struct *task = reader_of(cpu);
+	struct reader *r;
 
-	o->pid = BPF_CORE_READ(reader, pid);
-	bpf_probe_read_kernel(o->comm, sizeof(o->comm), &reader->comm);
-	o->moved_ns = 0;
-	o->moved_from = 0;
-	task = task_slot(o->pid);
-	if (task && task->pid == o->pid && task->moved_ns) {
-		o->moved_ns = task->moved_ns;
-		o->moved_from = task->moved_from;
+	o->pid = BPF_CORE_READ(task, pid);
+	bpf_probe_read_kernel(o->comm, sizeof(o->comm), &task->comm);
+	o->reader_ring = 0;
+	r = find_reader(o->pid);
+	if (r) {
+		o->reader_ring = reader_rings + reader_slot_of(o->pid) * RINGS;
+#pragma unroll
+		for (int ring = 0; ring < RINGS; ring++) {
+			o->reader_heads[ring] = r->heads[ring];
+			o->reader_claimed[ring] = r->claimed[ring];
+		}
 	}
-	read_throttle(o, reader);
+	read_throttle(o, task);
 }
 
-/* Sends a slow packet up. `to` is the CPU that the program runs on; `from` a CPU, and two stages. */
-static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end_ns, u64 ns)
+/*
+ * Sends a slow packet up, from a CPU, and two stages, to this CPU. (Not static: the verifier looks at it
+ * once.)
+ */
+__noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 {
 	u32 number = bpf_get_smp_processor_id();
+	struct cpu *to = this_cpu();
 	struct tuple flow = {};
 	struct outlier *o;
+	struct reader *r;
 
-	send_left(to, end_ns - ns, end_ns);
+	if (!to)
+		return 0;
+	r = find_reader(BPF_CORE_READ(reader_of(to), pid));
+	send_cpu(number, to);
+	if (r)
+		send_reader(r, end_ns - ns);
 	o = bpf_ringbuf_reserve(&outliers, sizeof(*o), 0);
 	if (!o) {
 		COUNT(to, outliers_lost);
@@ -347,15 +280,26 @@ static __noinline u32 send_outlier(struct cpu *to, u64 packet, u64 from, u64 end
 	o->from = (u32)from / STAGES_MAX;
 	o->to = (u32)from % STAGES_MAX;
 	o->received = to->received;
+	o->heads[RING_TASKS] = to->task_events;
+	o->heads[RING_SOFTIRQS] = to->softirq_events;
 	read_reader(o, to);
 	o->bytes = 0;
+	o->flags = to->serving ? 0 : WAIT_ENDED_IN_TASK;
+	o->gap_end_ns = 0;
+	__builtin_memset(&o->queued, 0, sizeof(o->queued));
 	/* To its reader the packet is freed by then. */
 	if (packet && o->to != RX_SOCK_RECV) {
-		o->bytes = BPF_CORE_READ((struct sk_buff *)packet, len);
+		struct sk_buff *skb = (struct sk_buff *)packet;
+		struct packet *p = packet_slot(packet);
+
+		o->bytes = BPF_CORE_READ(skb, len);
 		read_flow(packet, &flow);
+		if (o->from == TX_NET_DEV_QUEUE || o->from == TX_QDISC_ENQUEUE)
+			o->flags |= read_queued(&o->queued, to, p, skb);
+		else if (o->from == RX_TCP_RCV_ESTABLISHED)
+			o->flags |= read_gap(&o->gap_end_ns, p, skb, end_ns - ns);
 	}
 	o->flow = flow;
-	copy_rings(number, to, o->heads, o->rings);
 	copy_trail(packet, &o->trail);
 	bpf_ringbuf_submit(o, BPF_RB_NO_WAKEUP);
 	return 0;

@@ -36,7 +36,7 @@ struct packet {
 	u8 last_stage;
 	u8 state;
 	u8 datagram; /* waits in a UDP socket, from which a receive call takes it whole */
-	u8 unused;
+	u8 flags; /* see waits.h */
 	u64 group; /* see group.h; 0: not known */
 };
 
@@ -49,10 +49,8 @@ struct task {
 	u64 woken_by; /* tag of the packet that woke the task, or 0 */
 	u64 datagram; /* tag of the datagram freed in the receive call under way, or 0 */
 	u64 copy_group; /* group of the last packet copied */
-	u64 moved_ns; /* when the scheduler moved it last since it was woken, or 0 */
 	u64 datagram_ns; /* its last stage when it was freed: what came to its address since has a later one */
-	u32 moved_from; /* the CPU that it was moved from */
-	u32 unused[11];
+	u64 unused[7];
 };
 
 struct counters {
@@ -79,7 +77,7 @@ struct replaced {
 	u64 replaced_ns;
 };
 
-/* Per CPU, four cache lines, of which every stage needs the first. Times are 0 where there is none. */
+/* Per CPU, five cache lines, of which every stage needs the first. Times are 0 where there is none. */
 struct cpu {
 	u64 entry_ns; /* entry of the run of NET_RX under way */
 	u64 poll_ns; /* its entry, or the end of the last NAPI poll in it */
@@ -119,6 +117,13 @@ struct cpu {
 	u64 task_ns; /* since when a task receives on this CPU, not a softirq, or 0 */
 	u64 task_dev; /* the device that it received by last */
 	u64 unused2[2];
+
+	/* Of budgets alone. */
+	u32 sent[2]; /* how many events of each ring user space has, mod 2^32 */
+	u64 interrupt; /* the one that runs, plus 1, or 0 */
+	u64 next_tx_raise; /* first raise of NET_TX since its last entry, and what raised it (waits.h) */
+	u64 run_tx_raise; /* the same of the run of NET_TX under way */
+	u64 unused3[4];
 };
 
 #include "slots.h"
@@ -182,7 +187,7 @@ static __always_inline void claim_task(struct task *task, u32 pid)
 	if (task->pid == pid)
 		return;
 	task->pid = pid;
-	task->send_ns = task->copy_ns = task->woken_by = task->datagram = task->moved_ns = 0;
+	task->send_ns = task->copy_ns = task->woken_by = task->datagram = 0;
 }
 
 #endif

@@ -114,7 +114,7 @@ static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 
 	if (budgets) {
 		slow = bpf_map_lookup_elem(&slow_ns, &span);
 		if (slow && ns >= *slow)
-			send_outlier(to, packet, (u64)from_cpu << 32 | stages, end_ns, ns);
+			send_outlier(packet, (u64)from_cpu << 32 | stages, end_ns, ns);
 	}
 	from = to;
 	if (from_cpu == bpf_get_smp_processor_id()) {

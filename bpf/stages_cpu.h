@@ -12,8 +12,10 @@ PROBE(irq_handler_entry, "irq_handler_entry")
 	if (!cpu)
 		return;
 	cpu->irq_ns = bpf_ktime_get_ns();
-	if (budgets)
+	if (budgets) {
+		cpu->interrupt = (u64)(u32)ctx[0] + 1;
 		add_event(cpu, RING_TASKS, EVENT_IRQ, ctx[0], cpu->irq_ns);
+	}
 }
 
 PROBE(irq_handler_exit, "irq_handler_exit")
@@ -23,6 +25,7 @@ PROBE(irq_handler_exit, "irq_handler_exit")
 	if (!cpu)
 		return;
 	cpu->irq_ns = 0;
+	cpu->interrupt = 0;
 	if (budgets)
 		add_event(cpu, RING_TASKS, EVENT_IRQ_END, ctx[0], bpf_ktime_get_ns());
 }
@@ -36,6 +39,7 @@ static __always_inline void vector_event(u64 *ctx, u32 kind)
 		return;
 	if (kind == EVENT_IRQ_END)
 		add_stolen(cpu);
+	cpu->interrupt = kind == EVENT_IRQ ? (VECTOR | (u64)(u32)ctx[0]) + 1 : 0;
 	add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0], bpf_ktime_get_ns());
 }
 
@@ -72,11 +76,15 @@ PROBE(softirq_raise, "softirq_raise")
 {
 	struct cpu *cpu;
 
-	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
+	if ((u32)ctx[0] != NET_RX_SOFTIRQ && (!budgets || (u32)ctx[0] != NET_TX_SOFTIRQ))
 		return;
 	cpu = this_cpu();
 	if (!cpu)
 		return;
+	if ((u32)ctx[0] == NET_TX_SOFTIRQ) {
+		note_tx_raise(cpu);
+		return;
+	}
 	if (!has_softirqs) {
 		raise_unseen(cpu);
 		return;
@@ -101,6 +109,10 @@ PROBE(softirq_entry, "softirq_entry")
 	now = bpf_ktime_get_ns();
 	if (budgets)
 		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ, vector, now);
+	if (vector == NET_TX_SOFTIRQ) {
+		cpu->run_tx_raise = cpu->next_tx_raise;
+		cpu->next_tx_raise = 0;
+	}
 	if (vector != NET_RX_SOFTIRQ)
 		return;
 	cpu->run_raise_ns = cpu->next_raise_ns;
@@ -145,20 +157,19 @@ PROBE_FUNCTION(process_backlog, "process_backlog")
 		cpu->backlog_ns = bpf_ktime_get_ns();
 }
 
-/* The scheduler moves a task to another CPU: of interest once it was woken for a packet. */
+/* The scheduler moves a task to the queue of another CPU. */
 PROBE(sched_migrate_task, "sched_migrate_task")
 {
 	struct task_struct *moved = (struct task_struct *)ctx[0];
 	struct task_struct___old *old = (struct task_struct___old *)moved;
-	u32 pid = GET(direct, moved, pid);
-	struct task *task = task_slot(pid);
+	struct reader *r = find_reader(GET(direct, moved, pid));
 
-	if (!task || task->pid != pid || !task->woken_by)
+	if (!r)
 		return;
-	task->moved_from = bpf_core_field_exists(moved->thread_info.cpu) ?
-				   GET(direct, moved, thread_info.cpu) :
-				   BPF_CORE_READ(old, cpu);
-	task->moved_ns = bpf_ktime_get_ns();
+	reader_moves(r,
+		     bpf_core_field_exists(moved->thread_info.cpu) ? GET(direct, moved, thread_info.cpu) :
+								     BPF_CORE_READ(old, cpu),
+		     ctx[1], bpf_ktime_get_ns());
 }
 
 /*

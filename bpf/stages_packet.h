@@ -119,6 +119,7 @@ static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 ta
 	p->tag = tag;
 	p->last_stage = STAGE_NONE;
 	p->datagram = false;
+	p->flags = 0;
 	p->last_ns = now;
 	p->state = state;
 }

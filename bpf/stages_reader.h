@@ -19,6 +19,8 @@ PROBE(tcp_rcv_established, "tcp_probe")
 	if (!p)
 		return;
 	if (has_tcp_data(skb, direct)) {
+		if (budgets)
+			note_gap(p, (struct sock *)ctx[0], skb);
 		turn_to(cpu, p->tag);
 		return;
 	}
@@ -157,6 +159,8 @@ PROBE(sk_data_ready, "sk_data_ready")
 	received_ns = p->last_ns;
 	p->datagram = protocol == IPPROTO_UDP;
 	now = bpf_ktime_get_ns();
+	if (budgets && protocol == IPPROTO_TCP)
+		note_ready(sk, now);
 	cpu->packet = 0;
 	cpu->waker = 0;
 	/* A reader may have been quick. */
@@ -192,11 +196,17 @@ PROBE(sched_waking, "sched_waking")
 	struct cpu *cpu = this_cpu();
 	struct task_struct *reader = (struct task_struct *)ctx[0];
 	u32 number = bpf_get_smp_processor_id();
+	struct reader *known = 0;
 	struct packet *p;
 	struct task *task;
 	u64 now;
 	u32 pid;
 
+	if (budgets) {
+		known = find_reader(GET(direct, reader, pid));
+		if (known)
+			reader_woken(cpu, known, reader, bpf_ktime_get_ns(), direct);
+	}
 	if (!cpu || !cpu->waker)
 		return;
 	p = packet_slot(cpu->waker);
@@ -215,7 +225,11 @@ PROBE(sched_waking, "sched_waking")
 	pass(p, cpu, number, RX_SCHED_WAKING, now);
 	claim_task(task, pid);
 	task->woken_by = p->tag;
-	task->moved_ns = 0;
+	if (budgets && !known) {
+		known = claim_reader(pid);
+		if (known)
+			reader_woken(cpu, known, reader, bpf_ktime_get_ns(), direct);
+	}
 }
 
 PROBE(sched_switch, "sched_switch")
@@ -228,11 +242,19 @@ PROBE(sched_switch, "sched_switch")
 	u64 tag, now = 0;
 
 	if (budgets) {
+		struct task_struct *previous = (struct task_struct *)ctx[1];
+		struct reader *r;
+
 		cpu = this_cpu();
 		now = bpf_ktime_get_ns();
 		if (cpu)
-			add_task(cpu, next, pid, now,
-				 (u8)ctx[0] || is_ready((struct task_struct *)ctx[1], direct), direct);
+			add_task(cpu, next, pid, now, (u8)ctx[0] || is_ready(previous, direct), direct);
+		r = find_reader(GET(direct, previous, pid));
+		if (r)
+			reader_leaves(ctx, r, previous, (u8)ctx[0], now, direct);
+		r = find_reader(pid);
+		if (r)
+			add_reader_event(r, RING_SWITCHES, READER_RUNS, bpf_get_smp_processor_id(), now);
 	}
 	if (!task || task->pid != pid || !task->woken_by)
 		return;
@@ -261,6 +283,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX ||
 	    (has_data_ready && !delivered(p) && !p->datagram))
 		return;
+	note_reader();
 	pass(p, cpu, bpf_get_smp_processor_id(), RX_SKB_COPY_DATAGRAM, bpf_ktime_get_ns());
 	TAKEN_BY(p, group_of_current());
 	finish(p);
@@ -347,6 +370,7 @@ PROBE(sock_recv, "sock_recv_length")
 	known = s->sk == address;
 	if (!known && !freed)
 		return;
+	note_reader();
 	now = bpf_ktime_get_ns();
 	tag = freed;
 	before = s->returned_ns;

@@ -110,6 +110,7 @@ static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
 	task = task_slot(pid);
 	if (!task || task->pid != pid || !task->send_ns)
 		return;
+	note_reader();
 	pass_before(p, cpu, task->send_cpu, TX_SOCK_SEND, task->send_ns);
 	if (task->tcp_ns)
 		pass_before(p, cpu, task->tcp_cpu, TX_TCP_SENDMSG, task->tcp_ns);
@@ -156,6 +157,8 @@ PROBE(net_dev_queue, "net_dev_queue")
 		now = bpf_ktime_get_ns();
 	}
 	pass(p, cpu, number, TX_NET_DEV_QUEUE, now);
+	if (budgets && !has_qdisc_enqueue)
+		note_stopped(tag, queue_of((struct sk_buff *)tag));
 }
 
 /* A stage of the transmit path; returns the packet. */
@@ -174,8 +177,11 @@ PROBE(qdisc_enqueue, "qdisc_enqueue")
 {
 	struct cpu *cpu = this_cpu();
 
-	if (cpu)
-		transmit(cpu, ctx[2], TX_QDISC_ENQUEUE);
+	if (!cpu)
+		return;
+	transmit(cpu, ctx[2], TX_QDISC_ENQUEUE);
+	if (budgets)
+		note_stopped(ctx[2], (struct netdev_queue *)ctx[1]);
 }
 
 PROBE(qdisc_dequeue, "qdisc_dequeue")

@@ -33,12 +33,14 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_STACK_TRACE = 7,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 #define BPF_F_MMAPABLE (1U << 10)
 #define BPF_NOEXIST 1
+#define BPF_F_FAST_STACK_CMP (1U << 9)
 #define BPF_RB_NO_WAKEUP 1
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
@@ -50,7 +52,10 @@ enum bpf_map_type {
 #define IPPROTO_UDP 17
 #define IPPROTO_ICMPV6 58
 #define MSG_PEEK 2
+#define TIMER_SOFTIRQ 1
+#define NET_TX_SOFTIRQ 2
 #define NET_RX_SOFTIRQ 3
+#define HRTIMER_SOFTIRQ 8
 #define TCP_LISTEN 10
 
 enum sk_action {
@@ -97,9 +102,23 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct Qdisc_ops {
+	char id[16];
+};
+
+struct Qdisc {
+	const struct Qdisc_ops *ops;
+};
+
+struct netdev_queue {
+	struct Qdisc *qdisc;
+	unsigned long state;
+};
+
 struct net_device {
 	char name[16];
 	int ifindex;
+	struct netdev_queue *_tx;
 	possible_net_t nd_net;
 };
 
@@ -245,6 +264,10 @@ struct socket___kernel {
 	struct sock *sk;
 };
 
+struct tcp_sock {
+	u32 rcv_nxt;
+};
+
 struct udp_sock {
 	struct sk_buff_head reader_queue;
 };
@@ -291,6 +314,7 @@ struct cfs_rq {
 	struct rq *rq;
 	struct task_group *tg;
 	u64 throttled_clock;
+	int throttle_count;
 };
 
 struct sched_entity {
@@ -310,6 +334,8 @@ struct task_struct {
 	struct thread_info thread_info;
 	struct task_group *sched_task_group;
 	struct sched_entity se;
+	unsigned int in_iowait : 1;
+	bool throttled;
 };
 
 /* Of arm64. */

@@ -99,8 +99,18 @@ pub enum ShareKind {
     Throttled,
     /// The reader waited for another CPU, from which the scheduler took it.
     Migration,
-    /// The reader was awake for this packet, but slept elsewhere than in its socket.
+    /// The reader was blocked: in what, and what woke it.
     Asleep,
+    /// A queueing discipline held the packet back: it shapes, paces or delays.
+    Qdisc,
+    /// The device took no packets: its ring was full, or its limit of bytes was reached (BQL).
+    DeviceQueue,
+    /// TCP waited for data before this, which was missing.
+    TcpGap,
+    /// A task had the socket locked.
+    SocketLocked,
+    /// The sender waited for room in its socket.
+    SocketFull,
     /// Open vSwitch's user space had the packet.
     Upcall,
     /// The CPU that the packet was queued for was offline, or went offline and another took it over.
@@ -115,6 +125,19 @@ pub enum ShareKind {
 }
 
 impl ShareKind {
+    /// Whether the packet waited for something that no CPU could have given it.
+    pub fn is_elsewhere(self) -> bool {
+        matches!(
+            self,
+            Self::Asleep
+                | Self::Qdisc
+                | Self::DeviceQueue
+                | Self::TcpGap
+                | Self::SocketLocked
+                | Self::SocketFull
+        )
+    }
+
     /// Whether it is a part of the span's time, not a bound.
     pub fn is_time(self) -> bool {
         self != Self::RemoteMemoryBound
@@ -140,6 +163,19 @@ pub struct Who {
     pub cgroup: Option<String>,
     /// The CPU that a reader was taken from.
     pub cpu: Option<CpuId>,
+    /// In what the task blocked: `futex`, `io`, `fault`, `nanosleep`, `poll`, `pipe`, `socket`, `stopped`,
+    /// `frozen`, … or the kernel function.
+    #[serde(default)]
+    pub on: Option<String>,
+    /// What woke it: a task, a softirq or an interrupt.
+    #[serde(default)]
+    pub woken_by: Option<Box<Who>>,
+    /// Kind of a queueing discipline.
+    #[serde(default)]
+    pub qdisc: Option<String>,
+    /// Its device.
+    #[serde(default)]
+    pub device: Option<String>,
 }
 
 /// How many packets were slow, and how many of them are explained.

@@ -58,6 +58,8 @@ fn finding(
 ) -> Option<Finding> {
     let (doing, hint) = words(cause)?;
     let name = match (&cause.who, cause.share) {
+        (_, ShareKind::TcpGap) => "missing TCP segments".to_owned(),
+        (Some(who), ShareKind::Qdisc | ShareKind::DeviceQueue) => queue(who, cause.share),
         (Some(who), _) => name(who),
         (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
         (None, ShareKind::Offline) => "a CPU".to_owned(),
@@ -89,6 +91,9 @@ fn finding(
         text::count(slow.seen, "slow packet"),
         name,
     ));
+    if let Some(blocked) = cause.who.as_ref().and_then(blocked) {
+        finding = finding.evidence(blocked);
+    }
     finding.cost.seconds_per_second = Some(seconds);
     if let Some(worst) = measurement.outliers.first() {
         finding = finding.evidence(format!(
@@ -150,8 +155,28 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
             "Raise the quota of its cgroup (cpu.max, cpu.cfs_quota_us), or take out of it what else runs there.",
         ),
         ShareKind::Asleep => (
-            "slept elsewhere than in the packet's socket",
-            "Its own work keeps the packet waiting: look at what it waits for.",
+            "was blocked while packets waited in its socket",
+            "Look at what it waits for: a lock, storage, memory, or another process.",
+        ),
+        ShareKind::Qdisc => (
+            "held the packets back",
+            "Its rate, its pacing or the senders' transmit times cause this: look at tc -s qdisc show.",
+        ),
+        ShareKind::DeviceQueue => (
+            "took no packets, as its ring or its byte limit was full",
+            "Look at the link's load, and at the device's rings and byte limits (ethtool -g, byte_queue_limits).",
+        ),
+        ShareKind::TcpGap => (
+            "came later than the data behind them",
+            "Packets are lost or reordered on the way: look at drops here, and in the network.",
+        ),
+        ShareKind::SocketLocked => (
+            "had the socket locked while packets waited in its backlog",
+            "Shorter calls, less data per call, or one thread per socket keep the lock for less time.",
+        ),
+        ShareKind::SocketFull => (
+            "waited for room in its socket's send buffer",
+            "The receiver or the device is slower than the sender: look at their rates, or raise the send buffer.",
         ),
         ShareKind::Upcall => (
             "had the packet in user space, as the kernel knew no flow for it",
@@ -195,6 +220,28 @@ fn name(who: &Who) -> String {
     }
     let comm = who.comm.as_deref().unwrap_or("a task");
     text::clean(&format!("{comm} ({})", parts.join(", ")))
+}
+
+/// `the qdisc tbf of eth0`, `eth0`.
+fn queue(who: &Who, share: ShareKind) -> String {
+    let device = text::clean(who.device.as_deref().unwrap_or("a device"));
+    match share {
+        ShareKind::Qdisc => {
+            format!("the qdisc {} of {device}", text::clean(who.qdisc.as_deref().unwrap_or("?")))
+        }
+        _ => format!("the device {device}"),
+    }
+}
+
+/// In what a reader was blocked, and what woke it.
+fn blocked(who: &Who) -> Option<String> {
+    let on = who.on.as_deref().map(|on| format!("It was blocked in {}", text::clean(on)));
+    let by = who.woken_by.as_deref().map(|by| format!("{} woke it", name(by)));
+    match (on, by) {
+        (Some(on), Some(by)) => Some(format!("{on}; {by}.")),
+        (Some(one), None) | (None, Some(one)) => Some(format!("{one}.")),
+        (None, None) => None,
+    }
 }
 
 /// Off the CPUs where it kept packets waiting, if others are left.

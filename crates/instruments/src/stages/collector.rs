@@ -1,22 +1,21 @@
 //! Takes slow packets from the programs, explains each, and keeps the slowest and the sums.
 
+use super::blocked::Stacks;
 use super::budget::{budget, remote_memory_bound};
-use super::record::{LEFT_BYTES, Left, Record};
+use super::events::{BLOCK_BYTES, Logs, RINGS};
+use super::load::Maps;
+use super::record::Record;
 use super::slowest::Slowest;
 use super::trail::{TRAIL_BYTES, Trail};
 use crate::layout::Layout;
 use crate::{InstrumentError, Outlier, Share, ShareKind, Slow, Who};
-use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Different causes that are kept apart; what else there is counts as unknown.
 const CAUSES_MAX: usize = 4096;
-
-/// What other CPUs did that is kept for the records it belongs to: these follow at once, but others' may
-/// come in between.
-const LEFT_MAX: usize = 64;
 
 /// The slow packets of a measurement.
 pub struct Collector {
@@ -32,7 +31,8 @@ struct Found {
     slow: Slow,
     slowest: Slowest,
     sums: BTreeMap<(ShareKind, Option<Who>), u64>,
-    left: BTreeMap<(u64, u32), Left>,
+    logs: Logs,
+    stacks: Stacks,
 }
 
 impl Collector {
@@ -40,14 +40,16 @@ impl Collector {
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn new(map: &dyn MapCore, layout: &Layout, keep: usize) -> Result<Self, InstrumentError> {
+    pub fn new(maps: &Maps<'_>, layout: &Layout, keep: usize) -> Result<Self, InstrumentError> {
+        let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
         let found = Found {
             farthest: layout.farthest.clone(),
             cgroups: Cgroups::default(),
             slow: Slow::default(),
             slowest: Slowest::new(layout, keep),
             sums: BTreeMap::new(),
-            left: BTreeMap::new(),
+            logs: Logs::new(cpus * RINGS),
+            stacks: Stacks::new(&maps.stacks)?,
         };
         let found = Arc::new(Mutex::new(found));
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
@@ -60,8 +62,14 @@ impl Collector {
             sink.lock().unwrap_or_else(PoisonError::into_inner).take(bytes);
             0
         };
-        builder.add(map, take).map_err(refused)?;
+        builder.add(&maps.outliers, take).map_err(refused)?;
         Ok(Self { ring: builder.build().map_err(refused)?, found })
+    }
+
+    /// Takes what the programs have sent, and forgets what it was put together from: they begin again.
+    pub fn restart(&self) {
+        let _ = self.ring.consume();
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).logs.clear();
     }
 
     /// Takes what the programs have sent; then what was found in all: how many, the slowest, the
@@ -98,22 +106,17 @@ impl Cgroups {
 }
 
 impl Found {
-    /// A record of any kind: a slow span, what another CPU did meanwhile, or the path of a packet that had
-    /// one.
+    /// A record of any kind: events of a ring, the path of a packet that had a slow span, or such a span.
     fn take(&mut self, bytes: &[u8]) {
         if bytes.len() == TRAIL_BYTES {
             if let Some(trail) = Trail::read(bytes) {
                 self.slowest.follow(&trail);
             }
-        } else if bytes.len() == LEFT_BYTES {
-            // One whose record found no room stays: the oldest goes.
-            if self.left.len() >= LEFT_MAX {
-                self.left.pop_first();
-            }
-            self.left.extend(Left::read(bytes).map(|left| (left.of, left)));
-        } else if let Some(record) = Record::read(bytes) {
-            let left = self.left.remove(&(record.at_ns, record.to_cpu));
-            self.add(&Record { left, ..record });
+        } else if bytes.len() == BLOCK_BYTES {
+            self.logs.take(bytes);
+        } else if let Some(mut record) = Record::read(bytes, &self.logs) {
+            self.stacks.name(&mut record.reader);
+            self.add(&record);
         }
     }
 

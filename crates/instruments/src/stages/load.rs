@@ -1,7 +1,9 @@
 //! Loading the programs: settings, sizes of the maps, which of the programs, and attaching them.
 
 use super::Options;
+use super::events::{EVENTS, RINGS};
 use super::group::{self, CELLS_MAX, Part};
+use super::record::READER_EVENTS;
 use super::samples::{HISTOGRAM_WORDS, MIN};
 use super::table::{PROBES, SPANS_MAX};
 use crate::filter::constants_of_filter;
@@ -23,8 +25,10 @@ mod skeleton {
 use skeleton::{OpenStagesSkel, StagesSkelBuilder};
 pub use skeleton::{StagesMaps as Maps, StagesSkel, types};
 
-/// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/history.h`).
-const EVENTS_OF_CPU: u32 = 2 * 512;
+/// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/events.h`).
+const EVENTS_OF_CPU: u32 = RINGS * EVENTS as u32;
+/// Events that all readers have room for (`1 << READER_SLOT_BITS` times two rings).
+const EVENTS_OF_READERS: u32 = (1 << 10) * RINGS * READER_EVENTS as u32;
 /// The programs at both ends of softirqs.
 const SOFTIRQS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 /// Trails that are kept for the paths of slow packets, a power of two (of 280 bytes each).
@@ -100,6 +104,7 @@ fn set_constants(
     constants.histogram_cells = crate::histogram::cells();
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
+    constants.reader_rings = u32::try_from(layout.cpus.len()).unwrap_or(1) * RINGS;
     constants.per = options.groups.map_or(0, |groups| groups.per.number());
     constants.has_trails = trail_slots(options) > 1;
     constants.trail_mask = trail_slots(options) - 1;
@@ -107,6 +112,8 @@ fn set_constants(
     constants.has_data_ready = has("sk_data_ready");
     constants.has_sock_recv = has("sock_recv");
     constants.has_netif_rx = has("netif_rx");
+    constants.has_qdisc_enqueue = has("qdisc_enqueue");
+    constants.knows_readers = has("sched_waking") && has("sched_switch");
     constants.has_upcall_answers = has("ovs_packet_cmd_execute");
     // Without either a packet's run is not told from another: as if the tracepoints were there.
     let words = softirq_words.filter(|_| !SOFTIRQS.iter().all(|program| has(program)));
@@ -159,7 +166,8 @@ fn size_maps(
     let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
     open.maps.cpus.set_max_entries(cpus)?;
     open.maps.counters.set_max_entries(layout.shards)?;
-    open.maps.history.set_max_entries(if options.budgets { cpus * EVENTS_OF_CPU } else { 1 })?;
+    let events = cpus * EVENTS_OF_CPU + EVENTS_OF_READERS;
+    open.maps.history.set_max_entries(if options.budgets { events } else { 1 })?;
     if options.groups.is_some() {
         open.maps.groups.set_max_entries(GROUPS_MAX)?;
         open.maps.cells.set_max_entries(CELLS_MAX)?;

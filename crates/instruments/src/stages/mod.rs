@@ -1,8 +1,10 @@
 //! The instrument `stages`: latency between adjacent stages of each packet's path, with the CPU
 //! and node at both ends. The method is described in `docs/measuring.md`.
 
+mod blocked;
 mod budget;
 mod collector;
+mod events;
 mod group;
 mod interval;
 mod load;
@@ -10,6 +12,7 @@ mod reading;
 mod record;
 mod samples;
 mod slowest;
+mod symbols;
 mod table;
 mod trail;
 mod under_way;
@@ -219,7 +222,7 @@ impl Instrument for Stages {
         }
         let keep = self.options.outliers;
         let collector = match self.options.budgets {
-            true => Some(Collector::new(&maps.outliers, &self.layout, keep)?),
+            true => Some(Collector::new(maps, &self.layout, keep)?),
             false => None,
         };
         let meter = Meter::new(loaded.skeleton.object());
@@ -276,6 +279,9 @@ impl Instrument for Stages {
     fn resume(&mut self) {
         let Some(session) = &mut self.session else { return };
         session.under_way.forget(&self.layout);
+        if let Some(collector) = &session.collector {
+            collector.restart();
+        }
         session.loaded.attached.attach_tracepoints(session.loaded.skeleton.object());
         session.loaded.set_active(true);
         session.observed.since = Some(Instant::now());

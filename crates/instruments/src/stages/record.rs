@@ -1,31 +1,36 @@
-//! A slow packet as the programs send it (`struct outlier` of `bpf/history.h`), and what its CPU did
-//! before.
+//! A slow packet as the programs send it (`struct outlier` of `bpf/history.h`), and what its CPU and its
+//! reader did before.
 
+use super::events::{Logs, RINGS};
 use super::table::{STAGES_MAX, Stage, stage};
 use super::trail::Trail;
 use crate::grouping::{comm, flow};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of `struct event`.
-const EVENT_BYTES: usize = 32;
-/// Events that a ring has room for.
-const EVENTS: usize = 512;
+/// Events that a ring of a reader has room for.
+pub const READER_EVENTS: usize = 128;
 /// Where the parts of `struct outlier` are that stand behind its first fields.
 const FLOW: usize = 40;
 const COMM: usize = 80;
 const HEADS: usize = 96;
-const MOVED: usize = 112;
-const MOVED_FROM: usize = 120;
-const PACKET_BYTES: usize = 124;
-const THROTTLED: usize = 128;
-const RINGS: usize = 192;
-const TRAIL: usize = RINGS + 2 * EVENTS * EVENT_BYTES;
+const READER_HEADS: usize = 112;
+const READER_CLAIMED: usize = 128;
+const READER_RING: usize = 144;
+const QDISC: usize = 152;
+const DEVICE: usize = 168;
+const RAISED: usize = 184;
+const GAP_END: usize = 192;
+const THROTTLED: usize = 200;
+const TRAIL: usize = 264;
 /// Times that are kept of a cgroup on a CPU.
 const THROTTLES: usize = 4;
-/// Where the parts of `struct left` are, and its size.
-const LEFT_HEADS: usize = 16;
-const LEFT_RINGS: usize = 32;
-pub const LEFT_BYTES: usize = LEFT_RINGS + 2 * EVENTS * EVENT_BYTES;
+/// Flags of an outlier (`WAIT_*` in `bpf/waits.h`).
+const ENDED_IN_TASK: u16 = 1;
+const STOPPED: u16 = 2;
+const EARLY: u16 = 4;
+const RAISED_BY_TIMER: u16 = 8;
+const RAISED_BY_DEVICE: u16 = 16;
 
 /// A slow packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +41,7 @@ pub struct Record {
     pub span_ns: u64,
     /// CPU of the stage before.
     pub from_cpu: u32,
-    /// CPU of the stage after, whose events these are.
+    /// CPU of the stage after.
     pub to_cpu: u32,
     /// The stage before.
     pub from: &'static Stage,
@@ -44,10 +49,12 @@ pub struct Record {
     pub to: &'static Stage,
     /// The task that takes the packet, or that runs at the end; its name and thread id alone.
     pub task: Task,
-    /// When that task was moved to this CPU since it was woken, and from which.
-    pub moved: Option<(u64, u32)>,
-    /// What that one did, if it was in this span.
-    pub left: Option<Left>,
+    /// Whether the span ends in no softirq.
+    pub ended_in_task: bool,
+    /// Where it was queued to be sent.
+    pub queued: Option<Queued>,
+    /// Of TCP: data before it was missing; until when, where that is known.
+    pub early: Option<Option<u64>>,
     /// From when until when its cgroup had used up its quota on this CPU, the last times.
     pub throttled: Vec<Range<u64>>,
     /// Bytes of the packet; 0: not known.
@@ -56,25 +63,114 @@ pub struct Record {
     pub received: u16,
     /// The packet's flow.
     pub flow: Option<String>,
-    /// Tasks and interrupts, oldest first.
-    pub tasks: Ring,
-    /// Softirqs, oldest first.
-    pub softirqs: Ring,
+    /// What the CPU of the stage after did.
+    pub cpu: CpuEvents,
+    /// What others did on which the reader was.
+    pub others: BTreeMap<u32, CpuEvents>,
+    /// What the task did that takes the packet, where it is known as a reader.
+    pub reader: ReaderEvents,
     /// The packet's path up to here, where one is kept.
     pub trail: Option<Trail>,
 }
 
-/// What a CPU did that the reader of a slow packet was moved from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
-    /// End of the packet's span, and its CPU: by these it is known.
-    pub of: (u64, u32),
-    /// The CPU whose events these are.
-    pub cpu: u32,
+/// Where a packet was queued to be sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Kind of the queueing discipline.
+    pub qdisc: String,
+    /// The device.
+    pub device: String,
+    /// Whether the device took no packets when this one was queued.
+    pub stopped: bool,
+    /// When NET_TX was raised that took it from its queue, and what raised it.
+    pub raised: Option<(u64, Raiser)>,
+}
+
+/// What raised NET_TX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Raiser {
+    /// A timer, such as that of a queueing discipline.
+    Timer,
+    /// An interrupt of a device, or NET_RX.
+    Device,
+    /// Something else.
+    Other,
+}
+
+/// What a CPU did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuEvents {
     /// Tasks and interrupts, oldest first.
     pub tasks: Ring,
     /// Softirqs, oldest first.
     pub softirqs: Ring,
+}
+
+/// What a reader did: in order, switches and wake-ups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReaderEvents {
+    /// The events.
+    pub events: Vec<ReaderEvent>,
+    /// Since when they are all there.
+    pub known_from: u64,
+}
+
+/// A change of what a reader does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReaderEvent {
+    /// When.
+    pub ns: u64,
+    /// Its CPU.
+    pub cpu: u32,
+    /// What.
+    pub what: Change,
+}
+
+/// What changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It runs.
+    Runs,
+    /// It leaves its CPU and could go on; or it may not, as its cgroup has used up its quota.
+    Ready {
+        /// Whether that is so.
+        throttled: bool,
+    },
+    /// It leaves its CPU to wait.
+    Blocks(Block),
+    /// It is queued on another CPU.
+    Moves(u32),
+    /// It is woken, by whom; it may not run yet as its cgroup has used up its quota.
+    Woken {
+        /// By whom.
+        by: Waker,
+        /// Whether that is so.
+        throttled: bool,
+    },
+}
+
+/// In what a task blocks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Number of its stack; negative: not known.
+    pub stack: i32,
+    /// State of the scheduler.
+    pub state: u32,
+    /// Whether it waits for I/O.
+    pub io: bool,
+    /// What that is, by name, once it has been looked up.
+    pub on: Option<String>,
+}
+
+/// What wakes a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waker {
+    /// A task, by thread id and name.
+    Task(u32, String),
+    /// A softirq, by its vector.
+    Softirq(u32),
+    /// An interrupt (with [`VECTOR`], one of the CPU's own).
+    Irq(u32),
 }
 
 /// Events of one kind.
@@ -137,32 +233,48 @@ pub const VECTOR: u32 = 1 << 31;
 const READY_BEFORE: u8 = 1 << 7;
 
 impl Record {
-    /// Reads a record; `None` if it is none.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    /// Reads a record, with what the programs have sent before it; `None` if it is none.
+    pub fn read(bytes: &[u8], logs: &Logs) -> Option<Self> {
         let (word, half) = (|at| word(bytes, at), |at| half(bytes, at));
         let quarter = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let flags = quarter(34)?;
+        let to_cpu = half(20)?;
+        let ring = to_cpu.checked_mul(RINGS)?;
+        let reader = reader(bytes, logs)?;
+        let mut others = BTreeMap::new();
+        for cpu in reader.cpus().filter(|&cpu| cpu != to_cpu) {
+            if let Some(events) = CpuEvents::latest(cpu, logs) {
+                others.entry(cpu).or_insert(events);
+            }
+        }
         Some(Self {
             at_ns: word(0)?,
             span_ns: word(8)?,
             from_cpu: half(16)?,
-            to_cpu: half(20)?,
+            to_cpu,
             from: stage(usize::from(quarter(24)?) % STAGES_MAX)?,
             to: stage(usize::from(quarter(26)?) % STAGES_MAX)?,
             task: Task { pid: half(28)?, comm: comm(bytes.get(COMM..HEADS)?), ..Task::default() },
-            moved: match word(MOVED)? {
-                0 => None,
-                ns => Some((ns, half(MOVED_FROM)?)),
+            ended_in_task: flags & ENDED_IN_TASK != 0,
+            queued: queued(bytes, flags)?,
+            early: match (flags & EARLY != 0, word(GAP_END)?) {
+                (false, _) => None,
+                (true, 0) => Some(None),
+                (true, ns) => Some(Some(ns)),
             },
-            left: None,
             throttled: (0..THROTTLES)
                 .filter_map(|n| Some(word(THROTTLED + 16 * n)?..word(THROTTLED + 16 * n + 8)?))
                 .filter(|time| !time.is_empty())
                 .collect(),
-            bytes: half(PACKET_BYTES)?,
+            bytes: half(36)?,
             received: quarter(32)?,
             flow: flow(bytes.get(FLOW..COMM)?),
-            tasks: ring(bytes, HEADS, RINGS, 0)?,
-            softirqs: ring(bytes, HEADS, RINGS, 1)?,
+            cpu: CpuEvents {
+                tasks: logs.cpu(ring, word(HEADS)?),
+                softirqs: logs.cpu(ring.checked_add(1)?, word(HEADS + 8)?),
+            },
+            others,
+            reader,
             trail: bytes.get(TRAIL..).and_then(Trail::read),
         })
     }
@@ -171,45 +283,114 @@ impl Record {
     pub fn begin_ns(&self) -> u64 {
         self.at_ns.saturating_sub(self.span_ns)
     }
+}
 
-    /// The same span, as the CPU saw it that the reader was moved from.
-    pub fn as_left(&self) -> Option<Self> {
-        let Left { cpu, tasks, softirqs, .. } = self.left.clone()?;
-        Some(Self { to_cpu: cpu, tasks, softirqs, moved: None, left: None, ..self.clone() })
+impl CpuEvents {
+    /// All that has come of a CPU, if anything has.
+    fn latest(cpu: u32, logs: &Logs) -> Option<Self> {
+        let ring = cpu.checked_mul(RINGS)?;
+        let latest = |ring| logs.head(ring).map(|head| logs.cpu(ring, head));
+        let tasks = latest(ring)?;
+        Some(Self { tasks, softirqs: latest(ring.checked_add(1)?).unwrap_or_default() })
     }
 }
 
-impl Left {
-    /// Reads it; `None` if it is none.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
-        Some(Self {
-            of: (word(bytes, 0)?, half(bytes, 8)?),
-            cpu: half(bytes, 12)?,
-            tasks: ring(bytes, LEFT_HEADS, LEFT_RINGS, 0)?,
-            softirqs: ring(bytes, LEFT_HEADS, LEFT_RINGS, 1)?,
-        })
+impl ReaderEvents {
+    /// The CPUs that it was on.
+    fn cpus(&self) -> impl Iterator<Item = u32> {
+        self.events.iter().map(|event| event.cpu)
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
+/// What the reader did up to the end of a slow packet's span.
+fn reader(bytes: &[u8], logs: &Logs) -> Option<ReaderEvents> {
+    let ring = half(bytes, READER_RING)?;
+    if ring == 0 {
+        return Some(ReaderEvents { known_from: u64::MAX, ..ReaderEvents::default() });
+    }
+    let events = |number: u32| {
+        let at = 8 * usize::try_from(number).ok()?;
+        let (claimed, head) = (word(bytes, READER_CLAIMED + at)?, word(bytes, READER_HEADS + at)?);
+        // The oldest may be just being written over.
+        let oldest = head.saturating_sub(READER_EVENTS as u64 - 1).max(claimed);
+        let (events, missing) = logs.reader(ring.checked_add(number)?, oldest, head);
+        let known_from = match events.first() {
+            _ if oldest <= claimed && !missing => 0,
+            Some(first) => first.ns,
+            None => u64::MAX,
+        };
+        Some(ReaderEvents { events, known_from })
+    };
+    let (mut all, wakes) = (events(0)?, events(1)?);
+    all.known_from = all.known_from.max(wakes.known_from);
+    all.events.extend(wakes.events);
+    all.events.sort_by_key(|event| event.ns);
+    Some(all)
+}
+
+fn queued(bytes: &[u8], flags: u16) -> Option<Option<Queued>> {
+    let device = comm(bytes.get(DEVICE..RAISED)?);
+    if device.is_empty() {
+        return Some(None);
+    }
+    let raiser = match flags & (RAISED_BY_TIMER | RAISED_BY_DEVICE) {
+        RAISED_BY_TIMER => Raiser::Timer,
+        RAISED_BY_DEVICE => Raiser::Device,
+        _ => Raiser::Other,
+    };
+    let raised_ns = word(bytes, RAISED)?;
+    Some(Some(Queued {
+        qdisc: comm(bytes.get(QDISC..DEVICE)?),
+        device,
+        stopped: flags & STOPPED != 0,
+        raised: (raised_ns > 0).then_some((raised_ns, raiser)),
+    }))
+}
+
+/// Eight bytes of a record.
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u32> {
+/// Four bytes of a record.
+pub(super) fn half(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A ring, of those that lie one after the other.
-fn ring(bytes: &[u8], heads: usize, rings: usize, number: usize) -> Option<Ring> {
-    let head = usize::try_from(word(bytes, heads + 8 * number)?).ok()?;
-    let first = rings + number * EVENTS * EVENT_BYTES;
-    let ring = bytes.get(first..first + EVENTS * EVENT_BYTES)?;
-    let oldest = head.saturating_sub(EVENTS);
-    let at = |index: usize| event(ring.chunks_exact(EVENT_BYTES).nth(index % EVENTS)?);
-    Some(Ring { events: (oldest..head).filter_map(at).collect(), cut: oldest > 0 })
+/// An event of a reader; `None` if it is none.
+pub(super) fn reader_event(bytes: &[u8]) -> Option<ReaderEvent> {
+    const IOWAIT: u32 = 1;
+    const THROTTLED: u32 = 2;
+    const WAKER_THROTTLED: u8 = 0x80;
+    let policy = *bytes.get(14)?;
+    let id = half(bytes, 8)?;
+    let flags = half(bytes, 28)?;
+    let what = match bytes.get(15)? {
+        8 => Change::Runs,
+        9 => Change::Ready { throttled: flags & THROTTLED != 0 },
+        10 => Change::Blocks(Block {
+            state: half(bytes, 16)?,
+            stack: half(bytes, 20)?.cast_signed(),
+            io: flags & IOWAIT != 0,
+            on: None,
+        }),
+        11 => Change::Moves(half(bytes, 24)?),
+        12 => Change::Woken {
+            by: match policy & !WAKER_THROTTLED {
+                1 => Waker::Softirq(id),
+                2 => Waker::Irq(id),
+                _ => Waker::Task(id, comm(bytes.get(16..32)?)),
+            },
+            throttled: policy & WAKER_THROTTLED != 0,
+        },
+        _ => return None,
+    };
+    let cpu = u32::from(u16::from_ne_bytes(bytes.get(12..14)?.try_into().ok()?));
+    Some(ReaderEvent { ns: word(bytes, 0)?, cpu, what })
 }
 
-fn event(bytes: &[u8]) -> Option<Event> {
+/// An event of a CPU; `None` if it is none.
+pub(super) fn event(bytes: &[u8]) -> Option<Event> {
     let id = u32::from_ne_bytes(bytes.get(8..12)?.try_into().ok()?);
     let prio = u16::from_ne_bytes(bytes.get(12..14)?.try_into().ok()?);
     let what = match bytes.get(15)? {
@@ -244,38 +425,74 @@ mod tests {
     /// A thread's id.
     const NUMBER: [u8; 4] = [7, 1, 0, 0];
 
-    /// A record whose ring of tasks has gone round: event 512 lies where event 0 was.
+    /// A record of CPU 3.
     fn bytes() -> Vec<u8> {
         let mut bytes = vec![0; TRAIL];
-        bytes[0..8].copy_from_slice(&5000u64.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&700u64.to_ne_bytes());
-        bytes[20..24].copy_from_slice(&3u32.to_ne_bytes());
-        bytes[24..26].copy_from_slice(&1u16.to_ne_bytes());
-        bytes[26..28].copy_from_slice(&2u16.to_ne_bytes());
-        bytes[MOVED..MOVED + 8].copy_from_slice(&4400u64.to_ne_bytes());
-        bytes[MOVED_FROM..MOVED_FROM + 4].copy_from_slice(&2u32.to_ne_bytes());
-        bytes[THROTTLED..THROTTLED + 8].copy_from_slice(&4400u64.to_ne_bytes());
-        bytes[THROTTLED + 8..THROTTLED + 16].copy_from_slice(&4500u64.to_ne_bytes());
-        bytes[HEADS..HEADS + 8].copy_from_slice(&(EVENTS as u64 + 1).to_ne_bytes());
-        for (slot, ns, kind) in [(EVENTS - 1, 4000u64, 1), (0, 4900, 3)] {
-            let event = RINGS + slot * EVENT_BYTES;
-            bytes[event..event + 8].copy_from_slice(&ns.to_ne_bytes());
-            bytes[event + 8..event + 12].copy_from_slice(&42u32.to_ne_bytes());
-            bytes[event + 14] = READY_BEFORE | 1;
-            bytes[event + 15] = kind;
-            bytes[event + 16..event + 20].copy_from_slice(if kind == 1 {
-                b"hog\0"
-            } else {
-                &NUMBER
-            });
-        }
+        let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        set(0, &5000u64.to_ne_bytes());
+        set(8, &700u64.to_ne_bytes());
+        set(20, &3u32.to_ne_bytes());
+        set(24, &1u16.to_ne_bytes());
+        set(26, &2u16.to_ne_bytes());
+        set(34, &(ENDED_IN_TASK | STOPPED | EARLY | RAISED_BY_TIMER).to_ne_bytes());
+        set(36, &1500u32.to_ne_bytes());
+        set(HEADS, &2u64.to_ne_bytes());
+        set(READER_HEADS, &3u64.to_ne_bytes());
+        set(READER_CLAIMED, &1u64.to_ne_bytes());
+        set(READER_HEADS + 8, &1u64.to_ne_bytes());
+        set(READER_RING, &16u32.to_ne_bytes());
+        set(QDISC, b"tbf\0");
+        set(DEVICE, b"eth0\0");
+        set(RAISED, &4900u64.to_ne_bytes());
+        set(GAP_END, &4800u64.to_ne_bytes());
+        set(THROTTLED, &4400u64.to_ne_bytes());
+        set(THROTTLED + 8, &4500u64.to_ne_bytes());
         bytes
+    }
+
+    /// An event as the programs write it.
+    fn written_event(ns: u64, id: u32, prio: u16, policy: u8, kind: u8, rest: &[u8]) -> Vec<u8> {
+        let mut bytes =
+            [&ns.to_ne_bytes()[..], &id.to_ne_bytes(), &prio.to_ne_bytes(), &[policy, kind], rest]
+                .concat();
+        bytes.resize(32, 0);
+        bytes
+    }
+
+    fn block(ring: u32, events: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = super::super::events::tests::block(ring, 0, events.len() as u64);
+        bytes.truncate(24);
+        bytes.extend(events.concat());
+        bytes.resize(super::super::events::BLOCK_BYTES, 0);
+        bytes
+    }
+
+    fn logs() -> Logs {
+        let mut logs = Logs::new(16);
+        logs.take(&block(
+            6,
+            &[
+                written_event(4000, 42, 0, READY_BEFORE | 1, 1, b"hog\0"),
+                written_event(4900, 42, 0, 0, 3, &NUMBER),
+            ],
+        ));
+        logs.take(&block(8, &[written_event(4000, 7, 0, 0, 1, b"other\0")]));
+        logs.take(&block(
+            16,
+            &[
+                written_event(3000, 1, 0, 0, 8, b""),
+                written_event(4100, 9, 4, 0, 10, &[1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1]),
+                written_event(4700, 9, 3, 0, 8, b""),
+            ],
+        ));
+        logs.take(&block(17, &[written_event(4600, 11, 4, 0, 12, b"waker\0")]));
+        logs
     }
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let record = Record::read(&bytes()).unwrap();
-        assert_eq!((record.begin_ns(), record.to_cpu), (4300, 3));
+        let record = Record::read(&bytes(), &logs()).unwrap();
+        assert_eq!((record.begin_ns(), record.to_cpu, record.bytes), (4300, 3, 1500));
         assert_eq!((record.from.name, record.to.name), ("irq_handler", "net_rx_raise"));
         let hog = Task {
             pid: 42,
@@ -289,38 +506,48 @@ mod tests {
             Event { ns: 4000, what: What::Task(hog), current: None },
             Event { ns: 4900, what: What::IrqEnd, current },
         ];
-        assert_eq!(record.tasks, Ring { events: events.to_vec(), cut: true });
-        assert_eq!(record.softirqs, Ring::default());
+        assert_eq!(record.cpu.tasks, Ring { events: events.to_vec(), cut: false });
+        assert_eq!(record.cpu.softirqs, Ring::default());
         assert_eq!((record.flow, record.trail), (None, None));
-        let trail = written((64, 4000), &[(1, 2, 4300), (2, 3, 5000)]);
-        let with_trail = Record::read(&[bytes(), trail].concat()).unwrap().trail.unwrap();
-        assert_eq!((with_trail.packet, with_trail.steps.len()), ((64, 4000), 2));
-        assert_eq!(record.moved, Some((4400, 2)));
         assert_eq!((record.throttled[0].start, record.throttled[0].end), (4400, 4500));
-        assert_eq!(Record::read(&bytes()[..100]), None);
+        let queued = Queued {
+            qdisc: "tbf".to_owned(),
+            device: "eth0".to_owned(),
+            stopped: true,
+            raised: Some((4900, Raiser::Timer)),
+        };
+        assert_eq!((record.queued, record.early), (Some(queued), Some(Some(4800))));
+        assert!(record.ended_in_task);
+        let trail = written((64, 4000), &[(1, 2, 4300), (2, 3, 5000)]);
+        let with_trail = Record::read(&[bytes(), trail].concat(), &logs()).unwrap().trail.unwrap();
+        assert_eq!((with_trail.packet, with_trail.steps.len()), ((64, 4000), 2));
+        assert_eq!(Record::read(&bytes()[..100], &logs()), None);
     }
 
     #[test]
-    fn what_another_cpu_did_is_read_as_it_was_written() {
-        let mut left = vec![0; LEFT_BYTES];
-        left[0..8].copy_from_slice(&5000u64.to_ne_bytes());
-        left[8..12].copy_from_slice(&3u32.to_ne_bytes());
-        left[12..16].copy_from_slice(&2u32.to_ne_bytes());
-        let outlier = bytes();
-        left[LEFT_HEADS..LEFT_RINGS].copy_from_slice(&outlier[HEADS..HEADS + 16]);
-        left[LEFT_RINGS..].copy_from_slice(&outlier[RINGS..TRAIL]);
-        let left = Left::read(&left).unwrap();
-        assert_eq!((left.of, left.cpu), ((5000, 3), 2));
-        let record = Record { left: Some(left), ..Record::read(&outlier).unwrap() };
-        let seen = record.as_left().unwrap();
-        assert_eq!((seen.to_cpu, &seen.tasks, seen.moved), (2, &record.tasks, None));
-        assert_eq!(Left::read(&outlier[..LEFT_BYTES - 1]), None);
+    fn what_a_reader_did_is_read_in_order() {
+        let record = Record::read(&bytes(), &logs()).unwrap();
+        let block = Block { stack: 5, state: 1, io: true, on: None };
+        let by = Waker::Task(11, "waker".to_owned());
+        let event = |ns, cpu, what| ReaderEvent { ns, cpu, what };
+        let events = vec![
+            event(4100, 4, Change::Blocks(block)),
+            event(4600, 4, Change::Woken { by, throttled: false }),
+            event(4700, 3, Change::Runs),
+        ];
+        assert_eq!(record.reader, ReaderEvents { events, known_from: 0 });
+        // And what the other CPU did on which it was.
+        assert_eq!(record.others.keys().collect::<Vec<_>>(), [&4]);
+        // What did not come is not known.
+        let lost = Record::read(&bytes(), &Logs::new(16)).unwrap();
+        assert_eq!(lost.reader.known_from, u64::MAX);
+        assert!(lost.cpu.tasks.cut);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40_000)) {
-            let _ = (Record::read(&bytes), Left::read(&bytes));
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+            let _ = (Record::read(&bytes, &logs()), event(&bytes), reader_event(&bytes));
         }
     }
 }

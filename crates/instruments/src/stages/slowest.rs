@@ -123,11 +123,12 @@ impl Slowest {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Ring, Task};
+    use super::super::record::{CpuEvents, ReaderEvents, Task};
     use super::super::table::STAGES;
     use super::super::trail::tests::written;
     use super::*;
     use nearpath_host::Topology;
+    use std::collections::BTreeMap;
 
     const PACKET: Identity = (64, 1000);
 
@@ -155,13 +156,15 @@ mod tests {
             to: stage(to),
             task: Task::default(),
             received: 0,
-            moved: None,
-            left: None,
+            ended_in_task: false,
+            queued: None,
+            early: None,
             throttled: Vec::new(),
             bytes: 0,
             flow: None,
-            tasks: Ring::default(),
-            softirqs: Ring::default(),
+            cpu: CpuEvents::default(),
+            others: BTreeMap::new(),
+            reader: ReaderEvents::default(),
             trail,
         }
     }

@@ -108,7 +108,7 @@ pub const PROBES: &[Probe] = &[
     vector("call_function_single_exit", "sysvec_call_function_single"),
     vector("call_function_single_entry", "sysvec_call_function_single"),
     budget(probe("cpuhp_enter", "cpuhp_enter", "cpuhp_invoke_callback", &[])),
-    probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &["net_rx_raise"]),
+    budget(probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &["net_rx_raise"])),
     budget(keeps_for(WITHIN_RUNS, probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]))),
     budget(keeps_for(
         WITHIN_RUNS,
@@ -157,7 +157,7 @@ pub const PROBES: &[Probe] = &[
         probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &["sk_data_ready"]),
         &[entry("sock_def_readable")],
     ),
-    probe("sched_waking", "sched_waking", "try_to_wake_up", &["sched_waking"]),
+    budget(probe("sched_waking", "sched_waking", "try_to_wake_up", &["sched_waking"])),
     budget(probe("sched_switch", "sched_switch", "__schedule", &["sched_switch"])),
     budget(probe("sched_migrate_task", "sched_migrate_task", "set_task_cpu", &[])),
     budget(keeper(&[entry("unthrottle_cfs_rq")], "unthrottle_cfs_rq")),

@@ -11,7 +11,7 @@ use crate::layout::Layout;
 /// The maps that hold it.
 pub struct UnderWay {
     cpus: Mapped,
-    others: [Mapped; 6],
+    others: [Mapped; 8],
 }
 
 impl UnderWay {
@@ -29,6 +29,8 @@ impl UnderWay {
             Mapped::new(&maps.throttles)?,
             Mapped::new(&maps.upcalls)?,
             Mapped::new(&maps.segments)?,
+            Mapped::new(&maps.readers)?,
+            Mapped::new(&maps.gaps)?,
         ];
         Ok(Self { cpus, others })
     }

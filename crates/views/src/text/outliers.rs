@@ -73,8 +73,11 @@ pub(super) fn name(who: &Who) -> String {
         }),
     };
     let cpu = who.cpu.map(|cpu| format!("cpu {cpu}"));
+    let on = who.on.as_ref().map(|on| format!("in {on}"));
+    let woken_by = who.woken_by.as_deref().map(|by| format!("woken by {}", name(by)));
     let parts = [task, irq, cpu, who.vector.clone(), policy, who.cgroup.clone()];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let parts = parts.into_iter().chain([who.qdisc.clone(), who.device.clone(), on, woken_by]);
+    parts.flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// The share's name, as in the JSON.
@@ -92,6 +95,11 @@ pub(super) fn label(share: ShareKind) -> &'static str {
         ShareKind::Throttled => "throttled",
         ShareKind::Migration => "migration",
         ShareKind::Asleep => "asleep",
+        ShareKind::Qdisc => "qdisc",
+        ShareKind::DeviceQueue => "device_queue",
+        ShareKind::TcpGap => "tcp_gap",
+        ShareKind::SocketLocked => "socket_locked",
+        ShareKind::SocketFull => "socket_full",
         ShareKind::Upcall => "upcall",
         ShareKind::Offline => "offline",
         ShareKind::Stolen => "stolen",
@@ -118,11 +126,16 @@ fn meaning(share: ShareKind) -> &'static str {
         ShareKind::Migration => {
             "the reader waited for that CPU, which was had by it, then was moved"
         }
-        ShareKind::Asleep => "the reader slept elsewhere than in this socket",
+        ShareKind::Asleep => "the reader was blocked",
+        ShareKind::Qdisc => "the queueing discipline held it back",
+        ShareKind::DeviceQueue => "the device's queue was full or stopped",
+        ShareKind::TcpGap => "data before it was missing",
+        ShareKind::SocketLocked => "it had the socket locked",
+        ShareKind::SocketFull => "the sender waited for room in its socket",
         ShareKind::Upcall => "Open vSwitch's user space had the packet",
         ShareKind::Offline => "its CPU was offline",
         ShareKind::Stolen => "the hypervisor had the CPU",
         ShareKind::RemoteMemoryBound => "at most, contained in the others",
-        ShareKind::Unknown => "the history does not reach back so far",
+        ShareKind::Unknown => "trace buffer overwritten, or not traced",
     }
 }

@@ -6,18 +6,26 @@
 mod stretches;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod who;
 
-use super::record::Record;
+use super::record::{Queued, Raiser, Record};
 use crate::{Share, ShareKind, Who};
 use nearpath_host::CpuId;
 use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};
+use timeline::{Phase, State, last_blocked_on, phases};
 
 const NET_RX: u32 = 3;
 /// Threads in which a kernel runs softirqs that an interrupt has left over (`kernel/softirq.c`), or,
 /// with PREEMPT_RT and `threadirqs`, those of the interrupt itself (`kernel/irq/manage.c`).
 const SOFTIRQ_THREADS: [&str; 2] = ["ksoftirqd/", "irq/"];
+/// Queueing disciplines that hold a packet back though the device would take it: they shape, pace or
+/// delay (`net/sched`).
+const SHAPERS: [&str; 11] =
+    ["tbf", "htb", "hfsc", "cbq", "fq", "etf", "taprio", "netem", "cbs", "cake", "plug"];
+/// Those whose classes may have such a one.
+const CLASSFUL: [&str; 7] = ["prio", "drr", "ets", "qfq", "multiq", "mqprio", "mq"];
 /// The share of a span that may be unknown in a complete budget.
 const TOLERANCE: f64 = 0.05;
 
@@ -50,8 +58,12 @@ enum Waits {
     Softirq,
     /// The reader, which was woken, to run.
     Scheduler,
-    /// The reader, which is awake, to come for the packet.
+    /// The reader to come for the packet.
     Reader,
+    /// The reader, which is at it: woken for it, or within its receive call.
+    Reading,
+    /// The sender, which is within its send call.
+    Sending,
     /// The user space of Open vSwitch.
     Upcall,
     /// A CPU to take it over from the one that it was queued for, which went offline.
@@ -62,23 +74,19 @@ enum Waits {
     Device,
 }
 
-/// Lays the CPU's events over the span.
+impl Waits {
+    /// Whether it waits for a task whose every moment is known.
+    fn for_reader(self) -> bool {
+        matches!(self, Self::Scheduler | Self::Reader | Self::Reading | Self::Sending)
+    }
+}
+
+/// Lays what the CPU and the reader did over the span.
 pub fn budget(record: &Record) -> Budget {
     let begin = record.begin_ns();
-    let (of_cpu, received) = stretches(record);
+    let (of_cpu, received) = stretches(record, &record.cpu);
     let spanned: Vec<&Stretch> = of_cpu.iter().filter(|s| s.end > begin).collect();
-    let mut view = View {
-        record,
-        softirq: of_cpu.iter().rev().find_map(|s| match s.runs {
-            Runs::Softirq(vector) => Some(Some(vector)),
-            Runs::Task(_) => Some(None),
-            Runs::Irq(_) | Runs::Unknown | Runs::Offline => None,
-        }),
-        waits: waits(record),
-        by_thread: None,
-        left: record.as_left().map_or_else(Vec::new, |left| stretches(&left).0),
-    };
-    view.by_thread = view.thread(&of_cpu);
+    let view = View::new(record, &of_cpu);
     let mut sums: BTreeMap<(ShareKind, Option<Who>), u64> = BTreeMap::new();
     let mut broken_off = false;
     for (index, stretch) in spanned.iter().enumerate() {
@@ -86,7 +94,9 @@ pub fn budget(record: &Record) -> Budget {
         let mut now = stretch.begin.max(begin);
         while now < stretch.end {
             let (share, end) = view.share(stretch, now, index == 0, broken_off);
-            let taken = stolen.min(end - now);
+            // What waits for something else than a CPU loses nothing by that.
+            let is_elsewhere = share.0.is_elsewhere();
+            let taken = if is_elsewhere { 0 } else { stolen.min(end - now) };
             stolen -= taken;
             *sums.entry((ShareKind::Stolen, None)).or_default() += taken;
             *sums.entry(share).or_default() += end - now - taken;
@@ -130,14 +140,15 @@ fn waits(record: &Record) -> Waits {
             | "netif_rx" | "gro_cells_receive" | "enqueue_to_backlog" | "process_backlog",
             _,
         ) => Waits::Softirq,
-        ("sched_waking", _) => Waits::Scheduler,
+        ("sched_waking", "sched_switch") => Waits::Scheduler,
         ("ovs_dp_upcall", _) => Waits::Upcall,
-        (_, "skb_copy_datagram" | "sock_recv" | "sched_switch")
-            if record.from.name != "sched_switch" =>
-        {
-            Waits::Reader
-        }
+        ("sched_switch" | "skb_copy_datagram", "skb_copy_datagram" | "sock_recv") => Waits::Reading,
+        (_, "skb_copy_datagram" | "sock_recv" | "sched_switch") => Waits::Reader,
+        ("sock_send" | "tcp_sendmsg", _) => Waits::Sending,
         ("net_dev_xmit" | "net_dev_start_xmit", "consume_skb" | "kfree_skb") => Waits::Device,
+        ("net_dev_queue" | "qdisc_enqueue", "qdisc_dequeue" | "net_dev_start_xmit") => {
+            Waits::Device
+        }
         ("qdisc_enqueue", _) => Waits::Device,
         _ => Waits::Nothing,
     }
@@ -152,25 +163,35 @@ struct View<'a> {
     /// The thread that did the work of NET_RX in the end, where it was left to one: ksoftirqd, a
     /// thread that polls a device or a backlog, or that of an interrupt.
     by_thread: Option<u32>,
-    /// What the CPU did that the reader was moved from; empty where that is not known.
-    left: Vec<Stretch>,
+    /// What the reader did; empty where the span does not wait for one.
+    phases: Vec<Phase>,
+    /// What other CPUs did that the reader was on, where that is known.
+    others: BTreeMap<u32, Vec<Stretch>>,
+    /// The time from its begin on in which the packet waited for no CPU at all, and for what.
+    held: Option<(u64, ShareKind, Option<Who>)>,
 }
 
-impl View<'_> {
-    /// What had the CPU at a moment that the reader was moved from, and until when.
-    fn had_left(&self, now: u64) -> (Who, u64) {
-        let Some(stretch) = self.left.iter().find(|s| s.begin <= now && now < s.end) else {
-            return (Who::default(), u64::MAX);
+type Part = (ShareKind, Option<Who>);
+
+impl<'a> View<'a> {
+    fn new(record: &'a Record, of_cpu: &[Stretch]) -> Self {
+        let waits = waits(record);
+        let others = |(&cpu, events)| (cpu, stretches(record, events).0);
+        let mut view = View {
+            record,
+            softirq: of_cpu.iter().rev().find_map(|s| match s.runs {
+                Runs::Softirq(vector) => Some(Some(vector)),
+                Runs::Task(_) => Some(None),
+                Runs::Irq(_) | Runs::Unknown | Runs::Offline => None,
+            }),
+            waits,
+            by_thread: None,
+            phases: if waits.for_reader() { phases(record) } else { Vec::new() },
+            others: record.others.iter().map(others).collect(),
+            held: held(record),
         };
-        let who = match &stretch.runs {
-            Runs::Irq(irq) => who::interrupt(*irq),
-            Runs::Softirq(vector) => who::softirq(*vector),
-            Runs::Task(task) if task.pid != 0 && task.pid != self.record.task.pid => {
-                who::task(task)
-            }
-            Runs::Task(_) | Runs::Unknown | Runs::Offline => Who::default(),
-        };
-        (who, stretch.end)
+        view.by_thread = view.thread(of_cpu);
+        view
     }
 
     fn thread(&self, stretches: &[Stretch]) -> Option<u32> {
@@ -187,23 +208,125 @@ impl View<'_> {
 
     /// What a stretch means for the packet from a moment on, and until when. Whether it is the
     /// first of the span, and whether NET_RX ran before it in the span and was broken off.
-    fn share(
-        &self,
-        stretch: &Stretch,
-        now: u64,
-        first: bool,
-        broken_off: bool,
-    ) -> ((ShareKind, Option<Who>), u64) {
-        let kind = |kind, who| ((kind, who), stretch.end);
-        let for_task = matches!(self.waits, Waits::Scheduler | Waits::Reader | Waits::Upcall);
-        if let Some((until, from)) = self.record.moved
-            && for_task
-            && now < until
+    fn share(&self, stretch: &Stretch, now: u64, first: bool, broken_off: bool) -> (Part, u64) {
+        if let Some((until, kind, who)) = &self.held
+            && now < *until
         {
-            let (had, end) = self.had_left(now);
-            let who = Who { cpu: Some(CpuId(from)), ..had };
-            return ((ShareKind::Migration, Some(who)), until.min(stretch.end).min(end));
+            return ((*kind, who.clone()), stretch.end.min(*until));
         }
+        let phase = self.phases.iter().find(|phase| now < phase.end);
+        let end = stretch.end.min(phase.map_or(u64::MAX, |phase| phase.end));
+        match phase.map_or(&State::Unknown, |phase| &phase.state) {
+            State::Unknown => {
+                self.by_cpu(&Stretch { end, ..stretch.clone() }, now, first, broken_off)
+            }
+            State::Blocked { on, woken_by } => {
+                let on = on.as_deref();
+                let kind = match on {
+                    Some("send_buffer") => ShareKind::SocketFull,
+                    Some("socket_lock") => ShareKind::SocketLocked,
+                    _ => ShareKind::Asleep,
+                };
+                let woken_by = woken_by.as_ref().map(who::waker).map(Box::new);
+                let on = on.map(str::to_owned);
+                ((kind, Some(Who { on, woken_by, ..who::named(&self.record.task) })), end)
+            }
+            State::Runs(cpu) => {
+                let (runs, end) = self.runs_at(*cpu, stretch, now, end);
+                (self.while_running(runs), end)
+            }
+            State::Ready { cpu, throttled } => {
+                let (runs, end) = self.runs_at(*cpu, stretch, now, end);
+                self.while_ready(*cpu, *throttled, runs, now, end)
+            }
+        }
+    }
+
+    /// What a CPU runs at a moment, and until when it is the same.
+    fn runs_at<'s>(
+        &'s self,
+        cpu: u32,
+        stretch: &'s Stretch,
+        now: u64,
+        end: u64,
+    ) -> (&'s Runs, u64) {
+        if cpu == self.record.to_cpu {
+            return (&stretch.runs, end);
+        }
+        let there = self.others.get(&cpu).into_iter().flatten();
+        match there.into_iter().find(|other| other.begin <= now && now < other.end) {
+            Some(other) => (&other.runs, end.min(other.end)),
+            None => (&Runs::Unknown, end),
+        }
+    }
+
+    /// The reader is at its CPU, unless that is interrupted.
+    fn while_running(&self, runs: &Runs) -> Part {
+        let reader = &self.record.task;
+        match runs {
+            Runs::Irq(irq) => (ShareKind::Irq, Some(who::interrupt(*irq))),
+            Runs::Softirq(vector) => (ShareKind::Softirq, Some(who::softirq(*vector))),
+            Runs::Task(task) if task.pid == reader.pid && !self.is_at_it() => {
+                (ShareKind::Task, Some(who::task(task)))
+            }
+            _ if !self.is_at_it() => (ShareKind::Task, Some(who::named(reader))),
+            _ => (ShareKind::Own, None),
+        }
+    }
+
+    /// Whether the reader, where it runs, works on this packet, and not on something else before it
+    /// comes for it. A reader that was woken in its receive call goes on with that.
+    fn is_at_it(&self) -> bool {
+        match (self.waits, self.record.from.name) {
+            (Waits::Reading, "sched_switch") => {
+                let on = last_blocked_on(self.record, self.record.begin_ns());
+                on.is_none_or(|on| on == "socket")
+            }
+            (waits, _) => waits != Waits::Reader,
+        }
+    }
+
+    /// The reader is queued on a CPU, which runs something else.
+    fn while_ready(
+        &self,
+        cpu: u32,
+        throttled: bool,
+        runs: &Runs,
+        now: u64,
+        mut end: u64,
+    ) -> (Part, u64) {
+        let reader = Some(who::named(&self.record.task));
+        for known in &self.record.throttled {
+            if known.contains(&now) {
+                return ((ShareKind::Throttled, reader), end.min(known.end));
+            } else if now < known.start {
+                end = end.min(known.start);
+            }
+        }
+        if throttled && self.record.throttled.is_empty() {
+            return ((ShareKind::Throttled, reader), end);
+        }
+        let part = match runs {
+            Runs::Irq(irq) => (ShareKind::Irq, Some(who::interrupt(*irq))),
+            Runs::Softirq(vector) => (ShareKind::Softirq, Some(who::softirq(*vector))),
+            Runs::Task(task) if task.pid == 0 => (ShareKind::Idle, None),
+            Runs::Task(task) if task.pid != self.record.task.pid => {
+                (ShareKind::Runqueue, Some(who::task(task)))
+            }
+            Runs::Offline => (ShareKind::Offline, None),
+            Runs::Task(_) | Runs::Unknown => (ShareKind::Unknown, None),
+        };
+        if cpu == self.record.to_cpu {
+            return (part, end);
+        }
+        // It was taken from there later.
+        let who = Who { cpu: Some(CpuId(cpu)), ..part.1.unwrap_or_default() };
+        ((ShareKind::Migration, Some(who)), end)
+    }
+
+    /// What the CPU does, where the packet waits for a CPU or what its reader does is not known.
+    fn by_cpu(&self, stretch: &Stretch, now: u64, first: bool, broken_off: bool) -> (Part, u64) {
+        let kind = |kind, who| ((kind, who), stretch.end);
         if self.waits == Waits::Takeover {
             return kind(ShareKind::Offline, None);
         }
@@ -223,6 +346,7 @@ impl View<'_> {
             Runs::Softirq(vector) => return kind(ShareKind::Softirq, Some(who::softirq(*vector))),
             Runs::Task(task) => task,
         };
+        let for_task = self.waits.for_reader() || self.waits == Waits::Upcall;
         let reader = || Some(who::named(&self.record.task));
         let mut end = stretch.end;
         if for_task && task.pid != self.record.task.pid {
@@ -243,8 +367,9 @@ impl View<'_> {
             Waits::Upcall if own || stretch.reader != Reader::Ready => {
                 (ShareKind::Upcall, reader())
             }
-            Waits::Reader if !own && stretch.reader == Reader::Asleep => {
-                (ShareKind::Asleep, reader())
+            // It has left the CPU, or was not seen here, and nothing says whether it could have run.
+            Waits::Reader | Waits::Reading if !own && stretch.reader != Reader::Ready => {
+                (ShareKind::Unknown, None)
             }
             _ if idle => (ShareKind::Idle, None),
             Waits::Softirq if self.by_thread == Some(task.pid) => match self.softirq {
@@ -256,11 +381,54 @@ impl View<'_> {
                 (ShareKind::Task, Some(who::task(task)))
             }
             Waits::Softirq => (ShareKind::Disabled, Some(who::task(task))),
-            Waits::Nothing if own => (ShareKind::Own, None),
+            Waits::Nothing | Waits::Sending | Waits::Reading if own => (ShareKind::Own, None),
             Waits::Reader if own => (ShareKind::Task, Some(who::task(task))),
             Waits::Device => (ShareKind::Task, Some(who::task(task))),
             _ => (ShareKind::Runqueue, Some(who::task(task))),
         };
         (share, end)
     }
+}
+
+/// What a packet waited for that no CPU could have given it, and until when.
+fn held(record: &Record) -> Option<(u64, ShareKind, Option<Who>)> {
+    if let Some(until) = record.early {
+        // Where that is not known it is not later than when the socket said that it had data.
+        let told = record.to.name == "sk_data_ready";
+        let until = until.filter(|_| !told).or(told.then_some(record.at_ns))?;
+        return Some((until, ShareKind::TcpGap, None));
+    }
+    // Where NET_RX leaves a segment to the task that has the socket locked, that task processes it.
+    if record.to.name == "tcp_rcv_established" && record.ended_in_task {
+        let in_stack = matches!(
+            record.from.name,
+            "netif_receive_skb" | "ip_rcv" | "ipv6_rcv" | "tcp_v4_rcv" | "tcp_v6_rcv"
+        );
+        return in_stack
+            .then(|| (record.at_ns, ShareKind::SocketLocked, Some(who::named(&record.task))));
+    }
+    held_in_queue(record, record.queued.as_ref()?)
+}
+
+/// By the queueing discipline, or by the device.
+fn held_in_queue(record: &Record, queued: &Queued) -> Option<(u64, ShareKind, Option<Who>)> {
+    let is_one_of = |kinds: &[&str]| kinds.contains(&queued.qdisc.as_str());
+    let raised_by = queued.raised.map(|(_, raiser)| raiser);
+    let kind = if queued.stopped {
+        ShareKind::DeviceQueue
+    } else if is_one_of(&SHAPERS) || is_one_of(&CLASSFUL) && raised_by == Some(Raiser::Timer) {
+        ShareKind::Qdisc
+    } else if raised_by == Some(Raiser::Device) {
+        ShareKind::DeviceQueue
+    } else {
+        return None;
+    };
+    // From then on it waited for NET_TX, on this CPU.
+    let until = queued.raised.map_or(record.at_ns, |(ns, _)| ns.max(record.begin_ns()));
+    let who = Who {
+        qdisc: Some(queued.qdisc.clone()),
+        device: Some(queued.device.clone()),
+        ..Who::default()
+    };
+    Some((until, kind, Some(who)))
 }

@@ -5,7 +5,7 @@
 //! Each event says which thread the CPU is at: where that is another than the last switch was to,
 //! nobody knows what ran between this event and the one before.
 
-use super::super::record::{Event, Record, Ring, Task, What};
+use super::super::record::{CpuEvents, Event, Record, Ring, Task, What};
 
 /// A time in which a CPU did one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,22 +41,21 @@ pub(super) enum Reader {
     Asleep,
 }
 
-/// The stretches, and how many packets the CPU had received when the span began, if that is known.
-pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
+/// The stretches of a CPU, and how many packets it had received when the span began, if that is known.
+pub(super) fn stretches(record: &Record, of: &CpuEvents) -> (Vec<Stretch>, Option<u16>) {
     // A CPU that goes on while its rings are read has newer events where the oldest were.
     let oldest = |ring: &Ring| {
-        let times = || ring.events.iter().map(|event| event.ns);
-        times().min().filter(|_| ring.cut).unwrap_or(0)
+        let oldest = || ring.events.iter().map(|event| event.ns).min();
+        if ring.cut { oldest().unwrap_or(u64::MAX) } else { 0 }
     };
-    let known_from = oldest(&record.tasks).max(oldest(&record.softirqs)).min(record.at_ns);
-    let mut events: Vec<&Event> =
-        record.tasks.events.iter().chain(&record.softirqs.events).collect();
+    let known_from = oldest(&of.tasks).max(oldest(&of.softirqs)).min(record.at_ns);
+    let mut events: Vec<&Event> = of.tasks.events.iter().chain(&of.softirqs.events).collect();
     events.sort_by_key(|event| event.ns);
 
     let mut cpu = Cpu { task: None, reader: Reader::Unseen, irqs: Vec::new(), softirq: None };
     // No switch was seen at all: what runs at the end has run throughout.
     let switched = events.iter().any(|event| matches!(event.what, What::Task(_)));
-    if !switched && !record.tasks.cut {
+    if !switched && !of.tasks.cut && std::ptr::eq(of, &raw const record.cpu) {
         cpu.task = Some(record.task.clone());
     }
     let mut out = Vec::new();
@@ -71,7 +70,7 @@ pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
             cpu = Cpu { task: None, reader: Reader::Unseen, irqs: Vec::new(), softirq: None };
         }
         if cpu.task.is_none() {
-            cpu.task = event.current.and_then(|pid| named(record, pid));
+            cpu.task = event.current.and_then(|pid| named(record, of, pid));
         }
         now = event.ns;
         if event.what == What::Online
@@ -94,8 +93,8 @@ pub(super) fn stretches(record: &Record) -> (Vec<Stretch>, Option<u16>) {
 }
 
 /// A thread that the record has the name of.
-fn named(record: &Record, pid: u32) -> Option<Task> {
-    let switches = record.tasks.events.iter().rev().filter_map(|event| match &event.what {
+fn named(record: &Record, of: &CpuEvents, pid: u32) -> Option<Task> {
+    let switches = of.tasks.events.iter().rev().filter_map(|event| match &event.what {
         What::Task(task) => Some(task),
         _ => None,
     });
@@ -198,7 +197,7 @@ mod tests {
             ],
             vec![at(1300, What::Softirq(1, 5))],
         );
-        let (stretches, received) = stretches(&r);
+        let (stretches, received) = stretches(&r, &r.cpu);
         assert_eq!(received, None);
         let times: Vec<_> = stretches.iter().map(|s| (s.begin, s.end)).collect();
         assert_eq!(times, [(0, 500), (500, 1200), (1200, 1300), (1300, 2000)]);
@@ -222,7 +221,7 @@ mod tests {
             ],
             vec![],
         );
-        let seen: Vec<_> = stretches(&r).0.into_iter().map(|s| (s.begin, s.runs)).collect();
+        let seen: Vec<_> = stretches(&r, &r.cpu).0.into_iter().map(|s| (s.begin, s.runs)).collect();
         let expected = [
             (0, Runs::Unknown),
             (100, Runs::Task(task(9, "hog"))),
@@ -243,7 +242,7 @@ mod tests {
             vec![at(100, What::Task(task(5, "agent"))), at(1500, What::Task(task(5, "agent")))],
             vec![],
         );
-        let seen: Vec<_> = stretches(&r).0.into_iter().map(|s| (s.begin, s.runs)).collect();
+        let seen: Vec<_> = stretches(&r, &r.cpu).0.into_iter().map(|s| (s.begin, s.runs)).collect();
         let expected =
             [(0, Runs::Unknown), (100, Runs::Unknown), (1500, Runs::Task(task(5, "agent")))];
         assert_eq!(seen, expected);
@@ -263,7 +262,7 @@ mod tests {
             ],
             vec![],
         );
-        let seen: Vec<_> = stretches(&r).0.iter().map(|s| s.reader).collect();
+        let seen: Vec<_> = stretches(&r, &r.cpu).0.iter().map(|s| s.reader).collect();
         assert_eq!(
             seen,
             [Reader::Unseen, Reader::Ready, Reader::Ready, Reader::Ready, Reader::Asleep]
@@ -287,7 +286,7 @@ mod tests {
             ],
             vec![],
         );
-        let (stretches, _) = stretches(&r);
+        let (stretches, _) = stretches(&r, &r.cpu);
         let stolen: Vec<_> = stretches.iter().filter(|s| s.stolen > 0).collect();
         assert_eq!(stolen.len(), 1);
         assert_eq!((stolen[0].begin, stolen[0].end, stolen[0].stolen), (960, 1900, 600));

@@ -1,6 +1,9 @@
 //! Histories that tests write, and the shares that must come of them.
 
-use super::super::record::{Event, Left, Ring, Task, VECTOR, What};
+use super::super::record::{
+    Block, Change, CpuEvents, Event, Queued, Raiser, ReaderEvent, ReaderEvents, Ring, Task, VECTOR,
+    Waker, What,
+};
 use super::super::table::STAGES;
 use super::*;
 use proptest::prelude::*;
@@ -32,12 +35,17 @@ pub(super) fn record(from: &str, to: &str, tasks: Vec<Event>, softirqs: Vec<Even
         task: task(7, "reader"),
         received: 12,
         flow: None,
-        moved: None,
-        left: None,
+        ended_in_task: false,
+        queued: None,
+        early: None,
         throttled: Vec::new(),
         bytes: 1500,
-        tasks: Ring { events: tasks, cut: false },
-        softirqs: Ring { events: softirqs, cut: false },
+        cpu: CpuEvents {
+            tasks: Ring { events: tasks, cut: false },
+            softirqs: Ring { events: softirqs, cut: false },
+        },
+        others: BTreeMap::new(),
+        reader: ReaderEvents { events: Vec::new(), known_from: u64::MAX },
         trail: None,
     }
 }
@@ -46,7 +54,7 @@ pub(super) fn record(from: &str, to: &str, tasks: Vec<Event>, softirqs: Vec<Even
 fn shares(record: &Record) -> Vec<(ShareKind, String, u64)> {
     let name = |who: &Who| {
         let number = || format!("{:?}{:?}", who.irq, who.cpu);
-        who.comm.clone().or(who.vector.clone()).unwrap_or_else(number)
+        who.comm.clone().or(who.vector.clone()).or(who.qdisc.clone()).unwrap_or_else(number)
     };
     let budget = budget(record);
     assert_eq!(budget.shares.iter().map(|s| s.ns).sum::<u64>(), record.span_ns);
@@ -193,16 +201,188 @@ fn a_reader_that_does_other_things_is_a_task() {
         shares(&r),
         [
             (ShareKind::Task, "reader".to_owned(), 700),
-            (ShareKind::Asleep, "reader".to_owned(), 300)
+            // Its CPU alone does not say whether it could have run.
+            (ShareKind::Unknown, String::new(), 300)
         ]
     );
+    assert!(!budget(&r).complete);
+}
+
+/// Adds what the reader did, all of it known.
+fn with_reader(mut r: Record, events: Vec<(u64, u32, Change)>) -> Record {
+    let events = events.into_iter().map(|(ns, cpu, what)| ReaderEvent { ns, cpu, what });
+    r.reader = ReaderEvents { events: events.collect(), known_from: 0 };
+    r
+}
+
+fn blocks(on: &str) -> Change {
+    Change::Blocks(Block { on: Some(on.to_owned()), ..Block::default() })
+}
+
+fn woken(pid: u32, comm: &str) -> Change {
+    Change::Woken { by: Waker::Task(pid, comm.to_owned()), throttled: false }
+}
+
+#[test]
+fn a_packet_behind_the_first_waits_for_the_reader_s_cpu_as_that_does() {
+    // The first has woken the reader, which waits behind a task; this one wakes nobody.
+    let r = record(
+        "sk_data_ready",
+        "sock_recv",
+        vec![
+            at(100, What::Task(task(7, "reader"))),
+            at(200, What::Task(task(9, "hog"))),
+            at(1950, What::Task(task(7, "reader"))),
+        ],
+        vec![at(700, What::Softirq(NET_RX, 5)), at(710, What::SoftirqEnd(6))],
+    );
+    let by = Change::Woken { by: Waker::Softirq(NET_RX), throttled: false };
+    let r = with_reader(
+        r,
+        vec![
+            (100, 1, Change::Runs),
+            (200, 1, blocks("socket")),
+            (700, 1, by),
+            (1950, 1, Change::Runs),
+        ],
+    );
+    assert_eq!(
+        shares(&r),
+        [(ShareKind::Runqueue, "hog".to_owned(), 950), (ShareKind::Task, "reader".to_owned(), 50),]
+    );
+}
+
+#[test]
+fn a_blocked_reader_says_in_what_and_who_woke_it() {
+    let r = record(
+        "sk_data_ready",
+        "sock_recv",
+        vec![at(100, What::Task(task(7, "reader"))), at(200, What::Task(task(9, "other")))],
+        vec![at(1100, What::Softirq(1, 5)), at(1200, What::SoftirqEnd(6))],
+    );
+    let r = with_reader(
+        r,
+        vec![
+            (100, 1, Change::Runs),
+            (200, 1, blocks("futex")),
+            (1700, 1, woken(12, "holder")),
+            (1900, 1, Change::Runs),
+        ],
+    );
+    let budget = budget(&r);
+    assert_eq!(shares(&r)[0], (ShareKind::Asleep, "reader".to_owned(), 700));
+    assert_eq!(shares(&r)[1], (ShareKind::Runqueue, "other".to_owned(), 200));
+    let who = budget.shares[0].who.as_ref().unwrap();
+    assert_eq!(who.on.as_deref(), Some("futex"));
+    let by = who.woken_by.as_ref().unwrap();
+    assert_eq!((by.comm.as_deref(), by.pid), (Some("holder"), Some(12)));
+}
+
+#[test]
+fn a_reader_that_waits_for_its_lock_or_its_peer_is_no_sleeper() {
+    for (from, to, on, share) in [
+        ("sk_data_ready", "sock_recv", "socket_lock", ShareKind::SocketLocked),
+        ("sock_send", "tcp_transmit_skb", "send_buffer", ShareKind::SocketFull),
+    ] {
+        let r = with_reader(
+            record(from, to, vec![at(500, What::Task(task(0, "swapper/1")))], vec![]),
+            vec![(100, 1, Change::Runs), (400, 1, blocks(on)), (2000, 1, woken(12, "peer"))],
+        );
+        assert_eq!(shares(&r), [(share, "reader".to_owned(), 1000)]);
+    }
+}
+
+#[test]
+fn a_reader_that_was_woken_for_a_packet_and_does_other_things_is_a_task() {
+    let of = |on| {
+        let r = record(
+            "sched_switch",
+            "sock_recv",
+            vec![at(1000, What::Task(task(7, "reader")))],
+            vec![],
+        );
+        with_reader(
+            r,
+            vec![(500, 1, blocks(on)), (900, 1, woken(0, "swapper/1")), (1000, 1, Change::Runs)],
+        )
+    };
+    // It returns from epoll_wait(), and calls for the packet when it pleases.
+    assert_eq!(shares(&of("poll")), [(ShareKind::Task, "reader".to_owned(), 1000)]);
+    assert_eq!(shares(&of("socket")), [(ShareKind::Own, String::new(), 1000)]);
+}
+
+fn queued(qdisc: &str, stopped: bool, raised: Option<(u64, Raiser)>) -> Record {
+    let mut r = record(
+        "net_dev_queue",
+        "qdisc_dequeue",
+        vec![at(500, What::Task(task(9, "hog")))],
+        vec![at(1900, What::Softirq(2, 5))],
+    );
+    let (qdisc, device) = (qdisc.to_owned(), "eth0".to_owned());
+    r.queued = Some(Queued { qdisc, device, stopped, raised });
+    r
+}
+
+#[test]
+fn a_queueing_discipline_is_told_from_a_device_and_from_a_cpu_that_is_late() {
+    let first = |r: &Record| shares(r)[0].0;
+    let timer = Some((1800, Raiser::Timer));
+    let shaped = queued("tbf", false, timer);
+    // From when its timer ended it waited for the CPU.
+    assert_eq!(
+        shares(&shaped),
+        [
+            (ShareKind::Qdisc, "tbf".to_owned(), 800),
+            (ShareKind::Softirq, "NET_TX".to_owned(), 100),
+            (ShareKind::Task, "hog".to_owned(), 100),
+        ]
+    );
+    let who = budget(&shaped).shares[0].who.clone().unwrap();
+    assert_eq!((who.qdisc.as_deref(), who.device.as_deref()), (Some("tbf"), Some("eth0")));
+    // Taken from it by a sender.
+    assert_eq!(shares(&queued("fq", false, None)), [(ShareKind::Qdisc, "fq".to_owned(), 1000)]);
+    assert_eq!(first(&queued("prio", false, timer)), ShareKind::Qdisc);
+    assert_eq!(first(&queued("tbf", true, timer)), ShareKind::DeviceQueue);
+    assert_eq!(first(&queued("pfifo_fast", true, None)), ShareKind::DeviceQueue);
+    let by_device = Some((1800, Raiser::Device));
+    assert_eq!(first(&queued("fq_codel", false, by_device)), ShareKind::DeviceQueue);
+    assert_eq!(first(&queued("fq_codel", false, Some((1800, Raiser::Other)))), ShareKind::Task);
+}
+
+#[test]
+fn data_of_tcp_waits_for_what_is_missing_before_it() {
+    let mut r = record("tcp_rcv_established", "sk_data_ready", vec![], vec![]);
+    r.early = Some(None);
+    assert_eq!(shares(&r), [(ShareKind::TcpGap, String::new(), 1000)]);
+    // Behind another segment, whose reader comes later.
+    let mut r = record(
+        "tcp_rcv_established",
+        "skb_copy_datagram",
+        vec![at(500, What::Task(task(9, "hog")))],
+        vec![],
+    );
+    r.early = Some(Some(1600));
+    let r = with_reader(r, vec![(500, 1, Change::Ready { throttled: false })]);
+    assert_eq!(
+        shares(&r),
+        [(ShareKind::TcpGap, String::new(), 600), (ShareKind::Runqueue, "hog".to_owned(), 400)]
+    );
+}
+
+#[test]
+fn a_segment_in_the_backlog_waits_for_the_task_that_has_the_socket() {
+    let mut r = record("tcp_v4_rcv", "tcp_rcv_established", vec![], vec![]);
+    r.ended_in_task = true;
+    assert_eq!(shares(&r), [(ShareKind::SocketLocked, "reader".to_owned(), 1000)]);
+    r.ended_in_task = false;
+    assert_eq!(shares(&r)[0].0, ShareKind::Own);
 }
 
 #[test]
 fn a_history_that_is_too_short_leaves_the_rest_unknown() {
     let mut r =
         record("sched_waking", "sched_switch", vec![at(1800, What::Task(task(9, "hog")))], vec![]);
-    r.tasks.cut = true;
+    r.cpu.tasks.cut = true;
     let shares = shares(&r);
     assert_eq!(shares[0], (ShareKind::Unknown, String::new(), 800));
     assert_eq!(shares[1], (ShareKind::Runqueue, "hog".to_owned(), 200));
@@ -228,10 +408,21 @@ fn a_quota_that_is_used_up_is_told_from_other_tasks() {
 }
 
 #[test]
+fn a_reader_whose_cgroup_may_not_run_is_throttled() {
+    let r = with_reader(
+        record("sched_waking", "sched_switch", vec![at(500, What::Task(task(0, "idle")))], vec![]),
+        vec![(500, 1, Change::Ready { throttled: true }), (1800, 1, Change::Runs)],
+    );
+    assert_eq!(shares(&r)[0], (ShareKind::Throttled, "reader".to_owned(), 800));
+}
+
+#[test]
 fn a_reader_that_was_moved_waited_for_another_cpu() {
-    let mut r =
+    let r =
         record("sched_waking", "sched_switch", vec![at(500, What::Task(task(9, "other")))], vec![]);
-    r.moved = Some((1700, 3));
+    let moved = |ns, to| (ns, 3, Change::Moves(to));
+    let mut r =
+        with_reader(r, vec![(1000, 3, woken(1, "waker")), moved(1700, 1), (2000, 1, Change::Runs)]);
     assert_eq!(
         shares(&r),
         [
@@ -239,17 +430,8 @@ fn a_reader_that_was_moved_waited_for_another_cpu() {
             (ShareKind::Runqueue, "other".to_owned(), 300),
         ]
     );
-}
-
-#[test]
-fn what_a_reader_waited_for_before_it_was_moved_is_named() {
-    let mut r =
-        record("sched_waking", "sched_switch", vec![at(500, What::Task(task(9, "other")))], vec![]);
     let ring = |events| Ring { events, cut: false };
-    r.moved = Some((1700, 3));
-    r.left = Some(Left {
-        of: (2000, 1),
-        cpu: 3,
+    let there = CpuEvents {
         tasks: ring(vec![
             at(900, What::Task(task(11, "hog"))),
             at(1300, What::Irq(33)),
@@ -259,7 +441,8 @@ fn what_a_reader_waited_for_before_it_was_moved_is_named() {
             at(1750, What::Task(task(12, "later"))),
         ]),
         softirqs: ring(vec![at(1400, What::Softirq(1, 0)), at(1500, What::SoftirqEnd(0))]),
-    });
+    };
+    r.others.insert(3, there);
     assert_eq!(
         shares(&r),
         [
@@ -270,8 +453,8 @@ fn what_a_reader_waited_for_before_it_was_moved_is_named() {
             (ShareKind::Migration, "Some(33)Some(CpuId(3))".to_owned(), 50),
         ]
     );
-    let left = budget(&r).shares.into_iter().filter(|s| s.share == ShareKind::Migration);
-    assert!(left.map(|s| s.who.unwrap().cpu).all(|cpu| cpu == Some(CpuId(3))));
+    let moved = budget(&r).shares.into_iter().filter(|s| s.share == ShareKind::Migration);
+    assert!(moved.map(|s| s.who.unwrap().cpu).all(|cpu| cpu == Some(CpuId(3))));
 }
 
 #[test]
@@ -338,21 +521,42 @@ fn any_event() -> impl Strategy<Value = Event> {
     (0..3000u64, what).prop_map(|(ns, what)| at(ns, what))
 }
 
+fn any_reader_event() -> impl Strategy<Value = (u64, u32, Change)> {
+    let what = prop_oneof![
+        Just(Change::Runs),
+        any::<bool>().prop_map(|throttled| Change::Ready { throttled }),
+        Just(blocks("futex")),
+        Just(blocks("send_buffer")),
+        (0..4u32).prop_map(Change::Moves),
+        Just(woken(5, "waker")),
+    ];
+    (0..3000u64, 0..4u32, what)
+}
+
 proptest! {
     #[test]
     fn any_history_adds_up(
         tasks in prop::collection::vec(any_event(), 0..20),
         softirqs in prop::collection::vec(any_event(), 0..20),
+        there in prop::collection::vec(any_event(), 0..20),
+        mut reader in prop::collection::vec(any_reader_event(), 0..20),
+        known_from in 0..3000u64,
         cut in any::<bool>(),
         from in 0..STAGES.len(),
         to in 0..STAGES.len(),
-        moved in prop::option::of((0..3000u64, 0..4u32)),
         throttled in prop::collection::vec(0..3000u64, 2),
+        early in prop::option::of(prop::option::of(0..3000u64)),
+        raised in prop::option::of(0..3000u64),
     ) {
+        reader.sort_by_key(|event| event.0);
         let mut r = record(STAGES[from].name, STAGES[to].name, tasks, softirqs);
-        r.tasks.cut = cut;
-        r.moved = moved;
+        r.cpu.tasks.cut = cut;
+        r = with_reader(r, reader);
+        r.reader.known_from = known_from;
+        r.others.insert(2, CpuEvents { tasks: Ring { events: there, cut }, ..CpuEvents::default() });
         r.throttled = throttled.windows(2).map(|w| w[0]..w[1]).collect();
+        r.early = early;
+        r.queued = queued("tbf", cut, raised.map(|ns| (ns, Raiser::Timer))).queued;
         shares(&r);
     }
 }

@@ -1,6 +1,6 @@
 //! Names of tasks, interrupts and softirqs as users know them.
 
-use super::super::record::{Task, VECTOR};
+use super::super::record::{Task, VECTOR, Waker};
 use crate::Who;
 
 /// Names of the softirqs (`softirq_to_name` in `kernel/softirq.c`).
@@ -48,6 +48,19 @@ pub(super) fn task(task: &Task) -> Who {
         // That of a deadline task says nothing.
         prio: (prio < 140).then_some(if prio < 100 { 99 - prio } else { prio - 120 }),
         ..named(task)
+    }
+}
+
+/// What woke a task.
+pub(super) fn waker(waker: &Waker) -> Who {
+    match waker {
+        // Woken by the idle task: an interrupt without a tracepoint.
+        Waker::Task(0, _) => Who { comm: Some("interrupt".to_owned()), ..Who::default() },
+        Waker::Task(pid, comm) => {
+            Who { comm: Some(comm.clone()), pid: Some(*pid), ..Who::default() }
+        }
+        Waker::Softirq(vector) => softirq(*vector),
+        Waker::Irq(irq) => interrupt(*irq),
     }
 }
 

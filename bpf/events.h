@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Rings of events, and how they get to user space: in blocks, each event once.
+ *
+ * Each CPU has two rings, and so has each task that reads from sockets (readers.h). Nothing is sent
+ * until a packet was slow. Then go the blocks that were entered since the last time, and user space
+ * puts them together again by the numbers of their events. So packets that were late for the same
+ * reason do not send the same events again, and what is sent is bounded by what was entered.
+ */
+#ifndef NEARPATH_EVENTS_H
+#define NEARPATH_EVENTS_H
+
+#include "trail.h"
+
+/* Events of a ring of a CPU, and of one of a reader; powers of two, multiples of BLOCK_EVENTS. */
+#define EVENTS 512
+#define READER_EVENTS 128
+#define BLOCK_EVENTS 16
+/* Tasks that are known as readers; found by their pid. */
+#define READER_SLOT_BITS 10
+
+enum ring { RING_TASKS, RING_SOFTIRQS, RINGS };
+enum reader_ring { RING_SWITCHES, RING_WAKES };
+
+enum event_kind {
+	EVENT_TASK = 1,
+	EVENT_IRQ,
+	EVENT_IRQ_END,
+	EVENT_SOFTIRQ,
+	EVENT_SOFTIRQ_END,
+	EVENT_STOLEN, /* by the hypervisor, since the interrupt before */
+	EVENT_ONLINE, /* the CPU comes online: it was offline since the event before */
+	/* of a reader */
+	READER_RUNS,
+	READER_READY, /* it leaves its CPU, and could go on */
+	READER_BLOCKS, /* it leaves its CPU to wait for something */
+	READER_MOVES, /* to the run queue of another CPU */
+	READER_WOKEN,
+};
+
+/* An interrupt of the CPU's own, by its vector, not one of a device. */
+#define VECTOR 0x80000000u
+
+/* Of a task's policy: the task before it could have gone on. */
+#define READY_BEFORE 0x80
+
+/* What woke a reader. */
+enum waker { WAKER_TASK, WAKER_SOFTIRQ, WAKER_IRQ };
+/* Of a wake, beside that: the reader's cgroup may not run, as its quota is used up. */
+#define WAKER_THROTTLED 0x80
+
+struct event {
+	u64 ns;
+	u32 id; /* the task's pid, the interrupt, the softirq's vector, nanoseconds stolen; the waker's */
+	u16 prio; /* of a task; for a softirq, how many packets the CPU has received, mod 2^16; of a reader, its CPU */
+	u8 policy; /* of a task; for a wake, what it came from */
+	u8 kind;
+	union {
+		char comm[16]; /* of a task */
+		u32 current; /* of all else: the pid of the task that the CPU is at */
+		struct {
+			u32 state; /* in which it leaves its CPU */
+			s32 stack; /* its number in the map of stacks, or negative */
+			u32 to_cpu;
+			u32 flags;
+		} reader;
+	};
+};
+
+#define READER_IOWAIT 1
+#define READER_THROTTLED 2
+
+/* Where crates/instruments/src/stages/events.rs looks for them. */
+_Static_assert(sizeof(struct event) == 32, "size of an event");
+
+struct block {
+	u32 ring;
+	u32 unused;
+	u64 first; /* number of its first event */
+	u64 head; /* how many events were ever entered into the ring, after these had been copied */
+	struct event events[BLOCK_EVENTS];
+};
+
+/* The rings of CPUs, two for each, then those of readers; as many as that takes, set by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, RINGS * EVENTS);
+	__type(key, u32);
+	__type(value, struct event);
+} history SEC(".maps");
+
+/* A task that reads from sockets which are looked at. */
+struct reader {
+	u32 pid;
+	u32 moved_from; /* the CPU that it was last moved from, */
+	u64 moved_ns; /* and when */
+	u64 heads[RINGS]; /* how many events were ever entered into each ring, */
+	u64 claimed[RINGS]; /* and how many before it took the slot */
+	u32 sent[RINGS]; /* how many are sent up, mod 2^32 */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1 << READER_SLOT_BITS);
+	__type(key, u32);
+	__type(value, struct reader);
+} readers SEC(".maps");
+
+/* Whether the history is kept at all. */
+const volatile bool budgets;
+/* Number of the first ring of readers, set by user space: those of CPUs come before. */
+const volatile u32 reader_rings = RINGS;
+
+/* Where an event of a ring is. Rings of readers have the numbers from reader_rings on. */
+static __always_inline struct event *event_at(u32 ring, u64 number)
+{
+	u32 key;
+
+	if (ring < reader_rings)
+		key = ring * EVENTS + (number & (EVENTS - 1));
+	else
+		key = reader_rings * EVENTS + (ring - reader_rings) * READER_EVENTS +
+		      (number & (READER_EVENTS - 1));
+	return bpf_map_lookup_elem(&history, &key);
+}
+
+static __always_inline u64 ring_head(u32 ring)
+{
+	u32 key = ring / RINGS;
+	struct reader *r;
+	struct cpu *cpu;
+
+	if (ring < reader_rings) {
+		cpu = bpf_map_lookup_elem(&cpus, &key);
+		if (!cpu)
+			return 0;
+		return ring % RINGS == RING_TASKS ? cpu->task_events : cpu->softirq_events;
+	}
+	key = (ring - reader_rings) / RINGS;
+	r = bpf_map_lookup_elem(&readers, &key);
+	return r ? r->heads[ring & (RINGS - 1)] : 0;
+}
+
+/*
+ * Sends the blocks of a ring from the one with event `first` on. Returns whether all found room. (Not static,
+ * so that the verifier looks at the loop once: trail.h.)
+ */
+__noinline int send_blocks(u32 ring, u64 first, u64 head)
+{
+	struct block *b;
+	struct event *e;
+
+	first &= ~(u64)(BLOCK_EVENTS - 1);
+	/* One more than there are in a ring, as the first and the last may each be there in part. */
+	for (u32 i = 0; i <= EVENTS / BLOCK_EVENTS; i++) {
+		if (first >= head)
+			return true;
+		e = event_at(ring, first);
+		if (!e)
+			return false;
+		b = bpf_ringbuf_reserve(&outliers, sizeof(*b), 0);
+		if (!b)
+			return false;
+		b->ring = ring;
+		b->unused = 0;
+		b->first = first;
+		if (bpf_probe_read_kernel(b->events, sizeof(b->events), e)) {
+			bpf_ringbuf_discard(b, BPF_RB_NO_WAKEUP);
+			return false;
+		}
+		/* What was entered meanwhile lies where the oldest events were. */
+		b->head = ring_head(ring);
+		bpf_ringbuf_submit(b, BPF_RB_NO_WAKEUP);
+		first += BLOCK_EVENTS;
+	}
+	return true;
+}
+
+/* Sends what user space does not have of a ring, which has room for `size` events. */
+static __always_inline void send_ring(u32 ring, u64 head, u32 *sent, u32 size)
+{
+	u32 unsent = (u32)head - *sent;
+
+	if (!unsent)
+		return;
+	if (unsent > size)
+		unsent = head < size ? head : size;
+	/* Where two are at it at once both send; an event that comes twice does no harm. */
+	if (send_blocks(ring, head - unsent, head))
+		*sent = head;
+}
+
+#endif

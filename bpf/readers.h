@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What each task that reads from sockets does at every moment: it runs, it could run and waits for a
+ * CPU, or it is blocked, in what, and woken by whom. Whoever wakes it: a packet, a timer, a signal, or
+ * another thread.
+ *
+ * A task is known as a reader once it has read, or was woken to read, a packet that is looked at, or has
+ * sent one. Each has two rings of events: one is entered under the lock of its run queue (it runs, leaves
+ * its CPU, is moved), the other under that of its wake-ups (pi_lock); so each has one writer at a time.
+ */
+#ifndef NEARPATH_READERS_H
+#define NEARPATH_READERS_H
+
+#include "events.h"
+
+/* Frames of a stack that are kept: enough to leave the scheduler and to reach what called it. */
+#define STACK_FRAMES 24
+/* Frames of BPF and of the tracepoint itself. */
+#define STACK_SKIP 2
+#define STACKS 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
+	__uint(max_entries, STACKS);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, STACK_FRAMES * sizeof(u64));
+} stacks SEC(".maps");
+
+/* Of the scheduler's states (include/linux/sched.h): it is being woken by another CPU just now. */
+#define TASK_WAKING 0x200
+
+/* Whether both switches and wake-ups are observed: one without the other would say what is not so. */
+const volatile bool knows_readers = true;
+
+static __always_inline u32 reader_slot_of(u32 pid)
+{
+	return pid & ((1 << READER_SLOT_BITS) - 1);
+}
+
+/* What is known of a reader; 0: the task is none. */
+static __always_inline struct reader *find_reader(u32 pid)
+{
+	u32 slot = reader_slot_of(pid);
+	struct reader *r = bpf_map_lookup_elem(&readers, &slot);
+
+	return knows_readers && r && pid && r->pid == pid ? r : 0;
+}
+
+static __always_inline struct event *add_reader_event(struct reader *r, u32 ring, u32 kind, u32 cpu, u64 now)
+{
+	struct event *e = event_at(reader_rings + reader_slot_of(r->pid) * RINGS + ring, r->heads[ring]);
+
+	if (!e)
+		return 0;
+	e->ns = now;
+	e->id = r->pid;
+	e->prio = cpu;
+	e->policy = 0;
+	e->kind = kind;
+	r->heads[ring] += 1;
+	return e;
+}
+
+/* The task takes its slot; whoever was in it is no reader any more. */
+static __always_inline struct reader *claim_reader(u32 pid)
+{
+	u32 slot = reader_slot_of(pid);
+	struct reader *r = bpf_map_lookup_elem(&readers, &slot);
+
+	if (!knows_readers || !r || !pid)
+		return 0;
+	r->claimed[RING_SWITCHES] = r->heads[RING_SWITCHES];
+	r->claimed[RING_WAKES] = r->heads[RING_WAKES];
+	r->moved_ns = 0;
+	r->pid = pid;
+	return r;
+}
+
+/* The task that runs has read, or sent, a packet. */
+static __always_inline void note_reader(void)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct reader *r;
+
+	if (!budgets || find_reader(pid))
+		return;
+	r = claim_reader(pid);
+	if (r)
+		add_reader_event(r, RING_SWITCHES, READER_RUNS, bpf_get_smp_processor_id(), bpf_ktime_get_ns());
+}
+
+static __always_inline u32 state_of(struct task_struct *task, const bool direct)
+{
+	struct task_struct___old *old = (struct task_struct___old *)task;
+
+	if (bpf_core_field_exists(task->__state))
+		return GET(direct, task, __state);
+	return BPF_CORE_READ(old, state);
+}
+
+/* Whether the task may not run as its cgroup has used up its quota of the CPU that it is queued on. */
+static __always_inline bool is_throttled(struct task_struct *task)
+{
+	struct cfs_rq *queue = 0;
+
+	/* From 6.18 on it is taken off the queue by itself, when it would return to user space. */
+	if (bpf_core_field_exists(task->throttled))
+		return BPF_CORE_READ(task, throttled);
+	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(queue->throttle_count))
+		return false;
+	return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
+}
+
+static __always_inline void reader_leaves(u64 *ctx, struct reader *r, struct task_struct *task, bool preempted,
+					  u64 now, const bool direct)
+{
+	u32 state = state_of(task, direct);
+	bool blocks = !preempted && state;
+	struct event *e = add_reader_event(r, RING_SWITCHES, blocks ? READER_BLOCKS : READER_READY,
+					   bpf_get_smp_processor_id(), now);
+
+	if (!e)
+		return;
+	e->reader.state = state;
+	e->reader.flags = 0;
+	e->reader.stack = -1;
+	if (!blocks) {
+		if (is_throttled(task))
+			e->reader.flags = READER_THROTTLED;
+		return;
+	}
+	/*
+	 * The stack is one of a few, so it is a number that user space looks up once. A stack whose place another
+	 * one has is not known.
+	 */
+	e->reader.stack = bpf_get_stackid(ctx, &stacks, STACK_SKIP | BPF_F_FAST_STACK_CMP);
+	if (BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait))
+		e->reader.flags = READER_IOWAIT;
+}
+
+static __always_inline void reader_woken(struct cpu *cpu, struct reader *r, struct task_struct *task, u64 now,
+					 const bool direct)
+{
+	struct task_struct___old *old = (struct task_struct___old *)task;
+	u32 queue = bpf_core_field_exists(task->thread_info.cpu) ? GET(direct, task, thread_info.cpu) :
+								  BPF_CORE_READ(old, cpu);
+	struct event *e = add_reader_event(r, RING_WAKES, READER_WOKEN, queue, now);
+
+	if (!e)
+		return;
+	if (cpu && cpu->interrupt) {
+		e->policy = WAKER_IRQ;
+		e->id = cpu->interrupt - 1;
+	} else if (cpu && cpu->serving) {
+		e->policy = WAKER_SOFTIRQ;
+		e->id = cpu->serving - 1;
+	} else {
+		e->policy = WAKER_TASK;
+		e->id = bpf_get_current_pid_tgid();
+		bpf_get_current_comm(e->comm, sizeof(e->comm));
+	}
+	if (is_throttled(task))
+		e->policy |= WAKER_THROTTLED;
+}
+
+/* The scheduler puts the task on the queue of another CPU. */
+static __always_inline void reader_moves(struct reader *r, u32 from, u32 to, u64 now)
+{
+	struct event *e = add_reader_event(r, RING_SWITCHES, READER_MOVES, from, now);
+
+	if (e)
+		e->reader.to_cpu = to;
+	r->moved_from = from;
+	r->moved_ns = now;
+}
+
+#endif

@@ -1,0 +1,189 @@
+//! What the reader did at each moment of a span: its switches and wake-ups, made phases.
+//!
+//! Two tracepoints tell of a task that blocks and is woken, and those who call them do not wait for one
+//! another: a task that is about to leave its CPU may be woken just before the switch is seen. So a task
+//! that ran again without a wake-up since it left had been woken before.
+
+use super::super::record::{Change, ReaderEvent, Record, Waker};
+
+/// A time in which the reader did one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Phase {
+    pub end: u64,
+    pub state: State,
+}
+
+/// What it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not known.
+    Unknown,
+    /// It ran on a CPU.
+    Runs(u32),
+    /// It could run, and was queued on a CPU; or it may not, as its cgroup had used up its quota.
+    Ready { cpu: u32, throttled: bool },
+    /// It waited for something else, until it was woken.
+    Blocked { on: Option<String>, woken_by: Option<Waker> },
+}
+
+/// The phases of a span without gaps, up to its end.
+pub(super) fn phases(record: &Record) -> Vec<Phase> {
+    let reader = &record.reader;
+    let mut out: Vec<Phase> = Vec::new();
+    let mut state = State::Unknown;
+    let known_from = reader.known_from.min(record.at_ns);
+    if known_from > 0 {
+        out.push(Phase { end: known_from, state: State::Unknown });
+    }
+    for (index, event) in reader.events.iter().enumerate() {
+        if event.ns > record.at_ns {
+            break;
+        }
+        let rest = reader.events.get(index + 1..).unwrap_or_default();
+        if let Some(next) = next(&state, event, rest) {
+            if event.ns > known_from {
+                out.push(Phase { end: event.ns, state });
+            }
+            state = next;
+        }
+    }
+    if out.last().is_none_or(|last| last.end < record.at_ns) {
+        out.push(Phase { end: record.at_ns, state });
+    }
+    out.retain(|phase| phase.end > record.begin_ns());
+    out
+}
+
+/// What a reader last waited for before a moment, where that is known.
+pub(super) fn last_blocked_on(record: &Record, before: u64) -> Option<&str> {
+    record.reader.events.iter().rev().filter(|event| event.ns <= before).find_map(|event| {
+        match &event.what {
+            Change::Blocks(block) => block.on.as_deref(),
+            _ => None,
+        }
+    })
+}
+
+/// What it does from an event on; `None` where that is the same as before.
+fn next(state: &State, event: &ReaderEvent, rest: &[ReaderEvent]) -> Option<State> {
+    let ready = |cpu, throttled| Some(State::Ready { cpu, throttled });
+    match (&event.what, state) {
+        (Change::Runs, _) => Some(State::Runs(event.cpu)),
+        (Change::Ready { throttled }, _) => ready(event.cpu, *throttled),
+        (Change::Blocks(block), _) => {
+            let then =
+                rest.iter().find(|later| matches!(later.what, Change::Runs | Change::Woken { .. }));
+            match then.map(|later| &later.what) {
+                Some(Change::Runs) => ready(event.cpu, false),
+                Some(Change::Woken { by, .. }) => {
+                    Some(State::Blocked { on: block.on.clone(), woken_by: Some(by.clone()) })
+                }
+                _ => Some(State::Blocked { on: block.on.clone(), woken_by: None }),
+            }
+        }
+        (Change::Moves(to), State::Ready { .. }) => ready(*to, false),
+        // Not before the switch that it was woken in the midst of.
+        (Change::Woken { throttled, .. }, State::Blocked { .. } | State::Unknown) => {
+            ready(event.cpu, *throttled)
+        }
+        (Change::Moves(_) | Change::Woken { .. }, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::record::{Block, ReaderEvents};
+    use super::super::tests::record;
+    use super::*;
+
+    fn blocks(on: &str) -> Change {
+        Change::Blocks(Block { on: Some(on.to_owned()), ..Block::default() })
+    }
+
+    fn woken() -> Change {
+        Change::Woken { by: by(), throttled: false }
+    }
+
+    fn by() -> Waker {
+        Waker::Task(11, "other".to_owned())
+    }
+
+    /// The phases of a span from 1,000 to 2,000 ns: what the reader did, and until when.
+    fn of(known_from: u64, events: Vec<(u64, u32, Change)>) -> Vec<(u64, State)> {
+        let events = events.into_iter().map(|(ns, cpu, what)| ReaderEvent { ns, cpu, what });
+        let mut r = record("sk_data_ready", "sock_recv", vec![], vec![]);
+        r.reader = ReaderEvents { events: events.collect(), known_from };
+        phases(&r).into_iter().map(|phase| (phase.end, phase.state)).collect()
+    }
+
+    fn ready(cpu: u32) -> State {
+        State::Ready { cpu, throttled: false }
+    }
+
+    fn blocked(on: &str, woken_by: Option<Waker>) -> State {
+        State::Blocked { on: Some(on.to_owned()), woken_by }
+    }
+
+    #[test]
+    fn a_reader_that_another_packet_has_woken_waits_for_its_cpu() {
+        let events = vec![
+            (100, 1, Change::Runs),
+            (200, 1, blocks("socket")),
+            (900, 1, woken()),
+            (1900, 1, Change::Runs),
+        ];
+        assert_eq!(of(0, events), [(1900, ready(1)), (2000, State::Runs(1))]);
+    }
+
+    #[test]
+    fn a_reader_blocks_in_something_until_it_is_woken() {
+        let events = vec![
+            (100, 1, Change::Runs),
+            (1200, 1, blocks("futex")),
+            (1700, 1, woken()),
+            (1710, 1, Change::Moves(3)),
+            (1800, 3, Change::Runs),
+        ];
+        let expected = [
+            (1200, State::Runs(1)),
+            (1700, blocked("futex", Some(by()))),
+            (1710, ready(1)),
+            (1800, ready(3)),
+            (2000, State::Runs(3)),
+        ];
+        assert_eq!(of(0, events), expected);
+    }
+
+    #[test]
+    fn a_task_that_runs_again_without_a_wake_up_was_woken_as_it_left() {
+        let events = vec![
+            (100, 1, Change::Runs),
+            (1190, 1, woken()),
+            (1200, 1, blocks("futex")),
+            (1900, 1, Change::Runs),
+        ];
+        let expected = [(1200, State::Runs(1)), (1900, ready(1)), (2000, State::Runs(1))];
+        assert_eq!(of(0, events), expected);
+        // A wake-up of a task that runs says nothing of the time when it blocks later.
+        let events = vec![
+            (100, 1, Change::Runs),
+            (1190, 1, woken()),
+            (1300, 1, blocks("futex")),
+            (1800, 1, woken()),
+        ];
+        let expected =
+            [(1300, State::Runs(1)), (1800, blocked("futex", Some(by()))), (2000, ready(1))];
+        assert_eq!(of(0, events), expected);
+    }
+
+    #[test]
+    fn what_was_before_the_oldest_event_is_not_known() {
+        let events = vec![(1500, 1, Change::Ready { throttled: true })];
+        let throttled = State::Ready { cpu: 1, throttled: true };
+        assert_eq!(of(1500, events), [(1500, State::Unknown), (2000, throttled)]);
+        assert_eq!(of(u64::MAX, vec![]), [(2000, State::Unknown)]);
+        // Nor is what a task did that became a reader in the midst of the span.
+        let events = vec![(1500, 1, Change::Runs)];
+        assert_eq!(of(0, events), [(1500, State::Unknown), (2000, State::Runs(1))]);
+    }
+}

@@ -1,0 +1,223 @@
+//! What the programs have sent of their rings of events (`bpf/events.h`), put together by the events'
+//! numbers.
+//!
+//! In go blocks, in the order in which they were reserved, out come the events of a ring up to one.
+//! Numbers go up by one, so a block that found no room leaves a gap, and what is before it is not used.
+
+use super::record::{Event, READER_EVENTS, ReaderEvent, Ring, event, half, reader_event, word};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of `struct event`.
+pub const EVENT_BYTES: usize = 32;
+/// Events that a CPU's ring has room for.
+pub const EVENTS: usize = 512;
+/// Events in a block.
+const BLOCK_EVENTS: usize = 16;
+/// Where they begin.
+const BLOCK_HEADER: usize = 24;
+/// Bytes of a block, by which it is told from the other records.
+pub const BLOCK_BYTES: usize = BLOCK_HEADER + BLOCK_EVENTS * EVENT_BYTES;
+/// Events of a ring that are kept: more than a ring has room for, as older ones may have come before.
+const KEEP: usize = 2 * EVENTS;
+/// Rings of a CPU, and of a reader.
+pub const RINGS: u32 = 2;
+
+type Bytes = [u8; EVENT_BYTES];
+
+/// The rings of which something has come.
+#[derive(Debug)]
+pub struct Logs {
+    rings: BTreeMap<u32, Log>,
+    /// Number of the first ring of readers.
+    reader_rings: u32,
+}
+
+/// One ring: events with consecutive numbers.
+#[derive(Debug, Default)]
+struct Log {
+    /// Number of the oldest.
+    first: u64,
+    events: VecDeque<Bytes>,
+}
+
+impl Logs {
+    /// For as many rings of CPUs.
+    pub fn new(reader_rings: u32) -> Self {
+        Self { rings: BTreeMap::new(), reader_rings }
+    }
+
+    /// Forgets all: numbers begin at 0 again.
+    pub fn clear(&mut self) {
+        self.rings.clear();
+    }
+
+    /// Takes a block; what is none is left out.
+    pub fn take(&mut self, block: &[u8]) {
+        let (Some(ring), Some(first), Some(head)) =
+            (half(block, 0), word(block, 8), word(block, 16))
+        else {
+            return;
+        };
+        let size = if ring < self.reader_rings { EVENTS } else { READER_EVENTS };
+        let log = self.rings.entry(ring).or_default();
+        let events = block.get(BLOCK_HEADER..).unwrap_or_default();
+        for (number, bytes) in (first..head).zip(events.chunks_exact(EVENT_BYTES)) {
+            // A newer one lies there by now, or is about to be written.
+            let overwritten = number.saturating_add(size as u64) <= head;
+            if let (Ok(bytes), false) = (bytes.try_into(), overwritten) {
+                log.add(number, bytes);
+            }
+        }
+    }
+
+    /// The events of a CPU's ring before number `head`, oldest first.
+    pub fn cpu(&self, ring: u32, head: u64) -> Ring {
+        let (first, events) = self.events(ring, 0, head);
+        Ring {
+            events: events.filter_map(|bytes| event(bytes)).collect::<Vec<Event>>(),
+            cut: first > 0,
+        }
+    }
+
+    /// How many events of a ring have come, if any have.
+    pub fn head(&self, ring: u32) -> Option<u64> {
+        self.rings.get(&ring).map(Log::end)
+    }
+
+    /// The events of a reader's ring from number `claimed` on and before `head`, and whether there were
+    /// more before them.
+    pub fn reader(&self, ring: u32, claimed: u64, head: u64) -> (Vec<ReaderEvent>, bool) {
+        let (first, events) = self.events(ring, claimed, head);
+        (events.filter_map(|bytes| reader_event(bytes)).collect(), first > claimed)
+    }
+
+    /// The same as they came, with the number of the first.
+    fn events(&self, ring: u32, from: u64, head: u64) -> (u64, impl Iterator<Item = &Bytes>) {
+        let log = self.rings.get(&ring).filter(|log| head <= log.end());
+        let first = log.map_or(head, |log| log.first.clamp(from.min(head), head));
+        let skip = log.map_or(0, |log| first.saturating_sub(log.first));
+        let events = log.into_iter().flat_map(|log| &log.events);
+        let (skip, count) = (usize::try_from(skip), usize::try_from(head - first));
+        (first, events.skip(skip.unwrap_or(usize::MAX)).take(count.unwrap_or(0)))
+    }
+}
+
+impl Log {
+    fn end(&self) -> u64 {
+        self.first + self.events.len() as u64
+    }
+
+    fn add(&mut self, number: u64, bytes: Bytes) {
+        if number < self.end() {
+            return;
+        }
+        if number > self.end() || self.events.is_empty() {
+            self.events.clear();
+            self.first = number;
+        }
+        self.events.push_back(bytes);
+        if self.events.len() > KEEP {
+            self.events.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::record::What;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A block whose events are ends of interrupts at as many nanoseconds as their number.
+    pub fn block(ring: u32, first: u64, head: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        bytes[0..4].copy_from_slice(&ring.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&first.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&head.to_ne_bytes());
+        for n in 0..BLOCK_EVENTS {
+            let at = BLOCK_HEADER + n * EVENT_BYTES;
+            bytes[at..at + 8].copy_from_slice(&(first + n as u64).to_ne_bytes());
+            bytes[at + 15] = 3;
+        }
+        bytes
+    }
+
+    fn times(ring: &Ring) -> Vec<u64> {
+        assert!(ring.events.iter().all(|event| event.what == What::IrqEnd));
+        ring.events.iter().map(|event| event.ns).collect()
+    }
+
+    #[test]
+    fn blocks_are_put_together_by_the_numbers_of_their_events() {
+        let mut logs = Logs::new(4);
+        // The last block is there in part, and comes again when there is more in it.
+        logs.take(&block(2, 0, 20));
+        logs.take(&block(2, 16, 20));
+        logs.take(&block(2, 16, 25));
+        let ring = logs.cpu(2, 25);
+        assert_eq!((times(&ring), ring.cut), ((0..25).collect(), false));
+        // Up to a packet that was slow before.
+        assert_eq!(times(&logs.cpu(2, 18)), (0..18).collect::<Vec<_>>());
+        assert_eq!(logs.cpu(3, 5), Ring { events: vec![], cut: true });
+    }
+
+    #[test]
+    fn what_is_before_a_gap_is_not_used() {
+        let mut logs = Logs::new(4);
+        logs.take(&block(0, 0, 16));
+        logs.take(&block(0, 32, 40));
+        let ring = logs.cpu(0, 40);
+        assert_eq!((times(&ring), ring.cut), ((32..40).collect(), true));
+        // Its block found no room.
+        assert_eq!(logs.cpu(0, 41), Ring { events: vec![], cut: true });
+    }
+
+    #[test]
+    fn what_was_overwritten_meanwhile_is_left_out() {
+        let mut logs = Logs::new(4);
+        // Of 16 events three are newer ones by now, and a fourth is being written.
+        logs.take(&block(0, 64, 64 + EVENTS as u64 + 3));
+        assert_eq!(times(&logs.cpu(0, 80)), (68..80).collect::<Vec<_>>());
+        // A reader's ring is shorter.
+        logs.take(&block(4, 64, 64 + READER_EVENTS as u64 + 3));
+        assert_eq!(logs.rings[&4].first, 68);
+    }
+
+    #[test]
+    fn a_reader_s_events_begin_where_it_took_the_ring() {
+        let mut logs = Logs::new(4);
+        let mut bytes = block(4, 0, 8);
+        (0..8).for_each(|n| bytes[BLOCK_HEADER + n * EVENT_BYTES + 15] = 8);
+        logs.take(&bytes);
+        let (events, cut) = logs.reader(4, 5, 8);
+        assert_eq!((events.iter().map(|e| e.ns).collect::<Vec<_>>(), cut), (vec![5, 6, 7], false));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken_or_left_out(
+            blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..4),
+            head in any::<u64>(),
+        ) {
+            let mut logs = Logs::new(4);
+            for block in &blocks {
+                logs.take(block);
+            }
+            let _ = (logs.cpu(0, head), logs.reader(4, head / 2, head));
+        }
+
+        #[test]
+        fn events_stay_in_order(
+            blocks in prop::collection::vec((0u64..200, 0u64..40), 0..40), head in 0u64..240,
+        ) {
+            let mut logs = Logs::new(4);
+            for (first, more) in blocks {
+                logs.take(&block(0, first, first + more));
+            }
+            let times = times(&logs.cpu(0, head));
+            prop_assert!(times.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+            prop_assert!(times.last().is_none_or(|&last| last + 1 == head));
+        }
+    }
+}
