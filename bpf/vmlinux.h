@@ -94,8 +94,17 @@ struct ns_common {
 	unsigned int inum;
 };
 
+struct hlist_node {
+	struct hlist_node *next;
+};
+
+struct hlist_head {
+	struct hlist_node *first;
+};
+
 struct net {
 	struct ns_common ns;
+	struct hlist_head *dev_index_head;
 };
 
 typedef struct {
@@ -120,6 +129,11 @@ struct net_device {
 	int ifindex;
 	struct netdev_queue *_tx;
 	possible_net_t nd_net;
+	struct hlist_node index_hlist;
+};
+
+struct dst_entry {
+	struct net_device *dev;
 };
 
 struct napi_struct {
@@ -132,6 +146,8 @@ struct sk_buff {
 	struct net_device *dev;
 	struct sock *sk;
 	char cb[48];
+	unsigned long _skb_refdst;
+	int skb_iif;
 	__be16 protocol;
 	__u16 network_header;
 	__u16 queue_mapping;
@@ -140,7 +156,6 @@ struct sk_buff {
 	unsigned char *head;
 	unsigned char *data;
 	unsigned int len, data_len;
-	int skb_iif;
 	unsigned int end; /* an offset from head */
 };
 

@@ -7,5 +7,5 @@ mod stage_table;
 
 fn main() {
     stage_table::write();
-    skeletons::build(&["accepts", "histogram", "irqs", "locality", "reuseport", "stages"]);
+    skeletons::build(&["accepts", "drops", "histogram", "irqs", "locality", "reuseport", "stages"]);
 }

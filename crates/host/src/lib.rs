@@ -25,6 +25,7 @@ mod sockets;
 mod sysctls;
 mod topology;
 
+pub use counters::{DropCounters, QdiscDrops};
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
 pub use model::*;

@@ -7,6 +7,7 @@
 //! however it ends.
 
 pub mod accepts;
+pub mod drops;
 mod filter;
 mod grouping;
 pub mod histogram;

@@ -6,6 +6,7 @@
 //! file of its own.
 
 mod cpu_time;
+mod drops;
 mod named;
 mod net_dev;
 mod reading;
@@ -13,6 +14,7 @@ mod softirqs;
 mod softnet;
 
 pub use cpu_time::parse_cpu_time;
+pub use drops::{DropCounters, QdiscDrops};
 pub use named::{parse_protocols, parse_snmp6, parse_vmstat};
 pub use net_dev::parse_net_dev;
 pub use softirqs::parse_softirqs;
@@ -45,6 +47,12 @@ impl SoftnetCpu {
             .map_err(|e| ReadError::new("/sys/devices/system/cpu/online", &e.to_string()))?;
         parse_softnet(&root.read(PATH)?, &online).map_err(|e| ReadError::new(PATH, &e.to_string()))
     }
+}
+
+/// Packets that found the backlog of their CPU full, on all CPUs.
+fn softnet_drops(root: &Root) -> Result<u64, ReadError> {
+    let cpus = SoftnetCpu::read_all(root)?;
+    Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.saturating_add(cpu.dropped)))
 }
 
 impl CpuTime {

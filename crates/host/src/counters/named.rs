@@ -16,13 +16,32 @@ const KEPT: &[&str] = &[
     "Udp6.InDatagrams",
     "Udp6.RcvbufErrors",
     "Udp6.SndbufErrors",
+    // Datagrams that were dropped for another reason.
+    "Udp.NoPorts",
+    "Udp.InCsumErrors",
+    "Udp.MemErrors",
+    "Udp6.NoPorts",
+    "Udp6.InCsumErrors",
+    "Udp6.MemErrors",
+    // Packets that IPv4 could not deliver or forward.
+    "Ip.InHdrErrors",
+    "Ip.InAddrErrors",
+    "Ip.InUnknownProtos",
+    "Ip.OutNoRoutes",
+    "IpExt.InNoRoutes",
+    "IpExt.InTruncatedPkts",
+    "TcpExt.IPReversePathFilter",
     // Segments, and those that were dropped or thrown out again for want of room in the buffer.
     "Tcp.InSegs",
     "TcpExt.RcvPruned",
     "TcpExt.OfoPruned",
     "TcpExt.TCPRcvQDrop",
     "TcpExt.TCPBacklogDrop",
+    "TcpExt.TCPZeroWindowDrop",
+    "TcpExt.TCPMinTTLDrop",
+    "TcpExt.PAWSEstab",
     "TcpExt.ListenOverflows",
+    "TcpExt.ListenDrops",
     // Tasks that waited for memory to be compacted, and huge pages that faults took.
     "vm.compact_stall",
     "vm.thp_fault_alloc",
@@ -102,7 +121,10 @@ mod tests {
             Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\n\
             Udp: 20374 163 0 20604 7 -1\n";
         let counters = parse_protocols(text);
-        assert_eq!(of(&counters), [("Udp.InDatagrams", 20374), ("Udp.RcvbufErrors", 7)]);
+        assert_eq!(
+            of(&counters),
+            [("Udp.InDatagrams", 20374), ("Udp.NoPorts", 163), ("Udp.RcvbufErrors", 7)]
+        );
         for text in [&b""[..], b"Udp: InDatagrams", b"Udp: InDatagrams\nTcp: 5\n", b"x\ny\n\xff"] {
             assert_eq!(parse_protocols(text), BTreeMap::new());
         }

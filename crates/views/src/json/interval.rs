@@ -1,6 +1,7 @@
 //! `measure … --json --interval`: what came between two readings of a measurement, a document a line.
 
 use nearpath_instruments::accepts::AcceptMeasurement;
+use nearpath_instruments::drops::DropMeasurement;
 use nearpath_instruments::irqs::IrqMeasurement;
 use nearpath_instruments::{MEASUREMENT_SCHEMA, Measurement, Packets, Slow, Span};
 use serde::Serialize;
@@ -17,6 +18,15 @@ pub struct Interval<T> {
 
 /// The interrupts of the interval that ends with a reading.
 pub fn irqs_interval(before: &IrqMeasurement, now: &IrqMeasurement) -> Interval<IrqMeasurement> {
+    let (from_s, to_s) = (before.duration_s, now.duration_s);
+    Interval { from_s, to_s, measurement: now.since(before) }
+}
+
+/// The drops of the interval that ends with a reading.
+pub fn drops_interval(
+    before: &DropMeasurement,
+    now: &DropMeasurement,
+) -> Interval<DropMeasurement> {
     let (from_s, to_s) = (before.duration_s, now.duration_s);
     Interval { from_s, to_s, measurement: now.since(before) }
 }

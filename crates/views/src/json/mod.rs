@@ -13,7 +13,9 @@ mod steering;
 mod tune;
 mod tune_demo;
 
-pub use interval::{Interval, StagesInterval, accepts_interval, irqs_interval, stages_interval};
+pub use interval::{
+    Interval, StagesInterval, accepts_interval, drops_interval, irqs_interval, stages_interval,
+};
 pub use locality::{LocalityInterval, locality_interval};
 pub use locality_steps::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
 pub use show::*;

@@ -1,6 +1,7 @@
 //! `nearpath measure`: evidence from the running kernel, an instrument in each file here.
 
 mod accepts;
+mod drops;
 mod irqs;
 mod locality;
 mod stages;
@@ -8,6 +9,7 @@ mod stages;
 use crate::failure::Failure;
 use accepts::AcceptsArguments;
 use clap::{Args, Subcommand};
+use drops::DropsArguments;
 use irqs::IrqsArguments;
 use locality::LocalityArguments;
 use stages::StagesArguments;
@@ -29,6 +31,8 @@ enum Instruments {
     Accepts(AcceptsArguments),
     /// Interrupts by queue and CPU, softirqs, NAPI polls, and the time in them
     Irqs(IrqsArguments),
+    /// Where and why packets are dropped, compared with the kernel's own counters
+    Drops(DropsArguments),
 }
 
 impl Measure {
@@ -38,6 +42,7 @@ impl Measure {
             Instruments::Locality(locality) => locality.run(),
             Instruments::Accepts(accepts) => accepts.run(),
             Instruments::Irqs(irqs) => irqs.run(),
+            Instruments::Drops(drops) => drops.run(),
         }
     }
 }

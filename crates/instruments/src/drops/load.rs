@@ -1,0 +1,261 @@
+//! Loading the program of `bpf/drops.bpf.c`, and reading what it has counted.
+
+use super::Options;
+use super::measurement::NoRoom;
+use crate::InstrumentError;
+use crate::filter::constants_of_filter;
+use crate::grouping::{comm, flow, word};
+use crate::kernel::{
+    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, probe, refused, within_reach,
+};
+use libbpf_rs::skel::{OpenSkel, Skel};
+use libbpf_rs::{MapCore, MapFlags};
+use std::mem::offset_of;
+
+/// The skeleton that `build.rs` makes of `bpf/drops.bpf.c`.
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/drops.skel.rs"));
+}
+
+pub use skeleton::DropsSkel;
+use skeleton::{DropsSkelBuilder, OpenDropsSkel, types};
+
+/// All probes.
+pub const PROBES: &[Probe] = &[KFREE_SKB];
+
+const KFREE_SKB: Probe = probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &["kfree_skb"]);
+
+/// Arguments of the tracepoint: sk_buff, location; the reason (5.17), the receiving socket (6.11).
+const WITH_REASON: usize = 3;
+const WITH_SOCKET: usize = 4;
+
+/// The program in the kernel; dropping it detaches and frees everything.
+pub struct Loaded {
+    /// Before the object, so that it goes first.
+    #[allow(dead_code, reason = "dropping it detaches")]
+    pub attached: Attached,
+    /// Programs and maps.
+    pub skeleton: DropsSkel<'static>,
+    /// Whether the kernel tells why.
+    pub tells_reasons: bool,
+}
+
+/// Loads and attaches.
+///
+/// # Errors
+/// A missing privilege, or what the kernel lacks or refused.
+pub fn load(kernel: &Kernel, options: &Options) -> Result<Loaded, InstrumentError> {
+    within_reach(kernel, |reach| load_within(kernel, reach, options)).map(|(loaded, _)| loaded)
+}
+
+fn load_within(
+    kernel: &Kernel,
+    reach: Reach,
+    options: &Options,
+) -> Result<Loaded, InstrumentError> {
+    let mut open = open::<DropsSkelBuilder>(kernel)?;
+    let (chosen, skipped) = choose(kernel, reach, |_| true);
+    if let Some((_, reason)) = skipped.into_iter().next() {
+        return Err(InstrumentError::Unsupported(reason));
+    }
+    load_only(open.open_object_mut(), &chosen);
+    let arguments = kernel.arguments(&KFREE_SKB).unwrap_or(0);
+    set_constants(&mut open, options, arguments)?;
+    let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
+    let attached = attach(skeleton.object(), chosen)?;
+    if let Some((_, reason)) = attached.refused.first() {
+        return Err(InstrumentError::Unsupported(reason.clone()));
+    }
+    Ok(Loaded { attached, skeleton, tells_reasons: arguments >= WITH_REASON })
+}
+
+fn set_constants(
+    open: &mut OpenDropsSkel<'_>,
+    options: &Options,
+    arguments: usize,
+) -> Result<(), InstrumentError> {
+    let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
+        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+    })?;
+    constants.filter = filter_constants(&options.filter);
+    constants.has_drop_reason = arguments >= WITH_REASON;
+    constants.has_rx_sk = arguments >= WITH_SOCKET;
+    Ok(())
+}
+
+constants_of_filter!(types);
+
+/// What was dropped for one reason at one instruction, by protocol and device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Row {
+    /// The instruction after the call that dropped it.
+    pub location: u64,
+    /// The reason's number.
+    pub reason: u32,
+    /// Inode of the network namespace; 0: not known.
+    pub netns: u32,
+    /// 0: not known.
+    pub ifindex: u32,
+    /// Of Ethernet.
+    pub ethertype: u16,
+    /// Of IP; 0: not read.
+    pub protocol: u8,
+    /// Of IP; 0: none.
+    pub version: u8,
+    /// Packets that match the filter.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets, others included.
+    pub all: u64,
+    /// The device's name; empty: not known.
+    pub device: String,
+}
+
+impl Row {
+    /// Reads `struct drop_key` and `struct drop_count`; `None` where they are too short.
+    fn read(key: &[u8], count: &[u8]) -> Option<Self> {
+        type Key = types::drop_key;
+        type Count = types::drop_count;
+        if key.len() < size_of::<Key>() || count.len() < size_of::<Count>() {
+            return None;
+        }
+        let name = offset_of!(Count, dev);
+        Some(Self {
+            location: word(key, offset_of!(Key, location)),
+            reason: half(key, offset_of!(Key, reason))?,
+            netns: half(key, offset_of!(Key, netns))?,
+            ifindex: half(key, offset_of!(Key, ifindex))?,
+            ethertype: quarter(key, offset_of!(Key, ethertype))?,
+            protocol: *key.get(offset_of!(Key, protocol))?,
+            version: *key.get(offset_of!(Key, version))?,
+            packets: word(count, offset_of!(Count, packets)),
+            bytes: word(count, offset_of!(Count, bytes)),
+            all: word(count, offset_of!(Count, all)),
+            device: comm(count.get(name..)?),
+        })
+    }
+}
+
+/// What was dropped of a flow for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowRow {
+    /// Its name.
+    pub flow: String,
+    /// Destination port; 0: none.
+    pub port: u16,
+    /// The reason's number.
+    pub reason: u32,
+    /// Inode of the network namespace; 0: not known.
+    pub netns: u32,
+    /// Packets that match the filter.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl FlowRow {
+    /// Reads `struct flow_key` and `struct flow_count`; `None` where they are too short, or of no flow.
+    fn read(key: &[u8], count: &[u8]) -> Option<Self> {
+        type Key = types::flow_key;
+        type Count = types::flow_count;
+        if key.len() < size_of::<Key>() || count.len() < size_of::<Count>() {
+            return None;
+        }
+        let tuple = key.get(offset_of!(Key, flow)..)?;
+        Some(Self {
+            flow: flow(tuple)?,
+            port: quarter(tuple, offset_of!(types::tuple, dport))?,
+            reason: half(key, offset_of!(Key, reason))?,
+            netns: half(key, offset_of!(Key, netns))?,
+            packets: word(count, offset_of!(Count, packets)),
+            bytes: word(count, offset_of!(Count, bytes)),
+        })
+    }
+}
+
+/// 32 bits.
+fn half(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// 16 bits.
+fn quarter(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
+}
+
+/// What the programs count beside the maps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Packets that there was no room for.
+    pub no_room: NoRoom,
+    /// Their bytes.
+    pub no_room_bytes: u64,
+    /// Packets that there was no room for, those that the filter leaves out included.
+    pub no_room_all: u64,
+    /// sk_buffs that are no packets.
+    pub not_packets: u64,
+}
+
+impl Loaded {
+    /// Has the program count, or no longer.
+    pub fn set_active(&mut self, active: bool) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.active = active.into();
+        }
+    }
+
+    /// What was dropped.
+    pub fn rows(&self) -> Vec<Row> {
+        entries(&self.skeleton.maps.drops, Row::read)
+    }
+
+    /// The same by flow.
+    pub fn flows(&self) -> Vec<FlowRow> {
+        entries(&self.skeleton.maps.flows, FlowRow::read)
+    }
+
+    /// What is counted beside the maps.
+    pub fn totals(&self) -> Totals {
+        let variables = self.skeleton.maps.bss_data.as_deref();
+        variables.map_or_else(Totals::default, |variables| Totals {
+            no_room: NoRoom { packets: variables.unplaced, flow_packets: variables.unplaced_flows },
+            no_room_bytes: variables.unplaced_bytes,
+            no_room_all: variables.unplaced_all,
+            not_packets: variables.not_packets,
+        })
+    }
+}
+
+/// All entries of a hash map, which are never deleted.
+fn entries<T>(map: &impl MapCore, read: fn(&[u8], &[u8]) -> Option<T>) -> Vec<T> {
+    map.keys().filter_map(|key| read(&key, &map.lookup(&key, MapFlags::ANY).ok()??)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_probe_has_its_program() {
+        let source = include_str!("../../../../bpf/drops.bpf.c");
+        assert!(source.contains("PROBE(kfree_skb, \"kfree_skb\")"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(
+            key in prop::collection::vec(any::<u8>(), 0..64),
+            count in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            prop_assert_eq!(
+                Row::read(&key, &count).is_some(),
+                key.len() >= size_of::<types::drop_key>()
+                    && count.len() >= size_of::<types::drop_count>()
+            );
+            let _ = FlowRow::read(&key, &count);
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! What the instrument `drops` returns: the JSON of `measure drops --json`.
+
+use super::place::DropStage;
+use crate::EventCost;
+use nearpath_host::Unknown;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Version of the JSON form of [`DropMeasurement`].
+pub const DROP_MEASUREMENT_SCHEMA: u32 = 1;
+
+/// Packets that the kernel dropped in an interval, and what its own counters say of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DropMeasurement {
+    /// [`DROP_MEASUREMENT_SCHEMA`] of the nearpath that wrote this.
+    pub schema: u32,
+    /// How long was measured, in seconds.
+    pub duration_s: f64,
+    /// The filters in force, as on the command line; empty when every packet was looked at.
+    pub filter: String,
+    /// Packets that were dropped. One that would still have been segmented, or was merged by GRO, counts once.
+    pub packets: u64,
+    /// Their bytes, from the header on that the kernel was at.
+    pub bytes: u64,
+    /// The commonest reason; `None` where nothing was dropped.
+    pub main: Option<MainReason>,
+    /// By reason, function, device and protocol, most packets first.
+    pub drops: Vec<Drop>,
+    /// Those of IP by flow and reason: the ones with most packets.
+    pub flows: Vec<DroppedFlow>,
+    /// By what was asked for: those with most packets, and all others as one.
+    pub groups: Vec<DropGroup>,
+    /// What there was no room for.
+    pub no_room: NoRoom,
+    /// sk_buffs that are no packets (of netlink, of Unix sockets); no part of `packets`.
+    pub not_packets: u64,
+    /// Counters of the kernel that rose, or should have; those of protocols, interfaces and qdiscs are of the
+    /// network namespace that is looked at.
+    pub counters: Vec<CounterCheck>,
+    /// Interfaces that counted drops or errors. Some of these packets never had an sk_buff, and are not among
+    /// `drops`.
+    pub devices: Vec<DeviceDrops>,
+    /// Drops that the kernel did not report, as the program was under way on that CPU.
+    pub events_lost: u64,
+    /// What observing cost, by drop; `None` where the kernel gives no run-time statistics, or there was none
+    /// while they were on.
+    pub cost: Option<EventCost>,
+    /// What could not be observed, and why.
+    pub unknown: Vec<Unknown>,
+    /// All flows, of which `flows` are the first.
+    #[serde(skip)]
+    pub(super) all_flows: Vec<DroppedFlow>,
+    /// What is shown of them.
+    #[serde(skip)]
+    pub(super) shown: Shown,
+}
+
+/// What is shown of the parts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// By what the packets are grouped.
+    pub per: Option<DropPer>,
+    /// How many flows and groups.
+    pub top: usize,
+}
+
+/// By what dropped packets are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DropPer {
+    /// The reason.
+    Reason,
+    /// The device.
+    Device,
+    /// The kernel function.
+    Location,
+    /// The stage of the path.
+    Stage,
+    /// The protocol.
+    Protocol,
+    /// Protocol, addresses, ports.
+    Flow,
+}
+
+/// The commonest reason.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MainReason {
+    /// Its name; where the kernel tells none, the function.
+    pub reason: String,
+    /// What it means, in a few words.
+    pub meaning: Option<String>,
+    /// Its part of all packets, 0 to 1.
+    pub share: f64,
+    /// The protocol and the destination port of (nearly) all of its packets.
+    pub protocol: Option<String>,
+    /// Likewise.
+    pub port: Option<u16>,
+    /// The device of (nearly) all of its packets.
+    pub device: Option<String>,
+}
+
+/// Packets that were dropped for one reason, by one function, at one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drop {
+    /// The kernel's name for the reason, without `SKB_DROP_REASON_`; `None` on a kernel that tells none.
+    pub reason: Option<String>,
+    /// What it means.
+    pub meaning: Option<String>,
+    /// The kernel function that dropped them; an address where functions are not known.
+    pub function: String,
+    /// Where in the path that is.
+    pub stage: DropStage,
+    /// The device that they were at, or had come by; `None` when it is not known any more.
+    pub device: Option<String>,
+    /// Its index.
+    pub ifindex: Option<u32>,
+    /// Inode of the network namespace; `None` when it is not known any more.
+    pub netns: Option<u32>,
+    /// `UDP`, `TCP`, `ICMP`, `ARP`, `protocol 132`, `ethertype 0x88cc`.
+    pub protocol: String,
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Packets of a flow that were dropped for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedFlow {
+    /// `UDP 10.0.0.1:5000 > 10.0.0.2:80`.
+    pub flow: String,
+    /// As that of a [`Drop`].
+    pub reason: Option<String>,
+    /// Inode of the network namespace; `None` when it is not known any more.
+    pub netns: Option<u32>,
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Destination port.
+    #[serde(skip)]
+    pub(super) port: Option<u16>,
+}
+
+/// A part of the dropped packets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropGroup {
+    /// By what.
+    pub per: DropPer,
+    /// The reason, device, function, stage, protocol or flow; `others`; `unknown`.
+    pub name: String,
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Packets that there was no room to keep apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoRoom {
+    /// Packets that are among all, and among no `drops`.
+    pub packets: u64,
+    /// Packets of more flows than there is room for.
+    pub flow_packets: u64,
+}
+
+/// A counter of the kernel beside what was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterCheck {
+    /// `Udp.RcvbufErrors`, `softnet dropped`, `qdisc tbf`.
+    pub counter: String,
+    /// The interface, of a qdisc.
+    pub device: Option<String>,
+    /// By how much it rose at least while drops were counted, and at most: it is read before and after each
+    /// end.
+    pub least: u64,
+    /// Likewise.
+    pub most: u64,
+    /// Drops that it should have counted, those that the filter leaves out included; `None` where that cannot
+    /// be told.
+    pub seen: Option<u64>,
+    /// Whether the two agree; `None` where that cannot be told.
+    pub agrees: Option<bool>,
+}
+
+/// What an interface counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceDrops {
+    /// Its name.
+    pub device: String,
+    /// Packets that driver, device (`rx_missed_errors`) or stack had no room or use for.
+    pub rx_dropped: u64,
+    /// Received packets that were damaged.
+    pub rx_errors: u64,
+    /// Packets that were not sent.
+    pub tx_dropped: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+}
+
+/// The part of a reason's packets from which a port or device is named for all of them.
+const NEARLY_ALL: f64 = 0.9;
+/// What is not known.
+const UNKNOWN: &str = "unknown";
+/// What is not shown by itself.
+const OTHERS: &str = "others";
+
+impl DropMeasurement {
+    /// What came since an earlier reading. Counters, cost and what is unknown are of the whole alone: `counters`
+    /// and `devices` are empty.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before: BTreeMap<_, _> =
+            earlier.drops.iter().map(|drop| (drop.key(), (drop.packets, drop.bytes))).collect();
+        let drop = |now: &Drop| {
+            let (packets, bytes) = before.get(&now.key()).copied().unwrap_or_default();
+            let packets = now.packets.saturating_sub(packets);
+            let bytes = now.bytes.saturating_sub(bytes);
+            (packets > 0).then(|| Drop { packets, bytes, ..now.clone() })
+        };
+        let flows_before: BTreeMap<_, _> =
+            earlier.all_flows.iter().map(|f| (f.key(), (f.packets, f.bytes))).collect();
+        let flow = |now: &DroppedFlow| {
+            let (packets, bytes) = flows_before.get(&now.key()).copied().unwrap_or_default();
+            let packets = now.packets.saturating_sub(packets);
+            let bytes = now.bytes.saturating_sub(bytes);
+            (packets > 0).then(|| DroppedFlow { packets, bytes, ..now.clone() })
+        };
+        let no_room = NoRoom {
+            packets: self.no_room.packets.saturating_sub(earlier.no_room.packets),
+            flow_packets: self.no_room.flow_packets.saturating_sub(earlier.no_room.flow_packets),
+        };
+        Self {
+            duration_s: self.duration_s - earlier.duration_s,
+            packets: self.packets.saturating_sub(earlier.packets),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            drops: self.drops.iter().filter_map(drop).collect(),
+            all_flows: self.all_flows.iter().filter_map(flow).collect(),
+            no_room,
+            not_packets: self.not_packets.saturating_sub(earlier.not_packets),
+            events_lost: self.events_lost.saturating_sub(earlier.events_lost),
+            counters: Vec::new(),
+            devices: Vec::new(),
+            ..self.clone()
+        }
+        .arranged()
+    }
+
+    /// In order, with what follows from the parts.
+    pub(super) fn arranged(mut self) -> Self {
+        self.drops.sort_by_cached_key(|drop| (Reverse(drop.packets), drop.key()));
+        self.all_flows.sort_by_cached_key(|flow| (Reverse(flow.packets), flow.key()));
+        self.flows = self.all_flows.iter().take(self.shown.top).cloned().collect();
+        self.groups = self.shown.per.map_or_else(Vec::new, |per| self.grouped(per));
+        self.main = self.main_reason();
+        self
+    }
+
+    fn grouped(&self, per: DropPer) -> Vec<DropGroup> {
+        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let mut add = |name: String, packets: u64, bytes: u64| {
+            let sum = sums.entry(name).or_default();
+            *sum = (sum.0.saturating_add(packets), sum.1.saturating_add(bytes));
+        };
+        if per == DropPer::Flow {
+            self.all_flows.iter().for_each(|f| add(f.flow.clone(), f.packets, f.bytes));
+        } else {
+            self.drops.iter().for_each(|d| add(d.name_of(per), d.packets, d.bytes));
+        }
+        let mut groups: Vec<DropGroup> = sums
+            .into_iter()
+            .map(|(name, (packets, bytes))| DropGroup { per, name, packets, bytes })
+            .collect();
+        groups.sort_by(|a, b| (Reverse(a.packets), &a.name).cmp(&(Reverse(b.packets), &b.name)));
+        groups.truncate(self.shown.top);
+        let rest = |whole: u64, of: fn(&DropGroup) -> u64| {
+            groups.iter().fold(whole, |rest, group| rest.saturating_sub(of(group)))
+        };
+        let (packets, bytes) = (rest(self.packets, |g| g.packets), rest(self.bytes, |g| g.bytes));
+        if packets > 0 {
+            groups.push(DropGroup { per, name: OTHERS.to_owned(), packets, bytes });
+        }
+        groups
+    }
+
+    fn main_reason(&self) -> Option<MainReason> {
+        let mut by_reason: BTreeMap<&str, u64> = BTreeMap::new();
+        for drop in &self.drops {
+            *by_reason.entry(drop.cause()).or_default() += drop.packets;
+        }
+        let (reason, packets) =
+            by_reason.into_iter().max_by_key(|(name, packets)| (*packets, Reverse(*name)))?;
+        let ours = || self.drops.iter().filter(|drop| drop.cause() == reason);
+        // What nearly all of its packets have in common, and only if they have one.
+        let common = |parts: Vec<(Option<String>, u64)>| {
+            let mut sums: BTreeMap<Option<String>, u64> = BTreeMap::new();
+            for (name, packets) in parts {
+                *sums.entry(name).or_default() += packets;
+            }
+            let (name, most) = sums.into_iter().max_by_key(|(_, packets)| *packets)?;
+            (most as f64 >= packets as f64 * NEARLY_ALL).then_some(name)?
+        };
+        let first = ours().next()?;
+        let ports = self.all_flows.iter().filter(|flow| flow.reason.as_deref() == Some(reason));
+        let port = common(ports.map(|f| (f.port.map(|p| p.to_string()), f.packets)).collect());
+        Some(MainReason {
+            reason: reason.to_owned(),
+            meaning: first.meaning.as_deref().map(|m| super::meanings::in_short(m).to_owned()),
+            share: packets as f64 / self.packets.max(1) as f64,
+            protocol: common(ours().map(|d| (Some(d.protocol.clone()), d.packets)).collect()),
+            port: port.and_then(|port| port.parse().ok()),
+            device: common(ours().map(|d| (d.device.clone(), d.packets)).collect()),
+        })
+    }
+}
+
+impl Drop {
+    /// What tells one from another.
+    pub(super) fn key(&self) -> impl Ord + use<> {
+        let reason = (self.reason.clone(), self.function.clone());
+        (reason, self.netns, self.ifindex, self.device.clone(), self.protocol.clone())
+    }
+
+    /// Its reason; where the kernel tells none, the function.
+    fn cause(&self) -> &str {
+        self.reason.as_deref().unwrap_or(&self.function)
+    }
+
+    fn name_of(&self, per: DropPer) -> String {
+        let known = |name: &Option<String>| name.clone().unwrap_or_else(|| UNKNOWN.to_owned());
+        match per {
+            DropPer::Reason => known(&self.reason),
+            DropPer::Device => known(&self.device),
+            DropPer::Location => self.function.clone(),
+            DropPer::Stage => self.stage.to_string(),
+            DropPer::Protocol | DropPer::Flow => self.protocol.clone(),
+        }
+    }
+}
+
+impl DroppedFlow {
+    /// What tells one from another.
+    pub(super) fn key(&self) -> impl Ord + use<> {
+        (self.flow.clone(), self.reason.clone(), self.netns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drop(reason: &str, function: &str, device: &str, packets: u64) -> Drop {
+        Drop {
+            reason: Some(reason.to_owned()),
+            meaning: super::super::meanings::meaning(reason).map(str::to_owned),
+            function: function.to_owned(),
+            device: Some(device.to_owned()),
+            protocol: "UDP".to_owned(),
+            packets,
+            bytes: packets * 100,
+            ..Drop::default()
+        }
+    }
+
+    fn flow(port: u16, reason: &str, packets: u64) -> DroppedFlow {
+        DroppedFlow {
+            flow: format!("UDP 10.0.0.1:5 > 10.0.0.2:{port}"),
+            reason: Some(reason.to_owned()),
+            netns: None,
+            packets,
+            bytes: packets * 100,
+            port: Some(port),
+        }
+    }
+
+    fn measurement(drops: Vec<Drop>, flows: Vec<DroppedFlow>, per: DropPer) -> DropMeasurement {
+        let packets = drops.iter().map(|drop| drop.packets).sum();
+        DropMeasurement {
+            packets,
+            bytes: packets * 100,
+            drops,
+            all_flows: flows,
+            shown: Shown { per: Some(per), top: 2 },
+            ..DropMeasurement::default()
+        }
+        .arranged()
+    }
+
+    #[test]
+    fn the_main_reason_names_what_its_packets_have_in_common() {
+        let drops = vec![
+            drop("NO_SOCKET", "udp_rcv", "np1", 30),
+            drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", "np1", 60),
+            drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", "np2", 10),
+        ];
+        let flows = vec![flow(9000, "SOCKET_RCVBUFF", 66), flow(9001, "SOCKET_RCVBUFF", 4)];
+        let m = measurement(drops, flows, DropPer::Reason);
+        let main = m.main.unwrap();
+        assert_eq!((&*main.reason, main.share), ("SOCKET_RCVBUFF", 0.7));
+        assert_eq!(main.meaning.as_deref(), Some("receive buffer full"));
+        assert_eq!((main.protocol.as_deref(), main.port), (Some("UDP"), Some(9000)));
+        assert_eq!(main.device, None, "60 of 70 are not nearly all");
+        assert_eq!(DropMeasurement::default().arranged().main, None);
+    }
+
+    #[test]
+    fn groups_add_up() {
+        let drops = || {
+            vec![
+                drop("NO_SOCKET", "udp_rcv", "np1", 30),
+                drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", "np1", 60),
+                drop("XDP", "netif_receive_generic_xdp", "np2", 5),
+            ]
+        };
+        let mut m = measurement(drops(), vec![flow(1, "XDP", 5)], DropPer::Reason);
+        // Two packets that there was no room for.
+        m.packets += 2;
+        let m = m.arranged();
+        let groups: Vec<_> = m.groups.iter().map(|g| (g.name.as_str(), g.packets)).collect();
+        assert_eq!(groups, [("SOCKET_RCVBUFF", 60), ("NO_SOCKET", 30), ("others", 7)]);
+        let by_flow = measurement(drops(), vec![flow(1, "XDP", 5)], DropPer::Flow);
+        let groups: Vec<_> = by_flow.groups.iter().map(|g| (g.name.as_str(), g.packets)).collect();
+        assert_eq!(groups, [("UDP 10.0.0.1:5 > 10.0.0.2:1", 5), ("others", 90)]);
+    }
+
+    #[test]
+    fn an_interval_has_what_was_dropped_in_it() {
+        let of = |rcvbuf, flows| {
+            let drops = vec![
+                drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", "np1", rcvbuf),
+                drop("XDP", "netif_receive_generic_xdp", "np2", 5),
+            ];
+            let counters = vec![CounterCheck {
+                counter: "Udp.RcvbufErrors".to_owned(),
+                device: None,
+                least: 1,
+                most: 1,
+                seen: Some(1),
+                agrees: Some(true),
+            }];
+            DropMeasurement { counters, ..measurement(drops, flows, DropPer::Reason) }
+        };
+        let before = of(60, vec![flow(9000, "SOCKET_RCVBUFF", 60)]);
+        let all = [flow(9000, "SOCKET_RCVBUFF", 70), flow(9001, "SOCKET_RCVBUFF", 30)];
+        let interval = of(100, all.to_vec()).since(&before);
+        assert_eq!((interval.packets, interval.bytes), (40, 4000));
+        assert_eq!(interval.drops.len(), 1);
+        assert_eq!(interval.main.as_ref().unwrap().share, 1.0);
+        let flows: Vec<_> = interval.flows.iter().map(|f| (f.port, f.packets)).collect();
+        assert_eq!(flows, [(Some(9001), 30), (Some(9000), 10)]);
+        assert!(interval.counters.is_empty());
+    }
+}

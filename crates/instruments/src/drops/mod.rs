@@ -1,0 +1,283 @@
+//! The instrument `drops`: where and why the kernel dropped packets, by reason, function, device, protocol and
+//! flow, beside the kernel's own counters. The method is described in `docs/measuring.md`.
+
+mod btf_enums;
+mod counters;
+mod load;
+mod meanings;
+mod measurement;
+mod place;
+mod reasons;
+mod symbols;
+
+pub use meanings::meaning;
+pub use measurement::*;
+pub use place::DropStage;
+
+use crate::filter::Filter;
+use crate::kernel::{Kernel, Meter};
+use crate::{Instrument, InstrumentError};
+use counters::{Readings, Seen};
+use libbpf_rs::skel::Skel;
+use load::{FlowRow, Loaded, PROBES, Row};
+use nearpath_host::{DropCounters, Root, Unknown, current_netns};
+use reasons::Reasons;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+use symbols::Symbols;
+
+/// Where the kernel lists its functions.
+const KALLSYMS: &str = "/proc/kallsyms";
+
+/// How the instrument is set up.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Which packets are looked at: `device` and `netns` are where they were dropped.
+    pub filter: Filter,
+    /// What is shown of flows and groups.
+    pub shown: Shown,
+    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    pub btf_file: Option<PathBuf>,
+}
+
+/// The instrument.
+pub struct Drops<'a> {
+    root: &'a Root,
+    options: Options,
+    names: Names,
+    session: Option<Session>,
+    /// The one before, whose program is attached still.
+    ended: Option<Session>,
+}
+
+/// What numbers and addresses are called on this kernel; read when the first packet was dropped.
+#[derive(Debug, Default)]
+struct Names {
+    read: bool,
+    reasons: Reasons,
+    symbols: Symbols,
+}
+
+/// What is there between `start` and `stop`. The fields are dropped in this order.
+struct Session {
+    meter: Meter,
+    loaded: Loaded,
+    began: Instant,
+    /// Before drops were counted, and when they were.
+    begin: [DropCounters; 2],
+}
+
+impl<'a> Drops<'a> {
+    /// Sets the instrument up for the running machine, behind a root in the network namespace whose counters
+    /// are compared; nothing is loaded yet.
+    pub fn new(root: &'a Root, options: Options) -> Self {
+        Self { root, options, names: Names::default(), session: None, ended: None }
+    }
+
+    /// Learns the names of reasons and functions, which takes some 50 ms and may never be needed.
+    fn learn_names(&mut self) {
+        if std::mem::replace(&mut self.names.read, true) {
+            return;
+        }
+        self.names.reasons = Reasons::read(self.root, self.options.btf_file.as_deref());
+        let kallsyms = self.root.read(KALLSYMS).unwrap_or_default();
+        self.names.symbols = Symbols::parse(&kallsyms);
+    }
+
+    fn measurement(
+        &mut self,
+        session: &Session,
+        ended: Instant,
+        end: [&DropCounters; 2],
+        rows: Vec<Row>,
+    ) -> DropMeasurement {
+        let duration_s = (ended - session.began).as_secs_f64();
+        let flows = session.loaded.flows();
+        if !rows.is_empty() {
+            self.learn_names();
+        }
+        let tells_reasons = session.loaded.tells_reasons;
+        let reason = |number: u32| tells_reasons.then(|| self.names.reasons.name(number));
+        let rows: Vec<(Row, Option<String>)> =
+            rows.into_iter().map(|row| (row.clone(), reason(row.reason))).collect();
+        let flows = flows.into_iter().filter(|flow| flow.packets > 0);
+        let flows = flows.map(|flow| dropped_flow(&flow, reason(flow.reason))).collect();
+        let totals = session.loaded.totals();
+        let sum = |of: fn(&Row) -> u64| {
+            rows.iter().fold(0u64, |sum, (row, _)| sum.saturating_add(of(row)))
+        };
+        let netns = current_netns(self.root).inode.and_then(|inode| u32::try_from(inode).ok());
+        let [before, begun] = &session.begin;
+        let readings = Readings { begin: [before, begun], end };
+        let seen = Seen { rows: &rows, netns, all: totals.no_room_all == 0 };
+        DropMeasurement {
+            schema: DROP_MEASUREMENT_SCHEMA,
+            duration_s,
+            filter: self.options.filter.to_string(),
+            packets: sum(|row| row.packets).saturating_add(totals.no_room.packets),
+            bytes: sum(|row| row.bytes).saturating_add(totals.no_room_bytes),
+            drops: self.drops(&rows),
+            all_flows: flows,
+            no_room: totals.no_room,
+            not_packets: totals.not_packets,
+            counters: counters::checks(&readings, &seen, tells_reasons),
+            devices: counters::devices(&readings),
+            events_lost: session.meter.runs(session.loaded.skeleton.object()).missed,
+            cost: session.meter.event_cost(),
+            unknown: self.unknown(session, end),
+            shown: self.options.shown,
+            ..DropMeasurement::default()
+        }
+        .arranged()
+    }
+
+    /// By what people call them: several instructions of a function are one place.
+    fn drops(&self, rows: &[(Row, Option<String>)]) -> Vec<Drop> {
+        let mut merged = BTreeMap::new();
+        for (row, reason) in rows.iter().filter(|(row, _)| row.packets > 0) {
+            let function = self.names.symbols.function(row.location);
+            let drop = Drop {
+                reason: reason.clone(),
+                meaning: reason.as_deref().and_then(meaning).map(str::to_owned),
+                function: function.map_or_else(|| format!("{:#x}", row.location), str::to_owned),
+                stage: place::stage_of(function, reason.as_deref()),
+                device: Some(row.device.clone()).filter(|name| !name.is_empty()),
+                ifindex: Some(row.ifindex).filter(|&index| index > 0),
+                netns: Some(row.netns).filter(|&netns| netns > 0),
+                protocol: protocol(row),
+                packets: 0,
+                bytes: 0,
+            };
+            let sum = merged.entry(drop.key()).or_insert(drop);
+            sum.packets = sum.packets.saturating_add(row.packets);
+            sum.bytes = sum.bytes.saturating_add(row.bytes);
+        }
+        merged.into_values().collect()
+    }
+
+    fn unknown(&self, session: &Session, [_, after]: [&DropCounters; 2]) -> Vec<Unknown> {
+        let host = |fact: &str, reason: &str| Unknown {
+            subject: "host".to_owned(),
+            fact: fact.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let mut unknown = after.unknown.clone();
+        if !session.loaded.tells_reasons {
+            let why = "this kernel gives no reason when it drops a packet (Linux 5.17 and later do), \
+                       and drops TCP segments without a tracepoint";
+            unknown.push(host("reasons of drops", why));
+        }
+        if self.names.read && self.names.symbols == Symbols::default() {
+            let why = format!("{KALLSYMS} has no addresses (kernel.kptr_restrict)");
+            unknown.push(host("functions that drop packets", &why));
+        }
+        unknown
+    }
+}
+
+fn dropped_flow(flow: &FlowRow, reason: Option<String>) -> DroppedFlow {
+    DroppedFlow {
+        flow: flow.flow.clone(),
+        reason,
+        netns: Some(flow.netns).filter(|&netns| netns > 0),
+        packets: flow.packets,
+        bytes: flow.bytes,
+        port: Some(flow.port).filter(|&port| port > 0),
+    }
+}
+
+/// What people call the protocol of a packet.
+fn protocol(row: &Row) -> String {
+    match (row.version, row.protocol, row.ethertype) {
+        (4 | 6, 1 | 58, _) => "ICMP".to_owned(),
+        (4 | 6, 6, _) => "TCP".to_owned(),
+        (4 | 6, 17, _) => "UDP".to_owned(),
+        (4 | 6, other, _) => format!("protocol {other}"),
+        (_, _, 0x0800) => "IPv4".to_owned(),
+        (_, _, 0x86dd) => "IPv6".to_owned(),
+        (_, _, 0x0806) => "ARP".to_owned(),
+        (_, _, ethertype) => format!("ethertype {ethertype:#06x}"),
+    }
+}
+
+impl Instrument for Drops<'_> {
+    type Measurement = DropMeasurement;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        Kernel::to_load_into(PROBES, self.options.btf_file.as_deref()).map(drop)
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        self.ended = None;
+        let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
+        let mut loaded = load::load(&kernel, &self.options)?;
+        let meter = Meter::new(loaded.skeleton.object());
+        let before = DropCounters::read(self.root);
+        loaded.set_active(true);
+        let began = Instant::now();
+        let begin = [before, DropCounters::read(self.root)];
+        self.session = Some(Session { meter, loaded, began, begin });
+        Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.meter.begin(session.loaded.skeleton.object(), 0);
+        }
+    }
+
+    fn end_cost_window(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.meter.end(session.loaded.skeleton.object(), 0);
+        }
+    }
+
+    fn read(&mut self) -> Result<DropMeasurement, InstrumentError> {
+        let session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        let ending = DropCounters::read(self.root);
+        let (ended, rows) = (Instant::now(), session.loaded.rows());
+        let after = DropCounters::read(self.root);
+        let measurement = self.measurement(&session, ended, [&ending, &after], rows);
+        self.session = Some(session);
+        Ok(measurement)
+    }
+
+    fn stop(&mut self) -> Result<DropMeasurement, InstrumentError> {
+        self.end_cost_window();
+        let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        let ending = DropCounters::read(self.root);
+        session.loaded.set_active(false);
+        let ended = Instant::now();
+        let after = DropCounters::read(self.root);
+        let rows = session.loaded.rows();
+        let measurement = self.measurement(&session, ended, [&ending, &after], rows);
+        self.ended = Some(session);
+        Ok(measurement)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_are_written_as_people_know_them() {
+        let of = |version, protocol_number, ethertype| {
+            protocol(&Row { version, protocol: protocol_number, ethertype, ..Row::default() })
+        };
+        assert_eq!(of(4, 17, 0x800), "UDP");
+        assert_eq!(of(6, 58, 0x86dd), "ICMP");
+        assert_eq!(of(4, 132, 0x800), "protocol 132");
+        assert_eq!(of(0, 0, 0x806), "ARP");
+        assert_eq!(of(0, 0, 0x86dd), "IPv6");
+        assert_eq!(of(0, 0, 0x88cc), "ethertype 0x88cc");
+    }
+
+    #[test]
+    fn what_is_not_started_says_so() {
+        let root = Root::live();
+        let mut drops = Drops::new(&root, Options::default());
+        assert!(drops.read().is_err() && drops.stop().is_err());
+    }
+}

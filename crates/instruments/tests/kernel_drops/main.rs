@@ -1,0 +1,334 @@
+//! The instrument `drops` on this kernel: each way to lose a packet is made to happen so many times, and what is
+//! seen must be that, must be what the kernel's own counters say, and must name the reason, the device, the
+//! stage and the flow. The judges are the sender's and the receiver's own counts and the kernel's counters, read by
+//! code of this test.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod raw;
+mod scenes;
+
+use common::{can_run, until_exact};
+use nearpath_host::Root;
+use nearpath_instruments::drops::{
+    Drop, DropMeasurement, DropPer, DropStage, Drops, Options, Shown,
+};
+use nearpath_instruments::{Device, Filter, Instrument, Protocol};
+use nearpath_testing::veth::{Side, VethPair};
+use raw::Packet;
+use scenes::{Counter, command, overflow, v4, write_sysctl};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+
+/// Packets of a scene.
+const MANY: usize = 300;
+
+fn netns(pair: &VethPair, side: Side) -> u32 {
+    u32::try_from(pair.inode(side).unwrap()).unwrap()
+}
+
+/// What is dropped in the namespace of a side while something goes on.
+fn measured_with<T: Send>(
+    pair: &VethPair,
+    side: Side,
+    filter: Filter,
+    shown: Shown,
+    during: impl FnOnce() -> T + Send,
+) -> (DropMeasurement, T) {
+    let filter = Filter { netns: Some(netns(pair, side)), ..filter };
+    let run = |_| {
+        let root = Root::live();
+        let options = Options { filter, shown, ..Options::default() };
+        let mut drops = Drops::new(&root, options);
+        drops.start().unwrap();
+        let result = during();
+        // A look in between changes nothing.
+        drops.read().unwrap();
+        Ok((drops.stop().unwrap(), result))
+    };
+    pair.run(side, run).unwrap()
+}
+
+fn measured<T: Send>(
+    pair: &VethPair,
+    side: Side,
+    during: impl FnOnce() -> T + Send,
+) -> (DropMeasurement, T) {
+    let shown = Shown { per: None, top: 10 };
+    measured_with(pair, side, Filter::default(), shown, during)
+}
+
+/// The drops of a reason; the namespace has others, of neighbour discovery.
+fn of<'a>(m: &'a DropMeasurement, reason: &str) -> Option<&'a Drop> {
+    let mut found = m.drops.iter().filter(|drop| drop.reason.as_deref() == Some(reason));
+    let first = found.next();
+    assert!(found.next().is_none(), "one place each: {m:#?}");
+    first
+}
+
+fn packets(m: &DropMeasurement, reason: &str) -> u64 {
+    m.drops.iter().filter(|d| d.reason.as_deref() == Some(reason)).map(|d| d.packets).sum()
+}
+
+/// Whether the instrument says of a counter what this test has read of it.
+fn agrees(m: &DropMeasurement, counter: &str, rose: u64) -> Result<(), String> {
+    let check = m.counters.iter().find(|check| check.counter == counter);
+    match check {
+        Some(check) if check.agrees == Some(true) && check.seen == Some(rose) => {
+            assert!((check.least..=check.most).contains(&rose), "{check:?}");
+            Ok(())
+        }
+        _ => Err(format!("{counter} rose by {rose}: {check:?} in {m:#?}")),
+    }
+}
+
+fn exactly(m: &DropMeasurement, reason: &str, right: u64) -> Result<(), String> {
+    let found = packets(m, reason);
+    if found == right { Ok(()) } else { Err(format!("{found} {reason}, not {right}: {m:#?}")) }
+}
+
+#[test]
+fn a_full_receive_buffer_is_named_with_its_port_and_device() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    for (v6, counter) in [(false, "Udp.RcvbufErrors"), (true, "Udp6.RcvbufErrors")] {
+        until_exact(|| {
+            let count = Counter::of(&pair, Side::Server, counter);
+            let (m, scene) = measured(&pair, Side::Server, || overflow(&pair, v6, MANY));
+            let rose = count.rose();
+            assert_eq!(rose, scene.sent - scene.received, "this test's own judges");
+            assert!(rose > 100, "{rose}");
+            exactly(&m, "SOCKET_RCVBUFF", rose)?;
+            agrees(&m, counter, rose)?;
+            let drop = of(&m, "SOCKET_RCVBUFF").unwrap();
+            assert_eq!(drop.device.as_deref(), Some("np1"), "{drop:?}");
+            assert_eq!(drop.netns, Some(netns(&pair, Side::Server)));
+            assert_eq!((drop.protocol.as_str(), drop.stage), ("UDP", DropStage::Udp));
+            assert!(drop.meaning.as_ref().unwrap().contains("reader is too slow"));
+            let main = m.main.as_ref().unwrap();
+            assert_eq!((main.reason.as_str(), main.port), ("SOCKET_RCVBUFF", Some(scene.port)));
+            let flow = &m.flows[0];
+            assert!(flow.flow.ends_with(&format!(":{}", scene.port)), "{flow:?}");
+            if flow.packets == rose { Ok(()) } else { Err(format!("{m:#?}")) }
+        });
+    }
+}
+
+#[test]
+fn datagrams_that_nobody_wants_or_that_are_damaged() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (client, server) = (v4(Side::Client), v4(Side::Server));
+    until_exact(|| {
+        let ports = Counter::of(&pair, Side::Server, "Udp.NoPorts");
+        let damaged = Counter::of(&pair, Side::Server, "Udp.InCsumErrors");
+        let protocols = Counter::of(&pair, Side::Server, "Ip.InUnknownProtos");
+        let (m, ()) = measured(&pair, Side::Server, || {
+            let send = |_| {
+                Packet::udp(client, server, 9, 0).send(20)?;
+                Packet::udp(client, server, 9, 1).send(30)?;
+                let unknown = Packet { protocol: 253, ..Packet::udp(client, server, 9, 0) };
+                unknown.send(40)
+            };
+            pair.run(Side::Client, send).unwrap();
+        });
+        let rose = (ports.rose(), damaged.rose(), protocols.rose());
+        assert_eq!(rose, (20, 30, 40), "this test's own judges");
+        exactly(&m, "NO_SOCKET", 20)?;
+        exactly(&m, "UDP_CSUM", 30)?;
+        exactly(&m, "IP_NOPROTO", 40)?;
+        agrees(&m, "Udp.NoPorts", 20)?;
+        agrees(&m, "Udp.InCsumErrors", 30)?;
+        agrees(&m, "Ip.InUnknownProtos", 40)?;
+        assert_eq!(of(&m, "IP_NOPROTO").unwrap().protocol, "protocol 253");
+        assert_eq!(of(&m, "UDP_CSUM").unwrap().device.as_deref(), Some("np1"));
+        Ok(())
+    });
+}
+
+#[test]
+fn packets_that_routing_refuses() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (client, server) = (v4(Side::Client), v4(Side::Server));
+    let (away, nowhere) = (Ipv4Addr::new(10, 98, 0, 9), Ipv4Addr::new(10, 97, 0, 9));
+    pair.run(Side::Client, |_| {
+        command("ip", &["route", "add", "10.96.0.0/14", "via", &server.to_string()])
+    })
+    .unwrap();
+    pair.run(Side::Server, |_| {
+        write_sysctl("net/ipv4/ip_forward", "1")?;
+        write_sysctl("net/ipv4/conf/all/rp_filter", "1")?;
+        write_sysctl("net/ipv4/conf/np1/rp_filter", "1")?;
+        command("ip", &["route", "add", "10.98.0.0/16", "via", &client.to_string()])
+    })
+    .unwrap();
+    until_exact(|| {
+        let names = ["TcpExt.IPReversePathFilter", "Ip.InHdrErrors", "IpExt.InNoRoutes"];
+        let counts = names.map(|name| Counter::of(&pair, Side::Server, name));
+        let (m, ()) = measured(&pair, Side::Server, || {
+            let send = |_| {
+                // The answer to a stranger would go nowhere.
+                Packet::udp(Ipv4Addr::new(10, 50, 0, 1), server, 9, 0).send(20)?;
+                Packet { ttl: 1, ..Packet::udp(client, away, 9, 0) }.send(30)?;
+                Packet::udp(client, nowhere, 9, 0).send(40)
+            };
+            pair.run(Side::Client, send).unwrap();
+        });
+        let rose = counts.map(|count| count.rose());
+        assert_eq!(rose, [20, 30, 40], "this test's own judges");
+        exactly(&m, "IP_RPFILTER", 20)?;
+        exactly(&m, "IP_INHDR", 30)?;
+        for (name, rose) in names.into_iter().zip(rose) {
+            agrees(&m, name, rose)?;
+        }
+        assert_eq!(of(&m, "IP_RPFILTER").unwrap().stage, DropStage::Ip);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_shaper_drops_at_its_device() {
+    if !can_run() || !nearpath_testing::require_program("tc") {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let receiver = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    let to = receiver.local_addr().unwrap();
+    pair.run(Side::Client, |_| {
+        let shaper = ["tbf", "rate", "1mbit", "burst", "2000", "limit", "3000"];
+        command("tc", &[&["qdisc", "replace", "dev", "np0", "root"][..], &shaper].concat())
+    })
+    .unwrap();
+    until_exact(|| {
+        let before = scenes::qdisc_drops(&pair, Side::Client);
+        let (m, ()) = measured(&pair, Side::Client, || {
+            let send = |side: Side| {
+                let socket = UdpSocket::bind((side.ipv4(), 0))?;
+                for _ in 0..MANY {
+                    // Dropped locally, the call may say so.
+                    let _ = socket.send_to(&[0; 200], to);
+                }
+                Ok(())
+            };
+            pair.run(Side::Client, send).unwrap();
+        });
+        let rose = scenes::qdisc_drops(&pair, Side::Client) - before;
+        assert!(rose > 100, "this test's own judge: {rose}");
+        let seen: u64 = m
+            .drops
+            .iter()
+            .filter(|drop| drop.stage == DropStage::Qdisc)
+            .inspect(|drop| assert_eq!(drop.device.as_deref(), Some("np0"), "{drop:?}"))
+            .map(|drop| drop.packets)
+            .sum();
+        agrees(&m, "qdisc tbf", rose)?;
+        let check = m.counters.iter().find(|check| check.counter == "qdisc tbf").unwrap();
+        assert_eq!(check.device.as_deref(), Some("np0"));
+        let flow = &m.flows[0];
+        assert!(flow.flow.ends_with(&to.to_string()), "{flow:?}");
+        if seen == rose { Ok(()) } else { Err(format!("{seen}, not {rose}: {m:#?}")) }
+    });
+}
+
+/// TCP takes the device off a segment, and the socket's queues use its place for something else.
+#[test]
+fn segments_for_a_closed_socket_keep_their_device() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (m, port) = measured(&pair, Side::Server, || {
+        let listener = pair.run(Side::Server, |side| TcpListener::bind((side.ipv4(), 0))).unwrap();
+        let to = listener.local_addr().unwrap();
+        for _ in 0..5 {
+            let client = pair.run(Side::Client, |_| TcpStream::connect(to)).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            drop_with_data(client, server);
+        }
+        to.port()
+    });
+    let segments: Vec<&Drop> = m.drops.iter().filter(|drop| drop.protocol == "TCP").collect();
+    assert!(!segments.is_empty(), "{m:#?}");
+    for drop in segments {
+        assert_eq!(drop.device.as_deref(), Some("np1"), "{drop:?}");
+        assert_eq!(drop.netns, Some(netns(&pair, Side::Server)), "{drop:?}");
+        assert_eq!(drop.stage, DropStage::Tcp, "{drop:?}");
+    }
+    let to_port = format!(":{port}");
+    assert!(m.flows.iter().any(|flow| flow.flow.ends_with(&to_port)), "{m:#?}");
+}
+
+/// The server closes, and the client sends once more.
+fn drop_with_data(mut client: TcpStream, server: TcpStream) {
+    use std::io::{Read, Write};
+    drop(server);
+    // It has been told.
+    assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    client.write_all(&[0; 100]).unwrap();
+    // Answered by a reset, which comes at once over veth.
+    nearpath_testing::wait_for("a reset", || client.take_error().ok().flatten());
+}
+
+#[test]
+fn filters_choose_packets_and_counters_stay_whole() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (client, server) = (v4(Side::Client), v4(Side::Server));
+    let ifindex = scenes::ifindex(&pair, Side::Server);
+    let device = |ifindex| Some(Device { name: "np1".to_owned(), ifindex, netns: None });
+    let net = |address: Ipv4Addr| format!("{address}/32").parse().ok();
+    let all = Filter::default;
+    // Of 20 packets to port 9 and 30 to port 10.
+    let cases = [
+        (all(), 50),
+        (Filter { dport: Some(9), ..all() }, 20),
+        (Filter { port: Some(10), protocol: Some(Protocol::Udp), ..all() }, 30),
+        (Filter { protocol: Some(Protocol::Tcp), ..all() }, 0),
+        (Filter { src: net(client), ..all() }, 50),
+        (Filter { dst: net(client), ..all() }, 0),
+        (Filter { device: device(ifindex), ..all() }, 50),
+        (Filter { device: device(ifindex + 1), ..all() }, 0),
+        (Filter { direction: Some(nearpath_instruments::Direction::Rx), ..all() }, 50),
+        (Filter { direction: Some(nearpath_instruments::Direction::Tx), ..all() }, 0),
+    ];
+    for (filter, right) in cases {
+        until_exact(|| {
+            let shown = Shown { per: Some(DropPer::Flow), top: 1 };
+            let (m, ()) = measured_with(&pair, Side::Server, filter.clone(), shown, || {
+                let send = |_| {
+                    Packet::udp(client, server, 9, 0).send(20)?;
+                    Packet::udp(client, server, 10, 0).send(30)
+                };
+                pair.run(Side::Client, send).unwrap();
+            });
+            exactly(&m, "NO_SOCKET", right)?;
+            // The counter knows no filter.
+            agrees(&m, "Udp.NoPorts", 50)?;
+            assert!(m.flows.len() <= 1);
+            assert_eq!(m.groups.iter().map(|group| group.packets).sum::<u64>(), m.packets);
+            assert_eq!(m.drops.iter().map(|drop| drop.packets).sum::<u64>(), m.packets);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn what_is_delivered_is_no_drop() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let sockets = common::acquainted_pair(&pair, false);
+    let (m, ()) = measured(&pair, Side::Server, || common::ping_pong(&sockets, 500));
+    let datagrams = m.drops.iter().filter(|drop| drop.protocol == "UDP").count();
+    assert_eq!(datagrams, 0, "{m:#?}");
+    assert!(m.counters.iter().all(|check| check.agrees != Some(false)), "{m:#?}");
+}

@@ -1,0 +1,108 @@
+//! `nearpath measure drops`: where and why packets are dropped.
+
+use crate::failure::{Failure, say};
+use crate::filters::Filters;
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::Time;
+use crate::source::Namespace;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use nearpath_host::{Host, Root, Wanted};
+use nearpath_instruments::GROUPS_MAX;
+use nearpath_instruments::drops::{DropMeasurement, DropPer, Drops, Options, Shown};
+use nearpath_views::{json, text};
+
+const AFTER_HELP: &str = "\
+EXAMPLES
+  nearpath measure drops --for 30s                   every drop of every namespace, mostly why
+  nearpath measure drops --dev eth0 --proto udp --dport 9000
+  nearpath measure drops --per flow --top 5          whose packets
+  nearpath measure drops --json --interval 1s        a JSON document a line, each second
+  nearpath measure drops --json | jq '.drops[] | [.reason, .function, .device, .packets]'
+  nearpath measure drops --json | jq '.counters[] | select(.agrees == false)'
+
+The kernel gives the reason from Linux 5.17 on, and the function on every kernel. Its own counters, those of the
+network namespace that is looked at, are shown for comparison. It takes root. ^C ends it early with what was
+gathered. Nothing stays in the kernel afterwards. The fields of the JSON are described in docs/json.md, the
+method in docs/measuring.md.";
+
+/// Arguments of `measure drops`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(super) struct DropsArguments {
+    /// Print one JSON document; with --interval one a line, each interval and then the whole
+    #[arg(long)]
+    json: bool,
+    /// Also add them up by one thing alone
+    #[arg(long, value_enum, value_name = "WHAT")]
+    per: Option<What>,
+    /// How many rows to show, those with most packets; all others are one
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUPS_MAX)))]
+    top: u32,
+    #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    time: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    Reason,
+    Device,
+    Location,
+    Stage,
+    Protocol,
+    Flow,
+}
+
+impl DropsArguments {
+    fn shown(&self) -> Shown {
+        let per = self.per.map(|what| match what {
+            What::Reason => DropPer::Reason,
+            What::Device => DropPer::Device,
+            What::Location => DropPer::Location,
+            What::Stage => DropPer::Stage,
+            What::Protocol => DropPer::Protocol,
+            What::Flow => DropPer::Flow,
+        });
+        Shown { per, top: usize::try_from(self.top).unwrap_or(usize::MAX) }
+    }
+
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let netns = self.namespace.inode()?;
+        let measured = self.namespace.read(|root| Ok(self.measure(root, netns, &interrupt)))?;
+        let measurement = measured?;
+        if interrupt.happened() {
+            say("ended early by a signal");
+        }
+        match (self.json, self.time.interval) {
+            (true, Some(_)) => Ok(()),
+            (true, None) => output::json(&measurement),
+            _ => output::text(&text::drops(&measurement, self.shown().top)),
+        }
+    }
+
+    fn measure(
+        &self,
+        root: &Root,
+        netns: Option<u64>,
+        interrupt: &Interrupt,
+    ) -> Result<DropMeasurement, Failure> {
+        let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+        let filter = self.filters.resolve(&host, netns)?;
+        let options = Options { filter, shown: self.shown(), btf_file: self.time.btf.clone() };
+        let mut drops = Drops::new(root, options);
+        if self.json && self.time.interval.is_some() {
+            return self.time.print_lines(&mut drops, interrupt, |last, now| {
+                output::json_line(&json::drops_interval(last, now))
+            });
+        }
+        let each = |now: &DropMeasurement| format!("{} packets dropped", now.packets);
+        Ok(self.time.measure(&mut drops, interrupt, each)?)
+    }
+}

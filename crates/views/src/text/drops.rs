@@ -1,0 +1,293 @@
+//! `measure drops`: how many packets were dropped and mostly why, in a line; then where, of which flows, what
+//! the reasons mean, and what the kernel's own counters say.
+
+use super::measurement::measured;
+use super::table::{Column, Table, left, or_none, right};
+use super::units::{bytes, digits, percent, printable};
+use super::unknown::unknown;
+use super::{heading, line};
+use nearpath_instruments::drops::{CounterCheck, Drop, DropMeasurement, DropPer, MainReason};
+use std::collections::BTreeMap;
+
+/// The whole measurement; so many rows of each table, all others as one.
+pub fn drops(m: &DropMeasurement, top: usize) -> String {
+    let mut out = String::new();
+    line!(out, "{}", in_a_line(m));
+    line!(out);
+    header(&mut out, m);
+    if !m.drops.is_empty() {
+        line!(out);
+        out.push_str(&places(m, top));
+        meanings(&mut out, m, top);
+    }
+    if !m.flows.is_empty() {
+        line!(out);
+        heading(&mut out, "flows");
+        out.push_str(&flows(m));
+    }
+    if let Some(first) = m.groups.first() {
+        line!(out);
+        heading(&mut out, &format!("by {}", what(first.per)));
+        out.push_str(&groups(m));
+    }
+    if !m.counters.is_empty() {
+        line!(out);
+        heading(&mut out, "the kernel's own counters");
+        counters(&mut out, &m.counters);
+    }
+    if !m.devices.is_empty() {
+        line!(out);
+        heading(
+            &mut out,
+            "interfaces that counted drops, including packets that never had an sk_buff",
+        );
+        out.push_str(&devices(m));
+    }
+    if !m.unknown.is_empty() {
+        line!(out);
+        out.push_str(&unknown(&m.unknown, &[]));
+    }
+    out
+}
+
+/// `1,234 packets dropped in 10.0 s (123/s): 98 % receive buffer full (UDP port 9000)`.
+pub fn in_a_line(m: &DropMeasurement) -> String {
+    let time = digits(m.duration_s);
+    let Some(main) = m.main.as_ref().filter(|_| m.packets > 0) else {
+        return format!("no packet dropped in {time} s");
+    };
+    let packets = match m.packets {
+        1 => "1 packet".to_owned(),
+        many => format!("{} packets", thousands(many)),
+    };
+    let rate = digits(m.packets as f64 / m.duration_s.max(f64::MIN_POSITIVE));
+    let why = main.meaning.as_deref().unwrap_or(&main.reason);
+    let share = share(main.share);
+    printable(&format!("{packets} dropped in {time} s ({rate}/s): {share} {why}{}", whose(main)))
+}
+
+/// `98 %`; all of them only where it is.
+fn share(share: f64) -> String {
+    let rounded = (share * 100.0).round();
+    if rounded >= 100.0 && share < 1.0 { "> 99 %".to_owned() } else { format!("{rounded} %") }
+}
+
+/// What the packets have in common.
+fn whose(main: &MainReason) -> String {
+    let protocol = match (&main.protocol, main.port) {
+        (Some(protocol), Some(port)) => Some(format!("{protocol} to port {port}")),
+        (Some(protocol), None) => Some(protocol.clone()),
+        (None, Some(port)) => Some(format!("to port {port}")),
+        (None, None) => None,
+    };
+    let parts: Vec<String> = protocol.into_iter().chain(main.device.clone()).collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}
+
+/// `1,234,567`.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn header(out: &mut String, m: &DropMeasurement) {
+    measured(out, &m.filter, m.duration_s);
+    line!(*out, "dropped:      {} packets, {}", m.packets, bytes(m.bytes));
+    let no_room = &m.no_room;
+    if m.events_lost > 0 || no_room.packets > 0 || no_room.flow_packets > 0 {
+        line!(
+            *out,
+            "not shown:    {} packets and {} packets of flows for which there was no room; {} events lost",
+            no_room.packets,
+            no_room.flow_packets,
+            m.events_lost
+        );
+    }
+    match &m.cost {
+        Some(cost) => line!(
+            *out,
+            "cost:         {} ns per drop, {} % of one CPU",
+            digits(cost.ns_per_event),
+            digits(cost.cpu_percent)
+        ),
+        None => line!(*out, "cost:         unknown (no drop while it was measured)"),
+    }
+}
+
+fn part(packets: u64, m: &DropMeasurement) -> String {
+    percent(packets as f64 / m.packets.max(1) as f64)
+}
+
+fn places(m: &DropMeasurement, top: usize) -> String {
+    const COLUMNS: [Column; 8] = [
+        right("PACKETS"),
+        right("SHARE"),
+        left("REASON").optional(),
+        left("STAGE"),
+        left("FUNCTION"),
+        left("DEVICE").optional(),
+        right("NETNS").optional(),
+        left("PROTOCOL"),
+    ];
+    let several = m.drops.iter().any(|drop| Some(drop.netns) != m.drops.first().map(|d| d.netns));
+    let mut table = Table::new(&COLUMNS);
+    for drop in m.drops.iter().take(top) {
+        let unnamed = || drop.ifindex.map(|index| format!("ifindex {index}"));
+        table.row([
+            drop.packets.to_string(),
+            part(drop.packets, m),
+            or_none(drop.reason.as_ref()),
+            drop.stage.to_string(),
+            drop.function.clone(),
+            or_none(drop.device.clone().or_else(unnamed)),
+            or_none(drop.netns.filter(|_| several)),
+            drop.protocol.clone(),
+        ]);
+    }
+    let shown = m.drops.iter().take(top).fold(0u64, |sum, drop| sum.saturating_add(drop.packets));
+    let rest = m.packets.saturating_sub(shown);
+    if rest > 0 {
+        let mut row = vec![rest.to_string(), part(rest, m)];
+        row.extend(
+            (2..COLUMNS.len()).map(|i| if i == 3 { "others".to_owned() } else { String::new() }),
+        );
+        table.row(row);
+    }
+    table.render()
+}
+
+/// What the reasons in the table mean.
+fn meanings(out: &mut String, m: &DropMeasurement, top: usize) {
+    let told: BTreeMap<&str, &str> = m
+        .drops
+        .iter()
+        .take(top)
+        .filter_map(|drop: &Drop| Some((drop.reason.as_deref()?, drop.meaning.as_deref()?)))
+        .collect();
+    if told.is_empty() {
+        return;
+    }
+    line!(*out);
+    for (reason, meaning) in told {
+        line!(*out, "{}", printable(&format!("{reason}: {meaning}")));
+    }
+}
+
+fn flows(m: &DropMeasurement) -> String {
+    let mut table =
+        Table::new(&[right("PACKETS"), right("SHARE"), left("REASON").optional(), left("FLOW")]);
+    for flow in &m.flows {
+        table.row([
+            flow.packets.to_string(),
+            part(flow.packets, m),
+            or_none(flow.reason.as_ref()),
+            flow.flow.clone(),
+        ]);
+    }
+    table.render()
+}
+
+fn what(per: DropPer) -> &'static str {
+    match per {
+        DropPer::Reason => "reason",
+        DropPer::Device => "device",
+        DropPer::Location => "function",
+        DropPer::Stage => "stage",
+        DropPer::Protocol => "protocol",
+        DropPer::Flow => "flow",
+    }
+}
+
+fn groups(m: &DropMeasurement) -> String {
+    let mut table = Table::new(&[right("PACKETS"), right("SHARE"), right("SIZE"), left("GROUP")]);
+    for group in &m.groups {
+        table.row([
+            group.packets.to_string(),
+            part(group.packets, m),
+            bytes(group.bytes),
+            group.name.clone(),
+        ]);
+    }
+    table.render()
+}
+
+fn counters(out: &mut String, checks: &[CounterCheck]) {
+    let mut table = Table::new(&[
+        left("COUNTER"),
+        left("DEVICE").optional(),
+        right("ROSE"),
+        right("SEEN"),
+        left("AGREES").optional(),
+    ]);
+    for check in checks {
+        let rose = if check.least == check.most {
+            format!("+{}", check.most)
+        } else {
+            format!("+{} to {}", check.least, check.most)
+        };
+        table.row([
+            check.counter.clone(),
+            or_none(check.device.as_ref()),
+            rose,
+            or_none(check.seen),
+            or_none(check.agrees.map(|agrees| if agrees { "yes" } else { "no" })),
+        ]);
+    }
+    out.push_str(&table.render());
+    if checks.iter().any(|check| check.agrees == Some(false)) {
+        line!(
+            *out,
+            "where they do not agree, the kernel counts packets that it dropped in another way, or for another reason"
+        );
+    }
+}
+
+fn devices(m: &DropMeasurement) -> String {
+    let mut table = Table::new(&[
+        left("DEVICE"),
+        right("RX-DROPPED"),
+        right("RX-ERRORS"),
+        right("TX-DROPPED"),
+        right("TX-ERRORS"),
+    ]);
+    for device in &m.devices {
+        let counts = [device.rx_dropped, device.rx_errors, device.tx_dropped, device.tx_errors];
+        table.row(std::iter::once(device.device.clone()).chain(counts.map(|n| n.to_string())));
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_is_the_answer() {
+        let main = MainReason {
+            reason: "SOCKET_RCVBUFF".to_owned(),
+            meaning: Some("receive buffer full".to_owned()),
+            share: 0.98,
+            protocol: Some("UDP".to_owned()),
+            port: Some(9000),
+            device: None,
+        };
+        let mut m = DropMeasurement::default();
+        (m.duration_s, m.packets, m.main) = (10.0, 1234, Some(main));
+        assert_eq!(
+            in_a_line(&m),
+            "1,234 packets dropped in 10.0 s (123/s): 98 % receive buffer full (UDP to port 9000)"
+        );
+        m.packets = 1;
+        assert!(in_a_line(&m).starts_with("1 packet dropped in 10.0 s (0.100/s)"));
+        assert_eq!(in_a_line(&DropMeasurement::default()), "no packet dropped in 0.000 s");
+        assert_eq!((share(0.9999), share(1.0)), ("> 99 %".to_owned(), "100 %".to_owned()));
+        assert_eq!((thousands(0), thousands(1_234_567)), ("0".to_owned(), "1,234,567".to_owned()));
+    }
+}
