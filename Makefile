@@ -72,9 +72,11 @@ bench-latency: ## The prober beside sockperf on one path, on a quiet machine
 	NEARPATH_BINARY=$(CURDIR)/target/release/nearpath \
 		$(CARGO) test --package nearpath --test kernel_latency -- --ignored --nocapture
 
-faults: ## Make 300 packets late by each fault, and print how often budgets name it
-	@scripts/install-deps build test
+faults: ## Play every fault scene, and print how often nearpath names the cause that the raw trace shows
+	@scripts/install-deps build test lab
+	$(CARGO) build --release --package nearpath
 	NEARPATH_FAULT_ROUNDS=300 $(CARGO) test --package nearpath-instruments --test kernel_faults -- --nocapture
+	@scripts/lab faults
 
 lint: ## Check formatting, clippy, and with cargo-deny the licences and sources of dependencies
 	@scripts/install-deps build lint || scripts/install-deps build

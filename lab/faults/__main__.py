@@ -1,0 +1,81 @@
+"""The command line: `python3 -m lab.faults --help`, or `make faults`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import explain, report, scenes
+from .cgroups import Unsupported
+from .judge import Judge
+from .play import Played, SceneFailed, build, drop_reason, play, symbols, temporary_folder
+from .score import Score, score
+
+NEARPATH = Path(__file__).parents[2] / "target/release/nearpath"
+# Functions of timers that the judge knows.
+TIMERS = ("sched_cfs_period_timer",)
+
+
+def judge_of(played: Played) -> Judge:
+    """A judge with the trace of a scene."""
+    return Judge(played.trace, played.actors, symbols(TIMERS), drop_reason("SOCKET_FILTER"))
+
+
+def main() -> int:
+    """Plays scenes and prints their figures; exit status 1 if some are not what they must be."""
+    parser = argparse.ArgumentParser(prog="lab.faults", description=__doc__)
+    parser.add_argument("scenes", nargs="*", help="READER-TRAFFIC-FAULT, or a part of it; default: all of the array")
+    parser.add_argument("--nearpath", type=Path, default=NEARPATH, help="the binary (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=5, help="how long each is measured (default: %(default)s)")
+    parser.add_argument(
+        "--explain", type=int, default=0, metavar="N", help="show N wrong packets of each, with the trace"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, too")
+    parser.add_argument("--list", action="store_true", help="print the scenes and play none")
+    options = parser.parse_args()
+    chosen = _chosen(options.scenes)
+    if options.list:
+        print("\n".join(scene.name for scene in chosen))
+        return 0
+    results = []
+    print(report.line(report.HEADER), flush=True)
+    with temporary_folder() as folder:
+        build(Path(folder))
+        for scene in chosen:
+            results.append(_play(scene, Path(folder), options))
+            print(report.line(results[-1].row()), flush=True)
+    print(f"\n{report.summary(results)}")
+    if options.markdown:
+        options.markdown.write_text(report.markdown(results) + "\n")
+    return int(any(not result.passed for result in results))
+
+
+def _play(scene: scenes.Scene, folder: Path, options: argparse.Namespace) -> report.Result:
+    try:
+        played = play(scene, folder, options.nearpath, options.seconds)
+    except Unsupported as reason:
+        return report.Result(scene, None, str(reason))
+    except SceneFailed as reason:
+        return report.Result(scene, None, failed=str(reason))
+    judge = judge_of(played)
+    scored: Score = score(played, judge)
+    if options.explain:
+        print(explain.wrong_packets(scored, judge, options.explain))
+    return report.Result(scene, scored)
+
+
+def _chosen(names: list[str]) -> list[scenes.Scene]:
+    """The scenes of exact names, and all of the array of which a part of the name is wanted."""
+    known = [*scenes.array(), *scenes.EXTRA]
+    if not names:
+        return known
+    chosen = []
+    for name in names:
+        if name.count("-") == 2:
+            chosen.append(scenes.Scene.named(name))
+        else:
+            chosen += [scene for scene in known if name in scene.name]
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

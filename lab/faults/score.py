@@ -1,0 +1,153 @@
+"""Compares what nearpath says of slow packets with the judge's verdicts: the figures of a scene."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .judge import Actors, Judge, Span, Verdict
+from .play import Played
+
+# The sum of a budget may differ from the span by this share.
+SUM_ERROR = 0.05
+# Shares whose name says all, and what they are called by the judge.
+PLAIN = {
+    "own": "own",
+    "throttled": "throttled",
+    "idle": "idle",
+    "ipi": "idle",
+    "net_rx_ahead": "net_rx",
+    "offline": "offline",
+    "stolen": "stolen",
+    "unknown": "unknown",
+    "upcall": "upcall",
+    "qdisc": "qdisc",
+    "device_queue": "device_queue",
+    "tcp_gap": "tcp_gap",
+    "socket_locked": "socket_locked",
+    "socket_full": "socket_full",
+}
+# A page fault that reads a file is both.
+SAME = {"asleep:io": "asleep:fault"}
+
+
+def kind_of(cause: str) -> str:
+    """A cause without the task that it was: others than the scene's come and go."""
+    kind, _, who = cause.partition(":")
+    return kind if kind in ("runqueue", "migration", "task") else cause
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A slow packet: what was said of it, and what is so."""
+
+    outlier: dict[str, Any]
+    said: str
+    verdict: Verdict
+
+    @property
+    def right(self) -> bool:
+        """Whether the cause named first is one of the largest."""
+        return self.said in self.verdict.largest
+
+
+@dataclass
+class Score:
+    """The figures of a scene."""
+
+    late: int = 0
+    sums_right: int = 0
+    judged: list[Packet] = field(default_factory=list)
+    set_aside: Counter = field(default_factory=Counter)
+    # Packets with two causes of the same size.
+    ambiguous: int = 0
+
+    @property
+    def right(self) -> int:
+        """Packets whose cause was named."""
+        return sum(packet.right for packet in self.judged)
+
+    @property
+    def cause(self) -> str | None:
+        """The kind of cause of most packets."""
+        kinds = Counter(kind_of(packet.verdict.first) for packet in self.judged)
+        return kinds.most_common(1)[0][0] if kinds else None
+
+    def precision(self, kind: str | None) -> float | None:
+        """Of the packets said to have a cause of this kind, how many have that cause."""
+        said = [packet for packet in self.judged if kind_of(packet.said) == kind]
+        return sum(packet.right for packet in said) / len(said) if said else None
+
+    def recall(self, kind: str | None) -> float | None:
+        """Of the packets that have a cause of this kind, for how many it is said (or another as large)."""
+        have = [packet for packet in self.judged if kind_of(packet.verdict.first) == kind]
+        return sum(packet.right for packet in have) / len(have) if have else None
+
+    def wrong(self) -> Counter:
+        """What was said instead of what."""
+        return Counter((packet.verdict.first, packet.said) for packet in self.judged if not packet.right)
+
+
+def score(played: Played, judge: Judge) -> Score:
+    """Judges every slow packet of a scene."""
+    result = Score()
+    for outlier in played.document["outliers"]:
+        result.late += 1
+        result.sums_right += _adds_up(outlier)
+        span = span_of(outlier)
+        verdict = judge.decide(span)
+        said = cause_said(outlier, judge.ends_in_thread(span), played.actors)
+        if not verdict.set_aside and said == "stolen" and played.steal_ns > 0:
+            verdict.set_aside = "the hypervisor had the CPU"
+        if verdict.set_aside:
+            result.set_aside[verdict.set_aside] += 1
+            continue
+        result.ambiguous += len(verdict.largest) > 1
+        result.judged.append(Packet(outlier, said, verdict))
+    return result
+
+
+def span_of(outlier: dict[str, Any]) -> Span:
+    """The time and the CPU that are to be explained."""
+    end = outlier["at_ns"]
+    return Span(end - outlier["span_ns"], end, outlier["cpu"], outlier["to"], outlier["direction"] == "rx")
+
+
+def cause_said(outlier: dict[str, Any], for_thread: bool, actors: Actors) -> str:
+    """The cause that nearpath names first, in the judge's words."""
+    times: Counter = Counter()
+    for share in _shares(outlier):
+        times[_cause(share, for_thread, actors)] += share["ns"]
+    return times.most_common(1)[0][0] if times else "nothing"
+
+
+def _cause(share: dict[str, Any], for_thread: bool, actors: Actors) -> str:
+    kind, who = share["share"], share["who"] or {}
+    comm = who.get("comm") or who.get("vector") or who.get("irq")
+    if kind == "irq":
+        cause = f"irq:{who['irq'] if who.get('irq') is not None else who.get('vector')}"
+    elif kind == "own" and not for_thread:
+        cause = "net_rx"
+    elif kind == "softirq":
+        cause = "net_rx" if not for_thread and who.get("vector") == "NET_RX" else f"softirq:{who.get('vector')}"
+    elif kind == "task" and for_thread and who.get("pid") in actors.readers:
+        cause = "own" if actors.spins else "self"
+    elif kind in ("task", "disabled"):
+        cause = f"task:{comm}"
+    elif kind in ("runqueue", "migration"):
+        cause = f"{kind}:{comm}"
+    elif kind == "asleep":
+        cause = f"asleep:{who.get('on')}"
+    else:
+        cause = PLAIN.get(kind, kind)
+    return SAME.get(cause, cause)
+
+
+def _shares(outlier: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The parts of the time; the bound of remote memory is none."""
+    return (share for share in outlier["budget"] if share["share"] != "remote_memory_bound")
+
+
+def _adds_up(outlier: dict[str, Any]) -> bool:
+    total = sum(share["ns"] for share in _shares(outlier))
+    return abs(total - outlier["span_ns"]) <= SUM_ERROR * outlier["span_ns"]
