@@ -44,8 +44,8 @@ def start_loading(host: Host, *arguments: str) -> Measuring:
     """The same, but returns at once."""
     folder = host.check('folder=$(mktemp -d) && mkfifo "$folder/said" && echo "$folder"').strip()
     said = host.start(["head", "-n", "1", f"{folder}/said"])
-    # What tests of stages are about is every one of them.
-    every = ("--detail", "full") if arguments[:2] == ("measure", "stages") else ()
+    # What tests of stages are about is every one of them, and every packet.
+    every = ("--detail", "full", "--max-overhead", "none") if arguments[:2] == ("measure", "stages") else ()
     command = ["nearpath", *arguments, *every, "--for", "10m", "--json"]
     job = host.start(["sh", "-c", 'exec "$@" >"$0/printed" 2>"$0/said"', folder, *command])
     return Measuring(job, said, f"{folder}/printed")

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+/// The longest wait for packets under way before the programs are detached.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+
 /// A way to gather evidence from the running kernel.
 pub trait Instrument {
     /// What it returns: plain data.
@@ -55,6 +58,17 @@ pub trait Instrument {
     /// Attaches again, and counts on.
     fn resume(&mut self) {}
 
+    /// The share of a CPU that observing may take, if it is limited.
+    fn limit(&self) -> Option<f64> {
+        None
+    }
+
+    /// CPU time that the instrument's programs have taken since it was started, calling them included; by
+    /// estimate between cost windows. Cheap, as it is asked for many times a second.
+    fn spent(&mut self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a fifth
     /// of what it observes of each interval (at most 200 ms); `each` sees what was gathered after each
     /// interval.
@@ -69,6 +83,9 @@ pub trait Instrument {
         each: &mut dyn FnMut(&Self::Measurement),
     ) -> Result<Self::Measurement, InstrumentError> {
         let interval = interval.max(Duration::from_millis(10));
+        if let Some(limit) = self.limit() {
+            return crate::limited::measure(self, limit, duration, interval, goes_on, each);
+        }
         let slice = self.slice(interval).min(interval);
         let window = (slice / 5).min(Duration::from_millis(200));
         self.start()?;
@@ -83,7 +100,7 @@ pub trait Instrument {
             self.end_cost_window();
             running = running && goes_on_until(pause);
             if running && pause < end {
-                self.pause(slice.min(end - pause), goes_on);
+                self.pause(slice.min(end - pause).min(PATIENCE), goes_on);
                 running = goes_on_until(end);
             }
             if !running || end >= duration {

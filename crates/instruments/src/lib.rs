@@ -9,12 +9,14 @@
 pub mod accepts;
 pub mod drops;
 mod filter;
+mod governor;
 mod grouping;
 pub mod histogram;
 mod instrument;
 pub mod irqs;
 mod kernel;
 mod layout;
+mod limited;
 pub mod locality;
 mod measurement;
 mod outlier;

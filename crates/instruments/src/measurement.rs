@@ -18,6 +18,9 @@ pub struct Measurement {
     /// For how long of that packets were observed, in seconds, where not all the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_s: Option<f64>,
+    /// The share of a CPU that observing was allowed to take, in percent, if it was limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_percent: Option<f64>,
     /// The filters in force, as on the command line; empty when every packet was looked at.
     pub filter: String,
     /// How much of the path was observed; `None` where stages were chosen by name.
@@ -62,6 +65,11 @@ pub struct Measurement {
 }
 
 impl Measurement {
+    /// For how long packets were observed, in seconds: what counts are divided by for a rate.
+    pub fn observed_time_s(&self) -> f64 {
+        self.observed_s.unwrap_or(self.duration_s)
+    }
+
     /// Whether a stage was observed, so that packets which do not show there did not pass it.
     pub fn observed(&self, stage: &str) -> bool {
         match self.stages.is_empty() {
@@ -146,7 +154,10 @@ pub struct Cost {
     pub ns_per_packet: f64,
     /// Nanoseconds for each run of a program, net of the accounting.
     pub ns_per_event: f64,
-    /// CPU time of all programs over the whole time; 100 is one whole CPU.
+    /// Nanoseconds that calling a program takes, which are not in those; `None` where that was not found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch_ns: Option<f64>,
+    /// CPU time of all programs over the whole time, with what calling them takes; 100 is one whole CPU.
     pub cpu_percent: f64,
 }
 

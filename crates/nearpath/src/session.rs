@@ -151,6 +151,10 @@ pub struct Timing {
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
     #[arg(hide_possible_values = true, conflicts_with = "detail")]
     stages: Option<Vec<String>>,
+    /// How much of one CPU observing may take: a share such as '2%', or 'none'. Beyond it packets are
+    /// observed in slices, and the output says for how long they were
+    #[arg(long, value_name = "SHARE", default_value = "2%", value_parser = overhead)]
+    max_overhead: Overhead,
     /// Stages not to observe, by their names in 'measure stages --list-stages'. 'sock_send' watches
     /// every system call of the host and is the dearest where there are many
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
@@ -166,6 +170,22 @@ pub struct Timing {
     /// Do not explain slow packets: saves the history of what each CPU runs
     #[arg(long, conflicts_with_all = ["slow", "outliers"])]
     no_budgets: bool,
+}
+
+/// The share of one CPU that observing may take; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Overhead(Option<f64>);
+
+/// A share on the command line.
+fn overhead(text: &str) -> Result<Overhead, String> {
+    if text == "none" {
+        return Ok(Overhead(None));
+    }
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    match percent {
+        Some(percent) if (0.1..=100.0).contains(&percent) => Ok(Overhead(Some(percent / 100.0))),
+        _ => Err("from 0.1% to 100%, or none".to_owned()),
+    }
 }
 
 /// How much of the path is observed.
@@ -200,6 +220,7 @@ impl Timing {
             without: self.without.clone(),
             btf_file: self.time.btf.clone(),
             detail,
+            limit: self.max_overhead.0,
             stages: self.stages.clone(),
             budgets: self.explains(detail),
             slow: self.slow,
@@ -305,6 +326,16 @@ mod tests {
         assert_eq!(latency("250us"), Ok(Duration::from_micros(250)));
         for bad in ["", "0s", "1ns", "31s", "fast"] {
             assert!(latency(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn overheads_are_read_and_bounded() {
+        assert_eq!(overhead("none"), Ok(Overhead(None)));
+        assert_eq!(overhead("2%"), Ok(Overhead(Some(0.02))));
+        assert_eq!(overhead("0.5%"), Ok(Overhead(Some(0.005))));
+        for bad in ["", "2", "0%", "101%", "-1%", "NaN%", "inf%", "%"] {
+            assert!(overhead(bad).is_err(), "{bad}");
         }
     }
 

@@ -267,6 +267,29 @@ fn a_detail_decides_what_is_observed() {
 }
 
 #[test]
+fn the_overhead_is_limited_unless_it_is_lifted() {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(2).unwrap();
+    let netns = netns_path(&pair, Side::Server);
+    let common = ["measure", "stages", "--for", "2s", "--netns", &netns, "--proto", "udp"];
+    let run = |args: &[&str]| with_traffic(&pair, |_| nearpath(&[&common, args].concat()));
+    let m = document(&run(&["--max-overhead", "0.5%", "--detail", "full", "--json"]));
+    assert_eq!(m["limit_percent"], 0.5);
+    let observed = m["observed_s"].as_f64().unwrap();
+    assert!(observed > 0.0 && observed < m["duration_s"].as_f64().unwrap(), "{observed}");
+    let (_, out, _) = parts(&run(&["--max-overhead", "0.5%", "--detail", "full"]));
+    assert!(out.contains("to take no more than 0.500 % of a CPU"), "{out}");
+    let all = document(&run(&["--max-overhead", "none", "--json"]));
+    assert!(all["observed_s"].is_null() && all["limit_percent"].is_null(), "{all}");
+    for bad in ["0%", "2", "two", "101%"] {
+        let (code, out, err) = parts(&nearpath(&["measure", "stages", "--max-overhead", bad]));
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    }
+}
+
+#[test]
 fn a_stage_is_left_out_and_the_text_says_so() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;

@@ -60,7 +60,12 @@ fn locality() -> Locality {
             sampled_out: 2,
         },
         events_lost: 1,
-        cost: Some(Cost { ns_per_packet: 206.1, ns_per_event: 47.2, cpu_percent: 0.163 }),
+        cost: Some(Cost {
+            ns_per_packet: 206.1,
+            ns_per_event: 47.2,
+            dispatch_ns: None,
+            cpu_percent: 0.163,
+        }),
         places: vec![
             place(Direction::Rx, 0, 0, 250),
             place(Direction::Rx, 0, 1, 250),

@@ -46,6 +46,7 @@ fn measurement() -> Measurement {
         schema: MEASUREMENT_SCHEMA,
         duration_s: 10.0,
         observed_s: None,
+        limit_percent: None,
         filter: "--dev eth0 --proto tcp".into(),
         detail: Some(Detail::Full),
         stages: vec!["netif_rx".into(), "netif_receive_skb".into()],
@@ -59,7 +60,12 @@ fn measurement() -> Measurement {
         },
         events_lost: 3,
         fallback: Some("attaching to fentry/ip_rcv: Operation not supported".to_owned()),
-        cost: Some(Cost { ns_per_packet: 312.4, ns_per_event: 44.9, cpu_percent: 0.71 }),
+        cost: Some(Cost {
+            ns_per_packet: 312.4,
+            ns_per_event: 44.9,
+            dispatch_ns: None,
+            cpu_percent: 0.71,
+        }),
         bucket_schema: histogram::SCHEMA,
         spans: vec![
             span(

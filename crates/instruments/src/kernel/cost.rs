@@ -3,9 +3,11 @@
 //! The statistics cost something themselves, so they are switched on only for a short window in
 //! each interval, and what they add to every run is measured on an empty program and taken off.
 
+use super::dispatch::dispatch_ns;
 use crate::{Cost, EventCost};
 use libbpf_rs::{Object, Program, ProgramInput, ProgramMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Runs of programs and the time that they took.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -81,17 +83,65 @@ fn empty_program(object: &Object) -> Option<ProgramMut<'_>> {
 }
 
 /// A shorter window says nothing: looking at the programs one by one takes about as long.
-const SHORTEST_WINDOW: std::time::Duration = std::time::Duration::from_millis(5);
+const SHORTEST_WINDOW: Duration = Duration::from_millis(5);
+
+/// What observing has cost so far: exact in windows, and estimated between them from what a packet and a
+/// time without packets cost in the last of them.
+#[derive(Debug, Default)]
+struct Estimate {
+    ns: f64,
+    /// The part of it that was estimated in the window under way.
+    in_window_ns: f64,
+    /// Up to when, and how many packets had started; `None` while nothing is attached.
+    at: Option<(Instant, u64)>,
+    /// Of a packet, if the last window had some.
+    per_packet: Option<f64>,
+    /// CPU time per time in the last window, and the least in any.
+    rate: f64,
+    idle_rate: Option<f64>,
+}
+
+/// So many packets in a window tell what one costs.
+const PACKETS: u64 = 50;
+
+impl Estimate {
+    /// Up to now.
+    fn advance(&mut self, now: Instant, packets: u64) {
+        if let Some((at, before)) = self.at {
+            let passed = now.saturating_duration_since(at).as_nanos() as f64;
+            let more = packets.saturating_sub(before) as f64;
+            let ns = match self.per_packet {
+                Some(ns) => ns * more + self.idle_rate.unwrap_or(0.0) * passed,
+                None => self.rate * passed,
+            };
+            self.ns += ns;
+            self.in_window_ns += ns;
+        }
+        self.at = Some((now, packets));
+    }
+
+    /// In a window that has ended all cost `ns`, the statistics included; without them `net` would have been
+    /// the cost.
+    fn correct(&mut self, ns: f64, net: f64, passed: Duration, packets: u64) {
+        self.ns += ns - self.in_window_ns;
+        self.rate = net / passed.as_nanos() as f64;
+        self.idle_rate = Some(self.idle_rate.map_or(self.rate, |least| least.min(self.rate)));
+        self.per_packet = (packets >= PACKETS).then(|| net / packets as f64);
+    }
+}
 
 /// Gathers what observing costs over its windows.
 #[derive(Debug)]
 pub struct Meter {
     accounting_ns: Option<f64>,
+    /// What calling a program costs, where that is to be counted.
+    dispatch_ns: Option<f64>,
+    estimate: Estimate,
     /// The window under way: what switches the statistics on; statistics, packets and time at its begin.
-    window: Option<(Statistics, Runs, u64, std::time::Instant)>,
+    window: Option<(Statistics, Runs, u64, Instant)>,
     runs: Runs,
     packets: u64,
-    time: std::time::Duration,
+    time: Duration,
 }
 
 impl Meter {
@@ -99,11 +149,42 @@ impl Meter {
     pub fn new(object: &Object) -> Self {
         Self {
             accounting_ns: empty_program(object).as_ref().and_then(accounting_ns),
+            dispatch_ns: None,
+            estimate: Estimate::default(),
             window: None,
             runs: Runs::default(),
             packets: 0,
-            time: std::time::Duration::ZERO,
+            time: Duration::ZERO,
         }
+    }
+
+    /// Counts from now on what calling the programs costs, too.
+    pub fn count_dispatch(&mut self, object: &Object) {
+        self.dispatch_ns = empty_program(object).as_ref().map(dispatch_ns);
+    }
+
+    /// CPU time spent so far.
+    pub fn spent(&mut self, packets_started: u64) -> Duration {
+        if self.estimate.at.is_some() {
+            self.estimate.advance(Instant::now(), packets_started);
+        }
+        self.spent_before()
+    }
+
+    /// The same up to when it was last asked for.
+    pub fn spent_before(&self) -> Duration {
+        Duration::from_nanos(self.estimate.ns.max(0.0) as u64)
+    }
+
+    /// Nothing is attached from now on; for `drained` before that no packet began, but programs ran.
+    pub fn pause(&mut self, drained: Duration) {
+        self.estimate.ns += self.estimate.rate * drained.as_nanos() as f64;
+        self.estimate.at = None;
+    }
+
+    /// Programs are attached again.
+    pub fn resume(&mut self, packets_started: u64) {
+        self.estimate.at = Some((Instant::now(), packets_started));
     }
 
     /// The statistics of all attached programs together.
@@ -124,7 +205,13 @@ impl Meter {
         if self.window.is_none()
             && let Some(on) = Statistics::enable()
         {
-            let now = std::time::Instant::now();
+            let now = Instant::now();
+            if self.estimate.at.is_some() {
+                self.estimate.advance(now, packets_started);
+            } else {
+                self.resume(packets_started);
+            }
+            self.estimate.in_window_ns = 0.0;
             self.window = Some((on, self.runs(object), packets_started, now));
         }
     }
@@ -134,6 +221,7 @@ impl Meter {
         let Some((on, before, packets, since)) = self.window.take() else { return };
         let now = self.runs(object);
         let elapsed = since.elapsed();
+        self.estimate.advance(since + elapsed, packets_started);
         if elapsed < SHORTEST_WINDOW {
             return;
         }
@@ -143,8 +231,15 @@ impl Meter {
         if let (Some(known), Some(fastest)) = (&mut self.accounting_ns, fastest) {
             *known = known.min(fastest);
         }
-        self.runs.count += now.count.saturating_sub(before.count);
-        self.runs.ns += now.ns.saturating_sub(before.ns);
+        let (count, ns) =
+            (now.count.saturating_sub(before.count), now.ns.saturating_sub(before.ns));
+        let called = count as f64 * self.dispatch_ns.unwrap_or(0.0);
+        let accounting = count as f64 * self.accounting_ns.unwrap_or(0.0);
+        let net = (ns as f64 - accounting).max(0.0) + called;
+        let started = packets_started.saturating_sub(packets);
+        self.estimate.correct(ns as f64 + called, net, elapsed, started);
+        self.runs.count += count;
+        self.runs.ns += ns;
         self.packets += packets_started.saturating_sub(packets);
         self.time += elapsed;
     }
@@ -154,7 +249,8 @@ impl Meter {
         let EventCost { ns_per_event, cpu_percent } = self.event_cost()?;
         let events_per_packet = self.runs.count as f64 / self.packets as f64;
         let ns_per_packet = ns_per_event * events_per_packet;
-        (self.packets > 0).then_some(Cost { ns_per_packet, ns_per_event, cpu_percent })
+        let dispatch_ns = self.dispatch_ns;
+        (self.packets > 0).then_some(Cost { ns_per_packet, ns_per_event, dispatch_ns, cpu_percent })
     }
 
     /// The same of an instrument that follows no packets.
@@ -164,9 +260,10 @@ impl Meter {
             return None;
         }
         let net = self.runs.ns as f64 - accounting * self.runs.count as f64;
+        let called = self.dispatch_ns.unwrap_or(0.0) * self.runs.count as f64;
         (net > 0.0).then(|| EventCost {
             ns_per_event: net / self.runs.count as f64,
-            cpu_percent: 100.0 * net / self.time.as_nanos() as f64,
+            cpu_percent: 100.0 * (net + called) / self.time.as_nanos() as f64,
         })
     }
 }

@@ -2,6 +2,7 @@
 //! loading and attaching them, their maps as memory, and what they cost.
 
 mod cost;
+mod dispatch;
 mod maps;
 mod percpu;
 mod probe;

@@ -59,6 +59,8 @@ pub struct Options {
     pub groups: Option<Grouping>,
     /// Observe only one part in so many of each interval (at least 10 ms of it).
     pub duty: Option<NonZeroU32>,
+    /// The share of one CPU that observing may take; without it, and with a duty, it takes what it takes.
+    pub limit: Option<f64>,
     /// The kernel's BTF from a file, for a kernel that has none of its own.
     pub btf_file: Option<PathBuf>,
 }
@@ -94,6 +96,8 @@ struct Observed {
     since: Option<Instant>,
     /// Packets whose end was not seen by then.
     abandoned: u64,
+    /// How often it was paused.
+    pauses: u64,
 }
 
 impl Observed {
@@ -104,8 +108,6 @@ impl Observed {
 
 /// The least that is observed of an interval.
 const SHORTEST_SLICE: Duration = Duration::from_millis(10);
-/// The longest wait for packets under way before the programs are detached.
-const PATIENCE: Duration = Duration::from_millis(100);
 
 /// One line of `--list-stages`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -225,7 +227,8 @@ impl Instrument for Stages {
             true => Some(Collector::new(maps, &self.layout, keep)?),
             false => None,
         };
-        let meter = Meter::new(loaded.skeleton.object());
+        let mut meter = Meter::new(loaded.skeleton.object());
+        meter.count_dispatch(loaded.skeleton.object());
         if !loaded.attached.probes.iter().any(|p| reading::begins_a_path(p)) {
             let reason =
                 loaded.attached.refused.first().map_or_else(String::new, |(_, why)| why.clone());
@@ -246,7 +249,12 @@ impl Instrument for Stages {
             under_way,
             loaded,
             started,
-            observed: Observed { before: Duration::ZERO, since: Some(started), abandoned: 0 },
+            observed: Observed {
+                before: Duration::ZERO,
+                since: Some(started),
+                abandoned: 0,
+                pauses: 0,
+            },
         });
         Ok(())
     }
@@ -258,14 +266,18 @@ impl Instrument for Stages {
 
     fn pause(&mut self, patience: Duration, goes_on: &dyn Fn(Duration) -> bool) {
         let Some(session) = &mut self.session else { return };
+        // What was spent so far is known from the packets so far.
+        let started = session.packets_started();
+        session.meter.spent(started);
         session.loaded.set_active(false);
         session.observed.before = session.observed.time();
         session.observed.since = None;
+        session.observed.pauses += 1;
         let began = Instant::now();
         let mut wait = Duration::from_millis(1);
         loop {
             let packets = reading::packets(&session.counters);
-            let left = patience.min(PATIENCE).saturating_sub(began.elapsed());
+            let left = patience.saturating_sub(began.elapsed());
             let all_ended = packets.abandoned <= session.observed.abandoned;
             if all_ended || left.is_zero() || !goes_on(wait.min(left)) {
                 session.observed.abandoned = packets.abandoned;
@@ -274,6 +286,7 @@ impl Instrument for Stages {
             wait *= 2;
         }
         session.loaded.attached.detach_tracepoints();
+        session.meter.pause(began.elapsed());
     }
 
     fn resume(&mut self) {
@@ -285,6 +298,18 @@ impl Instrument for Stages {
         session.loaded.attached.attach_tracepoints(session.loaded.skeleton.object());
         session.loaded.set_active(true);
         session.observed.since = Some(Instant::now());
+        let started = session.packets_started();
+        session.meter.resume(started);
+    }
+
+    fn limit(&self) -> Option<f64> {
+        self.options.limit.filter(|_| self.options.duty.is_none())
+    }
+
+    fn spent(&mut self) -> Duration {
+        let Some(session) = &mut self.session else { return Duration::ZERO };
+        let started = session.packets_started();
+        session.meter.spent(started)
     }
 
     fn begin_cost_window(&mut self) {
@@ -308,6 +333,7 @@ impl Instrument for Stages {
 
     fn stop(&mut self) -> Result<Measurement, InstrumentError> {
         self.end_cost_window();
+        self.spent();
         let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
         session.loaded.set_active(false);
         let measurement = self.measurement(&session);
@@ -319,7 +345,8 @@ impl Instrument for Stages {
 impl Stages {
     fn measurement(&self, session: &Session) -> Measurement {
         let elapsed = session.started.elapsed().as_secs_f64();
-        let observed = self.options.duty.map(|_| session.observed.time().as_secs_f64());
+        let sliced = self.options.duty.is_some() || session.observed.pauses > 0;
+        let observed = sliced.then(|| session.observed.time().as_secs_f64());
         let part = observed.map_or(1.0, |observed| observed / elapsed);
         let cost = session.meter.cost();
         let reading = Reading {
@@ -345,13 +372,21 @@ impl Stages {
             schema: crate::MEASUREMENT_SCHEMA,
             duration_s: elapsed,
             observed_s: observed,
+            limit_percent: self.limit().map(|limit| 100.0 * limit),
             filter: self.options.filter.to_string(),
             detail: self.options.stages.is_none().then_some(self.options.detail),
             stages: observed_stages(&session.loaded),
             packets,
             events_lost: runs.missed + reading.unexpected(),
             fallback: session.loaded.fallback.clone(),
-            cost: cost.map(|cost| Cost { cpu_percent: part * cost.cpu_percent, ..cost }),
+            cost: cost.map(|cost| Cost {
+                cpu_percent: match self.limit() {
+                    // Slices are of different loads, and their windows of different lengths.
+                    Some(_) => 100.0 * session.meter.spent_before().as_secs_f64() / elapsed,
+                    None => part * cost.cpu_percent,
+                },
+                ..cost
+            }),
             bucket_schema: crate::histogram::SCHEMA,
             spans,
             not_observable: not_observable(&session.loaded),

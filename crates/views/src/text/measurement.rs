@@ -74,9 +74,13 @@ fn header(measurement: &Measurement) -> String {
     let mut out = String::new();
     measured(&mut out, &measurement.filter, measurement.duration_s);
     if let Some(observed) = measurement.observed_s {
+        let limit = measurement.limit_percent.map_or_else(String::new, |limit| {
+            format!(", to take no more than {} % of a CPU", digits(limit))
+        });
+        let rate = measurement.packets.started as f64 / observed.max(f64::MIN_POSITIVE);
         line!(
             out,
-            "observed:     {} s of it, {}",
+            "observed:     {} s of it, {}{limit}; counts are of that time: {rate:.0} packets/s",
             digits(observed),
             percent(observed / measurement.duration_s)
         );

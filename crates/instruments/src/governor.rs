@@ -1,0 +1,243 @@
+//! When to observe, so that observing takes no more than a share of a CPU: a pure function of time and
+//! of what observing has cost so far.
+//!
+//! The allowance grows with time, and all that is spent is taken off it. As long as there is some left,
+//! packets are observed without a break. Once it is used up they are observed in slices: each may cost
+//! some milliseconds of CPU time, so that pausing and resuming are a small part of it, and is followed by a
+//! pause until the allowance is made up for. How long a pause is varies at random, so that slices do not
+//! fall into step with what they observe.
+
+use std::time::Duration;
+
+/// The most that is kept of an allowance that was not needed.
+const KEPT: Duration = Duration::from_secs(1);
+/// A slice costs this many times what pausing and resuming do.
+const SWITCHES: f64 = 8.0;
+/// A slice may cost the allowance of so long,
+const OF_SLICE: Duration = Duration::from_millis(250);
+/// and no more than this part of that of the whole measurement.
+const PART: f64 = 0.2;
+/// Shorter slices are not worth attaching for.
+const SHORTEST_SLICE: Duration = Duration::from_millis(10);
+/// Between looks at what was spent.
+const SHORTEST_LOOK: Duration = Duration::from_millis(2);
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
+
+/// Keeps the cost of observing within a limit.
+#[derive(Debug)]
+pub struct Governor {
+    /// The share of a CPU.
+    limit: f64,
+    /// The most that a slice may cost, in nanoseconds, whatever pausing costs.
+    most: f64,
+    /// What is left of the allowance; below zero it has been overdrawn.
+    left: f64,
+    /// When that was, and what had been spent by then.
+    at: Duration,
+    spent: f64,
+    /// CPU time per time while observing, lately.
+    rate: f64,
+    /// What pausing and resuming cost, lately.
+    switching: f64,
+    /// Since when the slice under way is, and what it has cost.
+    slice: Option<(Duration, f64)>,
+    /// The allowance at which the pause under way ends.
+    enough: f64,
+    random: u64,
+}
+
+impl Governor {
+    /// For a measurement of so long, which begins with a slice; `limit` is a share of one CPU.
+    pub fn new(limit: f64, duration: Duration, seed: u64) -> Self {
+        Self {
+            limit,
+            most: (limit * nanoseconds(duration) * PART).max(1.0),
+            left: 0.0,
+            at: Duration::ZERO,
+            spent: 0.0,
+            rate: 0.0,
+            switching: 0.0,
+            slice: Some((Duration::ZERO, 0.0)),
+            enough: 0.0,
+            random: seed | 1,
+        }
+    }
+
+    /// By now so much has been spent in all.
+    pub fn account(&mut self, now: Duration, spent: Duration) {
+        let passed = nanoseconds(now.saturating_sub(self.at));
+        let more = (nanoseconds(spent) - self.spent).max(0.0);
+        self.left = (self.left + self.limit * passed - more).min(self.limit * nanoseconds(KEPT));
+        if let Some((_, cost)) = &mut self.slice {
+            *cost += more;
+            if passed > 0.0 {
+                // Bursts show at once, their end within some looks.
+                let rate = more / passed;
+                self.rate = rate.max((self.rate + rate) / 2.0);
+            }
+        }
+        self.at = now;
+        self.spent = self.spent.max(nanoseconds(spent));
+    }
+
+    /// What a slice may cost once the allowance is used up.
+    fn of_slice(&self) -> f64 {
+        let wanted = (SWITCHES * self.switching).max(self.limit * nanoseconds(OF_SLICE));
+        wanted.min(self.most.max(self.switching))
+    }
+
+    /// Whether the slice under way is over: more is spent than there is, and enough for it to be worth it.
+    pub fn is_over(&self) -> bool {
+        let Some((since, cost)) = self.slice else { return false };
+        self.left < 0.0 && cost >= self.of_slice() && self.at - since >= SHORTEST_SLICE
+    }
+
+    /// How long the slice under way will be, by what it costs so far.
+    pub fn expected_slice(&self) -> Duration {
+        if self.rate <= self.limit {
+            return KEPT;
+        }
+        let slice = Duration::from_nanos((self.of_slice() / self.rate) as u64);
+        slice.clamp(SHORTEST_SLICE, KEPT)
+    }
+
+    /// When to look again at what was spent.
+    pub fn look_again(&self) -> Duration {
+        let Some((_, cost)) = self.slice else { return self.pause_left() };
+        if self.rate <= self.limit {
+            return LONGEST_LOOK;
+        }
+        let may_cost = (self.of_slice() - cost).max(self.left);
+        let look = Duration::from_nanos((may_cost / self.rate).max(0.0) as u64);
+        look.clamp(SHORTEST_LOOK, LONGEST_LOOK)
+    }
+
+    /// The slice has ended; so much may pausing and resuming cost.
+    pub fn paused(&mut self, switching: Duration) {
+        self.slice = None;
+        self.switching = nanoseconds(switching);
+        // xorshift64
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let part = (self.random >> 11) as f64 / (1u64 << 53) as f64;
+        // Half a slice's allowance more or less, as much of one as of the other.
+        self.enough = (part - 0.5) * self.of_slice();
+    }
+
+    /// How much longer it is to be paused.
+    pub fn pause_left(&self) -> Duration {
+        let lacks = (self.enough - self.left).max(0.0);
+        Duration::from_nanos((lacks / self.limit).min(1e18) as u64)
+    }
+
+    /// A slice begins; so much did pausing before it and resuming cost.
+    pub fn resumed(&mut self, now: Duration, switching: Duration) {
+        self.switching = nanoseconds(switching);
+        self.slice = Some((now, 0.0));
+    }
+}
+
+fn nanoseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// CPU time per time that observing takes, by when.
+    type Load<'a> = &'a dyn Fn(f64) -> f64;
+
+    /// What came of a measurement: CPU time spent, time observed, and slices.
+    struct Came {
+        spent_s: f64,
+        observed_s: f64,
+        pauses: u32,
+    }
+
+    /// A measurement of a load, as `limited.rs` makes it, a tenth of a millisecond after the other.
+    fn simulate(limit: f64, seconds: f64, switching_s: f64, load: Load<'_>) -> Came {
+        let time = Duration::from_secs_f64;
+        let mut governor = Governor::new(limit, time(seconds), 0x1234_5678);
+        let (mut now, mut came) = (0.0, Came { spent_s: 0.0, observed_s: 0.0, pauses: 0 });
+        let mut observes = true;
+        while now < seconds {
+            let wait = if observes { governor.look_again() } else { governor.pause_left() };
+            let until = (now + wait.as_secs_f64()).min(seconds) + 1e-4;
+            while now < until {
+                if observes {
+                    came.spent_s += load(now) * 1e-4;
+                    came.observed_s += 1e-4;
+                }
+                now += 1e-4;
+            }
+            governor.account(time(now), time(came.spent_s));
+            if observes && governor.is_over() {
+                observes = false;
+                came.pauses += 1;
+                came.spent_s += switching_s / 2.0;
+                governor.paused(time(switching_s));
+            } else if !observes && governor.pause_left().is_zero() {
+                observes = true;
+                came.spent_s += switching_s / 2.0;
+                governor.resumed(time(now), time(switching_s));
+            }
+        }
+        came
+    }
+
+    #[test]
+    fn what_costs_less_than_the_limit_is_observed_all_the_time() {
+        let came = simulate(0.02, 20.0, 0.002, &|_| 0.015);
+        assert_eq!(came.pauses, 0);
+    }
+
+    #[test]
+    fn an_allowance_that_is_there_is_used() {
+        for (limit, load) in [(0.02, 0.15), (0.02, 0.4), (0.05, 0.06), (0.01, 2.0)] {
+            let came = simulate(limit, 20.0, 0.001, &|_| load);
+            let share = came.spent_s / 20.0 / limit;
+            assert!((0.8..1.2).contains(&share), "{share} of {limit} at {load}");
+            assert!(came.pauses > 5, "{}", came.pauses);
+        }
+    }
+
+    #[test]
+    fn slices_do_not_fall_into_step_with_a_load() {
+        // Half the time busy, in step with the pauses that a load of this height would have on average.
+        let busy = |now: f64| now.rem_euclid(0.06) < 0.03;
+        let load = |now: f64| if busy(now) { 0.2 } else { 0.1 };
+        let came = simulate(0.02, 60.0, 0.0005, &load);
+        // Were only one of the halves seen, it would cost 0.1 or 0.2 for each second observed.
+        let mean = came.spent_s / came.observed_s;
+        assert!((0.13..0.18).contains(&mean), "{mean}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+        /// Bursts of any height and length, and idle times between them: the limit is kept.
+        #[test]
+        fn bursts_do_not_break_the_limit(
+            limit in 0.01..0.1f64,
+            heights in prop::collection::vec(0.0..0.6f64, 1..40),
+            lengths in prop::collection::vec(0.01..2.0f64, 40),
+            switching_s in 0.0001..0.003f64,
+        ) {
+            let mut steps = Vec::new();
+            let mut end = 0.0;
+            for (height, length) in heights.iter().zip(&lengths).cycle().take(2000) {
+                end += length;
+                steps.push((end, *height));
+            }
+            let load = |now: f64| {
+                let at = steps.partition_point(|&(end, _)| end <= now);
+                steps.get(at).map_or(0.0, |&(_, height)| height)
+            };
+            let came = simulate(limit, 10.0, switching_s, &load);
+            let share = came.spent_s / 10.0 / limit;
+            prop_assert!(share < 1.5, "{share} of {limit}");
+        }
+    }
+}
