@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Different causes that are kept apart; what else there is counts as unknown.
 const CAUSES_MAX: usize = 4096;
 
+/// Bytes of the ring that the programs send by (`outliers` in `bpf/trail.h`).
+const RING_BYTES: usize = 8 << 20;
+
 /// The slow packets of a measurement.
 pub struct Collector {
     ring: RingBuffer<'static>,
@@ -66,17 +69,22 @@ impl Collector {
         Ok(Self { ring: builder.build().map_err(refused)?, found })
     }
 
+    /// Takes no more than there may have been when it began: the programs go on meanwhile, and may be
+    /// quicker than each is explained. An error is one of the callback's, which has none.
+    fn consume(&self) {
+        let _ = self.ring.consume_raw_n(RING_BYTES / TRAIL_BYTES);
+    }
+
     /// Takes what the programs have sent, and forgets what it was put together from: they begin again.
     pub fn restart(&self) {
-        let _ = self.ring.consume();
+        self.consume();
         self.found.lock().unwrap_or_else(PoisonError::into_inner).logs.clear();
     }
 
     /// Takes what the programs have sent; then what was found in all: how many, the slowest, the
     /// sums by cause.
     pub fn collect(&self) -> (Slow, Vec<Outlier>, Vec<Share>) {
-        // An error is one of the callback's, which has none.
-        let _ = self.ring.consume();
+        self.consume();
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let total = |((share, who), &ns): (&(ShareKind, Option<Who>), &u64)| Share {
             share: *share,

@@ -4,7 +4,9 @@
 //! In go blocks, in the order in which they were reserved, out come the events of a ring up to one.
 //! Numbers go up by one, so a block that found no room leaves a gap, and what is before it is not used.
 
-use super::record::{Event, READER_EVENTS, ReaderEvent, Ring, event, half, reader_event, word};
+use super::record::{
+    READER_EVENTS, ReaderEvent, Ring, event, half, is_timer, reader_event, tells_what_runs, word,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of `struct event`.
@@ -21,6 +23,9 @@ pub const BLOCK_BYTES: usize = BLOCK_HEADER + BLOCK_EVENTS * EVENT_BYTES;
 const KEEP: usize = 2 * EVENTS;
 /// Rings of a CPU, and of a reader.
 pub const RINGS: u32 = 2;
+
+/// A CPU without a timer's interrupt for so long (that of 100 a second) had been told to do without.
+const TIMER_NS: u64 = 10_000_000;
 
 type Bytes = [u8; EVENT_BYTES];
 
@@ -70,12 +75,14 @@ impl Logs {
         }
     }
 
-    /// The events of a CPU's ring before number `head`, oldest first.
-    pub fn cpu(&self, ring: u32, head: u64) -> Ring {
+    /// The events of a CPU's ring before number `head`, oldest first: those after a moment, and so many
+    /// before it that what the CPU did then is known.
+    pub fn cpu(&self, ring: u32, head: u64, after_ns: u64) -> Ring {
         let (first, events) = self.events(ring, 0, head);
+        let skip = not_needed(events.clone(), after_ns);
         Ring {
-            events: events.filter_map(|bytes| event(bytes)).collect::<Vec<Event>>(),
-            cut: first > 0,
+            events: events.skip(skip).filter_map(|bytes| event(bytes)).collect(),
+            cut: first > 0 || skip > 0,
         }
     }
 
@@ -92,14 +99,44 @@ impl Logs {
     }
 
     /// The same as they came, with the number of the first.
-    fn events(&self, ring: u32, from: u64, head: u64) -> (u64, impl Iterator<Item = &Bytes>) {
+    fn events(
+        &self,
+        ring: u32,
+        from: u64,
+        head: u64,
+    ) -> (u64, impl DoubleEndedIterator<Item = &Bytes> + ExactSizeIterator + Clone) {
         let log = self.rings.get(&ring).filter(|log| head <= log.end());
         let first = log.map_or(head, |log| log.first.clamp(from.min(head), head));
         let skip = log.map_or(0, |log| first.saturating_sub(log.first));
-        let events = log.into_iter().flat_map(|log| &log.events);
+        static NONE: VecDeque<Bytes> = VecDeque::new();
+        let events = log.map_or(&NONE, |log| &log.events);
         let (skip, count) = (usize::try_from(skip), usize::try_from(head - first));
-        (first, events.skip(skip.unwrap_or(usize::MAX)).take(count.unwrap_or(0)))
+        let begin = skip.unwrap_or(usize::MAX).min(events.len());
+        let count = if log.is_some() { count.unwrap_or(0) } else { 0 };
+        (first, events.range(begin..begin.saturating_add(count).min(events.len())))
     }
+}
+
+/// How many of the oldest events are not needed for what a CPU did after a moment: what it ran then is
+/// known from a switch before it (of softirqs, from any event), and what the hypervisor has taken since
+/// is told by the timer.
+fn not_needed<'a>(
+    events: impl DoubleEndedIterator<Item = &'a Bytes> + ExactSizeIterator,
+    after_ns: u64,
+) -> usize {
+    let (mut has_switch, mut has_timer) = (false, false);
+    let mut needed = 0;
+    let count = events.len();
+    for bytes in events.rev() {
+        needed += 1;
+        let Some(ns) = word(bytes, 0).filter(|&ns| ns <= after_ns) else { continue };
+        has_switch |= tells_what_runs(bytes);
+        has_timer |= is_timer(bytes) || ns.saturating_add(TIMER_NS) < after_ns;
+        if has_switch && has_timer {
+            break;
+        }
+    }
+    count - needed
 }
 
 impl Log {
@@ -155,11 +192,11 @@ pub(super) mod tests {
         logs.take(&block(2, 0, 20));
         logs.take(&block(2, 16, 20));
         logs.take(&block(2, 16, 25));
-        let ring = logs.cpu(2, 25);
+        let ring = logs.cpu(2, 25, 0);
         assert_eq!((times(&ring), ring.cut), ((0..25).collect(), false));
         // Up to a packet that was slow before.
-        assert_eq!(times(&logs.cpu(2, 18)), (0..18).collect::<Vec<_>>());
-        assert_eq!(logs.cpu(3, 5), Ring { events: vec![], cut: true });
+        assert_eq!(times(&logs.cpu(2, 18, 0)), (0..18).collect::<Vec<_>>());
+        assert_eq!(logs.cpu(3, 5, 0), Ring { events: vec![], cut: true });
     }
 
     #[test]
@@ -167,10 +204,10 @@ pub(super) mod tests {
         let mut logs = Logs::new(4);
         logs.take(&block(0, 0, 16));
         logs.take(&block(0, 32, 40));
-        let ring = logs.cpu(0, 40);
+        let ring = logs.cpu(0, 40, 0);
         assert_eq!((times(&ring), ring.cut), ((32..40).collect(), true));
         // Its block found no room.
-        assert_eq!(logs.cpu(0, 41), Ring { events: vec![], cut: true });
+        assert_eq!(logs.cpu(0, 41, 0), Ring { events: vec![], cut: true });
     }
 
     #[test]
@@ -178,7 +215,7 @@ pub(super) mod tests {
         let mut logs = Logs::new(4);
         // Of 16 events three are newer ones by now, and a fourth is being written.
         logs.take(&block(0, 64, 64 + EVENTS as u64 + 3));
-        assert_eq!(times(&logs.cpu(0, 80)), (68..80).collect::<Vec<_>>());
+        assert_eq!(times(&logs.cpu(0, 80, 0)), (68..80).collect::<Vec<_>>());
         // A reader's ring is shorter.
         logs.take(&block(4, 64, 64 + READER_EVENTS as u64 + 3));
         assert_eq!(logs.rings[&4].first, 68);
@@ -194,28 +231,48 @@ pub(super) mod tests {
         assert_eq!((events.iter().map(|e| e.ns).collect::<Vec<_>>(), cut), (vec![5, 6, 7], false));
     }
 
+    #[test]
+    fn events_go_back_to_what_ran_at_a_moment_and_no_further() {
+        let mut logs = Logs::new(4);
+        let mut bytes = block(0, 0, 16);
+        // Switches at 3 and at 6, timers at 2 and 8.
+        for (number, kind) in [(3, 1), (6, 1), (2, 2), (8, 2)] {
+            let at = BLOCK_HEADER + number * EVENT_BYTES;
+            bytes[at + 15] = kind;
+            bytes[at + 8..at + 12].copy_from_slice(&(1u32 << 31 | 0xec).to_ne_bytes());
+        }
+        logs.take(&bytes);
+        let first = |after| logs.cpu(0, 16, after).events[0].ns;
+        assert_eq!((first(12), first(8), first(7), first(5)), (6, 6, 2, 2));
+        assert!(logs.cpu(0, 16, 12).cut);
+        assert!(!logs.cpu(0, 16, 1).cut);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_taken_or_left_out(
             blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..4),
             head in any::<u64>(),
+            after in any::<u64>(),
         ) {
             let mut logs = Logs::new(4);
             for block in &blocks {
                 logs.take(block);
             }
-            let _ = (logs.cpu(0, head), logs.reader(4, head / 2, head));
+            let _ = (logs.cpu(0, head, after), logs.reader(4, head / 2, head));
         }
 
         #[test]
         fn events_stay_in_order(
-            blocks in prop::collection::vec((0u64..200, 0u64..40), 0..40), head in 0u64..240,
+            blocks in prop::collection::vec((0u64..200, 0u64..40), 0..40),
+            head in 0u64..240,
+            after in 0u64..240,
         ) {
             let mut logs = Logs::new(4);
             for (first, more) in blocks {
                 logs.take(&block(0, first, first + more));
             }
-            let times = times(&logs.cpu(0, head));
+            let times = times(&logs.cpu(0, head, after));
             prop_assert!(times.windows(2).all(|pair| pair[0] + 1 == pair[1]));
             prop_assert!(times.last().is_none_or(|&last| last + 1 == head));
         }

@@ -229,6 +229,8 @@ pub enum What {
 
 /// Bit of an interrupt of the CPU's own.
 pub const VECTOR: u32 = 1 << 31;
+/// The timer's interrupt on x86.
+pub const LOCAL_TIMER: u32 = VECTOR | 0xec;
 /// Bit of a task's policy: the task before it could have gone on.
 const READY_BEFORE: u8 = 1 << 7;
 
@@ -238,12 +240,13 @@ impl Record {
         let (word, half) = (|at| word(bytes, at), |at| half(bytes, at));
         let quarter = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let flags = quarter(34)?;
+        let begin_ns = word(0)?.saturating_sub(word(8)?);
         let to_cpu = half(20)?;
         let ring = to_cpu.checked_mul(RINGS)?;
         let reader = reader(bytes, logs)?;
         let mut others = BTreeMap::new();
         for cpu in reader.cpus().filter(|&cpu| cpu != to_cpu) {
-            if let Some(events) = CpuEvents::latest(cpu, logs) {
+            if let Some(events) = CpuEvents::latest(cpu, logs, begin_ns) {
                 others.entry(cpu).or_insert(events);
             }
         }
@@ -270,8 +273,8 @@ impl Record {
             received: quarter(32)?,
             flow: flow(bytes.get(FLOW..COMM)?),
             cpu: CpuEvents {
-                tasks: logs.cpu(ring, word(HEADS)?),
-                softirqs: logs.cpu(ring.checked_add(1)?, word(HEADS + 8)?),
+                tasks: logs.cpu(ring, word(HEADS)?, begin_ns),
+                softirqs: logs.cpu(ring.checked_add(1)?, word(HEADS + 8)?, begin_ns),
             },
             others,
             reader,
@@ -286,10 +289,10 @@ impl Record {
 }
 
 impl CpuEvents {
-    /// All that has come of a CPU, if anything has.
-    fn latest(cpu: u32, logs: &Logs) -> Option<Self> {
+    /// What has come of a CPU, if anything has.
+    fn latest(cpu: u32, logs: &Logs, after_ns: u64) -> Option<Self> {
         let ring = cpu.checked_mul(RINGS)?;
-        let latest = |ring| logs.head(ring).map(|head| logs.cpu(ring, head));
+        let latest = |ring| logs.head(ring).map(|head| logs.cpu(ring, head, after_ns));
         let tasks = latest(ring)?;
         Some(Self { tasks, softirqs: latest(ring.checked_add(1)?).unwrap_or_default() })
     }
@@ -355,6 +358,16 @@ pub(super) fn word(bytes: &[u8], at: usize) -> Option<u64> {
 /// Four bytes of a record.
 pub(super) fn half(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Whether an event of a CPU says what it runs from then on: a task, or a softirq or none.
+pub(super) fn tells_what_runs(bytes: &[u8]) -> bool {
+    matches!(bytes.get(15), Some(1 | 4 | 5))
+}
+
+/// Whether an event is the timer's interrupt (x86).
+pub(super) fn is_timer(bytes: &[u8]) -> bool {
+    matches!(bytes.get(15), Some(2)) && half(bytes, 8) == Some(LOCAL_TIMER)
 }
 
 /// An event of a reader; `None` if it is none.

@@ -5,7 +5,7 @@
 //! Each event says which thread the CPU is at: where that is another than the last switch was to,
 //! nobody knows what ran between this event and the one before.
 
-use super::super::record::{CpuEvents, Event, Record, Ring, Task, What};
+use super::super::record::{CpuEvents, Event, LOCAL_TIMER, Record, Ring, Task, What};
 
 /// A time in which a CPU did one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,9 +114,6 @@ fn steal(stretches: &mut [Stretch], ns: u64) {
         stretch.stolen = (stretch.stolen + ns).min(stretch.end - stretch.begin);
     }
 }
-
-/// The timer's interrupt on x86, as the programs number it.
-const LOCAL_TIMER: u32 = super::super::record::VECTOR | 0xec;
 
 /// What a CPU runs at a moment.
 struct Cpu {
