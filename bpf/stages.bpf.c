@@ -12,6 +12,7 @@
 #include "stages_reader.h"
 #include "stages_tx.h"
 #include "stages_ovs.h"
+#include "stage_drops.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -39,18 +40,20 @@ static __always_inline u64 taker(struct packet *p, struct cpu *cpu, bool drop)
 	return drop || cpu->serving || !(p->datagram || delivered(p)) ? NO_PROCESS : group_of_current();
 }
 
-static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, bool drop)
+/* Returns the packet's last stage if it counts as dropped, else 0. */
+static __always_inline u32 free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, bool drop)
 {
 	u64 tag = address_of(pointer);
 	struct packet *p = packet_slot(tag);
 	u32 number = bpf_get_smp_processor_id();
+	u32 dropped_after = 0;
 	struct cpu *cpu;
 
 	if (!p || p->tag != tag)
-		return;
+		return 0;
 	cpu = this_cpu();
 	if (!cpu)
-		return;
+		return 0;
 	if (p->state == PACKET_RX)
 		see_softirq(cpu);
 	if (in_upcall(p)) {
@@ -58,18 +61,19 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 		/* User space has a copy, and the packet goes on as what comes back. */
 		if (!drop) {
 			release_slot(p);
-			return;
+			return 0;
 		}
 	}
 	if (!drop && has_sock_recv && p->state == PACKET_RX && p->datagram &&
 	    (delivered(p) || !in_hand(p, cpu, number))) {
 		read_datagram(cpu, p);
-		return;
+		return 0;
 	}
 	/* Delivered, its end was not seen, and this may be another packet at the same address. */
 	if (p->state == PACKET_TX ||
 	    (p->state == PACKET_RX && !(has_sock_recv && delivered(p)) &&
 	     (!in_stack(p) || in_hand(p, cpu, number)))) {
+		dropped_after = drop ? p->last_stage : 0;
 		pass(p, cpu, number, p->state == PACKET_RX ? rx_stage : tx_stage, bpf_ktime_get_ns());
 		if (p->state == PACKET_RX)
 			TAKEN_BY(p, taker(p, cpu, drop));
@@ -79,6 +83,7 @@ static __always_inline void free_packet(u64 pointer, u32 rx_stage, u32 tx_stage,
 			COUNT(cpu, completed);
 	}
 	finish(p);
+	return dropped_after;
 }
 
 PROBE(consume_skb, "consume_skb")
@@ -88,7 +93,11 @@ PROBE(consume_skb, "consume_skb")
 
 PROBE(kfree_skb, "kfree_skb")
 {
-	free_packet(ctx[0], RX_KFREE_SKB, TX_KFREE_SKB, true);
+	u32 stage = free_packet(ctx[0], RX_KFREE_SKB, TX_KFREE_SKB, true);
+
+	if (stage)
+		count_stage_drop(address_of(ctx[0]), address_of(ctx[1]), drop_reason(ctx),
+				 (u64)drop_rx_sk(ctx), stage);
 }
 
 /* Run by hand, to learn what the kernel's run-time statistics add to every run. */

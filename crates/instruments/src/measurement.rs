@@ -56,6 +56,9 @@ pub struct Measurement {
     /// Where the time of all that were seen went, by what and by whom, the largest first.
     #[serde(default)]
     pub budget_totals: Vec<Share>,
+    /// Those that were dropped, by the last stage that they passed, most packets first.
+    #[serde(default)]
+    pub drops: Vec<StageDrop>,
     /// The same by group, those asked for and all others as one; empty where none were asked for.
     #[serde(default)]
     pub groups: Vec<Group>,
@@ -117,6 +120,27 @@ impl Group {
     pub fn worst(&self) -> Option<&Span> {
         self.spans.iter().max_by_key(|span| (span.p99_ns, span.max_ns))
     }
+}
+
+/// Packets that were followed until the kernel dropped them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageDrop {
+    /// Receive or transmit.
+    pub direction: Direction,
+    /// The last stage that they passed.
+    pub after: String,
+    /// As that of a [`crate::drops::Drop`].
+    pub reason: Option<String>,
+    /// What it means.
+    pub meaning: Option<String>,
+    /// The kernel function that dropped them; an address where functions are not known.
+    pub function: String,
+    /// The device that they were at, or had come by; `None` when it is not known any more.
+    pub device: Option<String>,
+    /// Inode of its network namespace; `None` when it is not known any more.
+    pub netns: Option<u32>,
+    /// Packets.
+    pub packets: u64,
 }
 
 /// What there was no room for among the groups.

@@ -84,6 +84,16 @@ fn measurement() -> Measurement {
                 reason: "this kernel has no such tracepoint".into(),
             })
             .into(),
+        drops: vec![StageDrop {
+            direction: Direction::Rx,
+            after: "netif_receive_skb".into(),
+            reason: Some("SOCKET_RCVBUFF".into()),
+            meaning: nearpath_instruments::drops::meaning("SOCKET_RCVBUFF").map(str::to_owned),
+            function: "udp_queue_rcv_one_skb".into(),
+            device: Some("eth0".into()),
+            netns: Some(4_026_531_840),
+            packets: 1,
+        }],
         groups: Vec::new(),
         not_grouped: NotGrouped::default(),
         slow: Slow { seen: 2, lost: 1, complete: 1, span_ns: 2_400_000, paths_lost: 0 },

@@ -26,9 +26,12 @@ pub const PROBES: &[Probe] = &[KFREE_SKB];
 
 const KFREE_SKB: Probe = probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &["kfree_skb"]);
 
-/// Arguments of the tracepoint: sk_buff, location; the reason (5.17), the receiving socket (6.11).
-const WITH_REASON: usize = 3;
-const WITH_SOCKET: usize = 4;
+/// Whether the tracepoint gives the reason (5.17 and later) and the receiving socket (6.11), by the number of its
+/// arguments: sk_buff, location, reason, socket.
+pub fn what_is_told(arguments: Option<usize>) -> (bool, bool) {
+    let arguments = arguments.unwrap_or(0);
+    (arguments >= 3, arguments >= 4)
+}
 
 /// The program in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
@@ -60,27 +63,28 @@ fn load_within(
         return Err(InstrumentError::Unsupported(reason));
     }
     load_only(open.open_object_mut(), &chosen);
-    let arguments = kernel.arguments(&KFREE_SKB).unwrap_or(0);
-    set_constants(&mut open, options, arguments)?;
+    let (tells_reasons, tells_sockets) = what_is_told(kernel.arguments(&KFREE_SKB));
+    set_constants(&mut open, options, tells_reasons, tells_sockets)?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let attached = attach(skeleton.object(), chosen)?;
     if let Some((_, reason)) = attached.refused.first() {
         return Err(InstrumentError::Unsupported(reason.clone()));
     }
-    Ok(Loaded { attached, skeleton, tells_reasons: arguments >= WITH_REASON })
+    Ok(Loaded { attached, skeleton, tells_reasons })
 }
 
 fn set_constants(
     open: &mut OpenDropsSkel<'_>,
     options: &Options,
-    arguments: usize,
+    tells_reasons: bool,
+    tells_sockets: bool,
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
     })?;
     constants.filter = filter_constants(&options.filter);
-    constants.has_drop_reason = arguments >= WITH_REASON;
-    constants.has_rx_sk = arguments >= WITH_SOCKET;
+    constants.has_drop_reason = tells_reasons;
+    constants.has_rx_sk = tells_sockets;
     Ok(())
 }
 

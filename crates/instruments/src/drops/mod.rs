@@ -6,12 +6,14 @@ mod counters;
 mod load;
 mod meanings;
 mod measurement;
+mod names;
 mod place;
 mod reasons;
-mod symbols;
 
-pub use meanings::meaning;
+pub(crate) use load::what_is_told;
+pub use meanings::{in_short, meaning};
 pub use measurement::*;
+pub(crate) use names::Names;
 pub use place::DropStage;
 
 use crate::filter::Filter;
@@ -21,14 +23,10 @@ use counters::{Readings, Seen};
 use libbpf_rs::skel::Skel;
 use load::{FlowRow, Loaded, PROBES, Row};
 use nearpath_host::{DropCounters, Root, Unknown, current_netns};
-use reasons::Reasons;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
-use symbols::Symbols;
-
-/// Where the kernel lists its functions.
-const KALLSYMS: &str = "/proc/kallsyms";
 
 /// How the instrument is set up.
 #[derive(Debug, Clone, Default)]
@@ -45,18 +43,10 @@ pub struct Options {
 pub struct Drops<'a> {
     root: &'a Root,
     options: Options,
-    names: Names,
+    names: OnceCell<Names>,
     session: Option<Session>,
     /// The one before, whose program is attached still.
     ended: Option<Session>,
-}
-
-/// What numbers and addresses are called on this kernel; read when the first packet was dropped.
-#[derive(Debug, Default)]
-struct Names {
-    read: bool,
-    reasons: Reasons,
-    symbols: Symbols,
 }
 
 /// What is there between `start` and `stop`. The fields are dropped in this order.
@@ -72,21 +62,16 @@ impl<'a> Drops<'a> {
     /// Sets the instrument up for the running machine, behind a root in the network namespace whose counters
     /// are compared; nothing is loaded yet.
     pub fn new(root: &'a Root, options: Options) -> Self {
-        Self { root, options, names: Names::default(), session: None, ended: None }
+        Self { root, options, names: OnceCell::new(), session: None, ended: None }
     }
 
-    /// Learns the names of reasons and functions, which takes some 50 ms and may never be needed.
-    fn learn_names(&mut self) {
-        if std::mem::replace(&mut self.names.read, true) {
-            return;
-        }
-        self.names.reasons = Reasons::read(self.root, self.options.btf_file.as_deref());
-        let kallsyms = self.root.read(KALLSYMS).unwrap_or_default();
-        self.names.symbols = Symbols::parse(&kallsyms);
+    /// The names of reasons and functions, read when the first packet was dropped.
+    fn names(&self) -> &Names {
+        self.names.get_or_init(|| Names::read(self.root, self.options.btf_file.as_deref()))
     }
 
     fn measurement(
-        &mut self,
+        &self,
         session: &Session,
         ended: Instant,
         end: [&DropCounters; 2],
@@ -94,11 +79,8 @@ impl<'a> Drops<'a> {
     ) -> DropMeasurement {
         let duration_s = (ended - session.began).as_secs_f64();
         let flows = session.loaded.flows();
-        if !rows.is_empty() {
-            self.learn_names();
-        }
         let tells_reasons = session.loaded.tells_reasons;
-        let reason = |number: u32| tells_reasons.then(|| self.names.reasons.name(number));
+        let reason = |number: u32| tells_reasons.then(|| self.names().reason(number));
         let rows: Vec<(Row, Option<String>)> =
             rows.into_iter().map(|row| (row.clone(), reason(row.reason))).collect();
         let flows = flows.into_iter().filter(|flow| flow.packets > 0);
@@ -136,11 +118,12 @@ impl<'a> Drops<'a> {
     fn drops(&self, rows: &[(Row, Option<String>)]) -> Vec<Drop> {
         let mut merged = BTreeMap::new();
         for (row, reason) in rows.iter().filter(|(row, _)| row.packets > 0) {
-            let function = self.names.symbols.function(row.location);
+            let names = self.names();
+            let function = names.function(row.location);
             let drop = Drop {
                 reason: reason.clone(),
                 meaning: reason.as_deref().and_then(meaning).map(str::to_owned),
-                function: function.map_or_else(|| format!("{:#x}", row.location), str::to_owned),
+                function: names.function_or_address(row.location),
                 stage: place::stage_of(function, reason.as_deref()),
                 device: Some(row.device.clone()).filter(|name| !name.is_empty()),
                 ifindex: Some(row.ifindex).filter(|&index| index > 0),
@@ -168,9 +151,9 @@ impl<'a> Drops<'a> {
                        and drops TCP segments without a tracepoint";
             unknown.push(host("reasons of drops", why));
         }
-        if self.names.read && self.names.symbols == Symbols::default() {
-            let why = format!("{KALLSYMS} has no addresses (kernel.kptr_restrict)");
-            unknown.push(host("functions that drop packets", &why));
+        if self.names.get().is_some_and(Names::has_no_functions) {
+            let why = "/proc/kallsyms has no addresses (kernel.kptr_restrict)";
+            unknown.push(host("functions that drop packets", why));
         }
         unknown
     }

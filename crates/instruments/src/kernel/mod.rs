@@ -9,11 +9,11 @@ mod probe;
 mod programs;
 mod reach;
 mod refusal;
+mod symbols;
 
 pub use cost::Meter;
 pub use maps::{Mapped, pack, words_of};
 pub(crate) use maps::{pair_at, word_of};
-pub use percpu::SoftirqWords;
 #[cfg(test)]
 pub use probe::At;
 pub use probe::{
@@ -22,3 +22,4 @@ pub use probe::{
 pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, open, within_reach};
 pub use reach::{Functions, Kernel, Reach, Way, has_btf};
 pub use refusal::{listening, refused};
+pub use symbols::Symbols;

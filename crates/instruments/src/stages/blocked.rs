@@ -4,9 +4,8 @@
 //! that is known says it; where none is, the first function that is not the scheduler's is the name.
 
 use super::record::{Block, Change, ReaderEvents};
-use super::symbols::Symbols;
 use crate::InstrumentError;
-use crate::kernel::refused;
+use crate::kernel::{Symbols, refused};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 
@@ -206,7 +205,8 @@ impl Stacks {
     fn look_up(&mut self, stack: i32) -> Option<String> {
         let key = u32::try_from(stack).ok()?.to_ne_bytes();
         let frames = self.map.lookup(&key, MapFlags::ANY).ok()??;
-        let symbols = self.symbols.get_or_insert_with(Symbols::read);
+        let symbols =
+            self.symbols.get_or_insert_with(|| Symbols::read(&nearpath_host::Root::live()));
         let addresses = frames.chunks_exact(8).filter_map(|word| word.try_into().ok());
         let addresses = addresses.map(u64::from_ne_bytes).take_while(|&address| address != 0);
         let names: Vec<&str> = addresses.filter_map(|address| symbols.name(address)).collect();

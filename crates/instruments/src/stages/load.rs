@@ -6,10 +6,10 @@ use super::group::{self, CELLS_MAX, Part};
 use super::record::READER_EVENTS;
 use super::samples::{HISTOGRAM_WORDS, MIN};
 use super::table::{PROBES, SPANS_MAX};
+use crate::drops::what_is_told;
 use crate::filter::constants_of_filter;
 use crate::kernel::{
-    Attached, Chosen, Kernel, Probe, Reach, SoftirqWords, attach, choose, load_only, open, refused,
-    within_reach,
+    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
 use crate::layout::Layout;
 use crate::{GROUPS_MAX, InstrumentError, NotGrouped, Per};
@@ -44,6 +44,8 @@ pub struct Loaded {
     pub skeleton: StagesSkel<'static>,
     /// What the kernel refused before it took these.
     pub fallback: Option<String>,
+    /// Whether the kernel gives a reason when it drops a packet.
+    pub tells_reasons: bool,
 }
 
 /// Loads and attaches for a filter, as far as this kernel lets programs reach.
@@ -77,7 +79,7 @@ fn load_within(
     let left_out = PROBES.iter().filter(|probe| options.is_without(probe));
     skipped.extend(left_out.map(|probe| (probe, "left out with --without".to_owned())));
     load_only(open.open_object_mut(), &chosen);
-    set_constants(&mut open, layout, options, &chosen, kernel.softirq_words)?;
+    set_constants(&mut open, layout, options, &chosen, kernel)?;
     size_maps(&mut open, layout, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let mut blank = vec![0; 8 * HISTOGRAM_WORDS];
@@ -87,7 +89,8 @@ fn load_within(
         .map_err(|e| refused("preparing the BPF maps", &e))?;
     let mut attached = attach(skeleton.object(), chosen)?;
     attached.refused.splice(0..0, skipped);
-    Ok(Loaded { attached, skeleton, fallback: None })
+    let (tells_reasons, _) = what_drops_tell(kernel);
+    Ok(Loaded { attached, skeleton, fallback: None, tells_reasons })
 }
 
 fn set_constants(
@@ -95,7 +98,7 @@ fn set_constants(
     layout: &Layout,
     options: &Options,
     chosen: &[Chosen],
-    softirq_words: Option<SoftirqWords>,
+    kernel: &Kernel,
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
@@ -114,9 +117,10 @@ fn set_constants(
     constants.has_netif_rx = has("netif_rx");
     constants.has_qdisc_enqueue = has("qdisc_enqueue");
     constants.knows_readers = has("sched_waking") && has("sched_switch");
+    (constants.has_drop_reason, constants.has_rx_sk) = what_drops_tell(kernel);
     constants.has_upcall_answers = has("ovs_packet_cmd_execute");
     // Without either a packet's run is not told from another: as if the tracepoints were there.
-    let words = softirq_words.filter(|_| !SOFTIRQS.iter().all(|program| has(program)));
+    let words = kernel.softirq_words.filter(|_| !SOFTIRQS.iter().all(|program| has(program)));
     constants.has_softirqs = words.is_none();
     if let Some(words) = words {
         constants.preempt_count_at = words.preempt_count;
@@ -179,6 +183,12 @@ fn size_maps(
     open.maps.histograms.set_max_entries(layout.shards * spans)?;
     open.maps.places.set_max_entries(spans * places * places)?;
     Ok(())
+}
+
+/// Whether drops have a reason and a socket here.
+fn what_drops_tell(kernel: &Kernel) -> (bool, bool) {
+    let probe = PROBES.iter().find(|probe| probe.program == "kfree_skb");
+    what_is_told(probe.and_then(|probe| kernel.arguments(probe)))
 }
 
 impl Loaded {

@@ -4,6 +4,7 @@
 mod blocked;
 mod budget;
 mod collector;
+mod drops;
 mod events;
 mod group;
 mod interval;
@@ -12,13 +13,13 @@ mod reading;
 mod record;
 mod samples;
 mod slowest;
-mod symbols;
 mod table;
 mod trail;
 mod under_way;
 
 pub use table::{Detail, PROBES, STAGES, Stage, detail_of};
 
+use crate::drops::Names;
 use crate::filter::Filter;
 use crate::kernel::{Functions, Kernel, Mapped, Meter, Probe, Reach, Way};
 use crate::layout::Layout;
@@ -29,10 +30,11 @@ use collector::Collector;
 use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
 use load::Loaded;
-use nearpath_host::Topology;
+use nearpath_host::{Root, Topology};
 use reading::Reading;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use under_way::UnderWay;
 
@@ -69,6 +71,8 @@ pub struct Options {
 pub struct Stages {
     options: Options,
     layout: Layout,
+    /// Read when the first packet was dropped.
+    names: OnceLock<Names>,
     session: Option<Session>,
     /// The one before, whose programs are attached still.
     ended: Option<Session>,
@@ -154,7 +158,13 @@ impl Options {
 impl Stages {
     /// Sets the instrument up for a host; nothing is loaded yet.
     pub fn new(topology: &Topology, options: Options) -> Self {
-        Self { options, layout: Layout::new(topology), session: None, ended: None }
+        Self {
+            options,
+            layout: Layout::new(topology),
+            names: OnceLock::new(),
+            session: None,
+            ended: None,
+        }
     }
 
     /// All stages, with how each is observed here or why it cannot be.
@@ -343,6 +353,11 @@ impl Instrument for Stages {
 }
 
 impl Stages {
+    fn names(&self) -> &Names {
+        let btf_file = self.options.btf_file.as_deref();
+        self.names.get_or_init(|| Names::read(&Root::live(), btf_file))
+    }
+
     fn measurement(&self, session: &Session) -> Measurement {
         let elapsed = session.started.elapsed().as_secs_f64();
         let sliced = self.options.duty.is_some() || session.observed.pauses > 0;
@@ -393,6 +408,11 @@ impl Stages {
             slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },
             outliers,
             budget_totals,
+            drops: drops::read(
+                &session.loaded.skeleton.maps.stage_drops,
+                session.loaded.tells_reasons,
+                || self.names(),
+            ),
             groups: groups.unwrap_or_default(),
             not_grouped: session.loaded.not_grouped(),
         }

@@ -13,7 +13,7 @@ use nearpath_host::Root;
 use nearpath_instruments::drops::{
     Drop, DropMeasurement, DropPer, DropStage, Drops, Options, Shown,
 };
-use nearpath_instruments::{Device, Filter, Instrument, Protocol};
+use nearpath_instruments::{Device, Direction, Filter, Instrument, Protocol, stages};
 use nearpath_testing::veth::{Side, VethPair};
 use raw::Packet;
 use scenes::{Counter, command, overflow, v4, write_sysctl};
@@ -296,8 +296,8 @@ fn filters_choose_packets_and_counters_stay_whole() {
         (Filter { dst: net(client), ..all() }, 0),
         (Filter { device: device(ifindex), ..all() }, 50),
         (Filter { device: device(ifindex + 1), ..all() }, 0),
-        (Filter { direction: Some(nearpath_instruments::Direction::Rx), ..all() }, 50),
-        (Filter { direction: Some(nearpath_instruments::Direction::Tx), ..all() }, 0),
+        (Filter { direction: Some(Direction::Rx), ..all() }, 50),
+        (Filter { direction: Some(Direction::Tx), ..all() }, 0),
     ];
     for (filter, right) in cases {
         until_exact(|| {
@@ -331,4 +331,36 @@ fn what_is_delivered_is_no_drop() {
     let datagrams = m.drops.iter().filter(|drop| drop.protocol == "UDP").count();
     assert_eq!(datagrams, 0, "{m:#?}");
     assert!(m.counters.iter().all(|check| check.agrees != Some(false)), "{m:#?}");
+}
+
+/// `stages` names what became of the packets that it counts as dropped.
+#[test]
+fn followed_packets_are_dropped_after_their_last_stage() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    until_exact(|| {
+        let filter = Filter {
+            netns: Some(netns(&pair, Side::Server)),
+            protocol: Some(Protocol::Udp),
+            ..Filter::default()
+        };
+        let options = stages::Options { filter, ..stages::Options::default() };
+        let mut stages = stages::Stages::new(&common::possible_cpus(), options);
+        stages.start().unwrap();
+        let scene = overflow(&pair, false, MANY);
+        let m = stages.stop().unwrap();
+        let lost = scene.sent - scene.received;
+        assert!(lost > 100, "{lost}");
+        let sum: u64 = m.drops.iter().map(|drop| drop.packets).sum();
+        assert_eq!(sum, m.packets.dropped, "all that are dropped: {m:#?}");
+        let of = |reason: &str| m.drops.iter().find(|drop| drop.reason.as_deref() == Some(reason));
+        let Some(drop) = of("SOCKET_RCVBUFF") else { return Err(format!("{:#?}", m.drops)) };
+        assert_eq!(drop.direction, Direction::Rx);
+        assert_eq!(drop.device.as_deref(), Some("np1"));
+        assert_eq!(drop.netns, Some(netns(&pair, Side::Server)));
+        assert!(["netif_receive_skb", "udp_rcv"].contains(&drop.after.as_str()), "{drop:?}");
+        if drop.packets == lost { Ok(()) } else { Err(format!("{lost}: {:#?}", m.drops)) }
+    });
 }

@@ -1,12 +1,16 @@
 //! `measure drops`: how many packets were dropped and mostly why, in a line; then where, of which flows, what
 //! the reasons mean, and what the kernel's own counters say.
 
+use super::histogram::direction;
 use super::measurement::measured;
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{bytes, digits, percent, printable};
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_instruments::drops::{CounterCheck, Drop, DropMeasurement, DropPer, MainReason};
+use nearpath_instruments::Measurement;
+use nearpath_instruments::drops::{
+    CounterCheck, Drop, DropMeasurement, DropPer, MainReason, in_short,
+};
 use std::collections::BTreeMap;
 
 /// The whole measurement; so many rows of each table, all others as one.
@@ -264,9 +268,71 @@ fn devices(m: &DropMeasurement) -> String {
     table.render()
 }
 
+/// Of packets that `measure stages` has followed: after which stage they were dropped, and why. Empty where none
+/// were.
+pub(super) fn of_stages(m: &Measurement, width: Option<usize>) -> String {
+    const ROWS: usize = 10;
+    if m.drops.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        right("DROPPED"),
+        left("AFTER"),
+        left("REASON").optional(),
+        left("FUNCTION").gives_way(2),
+        left("DEVICE").optional().gives_way(1),
+    ]);
+    for drop in m.drops.iter().take(ROWS) {
+        table.row([
+            drop.packets.to_string(),
+            format!("{} {}", direction(drop.direction), drop.after),
+            or_none(drop.reason.as_ref()),
+            drop.function.clone(),
+            or_none(drop.device.as_ref()),
+        ]);
+    }
+    let shown = m.drops.iter().take(ROWS).fold(0u64, |sum, drop| sum.saturating_add(drop.packets));
+    let rest = m.packets.dropped.saturating_sub(shown);
+    if rest > 0 {
+        let none = String::new;
+        table.row([rest.to_string(), "others".to_owned(), none(), none(), none()]);
+    }
+    let mut out = String::from("\n");
+    out.push_str(&width.map_or_else(|| table.render(), |width| table.render_within(width).0));
+    if let Some(meaning) = m.drops.first().and_then(|drop| drop.meaning.as_deref()) {
+        line!(out, "most: {}", printable(in_short(meaning)));
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_instruments::{Direction, Packets, StageDrop};
+
+    #[test]
+    fn packets_that_were_followed_are_dropped_after_a_stage() {
+        let drop = |packets| StageDrop {
+            direction: Direction::Rx,
+            after: "udp_rcv".to_owned(),
+            reason: Some("SOCKET_RCVBUFF".to_owned()),
+            meaning: Some("receive buffer full".to_owned()),
+            function: "udp_queue_rcv_one_skb".to_owned(),
+            device: Some("eth0".to_owned()),
+            netns: None,
+            packets,
+        };
+        let packets = Packets { dropped: 13, ..Packets::default() };
+        let mut m = Measurement { packets, ..Measurement::default() };
+        assert_eq!(of_stages(&m, None), "");
+        m.drops = vec![drop(12)];
+        assert_eq!(
+            of_stages(&m, None),
+            "\nDROPPED  AFTER       REASON          FUNCTION               DEVICE\n     \
+             12  RX udp_rcv  SOCKET_RCVBUFF  udp_queue_rcv_one_skb  eth0\n      \
+             1  others      -               -                      -\nmost: receive buffer full\n"
+        );
+    }
 
     #[test]
     fn the_first_line_is_the_answer() {

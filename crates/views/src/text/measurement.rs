@@ -4,7 +4,7 @@
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
-use super::{groups, heading, line, outliers, timelines};
+use super::{drops, groups, heading, line, outliers, timelines};
 use nearpath_instruments::stages::{Detail, StageListing};
 use nearpath_instruments::{Cost, Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
@@ -38,6 +38,7 @@ pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
 /// Without the distributions: the heads and the tables of spans.
 pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = header(measurement);
+    out.push_str(&drops::of_stages(measurement, width));
     out.push_str(&spans(&measurement.spans, "", width));
     if let Some(what) = Same::of(&measurement.spans).in_words() {
         line!(out);

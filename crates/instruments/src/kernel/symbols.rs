@@ -3,30 +3,56 @@
 //! In goes the text of the file, out come functions by address. Readers who may not know addresses see zeros
 //! (`kernel.kptr_restrict`): then nothing is known.
 
+use nearpath_host::Root;
+
+/// Where the kernel lists its symbols, with those of its modules.
+const KALLSYMS: &str = "/proc/kallsyms";
+
 /// The functions of a kernel by their addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols {
-    /// Ascending, one name for each address.
-    functions: Vec<(u64, Box<str>)>,
+    /// Address, and where the name begins and ends; ascending, one name for each address.
+    functions: Vec<(u64, u32, u32)>,
+    names: String,
 }
 
 impl Symbols {
-    /// Reads the text of `/proc/kallsyms`; lines that are no symbols of functions are passed over.
-    pub fn parse(kallsyms: &[u8]) -> Self {
-        let lines = kallsyms.split(|&byte| byte == b'\n');
-        let mut functions: Vec<(u64, Box<str>)> = lines.filter_map(symbol).collect();
-        // Of several names of an address the first, as the kernel itself takes it.
-        functions.sort_by_key(|(address, _)| *address);
-        functions.dedup_by_key(|(address, _)| *address);
-        Self { functions }
+    /// Those of the running kernel, behind a root; none where it does not show addresses. It takes some 50 ms.
+    pub fn read(root: &Root) -> Self {
+        Self::parse(&root.read(KALLSYMS).unwrap_or_default())
     }
 
-    /// The function that an address is in.
-    pub fn function(&self, address: u64) -> Option<&str> {
-        let behind = self.functions.partition_point(|(begin, _)| *begin <= address);
-        let (begin, name) = self.functions.get(behind.checked_sub(1)?)?;
+    /// Reads the text of `/proc/kallsyms`; lines that are no symbols of functions are passed over.
+    fn parse(kallsyms: &[u8]) -> Self {
+        let mut symbols = Self::default();
+        for (address, name) in kallsyms.split(|&byte| byte == b'\n').filter_map(symbol) {
+            let begin = u32::try_from(symbols.names.len());
+            symbols.names.push_str(name);
+            if let (Ok(begin), Ok(end)) = (begin, u32::try_from(symbols.names.len())) {
+                symbols.functions.push((address, begin, end));
+            }
+        }
+        // Of several names of an address the first, as the kernel itself takes it.
+        symbols.functions.sort_by_key(|&(address, ..)| address);
+        symbols.functions.dedup_by_key(|&mut (address, ..)| address);
+        symbols
+    }
+
+    /// The function that an address is in, without what its compiler has added (`.isra.0`).
+    pub fn name(&self, address: u64) -> Option<&str> {
+        let after = self.functions.partition_point(|&(begin, ..)| begin <= address);
+        let &(function, begin, end) = self.functions.get(after.checked_sub(1)?)?;
         // Farther away than any function is long: beyond the last symbol, or between modules.
-        (address - begin < LONGEST).then_some(name)
+        if address - function >= LONGEST {
+            return None;
+        }
+        let name = self.names.get(usize::try_from(begin).ok()?..usize::try_from(end).ok()?)?;
+        Some(name.split_once('.').map_or(name, |(name, _)| name)).filter(|name| !name.is_empty())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty()
     }
 }
 
@@ -34,19 +60,13 @@ impl Symbols {
 const LONGEST: u64 = 1 << 20;
 
 /// A function of the kernel or of a module: `ffffffff81000000 T _text`.
-fn symbol(line: &[u8]) -> Option<(u64, Box<str>)> {
+fn symbol(line: &[u8]) -> Option<(u64, &str)> {
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let address = std::str::from_utf8(words.next()?).ok()?;
     let address = u64::from_str_radix(address, 16).ok().filter(|&address| address > 0)?;
     let kind = words.next()?;
-    let name = words.next()?;
-    matches!(kind, b"t" | b"T" | b"w" | b"W").then(|| (address, function(name)))
-}
-
-/// Without what the compiler has put behind its name: `.constprop.0`, `.isra.0`.
-fn function(name: &[u8]) -> Box<str> {
-    let name = String::from_utf8_lossy(name);
-    name.split('.').next().unwrap_or_default().into()
+    let name = std::str::from_utf8(words.next()?).ok()?;
+    matches!(kind, b"t" | b"T" | b"w" | b"W").then_some((address, name))
 }
 
 #[cfg(test)]
@@ -61,7 +81,7 @@ mod tests {
     #[test]
     fn addresses_are_in_the_function_before_them() {
         let symbols = Symbols::parse(TEXT);
-        let at = |address: u64| symbols.function(address);
+        let at = |address: u64| symbols.name(address);
         assert_eq!(at(0xffff_ffff_8100_0000), Some("udp_rcv"));
         assert_eq!(at(0xffff_ffff_8100_00ff), Some("udp_rcv"));
         assert_eq!(at(0xffff_ffff_8100_01ff), Some("tcp_v4_rcv"));
@@ -70,7 +90,7 @@ mod tests {
         assert_eq!(at(5), None);
         let hidden = Symbols::parse(b"0000000000000000 T udp_rcv\n");
         assert_eq!(hidden, Symbols::default());
-        assert_eq!(hidden.function(0xffff_ffff_8100_0000), None);
+        assert_eq!(hidden.name(0xffff_ffff_8100_0000), None);
     }
 
     proptest! {
@@ -84,7 +104,7 @@ mod tests {
             for address in asked {
                 let nearest = begins.iter().filter(|&&begin| begin <= address).max();
                 let nearest = nearest.map(|begin| format!("f{begin}"));
-                prop_assert_eq!(symbols.function(address), nearest.as_deref());
+                prop_assert_eq!(symbols.name(address), nearest.as_deref());
             }
         }
 
@@ -92,7 +112,7 @@ mod tests {
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let symbols = Symbols::parse(&bytes);
             for address in [0, 1, u64::MAX] {
-                symbols.function(address);
+                symbols.name(address);
             }
         }
     }
