@@ -9,6 +9,10 @@
 #include "probe.h"
 #include <bpf/bpf_endian.h>
 
+/* Devices below one, and VLANs one within the other: as crates/instruments/src/filter.rs has them. */
+#define LOWER_DEVICES_MAX 16
+#define VLANS_MAX 2
+
 enum filter_result { MATCH, NO_MATCH, NOT_SAMPLED };
 
 struct address {
@@ -22,9 +26,22 @@ struct prefix {
 	u32 used;
 };
 
+/*
+ * A device by which packets come to that of the filter, which stands on it: the stack is given them by this one
+ * alone. They are known by the VLAN tags that they come with, outermost first, and by their destination.
+ */
+struct lower_device {
+	u32 ifindex;
+	u16 vlans[VLANS_MAX];
+	u8 vlan_count;
+	u8 has_address;
+	u8 address[6];
+};
+
 struct filter {
 	u32 directions; /* bit 0 receive, bit 1 transmit */
 	u32 ifindex; /* 0: any */
+	u32 lower_count; /* of the devices below it, looked at on receive */
 	u32 netns; /* inode, 0: any */
 	u32 protocol; /* IPPROTO_*, 0: any */
 	u32 protocol6; /* the same for IPv6, where ICMP has another number */
@@ -33,6 +50,7 @@ struct filter {
 	u32 sample; /* keep one flow in so many; 1: all */
 	u32 seed;
 	struct prefix src, dst, host;
+	struct lower_device lower[LOWER_DEVICES_MAX];
 };
 
 const volatile struct filter filter = { .directions = 3, .sample = 1 };
@@ -49,6 +67,7 @@ struct tuple {
 #define IPPROTO_FRAGMENT 44
 #define IPPROTO_DSTOPTS 60
 #define IPV6_EXTENSIONS_MAX 6
+#define IPV6_HEADER_BYTES 40
 
 static __always_inline bool has_ports(struct tuple *t)
 {
@@ -182,34 +201,135 @@ static __noinline u32 match_headers(u64 network_header, u32 version)
 	return MATCH;
 }
 
+static __always_inline bool is_vlan(u32 protocol)
+{
+	return protocol == ETH_P_8021Q || protocol == ETH_P_8021AD;
+}
+
 /*
- * The protocol behind a VLAN tag that stands in the packet. On receive *at is the tag; on
- * transmit network_header is behind it already, and the IP version tells.
+ * The protocol behind the VLAN tags that stand in the packet. On receive *at is the first tag; on
+ * transmit network_header is behind them already, and the IP version says it.
  */
-static __always_inline u32 behind_vlan_tag(u64 *at, bool transmit)
+static __always_inline u32 behind_vlan_tags(u64 *at, u32 protocol, bool transmit)
 {
 	u16 tag[2];
 	u8 version;
 
-	if (transmit) {
+	if (is_vlan(protocol) && transmit) {
 		if (bpf_probe_read_kernel(&version, sizeof(version), (void *)*at))
 			return 0;
 		return version >> 4 == 4 ? ETH_P_IP : version >> 4 == 6 ? ETH_P_IPV6 : 0;
 	}
-	if (bpf_probe_read_kernel(tag, sizeof(tag), (void *)*at))
-		return 0;
-	*at += sizeof(tag);
-	return bpf_ntohs(tag[1]);
+#pragma unroll
+	for (int i = 0; i < VLANS_MAX; i++) {
+		if (!is_vlan(protocol))
+			break;
+		if (bpf_probe_read_kernel(tag, sizeof(tag), (void *)*at))
+			return 0;
+		*at += sizeof(tag);
+		protocol = bpf_ntohs(tag[1]);
+	}
+	return protocol;
+}
+
+/* A function of its own: the compiler would look for the field where the kernel has none. */
+static __noinline u32 has_vlan_tag_before_6_2(struct sk_buff *skb)
+{
+	struct sk_buff___vlan_present *old = (struct sk_buff___vlan_present *)skb;
+
+	return BPF_CORE_READ_BITFIELD_PROBED(old, vlan_present);
+}
+
+/* Whether the device has taken a tag off the packet. */
+static __always_inline bool has_vlan_tag(struct sk_buff *skb)
+{
+	if (bpf_core_field_exists(skb->vlan_all))
+		return BPF_CORE_READ(skb, vlan_all);
+	return has_vlan_tag_before_6_2(skb);
+}
+
+/* VLAN ids of a packet that is received, outermost first. Returns how many. */
+static __always_inline u32 read_vlans(struct sk_buff *skb, u16 *vlans)
+{
+	u32 protocol = bpf_ntohs(BPF_CORE_READ(skb, protocol)), count = 0;
+	u64 at = (u64)BPF_CORE_READ(skb, data);
+	u16 tag[2];
+
+	if (has_vlan_tag(skb))
+		vlans[count++] = BPF_CORE_READ(skb, vlan_tci) & 0xfff;
+	for (int i = 0; i < VLANS_MAX; i++) {
+		if (count >= VLANS_MAX || !is_vlan(protocol) || bpf_probe_read_kernel(tag, sizeof(tag), (void *)at))
+			break;
+		vlans[count++ & (VLANS_MAX - 1)] = bpf_ntohs(tag[0]) & 0xfff;
+		protocol = bpf_ntohs(tag[1]);
+		at += sizeof(tag);
+	}
+	return count;
+}
+
+/* Whether a packet that a device has received comes to the device of the filter, which stands on that one. */
+__noinline int comes_from_below(u64 packet, u32 ifindex)
+{
+	struct sk_buff *skb = (struct sk_buff *)packet;
+	u16 vlans[VLANS_MAX] = {};
+	u8 address[8] = {};
+	bool known = false;
+	u32 count = 0;
+
+	for (u32 i = 0; i < LOWER_DEVICES_MAX; i++) {
+		const volatile struct lower_device *lower = &filter.lower[i];
+		u32 differs = 0;
+
+		if (i >= filter.lower_count)
+			break;
+		if (lower->ifindex != ifindex)
+			continue;
+		if (!known) {
+			count = read_vlans(skb, vlans);
+			bpf_probe_read_kernel(address, 6,
+					      (void *)((u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, mac_header)));
+			known = true;
+		}
+		if (count < lower->vlan_count)
+			continue;
+#pragma unroll
+		for (u32 v = 0; v < VLANS_MAX; v++)
+			differs |= v < lower->vlan_count && vlans[v] != lower->vlans[v];
+#pragma unroll
+		for (u32 byte = 0; byte < 6; byte++)
+			differs |= lower->has_address && address[byte] != lower->address[byte];
+		if (!differs)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * Where GRO finds the network header of a packet that a driver gives it in pages (napi_frags_skb): it has pulled
+ * no more than Ethernet's. Returns false if it has yet to look for it; then it is in reach when the stack is
+ * given the packet.
+ */
+static __always_inline bool find_header_of_frags(struct sk_buff *skb, u64 *header)
+{
+	struct napi_gro_cb *cb = (struct napi_gro_cb *)skb->cb;
+
+	*header = 0;
+	if (BPF_CORE_READ(skb, len) - BPF_CORE_READ(skb, data_len) >= IPV6_HEADER_BYTES)
+		return true;
+	if (BPF_CORE_READ(cb, frag0_len) < IPV6_HEADER_BYTES)
+		return false;
+	*header = (u64)BPF_CORE_READ(cb, frag0);
+	return *header;
 }
 
 /*
  * Matches a packet at its first stage. On receive the data begins with the network header (the
- * driver has called eth_type_trans); on transmit network_header is set.
+ * driver has called eth_type_trans), unless that is at `header`; on transmit network_header is set.
  */
-static __always_inline u32 filter_match(struct sk_buff *skb, bool transmit, const bool direct)
+static __always_inline u32 filter_match(struct sk_buff *skb, bool transmit, u64 header, const bool direct)
 {
 	u32 protocol = bpf_ntohs(GET(direct, skb, protocol));
-	u64 at = 0;
+	u64 at = header;
 
 	if (!(filter.directions & (transmit ? 2 : 1)))
 		return NO_MATCH;
@@ -217,7 +337,9 @@ static __always_inline u32 filter_match(struct sk_buff *skb, bool transmit, cons
 		struct net_device *dev = GET(direct, skb, dev);
 		struct net *net = GET(direct, dev, nd_net.net);
 
-		if (filter.ifindex && (u32)GET(direct, dev, ifindex) != filter.ifindex)
+		if (filter.ifindex && (u32)GET(direct, dev, ifindex) != filter.ifindex &&
+		    (transmit || !filter.lower_count ||
+		     !comes_from_below(address_of((u64)skb), GET(direct, dev, ifindex))))
 			return NO_MATCH;
 		if (filter.netns && GET(direct, net, ns.inum) != filter.netns)
 			return NO_MATCH;
@@ -226,10 +348,10 @@ static __always_inline u32 filter_match(struct sk_buff *skb, bool transmit, cons
 		return MATCH;
 	if (transmit)
 		at = address_of((u64)GET(direct, skb, head)) + GET(direct, skb, network_header);
-	else
+	else if (!header)
 		at = address_of((u64)GET(direct, skb, data));
-	if (protocol == ETH_P_8021Q || protocol == ETH_P_8021AD)
-		protocol = behind_vlan_tag(&at, transmit);
+	if (is_vlan(protocol))
+		protocol = behind_vlan_tags(&at, protocol, transmit);
 	if (protocol != ETH_P_IP && protocol != ETH_P_IPV6)
 		return NO_MATCH;
 	if (!filter.headers)

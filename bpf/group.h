@@ -92,7 +92,7 @@ static __always_inline void enter_group(struct cpu *to, u64 group, u32 span, u32
 }
 
 /* A packet begins. */
-static __always_inline void begin_group(struct packet *p, struct cpu *cpu, bool transmit)
+static __always_inline void begin_group(struct packet *p, struct cpu *cpu, bool transmit, u64 header)
 {
 	u64 group;
 
@@ -104,7 +104,7 @@ static __always_inline void begin_group(struct packet *p, struct cpu *cpu, bool 
 	else if (per == PER_NODE)
 		group = (u64)cpu->node + 1;
 	else
-		group = p->group = group_at_begin(p->tag, transmit, cpu->serving != 0);
+		group = p->group = group_at_begin(p->tag, transmit, cpu->serving != 0, header);
 	if (group)
 		count_packet(group);
 }

@@ -237,19 +237,18 @@ __noinline int note_owner(u64 sk)
 	return 0;
 }
 
-static __always_inline u64 group_of_flow(struct sk_buff *skb, bool transmit)
+static __always_inline u64 group_of_flow(struct sk_buff *skb, bool transmit, u64 header)
 {
 	u32 protocol = bpf_ntohs(BPF_CORE_READ(skb, protocol));
 	struct tuple flow = {};
 	struct group *g;
-	u64 at, id = 0;
+	u64 at = header, id = 0;
 
 	if (transmit)
 		at = (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header);
-	else
+	else if (!header)
 		at = (u64)BPF_CORE_READ(skb, data);
-	if (protocol == ETH_P_8021Q || protocol == ETH_P_8021AD)
-		protocol = behind_vlan_tag(&at, transmit);
+	protocol = behind_vlan_tags(&at, protocol, transmit);
 	if (protocol == ETH_P_IP ? !read_ipv4(at, &flow) : protocol != ETH_P_IPV6 || !read_ipv6(at, &flow))
 		return NO_GROUP;
 #pragma unroll
@@ -280,13 +279,13 @@ static __always_inline u64 group_of_queue(struct sk_buff *skb, bool transmit)
 }
 
 /* The group of a packet that begins, as far as it is known. */
-__noinline u64 group_at_begin(u64 packet, u32 transmit, u32 in_softirq)
+__noinline u64 group_at_begin(u64 packet, u32 transmit, u32 in_softirq, u64 header)
 {
 	struct sk_buff *skb = (struct sk_buff *)packet;
 	u64 sk;
 
 	if (per == PER_FLOW)
-		return group_of_flow(skb, transmit);
+		return group_of_flow(skb, transmit, header);
 	if (per == PER_QUEUE)
 		return group_of_queue(skb, transmit);
 	if (!BY_PROCESS || !transmit)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What is under way: packets and CPUs as in slots.h, tasks and sockets.
+ * What is under way: packets and CPUs as in skb_track.bpf.h, tasks and sockets.
  */
 #ifndef NEARPATH_INFLIGHT_H
 #define NEARPATH_INFLIGHT_H
@@ -19,19 +19,9 @@
 /* A slot not touched for so long holds a packet whose end was not seen. */
 #define PACKET_STALE_NS 1000000000ULL
 
-enum packet_state {
-	PACKET_FREE,
-	PACKET_RX,
-	PACKET_TX,
-	PACKET_RX_IGNORED,
-	PACKET_TX_IGNORED,
-	/* Counted as completed: TCP put its data into an earlier packet, but it may wake its reader. */
-	PACKET_RX_MERGED,
-};
-
 struct packet {
 	u64 tag; /* address of the sk_buff */
-	u64 last_ns; /* when the last stage was passed */
+	u64 last_ns; /* when the last stage was passed; of an ignored packet since when it is in hand */
 	u32 last_cpu;
 	u8 last_stage;
 	u8 state;
@@ -50,7 +40,8 @@ struct task {
 	u64 datagram; /* tag of the datagram freed in the receive call under way, or 0 */
 	u64 copy_group; /* group of the last packet copied */
 	u64 datagram_ns; /* its last stage when it was freed: what came to its address since has a later one */
-	u64 unused[7];
+	u64 is_batch; /* whether the send call is for several messages */
+	u64 unused[6];
 };
 
 struct counters {
@@ -77,7 +68,7 @@ struct replaced {
 	u64 replaced_ns;
 };
 
-/* Per CPU, five cache lines, of which every stage needs the first. Times are 0 where there is none. */
+/* Per CPU, seven cache lines, of which every stage needs the first. Times are 0 where there is none. */
 struct cpu {
 	u64 entry_ns; /* entry of the run of NET_RX under way */
 	u64 poll_ns; /* its entry, or the end of the last NAPI poll in it */
@@ -115,8 +106,9 @@ struct cpu {
 	u64 clock_ns; /* how much the clock of its run queue is behind ours */
 	u64 clock_at_ns; /* and when that was found, or 0 */
 	u64 task_ns; /* since when a task receives on this CPU, not a softirq, or 0 */
-	u64 task_dev; /* the device that it received by last */
-	u64 unused2[2];
+	u64 batch_sender; /* the thread that sends several datagrams by one system call, or 0 */
+	u64 given_dev; /* by which device the stack was given the last sk_buff; see skb_track.bpf.h */
+	u32 given_first, given_next;
 
 	/* Of budgets alone. */
 	u32 sent[2]; /* how many events of each ring user space has, mod 2^32 */
@@ -124,9 +116,13 @@ struct cpu {
 	u64 next_tx_raise; /* first raise of NET_TX since its last entry, and what raised it (waits.h) */
 	u64 run_tx_raise; /* the same of the run of NET_TX under way */
 	u64 unused3[4];
+
+	u64 given[16]; /* what the stack was given last */
 };
 
-#include "slots.h"
+#include "skb_track.bpf.h"
+
+_Static_assert(sizeof(((struct cpu *)0)->given) == 8 * GIVEN_MAX, "size of given");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -188,6 +184,7 @@ static __always_inline void claim_task(struct task *task, u32 pid)
 		return;
 	task->pid = pid;
 	task->send_ns = task->copy_ns = task->woken_by = task->datagram = 0;
+	task->is_batch = 0;
 }
 
 #endif

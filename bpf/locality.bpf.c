@@ -26,7 +26,7 @@ static __always_inline bool is_of_tcp(struct sk_buff *skb)
 }
 
 /* The packet came in: by a driver, or from a virtual device. */
-static __always_inline void receive(u64 pointer, u32 progress, const bool direct)
+static __always_inline void receive(u64 pointer, u32 progress, u64 header, const bool direct)
 {
 	struct sk_buff *skb = (struct sk_buff *)pointer;
 	u32 number = bpf_get_smp_processor_id(), from = number;
@@ -34,13 +34,15 @@ static __always_inline void receive(u64 pointer, u32 progress, const bool direct
 	struct packet *p = packet_slot(tag);
 	struct cpu *cpu = this_cpu();
 	bool not_allocated = false;
+	u64 dev = 0;
 
 	if (!p || !cpu)
 		return;
+	if (!exact)
+		dev = address_of((u64)GET(direct, skb, dev));
 	if (p->tag == tag) {
-		if (p->state == PACKET_RX_IGNORED)
-			goto in_hand;
-		if (p->state == PACKET_RX && (exact || same_packet(p, cpu, progress))) {
+		if ((p->state == PACKET_RX || p->state == PACKET_RX_IGNORED) &&
+		    (exact || same_packet(p, cpu, progress, dev))) {
 			p->progress = progress;
 			goto in_hand;
 		}
@@ -56,34 +58,44 @@ static __always_inline void receive(u64 pointer, u32 progress, const bool direct
 		 */
 		not_allocated = !is_clone(skb) && !is_of_tcp(skb);
 	}
-	begin(p, cpu, tag, skb, from, PACKET_RX, not_allocated, direct);
+	begin(p, cpu, tag, skb, from, false, not_allocated, header, direct);
 	if (p->tag == tag)
 		p->progress = progress;
 in_hand:
-	if (!exact && progress == IN_STACK)
+	if (!exact && progress == IN_STACK) {
+		give(cpu, tag, dev);
 		cpu->packet = tag;
+	}
 }
 
 PROBE(napi_gro_receive, "napi_gro_receive_entry")
 {
 	to_gro(ctx[0]);
-	receive(ctx[0], HANDED_IN, direct);
+	receive(ctx[0], HANDED_IN, 0, direct);
 }
 
 PROBE(napi_gro_frags, "napi_gro_frags_entry")
 {
-	to_gro(ctx[0]);
-	receive(ctx[0], HANDED_IN, direct);
+	u64 tag = address_of(ctx[0]), header;
+	struct packet *p = packet_slot(tag);
+
+	if (find_header_of_frags((struct sk_buff *)ctx[0], &header)) {
+		to_gro(ctx[0]);
+		receive(ctx[0], HANDED_IN, header, direct);
+	} else if (!exact && p && p->tag == tag) {
+		/* Its headers are read when the stack is given it. What was at its address has ended. */
+		free_slot(p);
+	}
 }
 
 PROBE(netif_rx, "netif_rx")
 {
-	receive(ctx[0], HANDED_IN, direct);
+	receive(ctx[0], HANDED_IN, 0, direct);
 }
 
 PROBE(netif_receive_skb, "netif_receive_skb")
 {
-	receive(ctx[0], IN_STACK, direct);
+	receive(ctx[0], IN_STACK, 0, direct);
 }
 
 /*
@@ -120,14 +132,14 @@ PROBE(net_dev_queue, "net_dev_queue")
 		case PACKET_TX_NO_MATCH:
 			number = p->cpu;
 		}
-		begin(p, cpu, tag, skb, number, PACKET_TX, false, direct);
+		begin(p, cpu, tag, skb, number, true, false, 0, direct);
 	} else if (exact) {
 		if (of_tcp || !is_clone(skb))
-			begin(p, cpu, tag, skb, number, PACKET_TX, true, direct);
+			begin(p, cpu, tag, skb, number, true, true, 0, direct);
 	} else {
 		if (of_tcp)
 			number = sender_of(address_of((u64)GET(direct, skb, sk)), number);
-		begin(p, cpu, tag, skb, number, PACKET_TX, false, direct);
+		begin(p, cpu, tag, skb, number, true, false, 0, direct);
 	}
 }
 
@@ -156,8 +168,8 @@ static __always_inline void freed(u64 pointer, bool drop)
 
 	if (!p || p->tag != tag)
 		return;
-	if (!is_counted(p)) {
-		release_slot(p);
+	if (!is_followed(p)) {
+		free_slot(p);
 		return;
 	}
 	/* Its reader is about to return, whose moment counts: others may free it for the reader. */
@@ -200,7 +212,7 @@ PROBE_FUNCTION(skb_attempt_defer_free, "skb_attempt_defer_free")
 	struct packet *p = packet_slot(tag);
 	struct cpu *cpu = this_cpu();
 
-	if (cpu && p && p->tag == tag && is_counted(p) && p->cpu != bpf_get_smp_processor_id())
+	if (cpu && p && p->tag == tag && is_followed(p) && p->cpu != bpf_get_smp_processor_id())
 		COUNT(cpu, returned);
 	freed(ctx[0], false);
 }

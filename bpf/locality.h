@@ -3,7 +3,7 @@
  * The instrument "locality": sk_buffs under way with the CPU that each comes from, the counters, and
  * the moments of a packet's life: it is first received or sent, and it is let go.
  *
- * Packets are found as slots.h says.
+ * Packets are followed as skb_track.bpf.h says.
  */
 #ifndef NEARPATH_LOCALITY_H
 #define NEARPATH_LOCALITY_H
@@ -11,20 +11,6 @@
 #include "group_names.h"
 
 #define SOCKET_SLOT_BITS 12
-
-enum packet_state {
-	PACKET_FREE,
-	PACKET_ALLOCATED, /* neither received nor sent so far */
-	/* The filter did not match where it was last looked at. */
-	PACKET_RX_NO_MATCH,
-	PACKET_TX_NO_MATCH,
-	/* Not looked at until it is freed: not in the sample, or where it was allocated is not known. */
-	PACKET_RX_IGNORED,
-	PACKET_TX_IGNORED,
-	/* From here on it is counted. */
-	PACKET_RX,
-	PACKET_TX,
-};
 
 enum progress { HANDED_IN, IN_STACK, IN_SOCKET };
 
@@ -52,7 +38,10 @@ struct cpu {
 	u32 serving; /* the softirq vector that runs, plus 1; known where packets are split by process */
 	u64 packet; /* tag of the packet that the stack works on */
 	u64 gro_packet; /* tag of the packet handed to GRO */
-	u64 unused2[3]; /* to the end of the cache line */
+	u64 given_dev; /* by which device the stack was given the last sk_buff; see skb_track.bpf.h */
+	u32 given_first, given_next;
+	u64 unused2[1]; /* to the end of the cache line */
+	u64 given[16];
 };
 
 /* What is known of a socket where the kernel's functions cannot be seen. */
@@ -63,7 +52,9 @@ struct socket {
 	u32 unused;
 };
 
-#include "slots.h"
+#include "skb_track.bpf.h"
+
+_Static_assert(sizeof(((struct cpu *)0)->given) == 8 * GIVEN_MAX, "size of given");
 
 /* max_entries of these are set by user space for this host. */
 struct {
@@ -108,9 +99,6 @@ const volatile u32 place_count;
 /* Whether packets that stay on their CPU are entered into the matrix; else they are what is left. */
 const volatile bool place_all;
 
-/* Packets begin only while this is set: after all programs are attached, until the first is detached. */
-volatile u32 active;
-
 static __always_inline u64 *packet_group(u64 tag)
 {
 	u32 slot = packet_hash(tag);
@@ -125,21 +113,10 @@ static __always_inline struct socket *socket_slot(u64 sk)
 	return bpf_map_lookup_elem(&sockets, &slot);
 }
 
-static __always_inline bool is_counted(struct packet *p)
-{
-	return p->state >= PACKET_RX;
-}
-
-static __always_inline void release_slot(struct packet *p)
-{
-	p->tag = 0;
-	p->state = PACKET_FREE;
-}
-
 /* Makes the slot an sk_buff's; another that is in it is lost. */
 static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 tag, u32 number, u32 state)
 {
-	if (p->tag != tag && is_counted(p))
+	if (p->tag != tag && is_followed(p))
 		COUNT(cpu, collided);
 	p->tag = tag;
 	p->cpu = number;
@@ -219,7 +196,7 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 		__sync_fetch_and_add(&c->dropped, 1);
 	if (per)
 		let_go_in_group(p, cpu, transmit, index, drop);
-	release_slot(p);
+	free_slot(p);
 	if (index == SAME_CPU && !place_all)
 		return;
 	index = (transmit * place_count + from->place) * place_count + cpu->place;
@@ -229,39 +206,32 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 }
 
 /*
- * A packet is received or sent for the first time that matters: is it looked at? `state` is
- * PACKET_RX or PACKET_TX, `number` the CPU that it comes from, `skb` that which has the headers.
+ * A packet is received or sent for the first time that matters: is it looked at? `number` is the CPU that it comes
+ * from, `skb` that which has the headers, `header` as for begin_state().
  */
 static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, struct sk_buff *skb, u32 number,
-				  u32 state, bool not_allocated, const bool direct)
+				  bool transmit, bool not_allocated, u64 header, const bool direct)
 {
-	bool transmit = state == PACKET_TX;
-	u32 result = active ? filter_match(skb, transmit, direct) : NO_MATCH;
+	u32 state = begin_state(cpu, skb, transmit, header, direct);
 
-	if (result == NO_MATCH) {
+	if (state == PACKET_FREE) {
 		/* It may be looked at on another device. Of one that is not known nothing is kept. */
 		if (exact && p->tag == tag)
 			claim_slot(p, cpu, tag, number, transmit ? PACKET_TX_NO_MATCH : PACKET_RX_NO_MATCH);
 		else if (p->tag == tag)
-			release_slot(p);
+			free_slot(p);
 		return;
 	}
-	if (result == NOT_SAMPLED) {
-		COUNT(cpu, sampled_out);
+	if (not_allocated && state >= PACKET_RX) {
+		COUNT(cpu, not_allocated);
 		state = transmit ? PACKET_TX_IGNORED : PACKET_RX_IGNORED;
-	} else {
-		COUNT(cpu, started);
-		if (not_allocated) {
-			COUNT(cpu, not_allocated);
-			state = transmit ? PACKET_TX_IGNORED : PACKET_RX_IGNORED;
-		}
 	}
 	claim_slot(p, cpu, tag, number, state);
-	if (per && is_counted(p)) {
+	if (per && is_followed(p)) {
 		u64 *group = packet_group(tag);
 
 		if (group)
-			*group = group_at_begin(address_of((u64)skb), transmit, cpu->serving);
+			*group = group_at_begin(address_of((u64)skb), transmit, cpu->serving, header);
 	}
 }
 

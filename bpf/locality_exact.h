@@ -21,7 +21,7 @@ static __always_inline int allocated(u64 pointer)
 	p = packet_slot(tag);
 	if (!p)
 		return 0;
-	if (is_counted(p)) {
+	if (is_followed(p)) {
 		cpu = this_cpu();
 		if (cpu)
 			claim_slot(p, cpu, tag, number, PACKET_ALLOCATED);

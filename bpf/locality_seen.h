@@ -12,11 +12,15 @@
 /* Whether the end of a receive call can be seen; without it a datagram ends when it is freed. */
 const volatile bool has_sock_recv;
 
-/* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one at its address. */
-static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 progress)
+/*
+ * Whether an sk_buff that comes in is still the packet that the slot knows, not a new one at its address;
+ * `dev` is its device.
+ */
+static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 progress, u64 dev)
 {
-	/* On to the stack, or to a device that stands on the first. */
-	return p->progress < progress || (p->progress == IN_STACK && cpu->packet == p->tag);
+	if (p->progress < progress)
+		return true; /* on to the stack */
+	return p->progress == IN_STACK && cpu->packet == p->tag && is_given_on(cpu, p->tag, dev);
 }
 
 static __always_inline bool waits_for_receive_call(struct packet *p)
@@ -41,6 +45,8 @@ static __always_inline void gro_result(u64 result)
 	if (!cpu || (u32)result > 1)
 		return;
 	p = packet_slot(cpu->gro_packet);
+	if (p && is_ignored(p, cpu->gro_packet))
+		free_slot(p);
 	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX)
 		let_go(p, cpu, false);
 	cpu->gro_packet = 0;
@@ -63,6 +69,15 @@ static __always_inline struct packet *received(u64 tag)
 	return p && p->tag == tag && p->state == PACKET_RX && p->progress >= IN_STACK ? p : 0;
 }
 
+/* What becomes of one that is not in the sample is not seen from here on. */
+static __always_inline void end_ignored(u64 tag)
+{
+	struct packet *p = packet_slot(tag);
+
+	if (p && is_ignored(p, tag))
+		free_slot(p);
+}
+
 /* tcp_rcv_established() frees a segment without data. */
 PROBE(tcp_rcv_established, "tcp_probe")
 {
@@ -73,6 +88,7 @@ PROBE(tcp_rcv_established, "tcp_probe")
 	if (!cpu)
 		return;
 	cpu->packet = 0;
+	end_ignored(tag);
 	if (!p)
 		return;
 	if (has_tcp_data((struct sk_buff *)ctx[1], direct))
@@ -93,10 +109,17 @@ static __always_inline struct socket *socket_of(u64 sk)
 	return s;
 }
 
+static __always_inline bool awaits_delivery(u64 tag, u32 number)
+{
+	struct packet *p = received(tag);
+
+	return p && p->progress == IN_STACK;
+}
+
 /*
  * The socket has data. Of TCP: the packet that the CPU works on was freed if its data is in an
  * earlier one. Of UDP: the first in the queue is what the next receive call takes; where there is
- * none, a reader was quick and has taken the one that the CPU works on.
+ * none, a reader was quick and has taken the one that the socket tells of.
  */
 PROBE(sk_data_ready, "sk_data_ready")
 {
@@ -106,18 +129,20 @@ PROBE(sk_data_ready, "sk_data_ready")
 	struct packet *p;
 	struct socket *s;
 	u32 protocol;
+	u64 last;
 
 	if (!cpu || !is_internet(sk, direct))
 		return;
 	protocol = GET(direct, sk, sk_protocol);
+	last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
 	p = received(cpu->packet);
 	if (protocol == IPPROTO_TCP && p) {
-		u64 last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
-
 		if (last != p->tag && last != address + bpf_core_field_offset(sk->sk_receive_queue))
 			let_go(p, cpu, false);
 	}
 	if (protocol == IPPROTO_UDP) {
+		p = received(delivered_datagram(cpu, bpf_get_smp_processor_id(), last,
+						GET(direct, sk, __sk_common.skc_num)));
 		if (p)
 			p->progress = IN_SOCKET;
 		s = socket_of(address);
@@ -135,6 +160,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	struct packet *p = received(address_of(ctx[0]));
 	struct cpu *cpu = this_cpu();
 
+	end_ignored(address_of(ctx[0]));
 	if (cpu && p)
 		let_go(p, cpu, false);
 }

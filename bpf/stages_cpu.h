@@ -136,6 +136,7 @@ PROBE(softirq_exit, "softirq_exit")
 		return;
 	cpu->serving = 0;
 	cpu->task_ns = 0;
+	forget_given(cpu);
 	if (budgets)
 		add_event(cpu, RING_SOFTIRQS, EVENT_SOFTIRQ_END, ctx[0], bpf_ktime_get_ns());
 	turn_to(cpu, 0);

@@ -11,36 +11,32 @@
 
 /* Whether sk_data_ready can be observed; without it the reader is woken by the packet itself. */
 const volatile bool has_data_ready = true;
+/* Whether UDP's begin with a packet can be; without it only the order tells which datagram a socket is given. */
+const volatile bool has_udp_rcv;
 /* Whether the end of a receive call can be; without it a datagram ends when it is freed. */
 const volatile bool has_sock_recv = true;
 /* Whether netif_rx can be, by which a virtual device hands a packet to its peer. */
 const volatile bool has_netif_rx = true;
 
-/*
- * Packets begin only while this is set: after all programs are attached and until the first is
- * detached, so that no path is seen in part.
- */
-volatile u32 active;
-
 /* System calls that send, by number; set by user space for its architecture. */
 #define SYSCALLS_MAX 512
 const volatile u8 sends[SYSCALLS_MAX];
+/* Of one that sends several messages. */
+#define SENDS_SEVERAL 2
 
-enum begin { NEVER, HERE, AFTER_CPU_HISTORY };
+enum begin { HERE, AFTER_CPU_HISTORY };
 
 static __always_inline void finish(struct packet *p)
 {
 	end_trail(p->tag);
-	p->state = PACKET_FREE;
-	p->tag = 0;
+	free_slot(p);
 }
 
 /* The packet goes on with another sk_buff, and so does its trail. */
 static __always_inline void release_slot(struct packet *p)
 {
 	forget_trail(p->tag);
-	p->state = PACKET_FREE;
-	p->tag = 0;
+	free_slot(p);
 }
 
 /* The packet has reached its socket: the stack has nothing more to do with it. */
@@ -90,21 +86,18 @@ static __always_inline void receive_in_task(struct cpu *cpu, u64 now)
 		cpu->task_ns = now;
 }
 
-/* Whether an sk_buff that comes in is still the packet that the slot knows, not a new one. */
-static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 number, u32 stage, u64 pointer,
-				    const bool direct)
+/*
+ * Whether an sk_buff that comes in is still the packet that the slot knows, not a new one; `dev` is its device.
+ */
+static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 number, u32 stage, u64 dev)
 {
-	struct sk_buff *skb = (struct sk_buff *)pointer;
-
 	if (!in_stack(p))
 		return p->last_stage == RX_GRO_CELLS_RECEIVE ||
 		       (stage == RX_NETIF_RECEIVE_SKB && p->last_stage < RX_NETIF_RECEIVE_SKB) ||
 		       /* Another CPU takes it over from one that goes offline (dev_cpu_dead). */
 		       (stage == RX_NETIF_RX &&
 			(p->last_stage == RX_NETIF_RX || p->last_stage == RX_ENQUEUE_TO_BACKLOG));
-	/* On to a device that stands on the first. A task may receive many by the first, as a tap does. */
-	return in_hand(p, cpu, number) &&
-	       (!has_softirqs || cpu->serving || stage != RX_NETIF_RECEIVE_SKB || cpu->task_dev != address_of((u64)GET(direct, skb, dev)));
+	return in_hand(p, cpu, number) && (!has_softirqs || is_given_on(cpu, p->tag, dev));
 }
 
 /*
@@ -113,8 +106,7 @@ static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 n
  */
 static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
-	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
-	    now - p->last_ns < PACKET_STALE_NS)
+	if (is_followed(p) && p->tag != tag && now - p->last_ns < PACKET_STALE_NS)
 		COUNT(cpu, collided);
 	p->tag = tag;
 	p->last_stage = STAGE_NONE;
@@ -127,20 +119,30 @@ static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 ta
 /* The same for a new packet. */
 static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
-	COUNT(cpu, started);
 	begin_trail(tag, now);
 	claim_slot(p, cpu, tag, state, now);
 }
 
-/* The same for one that is not in the sample; it costs as little as can be. */
-static __always_inline void ignore(struct packet *p, struct cpu *cpu, u64 tag, u32 state)
+/* A packet that is not in the sample passes a stage: where it is says whether it is the same one at the next. */
+static __always_inline void pass_ignored(struct packet *p, struct cpu *cpu, u32 number, u32 stage)
 {
-	COUNT(cpu, sampled_out);
-	if ((p->state == PACKET_RX || p->state == PACKET_TX) && p->tag != tag &&
-	    bpf_ktime_get_ns() - p->last_ns < PACKET_STALE_NS)
+	if (stage == RX_NETIF_RECEIVE_SKB && !cpu->serving && !cpu->task_ns)
+		receive_in_task(cpu, bpf_ktime_get_ns());
+	p->last_stage = stage;
+	p->last_cpu = number;
+	/* The run is known without the clock, which costs most of all. */
+	p->last_ns = cpu->serving ? cpu->entry_ns : cpu->task_ns;
+}
+
+/* Takes a slot for a packet that is not in the sample; it costs as little as can be. */
+static __always_inline void ignore(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u32 number, u32 stage)
+{
+	if (is_followed(p) && p->tag != tag && bpf_ktime_get_ns() - p->last_ns < PACKET_STALE_NS)
 		COUNT(cpu, collided);
 	p->tag = tag;
 	p->state = state;
+	if (state == PACKET_RX_IGNORED)
+		pass_ignored(p, cpu, number, stage);
 }
 
 /*

@@ -11,13 +11,17 @@ PROBE(tcp_rcv_established, "tcp_probe")
 {
 	struct cpu *cpu = this_cpu();
 	struct sk_buff *skb = (struct sk_buff *)ctx[1];
-	struct packet *p;
+	u64 tag = address_of(ctx[1]);
+	struct packet *p = packet_slot(tag);
 
-	if (!cpu)
+	if (!cpu || !p || p->tag != tag)
 		return;
-	p = receive(cpu, ctx[1], RX_TCP_RCV_ESTABLISHED, NEVER, direct);
-	if (!p)
+	/* TCP frees segments where no tracepoint is. */
+	if (p->state == PACKET_RX_IGNORED)
+		free_slot(p);
+	if (p->state != PACKET_RX)
 		return;
+	pass(p, cpu, bpf_get_smp_processor_id(), RX_TCP_RCV_ESTABLISHED, bpf_ktime_get_ns());
 	if (has_tcp_data(skb, direct)) {
 		if (budgets)
 			note_gap(p, (struct sock *)ctx[0], skb);
@@ -112,17 +116,23 @@ static __always_inline bool is_awaited(struct sock *sk, const bool direct)
 			     address_of((u64)wq) + bpf_core_field_offset(wq->wait.head);
 }
 
+static __always_inline bool awaits_delivery(u64 tag, u32 number)
+{
+	struct packet *p = tag ? packet_slot(tag) : 0;
+
+	return waits_for_reader(p, tag) && p->last_cpu == number;
+}
+
 /*
- * The socket says only that it has data. Which packet that was: for UDP the one that this CPU works
- * on, as other CPUs put theirs into the same queue; else the last in the queue, or, when TCP merged
- * it into an earlier one, the one that this CPU works on.
+ * The socket says only that it has data. Which packet that was: for UDP delivered_datagram() says it; else it is
+ * the last in the queue, or, when TCP merged it into an earlier one, the one that this CPU works on.
  */
 PROBE(sk_data_ready, "sk_data_ready")
 {
 	struct cpu *cpu = this_cpu();
 	struct sock *sk = (struct sock *)ctx[0];
 	u32 number = bpf_get_smp_processor_id();
-	u64 tag, received_ns, now;
+	u64 tag, last, received_ns, now;
 	struct packet *p;
 	u32 protocol;
 	bool own;
@@ -130,7 +140,10 @@ PROBE(sk_data_ready, "sk_data_ready")
 	if (!cpu || !is_internet(sk, direct))
 		return;
 	protocol = GET(direct, sk, sk_protocol);
+	last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
 	tag = cpu->packet;
+	if (protocol == IPPROTO_UDP && !has_udp_rcv)
+		tag = delivered_datagram(cpu, number, last, GET(direct, sk, __sk_common.skc_num));
 	p = tag ? packet_slot(tag) : 0;
 	own = waits_for_reader(p, tag) && p->last_cpu == number;
 	if (own && !has_softirqs && protocol == IPPROTO_TCP) {
@@ -141,7 +154,6 @@ PROBE(sk_data_ready, "sk_data_ready")
 		own = cpu->serving == served;
 	}
 	if (!own || protocol != IPPROTO_UDP) {
-		u64 last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
 		struct packet *other = packet_slot(last);
 
 		if (waits_for_reader(other, last)) {
@@ -279,6 +291,8 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	struct packet *p = packet_slot(tag);
 	struct task *task;
 
+	if (p && is_ignored(p, tag))
+		free_slot(p);
 	/* What did not come to its socket was freed unseen, and its address is that of another's data. */
 	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX ||
 	    (has_data_ready && !delivered(p) && !p->datagram))

@@ -5,23 +5,34 @@
 
 #include "stages_packet.h"
 
-/* A stage of the receive path that is told the sk_buff. */
-static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 stage,
-					      enum begin may_begin, const bool direct)
+/*
+ * A stage of the receive path that has the sk_buff, where packets may begin; `header` is the address of the network
+ * header, or 0 where the sk_buff says it.
+ */
+static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 stage, enum begin may_begin,
+					      u64 header, const bool direct)
 {
+	struct sk_buff *skb = (struct sk_buff *)pointer;
 	u64 tag = address_of(pointer);
 	struct packet *p = packet_slot(tag);
 	u32 number = bpf_get_smp_processor_id();
-	u64 now;
+	u64 dev, now;
+	bool same;
 
 	if (!p)
 		return 0;
-	if (p->tag != tag || p->state != PACKET_RX ||
-	    (may_begin != NEVER && !same_packet(p, cpu, number, stage, pointer, direct))) {
-		u32 result;
+	dev = address_of((u64)GET(direct, skb, dev));
+	same = p->tag == tag && (p->state == PACKET_RX || p->state == PACKET_RX_IGNORED) &&
+	       same_packet(p, cpu, number, stage, dev);
+	if (stage == RX_NETIF_RECEIVE_SKB)
+		give(cpu, tag, dev);
+	if (same && p->state == PACKET_RX_IGNORED) {
+		pass_ignored(p, cpu, number, stage);
+		return 0;
+	}
+	if (!same) {
+		u32 state;
 
-		if (may_begin == NEVER || (p->tag == tag && p->state == PACKET_RX_IGNORED))
-			return 0;
 		if (p->tag == tag && p->state == PACKET_TX) {
 			/*
 			 * A virtual device hands the sk_buff to its peer: the end of its transmission. (By NAPI
@@ -33,19 +44,19 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			COUNT(cpu, completed);
 		}
 		keep_datagram(p, tag);
-		result = active ? filter_match((struct sk_buff *)pointer, false, direct) : NO_MATCH;
-		if (result == NO_MATCH) {
+		state = begin_state(cpu, skb, false, header, direct);
+		if (state == PACKET_FREE) {
 			if (p->tag == tag && p->state != PACKET_FREE)
 				finish(p);
 			return 0;
 		}
-		if (result == NOT_SAMPLED) {
-			ignore(p, cpu, tag, PACKET_RX_IGNORED);
+		if (state == PACKET_RX_IGNORED) {
+			ignore(p, cpu, tag, PACKET_RX_IGNORED, number, stage);
 			return 0;
 		}
 		now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_RX, now);
-		begin_group(p, cpu, false);
+		begin_group(p, cpu, false, header);
 		if (may_begin == AFTER_CPU_HISTORY)
 			pass_cpu_history(p, cpu, number);
 	} else {
@@ -57,24 +68,35 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 	return p;
 }
 
-static __always_inline void gro_receive(u64 *ctx, const bool direct)
+static __always_inline void gro_receive(u64 pointer, u64 header, const bool direct)
 {
 	struct cpu *cpu = this_cpu();
 
 	if (!cpu)
 		return;
-	cpu->gro_packet =
-		receive(cpu, ctx[0], RX_NAPI_GRO_RECEIVE, AFTER_CPU_HISTORY, direct) ? address_of(ctx[0]) : 0;
+	cpu->gro_packet = address_of(pointer);
+	receive(cpu, pointer, RX_NAPI_GRO_RECEIVE, AFTER_CPU_HISTORY, header, direct);
 }
 
 PROBE(napi_gro_receive, "napi_gro_receive_entry")
 {
-	gro_receive(ctx, direct);
+	gro_receive(ctx[0], 0, direct);
 }
 
+/* Of a driver that gives GRO pages: the headers behind Ethernet's are still in the first of them. */
 PROBE(napi_gro_frags, "napi_gro_frags_entry")
 {
-	gro_receive(ctx, direct);
+	struct packet *p;
+	u64 header;
+
+	if (!find_header_of_frags((struct sk_buff *)ctx[0], &header)) {
+		/* They are read when the stack is given it. What was at its address has ended. */
+		p = packet_slot(address_of(ctx[0]));
+		if (p && p->tag == address_of(ctx[0]))
+			finish(p);
+		return;
+	}
+	gro_receive(ctx[0], header, direct);
 }
 
 /* A packet merged into another by GRO ends there (enum gro_result: MERGED 0, MERGED_FREE 1). */
@@ -89,6 +111,8 @@ static __always_inline void gro_result(u64 *ctx)
 	if (!cpu || !cpu->gro_packet)
 		return;
 	p = packet_slot(cpu->gro_packet);
+	if (p && is_ignored(p, cpu->gro_packet))
+		free_slot(p);
 	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX) {
 		TAKEN_BY(p, NO_PROCESS);
 		finish(p);
@@ -112,13 +136,12 @@ PROBE(netif_rx, "netif_rx")
 	struct cpu *cpu = this_cpu();
 
 	if (cpu)
-		receive(cpu, ctx[0], RX_NETIF_RX, HERE, direct);
+		receive(cpu, ctx[0], RX_NETIF_RX, HERE, 0, direct);
 }
 
 PROBE(netif_receive_skb, "netif_receive_skb")
 {
 	struct cpu *cpu = this_cpu();
-
 	struct packet *p;
 
 	if (!cpu)
@@ -126,11 +149,9 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 	see_softirq(cpu);
 	if (budgets)
 		cpu->received++;
-	p = receive(cpu, ctx[0], RX_NETIF_RECEIVE_SKB, AFTER_CPU_HISTORY, direct);
-	if (p && !cpu->serving) {
+	p = receive(cpu, ctx[0], RX_NETIF_RECEIVE_SKB, AFTER_CPU_HISTORY, 0, direct);
+	if (p)
 		receive_in_task(cpu, p->last_ns);
-		cpu->task_dev = address_of((u64)GET(direct, (struct sk_buff *)ctx[0], dev));
-	}
 	turn_to(cpu, p ? p->tag : 0);
 }
 
@@ -143,9 +164,13 @@ static __always_inline struct packet *pass_function(u64 pointer, u32 stage)
 	u32 number = bpf_get_smp_processor_id();
 
 	/* What was freed unseen since is not taken for it: the run of NET_RX is the same. */
-	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX || !in_stack(p) ||
-	    !in_hand(p, cpu, number))
+	if (!cpu || !p || p->tag != tag || (p->state != PACKET_RX && p->state != PACKET_RX_IGNORED) ||
+	    !in_stack(p) || !in_hand(p, cpu, number))
 		return 0;
+	if (p->state == PACKET_RX_IGNORED) {
+		pass_ignored(p, cpu, number, stage);
+		return 0;
+	}
 	pass(p, cpu, number, stage, bpf_ktime_get_ns());
 	return p;
 }
@@ -153,9 +178,13 @@ static __always_inline struct packet *pass_function(u64 pointer, u32 stage)
 static __always_inline void pass_udp(u64 pointer, u32 stage)
 {
 	struct packet *p = pass_function(pointer, stage);
+	struct cpu *cpu = this_cpu();
 
 	if (p)
 		p->datagram = true;
+	/* Of several that the stack was given this is the one that it turns to. */
+	if (cpu)
+		turn_to(cpu, p ? p->tag : 0);
 }
 
 /* On the CPU that it comes from; the CPU that it goes to is seen at its next stage. */
@@ -165,6 +194,8 @@ PROBE_FUNCTION(enqueue_to_backlog, "enqueue_to_backlog")
 	struct packet *p = packet_slot(tag);
 	struct cpu *cpu = this_cpu();
 
+	if (cpu && p && is_ignored(p, tag))
+		pass_ignored(p, cpu, bpf_get_smp_processor_id(), RX_ENQUEUE_TO_BACKLOG);
 	if (cpu && p && p->tag == tag && p->state == PACKET_RX && !delivered(p))
 		pass(p, cpu, bpf_get_smp_processor_id(), RX_ENQUEUE_TO_BACKLOG, bpf_ktime_get_ns());
 }

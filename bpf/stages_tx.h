@@ -5,6 +5,12 @@
 
 #include "stages_packet.h"
 
+/* Whether the start of the driver's transmission can be observed. */
+const volatile bool has_start_xmit;
+
+/* So many of those that a queueing discipline gives up at a time are looked at (try_bulk_dequeue_skb). */
+#define DEQUEUED_MAX 128
+
 /* Entry of a system call: of one that sends, when; any other ends the send call before it. */
 PROBE(sock_send, "sys_enter")
 {
@@ -22,6 +28,7 @@ PROBE(sock_send, "sys_enter")
 	claim_task(task, pid);
 	task->send_cpu = bpf_get_smp_processor_id();
 	task->tcp_ns = 0;
+	task->is_batch = sends[call & (SYSCALLS_MAX - 1)] == SENDS_SEVERAL;
 	task->send_ns = bpf_ktime_get_ns();
 }
 
@@ -99,8 +106,28 @@ static __always_inline void pass_ip(struct packet *p, struct cpu *cpu, u32 numbe
 		pass_before(p, cpu, number, cpu->ip_stage, cpu->ip_ns);
 }
 
+/*
+ * A datagram of a system call that sends several has left the stack: the call turns to the next one. What TCP sends
+ * may be a part of a message.
+ */
+static __always_inline void message_has_left(struct cpu *cpu)
+{
+	u32 sender = cpu->batch_sender, pid;
+	struct task *task;
+
+	if (!sender || cpu->serving)
+		return;
+	cpu->batch_sender = 0;
+	pid = bpf_get_current_pid_tgid();
+	task = task_slot(pid);
+	if (!task || sender != pid || task->pid != pid || !task->send_ns)
+		return;
+	task->send_cpu = bpf_get_smp_processor_id();
+	task->send_ns = bpf_ktime_get_ns();
+}
+
 /* The send call that the packet leaves in, unless a softirq sends it on its own account. */
-static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
+static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu, struct sk_buff *skb)
 {
 	u32 pid = bpf_get_current_pid_tgid();
 	struct task *task;
@@ -114,6 +141,8 @@ static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu)
 	pass_before(p, cpu, task->send_cpu, TX_SOCK_SEND, task->send_ns);
 	if (task->tcp_ns)
 		pass_before(p, cpu, task->tcp_cpu, TX_TCP_SENDMSG, task->tcp_ns);
+	if (task->is_batch && BPF_CORE_READ(skb, sk, sk_protocol) != IPPROTO_TCP)
+		cpu->batch_sender = pid;
 }
 
 PROBE(net_dev_queue, "net_dev_queue")
@@ -122,7 +151,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 	u32 number = bpf_get_smp_processor_id();
 	u64 tag = address_of(ctx[0]);
 	struct packet *p = packet_slot(tag);
-	u32 result;
+	u32 state;
 	u64 now;
 
 	if (!cpu || !p || (p->tag == tag && p->state == PACKET_TX_IGNORED))
@@ -136,22 +165,22 @@ PROBE(net_dev_queue, "net_dev_queue")
 			COUNT(cpu, completed);
 		}
 		keep_datagram(p, tag);
-		result = active ? filter_match((struct sk_buff *)ctx[0], true, direct) : NO_MATCH;
-		if (result == NO_MATCH) {
+		state = begin_state(cpu, (struct sk_buff *)ctx[0], true, 0, direct);
+		if (state == PACKET_FREE) {
 			if (p->tag == tag && p->state != PACKET_FREE)
 				finish(p);
 			return;
 		}
-		if (result == NOT_SAMPLED) {
-			ignore(p, cpu, tag, PACKET_TX_IGNORED);
+		if (state == PACKET_TX_IGNORED) {
+			ignore(p, cpu, tag, PACKET_TX_IGNORED, number, TX_NET_DEV_QUEUE);
 			return;
 		}
 		now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_TX, now);
 		if (BY_PROCESS)
 			see_softirq(cpu);
-		begin_group(p, cpu, true);
-		pass_send_call(p, cpu);
+		begin_group(p, cpu, true, 0);
+		pass_send_call(p, cpu, (struct sk_buff *)ctx[0]);
 		pass_ip(p, cpu, number);
 	} else {
 		now = bpf_ktime_get_ns();
@@ -180,16 +209,41 @@ PROBE(qdisc_enqueue, "qdisc_enqueue")
 	if (!cpu)
 		return;
 	transmit(cpu, ctx[2], TX_QDISC_ENQUEUE);
+	message_has_left(cpu);
 	if (budgets)
 		note_stopped(ctx[2], (struct netdev_queue *)ctx[1]);
 }
 
-PROBE(qdisc_dequeue, "qdisc_dequeue")
+/* One of several that a queueing discipline gives up at a time. Not static: see trail.h. */
+__noinline int dequeue_further(u64 pointer, u64 now)
 {
+	struct packet *p = packet_slot(pointer);
 	struct cpu *cpu = this_cpu();
 
-	if (cpu)
-		transmit(cpu, ctx[3], TX_QDISC_DEQUEUE);
+	if (cpu && p && p->tag == pointer && p->state == PACKET_TX)
+		pass(p, cpu, bpf_get_smp_processor_id(), TX_QDISC_DEQUEUE, now);
+	return 0;
+}
+
+/* The first of a list, and how long that is. */
+PROBE(qdisc_dequeue, "qdisc_dequeue")
+{
+	u64 at = address_of(ctx[3]), now;
+	struct cpu *cpu = this_cpu();
+	u32 count = ctx[2];
+
+	if (!cpu)
+		return;
+	transmit(cpu, ctx[3], TX_QDISC_DEQUEUE);
+	if ((s32)count < 2 || !at)
+		return;
+	now = bpf_ktime_get_ns();
+	for (u32 i = 1; i < DEQUEUED_MAX; i++) {
+		at = (u64)BPF_CORE_READ((struct sk_buff *)at, next);
+		if (i >= count || !at)
+			break;
+		dequeue_further(at, now);
+	}
 }
 
 PROBE(net_dev_start_xmit, "net_dev_start_xmit")
@@ -200,13 +254,24 @@ PROBE(net_dev_start_xmit, "net_dev_start_xmit")
 		transmit(cpu, ctx[0], TX_NET_DEV_START_XMIT);
 }
 
-/* The driver has it, unless it was busy (rc); a virtual device has handed it over before. */
+/*
+ * The driver has it, unless it was busy (rc). The sk_buff may be freed by now, and another packet at its address;
+ * that one was not given to a driver by this CPU just now. A virtual device has handed it over before; a device
+ * that stands on another has put it into the queue of that one, where it waits still.
+ */
 PROBE(net_dev_xmit, "net_dev_xmit")
 {
+	u64 tag = address_of(ctx[0]);
+	struct packet *p = packet_slot(tag);
+	u32 number = bpf_get_smp_processor_id();
 	struct cpu *cpu = this_cpu();
 
-	if (cpu && !(u32)ctx[1])
-		transmit(cpu, ctx[0], TX_NET_DEV_XMIT);
+	if (!cpu)
+		return;
+	message_has_left(cpu);
+	if (!(u32)ctx[1] && p && p->tag == tag && p->state == PACKET_TX && p->last_cpu == number &&
+	    (!has_start_xmit || p->last_stage >= TX_NET_DEV_START_XMIT))
+		pass(p, cpu, number, TX_NET_DEV_XMIT, bpf_ktime_get_ns());
 }
 
 /*

@@ -142,6 +142,7 @@ struct napi_struct {
 };
 
 struct sk_buff {
+	struct sk_buff *next;
 	struct sk_buff *prev;
 	struct net_device *dev;
 	struct sock *sk;
@@ -150,13 +151,28 @@ struct sk_buff {
 	int skb_iif;
 	__be16 protocol;
 	__u16 network_header;
+	__u16 transport_header;
+	__u16 mac_header;
 	__u16 queue_mapping;
+	__u16 vlan_tci;
+	__u32 vlan_all;
 	__u8 cloned : 1;
 	__u8 fclone : 2;
 	unsigned char *head;
 	unsigned char *data;
 	unsigned int len, data_len;
 	unsigned int end; /* an offset from head */
+};
+
+/* Before 6.2 */
+struct sk_buff___vlan_present {
+	__u8 vlan_present : 1;
+};
+
+/* What GRO keeps in the cb of an sk_buff. */
+struct napi_gro_cb {
+	void *frag0;
+	unsigned int frag0_len;
 };
 
 struct sk_buff_fclones {

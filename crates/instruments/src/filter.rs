@@ -41,8 +41,25 @@ impl fmt::Display for Protocol {
     }
 }
 
+/// Most devices below one that packets can be told from (`LOWER_DEVICES_MAX` in `bpf/filter.h`).
+pub const LOWER_DEVICES_MAX: usize = 16;
+/// Most VLANs one within the other (`VLANS_MAX` in `bpf/filter.h`).
+pub const VLANS_MAX: usize = 2;
+
+/// A device by which packets come to one that is stacked on it (a bond, a VLAN, a macvlan). The kernel gives
+/// them to the protocols by this one alone, so what of them is the upper device's is known by tags and address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LowerDevice {
+    /// Its index, in the same namespace.
+    pub ifindex: u32,
+    /// VLAN tags that the packets come with, outermost first; at most [`VLANS_MAX`].
+    pub vlans: Vec<u16>,
+    /// Their destination, where it says whose they are.
+    pub address: Option<[u8; 6]>,
+}
+
 /// An interface to look at. Its index means something only within its namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
     /// Its name.
     pub name: String,
@@ -50,6 +67,8 @@ pub struct Device {
     pub ifindex: u32,
     /// Inode of its namespace; `None` when that cannot be told, then the index alone counts.
     pub netns: Option<u32>,
+    /// Devices below it by which its packets are received; at most [`LOWER_DEVICES_MAX`].
+    pub lower: Vec<LowerDevice>,
 }
 
 /// Which packets are looked at; the default is all of IPv4 and IPv6 in all namespaces.
@@ -152,6 +171,19 @@ macro_rules! constants_of_filter {
                 None => $types::prefix::default(),
             };
             let (protocol, protocol6) = filter.protocol.map_or((0, 0), |p| p.numbers());
+            let mut lower = [$types::lower_device::default(); $crate::filter::LOWER_DEVICES_MAX];
+            let below = filter.device.iter().flat_map(|device| &device.lower);
+            let mut lower_count = 0;
+            for (to, from) in lower.iter_mut().zip(below) {
+                to.ifindex = from.ifindex;
+                for (to, from) in to.vlans.iter_mut().zip(&from.vlans) {
+                    *to = *from;
+                }
+                to.vlan_count = from.vlans.len().min($crate::filter::VLANS_MAX) as u8;
+                to.has_address = from.address.is_some().into();
+                to.address = from.address.unwrap_or_default();
+                lower_count += 1;
+            }
             $types::filter {
                 directions: match filter.direction {
                     None => 3,
@@ -159,6 +191,8 @@ macro_rules! constants_of_filter {
                     Some($crate::Direction::Tx) => 2,
                 },
                 ifindex: filter.device.as_ref().map_or(0, |d| d.ifindex),
+                lower_count,
+                lower,
                 netns: filter.netns.or(filter.device.as_ref().and_then(|d| d.netns)).unwrap_or(0),
                 protocol,
                 protocol6,

@@ -23,7 +23,7 @@ mod outlier;
 mod reuseport;
 pub mod stages;
 
-pub use filter::{Device, Filter, Protocol};
+pub use filter::{Device, Filter, LOWER_DEVICES_MAX, LowerDevice, Protocol, VLANS_MAX};
 pub use grouping::{GROUPS_MAX, Grouping, Sort};
 pub use instrument::{Instrument, InstrumentError};
 pub use measurement::*;

@@ -165,7 +165,12 @@ fn filters_let_only_matching_packets_begin() {
             .map_err(io::Error::from)
         })
         .unwrap();
-    let device = Device { name: "np1".to_owned(), ifindex, netns: Some(inode(Side::Server)) };
+    let device = Device {
+        name: "np1".to_owned(),
+        ifindex,
+        netns: Some(inode(Side::Server)),
+        ..Device::default()
+    };
     let udp = Filter { protocol: Some(Protocol::Udp), ..Filter::default() };
     let net = |text: &str| Some(text.parse().unwrap());
     let both = 2 * ROUNDS;

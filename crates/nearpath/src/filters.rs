@@ -3,6 +3,7 @@
 //! In go arguments and the host (for the index of an interface), out comes a
 //! [`Filter`]. What can be judged without the host is judged while parsing: wrong usage.
 
+use crate::lower_devices::lower_devices;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
@@ -125,7 +126,12 @@ pub fn interface<'a>(host: &'a Host, name: &str) -> anyhow::Result<&'a Nic> {
 fn device(host: &Host, name: &str) -> anyhow::Result<Device> {
     let nic = interface(host, name)?;
     let netns = |nic: &Nic| nic.netns.inode.map(namespace).transpose();
-    Ok(Device { name: nic.name.clone(), ifindex: nic.ifindex.0, netns: netns(nic)? })
+    Ok(Device {
+        name: nic.name.clone(),
+        ifindex: nic.ifindex.0,
+        netns: netns(nic)?,
+        lower: lower_devices(host, nic)?,
+    })
 }
 
 /// The inode of a namespace as the kernel's programs see it (`ns_common.inum`, 32 bits).

@@ -11,6 +11,7 @@ mod failure;
 mod filters;
 mod grouping;
 mod interrupt;
+mod lower_devices;
 mod output;
 mod session;
 mod source;

@@ -16,7 +16,7 @@ const NOT_ALLOCATED: usize = 4;
 const RETURNED: usize = 5;
 const RX: usize = 8;
 const TX: usize = 16;
-const CPU_WORDS: usize = 8;
+const CPU_WORDS: usize = 24;
 /// What the programs take for an unknown core.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -147,8 +147,10 @@ mod tests {
         assert_eq!(cpu[..2], ["u32 core, llc, node;", "u32 shard, place;"]);
         assert!(cpu[2].starts_with("u32 serving;"));
         let words: Vec<&str> = cpu[3..].iter().filter_map(|l| l.split(';').next()).collect();
-        assert_eq!(words, ["u64 packet", "u64 gro_packet", "u64 unused2[3]"]);
-        assert_eq!(CPU_WORDS, 3 + 1 + 1 + 3);
+        let given =
+            ["u64 given_dev", "u32 given_first, given_next", "u64 unused2[1]", "u64 given[16]"];
+        assert_eq!(words, [&["u64 packet", "u64 gro_packet"], &given[..]].concat());
+        assert_eq!(CPU_WORDS, 3 + 2 + 3 + 16);
         let order = "SAME_CPU, SAME_CORE, SAME_LLC, SAME_NODE, OTHER_NODE, UNKNOWN_DISTANCE";
         assert!(header.contains(&format!("enum distance {{ {order}, DISTANCES }};")));
     }

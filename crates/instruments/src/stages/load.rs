@@ -35,6 +35,10 @@ const SOFTIRQS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 const TRAILS: u32 = 1 << 14;
 /// Packets that may be under way (`PACKET_SLOT_BITS`).
 const PACKETS: u32 = 1 << 16;
+/// A system call that sends one message.
+const SENDS_ONE: u8 = 1;
+/// A system call that sends several (`SENDS_SEVERAL` in `bpf/stages_packet.h`).
+const SENDS_SEVERAL: u8 = 2;
 
 /// The programs in the kernel; dropping it detaches and frees everything.
 pub struct Loaded {
@@ -114,6 +118,8 @@ fn set_constants(
     let has = |program: &str| chosen.iter().any(|(p, _)| p.program == program);
     constants.has_data_ready = has("sk_data_ready");
     constants.has_sock_recv = has("sock_recv");
+    constants.has_udp_rcv = has("udp_rcv") && has("udpv6_rcv");
+    constants.has_start_xmit = has("net_dev_start_xmit");
     constants.has_netif_rx = has("netif_rx");
     constants.has_qdisc_enqueue = has("qdisc_enqueue");
     constants.knows_readers = has("sched_waking") && has("sched_switch");
@@ -128,19 +134,19 @@ fn set_constants(
     }
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
     constants.place_all = !layout.is_by_cpu();
-    for call in [
-        libc::SYS_write,
-        libc::SYS_writev,
-        libc::SYS_sendto,
-        libc::SYS_sendmsg,
-        libc::SYS_sendmmsg,
-        libc::SYS_sendfile,
-        libc::SYS_splice,
-        libc::SYS_io_uring_enter,
+    for (call, sends) in [
+        (libc::SYS_write, SENDS_ONE),
+        (libc::SYS_writev, SENDS_ONE),
+        (libc::SYS_sendto, SENDS_ONE),
+        (libc::SYS_sendmsg, SENDS_ONE),
+        (libc::SYS_sendmmsg, SENDS_SEVERAL),
+        (libc::SYS_sendfile, SENDS_ONE),
+        (libc::SYS_splice, SENDS_ONE),
+        (libc::SYS_io_uring_enter, SENDS_SEVERAL),
     ] {
         let call = usize::try_from(call).unwrap_or(usize::MAX);
-        if let Some(sends) = constants.sends.get_mut(call) {
-            *sends = 1;
+        if let Some(entry) = constants.sends.get_mut(call) {
+            *entry = sends;
         }
     }
     Ok(())

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Packets that are followed by the address of their sk_buff: begin, the same packet or another one at its
+ * address, end. In go the structures packet, cpu and counters, which an instrument defines before it includes
+ * this; struct packet has a tag and a state, struct cpu a shard and the fields given*, struct counters started,
+ * sampled_out and collided.
+ *
+ * A packet's slot is found from a hash of the address of its sk_buff and tagged with that
+ * address. When two packets meet in a slot the newer takes it and the older is counted as lost,
+ * so a stage costs one lookup and the table never fills up.
+ *
+ * The kernel frees many packets where no tracepoint is, and uses their addresses again. So an sk_buff that comes
+ * in is the packet of the slot only if the stack can have that one in its hands; otherwise a new packet begins.
+ * That holds for packets that are followed and for those that are not in the sample, which keep their slot
+ * so as to be counted once.
+ */
+#ifndef NEARPATH_SKB_TRACK_BPF_H
+#define NEARPATH_SKB_TRACK_BPF_H
+
+#include "filter.h"
+
+#define PACKET_SLOT_BITS 16
+/* Packets that a driver gives to the stack before it turns to the first of them; others give eight. */
+#define GIVEN_MAX 16
+
+enum packet_state {
+	PACKET_FREE,
+	PACKET_ALLOCATED, /* neither received nor sent so far */
+	/* The filter did not match where it was last looked at. */
+	PACKET_RX_NO_MATCH,
+	PACKET_TX_NO_MATCH,
+	/* Not looked at until it ends: not in the sample, or where it was allocated is not known. */
+	PACKET_RX_IGNORED,
+	PACKET_TX_IGNORED,
+	/* Counted as completed: TCP put its data into an earlier packet, but it may wake its reader. */
+	PACKET_RX_MERGED,
+	/* From here on it is followed. */
+	PACKET_RX,
+	PACKET_TX,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1 << PACKET_SLOT_BITS);
+	__type(key, u32);
+	__type(value, struct packet);
+} packets SEC(".maps");
+
+/* max_entries of the others are set by user space for this host. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+
+/* By shard. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct counters);
+} counters SEC(".maps");
+
+/* [what][from place][to place], packets; what: the span, or whether it is sent */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} places SEC(".maps");
+
+/*
+ * Packets begin only while this is set: after all programs are attached and until the first is
+ * detached, so that no path is seen in part.
+ */
+volatile u32 active;
+
+static __always_inline struct cpu *this_cpu(void)
+{
+	u32 number = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&cpus, &number);
+}
+
+/* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
+static __always_inline u32 packet_hash(u64 tag)
+{
+	return (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
+}
+
+static __always_inline struct packet *packet_slot(u64 tag)
+{
+	u32 slot = packet_hash(tag);
+
+	return bpf_map_lookup_elem(&packets, &slot);
+}
+
+#define COUNT(cpu, what)                                                  \
+	do {                                                                  \
+		struct counters *counters_ = bpf_map_lookup_elem(&counters, &(cpu)->shard); \
+		if (counters_)                                                    \
+			__sync_fetch_and_add(&counters_->what, 1);                    \
+	} while (0)
+
+static __always_inline bool is_followed(struct packet *p)
+{
+	return p->state >= PACKET_RX;
+}
+
+/* Whether the slot holds this sk_buff, received and not in the sample. */
+static __always_inline bool is_ignored(struct packet *p, u64 tag)
+{
+	return p->tag == tag && p->state == PACKET_RX_IGNORED;
+}
+
+static __always_inline void free_slot(struct packet *p)
+{
+	p->tag = 0;
+	p->state = PACKET_FREE;
+}
+
+/*
+ * What a packet that is first received or sent is from now on: followed, ignored, or PACKET_FREE where it does
+ * not match. `header` is the address of its network header, or 0 where the sk_buff says it.
+ */
+static __always_inline u32 begin_state(struct cpu *cpu, struct sk_buff *skb, bool transmit, u64 header,
+				       const bool direct)
+{
+	switch (active ? filter_match(skb, transmit, header, direct) : NO_MATCH) {
+	case MATCH:
+		COUNT(cpu, started);
+		return transmit ? PACKET_TX : PACKET_RX;
+	case NOT_SAMPLED:
+		COUNT(cpu, sampled_out);
+		return transmit ? PACKET_TX_IGNORED : PACKET_RX_IGNORED;
+	default:
+		return PACKET_FREE;
+	}
+}
+
+/* The stack is given an sk_buff here, by a device. */
+static __always_inline void give(struct cpu *cpu, u64 tag, u64 dev)
+{
+	cpu->given[cpu->given_next++ % GIVEN_MAX] = tag;
+	cpu->given_dev = dev;
+}
+
+/* The sk_buffs that were given so far have been delivered, or are gone. */
+static __always_inline void forget_given(struct cpu *cpu)
+{
+	cpu->given_first = cpu->given_next;
+}
+
+/*
+ * Whether an sk_buff that comes in by a device is the last that the stack was given here, by another one: on which
+ * this device stands, as a bridge does, or a tunnel. By the same device it is a new packet.
+ */
+static __always_inline bool is_given_on(struct cpu *cpu, u64 tag, u64 dev)
+{
+	return cpu->given[(cpu->given_next - 1) % GIVEN_MAX] == tag && cpu->given_dev != dev;
+}
+
+/* Whether an sk_buff holds a datagram for a port, in host order. */
+static __always_inline bool is_datagram_to(u64 tag, u16 port)
+{
+	struct sk_buff *skb = (struct sk_buff *)tag;
+	u64 head = (u64)BPF_CORE_READ(skb, head);
+	u64 at = head + BPF_CORE_READ(skb, network_header);
+	u8 version = 0, protocol = 0;
+	u16 ports[2] = {};
+
+	if (bpf_probe_read_kernel(&version, sizeof(version), (void *)at) ||
+	    bpf_probe_read_kernel(&protocol, sizeof(protocol), (void *)(at + (version >> 4 == 4 ? 9 : 6))) ||
+	    (version >> 4 == 4 && protocol != IPPROTO_UDP))
+		return false;
+	at = head + BPF_CORE_READ(skb, transport_header);
+	return !bpf_probe_read_kernel(ports, sizeof(ports), (void *)at) && bpf_ntohs(ports[1]) == port;
+}
+
+/* Whether the slot of an sk_buff is that of a packet which has yet to come to its socket, on a CPU. */
+static __always_inline bool awaits_delivery(u64 tag, u32 number);
+
+/*
+ * The datagram whose arrival a socket tells of here. That is the last in its queue, unless another CPU has put
+ * one behind it, or a quick reader has taken it: then it is the first that the stack was given for the port and
+ * has not delivered so far. (A driver gives it several before it turns to the first.) 0: none of this CPU's.
+ */
+static __always_inline u64 delivered_datagram(struct cpu *cpu, u32 number, u64 last, u16 port)
+{
+	u32 at = cpu->given_first, next = cpu->given_next;
+
+	if (awaits_delivery(last, number))
+		return last;
+	if (next - at > GIVEN_MAX)
+		at = next - GIVEN_MAX;
+	for (int i = 0; i < GIVEN_MAX; i++, at++) {
+		u64 tag = cpu->given[at % GIVEN_MAX];
+
+		if (at == next)
+			break;
+		if (awaits_delivery(tag, number) && is_datagram_to(tag, port)) {
+			cpu->given_first = at;
+			return tag;
+		}
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,176 @@
+//! By which devices the packets of a stacked one are received: a bond, a VLAN, a macvlan.
+//!
+//! The kernel shows a packet that comes in once (`__netif_receive_skb_core` of net/core/dev.c), with the device that
+//! received it; the devices stacked on that one take it inside that function. So `--dev bond0` looks for packets
+//! of the devices below, by the VLAN tags and the address that would bring them to `bond0`. A bridge, an internal
+//! port of Open vSwitch and a tunnel receive packets anew, and need none of this.
+
+use anyhow::anyhow;
+use nearpath_host::{Host, Nic, NicKind};
+use nearpath_instruments::{LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};
+
+/// Devices one above the other that are looked at.
+const DEPTH_MAX: usize = 8;
+
+/// The devices by which packets come to this one, from below.
+///
+/// # Errors
+/// There are more than the programs can look for.
+pub fn lower_devices(host: &Host, upper: &Nic) -> anyhow::Result<Vec<LowerDevice>> {
+    let mut found = Vec::new();
+    descend(host, upper, &LowerDevice::default(), DEPTH_MAX, &mut found);
+    if found.len() > LOWER_DEVICES_MAX {
+        return Err(anyhow!(
+            "{} stands on {} devices; packets can be told of {LOWER_DEVICES_MAX}: give one of them",
+            upper.name,
+            found.len()
+        ));
+    }
+    if let Some(lower) = found.iter().find(|lower| lower.vlans.len() > VLANS_MAX) {
+        return Err(anyhow!(
+            "{} is {} VLANs deep; packets can be told of {VLANS_MAX}: give the device below",
+            upper.name,
+            lower.vlans.len()
+        ));
+    }
+    Ok(found)
+}
+
+/// Adds the devices below `nic`; `above` is what is known of the packets that come to it.
+fn descend(
+    host: &Host,
+    nic: &Nic,
+    above: &LowerDevice,
+    depth: usize,
+    found: &mut Vec<LowerDevice>,
+) {
+    let here = |other: &&Nic| other.netns == nic.netns && other.ifindex != nic.ifindex;
+    let mut above = above.clone();
+    let below: Vec<&Nic> = match nic.kind {
+        // Its ports; a VRF is one of the others.
+        NicKind::Bond | NicKind::Other => {
+            let is_port = |other: &&Nic| other.master.as_deref() == Some(nic.name.as_str());
+            host.nics.iter().filter(here).filter(is_port).collect()
+        }
+        NicKind::Vlan => {
+            let Some(vlan) = nic.vlan else { return };
+            // The tag of the lower device is outside of this one's.
+            above.vlans.insert(0, vlan);
+            link(host, nic).into_iter().collect()
+        }
+        // An ipvlan has its lower device's address, and takes packets by theirs.
+        NicKind::Macvlan | NicKind::Macvtap if nic.driver.as_deref() != Some("ipvlan") => {
+            above.address = above.address.or(nic.address.as_deref().and_then(address));
+            link(host, nic).into_iter().collect()
+        }
+        _ => Vec::new(),
+    };
+    if depth == 0 {
+        return;
+    }
+    for lower in below {
+        found.push(LowerDevice { ifindex: lower.ifindex.0, ..above.clone() });
+        descend(host, lower, &above, depth - 1, found);
+    }
+}
+
+/// The device that one stands on, if it is in the same namespace.
+fn link<'a>(host: &'a Host, nic: &Nic) -> Option<&'a Nic> {
+    let name = nic.link.as_deref()?;
+    host.nics.iter().find(|other| other.name == name && other.netns == nic.netns)
+}
+
+/// `52:54:00:00:00:0a`
+fn address(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::IfIndex;
+
+    fn nic(name: &str, ifindex: u32, kind: NicKind, more: serde_json::Value) -> Nic {
+        let mut nic = serde_json::json!({
+            "name": name, "ifindex": IfIndex(ifindex), "kind": kind, "netns": {},
+            "rx_queues": [], "tx_queues": [], "statistics": {},
+        });
+        let fields = more.as_object().unwrap().clone();
+        nic.as_object_mut().unwrap().extend(fields);
+        serde_json::from_value(nic).unwrap()
+    }
+
+    fn host() -> Host {
+        use NicKind::{Bond, Macvlan, Physical, Vlan};
+        let nics = vec![
+            nic("eth0", 2, Physical, serde_json::json!({ "master": "bond0" })),
+            nic("eth1", 3, Physical, serde_json::json!({ "master": "bond0" })),
+            nic("bond0", 4, Bond, serde_json::json!({})),
+            nic("bond0.100", 5, Vlan, serde_json::json!({ "link": "bond0", "vlan": 100 })),
+            nic("inner", 6, Vlan, serde_json::json!({ "link": "bond0.100", "vlan": 7 })),
+            nic(
+                "macvlan0",
+                8,
+                Macvlan,
+                serde_json::json!({ "link": "inner", "address": "52:54:00:00:00:0a" }),
+            ),
+            nic("deep", 9, Vlan, serde_json::json!({ "link": "inner", "vlan": 8 })),
+            nic(
+                "ipvlan0",
+                10,
+                Macvlan,
+                serde_json::json!({ "link": "bond0", "driver": "ipvlan", "address": "52:54:00:00:00:01" }),
+            ),
+        ];
+        Host { nics, ..Host::default() }
+    }
+
+    fn below(name: &str) -> anyhow::Result<Vec<(u32, Vec<u16>, Option<[u8; 6]>)>> {
+        let host = host();
+        let upper = host.nics.iter().find(|nic| nic.name == name).unwrap();
+        let lower = lower_devices(&host, upper)?;
+        Ok(lower.into_iter().map(|lower| (lower.ifindex, lower.vlans, lower.address)).collect())
+    }
+
+    #[test]
+    fn a_stack_of_devices_is_followed_down() {
+        assert_eq!(below("eth0").unwrap(), []);
+        assert_eq!(below("bond0").unwrap(), [(2, vec![], None), (3, vec![], None)]);
+        let tagged = |ifindex, vlans: &[u16]| (ifindex, vlans.to_vec(), None);
+        assert_eq!(
+            below("bond0.100").unwrap(),
+            [tagged(4, &[100]), tagged(2, &[100]), tagged(3, &[100])]
+        );
+        let address = Some([0x52, 0x54, 0, 0, 0, 0xa]);
+        assert_eq!(
+            below("macvlan0").unwrap(),
+            [
+                (6, vec![], address),
+                (5, vec![7], address),
+                (4, vec![100, 7], address),
+                (2, vec![100, 7], address),
+                (3, vec![100, 7], address)
+            ]
+        );
+        assert_eq!(below("ipvlan0").unwrap(), [], "an ipvlan is not known by its address");
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_an_error() {
+        let error = below("deep").unwrap_err().to_string();
+        assert_eq!(error, "deep is 3 VLANs deep; packets can be told of 2: give the device below");
+    }
+
+    #[test]
+    fn an_address_is_six_bytes() {
+        assert_eq!(address("52:54:00:00:00:0a"), Some([0x52, 0x54, 0, 0, 0, 0xa]));
+        assert_eq!(address("52:54:00"), None);
+        assert_eq!(address("52:54:00:00:00:0a:00"), None);
+        assert_eq!(address("x"), None);
+    }
+}
