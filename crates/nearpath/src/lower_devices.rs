@@ -130,7 +130,10 @@ mod tests {
         Host { nics, ..Host::default() }
     }
 
-    fn below(name: &str) -> anyhow::Result<Vec<(u32, Vec<u16>, Option<[u8; 6]>)>> {
+    /// Index, VLANs, address.
+    type Below = (u32, Vec<u16>, Option<[u8; 6]>);
+
+    fn below(name: &str) -> anyhow::Result<Vec<Below>> {
         let host = host();
         let upper = host.nics.iter().find(|nic| nic.name == name).unwrap();
         let lower = lower_devices(&host, upper)?;

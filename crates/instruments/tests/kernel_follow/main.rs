@@ -10,7 +10,7 @@ mod tap;
 
 use common::{acquainted_pair, can_run, exactly, pin, possible_cpus, until_exact};
 use nearpath_instruments::locality::{self, PacketLocality};
-use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::stages::{Detail, Options, Stages};
 use nearpath_instruments::{
     Device, Direction, Filter, Grouping, Instrument, LowerDevice, Measurement, Per, Protocol, Sort,
 };
@@ -64,9 +64,10 @@ fn a_sample_accounts_for_every_segment() {
         return;
     }
     let (pair, _xdp) = like_a_nic();
-    until_exact(|| {
+    let details = [Detail::Coarse, Detail::Path, Detail::Full];
+    let each = |detail| {
         let mut received = 0;
-        let options = Options { filter: half_received(&pair), ..Options::default() };
+        let options = Options { filter: half_received(&pair), detail, ..Options::default() };
         let m = measure(options, || {
             let before = received_by(&pair, Side::Server);
             stream_by_many(&pair);
@@ -74,7 +75,8 @@ fn a_sample_accounts_for_every_segment() {
         });
         assert!(received > 1000 && m.packets.sampled_out > 0, "{received}: {:?}", m.packets);
         exactly(m.packets.started + m.packets.sampled_out, received, &m)
-    });
+    };
+    details.into_iter().for_each(|detail| until_exact(|| each(detail)));
 }
 
 #[test]
