@@ -283,7 +283,9 @@ fn filters_choose_packets_and_counters_stay_whole() {
     let pair = VethPair::new(1).unwrap();
     let (client, server) = (v4(Side::Client), v4(Side::Server));
     let ifindex = scenes::ifindex(&pair, Side::Server);
-    let device = |ifindex| Some(Device { name: "np1".to_owned(), ifindex, netns: None });
+    let device = |ifindex| {
+        Some(Device { name: "np1".to_owned(), ifindex, netns: None, ..Device::default() })
+    };
     let net = |address: Ipv4Addr| format!("{address}/32").parse().ok();
     let all = Filter::default;
     // Of 20 packets to port 9 and 30 to port 10.
