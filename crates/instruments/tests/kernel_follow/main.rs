@@ -16,7 +16,8 @@ use nearpath_instruments::{
 };
 use nearpath_testing::veth::{Side, VethPair};
 use scene::{
-    Xdp, arrived, ip, namespace, received_by, segmented_send, send_many, stream_by_many, tool,
+    Xdp, arrived, ip, namespace, read_many, received_by, segmented_send, send_many, stream_by_many,
+    tool,
 };
 use std::net::UdpSocket;
 use std::num::NonZeroU32;
@@ -119,7 +120,7 @@ fn each_datagram_of_a_list_is_that_of_its_socket() {
                 let server = &server;
                 scope.spawn(move || {
                     for _ in 0..ROUNDS {
-                        (0..SEGMENTS).for_each(|_| drop(server.recv(&mut [0; 64]).unwrap()));
+                        read_many(server, SEGMENTS);
                         tell.send(()).unwrap();
                     }
                 });
@@ -178,7 +179,7 @@ fn all_that_a_queue_gives_up_at_a_time_is_seen() {
         let m = measure(options.clone(), || {
             for _ in 0..20 {
                 send_many(&client, 64);
-                (0..64).for_each(|_| drop(server.recv(&mut [0; 64]).unwrap()));
+                read_many(&server, 64);
             }
         });
         exactly(m.packets.started, 20 * 64, &m)?;
@@ -296,7 +297,7 @@ fn a_packet_that_waits_below_is_not_with_the_driver() {
         for _ in 0..100 {
             client.send(&[0; 500]).unwrap();
         }
-        (0..100).for_each(|_| drop(reader.recv(&mut [0; 600]).unwrap()));
+        read_many(&reader, 100);
     });
     assert!(arrived(&m, Direction::Tx, "qdisc_dequeue") > 50, "{m:#?}");
     let wrong = m.spans.iter().find(|s| s.to == "net_dev_xmit" && s.from == "qdisc_enqueue");
@@ -326,7 +327,7 @@ fn threads_that_poll_are_followed() {
                 });
                 for _ in 0..ROUNDS {
                     tell.send(()).unwrap();
-                    (0..4).for_each(|_| drop(server.recv(&mut [0; 64]).unwrap()));
+                    read_many(&server, 4);
                 }
                 drop(tell);
             });

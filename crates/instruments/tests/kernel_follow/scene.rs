@@ -103,6 +103,13 @@ pub fn send_many(client: &UdpSocket, count: usize) {
     assert_eq!(sent, count.cast_signed(), "{}", io::Error::last_os_error());
 }
 
+/// Reads so many datagrams.
+pub fn read_many(reader: &UdpSocket, count: u64) {
+    for _ in 0..count {
+        reader.recv(&mut [0; 600]).unwrap();
+    }
+}
+
 /// So many datagrams of 32 bytes that leave as one, and are segmented on the way (udp(7), `UDP_SEGMENT`).
 pub fn segmented_send(client: &UdpSocket, count: usize) {
     let segment: libc::c_int = 32;
