@@ -366,3 +366,79 @@ fn followed_packets_are_dropped_after_their_last_stage() {
         if drop.packets == lost { Ok(()) } else { Err(format!("{lost}: {:#?}", m.drops)) }
     });
 }
+
+/// A request for a connection that finds the accept queue full is freed as if it had been delivered: the counter
+/// alone knows of it.
+#[test]
+fn a_full_accept_queue_shows_in_its_counter() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let names = ["TcpExt.ListenOverflows", "TcpExt.ListenDrops"];
+    let counts = names.map(|name| Counter::of(&pair, Side::Server, name));
+    let (m, ()) = measured(&pair, Side::Server, || {
+        let listen = |side: Side| {
+            let listener = TcpListener::bind((side.ipv4(), 0))?;
+            rustix::net::listen(&listener, 1)?;
+            Ok(listener)
+        };
+        let listener = pair.run(Side::Server, listen).unwrap();
+        let to = listener.local_addr().unwrap();
+        // Of these two are taken; the others are told nothing, and send again after a second.
+        let patience = std::time::Duration::from_millis(50);
+        let connect = |_| Ok((0..6).map(|_| TcpStream::connect_timeout(&to, patience)).collect());
+        let connections: Vec<std::io::Result<TcpStream>> = pair.run(Side::Client, connect).unwrap();
+        assert!(connections.iter().any(Result::is_err), "{connections:?}");
+    });
+    for (name, count) in names.into_iter().zip(&counts) {
+        let (rose, check) = (count.rose(), m.counters.iter().find(|c| c.counter == name));
+        assert!(rose > 0, "this test's own judge");
+        let check = check.unwrap_or_else(|| panic!("{name} rose by {rose}: {m:#?}"));
+        assert!((check.least..=check.most).contains(&rose), "{rose}: {check:?}");
+        assert_eq!((check.seen, check.agrees), (None, None), "{check:?}");
+    }
+}
+
+/// What no program of the network stack's own drops: a filter of tc.
+#[test]
+fn a_tc_filter_drops_on_ingress() {
+    if !can_run() || !nearpath_testing::require_program("tc") {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let filter = |_| {
+        command("tc", &["qdisc", "add", "dev", "np1", "clsact"])?;
+        let rule = ["matchall", "action", "drop"];
+        command("tc", &[&["filter", "add", "dev", "np1", "ingress"][..], &rule].concat())
+    };
+    if let Err(error) = pair.run(Side::Server, filter) {
+        nearpath_testing::skip(&format!("no tc filters: {error}"));
+        return;
+    }
+    let (client, server) = (v4(Side::Client), v4(Side::Server));
+    until_exact(|| {
+        // Known without asking, which the filter would drop.
+        let neighbour = |side: Side| {
+            let mac = std::process::Command::new("ip")
+                .args(["-j", "link", "show", side.device()])
+                .output()?;
+            let link: serde_json::Value = serde_json::from_slice(&mac.stdout)?;
+            Ok(link[0]["address"].as_str().unwrap_or_default().to_owned())
+        };
+        let mac = pair.run(Side::Server, neighbour).unwrap();
+        let (m, ()) = measured(&pair, Side::Server, || {
+            let send = |_| {
+                let to = server.to_string();
+                command("ip", &["neigh", "replace", &to, "lladdr", &mac, "dev", "np0"])?;
+                Packet::udp(client, server, 9, 0).send(20)
+            };
+            pair.run(Side::Client, send).unwrap();
+        });
+        let udp: Vec<&Drop> = m.drops.iter().filter(|drop| drop.protocol == "UDP").collect();
+        let [drop] = udp.as_slice() else { return Err(format!("{m:#?}")) };
+        assert_eq!((drop.reason.as_deref(), drop.stage), (Some("TC_INGRESS"), DropStage::Tc));
+        assert_eq!(drop.device.as_deref(), Some("np1"));
+        if drop.packets == 20 { Ok(()) } else { Err(format!("{m:#?}")) }
+    });
+}

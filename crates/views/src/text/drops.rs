@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 pub fn drops(m: &DropMeasurement, top: usize) -> String {
     let mut out = String::new();
     line!(out, "{}", in_a_line(m));
+    if let Some(others) = beyond(m) {
+        line!(out, "{others}");
+    }
     line!(out);
     header(&mut out, m);
     if !m.drops.is_empty() {
@@ -68,6 +71,22 @@ pub fn in_a_line(m: &DropMeasurement) -> String {
     let why = main.meaning.as_deref().unwrap_or(&main.reason);
     let share = share(main.share);
     printable(&format!("{packets} dropped in {time} s ({rate}/s): {share} {why}{}", whose(main)))
+}
+
+/// What the kernel drops without `kfree_skb`, so that its counters alone know of it.
+fn beyond(m: &DropMeasurement) -> Option<String> {
+    const COUNTERS: [(&str, &str); 3] = [
+        ("TcpExt.ListenDrops", "connection requests dropped, as the accept queue was full"),
+        ("TcpExt.TCPRcvQDrop", "TCP segments dropped, as the receive buffer was full"),
+        ("Ip.OutNoRoutes", "packets not sent for want of a route"),
+    ];
+    let rise = |name: &str| m.counters.iter().find(|check| check.counter == name);
+    let parts = COUNTERS.iter().filter_map(|(name, what)| {
+        let check = rise(name).filter(|check| check.seen.is_none() && check.most > 0)?;
+        Some(format!("{} {what} ({name})", thousands(check.most)))
+    });
+    let parts: Vec<String> = parts.collect();
+    (!parts.is_empty()).then(|| format!("counted by the kernel alone: {}", parts.join("; ")))
 }
 
 /// `98 %`; all of them only where it is.
