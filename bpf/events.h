@@ -13,11 +13,11 @@
 #include "trail.h"
 
 /* Events of a ring of a CPU, and of one of a reader; powers of two, multiples of BLOCK_EVENTS. */
-#define EVENTS 512
-#define READER_EVENTS 128
+#define EVENTS 1024
+#define READER_EVENTS 256
 #define BLOCK_EVENTS 16
 /* Tasks that are known as readers; found by their pid. */
-#define READER_SLOT_BITS 10
+#define READER_SLOT_BITS 9
 
 enum ring { RING_TASKS, RING_SOFTIRQS, RINGS };
 enum reader_ring { RING_SWITCHES, RING_WAKES };

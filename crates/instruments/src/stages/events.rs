@@ -5,14 +5,15 @@
 //! Numbers go up by one, so a block that found no room leaves a gap, and what is before it is not used.
 
 use super::record::{
-    READER_EVENTS, ReaderEvent, Ring, event, half, is_timer, reader_event, tells_what_runs, word,
+    READER_EVENTS, ReaderEvents, Ring, event, half, is_timer, reader_event, tells_what_it_does,
+    tells_what_runs, word,
 };
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of `struct event`.
 pub const EVENT_BYTES: usize = 32;
 /// Events that a CPU's ring has room for.
-pub const EVENTS: usize = 512;
+pub const EVENTS: usize = 1024;
 /// Events in a block.
 const BLOCK_EVENTS: usize = 16;
 /// Where they begin.
@@ -20,7 +21,7 @@ const BLOCK_HEADER: usize = 24;
 /// Bytes of a block, by which it is told from the other records.
 pub const BLOCK_BYTES: usize = BLOCK_HEADER + BLOCK_EVENTS * EVENT_BYTES;
 /// Events of a ring that are kept: more than a ring has room for, as older ones may have come before.
-const KEEP: usize = 2 * EVENTS;
+const KEEP: usize = 4 * EVENTS;
 /// Rings of a CPU, and of a reader.
 pub const RINGS: u32 = 2;
 
@@ -91,11 +92,21 @@ impl Logs {
         self.rings.get(&ring).map(Log::end)
     }
 
-    /// The events of a reader's ring from number `claimed` on and before `head`, and whether there were
-    /// more before them.
-    pub fn reader(&self, ring: u32, claimed: u64, head: u64) -> (Vec<ReaderEvent>, bool) {
-        let (first, events) = self.events(ring, claimed, head);
-        (events.filter_map(|bytes| reader_event(bytes)).collect(), first > claimed)
+    /// The switches of a reader, or its wake-ups, from number `claimed` on and before `head`: those after a
+    /// moment, and as many before it as it takes to know what it did then. And since when they are all there.
+    pub fn reader(&self, ring: u32, claimed: u64, head: u64, after_ns: u64) -> ReaderEvents {
+        // The oldest may be just being written over.
+        let oldest = head.saturating_sub(READER_EVENTS as u64 - 1).max(claimed);
+        let (first, events) = self.events(ring, oldest, head);
+        let known_from = match events.clone().next() {
+            _ if first <= claimed => 0,
+            Some(bytes) => word(bytes, 0).unwrap_or(u64::MAX),
+            None => u64::MAX,
+        };
+        let is_before = |bytes: &Bytes| word(bytes, 0).is_some_and(|ns| ns <= after_ns);
+        let last = events.clone().rposition(|bytes| is_before(bytes) && tells_what_it_does(bytes));
+        let events = events.skip(last.unwrap_or(0)).filter_map(|bytes| reader_event(bytes));
+        ReaderEvents { events: events.collect(), known_from }
     }
 
     /// The same as they came, with the number of the first.
@@ -227,8 +238,17 @@ pub(super) mod tests {
         let mut bytes = block(4, 0, 8);
         (0..8).for_each(|n| bytes[BLOCK_HEADER + n * EVENT_BYTES + 15] = 8);
         logs.take(&bytes);
-        let (events, cut) = logs.reader(4, 5, 8);
-        assert_eq!((events.iter().map(|e| e.ns).collect::<Vec<_>>(), cut), (vec![5, 6, 7], false));
+        let read = |claimed, after| {
+            let reader = logs.reader(4, claimed, 8, after);
+            (reader.events.iter().map(|e| e.ns).collect::<Vec<_>>(), reader.known_from)
+        };
+        assert_eq!(read(5, 0), (vec![5, 6, 7], 0));
+        // Nor before what it did at a moment is told.
+        let mut bytes = bytes.clone();
+        bytes[BLOCK_HEADER + 2 * EVENT_BYTES + 15] = 10;
+        let mut logs = Logs::new(4);
+        logs.take(&bytes);
+        assert_eq!(logs.reader(4, 0, 8, 4).events.first().map(|e| e.ns), Some(2));
     }
 
     #[test]
@@ -259,7 +279,7 @@ pub(super) mod tests {
             for block in &blocks {
                 logs.take(block);
             }
-            let _ = (logs.cpu(0, head, after), logs.reader(4, head / 2, head));
+            let _ = (logs.cpu(0, head, after), logs.reader(4, head / 2, head, after));
         }
 
         #[test]

@@ -28,7 +28,7 @@ pub use skeleton::{StagesMaps as Maps, StagesSkel, types};
 /// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/events.h`).
 const EVENTS_OF_CPU: u32 = RINGS * EVENTS as u32;
 /// Events that all readers have room for (`1 << READER_SLOT_BITS` times two rings).
-const EVENTS_OF_READERS: u32 = (1 << 10) * RINGS * READER_EVENTS as u32;
+const EVENTS_OF_READERS: u32 = (1 << 9) * RINGS * READER_EVENTS as u32;
 /// The programs at both ends of softirqs.
 const SOFTIRQS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 /// Trails that are kept for the paths of slow packets, a power of two (of 280 bytes each).

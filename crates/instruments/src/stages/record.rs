@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Events that a ring of a reader has room for.
-pub const READER_EVENTS: usize = 128;
+pub const READER_EVENTS: usize = 256;
 /// Where the parts of `struct outlier` are that stand behind its first fields.
 const FLOW: usize = 40;
 const COMM: usize = 80;
@@ -243,7 +243,7 @@ impl Record {
         let begin_ns = word(0)?.saturating_sub(word(8)?);
         let to_cpu = half(20)?;
         let ring = to_cpu.checked_mul(RINGS)?;
-        let reader = reader(bytes, logs)?;
+        let reader = reader(bytes, logs, begin_ns)?;
         let mut others = BTreeMap::new();
         for cpu in reader.cpus().filter(|&cpu| cpu != to_cpu) {
             if let Some(events) = CpuEvents::latest(cpu, logs, begin_ns) {
@@ -306,25 +306,19 @@ impl ReaderEvents {
 }
 
 /// What the reader did up to the end of a slow packet's span.
-fn reader(bytes: &[u8], logs: &Logs) -> Option<ReaderEvents> {
+fn reader(bytes: &[u8], logs: &Logs, begin_ns: u64) -> Option<ReaderEvents> {
     let ring = half(bytes, READER_RING)?;
     if ring == 0 {
         return Some(ReaderEvents { known_from: u64::MAX, ..ReaderEvents::default() });
     }
-    let events = |number: u32| {
+    let events = |number: u32, after_ns| {
         let at = 8 * usize::try_from(number).ok()?;
         let (claimed, head) = (word(bytes, READER_CLAIMED + at)?, word(bytes, READER_HEADS + at)?);
-        // The oldest may be just being written over.
-        let oldest = head.saturating_sub(READER_EVENTS as u64 - 1).max(claimed);
-        let (events, missing) = logs.reader(ring.checked_add(number)?, oldest, head);
-        let known_from = match events.first() {
-            _ if oldest <= claimed && !missing => 0,
-            Some(first) => first.ns,
-            None => u64::MAX,
-        };
-        Some(ReaderEvents { events, known_from })
+        Some(logs.reader(ring.checked_add(number)?, claimed, head, after_ns))
     };
-    let (mut all, wakes) = (events(0)?, events(1)?);
+    let mut all = events(0, begin_ns)?;
+    let first_ns = all.events.first().map_or(begin_ns, |first| first.ns);
+    let wakes = events(1, first_ns)?;
     all.known_from = all.known_from.max(wakes.known_from);
     all.events.extend(wakes.events);
     all.events.sort_by_key(|event| event.ns);
@@ -363,6 +357,12 @@ pub(super) fn half(bytes: &[u8], at: usize) -> Option<u32> {
 /// Whether an event of a CPU says what it runs from then on: a task, or a softirq or none.
 pub(super) fn tells_what_runs(bytes: &[u8]) -> bool {
     matches!(bytes.get(15), Some(1 | 4 | 5))
+}
+
+/// Whether an event of a reader says what it does from then on, and what it last waited for: it blocks, or
+/// is woken.
+pub(super) fn tells_what_it_does(bytes: &[u8]) -> bool {
+    matches!(bytes.get(15), Some(10 | 12))
 }
 
 /// Whether an event is the timer's interrupt (x86).

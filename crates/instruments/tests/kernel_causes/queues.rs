@@ -1,6 +1,6 @@
 //! Packets that wait to be sent: in a queueing discipline that shapes, and for a device whose ring is full.
 
-use crate::stream::{LASTS, OTHER, SLOW, Stream, VICTIM, measure};
+use crate::stream::{OTHER, Stream, VICTIM, lasts, measure, slow, us};
 use crate::worker::{Policy, pin, schedule, spin};
 use crate::{alone, can_run, summary};
 use nearpath_instruments::{Direction, Filter, Measurement, Share, ShareKind};
@@ -8,7 +8,6 @@ use nearpath_testing::veth::Side;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 /// Sets a queueing discipline of the client's device; not every kernel has each.
 pub fn set(stream: &Stream, commands: &[&str]) -> bool {
@@ -104,7 +103,7 @@ fn a_sender_that_waits_for_room() {
     });
     let filter =
         Filter { dport: Some(stream.port), direction: Some(Direction::Tx), ..Filter::default() };
-    let m = measure(filter, SLOW, || std::thread::sleep(LASTS));
+    let m = measure(filter, slow(), || std::thread::sleep(lasts()));
     let is_sender = |share: &Share| {
         share.share == ShareKind::SocketFull
             && share.who.as_ref().is_some_and(|who| {
@@ -154,12 +153,12 @@ fn a_ring_that_is_full() {
         while !over.load(SeqCst) {
             // More than the ring has room for, at once.
             (0..400).for_each(|_| drop(client.send(&[0; 64])));
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(us(10_000));
         }
     });
     let filter =
         Filter { dport: Some(stream.port), direction: Some(Direction::Tx), ..Filter::default() };
-    let m = measure(filter, SLOW, || std::thread::sleep(LASTS));
+    let m = measure(filter, slow(), || std::thread::sleep(lasts()));
     assert_named(&m, ShareKind::DeviceQueue, "pfifo_fast");
 }
 
@@ -177,8 +176,8 @@ fn keep_from_polling(stream: &mut Stream) {
         pin(VICTIM);
         schedule(Policy::Fifo(40));
         while !over.load(SeqCst) {
-            spin(Duration::from_millis(40));
-            std::thread::sleep(Duration::from_millis(20));
+            spin(us(40_000));
+            std::thread::sleep(us(20_000));
         }
     });
 }

@@ -1,6 +1,6 @@
 //! What a reader does instead of reading: it waits for its CPU, works, or is blocked.
 
-use crate::stream::{OTHER, SLOW, Stream, VICTIM, Waits, Windows, now, now_and_then};
+use crate::stream::{OTHER, Stream, VICTIM, Waits, Windows, now, now_and_then, slow, us};
 use crate::worker::{Policy, Worker, pin, schedule, spin};
 use crate::{can_run, play};
 use nearpath_instruments::{Direction, Measurement, Share, ShareKind, Who};
@@ -14,7 +14,9 @@ use std::time::Duration;
 /// Before what else the machine may have to do.
 const READER: Policy = Policy::Fifo(40);
 /// How long the reader is kept from reading.
-const KEPT: Duration = Duration::from_millis(8);
+fn kept() -> Duration {
+    us(8000)
+}
 
 /// A blocked reader, in what, and woken by a task or an interrupt of that name.
 fn is_blocked(share: &Share, on: &str, by: &str) -> bool {
@@ -45,7 +47,7 @@ fn play_blocked(on: &str, by: &str, waits: Waits, does: impl Fn() -> Box<dyn FnM
 /// A thread that answers after a time.
 fn helper(mut answer: impl FnMut() + Send + 'static) -> Worker {
     Worker::new("helper", OTHER, Policy::Fifo(46), move |_| {
-        std::thread::sleep(KEPT);
+        std::thread::sleep(kept());
         answer();
     })
 }
@@ -71,9 +73,9 @@ fn behind_a_task(waits: Waits) {
             schedule(policy);
             while !over.load(SeqCst) {
                 let begin = now();
-                spin(Duration::from_millis(40));
+                spin(us(40_000));
                 ran.lock().unwrap().push(begin..=now());
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(us(20_000));
             }
         });
         (stream.play(Direction::Rx), windows)
@@ -119,7 +121,7 @@ fn a_reader_that_computes() {
         play(&format!("own computation, {waits:?}"), is_reader, || {
             let windows = Windows::default();
             let mut stream = Stream::new();
-            stream.read(waits, READER, now_and_then(&windows, || spin(KEPT)));
+            stream.read(waits, READER, now_and_then(&windows, || spin(kept())));
             (stream.play(Direction::Rx), windows)
         });
     }
@@ -135,7 +137,7 @@ fn a_lock_that_another_thread_holds() {
             let holder = Worker::new("helper", OTHER, Policy::Fifo(46), move |_| {
                 let _held = theirs.lock().unwrap();
                 sender.send(()).unwrap();
-                std::thread::sleep(KEPT);
+                std::thread::sleep(kept());
             });
             Box::new(move || {
                 holder.begin();
@@ -151,7 +153,7 @@ fn a_lock_that_another_thread_holds() {
 fn a_reader_that_sleeps() {
     // Outside of x86 the timer's interrupt has no name.
     let timer = if cfg!(target_arch = "x86_64") { "local_timer" } else { "HRTIMER" };
-    play_blocked("nanosleep", timer, Waits::Recv, || Box::new(|| std::thread::sleep(KEPT)));
+    play_blocked("nanosleep", timer, Waits::Recv, || Box::new(|| std::thread::sleep(kept())));
 }
 
 #[test]
@@ -193,7 +195,7 @@ fn a_reader_in_a_page_fault() {
     play_blocked("fault", "helper", Waits::Recv, || {
         let pages = Arc::new(crate::pages::Pages::new().unwrap());
         let theirs = Arc::clone(&pages);
-        let helper = Worker::new("helper", OTHER, Policy::Fifo(46), move |_| theirs.serve(KEPT));
+        let helper = Worker::new("helper", OTHER, Policy::Fifo(46), move |_| theirs.serve(kept()));
         Box::new(move || {
             pages.take_away();
             helper.begin();
@@ -278,10 +280,10 @@ fn a_reader_that_is_stopped() {
                 pin(OTHER);
                 schedule(Policy::Fifo(46));
                 while !over.load(SeqCst) {
-                    std::thread::sleep(5 * KEPT);
+                    std::thread::sleep(5 * kept());
                     let begin = now();
                     reading.signal(rustix::process::Signal::STOP);
-                    std::thread::sleep(KEPT);
+                    std::thread::sleep(kept());
                     reading.signal(rustix::process::Signal::CONT);
                     stopped.lock().unwrap().push(begin..=now());
                 }
@@ -307,9 +309,9 @@ fn two_threads_of_one_socket() {
             // Both sleep at the same time, as each of them has read as much.
             let does = move || {
                 if gate.wait().is_leader() {
-                    std::thread::sleep(KEPT);
+                    std::thread::sleep(kept());
                 } else {
-                    std::thread::sleep(KEPT + SLOW);
+                    std::thread::sleep(kept() + slow());
                 }
             };
             let noted = if number == 0 { Arc::clone(&windows) } else { Windows::default() };

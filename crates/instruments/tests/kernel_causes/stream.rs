@@ -21,12 +21,26 @@ use std::time::Duration;
 /// The CPU of the readers, and the one of all else.
 pub const VICTIM: u32 = 1;
 pub const OTHER: u32 = 0;
-/// One datagram each.
-const INTERVAL: Duration = Duration::from_micros(500);
+/// One datagram each so many microseconds.
+const INTERVAL_US: u64 = 500;
+
+/// A time of so many microseconds; more by the factor `NEARPATH_FAULT_SCALE` on a machine where all takes
+/// longer.
+pub fn us(microseconds: u64) -> Duration {
+    let scale = std::env::var("NEARPATH_FAULT_SCALE");
+    let scale = scale.map_or(1, |scale| scale.parse().expect("NEARPATH_FAULT_SCALE is a number"));
+    Duration::from_micros(microseconds) * scale
+}
+
 /// From when on a packet is slow.
-pub const SLOW: Duration = Duration::from_millis(2);
-/// How long it takes.
-pub const LASTS: Duration = Duration::from_secs(1);
+pub fn slow() -> Duration {
+    us(2000)
+}
+
+/// How long a scene takes.
+pub fn lasts() -> Duration {
+    us(1_000_000)
+}
 
 /// How the reader waits for its datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,12 +117,12 @@ impl Stream {
             while !over.load(SeqCst) {
                 // One that finds no room is not sent.
                 let _ = client.send(&[0; 64]);
-                std::thread::sleep(INTERVAL);
+                std::thread::sleep(us(INTERVAL_US));
             }
         });
         let filter =
             Filter { dport: Some(self.port), direction: Some(direction), ..Filter::default() };
-        measure(filter, SLOW, || std::thread::sleep(LASTS))
+        measure(filter, slow(), || std::thread::sleep(lasts()))
     }
 }
 

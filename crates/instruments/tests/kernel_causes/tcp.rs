@@ -1,6 +1,6 @@
 //! Data of TCP that waits for other data, for a socket that is locked, or for room.
 
-use crate::stream::{LASTS, OTHER, SLOW, Stream, VICTIM, measure};
+use crate::stream::{OTHER, Stream, VICTIM, lasts, measure, slow, us};
 use crate::worker::{Policy, Worker, pin, schedule};
 use crate::{alone, can_run, summary};
 use nearpath_instruments::{Direction, Filter, Measurement, Outlier, Share, ShareKind};
@@ -10,7 +10,6 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 /// A connection over the pair of a stream: the sender's end, and the reader's.
 fn connect(stream: &Stream) -> (TcpStream, TcpStream) {
@@ -71,10 +70,10 @@ fn data_that_is_missing() {
         schedule(Policy::Fifo(45));
         while !over.load(SeqCst) {
             sender.write_all(&[0; 1000]).unwrap();
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(us(1000));
         }
     });
-    let m = measure(filter, Duration::from_micros(500), || std::thread::sleep(3 * LASTS));
+    let m = measure(filter, us(500), || std::thread::sleep(3 * lasts()));
     // A segment that comes before others is processed, and only then waits.
     let meant = |o: &Outlier| o.from == "tcp_rcv_established";
     assert_named(&m, meant, |share| share.share == ShareKind::TcpGap);
@@ -123,7 +122,7 @@ fn a_socket_that_its_reader_holds_locked() {
     stream.start("reader", move |over| {
         let pages = Arc::new(crate::pages::Pages::new().unwrap());
         let theirs = Arc::clone(&pages);
-        let kept = Duration::from_millis(8);
+        let kept = us(8000);
         let helper = Worker::new("helper", OTHER, Policy::Fifo(46), move |_| theirs.serve(kept));
         pin(VICTIM);
         schedule(Policy::Fifo(40));
@@ -144,10 +143,10 @@ fn a_socket_that_its_reader_holds_locked() {
         schedule(Policy::Fifo(45));
         while !over.load(SeqCst) {
             sender.write_all(&[0; 100]).unwrap();
-            std::thread::sleep(Duration::from_micros(500));
+            std::thread::sleep(us(500));
         }
     });
-    let m = measure(filter, SLOW, || std::thread::sleep(LASTS));
+    let m = measure(filter, slow(), || std::thread::sleep(lasts()));
     let is_reader = |share: &Share| {
         share.share == ShareKind::SocketLocked
             && share.who.as_ref().is_some_and(|who| who.comm.as_deref() == Some("reader"))

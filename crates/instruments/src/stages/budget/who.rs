@@ -54,8 +54,6 @@ pub(super) fn task(task: &Task) -> Who {
 /// What woke a task.
 pub(super) fn waker(waker: &Waker) -> Who {
     match waker {
-        // Woken by the idle task: an interrupt without a tracepoint.
-        Waker::Task(0, _) => Who { comm: Some("interrupt".to_owned()), ..Who::default() },
         Waker::Task(pid, comm) => {
             Who { comm: Some(comm.clone()), pid: Some(*pid), ..Who::default() }
         }
