@@ -14,7 +14,7 @@ use crate::{Share, ShareKind, Who};
 use nearpath_host::CpuId;
 use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};
-use timeline::{Phase, State, last_blocked_on, phases};
+use timeline::{Phase, State, last_blocked_on, phases, took_another_s};
 
 const NET_RX: u32 = 3;
 /// Threads in which a kernel runs softirqs that an interrupt has left over (`kernel/softirq.c`), or,
@@ -165,6 +165,8 @@ struct View<'a> {
     by_thread: Option<u32>,
     /// What the reader did; empty where the span does not wait for one.
     phases: Vec<Phase>,
+    /// Whether another task than the one that took the packet was woken for it.
+    took_another_s: bool,
     /// What other CPUs did that the reader was on, where that is known.
     others: BTreeMap<u32, Vec<Stretch>>,
     /// The time from its begin on in which the packet waited for no CPU at all, and for what.
@@ -187,6 +189,7 @@ impl<'a> View<'a> {
             waits,
             by_thread: None,
             phases: if waits.for_reader() { phases(record) } else { Vec::new() },
+            took_another_s: waits.for_reader() && took_another_s(record),
             others: record.others.iter().map(others).collect(),
             held: held(record),
         };
@@ -219,6 +222,10 @@ impl<'a> View<'a> {
         match phase.map_or(&State::Unknown, |phase| &phase.state) {
             State::Unknown => {
                 self.by_cpu(&Stretch { end, ..stretch.clone() }, now, first, broken_off)
+            }
+            // The one that was woken for it could have run; who that is is not known, but what ran is.
+            State::Blocked { .. } if self.took_another_s => {
+                self.while_ready(self.record.to_cpu, false, &stretch.runs, now, end)
             }
             State::Blocked { on, woken_by } => {
                 let on = on.as_deref();

@@ -64,6 +64,20 @@ pub(super) fn last_blocked_on(record: &Record, before: u64) -> Option<&str> {
     })
 }
 
+/// Whether the task that took the packet is another than the one that was woken for it, of several that
+/// read from a socket: it was not woken as the packet's reader was.
+pub(super) fn took_another_s(record: &Record) -> bool {
+    /// The reader's wake-up is noted just before the packet's.
+    const AT_ONCE_NS: u64 = 50_000;
+    let begin = record.begin_ns();
+    let woken = |event: &ReaderEvent| {
+        matches!(event.what, Change::Woken { .. }) && event.ns.abs_diff(begin) <= AT_ONCE_NS
+    };
+    record.from.name == "sched_waking"
+        && record.reader.known_from < begin
+        && !record.reader.events.iter().any(woken)
+}
+
 /// What it does from an event on; `None` where that is the same as before.
 fn next(state: &State, event: &ReaderEvent, rest: &[ReaderEvent]) -> Option<State> {
     let ready = |cpu, throttled| Some(State::Ready { cpu, throttled });
@@ -174,6 +188,19 @@ mod tests {
         let expected =
             [(1300, State::Runs(1)), (1800, blocked("futex", Some(by()))), (2000, ready(1))];
         assert_eq!(of(0, events), expected);
+    }
+
+    #[test]
+    fn a_packet_may_be_taken_by_another_than_was_woken_for_it() {
+        let with = |from, ns| {
+            let mut r = record(from, "sock_recv", vec![], vec![]);
+            let events = vec![ReaderEvent { ns, cpu: 1, what: woken() }];
+            r.reader = ReaderEvents { events, known_from: 0 };
+            took_another_s(&r)
+        };
+        let later = 1000 + 60_000;
+        assert!(!with("sched_waking", 999) && with("sched_waking", later));
+        assert!(!with("sk_data_ready", later));
     }
 
     #[test]
