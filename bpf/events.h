@@ -77,7 +77,8 @@ struct block {
 	u32 ring;
 	u32 unused;
 	u64 first; /* number of its first event */
-	u64 head; /* how many events were ever entered into the ring, after these had been copied */
+	u64 head; /* how many events had been entered into the ring before these were copied, */
+	u64 after; /* and after */
 	struct event events[BLOCK_EVENTS];
 };
 
@@ -165,12 +166,13 @@ __noinline int send_blocks(u32 ring, u64 first, u64 head)
 		b->ring = ring;
 		b->unused = 0;
 		b->first = first;
+		b->head = head;
 		if (bpf_probe_read_kernel(b->events, sizeof(b->events), e)) {
 			bpf_ringbuf_discard(b, BPF_RB_NO_WAKEUP);
 			return false;
 		}
-		/* What was entered meanwhile lies where the oldest events were. */
-		b->head = ring_head(ring);
+		/* What was entered meanwhile, as by an interrupt, lies where the oldest events were. */
+		b->after = ring_head(ring);
 		bpf_ringbuf_submit(b, BPF_RB_NO_WAKEUP);
 		first += BLOCK_EVENTS;
 	}

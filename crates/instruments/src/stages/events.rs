@@ -17,7 +17,7 @@ pub const EVENTS: usize = 1024;
 /// Events in a block.
 const BLOCK_EVENTS: usize = 16;
 /// Where they begin.
-const BLOCK_HEADER: usize = 24;
+const BLOCK_HEADER: usize = 32;
 /// Bytes of a block, by which it is told from the other records.
 pub const BLOCK_BYTES: usize = BLOCK_HEADER + BLOCK_EVENTS * EVENT_BYTES;
 /// Events of a ring that are kept: more than a ring has room for, as older ones may have come before.
@@ -59,8 +59,8 @@ impl Logs {
 
     /// Takes a block; what is none is left out.
     pub fn take(&mut self, block: &[u8]) {
-        let (Some(ring), Some(first), Some(head)) =
-            (half(block, 0), word(block, 8), word(block, 16))
+        let (Some(ring), Some(first), Some(head), Some(after)) =
+            (half(block, 0), word(block, 8), word(block, 16), word(block, 24))
         else {
             return;
         };
@@ -69,7 +69,7 @@ impl Logs {
         let events = block.get(BLOCK_HEADER..).unwrap_or_default();
         for (number, bytes) in (first..head).zip(events.chunks_exact(EVENT_BYTES)) {
             // A newer one lies there by now, or is about to be written.
-            let overwritten = number.saturating_add(size as u64) <= head;
+            let overwritten = number.saturating_add(size as u64) <= after;
             if let (Ok(bytes), false) = (bytes.try_into(), overwritten) {
                 log.add(number, bytes);
             }
@@ -179,10 +179,16 @@ pub(super) mod tests {
 
     /// A block whose events are ends of interrupts at as many nanoseconds as their number.
     pub fn block(ring: u32, first: u64, head: u64) -> Vec<u8> {
+        copied(ring, first, head, head)
+    }
+
+    /// The same where there were more events in the ring once it had been copied.
+    fn copied(ring: u32, first: u64, head: u64, after: u64) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK_BYTES];
         bytes[0..4].copy_from_slice(&ring.to_ne_bytes());
         bytes[8..16].copy_from_slice(&first.to_ne_bytes());
         bytes[16..24].copy_from_slice(&head.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&after.to_ne_bytes());
         for n in 0..BLOCK_EVENTS {
             let at = BLOCK_HEADER + n * EVENT_BYTES;
             bytes[at..at + 8].copy_from_slice(&(first + n as u64).to_ne_bytes());
@@ -230,6 +236,16 @@ pub(super) mod tests {
         // A reader's ring is shorter.
         logs.take(&block(4, 64, 64 + READER_EVENTS as u64 + 3));
         assert_eq!(logs.rings[&4].first, 68);
+    }
+
+    #[test]
+    fn what_was_entered_while_it_was_copied_is_left_for_the_next_block() {
+        let mut logs = Logs::new(4);
+        // Two interrupts came in between: what was copied of their events is of another time.
+        logs.take(&copied(0, 0, 5, 7));
+        assert_eq!(logs.head(0), Some(5));
+        logs.take(&copied(0, 0, 7, 7));
+        assert_eq!(times(&logs.cpu(0, 7, 0)), (0..7).collect::<Vec<_>>());
     }
 
     #[test]

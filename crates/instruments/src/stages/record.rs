@@ -474,7 +474,7 @@ mod tests {
 
     fn block(ring: u32, events: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = super::super::events::tests::block(ring, 0, events.len() as u64);
-        bytes.truncate(24);
+        bytes.truncate(32);
         bytes.extend(events.concat());
         bytes.resize(super::super::events::BLOCK_BYTES, 0);
         bytes
