@@ -207,30 +207,36 @@ static __always_inline struct task_struct *reader_of(struct cpu *cpu)
 	return reader ? reader : (struct task_struct *)bpf_get_current_task();
 }
 
+/* How far rings are sent for a slow packet: what is entered meanwhile is later than its span. */
+struct heads {
+	u64 cpu[RINGS];
+	u64 reader[RINGS];
+};
+
 /* Sends what user space lacks of what a CPU did. */
-static __always_inline void send_cpu(u32 number, struct cpu *cpu)
+static __always_inline void send_cpu(u32 number, struct cpu *cpu, u64 tasks, u64 softirqs)
 {
-	send_ring(number * RINGS + RING_TASKS, cpu->task_events, &cpu->sent[RING_TASKS], EVENTS);
-	send_ring(number * RINGS + RING_SOFTIRQS, cpu->softirq_events, &cpu->sent[RING_SOFTIRQS], EVENTS);
+	send_ring(number * RINGS + RING_TASKS, tasks, &cpu->sent[RING_TASKS], EVENTS);
+	send_ring(number * RINGS + RING_SOFTIRQS, softirqs, &cpu->sent[RING_SOFTIRQS], EVENTS);
 }
 
 /* Sends what user space lacks of what a reader did, and the CPU that it was moved from in a span. */
-static __always_inline void send_reader(struct reader *r, u64 begin_ns)
+static __always_inline void send_reader(struct reader *r, struct heads *heads, u64 begin_ns)
 {
 	u32 ring = reader_rings + reader_slot_of(r->pid) * RINGS;
 	u32 number = r->moved_from;
 	struct cpu *from;
 
-	send_ring(ring + RING_SWITCHES, r->heads[RING_SWITCHES], &r->sent[RING_SWITCHES], READER_EVENTS);
-	send_ring(ring + RING_WAKES, r->heads[RING_WAKES], &r->sent[RING_WAKES], READER_EVENTS);
+	send_ring(ring + RING_SWITCHES, heads->reader[RING_SWITCHES], &r->sent[RING_SWITCHES], READER_EVENTS);
+	send_ring(ring + RING_WAKES, heads->reader[RING_WAKES], &r->sent[RING_WAKES], READER_EVENTS);
 	if (r->moved_ns <= begin_ns || number == bpf_get_smp_processor_id())
 		return;
 	from = bpf_map_lookup_elem(&cpus, &number);
 	if (from)
-		send_cpu(number, from);
+		send_cpu(number, from, from->task_events, from->softirq_events);
 }
 
-static __always_inline void read_reader(struct outlier *o, struct cpu *cpu)
+static __always_inline void read_reader(struct outlier *o, struct cpu *cpu, struct heads *heads)
 {
 	struct task_struct *task = reader_of(cpu);
 	struct reader *r;
@@ -243,7 +249,7 @@ static __always_inline void read_reader(struct outlier *o, struct cpu *cpu)
 		o->reader_ring = reader_rings + reader_slot_of(o->pid) * RINGS;
 #pragma unroll
 		for (int ring = 0; ring < RINGS; ring++) {
-			o->reader_heads[ring] = r->heads[ring];
+			o->reader_heads[ring] = heads->reader[ring];
 			o->reader_claimed[ring] = r->claimed[ring];
 		}
 	}
@@ -258,16 +264,22 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 {
 	u32 number = bpf_get_smp_processor_id();
 	struct cpu *to = this_cpu();
+	struct heads heads = {};
 	struct tuple flow = {};
 	struct outlier *o;
 	struct reader *r;
 
 	if (!to)
 		return 0;
+	heads.cpu[RING_TASKS] = to->task_events;
+	heads.cpu[RING_SOFTIRQS] = to->softirq_events;
+	send_cpu(number, to, heads.cpu[RING_TASKS], heads.cpu[RING_SOFTIRQS]);
 	r = find_reader(BPF_CORE_READ(reader_of(to), pid));
-	send_cpu(number, to);
-	if (r)
-		send_reader(r, end_ns - ns);
+	if (r) {
+		heads.reader[RING_SWITCHES] = r->heads[RING_SWITCHES];
+		heads.reader[RING_WAKES] = r->heads[RING_WAKES];
+		send_reader(r, &heads, end_ns - ns);
+	}
 	o = bpf_ringbuf_reserve(&outliers, sizeof(*o), 0);
 	if (!o) {
 		COUNT(to, outliers_lost);
@@ -280,9 +292,9 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 	o->from = (u32)from / STAGES_MAX;
 	o->to = (u32)from % STAGES_MAX;
 	o->received = to->received;
-	o->heads[RING_TASKS] = to->task_events;
-	o->heads[RING_SOFTIRQS] = to->softirq_events;
-	read_reader(o, to);
+	o->heads[RING_TASKS] = heads.cpu[RING_TASKS];
+	o->heads[RING_SOFTIRQS] = heads.cpu[RING_SOFTIRQS];
+	read_reader(o, to, &heads);
 	o->bytes = 0;
 	o->flags = to->serving ? 0 : WAIT_ENDED_IN_TASK;
 	o->gap_end_ns = 0;
