@@ -147,9 +147,7 @@ def _source(suite: str) -> str:
 def _output(command: Sequence[str], stdin: str = "", folder: str | None = None) -> str:
     """What a program of the distribution's prints; `Unavailable` with its complaint if it fails."""
     try:
-        result = subprocess.run(
-            command, input=stdin, capture_output=True, check=False, text=True, cwd=folder
-        )
+        result = subprocess.run(command, input=stdin, capture_output=True, check=False, text=True, cwd=folder)
     except FileNotFoundError as error:
         raise Unavailable(f"{command[0]} is missing") from error
     if result.returncode != 0:

@@ -1,6 +1,7 @@
 """The command line: `python3 -m lab.faults --help`, or `make faults`."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def main() -> int:
     if options.list:
         print("\n".join(scene.name for scene in chosen))
         return 0
+    # Whoever ends it ends what it has started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results = []
     print(report.line(report.HEADER), flush=True)
     with temporary_folder() as folder:

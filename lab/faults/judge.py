@@ -24,6 +24,8 @@ BLOCKS_ON = {202: "futex", 35: "nanosleep", 230: "nanosleep", 0: "pipe", 17: "io
 EQUAL = 0.10
 # A clock is read some time before or after the other.
 CLOCK_NS = 20_000
+# The kernel's accounting of what a quota is used for, and the trace's.
+QUOTA_ERROR_NS = 300_000
 # More than this share of a span that nobody traced: not judged.
 MOST_UNKNOWN = 0.20
 
@@ -36,11 +38,12 @@ class Actors:
     others: list[int]
     port: int
     tcp: bool = False
-    # Tasks with the same CPU quota, and its period.
+    # Tasks with the same CPU quota, and what it is.
     limited: list[int] = field(default_factory=list)
     # The reader never stops asking its socket: what it does is always the same.
     spins: bool = False
     period_ns: int = 0
+    quota_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -258,21 +261,32 @@ class Judge:
     # CPU quotas: the kernel has no tracepoint, but refills at each period's timer.
 
     def _throttled(self) -> list[tuple[int, int]]:
-        """When no task of the limited group ran though one could, until the timer of its period let it."""
+        """From when the limited tasks have used up their quota until the timer of the period gives them more.
+
+        What they run longer, until the scheduler looks, is taken from the next period.
+        """
         if not self.actors.limited:
             return []
-        refills = self._refills()
         runs = sorted(
             (piece.begin, piece.end)
             for tid in self.actors.limited
             for piece in self.threads.states[tid].between(0, 1 << 62)
             if piece.state.does == "running"
         )
-        throttled = []
-        for (_, ended), (began, _) in zip(runs, runs[1:], strict=False):
-            index = bisect_right(refills, began) - 1
-            if index >= 0 and refills[index] > ended and began - refills[index] < 1_000_000:
-                throttled.append((ended, refills[index]))
+        refills, throttled, debt = self._refills(), [], 0
+        for begin, end in zip(refills, refills[1:], strict=False):
+            allowed, used_up = self.actors.quota_ns - debt - QUOTA_ERROR_NS, None
+            used = 0
+            for run_begin, run_end in runs[bisect_left(runs, (begin - self.actors.period_ns, 0)) :]:
+                if run_begin >= end:
+                    break
+                had = max(0, min(run_end, end) - max(run_begin, begin))
+                if used_up is None and had and used + had >= allowed:
+                    used_up = max(run_begin, begin) + max(0, allowed - used)
+                used += had
+            if used_up is not None:
+                throttled.append((used_up, end))
+            debt = max(0, used + debt - self.actors.quota_ns)
         return throttled
 
     def _refills(self) -> list[int]:

@@ -71,10 +71,10 @@ class Pair:
         file = f"/sys/class/net/{theirs.device}/queues/rx-0/rps_cpus"
         run(*theirs.command("sh", "-c", f"echo {mask} > {file}"))
 
-    def shape(self, rate: str, burst: str) -> None:
-        """The sender's device sends no faster than this; what would wait for longer than 40 ms is dropped."""
+    def shape(self, rate: str, burst: str, most_ms: int) -> None:
+        """The sender's device sends no faster than this; what would wait for longer is dropped."""
         ours = self.sender
-        tbf = ("tbf", "rate", rate, "burst", burst, "latency", "40ms")
+        tbf = ("tbf", "rate", rate, "burst", burst, "latency", f"{most_ms}ms")
         run(*ours.command("tc", "qdisc", "replace", "dev", ours.device, "root", *tbf))
 
     def close(self) -> None:

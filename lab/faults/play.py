@@ -37,6 +37,8 @@ SHAPED = {
     "stream": ("30mbit", "16kb"),
     "requests": ("900kbit", "1600"),
 }
+# With lost segments: the next transmission waits in this queue, and what is behind the gap for it.
+SHAPED_LOSS = {"stream": ("8mbit", "16kb"), "requests": ("400kbit", "1600")}
 
 
 class SceneFailed(RuntimeError):
@@ -102,11 +104,13 @@ class Stage:
         )
         told = _line(reader)
         readers = told["readers"]
-        recorder = Recorder(f"npfault-{os.getpid()}")
+        recorder = Recorder(f"npfault-{os.getpid()}", drop_reason("SOCKET_FILTER"))
         self.closing.callback(recorder.close)
         others = [traffic.pid, *([told["helper"]] if told["helper"] else [])]
         if self.scene.fault == "shaper":
-            self.pair.shape(*SHAPED[self.scene.traffic])
+            self.pair.shape(*SHAPED[self.scene.traffic], most_ms=40)
+        if self.scene.fault == "loss":
+            self.pair.shape(*SHAPED_LOSS[self.scene.traffic], most_ms=400)
         spins = self.scene.reader == "busy"
         recorder.start([*readers, *others], RECVFROM if spins else None)
         steal = _steal_ns()
@@ -130,7 +134,7 @@ class Stage:
             raise SceneFailed(f"nearpath: {errors}")
         if self.limited:
             self.limited += readers
-        actors = Actors(readers, others, PORT, self.scene.tcp, self.limited, spins, PERIOD_NS)
+        actors = Actors(readers, others, PORT, self.scene.tcp, self.limited, spins, PERIOD_NS, QUOTA_NS)
         return Played(json.loads(printed), recorder.read(), actors, counts, steal)
 
     def _failed(self, process: subprocess.Popen) -> None:

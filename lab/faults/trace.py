@@ -77,9 +77,12 @@ class Trace:
 class Recorder:
     """Records from `start` to `stop`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, drop_reason: int | None = None) -> None:
+        """Of the packets that are dropped only those for this reason."""
+        _remove_abandoned()
         self.root = TRACEFS / "instances" / name
         self.root.mkdir()
+        self.drop_reason = drop_reason
         self.decoders: dict[int, _Decoder] = {}
         self._write("tracing_on", "0")
         self._write("trace_clock", "mono")
@@ -100,11 +103,18 @@ class Recorder:
         for event in CALLS:
             of_these = " || ".join(f"common_pid == {tid}" for tid in tids)
             self._write(f"events/{event}/filter", of_these if but is None else f"({of_these}) && id != {but}")
+        if drops := self._drops():
+            drops.write_text(f"reason == {-1 if self.drop_reason is None else self.drop_reason}")
         for event in [*EVENTS, *CALLS]:
             enable = self.root / "events" / event / "enable"
             if enable.exists():
                 enable.write_text("1")
         self._write("tracing_on", "1")
+
+    def _drops(self) -> Path | None:
+        """The filter of dropped packets, on kernels that say why they are dropped (5.17)."""
+        event = self.root / "events/skb/kfree_skb"
+        return event / "filter" if "reason" in (event / "format").read_text() else None
 
     def stop(self) -> None:
         """Ends recording."""
@@ -154,6 +164,13 @@ class Recorder:
             decoder = self.decoders.get(page[offset] | page[offset + 1] << 8)
             if decoder:
                 yield decoder.decode(page, offset, at)
+
+
+def _remove_abandoned() -> None:
+    """Removes the rings of processes that were killed."""
+    for ring in (TRACEFS / "instances").glob("npfault-*"):
+        if not Path(f"/proc/{ring.name.rpartition('-')[2]}").exists():
+            ring.rmdir()
 
 
 def _page_start(page: bytes) -> tuple[int, bool]:

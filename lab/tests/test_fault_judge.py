@@ -173,7 +173,9 @@ def test_a_quota_ends_with_the_timer_of_its_period() -> None:
             enter(start + period + 20_000, READER, RECVFROM),
             switch(start + period + 30_000, READER, SLEEPING, HOG),
         ]
-    verdict = decide(judge(events, limited=[READER, HOG], period_ns=period), 60_000_000, 74_015_000)
+    verdict = decide(
+        judge(events, limited=[READER, HOG], period_ns=period, quota_ns=15_000_000), 60_000_000, 74_015_000
+    )
     assert verdict.first == "throttled"
 
 

@@ -116,13 +116,14 @@ static void interrupts_off(void)
 	pthread_t thread;
 	struct hold hold;
 
+	be_named("cli");
 	check(pipe(wake_fds), "pipe");
 	pthread_create(&thread, NULL, be_woken, NULL);
-	be_named("cli");
+	/* Loading takes the CPU for a while. The tracepoint is called with interrupts off, by whoever wakes. */
+	pin(other_cpu);
+	hold_attach(&hold, "sched_waking", cpu, gettid());
 	pin(cpu);
 	be_fifo(50);
-	/* The tracepoint is called with interrupts off, by whoever wakes. */
-	hold_attach(&hold, "sched_waking", cpu, gettid());
 	for (;;) {
 		nap(random_between(10 * MS, 25 * MS));
 		*hold.armed = random_between(2 * MS, 6 * MS);
@@ -138,11 +139,12 @@ static void interrupts(const char *file)
 	struct stat stat;
 	char *block;
 
-	conduct();
+	pin(other_cpu);
 	if (posix_memalign((void **)&block, 4096, 4096))
 		fail("memory");
 	check(fstat(fd, &stat), file);
 	hold_attach(&hold, "irq_handler_entry", cpu, 0);
+	conduct();
 	for (;;) {
 		nap(random_between(10 * MS, 25 * MS));
 		*hold.armed = random_between(2 * MS, 6 * MS);

@@ -10,7 +10,7 @@
  *
  * What it does besides: `answer` sends 64 bytes for each 64 received; `compute` uses the CPU for some
  * milliseconds now and then; `lock` takes a mutex that another thread holds now and then; `memory` touches
- * pages of a mapped file; `loss` has a filter at its socket drop one TCP segment in 50; `pipe` and
+ * pages of a mapped file; `loss` has a filter at its socket drop one TCP segment in 100; `pipe` and
  * `nanosleep` wait for something else now and then.
  */
 #include "common.h"
@@ -41,9 +41,26 @@ static _Atomic uint64_t bytes, calls;
 static _Atomic int ready_threads;
 static pid_t tids[THREADS], helper_tid;
 
+/* Work of some milliseconds, or waiting for something that is not the socket. */
+static void something_else(void)
+{
+	char c;
+
+	if (computes)
+		spin(random_between(2 * MS, 8 * MS));
+	if (sleeps)
+		nap(random_between(2 * MS, 8 * MS));
+	if (waits_for_pipe && read(pipe_fds[0], &c, 1) != 1)
+		fail("pipe");
+	if (pages)
+		for (int i = 0; i < 32; i++)
+			((volatile char *)pages)[4096 * random_between(0, page_count - 1)];
+}
+
 /* What the application does with what it was given, other than receiving. */
 static void work(int fd, ssize_t got)
 {
+	static _Thread_local uint64_t next_work;
 	static _Atomic uint64_t unanswered;
 	char answer[MESSAGE] = { 0 };
 
@@ -53,19 +70,10 @@ static void work(int fd, ssize_t got)
 		pthread_mutex_lock(&mutex);
 		pthread_mutex_unlock(&mutex);
 	}
-	if (computes && random_between(0, 15) == 0)
-		spin(random_between(2 * MS, 8 * MS));
-	if (sleeps && random_between(0, 15) == 0)
-		nap(random_between(2 * MS, 8 * MS));
-	if (waits_for_pipe && random_between(0, 15) == 0) {
-		char c;
-
-		if (read(pipe_fds[0], &c, 1) != 1)
-			fail("pipe");
+	if (now_ns() >= next_work) {
+		something_else();
+		next_work = now_ns() + random_between(10 * MS, 30 * MS);
 	}
-	if (pages && random_between(0, 3) == 0)
-		for (int i = 0; i < 64; i++)
-			((volatile char *)pages)[4096 * random_between(0, page_count - 1)];
 	if (answers) {
 		unanswered += got;
 		while (unanswered >= MESSAGE) {
@@ -289,7 +297,7 @@ static void *help(void *unused)
 	}
 }
 
-/* Drops one segment with data in 50, before TCP sees it: as if it had been lost on the way. */
+/* Drops one segment with data in 100, before TCP sees it: as if it had been lost on the way. */
 static void lose_segments(int fd)
 {
 	struct sock_filter code[] = {
@@ -301,7 +309,7 @@ static void lose_segments(int fd)
 		BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
 		BPF_JUMP(BPF_JMP | BPF_JGT | BPF_X, 0, 0, 4),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, SKF_AD_OFF + SKF_AD_RANDOM),
-		BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, 50),
+		BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, 100),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, 0),
 		BPF_STMT(BPF_RET | BPF_K, 0xffffffff),
