@@ -8,7 +8,7 @@ from pathlib import Path
 from . import explain, report, scenes
 from .cgroups import Unsupported
 from .judge import Judge
-from .play import Played, SceneFailed, build, drop_reason, play, symbols, temporary_folder
+from .play import Played, SceneFailed, build, drop_reason, play, priority, symbols, temporary_folder
 from .score import Score, score
 
 NEARPATH = Path(__file__).parents[2] / "target/release/nearpath"
@@ -41,7 +41,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results = []
     print(report.line(report.HEADER), flush=True)
-    with temporary_folder() as folder:
+    with temporary_folder() as folder, priority():
         build(Path(folder))
         for scene in chosen:
             results.append(_play(scene, Path(folder), options))

@@ -40,7 +40,7 @@ def programs() -> Iterator[Path]:
         pytest.skip("fault scenes need root")
     if (os.cpu_count() or 1) < 2:
         pytest.skip("fault scenes need two CPUs")
-    with play.temporary_folder() as folder:
+    with play.temporary_folder() as folder, play.priority():
         play.build(Path(folder))
         yield Path(folder)
 
