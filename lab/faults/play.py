@@ -59,7 +59,7 @@ class Played:
 
 @contextlib.contextmanager
 def priority() -> Iterator[None]:
-    """This session before others: where each session has a group of its own (autogroup), nice values are of no
+    """Puts this session before others: where each session has a group of its own (autogroup), nice values are of no
     effect between them, and a busy machine would be the cause of most late packets.
     """
     file = Path("/proc/self/autogroup")
