@@ -117,11 +117,11 @@ def cause_said(outlier: dict[str, Any], for_thread: bool, actors: Actors) -> str
     """The cause that nearpath names first, in the judge's words."""
     times: Counter = Counter()
     for share in _shares(outlier):
-        times[_cause(share, for_thread, actors)] += share["ns"]
+        times[_cause(share, for_thread, actors, outlier.get("direction") != "tx")] += share["ns"]
     return times.most_common(1)[0][0] if times else "nothing"
 
 
-def _cause(share: dict[str, Any], for_thread: bool, actors: Actors) -> str:
+def _cause(share: dict[str, Any], for_thread: bool, actors: Actors, received: bool) -> str:
     kind, who = share["share"], share["who"] or {}
     comm = who.get("comm") or who.get("vector") or who.get("irq")
     if kind == "irq":
@@ -130,8 +130,9 @@ def _cause(share: dict[str, Any], for_thread: bool, actors: Actors) -> str:
         cause = "net_rx"
     elif kind == "softirq":
         cause = "net_rx" if not for_thread and who.get("vector") == "NET_RX" else f"softirq:{who.get('vector')}"
-    elif kind == "task" and for_thread and who.get("pid") in actors.readers:
-        cause = "own" if actors.spins else "self"
+    elif kind == "task" and for_thread and who.get("pid") in {*actors.readers, *actors.others}:
+        # A sender, and a reader that never stops asking, do nothing but what the packet waits for.
+        cause = "own" if actors.spins or not received else "self"
     elif kind in ("task", "disabled"):
         cause = f"task:{comm}"
     elif kind in ("runqueue", "migration"):
