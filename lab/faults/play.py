@@ -204,7 +204,7 @@ class Stage:
     def _start_nearpath(self) -> subprocess.Popen:
         # In time also on a machine that is busy with other things, and not in the reader's way.
         command = [
-            *("nice", "-n", "-15", "taskset", "--cpu-list", str(OTHER_CPU)),
+            *("chrt", "--rr", "10", "taskset", "--cpu-list", str(OTHER_CPU)),
             str(self.nearpath),
             "measure",
             "stages",
