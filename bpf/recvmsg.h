@@ -14,19 +14,18 @@ static __always_inline int recvmsg_returns(u64 *ctx)
 	struct socket___kernel *socket = (struct socket___kernel *)ctx[0];
 	u64 arguments[3] = { (u64)socket->sk, ctx[4], ctx[3] };
 
-	if (measuring)
-		sock_recv(arguments, true);
+	sock_recv(arguments, true);
 	return 0;
 }
 
 SEC("fexit/inet_recvmsg") int sock_recv_exit(u64 *ctx)
 {
-	return recvmsg_returns(ctx);
+	return measuring ? recvmsg_returns(ctx) : 0;
 }
 
 SEC("fexit/inet6_recvmsg") int sock_recv_exit6(u64 *ctx)
 {
-	return recvmsg_returns(ctx);
+	return measuring ? recvmsg_returns(ctx) : 0;
 }
 
 #endif

@@ -4,9 +4,11 @@
 mod common;
 
 use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
+use libbpf_rs::query::ProgInfoIter;
 use nearpath_instruments::stages::{Detail, Options, STAGES, Stages};
 use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
@@ -179,4 +181,48 @@ fn stages_can_be_chosen_by_name() {
     );
     assert!(m.spans.iter().all(|s| s.direction == Direction::Rx), "{:?}", m.spans);
     assert!(m.packets.started >= 2 * ROUNDS - 2, "{:?}", m.packets);
+}
+
+/// The numbers of the programs that this process holds.
+fn own_programs() -> BTreeSet<u32> {
+    let mut numbers = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc/self/fdinfo").unwrap() {
+        // One that was open for the listing is gone by now.
+        let Ok(text) = std::fs::read_to_string(entry.unwrap().path()) else { continue };
+        let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
+        numbers.extend(line.and_then(|number| number.trim().parse::<u32>().ok()));
+    }
+    numbers
+}
+
+/// What the benchmark takes for the floor under each tool: programs whose whole body the verifier has
+/// dropped.
+#[test]
+fn empty_programs_do_nothing() {
+    if !can_run() {
+        return;
+    }
+    let (mut seen, mut longest) = (0, 0);
+    for empty in [true, false] {
+        let options = Options { empty, budgets: true, ..Options::default() };
+        let mut stages = Stages::new(&possible_cpus(), options);
+        let before = own_programs();
+        stages.start().unwrap();
+        let new: BTreeSet<u32> = own_programs().difference(&before).copied().collect();
+        let programs = ProgInfoIter::default().filter(|p| new.contains(&p.id));
+        // The kernel counts them from 5.16 on.
+        let lengths: Vec<_> = programs.map(|p| (p.verified_insns, p.name)).collect();
+        if lengths.iter().all(|&(length, _)| length == 0) {
+            nearpath_testing::skip("the kernel does not tell how long a program is");
+            return;
+        }
+        if empty {
+            seen = lengths.len();
+            assert!(lengths.iter().all(|&(length, _)| length <= 8), "{lengths:?}");
+        } else {
+            longest = lengths.iter().map(|&(length, _)| length).max().unwrap_or(0);
+        }
+    }
+    // They are as many as others, which do something.
+    assert!(seen > 20 && longest > 100, "{seen} programs, the longest of {longest}");
 }

@@ -26,7 +26,8 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
         let cpu = spread(report.of(tool).map(|s| s.cpu_ns / *units as f64).collect());
         let run = spread(report.of(tool).map(Sample::ns_per_run).collect());
         let net = report.net(tool).filter(|_| !tool.is_sliced());
-        let net = spread(net.map(|ns| ns / report.stage_passes()).collect());
+        let passes = report.passes_of(tool);
+        let net = spread(net.map(|ns| ns / passes).collect());
         println!(
             "  {:<11} {:>22} {:>28} {:>22} {:>22}",
             tool.name(),
@@ -52,6 +53,7 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
         );
     }
     let pairs = [
+        (Tool::Coarse, Tool::Nearpath),
         (Tool::Nearpath, Tool::Bpftrace),
         (Tool::NoBudgets, Tool::Bpftrace),
         (Tool::Nearpath, Tool::Bcc),
@@ -108,6 +110,12 @@ impl Report<'_> {
     fn stage_passes(&self) -> f64 {
         let (median, _, _) = spread(self.of(Tool::NoBudgets).map(|s| s.passes as f64).collect());
         median
+    }
+
+    /// The stages that a tool itself sees passed; those of all hooks where it does not count them.
+    fn passes_of(&self, tool: Tool) -> f64 {
+        let (own, _, _) = spread(self.of(tool).map(|s| s.passes as f64).collect());
+        if own > 0.0 { own } else { self.stage_passes() }
     }
 
     /// A figure of each sample with its neighbour of another tool, as both had the same machine.

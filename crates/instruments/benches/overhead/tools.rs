@@ -3,7 +3,7 @@
 
 use nearpath_host::{CpuId, Topology};
 use nearpath_instruments::locality::{Method, PacketLocality};
-use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::stages::{Detail, Options, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::num::NonZeroU32;
@@ -20,7 +20,14 @@ pub enum Tool {
     Nothing,
     /// The programs are attached and do nothing.
     Empty,
-    /// nearpath as it comes: with budgets, and the paths of the ten slowest packets.
+    /// `measure stages` as it comes: coarse, within 2 % of a CPU.
+    Default,
+    /// `--detail coarse --max-overhead none`; the same with programs that do nothing.
+    Coarse,
+    CoarseEmpty,
+    /// `--detail path --max-overhead none`.
+    Path,
+    /// `--detail full --max-overhead none`: with budgets, and the paths of the ten slowest packets.
     Nearpath,
     /// `--no-budgets`.
     NoBudgets,
@@ -47,7 +54,11 @@ impl Tool {
         match self {
             Self::Nothing => "nothing",
             Self::Empty => "empty",
-            Self::Nearpath => "nearpath",
+            Self::Default => "default",
+            Self::Coarse => "coarse",
+            Self::CoarseEmpty => "coarse-empty",
+            Self::Path => "path",
+            Self::Nearpath => "full",
             Self::NoBudgets => "no-budgets",
             Self::Sampled => "sample-1/16",
             Self::Duty16 => "duty-1/16",
@@ -61,9 +72,13 @@ impl Tool {
     }
 
     /// All tools, in the order of the report.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Nothing,
         Self::Empty,
+        Self::Default,
+        Self::Coarse,
+        Self::CoarseEmpty,
+        Self::Path,
         Self::Nearpath,
         Self::NoBudgets,
         Self::Sampled,
@@ -103,7 +118,7 @@ impl Tool {
 
     /// Whether it observes only a part of the time.
     pub fn is_sliced(self) -> bool {
-        matches!(self, Self::Duty16 | Self::Duty64)
+        matches!(self, Self::Default | Self::Duty16 | Self::Duty64)
     }
 
     /// Pieces of work that are one for it: it takes several to see it in each of its states.
@@ -134,6 +149,17 @@ impl Tool {
                 return Ok(Running::Locality(locality));
             }
             Self::Empty => Options { empty: true, budgets: true, ..Options::default() },
+            Self::Default => {
+                let detail = Detail::Coarse;
+                return sliced(Options { detail, limit: Some(0.02), ..Options::default() });
+            }
+            Self::Coarse => Options { detail: Detail::Coarse, ..Options::default() },
+            Self::CoarseEmpty => {
+                Options { detail: Detail::Coarse, empty: true, ..Options::default() }
+            }
+            Self::Path => {
+                Options { detail: Detail::Path, budgets: true, outliers: 10, ..Options::default() }
+            }
             Self::Nearpath => Options { budgets: true, outliers: 10, ..Options::default() },
             Self::NoBudgets => Options::default(),
             Self::Sampled => {
