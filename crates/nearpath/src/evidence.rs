@@ -14,6 +14,7 @@ use nearpath_instruments::{Instrument, InstrumentError, MEASUREMENT_SCHEMA, Meas
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What each instrument has measured; `None` for those that are not wanted.
 #[derive(Debug, Default)]
@@ -160,6 +161,24 @@ impl Instrument for Together<'_> {
         self.stages.start();
         self.tell();
         Ok(())
+    }
+
+    fn limit(&self) -> Option<f64> {
+        self.stages.instrument.as_ref().filter(|_| self.stages.runs())?.limit()
+    }
+
+    fn spent(&mut self) -> Duration {
+        let mut spent = Duration::ZERO;
+        self.stages.with(|stages| spent = stages.spent());
+        spent
+    }
+
+    fn pause(&mut self, patience: Duration, goes_on: &dyn Fn(Duration) -> bool) {
+        self.stages.with(|stages| stages.pause(patience, goes_on));
+    }
+
+    fn resume(&mut self) {
+        self.stages.with(Instrument::resume);
     }
 
     fn begin_cost_window(&mut self) {

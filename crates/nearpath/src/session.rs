@@ -16,6 +16,7 @@ use nearpath_instruments::{Filter, Instrument, Measurement};
 use serde::Serialize;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,20 @@ impl Time {
         &self,
         instrument: &mut I,
         interrupt: &Interrupt,
+        each: impl FnMut(&I::Measurement) -> String,
+    ) -> anyhow::Result<I::Measurement> {
+        self.measure_part(instrument, interrupt, Duration::ZERO..self.duration, each)
+    }
+
+    /// The same for a part of the time; what is said of the progress is of the whole.
+    ///
+    /// # Errors
+    /// The instrument cannot run here.
+    pub fn measure_part<I: Instrument>(
+        &self,
+        instrument: &mut I,
+        interrupt: &Interrupt,
+        part: Range<Duration>,
         mut each: impl FnMut(&I::Measurement) -> String,
     ) -> anyhow::Result<I::Measurement> {
         let progress = Progress::new(self.duration);
@@ -68,17 +83,18 @@ impl Time {
             // Asked for the first time when the programs are attached.
             if began.get().is_none() {
                 began.set(Some(Instant::now()));
-                progress.begin(self.duration);
+                if part.start.is_zero() {
+                    progress.begin(self.duration);
+                }
             }
             !interrupt.wait(wait)
         };
         let mut each = |measurement: &I::Measurement| {
             let passed = began.get().map_or(Duration::ZERO, |began: Instant| began.elapsed());
-            progress.show(passed, &each(measurement));
+            progress.show(part.start + passed, &each(measurement));
         };
-        instrument
-            .measure(self.duration, self.interval(), &goes_on, &mut each)
-            .context("cannot measure")
+        let length = part.end.saturating_sub(part.start);
+        instrument.measure(length, self.interval(), &goes_on, &mut each).context("cannot measure")
     }
 }
 
@@ -227,6 +243,17 @@ impl Timing {
             outliers: self.outliers.unwrap_or(OUTLIERS),
             ..Options::default()
         }
+    }
+
+    /// Whether it was said what to observe; otherwise that can be found out.
+    pub fn says_what(&self) -> bool {
+        self.detail.is_some() || self.stages.is_some()
+    }
+
+    /// The options of a closer look at these stages, which explains slow packets, too.
+    pub fn closer(&self, filter: Filter, stages: Vec<String>) -> Options {
+        let budgets = !self.no_budgets;
+        Options { stages: Some(stages), budgets, ..self.options(filter, Detail::Path) }
     }
 
     /// Whether slow packets are explained: if that is asked for, or the detail is not the cheapest. What

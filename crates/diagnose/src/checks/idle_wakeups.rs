@@ -58,7 +58,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
              /dev/cpu_dma_latency open; in a virtual machine the host below decides.",
         );
     finding.cost.seconds_per_second =
-        Some(ns as f64 / 1e9 / measurement.duration_s.max(f64::MIN_POSITIVE));
+        Some(ns as f64 / 1e9 / measurement.observed_time_s().max(f64::MIN_POSITIVE));
     // Only packets that a NIC's driver polls for can be waited for.
     if context.hardware_nics().next().is_some() {
         for name in SYSCTLS {

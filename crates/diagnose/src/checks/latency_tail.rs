@@ -48,6 +48,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             |s: &&Span| s.direction == Direction::Rx && s.from == from && s.to == to && s.count > 0;
         match measurement.spans.iter().find(is_it) {
             Some(span) => outcome.findings.extend(finding(span, who, hint)),
+            None if ![from, to].into_iter().all(|stage| measurement.observed(stage)) => {
+                outcome.not_checked(format!("{from} -> {to} was not observed"));
+            }
             None => outcome.not_checked(format!("{from} -> {to} was not measured")),
         }
     }

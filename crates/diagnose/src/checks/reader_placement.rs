@@ -29,7 +29,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     let readers = context.pinned_readers();
-    let measured = context.measurement.map(|m| (context.hand_overs(), m.duration_s));
+    let measured = context.measurement.map(|m| (context.hand_overs(), m.observed_time_s()));
     match measured {
         Some((spans, _)) if spans.is_empty() => {
             outcome.not_checked("no hand-over from softirq to reader was measured");

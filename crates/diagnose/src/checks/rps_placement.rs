@@ -55,6 +55,14 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let (measured_queues, others): (Vec<_>, Vec<_>) = steered
         .into_iter()
         .partition(|s| crossed.as_ref().is_some_and(|crossed| reaches(context, s, crossed)));
+    if let Some(m) = context.measurement
+        && !BEFORE.iter().any(|stage| m.observed(stage))
+    {
+        outcome.not_checked(
+            "the stages before a CPU is chosen were not observed (--detail path does): how many \
+             packets RPS moves is not known",
+        );
+    }
     if let Some(crossed) = crossed {
         measured(context, &mut outcome, &measured_queues, &readers, &crossed);
     } else if context.measurement.is_none() && !others.is_empty() {
@@ -66,7 +74,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 
 /// The packets that cross something right after a stage.
 fn right_after<'a>(m: &'a Measurement, stage: &str) -> Option<Crossing<'a>> {
-    let crossed = crossing(&rx_spans(m, &[stage], &AFTER), m.duration_s)?;
+    let crossed = crossing(&rx_spans(m, &[stage], &AFTER), m.observed_time_s())?;
     if stage != "enqueue_to_backlog" {
         return Some(crossed);
     }

@@ -83,7 +83,7 @@ fn finding(
     let slow = measurement.slow;
     let severity = if share >= 0.5 { Severity::Critical } else { Severity::Warning };
     let title = format!("Slow packets wait for {}{place}", name);
-    let seconds = cause.ns as f64 / 1e9 / measurement.duration_s.max(f64::MIN_POSITIVE);
+    let seconds = cause.ns as f64 / 1e9 / measurement.observed_time_s().max(f64::MIN_POSITIVE);
     let mut finding = Finding::new(severity, title).share(Some(share)).evidence(format!(
         "{} of the {} that {} took: {} {doing}.",
         text::percent(share),

@@ -16,8 +16,10 @@ mod slowest;
 mod table;
 mod trail;
 mod under_way;
+mod zoom;
 
 pub use table::{Detail, PROBES, STAGES, Stage, detail_of};
+pub use zoom::zoom;
 
 use crate::drops::Names;
 use crate::filter::Filter;

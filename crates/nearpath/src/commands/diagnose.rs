@@ -13,13 +13,23 @@ use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, Root, Wanted};
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
-use nearpath_instruments::stages::{Detail, Stages};
+use nearpath_instruments::stages::{Detail, Stages, zoom};
+use nearpath_instruments::{Filter, Measurement};
 use nearpath_views::text;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// The part of the time that the first, coarse look takes, and how long it takes at most.
+const FIRST_LOOK: u32 = 4;
+const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
-Reads the host, measures its packets, reads it again, and says what is wrong: the dearest first,
-each finding with its evidence and the changes that would mend it. Nothing is changed.
+Reads the host, measures its packets, reads it again, and says what is wrong: the most expensive first,
+each finding with its evidence and the changes that would fix it. Nothing is changed.
+
+Packets are first observed with few hooks, for a quarter of the time; then closer where time is lost.
+--detail and --stages say what to observe instead. --max-overhead limits the times of packets, not
+the other measurements.
 
 EXAMPLES
   nearpath diagnose                                   this machine, all packets, ten seconds
@@ -104,12 +114,25 @@ impl Diagnose {
         let interrupt = Interrupt::listen()?;
         let sockets = Wanted { sockets: true, ..Wanted::default() };
         let before = self.source.host(&sockets)?;
-        let together = instrument.insert(self.together(root, &before)?);
-        let each = |now: &Measured| {
-            let stages = now.stages.as_ref().and_then(|stages| stages.as_ref().ok());
-            stages.map_or_else(String::new, |m| format!("{} packets", m.packets.started))
+        let netns = self.source.netns_inode()?;
+        let filter = self.filters.resolve(&before, netns)?;
+        let time = &self.timing.time;
+        let first = self.first_look(&before, &filter, &interrupt);
+        let began = first.as_ref().map_or(Duration::ZERO, |(looked, _)| *looked);
+        let mut measured = if interrupt.happened() {
+            Measured::default()
+        } else {
+            let coarse = first.as_ref().map(|(_, coarse)| coarse);
+            let together = instrument.insert(self.together(root, &before, filter, coarse)?);
+            let each = |now: &Measured| {
+                let stages = now.stages.as_ref().and_then(|stages| stages.as_ref().ok());
+                stages.map_or_else(String::new, |m| format!("{} packets", m.packets.started))
+            };
+            time.measure_part(together, &interrupt, began..time.duration.max(began), each)?
         };
-        let measured = self.timing.time.measure(together, &interrupt, each)?;
+        if let (None, Some((_, coarse))) = (&measured.stages, first) {
+            measured.stages = Some(Ok(coarse));
+        }
         if interrupt.happened() {
             say("ended early by a signal");
         }
@@ -118,14 +141,43 @@ impl Diagnose {
         Ok(measured.note(diagnose(&after, Some(&before), measured.evidence())))
     }
 
+    /// A first, coarse look at where time is lost, and how long it took; `None` where it was said what to
+    /// observe, or stages are not measured, or cannot be.
+    fn first_look(
+        &self,
+        host: &Host,
+        filter: &Filter,
+        interrupt: &Interrupt,
+    ) -> Option<(Duration, Measurement)> {
+        if self.timing.says_what() || !self.measure.contains(&What::Stages) {
+            return None;
+        }
+        let time = &self.timing.time;
+        let part = (time.duration / FIRST_LOOK).min(LONGEST_FIRST_LOOK);
+        let mut stages =
+            Stages::new(&host.topology, self.timing.options(filter.clone(), Detail::Coarse));
+        let each = |m: &Measurement| format!("{} packets", m.packets.started);
+        let coarse = time.measure_part(&mut stages, interrupt, Duration::ZERO..part, each).ok()?;
+        Some((part, coarse))
+    }
+
     /// What measures. Where nothing can, the time passes all the same, for counters to become rates.
-    fn together<'a>(&self, root: &'a Root, host: &Host) -> Result<Together<'a>, Failure> {
+    fn together<'a>(
+        &self,
+        root: &'a Root,
+        host: &Host,
+        filter: Filter,
+        coarse: Option<&Measurement>,
+    ) -> Result<Together<'a>, Failure> {
         let netns = self.source.netns_inode()?;
-        let filter = self.filters.resolve(host, netns)?;
         let (topology, btf_file) = (&host.topology, self.timing.time.btf.clone());
         let wants = |what| self.measure.contains(&what);
-        let stages = wants(What::Stages)
-            .then(|| Stages::new(topology, self.timing.options(filter.clone(), Detail::Full)));
+        let options = || match coarse.and_then(zoom) {
+            Some(stages) => self.timing.closer(filter.clone(), stages),
+            // Too few packets to tell: those that come are worth all stages.
+            None => self.timing.options(filter.clone(), Detail::Full),
+        };
+        let stages = wants(What::Stages).then(|| Stages::new(topology, options()));
         let locality = wants(What::Locality).then(|| {
             let (filter, btf_file) = (filter.clone(), btf_file.clone());
             let options = locality::Options { filter, btf_file, ..Default::default() };

@@ -10,7 +10,7 @@ use clap::Args;
 use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, NetnsRef, Root, Wanted, in_netns};
 use nearpath_instruments::Filter;
-use nearpath_instruments::stages::{Detail, Stages};
+use nearpath_instruments::stages::{Detail, Options, Stages};
 use nearpath_trial::load::{LoadKind, LoadReport};
 use nearpath_views::text;
 use std::ffi::OsStr;
@@ -50,7 +50,9 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
     // What else goes on on the machine is not what the facts of this namespace are about.
     let netns = u32::try_from(demo.server_netns_inode()).context("the namespace's inode")?;
     let filter = Filter { netns: Some(netns), ..Filter::default() };
-    let mut stages = Stages::new(&before.topology, timing.options(filter, Detail::Full));
+    // The load is the demonstration's own: nothing on it is to be spared.
+    let options = Options { limit: None, ..timing.options(filter, Detail::Full) };
+    let mut stages = Stages::new(&before.topology, options);
     let measured = timing.measure(&mut stages, interrupt);
     if let Err(error) = &measured {
         say(&format!("{error:#}; watching the counters instead"));

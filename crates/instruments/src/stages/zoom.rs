@@ -1,0 +1,123 @@
+//! Where to look closer: in goes a measurement with few stages, out come the stages to observe next, which
+//! are those between its stages where time is lost.
+
+use super::table::{Detail, STAGES, Stage};
+use crate::{Direction, Measurement, Span};
+
+/// A span in which so much of all time passes, or whose slowest packets take so long, is looked into.
+const NOTABLE_SHARE: f64 = 0.1;
+const SLOW_NS: u64 = 1_000_000;
+/// Fewer packets than this tell nothing of where time is lost.
+const ENOUGH_PACKETS: u64 = 100;
+
+/// At which packets come in before a CPU is chosen for them: without one of these no steering shows.
+const ARRIVALS: [&str; 3] = ["napi_gro_receive", "netif_rx", "enqueue_to_backlog"];
+
+/// Names of the stages to observe after a coarse measurement; `None` where it had too few packets to tell.
+pub fn zoom(coarse: &Measurement) -> Option<Vec<String>> {
+    if coarse.packets.started < ENOUGH_PACKETS {
+        return None;
+    }
+    let all: u64 = coarse.spans.iter().fold(0, |sum, span| sum.saturating_add(span.total_ns));
+    let is_lost = |span: &Span| {
+        let share = span.total_ns as f64 / all.max(1) as f64;
+        let slowest = [span.p999_ns, span.p99_ns].into_iter().flatten().next();
+        share >= NOTABLE_SHARE || slowest.is_some_and(|ns| ns >= SLOW_NS)
+    };
+    let lost: Vec<&Span> = coarse.spans.iter().filter(|span| is_lost(span)).collect();
+    let receives = coarse.spans.iter().any(|span| span.direction == Direction::Rx);
+    let wanted = |(place, stage): &(usize, &Stage)| {
+        stage.detail == Detail::Coarse
+            || (receives && ARRIVALS.contains(&stage.name))
+            || lost.iter().any(|span| is_within(span, *place, stage))
+    };
+    let mut names: Vec<String> = Vec::new();
+    for (_, stage) in STAGES.iter().enumerate().filter(wanted) {
+        if !names.iter().any(|name| name == stage.name) {
+            names.push(stage.name.to_owned());
+        }
+    }
+    Some(names)
+}
+
+/// Whether a stage may lie within a span: between its ends in the order of the path, or before the first
+/// stage that is observed coarsely, where the span begins there.
+fn is_within(span: &Span, place: usize, stage: &Stage) -> bool {
+    let find =
+        |name: &str| STAGES.iter().position(|s| s.direction == span.direction && s.name == name);
+    let (Some(from), Some(to)) = (find(&span.from), find(&span.to)) else { return false };
+    let first = STAGES
+        .iter()
+        .position(|s| s.direction == span.direction && s.detail == Detail::Coarse)
+        .is_some_and(|first| first == from && span.direction == Direction::Rx);
+    stage.direction == span.direction && place < to && (place > from || first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Packets;
+
+    fn span(direction: Direction, from: &str, to: &str, total_ns: u64, p99_ns: u64) -> Span {
+        Span {
+            direction,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            count: 1000,
+            min_ns: None,
+            p50_ns: None,
+            p90_ns: None,
+            p99_ns: Some(p99_ns),
+            p999_ns: None,
+            max_ns: None,
+            total_ns,
+            other_cpu: None,
+            other_llc: None,
+            other_node: None,
+            buckets: vec![],
+            places: vec![],
+        }
+    }
+
+    fn measured(spans: Vec<Span>) -> Measurement {
+        let packets = Packets { started: 1000, ..Packets::default() };
+        Measurement { packets, spans, ..Measurement::default() }
+    }
+
+    fn zoomed(spans: Vec<Span>) -> Vec<String> {
+        zoom(&measured(spans)).unwrap()
+    }
+
+    #[test]
+    fn the_stages_before_the_stack_are_observed_where_softirqs_are_late() {
+        let names = zoomed(vec![
+            span(Direction::Rx, "net_rx_raise", "netif_receive_skb", 900, 4_000),
+            span(Direction::Rx, "netif_receive_skb", "sk_data_ready", 50, 900),
+        ]);
+        let has = |name: &str| names.iter().any(|n| n == name);
+        for name in ["irq_handler", "net_rx_entry", "napi_poll", "process_backlog", "netif_rx"] {
+            assert!(has(name), "{name}: {names:?}");
+        }
+        for name in ["ip_rcv", "udp_rcv", "qdisc_enqueue", "sock_send"] {
+            assert!(!has(name), "{name}: {names:?}");
+        }
+        // What was observed before is observed again, each once.
+        assert!(has("sk_data_ready") && has("net_dev_queue"));
+        assert_eq!(names.iter().filter(|n| *n == "net_dev_queue").count(), 1);
+    }
+
+    #[test]
+    fn a_rare_long_wait_is_looked_into_though_its_sum_is_small() {
+        let names = zoomed(vec![
+            span(Direction::Rx, "sk_data_ready", "sched_waking", 9_000_000, 2_000),
+            span(Direction::Tx, "net_dev_queue", "net_dev_start_xmit", 1_000, 7_000_000),
+        ]);
+        assert!(names.iter().any(|n| n == "qdisc_dequeue"), "{names:?}");
+        assert!(!names.iter().any(|n| n == "net_rx_entry"), "{names:?}");
+    }
+
+    #[test]
+    fn too_few_packets_tell_nothing() {
+        assert_eq!(zoom(&Measurement::default()), None);
+    }
+}
