@@ -2,8 +2,9 @@
 /*
  * Datagrams of UDP: the CPU on which each was received, and the one on which it is read.
  *
- * The kernel keeps no CPU with a datagram, so it is noted when the stack is given it. Which one a
- * receive call has read nothing tells; but they are read in the order of the queue, so it is the one that
+ * The kernel keeps no CPU with a datagram, so it is noted when the stack is given it. Where UDP is seen to give up
+ * what it has copied (skb_consume_udp), both it and its reader are known. Elsewhere nothing says which one a
+ * receive call has read; but they are read in the order of the queue, so it is the one that
  * was first in it after the call before, or when the socket told of data. A reader that is quick has taken
  * a datagram before anybody has seen it in the queue: then reader and CPU find each other when the later of
  * both comes, the call's return or the socket that tells of it.
@@ -56,6 +57,9 @@ struct receiver {
 	u32 unused;
 	struct reader reader;
 };
+
+/* Whether UDP's giving up of a datagram can be observed. */
+const volatile bool has_consume_udp;
 
 /* max_entries of these are 1 where datagrams are not looked at. */
 struct {
@@ -252,6 +256,8 @@ PROBE(sk_data_ready, "sk_data_ready")
 	if (!active || !is_udp(sk, direct))
 		return;
 	look_at_last(sk, address, direct);
+	if (has_consume_udp)
+		return;
 	r = receiver_slot(address);
 	if (!r)
 		return;
@@ -272,6 +278,33 @@ PROBE(sk_data_ready, "sk_data_ready")
 
 /* Before 6.3 */
 PROBE_ENTRY(sk_data_ready, "sock_def_readable")
+
+/*
+ * A reader has a datagram, and UDP gives it up. One that is only looked at (MSG_PEEK) has a negative length, and is in
+ * the queue still.
+ */
+PROBE_FUNCTION(consume_udp, "skb_consume_udp")
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct sk_buff *skb = (struct sk_buff *)ctx[1];
+	struct reader reader = { .length = (s32)ctx[2] };
+	u64 address = address_of(ctx[1]);
+	struct datagrams *d;
+	u32 way;
+
+	if (!active || reader.length < 0 || (!reader.length && BPF_CORE_READ(skb, users.refs.counter) > 1) ||
+	    !is_udp(sk, direct))
+		return;
+	d = datagrams_slot(address);
+	if (!d)
+		return;
+	way = way_of(d, address);
+	reader.counts = is_at(&reader.key, sk) && is_by_current(&reader.key, reader.comm);
+	reader.key.accepted_on = bpf_get_smp_processor_id();
+	is_read(&reader, way == WAYS || d->used[way & (WAYS - 1)] ? NO_CPU : d->cpu[way & (WAYS - 1)]);
+	if (way < WAYS)
+		d->used[way] = 1;
+}
 
 /* A receive call returns: the socket, the length or an error, its flags. */
 PROBE(sock_recv, "sock_recv_length")

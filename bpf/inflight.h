@@ -41,7 +41,8 @@ struct task {
 	u64 copy_group; /* group of the last packet copied */
 	u64 datagram_ns; /* its last stage when it was freed: what came to its address since has a later one */
 	u64 is_batch; /* whether the send call is for several messages */
-	u64 unused[6];
+	struct packet taken; /* the datagram that the receive call under way has taken; tag 0: none */
+	u64 unused[2];
 };
 
 struct counters {
@@ -177,14 +178,19 @@ static __always_inline struct task *task_slot(u32 pid)
 	return bpf_map_lookup_elem(&tasks, &slot);
 }
 
+/* Tasks that a packet had woken, or that had taken one, and whose slot another task took. */
+u64 tasks_collided;
+
 /* Makes the slot the task's; whoever was in it is forgotten. */
 static __always_inline void claim_task(struct task *task, u32 pid)
 {
 	if (task->pid == pid)
 		return;
+	if (task->woken_by || task->taken.tag)
+		__sync_fetch_and_add(&tasks_collided, 1);
 	task->pid = pid;
 	task->send_ns = task->copy_ns = task->woken_by = task->datagram = 0;
-	task->is_batch = 0;
+	task->is_batch = task->taken.tag = 0;
 }
 
 #endif

@@ -64,7 +64,7 @@ static __always_inline u32 free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, 
 			return 0;
 		}
 	}
-	if (!drop && has_sock_recv && p->state == PACKET_RX && p->datagram &&
+	if (!drop && has_sock_recv && !has_consume_udp && p->state == PACKET_RX && p->datagram &&
 	    (delivered(p) || !in_hand(p, cpu, number))) {
 		read_datagram(cpu, p);
 		return 0;

@@ -15,6 +15,8 @@ const volatile bool has_data_ready = true;
 const volatile bool has_udp_rcv;
 /* Whether the end of a receive call can be; without it a datagram ends when it is freed. */
 const volatile bool has_sock_recv = true;
+/* Whether UDP's giving up of a datagram can be; without it only the order tells which one a call has taken. */
+const volatile bool has_consume_udp;
 /* Whether netif_rx can be, by which a virtual device hands a packet to its peer. */
 const volatile bool has_netif_rx = true;
 

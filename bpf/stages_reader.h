@@ -183,7 +183,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	if (p->state == PACKET_RX_MERGED)
 		TAKEN_BY(p, group_of_owner(address_of(ctx[0])));
 	cpu->waker = is_awaited(sk, direct) ? tag : 0;
-	if (p->datagram && queue_datagram(p, sk, tag, received_ns, direct)) {
+	if (p->datagram && !has_consume_udp && queue_datagram(p, sk, tag, received_ns, direct)) {
 		TAKEN_BY(p, group_of_owner(address_of(ctx[0])));
 		finish(p);
 		COUNT(cpu, completed);
@@ -283,6 +283,39 @@ PROBE(sched_switch, "sched_switch")
 	}
 }
 
+/* System calls that receive and have flags; set by user space for its architecture. */
+const volatile u64 recvfrom_call, recvmsg_call, recvmmsg_call;
+
+#if defined(__TARGET_ARCH_x86)
+#define CALL_NUMBER(regs) (regs)->orig_ax
+#define THIRD_ARGUMENT(regs) (regs)->dx
+#define FOURTH_ARGUMENT(regs) (regs)->r10
+#elif defined(__TARGET_ARCH_arm64)
+#define CALL_NUMBER(regs) ((struct user_pt_regs *)(regs))->regs[8]
+#define THIRD_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[2]
+#define FOURTH_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[3]
+#endif
+
+/*
+ * Whether the receive call under way only looks at the data (MSG_PEEK), by the arguments that it was entered with. Before
+ * 5.15 nothing says it.
+ */
+static __always_inline bool is_peek(void)
+{
+	u64 call = 0, third = 0, fourth = 0;
+	struct pt_regs *regs;
+
+	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+		return false;
+	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	bpf_probe_read_kernel(&call, sizeof(call), &CALL_NUMBER(regs));
+	bpf_probe_read_kernel(&third, sizeof(third), &THIRD_ARGUMENT(regs));
+	bpf_probe_read_kernel(&fourth, sizeof(fourth), &FOURTH_ARGUMENT(regs));
+	if (call == recvmsg_call)
+		return third & MSG_PEEK;
+	return (call == recvfrom_call || call == recvmmsg_call) && fourth & MSG_PEEK;
+}
+
 PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 {
 	struct cpu *cpu = this_cpu();
@@ -291,24 +324,55 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	struct packet *p = packet_slot(tag);
 	struct task *task;
 
-	if (p && is_ignored(p, tag))
+	if (p && is_ignored(p, tag) && !is_peek())
 		free_slot(p);
 	/* What did not come to its socket was freed unseen, and its address is that of another's data. */
 	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX ||
 	    (has_data_ready && !delivered(p) && !p->datagram))
+		return;
+	task = task_slot(pid);
+	/* Asked once for each call, by its first copy. */
+	if ((!has_sock_recv || !task || task->pid != pid || !task->copy_ns) && is_peek())
 		return;
 	note_reader();
 	pass(p, cpu, bpf_get_smp_processor_id(), RX_SKB_COPY_DATAGRAM, bpf_ktime_get_ns());
 	TAKEN_BY(p, group_of_current());
 	finish(p);
 	COUNT(cpu, completed);
-	task = task_slot(pid);
 	if (task) {
 		claim_task(task, pid);
 		task->copy_group = p->group;
 		task->copy_ns = p->last_ns;
 		task->copy_cpu = p->last_cpu;
 	}
+}
+
+/*
+ * UDP has copied a datagram to its reader, which runs, and gives it up: it leaves its slot, as its address may be
+ * another's before the call returns. One that the reader only looks at (MSG_PEEK) has a negative length, and the queue
+ * has it still.
+ */
+PROBE_FUNCTION(consume_udp, "skb_consume_udp")
+{
+	struct sk_buff *skb = (struct sk_buff *)ctx[1];
+	u32 pid = bpf_get_current_pid_tgid();
+	u64 tag = address_of(ctx[1]);
+	struct packet *p = packet_slot(tag);
+	struct task *task = task_slot(pid);
+	s32 length = ctx[2];
+
+	if (!p || !task || p->tag != tag || length < 0 || (!length && BPF_CORE_READ(skb, users.refs.counter) > 1))
+		return;
+	if (p->state == PACKET_RX_IGNORED)
+		free_slot(p);
+	if (!has_sock_recv || p->state != PACKET_RX)
+		return;
+	claim_task(task, pid);
+	/* First of all, as another CPU may be about to report it. */
+	p->state = PACKET_FREE;
+	barrier();
+	task->taken = *p;
+	p->tag = 0;
 }
 
 /*
@@ -348,6 +412,20 @@ static __always_inline bool claim_datagram(struct packet *datagram, struct socke
 	return true;
 }
 
+/* The receive call returns with the datagram that it has taken. */
+static __always_inline void end_taken(struct task *task, struct cpu *cpu)
+{
+	struct packet *p = &task->taken;
+
+	if (!p->tag)
+		return;
+	pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
+	TAKEN_BY(p, group_of_current());
+	end_trail(p->tag);
+	p->tag = 0;
+	COUNT(cpu, completed);
+}
+
 /*
  * A receive call returns. For TCP: the last packet that it copied, as the others are long with
  * it. For UDP, where the copy of a small datagram has no tracepoint: the datagram that it took.
@@ -377,6 +455,10 @@ PROBE(sock_recv, "sock_recv_length")
 		add_span(cpu, 0, task->copy_group, pair(RX_SKB_COPY_DATAGRAM, RX_SOCK_RECV), task->copy_cpu, now,
 			 now - task->copy_ns);
 		task->copy_ns = 0;
+	}
+	if (has_consume_udp) {
+		end_taken(task, cpu);
+		return;
 	}
 	if ((s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;

@@ -32,6 +32,49 @@ PROBE(sock_send, "sys_enter")
 	task->send_ns = bpf_ktime_get_ns();
 }
 
+/*
+ * The same where functions can be observed: for each message by itself, whoever sends it, a thread of io_uring's as
+ * well; and no other system call is looked at.
+ */
+static __always_inline int message_begins(void)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task = task_slot(pid);
+
+	if (!measuring || !task)
+		return 0;
+	claim_task(task, pid);
+	task->send_cpu = bpf_get_smp_processor_id();
+	task->tcp_ns = 0;
+	task->send_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+static __always_inline int message_ends(void)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct task *task = task_slot(pid);
+
+	if (task && task->pid == pid)
+		task->send_ns = 0;
+	return 0;
+}
+
+#define SENDS_MESSAGE(name, function)                                   \
+	SEC("fentry/" function) int sock_send_##name(u64 *ctx)          \
+	{                                                               \
+		return message_begins();                                \
+	}                                                               \
+	SEC("fexit/" function) int sock_send_##name##_exit(u64 *ctx)    \
+	{                                                               \
+		return message_ends();                                  \
+	}
+
+SENDS_MESSAGE(inet, "inet_sendmsg")
+SENDS_MESSAGE(inet6, "inet6_sendmsg")
+/* Before 6.5 */
+SENDS_MESSAGE(page, "inet_sendpage")
+
 PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
 {
 	u32 pid = bpf_get_current_pid_tgid();

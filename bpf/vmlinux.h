@@ -141,6 +141,14 @@ struct napi_struct {
 	unsigned int napi_id;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+typedef struct {
+	atomic_t refs;
+} refcount_t;
+
 struct sk_buff {
 	struct sk_buff *next;
 	struct sk_buff *prev;
@@ -154,6 +162,7 @@ struct sk_buff {
 	__u16 transport_header;
 	__u16 mac_header;
 	__u16 queue_mapping;
+	refcount_t users;
 	__u16 vlan_tci;
 	__u32 vlan_all;
 	__u8 cloned : 1;
@@ -329,6 +338,11 @@ enum cgroup_subsys_id {
 struct css_set {
 	struct cgroup_subsys_state *subsys[1];
 	struct cgroup *dfl_cgrp;
+};
+
+/* Of these the kernel has as many as it has helpers. */
+enum bpf_func_id {
+	BPF_FUNC_task_pt_regs = 175,
 };
 
 struct thread_info {

@@ -58,12 +58,13 @@ impl Layout {
             .map(|cpu| cpu.0)
             .max()
             .unwrap_or(0);
-        let shards = (highest + 1).min(SHARDS_MAX);
+        let (shard_of, shards) = shards(topology, highest);
         let mut places = Vec::new();
         let mut place_of = BTreeMap::new();
         let by_cpu = highest < PLACES_MAX;
         let cpus = (0..=highest)
-            .map(|number| {
+            .zip(shard_of)
+            .map(|(number, shard)| {
                 let cpu = CpuId(number);
                 let (node, llc) = (topology.node_of(cpu), topology.llc_of(cpu));
                 let key = if by_cpu { (Some(number), None) } else { (None, llc.map(|l| l.0)) };
@@ -79,7 +80,7 @@ impl Layout {
                 CpuRow {
                     node: node.map_or(UNKNOWN, |n| n.0),
                     llc: llc.map_or(UNKNOWN, |l| l.0),
-                    shard: number % shards,
+                    shard,
                     place,
                 }
             })
@@ -99,6 +100,36 @@ impl Layout {
             knows_nodes: online().next().is_some() && online().all(|c| c.node.is_some()),
         }
     }
+}
+
+/// The shard of each CPU up to the highest, and how many there are. Where CPUs share them they are of one node, so that
+/// no counter is written from two, and of as few caches as can be.
+fn shards(topology: &Topology, highest: u32) -> (Vec<u32>, u32) {
+    if highest < SHARDS_MAX {
+        return ((0..=highest).collect(), highest + 1);
+    }
+    let mut nodes: BTreeMap<Option<NodeId>, Vec<u32>> = BTreeMap::new();
+    for number in 0..=highest {
+        nodes.entry(topology.node_of(CpuId(number))).or_default().push(number);
+    }
+    let count = u32::try_from(nodes.len()).unwrap_or(SHARDS_MAX).min(SHARDS_MAX);
+    let mut shard_of = vec![0; highest as usize + 1];
+    let mut next = 0;
+    for mut cpus in nodes.into_values() {
+        cpus.sort_by_key(|&number| (topology.llc_of(CpuId(number)), number));
+        let all = u32::try_from(cpus.len()).unwrap_or(1);
+        // One for each node, and of the others its share.
+        let others = (SHARDS_MAX - count) * (all - 1) / (highest + 1 - count).max(1);
+        let own = (1 + others).min(all);
+        let first = next.min(SHARDS_MAX - own);
+        for (at, number) in (0..all).zip(cpus) {
+            if let Some(shard) = shard_of.get_mut(number as usize) {
+                *shard = first + at * own / all;
+            }
+        }
+        next = first + own;
+    }
+    (shard_of, next)
 }
 
 #[cfg(test)]
@@ -142,6 +173,26 @@ mod tests {
         assert!(!layout.is_by_cpu());
         assert_eq!(layout.cpus[1023], CpuRow { node: 15, llc: 63, shard: 63, place: 63 });
         assert_eq!(layout.places[63], (CpuId(1008), Some(NodeId(15))));
+    }
+
+    #[test]
+    fn no_shard_is_written_from_two_nodes() {
+        // Numbers alternate between nodes, as on many servers; and one node is far smaller than the others.
+        let mut host = topology(300, 8);
+        for cpu in &mut host.cpus {
+            cpu.node = Some(NodeId(if cpu.cpu.0 < 10 { 7 } else { cpu.cpu.0 % 4 }));
+            cpu.llc = cpu.node.map(|node| LlcId(node.0));
+        }
+        let layout = Layout::new(&host);
+        assert!(layout.shards <= SHARDS_MAX && layout.shards > SHARDS_MAX - 8, "{}", layout.shards);
+        let mut nodes = BTreeMap::new();
+        for row in &layout.cpus {
+            assert!(row.shard < layout.shards);
+            assert_eq!(*nodes.entry(row.shard).or_insert(row.node), row.node, "{row:?}");
+        }
+        assert_eq!(nodes.len(), layout.shards as usize, "each is used");
+        let many = Layout::new(&topology(1024, 2));
+        assert!(many.cpus.iter().all(|row| row.shard < many.shards));
     }
 
     #[test]

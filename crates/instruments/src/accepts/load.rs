@@ -1,6 +1,6 @@
 //! Loading the programs of `bpf/accepts.bpf.c`, and reading what they have counted.
 
-use super::probes::{Completion, io_uring, is_for, is_of_io_uring, lacks};
+use super::probes::{CONSUME_UDP, Completion, SOCK_RECV, io_uring, is_for, is_of_io_uring, lacks};
 use super::{Options, one::One};
 use crate::kernel::{
     Attached, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
@@ -56,12 +56,14 @@ fn load_within(
     let wanted = |probe: &Probe| {
         is_for(probe, options.datagrams) && (completion.is_ok() || !is_of_io_uring(probe))
     };
-    let (chosen, skipped) = choose(kernel, reach, wanted);
+    let (mut chosen, skipped) = choose(kernel, reach, wanted);
+    let has_consume_udp = chosen.iter().any(|(probe, _)| probe.program == CONSUME_UDP);
+    chosen.retain(|(probe, _)| !(has_consume_udp && probe.program == SOCK_RECV));
     if let Some(reason) = lacks(&chosen, &skipped, options.datagrams) {
         return Err(InstrumentError::Unsupported(reason));
     }
     load_only(open.open_object_mut(), &chosen);
-    set_constants(&mut open, options, completion == Ok(Completion::Structure))?;
+    set_constants(&mut open, options, completion == Ok(Completion::Structure), has_consume_udp)?;
     size_maps(&mut open, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let attached = attach(skeleton.object(), chosen)?;
@@ -88,6 +90,7 @@ fn set_constants(
     open: &mut OpenAcceptsSkel<'_>,
     options: &Options,
     completion_is_cqe: bool,
+    has_consume_udp: bool,
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
@@ -103,6 +106,7 @@ fn set_constants(
     constants.accept_call = libc::SYS_accept;
     constants.accept4_call = libc::SYS_accept4;
     constants.completion_is_cqe = completion_is_cqe;
+    constants.has_consume_udp = has_consume_udp;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The probes of the instrument `accepts`: which of them are for connections and which for datagrams,
 //! and what the kernel tells of io_uring.
 
-use crate::kernel::{Chosen, Kernel, Probe, entry, exit, or_at, probe};
+use crate::kernel::{Chosen, Kernel, Probe, entry, exit, keeper, or_at, probe};
 
 /// All probes.
 pub const PROBES: &[Probe] = &[
@@ -15,14 +15,19 @@ pub const PROBES: &[Probe] = &[
         probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &[]),
         &[entry("sock_def_readable")],
     ),
+    keeper(&[entry("skb_consume_udp")], CONSUME_UDP),
     or_at(
         probe("sock_recv", "sock_recv_length", "sock_recvmsg", &["datagram"]),
         &[exit("exit", "inet_recvmsg"), exit("exit6", "inet6_recvmsg")],
     ),
 ];
 
-/// Those for datagrams, none of which can be done without.
-const DATAGRAMS: &[&str] = &["netif_receive_skb", "sk_data_ready", "sock_recv"];
+/// That which says which datagram a reader has; where it cannot be observed the end of the receive call stands in.
+pub const CONSUME_UDP: &str = "consume_udp";
+/// That stand-in.
+pub const SOCK_RECV: &str = "sock_recv";
+/// Those for datagrams, none of which can be done without but for one of the two above.
+const DATAGRAMS: &[&str] = &["netif_receive_skb", "sk_data_ready", SOCK_RECV];
 /// That without which accept(2) is not seen.
 const ACCEPT: &str = "sys_exit";
 
@@ -37,7 +42,7 @@ pub enum Completion {
 
 /// Whether a probe is for datagrams, or else for connections.
 pub fn is_for(probe: &Probe, datagrams: bool) -> bool {
-    DATAGRAMS.contains(&probe.program) == datagrams
+    (DATAGRAMS.contains(&probe.program) || probe.program == CONSUME_UDP) == datagrams
 }
 
 /// Whether it is one of io_uring.
@@ -72,7 +77,9 @@ pub fn lacks(
     datagrams: bool,
 ) -> Option<String> {
     let needed = if datagrams { DATAGRAMS } else { &[ACCEPT] };
-    let missing = needed.iter().find(|name| !chosen.iter().any(|(p, _)| p.program == **name))?;
+    let has = |name: &str| chosen.iter().any(|(p, _)| p.program == name);
+    let missing =
+        needed.iter().find(|name| !(has(name) || **name == SOCK_RECV && has(CONSUME_UDP)))?;
     let reason = skipped.iter().find(|(p, _)| p.program == *missing).map(|(_, why)| why.clone());
     Some(reason.unwrap_or_else(|| format!("there is no program {missing}")))
 }
@@ -91,10 +98,14 @@ mod tests {
         ];
         let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
         for probe in PROBES {
-            has(format!("PROBE({}, \"{}\")", probe.program, probe.tracepoint.unwrap()));
+            match probe.tracepoint {
+                Some(tracepoint) => has(format!("PROBE({}, \"{tracepoint}\")", probe.program)),
+                None => has(format!("PROBE_FUNCTION({}, \"{}\")", probe.program, probe.function)),
+            }
             for point in probe.points {
                 let function = point.function;
                 match point.suffix {
+                    "entry" if probe.tracepoint.is_none() => {}
                     "entry" => has(format!("PROBE_ENTRY({}, \"{function}\")", probe.program)),
                     suffix => {
                         has(format!("SEC(\"fexit/{function}\") int {}_{suffix}(", probe.program))

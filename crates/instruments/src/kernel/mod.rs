@@ -17,7 +17,8 @@ pub(crate) use maps::{pair_at, word_of};
 #[cfg(test)]
 pub use probe::At;
 pub use probe::{
-    Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, result, returns,
+    Point, Probe, at, better_at, entry, entry_by, exit, keeper, of, or_at, pointed_to, probe,
+    result, returns,
 };
 pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, open, within_reach};
 pub use reach::{Functions, Kernel, Reach, Way, has_btf};

@@ -16,6 +16,8 @@ pub struct Probe {
     pub function: &'static str,
     /// Functions that are probed, all of them together, where there is no such tracepoint.
     pub points: &'static [Point],
+    /// Whether the functions come first, by fentry and fexit, and the tracepoint stands in for them.
+    pub prefers_functions: bool,
     /// Names of what it observes, of both directions; empty for a probe that only keeps what others
     /// need.
     pub stages: &'static [&'static str],
@@ -63,6 +65,7 @@ pub const fn probe(
         tracepoint: Some(tracepoint),
         function,
         points: &[],
+        prefers_functions: false,
         stages,
         keeps_for: &[],
         history: false,
@@ -72,6 +75,11 @@ pub const fn probe(
 /// The same, and functions for kernels without the tracepoint.
 pub const fn or_at(probe: Probe, points: &'static [Point]) -> Probe {
     Probe { points, ..probe }
+}
+
+/// The same where functions are better: the tracepoint stands in for them.
+pub const fn better_at(probe: Probe, points: &'static [Point]) -> Probe {
+    Probe { points, prefers_functions: true, ..probe }
 }
 
 /// A probe at the entry of a function without tracepoint, which the stage is named after.
@@ -103,6 +111,11 @@ pub const fn entry(function: &'static str) -> Point {
         indirect: false,
         result_only: false,
     }
+}
+
+/// The entry of a function, by the program with that suffix.
+pub const fn entry_by(suffix: &'static str, function: &'static str) -> Point {
+    Point { suffix, ..entry(function) }
 }
 
 /// The return of a function, by the program with that suffix.

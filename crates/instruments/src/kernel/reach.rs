@@ -173,7 +173,13 @@ impl Kernel {
     /// # Errors
     /// Why none can: what the kernel lacks.
     pub fn ways(&self, probe: &Probe, reach: Reach) -> Result<Vec<Way>, String> {
-        let row = self.row(probe);
+        if probe.prefers_functions
+            && reach.functions == Functions::Fentry
+            && let Ok(ways) = self.ways_by_functions(probe, reach)
+            && ways.iter().all(|way| way.target.starts_with('f'))
+        {
+            return Ok(ways);
+        }
         if let Some(tracepoint) = probe.tracepoint {
             if self.arguments(probe).is_some() {
                 let (suffix, kind) =
@@ -187,7 +193,12 @@ impl Kernel {
                 return Err(format!("this kernel has no tracepoint {tracepoint}"));
             }
         }
-        let known = self.points.get(row).map_or(&[][..], Vec::as_slice);
+        self.ways_by_functions(probe, reach)
+    }
+
+    /// Those at its functions.
+    fn ways_by_functions(&self, probe: &Probe, reach: Reach) -> Result<Vec<Way>, String> {
+        let known = self.points.get(self.row(probe)).map_or(&[][..], Vec::as_slice);
         probe
             .points
             .iter()

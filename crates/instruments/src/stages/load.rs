@@ -118,6 +118,7 @@ fn set_constants(
     let has = |program: &str| chosen.iter().any(|(p, _)| p.program == program);
     constants.has_data_ready = has("sk_data_ready");
     constants.has_sock_recv = has("sock_recv");
+    constants.has_consume_udp = has("consume_udp") && has("sock_recv");
     constants.has_udp_rcv = has("udp_rcv") && has("udpv6_rcv");
     constants.has_start_xmit = has("net_dev_start_xmit");
     constants.has_netif_rx = has("netif_rx");
@@ -134,6 +135,9 @@ fn set_constants(
     }
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
     constants.place_all = !layout.is_by_cpu();
+    constants.recvfrom_call = libc::SYS_recvfrom.cast_unsigned();
+    constants.recvmsg_call = libc::SYS_recvmsg.cast_unsigned();
+    constants.recvmmsg_call = libc::SYS_recvmmsg.cast_unsigned();
     for (call, sends) in [
         (libc::SYS_write, SENDS_ONE),
         (libc::SYS_writev, SENDS_ONE),
@@ -203,6 +207,11 @@ impl Loaded {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
+    }
+
+    /// Threads whose slot another took while they had a packet.
+    pub fn tasks_collided(&self) -> u64 {
+        self.skeleton.maps.bss_data.as_deref().map_or(0, |variables| variables.tasks_collided)
     }
 
     /// The groups that packets are in.

@@ -394,7 +394,7 @@ impl Stages {
             detail: self.options.stages.is_none().then_some(self.options.detail),
             stages: observed_stages(&session.loaded),
             packets,
-            events_lost: runs.missed + reading.unexpected(),
+            events_lost: runs.missed + reading.unexpected() + session.loaded.tasks_collided(),
             fallback: session.loaded.fallback.clone(),
             cost: cost.map(|cost| Cost {
                 cpu_percent: match self.limit() {

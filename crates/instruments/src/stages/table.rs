@@ -5,7 +5,10 @@
 //! `bpf/stages_*.h`, a row in [`PROBES`].
 
 use crate::Direction;
-use crate::kernel::{Point, Probe, at, entry, exit, keeper, of, or_at, pointed_to, probe, returns};
+use crate::kernel::{
+    Point, Probe, at, better_at, entry, entry_by, exit, keeper, of, or_at, pointed_to, probe,
+    returns,
+};
 
 /// How much of the path is observed: the fewer hooks, the cheaper.
 #[derive(
@@ -167,11 +170,27 @@ pub const PROBES: &[Probe] = &[
         "skb_copy_datagram_iter",
         &["skb_copy_datagram"],
     ),
+    keeps_for(&["sock_recv"], keeper(&[entry("skb_consume_udp")], "consume_udp")),
     or_at(
         probe("sock_recv", "sock_recv_length", "sock_recvmsg", &["sock_recv"]),
         &[exit("exit", "inet_recvmsg"), exit("exit6", "inet6_recvmsg")],
     ),
-    probe("sock_send", "sys_enter", "syscall entry", &["sock_send"]),
+    // For io_uring's own threads, too; and other system calls are left alone.
+    better_at(
+        probe("sock_send", "sys_enter", "syscall entry", &["sock_send"]),
+        &[
+            exit("inet_exit", "inet_sendmsg"),
+            exit("inet6_exit", "inet6_sendmsg"),
+            entry_by("inet", "inet_sendmsg"),
+            entry_by("inet6", "inet6_sendmsg"),
+        ],
+    ),
+    // What sendfile(2) and splice(2) send, before 6.5.
+    Probe {
+        stages: &["sock_send"],
+        points: &[exit("page_exit", "inet_sendpage"), entry_by("page", "inet_sendpage")],
+        ..returns("sock_send", &[exit("page_exit", "inet_sendpage")])
+    },
     or_at(
         probe("tcp_sendmsg", "tcp_sendmsg_locked", "tcp_sendmsg_locked", &["tcp_sendmsg"]),
         &[entry("tcp_sendmsg_locked")],
@@ -267,6 +286,10 @@ mod tests {
             for point in probe.points {
                 let Point { function, suffix, .. } = point;
                 match (point.at, probe.tracepoint) {
+                    _ if probe.program == "sock_send" => {
+                        let name = suffix.trim_end_matches("_exit");
+                        has(format!("SENDS_MESSAGE({name}, \"{function}\")"));
+                    }
                     (At::Entry, None) => {
                         has(format!("PROBE_FUNCTION({}, \"{function}\")", probe.program));
                     }

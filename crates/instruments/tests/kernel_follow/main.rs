@@ -19,9 +19,10 @@ use scene::{
     Xdp, arrived, ip, namespace, read_many, received_by, segmented_send, send_many, stream_by_many,
     tool,
 };
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::num::NonZeroU32;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 200;
 
@@ -211,6 +212,41 @@ fn each_message_of_a_call_begins_when_the_one_before_has_left() {
     // One after the other: together they take no longer than the calls.
     let total: u64 = calls.iter().map(|span| span.total_ns).sum();
     assert!(total <= wall_ns * 21 / 20, "{total} of {wall_ns} ns: {m:#?}");
+}
+
+#[test]
+fn data_that_is_looked_at_waits_for_its_reader() {
+    const WAIT: Duration = Duration::from_millis(3);
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let listener = pair.run(Side::Server, |s| TcpListener::bind((s.ipv4(), 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.set_nodelay(true).unwrap();
+    let filter = Filter {
+        protocol: Some(Protocol::Tcp),
+        dport: Some(address.port()),
+        direction: Some(Direction::Rx),
+        ..Filter::default()
+    };
+    let m = measure(Options { filter, ..Options::default() }, || {
+        let mut buffer = [0; 64];
+        for _ in 0..50 {
+            client.write_all(&[1; 64]).unwrap();
+            server.peek(&mut buffer).unwrap();
+            std::thread::sleep(WAIT);
+            server.read_exact(&mut buffer).unwrap();
+            server.write_all(b"a").unwrap();
+            client.read_exact(&mut buffer[..1]).unwrap();
+        }
+    });
+    let copied = || m.spans.iter().filter(|span| span.to == "skb_copy_datagram");
+    assert_eq!(copied().map(|span| span.count).sum::<u64>(), 50, "{m:#?}");
+    let wait_ns = u64::try_from(WAIT.as_nanos()).unwrap();
+    assert!(copied().all(|span| span.min_ns >= Some(wait_ns)), "{m:#?}");
 }
 
 /// A macvlan on a side's device, with an address of its own; returns its index and its Ethernet address.

@@ -1,0 +1,28 @@
+"""Packets that are hard to follow, on kernels whose functions programs can be attached to: the tests of the
+machine's own kernel once more, which attaches to tracepoints alone.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from lab import Host
+from lab.fixtures import lab
+from lab.payload import payload_of_tests
+
+from .hosts import IGB, TWO_NODES
+
+TEST = "kernel_follow"
+
+
+@pytest.fixture(scope="module")
+def payload(lab_here: None) -> Path:
+    return payload_of_tests("nearpath-instruments", TEST)
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_packets_are_followed_by_functions(host: Host) -> None:
+    host.check("modprobe -a veth tun macvlan sch_tbf")
+    status, out, err = host.run([TEST, "--nocapture", "--test-threads", "1"], timeout_s=400)
+    print(out, err)
+    assert status == 0, err
