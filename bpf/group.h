@@ -37,7 +37,19 @@ struct {
 /* Latencies for whose cell there was no room. */
 u64 ungrouped_spans;
 
-/* Enters a span that ended on `to` into its group's cell; `span` is its number. */
+/* Times of which it is counted how many paths took longer; the largest number where there are fewer. */
+const volatile u64 above_ns[ABOVE_MAX];
+
+static __always_inline void count_above(struct histogram *h, u64 ns)
+{
+#pragma unroll
+	for (int i = 0; i < ABOVE_MAX; i++) {
+		if (ns > above_ns[i])
+			__sync_fetch_and_add(&h->above[i], 1);
+	}
+}
+
+/* Enters a span that ended on `to` into its group's cell; `span` is its number, or that of a path (path.h). */
 __noinline int enter_cell(u64 group, u32 span, u32 from, u32 to, u64 ns)
 {
 	u64 key = group << 8 | span;
@@ -62,6 +74,8 @@ __noinline int enter_cell(u64 group, u32 span, u32 from, u32 to, u64 ns)
 		return 0;
 	}
 	histogram_add(h, ns);
+	if (span > SPANS_MAX)
+		count_above(h, ns);
 	if (from == to)
 		return 0;
 	a = bpf_map_lookup_elem(&cpus, &from);

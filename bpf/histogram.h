@@ -18,6 +18,8 @@
 #define HISTOGRAM_SHORTEST_NS 16
 #define HISTOGRAM_LONGEST_BITS 36
 #define HISTOGRAM_CELLS 32
+/* Times of which it is counted how many paths took longer. */
+#define ABOVE_MAX 3
 
 struct histogram {
 	u64 min_ns; /* set to the largest number by user space */
@@ -25,7 +27,7 @@ struct histogram {
 	u64 other_cpu;
 	u64 other_llc;
 	u64 other_node;
-	u64 unused[3];
+	u64 above[ABOVE_MAX]; /* of whole paths: those that took longer than above_ns */
 	u64 buckets[HISTOGRAM_BUCKETS];
 };
 

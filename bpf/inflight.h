@@ -28,6 +28,10 @@ struct packet {
 	u8 datagram; /* waits in a UDP socket, from which a receive call takes it whole */
 	u8 flags; /* see waits.h */
 	u64 group; /* see group.h; 0: not known */
+	u64 begin_ns; /* when it passed the first stage of its path, and where */
+	u32 begin_cpu;
+	u8 begin_stage;
+	u8 unused[19]; /* a cache line to itself */
 };
 
 struct task {

@@ -154,6 +154,14 @@ __noinline int add_span_by_call(u64 packet, u64 group, u64 from, u64 end_ns, u64
 	return 0;
 }
 
+/* The path begins with its first stage. */
+static __always_inline void begin_path(struct packet *p, u32 cpu_number, u32 stage, u64 ns)
+{
+	p->begin_ns = ns;
+	p->begin_cpu = cpu_number;
+	p->begin_stage = stage;
+}
+
 /* The packet passes a stage that lies back, on this CPU or on that of its sender. */
 static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage,
 					u64 ns)
@@ -162,6 +170,8 @@ static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 c
 	if (p->last_stage)
 		add_span_by_call(p->tag, p->group, (u64)p->last_cpu << 32 | pair(p->last_stage, stage), ns,
 				 ns - p->last_ns);
+	else
+		begin_path(p, cpu_number, stage, ns);
 	p->last_ns = ns;
 	p->last_cpu = cpu_number;
 	p->last_stage = stage;
@@ -183,6 +193,8 @@ static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_numb
 	add_step(p->tag, cpu_number, stage, ns);
 	if (from)
 		add_span(cpu, p->tag, p->group, pair(from, stage), from_cpu, ns, span_ns);
+	else
+		begin_path(p, cpu_number, stage, ns);
 }
 
 /* Enters all spans of a path that has ended into its group. */

@@ -73,14 +73,21 @@ static __always_inline u32 free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, 
 	if (p->state == PACKET_TX ||
 	    (p->state == PACKET_RX && !(has_sock_recv && delivered(p)) &&
 	     (!in_stack(p) || in_hand(p, cpu, number)))) {
+		bool is_read = (p->datagram || delivered(p) || p->last_stage == RX_TAP_HANDLE_FRAME) && !cpu->serving;
+
 		dropped_after = drop ? p->last_stage : 0;
 		pass(p, cpu, number, p->state == PACKET_RX ? rx_stage : tx_stage, bpf_ktime_get_ns());
 		if (p->state == PACKET_RX)
 			TAKEN_BY(p, taker(p, cpu, drop));
-		if (drop)
+		if (drop) {
 			COUNT(cpu, dropped);
-		else
+		} else {
 			COUNT(cpu, completed);
+			if (p->state == PACKET_TX)
+				end_transmit(p);
+			else if (is_read)
+				end_path(p, PATH_RECEIVE);
+		}
 	}
 	finish(p);
 	return dropped_after;

@@ -6,7 +6,7 @@
 #ifndef NEARPATH_STAGES_PACKET_H
 #define NEARPATH_STAGES_PACKET_H
 
-#include "span.h"
+#include "path.h"
 #include "softirqs.h"
 
 /* Whether sk_data_ready can be observed; without it the reader is woken by the packet itself. */

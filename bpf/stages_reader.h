@@ -185,6 +185,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	cpu->waker = is_awaited(sk, direct) ? tag : 0;
 	if (p->datagram && !has_consume_udp && queue_datagram(p, sk, tag, received_ns, direct)) {
 		TAKEN_BY(p, group_of_owner(address_of(ctx[0])));
+		end_path(p, PATH_RECEIVE);
 		finish(p);
 		COUNT(cpu, completed);
 		cpu->waker = 0;
@@ -337,6 +338,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	note_reader();
 	pass(p, cpu, bpf_get_smp_processor_id(), RX_SKB_COPY_DATAGRAM, bpf_ktime_get_ns());
 	TAKEN_BY(p, group_of_current());
+	end_path(p, PATH_RECEIVE);
 	finish(p);
 	COUNT(cpu, completed);
 	if (task) {
@@ -421,6 +423,7 @@ static __always_inline void end_taken(struct task *task, struct cpu *cpu)
 		return;
 	pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
 	TAKEN_BY(p, group_of_current());
+	end_path(p, PATH_RECEIVE);
 	end_trail(p->tag);
 	p->tag = 0;
 	COUNT(cpu, completed);
@@ -482,6 +485,7 @@ PROBE(sock_recv, "sock_recv_length")
 			TAKEN_BY(&datagram, BY_PROCESS ? group_of_current() : NO_GROUP);
 			end_trail(datagram.tag);
 		}
+		end_path(&datagram, PATH_RECEIVE);
 		COUNT(cpu, completed);
 	}
 	if (known) {

@@ -40,6 +40,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			 */
 			if (has_netif_rx)
 				pass_before(p, cpu, number, TX_NETIF_RX, bpf_ktime_get_ns());
+			end_transmit(p);
 			finish(p);
 			COUNT(cpu, completed);
 		}

@@ -204,6 +204,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 			/* Received and sent on: the end of its reception. */
 			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, bpf_ktime_get_ns());
 			TAKEN_BY(p, NO_PROCESS);
+			end_path(p, PATH_FORWARD);
 			finish(p);
 			COUNT(cpu, completed);
 		}
@@ -343,11 +344,8 @@ static __always_inline int gso_segment_returns(u64 *ctx)
 	transfer_trail(tag, first);
 	release_slot(p);
 	claim_slot(first_segment, cpu, first, packet.state, now);
-	first_segment->last_ns = packet.last_ns;
-	first_segment->last_cpu = packet.last_cpu;
-	first_segment->last_stage = packet.last_stage;
-	first_segment->datagram = packet.datagram;
-	first_segment->group = packet.group;
+	packet.tag = first;
+	*first_segment = packet;
 	return 0;
 }
 

@@ -31,7 +31,11 @@ struct upcall {
 	u64 tag; /* address of the sk_buff that was copied, or 0 once it is freed */
 	u64 ns; /* when, and where */
 	u64 group;
+	u64 begin_ns; /* of its path, and where that was */
+	u32 begin_cpu;
 	u32 cpu;
+	u8 begin_stage;
+	u8 unused[3];
 	u32 state;
 };
 
@@ -157,6 +161,9 @@ static __noinline u32 begin_upcall(struct packet *p, struct cpu *cpu, u64 pointe
 	new.ns = p->last_ns;
 	new.cpu = p->last_cpu;
 	new.group = p->group;
+	new.begin_ns = p->begin_ns;
+	new.begin_cpu = p->begin_cpu;
+	new.begin_stage = p->begin_stage;
 	new.state = p->state;
 	segment = segment_of((struct sk_buff *)pointer);
 	if (print.length && segment)
@@ -263,6 +270,9 @@ static __always_inline void go_on(struct packet *p, struct cpu *cpu, struct upca
 	p->last_ns = upcall->ns;
 	p->last_cpu = upcall->cpu;
 	p->group = upcall->group;
+	p->begin_ns = upcall->begin_ns;
+	p->begin_cpu = upcall->begin_cpu;
+	p->begin_stage = upcall->begin_stage;
 	pass_before(p, cpu, bpf_get_smp_processor_id(),
 		    receives ? RX_OVS_PACKET_CMD_EXECUTE : TX_OVS_PACKET_CMD_EXECUTE, now);
 }

@@ -43,6 +43,9 @@ pub struct Measurement {
     /// buckets for each power of two.
     #[serde(default)]
     pub bucket_schema: u32,
+    /// Latencies of whole paths, each packet once, by kind in the order of [`PathKind`].
+    #[serde(default)]
+    pub paths: Vec<PathLatency>,
     /// Latencies between adjacent stages, in the order of the path, receive first.
     pub spans: Vec<Span>,
     /// Stages that cannot be observed here, and why.
@@ -110,6 +113,9 @@ pub struct Group {
     pub name: String,
     /// Its packets; by CPU and node those that were first seen there.
     pub packets: u64,
+    /// Its whole paths, as those of the whole.
+    #[serde(default)]
+    pub paths: Vec<PathLatency>,
     /// Its latencies, as those of the whole; without places.
     pub spans: Vec<Span>,
 }
@@ -202,6 +208,75 @@ pub enum Direction {
     Rx,
     /// From the sender to the NIC.
     Tx,
+}
+
+/// What becomes of packets that are followed to their end: what a path's latency is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathKind {
+    /// From the first stage that was seen until a task has read it: TCP data when it is copied, a datagram when the
+    /// receive call returns.
+    Receive,
+    /// From the first stage that was seen to the queue of the device that sends it on.
+    Forward,
+    /// From the send call until its transmission is complete, or a virtual device's peer has it. Where send calls are
+    /// not observed: from the first stage that was seen, of all packets sent.
+    Transmit,
+    /// The same of what the kernel sends outside of a send call, from the first stage that was seen: forwarded
+    /// packets, acknowledgements, retransmissions, data that had to wait for the peer.
+    KernelTransmit,
+}
+
+impl PathKind {
+    /// All kinds, in their order (`enum path_kind` of `bpf/path.h`).
+    pub const ALL: [Self; 4] = [Self::Receive, Self::Forward, Self::Transmit, Self::KernelTransmit];
+}
+
+/// Latencies of whole paths of one kind: a percentile is one of packets, not a sum of the spans' percentiles.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PathLatency {
+    /// Of which kind.
+    pub kind: PathKind,
+    /// The earliest stage that is observed where such a path may begin. A packet that does not pass it begins at its own
+    /// first stage.
+    pub from: String,
+    /// Packets whose path ended so; exact.
+    pub count: u64,
+    /// Shortest; exact.
+    pub min_ns: Option<u64>,
+    /// Median; `None` when the samples cannot carry it, like all percentiles.
+    pub p50_ns: Option<u64>,
+    /// 90th percentile.
+    pub p90_ns: Option<u64>,
+    /// 99th percentile.
+    pub p99_ns: Option<u64>,
+    /// 99.9th percentile.
+    pub p999_ns: Option<u64>,
+    /// Longest; exact.
+    pub max_ns: Option<u64>,
+    /// Sum of all latencies, within the histogram's error of 2.2 %.
+    pub total_ns: u64,
+    /// How many took longer than each time that was asked for, ascending; exact.
+    pub above: Vec<Above>,
+    /// Share of packets whose path ended on another CPU than it began on, 0 to 1.
+    pub other_cpu: Option<f64>,
+    /// Share for which these were under different last-level caches.
+    pub other_llc: Option<f64>,
+    /// Share for which they were on different nodes.
+    pub other_node: Option<f64>,
+    /// As of a [`Span`].
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// Packets that took longer than some time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Above {
+    /// Than this.
+    pub ns: u64,
+    /// Packets; exact.
+    pub count: u64,
+    /// Their share of all, 0 to 1.
+    pub share: f64,
 }
 
 /// What lies between two adjacent stages.

@@ -6,7 +6,7 @@ mod common;
 use common::{can_run, each_cpu_a_node, exactly, pin, until_exact};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{
-    Direction, Filter, Group, Instrument, Measurement, Per, Protocol, Span,
+    Direction, Filter, Group, Instrument, Measurement, PathLatency, Per, Protocol, Span,
 };
 use nearpath_instruments::{Grouping, Sort};
 use nearpath_testing::veth::{Side, VethPair};
@@ -63,6 +63,11 @@ fn assert_adds_up(m: &Measurement) {
 /// What holds also while packets pass.
 fn assert_counts_add_up(m: &Measurement) {
     assert_eq!(m.groups.iter().map(|group| group.packets).sum::<u64>(), m.packets.started);
+    for path in &m.paths {
+        let same = |part: &&PathLatency| part.kind == path.kind;
+        let parts = m.groups.iter().flat_map(|group| &group.paths).filter(same);
+        assert_eq!(parts.map(|part| part.count).sum::<u64>(), path.count, "{path:?}");
+    }
     for span in &m.spans {
         let parts = parts(m, span);
         let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();

@@ -10,7 +10,7 @@ mod common;
 
 use common::{can_run, possible_cpus};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Span};
+use nearpath_instruments::{Direction, Filter, Instrument, Measurement, PathKind, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io;
@@ -64,12 +64,15 @@ fn queued(client: &UdpSocket, server: &UdpSocket) -> Result<(), String> {
     stamp(client, TX_SOFTWARE | TX_SCHED | SOFTWARE | OPT_ID | OPT_TSONLY).unwrap();
     // By the packet's number: when it came to the queue, and when it left.
     let mut stamps: BTreeMap<u32, [u64; 2]> = BTreeMap::new();
+    // When the send call of each began.
+    let mut calls = Vec::new();
     let m = measure(server, &["qdisc_enqueue", "qdisc_dequeue"], || {
         let mut sent = 0;
         let mut burst = 1;
         while sent < PACKETS {
             let now = burst.min(PACKETS - sent);
             for _ in 0..now {
+                calls.push(realtime_ns());
                 client.send(&[0; 200]).unwrap();
             }
             for _ in 0..now {
@@ -90,7 +93,11 @@ fn queued(client: &UdpSocket, server: &UdpSocket) -> Result<(), String> {
     });
     assert_eq!(stamps.len(), PACKETS);
     let reference = stamps.values().map(|[begin, end]| end.saturating_sub(*begin)).collect();
-    compare(&m, Direction::Tx, "net_dev_queue", "net_dev_start_xmit", reference)
+    compare(&m, Direction::Tx, "net_dev_queue", "net_dev_start_xmit", reference)?;
+    // The packets' numbers go up by one with each call.
+    let ends = stamps.values().map(|[_, end]| *end);
+    let reference = ends.zip(calls).map(|(end, call)| end.saturating_sub(call)).collect();
+    compare_path(&m, PathKind::Transmit, reference)
 }
 
 #[test]
@@ -126,7 +133,9 @@ fn waiting(client: &UdpSocket, server: &UdpSocket) -> Result<(), String> {
             reference.push(realtime_ns().saturating_sub(stamp_ns));
         }
     });
-    compare(&m, Direction::Rx, "sk_data_ready", "sock_recv", reference)
+    compare(&m, Direction::Rx, "sk_data_ready", "sock_recv", reference.clone())?;
+    // The stamp is set where the packet comes from its device, at its first stage.
+    compare_path(&m, PathKind::Receive, reference)
 }
 
 /// Tries until both agree.
@@ -168,22 +177,47 @@ fn compare(
     direction: Direction,
     from: &str,
     to: &str,
-    mut reference: Vec<u64>,
+    reference: Vec<u64>,
 ) -> Result<(), String> {
     let is_it = |s: &&Span| s.direction == direction && s.from == from && s.to == to;
     let span = m.spans.iter().find(is_it).ok_or_else(|| format!("no {from} -> {to}: {m:#?}"))?;
-    let samples = usize::try_from(span.count).unwrap();
+    let found = [span.p50_ns, span.p90_ns, span.p99_ns];
+    compare_percentiles(&format!("{from} -> {to}"), span.count, found, reference)
+}
+
+/// The same of whole paths, and how many took longer than a time.
+fn compare_path(m: &Measurement, kind: PathKind, reference: Vec<u64>) -> Result<(), String> {
+    let path = m.paths.iter().find(|path| path.kind == kind);
+    let path = path.ok_or_else(|| format!("no {kind:?}: {m:#?}"))?;
+    for above in &path.above {
+        let right = reference.iter().filter(|&&ns| ns > above.ns).count() as u64;
+        // Those next to the time may be on its other side.
+        let near = |ns: u64| (ns as f64 / above.ns as f64 - 1.0).abs() < TOLERANCE;
+        let near = reference.iter().filter(|&&ns| near(ns)).count() as u64;
+        if above.count.abs_diff(right) > near + LOST as u64 {
+            return Err(format!("{kind:?}: {right} by the kernel's stamps, {above:?}"));
+        }
+    }
+    let found = [path.p50_ns, path.p90_ns, path.p99_ns];
+    compare_percentiles(&format!("{kind:?}, end to end"), path.count, found, reference)
+}
+
+fn compare_percentiles(
+    what: &str,
+    count: u64,
+    [p50, p90, p99]: [Option<u64>; 3],
+    mut reference: Vec<u64>,
+) -> Result<(), String> {
+    let samples = usize::try_from(count).unwrap();
     if samples > PACKETS || samples + LOST < PACKETS {
-        return Err(format!("{from} -> {to} has {samples} of {PACKETS}"));
+        return Err(format!("{what} has {samples} of {PACKETS}"));
     }
     reference.sort_unstable();
-    for (name, percentile, found) in
-        [("p50", 0.5, span.p50_ns), ("p90", 0.9, span.p90_ns), ("p99", 0.99, span.p99_ns)]
-    {
+    for (name, percentile, found) in [("p50", 0.5, p50), ("p90", 0.9, p90), ("p99", 0.99, p99)] {
         let rank = (percentile * reference.len() as f64).ceil() as usize;
         let (found, right) = (found.unwrap() as f64, reference[rank - 1] as f64);
         let said = format!(
-            "{from} -> {to} {name}: {:.1} µs, by the kernel's stamps {:.1} µs ({:+.2} %)",
+            "{what} {name}: {:.1} µs, by the kernel's stamps {:.1} µs ({:+.2} %)",
             found / 1e3,
             right / 1e3,
             100.0 * (found / right - 1.0)

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use nearpath_instruments::stages::{Detail, Options, STAGES, Stages};
+use nearpath_instruments::stages::{ABOVE_MAX, Detail, Options, STAGES, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use serde::Serialize;
 use std::cell::Cell;
@@ -180,6 +180,10 @@ pub struct Timing {
     /// each span that has had so many
     #[arg(long, value_name = "TIME", value_parser = latency)]
     slow: Option<Duration>,
+    /// Count how many packets took longer than each of these times from end to end: up to three, 1ms,10ms. Without
+    /// it that of --slow, else 100us, 1ms and 10ms
+    #[arg(long, value_name = "TIME[,TIME]", value_parser = latencies)]
+    above: Option<Latencies>,
     /// How many of the slowest packets to show individually, as timelines [default: 10]
     #[arg(long, value_name = "N")]
     outliers: Option<usize>,
@@ -240,6 +244,10 @@ impl Timing {
             stages: self.stages.clone(),
             budgets: self.explains(detail),
             slow: self.slow,
+            above: self
+                .above
+                .as_ref()
+                .map_or_else(|| self.slow.into_iter().collect(), |a| a.0.clone()),
             outliers: self.outliers.unwrap_or(OUTLIERS),
             ..Options::default()
         }
@@ -343,9 +351,29 @@ fn latency(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// One or a few latencies.
+#[derive(Debug, Clone)]
+struct Latencies(Vec<Duration>);
+
+fn latencies(text: &str) -> Result<Latencies, String> {
+    let times: Vec<Duration> = text.split(',').map(latency).collect::<Result<_, _>>()?;
+    if times.len() > ABOVE_MAX {
+        return Err(format!("{ABOVE_MAX} times at the most"));
+    }
+    Ok(Latencies(times))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_few_latencies_may_be_given() {
+        let ms = Duration::from_millis;
+        assert_eq!(latencies("1ms,10ms").unwrap().0, [ms(1), ms(10)]);
+        assert_eq!(latencies("1ms,2ms,3ms,4ms").unwrap_err(), "3 times at the most");
+        assert!(latencies("1ms,").is_err() && latencies("").is_err());
+    }
 
     #[test]
     fn latencies_are_read_and_bounded() {

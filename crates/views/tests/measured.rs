@@ -41,6 +41,35 @@ fn span(direction: Direction, from: &str, to: &str, buckets: &[(u64, u64)]) -> S
     }
 }
 
+fn path_latency(kind: PathKind, buckets: &[(u64, u64)]) -> PathLatency {
+    let count = buckets.iter().map(|bucket| bucket.1).sum();
+    let from = match kind {
+        PathKind::Receive | PathKind::Forward => "irq_handler",
+        _ => "net_dev_queue",
+    };
+    let above = |ns| {
+        let count = buckets.iter().filter(|bucket| bucket.0 > ns).map(|bucket| bucket.1).sum();
+        Above { ns, count, share: count as f64 / 883.0 }
+    };
+    PathLatency {
+        kind,
+        from: from.to_owned(),
+        count,
+        min_ns: Some(2100),
+        p50_ns: Some(8_500),
+        p90_ns: Some(8_600),
+        p99_ns: (count > 100).then_some(101_000),
+        p999_ns: None,
+        max_ns: buckets.last().map(|bucket| bucket.0),
+        total_ns: 40_000_000,
+        above: [100_000, 1_000_000, 10_000_000].map(above).into(),
+        other_cpu: Some(0.425),
+        other_llc: Some(0.425),
+        other_node: None,
+        buckets: buckets.to_vec(),
+    }
+}
+
 fn measurement() -> Measurement {
     Measurement {
         schema: MEASUREMENT_SCHEMA,
@@ -67,6 +96,11 @@ fn measurement() -> Measurement {
             cpu_percent: 0.71,
         }),
         bucket_schema: histogram::SCHEMA,
+        paths: vec![
+            path_latency(PathKind::Receive, &[(8_700, 850), (102_000, 30), (8_900_000, 3)]),
+            path_latency(PathKind::Transmit, &[(4_300, 17)]),
+            path_latency(PathKind::KernelTransmit, &[(2_400, 4)]),
+        ],
         spans: vec![
             span(
                 Direction::Rx,
@@ -267,6 +301,7 @@ fn a_measurement_by_group() {
         per: Per::Process,
         name: name.into(),
         packets,
+        paths: measurement().paths.into_iter().take(spans.len()).collect(),
         spans: spans.iter().map(|span| Span { places: Vec::new(), ..span.clone() }).collect(),
     };
     let whole = measurement();
@@ -309,7 +344,7 @@ fn a_diagnosis() {
 fn at_width(measurement: &Measurement, width: usize) -> String {
     let shown = text::measurement(measurement, Some(width));
     let table: Vec<&str> = shown.lines().take_while(|line| !line.ends_with(':')).collect();
-    for line in table.iter().skip(5) {
+    for line in table.iter().skip(6) {
         assert!(line.chars().count() <= width, "{width}: {line}");
     }
     table.join("\n") + "\n"
@@ -331,6 +366,9 @@ fn what_no_packet_changed_is_said_once() {
     let mut one_node = measurement();
     for span in &mut one_node.spans {
         (span.other_llc, span.other_node) = (Some(0.0), Some(0.0));
+    }
+    for path in &mut one_node.paths {
+        (path.other_llc, path.other_node) = (Some(0.0), Some(0.0));
     }
     let shown = text::measurement(&one_node, None);
     assert!(!shown.contains("OTHER-LLC") && !shown.contains("OTHER-NODE"), "{shown}");

@@ -1,11 +1,12 @@
 //! Packets by group (`bpf/group.h`): in go the programs' groups, the samples of each and those of
 //! the whole, out come the groups asked for, and one of all others, so that the sums agree.
 
+use super::path::{self, PathTerms, PathsOfWhole};
 use super::samples::Samples;
 use super::table::stage;
 use crate::grouping::{OTHERS, name, short_names, word};
 use crate::layout::Layout;
-use crate::{Group, Grouping, Per, Sort};
+use crate::{Group, Grouping, PathKind, Per, Sort};
 use libbpf_rs::{MapCore, MapFlags};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -45,22 +46,39 @@ pub fn read(groups: &dyn MapCore, cells: &dyn MapCore, per: Per) -> Vec<Part> {
 /// A span of the whole: its stages, its number, its samples.
 pub type SpanOfWhole = ((usize, usize), usize, Samples);
 
+/// All packets, which groups are a part of.
+pub struct Whole {
+    /// How many have begun.
+    pub packets: u64,
+    pub spans: Vec<SpanOfWhole>,
+    pub paths: PathsOfWhole,
+    pub terms: PathTerms,
+}
+
+impl Whole {
+    /// All samples by the number of the cell that a group has of them.
+    fn samples(&self) -> impl Iterator<Item = (usize, &Samples)> {
+        let paths = self.paths.iter().map(|(kind, samples)| (path::cell(*kind), samples));
+        self.spans.iter().map(|(_, number, samples)| (*number, samples)).chain(paths)
+    }
+}
+
 /// The groups to show, and the others as one: what these leave of the whole.
-pub fn shown(
-    parts: Vec<Part>,
-    grouping: Grouping,
-    (packets, spans): (u64, &[SpanOfWhole]),
-    layout: &Layout,
-) -> Vec<Group> {
+pub fn shown(parts: Vec<Part>, grouping: Grouping, whole: &Whole, layout: &Layout) -> Vec<Group> {
     let group = |part: &Part| {
         let span = |(pair, number, _): &SpanOfWhole| {
             part.samples.get(number)?.span((stage(pair.0)?, stage(pair.1)?), layout, Vec::new())
+        };
+        let latency = |(kind, _): &(PathKind, Samples)| {
+            let samples = part.samples.get(&path::cell(*kind))?;
+            path::latency(*kind, samples, &whole.terms, layout)
         };
         Group {
             per: grouping.per,
             name: part.name.clone(),
             packets: part.packets,
-            spans: spans.iter().filter_map(span).collect(),
+            paths: whole.paths.iter().filter_map(latency).collect(),
+            spans: whole.spans.iter().filter_map(span).collect(),
         }
     };
     let tail = |part: &Part| group(part).worst().map(|span| (span.p99_ns, span.max_ns));
@@ -70,7 +88,7 @@ pub fn shown(
         Sort::P99 => parts.sort_by_cached_key(|part| Reverse(tail(part))),
     }
     let rest = parts.split_off(grouping.top.min(parts.len()));
-    let others = others(&parts, &rest, packets, spans);
+    let others = others(&parts, &rest, whole);
     let mut groups: Vec<Group> = parts.iter().map(group).collect();
     if others.packets > 0 || others.samples.values().any(|samples| samples.count() > 0) {
         groups.push(group(&others));
@@ -95,17 +113,17 @@ fn merged(parts: Vec<Part>) -> Vec<Part> {
 
 /// What the shown groups leave of the whole. Of the groups that make up the rest extremes are
 /// known; not so of packets whose group is unknown, such as those that are still under way.
-fn others(shown: &[Part], rest: &[Part], packets: u64, spans: &[SpanOfWhole]) -> Part {
+fn others(shown: &[Part], rest: &[Part], whole: &Whole) -> Part {
     let sum = shown.iter().map(|part| part.packets).sum();
     let mut others = Part { name: OTHERS.to_owned(), ..Part::default() };
-    others.packets = packets.saturating_sub(sum);
-    for (_, number, samples) in spans {
+    others.packets = whole.packets.saturating_sub(sum);
+    for (number, samples) in whole.samples() {
         let mut known = Samples::default();
-        rest.iter().filter_map(|part| part.samples.get(number)).for_each(|more| known.add(more));
+        rest.iter().filter_map(|part| part.samples.get(&number)).for_each(|more| known.add(more));
         let mut left = samples.clone();
-        shown.iter().filter_map(|part| part.samples.get(number)).for_each(|p| left.subtract(p));
+        shown.iter().filter_map(|part| part.samples.get(&number)).for_each(|p| left.subtract(p));
         let left = if known.count() == left.count() { known } else { left };
-        others.samples.insert(*number, left);
+        others.samples.insert(number, left);
     }
     others
 }
@@ -120,7 +138,8 @@ mod tests {
     const SPAN: (usize, usize) = (1, 2);
 
     fn part(name: &str, packets: u64, latencies: &[u64]) -> Part {
-        Part { name: name.to_owned(), packets, samples: BTreeMap::from([(1, counted(latencies))]) }
+        let cells = [1, path::cell(PathKind::Receive)].map(|cell| (cell, counted(latencies)));
+        Part { name: name.to_owned(), packets, samples: cells.into() }
     }
 
     fn top(top: usize, sort: Sort) -> Grouping {
@@ -129,7 +148,13 @@ mod tests {
 
     fn groups(parts: Vec<Part>, grouping: Grouping, packets: u64, whole: &[u64]) -> Vec<Group> {
         let layout = Layout::new(&Topology::default());
-        shown(parts, grouping, (packets, &[(SPAN, 1, counted(whole))]), &layout)
+        let whole = Whole {
+            packets,
+            spans: vec![(SPAN, 1, counted(whole))],
+            paths: vec![(PathKind::Receive, counted(whole))],
+            terms: PathTerms::new(&[std::time::Duration::from_micros(1)], |_| true),
+        };
+        shown(parts, grouping, &whole, &layout)
     }
 
     fn names(groups: &[Group]) -> Vec<&str> {
@@ -176,8 +201,8 @@ mod tests {
     proptest! {
         #[test]
         fn groups_add_up_to_the_whole(
-            parts in prop::collection::vec((1..20u64, prop::collection::vec(0..16u64, 0..9)), 0..8),
-            unknown in prop::collection::vec(0..16u64, 0..9),
+            parts in prop::collection::vec((1..20u64, prop::collection::vec(0..2000u64, 0..9)), 0..8),
+            unknown in prop::collection::vec(0..2000u64, 0..9),
             shown in 0..10usize,
             by_tail in any::<bool>(),
         ) {
@@ -192,6 +217,10 @@ mod tests {
             prop_assert_eq!(found.iter().map(|group| group.packets).sum::<u64>(), packets);
             let counts = found.iter().flat_map(|group| &group.spans).map(|span| span.count);
             prop_assert_eq!(counts.sum::<u64>(), whole.len() as u64);
+            let paths = || found.iter().flat_map(|group| &group.paths);
+            prop_assert_eq!(paths().map(|path| path.count).sum::<u64>(), whole.len() as u64);
+            let above = whole.iter().filter(|&&ns| ns > 1000).count() as u64;
+            prop_assert_eq!(paths().map(|path| path.above[0].count).sum::<u64>(), above);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What came between two readings of one measurement: in go both, out come the spans of the interval, in
-//! the same form.
+//! What came between two readings of one measurement: in go both, out come the spans and the paths of the
+//! interval, in the same form.
 
 use crate::histogram::{by_number, quantile_ns};
-use crate::{Measurement, Place, Slow, Span};
+use crate::{Above, Measurement, PathLatency, Place, Slow, Span};
 
 impl Measurement {
     /// The spans that packets have passed since an earlier reading.
@@ -11,6 +11,12 @@ impl Measurement {
             |a: &Span, b: &Span| (a.direction, &a.from, &a.to) == (b.direction, &b.from, &b.to);
         let span = |now: &Span| now.since(earlier.spans.iter().find(|old| is(old, now)));
         self.spans.iter().filter_map(span).collect()
+    }
+
+    /// The whole paths that have ended since an earlier reading.
+    pub fn paths_since(&self, earlier: &Self) -> Vec<PathLatency> {
+        let old = |now: &PathLatency| earlier.paths.iter().find(|old| old.kind == now.kind);
+        self.paths.iter().filter_map(|now| now.since(old(now))).collect()
     }
 }
 
@@ -28,48 +34,107 @@ impl Slow {
     }
 }
 
+/// The samples of an interval, by their buckets, and their percentiles.
+struct Since {
+    count: u64,
+    buckets: Vec<(u64, u64)>,
+    percentiles: [Option<u64>; 4],
+}
+
+impl Since {
+    /// What came to buckets since they were `old`, between the extremes of the whole; `None` when nothing did.
+    fn of(
+        now: &[(u64, u64)],
+        old: &[(u64, u64)],
+        (min, max): (Option<u64>, Option<u64>),
+    ) -> Option<Self> {
+        let was = |upper: u64| {
+            let found = old.binary_search_by_key(&upper, |&(upper, _)| upper);
+            found.ok().and_then(|at| old.get(at)).map_or(0, |&(_, count)| count)
+        };
+        let new = |&(upper, count): &(u64, u64)| (upper, count.saturating_sub(was(upper)));
+        let buckets: Vec<_> = now.iter().map(new).filter(|&(_, n)| n > 0).collect();
+        let count = buckets.iter().fold(0u64, |sum, &(_, n)| sum.saturating_add(n));
+        if count == 0 {
+            return None;
+        }
+        let (min, max) = (min.unwrap_or(0), max.unwrap_or(u64::MAX));
+        let within = |ns: f64| (ns.round() as u64).clamp(min, max.max(min));
+        let numbered = by_number(&buckets);
+        let percentile = |q: f64| quantile_ns(&numbered, q).map(within);
+        Some(Self { count, buckets, percentiles: [0.5, 0.9, 0.99, 0.999].map(percentile) })
+    }
+
+    /// The share of the interval's samples, from those of the whole: `(share, count)` now and before.
+    fn share(&self, now: (Option<f64>, u64), old: (Option<f64>, u64)) -> Option<f64> {
+        // Shares of counts: by the counts, they are whole numbers.
+        let part = |(share, count): (Option<f64>, u64)| Some((share? * count as f64).round());
+        let more = part(now)? - part(old).unwrap_or(0.0);
+        Some((more / self.count as f64).clamp(0.0, 1.0))
+    }
+}
+
 impl Span {
     /// What came since an earlier reading; `None` when nothing did. The extremes are known only where those
     /// of the whole have moved.
     fn since(&self, earlier: Option<&Self>) -> Option<Self> {
         let Some(old) = earlier else { return Some(self.clone()) };
-        let was = |upper: u64| {
-            let found = old.buckets.binary_search_by_key(&upper, |&(upper, _)| upper);
-            found.ok().and_then(|at| old.buckets.get(at)).map_or(0, |&(_, count)| count)
-        };
-        let new = |&(upper, count): &(u64, u64)| (upper, count.saturating_sub(was(upper)));
-        let buckets: Vec<_> = self.buckets.iter().map(new).filter(|&(_, n)| n > 0).collect();
-        let count = buckets.iter().map(|&(_, n)| n).sum::<u64>();
-        if count == 0 {
-            return None;
-        }
-        let (min, max) = (self.min_ns.unwrap_or(0), self.max_ns.unwrap_or(u64::MAX));
-        let within = |ns: f64| (ns.round() as u64).clamp(min, max.max(min));
-        let numbered = by_number(&buckets);
-        let percentile = |q: f64| quantile_ns(&numbered, q).map(within);
-        // Shares of counts: by the counts, they are whole numbers.
+        let since = Since::of(&self.buckets, &old.buckets, (self.min_ns, self.max_ns))?;
         let share = |of: fn(&Self) -> Option<f64>| {
-            let crossed = |span: &Self| of(span).map(|share| (share * span.count as f64).round());
-            let more = crossed(self)? - crossed(old).unwrap_or(0.0);
-            Some((more / count as f64).clamp(0.0, 1.0))
+            since.share((of(self), self.count), (of(old), old.count))
         };
+        let [p50_ns, p90_ns, p99_ns, p999_ns] = since.percentiles;
         Some(Self {
             direction: self.direction,
             from: self.from.clone(),
             to: self.to.clone(),
-            count,
+            count: since.count,
             min_ns: self.min_ns.filter(|_| self.min_ns != old.min_ns),
-            p50_ns: percentile(0.5),
-            p90_ns: percentile(0.9),
-            p99_ns: percentile(0.99),
-            p999_ns: percentile(0.999),
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            p999_ns,
             max_ns: self.max_ns.filter(|_| self.max_ns != old.max_ns),
             total_ns: self.total_ns.saturating_sub(old.total_ns),
             other_cpu: share(|span| span.other_cpu),
             other_llc: share(|span| span.other_llc),
             other_node: share(|span| span.other_node),
-            buckets,
             places: places_since(&self.places, &old.places),
+            buckets: since.buckets,
+        })
+    }
+}
+
+impl PathLatency {
+    /// The same of a kind of path.
+    fn since(&self, earlier: Option<&Self>) -> Option<Self> {
+        let Some(old) = earlier else { return Some(self.clone()) };
+        let since = Since::of(&self.buckets, &old.buckets, (self.min_ns, self.max_ns))?;
+        let share = |of: fn(&Self) -> Option<f64>| {
+            since.share((of(self), self.count), (of(old), old.count))
+        };
+        let above = |now: &Above| {
+            let was = old.above.iter().find(|old| old.ns == now.ns).map_or(0, |old| old.count);
+            let count = now.count.saturating_sub(was).min(since.count);
+            Above { ns: now.ns, count, share: count as f64 / since.count as f64 }
+        };
+        let [p50_ns, p90_ns, p99_ns, p999_ns] = since.percentiles;
+        Some(Self {
+            kind: self.kind,
+            from: self.from.clone(),
+            count: since.count,
+            min_ns: self.min_ns.filter(|_| self.min_ns != old.min_ns),
+            p50_ns,
+            p90_ns,
+            p99_ns,
+            p999_ns,
+            max_ns: self.max_ns.filter(|_| self.max_ns != old.max_ns),
+            total_ns: self.total_ns.saturating_sub(old.total_ns),
+            above: self.above.iter().map(above).collect(),
+            other_cpu: share(|path| path.other_cpu),
+            other_llc: share(|path| path.other_llc),
+            other_node: share(|path| path.other_node),
+            buckets: since.buckets,
         })
     }
 }
@@ -86,9 +151,11 @@ fn places_since(now: &[Place], earlier: &[Place]) -> Vec<Place> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::path::{self, PathTerms};
     use super::super::samples::tests::counted;
     use super::super::table::STAGES;
     use super::*;
+    use crate::PathKind;
     use crate::layout::Layout;
     use nearpath_host::{CpuId, Topology};
     use proptest::prelude::*;
@@ -140,6 +207,25 @@ mod tests {
             };
             prop_assert_eq!(interval, alone);
         }
+    }
+
+    #[test]
+    fn paths_of_an_interval_are_those_that_ended_in_it() {
+        let layout = Layout::new(&Topology::default());
+        let terms = PathTerms::new(&[std::time::Duration::from_micros(1)], |_| true);
+        let measured = |latencies: &[u64]| {
+            let path = path::latency(PathKind::Receive, &counted(latencies), &terms, &layout);
+            Measurement { paths: path.into_iter().collect(), ..Measurement::default() }
+        };
+        let old = measured(&[100, 5000]);
+        let now = measured(&[100, 5000, 200, 300, 400, 9000]);
+        let since = now.paths_since(&old);
+        let above = Above { ns: 1000, count: 1, share: 0.25 };
+        assert_eq!((since[0].count, &since[0].above[..]), (4, &[above][..]));
+        assert_eq!((since[0].min_ns, since[0].max_ns), (None, Some(9000)));
+        assert_eq!(since[0].buckets.iter().map(|bucket| bucket.1).sum::<u64>(), 4);
+        assert_eq!(now.paths_since(&now), []);
+        assert_eq!(now.paths_since(&Measurement::default()), now.paths);
     }
 
     #[test]

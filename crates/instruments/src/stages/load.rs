@@ -12,7 +12,7 @@ use crate::kernel::{
     Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
 use crate::layout::Layout;
-use crate::{GROUPS_MAX, InstrumentError, NotGrouped, Per};
+use crate::{GROUPS_MAX, InstrumentError, NotGrouped, PathKind, Per};
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -109,6 +109,8 @@ fn set_constants(
     })?;
     constants.filter = filter_constants(&options.filter);
     constants.histogram_cells = crate::histogram::cells();
+    constants.above_ns = super::path::above_ns(&options.above);
+    constants.has_sock_send = chosen.iter().any(|(p, _)| p.stages.contains(&"sock_send"));
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
     constants.reader_rings = u32::try_from(layout.cpus.len()).unwrap_or(1) * RINGS;
@@ -191,6 +193,8 @@ fn size_maps(
         open.maps.trails_away.set_max_entries(1)?;
     }
     open.maps.histograms.set_max_entries(layout.shards * spans)?;
+    let paths = u32::try_from(PathKind::ALL.len()).unwrap_or(1);
+    open.maps.path_histograms.set_max_entries(layout.shards * paths)?;
     open.maps.places.set_max_entries(spans * places * places)?;
     Ok(())
 }

@@ -9,6 +9,7 @@ mod events;
 mod group;
 mod interval;
 mod load;
+mod path;
 mod reading;
 mod record;
 mod samples;
@@ -18,6 +19,7 @@ mod trail;
 mod under_way;
 mod zoom;
 
+pub use path::ABOVE_MAX;
 pub use table::{Detail, PROBES, STAGES, Stage, detail_of};
 pub use zoom::zoom;
 
@@ -29,10 +31,12 @@ use crate::{
     Cost, Direction, Grouping, Instrument, InstrumentError, Measurement, NotObservable, Slow,
 };
 use collector::Collector;
+use group::Whole;
 use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
 use load::Loaded;
 use nearpath_host::{Root, Topology};
+use path::PathTerms;
 use reading::Reading;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -57,6 +61,9 @@ pub struct Options {
     pub budgets: bool,
     /// From when on a span is slow; `None`: the slowest 1 in 10,000 of each.
     pub slow: Option<Duration>,
+    /// Times of which it is counted how many packets' paths took longer: three at the most. With none, those are 100
+    /// µs, 1 ms and 10 ms.
+    pub above: Vec<Duration>,
     /// How many slow packets are kept one by one.
     pub outliers: usize,
     /// Split the result.
@@ -85,6 +92,7 @@ struct Session {
     counters: Mapped,
     span_of: Mapped,
     histograms: Mapped,
+    path_histograms: Mapped,
     places: Mapped,
     slow_ns: Mapped,
     collector: Option<Collector>,
@@ -223,9 +231,10 @@ impl Instrument for Stages {
         let counters = Mapped::new(&maps.counters)?;
         let span_of = Mapped::new(&maps.span_of)?;
         let histograms = Mapped::new(&maps.histograms)?;
+        let path_histograms = Mapped::new(&maps.path_histograms)?;
         let places = Mapped::new(&maps.places)?;
         let under_way = UnderWay::new(maps, &self.layout)?;
-        reading::prepare(&span_of, &histograms);
+        reading::prepare(&span_of, &histograms, &path_histograms);
         let slow_ns = Mapped::new(&maps.slow_ns)?;
         let threshold = self
             .options
@@ -254,6 +263,7 @@ impl Instrument for Stages {
             counters,
             span_of,
             histograms,
+            path_histograms,
             places,
             slow_ns,
             collector,
@@ -371,6 +381,7 @@ impl Stages {
             counters: &session.counters,
             span_of: &session.span_of,
             histograms: &session.histograms,
+            path_histograms: &session.path_histograms,
             places: &session.places,
         };
         if self.options.slow.is_none() && self.options.budgets {
@@ -382,9 +393,17 @@ impl Stages {
         let parts = self.options.groups.map(|by| (by, session.loaded.groups(by.per)));
         let runs = session.meter.runs(session.object());
         let packets = reading::packets(&session.counters);
-        let (whole, spans): (Vec<_>, Vec<_>) = reading.spans().into_iter().unzip();
-        let groups = parts
-            .map(|(by, parts)| group::shown(parts, by, (packets.started, &whole), &self.layout));
+        let (of_spans, spans): (Vec<_>, Vec<_>) = reading.spans().into_iter().unzip();
+        let of_paths = reading.paths();
+        let probes = &session.loaded.attached.probes;
+        let terms = PathTerms::new(&self.options.above, |stage| {
+            probes.iter().any(|probe| probe.stages.contains(&stage.name))
+        });
+        let latency =
+            |(kind, samples): &(_, _)| path::latency(*kind, samples, &terms, &self.layout);
+        let paths = of_paths.iter().filter_map(latency).collect();
+        let whole = Whole { packets: packets.started, spans: of_spans, paths: of_paths, terms };
+        let groups = parts.map(|(by, parts)| group::shown(parts, by, &whole, &self.layout));
         Measurement {
             schema: crate::MEASUREMENT_SCHEMA,
             duration_s: elapsed,
@@ -405,6 +424,7 @@ impl Stages {
                 ..cost
             }),
             bucket_schema: crate::histogram::SCHEMA,
+            paths,
             spans,
             not_observable: not_observable(&session.loaded),
             slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },

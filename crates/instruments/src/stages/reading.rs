@@ -2,12 +2,13 @@
 
 use super::group::SpanOfWhole;
 use super::load::types::{counters, cpu};
+use super::path::PathsOfWhole;
 use super::samples::{HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
 use crate::histogram::quantile_ns;
 use crate::kernel::{Mapped, Probe, pack, pair_at, word_of, words_of};
 use crate::layout::Layout;
-use crate::{Packets, Place, Span};
+use crate::{Packets, PathKind, Place, Span};
 
 /// Packets beyond this share of a span are slow by themselves.
 const SLOWEST: f64 = 0.9999;
@@ -24,15 +25,17 @@ pub fn prepare_cpus(cpus: &Mapped, layout: &Layout) {
 }
 
 /// Tells the programs which stages no path joins, and makes every minimum the largest number.
-pub fn prepare(span_of: &Mapped, histograms: &Mapped) {
+pub fn prepare(span_of: &Mapped, histograms: &Mapped, path_histograms: &Mapped) {
     for pair in 0..span_of.len() {
         span_of.set(pair, NO_SPAN);
     }
     for (from, to) in spans() {
         span_of.set(from * STAGES_MAX + to, 0);
     }
-    for histogram in 0..histograms.len() / HISTOGRAM_WORDS {
-        histograms.set(histogram * HISTOGRAM_WORDS + MIN, u64::MAX);
+    for histograms in [histograms, path_histograms] {
+        for histogram in 0..histograms.len() / HISTOGRAM_WORDS {
+            histograms.set(histogram * HISTOGRAM_WORDS + MIN, u64::MAX);
+        }
     }
 }
 
@@ -74,6 +77,7 @@ pub struct Reading<'a> {
     pub counters: &'a Mapped,
     pub span_of: &'a Mapped,
     pub histograms: &'a Mapped,
+    pub path_histograms: &'a Mapped,
     pub places: &'a Mapped,
 }
 
@@ -118,11 +122,25 @@ impl Reading<'_> {
 
     /// The samples of a span over all shards, and how many each has.
     pub fn samples(&self, number: usize) -> (Samples, Vec<u64>) {
+        self.sum(self.histograms, SPANS_MAX, number - 1)
+    }
+
+    /// The samples of each kind of path that has some.
+    pub fn paths(&self) -> PathsOfWhole {
+        let samples = |kind: PathKind| {
+            (kind, self.sum(self.path_histograms, PathKind::ALL.len(), kind as usize).0)
+        };
+        let paths = PathKind::ALL.into_iter().map(samples);
+        paths.filter(|(_, samples)| samples.count() > 0).collect()
+    }
+
+    /// One of so many histograms of each shard, over all shards.
+    fn sum(&self, histograms: &Mapped, of_shard: usize, number: usize) -> (Samples, Vec<u64>) {
         let mut sum = Samples::default();
         let shards = 0..self.layout.shards as usize;
         let add = |shard: usize| {
-            let first = (shard * SPANS_MAX + number - 1) * HISTOGRAM_WORDS;
-            sum.add_words(|word| self.histograms.get(first + word))
+            let first = (shard * of_shard + number) * HISTOGRAM_WORDS;
+            sum.add_words(|word| histograms.get(first + word))
         };
         let ended = shards.map(add).collect();
         (sum, ended)

@@ -17,6 +17,7 @@ const MAX: usize = word_of!(histogram, max_ns);
 const OTHER_CPU: usize = word_of!(histogram, other_cpu);
 const OTHER_LLC: usize = word_of!(histogram, other_llc);
 const OTHER_NODE: usize = word_of!(histogram, other_node);
+const ABOVE: usize = word_of!(histogram, above);
 /// The first of the counts.
 pub const FIRST_BUCKET: usize = word_of!(histogram, buckets);
 
@@ -94,15 +95,15 @@ impl Samples {
         buckets.filter(|&(_, n)| n > 0).collect()
     }
 
-    /// The span between two stages; `None` without a sample.
-    pub fn span(
-        &self,
-        (from, to): (&Stage, &Stage),
-        layout: &Layout,
-        places: Vec<Place>,
-    ) -> Option<Span> {
-        let samples = self.count();
-        if samples == 0 {
+    /// How many took longer than the time of that number.
+    pub fn above(&self, number: usize) -> u64 {
+        self.words.get(ABOVE + number).copied().unwrap_or_default()
+    }
+
+    /// What is to be said of them; `None` without a sample.
+    pub fn figures(&self, layout: &Layout) -> Option<Figures> {
+        let count = self.count();
+        if count == 0 {
             return None;
         }
         let buckets = self.filled();
@@ -112,13 +113,10 @@ impl Samples {
         let percentile = |q: f64| quantile_ns(&buckets, q).map(within);
         let share = |word: usize| {
             let crossings = self.words.get(word).copied().unwrap_or_default();
-            (crossings as f64 / samples as f64).min(1.0)
+            (crossings as f64 / count as f64).min(1.0)
         };
-        Some(Span {
-            direction: from.direction,
-            from: from.name.to_owned(),
-            to: to.name.to_owned(),
-            count: samples,
+        Some(Figures {
+            count,
             min_ns: self.extremes.map(|(min, _)| min),
             p50_ns: percentile(0.5),
             p90_ns: percentile(0.9),
@@ -132,9 +130,53 @@ impl Samples {
             other_llc: layout.knows_llcs.then(|| share(OTHER_LLC)),
             other_node: layout.knows_nodes.then(|| share(OTHER_NODE)),
             buckets: buckets.iter().map(|&(bucket, n)| (upper_ns(bucket), n)).collect(),
+        })
+    }
+
+    /// The span between two stages; `None` without a sample.
+    pub fn span(
+        &self,
+        (from, to): (&Stage, &Stage),
+        layout: &Layout,
+        places: Vec<Place>,
+    ) -> Option<Span> {
+        let figures = self.figures(layout)?;
+        Some(Span {
+            direction: from.direction,
+            from: from.name.to_owned(),
+            to: to.name.to_owned(),
+            count: figures.count,
+            min_ns: figures.min_ns,
+            p50_ns: figures.p50_ns,
+            p90_ns: figures.p90_ns,
+            p99_ns: figures.p99_ns,
+            p999_ns: figures.p999_ns,
+            max_ns: figures.max_ns,
+            total_ns: figures.total_ns,
+            other_cpu: figures.other_cpu,
+            other_llc: figures.other_llc,
+            other_node: figures.other_node,
+            buckets: figures.buckets,
             places,
         })
     }
+}
+
+/// What spans and paths say of their latencies alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figures {
+    pub count: u64,
+    pub min_ns: Option<u64>,
+    pub p50_ns: Option<u64>,
+    pub p90_ns: Option<u64>,
+    pub p99_ns: Option<u64>,
+    pub p999_ns: Option<u64>,
+    pub max_ns: Option<u64>,
+    pub total_ns: u64,
+    pub other_cpu: Option<f64>,
+    pub other_llc: Option<f64>,
+    pub other_node: Option<f64>,
+    pub buckets: Vec<(u64, u64)>,
 }
 
 #[cfg(test)]
@@ -148,6 +190,7 @@ pub(super) mod tests {
         let mut words = vec![0; HISTOGRAM_WORDS];
         words[MIN] = latencies.iter().copied().min().unwrap_or(u64::MAX);
         words[MAX] = latencies.iter().copied().max().unwrap_or(0);
+        words[ABOVE] = latencies.iter().filter(|&&ns| ns > 1000).count() as u64;
         for &ns in latencies {
             words[FIRST_BUCKET + bucket(ns)] += 1;
         }

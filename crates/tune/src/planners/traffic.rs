@@ -97,8 +97,13 @@ mod tests {
             span("net_rx_entry", "napi_gro_receive", &[(0, 0, 25)]),
             span("napi_gro_receive", "netif_receive_skb", &[(0, 0, 20), (0, 1, 5)]),
         ];
-        let group =
-            Group { per: Per::Queue, name: "eth0 rx-1".to_owned(), packets: 9, spans: Vec::new() };
+        let group = Group {
+            per: Per::Queue,
+            name: "eth0 rx-1".to_owned(),
+            packets: 9,
+            paths: Vec::new(),
+            spans: Vec::new(),
+        };
         let measured =
             Measurement { spans: spans.to_vec(), groups: vec![group], ..Measurement::default() };
         let traffic = Traffic::of_measurement(&measured, &Topology::default());

@@ -3,7 +3,7 @@
 use nearpath_instruments::accepts::AcceptMeasurement;
 use nearpath_instruments::drops::DropMeasurement;
 use nearpath_instruments::irqs::IrqMeasurement;
-use nearpath_instruments::{MEASUREMENT_SCHEMA, Measurement, Packets, Slow, Span};
+use nearpath_instruments::{MEASUREMENT_SCHEMA, Measurement, Packets, PathLatency, Slow, Span};
 use serde::Serialize;
 
 /// A measurement of an interval, in the form of the whole.
@@ -50,6 +50,7 @@ pub struct StagesInterval<'a> {
     packets: PacketsOfInterval,
     events_lost: u64,
     bucket_schema: u32,
+    paths: Vec<PathLatency>,
     spans: Vec<Span>,
     slow: Slow,
 }
@@ -82,6 +83,7 @@ pub fn stages_interval<'a>(before: &Measurement, now: &'a Measurement) -> Stages
         },
         events_lost: now.events_lost.saturating_sub(before.events_lost),
         bucket_schema: now.bucket_schema,
+        paths: now.paths_since(before),
         spans: now.spans_since(before),
         slow: now.slow.since(&before.slow),
     }

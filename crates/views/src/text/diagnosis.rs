@@ -4,6 +4,7 @@
 use super::cpus::count;
 use super::locality::locality_rates;
 use super::measurement::{not_observable, overview};
+use super::paths::summary;
 use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
 use anstyle::{AnsiColor, Style};
@@ -22,7 +23,8 @@ const LISTENERS_SHOWN: usize = 8;
 /// The whole diagnosis for people; `width` is that of their terminal, `None` where it is not for a
 /// terminal.
 pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
-    let mut out = host(&diagnosis.host);
+    let mut out = diagnosis.measurement.as_ref().map_or_else(String::new, summary);
+    out.push_str(&host(&diagnosis.host));
     line!(out);
     heading(&mut out, &headline(&diagnosis.findings));
     for (rank, finding) in diagnosis.findings.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! of its worst tail, and then the spans of each.
 
 use super::measurement::spans;
+use super::paths::paths;
 use super::table::{Table, left, or_none, right};
 use super::units::{latency, percent, printable};
 use super::{heading, line};
@@ -52,6 +53,7 @@ pub(super) fn groups(measurement: &Measurement, width: Option<usize>) -> String 
             Per::Cpu | Per::Node => printable(&group.name),
             _ => title,
         };
+        out.push_str(&paths(&group.paths, &title, width));
         out.push_str(&spans(&group.spans, &title, width));
     }
     out

@@ -4,7 +4,7 @@
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
-use super::{drops, groups, heading, line, outliers, timelines};
+use super::{drops, groups, heading, line, outliers, paths, timelines};
 use nearpath_instruments::stages::{Detail, StageListing};
 use nearpath_instruments::{Cost, Direction, Measurement, NotObservable, Span};
 use std::collections::BTreeMap;
@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 /// The whole measurement for people; `width` is that of their terminal, `None` where it is not for
 /// a terminal.
 pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
-    let mut out = overview(measurement, width);
+    let mut out = paths::summary(measurement);
+    out.push_str(&overview(measurement, width));
     let groups = groups::groups(measurement, width);
     if !groups.is_empty() {
         line!(out);
@@ -38,6 +39,7 @@ pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
 /// Without the distributions: the heads and the tables of spans.
 pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = header(measurement);
+    out.push_str(&paths::paths(&measurement.paths, "", width));
     out.push_str(&drops::of_stages(measurement, width));
     out.push_str(&spans(&measurement.spans, "", width));
     if let Some(what) = Same::of(&measurement.spans).in_words() {

@@ -19,6 +19,7 @@ mod nics;
 mod nodes;
 mod outliers;
 mod packets;
+mod paths;
 mod queues;
 mod scenarios;
 mod softnet;

@@ -26,6 +26,7 @@ EXAMPLES
   nearpath measure stages --detail path --without sock_send    no look at every system call
   nearpath measure stages --for 10m --duty 1/32            for long, on a host that is busy
   nearpath measure stages --slow 1ms --outliers 20         why was each late?
+  nearpath measure stages --above 500us,5ms                how many took longer from end to end?
   nearpath measure stages --per process --top 5            who gets the most packets, and how late
   nearpath measure stages --per flow --sort p99            the flows with the worst tail
   nearpath measure stages --list-stages                    what can be observed here, and how

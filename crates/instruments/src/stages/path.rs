@@ -1,0 +1,145 @@
+//! Whole paths (`bpf/path.h`): in go the samples of each kind of path, out comes a [`PathLatency`].
+
+use super::load::types::histogram;
+use super::samples::Samples;
+use super::table::{SPANS_MAX, STAGES, Stage};
+use crate::kernel::{word_of, words_of};
+use crate::layout::Layout;
+use crate::{Above, Direction, PathKind, PathLatency};
+use std::time::Duration;
+
+/// Of how many times it can be counted how many paths took longer (`ABOVE_MAX`).
+pub const ABOVE_MAX: usize = word_of!(histogram, buckets) - word_of!(histogram, above);
+/// The number of the first kind's cell of a group (`PATH_CELLS`).
+const FIRST_CELL: usize = SPANS_MAX + 1;
+
+const _: () = assert!(FIRST_CELL + PathKind::ALL.len() <= 256, "a cell's number has eight bits");
+const _: () = assert!(words_of::<histogram>() > ABOVE_MAX);
+
+/// The times that are looked at where none are asked for.
+const DEFAULT_ABOVE: [Duration; ABOVE_MAX] =
+    [Duration::from_micros(100), Duration::from_millis(1), Duration::from_millis(10)];
+
+/// The number of a kind's cell in a group.
+pub fn cell(kind: PathKind) -> usize {
+    FIRST_CELL + kind as usize
+}
+
+/// The times of which it is counted how many paths took longer, in nanoseconds, ascending: those asked for, as many as
+/// there is room for.
+fn thresholds(asked: &[Duration]) -> Vec<u64> {
+    let times = if asked.is_empty() { &DEFAULT_ABOVE[..] } else { asked };
+    let ns = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let mut thresholds: Vec<u64> = times.iter().map(ns).collect();
+    thresholds.sort_unstable();
+    thresholds.dedup();
+    thresholds.truncate(ABOVE_MAX);
+    thresholds
+}
+
+/// The same as the programs have them.
+pub fn above_ns(asked: &[Duration]) -> [u64; ABOVE_MAX] {
+    let thresholds = thresholds(asked);
+    std::array::from_fn(|at| thresholds.get(at).copied().unwrap_or(u64::MAX))
+}
+
+/// The samples of each kind that has some.
+pub type PathsOfWhole = Vec<(PathKind, Samples)>;
+
+/// Stages of a send call: what the kernel sends by itself begins after them.
+const OF_SEND_CALL: [&str; 2] = ["sock_send", "tcp_sendmsg"];
+
+/// What the paths of a measurement have in common.
+#[derive(Debug, Clone)]
+pub struct PathTerms {
+    thresholds: Vec<u64>,
+    from: [&'static str; PathKind::ALL.len()],
+}
+
+impl PathTerms {
+    /// With the times asked for, and the stages that are observed.
+    pub fn new(above: &[Duration], is_observed: impl Fn(&Stage) -> bool) -> Self {
+        let begins = |kind: PathKind, stage: &Stage| match kind {
+            PathKind::Receive | PathKind::Forward => stage.direction == Direction::Rx,
+            PathKind::Transmit => stage.direction == Direction::Tx,
+            PathKind::KernelTransmit => {
+                stage.direction == Direction::Tx && !OF_SEND_CALL.contains(&stage.name)
+            }
+        };
+        let first = |kind| STAGES.iter().find(|stage| begins(kind, stage) && is_observed(stage));
+        let from = PathKind::ALL.map(|kind| first(kind).map_or("", |stage| stage.name));
+        Self { thresholds: thresholds(above), from }
+    }
+}
+
+/// Latencies of one kind of path; `None` without a sample.
+pub fn latency(
+    kind: PathKind,
+    samples: &Samples,
+    terms: &PathTerms,
+    layout: &Layout,
+) -> Option<PathLatency> {
+    let figures = samples.figures(layout)?;
+    let above = |(at, &ns): (usize, &u64)| {
+        let count = samples.above(at).min(figures.count);
+        Above { ns, count, share: count as f64 / figures.count as f64 }
+    };
+    Some(PathLatency {
+        kind,
+        from: terms.from.get(kind as usize).copied().unwrap_or_default().to_owned(),
+        count: figures.count,
+        min_ns: figures.min_ns,
+        p50_ns: figures.p50_ns,
+        p90_ns: figures.p90_ns,
+        p99_ns: figures.p99_ns,
+        p999_ns: figures.p999_ns,
+        max_ns: figures.max_ns,
+        total_ns: figures.total_ns,
+        above: terms.thresholds.iter().enumerate().map(above).collect(),
+        other_cpu: figures.other_cpu,
+        other_llc: figures.other_llc,
+        other_node: figures.other_node,
+        buckets: figures.buckets,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_the_numbers_of_the_programs() {
+        let header = include_str!("../../../../bpf/path.h");
+        let body = &header[header.find("enum path_kind {").unwrap()..];
+        let names: Vec<_> = body
+            .lines()
+            .skip(1)
+            .map_while(|line| line.trim().strip_prefix("PATH_")?.split(',').next())
+            .map(str::to_lowercase)
+            .collect();
+        let kinds = PathKind::ALL.map(|kind| serde_json::to_value(kind).unwrap());
+        assert_eq!(names, kinds.map(|kind| kind.as_str().unwrap().to_owned()));
+        assert!(PathKind::ALL.iter().enumerate().all(|(number, &kind)| kind as usize == number));
+        assert!(header.contains("#define PATH_CELLS (SPANS_MAX + 1)"));
+    }
+
+    #[test]
+    fn paths_begin_at_the_earliest_stage_that_is_observed() {
+        let all = PathTerms::new(&[], |_| true);
+        assert_eq!(all.from, ["irq_handler", "irq_handler", "sock_send", "tcp_transmit_skb"]);
+        let few = ["netif_receive_skb", "net_dev_queue", "consume_skb"];
+        let few = PathTerms::new(&[], |stage| few.contains(&stage.name));
+        let (rx, tx) = (few.from[0], few.from[2]);
+        assert_eq!((rx, tx), ("netif_receive_skb", "net_dev_queue"));
+        assert_eq!(few.from, [rx, rx, tx, tx]);
+    }
+
+    #[test]
+    fn times_are_ascending_and_no_more_than_there_is_room_for() {
+        let ms = Duration::from_millis;
+        assert_eq!(thresholds(&[]), [100_000, 1_000_000, 10_000_000]);
+        assert_eq!(thresholds(&[ms(5), ms(1), ms(5)]), [1_000_000, 5_000_000]);
+        assert_eq!(above_ns(&[ms(5)]), [5_000_000, u64::MAX, u64::MAX]);
+        assert_eq!(thresholds(&[ms(4), ms(3), ms(2), ms(1)]).len(), ABOVE_MAX);
+    }
+}

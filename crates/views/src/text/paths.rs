@@ -1,0 +1,144 @@
+//! Whole paths: in go the latencies of each kind, out come a line that says the most important of them, and a table.
+
+use super::table::{Column, Table, left, or_none, right};
+use super::units::{digits, latency, percent};
+use super::{heading, line};
+use nearpath_instruments::{Above, Measurement, PathKind, PathLatency};
+
+/// The line with which a measurement begins: how long packets took from end to end.
+pub(super) fn summary(measurement: &Measurement) -> String {
+    let paths = measurement.paths.iter().filter(|path| path.kind != PathKind::KernelTransmit);
+    let parts: Vec<String> = paths.map(in_a_line).collect();
+    let mut out = String::new();
+    if parts.is_empty() {
+        line!(out, "end to end: no packet was seen to its end");
+    } else {
+        heading(&mut out, &format!("end to end: {}", parts.join("; ")));
+    }
+    out
+}
+
+/// `receive p50 12.1 µs, p99 180 µs, p99.9 1.20 ms, max 12.6 ms, 0.120 % above 1 ms (537103 packets)`.
+fn in_a_line(path: &PathLatency) -> String {
+    let figures =
+        [("p50", path.p50_ns), ("p99", path.p99_ns), ("p99.9", path.p999_ns), ("max", path.max_ns)];
+    let figure = |(name, ns): (&str, Option<u64>)| Some(format!("{name} {}", latency(ns?)));
+    let mut parts: Vec<String> = figures.into_iter().filter_map(figure).collect();
+    // The longest time that some packet exceeded says most.
+    let exceeded = path.above.iter().rev().find(|above| above.count > 0);
+    parts.extend(exceeded.map(|above| format!("{} above {}", share(above), round(above.ns))));
+    let packets = if path.count == 1 { "packet" } else { "packets" };
+    // That a transmission is from the send call goes without saying.
+    let from = match path.kind {
+        PathKind::Transmit if path.from != SEND_CALL => format!(" from {}", path.from),
+        _ => String::new(),
+    };
+    format!("{}{from} {} ({} {packets})", name(path.kind), parts.join(", "), path.count)
+}
+
+/// The first stage of a send call.
+const SEND_CALL: &str = "sock_send";
+
+fn name(kind: PathKind) -> &'static str {
+    match kind {
+        PathKind::Receive => "receive",
+        PathKind::Forward => "forward",
+        PathKind::Transmit => "transmit",
+        PathKind::KernelTransmit => "transmit by the kernel",
+    }
+}
+
+/// A share that may be small: `0.120 %`, `< 0.001 %`.
+fn share(above: &Above) -> String {
+    let percent = above.share * 100.0;
+    if above.count == 0 {
+        return "0 %".to_owned();
+    }
+    if percent < 0.0005 {
+        return "< 0.001 %".to_owned();
+    }
+    format!("{} %", digits(percent))
+}
+
+/// A time that somebody chose, without the zeros behind it: `1 ms`, `250 µs`.
+fn round(ns: u64) -> String {
+    let text = latency(ns);
+    let Some((number, unit)) = text.split_once(' ') else { return text };
+    let number = match number.contains('.') {
+        true => number.trim_end_matches('0').trim_end_matches('.'),
+        false => number,
+    };
+    format!("{number} {unit}")
+}
+
+const COLUMNS: [Column; 13] = [
+    left("PATH"),
+    left("FROM").gives_way(0),
+    right("COUNT"),
+    right("MIN").gives_way(2),
+    right("P50"),
+    right("P90").gives_way(6),
+    right("P99"),
+    right("P99.9").gives_way(5),
+    right("MAX").gives_way(7),
+    right("OTHER-CPU").optional().gives_way(4),
+    right("OTHER-LLC").optional().gives_way(3),
+    right("OTHER-NODE").optional().gives_way(3),
+    left("LONGER").gives_way(1),
+];
+
+/// All kinds, under a heading with the name of whose they are; nothing without any.
+pub(super) fn paths(all: &[PathLatency], whose: &str, width: Option<usize>) -> String {
+    let mut out = String::new();
+    if all.is_empty() {
+        return out;
+    }
+    let whose = if whose.is_empty() { String::new() } else { format!("{whose}, ") };
+    line!(out);
+    heading(&mut out, &format!("{whose}end to end"));
+    let mut table = Table::new(&COLUMNS);
+    for path in all {
+        let time = |ns: Option<u64>| or_none(ns.map(latency));
+        // Said once below the spans where no packet changed them.
+        let crossed = |of: fn(&PathLatency) -> Option<f64>| {
+            let none = all.iter().all(|path| of(path) == Some(0.0));
+            or_none(of(path).filter(|_| !none).map(percent))
+        };
+        let longer = |above: &Above| format!("{} > {}", share(above), round(above.ns));
+        table.row([
+            name(path.kind).to_owned(),
+            path.from.clone(),
+            path.count.to_string(),
+            time(path.min_ns),
+            time(path.p50_ns),
+            time(path.p90_ns),
+            time(path.p99_ns),
+            time(path.p999_ns),
+            time(path.max_ns),
+            or_none(path.other_cpu.map(percent)),
+            crossed(|path| path.other_llc),
+            crossed(|path| path.other_node),
+            path.above.iter().map(longer).collect::<Vec<_>>().join(", "),
+        ]);
+    }
+    out.push_str(&width.map_or_else(|| table.render(), |width| table.render_within(width).0));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_times_and_small_shares_are_short() {
+        let times =
+            [(1_000_000, "1 ms"), (250_000, "250 µs"), (2_500_000, "2.5 ms"), (100, "0.1 µs")];
+        for (ns, text) in times {
+            assert_eq!(round(ns), text);
+        }
+        let above = |count, share| Above { ns: 1, count, share };
+        assert_eq!(share(&above(0, 0.0)), "0 %");
+        assert_eq!(share(&above(1, 1e-9)), "< 0.001 %");
+        assert_eq!(share(&above(12, 0.0012)), "0.120 %");
+    }
+}
