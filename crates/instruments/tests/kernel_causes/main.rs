@@ -54,6 +54,17 @@ fn play(
     panic!("{name}:\n{}", failures.join("\n"));
 }
 
+/// The same of a scene that asserts by itself.
+fn again(scene: impl Fn()) {
+    let _alone = alone();
+    for _ in 1..TRIES {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&scene)).is_ok() {
+            return;
+        }
+    }
+    scene();
+}
+
 /// A slow packet in a line.
 fn summary(outlier: &Outlier) -> String {
     let share = |share: &Share| {
