@@ -184,3 +184,32 @@ def test_followed_packets_say_why_they_were_dropped(host: Host) -> None:
     assert {drop["device"] for drop in drops} == {"v1"}
     full = sum(drop["packets"] for drop in drops if drop["reason"] == "SOCKET_RCVBUFF")
     assert full == (0 if host.machine.kernel in NO_REASONS else rose), drops
+
+
+BACKLOG = """
+sysctl -q net.core.netdev_max_backlog=1
+ip netns exec blue sh -c 'echo 2 >/sys/class/net/v1/queues/rx-0/rps_cpus'
+"""
+
+SOFTNET = "cut -d ' ' -f 2 /proc/net/softnet_stat"
+
+
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_a_full_backlog_is_what_softnet_stat_counts(host: Host) -> None:
+    def softnet() -> int:
+        return sum(int(number, 16) for number in host.check(SOFTNET).split())
+
+    host.check(SETUP)
+    host.check(BACKLOG)
+    before = softnet()
+    measuring = start_measuring(host, "measure", "drops", "--netns", "blue", "--proto", "udp")
+    # Faster than another CPU takes them from a queue of one.
+    host.check(["ip", "netns", "exec", "red", "taskset", "1", "python3", "-c", SENDER, "0", "5000"])
+    document = ended(measuring)
+    rose = softnet() - before
+    assert rose > DROPPED
+    found = check(document, "softnet dropped")
+    assert found["least"] <= rose <= found["most"], found
+    if host.machine.kernel not in NO_REASONS:
+        assert found["agrees"], found
+        assert dropped(document, reason="CPU_BACKLOG", stage="backlog", device="v1") == found["seen"]
