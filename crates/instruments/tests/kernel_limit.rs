@@ -141,7 +141,8 @@ fn the_limit_is_kept_at_the_highest_rate() {
         assert!(share < 1.5 * limit, "{detail:?}: {share} of {limit}, observed {observed}");
         assert!(m.packets.started > 500, "{detail:?}: {:?}", m.packets);
         let told = m.cost.unwrap().cpu_percent / 100.0;
-        assert!(told < 1.5 * limit && told > 0.2 * limit, "{detail:?}: {told} of {limit}");
+        // Less than allowed is allowed, but not nothing: at the end of the time no slice is begun that is too long.
+        assert!(told < 1.5 * limit && told > 0.05 * limit, "{detail:?}: {told} of {limit}");
     }
 }
 
@@ -221,7 +222,7 @@ fn percentiles_in_slices_are_those_of_all_packets() {
     let mut wrong = Vec::new();
     // On a busy machine the threads of the load stand still for so long that a slice sees another load.
     for _ in 0..5 {
-        let [all, limited] = late_reader(Duration::from_millis(6), 0.01, 8 * SECOND);
+        let [all, limited] = late_reader(Duration::from_millis(6), 0.03, 8 * SECOND);
         assert!(limited.observed_s.is_some(), "it was not limited: {:?}", limited.cost);
         let spans = [&all, &limited].map(|m| span(m, "sk_data_ready", "sock_recv"));
         let apart =

@@ -78,6 +78,8 @@ pub struct Together<'a> {
     stages: Attempt<Stages>,
     locality: Attempt<PacketLocality>,
     accepts: Attempt<Accepts<'a>>,
+    /// Stages are looked at more closely afterwards: the others run on when these stop.
+    is_first_look: bool,
 }
 
 impl<'a> Together<'a> {
@@ -91,6 +93,29 @@ impl<'a> Together<'a> {
             stages: Attempt::new(stages),
             locality: Attempt::new(locality),
             accepts: Attempt::new(accepts),
+            is_first_look: false,
+        }
+    }
+
+    /// The next measurement is a first look, after which only stages stop ([`Together::look_closer`]).
+    pub fn look_first(&mut self) {
+        self.is_first_look = true;
+    }
+
+    /// Observes these stages from the next measurement on, if any could be observed at first; the others
+    /// have run on.
+    pub fn look_closer(&mut self, stages: Stages) {
+        self.is_first_look = false;
+        if self.stages.refused.is_none() {
+            self.stages = Attempt::new(Some(stages));
+        }
+    }
+
+    fn read_others(&mut self) -> Measured {
+        Measured {
+            stages: None,
+            locality: self.locality.take(Instrument::read),
+            accepts: self.accepts.take(Instrument::read),
         }
     }
 
@@ -115,19 +140,24 @@ impl<'a> Together<'a> {
 struct Attempt<I> {
     instrument: Option<I>,
     refused: Option<InstrumentError>,
+    started: bool,
 }
 
 impl<I: Instrument> Attempt<I> {
     fn new(instrument: Option<I>) -> Self {
-        Self { instrument, refused: None }
+        Self { instrument, refused: None, started: false }
     }
 
     fn runs(&self) -> bool {
         self.instrument.is_some() && self.refused.is_none()
     }
 
+    /// Starts it, unless it runs or was refused before.
     fn start(&mut self) {
-        self.refused = self.instrument.as_mut().and_then(|i| i.start().err());
+        if !self.started {
+            self.started = true;
+            self.refused = self.instrument.as_mut().and_then(|i| i.start().err());
+        }
     }
 
     /// Does something with it while it runs.
@@ -155,11 +185,14 @@ impl Instrument for Together<'_> {
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
+        let is_second = self.accepts.started;
         // The one that takes longest to load comes last, so that the others look at little more.
         self.accepts.start();
         self.locality.start();
         self.stages.start();
-        self.tell();
+        if !is_second {
+            self.tell();
+        }
         Ok(())
     }
 
@@ -202,6 +235,10 @@ impl Instrument for Together<'_> {
     }
 
     fn stop(&mut self) -> Result<Measured, InstrumentError> {
+        if self.is_first_look {
+            let stages = self.stages.take(Instrument::stop);
+            return Ok(Measured { stages, ..self.read_others() });
+        }
         Ok(Measured {
             stages: self.stages.take(Instrument::stop),
             locality: self.locality.take(Instrument::stop),

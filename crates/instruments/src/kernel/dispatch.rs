@@ -10,8 +10,8 @@ const BATCHES: u32 = 12;
 const CALLS: u32 = 100;
 /// Where it cannot be found out: what it took on a virtual machine of 2026 with retpolines.
 const USUAL_NS: f64 = 90.0;
-/// In a loop the caches hold all that a call needs; on the way of packets it takes as much longer
-/// (found by `make bench-overhead`: CPU time of a load with and without empty programs).
+/// In a loop the caches hold all that a call needs; in the path of a packet it takes longer, by a factor that
+/// is assumed. (`make bench-overhead` would measure it: CPU time of a load with and without empty programs.)
 const UNPREPARED: f64 = 1.5;
 
 /// Nanoseconds of a call, on the way of packets.

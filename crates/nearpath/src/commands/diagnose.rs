@@ -11,10 +11,10 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, diagnose};
 use nearpath_host::{Host, Root, Wanted};
+use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::stages::{Detail, Stages, zoom};
-use nearpath_instruments::{Filter, Measurement};
 use nearpath_views::text;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -116,23 +116,8 @@ impl Diagnose {
         let before = self.source.host(&sockets)?;
         let netns = self.source.netns_inode()?;
         let filter = self.filters.resolve(&before, netns)?;
-        let time = &self.timing.time;
-        let first = self.first_look(&before, &filter, &interrupt);
-        let began = first.as_ref().map_or(Duration::ZERO, |(looked, _)| *looked);
-        let mut measured = if interrupt.happened() {
-            Measured::default()
-        } else {
-            let coarse = first.as_ref().map(|(_, coarse)| coarse);
-            let together = instrument.insert(self.together(root, &before, filter, coarse)?);
-            let each = |now: &Measured| {
-                let stages = now.stages.as_ref().and_then(|stages| stages.as_ref().ok());
-                stages.map_or_else(String::new, |m| format!("{} packets", m.packets.started))
-            };
-            time.measure_part(together, &interrupt, began..time.duration.max(began), each)?
-        };
-        if let (None, Some((_, coarse))) = (&measured.stages, first) {
-            measured.stages = Some(Ok(coarse));
-        }
+        let together = instrument.insert(self.together(root, &before, filter.clone())?);
+        let measured = self.measure(together, &before, &filter, &interrupt)?;
         if interrupt.happened() {
             say("ended early by a signal");
         }
@@ -141,24 +126,46 @@ impl Diagnose {
         Ok(measured.note(diagnose(&after, Some(&before), measured.evidence())))
     }
 
-    /// A first, coarse look at where time is lost, and how long it took; `None` where it was said what to
-    /// observe, or stages are not measured, or cannot be.
-    fn first_look(
+    /// Measures for the whole time: where it was not said what to observe, coarsely at first, and then closer
+    /// where time is lost. What was seen of stages is of the closer look, all else of the whole time.
+    fn measure(
         &self,
+        together: &mut Together<'_>,
         host: &Host,
         filter: &Filter,
         interrupt: &Interrupt,
-    ) -> Option<(Duration, Measurement)> {
-        if self.timing.says_what() || !self.measure.contains(&What::Stages) {
-            return None;
-        }
+    ) -> Result<Measured, Failure> {
         let time = &self.timing.time;
+        let each = |now: &Measured| {
+            let stages = now.stages.as_ref().and_then(|stages| stages.as_ref().ok());
+            stages.map_or_else(String::new, |m| format!("{} packets", m.packets.started))
+        };
+        if !self.looks_twice() {
+            return Ok(time.measure_part(
+                together,
+                interrupt,
+                Duration::ZERO..time.duration,
+                each,
+            )?);
+        }
+        together.look_first();
         let part = (time.duration / FIRST_LOOK).min(LONGEST_FIRST_LOOK);
-        let mut stages =
-            Stages::new(&host.topology, self.timing.options(filter.clone(), Detail::Coarse));
-        let each = |m: &Measurement| format!("{} packets", m.packets.started);
-        let coarse = time.measure_part(&mut stages, interrupt, Duration::ZERO..part, each).ok()?;
-        Some((part, coarse))
+        let first = time.measure_part(together, interrupt, Duration::ZERO..part, each)?;
+        if interrupt.happened() {
+            return Ok(first);
+        }
+        let options = match first.evidence().stages.and_then(zoom) {
+            Some(stages) => self.timing.closer(filter.clone(), stages),
+            // Too few packets to tell: those that come are worth all stages.
+            None => self.timing.options(filter.clone(), Detail::Full),
+        };
+        together.look_closer(Stages::new(&host.topology, options));
+        Ok(time.measure_part(together, interrupt, part..time.duration, each)?)
+    }
+
+    /// Whether a coarse look decides what is observed.
+    fn looks_twice(&self) -> bool {
+        !self.timing.says_what() && self.measure.contains(&What::Stages)
     }
 
     /// What measures. Where nothing can, the time passes all the same, for counters to become rates.
@@ -167,17 +174,13 @@ impl Diagnose {
         root: &'a Root,
         host: &Host,
         filter: Filter,
-        coarse: Option<&Measurement>,
     ) -> Result<Together<'a>, Failure> {
         let netns = self.source.netns_inode()?;
         let (topology, btf_file) = (&host.topology, self.timing.time.btf.clone());
         let wants = |what| self.measure.contains(&what);
-        let options = || match coarse.and_then(zoom) {
-            Some(stages) => self.timing.closer(filter.clone(), stages),
-            // Too few packets to tell: those that come are worth all stages.
-            None => self.timing.options(filter.clone(), Detail::Full),
-        };
-        let stages = wants(What::Stages).then(|| Stages::new(topology, options()));
+        let detail = if self.looks_twice() { Detail::Coarse } else { Detail::Full };
+        let stages = wants(What::Stages)
+            .then(|| Stages::new(topology, self.timing.options(filter.clone(), detail)));
         let locality = wants(What::Locality).then(|| {
             let (filter, btf_file) = (filter.clone(), btf_file.clone());
             let options = locality::Options { filter, btf_file, ..Default::default() };
