@@ -232,7 +232,12 @@ static __always_inline u32 behind_vlan_tags(u64 *at, u32 protocol, bool transmit
 	return protocol;
 }
 
-/* A function of its own: the compiler would look for the field where the kernel has none. */
+/* Functions of their own: the compiler would look for the field before it asks whether the kernel has it. */
+static __noinline u32 vlan_all_of(struct sk_buff *skb)
+{
+	return BPF_CORE_READ(skb, vlan_all);
+}
+
 static __noinline u32 has_vlan_tag_before_6_2(struct sk_buff *skb)
 {
 	struct sk_buff___vlan_present *old = (struct sk_buff___vlan_present *)skb;
@@ -244,7 +249,7 @@ static __noinline u32 has_vlan_tag_before_6_2(struct sk_buff *skb)
 static __always_inline bool has_vlan_tag(struct sk_buff *skb)
 {
 	if (bpf_core_field_exists(skb->vlan_all))
-		return BPF_CORE_READ(skb, vlan_all);
+		return vlan_all_of(skb);
 	return has_vlan_tag_before_6_2(skb);
 }
 
