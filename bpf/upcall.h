@@ -125,15 +125,15 @@ static __noinline u32 enter_upcall(struct cpu *cpu, struct upcall *new)
 	bucket = bucket_of(new->key);
 	if (!bucket)
 		return 0;
-	place = &bucket->ways[0];
-#pragma unroll
-	for (int i = 1; i < UPCALL_WAYS; i++) {
+	/* A loop: unrolled, the addresses of all ways lie on the stack, of which there are 512 bytes for all calls. */
+#pragma clang loop unroll(disable)
+	for (u32 i = 1; i < UPCALL_WAYS; i++) {
+		place = &bucket->ways[number & (UPCALL_WAYS - 1)];
 		way = &bucket->ways[i];
-		if (place->key && (!way->key || way->ns < place->ns)) {
-			place = way;
+		if (place->key && (!way->key || way->ns < place->ns))
 			number = i;
-		}
 	}
+	place = &bucket->ways[number & (UPCALL_WAYS - 1)];
 	if (place->key && (place->state == PACKET_RX || place->state == PACKET_TX) &&
 	    new->ns - place->ns < PACKET_STALE_NS)
 		COUNT(cpu, collided);

@@ -20,7 +20,7 @@ def payload(lab_here: None) -> Path:
     return payload_of_tests("nearpath-instruments", TEST)
 
 
-@lab(topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 def test_packets_are_followed_by_functions(host: Host) -> None:
     host.check("modprobe -a veth tun macvlan sch_tbf")
     status, out, err = host.run([TEST, "--nocapture", "--test-threads", "1"], timeout_s=400)

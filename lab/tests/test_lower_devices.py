@@ -31,7 +31,7 @@ STREAM_BYTES = 4 << 20
 FEW = 4
 
 
-@lab(topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=TWO_NODES, nics=IGB)
 @pytest.mark.parametrize("wire", ["vlan", "bond", "macvlan"])
 def test_a_stacked_device_has_its_packets(host: Host, wire: str) -> None:
     devices.make(host, wire)
@@ -72,8 +72,8 @@ def test_tags_are_read_wherever_they_are(host: Host, offload: str) -> None:
     assert ended(measuring)["packets"]["started"] == 0
 
 
-@lab(topology=TWO_NODES, nics=IGB)
-@pytest.mark.parametrize("instrument", ["stages", "locality"])
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+@pytest.mark.parametrize("instrument", ["stages"])
 def test_a_sample_counts_each_packet_of_a_nic(host: Host, instrument: str) -> None:
     host.check(["iperf3", "--server", "--daemon"])
     measuring = start_measuring(host, "measure", instrument, "--dev", "nic0", "--direction", "rx", "--sample", "1/2")
