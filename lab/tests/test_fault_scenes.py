@@ -27,7 +27,6 @@ SLICE = {
     "epoll_et-continuous-fifo": "runqueue",
     "select-single-lock": "asleep:futex",
     "epoll_et-continuous-stop": "asleep:stopped",
-    "recv-continuous-interrupts": "irq:",
 }
 
 
