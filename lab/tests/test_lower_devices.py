@@ -78,7 +78,9 @@ def test_a_sample_counts_each_packet_of_a_nic(host: Host, instrument: str) -> No
     host.check(["iperf3", "--server", "--daemon"])
     measuring = start_measuring(host, "measure", instrument, "--dev", "nic0", "--direction", "rx", "--sample", "1/2")
     before = received(host)
-    done = host.peer.run(["iperf3", "--client", host.machine.address(), "--parallel", "8", "--bytes", str(STREAM_BYTES)])
+    done = host.peer.run(
+        ["iperf3", "--client", host.machine.address(), "--parallel", "8", "--bytes", str(STREAM_BYTES)]
+    )
     assert done.status == 0, done
     count = received(host) - before
     packets = ended(measuring)["packets"]
