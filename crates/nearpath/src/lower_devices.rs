@@ -3,7 +3,7 @@
 //! The kernel shows a packet that comes in once (`__netif_receive_skb_core` of net/core/dev.c), with the device that
 //! received it; the devices stacked on that one take it inside that function. So `--dev bond0` looks for packets
 //! of the devices below, by the VLAN tags and the address that would bring them to `bond0`. A bridge, an internal
-//! port of Open vSwitch and a tunnel receive packets anew, and need none of this.
+//! port of Open vSwitch and a tunnel receive packets again, and need none of this.
 
 use anyhow::anyhow;
 use nearpath_host::{Host, Nic, NicKind};

@@ -60,7 +60,7 @@ fn share(above: &Above) -> String {
     format!("{} %", digits(percent))
 }
 
-/// A time that somebody chose, without the zeros behind it: `1 ms`, `250 µs`.
+/// A time that the user chose, without the zeros behind it: `1 ms`, `250 µs`.
 fn round(ns: u64) -> String {
     let text = latency(ns);
     let Some((number, unit)) = text.split_once(' ') else { return text };
