@@ -36,7 +36,7 @@ pub enum Sort {
     /// Those with most packets.
     #[default]
     Packets,
-    /// Those with the highest 99th percentile of a span, or maximum where samples are few.
+    /// Those whose packets have the highest 99th percentile from end to end, or maximum where samples are few.
     P99,
 }
 

@@ -121,6 +121,13 @@ pub struct Group {
 }
 
 impl Group {
+    /// The path with the worst tail: the highest 99th percentile, or the highest maximum where no kind of path has
+    /// samples enough for one. What the kernel sends by itself counts only where there is nothing else.
+    pub fn worst_path(&self) -> Option<&PathLatency> {
+        let is_of_kernel = |path: &PathLatency| path.kind == PathKind::KernelTransmit;
+        self.paths.iter().max_by_key(|path| (!is_of_kernel(path), path.p99_ns, path.max_ns))
+    }
+
     /// The span with the worst tail: the highest 99th percentile, or the highest maximum where no
     /// span has samples enough for one.
     pub fn worst(&self) -> Option<&Span> {
@@ -230,6 +237,16 @@ pub enum PathKind {
 impl PathKind {
     /// All kinds, in their order (`enum path_kind` of `bpf/path.h`).
     pub const ALL: [Self; 4] = [Self::Receive, Self::Forward, Self::Transmit, Self::KernelTransmit];
+
+    /// Its name in the JSON: `kernel_transmit`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Receive => "receive",
+            Self::Forward => "forward",
+            Self::Transmit => "transmit",
+            Self::KernelTransmit => "kernel_transmit",
+        }
+    }
 }
 
 /// Latencies of whole paths of one kind: a percentile is one of packets, not a sum of the spans' percentiles.

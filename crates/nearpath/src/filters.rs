@@ -66,9 +66,13 @@ enum Way {
 }
 
 impl Filters {
-    /// Received packets of an interface and a port, where these are given.
-    pub fn received(dev: Option<String>, port: Option<u16>) -> Self {
-        Self { dev, port, direction: Way::Rx, ..Self::default() }
+    /// Received or sent packets of an interface and a port, where these are given.
+    pub fn one_way(direction: Direction, dev: Option<String>, port: Option<u16>) -> Self {
+        let direction = match direction {
+            Direction::Rx => Way::Rx,
+            Direction::Tx => Way::Tx,
+        };
+        Self { dev, port, direction, ..Self::default() }
     }
 
     /// Whether any packet is left out.

@@ -16,7 +16,7 @@ pub struct Groups {
     #[arg(long, value_name = "N", default_value_t = 10, requires = "per")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUPS_MAX)))]
     top: u32,
-    /// Which groups: those with most packets, or with the highest 99th percentile of a span
+    /// Which groups: those with most packets, or with the highest 99th percentile of packets from end to end
     #[arg(long, value_enum, value_name = "ORDER", default_value = "packets", requires = "per")]
     sort: Order,
 }

@@ -143,7 +143,7 @@ fn a_plan_is_kept_only_when_it_is_better() {
     let Some(scene) = Scene::new() else { return };
     let (report, _) = scene.report(&[WITHOUT_RPS], &["--metric", "mean"]);
     assert_eq!(report["blocks"], 16);
-    assert_eq!(report["metric"], "mean");
+    assert_eq!((&report["metric"], &report["path"]), (&json!("mean"), &json!("receive")));
     // The mechanism: each packet went to another CPU and back, and now stays.
     let hops = |which: &str| report["mechanism"][which]["other_cpu"].as_f64().unwrap();
     assert!(hops("without") > 0.9 && hops("with") < 0.1, "{report}");
@@ -173,6 +173,7 @@ fn probes_and_bytes_are_metrics_too() {
     let probed = ["--metric", "mean", "--probe", &target];
     let (report, _) = scene.report(&[WITHOUT_RPS], &probed);
     assert_eq!((&report["blocks"], &report["metric"]), (&json!(16), &json!("mean")));
+    assert_eq!(report["path"], Value::Null, "round trips are no path of this host");
     assert_eq!(report["kept"], report["verdict"] == "better");
     // A round trip, not the way through one kernel: it takes some microseconds at least.
     assert!(report["baseline"].as_f64().unwrap() > 5_000.0, "{report}");
@@ -263,5 +264,15 @@ fn a_signal_and_a_block_without_packets_enough_undo_it() {
     let output = scene.trial(&["--metric", "p99.9", "--cycles", "4", "--block", "100ms"]);
     let said = String::from_utf8_lossy(&output.wait_with_output().unwrap().stderr).into_owned();
     assert!(said.contains("are too few for p99.9: it takes 10000"), "{said}");
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+
+    // The reader's host forwards nothing: what it does is named.
+    let args = ["--metric", "forward:mean", "--cycles", "4", "--block", "500ms"];
+    let said = scene.trial(&args).wait_with_output().unwrap().stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains("no packet was seen to the end of a forward path; there are receive:mean"),
+        "{said}"
+    );
     assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
 }

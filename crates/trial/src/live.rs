@@ -2,21 +2,19 @@
 //! end, what a prober saw between them, and how busy the CPUs were; out come the block and how far packets
 //! went.
 //!
-//! A percentile of the whole path is not measured packet by packet: it is the sum of the spans'
-//! percentiles, each by the share of packets that pass the span. It moves as the path's own does, and
-//! stays defined when a change takes a span out of the path. Probes are round trips of their own, whose
-//! percentiles are what they are.
+//! Latencies are those of whole packets, each from its first stage to its end: a percentile is one of packets,
+//! and stays defined when a change takes a span out of the path.
 
 mod metric;
 mod part;
 
-pub use metric::{METRICS, Metric};
+pub use metric::{Figure, METRICS, Metric};
 
 use crate::comparison::Block;
 use crate::latency::Probes;
 use nearpath_host::CpuTime;
-use nearpath_instruments::{Direction, Measurement};
-use part::{Part, between};
+use nearpath_instruments::{Measurement, PathKind};
+use part::{Part, PathPart, paths_between, spans_between};
 use serde::{Deserialize, Serialize};
 
 /// How often packets went to another CPU, cache or node between two stages; hops for each packet.
@@ -50,7 +48,8 @@ struct Followed<'a> {
     started: u64,
     completed: u64,
     dropped: u64,
-    parts: Vec<Part<'a>>,
+    spans: Vec<Part<'a>>,
+    paths: Vec<PathPart>,
 }
 
 impl<'a> Followed<'a> {
@@ -61,17 +60,35 @@ impl<'a> Followed<'a> {
             started: packets(|m| m.packets.started),
             completed: packets(|m| m.packets.completed),
             dropped: packets(|m| m.packets.dropped),
-            parts: between(begin, end),
+            spans: spans_between(begin, end),
+            paths: paths_between(begin, end),
         })
     }
 
-    /// A value of each span of the receive path, summed by the share of packets that pass it; and how
-    /// many packets passed.
-    fn over_path(&self, value: impl Fn(&Part<'_>) -> f64) -> (f64, u64) {
-        let received = || self.parts.iter().filter(|part| part.span.direction == Direction::Rx);
-        let passed = received().map(|part| part.count()).max().unwrap_or(0);
-        let weighted = |part: &Part<'_>| value(part) * part.count() as f64 / passed as f64;
-        (received().filter(|part| part.count() > 0).map(weighted).sum(), passed)
+    /// A figure of the whole packets with this kind of path, and how many there were.
+    fn of_path(&self, kind: PathKind, figure: Figure) -> Result<(f64, u64), String> {
+        let has_packets = |part: &&PathPart| part.samples.count() > 0;
+        let part = self.paths.iter().filter(has_packets).find(|part| part.kind == kind);
+        let Some(PathPart { samples, .. }) = part else {
+            let others: Vec<String> = self
+                .paths
+                .iter()
+                .filter(has_packets)
+                .map(|part| {
+                    format!("{}:{figure} ({} packets)", part.kind.name(), part.samples.count())
+                })
+                .collect();
+            let advice = match others.as_slice() {
+                [] => String::new(),
+                others => format!("; there are {}", others.join(", ")),
+            };
+            return Err(format!("no packet was seen to the end of a {} path{advice}", kind.name()));
+        };
+        let value = match figure {
+            Figure::Mean => samples.mean(),
+            Figure::Percentile(share) => samples.percentile(share),
+        };
+        Ok((value, samples.count()))
     }
 }
 
@@ -97,9 +114,9 @@ pub fn block(
     };
     let value = match (metric, &end.probes) {
         (Metric::Bits, _) => seconds / gigabits(begin, end, seconds)?,
-        (Metric::Mean | Metric::Percentile(_), Some(probes)) => {
+        (Metric::Path { kind: None, figure }, Some(probes)) => {
             enough(probes.latency.count, "probes")?;
-            of_probes(metric, probes)?
+            of_probes(*figure, probes)?
         }
         _ => {
             let followed = followed.as_ref().ok_or("packets cannot be followed here")?;
@@ -120,7 +137,7 @@ pub fn block(
         cpus_busy: cpus_busy(&begin.cpu_time, &end.cpu_time),
         rate_per_s: came.or_else(bytes).unwrap_or(0) as f64 / seconds,
     };
-    Ok((block, followed.map(|f| part::hops(&f.parts, f.started))))
+    Ok((block, followed.map(|f| part::hops(&f.spans, f.started))))
 }
 
 fn gigabits(begin: &Reading, end: &Reading, seconds: f64) -> Result<f64, String> {
@@ -131,15 +148,15 @@ fn gigabits(begin: &Reading, end: &Reading, seconds: f64) -> Result<f64, String>
     }
 }
 
-fn of_probes(metric: &Metric, probes: &Probes) -> Result<f64, String> {
-    let value = match metric {
-        Metric::Percentile(share) => {
+fn of_probes(figure: Figure, probes: &Probes) -> Result<f64, String> {
+    let value = match figure {
+        Figure::Percentile(share) => {
             let name = (share * 100.0).to_string();
             probes.latency.percentiles.get(&name).map(|&ns| ns as f64)
         }
-        _ => probes.latency.mean_ns,
+        Figure::Mean => probes.latency.mean_ns,
     };
-    value.ok_or_else(|| format!("{} probes have no {metric}", probes.latency.count))
+    value.ok_or_else(|| format!("{} probes have no {figure}", probes.latency.count))
 }
 
 /// The metric, and of how many packets it is.
@@ -150,14 +167,15 @@ fn of_packets(
 ) -> Result<(f64, u64), String> {
     Ok(match metric {
         Metric::Packets | Metric::Bits => (seconds / followed.completed as f64, followed.completed),
-        Metric::Mean => followed.over_path(|part| part.mean()),
-        Metric::Percentile(share) => followed.over_path(|part| part.percentile(*share)),
+        Metric::Path { kind, figure } => {
+            followed.of_path(kind.unwrap_or(PathKind::Receive), *figure)?
+        }
         Metric::Span { from, to } => {
             let is_asked = |part: &&Part| part.span.from == *from && part.span.to == *to;
-            let part = followed.parts.iter().find(is_asked).ok_or_else(|| {
+            let part = followed.spans.iter().find(is_asked).ok_or_else(|| {
                 format!("no packet went from {from} to {to}: a change that takes this span out of the path has no other to be compared with")
             })?;
-            (part.percentile(0.99), part.count())
+            (part.samples.percentile(0.99), part.samples.count())
         }
     })
 }

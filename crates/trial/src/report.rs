@@ -2,6 +2,7 @@
 
 use crate::comparison::Comparison;
 use crate::live::Hops;
+use nearpath_instruments::PathKind;
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`TrialReport`].
@@ -16,6 +17,10 @@ pub struct TrialReport {
     pub changes: Vec<String>,
     /// What was compared; latencies are in nanoseconds, `pps` in packets and `gbps` in 10⁹ bits a second.
     pub metric: String,
+    /// Of which packets' path from end to end the metric is; `None` of probes, spans and rates, and in what an
+    /// older nearpath wrote.
+    #[serde(default)]
+    pub path: Option<PathKind>,
     /// The numbers and the verdict.
     #[serde(flatten)]
     pub comparison: Comparison,
@@ -48,6 +53,7 @@ mod tests {
             schema: TRIAL_SCHEMA,
             changes: vec!["irq-40".to_owned()],
             metric: "p99".to_owned(),
+            path: Some(PathKind::Receive),
             comparison: compare(&[cycle; 4], &Demands::default(), 1).unwrap(),
             mechanism: None,
             kept: true,
@@ -56,6 +62,7 @@ mod tests {
         let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected = [
             "metric",
+            "path",
             "blocks",
             "baseline",
             "with_plan",
@@ -73,9 +80,14 @@ mod tests {
         let mut names = names;
         names.sort_unstable();
         assert_eq!(names, expected);
-        assert_eq!(json["verdict"], "better");
+        assert_eq!((&json["verdict"], &json["path"]), (&"better".into(), &"receive".into()));
         assert_eq!(json["ci95"].as_array().unwrap().len(), 2);
-        let back: TrialReport = serde_json::from_value(json).unwrap();
+        let back: TrialReport = serde_json::from_value(json.clone()).unwrap();
         assert_eq!(back, report);
+        // As it was before paths were measured.
+        let mut old = json;
+        old.as_object_mut().unwrap().remove("path");
+        let back: TrialReport = serde_json::from_value(old).unwrap();
+        assert_eq!(back, TrialReport { path: None, ..report });
     }
 }

@@ -81,7 +81,13 @@ pub fn shown(parts: Vec<Part>, grouping: Grouping, whole: &Whole, layout: &Layou
             spans: whole.spans.iter().filter_map(span).collect(),
         }
     };
-    let tail = |part: &Part| group(part).worst().map(|span| (span.p99_ns, span.max_ns));
+    let tail = |part: &Part| {
+        let group = group(part);
+        let path = group.worst_path().map(|path| (path.p99_ns, path.max_ns));
+        let span = group.worst().map(|span| (span.p99_ns, span.max_ns));
+        // A group whose packets do not end as paths do comes after those that have paths.
+        (path, span)
+    };
     let mut parts = merged(parts);
     match grouping.sort {
         Sort::Packets => parts.sort_by_key(|part| Reverse(part.packets)),
@@ -172,6 +178,27 @@ mod tests {
         let worst = groups(parts(), top(1, Sort::P99), 9, &whole);
         assert_eq!(names(&worst), ["c", "others"]);
         assert_eq!(names(&groups(parts(), top(3, Sort::P99), 9, &whole)), ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn the_worst_tail_is_that_of_whole_packets() {
+        // In one span `a` is the slower one, from end to end it is `b`; `c` has no packet that is read.
+        let cells = |span: &[u64], kind: PathKind, path: &[u64]| {
+            [(1, counted(span)), (path::cell(kind), counted(path))].into()
+        };
+        let part = |name: &str, samples| Part { name: name.to_owned(), packets: 2, samples };
+        let parts = || {
+            vec![
+                part("a", cells(&[900; 2000], PathKind::Receive, &[1_000; 2000])),
+                part("b", cells(&[300; 2000], PathKind::Receive, &[5_000; 2000])),
+                part("c", cells(&[9_000; 2000], PathKind::Forward, &[])),
+            ]
+        };
+        let whole = [[300; 2000], [900; 2000], [9_000; 2000]].concat();
+        let found = groups(parts(), top(3, Sort::P99), 6, &whole);
+        assert_eq!(names(&found)[..3], ["b", "a", "c"]);
+        assert_eq!(found[0].worst_path().map(|path| path.kind), Some(PathKind::Receive));
+        assert!(found[2].worst_path().is_none());
     }
 
     #[test]

@@ -119,6 +119,7 @@ mod tests {
             .collect();
         let kinds = PathKind::ALL.map(|kind| serde_json::to_value(kind).unwrap());
         assert_eq!(names, kinds.map(|kind| kind.as_str().unwrap().to_owned()));
+        assert_eq!(names, PathKind::ALL.map(PathKind::name));
         assert!(PathKind::ALL.iter().enumerate().all(|(number, &kind)| kind as usize == number));
         assert!(header.contains("#define PATH_CELLS (SPANS_MAX + 1)"));
     }

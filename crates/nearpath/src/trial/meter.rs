@@ -5,8 +5,8 @@
 use crate::failure::say;
 use anyhow::{Context, bail};
 use nearpath_host::{CpuTime, Host, NicKind, Root};
-use nearpath_instruments::Instrument;
 use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Instrument, PathKind};
 use nearpath_trial::background::Loading;
 use nearpath_trial::comparison::Block;
 use nearpath_trial::latency::{LatencyPlan, Probing};
@@ -49,7 +49,7 @@ impl Meter {
     pub fn start(host: &Host, measured: Measured) -> anyhow::Result<Self> {
         let Measured { metric, options, nics, probes, loads } = measured;
         let probing = probes.map(|plan| Probing::start(&plan)).transpose()?;
-        let of_probes = probing.is_some() && matches!(metric, Metric::Percentile(_) | Metric::Mean);
+        let of_probes = probing.is_some() && metric.is_of_probes();
         let mut stages = Stages::new(&host.topology, options);
         let stages = match stages.start() {
             Ok(()) => Some(stages),
@@ -66,6 +66,11 @@ impl Meter {
     /// What is compared.
     pub fn metric(&self) -> &Metric {
         &self.metric
+    }
+
+    /// Of which packets' whole path that is.
+    pub fn path(&self) -> Option<PathKind> {
+        self.metric.path(self.probing.is_some())
     }
 
     /// A block begins.

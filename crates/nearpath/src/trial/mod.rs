@@ -89,6 +89,7 @@ impl Bench<'_> {
             schema: TRIAL_SCHEMA,
             changes,
             metric: metric.to_string(),
+            path: self.meter.path(),
             comparison: if metric.is_rate() { comparison.of_rate() } else { comparison },
             mechanism: without.zip(with).map(|(without, with)| Moved { without, with }),
             kept: keep,

@@ -1,15 +1,20 @@
 //! What is compared, by the names that `--metric` takes.
 
+use nearpath_instruments::PathKind;
 use std::fmt;
 use std::str::FromStr;
 
 /// What is compared. Of latencies less is better, of rates more.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Metric {
-    /// Mean time of a received packet in the kernel, over all of its spans.
-    Mean,
-    /// The same for a percentile, a share of 0 to 1.
-    Percentile(f64),
+    /// The latency of whole packets from end to end.
+    Path {
+        /// Of packets with this kind of path; `None` means round trips of probes where there are any, and
+        /// received packets otherwise.
+        kind: Option<PathKind>,
+        /// Which figure of it.
+        figure: Figure,
+    },
     /// The 99th percentile of one span.
     Span {
         /// The stage before.
@@ -23,24 +28,64 @@ pub enum Metric {
     Bits,
 }
 
+/// One figure of a distribution of latencies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Figure {
+    /// The mean.
+    Mean,
+    /// A percentile, a share of 0 to 1.
+    Percentile(f64),
+}
+
 /// The names of the metrics, as `--metric` takes them.
-pub const METRICS: &str = "mean, p50, p90, p99, p99.9, stage:FROM..TO, pps, gbps";
+pub const METRICS: &str = "mean, p50, p90, p99, p99.9 (each also as PATH:p99, where PATH is receive, forward, \
+                           transmit or kernel_transmit), stage:FROM..TO, pps, gbps";
+
+impl FromStr for Figure {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Ok(match text {
+            "mean" => Self::Mean,
+            "p50" => Self::Percentile(0.5),
+            "p90" => Self::Percentile(0.9),
+            "p99" => Self::Percentile(0.99),
+            "p99.9" => Self::Percentile(0.999),
+            _ => return Err(()),
+        })
+    }
+}
 
 impl FromStr for Metric {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let span = text.strip_prefix("stage:").and_then(|span| span.split_once(".."));
-        match (text, span) {
-            ("mean", _) => Ok(Self::Mean),
-            ("p50", _) => Ok(Self::Percentile(0.5)),
-            ("p90", _) => Ok(Self::Percentile(0.9)),
-            ("p99", _) => Ok(Self::Percentile(0.99)),
-            ("p99.9", _) => Ok(Self::Percentile(0.999)),
-            ("pps", _) => Ok(Self::Packets),
-            ("gbps", _) => Ok(Self::Bits),
-            (_, Some((from, to))) => Ok(Self::Span { from: from.to_owned(), to: to.to_owned() }),
-            _ => Err(format!("no metric; there are {METRICS}")),
+        let none = || format!("no metric; there are {METRICS}");
+        if let Some((from, to)) = text.strip_prefix("stage:").and_then(|span| span.split_once(".."))
+        {
+            return Ok(Self::Span { from: from.to_owned(), to: to.to_owned() });
+        }
+        match text {
+            "pps" => return Ok(Self::Packets),
+            "gbps" => return Ok(Self::Bits),
+            _ => {}
+        }
+        let (kind, figure) = match text.split_once(':') {
+            Some((kind, figure)) => {
+                let found = PathKind::ALL.into_iter().find(|found| found.name() == kind);
+                (Some(found.ok_or_else(none)?), figure)
+            }
+            None => (None, text),
+        };
+        Ok(Self::Path { kind, figure: figure.parse().map_err(|()| none())? })
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mean => f.write_str("mean"),
+            Self::Percentile(share) => write!(f, "p{}", share * 100.0),
         }
     }
 }
@@ -48,8 +93,8 @@ impl FromStr for Metric {
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mean => f.write_str("mean"),
-            Self::Percentile(share) => write!(f, "p{}", share * 100.0),
+            Self::Path { kind: None, figure } => figure.fmt(f),
+            Self::Path { kind: Some(kind), figure } => write!(f, "{}:{figure}", kind.name()),
             Self::Span { from, to } => write!(f, "stage:{from}..{to}"),
             Self::Packets => f.write_str("pps"),
             Self::Bits => f.write_str("gbps"),
@@ -58,11 +103,18 @@ impl fmt::Display for Metric {
 }
 
 impl Metric {
+    /// A figure of received packets, or of round trips where there are probes.
+    pub fn of(figure: Figure) -> Self {
+        Self::Path { kind: None, figure }
+    }
+
     /// How many packets, or probes, a block must have for it.
     pub(super) fn samples_min(&self) -> u64 {
         match self {
-            Self::Mean | Self::Packets | Self::Bits => 20,
-            Self::Percentile(share) => (10.0 / (1.0 - share)).round() as u64,
+            Self::Path { figure: Figure::Percentile(share), .. } => {
+                (10.0 / (1.0 - share)).round() as u64
+            }
+            Self::Path { figure: Figure::Mean, .. } | Self::Packets | Self::Bits => 20,
             Self::Span { .. } => 1_000,
         }
     }
@@ -70,5 +122,19 @@ impl Metric {
     /// Whether more of it is better.
     pub fn is_rate(&self) -> bool {
         matches!(self, Self::Packets | Self::Bits)
+    }
+
+    /// Whether it is of the probes' round trips, where there are probes.
+    pub fn is_of_probes(&self) -> bool {
+        matches!(self, Self::Path { kind: None, .. })
+    }
+
+    /// Of which packets' whole path it is, beside probes or without any.
+    pub fn path(&self, has_probes: bool) -> Option<PathKind> {
+        match self {
+            Self::Path { kind: None, .. } if has_probes => None,
+            Self::Path { kind, .. } => Some(kind.unwrap_or(PathKind::Receive)),
+            _ => None,
+        }
     }
 }

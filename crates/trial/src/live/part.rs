@@ -1,47 +1,53 @@
-//! The samples of a span in a block: in go what it had counted at the begin and at the end, out come
+//! The samples of a span or a path in a block: in go what it had counted at the start and at the end, out come
 //! count, mean and percentiles of what came between.
 
 use super::Hops;
 use nearpath_instruments::histogram::{by_number, interpolated_ns};
-use nearpath_instruments::{Measurement, Span};
+use nearpath_instruments::{Measurement, PathKind, Span};
 
 /// The spans that packets passed between two readings.
-pub(super) fn between<'a>(begin: &Measurement, end: &'a Measurement) -> Vec<Part<'a>> {
+pub(super) fn spans_between<'a>(begin: &Measurement, end: &'a Measurement) -> Vec<Part<'a>> {
     let of = |span| Part::of(begin.spans.iter().find(|old| is_same(old, span)), span);
     end.spans.iter().map(of).collect()
+}
+
+/// The whole paths that ended between two readings.
+pub(super) fn paths_between(begin: &Measurement, end: &Measurement) -> Vec<PathPart> {
+    let of = |path: &nearpath_instruments::PathLatency| {
+        let old = begin.paths.iter().find(|old| old.kind == path.kind);
+        let old = old.map(|old| (old.total_ns, old.buckets.as_slice()));
+        PathPart { kind: path.kind, samples: Samples::between(old, path.total_ns, &path.buckets) }
+    };
+    end.paths.iter().map(of).collect()
 }
 
 fn is_same(a: &Span, b: &Span) -> bool {
     (a.direction, &a.from, &a.to) == (b.direction, &b.from, &b.to)
 }
 
-/// The samples of a span that came between two readings.
-pub(super) struct Part<'a> {
-    /// What it had counted at the end of the block.
-    pub(super) span: &'a Span,
+/// Samples that came between two readings.
+pub(super) struct Samples {
     total_ns: u64,
     /// `[upper_ns, count]`, ascending.
     buckets: Vec<(u64, u64)>,
-    hops: [Option<f64>; 3],
 }
 
-impl<'a> Part<'a> {
-    fn of(before: Option<&Span>, span: &'a Span) -> Self {
+impl Samples {
+    /// From the sum and the buckets as they were, if there were any, and as they are.
+    fn between(
+        before: Option<(u64, &[(u64, u64)])>,
+        total_ns: u64,
+        buckets: &[(u64, u64)],
+    ) -> Self {
+        let (old_total_ns, old_buckets) = before.unwrap_or_default();
         let old = |upper: u64| {
-            let buckets = before.map_or(&[][..], |span| &span.buckets);
-            let found = buckets.binary_search_by_key(&upper, |&(upper, _)| upper);
-            found.ok().and_then(|index| buckets.get(index)).map_or(0, |&(_, count)| count)
+            let found = old_buckets.binary_search_by_key(&upper, |&(upper, _)| upper);
+            found.ok().and_then(|index| old_buckets.get(index)).map_or(0, |&(_, count)| count)
         };
         let new = |&(upper, count): &(u64, u64)| (upper, count.saturating_sub(old(upper)));
-        let crossed = |share: fn(&Span) -> Option<f64>| {
-            let hops = |span: &Span| share(span).map(|share| share * span.count as f64);
-            Some((hops(span)? - before.and_then(hops).unwrap_or(0.0)).max(0.0))
-        };
         Self {
-            span,
-            total_ns: span.total_ns.saturating_sub(before.map_or(0, |span| span.total_ns)),
-            buckets: span.buckets.iter().map(new).filter(|&(_, count)| count > 0).collect(),
-            hops: [crossed(|s| s.other_cpu), crossed(|s| s.other_llc), crossed(|s| s.other_node)],
+            total_ns: total_ns.saturating_sub(old_total_ns),
+            buckets: buckets.iter().map(new).filter(|&(_, count)| count > 0).collect(),
         }
     }
 
@@ -56,6 +62,35 @@ impl<'a> Part<'a> {
     /// Interpolated within a bucket, so that a small shift is not lost in its width.
     pub(super) fn percentile(&self, share: f64) -> f64 {
         interpolated_ns(&by_number(&self.buckets), share).unwrap_or(0.0)
+    }
+}
+
+/// What came between two readings of the paths of one kind.
+pub(super) struct PathPart {
+    pub(super) kind: PathKind,
+    pub(super) samples: Samples,
+}
+
+/// What came between two readings of a span.
+pub(super) struct Part<'a> {
+    /// What it had counted at the end of the block.
+    pub(super) span: &'a Span,
+    pub(super) samples: Samples,
+    hops: [Option<f64>; 3],
+}
+
+impl<'a> Part<'a> {
+    fn of(before: Option<&Span>, span: &'a Span) -> Self {
+        let crossed = |share: fn(&Span) -> Option<f64>| {
+            let hops = |span: &Span| share(span).map(|share| share * span.count as f64);
+            Some((hops(span)? - before.and_then(hops).unwrap_or(0.0)).max(0.0))
+        };
+        let old = before.map(|span| (span.total_ns, span.buckets.as_slice()));
+        Self {
+            span,
+            samples: Samples::between(old, span.total_ns, &span.buckets),
+            hops: [crossed(|s| s.other_cpu), crossed(|s| s.other_llc), crossed(|s| s.other_node)],
+        }
     }
 }
 

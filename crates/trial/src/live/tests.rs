@@ -1,7 +1,7 @@
 use super::*;
 use crate::latency::Summary;
 use nearpath_host::CpuId;
-use nearpath_instruments::Span;
+use nearpath_instruments::{Direction, PathLatency, Span};
 
 fn span(from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {
     let count = buckets.iter().map(|&(_, count)| count).sum();
@@ -23,6 +23,32 @@ fn span(from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {
         buckets: buckets.to_vec(),
         places: Vec::new(),
     }
+}
+
+fn path(kind: PathKind, buckets: &[(u64, u64)]) -> PathLatency {
+    PathLatency {
+        kind,
+        from: "a".to_owned(),
+        count: buckets.iter().map(|&(_, count)| count).sum(),
+        min_ns: None,
+        p50_ns: None,
+        p90_ns: None,
+        p99_ns: None,
+        p999_ns: None,
+        max_ns: None,
+        total_ns: buckets.iter().map(|&(upper, count)| upper * count).sum(),
+        above: Vec::new(),
+        other_cpu: None,
+        other_llc: None,
+        other_node: None,
+        buckets: buckets.to_vec(),
+    }
+}
+
+const MEAN: Metric = Metric::Path { kind: None, figure: Figure::Mean };
+
+fn percentile(share: f64) -> Metric {
+    Metric::of(Figure::Percentile(share))
 }
 
 fn cpu(number: u32, user: u64, idle: u64) -> CpuTime {
@@ -52,9 +78,10 @@ fn reading(duration_s: f64, packets: u64, spans: Vec<Span>, cpu_time: Vec<CpuTim
     }
 }
 
-/// 2,000 packets went by in two seconds: all through one span, half of them through another.
+/// 2,000 packets went by in two seconds: all through one span, half of them through another. Those that were fast
+/// in the first are slow in the second, so that all of them took 11 µs, but for the half that 2 µs took.
 fn readings() -> (Reading, Reading) {
-    let begin = reading(
+    let mut begin = reading(
         1.0,
         100,
         vec![span("a", "b", &[(1_000, 100)])],
@@ -62,15 +89,20 @@ fn readings() -> (Reading, Reading) {
     );
     let spans =
         vec![span("a", "b", &[(1_000, 1_100), (2_000, 1_000)]), span("b", "c", &[(10_000, 1_000)])];
-    (begin, reading(3.0, 2_100, spans, vec![cpu(0, 50, 150), cpu(1, 110, 10)]))
+    let mut end = reading(3.0, 2_100, spans, vec![cpu(0, 50, 150), cpu(1, 110, 10)]);
+    let paths = |buckets: &[(u64, u64)]| vec![path(PathKind::Receive, buckets)];
+    begin.measurement.as_mut().unwrap().paths = paths(&[(1_000, 100)]);
+    end.measurement.as_mut().unwrap().paths =
+        paths(&[(1_000, 100), (2_000, 1_000), (11_000, 1_000)]);
+    (begin, end)
 }
 
 #[test]
 fn a_block_is_what_came_between_two_readings() {
     let (begin, end) = readings();
-    let (mean, hops) = block(&Metric::Mean, &begin, &end).unwrap();
+    let (mean, hops) = block(&MEAN, &begin, &end).unwrap();
     let hops = hops.unwrap();
-    // (1,000 × 1,000 + 1,000 × 2,000) / 2,000, and half of the packets 10,000 more.
+    // (1,000 × 2,000 + 1,000 × 11,000) / 2,000.
     assert!((mean.metric - 6_500.0).abs() < 1e-6, "{mean:?}");
     assert!((mean.rate_per_s - 1_000.0).abs() < 1e-6 && mean.lost == 0.0);
     // One a quarter busy, the other all the time.
@@ -78,9 +110,9 @@ fn a_block_is_what_came_between_two_readings() {
     // Half of 2,000 and half of 1,000 hops, for 2,000 packets; distances to nodes are not known.
     assert!((hops.other_cpu - 0.75).abs() < 1e-6 && hops.other_node.is_none(), "{hops:?}");
 
-    let (tail, _) = block(&Metric::Percentile(0.99), &begin, &end).unwrap();
-    // Each close to the upper end of the bucket that holds it: 2,036 and half of 10,411.
-    assert!((7_200.0..=7_300.0).contains(&tail.metric), "{tail:?}");
+    let (tail, _) = block(&percentile(0.99), &begin, &end).unwrap();
+    // Close to the upper end of the bucket that holds 11,000.
+    assert!((10_600.0..=11_400.0).contains(&tail.metric), "{tail:?}");
     let one = Metric::Span { from: "b".to_owned(), to: "c".to_owned() };
     let (one, _) = block(&one, &begin, &end).unwrap();
     assert!((10_300.0..=10_420.0).contains(&one.metric), "{one:?}");
@@ -118,17 +150,17 @@ fn probes_have_percentiles_of_their_own() {
         max_ns: Some(100),
     };
     end.probes = Some(Probes { sent: 2_100, received: 2_000, latency });
-    let (tail, hops) = block(&Metric::Percentile(0.99), &begin, &end).unwrap();
+    let (tail, hops) = block(&percentile(0.99), &begin, &end).unwrap();
     assert!((tail.metric - 90.0).abs() < 1e-9 && hops.is_some(), "{tail:?}");
     assert!((tail.lost - 100.0 / 2_100.0).abs() < 1e-9, "probes that got no answer: {tail:?}");
     assert!((tail.rate_per_s - 1_000.0).abs() < 1e-6, "all traffic: {tail:?}");
-    let (mean, _) = block(&Metric::Mean, &begin, &end).unwrap();
+    let (mean, _) = block(&MEAN, &begin, &end).unwrap();
     assert!((mean.metric - 50.0).abs() < 1e-9);
-    let deep = block(&Metric::Percentile(0.999), &begin, &end).unwrap_err();
+    let deep = block(&percentile(0.999), &begin, &end).unwrap_err();
     assert!(deep.contains("2000 probes in 2.0 s are too few for p99.9: it takes 10000"), "{deep}");
     // Where packets cannot be followed they are all there is.
     end.measurement = None;
-    let (alone, hops) = block(&Metric::Percentile(0.5), &begin, &end).unwrap();
+    let (alone, hops) = block(&percentile(0.5), &begin, &end).unwrap();
     assert!(hops.is_none() && (alone.rate_per_s - 1_000.0).abs() < 1e-6, "{alone:?}");
     let packets = block(&Metric::Packets, &begin, &end).unwrap_err();
     assert_eq!(packets, "packets cannot be followed here");
@@ -137,19 +169,67 @@ fn probes_have_percentiles_of_their_own() {
 #[test]
 fn what_a_block_lacks_is_told() {
     let (begin, end) = readings();
-    let deep = block(&Metric::Percentile(0.999), &begin, &end).unwrap_err();
+    let deep = block(&percentile(0.999), &begin, &end).unwrap_err();
     assert!(deep.contains("too few for p99.9: it takes 10000"), "{deep}");
     let none = Metric::Span { from: "x".to_owned(), to: "y".to_owned() };
     assert!(block(&none, &begin, &end).unwrap_err().starts_with("no packet went from x to y"));
-    assert!(block(&Metric::Mean, &end, &end).unwrap_err().starts_with("0 packets"));
+    let idle = block(&MEAN, &end, &end).unwrap_err();
+    assert_eq!(idle, "no packet was seen to the end of a receive path");
+}
+
+#[test]
+fn percentiles_are_of_whole_packets_and_not_sums_over_spans() {
+    // One packet in a hundred is late in each of four spans, and never the same one.
+    let late = [(1_000, 9_900), (1_000_000, 100)];
+    let spans = ["ab", "bc", "cd", "de"].map(|ends| span(&ends[..1], &ends[1..], &late));
+    let mut end = reading(2.0, 10_000, spans.to_vec(), Vec::new());
+    end.measurement.as_mut().unwrap().paths =
+        vec![path(PathKind::Receive, &[(4_000, 9_600), (1_003_000, 400)])];
+    let begin = reading(0.0, 0, Vec::new(), Vec::new());
+    let (tail, _) = block(&percentile(0.99), &begin, &end).unwrap();
+    // The spans' own add up to 4 µs or to 4 ms, and to nothing that a packet took.
+    assert!((960_000.0..=1_060_000.0).contains(&tail.metric), "{tail:?}");
+}
+
+#[test]
+fn another_kind_of_path_is_compared_by_its_name() {
+    let (begin, mut end) = readings();
+    let forwarded = path(PathKind::Forward, &[(500, 3_000)]);
+    let measurement = end.measurement.as_mut().unwrap();
+    measurement.paths.push(forwarded);
+    let metric: Metric = "forward:mean".parse().unwrap();
+    let (mean, _) = block(&metric, &begin, &end).unwrap();
+    assert!((mean.metric - 500.0).abs() < 1e-9, "{mean:?}");
+    // Of a host that only forwards nothing is received; what there is stands in the error.
+    end.measurement.as_mut().unwrap().paths.remove(0);
+    let none = block(&percentile(0.99), &begin, &end).unwrap_err();
+    assert_eq!(
+        none,
+        "no packet was seen to the end of a receive path; there are forward:p99 (3000 packets)"
+    );
 }
 
 #[test]
 fn metrics_are_read_as_they_are_written() {
-    for name in
-        ["mean", "p50", "p90", "p99", "p99.9", "stage:netif_rx..net_rx_raise", "pps", "gbps"]
-    {
+    for name in [
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "stage:netif_rx..net_rx_raise",
+        "pps",
+        "gbps",
+        "kernel_transmit:p90",
+        "receive:mean",
+    ] {
         assert_eq!(name.parse::<Metric>().unwrap().to_string(), name);
     }
-    assert!("p98".parse::<Metric>().is_err());
+    for name in ["p98", "sideways:p99", "forward:", "forward:p98", "forward:pps"] {
+        assert!(name.parse::<Metric>().unwrap_err().contains("forward"), "{name}");
+    }
+    // Beside probes a percentile is theirs, unless a path is named.
+    let of = |name: &str, probes| name.parse::<Metric>().unwrap().path(probes);
+    assert_eq!((of("p99", true), of("p99", false)), (None, Some(PathKind::Receive)));
+    assert_eq!((of("receive:p99", true), of("pps", false)), (Some(PathKind::Receive), None));
 }

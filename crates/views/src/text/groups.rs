@@ -1,12 +1,12 @@
-//! Packets by group: in go the groups of a measurement, out come a table of them, each with the span
-//! of its worst tail, and then the spans of each.
+//! Packets by group: in go the groups of a measurement, out come a table of them, each with the path and the span
+//! of its worst tail, and then the paths and spans of each.
 
 use super::measurement::spans;
-use super::paths::paths;
+use super::paths::{exceeded, name, paths};
 use super::table::{Table, left, or_none, right};
 use super::units::{latency, percent, printable};
 use super::{heading, line};
-use nearpath_instruments::{Measurement, Per, Span};
+use nearpath_instruments::{Measurement, PathLatency, Per};
 
 /// All groups; nothing where none were asked for.
 pub(super) fn groups(measurement: &Measurement, width: Option<usize>) -> String {
@@ -17,22 +17,27 @@ pub(super) fn groups(measurement: &Measurement, width: Option<usize>) -> String 
         left("GROUP"),
         right("PACKETS"),
         right("OF-ALL"),
-        right("P50").gives_way(1),
+        left("PATH").gives_way(1),
+        right("P50").gives_way(2),
         right("P99"),
-        right("MAX").gives_way(2),
+        right("MAX").gives_way(4),
+        left("LONGER").optional().gives_way(3),
         left("WORST-SPAN").gives_way(0),
     ]);
     for group in &measurement.groups {
+        let path = group.worst_path();
         let time =
-            |figure: fn(&Span) -> Option<u64>| or_none(group.worst().and_then(figure).map(latency));
+            |figure: fn(&PathLatency) -> Option<u64>| or_none(path.and_then(figure).map(latency));
         let of_all = group.packets as f64 / measurement.packets.started.max(1) as f64;
         table.row([
             group.name.clone(),
             group.packets.to_string(),
             percent(of_all),
-            time(|span| span.p50_ns),
-            time(|span| span.p99_ns),
-            time(|span| span.max_ns),
+            or_none(path.map(|path| name(path.kind).to_owned())),
+            time(|path| path.p50_ns),
+            time(|path| path.p99_ns),
+            time(|path| path.max_ns),
+            or_none(path.and_then(exceeded)),
             or_none(group.worst().map(|span| format!("{} -> {}", span.from, span.to))),
         ]);
     }

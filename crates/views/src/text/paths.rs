@@ -24,9 +24,7 @@ fn in_a_line(path: &PathLatency) -> String {
         [("p50", path.p50_ns), ("p99", path.p99_ns), ("p99.9", path.p999_ns), ("max", path.max_ns)];
     let figure = |(name, ns): (&str, Option<u64>)| Some(format!("{name} {}", latency(ns?)));
     let mut parts: Vec<String> = figures.into_iter().filter_map(figure).collect();
-    // The longest time that some packet exceeded says most.
-    let exceeded = path.above.iter().rev().find(|above| above.count > 0);
-    parts.extend(exceeded.map(|above| format!("{} above {}", share(above), round(above.ns))));
+    parts.extend(longest(path).map(|above| format!("{} above {}", share(above), round(above.ns))));
     let packets = if path.count == 1 { "packet" } else { "packets" };
     // That a transmission is from the send call goes without saying.
     let from = match path.kind {
@@ -36,10 +34,21 @@ fn in_a_line(path: &PathLatency) -> String {
     format!("{}{from} {} ({} {packets})", name(path.kind), parts.join(", "), path.count)
 }
 
+/// The longest time that some packet exceeded, which says most.
+fn longest(path: &PathLatency) -> Option<&Above> {
+    path.above.iter().rev().find(|above| above.count > 0)
+}
+
+/// The share of packets above that time: `0.120 % > 1 ms`.
+pub(super) fn exceeded(path: &PathLatency) -> Option<String> {
+    longest(path).map(|above| format!("{} > {}", share(above), round(above.ns)))
+}
+
 /// The first stage of a send call.
 const SEND_CALL: &str = "sock_send";
 
-fn name(kind: PathKind) -> &'static str {
+/// What people call a kind.
+pub(super) fn name(kind: PathKind) -> &'static str {
     match kind {
         PathKind::Receive => "receive",
         PathKind::Forward => "forward",

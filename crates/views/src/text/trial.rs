@@ -27,7 +27,7 @@ pub fn trial(report: &TrialReport) -> String {
     line!(
         out,
         "{}: {} -> {} ({}; 95 % between {} and {}), {} blocks",
-        printable(&report.metric),
+        printable(&metric(report)),
         shown(found.baseline),
         shown(found.with_plan),
         percent(found.delta_percent),
@@ -79,6 +79,18 @@ pub fn trial(report: &TrialReport) -> String {
     out
 }
 
+/// What was compared, by name.
+fn metric(report: &TrialReport) -> String {
+    match report.path {
+        // `forward:p99` names the path already.
+        Some(kind) => {
+            let figure = report.metric.rsplit(':').next().unwrap_or_default();
+            format!("{}, end to end {figure}", super::paths::name(kind))
+        }
+        None => report.metric.clone(),
+    }
+}
+
 fn percent(value: f64) -> String {
     format!("{value:+.1} %")
 }
@@ -94,6 +106,7 @@ fn rate(per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_instruments::PathKind;
     use nearpath_trial::TRIAL_SCHEMA;
     use nearpath_trial::comparison::{Block, Cycle, Demands, compare};
 
@@ -106,13 +119,17 @@ mod tests {
             schema: TRIAL_SCHEMA,
             changes: vec!["eth0/rx-0/rps_cpus".to_owned()],
             metric: "p99".to_owned(),
+            path: Some(PathKind::Receive),
             comparison: compare(&[cycle; 5], &Demands::default(), 1).unwrap(),
             mechanism: Some(Moved { without: far, with: Hops::default() }),
             kept: true,
         };
         let said = trial(&report);
         assert!(said.contains("better: the plan is in force"), "{said}");
-        assert!(said.contains("p99: 20.0 µs -> 15.0 µs (-25.0 %; 95 % between"), "{said}");
+        assert!(
+            said.contains("\nreceive, end to end p99: 20.0 µs -> 15.0 µs (-25.0 %; 95 % between"),
+            "{said}"
+        );
         assert!(said.contains("hops to another CPU"), "{said}");
         assert!(
             !said.contains("node") && !said.contains("LLC") && !said.contains("counts as"),
@@ -124,6 +141,12 @@ mod tests {
         assert!(trial(&report).contains("may be noise; so the plan does not count as better"));
         report.comparison.guards.cpus_busy.sure = true;
         assert!(trial(&report).contains("so the plan counts as worse"));
+
+        (report.metric, report.path) = ("forward:p99.9".to_owned(), Some(PathKind::Forward));
+        assert!(trial(&report).contains("\nforward, end to end p99.9: 20.0"), "{}", trial(&report));
+        // Round trips of probes, and what an older nearpath wrote.
+        (report.metric, report.path) = ("p99".to_owned(), None);
+        assert!(trial(&report).contains("\np99: 20.0 µs"), "{}", trial(&report));
 
         // 50 and 66.7 ms for each Gbit.
         let [slow, fast] = [0.0667, 0.05].map(block);

@@ -17,7 +17,7 @@ use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Measurement};
 use nearpath_trial::TrialReport;
 use nearpath_trial::comparison::{CYCLES_MIN, Demands};
-use nearpath_trial::live::Metric;
+use nearpath_trial::live::{Figure, Metric};
 use nearpath_tune::planners::{Request, Traffic, Worker, plan, workloads};
 use nearpath_tune::{Executor, Journal, Live, Plan, change_status, settings, steering};
 use nearpath_views::json::{TuneDemo, journal, rolled_back};
@@ -158,7 +158,7 @@ impl TuneArguments {
             4 * course.cycles
         ));
         let measured = Measured {
-            metric: Metric::Percentile(0.99),
+            metric: Metric::of(Figure::Percentile(0.99)),
             options: self.options(demo)?,
             nics: vec![demo.device().to_owned()],
             probes: None,

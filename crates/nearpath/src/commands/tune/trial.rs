@@ -14,7 +14,8 @@ use crate::trial::{Bench, Course, Measured, Meter, NothingMade};
 use anyhow::{Context, bail};
 use clap::Args;
 use nearpath_host::{Host, Root, Wanted, current_netns};
-use nearpath_instruments::stages::Options;
+use nearpath_instruments::stages::{Detail, Options};
+use nearpath_instruments::{Direction, PathKind};
 use nearpath_trial::comparison::{CYCLES_MIN, Demands};
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, SocketOptions, Transport,
@@ -36,14 +37,16 @@ without more loss, CPU time or fewer packets than the guards allow. Otherwise, a
 and at ^C it is undone. What was changed stands in the journal meanwhile.
 
 METRICS
-  p50 p90 p99 p99.9   sum over the receive path's spans of this percentile, each by the share of
-                      packets that pass it
-  mean                mean time of a packet on the receive path
+  p50 p90 p99 p99.9   this percentile of received packets' time from end to end: from the first stage
+                      that is observed until they are read
+  mean                the mean of that
+  PATH:p99, ...       the same of one kind of path, as 'nearpath measure stages' names it: receive,
+                      forward, transmit, kernel_transmit
   stage:FROM..TO      the 99th percentile of one span, as 'nearpath measure stages' names it
   pps                 packets that reach their end, per second
   gbps                10⁹ bits a second that --dev or --nic (else all interfaces with hardware)
                       receives and sends, by its own counters
-With --probe, p50 to p99.9 and mean are those of the probes' round trips, in open loop.
+With --probe, p50 to p99.9 and mean without PATH are those of the probes' round trips, in open loop.
 
 EXAMPLES
   nearpath tune try --nic eth0 --port 443
@@ -52,6 +55,7 @@ EXAMPLES
   nearpath tune try --nic eth0 --probe 10.0.0.2    'nearpath bench reflect' runs on 10.0.0.2
   nearpath tune try --nic eth0 --probe 10.0.0.2 --load tcp --load-reverse
                                                and 'bench reflect --load' there: beside a stream to here
+  nearpath tune try --nic eth0 --metric forward:p99    of packets that this host forwards
   nearpath tune try --nic eth0 --metric gbps";
 
 /// How many cycles a trial has, unless told.
@@ -68,7 +72,7 @@ pub struct Try {
     /// Only the change with this id; may be given again
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
-    /// What is compared, of received packets (of --port, where one is given)
+    /// What is compared, of the packets that come in (to and from --port, where one is given)
     #[arg(long, default_value = "p99", value_name = "METRIC", value_parser = metric)]
     metric: Metric,
     /// Only packets that come by this interface
@@ -121,6 +125,15 @@ struct Probe {
     /// Probe over TCP instead of UDP
     #[arg(long, requires = "probe")]
     probe_tcp: bool,
+}
+
+/// Which packets are followed for a metric, and through how many stages. Whether a packet leaves in a send call
+/// is known where send calls are observed.
+fn observed_for(metric: &Metric) -> (Direction, Detail) {
+    match metric.path(false) {
+        Some(PathKind::Transmit | PathKind::KernelTransmit) => (Direction::Tx, Detail::Path),
+        _ => (Direction::Rx, Options::default().detail),
+    }
 }
 
 /// From when on an answer counts as late.
@@ -237,8 +250,9 @@ impl Try {
             bail!("the plan has no changes: there is nothing to try");
         }
         let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
-        let filter =
-            Filters::received(self.dev.clone(), self.asked.only_port()).resolve(&host, netns)?;
+        let (direction, detail) = observed_for(&self.metric);
+        let filter = Filters::one_way(direction, self.dev.clone(), self.asked.only_port());
+        let filter = filter.resolve(&host, netns)?;
         let course = self.course();
         let probes = self.probe.plan()?;
         let loads = match &probes {
@@ -247,7 +261,7 @@ impl Try {
         };
         let measured = Measured {
             metric: self.metric.clone(),
-            options: Options { filter, ..Options::default() },
+            options: Options { filter, detail, ..Options::default() },
             nics: self.dev.clone().map_or_else(|| self.asked.nics().to_vec(), |dev| vec![dev]),
             probes,
             loads,
