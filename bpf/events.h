@@ -18,6 +18,8 @@
 #define BLOCK_EVENTS 16
 /* Tasks that are known as readers; found by their pid. */
 #define READER_SLOT_BITS 9
+/* Places where a reader blocks whose stacks are remembered; a power of two. */
+#define READER_SITES 4
 
 enum ring { RING_TASKS, RING_SOFTIRQS, RINGS };
 enum reader_ring { RING_SWITCHES, RING_WAKES };
@@ -98,6 +100,9 @@ struct reader {
 	u64 heads[RINGS]; /* how many events were ever entered into each ring, */
 	u64 claimed[RINGS]; /* and how many before it took the slot */
 	u32 sent[RINGS]; /* how many are sent up, mod 2^32 */
+	/* Where it blocked lately (readers.h), and the number of the stack there. */
+	u64 sites[READER_SITES];
+	s32 site_stacks[READER_SITES];
 };
 
 struct {

@@ -12,6 +12,7 @@
 #define NEARPATH_READERS_H
 
 #include "events.h"
+#include "user_regs.h"
 
 /* Frames of a stack that are kept: enough to leave the scheduler and to reach what called it. */
 #define STACK_FRAMES 24
@@ -72,6 +73,7 @@ static __always_inline struct reader *claim_reader(u32 pid)
 	r->claimed[RING_SWITCHES] = r->heads[RING_SWITCHES];
 	r->claimed[RING_WAKES] = r->heads[RING_WAKES];
 	r->moved_ns = 0;
+	__builtin_memset(r->sites, 0, sizeof(r->sites));
 	r->pid = pid;
 	return r;
 }
@@ -111,6 +113,28 @@ static __always_inline bool is_throttled(struct task_struct *task)
 	return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
 }
 
+/*
+ * The number of the stack on which the reader that runs blocks; negative: not known. The stack is one of a few, so user
+ * space looks each up once, and here it is walked once for each place where the reader blocks: that costs twenty
+ * times what all else does. (One whose place in the map another has is not known.)
+ */
+static __always_inline s32 blocking_stack(u64 *ctx, struct reader *r, u32 state, u32 flags)
+{
+	u64 site = entry_site();
+	s32 stack;
+	u32 at;
+
+	if (site)
+		site = (site ^ state ^ (u64)flags << 32) | 1;
+	at = (site * 0x9e3779b97f4a7c15ULL >> 32) & (READER_SITES - 1);
+	if (site && r->sites[at] == site)
+		return r->site_stacks[at];
+	stack = bpf_get_stackid(ctx, &stacks, STACK_SKIP | BPF_F_FAST_STACK_CMP);
+	r->sites[at] = site;
+	r->site_stacks[at] = stack;
+	return stack;
+}
+
 static __always_inline void reader_leaves(u64 *ctx, struct reader *r, struct task_struct *task, bool preempted,
 					  u64 now, const bool direct)
 {
@@ -129,13 +153,9 @@ static __always_inline void reader_leaves(u64 *ctx, struct reader *r, struct tas
 			e->reader.flags = READER_THROTTLED;
 		return;
 	}
-	/*
-	 * The stack is one of a few, so it is a number that user space looks up once. A stack whose place another
-	 * one has is not known.
-	 */
-	e->reader.stack = bpf_get_stackid(ctx, &stacks, STACK_SKIP | BPF_F_FAST_STACK_CMP);
 	if (BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait))
 		e->reader.flags = READER_IOWAIT;
+	e->reader.stack = blocking_stack(ctx, r, state, e->reader.flags);
 }
 
 static __always_inline void reader_woken(struct cpu *cpu, struct reader *r, struct task_struct *task, u64 now,

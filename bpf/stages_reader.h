@@ -57,11 +57,14 @@ static __always_inline struct socket *socket_of(struct sock *sk)
 static __always_inline void see_next(struct socket *s, struct sock *sk, const bool direct)
 {
 	u64 tag = next_datagram(sk, direct);
+	struct packet *p;
 
-	if (tag) {
-		s->next = tag;
-		s->next_ns = bpf_ktime_get_ns();
-	}
+	if (!tag)
+		return;
+	s->next = tag;
+	p = packet_slot(tag);
+	/* Of one that is delivered the time is not asked: what comes to its address is newer than 0. */
+	s->next_ns = p && p->tag == tag && delivered(p) ? 0 : bpf_ktime_get_ns();
 }
 
 /*
@@ -212,13 +215,15 @@ PROBE(sched_waking, "sched_waking")
 	struct reader *known = 0;
 	struct packet *p;
 	struct task *task;
-	u64 now;
+	u64 now = 0;
 	u32 pid;
 
 	if (budgets) {
 		known = find_reader(GET(direct, reader, pid));
-		if (known)
-			reader_woken(cpu, known, reader, bpf_ktime_get_ns(), direct);
+		if (known) {
+			now = bpf_ktime_get_ns();
+			reader_woken(cpu, known, reader, now, direct);
+		}
 	}
 	if (!cpu || !cpu->waker)
 		return;
@@ -227,7 +232,8 @@ PROBE(sched_waking, "sched_waking")
 	    (has_data_ready ? p->last_stage != RX_SK_DATA_READY : !waits_for_reader(p, p->tag)))
 		return;
 	cpu->waker = 0;
-	now = bpf_ktime_get_ns();
+	if (!now)
+		now = bpf_ktime_get_ns();
 	/* The socket wakes at once; later it is another who is woken, by an interrupt or another softirq. */
 	if (!has_softirqs && now - p->last_ns > WAKES_WITHIN_NS)
 		return;
@@ -241,7 +247,7 @@ PROBE(sched_waking, "sched_waking")
 	if (budgets && !known) {
 		known = claim_reader(pid);
 		if (known)
-			reader_woken(cpu, known, reader, bpf_ktime_get_ns(), direct);
+			reader_woken(cpu, known, reader, now, direct);
 	}
 }
 
@@ -287,34 +293,21 @@ PROBE(sched_switch, "sched_switch")
 /* System calls that receive and have flags; set by user space for its architecture. */
 const volatile u64 recvfrom_call, recvmsg_call, recvmmsg_call;
 
-#if defined(__TARGET_ARCH_x86)
-#define CALL_NUMBER(regs) (regs)->orig_ax
-#define THIRD_ARGUMENT(regs) (regs)->dx
-#define FOURTH_ARGUMENT(regs) (regs)->r10
-#elif defined(__TARGET_ARCH_arm64)
-#define CALL_NUMBER(regs) ((struct user_pt_regs *)(regs))->regs[8]
-#define THIRD_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[2]
-#define FOURTH_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[3]
-#endif
-
 /*
  * Whether the receive call under way only looks at the data (MSG_PEEK), by the arguments that it was entered with. Before
  * 5.15 nothing says it.
  */
 static __always_inline bool is_peek(void)
 {
-	u64 call = 0, third = 0, fourth = 0;
-	struct pt_regs *regs;
+	struct pt_regs *regs = user_regs();
+	u64 call;
 
-	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+	if (!regs)
 		return false;
-	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	bpf_probe_read_kernel(&call, sizeof(call), &CALL_NUMBER(regs));
-	bpf_probe_read_kernel(&third, sizeof(third), &THIRD_ARGUMENT(regs));
-	bpf_probe_read_kernel(&fourth, sizeof(fourth), &FOURTH_ARGUMENT(regs));
+	call = USER_REG(regs, CALL_NUMBER);
 	if (call == recvmsg_call)
-		return third & MSG_PEEK;
-	return (call == recvfrom_call || call == recvmmsg_call) && fourth & MSG_PEEK;
+		return USER_REG(regs, THIRD_ARGUMENT) & MSG_PEEK;
+	return (call == recvfrom_call || call == recvmmsg_call) && USER_REG(regs, FOURTH_ARGUMENT) & MSG_PEEK;
 }
 
 PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")

@@ -16,7 +16,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 	u64 tag = address_of(pointer);
 	struct packet *p = packet_slot(tag);
 	u32 number = bpf_get_smp_processor_id();
-	u64 dev, now;
+	u64 dev, now = 0;
 	bool same;
 
 	if (!p)
@@ -38,8 +38,10 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			 * A virtual device hands the sk_buff to its peer: the end of its transmission. (By NAPI
 			 * that is after the device has taken it.)
 			 */
-			if (has_netif_rx)
-				pass_before(p, cpu, number, TX_NETIF_RX, bpf_ktime_get_ns());
+			if (has_netif_rx) {
+				now = bpf_ktime_get_ns();
+				pass_before(p, cpu, number, TX_NETIF_RX, now);
+			}
 			end_transmit(p);
 			finish(p);
 			COUNT(cpu, completed);
@@ -55,7 +57,8 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			ignore(p, cpu, tag, PACKET_RX_IGNORED, number, stage);
 			return 0;
 		}
-		now = bpf_ktime_get_ns();
+		if (!now)
+			now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_RX, now);
 		begin_group(p, cpu, false, header);
 		if (may_begin == AFTER_CPU_HISTORY)

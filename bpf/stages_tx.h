@@ -194,15 +194,16 @@ PROBE(net_dev_queue, "net_dev_queue")
 	u32 number = bpf_get_smp_processor_id();
 	u64 tag = address_of(ctx[0]);
 	struct packet *p = packet_slot(tag);
+	u64 now = 0;
 	u32 state;
-	u64 now;
 
 	if (!cpu || !p || (p->tag == tag && p->state == PACKET_TX_IGNORED))
 		return;
 	if (p->tag != tag || p->state != PACKET_TX) {
 		if (p->tag == tag && p->state == PACKET_RX && in_stack(p) && in_hand(p, cpu, number)) {
 			/* Received and sent on: the end of its reception. */
-			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, bpf_ktime_get_ns());
+			now = bpf_ktime_get_ns();
+			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, now);
 			TAKEN_BY(p, NO_PROCESS);
 			end_path(p, PATH_FORWARD);
 			finish(p);
@@ -219,7 +220,8 @@ PROBE(net_dev_queue, "net_dev_queue")
 			ignore(p, cpu, tag, PACKET_TX_IGNORED, number, TX_NET_DEV_QUEUE);
 			return;
 		}
-		now = bpf_ktime_get_ns();
+		if (!now)
+			now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_TX, now);
 		if (BY_PROCESS)
 			see_softirq(cpu);

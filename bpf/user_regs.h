@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The registers with which a task entered the kernel: which system call it is in, with which arguments, from where.
+ * Before 5.15 nothing tells where they are.
+ */
+#ifndef NEARPATH_USER_REGS_H
+#define NEARPATH_USER_REGS_H
+
+#include "probe.h"
+
+#if defined(__TARGET_ARCH_x86)
+#define CALL_NUMBER(regs) (regs)->orig_ax
+#define FIRST_ARGUMENT(regs) (regs)->di
+#define THIRD_ARGUMENT(regs) (regs)->dx
+#define FOURTH_ARGUMENT(regs) (regs)->r10
+#define INSTRUCTION(regs) (regs)->ip
+#elif defined(__TARGET_ARCH_arm64)
+#define CALL_NUMBER(regs) ((struct user_pt_regs *)(regs))->regs[8]
+#define FIRST_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[0]
+#define THIRD_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[2]
+#define FOURTH_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[3]
+#define INSTRUCTION(regs) ((struct user_pt_regs *)(regs))->pc
+#endif
+
+/* Those of the task that runs; 0: not known. */
+static __always_inline struct pt_regs *user_regs(void)
+{
+	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+		return 0;
+	return (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+}
+
+/* One of them. */
+#define USER_REG(regs, which)                                                       \
+	({                                                                          \
+		u64 value_ = 0;                                                     \
+		bpf_probe_read_kernel(&value_, sizeof(value_), &which(regs));       \
+		value_;                                                             \
+	})
+
+/*
+ * A number for where the task that runs entered the kernel: the instruction, the system call, and its first argument,
+ * which is the descriptor, or the address of a lock. 0: not known, as of a thread of the kernel's own.
+ */
+static __always_inline u64 entry_site(void)
+{
+	struct pt_regs *regs = user_regs();
+	u64 ip = regs ? USER_REG(regs, INSTRUCTION) : 0;
+
+	if (!ip)
+		return 0;
+	return (ip * 0x9e3779b97f4a7c15ULL ^ USER_REG(regs, FIRST_ARGUMENT)) * 0x9e3779b97f4a7c15ULL ^
+	       USER_REG(regs, CALL_NUMBER);
+}
+
+#endif
