@@ -76,6 +76,7 @@ tail -n 1 $folder/out
 
 MANY, FEW = 300, 50
 DROPPED = 40
+FLOOD = 5000
 
 
 def counters(host: Host) -> dict[str, int]:
@@ -201,15 +202,22 @@ def test_a_full_backlog_is_what_softnet_stat_counts(host: Host) -> None:
 
     host.check(SETUP)
     host.check(BACKLOG)
+    arrived = counters(host)["NoPorts"]
     before = softnet()
     measuring = start_measuring(host, "measure", "drops", "--netns", "blue", "--proto", "udp")
+    begun = softnet()
     # Faster than another CPU takes them from a queue of one.
-    host.check(["ip", "netns", "exec", "red", "taskset", "1", "python3", "-c", SENDER, "0", "5000"])
+    host.check(["ip", "netns", "exec", "red", "taskset", "1", "python3", "-c", SENDER, "0", str(FLOOD)])
+    within = softnet() - begun
     document = ended(measuring)
-    rose = softnet() - before
-    assert rose > DROPPED
+    throughout = softnet() - before
+    assert within > DROPPED
     found = check(document, "softnet dropped")
-    assert found["least"] <= rose <= found["most"], found
+    # The other interfaces share the backlogs, so that a packet of theirs may be lost at any time: before nearpath
+    # counts, too.
+    assert found["least"] <= throughout and within <= found["most"], (within, throughout, found)
     if host.machine.kernel not in NO_REASONS:
         assert found["agrees"], found
-        assert dropped(document, reason="CPU_BACKLOG", stage="backlog", device="v1") == found["seen"]
+        # What was sent and has not come to a port without a reader.
+        lost = FLOOD - (counters(host)["NoPorts"] - arrived)
+        assert dropped(document, reason="CPU_BACKLOG", stage="backlog", device="v1") == lost <= found["seen"], found
