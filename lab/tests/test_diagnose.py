@@ -6,7 +6,7 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
-from lab.waiting import ended, start_measuring
+from lab.waiting import EVERY_PACKET, ended, printed, start_measuring
 
 from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
@@ -22,13 +22,8 @@ PLACEMENT = {"nic_irq_node", "reader_placement", "rps_placement"}
 
 @lab(topology=TWO_NODES, nics=IGB)
 def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
-    take_interrupts(host, NIC_CPU)
-    start_server(host, str(READER_CPU), PORT)
     with ExitStack() as stack:
-        talks = [
-            stack.enter_context(Conversation(host, protocol, host.machine.address(), PORT, 4))
-            for protocol in ("udp", "tcp")
-        ]
+        talks = conversations(host, stack)
         near = diagnosed(host, talks)
         # (That the reader is on the NIC's node but not on its CPU is worth knowing, no more.)
         bad = [finding for finding in near["findings"] if finding["severity"] != "info"]
@@ -53,9 +48,48 @@ def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
     )
 
 
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_it_is_named_first_whichever_look_the_packets_came_in(host: Host) -> None:
+    plain = ("diagnose", "--measure", "stages", "--max-overhead", "none")
+    with ExitStack() as stack:
+        talks = conversations(host, stack)
+        steer(host, FAR_MASK)
+
+        # Until its end, through both looks.
+        diagnosing = start_measuring(host, *plain, duration="8s")
+        while diagnosing.job.running():
+            for conversation in talks:
+                conversation.talk(20)
+        both = printed(diagnosing)
+
+        diagnosing = start_measuring(host, *plain)
+        for conversation in talks:
+            conversation.talk(20)
+        early = ended(diagnosing)
+
+    for document in (both, early):
+        first = document["findings"][0]
+        assert (first["check"], first["severity"]) == ("rps_placement", "critical"), document["findings"]
+        assert first["cost"]["share_percent"] > 90, first
+    closer, coarse = (set(both[look]["stages"]) for look in ("measurement", "other_look"))
+    assert coarse < closer, (coarse, closer)
+    assert all(both[look]["packets"]["started"] >= 100 for look in ("measurement", "other_look")), both
+    assert set(early["measurement"]["stages"]) == coarse
+
+
+def conversations(host: Host, stack: ExitStack) -> list[Conversation]:
+    """A reader on the NIC's node, and who talks to it."""
+    take_interrupts(host, NIC_CPU)
+    start_server(host, str(READER_CPU), PORT)
+    return [
+        stack.enter_context(Conversation(host, protocol, host.machine.address(), PORT, 4))
+        for protocol in ("udp", "tcp")
+    ]
+
+
 def diagnosed(host: Host, talks: list[Conversation]) -> dict[str, Any]:
     """What nearpath says of some traffic."""
-    diagnosing = start_measuring(host, "diagnose", "--measure", "stages")
+    diagnosing = start_measuring(host, "diagnose", "--measure", "stages", *EVERY_PACKET)
     for conversation in talks:
         conversation.talk(ROUNDS)
     return ended(diagnosing)

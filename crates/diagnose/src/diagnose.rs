@@ -39,6 +39,7 @@ pub fn diagnose<'a>(
         not_checked,
         host: HostSummary::of(host),
         measurement: evidence.stages.cloned(),
+        other_look: None,
         locality: evidence.locality.cloned(),
         accepts: evidence.accepts.cloned(),
     }

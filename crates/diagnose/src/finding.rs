@@ -21,6 +21,9 @@ pub struct Diagnosis {
     pub host: HostSummary,
     /// The measurement of stages that the findings rest on; `None` when there was none.
     pub measurement: Option<Measurement>,
+    /// Where stages were measured twice, coarsely and then closer: the one that the findings do not rest on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_look: Option<Measurement>,
     /// The measurement of packets' locality; `None` when there was none.
     #[serde(default)]
     pub locality: Option<Locality>,

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use nearpath_diagnose::{Diagnosis, Evidence};
 use nearpath_instruments::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Accepts};
 use nearpath_instruments::locality::{LOCALITY_SCHEMA, Locality, PacketLocality};
-use nearpath_instruments::stages::Stages;
+use nearpath_instruments::stages::{Stages, zoom};
 use nearpath_instruments::{Instrument, InstrumentError, MEASUREMENT_SCHEMA, Measurement};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -25,9 +25,32 @@ pub struct Measured {
     pub locality: Option<Result<Locality, String>>,
     /// By `accepts`, or why not.
     pub accepts: Option<Result<AcceptMeasurement, String>>,
+    /// Of two looks at stages the one that nothing rests on.
+    pub other_look: Option<Measurement>,
 }
 
 impl Measured {
+    /// What came of a first and a closer look: stages as seen by the closer one, unless too few packets came
+    /// during it and more before; of the rest the whole, which is in the closer one.
+    pub fn after(mut self, first: Self) -> Self {
+        let Some(Ok(first)) = first.stages else { return self };
+        self.other_look = match &mut self.stages {
+            Some(Ok(closer)) => {
+                let (seen, before) = (closer.packets.started, first.packets.started);
+                let few = seen < zoom::ENOUGH_PACKETS && before > seen;
+                Some(if few { std::mem::replace(closer, first) } else { first })
+            }
+            refused => {
+                if let Some(Err(reason)) = refused {
+                    say(&format!("cannot look closer: {reason}"));
+                }
+                *refused = Some(Ok(first));
+                None
+            }
+        };
+        self
+    }
+
     /// What there is.
     pub fn evidence(&self) -> Evidence<'_> {
         fn of<T>(measured: &Option<Result<T, String>>) -> Option<&T> {
@@ -54,8 +77,9 @@ impl Measured {
             .collect()
     }
 
-    /// Notes in a diagnosis what could not be measured.
-    pub fn note(&self, diagnosis: Diagnosis) -> Diagnosis {
+    /// Notes in a diagnosis what could not be measured, and what was beside the evidence.
+    pub fn note(self, mut diagnosis: Diagnosis) -> Diagnosis {
+        diagnosis.other_look.clone_from(&self.other_look);
         let reasons = self.reasons();
         let Evidence { stages, locality, accepts } = self.evidence();
         match reasons.first() {
@@ -114,6 +138,7 @@ impl<'a> Together<'a> {
     fn read_others(&mut self) -> Measured {
         Measured {
             stages: None,
+            other_look: None,
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
         }
@@ -231,6 +256,7 @@ impl Instrument for Together<'_> {
             stages: self.stages.take(Instrument::read),
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
+            other_look: None,
         })
     }
 
@@ -243,6 +269,7 @@ impl Instrument for Together<'_> {
             stages: self.stages.take(Instrument::stop),
             locality: self.locality.take(Instrument::stop),
             accepts: self.accepts.take(Instrument::stop),
+            other_look: None,
         })
     }
 }
@@ -300,6 +327,7 @@ fn put<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_instruments::Packets;
 
     fn json(value: &impl serde::Serialize) -> String {
         serde_json::to_string(value).unwrap()
@@ -342,6 +370,35 @@ mod tests {
     }
 
     #[test]
+    fn of_two_looks_the_closer_one_is_evidence_unless_the_packets_came_before() {
+        let looked = |started| {
+            let packets = Packets { started, ..Packets::default() };
+            let stages = Some(Ok(Measurement { packets, ..Measurement::default() }));
+            Measured { stages, ..Measured::default() }
+        };
+        let started = |m: Option<&Measurement>| m.map(|m| m.packets.started);
+        for (first, closer, evidence, other) in [
+            (5_000, 100, 100, Some(5_000)),
+            (5_000, 99, 5_000, Some(99)),
+            (5_000, 0, 5_000, Some(0)),
+            (7, 8, 8, Some(7)),
+            (0, 0, 0, Some(0)),
+        ] {
+            let measured = looked(closer).after(looked(first));
+            assert_eq!(started(measured.evidence().stages), Some(evidence), "{first} {closer}");
+            assert_eq!(started(measured.other_look.as_ref()), other, "{first} {closer}");
+            let noted = measured.note(nearpath_diagnose::diagnose(&Default::default(), None, None));
+            assert_eq!(started(noted.other_look.as_ref()), other);
+        }
+        // Either may be refused.
+        let refused = || Measured { stages: Some(Err("no".to_owned())), ..Measured::default() };
+        let first = refused().after(looked(5));
+        assert_eq!((started(first.evidence().stages), first.other_look), (Some(5), None));
+        let closer = looked(5).after(refused());
+        assert_eq!((started(closer.evidence().stages), closer.other_look), (Some(5), None));
+    }
+
+    #[test]
     fn what_is_missing_is_said_once_or_by_instrument() {
         let diagnosis = || nearpath_diagnose::diagnose(&Default::default(), None, None);
         let notes = |measured: Measured| {
@@ -354,12 +411,14 @@ mod tests {
             stages: Some(Err(refused())),
             locality: Some(Err(refused())),
             accepts: Some(Err("other".to_owned())),
+            other_look: None,
         };
         assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
         let some = Measured {
             stages: Some(Ok(Measurement::default())),
             locality: Some(Err(refused())),
             accepts: None,
+            other_look: None,
         };
         assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);
         assert!(notes(Measured::default()).is_empty());

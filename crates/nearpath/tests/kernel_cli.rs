@@ -8,6 +8,7 @@ use nearpath_testing::{PATIENCE, wait_for};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
+use std::io::Read;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -465,6 +466,43 @@ fn the_interfaces_of_a_namespace_are_shown_and_no_others() {
     assert!(names(&shown["nics"], "name").contains("np1"));
     let (_, out, _) = parts(&nearpath(&["show", "nics", "--netns", &netns]));
     assert!(out.contains("\nnp1 ") && !out.contains("np0"), "{out}");
+}
+
+/// A burst that is over when the closer look begins must neither vanish nor leave the checks without packets.
+#[test]
+fn packets_of_the_first_look_alone_are_diagnosed() {
+    const SENT: u64 = 300;
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    pair.write(Side::Server, "queues/rx-0/rps_cpus", "1").unwrap();
+    let server = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    let client = pair.run(Side::Client, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    let netns = netns_path(&pair, Side::Server);
+    let filter = ["--netns", &netns, "--proto", "udp", "--dport", &port, "--direction", "rx"];
+    let how = ["--measure", "stages", "--max-overhead", "none", "--json"];
+    // The first look takes a second of it.
+    let args = [&["diagnose", "--for", "4s"][..], &filter, &how].concat();
+    let mut child = command(&args).spawn().unwrap();
+    let mut said = [0; 16];
+    child.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
+    let mut buffer = [0; 64];
+    for _ in 0..SENT {
+        client.send(b"ping").unwrap();
+        server.recv(&mut buffer).unwrap();
+    }
+    let diagnosis = document(&child.wait_with_output().unwrap());
+    let measured = &diagnosis["measurement"];
+    assert_eq!(measured["packets"]["started"], SENT, "{measured}");
+    assert_eq!(diagnosis["other_look"]["packets"]["started"], 0, "{}", diagnosis["other_look"]);
+    // RPS is set, so that the stages before a CPU is chosen are observed from the start.
+    let observed = |name: &str| measured["stages"].as_array().unwrap().iter().any(|s| s == name);
+    assert!(observed("netif_rx") && !observed("udp_rcv"), "{}", measured["stages"]);
+    let unchecked = diagnosis["not_checked"].as_array().unwrap();
+    assert!(unchecked.iter().all(|note| note["check"] != "rps_placement"), "{unchecked:?}");
 }
 
 #[test]

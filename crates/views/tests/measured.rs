@@ -280,6 +280,14 @@ fn diagnosis() -> Diagnosis {
             nics: vec!["eth0 mlx5_core node 0, 2 rx queues".into()],
         },
         measurement: Some(measurement()),
+        other_look: Some(Measurement {
+            observed_s: Some(1.25),
+            detail: Some(Detail::Coarse),
+            paths: Vec::new(),
+            spans: Vec::new(),
+            outliers: Vec::new(),
+            ..measurement()
+        }),
         locality: Some(packets_and_their_cpus()),
         accepts: Some(connections()),
     }
@@ -333,6 +341,7 @@ fn a_diagnosis() {
     let facts = Diagnosis {
         findings: Vec::new(),
         measurement: None,
+        other_look: None,
         locality: None,
         accepts: None,
         ..diagnosis()

@@ -17,11 +17,10 @@ mod slowest;
 mod table;
 mod trail;
 mod under_way;
-mod zoom;
+pub mod zoom;
 
 pub use path::ABOVE_MAX;
 pub use table::{Detail, PROBES, STAGES, Stage, detail_of};
-pub use zoom::zoom;
 
 use crate::drops::Names;
 use crate::filter::Filter;

@@ -1,5 +1,5 @@
-//! Where to look closer: in goes a measurement with few stages, out come the stages to observe next, which
-//! are those between its stages where time is lost.
+//! Which stages to observe at first, and where to look closer: in goes a measurement with few stages, out come
+//! the stages to observe next, which are those between its stages where time is lost.
 
 use super::table::{Detail, STAGES, Stage};
 use crate::{Direction, Measurement, Span};
@@ -8,10 +8,16 @@ use crate::{Direction, Measurement, Span};
 const NOTABLE_SHARE: f64 = 0.1;
 const SLOW_NS: u64 = 1_000_000;
 /// Fewer packets than this tell nothing of where time is lost.
-const ENOUGH_PACKETS: u64 = 100;
+pub const ENOUGH_PACKETS: u64 = 100;
 
 /// At which packets come in before a CPU is chosen for them: without one of these no steering shows.
 const ARRIVALS: [&str; 3] = ["napi_gro_receive", "netif_rx", "enqueue_to_backlog"];
+
+/// Names of the stages to observe at first where packets are steered: the coarse ones, and those at which
+/// packets come in, so that a first look is enough to see where they are steered to.
+pub fn coarse_with_arrivals() -> Vec<String> {
+    names(|stage| stage.detail == Detail::Coarse || ARRIVALS.contains(&stage.name))
+}
 
 /// Names of the stages to observe after a coarse measurement; `None` where it had too few packets to tell.
 pub fn zoom(coarse: &Measurement) -> Option<Vec<String>> {
@@ -26,26 +32,33 @@ pub fn zoom(coarse: &Measurement) -> Option<Vec<String>> {
     };
     let lost: Vec<&Span> = coarse.spans.iter().filter(|span| is_lost(span)).collect();
     let receives = coarse.spans.iter().any(|span| span.direction == Direction::Rx);
-    let wanted = |(place, stage): &(usize, &Stage)| {
+    Some(names(|stage| {
         stage.detail == Detail::Coarse
             || (receives && ARRIVALS.contains(&stage.name))
-            || lost.iter().any(|span| is_within(span, *place, stage))
-    };
+            || lost.iter().any(|span| is_within(span, stage))
+    }))
+}
+
+/// The names of some stages, in the order of the path, each once.
+fn names(wanted: impl Fn(&Stage) -> bool) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for (_, stage) in STAGES.iter().enumerate().filter(wanted) {
+    for stage in STAGES.iter().filter(|stage| wanted(stage)) {
         if !names.iter().any(|name| name == stage.name) {
             names.push(stage.name.to_owned());
         }
     }
-    Some(names)
+    names
 }
 
 /// Whether a stage may lie within a span: between its ends in the order of the path, or before the first
 /// stage that is observed coarsely, where the span begins there.
-fn is_within(span: &Span, place: usize, stage: &Stage) -> bool {
+fn is_within(span: &Span, stage: &Stage) -> bool {
     let find =
         |name: &str| STAGES.iter().position(|s| s.direction == span.direction && s.name == name);
-    let (Some(from), Some(to)) = (find(&span.from), find(&span.to)) else { return false };
+    let (Some(from), Some(to), Some(place)) = (find(&span.from), find(&span.to), find(stage.name))
+    else {
+        return false;
+    };
     let first = STAGES
         .iter()
         .position(|s| s.direction == span.direction && s.detail == Detail::Coarse)
@@ -114,6 +127,14 @@ mod tests {
         ]);
         assert!(names.iter().any(|n| n == "qdisc_dequeue"), "{names:?}");
         assert!(!names.iter().any(|n| n == "net_rx_entry"), "{names:?}");
+    }
+
+    #[test]
+    fn a_first_look_at_steered_packets_has_the_stages_before_a_cpu_is_chosen() {
+        let names = coarse_with_arrivals();
+        let has = |name: &str| names.iter().any(|n| n == name);
+        assert!(ARRIVALS.into_iter().all(has) && has("sock_recv"), "{names:?}");
+        assert!(!has("napi_poll") && !has("ip_rcv"), "{names:?}");
     }
 
     #[test]

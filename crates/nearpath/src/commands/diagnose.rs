@@ -10,11 +10,11 @@ use crate::source::{Source, all_facts, memory_of_owners};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, diagnose};
-use nearpath_host::{Host, Root, Wanted};
+use nearpath_host::{Host, Root, RxQueue, Wanted};
 use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
-use nearpath_instruments::stages::{Detail, Stages, zoom};
+use nearpath_instruments::stages::{Detail, Options, Stages, zoom};
 use nearpath_views::text;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -123,11 +123,12 @@ impl Diagnose {
         }
         let memory_of = memory_of_owners(&before);
         let after = self.source.host(&Wanted { memory_of, ..sockets })?;
-        Ok(measured.note(diagnose(&after, Some(&before), measured.evidence())))
+        let diagnosis = diagnose(&after, Some(&before), measured.evidence());
+        Ok(measured.note(diagnosis))
     }
 
     /// Measures for the whole time: where it was not said what to observe, coarsely at first, and then closer
-    /// where time is lost. What was seen of stages is of the closer look, all else of the whole time.
+    /// where time is lost. All but stages is of the whole time.
     fn measure(
         &self,
         together: &mut Together<'_>,
@@ -154,18 +155,32 @@ impl Diagnose {
         if interrupt.happened() {
             return Ok(first);
         }
-        let options = match first.evidence().stages.and_then(zoom) {
+        let options = match first.evidence().stages.and_then(zoom::zoom) {
             Some(stages) => self.timing.closer(filter.clone(), stages),
             // Too few packets to tell: those that come are worth all stages.
             None => self.timing.options(filter.clone(), Detail::Full),
         };
         together.look_closer(Stages::new(&host.topology, options));
-        Ok(time.measure_part(together, interrupt, part..time.duration, each)?)
+        let closer = time.measure_part(together, interrupt, part..time.duration, each)?;
+        Ok(closer.after(first))
     }
 
     /// Whether a coarse look decides what is observed.
     fn looks_twice(&self) -> bool {
         !self.timing.says_what() && self.measure.contains(&What::Stages)
+    }
+
+    /// How stages are observed at first. A coarse look has those before a CPU is chosen as well where RPS is
+    /// set: all packets may have come when it ends.
+    fn at_first(&self, host: &Host, filter: &Filter) -> Options {
+        if !self.looks_twice() {
+            return self.timing.options(filter.clone(), Detail::Full);
+        }
+        let options = self.timing.options(filter.clone(), Detail::Coarse);
+        let mut queues = host.nics.iter().flat_map(|nic| &nic.rx_queues);
+        let steers = |queue: &RxQueue| queue.rps_cpus.as_ref().is_none_or(|cpus| !cpus.is_empty());
+        let stages = queues.any(steers).then(zoom::coarse_with_arrivals);
+        Options { stages, ..options }
     }
 
     /// What measures. Where nothing can, the time passes all the same, for counters to become rates.
@@ -178,9 +193,8 @@ impl Diagnose {
         let netns = self.source.netns_inode()?;
         let (topology, btf_file) = (&host.topology, self.timing.time.btf.clone());
         let wants = |what| self.measure.contains(&what);
-        let detail = if self.looks_twice() { Detail::Coarse } else { Detail::Full };
-        let stages = wants(What::Stages)
-            .then(|| Stages::new(topology, self.timing.options(filter.clone(), detail)));
+        let stages =
+            wants(What::Stages).then(|| Stages::new(topology, self.at_first(host, &filter)));
         let locality = wants(What::Locality).then(|| {
             let (filter, btf_file) = (filter.clone(), btf_file.clone());
             let options = locality::Options { filter, btf_file, ..Default::default() };

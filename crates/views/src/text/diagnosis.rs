@@ -9,9 +9,9 @@ use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
 use anstyle::{AnsiColor, Style};
 use nearpath_diagnose::{Diagnosis, Finding, FindingCost, HostSummary, NotChecked, Severity};
-use nearpath_instruments::Protocol;
 use nearpath_instruments::accepts::Listener;
 use nearpath_instruments::locality::Method;
+use nearpath_instruments::{Measurement, Protocol};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -35,6 +35,7 @@ pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
     match &diagnosis.measurement {
         Some(measurement) => {
             out.push_str(&overview(measurement, width));
+            out.push_str(&diagnosis.other_look.as_ref().map_or_else(String::new, other_look));
             let blind = not_observable(&measurement.not_observable);
             if !blind.is_empty() {
                 line!(out);
@@ -53,6 +54,17 @@ pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
         out.push_str(&unchecked);
     }
     out
+}
+
+/// The packets that the tables are not of.
+fn other_look(other: &Measurement) -> String {
+    let (stages, packets) = (count(other.stages.len(), "stage"), &other.packets);
+    format!(
+        "\nother look ({} s, {stages}): {} packets started, {} completed; not counted above\n",
+        digits(other.observed_time_s()),
+        packets.started,
+        packets.completed
+    )
 }
 
 /// Where packets and connections stayed on their CPU, in a line each.
