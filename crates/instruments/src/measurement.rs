@@ -59,7 +59,7 @@ pub struct Measurement {
     /// Where the time of all that were seen went, by what and by whom, the largest first.
     #[serde(default)]
     pub budget_totals: Vec<Share>,
-    /// Those that were dropped, by the last stage that they passed, most packets first.
+    /// Those that were dropped, by the last stage that they passed, most packets first; known of the whole alone.
     #[serde(default)]
     pub drops: Vec<StageDrop>,
     /// The same by group, those asked for and all others as one; empty where none were asked for.

@@ -352,7 +352,10 @@ fn followed_packets_are_dropped_after_their_last_stage() {
         let mut stages = stages::Stages::new(&common::possible_cpus(), options);
         stages.start().unwrap();
         let scene = overflow(&pair, false, MANY);
+        // To name them takes too long while packets are observed.
+        let under_way = stages.read().unwrap();
         let m = stages.stop().unwrap();
+        assert_eq!((under_way.packets.dropped, under_way.drops), (m.packets.dropped, vec![]));
         let lost = scene.sent - scene.received;
         assert!(lost > 100, "{lost}");
         let sum: u64 = m.drops.iter().map(|drop| drop.packets).sum();
