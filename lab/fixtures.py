@@ -133,11 +133,26 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         item.stash[FAILED] = False
     if report.failed:
         item.stash[FAILED] = True
-    log = os.environ.get("NEARPATH_SKIP_LOG")
-    if report.skipped and log:
-        reason = report.longrepr[2].removeprefix("Skipped: ")
+    if report.skipped:
+        record_skip(item.nodeid, report.longrepr[2].removeprefix("Skipped: "))
+
+
+def record_skip(test: str, reason: str) -> None:
+    """Notes for `make test` that a test was skipped."""
+    if log := os.environ.get("NEARPATH_SKIP_LOG"):
         with Path(log).open("a", encoding="utf-8") as file:
-            file.write(f"{item.nodeid}\t{reason}\n")
+            file.write(f"{test}\t{reason}\n")
+
+
+def skips_in_guest(host: Host, said: str) -> list[str]:
+    """What tests of nearpath's own, run in a guest, say on standard error of those that are skipped on its kernel: a
+    reason for each, noted as if the test had been skipped here."""
+    skips = [
+        line.removeprefix("skipped: ").split(": ", 1) for line in said.splitlines() if line.startswith("skipped: ")
+    ]
+    for test, reason in skips:
+        record_skip(f"{test} on {host.machine.kernel}", reason)
+    return [f"{test}: {reason}" for test, reason in skips]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -22,6 +22,8 @@ pub mod trees;
 pub mod veth;
 mod wait;
 
-pub use require::{hosts_dir, require_bpf, require_netns, require_program, require_root};
+pub use require::{
+    hosts_dir, require_bpf, require_kernel, require_netns, require_program, require_root,
+};
 pub use skip::skip;
 pub use wait::{PATIENCE, wait_for, with_blocks_long_enough};

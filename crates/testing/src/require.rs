@@ -37,6 +37,12 @@ pub fn require_program(name: &str) -> bool {
     met(program(name, &search_path()))
 }
 
+/// The kernel is of this version or a newer one, which `what` needs.
+pub fn require_kernel(version: (u32, u32), what: &str) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    met(newer_kernel(&release, version, what))
+}
+
 /// The folder of captured hosts: archives of /proc and /sys of real machines beside what
 /// `lscpu` printed on them (`NAME.tar.gz`, `NAME.lscpu.txt`).
 ///
@@ -58,6 +64,16 @@ pub fn hosts_dir() -> Option<PathBuf> {
         skip("no captured hosts (NEARPATH_HOSTS is not set)");
     }
     found
+}
+
+fn newer_kernel(release: &str, version: (u32, u32), what: &str) -> Result<(), String> {
+    let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let mut number = || numbers.next().and_then(Result::ok).unwrap_or(0);
+    let ((major, minor), running) = (version, (number(), number()));
+    if running >= version {
+        return Ok(());
+    }
+    Err(format!("{what} needs Linux {major}.{minor} (this is {}.{})", running.0, running.1))
 }
 
 /// Records the skip if the requirement is not met.
@@ -171,6 +187,17 @@ mod tests {
         assert_eq!(program("sh", &path), Ok(()));
         assert_eq!(program("sh", &path[..1]), Err("sh is not on the PATH".into()));
         assert_eq!(program("sh", &[]), Err("sh is not on the PATH".into()));
+    }
+
+    #[test]
+    fn a_kernel_is_as_new_as_its_release_says() {
+        for release in ["5.15.0-25-generic\n", "5.15", "5.100.1", "6.1.0", "10.0-rc1+"] {
+            assert_eq!(newer_kernel(release, (5, 15), "it"), Ok(()), "{release}");
+        }
+        for release in ["5.10.0-30-amd64", "4.19", "5.9.99", ""] {
+            let error = newer_kernel(release, (5, 15), "it").unwrap_err();
+            assert!(error.starts_with("it needs Linux 5.15 (this is "), "{error}");
+        }
     }
 
     #[test]
