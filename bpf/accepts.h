@@ -6,6 +6,7 @@
 #ifndef NEARPATH_ACCEPTS_H
 #define NEARPATH_ACCEPTS_H
 
+#include "pid_namespace.h"
 #include "probe.h"
 
 #define ACCEPTS_MAX 65536
@@ -24,7 +25,7 @@ struct key {
 	u32 netns;
 	u16 family;
 	u16 port;
-	u32 pid;
+	u32 pid; /* in nearpath's PID namespace; 0: it is not in that, and tid is the kernel's own number */
 	u32 tid;
 	u32 received_on;
 	u32 accepted_on;
@@ -76,6 +77,13 @@ static __always_inline bool is_by_current(struct key *key, char *comm)
 
 	key->pid = pid_tid >> 32;
 	key->tid = pid_tid;
+	if (pid_namespace) {
+		struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+
+		key->pid = process_in_namespace(task);
+		if (key->pid)
+			key->tid = number_in_namespace((u64)task);
+	}
 	if (only_pid && key->pid != only_pid)
 		return false;
 	bpf_get_current_comm(comm, COMM);

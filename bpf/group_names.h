@@ -13,12 +13,12 @@
 #define NEARPATH_GROUP_NAMES_H
 
 #include "filter.h"
+#include "cgroups.h"
+#include "pid_namespace.h"
 
 enum per { PER_NONE, PER_CPU, PER_NODE, PER_QUEUE, PER_FLOW, PER_PROCESS, PER_CGROUP };
 
 #define GROUPS_MAX 512
-#define CGROUP_LEVELS 8
-#define CGROUP_NAME 64
 #define OWNER_SLOT_BITS 12
 
 /* Groups have 55 bits; a cell adds its span. */
@@ -36,7 +36,7 @@ struct group {
 		} queue;
 		struct tuple flow;
 		struct {
-			u32 pid, unused;
+			u32 pid, unused; /* in nearpath's PID namespace, or 0 */
 			char comm[16];
 		} process;
 		char cgroup[CGROUP_LEVELS][CGROUP_NAME]; /* from the leaf up */
@@ -60,7 +60,7 @@ struct {
 struct owner {
 	u64 sk;
 	u64 group;
-	u64 cgroup; /* a kernfs_node */
+	u64 node, cgroup; /* a kernfs_node, and what that is known by */
 	u32 pid, unused;
 	char comm[16];
 };
@@ -139,52 +139,19 @@ static __always_inline struct owner *owner_slot(u64 sk)
 	return bpf_map_lookup_elem(&owners, &slot);
 }
 
-/* In the unified hierarchy; for what is in the root of that, in that of version 1's cpu. */
-static __always_inline struct kernfs_node *current_cgroup(struct task_struct *task)
-{
-	struct css_set *set = BPF_CORE_READ(task, cgroups);
-	struct cgroup *cgroup = BPF_CORE_READ(set, dfl_cgrp);
-	struct cgroup_subsys_state *state = 0;
-
-	if (!BPF_CORE_READ(cgroup, level) &&
-	    bpf_core_enum_value_exists(enum cgroup_subsys_id, cpu_cgrp_id)) {
-		u64 at = (u64)set + bpf_core_field_offset(set->subsys) +
-			 8 * bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id);
-
-		if (!bpf_probe_read_kernel(&state, sizeof(state), (void *)at) && state)
-			cgroup = BPF_CORE_READ(state, cgroup);
-	}
-	return BPF_CORE_READ(cgroup, kn);
-}
-
-static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
-{
-	/* From 6.15 on */
-	if (bpf_core_field_exists(((struct kernfs_node___rcu *)node)->__parent))
-		return BPF_CORE_READ((struct kernfs_node___rcu *)node, __parent);
-	return BPF_CORE_READ(node, parent);
-}
-
-static __always_inline void name_cgroup(struct group *g, struct kernfs_node *node)
-{
-	for (int level = 0; level < CGROUP_LEVELS; level++) {
-		if (!node)
-			break;
-		bpf_probe_read_kernel_str(g->cgroup[level], CGROUP_NAME, BPF_CORE_READ(node, name));
-		node = parent_of(node);
-	}
-}
-
 static __always_inline void describe_current(struct owner *o)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 
-	o->pid = bpf_get_current_pid_tgid() >> 32;
-	o->group = o->pid;
+	o->group = bpf_get_current_pid_tgid() >> 32;
 	if (per == PER_CGROUP) {
-		o->cgroup = (u64)current_cgroup(task);
+		struct cgroup_of cgroup = cgroup_of(task);
+
+		o->node = (u64)cgroup.node;
+		o->cgroup = cgroup.key;
 		o->group = group_id(mix(0, o->cgroup));
 	} else {
+		o->pid = pid_namespace ? process_in_namespace(task) : (u32)o->group;
 		task = BPF_CORE_READ(task, group_leader);
 		bpf_probe_read_kernel(o->comm, sizeof(o->comm), &task->comm);
 	}
@@ -199,7 +166,7 @@ static __always_inline u64 group_of(struct owner *o)
 	if (!g)
 		return id;
 	if (per == PER_CGROUP) {
-		name_cgroup(g, (struct kernfs_node *)o->cgroup);
+		name_cgroup(g->cgroup, (struct kernfs_node *)o->node, o->cgroup);
 	} else {
 		g->process.pid = o->pid;
 		__builtin_memcpy(g->process.comm, o->comm, sizeof(o->comm));

@@ -12,6 +12,7 @@
 
 #include "filter.h"
 #include "readers.h"
+#include "tasks.h"
 #include "waits.h"
 
 /* From when until when a cgroup's tasks on a CPU had used up its quota. */

@@ -268,6 +268,8 @@ PROBE(sched_switch, "sched_switch")
 		now = bpf_ktime_get_ns();
 		if (cpu)
 			add_task(cpu, next, pid, now, (u8)ctx[0] || is_ready(previous, direct), direct);
+		note_task(ctx[2], pid, direct);
+		note_task(ctx[1], GET(direct, previous, pid), direct);
 		r = find_reader(GET(direct, previous, pid));
 		if (r)
 			reader_leaves(ctx, r, previous, (u8)ctx[0], now, direct);

@@ -313,6 +313,7 @@ struct udp_sock {
 };
 
 struct kernfs_node {
+	u64 id;
 	const char *name;
 	struct kernfs_node *parent;
 };
@@ -333,6 +334,20 @@ struct cgroup_subsys_state {
 /* Of these the number depends on the kernel's configuration. */
 enum cgroup_subsys_id {
 	cpu_cgrp_id = 1,
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
 };
 
 struct css_set {
@@ -369,6 +384,7 @@ struct sched_entity {
 /* One of two names of the state, and one of two places of the CPU. */
 struct task_struct {
 	int pid;
+	struct pid *thread_pid;
 	struct task_struct *group_leader;
 	struct css_set *cgroups;
 	struct files_struct *files;

@@ -30,7 +30,7 @@ pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
 pub use model::*;
 pub use netns::{NetnsRef, current_netns, in_netns};
-pub use processes::{cgroup_of, thread_cpus};
+pub use processes::{cgroup_of, pid_namespace, thread_cpus};
 pub use read::{Notes, Wanted};
 pub use root::*;
 pub use sockets::{SocketWorker, WorkedSocket, read as receiving_sockets, socket_workers};

@@ -94,16 +94,23 @@ pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
 /// The cgroup of a thread of this host that is known by its id in the first PID namespace, as the
 /// kernel knows it; `None` where that namespace is not ours, for the idle task, and when it is gone.
 pub fn cgroup_of(pid: u32) -> Option<String> {
-    static IN_FIRST_NAMESPACE: LazyLock<bool> = LazyLock::new(|| {
-        std::fs::metadata("/proc/self/ns/pid").is_ok_and(|found| found.ino() == FIRST_PID_NAMESPACE)
-    });
-    if pid == 0 || !*IN_FIRST_NAMESPACE {
+    if pid == 0 || pid_namespace().is_some() {
         return None;
     }
     let file = File::open(format!("/proc/{pid}/cgroup")).ok()?;
     let mut text = Vec::new();
     file.take(CGROUP_BYTES).read_to_end(&mut text).ok()?;
     parse_cgroup(&text)
+}
+
+/// Inode of the PID namespace that the calling process runs in; `None` in the first one, where ids are those that the
+/// kernel uses itself, and where it is not known.
+pub fn pid_namespace() -> Option<u32> {
+    static INODE: LazyLock<Option<u32>> = LazyLock::new(|| {
+        let inode = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        u32::try_from(inode).ok().filter(|_| inode != FIRST_PID_NAMESPACE)
+    });
+    *INODE
 }
 
 /// Its inode (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).

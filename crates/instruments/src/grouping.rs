@@ -10,6 +10,8 @@ pub const GROUPS_MAX: u32 = 512;
 
 /// Where the fields of a `struct group` begin, by kind.
 const NAME: usize = 8;
+/// In place of the name of a cgroup: it had been removed before that was read (`bpf/cgroups.h`).
+const CGROUP_REMOVED: u8 = 1;
 const CGROUP_LEVELS: usize = 8;
 const CGROUP_NAME: usize = 64;
 /// The group of what no process took or sent.
@@ -82,13 +84,22 @@ pub fn name(per: Per, id: u64, value: &[u8]) -> String {
             format!("{device} {direction}-{queue}{NETNS}{}", half(0))
         }
         Per::Flow => flow(name.get(..40).unwrap_or_default()).unwrap_or_default(),
-        Per::Process => format!("{}/{}", comm(name.get(8..24).unwrap_or_default()), half(0)),
+        Per::Process => {
+            let comm = comm(name.get(8..24).unwrap_or_default());
+            match half(0) {
+                0 => format!("{comm} (other PID namespace)"),
+                pid => format!("{comm}/{pid}"),
+            }
+        }
         Per::Cgroup => cgroup(name),
     }
 }
 
 /// The path from its names, the leaf first; the root of a hierarchy has none.
-fn cgroup(names: &[u8]) -> String {
+pub fn cgroup(names: &[u8]) -> String {
+    if names.first() == Some(&CGROUP_REMOVED) {
+        return "removed".to_owned();
+    }
     let names: Vec<String> =
         names.chunks_exact(CGROUP_NAME).take(CGROUP_LEVELS).map(comm).collect();
     let deep = names.iter().all(|name| !name.is_empty());

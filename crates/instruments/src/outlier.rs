@@ -149,7 +149,7 @@ impl ShareKind {
 pub struct Who {
     /// Name of a task.
     pub comm: Option<String>,
-    /// Its thread id.
+    /// Its thread id in nearpath's PID namespace; `None` of a task outside of it.
     pub pid: Option<u32>,
     /// Its scheduling policy (`SCHED_FIFO`).
     pub policy: Option<String>,
@@ -159,7 +159,7 @@ pub struct Who {
     pub irq: Option<u32>,
     /// Name of a softirq (`NET_RX`), or of an interrupt of the CPU itself (`local_timer`).
     pub vector: Option<String>,
-    /// The task's cgroup, while it lives.
+    /// The task's cgroup, in which it was last seen.
     pub cgroup: Option<String>,
     /// The CPU that a reader was taken from.
     pub cpu: Option<CpuId>,

@@ -96,6 +96,7 @@ fn set_constants(
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
     })?;
     constants.only_pid = options.pid.unwrap_or(0);
+    constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.only_netns = options.netns.unwrap_or(0);
     constants.only_port = options.port.unwrap_or(0);
     let comm = options.comm.iter().flat_map(|comm| comm.bytes()).take(COMM - 1);

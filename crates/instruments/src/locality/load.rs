@@ -93,6 +93,7 @@ fn set_constants(
     constants.exact = method == Method::Exact;
     constants.has_sock_recv = has("sock_recv") && has("sk_data_ready");
     constants.per = options.groups.map_or(0, |groups| groups.per.number());
+    constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.socket_mask = sockets(method) - 1;
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
     constants.place_all = !layout.is_by_cpu();

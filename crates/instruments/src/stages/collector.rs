@@ -6,6 +6,7 @@ use super::events::{BLOCK_BYTES, Logs, RINGS};
 use super::load::Maps;
 use super::record::Record;
 use super::slowest::Slowest;
+use super::tasks::Tasks;
 use super::trail::{TRAIL_BYTES, Trail};
 use crate::layout::Layout;
 use crate::{InstrumentError, Outlier, Share, ShareKind, Slow, Who};
@@ -30,7 +31,7 @@ pub struct Collector {
 #[derive(Debug)]
 struct Found {
     farthest: Vec<u32>,
-    cgroups: Cgroups,
+    tasks: Tasks,
     slow: Slow,
     slowest: Slowest,
     sums: BTreeMap<(ShareKind, Option<Who>), u64>,
@@ -47,7 +48,7 @@ impl Collector {
         let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
         let found = Found {
             farthest: layout.farthest.clone(),
-            cgroups: Cgroups::default(),
+            tasks: Tasks::new(maps)?,
             slow: Slow::default(),
             slowest: Slowest::new(layout, keep),
             sums: BTreeMap::new(),
@@ -72,6 +73,7 @@ impl Collector {
     /// Takes no more than there may have been when it began: the programs go on meanwhile, and may be
     /// quicker than each is explained. An error is one of the callback's, which has none.
     fn consume(&self) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).tasks.forget();
         let _ = self.ring.consume_raw_n(RING_BYTES / TRAIL_BYTES);
     }
 
@@ -97,22 +99,6 @@ impl Collector {
     }
 }
 
-/// The cgroups of tasks, each asked for once.
-#[derive(Debug, Default)]
-struct Cgroups {
-    known: BTreeMap<u32, Option<String>>,
-}
-
-impl Cgroups {
-    fn of(&mut self, pid: u32) -> Option<String> {
-        if self.known.len() >= CAUSES_MAX {
-            // Thread ids come again: what is known does not stay true for ever.
-            self.known.clear();
-        }
-        self.known.entry(pid).or_insert_with(|| nearpath_host::cgroup_of(pid)).clone()
-    }
-}
-
 impl Found {
     /// A record of any kind: events of a ring, the path of a packet that had a slow span, or such a span.
     fn take(&mut self, bytes: &[u8]) {
@@ -132,7 +118,7 @@ impl Found {
         let mut budget = budget(record);
         for share in &mut budget.shares {
             if let Some(who) = &mut share.who {
-                who.cgroup = who.pid.and_then(|pid| self.cgroups.of(pid));
+                self.tasks.describe(who);
             }
         }
         let farthest = self.farthest.get(record.to_cpu as usize).copied().unwrap_or(0);

@@ -6,6 +6,7 @@ use super::group::{self, CELLS_MAX, Part};
 use super::record::READER_EVENTS;
 use super::samples::{HISTOGRAM_WORDS, MIN};
 use super::table::{PROBES, SPANS_MAX};
+use super::tasks::{CGROUPS_MAX, SEEN_TASKS};
 use crate::drops::what_is_told;
 use crate::filter::constants_of_filter;
 use crate::kernel::{
@@ -113,6 +114,7 @@ fn set_constants(
     constants.has_sock_send = chosen.iter().any(|(p, _)| p.stages.contains(&"sock_send"));
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
+    constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.reader_rings = u32::try_from(layout.cpus.len()).unwrap_or(1) * RINGS;
     constants.per = options.groups.map_or(0, |groups| groups.per.number());
     constants.has_trails = trail_slots(options) > 1;
@@ -184,6 +186,10 @@ fn size_maps(
     open.maps.counters.set_max_entries(layout.shards)?;
     let events = cpus * EVENTS_OF_CPU + EVENTS_OF_READERS;
     open.maps.history.set_max_entries(if options.budgets { events } else { 1 })?;
+    if options.budgets {
+        open.maps.seen_tasks.set_max_entries(SEEN_TASKS)?;
+        open.maps.cgroup_paths.set_max_entries(CGROUPS_MAX)?;
+    }
     if options.groups.is_some() {
         open.maps.groups.set_max_entries(GROUPS_MAX)?;
         open.maps.cells.set_max_entries(CELLS_MAX)?;

@@ -15,6 +15,7 @@ mod record;
 mod samples;
 mod slowest;
 mod table;
+mod tasks;
 mod trail;
 mod under_way;
 pub mod zoom;

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What there is to say of a task by its pid after it has gone: its cgroup, and its number in nearpath's PID
+ * namespace. Noted when the scheduler switches to it and from it, if that is not known yet; a task that moves to
+ * another cgroup is noted again. A task's slot goes to a later one with the same low bits of the pid.
+ */
+#ifndef NEARPATH_TASKS_H
+#define NEARPATH_TASKS_H
+
+#include "cgroups.h"
+#include "pid_namespace.h"
+
+#define SEEN_SLOT_BITS 12
+
+struct seen_task {
+	u64 set; /* the css_set that it was in */
+	u64 cgroup; /* what that is known by */
+	u32 pid;
+	u32 number; /* in nearpath's PID namespace, or 0 */
+};
+
+/* 1 << SEEN_SLOT_BITS where a history is kept, set by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct seen_task);
+} seen_tasks SEC(".maps");
+
+struct cgroup_path {
+	u64 names[CGROUP_LEVELS][CGROUP_NAME / 8]; /* char[CGROUP_NAME] each, from the leaf up */
+};
+
+/* The least recently used gives way to a new one. Its max_entries are set by user space where a history is kept. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, u64);
+	__type(value, struct cgroup_path);
+} cgroup_paths SEC(".maps");
+
+/* What a new one begins with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cgroup_path);
+} new_cgroup_path SEC(".maps");
+
+/* Not static for the sake of the verifier's time (see trail.h): few switches come here. */
+__noinline int note_new_task(u64 address, u32 pid)
+{
+	struct task_struct *task = (struct task_struct *)address;
+	u32 slot = pid & ((1 << SEEN_SLOT_BITS) - 1), zero = 0;
+	struct seen_task *seen = bpf_map_lookup_elem(&seen_tasks, &slot);
+	struct cgroup_path *path, *blank = bpf_map_lookup_elem(&new_cgroup_path, &zero);
+	struct cgroup_of cgroup = cgroup_of(task);
+	u64 key = cgroup.key;
+
+	if (!seen || !blank)
+		return 0;
+	path = bpf_map_lookup_elem(&cgroup_paths, &key);
+	if (!path && !bpf_map_update_elem(&cgroup_paths, &key, blank, BPF_NOEXIST)) {
+		path = bpf_map_lookup_elem(&cgroup_paths, &key);
+		if (path)
+			name_cgroup((char (*)[CGROUP_NAME])path->names, cgroup.node, key);
+	}
+	seen->pid = 0;
+	seen->set = (u64)BPF_CORE_READ(task, cgroups);
+	seen->cgroup = key;
+	seen->number = number_in_namespace(address);
+	seen->pid = pid;
+	return 0;
+}
+
+static __always_inline void note_task(u64 address, u32 pid, const bool direct)
+{
+	struct task_struct *task = (struct task_struct *)address;
+	u32 slot = pid & ((1 << SEEN_SLOT_BITS) - 1);
+	struct seen_task *seen = bpf_map_lookup_elem(&seen_tasks, &slot);
+
+	/* Of a task that exits the set goes first: what was noted before stays. */
+	if (seen && pid && (seen->pid != pid || seen->set != address_of((u64)GET(direct, task, cgroups))))
+		note_new_task(address_of(address), pid);
+}
+
+#endif

@@ -1,0 +1,121 @@
+//! What there is to say of tasks that may have gone (`bpf/tasks.h`): in goes the id that the kernel has for a task,
+//! out come its cgroup and its id in nearpath's own PID namespace.
+
+use super::load::{Maps, types::seen_task};
+use crate::grouping::{cgroup, word};
+use crate::kernel::refused;
+use crate::{InstrumentError, Who};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+/// Slots of tasks (`1 << SEEN_SLOT_BITS`).
+pub const SEEN_TASKS: u32 = 1 << 12;
+/// Cgroups whose paths the programs keep.
+pub const CGROUPS_MAX: u32 = 1024;
+/// Cgroups whose paths are kept here.
+const PATHS_MAX: usize = 4096;
+
+/// The tasks that the programs have seen.
+#[derive(Debug)]
+pub struct Tasks {
+    seen: MapHandle,
+    paths: MapHandle,
+    /// Whether the kernel's ids are ours.
+    in_first_namespace: bool,
+    /// Since [`Tasks::forget`].
+    known: BTreeMap<u32, Option<Seen>>,
+    /// By what a cgroup is known by, which no other one ever has.
+    cgroups: BTreeMap<u64, String>,
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    /// Its id in our namespace; `None` where it is not in that.
+    pid: Option<u32>,
+    cgroup: Option<String>,
+}
+
+impl Tasks {
+    /// Those of the programs.
+    ///
+    /// # Errors
+    /// The kernel refused further handles of their maps.
+    pub fn new(maps: &Maps<'_>) -> Result<Self, InstrumentError> {
+        let handle = |map| {
+            MapHandle::try_from(map).map_err(|e: libbpf_rs::Error| refused("reading the tasks", &e))
+        };
+        Ok(Self {
+            seen: handle(&maps.seen_tasks)?,
+            paths: handle(&maps.cgroup_paths)?,
+            in_first_namespace: nearpath_host::pid_namespace().is_none(),
+            known: BTreeMap::new(),
+            cgroups: BTreeMap::new(),
+        })
+    }
+
+    /// Looks each task up again: ids come again, and tasks move to other cgroups.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// Enters the task's cgroup, and its id as the user knows it; the same of what woke it.
+    pub fn describe(&mut self, who: &mut Who) {
+        if let Some(waker) = &mut who.woken_by {
+            self.describe(waker);
+        }
+        // The idle task has none.
+        let Some(pid) = who.pid.filter(|&pid| pid != 0) else { return };
+        let seen = match self.known.get(&pid) {
+            Some(known) => known.clone(),
+            None => {
+                let seen = self.look_up(pid);
+                self.known.insert(pid, seen.clone());
+                seen
+            }
+        };
+        let Seen { pid, cgroup } = seen.unwrap_or_else(|| Seen {
+            pid: self.in_first_namespace.then_some(pid),
+            cgroup: nearpath_host::cgroup_of(pid),
+        });
+        (who.pid, who.cgroup) = (pid, cgroup);
+    }
+
+    /// `None` where the slot is another one's.
+    fn look_up(&mut self, pid: u32) -> Option<Seen> {
+        let slot = (pid % SEEN_TASKS).to_ne_bytes();
+        let value = self.seen.lookup(&slot, MapFlags::ANY).ok()??;
+        let half = |at: usize| value.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+        if half(offset_of!(seen_task, pid))? != pid {
+            return None;
+        }
+        let number = half(offset_of!(seen_task, number))?;
+        let cgroup = self.path(word(&value, offset_of!(seen_task, cgroup)));
+        Some(Seen { pid: (number != 0).then_some(number), cgroup })
+    }
+
+    fn path(&mut self, key: u64) -> Option<String> {
+        if let Some(path) = self.cgroups.get(&key) {
+            return Some(path.clone());
+        }
+        let names = self.paths.lookup(&key.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let path = cgroup(&names);
+        if self.cgroups.len() >= PATHS_MAX {
+            self.cgroups.clear();
+        }
+        self.cgroups.insert(key, path.clone());
+        Some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_programs() {
+        let header = include_str!("../../../../bpf/tasks.h");
+        let bits = header.split("#define SEEN_SLOT_BITS ").nth(1).unwrap().lines().next().unwrap();
+        assert_eq!(1 << bits.parse::<u32>().unwrap(), SEEN_TASKS);
+    }
+}

@@ -1,0 +1,253 @@
+//! Processes that are gone before anybody looks, and nearpath in a PID namespace of its own: their cgroups and
+//! their ids are those that they had, as the user of that namespace knows them.
+
+use nearpath_testing::veth::{Side, VethPair};
+use nearpath_testing::{require_bpf, require_netns, require_program, require_root, wait_for};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
+/// Name of the tasks that keep the reader from its CPU.
+const HOG: &str = "np-hog";
+/// How long each lives.
+const LIFE: Duration = Duration::from_millis(100);
+const HOGS: usize = 8;
+
+fn can_run() -> bool {
+    let cpus = thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+    require_root()
+        && require_bpf()
+        && require_netns()
+        && cpus
+        && ["chrt", "taskset", "unshare"].iter().all(|name| require_program(name))
+}
+
+/// Where the unified hierarchy is mounted.
+fn unified() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+    mount.split(' ').nth(4).map(PathBuf::from)
+}
+
+/// A shell by the name of [`HOG`].
+fn hog(folder: &TempDir) -> PathBuf {
+    let path = folder.path().join(HOG);
+    symlink(fs::canonicalize("/bin/sh").unwrap(), &path).unwrap();
+    path
+}
+
+/// The shell's commands in the server's namespace.
+fn shell(pair: &VethPair, commands: &str, variables: &[(&str, &Path)]) -> Child {
+    let start = |_| {
+        Command::new("sh")
+            .args(["-c", commands])
+            .envs(variables.iter().copied())
+            .env("NEARPATH", NEARPATH)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+    };
+    pair.run(Side::Server, start).unwrap()
+}
+
+/// Reads what is said until nearpath measures.
+fn until_measuring(mut said: BufReader<ChildStderr>) -> BufReader<ChildStderr> {
+    let mut all = String::new();
+    while !all.contains("^C ends it early") {
+        assert!(said.read_line(&mut all).unwrap() > 0, "{all}");
+    }
+    said
+}
+
+fn document(mut child: Child) -> Value {
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Says that it is over, also when a test fails, whose threads would else go on for ever.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A datagram each half millisecond, while something else goes on.
+fn while_sending<T>(pair: &VethPair, to: SocketAddr, meanwhile: impl FnOnce() -> T) -> T {
+    let socket = pair.run(Side::Client, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // Nobody may listen any more.
+                let _ = socket.send_to(&[0; 64], to);
+                thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let _over = Over(&done);
+        meanwhile()
+    })
+}
+
+/// The tasks that the document blames for a millisecond or more of a slow packet.
+fn blamed(document: &Value) -> Vec<&Value> {
+    let outliers = document["outliers"].as_array().unwrap().iter();
+    let shares = outliers.flat_map(|outlier| outlier["budget"].as_array().unwrap());
+    let long = shares.filter(|share| share["ns"].as_u64().unwrap() >= 1_000_000);
+    long.map(|share| &share["who"]).filter(|who| who["comm"].is_string()).collect()
+}
+
+#[test]
+fn a_task_that_is_gone_has_the_cgroup_that_it_was_in() {
+    if !can_run() {
+        return;
+    }
+    let Some(unified) = unified() else { return };
+    let pair = VethPair::new(1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let hog = hog(&folder);
+    let measuring = "exec \"$NEARPATH\" measure stages --json --direction rx --dev np1 --slow 1ms --outliers 500 \
+                     --max-overhead none --for 4s";
+    let mut child = shell(&pair, measuring, &[]);
+    let reader = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    reader.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let to = reader.local_addr().unwrap();
+    let done = AtomicBool::new(false);
+    let cgroups: BTreeMap<u64, String> = thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = nearpath_host::CpuSet::from_list("1").unwrap();
+            nearpath_trial::affinity::pin(&cpu).unwrap();
+            let mut buffer = [0; 100];
+            while !done.load(Ordering::Relaxed) {
+                let _ = reader.recv(&mut buffer);
+            }
+        });
+        let _over = Over(&done);
+        while_sending(&pair, to, || {
+            let _said = until_measuring(BufReader::new(child.stderr.take().unwrap()));
+            (0..HOGS).map(|number| short_life(&unified, &hog, number)).collect()
+        })
+    });
+    let document = document(child);
+    // By their ids: the name is that which a task had when it was switched to.
+    let mut found = blamed(&document);
+    found.retain(|who| who["pid"].as_u64().is_some_and(|pid| cgroups.contains_key(&pid)));
+    let pids: std::collections::BTreeSet<u64> =
+        found.iter().map(|who| who["pid"].as_u64().unwrap()).collect();
+    assert!(pids.len() >= HOGS / 2, "{} of {HOGS} delayed packets: {document}", pids.len());
+    for who in found {
+        let expected = &cgroups[&who["pid"].as_u64().unwrap()];
+        assert_eq!(who["cgroup"].as_str(), Some(expected.as_str()), "{who}");
+    }
+}
+
+/// A hog with a real-time priority in a cgroup of its own; both are gone when this returns. Its id and its cgroup.
+fn short_life(unified: &Path, hog: &Path, number: usize) -> (u64, String) {
+    let name = format!("nearpath-test-{}-{number}", std::process::id());
+    let cgroup = unified.join(&name);
+    fs::create_dir(&cgroup).unwrap();
+    let enter = "echo $$ >\"$CGROUP/cgroup.procs\" && exec chrt -f 1 taskset -c 1 \"$HOG\" -c 'while :; do :; done'";
+    let mut child = Command::new("sh")
+        .args(["-c", enter])
+        .envs([("CGROUP", cgroup.as_path()), ("HOG", hog)])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    thread::sleep(LIFE);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The kernel takes a moment to let go of a task that has ended.
+    wait_for("the cgroup to be empty", || fs::remove_dir(&cgroup).ok());
+    (child.id().into(), format!("/{name}"))
+}
+
+/// Starts a reflector in a PID namespace of its own, and then, with its id there in `$READER`, the commands.
+/// Returns when nearpath measures: the shell, the reflector's address, and its id there.
+fn in_pid_namespace(pair: &VethPair, hog: &Path, commands: &str) -> (Child, SocketAddr, u64) {
+    let script = format!(
+        "taskset -c 1 \"$NEARPATH\" bench reflect --bind {} --port 6327 >/dev/null 2>&1 & READER=$!\n\
+         echo reader $READER >&2\n{commands}\nkill $READER",
+        Side::Server.ipv4()
+    );
+    let variables = [("SCRIPT", Path::new(&script)), ("HOG", hog)];
+    let mut child = shell(pair, "exec unshare -pf --mount-proc sh -c \"$SCRIPT\"", &variables);
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    let reader = line.trim().strip_prefix("reader ").unwrap_or_else(|| panic!("{line}"));
+    let reader = reader.parse().unwrap();
+    let mut said = until_measuring(said);
+    // What it says to the end is read, so that it never waits for that.
+    thread::spawn(move || said.read_to_string(&mut String::new()));
+    (child, SocketAddr::new(Side::Server.ipv4(), 6327), reader)
+}
+
+#[test]
+fn a_pid_is_that_of_the_namespace_that_nearpath_runs_in() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let commands = "\"$NEARPATH\" measure accepts --json --for 2s --pid $READER";
+    let (child, to, reader) = in_pid_namespace(&pair, Path::new(""), commands);
+    let accepted = pair
+        .run(Side::Client, |_| {
+            wait_for("the reflector to listen", || TcpStream::connect(to).ok());
+            Ok((0..20).filter(|_| TcpStream::connect(to).is_ok()).count())
+        })
+        .unwrap();
+    let document = document(child);
+    assert_eq!(accepted, 20);
+    let listeners = document["listeners"].as_array().unwrap();
+    let workers: Vec<&Value> =
+        listeners.iter().flat_map(|listener| listener["workers"].as_array().unwrap()).collect();
+    assert!(!workers.is_empty(), "{document}");
+    assert!(workers.iter().all(|worker| worker["pid"] == reader), "{document}");
+    // The CPUs that a thread may run on are read under its ids.
+    assert!(workers.iter().all(|worker| worker["cpus"].is_string()), "{document}");
+}
+
+#[test]
+fn groups_and_causes_have_the_pids_of_that_namespace() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let hog = hog(&folder);
+    let commands = "chrt -f 1 taskset -c 1 \"$HOG\" -c \
+        'while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.03; done' & echo $! >\"$HOG.pid\"\n\
+        \"$NEARPATH\" measure stages --json --direction rx --dev np1 --per process --slow 1ms --outliers 500 \
+        --max-overhead none --for 3s\nkill $(cat \"$HOG.pid\")";
+    let (child, to, reader) = in_pid_namespace(&pair, &hog, commands);
+    let document = while_sending(&pair, to, || document(child));
+    let hog_pid = fs::read_to_string(hog.with_extension("pid")).unwrap();
+    let hog_pid: u64 = hog_pid.trim().parse().unwrap();
+    assert!(hog_pid < 50, "the namespace is young");
+    let mut found = blamed(&document);
+    found.retain(|who| who["comm"] == HOG);
+    // It forks, and what it forks has its name for a moment.
+    assert!(found.iter().filter(|who| who["pid"] == hog_pid).count() > 5, "{found:?}");
+    assert!(found.iter().all(|who| who["cgroup"].is_string()), "{found:?}");
+    let names: Vec<&str> = document["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|group| group["name"].as_str())
+        .collect();
+    assert!(names.contains(&format!("nearpath/{reader}").as_str()), "{names:?}");
+}
