@@ -25,7 +25,7 @@ struct key {
 	u32 netns;
 	u16 family;
 	u16 port;
-	u32 pid; /* in nearpath's PID namespace; 0: it is not in that, and tid is the kernel's own number */
+	u32 pid; /* in /proc; 0: it is not in that, and tid is the kernel's own number */
 	u32 tid;
 	u32 received_on;
 	u32 accepted_on;

@@ -36,7 +36,7 @@ struct group {
 		} queue;
 		struct tuple flow;
 		struct {
-			u32 pid, unused; /* in nearpath's PID namespace, or 0 */
+			u32 pid, unused; /* in /proc, or 0 */
 			char comm[16];
 		} process;
 		char cgroup[CGROUP_LEVELS][CGROUP_NAME]; /* from the leaf up */

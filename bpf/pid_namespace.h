@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Ids of processes and threads as nearpath's own PID namespace numbers them. */
+/* Ids of processes and threads as the PID namespace of nearpath's /proc numbers them. */
 #ifndef NEARPATH_PID_NAMESPACE_H
 #define NEARPATH_PID_NAMESPACE_H
 
@@ -8,7 +8,7 @@
 /* How deep namespaces are nested at most (MAX_PID_NS_LEVEL). */
 #define PID_LEVELS 32
 
-/* Inode of nearpath's; 0: the first one, whose numbers are those that the kernel uses itself. Set by user space. */
+/* Inode of that namespace; 0: the first one, whose numbers are those that the kernel uses itself. Set by user space. */
 const volatile u32 pid_namespace;
 
 /*

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What there is to say of a task by its pid after it has gone: its cgroup, and its number in nearpath's PID
- * namespace. Noted when the scheduler switches to it and from it, if that is not known yet; a task that moves to
+ * What there is to say of a task by its pid after it has gone: its cgroup, and its number in /proc. Noted when the scheduler switches to it and from it, if that is not known yet; a task that moves to
  * another cgroup is noted again. A task's slot goes to a later one with the same low bits of the pid.
  */
 #ifndef NEARPATH_TASKS_H
@@ -16,7 +15,7 @@ struct seen_task {
 	u64 set; /* the css_set that it was in */
 	u64 cgroup; /* what that is known by */
 	u32 pid;
-	u32 number; /* in nearpath's PID namespace, or 0 */
+	u32 number; /* in /proc, or 0 */
 };
 
 /* 1 << SEEN_SLOT_BITS where a history is kept, set by user space. */

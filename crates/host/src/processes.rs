@@ -91,10 +91,9 @@ pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
     known().find(|path| **path != b"/").or_else(|| known().next()).map(|path| printable(path))
 }
 
-/// The cgroup of a thread of this host that is known by its id in the first PID namespace, as the
-/// kernel knows it; `None` where that namespace is not ours, for the idle task, and when it is gone.
+/// The cgroup of a thread of this host that is known by its id in /proc; `None` for the idle task, and when it is gone.
 pub fn cgroup_of(pid: u32) -> Option<String> {
-    if pid == 0 || pid_namespace().is_some() {
+    if pid == 0 {
         return None;
     }
     let file = File::open(format!("/proc/{pid}/cgroup")).ok()?;
@@ -103,14 +102,37 @@ pub fn cgroup_of(pid: u32) -> Option<String> {
     parse_cgroup(&text)
 }
 
-/// Inode of the PID namespace that the calling process runs in; `None` in the first one, where ids are those that the
-/// kernel uses itself, and where it is not known.
+/// Inode of the PID namespace whose ids /proc shows, and so all other tools; `None` for the first one, where these
+/// are the ids that the kernel uses itself, and where it is not known.
 pub fn pid_namespace() -> Option<u32> {
     static INODE: LazyLock<Option<u32>> = LazyLock::new(|| {
-        let inode = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        let inode = namespace_shown("self").or_else(|| {
+            // We are in a namespace below it. Not all of its processes may be looked at.
+            let processes = std::fs::read_dir("/proc")
+                .ok()?
+                .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            processes
+                .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+                .find_map(|pid| namespace_shown(&pid))
+        })?;
         u32::try_from(inode).ok().filter(|_| inode != FIRST_PID_NAMESPACE)
     });
     *INODE
+}
+
+/// Inode of a process's PID namespace, if that is the one of /proc: then it has one id there.
+fn namespace_shown(process: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    if ids_shown(&status)? > 1 {
+        return None;
+    }
+    Some(std::fs::metadata(format!("/proc/{process}/ns/pid")).ok()?.ino())
+}
+
+/// How many ids a process has, in the namespace of /proc and those below, by the text of `/proc/PID/status`.
+fn ids_shown(status: &str) -> Option<usize> {
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    Some(ids.split_whitespace().count())
 }
 
 /// Its inode (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
@@ -122,6 +144,13 @@ const CGROUP_BYTES: u64 = 128 << 10;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_process_below_the_namespace_of_proc_has_several_ids() {
+        assert_eq!(ids_shown("Name:\tsh\nNSpid:\t8707\t1\nNSsid:\t1\n"), Some(2));
+        assert_eq!(ids_shown("NSpid:\t8707\n"), Some(1));
+        assert_eq!(ids_shown("Name:\tNSpid: 1\n"), None);
+    }
 
     #[test]
     fn status_tells_where_a_thread_may_run() {

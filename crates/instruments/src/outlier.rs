@@ -149,7 +149,7 @@ impl ShareKind {
 pub struct Who {
     /// Name of a task.
     pub comm: Option<String>,
-    /// Its thread id in nearpath's PID namespace; `None` of a task outside of it.
+    /// Its thread id as /proc has it; `None` of a task in another PID namespace.
     pub pid: Option<u32>,
     /// Its scheduling policy (`SCHED_FIFO`).
     pub policy: Option<String>,

@@ -175,16 +175,29 @@ fn short_life(unified: &Path, hog: &Path, number: usize) -> (u64, String) {
     (child.id().into(), format!("/{name}"))
 }
 
-/// Starts a reflector in a PID namespace of its own, and then, with its id there in `$READER`, the commands.
+/// Starts a reflector in a PID namespace of its own, and then, with its id there in `$READER` and that of /proc in
+/// `$SHOWN`, the commands.
 /// Returns when nearpath measures: the shell, the reflector's address, and its id there.
-fn in_pid_namespace(pair: &VethPair, hog: &Path, commands: &str) -> (Child, SocketAddr, u64) {
+fn in_pid_namespace(
+    pair: &VethPair,
+    hog: &Path,
+    mounts_proc: bool,
+    commands: &str,
+) -> (Child, SocketAddr, u64) {
+    // The shell itself opens its file in /proc, by the id that it has there.
     let script = format!(
-        "taskset -c 1 \"$NEARPATH\" bench reflect --bind {} --port 6327 >/dev/null 2>&1 & READER=$!\n\
-         echo reader $READER >&2\n{commands}\nkill $READER",
+        "sh -c 'read -r SHOWN REST </proc/self/stat; echo $SHOWN >\"$HOG.reader\"
+            exec taskset -c 1 \"$NEARPATH\" bench reflect --bind {} --port 6327' >/dev/null 2>&1 & READER=$!
+        while ! [ -s \"$HOG.reader\" ]; do sleep 0.05; done; SHOWN=$(cat \"$HOG.reader\")
+        echo reader $READER >&2
+        {commands}
+        kill $READER",
         Side::Server.ipv4()
     );
     let variables = [("SCRIPT", Path::new(&script)), ("HOG", hog)];
-    let mut child = shell(pair, "exec unshare -pf --mount-proc sh -c \"$SCRIPT\"", &variables);
+    let proc = if mounts_proc { "--mount-proc" } else { "" };
+    let start = format!("exec unshare -pf {proc} sh -c \"$SCRIPT\"");
+    let mut child = shell(pair, &start, &variables);
     let mut said = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
@@ -196,29 +209,52 @@ fn in_pid_namespace(pair: &VethPair, hog: &Path, commands: &str) -> (Child, Sock
     (child, SocketAddr::new(Side::Server.ipv4(), 6327), reader)
 }
 
-#[test]
-fn a_pid_is_that_of_the_namespace_that_nearpath_runs_in() {
-    if !can_run() {
-        return;
-    }
+/// What `measure accepts` says in a PID namespace of its own of twenty connections to the reflector; `pid` is the
+/// variable of the id to look for. Returns its id there, too.
+fn accepts(mounts_proc: bool, pid: &str) -> (Value, u64) {
     let pair = VethPair::new(1).unwrap();
-    let commands = "\"$NEARPATH\" measure accepts --json --for 2s --pid $READER";
-    let (child, to, reader) = in_pid_namespace(&pair, Path::new(""), commands);
+    let folder = tempfile::tempdir().unwrap();
+    let commands = format!("\"$NEARPATH\" measure accepts --json --for 2s --pid {pid}");
+    let (child, to, reader) = in_pid_namespace(&pair, &hog(&folder), mounts_proc, &commands);
     let accepted = pair
         .run(Side::Client, |_| {
             wait_for("the reflector to listen", || TcpStream::connect(to).ok());
             Ok((0..20).filter(|_| TcpStream::connect(to).is_ok()).count())
         })
         .unwrap();
-    let document = document(child);
     assert_eq!(accepted, 20);
-    let listeners = document["listeners"].as_array().unwrap();
-    let workers: Vec<&Value> =
-        listeners.iter().flat_map(|listener| listener["workers"].as_array().unwrap()).collect();
+    (document(child), reader)
+}
+
+fn workers(document: &Value) -> Vec<&Value> {
+    let listeners = document["listeners"].as_array().unwrap().iter();
+    listeners.flat_map(|listener| listener["workers"].as_array().unwrap()).collect()
+}
+
+#[test]
+fn a_pid_is_that_of_the_namespace_that_nearpath_runs_in() {
+    if !can_run() {
+        return;
+    }
+    let (document, reader) = accepts(true, "$READER");
+    let workers = workers(&document);
     assert!(!workers.is_empty(), "{document}");
     assert!(workers.iter().all(|worker| worker["pid"] == reader), "{document}");
     // The CPUs that a thread may run on are read under its ids.
-    assert!(workers.iter().all(|worker| worker["cpus"].is_string()), "{document}");
+    assert!(workers.iter().all(|worker| worker["cpus"] == "1"), "{document}");
+}
+
+#[test]
+fn a_pid_is_that_which_proc_shows() {
+    if !can_run() {
+        return;
+    }
+    // /proc is still that of the namespace above, and so are the ids that ps(1) and all other tools show.
+    let (document, reader) = accepts(false, "$SHOWN");
+    let workers = workers(&document);
+    assert!(!workers.is_empty(), "{document}");
+    assert!(workers.iter().all(|worker| worker["pid"] != reader), "{document}");
+    assert!(workers.iter().all(|worker| worker["cpus"] == "1"), "{document}");
 }
 
 #[test]
@@ -230,10 +266,10 @@ fn groups_and_causes_have_the_pids_of_that_namespace() {
     let folder = tempfile::tempdir().unwrap();
     let hog = hog(&folder);
     let commands = "chrt -f 1 taskset -c 1 \"$HOG\" -c \
-        'while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.03; done' & echo $! >\"$HOG.pid\"\n\
+        'while :; do i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; sleep 0.05; done' & echo $! >\"$HOG.pid\"\n\
         \"$NEARPATH\" measure stages --json --direction rx --dev np1 --per process --slow 1ms --outliers 500 \
         --max-overhead none --for 3s\nkill $(cat \"$HOG.pid\")";
-    let (child, to, reader) = in_pid_namespace(&pair, &hog, commands);
+    let (child, to, reader) = in_pid_namespace(&pair, &hog, true, commands);
     let document = while_sending(&pair, to, || document(child));
     let hog_pid = fs::read_to_string(hog.with_extension("pid")).unwrap();
     let hog_pid: u64 = hog_pid.trim().parse().unwrap();

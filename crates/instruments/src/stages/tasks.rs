@@ -1,5 +1,5 @@
 //! What there is to say of tasks that may have gone (`bpf/tasks.h`): in goes the id that the kernel has for a task,
-//! out come its cgroup and its id in nearpath's own PID namespace.
+//! out come its cgroup and its id in the PID namespace of /proc.
 
 use super::load::{Maps, types::seen_task};
 use crate::grouping::{cgroup, word};
@@ -21,7 +21,7 @@ const PATHS_MAX: usize = 4096;
 pub struct Tasks {
     seen: MapHandle,
     paths: MapHandle,
-    /// Whether the kernel's ids are ours.
+    /// Whether the kernel's ids are those of /proc.
     in_first_namespace: bool,
     /// Since [`Tasks::forget`].
     known: BTreeMap<u32, Option<Seen>>,
@@ -31,7 +31,7 @@ pub struct Tasks {
 
 #[derive(Debug, Clone)]
 struct Seen {
-    /// Its id in our namespace; `None` where it is not in that.
+    /// Its id in the namespace of /proc; `None` where it is not in that.
     pid: Option<u32>,
     cgroup: Option<String>,
 }
@@ -76,7 +76,7 @@ impl Tasks {
         };
         let Seen { pid, cgroup } = seen.unwrap_or_else(|| Seen {
             pid: self.in_first_namespace.then_some(pid),
-            cgroup: nearpath_host::cgroup_of(pid),
+            cgroup: self.in_first_namespace.then(|| nearpath_host::cgroup_of(pid)).flatten(),
         });
         (who.pid, who.cgroup) = (pid, cgroup);
     }
