@@ -12,8 +12,11 @@
 
 #include "trail.h"
 
-/* Events of a ring of a CPU, and of one of a reader; powers of two, multiples of BLOCK_EVENTS. */
-#define EVENTS 1024
+/*
+ * Events of a ring of a CPU, which are set by user space for this host, and of one of a reader; powers of two, multiples
+ * of BLOCK_EVENTS.
+ */
+#define CPU_EVENTS_MAX 4096
 #define READER_EVENTS 256
 #define BLOCK_EVENTS 16
 /* Tasks that are known as readers; found by their pid. */
@@ -38,6 +41,7 @@ enum event_kind {
 	READER_BLOCKS, /* it leaves its CPU to wait for something */
 	READER_MOVES, /* to the run queue of another CPU */
 	READER_WOKEN,
+	READER_FOUND, /* it runs, and was not known before */
 };
 
 /* An interrupt of the CPU's own, by its vector, not one of a device. */
@@ -87,7 +91,7 @@ struct block {
 /* The rings of CPUs, two for each, then those of readers; as many as that takes, set by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, RINGS * EVENTS);
+	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct event);
 } history SEC(".maps");
@@ -115,6 +119,8 @@ struct {
 
 /* Whether the history is kept at all. */
 const volatile bool budgets;
+/* Events of a ring of a CPU. */
+const volatile u32 cpu_events = CPU_EVENTS_MAX;
 /* Number of the first ring of readers, set by user space: those of CPUs come before. */
 const volatile u32 reader_rings = RINGS;
 
@@ -124,9 +130,9 @@ static __always_inline struct event *event_at(u32 ring, u64 number)
 	u32 key;
 
 	if (ring < reader_rings)
-		key = ring * EVENTS + (number & (EVENTS - 1));
+		key = ring * cpu_events + (number & (cpu_events - 1));
 	else
-		key = reader_rings * EVENTS + (ring - reader_rings) * READER_EVENTS +
+		key = reader_rings * cpu_events + (ring - reader_rings) * READER_EVENTS +
 		      (number & (READER_EVENTS - 1));
 	return bpf_map_lookup_elem(&history, &key);
 }
@@ -159,7 +165,7 @@ __noinline int send_blocks(u32 ring, u64 first, u64 head)
 
 	first &= ~(u64)(BLOCK_EVENTS - 1);
 	/* One more than there are in a ring, as the first and the last may each be there in part. */
-	for (u32 i = 0; i <= EVENTS / BLOCK_EVENTS; i++) {
+	for (u32 i = 0; i <= CPU_EVENTS_MAX / BLOCK_EVENTS; i++) {
 		if (first >= head)
 			return true;
 		e = event_at(ring, first);

@@ -217,8 +217,8 @@ struct heads {
 /* Sends what user space lacks of what a CPU did. */
 static __always_inline void send_cpu(u32 number, struct cpu *cpu, u64 tasks, u64 softirqs)
 {
-	send_ring(number * RINGS + RING_TASKS, tasks, &cpu->sent[RING_TASKS], EVENTS);
-	send_ring(number * RINGS + RING_SOFTIRQS, softirqs, &cpu->sent[RING_SOFTIRQS], EVENTS);
+	send_ring(number * RINGS + RING_TASKS, tasks, &cpu->sent[RING_TASKS], cpu_events);
+	send_ring(number * RINGS + RING_SOFTIRQS, softirqs, &cpu->sent[RING_SOFTIRQS], cpu_events);
 }
 
 /* Sends what user space lacks of what a reader did, and the CPU that it was moved from in a span. */

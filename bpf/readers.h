@@ -88,7 +88,7 @@ static __always_inline void note_reader(void)
 		return;
 	r = claim_reader(pid);
 	if (r)
-		add_reader_event(r, RING_SWITCHES, READER_RUNS, bpf_get_smp_processor_id(), bpf_ktime_get_ns());
+		add_reader_event(r, RING_SWITCHES, READER_FOUND, bpf_get_smp_processor_id(), bpf_ktime_get_ns());
 }
 
 static __always_inline u32 state_of(struct task_struct *task, const bool direct)

@@ -2,7 +2,7 @@
 
 use super::blocked::Stacks;
 use super::budget::{budget, remote_memory_bound};
-use super::events::{BLOCK_BYTES, Logs, RINGS};
+use super::events::{BLOCK_BYTES, Logs};
 use super::load::Maps;
 use super::record::Record;
 use super::slowest::Slowest;
@@ -45,14 +45,13 @@ impl Collector {
     /// # Errors
     /// The kernel refused.
     pub fn new(maps: &Maps<'_>, layout: &Layout, keep: usize) -> Result<Self, InstrumentError> {
-        let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
         let found = Found {
             farthest: layout.farthest.clone(),
             tasks: Tasks::new(maps)?,
             slow: Slow::default(),
             slowest: Slowest::new(layout, keep),
             sums: BTreeMap::new(),
-            logs: Logs::new(cpus * RINGS),
+            logs: Logs::new(layout.cpus.len()),
             stacks: Stacks::new(&maps.stacks)?,
         };
         let found = Arc::new(Mutex::new(found));

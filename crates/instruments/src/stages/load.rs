@@ -1,7 +1,7 @@
 //! Loading the programs: settings, sizes of the maps, which of the programs, and attaching them.
 
 use super::Options;
-use super::events::{EVENTS, RINGS};
+use super::events::{RINGS, events_of_cpu};
 use super::group::{self, CELLS_MAX, Part};
 use super::record::READER_EVENTS;
 use super::samples::{HISTOGRAM_WORDS, MIN};
@@ -26,8 +26,6 @@ mod skeleton {
 use skeleton::{OpenStagesSkel, StagesSkelBuilder};
 pub use skeleton::{StagesMaps as Maps, StagesSkel, types};
 
-/// Events that a CPU has room for (`RINGS * EVENTS` in `bpf/events.h`).
-const EVENTS_OF_CPU: u32 = RINGS * EVENTS as u32;
 /// Events that all readers have room for (`1 << READER_SLOT_BITS` times two rings).
 const EVENTS_OF_READERS: u32 = (1 << 9) * RINGS * READER_EVENTS as u32;
 /// The programs at both ends of softirqs.
@@ -115,6 +113,7 @@ fn set_constants(
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
     constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
+    constants.cpu_events = u32::try_from(events_of_cpu(layout.cpus.len())).unwrap_or(1024);
     constants.reader_rings = u32::try_from(layout.cpus.len()).unwrap_or(1) * RINGS;
     constants.per = options.groups.map_or(0, |groups| groups.per.number());
     constants.has_trails = trail_slots(options) > 1;
@@ -184,7 +183,8 @@ fn size_maps(
     let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
     open.maps.cpus.set_max_entries(cpus)?;
     open.maps.counters.set_max_entries(layout.shards)?;
-    let events = cpus * EVENTS_OF_CPU + EVENTS_OF_READERS;
+    let of_cpus = layout.cpus.len() * RINGS as usize * events_of_cpu(layout.cpus.len());
+    let events = u32::try_from(of_cpus).unwrap_or(u32::MAX).saturating_add(EVENTS_OF_READERS);
     open.maps.history.set_max_entries(if options.budgets { events } else { 1 })?;
     if options.budgets {
         open.maps.seen_tasks.set_max_entries(SEEN_TASKS)?;

@@ -131,6 +131,8 @@ pub struct ReaderEvent {
 pub enum Change {
     /// It runs.
     Runs,
+    /// It runs, and was not known to be a reader before.
+    Found,
     /// It leaves its CPU and could go on; or it may not, as its cgroup has used up its quota.
     Ready {
         /// Whether that is so.
@@ -380,6 +382,7 @@ pub(super) fn reader_event(bytes: &[u8]) -> Option<ReaderEvent> {
     let flags = half(bytes, 28)?;
     let what = match bytes.get(15)? {
         8 => Change::Runs,
+        13 => Change::Found,
         9 => Change::Ready { throttled: flags & THROTTLED != 0 },
         10 => Change::Blocks(Block {
             state: half(bytes, 16)?,
@@ -481,7 +484,7 @@ mod tests {
     }
 
     fn logs() -> Logs {
-        let mut logs = Logs::new(16);
+        let mut logs = Logs::new(8);
         logs.take(&block(
             6,
             &[
@@ -552,7 +555,7 @@ mod tests {
         // And what the other CPU did on which it was.
         assert_eq!(record.others.keys().collect::<Vec<_>>(), [&4]);
         // What did not come is not known.
-        let lost = Record::read(&bytes(), &Logs::new(16)).unwrap();
+        let lost = Record::read(&bytes(), &Logs::new(8)).unwrap();
         assert_eq!(lost.reader.known_from, u64::MAX);
         assert!(lost.cpu.tasks.cut);
     }

@@ -30,7 +30,7 @@ pub(super) enum State {
 pub(super) fn phases(record: &Record) -> Vec<Phase> {
     let reader = &record.reader;
     let mut out: Vec<Phase> = Vec::new();
-    let mut state = State::Unknown;
+    let mut state = before(reader.events.first());
     let known_from = reader.known_from.min(record.at_ns);
     if known_from > 0 {
         out.push(Phase { end: known_from, state: State::Unknown });
@@ -78,11 +78,22 @@ pub(super) fn took_another_s(record: &Record) -> bool {
         && !record.reader.events.iter().any(woken)
 }
 
+/// What a reader did from when it was known on to its first event: whatever it was, nobody had woken it since.
+fn before(first: Option<&ReaderEvent>) -> State {
+    let Some(event) = first else { return State::Unknown };
+    match event.what {
+        Change::Runs | Change::Moves(_) => State::Ready { cpu: event.cpu, throttled: false },
+        Change::Ready { .. } | Change::Blocks(_) => State::Runs(event.cpu),
+        // In what it was blocked is not known; or it was not known at all.
+        Change::Woken { .. } | Change::Found => State::Unknown,
+    }
+}
+
 /// What it does from an event on; `None` where that is the same as before.
 fn next(state: &State, event: &ReaderEvent, rest: &[ReaderEvent]) -> Option<State> {
     let ready = |cpu, throttled| Some(State::Ready { cpu, throttled });
     match (&event.what, state) {
-        (Change::Runs, _) => Some(State::Runs(event.cpu)),
+        (Change::Runs | Change::Found, _) => Some(State::Runs(event.cpu)),
         (Change::Ready { throttled }, _) => ready(event.cpu, *throttled),
         (Change::Blocks(block), _) => {
             let then =
@@ -150,6 +161,22 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_runs_without_a_wake_up_could_have_run_before() {
+        let moved = vec![(1300, 1, Change::Moves(3)), (1500, 3, Change::Runs)];
+        for (events, expected) in [
+            (vec![(1500, 1, Change::Runs)], vec![(1500, ready(1)), (2000, State::Runs(1))]),
+            (moved, vec![(1300, ready(1)), (1500, ready(3)), (2000, State::Runs(3))]),
+            (
+                vec![(1500, 1, blocks("futex"))],
+                vec![(1500, State::Runs(1)), (2000, blocked("futex", None))],
+            ),
+            (vec![(1500, 1, woken())], vec![(1500, State::Unknown), (2000, ready(1))]),
+        ] {
+            assert_eq!(of(0, events.clone()), expected, "{events:?}");
+        }
+    }
+
+    #[test]
     fn a_reader_blocks_in_something_until_it_is_woken() {
         let events = vec![
             (100, 1, Change::Runs),
@@ -210,7 +237,7 @@ mod tests {
         assert_eq!(of(1500, events), [(1500, State::Unknown), (2000, throttled)]);
         assert_eq!(of(u64::MAX, vec![]), [(2000, State::Unknown)]);
         // Nor is what a task did that became a reader in the midst of the span.
-        let events = vec![(1500, 1, Change::Runs)];
+        let events = vec![(1500, 1, Change::Found)];
         assert_eq!(of(0, events), [(1500, State::Unknown), (2000, State::Runs(1))]);
     }
 }
