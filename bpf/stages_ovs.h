@@ -20,8 +20,11 @@ static __always_inline bool pass_datapath(u64 pointer, u32 rx_stage, u32 tx_stag
 	if (!cpu || !p || p->tag != tag)
 		return false;
 	if (p->state == PACKET_RX && rx_stage) {
-		if (p->last_stage == RX_OVS_PACKET_CMD_EXECUTE)
+		if (p->last_stage == RX_OVS_PACKET_CMD_EXECUTE) {
 			receive_in_task(cpu, p->last_ns);
+			/* User space gives it to the stack here, and no device does. */
+			give(cpu, tag, 0);
+		}
 		return pass_function(pointer, rx_stage);
 	}
 	if (p->state == PACKET_TX && tx_stage)

@@ -99,7 +99,9 @@ static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 n
 		       /* Another CPU takes it over from one that goes offline (dev_cpu_dead). */
 		       (stage == RX_NETIF_RX &&
 			(p->last_stage == RX_NETIF_RX || p->last_stage == RX_ENQUEUE_TO_BACKLOG));
-	return in_hand(p, cpu, number) && (!has_softirqs || is_given_on(cpu, p->tag, dev));
+	/* User space's answer is not given by a device, and a stage at which it is noted may not be observed. */
+	return in_hand(p, cpu, number) &&
+	       (!has_softirqs || p->last_stage == RX_OVS_PACKET_CMD_EXECUTE || is_given_on(cpu, p->tag, dev));
 }
 
 /*
