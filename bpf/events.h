@@ -42,6 +42,8 @@ enum event_kind {
 	READER_MOVES, /* to the run queue of another CPU */
 	READER_WOKEN,
 	READER_FOUND, /* it runs, and was not known before */
+	/* of a CPU, just before EVENT_TASK: since when that task could have run */
+	EVENT_QUEUED,
 };
 
 /* An interrupt of the CPU's own, by its vector, not one of a device. */
@@ -63,7 +65,11 @@ struct event {
 	u8 kind;
 	union {
 		char comm[16]; /* of a task */
-		u32 current; /* of all else: the pid of the task that the CPU is at */
+		struct {
+			u32 current; /* of all else: the pid of the task that the CPU is at */
+			u32 unused;
+			u64 since_ns;
+		};
 		struct {
 			u32 state; /* in which it leaves its CPU */
 			s32 stack; /* its number in the map of stacks, or negative */

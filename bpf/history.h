@@ -137,15 +137,42 @@ static __always_inline bool is_ready(struct task_struct *task, const bool direct
 	return !state_of(task, direct);
 }
 
+/* A task that waits for its CPU as long as this has that noted. */
+#define LONG_QUEUED_NS 500000
+
+/*
+ * Since when the task that the CPU turns to could have run, as the scheduler keeps it (CONFIG_SCHED_INFO) by the clock of
+ * the run queue: of one that is not known as a reader yet nothing else says it.
+ */
+static __always_inline void add_queued(struct cpu *cpu, struct task_struct *next, u32 pid, u64 now, const bool direct)
+{
+	struct event *e;
+	u64 since;
+
+	if (!bpf_core_field_exists(next->sched_info.last_queued) || !pid || !cpu->clock_at_ns)
+		return;
+	since = GET(direct, next, sched_info.last_queued);
+	if (!since)
+		return;
+	since += cpu->clock_ns;
+	if ((s64)(now - since) < LONG_QUEUED_NS)
+		return;
+	e = add_event(cpu, RING_TASKS, EVENT_QUEUED, pid, now);
+	if (e)
+		e->since_ns = since;
+}
+
 /* The CPU turns to a task; pid 0 is the idle one. */
 static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, u32 pid, u64 now,
 				     bool ready_before, const bool direct)
 {
-	struct event *e = add_event(cpu, RING_TASKS, EVENT_TASK, pid, now);
+	struct event *e;
 
+	compare_clocks(cpu, next, now, direct);
+	add_queued(cpu, next, pid, now, direct);
+	e = add_event(cpu, RING_TASKS, EVENT_TASK, pid, now);
 	if (!e)
 		return;
-	compare_clocks(cpu, next, e->ns, direct);
 	e->prio = GET(direct, next, prio);
 	e->policy = GET(direct, next, policy) | (ready_before ? READY_BEFORE : 0);
 	if (direct) {

@@ -101,16 +101,17 @@ static __always_inline u32 state_of(struct task_struct *task, const bool direct)
 }
 
 /* Whether the task may not run as its cgroup has used up its quota of the CPU that it is queued on. */
-static __always_inline bool is_throttled(struct task_struct *task)
+static __always_inline bool is_throttled(struct task_struct *task, const bool direct)
 {
 	struct cfs_rq *queue = 0;
 
 	/* From 6.18 on it is taken off the queue by itself, when it would return to user space. */
 	if (bpf_core_field_exists(task->throttled))
-		return BPF_CORE_READ(task, throttled);
+		return GET(direct, task, throttled);
 	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(queue->throttle_count))
 		return false;
-	return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
+	queue = GET(direct, task, se.cfs_rq);
+	return queue && GET(direct, queue, throttle_count) > 0;
 }
 
 /*
@@ -149,11 +150,11 @@ static __always_inline void reader_leaves(u64 *ctx, struct reader *r, struct tas
 	e->reader.flags = 0;
 	e->reader.stack = -1;
 	if (!blocks) {
-		if (is_throttled(task))
+		if (is_throttled(task, direct))
 			e->reader.flags = READER_THROTTLED;
 		return;
 	}
-	if (BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait))
+	if (direct ? BPF_CORE_READ_BITFIELD(task, in_iowait) : BPF_CORE_READ_BITFIELD_PROBED(task, in_iowait))
 		e->reader.flags = READER_IOWAIT;
 	e->reader.stack = blocking_stack(ctx, r, state, e->reader.flags);
 }
@@ -179,7 +180,7 @@ static __always_inline void reader_woken(struct cpu *cpu, struct reader *r, stru
 		e->id = bpf_get_current_pid_tgid();
 		bpf_get_current_comm(e->comm, sizeof(e->comm));
 	}
-	if (is_throttled(task))
+	if (is_throttled(task, direct))
 		e->policy |= WAKER_THROTTLED;
 }
 

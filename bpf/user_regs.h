@@ -10,16 +10,30 @@
 
 #if defined(__TARGET_ARCH_x86)
 #define CALL_NUMBER(regs) (regs)->orig_ax
-#define FIRST_ARGUMENT(regs) (regs)->di
 #define THIRD_ARGUMENT(regs) (regs)->dx
 #define FOURTH_ARGUMENT(regs) (regs)->r10
-#define INSTRUCTION(regs) (regs)->ip
+
+/* As they follow one another there: to read is what costs, not how much. */
+struct entry {
+	u64 argument, call, instruction;
+};
+
+#define READ_ENTRY(entry, regs) bpf_probe_read_kernel(entry, sizeof(*(entry)), &(regs)->di)
 #elif defined(__TARGET_ARCH_arm64)
 #define CALL_NUMBER(regs) ((struct user_pt_regs *)(regs))->regs[8]
-#define FIRST_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[0]
 #define THIRD_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[2]
 #define FOURTH_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[3]
-#define INSTRUCTION(regs) ((struct user_pt_regs *)(regs))->pc
+
+struct entry {
+	u64 argument, call, instruction;
+};
+
+#define READ_ENTRY(entry, regs)                                                                          \
+	do {                                                                                             \
+		bpf_probe_read_kernel(&(entry)->argument, 8, &((struct user_pt_regs *)(regs))->regs[0]); \
+		bpf_probe_read_kernel(&(entry)->call, 8, &CALL_NUMBER(regs));                            \
+		bpf_probe_read_kernel(&(entry)->instruction, 8, &((struct user_pt_regs *)(regs))->pc);   \
+	} while (0)
 #endif
 
 /* Those of the task that runs; 0: not known. */
@@ -45,12 +59,14 @@ static __always_inline struct pt_regs *user_regs(void)
 static __always_inline u64 entry_site(void)
 {
 	struct pt_regs *regs = user_regs();
-	u64 ip = regs ? USER_REG(regs, INSTRUCTION) : 0;
+	struct entry entry;
 
-	if (!ip)
+	if (!regs)
 		return 0;
-	return (ip * 0x9e3779b97f4a7c15ULL ^ USER_REG(regs, FIRST_ARGUMENT)) * 0x9e3779b97f4a7c15ULL ^
-	       USER_REG(regs, CALL_NUMBER);
+	READ_ENTRY(&entry, regs);
+	if (!entry.instruction)
+		return 0;
+	return (entry.instruction * 0x9e3779b97f4a7c15ULL ^ entry.argument) * 0x9e3779b97f4a7c15ULL ^ entry.call;
 }
 
 #endif

@@ -381,6 +381,10 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq;
 };
 
+struct sched_info {
+	u64 last_queued;
+};
+
 /* One of two names of the state, and one of two places of the CPU. */
 struct task_struct {
 	int pid;
@@ -397,6 +401,7 @@ struct task_struct {
 	struct sched_entity se;
 	unsigned int in_iowait : 1;
 	bool throttled;
+	struct sched_info sched_info;
 };
 
 /* Of arm64. */

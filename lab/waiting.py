@@ -33,7 +33,7 @@ class Measuring(NamedTuple):
     def wait_until_begun(self) -> None:
         """Returns when it says that its programs count packets, which takes seconds in emulation."""
         words = self.said.wait().out
-        assert "measures for " in words, words
+        assert "measuring for " in words, words
 
 
 def start_measuring(host: Host, *arguments: str, duration: str = "10m") -> Measuring:

@@ -328,7 +328,7 @@ impl Drop for Progress {
 
 /// Says that packets are seen from now on.
 fn say_begun(duration: Duration) {
-    say(&format!("measures for {}; ^C ends it early", humantime::format_duration(duration)));
+    say(&format!("measuring for {}; ^C ends it early", humantime::format_duration(duration)));
 }
 
 /// A time as people write it, within bounds.

@@ -32,7 +32,7 @@ fn nearpath(args: &[&str]) -> Output {
 }
 
 /// What is said of a measurement once it has begun.
-const BEGUN: &str = "nearpath: measures for 500ms; ^C ends it early\n";
+const BEGUN: &str = "nearpath: measuring for 500ms; ^C ends it early\n";
 
 /// Exit status, standard output, standard error.
 fn parts(output: &Output) -> (Option<i32>, String, String) {
@@ -367,7 +367,7 @@ fn an_interrupt_ends_it_early_with_what_was_gathered() {
     assert!(m["duration_s"].as_f64().unwrap() <= begin.elapsed().as_secs_f64());
     assert!(m["spans"].is_array(), "{m}");
     let (_, _, err) = parts(&output);
-    let begun = "nearpath: measures for 1h; ^C ends it early\n";
+    let begun = "nearpath: measuring for 1h; ^C ends it early\n";
     assert_eq!(err, format!("{begun}nearpath: ended early by a signal\n"));
 }
 

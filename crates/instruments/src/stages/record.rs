@@ -227,6 +227,8 @@ pub enum What {
     Stolen(u32),
     /// The CPU came online: it was offline since the event before.
     Online,
+    /// The task that the CPU turns to next could have run since then.
+    Queued(u64),
 }
 
 /// Bit of an interrupt of the CPU's own.
@@ -423,6 +425,7 @@ pub(super) fn event(bytes: &[u8]) -> Option<Event> {
         5 => What::SoftirqEnd(prio),
         6 => What::Stolen(id),
         7 => What::Online,
+        14 => What::Queued(word(bytes, 24)?),
         _ => return None,
     };
     let current = match what {

@@ -72,7 +72,7 @@ fn an_early_end_shows_the_steps_that_were_made() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start(&["demo", "locality", "--json", "--for", "60s"], "measures for");
+    let running = Running::start(&["demo", "locality", "--json", "--for", "60s"], "measuring for");
     running.signal(libc::SIGINT);
     let (status, stdout, said) = running.end();
     assert!(status.success(), "{status} {said}");
@@ -87,7 +87,7 @@ fn nothing_is_left_of_a_killed_demo_of_locality() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start(&["demo", "locality", "--json", "--for", "60s"], "measures for");
+    let running = Running::start(&["demo", "locality", "--json", "--for", "60s"], "measuring for");
     running.signal(libc::SIGKILL);
     let (status, stdout, _) = running.end();
     assert!(!status.success() && stdout.is_empty(), "{status}");

@@ -23,7 +23,7 @@ impl Scene {
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
             let mut stderr = BufReader::new(child.stderr.take().unwrap());
             let mut said = String::new();
-            while !said.contains("measures for") && stderr.read_line(&mut said)? > 0 {}
+            while !said.contains("measuring for") && stderr.read_line(&mut said)? > 0 {}
             for cpu in [self.cpus; CONNECTIONS / 20].into_iter().flatten() {
                 on_cpu(cpu, || (0..20).map(|_| connect(side.ipv4())).for_each(|_| {}));
             }

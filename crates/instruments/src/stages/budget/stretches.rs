@@ -149,7 +149,7 @@ impl Cpu {
             What::IrqEnd => drop(self.irqs.pop()),
             What::Softirq(vector, _) => self.softirq = Some(*vector),
             What::SoftirqEnd(_) => self.softirq = None,
-            What::Stolen(_) | What::Online => {}
+            What::Stolen(_) | What::Online | What::Queued(_) => {}
         }
     }
 

@@ -4,7 +4,7 @@
 //! another: a task that is about to leave its CPU may be woken just before the switch is seen. So a task
 //! that ran again without a wake-up since it left had been woken before.
 
-use super::super::record::{Change, ReaderEvent, Record, Waker};
+use super::super::record::{Change, CpuEvents, ReaderEvent, Record, Waker, What};
 
 /// A time in which the reader did one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +29,10 @@ pub(super) enum State {
 /// The phases of a span without gaps, up to its end.
 pub(super) fn phases(record: &Record) -> Vec<Phase> {
     let reader = &record.reader;
-    let mut out: Vec<Phase> = Vec::new();
+    let mut out = while_unknown(record);
     let mut state = before(reader.events.first());
     let known_from = reader.known_from.min(record.at_ns);
-    if known_from > 0 {
+    if known_from > out.last().map_or(0, |last| last.end) {
         out.push(Phase { end: known_from, state: State::Unknown });
     }
     for (index, event) in reader.events.iter().enumerate() {
@@ -76,6 +76,45 @@ pub(super) fn took_another_s(record: &Record) -> bool {
     record.from.name == "sched_waking"
         && record.reader.known_from < begin
         && !record.reader.events.iter().any(woken)
+}
+
+/// Before its first event a reader is not known, but for the times in which the scheduler says that it was queued.
+fn while_unknown(record: &Record) -> Vec<Phase> {
+    let reader = &record.reader;
+    let first = reader.events.first().map_or(record.at_ns, |event| event.ns);
+    let until = if matches!(reader.events.first().map(before_is_known), Some(true)) {
+        reader.known_from
+    } else {
+        reader.known_from.max(first)
+    };
+    let cpus = record.others.iter().map(|(&cpu, events)| (cpu, events));
+    let mut queued: Vec<(u64, u64, u32)> = cpus
+        .chain([(record.to_cpu, &record.cpu)])
+        .flat_map(|(cpu, events)| queued(events, record.task.pid).map(move |(a, b)| (a, b, cpu)))
+        .filter(|&(_, end, _)| end <= until.min(record.at_ns))
+        .collect();
+    queued.sort_unstable();
+    let phases = queued.into_iter().flat_map(|(since, end, cpu)| {
+        let ready = State::Ready { cpu, throttled: false };
+        [Phase { end: since, state: State::Unknown }, Phase { end, state: ready }]
+    });
+    phases.collect()
+}
+
+/// The times in which a task was queued before the CPU turned to it: those that the events tell of.
+fn queued(events: &CpuEvents, pid: u32) -> impl Iterator<Item = (u64, u64)> {
+    let events = &events.tasks.events;
+    events.iter().zip(events.iter().skip(1)).filter_map(move |pair| {
+        match (&pair.0.what, &pair.1.what) {
+            (What::Queued(since), What::Task(task)) if task.pid == pid => Some((*since, pair.1.ns)),
+            _ => None,
+        }
+    })
+}
+
+/// Whether an event says what a reader did before it.
+fn before_is_known(event: &ReaderEvent) -> bool {
+    before(Some(event)) != State::Unknown
 }
 
 /// What a reader did from when it was known on to its first event: whatever it was, nobody had woken it since.
@@ -228,6 +267,34 @@ mod tests {
         let later = 1000 + 60_000;
         assert!(!with("sched_waking", 999) && with("sched_waking", later));
         assert!(!with("sk_data_ready", later));
+    }
+
+    #[test]
+    fn the_scheduler_says_since_when_a_task_that_nobody_knew_was_queued() {
+        use super::super::super::record::What;
+        use super::super::tests::{at, task};
+        let switches = vec![
+            at(1100, What::Queued(900)),
+            at(1100, What::Task(task(7, "reader"))),
+            at(1200, What::Task(task(9, "hog"))),
+            // Another's.
+            at(1400, What::Queued(1250)),
+            at(1400, What::Task(task(5, "agent"))),
+            at(1800, What::Queued(1300)),
+            at(1800, What::Task(task(7, "reader"))),
+        ];
+        let mut r = record("sk_data_ready", "sock_recv", switches, vec![]);
+        let found = ReaderEvent { ns: 1810, cpu: 3, what: Change::Found };
+        r.reader = ReaderEvents { events: vec![found], known_from: 0 };
+        let phases: Vec<_> = phases(&r).into_iter().map(|p| (p.end, p.state)).collect();
+        let expected = [
+            (1100, ready(r.to_cpu)),
+            (1300, State::Unknown),
+            (1800, ready(r.to_cpu)),
+            (1810, State::Unknown),
+            (2000, State::Runs(3)),
+        ];
+        assert_eq!(phases, expected);
     }
 
     #[test]

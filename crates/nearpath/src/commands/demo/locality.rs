@@ -75,7 +75,7 @@ impl LocalityArguments {
         interrupt: &Interrupt,
     ) -> anyhow::Result<LocalitySteps> {
         let mut instruments = Instruments::start(scene, root, topology, self.btf.as_deref())?;
-        say(&format!("measures for {:?} as found, and after each step", self.duration));
+        say(&format!("measuring for {:?} as found, and after each step", self.duration));
         let mut shown = LocalitySteps {
             schema: LOCALITY_STEPS_SCHEMA,
             cpus: scene.cpus().iter().copied().collect(),
