@@ -19,6 +19,8 @@ from .trace import Trace
 # x86-64's numbers of the calls in which the readers wait for their socket, of those that send, and of others.
 WAITS_FOR_SOCKET = {45, 47, 299, 7, 271, 23, 270, 232, 281, 441, 426}
 SENDS = {44, 46, 307}
+# Stages within a receive call.
+READS = {"skb_copy_datagram", "sock_recv"}
 BLOCKS_ON = {202: "futex", 35: "nanosleep", 230: "nanosleep", 0: "pipe", 17: "io"}
 # Within this share of the span two causes are equally large.
 EQUAL = 0.10
@@ -125,7 +127,11 @@ class Judge:
         """In what the span ends."""
         states = self.cpus[span.cpu]
         if span.to != "sched_switch":
-            return states.at(span.end)
+            state = states.at(span.end)
+            # A thread takes the packet, also where it is interrupted just then.
+            if span.to in READS and state.kind in ("irq", "softirq"):
+                return Occupant("task", "", state.pid)
+            return state
         # The switch itself, whose time differs by that from one clock to the other.
         near = list(states.between(span.end - CLOCK_NS, span.end + CLOCK_NS))[1:]
         tasks = [piece for piece in near if piece.state.kind == "task"]
@@ -184,6 +190,9 @@ class Judge:
     def _on_cpu(self, piece, thread: Thread, tid: int, span: Span, last_call) -> str:
         occupant: Occupant = piece.state
         if thread.does == "ready" and self._is_throttled(tid, piece.begin, piece.end):
+            return "throttled"
+        # Nothing but its quota keeps a CPU from a thread that could run while nobody else does.
+        if thread.does == "ready" and tid in self.actors.limited and occupant.kind == "idle":
             return "throttled"
         if occupant.kind in ("irq", "softirq"):
             name = f"{occupant.kind}:{occupant.who}"

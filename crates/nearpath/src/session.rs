@@ -11,7 +11,8 @@ use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use nearpath_instruments::stages::{ABOVE_MAX, Detail, Options, STAGES, Stages};
+use nearpath_host::Host;
+use nearpath_instruments::stages::{ABOVE_MAX, Detail, Options, STAGES, Stages, zoom};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use serde::Serialize;
 use std::cell::Cell;
@@ -231,6 +232,14 @@ fn stage_names() -> PossibleValuesParser {
     PossibleValuesParser::new(STAGES.iter().map(|stage| stage.name).collect::<BTreeSet<_>>())
 }
 
+/// Whether RPS is set on a queue, or is at work: queues of other namespaces are not seen, but what the CPUs count of
+/// them is.
+fn steers(host: &Host) -> bool {
+    let mut queues = host.nics.iter().flat_map(|nic| &nic.rx_queues);
+    queues.any(|queue| queue.rps_cpus.as_ref().is_none_or(|cpus| !cpus.is_empty()))
+        || host.softnet.iter().any(|cpu| cpu.received_rps.is_some_and(|count| count > 0))
+}
+
 impl Timing {
     /// The instrument's options for these packets, with a detail where none is asked for.
     pub fn options(&self, filter: Filter, or: Detail) -> Options {
@@ -256,6 +265,16 @@ impl Timing {
     /// Whether it was said what to observe; otherwise that can be found out.
     pub fn says_what(&self) -> bool {
         self.detail.is_some() || self.stages.is_some()
+    }
+
+    /// The options of a coarse look, with what is asked for. Where RPS chooses CPUs, the stages before it does are
+    /// observed as well: else what a packet waits for the CPU that was chosen is in none of its spans.
+    pub fn coarse(&self, host: &Host, filter: Filter) -> Options {
+        let options = self.options(filter, Detail::Coarse);
+        if self.says_what() || !steers(host) {
+            return options;
+        }
+        Options { stages: Some(zoom::coarse_with_arrivals()), ..options }
     }
 
     /// The options of a closer look at these stages, which explains slow packets, too.

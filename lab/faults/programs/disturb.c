@@ -121,7 +121,8 @@ static void interrupts_off(void)
 	pthread_create(&thread, NULL, be_woken, NULL);
 	/* Loading takes the CPU for a while. The tracepoint is called with interrupts off, by whoever wakes. */
 	pin(other_cpu);
-	hold_attach(&hold, "sched_waking", cpu, gettid());
+	hold_prepare(&hold);
+	hold_attach(&hold, "sched_waking", cpu, gettid(), -1);
 	pin(cpu);
 	be_fifo(50);
 	for (;;) {
@@ -130,6 +131,9 @@ static void interrupts_off(void)
 		check(write(wake_fds[1], "", 1), "pipe");
 	}
 }
+
+/* include/linux/interrupt.h */
+#define BLOCK_SOFTIRQ 4
 
 static void interrupts(const char *file)
 {
@@ -143,7 +147,10 @@ static void interrupts(const char *file)
 	if (posix_memalign((void **)&block, 4096, 4096))
 		fail("memory");
 	check(fstat(fd, &stat), file);
-	hold_attach(&hold, "irq_handler_entry", cpu, 0);
+	hold_prepare(&hold);
+	/* With one queue its handler leaves the request to a softirq, with several it completes the request itself. */
+	hold_attach(&hold, "softirq_raise", cpu, 0, BLOCK_SOFTIRQ);
+	hold_attach(&hold, "block_rq_complete", cpu, 0, -1);
 	conduct();
 	for (;;) {
 		nap(random_between(10 * MS, 25 * MS));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A BPF program of our own, without any library: at a raw tracepoint on one CPU it takes some
- * milliseconds, once for each time that it is armed. In `sched_waking` interrupts are off; in
- * `irq_handler_entry` it is a device's handler that takes so long.
+ * milliseconds, once for each time that it is armed. In `sched_waking` interrupts are off; a disk's
+ * handler raises its softirq, or completes the request, in between its own begin and end, which others observe.
  */
 #ifndef FAULTS_HOLD_CPU_H
 #define FAULTS_HOLD_CPU_H
@@ -14,7 +14,7 @@
 struct hold {
 	/* Milliseconds to hold the CPU for, or 0. */
 	volatile uint64_t *armed;
-	int program, link;
+	int map;
 };
 
 static long bpf(int command, union bpf_attr *attr)
@@ -31,10 +31,16 @@ static long bpf(int command, union bpf_attr *attr)
 #define MOVR(d, s) INSN(BPF_ALU64 | BPF_MOV | BPF_X, d, s, 0, 0)
 #define MOVI(d, i) INSN(BPF_ALU64 | BPF_MOV | BPF_K, d, 0, 0, i)
 
-/* `tid`: only where this thread is the current one; 0 is any. */
-static int hold_program(int map, int cpu, int tid)
+/*
+ * `tid`: only where this thread is the current one; 0 is any. `first`: only where the tracepoint's first argument is this;
+ * negative is any.
+ */
+static int hold_program(int map, int cpu, int tid, int first)
 {
 	struct bpf_insn code[] = {
+		INSN(BPF_LDX | BPF_MEM | BPF_DW, 0, 1, 0, 0),
+		INSN(BPF_ALU64 | BPF_AND | BPF_K, 0, 0, 0, first < 0 ? 0 : -1),
+		INSN(BPF_JMP | BPF_JNE | BPF_K, 0, 0, END(-1), first < 0 ? 0 : first),
 		CALL(BPF_FUNC_get_smp_processor_id), INSN(BPF_JMP | BPF_JNE | BPF_K, 0, 0, END(1), cpu),
 		CALL(BPF_FUNC_get_current_pid_tgid), INSN(BPF_ALU | BPF_MOV | BPF_X, 0, 0, 0, 0),
 		/* With tid 0 the comparison is of 0 with 0. */
@@ -76,7 +82,7 @@ static int hold_program(int map, int cpu, int tid)
 	return program;
 }
 
-static void hold_attach(struct hold *hold, const char *tracepoint, int cpu, int tid)
+static void hold_prepare(struct hold *hold)
 {
 	union bpf_attr map = { .map_type = BPF_MAP_TYPE_ARRAY,
 			       .key_size = 4, .value_size = 8, .max_entries = 1, .map_flags = BPF_F_MMAPABLE };
@@ -89,11 +95,18 @@ static void hold_attach(struct hold *hold, const char *tracepoint, int cpu, int 
 	hold->armed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (hold->armed == MAP_FAILED)
 		fail("BPF map");
-	hold->program = hold_program(fd, cpu, tid);
-	union bpf_attr link = { .raw_tracepoint = { .name = (uint64_t)(unsigned long)tracepoint,
-						    .prog_fd = hold->program } };
+	hold->map = fd;
+}
 
-	hold->link = check(bpf(BPF_RAW_TRACEPOINT_OPEN, &link), tracepoint);
+/* At one of several tracepoints, where the first that is called takes the time. */
+static void hold_attach(struct hold *hold, const char *tracepoint, int cpu, int tid, int first)
+{
+	int program = hold_program(hold->map, cpu, tid, first);
+	union bpf_attr link = { .raw_tracepoint = { .name = (uint64_t)(unsigned long)tracepoint,
+						    .prog_fd = program } };
+
+	/* Attached as long as this process lives. */
+	check(bpf(BPF_RAW_TRACEPOINT_OPEN, &link), tracepoint);
 }
 
 #endif

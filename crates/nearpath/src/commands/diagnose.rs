@@ -10,7 +10,7 @@ use crate::source::{Source, all_facts, memory_of_owners};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, diagnose};
-use nearpath_host::{Host, Root, RxQueue, Wanted};
+use nearpath_host::{Host, Root, Wanted};
 use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
@@ -176,11 +176,7 @@ impl Diagnose {
         if !self.looks_twice() {
             return self.timing.options(filter.clone(), Detail::Full);
         }
-        let options = self.timing.options(filter.clone(), Detail::Coarse);
-        let mut queues = host.nics.iter().flat_map(|nic| &nic.rx_queues);
-        let steers = |queue: &RxQueue| queue.rps_cpus.as_ref().is_none_or(|cpus| !cpus.is_empty());
-        let stages = queues.any(steers).then(zoom::coarse_with_arrivals);
-        Options { stages, ..options }
+        self.timing.coarse(host, filter.clone())
     }
 
     /// What measures. Where nothing can, the time passes all the same, for counters to become rates.

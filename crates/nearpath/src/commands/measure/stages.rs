@@ -71,7 +71,7 @@ impl StagesArguments {
         let options = Options {
             groups: self.groups.wanted(),
             duty: self.duty,
-            ..self.timing.options(filter, Detail::Coarse)
+            ..self.timing.coarse(&host, filter)
         };
         let lines = self.json && self.timing.time.interval.is_some();
         let mut stages = Stages::new(&host.topology, options);
