@@ -12,7 +12,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use nearpath_host::Host;
-use nearpath_instruments::stages::{ABOVE_MAX, Detail, Options, STAGES, Stages, zoom};
+use nearpath_instruments::stages::{ABOVE_MAX, Detail, Options, STAGES, Stages};
 use nearpath_instruments::{Filter, Instrument, Measurement};
 use serde::Serialize;
 use std::cell::Cell;
@@ -270,11 +270,8 @@ impl Timing {
     /// The options of a coarse look, with what is asked for. Where RPS chooses CPUs, the stages before it does are
     /// observed as well: else what a packet waits for the CPU that was chosen is in none of its spans.
     pub fn coarse(&self, host: &Host, filter: Filter) -> Options {
-        let options = self.options(filter, Detail::Coarse);
-        if self.says_what() || !steers(host) {
-            return options;
-        }
-        Options { stages: Some(zoom::coarse_with_arrivals()), ..options }
+        let arrivals = !self.says_what() && steers(host);
+        Options { arrivals, ..self.options(filter, Detail::Coarse) }
     }
 
     /// The options of a closer look at these stages, which explains slow packets, too.

@@ -52,6 +52,8 @@ pub struct Options {
     pub filter: Filter,
     /// How much of the path is observed.
     pub detail: Detail,
+    /// Beside the stages of the detail those at which packets come in before RPS chooses a CPU for them.
+    pub arrivals: bool,
     /// Stages to observe, by name, whatever the detail; `None`: those of the detail.
     pub stages: Option<Vec<String>>,
     /// Stages to leave out, by name.
@@ -147,7 +149,10 @@ impl Options {
         let among = |names: &[String]| names.iter().any(|name| name == stage);
         let wanted = match &self.stages {
             Some(stages) => among(stages),
-            None => detail_of(stage).is_some_and(|detail| detail <= self.detail),
+            None => {
+                let arrives = self.arrivals && zoom::ARRIVALS.contains(&stage);
+                arrives || detail_of(stage).is_some_and(|detail| detail <= self.detail)
+            }
         };
         wanted && !among(&self.without)
     }

@@ -11,13 +11,7 @@ const SLOW_NS: u64 = 1_000_000;
 pub const ENOUGH_PACKETS: u64 = 100;
 
 /// At which packets come in before a CPU is chosen for them: without one of these no steering shows.
-const ARRIVALS: [&str; 3] = ["napi_gro_receive", "netif_rx", "enqueue_to_backlog"];
-
-/// Names of the stages to observe at first where packets are steered: the coarse ones, and those at which
-/// packets come in, so that a first look is enough to see where they are steered to.
-pub fn coarse_with_arrivals() -> Vec<String> {
-    names(|stage| stage.detail == Detail::Coarse || ARRIVALS.contains(&stage.name))
-}
+pub(super) const ARRIVALS: [&str; 3] = ["napi_gro_receive", "netif_rx", "enqueue_to_backlog"];
 
 /// Names of the stages to observe after a coarse measurement; `None` where it had too few packets to tell.
 pub fn zoom(coarse: &Measurement) -> Option<Vec<String>> {
@@ -70,6 +64,7 @@ fn is_within(span: &Span, stage: &Stage) -> bool {
 mod tests {
     use super::*;
     use crate::Packets;
+    use crate::stages::Options;
 
     fn span(direction: Direction, from: &str, to: &str, total_ns: u64, p99_ns: u64) -> Span {
         Span {
@@ -131,10 +126,11 @@ mod tests {
 
     #[test]
     fn a_first_look_at_steered_packets_has_the_stages_before_a_cpu_is_chosen() {
-        let names = coarse_with_arrivals();
-        let has = |name: &str| names.iter().any(|n| n == name);
-        assert!(ARRIVALS.into_iter().all(has) && has("sock_recv"), "{names:?}");
-        assert!(!has("napi_poll") && !has("ip_rcv"), "{names:?}");
+        let coarse = Options { detail: Detail::Coarse, arrivals: true, ..Options::default() };
+        assert!(
+            ARRIVALS.into_iter().all(|name| coarse.observes(name)) && coarse.observes("sock_recv")
+        );
+        assert!(!coarse.observes("napi_poll") && !coarse.observes("ip_rcv"));
     }
 
     #[test]
