@@ -179,6 +179,19 @@ def test_a_quota_ends_with_the_timer_of_its_period() -> None:
     assert verdict.first == "throttled"
 
 
+def test_an_idle_cpu_is_kept_from_a_thread_by_its_quota_alone() -> None:
+    events = [
+        switch(0, 0, 0, READER),
+        switch(1_000_000, READER, PREEMPTED, 0),
+        switch(9_000_000, 0, 0, READER),
+        enter(9_010_000, READER, RECVFROM),
+        switch(9_030_000, READER, SLEEPING, HOG),
+    ]
+    limited = decide(judge(events, limited=[READER], period_ns=1 << 40, quota_ns=1 << 39), 2_000_000, 9_020_000)
+    assert limited.first == "throttled"
+    assert decide(judge(events), 2_000_000, 9_020_000).first == "idle"
+
+
 def test_a_gap_in_a_connection_is_nobody_s_cpu() -> None:
     events = [
         *BLOCKED[:2],

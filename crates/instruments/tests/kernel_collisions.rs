@@ -19,7 +19,7 @@ fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
 }
 
-/// Reads on CPU 1 until it is told to end, and counts.
+/// Reads on CPU 1 until the flag says to end, and counts.
 fn read(socket: &UdpSocket, count: &AtomicU64, over: &AtomicBool) {
     pin(1);
     let mut buffer = [0; 100];
@@ -30,7 +30,7 @@ fn read(socket: &UdpSocket, count: &AtomicU64, over: &AtomicBool) {
     }
 }
 
-/// Keeps CPU 1 from all others while it is told to.
+/// Keeps CPU 1 from all others while the flag is set.
 fn hold(held: &AtomicBool, holds: &AtomicBool, over: &AtomicBool) {
     pin(1);
     let parameters = libc::sched_param { sched_priority: 1 };

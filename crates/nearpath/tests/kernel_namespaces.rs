@@ -170,7 +170,7 @@ fn short_life(unified: &Path, hog: &Path, number: usize) -> (u64, String) {
     thread::sleep(LIFE);
     child.kill().unwrap();
     child.wait().unwrap();
-    // The kernel takes a moment to let go of a task that has ended.
+    // The kernel takes a moment to free a task that has ended.
     wait_for("the cgroup to be empty", || fs::remove_dir(&cgroup).ok());
     (child.id().into(), format!("/{name}"))
 }
