@@ -8,25 +8,22 @@
 
 #include "probe.h"
 
+/* In the order of x86's struct pt_regs (di, orig_ax, ip), where they follow one another. */
+struct entry {
+	u64 argument, call, instruction;
+};
+
 #if defined(__TARGET_ARCH_x86)
 #define CALL_NUMBER(regs) (regs)->orig_ax
 #define THIRD_ARGUMENT(regs) (regs)->dx
 #define FOURTH_ARGUMENT(regs) (regs)->r10
 
-/* As they follow one another there: to read is what costs, not how much. */
-struct entry {
-	u64 argument, call, instruction;
-};
-
+/* To read is what costs, not how much. */
 #define READ_ENTRY(entry, regs) bpf_probe_read_kernel(entry, sizeof(*(entry)), &(regs)->di)
 #elif defined(__TARGET_ARCH_arm64)
 #define CALL_NUMBER(regs) ((struct user_pt_regs *)(regs))->regs[8]
 #define THIRD_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[2]
 #define FOURTH_ARGUMENT(regs) ((struct user_pt_regs *)(regs))->regs[3]
-
-struct entry {
-	u64 argument, call, instruction;
-};
 
 #define READ_ENTRY(entry, regs)                                                                          \
 	do {                                                                                             \

@@ -1,5 +1,5 @@
-//! Which stages to observe at first, and where to look closer: in goes a measurement with few stages, out come
-//! the stages to observe next, which are those between its stages where time is lost.
+//! Where to look closer: in goes a measurement with few stages, out come the stages to observe next, which are those
+//! between its stages where time is lost.
 
 use super::table::{Detail, STAGES, Stage};
 use crate::{Direction, Measurement, Span};
