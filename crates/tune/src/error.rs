@@ -2,6 +2,7 @@
 
 use nearpath_host::ReadError;
 use nearpath_instruments::InstrumentError;
+use std::fmt;
 
 /// Why a change was not made, or not undone.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +48,14 @@ pub enum TuneError {
         /// What should have been there.
         expected: String,
     },
+    /// A change was not made, and of those before it not all could be undone.
+    #[error("{error}; {kept}")]
+    NotUndone {
+        /// Why it was not made.
+        error: Box<TuneError>,
+        /// What is still there.
+        kept: NotUndone,
+    },
     /// The journal cannot be read or written; without it nothing is changed.
     #[error("the journal {file}: {reason}")]
     Journal {
@@ -61,5 +70,56 @@ impl TuneError {
     /// A step that the kernel refused.
     pub(crate) fn kernel(step: impl Into<String>, reason: impl ToString) -> Self {
         Self::Kernel { step: step.into(), reason: reason.to_string() }
+    }
+}
+
+/// Changes that could not be undone when a plan failed.
+#[derive(Debug)]
+pub struct NotUndone(pub(crate) Vec<Kept>);
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Its number in the journal, where one remembers it.
+    pub id: Option<u64>,
+    pub target: String,
+    pub reason: TuneError,
+}
+
+/// So many are listed individually.
+const LISTED: usize = 3;
+
+impl fmt::Display for NotUndone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (closed, kept): (Vec<&Kept>, Vec<&Kept>) =
+            self.0.iter().partition(|kept| matches!(kept.reason, TuneError::Journal { .. }));
+        let count = |n: usize| if n == 1 { "1 change".to_owned() } else { format!("{n} changes") };
+        if !kept.is_empty() {
+            write!(f, "{} could not be undone: ", count(kept.len()))?;
+            for (place, Kept { target, reason, .. }) in kept.iter().take(LISTED).enumerate() {
+                let separator = if place > 0 { "; " } else { "" };
+                let reason = reason.to_string();
+                match reason.contains(target.as_str()) {
+                    true => write!(f, "{separator}{reason}")?,
+                    false => write!(f, "{separator}{target}: {reason}")?,
+                }
+            }
+            if let Some(more) = kept.len().checked_sub(LISTED).filter(|more| *more > 0) {
+                write!(f, "; and {more} more")?;
+            }
+        }
+        if let Some(Kept { reason, .. }) = closed.first() {
+            let separator = if kept.is_empty() { "" } else { "; " };
+            write!(
+                f,
+                "{separator}{} undone, but the journal still has {}: {reason}",
+                count(closed.len()),
+                if closed.len() == 1 { "it" } else { "them" }
+            )?;
+        }
+        if self.0.iter().any(|kept| kept.id.is_some()) {
+            f.write_str("; the journal keeps what is left: 'nearpath tune rollback' tries again")?;
+        }
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! order, so that after a crash at any point the journal tells what may have been changed. When one
 //! fails, those before it are undone.
 
+use crate::error::{Kept, NotUndone};
 use crate::plan::Step;
 use crate::{Change, Entry, Journal, TuneError};
 
@@ -62,24 +63,26 @@ impl<W: Writer> Executor<W> {
     /// # Errors
     /// As [`Executor::apply`].
     pub fn apply_steps(&mut self, plan: Vec<Step>) -> Result<Outcome, TuneError> {
-        let mut made: Vec<(Option<u64>, Change)> = Vec::new();
+        let mut made: Vec<Made> = Vec::new();
         let mut skipped = Vec::new();
         for Step { change, optional } in plan {
-            match self.make(change.clone(), None, &mut made) {
-                Ok(()) => {}
-                Err(reason @ TuneError::InPlace(_)) => skipped.push(Skipped { change, reason }),
-                Err(reason @ TuneError::ByNature { .. }) if optional => {
-                    skipped.push(Skipped { change, reason });
-                }
-                Err(error) => {
-                    for (id, change) in made.into_iter().rev() {
-                        self.take_back(id, &change);
-                    }
-                    return Err(error);
-                }
+            let before = made.len();
+            let Err(reason) = self.make(change.clone(), None, &mut made) else { continue };
+            let may_be_skipped = match &reason {
+                TuneError::InPlace(_) => true,
+                TuneError::ByNature { .. } => optional,
+                _ => false,
+            };
+            // A write that was refused may be there in part: then the plan does not go on.
+            let begun = made.split_off(before);
+            if may_be_skipped && self.undo_made(begun.clone()).is_empty() {
+                skipped.push(Skipped { change, reason });
+                continue;
             }
+            made.extend(begun);
+            return Err(self.take_back(reason, made));
         }
-        Ok(Outcome { made: made.into_iter().map(|(_, change)| change).collect(), skipped })
+        Ok(Outcome { made: made.into_iter().map(|made| made.change).collect(), skipped })
     }
 
     /// Makes a change again that the host has lost; `anew` is what is to be written now. The journal
@@ -89,9 +92,11 @@ impl<W: Writer> Executor<W> {
     /// It could not be made; the journal still has the one that is lost.
     pub fn restore(&mut self, lost: &Entry, anew: Change) -> Result<Change, TuneError> {
         let mut made = Vec::new();
-        self.make(anew, Some(lost.id), &mut made)?;
+        if let Err(reason) = self.make(anew, Some(lost.id), &mut made) {
+            return Err(self.take_back(reason, made));
+        }
         made.pop()
-            .map(|(_, change)| change)
+            .map(|made| made.change)
             .ok_or_else(|| TuneError::Refused(format!("{}: nothing was made", lost.change.target)))
     }
 
@@ -107,11 +112,13 @@ impl<W: Writer> Executor<W> {
         }
     }
 
+    /// Makes a change. It is among those `made` from when the journal has it, so that it is undone
+    /// with them when its write fails.
     fn make(
         &mut self,
         change: Change,
         replaces: Option<u64>,
-        made: &mut Vec<(Option<u64>, Change)>,
+        made: &mut Vec<Made>,
     ) -> Result<(), TuneError> {
         let change = self.writer.prepare(change)?;
         let begin = |journal: &mut Journal| match replaces {
@@ -119,24 +126,33 @@ impl<W: Writer> Executor<W> {
             None => journal.begin(&change),
         };
         let id = self.journal.as_mut().map(begin).transpose()?;
-        let written = self.writer.write(&change).and_then(|()| match (&mut self.journal, id) {
+        made.push(Made { id, change: change.clone() });
+        self.writer.write(&change)?;
+        match (&mut self.journal, id) {
             (Some(journal), Some(id)) => journal.done(id),
             _ => Ok(()),
-        });
-        if let Err(error) = written {
-            // A write that failed may be there in part.
-            self.take_back(id, &change);
-            return Err(error);
         }
-        made.push((id, change));
-        Ok(())
     }
 
-    /// Undoes what was made in vain. If that fails the journal keeps it, for a later undo.
-    fn take_back(&mut self, id: Option<u64>, change: &Change) {
-        if self.writer.undo(change).is_ok() {
-            let _ = self.close(id);
+    /// Undoes what was made in vain; the reason why it was, and what could not be undone.
+    fn take_back(&mut self, reason: TuneError, made: Vec<Made>) -> TuneError {
+        match self.undo_made(made) {
+            kept if kept.is_empty() => reason,
+            kept => TuneError::NotUndone { error: Box::new(reason), kept: NotUndone(kept) },
         }
+    }
+
+    /// Undoes changes, the last first; those that could not be. The journal keeps these.
+    fn undo_made(&mut self, made: Vec<Made>) -> Vec<Kept> {
+        let ends = undo_backwards(made, |Made { id, change }| {
+            self.writer.undo(change)?;
+            self.close(*id)
+        });
+        let kept = |(made, undone): (Made, Result<(), TuneError>)| {
+            let Made { id, change } = made;
+            Some(Kept { id, target: change.target.to_string(), reason: undone.err()? })
+        };
+        ends.into_iter().filter_map(kept).collect()
     }
 
     /// Undoes a change that the journal holds.
@@ -156,26 +172,9 @@ impl<W: Writer> Executor<W> {
     pub fn rollback(&mut self, to: Option<u64>, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
         let mut entries = self.entries();
         entries.retain(|entry| to.is_none_or(|to| entry.id > to));
-        let mut undo = |entry: &Entry| {
+        undo_backwards(entries, |entry| {
             if entry.lost_by_reboot(boot) { self.forget(entry) } else { self.undo(entry) }
-        };
-        let mut ends: Vec<_> = entries
-            .into_iter()
-            .rev()
-            .map(|entry| {
-                let undone = undo(&entry);
-                (entry, undone)
-            })
-            .collect();
-        let mut more = true;
-        while more {
-            more = false;
-            for (entry, undone) in ends.iter_mut().filter(|(_, undone)| undone.is_err()) {
-                *undone = undo(entry);
-                more |= undone.is_ok();
-            }
-        }
-        ends
+        })
     }
 
     /// The changes that have not been undone, in the order in which they were made.
@@ -197,6 +196,37 @@ impl<W: Writer> Executor<W> {
             _ => Ok(()),
         }
     }
+}
+
+/// A change that was begun, with its number in the journal.
+#[derive(Debug, Clone)]
+struct Made {
+    id: Option<u64>,
+    change: Change,
+}
+
+/// Undoes the last first, and tries again what could not be undone as long as that undoes one more.
+fn undo_backwards<T>(
+    all: Vec<T>,
+    mut undo: impl FnMut(&T) -> Result<(), TuneError>,
+) -> Vec<(T, Result<(), TuneError>)> {
+    let mut ends: Vec<_> = all
+        .into_iter()
+        .rev()
+        .map(|one| {
+            let undone = undo(&one);
+            (one, undone)
+        })
+        .collect();
+    let mut more = true;
+    while more {
+        more = false;
+        for (one, undone) in ends.iter_mut().filter(|(_, undone)| undone.is_err()) {
+            *undone = undo(one);
+            more |= undone.is_ok();
+        }
+    }
+    ends
 }
 
 /// What became of a plan.

@@ -30,7 +30,7 @@ pub use cgroups::{Cpuset, CpusetFile};
 pub use change::fuzzing_targets;
 pub use change::{Change, Persistence, Target, Value};
 pub use configuration::ConfigFile;
-pub use error::TuneError;
+pub use error::{NotUndone, TuneError};
 #[doc(hidden)]
 pub use ethtool::fuzzing as fuzzing_ethtool;
 pub use ethtool::{Ethtool, NicSetting};

@@ -99,11 +99,55 @@ fn what_could_not_be_taken_back_stays_in_the_journal() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host { refuses: Some(81), keeps: Some(80), ..Host::default() };
     let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
-    executor.apply(vec![change(80), change(81)]).unwrap_err();
+    let error = executor.apply(vec![change(80), change(81)]).unwrap_err().to_string();
+    assert!(error.starts_with("writing: no; 1 change could not be undone: "), "{error}");
+    assert!(error.contains("reuseport group 127.0.0.1:80: undoing: no"), "{error}");
+    assert!(error.contains("'nearpath tune rollback' tries again"), "{error}");
     let entries = Journal::read(dir.path()).unwrap();
     assert_eq!(entries.iter().map(|entry| port(&entry.change)).collect::<Vec<_>>(), [80]);
     assert!(executor.undo(&entries[0]).is_err());
     assert_eq!(Journal::read(dir.path()).unwrap(), entries);
+}
+
+#[test]
+fn what_waits_for_an_earlier_change_is_taken_back_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host { after: Some((80, 81)), refuses: Some(82), ..Host::default() };
+    let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
+    let error = executor.apply(vec![change(80), change(81), change(82)]).unwrap_err();
+    assert_eq!(error.to_string(), "writing: no");
+    assert!(host.steered.borrow().is_empty() && executor.entries().is_empty());
+    assert_eq!(host.said.borrow()[6..], ["undo 82", "undo 81", "undo 80", "undo 81"]);
+}
+
+#[test]
+fn what_is_left_out_but_not_undone_fails_the_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let cannot = |c: &Change| (port(c) == 81).then(impossible);
+    let host = Host { cannot: Some(Rc::new(cannot)), keeps: Some(81), ..Host::default() };
+    let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
+    let steps = [80, 81, 82].map(|port| Step { change: change(port), optional: true });
+    let error = executor.apply_steps(steps.into()).unwrap_err().to_string();
+    assert!(error.contains("managed; 1 change could not be undone"), "{error}");
+    assert_eq!(executor.entries().iter().map(|e| port(&e.change)).collect::<Vec<_>>(), [81]);
+    assert!(host.steered.borrow().is_empty());
+}
+
+#[test]
+fn many_that_are_not_undone_are_counted() {
+    let kept = |port: u16, reason| Kept {
+        id: Some(u64::from(port)),
+        target: change(port).target.to_string(),
+        reason,
+    };
+    let no = || TuneError::kernel("undoing", "no");
+    let full = || TuneError::Journal { file: "/j".to_owned(), reason: "full".to_owned() };
+    let said = NotUndone((80..85).map(|port| kept(port, no())).collect()).to_string();
+    assert!(said.starts_with("5 changes could not be undone: reuseport group"), "{said}");
+    assert_eq!((said.matches("undoing: no").count(), said.contains("; and 2 more;")), (3, true));
+    let said = NotUndone(vec![kept(80, full()), kept(81, no())]).to_string();
+    assert!(said.contains("1 change could not be undone: reuseport group"), "{said}");
+    assert!(said.contains("; 1 change undone, but the journal still has it: the journal /j: full"));
 }
 
 #[test]
