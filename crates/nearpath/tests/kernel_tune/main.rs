@@ -77,6 +77,35 @@ impl Scene {
         self.command(&["apply", self.plan.to_str().unwrap()])
     }
 
+    fn journal_file(&self) -> PathBuf {
+        self.journal.path().join("journal.jsonl")
+    }
+
+    /// Begins a new journal, once all is undone.
+    fn forget_journal(&self) {
+        match std::fs::remove_file(self.journal_file()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("{error}"),
+            _ => {}
+        }
+    }
+
+    /// A journal so long that it is shortened in the middle of the next plan.
+    fn journal_to_be_shortened(&self) -> Vec<u8> {
+        // SHORT of the journal.
+        const SHORT: u64 = 64 << 10;
+        let length = || std::fs::metadata(self.journal_file()).map_or(0, |file| file.len());
+        self.forget_journal();
+        loop {
+            let before = length();
+            assert!(self.apply().output().unwrap().status.success());
+            let of_plan = length() - before;
+            assert!(self.run(&["rollback"]).status.success());
+            if length() + of_plan / 2 > SHORT {
+                return std::fs::read(self.journal_file()).unwrap();
+            }
+        }
+    }
+
     /// The journal, by target.
     fn status(&self) -> BTreeMap<String, Value> {
         let output = self.run(&["status", "--json"]);
@@ -253,8 +282,10 @@ fn a_write_that_fails_at_any_step_is_survived() {
         // Settings, the journal and the disk alike; once and from then on, by turns.
         for step in steps(CHANGES * 5) {
             let for_good = step % 2 == 0;
-            let end = failing_at(scene.apply(), step, for_good).unwrap();
             let when = format!("write {step} fails, for good: {for_good}");
+            // A long journal is replaced by a shorter one, which need not succeed: the next test.
+            scene.forget_journal();
+            let end = failing_at(scene.apply(), step, for_good).unwrap();
             assert!(matches!(end, End::Ended { status: 1, .. }), "{when}: {end:?}");
             if !for_good {
                 assert!(settings() == scene.before, "{when}: undone at once");
@@ -280,14 +311,52 @@ fn a_write_that_fails_at_any_step_is_survived() {
 }
 
 #[test]
+fn a_write_that_fails_while_the_journal_is_shortened_is_survived() {
+    in_scene(|scene| {
+        if !require_failing() {
+            return;
+        }
+        let long = scene.journal_to_be_shortened();
+        let restore = |journal: &[u8]| std::fs::write(scene.journal_file(), journal).unwrap();
+        let End::Ended { status: 0, .. } = failing_at(scene.apply(), usize::MAX, false).unwrap()
+        else {
+            panic!("a plan is applied")
+        };
+        let length = std::fs::metadata(scene.journal_file()).unwrap().len();
+        assert!(length < long.len() as u64, "it was shortened in between: {length}");
+        scene.status_is_right_and_rollback_restores("whole");
+        let mut passed_over = Vec::new();
+        for step in 1..=CHANGES * 5 {
+            restore(&long);
+            let End::Ended { status, writes } = failing_at(scene.apply(), step, false).unwrap()
+            else {
+                panic!("write {step}: killed")
+            };
+            let when = format!("write {step} fails while the journal is shortened: {status}");
+            if status == 0 {
+                // The longer one has all; the next change shortens it.
+                assert_eq!(scene.status().len(), CHANGES, "{when}");
+                passed_over.push(step);
+            } else {
+                assert!(status == 1 && settings() == scene.before, "{when}: undone at once");
+            }
+            scene.status_is_right_and_rollback_restores(&when);
+        }
+        // What a crash has left is removed, the new file is written, synced, and given the name.
+        assert_eq!(passed_over.len(), 4, "{passed_over:?}");
+        assert!(passed_over.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{passed_over:?}");
+    });
+}
+
+#[test]
 fn a_disk_that_takes_no_more_at_any_step_is_survived() {
     in_scene(|scene| {
         assert!(scene.apply().output().unwrap().status.success());
-        let journal = std::fs::read(scene.journal.path().join("journal.jsonl")).unwrap();
+        let journal = std::fs::read(scene.journal_file()).unwrap();
         let ends =
             journal.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(i, _)| i + 1);
         scene.status_is_right_and_rollback_restores("whole");
-        std::fs::remove_file(scene.journal.path().join("journal.jsonl")).unwrap();
+        scene.forget_journal();
         // At the end of each record, and in the middle of the next.
         let all = u64::try_from(journal.len()).unwrap();
         let limits = std::iter::once(0).chain(ends).flat_map(|end| [end as u64, end as u64 + 40]);
@@ -299,7 +368,7 @@ fn a_disk_that_takes_no_more_at_any_step_is_survived() {
             assert!(said.contains("journal"), "{said}");
             assert!(settings() == scene.before, "{limit}: undone at once");
             scene.status_is_right_and_rollback_restores(&format!("no more than {limit} bytes"));
-            std::fs::remove_file(scene.journal.path().join("journal.jsonl")).unwrap();
+            scene.forget_journal();
         }
     });
 }
