@@ -247,24 +247,37 @@ pub struct Skipped {
     pub reason: TuneError,
 }
 
-/// A writer that only shows: `made` and `undone` see each change.
-pub struct DryRun<M, U> {
+/// A writer that only shows: `made` and `undone` see each change, once `check` has found that it could
+/// be made ([`crate::Live::check`]).
+pub struct DryRun<C, M, U> {
+    /// Refuses what the host would refuse, and returns the change as it would be made.
+    pub check: C,
     /// Sees a change that would be made.
     pub made: M,
     /// Sees a change that would be undone.
     pub undone: U,
 }
 
-impl<M: FnMut(&Change), U: FnMut(&Change)> Executor<DryRun<M, U>> {
+impl<C, M, U> Executor<DryRun<C, M, U>>
+where
+    C: FnMut(Change) -> Result<Change, TuneError>,
+    M: FnMut(&Change),
+    U: FnMut(&Change),
+{
     /// An executor that changes nothing and remembers nothing.
-    pub fn dry(writer: DryRun<M, U>) -> Self {
+    pub fn dry(writer: DryRun<C, M, U>) -> Self {
         Self { journal: None, writer }
     }
 }
 
-impl<M: FnMut(&Change), U: FnMut(&Change)> Writer for DryRun<M, U> {
+impl<C, M, U> Writer for DryRun<C, M, U>
+where
+    C: FnMut(Change) -> Result<Change, TuneError>,
+    M: FnMut(&Change),
+    U: FnMut(&Change),
+{
     fn prepare(&mut self, change: Change) -> Result<Change, TuneError> {
-        Ok(change)
+        (self.check)(change)
     }
 
     fn write(&mut self, change: &Change) -> Result<(), TuneError> {

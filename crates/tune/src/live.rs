@@ -49,6 +49,28 @@ impl Live {
         Self { groups: self.groups.with_btf(btf), ..self }
     }
 
+    /// Whether a change can be made, as far as that can be known without making it: the form of its
+    /// value, and that the host has what it expects. Returns it as it would be made. Nothing is
+    /// written, nor loaded into the kernel.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn check(&self, change: Change) -> Result<Change, TuneError> {
+        let target = change.target.clone();
+        let Some(its) = self.setting(&target)? else {
+            self.groups.check(&change)?;
+            return Ok(change);
+        };
+        let mut change = setting::prepare(&*its, change, self.force)?;
+        if let Target::File(file) = &mut change.target {
+            file.instance = self.files.instance(file);
+        }
+        if let Target::Nic(setting) = &mut change.target {
+            setting.instance = setting.instance_now(&self.files);
+        }
+        Ok(change)
+    }
+
     /// Whether the host has a change, or what was there before it, or neither.
     ///
     /// # Errors
@@ -114,18 +136,10 @@ impl Default for Live {
 
 impl Writer for Live {
     fn prepare(&mut self, change: Change) -> Result<Change, TuneError> {
-        let target = change.target.clone();
-        if let Some(its) = self.setting(&target)? {
-            let mut change = setting::prepare(&*its, change, self.force)?;
-            if let Target::File(file) = &mut change.target {
-                file.instance = self.files.instance(file);
-            }
-            if let Target::Nic(setting) = &mut change.target {
-                setting.instance = setting.instance_now(&self.files);
-            }
-            return Ok(change);
+        match &change.target {
+            Target::ReuseportGroup(_) => self.groups.prepare(change),
+            _ => self.check(change),
         }
-        self.groups.prepare(change)
     }
 
     fn write(&mut self, change: &Change) -> Result<(), TuneError> {

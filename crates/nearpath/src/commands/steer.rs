@@ -144,7 +144,7 @@ impl Steer {
             };
             plan.push(steering::plan(&host.topology, &found, method)?);
             Ok(if self.dry_run {
-                dry(plan)?
+                dry(plan, self.kernel.file())?
             } else {
                 apply(plan, root, self.kernel.file(), &boot)?
             })
@@ -159,10 +159,12 @@ impl Steer {
 }
 
 /// What would be changed.
-fn dry(plan: Vec<Change>) -> Result<Vec<Change>, TuneError> {
+fn dry(plan: Vec<Change>, btf: Option<&Path>) -> Result<Vec<Change>, TuneError> {
     let mut shown = Vec::new();
+    let live = Live::new().with_btf(btf);
+    let check = |change: Change| live.check(change);
     let made = |change: &Change| shown.push(change.clone());
-    Executor::dry(DryRun { made, undone: |_: &Change| {} }).apply(plan)?;
+    Executor::dry(DryRun { check, made, undone: |_: &Change| {} }).apply(plan)?;
     Ok(shown)
 }
 

@@ -328,8 +328,7 @@ fn a_write_that_fails_while_the_journal_is_shortened_is_survived() {
         let mut passed_over = Vec::new();
         for step in 1..=CHANGES * 5 {
             restore(&long);
-            let End::Ended { status, writes } = failing_at(scene.apply(), step, false).unwrap()
-            else {
+            let End::Ended { status, .. } = failing_at(scene.apply(), step, false).unwrap() else {
                 panic!("write {step}: killed")
             };
             let when = format!("write {step} fails while the journal is shortened: {status}");
@@ -450,6 +449,61 @@ fn what_is_asked_for_is_done_and_told() {
         assert!(scene.run(&["rollback", "--force"]).status.success());
         assert!(settings() == scene.before);
         assert!(scene.run(&["rollback"]).status.success(), "there is nothing to do");
+    });
+}
+
+#[test]
+fn a_dry_run_ends_as_the_plan_would() {
+    in_scene(|scene| {
+        let plan = scene.plan.to_str().unwrap().to_owned();
+        let dry = || scene.command(&["apply", &plan, "--dry-run"]);
+        if require_failing() {
+            // Each write but those to its output would fail.
+            let end = failing_at(dry(), 1, true).unwrap();
+            assert!(matches!(end, End::Ended { status: 0, .. }), "nothing is written: {end:?}");
+        }
+        let gone = "/sys/class/net/np1/queues/rx-99/rps_cpus";
+        for (what, field, value, optional) in [
+            ("a value of the wrong form", "after", json!("many"), true),
+            (
+                "a CPU that no machine has",
+                "after",
+                json!("1".to_owned() + &"0".repeat(15_000)),
+                false,
+            ),
+            ("drift", "before", json!("00000003"), true),
+            ("a queue that is gone", "target", json!(gone), true),
+        ] {
+            let mut edited = plan_of_forty();
+            // The last but one, so that those before it are made and undone again.
+            edited["changes"][CHANGES - 4][field] = value;
+            edited["changes"][CHANGES - 4]["optional"] = json!(optional);
+            scene.write_plan(&edited);
+            let tried = dry().output().unwrap();
+            assert!(!scene.journal_file().exists() && settings() == scene.before, "{what}");
+            let made = scene.apply().output().unwrap();
+            assert_eq!(made.status.code(), Some(1), "{what}");
+            assert_eq!((tried.status, tried.stderr), (made.status, made.stderr), "{what}");
+            scene.forget_journal();
+        }
+        // What is in place is left out, and what somebody else has set is overwritten by force.
+        let mut edited = plan_of_forty();
+        edited["changes"][0]["after"] = edited["changes"][0]["before"].clone();
+        edited["changes"][1]["before"] = json!("7");
+        scene.write_plan(&edited);
+        let document = |output: Output| -> Value {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            serde_json::from_slice(&output.stdout).unwrap()
+        };
+        let mut tried = document(scene.run(&["apply", &plan, "--dry-run", "--force", "--json"]));
+        let made = document(scene.run(&["apply", &plan, "--force", "--json"]));
+        assert_eq!(tried["applied"].take(), false);
+        tried["applied"] = true.into();
+        assert_eq!(tried, made);
+        assert_eq!(made["skipped"].as_array().unwrap().len(), 1);
+        // A journal that apply would refuse.
+        std::fs::write(scene.journal_file(), "no journal\n{}\n").unwrap();
+        assert_eq!(dry().output().unwrap().status.code(), Some(1));
     });
 }
 

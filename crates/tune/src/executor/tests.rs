@@ -207,11 +207,24 @@ fn what_waits_for_an_earlier_change_is_undone_after_it() {
 }
 
 #[test]
-fn a_dry_run_only_shows() {
+fn a_dry_run_shows_what_could_be_made_and_refuses_the_rest() {
     let shown = RefCell::new(Vec::new());
     let made = |change: &Change| shown.borrow_mut().push(port(change));
-    let mut executor = Executor::dry(DryRun { made, undone: |_: &Change| {} });
-    executor.apply(vec![change(80), change(81)]).unwrap();
+    let check = |change: Change| match port(&change) {
+        81 => Err(TuneError::InPlace("81".to_owned())),
+        82 => Err(impossible()),
+        83 => Err(TuneError::kernel("checking", "no")),
+        _ => Ok(change),
+    };
+    let mut executor = Executor::dry(DryRun { check, made, undone: |_: &Change| {} });
+    let steps = |ports: &[u16]| -> Vec<Step> {
+        ports.iter().map(|port| Step { change: change(*port), optional: true }).collect()
+    };
+    let outcome = executor.apply_steps(steps(&[80, 81, 82, 84])).unwrap();
+    assert_eq!(outcome.made.iter().map(port).collect::<Vec<_>>(), [80, 84]);
+    assert_eq!(outcome.skipped.iter().map(|s| port(&s.change)).collect::<Vec<_>>(), [81, 82]);
+    let error = executor.apply_steps(steps(&[80, 83])).unwrap_err();
+    assert_eq!(error.to_string(), "checking: no");
     drop(executor);
-    assert_eq!(shown.into_inner(), [80, 81]);
+    assert_eq!(shown.into_inner(), [80, 84, 80]);
 }

@@ -52,8 +52,13 @@ impl Groups {
     }
 }
 
-impl Writer for Groups {
-    fn prepare(&mut self, mut change: Change) -> Result<Change, TuneError> {
+impl Groups {
+    /// Whether a change can be made, as far as that can be known without loading a program; the
+    /// sockets that it takes.
+    ///
+    /// # Errors
+    /// Somebody else has changed the program since, or a socket cannot be taken.
+    pub fn check(&self, change: &Change) -> Result<Vec<OwnedFd>, TuneError> {
         let group = group_of(&change.target)?;
         if let Some(found) = self.find(group)?
             && !has(&found, &change.before)
@@ -64,15 +69,18 @@ impl Writer for Groups {
                 expected: change.before.to_string(),
             });
         }
-        let mut taken = Vec::new();
         let wanted = match change.after {
             Value::Program(Program::Nearest { .. }) => group.sockets.len(),
             // Any socket speaks for its group.
             _ => 1,
         };
-        for socket in group.sockets.iter().take(wanted) {
-            taken.push(sockets::take(socket)?);
-        }
+        group.sockets.iter().take(wanted).map(sockets::take).collect()
+    }
+}
+
+impl Writer for Groups {
+    fn prepare(&mut self, mut change: Change) -> Result<Change, TuneError> {
+        let mut taken = self.check(&change)?;
         let program = match &mut change.after {
             Value::Program(Program::Nearest { id, tag, choices }) => {
                 let loaded = ebpf::load(&taken, choices)?;
@@ -82,7 +90,10 @@ impl Writer for Groups {
             }
             _ => None,
         };
-        let socket = taken.pop().ok_or_else(|| gone(group))?;
+        let socket = match taken.pop() {
+            Some(socket) => socket,
+            None => return Err(gone(group_of(&change.target)?)),
+        };
         self.prepared = Some(Prepared { socket, program });
         Ok(change)
     }

@@ -35,7 +35,7 @@ pub struct Apply {
     /// Only the change with this id; may be given again
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
-    /// Show what would be made, and make nothing
+    /// Check the plan against this host and show what would be made, and make nothing
     #[arg(long)]
     dry_run: bool,
     /// Overwrite what somebody else has changed since the plan was made
@@ -68,21 +68,25 @@ impl Apply {
             None => self.asked.plan(root, true)?,
         };
         let steps = plan.steps(&self.only, &boot, current_netns(root).inode)?;
-        if self.dry_run {
-            return dry(steps);
-        }
         if steps.is_empty() {
             return Ok(Outcome { made: vec![], skipped: vec![] });
         }
+        let live = Live::new().forced(self.force);
+        if self.dry_run {
+            return dry(steps, &live);
+        }
         let journal = Journal::open(&Journal::folder(), &boot)?;
-        let mut executor = Executor::new(journal, Live::new().forced(self.force));
+        let mut executor = Executor::new(journal, live);
         Ok(executor.apply_steps(steps)?)
     }
 }
 
-/// What would be made.
-fn dry(steps: Vec<Step>) -> anyhow::Result<Outcome> {
-    let mut executor = Executor::dry(DryRun { made: |_: &Change| {}, undone: |_: &Change| {} });
+/// What would be made. What is refused here would be refused then, also for an unreadable journal.
+fn dry(steps: Vec<Step>, live: &Live) -> anyhow::Result<Outcome> {
+    Journal::read(&Journal::folder())?;
+    let check = |change: Change| live.check(change);
+    let (made, undone) = (|_: &Change| {}, |_: &Change| {});
+    let mut executor = Executor::dry(DryRun { check, made, undone });
     Ok(executor.apply_steps(steps)?)
 }
 
