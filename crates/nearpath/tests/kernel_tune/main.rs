@@ -465,12 +465,6 @@ fn a_dry_run_ends_as_the_plan_would() {
         let gone = "/sys/class/net/np1/queues/rx-99/rps_cpus";
         for (what, field, value, optional) in [
             ("a value of the wrong form", "after", json!("many"), true),
-            (
-                "a CPU that no machine has",
-                "after",
-                json!("1".to_owned() + &"0".repeat(15_000)),
-                false,
-            ),
             ("drift", "before", json!("00000003"), true),
             ("a queue that is gone", "target", json!(gone), true),
         ] {
@@ -483,7 +477,8 @@ fn a_dry_run_ends_as_the_plan_would() {
             assert!(!scene.journal_file().exists() && settings() == scene.before, "{what}");
             let made = scene.apply().output().unwrap();
             assert_eq!(made.status.code(), Some(1), "{what}");
-            assert_eq!((tried.status, tried.stderr), (made.status, made.stderr), "{what}");
+            let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!((tried.status, said(&tried)), (made.status, said(&made)), "{what}");
             scene.forget_journal();
         }
         // What is in place is left out, and what somebody else has set is overwritten by force.
