@@ -32,6 +32,14 @@ pub enum TuneError {
         /// What it said, and what that means.
         reason: String,
     },
+    /// The kernel can set it here, but not to this value: out of what the driver takes, or in between.
+    #[error("{step}: {reason}")]
+    ValueNotTaken {
+        /// What was tried.
+        step: String,
+        /// What it said, and what that means.
+        reason: String,
+    },
     /// The host has the wanted value already.
     #[error("{0}: that is its value already")]
     InPlace(String),

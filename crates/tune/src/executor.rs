@@ -57,8 +57,8 @@ impl<W: Writer> Executor<W> {
         Ok(self.apply_steps(steps.collect())?.made)
     }
 
-    /// Makes all steps of a plan, or none. Left out is what the host has already, and what the
-    /// kernel can never do where the step is optional.
+    /// Makes all steps of a plan, or none. Left out is what the host has already, and where the step is
+    /// optional what the kernel can never do, or not with this value.
     ///
     /// # Errors
     /// As [`Executor::apply`].
@@ -70,7 +70,7 @@ impl<W: Writer> Executor<W> {
             let Err(reason) = self.make(change.clone(), None, &mut made) else { continue };
             let may_be_skipped = match &reason {
                 TuneError::InPlace(_) => true,
-                TuneError::ByNature { .. } => optional,
+                TuneError::ByNature { .. } | TuneError::ValueNotTaken { .. } => optional,
                 _ => false,
             };
             // A write that was refused may be there in part: then the plan does not go on.

@@ -7,7 +7,8 @@ use common::in_namespace;
 use nearpath_host::{Host, Nic, Root, Wanted, current_netns};
 use nearpath_testing::veth::Side;
 use nearpath_tune::{
-    Change, Executor, Journal, Live, NicSetting, Persistence, Presence, Target, TuneError, Value,
+    Change, Executor, Journal, Live, NicSetting, Persistence, Presence, Step, Target, TuneError,
+    Value,
 };
 use std::path::Path;
 
@@ -116,6 +117,38 @@ fn what_the_kernel_refuses_is_told_in_its_words() {
         let drifted = change("ethtool np1 channels", "rx 1", "rx 2 tx 1");
         let error = executor(dir.path()).apply(vec![drifted]).unwrap_err();
         assert!(matches!(error, TuneError::Drift { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_value_that_a_driver_does_not_take_is_left_out_where_it_is_optional() {
+    in_namespace(|_| {
+        let before = nic();
+        let step = |target: &str, before: &str, after: &str, optional: bool| Step {
+            change: change(target, before, after),
+            optional,
+        };
+        let now = if offloads(&before, "rx-gro") { "on" } else { "off" };
+        let other = if now == "on" { "off" } else { "on" };
+        let plan = |optional| {
+            // veth says EINVAL, as igb does of an rx-usecs of 8.
+            vec![
+                step("ethtool np1 channels", "rx 2", "rx 99", optional),
+                step("ethtool np1 feature rx-gro", now, other, false),
+            ]
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let mut executor = executor(dir.path());
+        let error = executor.apply_steps(plan(false)).unwrap_err();
+        assert!(matches!(error, TuneError::ValueNotTaken { .. }), "{error}");
+        assert_eq!(nic(), before);
+        let outcome = executor.apply_steps(plan(true)).unwrap();
+        let said = outcome.skipped[0].reason.to_string();
+        assert!(said.contains("exceeds maximum"), "{said}");
+        assert_eq!((outcome.made.len(), outcome.skipped.len()), (1, 1));
+        assert_eq!(offloads(&nic(), "rx-gro"), other == "on");
+        executor.undo(&executor.entries()[0]).unwrap();
+        assert!(nic() == before && executor.entries().is_empty());
     });
 }
 

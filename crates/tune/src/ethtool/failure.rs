@@ -39,6 +39,20 @@ fn is_there(target: &NicSetting) -> bool {
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
 }
 
+/// As [`refusal`], of a value that is well formed: which ones a driver takes, only trying tells.
+pub(super) fn of_value(step: String, error: &io::Error, words: Option<&str>) -> TuneError {
+    match error.raw_os_error() {
+        Some(libc::EINVAL | libc::ERANGE | libc::EDOM) => TuneError::ValueNotTaken {
+            step,
+            reason: match words {
+                Some(words) => format!("the driver does not take this value: {words} ({error})"),
+                None => format!("the driver does not take this value: {error}"),
+            },
+        },
+        _ => refusal(step, error, words),
+    }
+}
+
 /// A refusal with what it means; `words` are the kernel's own.
 pub(super) fn refusal(step: String, error: &io::Error, words: Option<&str>) -> TuneError {
     let said = match words {

@@ -197,10 +197,17 @@ impl Setting for NumbersSetting<'_> {
             });
         let attributes: Vec<Vec<u8>> = attributes.collect();
         let mut device = failure::open(self.target, "setting")?;
-        device.send(self.command, &attributes).map_err(|error| {
-            let step = format!("setting {} to {value}", self.target);
-            failure::refusal(step, &error, device.words())
-        })
+        let step = format!("setting {} to {value}", self.target);
+        device
+            .send(self.command, &attributes)
+            .map_err(|error| failure::of_value(step.clone(), &error, device.words()))?;
+        // Drivers round to what their hardware counts in.
+        match self.read()?.map(|now| self.part(&now, value)) {
+            Some(now) if !self.same(&now, value) => {
+                Err(TuneError::ValueNotTaken { step, reason: format!("the driver made it {now}") })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn same(&self, a: &str, b: &str) -> bool {

@@ -135,8 +135,31 @@ fn interrupts_are_delayed_as_the_goal_wants() {
     assert_eq!(of(0, 8, goal(Goal::Throughput)), pair("adaptive-rx off", "adaptive-rx on"));
     assert_eq!(of(1, 8, goal(Goal::Throughput)), None);
     assert_eq!(of(0, 50, goal(Goal::Isolation)), None);
+    // None at the moment is not wanted for good, but stays where somebody has chosen it.
+    assert_eq!(
+        of(1, 0, latency()),
+        pair("adaptive-rx on rx-usecs 0", "adaptive-rx off rx-usecs 8")
+    );
+    assert_eq!(of(0, 0, latency()), None);
     host.nics[0].coalesce = None;
     assert_eq!(values(&planned(&host), "coalescing"), None);
+}
+
+#[test]
+fn a_delay_is_one_that_the_driver_takes() {
+    // These take 0, 1, 3 (e1000: 4, too) and from 10 on.
+    for driver in ["igb", "igc", "e1000e", "igbvf", "e1000"] {
+        let mut host = told(&[&[4], &[5]]);
+        host.nics[0].driver = Some(driver.to_owned());
+        let mut of = |usecs: u64| {
+            host.nics[0].coalesce = Some([("rx-usecs".to_owned(), usecs)].into());
+            values(&planned(&host), "coalescing")
+        };
+        assert_eq!(of(3), pair("rx-usecs 3", "rx-usecs 10"), "{driver}");
+        assert_eq!(of(1), pair("rx-usecs 1", "rx-usecs 10"), "{driver}");
+        assert_eq!(of(50), pair("rx-usecs 50", "rx-usecs 10"), "{driver}");
+        assert_eq!((of(10), of(0)), (None, None), "{driver}");
+    }
 }
 
 #[test]
