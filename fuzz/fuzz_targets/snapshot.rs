@@ -5,7 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_host::{Host, Root, Wanted};
+use nearpath_model::Host;
+use nearpath_host::{Root, Wanted};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -18,6 +19,6 @@ fuzz_target!(|bytes: &[u8]| {
         Root::snapshot_from_bytes(&packed, "fuzz")
     };
     if let Ok(root) = opened {
-        let _ = Host::read(&root, &Wanted { sockets: true, memory_of: vec![1] });
+        let _ = nearpath_host::read(&root, &Wanted { sockets: true, memory_of: vec![1] });
     }
 });

@@ -4,7 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_host::{CpuSet, NetnsRef, SocketProtocol, parse};
+use nearpath_model::{CpuSet, SocketProtocol};
+use nearpath_host::{NetnsRef, parse};
 
 const PARSERS: &[fn(&[u8])] = &[
     cpulist,

@@ -2,10 +2,9 @@
 //! several checks need.
 
 use crate::{Evidence, NotChecked, text};
-use nearpath_host::{CpuId, CpuSet, Host, Irq, IrqNumber, Nic, NicKind, QueueId};
-use nearpath_instruments::Measurement;
-use nearpath_instruments::accepts::AcceptMeasurement;
-use nearpath_instruments::locality::Locality;
+use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::locality::Locality;
+use nearpath_model::{CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, QueueId};
 use std::collections::BTreeMap;
 
 /// What a check sees.
@@ -75,7 +74,7 @@ impl<'a> Context<'a> {
 
     /// The receive queues whose interrupt is known.
     pub(crate) fn rx_irqs(&self, nic: &Nic) -> Vec<(QueueId, &'a Irq)> {
-        let irq = |queue: &nearpath_host::RxQueue| Some((queue.queue, self.irq(queue.irq?)?));
+        let irq = |queue: &nearpath_model::RxQueue| Some((queue.queue, self.irq(queue.irq?)?));
         nic.rx_queues.iter().filter_map(irq).collect()
     }
 
@@ -124,7 +123,7 @@ impl<'a> Context<'a> {
             .fold(CpuSet::new(), |all, llc| all.union(&llc.cpus))
     }
 
-    /// The CPU as a measurement's [`nearpath_instruments::Place`] names it: on hosts of more than
+    /// The CPU as a measurement's [`nearpath_model::Place`] names it: on hosts of more than
     /// 128 CPUs the lowest one of its LLC.
     pub(crate) fn place(&self, cpu: CpuId) -> CpuId {
         let topology = &self.host.topology;

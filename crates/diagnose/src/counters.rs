@@ -2,7 +2,7 @@
 //! back (a CPU or a NIC that went away and came again) count as none.
 
 use crate::Context;
-use nearpath_host::{CpuId, CpuTime, Irq, Nic, SoftnetCpu};
+use nearpath_model::{CpuId, CpuTime, Irq, Nic, SoftnetCpu};
 use std::collections::BTreeMap;
 
 /// The sum, at most `u64::MAX`: counters of a stranger's host may be anything.
@@ -34,7 +34,7 @@ impl Context<'_> {
     /// Runs of a softirq by CPU; `None` when they are unknown now or then. CPUs that are not
     /// listed had none.
     pub(crate) fn softirqs(&self, vector: &str) -> Option<BTreeMap<CpuId, u64>> {
-        let of = |host: &nearpath_host::Host| {
+        let of = |host: &nearpath_model::Host| {
             host.softirqs.iter().find(|s| s.vector == vector).map(|s| s.counts.clone())
         };
         let mut counts = of(self.host)?;

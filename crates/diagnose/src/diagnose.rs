@@ -4,7 +4,7 @@ use crate::{
     CHECKS, Context, DIAGNOSIS_SCHEMA, Diagnosis, Evidence, Finding, FindingCost, HostSummary,
     NotChecked,
 };
-use nearpath_host::Host;
+use nearpath_model::Host;
 use std::cmp::Ordering;
 
 /// Diagnoses a host.

@@ -1,8 +1,8 @@
 //! What was measured beside the facts, an instrument each; all of it may be missing.
 
-use nearpath_instruments::Measurement;
-use nearpath_instruments::accepts::AcceptMeasurement;
-use nearpath_instruments::locality::Locality;
+use nearpath_model::Measurement;
+use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::locality::Locality;
 
 /// What was measured in the interval.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,8 +1,8 @@
 //! Findings: what a check returns.
 
-use nearpath_instruments::Measurement;
-use nearpath_instruments::accepts::AcceptMeasurement;
-use nearpath_instruments::locality::Locality;
+use nearpath_model::Measurement;
+use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::locality::Locality;
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`Diagnosis`].

@@ -1,7 +1,7 @@
 //! Checks: facts and measurements in, ranked findings out. Nothing here reads the machine or
 //! writes to it.
 //!
-//! In go a [`nearpath_host::Host`], an earlier one from the start of the interval (for rates
+//! In go a [`nearpath_model::Host`], an earlier one from the start of the interval (for rates
 //! instead of totals since boot) and what was measured ([`Evidence`]); all but the first may be
 //! missing. [`diagnose`] runs each check of [`CHECKS`] on them and ranks what they find.
 //! A check that lacks a fact says so; it never guesses. None of it panics, whatever the host

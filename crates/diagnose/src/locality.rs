@@ -5,9 +5,8 @@ use crate::counters::{ratio, total};
 use crate::spans::{Boundary, NOTABLE_SHARE};
 use crate::steering::{Steered, rfs_changes};
 use crate::{CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::{CpuSet, SocketProtocol};
-use nearpath_instruments::Direction;
-use nearpath_instruments::locality::{Distances, Locality, Method};
+use nearpath_model::locality::{Distances, Locality, Method};
+use nearpath_model::{CpuSet, Direction, SocketProtocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -170,7 +169,7 @@ fn evidence(m: &Locality, direction: Direction, what: &str, elsewhere: Elsewhere
     let mut ways: Vec<_> = m.places.iter().filter(|p| p.direction == direction).collect();
     ways.retain(|p| p.place.from_cpu != p.place.to_cpu && p.place.count.saturating_mul(20) >= all);
     ways.sort_by_key(|p| (std::cmp::Reverse(p.place.count), p.place.from_cpu, p.place.to_cpu));
-    let way = |p: &&nearpath_instruments::locality::Places| {
+    let way = |p: &&nearpath_model::locality::Places| {
         let share = text::percent((p.place.count as f64 / all as f64).min(1.0));
         format!("{share} from CPU {} to CPU {}", p.place.from_cpu, p.place.to_cpu)
     };
@@ -188,7 +187,7 @@ fn evidence(m: &Locality, direction: Direction, what: &str, elsewhere: Elsewhere
 
 /// Where the measurement was split, the groups of which most left.
 fn worst_groups(m: &Locality, direction: Direction) -> Option<String> {
-    let of = |group: &nearpath_instruments::locality::LocalityGroup| {
+    let of = |group: &nearpath_model::locality::LocalityGroup| {
         let distances = if direction == Direction::Rx { group.rx } else { group.tx };
         let elsewhere = Elsewhere::of_packets(&distances);
         let elsewhere = elsewhere.filter(|e| e.all >= LOAD && e.share >= NOTABLE_SHARE)?;

@@ -3,7 +3,7 @@
 //!
 //! Checks propose changes with it, and so do the planners.
 
-use nearpath_host::{CpuId, CpuSet, Host, Nearness, NodeId, Topology};
+use nearpath_model::{CpuId, CpuSet, Host, Nearness, NodeId, Topology};
 
 /// The CPUs that may do the kernel's work: online and neither isolated nor `nohz_full`. All
 /// online ones when that leaves none.
@@ -86,7 +86,7 @@ pub fn spread(cpus: &[CpuId], n: usize) -> Vec<CpuId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::{Cpu, Node};
+    use nearpath_model::{Cpu, Node};
     use std::collections::BTreeMap;
 
     fn set(list: &str) -> CpuSet {

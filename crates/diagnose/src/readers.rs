@@ -3,8 +3,7 @@
 
 use crate::spans::{Boundary, ENOUGH_PACKETS, rx_spans};
 use crate::{Context, text};
-use nearpath_host::{CpuId, CpuSet, SocketOwner};
-use nearpath_instruments::Span;
+use nearpath_model::{CpuId, CpuSet, SocketOwner, Span};
 use std::collections::BTreeSet;
 
 /// Stages on the CPU that the softirq delivers on.

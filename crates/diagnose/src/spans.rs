@@ -13,8 +13,7 @@
 //! packets cross, which is when it matters, this hardly differs.
 
 use crate::text;
-use nearpath_host::CpuId;
-use nearpath_instruments::{Direction, Measurement, Span};
+use nearpath_model::{CpuId, Direction, Measurement, Span};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 

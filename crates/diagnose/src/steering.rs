@@ -2,7 +2,7 @@
 //! elsewhere.
 
 use crate::{Context, ProposedChange, text};
-use nearpath_host::{CpuSet, Nic, NicKind, RxQueue};
+use nearpath_model::{CpuSet, Nic, NicKind, RxQueue};
 
 /// A receive queue with RPS on.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! The host in short: what a diagnosis was made of.
 
 use crate::{HostSummary, text};
-use nearpath_host::{Host, Nic, NicKind};
+use nearpath_model::{Host, Nic, NicKind};
 use std::collections::BTreeSet;
 
 impl HostSummary {

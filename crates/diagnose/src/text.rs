@@ -1,7 +1,7 @@
 //! Words and figures for findings: times with three digits, shares, lists of CPUs, and names
 //! from an untrusted host made harmless.
 
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 
 /// A time with three digits: `812 ns`, `12.3 µs`, `4.56 ms`, `1.20 s`.
 pub(crate) fn time(ns: u64) -> String {

@@ -6,7 +6,8 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
-use nearpath_host::{Host, Root, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::Host;
 use nearpath_testing::trees::{Layout, Machine, Nic};
 use std::path::Path;
 use std::process::Command;
@@ -62,7 +63,7 @@ fn measure(tree: &Path) {
 
 fn read(root: &Root) -> (Host, Duration) {
     let started = Instant::now();
-    let host = Host::read(root, &Wanted::default()).expect("a host");
+    let host = nearpath_host::read(root, &Wanted::default()).expect("a host");
     (host, started.elapsed())
 }
 

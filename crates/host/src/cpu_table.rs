@@ -5,7 +5,7 @@
 //! the counts that are not zero. On a host of 1,024 CPUs and 600 interrupts the text is 7 MB,
 //! nearly all of it blanks and zeros: hence a scan over bytes with a short way for a zero.
 
-use crate::{CpuId, MAX_CPUS};
+use nearpath_model::{CpuId, MAX_CPUS};
 
 /// Text that is not what the file should hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,8 @@
 //! a container and by `hidepid`.
 
 use crate::cpu_table::printable;
-use crate::{Daemons, Notes, Root, processes};
+use crate::{Notes, Root, processes};
+use nearpath_model::Daemons;
 
 const TUNED_PROFILE: &str = "/etc/tuned/active_profile";
 

@@ -4,7 +4,8 @@
 mod cmdline;
 mod virtualisation;
 
-use crate::{CpuSet, Kernel, Notes, ReadError, Root};
+use crate::{Notes, ReadError, Root};
+use nearpath_model::{CpuSet, Kernel};
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
@@ -62,7 +63,7 @@ struct Boot<'a> {
 
 impl Boot<'_> {
     /// The CPUs taken out of the scheduler's domains, all `isolcpus=` together.
-    fn isolated(&self) -> Result<CpuSet, crate::ParseCpuSetError> {
+    fn isolated(&self) -> Result<CpuSet, nearpath_model::ParseCpuSetError> {
         let mut isolated = CpuSet::new();
         for value in cmdline::values(self.line, "isolcpus") {
             let isolcpus = cmdline::isolcpus(&value);
@@ -80,7 +81,7 @@ impl Boot<'_> {
 
     /// The last `rcu_nocbs=` counts; without a list it only makes offloading possible
     /// (kernel/rcu/tree_nocb.h `rcu_nocb_setup`).
-    fn rcu_nocbs(&self) -> Result<CpuSet, crate::ParseCpuSetError> {
+    fn rcu_nocbs(&self) -> Result<CpuSet, nearpath_model::ParseCpuSetError> {
         let values = cmdline::values(self.line, "rcu_nocbs");
         values.last().map_or(Ok(CpuSet::new()), |cpus| cmdline::cpus(cpus, self.possible))
     }
@@ -89,12 +90,12 @@ impl Boot<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Unknown;
+    use nearpath_model::Unknown;
     use nearpath_testing::trees::{Layout, Machine};
 
     fn read_kernel(machine: &Machine) -> (Kernel, Vec<Unknown>) {
         let tree = machine.write();
-        let host = crate::Host::read(&Root::tree(tree.path()).unwrap(), &crate::Wanted::default());
+        let host = crate::read(&Root::tree(tree.path()).unwrap(), &crate::Wanted::default());
         let host = host.unwrap();
         (host.kernel, host.unknown)
     }

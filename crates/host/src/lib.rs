@@ -7,14 +7,11 @@
 
 mod counters;
 mod cpu_table;
-mod cpuset;
 mod daemons;
 pub mod ethtool;
-mod ids;
 mod irqs;
 mod kernel;
 mod memory;
-mod model;
 mod netns;
 mod nics;
 pub mod parse;
@@ -25,12 +22,12 @@ mod sockets;
 mod sysctls;
 mod topology;
 
-pub use counters::{DropCounters, QdiscDrops};
-pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
-pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
-pub use model::*;
+pub use counters::{
+    DropCounters, QdiscDrops, read_counters, read_cpu_time, read_device_counts, read_softnet,
+};
 pub use netns::{NetnsRef, current_netns, in_netns};
+pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};
 pub use processes::{cgroup_of, pid_namespace, thread_cpus};
-pub use read::{Notes, Wanted};
+pub use read::{Notes, Wanted, read};
 pub use root::*;
-pub use sockets::{SocketWorker, WorkedSocket, read as receiving_sockets, socket_workers};
+pub use sockets::{WorkedSocket, read as receiving_sockets, socket_workers};

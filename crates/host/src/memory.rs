@@ -9,7 +9,8 @@
 //! `N0=3` counts pages of `kernelpagesize_kB`; a transparent hugepage counts as its small pages.
 
 use crate::cpu_table::{Malformed, number};
-use crate::{MAX_CPUS, NodeId, Notes, ProcessMemory, ReadError, Root, processes};
+use crate::{Notes, ReadError, Root, processes};
+use nearpath_model::{MAX_CPUS, NodeId, ProcessMemory};
 use std::collections::BTreeMap;
 
 /// What the mappings of a process hold, in bytes by node.

@@ -4,7 +4,8 @@
 //! entered the namespace, so that the process itself stays where it is. Nothing is mounted on the
 //! file tree, and the namespace is left as the thread ends.
 
-use crate::{Netns, ReadError, Root};
+use crate::{ReadError, Root};
+use nearpath_model::Netns;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, openat, stat};
 use rustix::io::Errno;

@@ -3,7 +3,8 @@
 //! In goes a root, out come process ids, and of a process its name, its affinity and its cgroup.
 
 use crate::cpu_table::{Malformed, printable};
-use crate::{CpuSet, ReadError, Root};
+use crate::{ReadError, Root};
+use nearpath_model::CpuSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;

@@ -1,7 +1,8 @@
 //! Interrupts, counters, sysctls, daemons, sockets and memory of this machine, against what the
 //! kernel and other programs say of the same in other words.
 
-use nearpath_host::{CpuId, Host, Root, SocketProtocol, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{CpuId, Host, SocketProtocol};
 use nearpath_testing::{require_netns, require_program, skip};
 use rustix::thread::{CpuSet as Affinity, UnshareFlags};
 use std::collections::BTreeSet;
@@ -11,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn host(wanted: &Wanted) -> Host {
-    Host::read(&Root::live(), wanted).unwrap()
+    nearpath_host::read(&Root::live(), wanted).unwrap()
 }
 
 fn output(program: &str, args: &[&str]) -> String {
@@ -259,9 +260,9 @@ fn a_snapshot_tells_the_same() {
     let _listener = TcpListener::bind("127.0.0.1:0");
     let wanted = Wanted { sockets: true, memory_of: vec![std::process::id()] };
     let root = Root::live().recording();
-    let live = Host::read(&root, &wanted).unwrap();
+    let live = nearpath_host::read(&root, &wanted).unwrap();
     root.save(&file).unwrap();
-    let saved = Host::read(&Root::snapshot(&file).unwrap(), &wanted).unwrap();
+    let saved = nearpath_host::read(&Root::snapshot(&file).unwrap(), &wanted).unwrap();
     assert_eq!(saved.irqs, live.irqs);
     assert_eq!(saved.arch_irqs, live.arch_irqs);
     assert_eq!(saved.softirqs, live.softirqs);

@@ -3,7 +3,7 @@
 //! The namespaces are made by unshare on threads of the tests, have no names and no mounts, and
 //! go away with their last descriptor.
 
-use nearpath_host::{Host, NetnsRef, Root, Wanted, current_netns, in_netns};
+use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
 use nearpath_testing::require_netns;
 use rustix::thread::UnshareFlags;
 use std::fs::File;
@@ -107,7 +107,7 @@ fn a_namespace_can_be_recorded() {
     let file = dir.path().join("netns.tar.zst");
     let host = in_netns(&NetnsRef::Fd(netns.into()), |root| {
         let recording = root.recording();
-        let host = Host::read(&recording, &Wanted::default()).unwrap();
+        let host = nearpath_host::read(&recording, &Wanted::default()).unwrap();
         recording.save(&file).unwrap();
         host
     })
@@ -116,5 +116,5 @@ fn a_namespace_can_be_recorded() {
     names.sort_unstable();
     assert_eq!(names, ["lo", "npa2", "npb2"]);
     let snapshot = Root::snapshot(&file).unwrap();
-    assert_eq!(Host::read(&snapshot, &Wanted::default()).unwrap(), host);
+    assert_eq!(nearpath_host::read(&snapshot, &Wanted::default()).unwrap(), host);
 }

@@ -2,7 +2,8 @@
 //! what is read must be what `ip`, `ethtool` and `tc` say. The namespace goes away with the
 //! thread. The machine's own interfaces are only read.
 
-use nearpath_host::{Host, Nic, NicKind, QueueId, Root, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{Nic, NicKind, QueueId};
 use nearpath_testing::{require_netns, require_program, require_root, skip};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
@@ -43,7 +44,7 @@ fn json(line: &str) -> Vec<Value> {
 }
 
 fn read() -> BTreeMap<String, Nic> {
-    let host = Host::read(&Root::live(), &Wanted::default()).expect("a host");
+    let host = nearpath_host::read(&Root::live(), &Wanted::default()).expect("a host");
     host.nics.into_iter().map(|nic| (nic.name.clone(), nic)).collect()
 }
 
@@ -310,11 +311,11 @@ fn a_snapshot_shows_the_same_interfaces() {
         run("ip link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");
         run("ip link add mt0 link v0 type macvtap");
         let live = Root::live().recording();
-        let host = Host::read(&live, &Wanted::default()).expect("a host");
+        let host = nearpath_host::read(&live, &Wanted::default()).expect("a host");
         let file = tempfile::NamedTempFile::new().expect("a file");
         live.save(file.path()).expect("a snapshot");
         let snapshot = Root::snapshot(file.path()).expect("the snapshot");
-        let replayed = Host::read(&snapshot, &Wanted::default()).expect("the same host");
+        let replayed = nearpath_host::read(&snapshot, &Wanted::default()).expect("the same host");
         assert_eq!(replayed.nics, host.nics);
         assert_eq!(replayed.unknown, host.unknown);
         assert_eq!(host.nics.len(), 4);

@@ -1,7 +1,8 @@
 //! Interfaces of machines that are not here: trees as their kernels show them, with answers
 //! recorded from netlink and ioctl, and without.
 
-use nearpath_host::{Host, IrqNumber, Nic, NicKind, NodeId, QueueId, Root, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{IrqNumber, Nic, NicKind, NodeId, QueueId};
 use nearpath_testing::trees::{Layout, Machine, Nic as TreeNic, Tree};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -72,7 +73,7 @@ fn answer(tree: &Tree, answers: &str) {
 
 fn read(tree: &Tree) -> (BTreeMap<String, Nic>, Vec<String>) {
     let root = Root::tree(tree.path()).unwrap();
-    let host = Host::read(&root, &Wanted::default()).unwrap();
+    let host = nearpath_host::read(&root, &Wanted::default()).unwrap();
     let unknown = host.unknown.iter().filter(|unknown| unknown.subject.starts_with("nic "));
     let unknown = unknown.map(|u| format!("{}: {}: {}", u.subject, u.fact, u.reason)).collect();
     (host.nics.into_iter().map(|nic| (nic.name.clone(), nic)).collect(), unknown)

@@ -1,6 +1,6 @@
 //! This machine, recorded: its snapshot gives the very same host.
 
-use nearpath_host::{Host, Root, Wanted};
+use nearpath_host::{Root, Wanted};
 use std::process::Command;
 
 #[test]
@@ -10,13 +10,13 @@ fn the_snapshot_of_this_machine_gives_the_same_host() {
     let wanted = Wanted { sockets: true, memory_of: vec![std::process::id()] };
 
     let recording = Root::live().recording();
-    let host = Host::read(&recording, &wanted).unwrap();
+    let host = nearpath_host::read(&recording, &wanted).unwrap();
     recording.save(&file).unwrap();
     assert!(!host.topology.online.is_empty() && host.kernel.release.is_some());
 
     let snapshot = Root::snapshot(&file).unwrap();
     assert!(!snapshot.is_live());
-    assert_eq!(Host::read(&snapshot, &wanted).unwrap(), host);
+    assert_eq!(nearpath_host::read(&snapshot, &wanted).unwrap(), host);
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn tar_and_zstd_unpack_it() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("this.tar.zst");
     let recording = Root::live().recording();
-    let host = Host::read(&recording, &Wanted::default()).unwrap();
+    let host = nearpath_host::read(&recording, &Wanted::default()).unwrap();
     recording.save(&file).unwrap();
 
     let unpacked = dir.path().join("unpacked");
@@ -36,5 +36,5 @@ fn tar_and_zstd_unpack_it() {
     tar.arg("-C").arg(&unpacked).args(["--zstd", "-xf"]).arg(&file);
     assert!(tar.status().unwrap().success());
     let tree = Root::tree(&unpacked).unwrap();
-    assert_eq!(Host::read(&tree, &Wanted::default()).unwrap(), host);
+    assert_eq!(nearpath_host::read(&tree, &Wanted::default()).unwrap(), host);
 }

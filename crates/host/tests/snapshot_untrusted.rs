@@ -1,7 +1,7 @@
 //! A snapshot may be anybody's: whatever is in the file, opening it and reading the host from it
 //! ends in facts or in one clear line.
 
-use nearpath_host::{Host, Root, Wanted};
+use nearpath_host::{Root, Wanted};
 use proptest::prelude::*;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::fs;
@@ -55,7 +55,7 @@ fn open(packed: &[u8]) -> Result<Root, String> {
 fn exhaust(packed: &[u8]) {
     if let Ok(root) = open(packed) {
         let wanted = Wanted { sockets: true, memory_of: vec![1, 12] };
-        let _ = Host::read(&root, &wanted);
+        let _ = nearpath_host::read(&root, &wanted);
     }
 }
 

@@ -3,7 +3,8 @@
 //! Numbers in `lscpu -p` are its own count, so groups are compared: two CPUs are of one core
 //! (package, node, cache) here if and only if they are there.
 
-use nearpath_host::{Cpu, Host, Root, Topology, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{Cpu, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -77,7 +78,7 @@ fn captured_hosts_are_read_as_lscpu_does() {
 }
 
 fn compare(name: &str, tree: &Path, lscpu: &str) {
-    let host = Host::read(&Root::tree(tree).unwrap(), &Wanted::default()).unwrap();
+    let host = nearpath_host::read(&Root::tree(tree).unwrap(), &Wanted::default()).unwrap();
     let topology = &host.topology;
     let columns = lscpu_columns(lscpu);
     // The table may be cut short; the summary above it is of all CPUs.

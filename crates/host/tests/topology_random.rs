@@ -1,7 +1,8 @@
 //! Topologies made at random are read back as they were made, and arbitrary bytes in any of
 //! the files give unknown facts, never a panic or facts that contradict each other.
 
-use nearpath_host::{Cpu, CpuId, CpuSet, Host, Root, Topology, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{Cpu, CpuId, CpuSet, Host, Topology};
 use nearpath_testing::trees::{Cache, Layout, Machine};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -45,7 +46,7 @@ fn machines() -> impl Strategy<Value = Machine> {
 }
 
 fn read(tree: &Path) -> Host {
-    Host::read(&Root::tree(tree).unwrap(), &Wanted::default()).unwrap()
+    nearpath_host::read(&Root::tree(tree).unwrap(), &Wanted::default()).unwrap()
 }
 
 /// The online CPUs of which one at least has files and so can speak for all.

@@ -1,7 +1,8 @@
 //! The topology of hosts that are hard to read: each tree has one thing that goes wrong when
 //! it is read carelessly.
 
-use nearpath_host::{CpuId, Host, LlcId, Nearness, NodeId, Root, Topology, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{CpuId, Host, LlcId, Nearness, NodeId, Topology};
 use nearpath_testing::trees::{Cache, Layout, Machine};
 
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -9,7 +10,7 @@ const NODES: &str = "/sys/devices/system/node";
 
 fn host(machine: &Machine) -> Host {
     let tree = machine.write();
-    Host::read(&Root::tree(tree.path()).unwrap(), &Wanted::default()).unwrap()
+    nearpath_host::read(&Root::tree(tree.path()).unwrap(), &Wanted::default()).unwrap()
 }
 
 fn topology(machine: &Machine) -> Topology {
@@ -454,7 +455,7 @@ fn little_is_read() {
     let (cpus, tree) = (machine.cpus.len() as u64, machine.write());
     let root = Root::tree(tree.path()).unwrap();
     let before = reads().unwrap();
-    let host = Host::read(&root, &Wanted::default()).unwrap();
+    let host = nearpath_host::read(&root, &Wanted::default()).unwrap();
     let after = reads().unwrap();
     assert_eq!(host.topology.llcs.len(), 16);
     // Each CPU confirms its core and its cache (2 files); a core's ids (4, one of them absent)

@@ -1,43 +1,17 @@
 //! Which packets are looked at.
 
-use crate::Direction;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use nearpath_model::{Direction, Protocol};
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-/// A transport protocol to look at.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// TCP.
-    #[default]
-    Tcp,
-    /// UDP.
-    Udp,
-    /// ICMP and ICMPv6.
-    Icmp,
-}
-
-impl Protocol {
-    /// Its numbers in IPv4 and in IPv6.
-    pub(crate) fn numbers(self) -> (u32, u32) {
-        match self {
-            Self::Tcp => (6, 6),
-            Self::Udp => (17, 17),
-            Self::Icmp => (1, 58),
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Icmp => "icmp",
-        })
+/// The numbers of a protocol in IPv4 and in IPv6.
+pub(crate) fn protocol_numbers(protocol: Protocol) -> (u32, u32) {
+    match protocol {
+        Protocol::Tcp => (6, 6),
+        Protocol::Udp => (17, 17),
+        Protocol::Icmp => (1, 58),
     }
 }
 
@@ -170,7 +144,8 @@ macro_rules! constants_of_filter {
                 },
                 None => $types::prefix::default(),
             };
-            let (protocol, protocol6) = filter.protocol.map_or((0, 0), |p| p.numbers());
+            let (protocol, protocol6) =
+                filter.protocol.map_or((0, 0), $crate::filter::protocol_numbers);
             let mut lower = [$types::lower_device::default(); $crate::filter::LOWER_DEVICES_MAX];
             let below = filter.device.iter().flat_map(|device| &device.lower);
             let mut lower_count = 0;
@@ -187,8 +162,8 @@ macro_rules! constants_of_filter {
             $types::filter {
                 directions: match filter.direction {
                     None => 3,
-                    Some($crate::Direction::Rx) => 1,
-                    Some($crate::Direction::Tx) => 2,
+                    Some(::nearpath_model::Direction::Rx) => 1,
+                    Some(::nearpath_model::Direction::Tx) => 2,
                 },
                 ifindex: filter.device.as_ref().map_or(0, |d| d.ifindex),
                 lower_count,

@@ -1,7 +1,7 @@
 //! What packets are split by, and what people call a group: in go the bytes of a `struct group`
 //! (`bpf/group_names.h`), out come its name as the kernel's tools write it.
 
-use crate::Per;
+use nearpath_model::Per;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -42,23 +42,21 @@ pub enum Sort {
     P99,
 }
 
-impl Per {
-    /// Its number in the programs (`enum per`).
-    pub fn number(self) -> u32 {
-        match self {
-            Self::Cpu => 1,
-            Self::Node => 2,
-            Self::Queue => 3,
-            Self::Flow => 4,
-            Self::Process => 5,
-            Self::Cgroup => 6,
-        }
+/// The number of a grouping in the programs (`enum per`).
+pub fn number(per: Per) -> u32 {
+    match per {
+        Per::Cpu => 1,
+        Per::Node => 2,
+        Per::Queue => 3,
+        Per::Flow => 4,
+        Per::Process => 5,
+        Per::Cgroup => 6,
     }
+}
 
-    /// Whether groups are known only when a path ends, so that it must be kept.
-    pub fn is_known_late(self) -> bool {
-        matches!(self, Self::Process | Self::Cgroup)
-    }
+/// Whether groups are known only when a path ends, so that it must be kept.
+pub fn is_known_late(per: Per) -> bool {
+    matches!(per, Per::Process | Per::Cgroup)
 }
 
 /// The 64-bit number that begins at a byte; 0 behind the end.
@@ -220,8 +218,8 @@ mod tests {
         let names = ["NONE", "CPU", "NODE", "QUEUE", "FLOW", "PROCESS", "CGROUP"];
         assert_eq!(line, format!("enum per {{ PER_{} }};", names.join(", PER_")));
         let all = [Per::Cpu, Per::Node, Per::Queue, Per::Flow, Per::Process, Per::Cgroup];
-        for (number, per) in (1..).zip(all) {
-            assert_eq!(per.number(), number);
+        for (expected, per) in (1..).zip(all) {
+            assert_eq!(number(per), expected);
         }
     }
 

@@ -1,142 +1,207 @@
-//! Histograms of times, as the programs count them (`bpf/histogram.h`): base-2 exponential, with boundaries at
-//! 2^(k/16) seconds. These are the buckets of Prometheus' native histograms of schema 4 and of OpenTelemetry's
-//! exponential histograms of scale 4, and percentiles are interpolated as Prometheus does
-//! (`histogram_quantile` from 3.0 on: `promql/quantile.go`), so that both say the same.
-//!
-//! ```text
-//!   bucket   0          1                       2                            511
-//!   index k  (zero)     -414                    -413                         96
-//!   holds    0..15.6 ns (15.6 ns .. 2^(-414/16) s]  (.. 2^(-413/16) s]  …    (61.3 s .. 64 s], and all above
-//! ```
+//! The programs' histogram (`bpf/histogram.h`) against [`nearpath_model::histogram`], and both against exact arithmetic.
 
-/// The resolution, in Prometheus' numbering: 2^4 buckets for each power of two, each 4.4 % wide.
-pub const SCHEMA: u32 = 4;
-/// Buckets of a histogram.
-pub const BUCKETS: usize = 512;
-/// Prometheus' index of bucket 0, which is its zero bucket: all times up to and including 2^(-415/16) seconds.
-pub const ZERO_INDEX: i32 = -415;
+use libbpf_rs::ProgramInput;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use nearpath_model::histogram::*;
+use proptest::prelude::*;
+use std::cmp::Ordering;
+use std::mem::MaybeUninit;
 
-/// Boundaries in each power of two.
-const PER_OCTAVE: usize = 1 << SCHEMA;
-/// 10^9 × 2^(k/16) for k from 2 to 17 (mod 16), scaled by a power of two to 64 bits and rounded down: the boundaries in
-/// nanoseconds, in their order within an octave.
-const MANTISSAS: [u64; PER_OCTAVE] = [
-    0x81ff_a7a9_549c_a6e3,
-    0x87c1_1235_836d_16a3,
-    0x8dc3_b896_0164_a7d9,
-    0x940a_7e28_259f_b382,
-    0x9a98_6705_4d51_2391,
-    0xa170_9975_dfb0_6757,
-    0xa896_5f74_bf06_5071,
-    0xb00d_2843_e106_0dc2,
-    0xb7d8_8a12_d0dd_9ea0,
-    0xbffc_43b7_e604_a922,
-    0xc87c_3e7d_03cd_bec3,
-    0xd15c_9000_bf21_1c1f,
-    0xdaa1_7c2c_d195_55db,
-    0xe44f_7742_cb56_e3dd,
-    0xee6b_2800_0000_0000,
-    0xf8f9_69d9_b5ab_f948,
-];
-/// The boundary above 2^e ns is the upper end of bucket 16 e - 63.
-const FIRST_BOUNDARY: usize = 63;
-/// The part of an octave's boundaries that the programs look at: times of 36 bits leave the low 28 zero.
-const CELL_MASK: u64 = !0 << 28;
+/// The skeleton of `bpf/histogram.bpf.c`.
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/histogram.skel.rs"));
+}
 
-/// What the programs find a bucket by (`histogram_cells`).
-pub fn cells() -> [u64; 32] {
-    std::array::from_fn(|cell| {
-        let part = |mantissa: u64| (mantissa >> 58) as usize & 31;
-        let before = MANTISSAS.iter().filter(|&&m| part(m) < cell).count() as u64;
-        let within = MANTISSAS.iter().find(|&&m| part(m) == cell).copied().unwrap_or(u64::MAX);
-        (within & CELL_MASK) | before
+/// A natural number of any size, the lowest 32 bits first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Natural(Vec<u32>);
+
+impl Natural {
+    fn of(n: u64) -> Self {
+        Self(vec![n as u32, (n >> 32) as u32]).trimmed()
+    }
+
+    fn trimmed(mut self) -> Self {
+        while self.0.last() == Some(&0) {
+            self.0.pop();
+        }
+        self
+    }
+
+    fn times(&self, other: &Self) -> Self {
+        let mut product = vec![0u32; self.0.len() + other.0.len() + 1];
+        for (i, &a) in self.0.iter().enumerate() {
+            let mut carry = 0u64;
+            for (j, digit) in product[i..].iter_mut().enumerate() {
+                let b = other.0.get(j).copied().unwrap_or(0);
+                let sum = u64::from(a) * u64::from(b) + u64::from(*digit) + carry;
+                (*digit, carry) = (sum as u32, sum >> 32);
+            }
+        }
+        Self(product).trimmed()
+    }
+
+    fn power(&self, exponent: u32) -> Self {
+        (0..exponent).fold(Self::of(1), |power, _| power.times(self))
+    }
+
+    fn shifted(&self, bits: u32) -> Self {
+        self.times(&Self::of(2).power(bits))
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        let by_length = self.0.len().cmp(&other.0.len());
+        by_length.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
+    }
+}
+
+/// How a time compares to 2^(index/16) seconds, exactly: ns^16 to 10^144 × 2^index.
+fn compare_to_boundary(ns: u64, index: i32) -> Ordering {
+    let seconds = Natural::of(1_000_000_000).power(16);
+    let time = Natural::of(ns).power(16);
+    if index < 0 {
+        time.shifted(index.unsigned_abs()).compare(&seconds)
+    } else {
+        time.compare(&seconds.shifted(index.unsigned_abs()))
+    }
+}
+
+/// The times next to each boundary: where an error of one part in 10^19 would show.
+fn times_at_boundaries() -> impl Iterator<Item = u64> {
+    (0..BUCKETS).flat_map(|bucket| {
+        let upper = upper_ns(bucket);
+        [upper - 1, upper, upper + 1]
     })
 }
 
-/// The bucket that holds a time: what `histogram_bucket` computes in C.
-pub fn bucket(ns: u64) -> usize {
-    if ns < 16 {
-        return 0;
-    }
-    let octave = ns.ilog2() as usize;
-    let mantissa = ns << (63 - octave);
-    let above = MANTISSAS.partition_point(|&boundary| boundary < mantissa);
-    (16 * octave + above - FIRST_BOUNDARY).min(BUCKETS - 1)
-}
-
-/// Prometheus' index of a bucket: it holds times up to and including 2^(index/16) seconds.
-pub fn index(bucket: usize) -> i32 {
-    ZERO_INDEX + i32::try_from(bucket.min(BUCKETS - 1)).unwrap_or(0)
-}
-
-/// The longest time that a bucket holds, in whole nanoseconds; for the last one the end of its range, though longer
-/// times are in it, too.
-pub fn upper_ns(bucket: usize) -> u64 {
-    let boundary = bucket.min(BUCKETS - 1) + FIRST_BOUNDARY;
-    MANTISSAS[boundary % PER_OCTAVE] >> (63 - boundary / PER_OCTAVE)
-}
-
-/// The boundaries of a bucket in nanoseconds, which are no whole numbers.
-fn bounds(bucket: usize) -> (f64, f64) {
-    let boundary = |index: i32| f64::exp2(f64::from(index) / 16.0) * 1e9;
-    let index = index(bucket);
-    (if bucket == 0 { 0.0 } else { boundary(index - 1) }, boundary(index))
-}
-
-/// What a bucket's times are taken to be for a sum: the middle of its range on the logarithmic scale, at most 2.2 % off.
-/// Whole nanoseconds, so that sums can be subtracted.
-pub fn middle_ns(bucket: usize) -> u64 {
-    let (lower, upper) = bounds(bucket);
-    (if lower > 0.0 { (lower * upper).sqrt() } else { upper / 2.0 }).round() as u64
-}
-
-/// A percentile in nanoseconds, as [`interpolated_ns`]; `None` when there are too few samples to have one beyond it.
-pub fn quantile_ns(buckets: &[(usize, u64)], q: f64) -> Option<f64> {
-    // Whole samples, rounded so that 1 - 0.999 of 1,000 is one.
-    let enough = count(buckets) * (1.0 - q) + 1e-6 >= 1.0;
-    enough.then(|| interpolated_ns(buckets, q))?
-}
-
-/// The time in nanoseconds that the share `q` (0 to 1) of the samples does not exceed, as Prometheus answers
-/// `histogram_quantile(q, …)`; `None` without a sample. `buckets` are `(bucket, count)`, ascending.
-pub fn interpolated_ns(buckets: &[(usize, u64)], q: f64) -> Option<f64> {
-    let count = count(buckets);
-    let (bucket, within) = if q < 0.5 {
-        find(buckets.iter(), q * count)?
-    } else {
-        let (bucket, from_above) = find(buckets.iter().rev(), (1.0 - q) * count)?;
-        (bucket, 1.0 - from_above)
-    };
-    let (lower, upper) = bounds(bucket);
-    if lower <= 0.0 {
-        return Some(lower + (upper - lower) * within);
-    }
-    let (lower, upper) = (lower.log2(), upper.log2());
-    Some(f64::exp2(lower + (upper - lower) * within))
-}
-
-fn count(buckets: &[(usize, u64)]) -> f64 {
-    buckets.iter().fold(0u64, |sum, &(_, n)| sum.saturating_add(n)) as f64
-}
-
-/// The bucket that the sample of a rank is in, counted from the first of `buckets`, and how far into it.
-fn find<'a>(buckets: impl Iterator<Item = &'a (usize, u64)>, rank: f64) -> Option<(usize, f64)> {
-    let (mut before, mut last) = (0.0, None);
-    for &(bucket, n) in buckets.filter(|(_, n)| *n > 0) {
-        let n = n as f64;
-        if before + n >= rank {
-            return Some((bucket, (rank - before) / n));
+#[test]
+fn each_time_is_in_the_bucket_whose_boundaries_enclose_it() {
+    for ns in times_at_boundaries().chain(0..5000).filter(|&ns| ns > 0) {
+        let bucket = bucket(ns);
+        let index = index(bucket);
+        if bucket < BUCKETS - 1 {
+            assert_ne!(compare_to_boundary(ns, index), Ordering::Greater, "{ns} ns, {index}");
         }
-        before += n;
-        last = Some((bucket, 1.0));
+        if bucket > 0 {
+            assert_eq!(compare_to_boundary(ns, index - 1), Ordering::Greater, "{ns} ns, {index}");
+        }
     }
-    last
+    assert_eq!((bucket(0), bucket(15), bucket(16)), (0, 0, 1));
+    assert_eq!((index(0), index(BUCKETS - 1)), (-415, 96));
+    // Whole powers of two of a second belong to the bucket below.
+    assert_eq!(index(bucket(1_000_000_000)), 0);
+    assert_eq!(index(bucket(1_000_000_001)), 1);
+    assert_eq!(index(bucket(500_000_000)), -16);
+    assert_eq!(bucket(64_000_000_000), BUCKETS - 1);
+    assert_eq!((bucket(64_000_000_001), bucket(u64::MAX)), (BUCKETS - 1, BUCKETS - 1));
+    assert_eq!(upper_ns(BUCKETS - 1), 64_000_000_000);
 }
 
-/// Buckets by number, of those by the longest time that each holds, as in a [`crate::Span`].
-pub fn by_number(buckets: &[(u64, u64)]) -> Vec<(usize, u64)> {
-    buckets.iter().map(|&(upper, n)| (bucket(upper), n)).collect()
+#[test]
+fn a_bucket_is_found_again_by_the_longest_time_in_it() {
+    for ns in times_at_boundaries() {
+        let number = bucket(ns);
+        assert_eq!(bucket(upper_ns(number)), number, "{ns}");
+        assert!(ns <= upper_ns(number) || number == BUCKETS - 1);
+    }
 }
 
-#[cfg(test)]
-mod tests;
+/// The programs compute what the code here does: at each boundary, and everywhere else.
+#[test]
+fn the_kernel_finds_the_same_bucket() {
+    if !nearpath_testing::require_bpf() {
+        return;
+    }
+    let mut storage = MaybeUninit::uninit();
+    let mut open = skeleton::HistogramSkelBuilder::default().open(&mut storage).unwrap();
+    open.maps.rodata_data.as_deref_mut().unwrap().histogram_cells = cells();
+    let mut loaded = open.load().unwrap();
+    // Of all sizes: random bits, cut off anywhere.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let random = (0..200_000).map(|i| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state ^ state >> 31) >> (i % 64)
+    });
+    let times: Vec<u64> = times_at_boundaries().chain(0..5000).chain(random).collect();
+    for times in times.chunks(256) {
+        let variables = loaded.maps.bss_data.as_deref_mut().unwrap();
+        variables.times_ns[..times.len()].copy_from_slice(times);
+        loaded.progs.find_buckets.test_run(ProgramInput::default()).unwrap();
+        let found = &loaded.maps.bss_data.as_deref().unwrap().buckets;
+        for (&ns, &found) in times.iter().zip(found) {
+            assert_eq!(found as usize, bucket(ns), "{ns} ns");
+        }
+    }
+}
+
+fn counted(samples: &[u64]) -> Vec<(usize, u64)> {
+    let mut buckets = vec![0; BUCKETS];
+    samples.iter().for_each(|&ns| buckets[bucket(ns)] += 1);
+    buckets.into_iter().enumerate().filter(|&(_, n)| n > 0).collect()
+}
+
+proptest! {
+    #[test]
+    fn percentiles_are_within_a_bucket(
+        mut samples in prop::collection::vec((4..34u32, any::<u64>()), 1000..3000),
+    ) {
+        let mut samples: Vec<u64> =
+            samples.drain(..).map(|(bits, ns)| (1 << bits) + ns % (1 << bits)).collect();
+        let buckets = counted(&samples);
+        samples.sort_unstable();
+        for q in [0.1, 0.5, 0.9, 0.99, 0.999] {
+            let found = quantile_ns(&buckets, q).unwrap();
+            // Between the samples next to the rank there may be a gap, of which either end is right.
+            let rank = samples.len() as f64 * q;
+            let at = |rank: f64| samples[(rank as usize).clamp(1, samples.len()) - 1] as f64;
+            let (low, high) = (at((rank - 1e-6).floor()), at((rank + 1e-6).ceil() + 1.0));
+            prop_assert!(found > low / 1.0443 && found < high * 1.0443, "{q}: {low} {found} {high}");
+        }
+    }
+
+    #[test]
+    fn sums_of_middles_are_close(
+        samples in prop::collection::vec(1000..64_000_000_000u64, 1..500),
+    ) {
+        let sum: f64 = samples.iter().map(|&ns| ns as f64).sum();
+        let middles: u64 = counted(&samples).iter().map(|&(bucket, n)| middle_ns(bucket) * n).sum();
+        prop_assert!((middles as f64 / sum - 1.0).abs() < 0.0225, "{middles} for {sum}");
+    }
+
+    /// What a file holds may be anything.
+    #[test]
+    fn no_buckets_panic(
+        buckets in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20),
+        q in 0.0..=1.0f64,
+    ) {
+        let _ = quantile_ns(&by_number(&buckets), q);
+    }
+}
+
+/// What Prometheus 3.5.3 answers to the same buckets (`tests/prometheus.rs` asks it).
+#[test]
+fn percentiles_are_interpolated_on_the_logarithmic_scale() {
+    let all_in_one = [(bucket(1_000_000_000), 1000)];
+    // (2^(-1/16), 1] seconds.
+    let at = |share: f64| f64::exp2((share - 1.0) / 16.0) * 1e9;
+    for q in [0.25, 0.5, 0.99] {
+        let found = quantile_ns(&all_in_one, q).unwrap();
+        assert!((found / at(q) - 1.0).abs() < 1e-12, "{q}: {found}");
+    }
+    // From 0 on within the zero bucket, linear.
+    assert!((quantile_ns(&[(0, 10)], 0.5).unwrap() - 15.558 / 2.0).abs() < 0.01);
+    // Where the half ends with a bucket, it is the lower end of the next.
+    let halves = [(100, 5), (200, 5)];
+    assert!((quantile_ns(&halves, 0.5).unwrap() - bounds(200).0).abs() < 1e-6);
+}
+
+#[test]
+fn too_few_samples_have_no_deep_percentile() {
+    assert_eq!(quantile_ns(&[], 0.5), None);
+    assert_eq!(quantile_ns(&[(100, 999)], 0.999), None);
+    assert!(quantile_ns(&[(100, 999)], 0.99).is_some());
+    assert!(quantile_ns(&[(100, 1000)], 0.999).is_some());
+    assert_eq!(quantile_ns(&[(100, 1)], 0.5), None);
+}

@@ -1,6 +1,6 @@
 //! How this host's CPUs are laid out in the maps: where each CPU counts and how it is named.
 
-use nearpath_host::{CpuId, NodeId, Topology};
+use nearpath_model::{CpuId, NodeId, Topology};
 use std::collections::BTreeMap;
 
 /// CPUs that have histograms of their own; beyond that several share one, which is as exact but
@@ -135,7 +135,7 @@ fn shards(topology: &Topology, highest: u32) -> (Vec<u32>, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::{Cpu, CpuSet, LlcId};
+    use nearpath_model::{Cpu, CpuSet, LlcId};
 
     fn topology(cpus: u32, per_llc: u32) -> Topology {
         let cpu = |number: u32| Cpu {

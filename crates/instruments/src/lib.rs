@@ -11,21 +11,18 @@ pub mod drops;
 mod filter;
 mod governor;
 mod grouping;
-pub mod histogram;
+#[cfg(test)]
+mod histogram;
 mod instrument;
 pub mod irqs;
 mod kernel;
 mod layout;
 mod limited;
 pub mod locality;
-mod measurement;
-mod outlier;
 mod reuseport;
 pub mod stages;
 
-pub use filter::{Device, Filter, LOWER_DEVICES_MAX, LowerDevice, Protocol, VLANS_MAX};
+pub use filter::{Device, Filter, LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};
 pub use grouping::{GROUPS_MAX, Grouping, Sort};
 pub use instrument::{Instrument, InstrumentError};
-pub use measurement::*;
-pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
 pub use reuseport::{ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of};

@@ -11,7 +11,8 @@ use common::{
 };
 use nearpath_host::Root;
 use nearpath_instruments::Instrument;
-use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Listener, Options, Places};
+use nearpath_instruments::accepts::{Accepts, Options};
+use nearpath_model::accepts::{AcceptMeasurement, Listener, Places};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 

@@ -7,8 +7,10 @@ mod common;
 
 use common::{can_run, each_cpu_a_node, has_two_cpus, incoming_cpu, pin, until_exact};
 use nearpath_host::Root;
-use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Options, Places};
-use nearpath_instruments::{Instrument, Protocol};
+use nearpath_instruments::Instrument;
+use nearpath_instruments::accepts::{Accepts, Options};
+use nearpath_model::Protocol;
+use nearpath_model::accepts::{AcceptMeasurement, Places};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketType, bind, socket};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

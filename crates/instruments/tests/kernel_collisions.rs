@@ -4,7 +4,8 @@ mod common;
 
 use common::{acquainted_pair, can_run, has_two_cpus, pin, possible_cpus};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Filter, Instrument, Protocol};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::Protocol;
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::wait_for;
 use std::net::UdpSocket;

@@ -5,8 +5,9 @@ mod common;
 
 use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
 use libbpf_rs::query::ProgInfoIter;
-use nearpath_instruments::stages::{Detail, Options, STAGES, Stages};
-use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Protocol};
+use nearpath_instruments::stages::{Options, STAGES, Stages};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Detail, Direction, Measurement, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -9,7 +9,8 @@ mod common;
 
 use common::{can_run, possible_cpus};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Filter, Instrument, Measurement, Protocol};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Measurement, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

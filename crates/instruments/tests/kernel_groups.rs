@@ -5,10 +5,8 @@ mod common;
 
 use common::{can_run, each_cpu_a_node, exactly, pin, until_exact};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{
-    Direction, Filter, Group, Instrument, Measurement, PathLatency, Per, Protocol, Span,
-};
-use nearpath_instruments::{Grouping, Sort};
+use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
+use nearpath_model::{Direction, Group, Measurement, PathLatency, Per, Protocol, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

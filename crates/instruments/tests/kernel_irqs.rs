@@ -4,9 +4,11 @@
 mod common;
 
 use common::{can_run, has_two_cpus, pin, until_exact};
-use nearpath_host::{Counters, CpuId, Host, Root, Wanted};
+use nearpath_host::{Root, Wanted};
 use nearpath_instruments::Instrument;
-use nearpath_instruments::irqs::{CpuInterrupts, IrqMeasurement, Irqs, Options};
+use nearpath_instruments::irqs::{Irqs, Options};
+use nearpath_model::irqs::{CpuInterrupts, IrqMeasurement};
+use nearpath_model::{Counters, CpuId, Host};
 use nearpath_testing::veth::{Side, VethPair};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -18,7 +20,7 @@ const DATAGRAMS: u64 = 2000;
 fn measured(pair: &VethPair, options: Options, during: impl FnOnce() + Send) -> IrqMeasurement {
     let run = |_| {
         let root = Root::live();
-        let host = Host::read(&root, &Wanted::default()).unwrap();
+        let host = nearpath_host::read(&root, &Wanted::default()).unwrap();
         let mut irqs = Irqs::new(&root, &host.topology, &host.nics, options);
         irqs.start().unwrap();
         during();
@@ -102,7 +104,7 @@ fn counts_are_the_kernels() {
     }
     let pair = VethPair::new(1).unwrap();
     // Readings of our own outside of the measurement, and inside.
-    let read = || Counters::read(&Root::live(), &[]);
+    let read = || nearpath_host::read_counters(&Root::live(), &[]);
     let mut inside = Vec::new();
     let before = read();
     let m = measured(&pair, Options::default(), || {

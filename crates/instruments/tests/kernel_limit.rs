@@ -5,8 +5,9 @@ mod common;
 
 use common::{acquainted_pair, can_run, ping_pong, possible_cpus};
 use libbpf_rs::query::ProgInfoIter;
-use nearpath_instruments::stages::{Detail, Options, Stages};
-use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Protocol, Span};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Detail, Direction, Measurement, Protocol, Span};
 use nearpath_testing::veth::VethPair;
 use std::collections::HashSet;
 use std::net::UdpSocket;

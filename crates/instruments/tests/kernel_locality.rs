@@ -4,9 +4,10 @@
 mod common;
 
 use common::{acquainted_pair, can_run, each_cpu_a_node, has_two_cpus, pin, until_exact};
-use nearpath_instruments::locality::{Distances, Locality, LocalityGroup, Options, PacketLocality};
-use nearpath_instruments::{Direction, Filter, Instrument, Per, Protocol};
-use nearpath_instruments::{Grouping, Sort};
+use nearpath_instruments::locality::{Options, PacketLocality};
+use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
+use nearpath_model::locality::{Distances, Locality, LocalityGroup};
+use nearpath_model::{Direction, Per, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -4,11 +4,9 @@
 mod common;
 
 use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
-use nearpath_instruments::stages::{Detail, Options, Stages};
-use nearpath_instruments::{
-    Direction, Filter, Grouping, Instrument, Measurement, PathKind, PathLatency, Per, Protocol,
-    Sort,
-};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
+use nearpath_model::{Detail, Direction, Measurement, PathKind, PathLatency, Per, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

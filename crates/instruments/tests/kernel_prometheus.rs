@@ -7,11 +7,12 @@
 mod common;
 
 use common::{acquainted_pair, can_run, ping_pong, possible_cpus};
-use nearpath_instruments::histogram::{
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::Protocol;
+use nearpath_model::histogram::{
     BUCKETS, SCHEMA, ZERO_INDEX, bucket, by_number, index, interpolated_ns,
 };
-use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Filter, Instrument, Protocol};
 use nearpath_testing::veth::VethPair;
 use std::fmt::Write;
 use std::process::Command;

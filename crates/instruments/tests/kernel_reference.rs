@@ -10,7 +10,8 @@ mod common;
 
 use common::{can_run, possible_cpus};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Direction, Filter, Instrument, Measurement, PathKind, Span};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Direction, Measurement, PathKind, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io;

@@ -5,7 +5,8 @@ mod common;
 
 use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Filter, Instrument, Measurement, Protocol};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Measurement, Protocol};
 use nearpath_testing::veth::VethPair;
 use std::net::UdpSocket;
 use std::num::NonZeroU32;

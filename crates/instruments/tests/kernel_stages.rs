@@ -7,11 +7,9 @@ use common::{
     acquainted_pair, can_run, cpus_of_nodes, exactly, has_two_cpus, pin, ping_pong, possible_cpus,
     udp_pair, until_exact,
 };
-use nearpath_host::{CpuId, CpuSet};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{
-    Device, Direction, Filter, Instrument, InstrumentError, Measurement, Protocol, Span,
-};
+use nearpath_instruments::{Device, Filter, Instrument, InstrumentError};
+use nearpath_model::{CpuId, CpuSet, Direction, Measurement, Protocol, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

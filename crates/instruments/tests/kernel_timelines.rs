@@ -4,7 +4,8 @@ mod common;
 
 use common::{can_run, each_cpu_a_node};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Direction, Filter, Instrument, Measurement, Passed};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Direction, Measurement, Passed};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeSet;
 use std::net::UdpSocket;

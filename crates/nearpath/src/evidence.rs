@@ -7,10 +7,13 @@
 use crate::failure::say;
 use anyhow::{Context, anyhow, bail};
 use nearpath_diagnose::{Diagnosis, Evidence};
-use nearpath_instruments::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Accepts};
-use nearpath_instruments::locality::{LOCALITY_SCHEMA, Locality, PacketLocality};
+use nearpath_instruments::accepts::Accepts;
+use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::stages::{Stages, zoom};
-use nearpath_instruments::{Instrument, InstrumentError, MEASUREMENT_SCHEMA, Measurement};
+use nearpath_instruments::{Instrument, InstrumentError};
+use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
+use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
+use nearpath_model::{MEASUREMENT_SCHEMA, Measurement};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -327,7 +330,7 @@ fn put<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_instruments::Packets;
+    use nearpath_model::Packets;
 
     fn json(value: &impl serde::Serialize) -> String {
         serde_json::to_string(value).unwrap()

@@ -7,8 +7,8 @@ use crate::lower_devices::lower_devices;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use nearpath_host::{Host, Nic};
-use nearpath_instruments::{Device, Direction, Filter, Protocol};
+use nearpath_instruments::{Device, Filter};
+use nearpath_model::{Direction, Host, Nic, Protocol};
 
 use nearpath_views::text::printable;
 use std::net::IpAddr;
@@ -162,7 +162,7 @@ pub fn one_in(text: &str) -> Result<NonZeroU32, String> {
 mod tests {
     use super::*;
     use clap::Parser;
-    use nearpath_host::{IfIndex, Netns, NicKind};
+    use nearpath_model::{IfIndex, Netns, NicKind};
 
     #[derive(Parser)]
     struct Line {

@@ -1,8 +1,8 @@
 //! The options that split a measurement, and their meaning for the instrument.
 
 use clap::{Args, ValueEnum};
-use nearpath_instruments::Per;
 use nearpath_instruments::{GROUPS_MAX, Grouping, Sort};
+use nearpath_model::Per;
 
 /// Whether and how the result is split.
 #[derive(Debug, Clone, Args)]

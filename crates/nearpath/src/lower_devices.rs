@@ -6,8 +6,8 @@
 //! port of Open vSwitch and a tunnel receive packets again, and need none of this.
 
 use anyhow::anyhow;
-use nearpath_host::{Host, Nic, NicKind};
 use nearpath_instruments::{LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};
+use nearpath_model::{Host, Nic, NicKind};
 
 /// Devices one above the other that are looked at.
 const DEPTH_MAX: usize = 8;
@@ -93,7 +93,7 @@ fn address(text: &str) -> Option<[u8; 6]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::IfIndex;
+    use nearpath_model::IfIndex;
 
     fn nic(name: &str, ifindex: u32, kind: NicKind, more: serde_json::Value) -> Nic {
         let mut nic = serde_json::json!({

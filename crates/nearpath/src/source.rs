@@ -3,7 +3,8 @@
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use nearpath_host::{Host, NetnsRef, Root, Wanted, current_netns, in_netns};
+use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
+use nearpath_model::Host;
 use std::path::{Path, PathBuf};
 
 /// Processes whose memory is read at most: `numa_maps` walks their page tables.
@@ -51,7 +52,7 @@ impl Source {
     /// # Errors
     /// As [`Source::read`].
     pub fn host(&self, wanted: &Wanted) -> anyhow::Result<Host> {
-        self.read(|root| Host::read(root, wanted).context("cannot read the host"))
+        self.read(|root| nearpath_host::read(root, wanted).context("cannot read the host"))
     }
 
     /// Opens the host and reads from it.
@@ -78,7 +79,7 @@ impl Namespace {
     /// # Errors
     /// As [`Namespace::read`].
     pub fn host(&self, wanted: &Wanted) -> anyhow::Result<Host> {
-        self.read(|root| Host::read(root, wanted).context("cannot read the host"))
+        self.read(|root| nearpath_host::read(root, wanted).context("cannot read the host"))
     }
 
     /// The inode of the namespace, when one was asked for.
@@ -148,7 +149,7 @@ pub fn memory_of_owners(host: &Host) -> Vec<u32> {
 /// # Errors
 /// There is nothing of a host behind the root.
 pub fn all_facts(root: &Root) -> anyhow::Result<Host> {
-    let read = |wanted: &Wanted| Host::read(root, wanted).context("cannot read the host");
+    let read = |wanted: &Wanted| nearpath_host::read(root, wanted).context("cannot read the host");
     let sockets = Wanted { sockets: true, ..Wanted::default() };
     let memory_of = memory_of_owners(&read(&sockets)?);
     read(&Wanted { memory_of, ..sockets })

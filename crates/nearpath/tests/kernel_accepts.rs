@@ -7,7 +7,7 @@
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use nearpath_instruments::accepts::AcceptMeasurement;
+use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_bpf, require_netns, require_program, wait_for};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};

@@ -1,8 +1,8 @@
 //! The real binary on this kernel: what it measures between two namespaces that the test made,
 //! how it ends, and what it says where it may not or cannot measure.
 
-use nearpath_instruments::Measurement;
 use nearpath_instruments::stages::STAGES;
+use nearpath_model::Measurement;
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{PATIENCE, wait_for};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! `nearpath measure accepts --udp`, the real binary on this kernel: its document, its tables and the line
 //! of each datagram, while this process sends to itself.
 
-use nearpath_instruments::accepts::AcceptMeasurement;
+use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_testing::require_bpf;
 use serde_json::Value;
 use std::net::UdpSocket;

@@ -1,6 +1,6 @@
 //! `nearpath measure drops` on this kernel: its document, its intervals, and its text.
 
-use nearpath_instruments::drops::DropMeasurement;
+use nearpath_model::drops::DropMeasurement;
 use nearpath_testing::veth::{Side, VethPair};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};

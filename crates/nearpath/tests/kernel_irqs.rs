@@ -1,6 +1,6 @@
 //! `nearpath measure irqs` on this kernel: its document, its lines, and what it says without privilege.
 
-use nearpath_instruments::irqs::IrqMeasurement;
+use nearpath_model::irqs::IrqMeasurement;
 use nearpath_testing::PATIENCE;
 use nearpath_testing::veth::{Side, VethPair};
 use serde_json::Value;

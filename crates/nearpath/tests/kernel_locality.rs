@@ -1,7 +1,7 @@
 //! `nearpath measure locality`, the real binary on this kernel: datagrams between two namespaces that
 //! the test made, as text, JSON and a picture.
 
-use nearpath_instruments::locality::{LOCALITY_SCHEMA, Locality};
+use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
 use nearpath_testing::veth::{Side, VethPair};
 use serde_json::Value;
 use std::io;

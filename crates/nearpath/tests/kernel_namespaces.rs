@@ -129,7 +129,7 @@ fn a_task_that_is_gone_has_the_cgroup_that_it_was_in() {
     let done = AtomicBool::new(false);
     let cgroups: BTreeMap<u64, String> = thread::scope(|scope| {
         scope.spawn(|| {
-            let cpu = nearpath_host::CpuSet::from_list("1").unwrap();
+            let cpu = nearpath_model::CpuSet::from_list("1").unwrap();
             nearpath_trial::affinity::pin(&cpu).unwrap();
             let mut buffer = [0; 100];
             while !done.load(Ordering::Relaxed) {

@@ -1,7 +1,8 @@
 //! `nearpath tune try` on live traffic over a veth pair whose RPS sends packets to another CPU than their
 //! reader's: what it says is what it leaves behind.
 
-use nearpath_host::{CpuSet, Root, current_netns};
+use nearpath_host::{Root, current_netns};
+use nearpath_model::CpuSet;
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{
     require_bpf, require_netns, require_program, require_root, with_blocks_long_enough,

@@ -1,7 +1,7 @@
 //! The CPUs that a thread may run on. In goes a [`CpuSet`] of any size (the mask of `rustix` and
 //! of glibc's `cpu_set_t` ends at CPU 1023), out comes the thread's affinity.
 
-use nearpath_host::{CpuId, CpuSet, MAX_CPUS};
+use nearpath_model::{CpuId, CpuSet, MAX_CPUS};
 use std::io;
 
 /// A word of the kernel's mask.

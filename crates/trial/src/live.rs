@@ -12,8 +12,7 @@ pub use metric::{Figure, METRICS, Metric};
 
 use crate::comparison::Block;
 use crate::latency::Probes;
-use nearpath_host::CpuTime;
-use nearpath_instruments::{Measurement, PathKind};
+use nearpath_model::{CpuTime, Measurement, PathKind};
 use part::{Part, PathPart, paths_between, spans_between};
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@
 //! and what it said.
 
 use crate::affinity;
-use nearpath_host::{CpuId, CpuSet, NodeId};
+use nearpath_model::{CpuId, CpuSet, NodeId};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};

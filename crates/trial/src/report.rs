@@ -2,7 +2,7 @@
 
 use crate::comparison::Comparison;
 use crate::live::Hops;
-use nearpath_instruments::PathKind;
+use nearpath_model::PathKind;
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`TrialReport`].

@@ -5,7 +5,7 @@
 //! 2 1 and so on, so that steady drift cancels out, and what happens on the host meanwhile meets all of them.
 
 use crate::comparison::{Block, CYCLES_MIN, Comparison, Cycle, Demands, compare};
-use nearpath_host::{CpuSet, NodeId};
+use nearpath_model::{CpuSet, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;

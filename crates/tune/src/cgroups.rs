@@ -7,7 +7,8 @@
 
 use crate::TuneError;
 use crate::setting::Setting;
-use nearpath_host::{CpuSet, Root};
+use nearpath_host::Root;
+use nearpath_model::CpuSet;
 use rustix::fs::{CWD, FsWord, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat, openat2};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,8 @@
 
 use crate::setting::Setting;
 use crate::{Thread, TuneError};
-use nearpath_host::{IrqNumber, Root};
+use nearpath_host::Root;
+use nearpath_model::IrqNumber;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;

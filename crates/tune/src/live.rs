@@ -92,7 +92,9 @@ impl Live {
         if let Target::File(file) = &mut change.target {
             file.instance = None;
             if let Some(irq) = &file.interrupt {
-                let Some((number, name)) = irq.locate(root) else { return Ok(None) };
+                let Some((number, name)) = nearpath_host::locate_irq(root, irq) else {
+                    return Ok(None);
+                };
                 file.path = format!("/proc/irq/{number}/smp_affinity_list");
                 file.interrupt = Some(name);
             }

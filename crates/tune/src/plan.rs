@@ -4,7 +4,7 @@
 //! text, so that a person can read it, leave changes out, and save it.
 
 use crate::{Change, Target, TuneError, Value};
-use nearpath_host::NicIrq;
+use nearpath_model::NicIrq;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

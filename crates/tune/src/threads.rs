@@ -6,7 +6,8 @@
 
 use crate::TuneError;
 use crate::setting::Setting;
-use nearpath_host::{CpuId, CpuSet, MAX_CPUS, Root, thread_cpus};
+use nearpath_host::{Root, thread_cpus};
+use nearpath_model::{CpuId, CpuSet, MAX_CPUS};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;

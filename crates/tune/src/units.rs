@@ -6,7 +6,8 @@
 use crate::TuneError;
 use crate::configuration::is_service;
 use crate::setting::Setting;
-use nearpath_host::{CpuSet, Root};
+use nearpath_host::Root;
+use nearpath_model::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Each exported form, looked at by the tool that it is for, where the machine has it.
 
-use nearpath_host::NicIrq;
+use nearpath_model::NicIrq;
 use nearpath_testing::{require_program, skip};
 use nearpath_tune::PlannedChange;
 use nearpath_tune::exporters::{export, exporter};

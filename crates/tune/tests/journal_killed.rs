@@ -1,7 +1,7 @@
 //! A process that is killed while it changes a host, again and again: the journal is whole, and tells
 //! of what may be there.
 
-use nearpath_host::SocketProtocol;
+use nearpath_model::SocketProtocol;
 use nearpath_tune::steering::{Group, Program};
 use nearpath_tune::{
     Change, Executor, Journal, Persistence, State, Target, TuneError, Value, Writer,

@@ -4,7 +4,8 @@
 mod common;
 
 use common::in_namespace;
-use nearpath_host::{Host, Nic, Root, Wanted, current_netns};
+use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_model::Nic;
 use nearpath_testing::veth::Side;
 use nearpath_tune::{
     Change, Executor, Journal, Live, NicSetting, Persistence, Presence, Step, Target, TuneError,
@@ -32,7 +33,7 @@ fn executor(folder: &Path) -> Executor<Live> {
 }
 
 fn nic() -> Nic {
-    let host = Host::read(&Root::live(), &Wanted::default()).unwrap();
+    let host = nearpath_host::read(&Root::live(), &Wanted::default()).unwrap();
     let mut nic = host.nics.into_iter().find(|nic| nic.name == "np1").unwrap();
     // They count on.
     nic.statistics.clear();

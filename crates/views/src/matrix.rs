@@ -1,9 +1,8 @@
 //! The places that packets of one direction come from and go to, as rows and columns: CPUs, or nodes
 //! where there are too many CPUs to tell apart.
 
-use nearpath_host::{CpuId, NodeId};
-use nearpath_instruments::Direction;
-use nearpath_instruments::locality::Locality;
+use nearpath_model::locality::Locality;
+use nearpath_model::{CpuId, Direction, NodeId};
 use std::collections::BTreeMap;
 
 /// A place in the matrix.

@@ -2,8 +2,7 @@
 //! goes, and what steers packets from it. Shown as text and as JSON.
 
 use crate::text::irq_nodes;
-use nearpath_host::{CpuSet, Host, Irq, IrqNumber, Nic, NodeId, QueueId};
-use nearpath_instruments::Direction;
+use nearpath_model::{CpuSet, Direction, Host, Irq, IrqNumber, Nic, NodeId, QueueId};
 use serde::Serialize;
 
 /// One queue of one NIC.

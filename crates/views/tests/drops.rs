@@ -3,7 +3,7 @@
 mod golden_files;
 
 use golden_files::{golden, golden_json};
-use nearpath_instruments::drops::DropMeasurement;
+use nearpath_model::drops::DropMeasurement;
 use nearpath_views::text;
 use serde_json::json;
 

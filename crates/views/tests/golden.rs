@@ -5,7 +5,7 @@ mod hosts;
 
 use golden_files::{golden, golden_json};
 use hosts::{Shape, topology, two_nodes};
-use nearpath_host::Host;
+use nearpath_model::Host;
 use nearpath_views::{json, svg, text};
 
 #[test]

@@ -3,9 +3,8 @@
 mod golden_files;
 
 use golden_files::{golden, golden_json};
-use nearpath_host::{CpuId, IrqNumber, NodeId, PacketSource, QueueId, Unknown};
-use nearpath_instruments::EventCost;
-use nearpath_instruments::irqs::*;
+use nearpath_model::irqs::*;
+use nearpath_model::{CpuId, EventCost, IrqNumber, NodeId, PacketSource, QueueId, Unknown};
 use nearpath_views::text;
 
 fn queue(number: u32, per_cpu: &[u64]) -> QueueInterrupts {

@@ -3,11 +3,10 @@
 mod golden_files;
 
 use golden_files::{golden, golden_json};
-use nearpath_host::{CpuId, NodeId};
-use nearpath_instruments::locality::{
+use nearpath_model::locality::{
     Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method, Places,
 };
-use nearpath_instruments::{Cost, Direction, Per, Place};
+use nearpath_model::{Cost, CpuId, Direction, NodeId, Per, Place};
 use nearpath_views::{svg, text};
 
 fn places(direction: Direction, from: u32, to: u32, per_node: u32, count: u64) -> Places {

@@ -4,10 +4,8 @@ mod golden_files;
 
 use golden_files::{golden, golden_json};
 use nearpath_diagnose::ProposedChange;
-use nearpath_host::{CpuId, CpuSet};
-use nearpath_instruments::accepts;
-use nearpath_instruments::locality::{Distances, Method, Places};
-use nearpath_instruments::{Direction, Place};
+use nearpath_model::locality::{Distances, Method, Places};
+use nearpath_model::{CpuId, CpuSet, Direction, Place, accepts};
 use nearpath_views::json::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
 use nearpath_views::text;
 

@@ -4,13 +4,10 @@ mod golden_files;
 
 use golden_files::{golden, golden_json};
 use nearpath_diagnose::*;
-use nearpath_host::{CpuId, NodeId, SnapshotSummary};
-use nearpath_instruments::accepts::{
-    ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Listener, Places,
-};
-use nearpath_instruments::locality::{Distances, LOCALITY_SCHEMA, Locality};
-use nearpath_instruments::stages::{Detail, StageListing};
-use nearpath_instruments::*;
+use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Listener, Places};
+use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality};
+use nearpath_model::*;
+use nearpath_model::{CpuId, Detail, NodeId, SnapshotSummary, StageListing};
 use nearpath_views::{json, text};
 
 fn span(direction: Direction, from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {

@@ -11,9 +11,8 @@ use crate::counters::{ratio, total};
 use crate::locality::{Elsewhere, steer_change};
 use crate::spans::NOTABLE_SHARE;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, nearest_cpus, text};
-use nearpath_host::{CpuId, CpuSet, SocketProtocol};
-use nearpath_instruments::Protocol;
-use nearpath_instruments::accepts::{Listener, Worker};
+use nearpath_model::accepts::{Listener, Worker};
+use nearpath_model::{CpuId, CpuSet, Protocol, SocketProtocol};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 

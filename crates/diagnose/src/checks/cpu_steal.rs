@@ -6,7 +6,7 @@
 //! Rule: Documentation/filesystems/proc.rst (`steal`: involuntary wait of a guest).
 
 use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 
 pub(super) const CHECK: Check = Check {
     name: "cpu_steal",

@@ -11,7 +11,7 @@
 
 use super::slow_packets::ENOUGH;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_instruments::ShareKind;
+use nearpath_model::ShareKind;
 
 pub(super) const CHECK: Check = Check {
     name: "idle_wakeups",

@@ -9,7 +9,7 @@
 
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::{CpuId, CpuSet, Irq, Nic};
+use nearpath_model::{CpuId, CpuSet, Irq, Nic};
 
 pub(super) const CHECK: Check = Check {
     name: "irqbalance_conflict",

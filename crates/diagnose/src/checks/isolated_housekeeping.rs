@@ -15,7 +15,7 @@ use crate::steering::rps_change;
 use crate::{
     Check, CheckOutcome, Context, Finding, Severity, housekeeping, nearest_cpus, spread, text,
 };
-use nearpath_host::{CpuSet, Irq, Nic, RxQueue};
+use nearpath_model::{CpuSet, Irq, Nic, RxQueue};
 
 pub(super) const CHECK: Check = Check {
     name: "isolated_housekeeping",

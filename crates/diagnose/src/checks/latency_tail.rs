@@ -9,7 +9,7 @@
 
 use crate::spans::ENOUGH_PACKETS;
 use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
-use nearpath_instruments::{Direction, Span};
+use nearpath_model::{Direction, Span};
 
 pub(super) const CHECK: Check = Check {
     name: "latency_tail",

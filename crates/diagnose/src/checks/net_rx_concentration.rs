@@ -12,7 +12,7 @@ use crate::counters::{busiest, total};
 use crate::{
     Check, CheckOutcome, Context, Finding, ProposedChange, Severity, nearest_cpus, spread, text,
 };
-use nearpath_host::{CpuId, CpuSet, Irq, Nic};
+use nearpath_model::{CpuId, CpuSet, Irq, Nic};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check =

@@ -9,7 +9,7 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity};
-use nearpath_host::Nic;
+use nearpath_model::Nic;
 
 pub(super) const CHECK: Check =
     Check { name: "nic_drops", looks_at: "packets that the NIC lost for want of buffers", run };

@@ -11,7 +11,7 @@ use crate::{
     Check, CheckOutcome, Context, Finding, ProposedChange, Severity, cpus_near_node, nearest_cpus,
     spread, text,
 };
-use nearpath_host::{CpuSet, Irq, Nic, NodeId};
+use nearpath_model::{CpuSet, Irq, Nic, NodeId};
 
 pub(super) const CHECK: Check = Check {
     name: "nic_irq_node",

@@ -9,7 +9,7 @@
 
 use crate::steering::{nics_below, rps_change};
 use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
-use nearpath_host::{CpuSet, Nic, NicKind};
+use nearpath_model::{CpuSet, Nic, NicKind};
 
 pub(super) const CHECK: Check = Check {
     name: "ovs_port_rps",

@@ -8,7 +8,7 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::{NodeId, ProcessMemory};
+use nearpath_model::{NodeId, ProcessMemory};
 
 pub(super) const CHECK: Check = Check {
     name: "reader_memory",

@@ -8,7 +8,7 @@
 //! kernel/sched/fair.c (`task_hot`: a task that ran less than this ago is not moved).
 
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::SocketOwner;
+use nearpath_model::SocketOwner;
 
 pub(super) const CHECK: Check = Check {
     name: "reader_migrations",

@@ -11,7 +11,7 @@ use crate::context::irq_cpus;
 use crate::readers::PinnedReader;
 use crate::spans::{Boundary, Crossing, crossing};
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::{CpuSet, NodeId};
+use nearpath_model::{CpuSet, NodeId};
 use std::collections::BTreeSet;
 
 pub(super) const CHECK: Check = Check {
@@ -174,7 +174,7 @@ fn by_facts(context: &Context<'_>, outcome: &mut CheckOutcome, readers: &[Pinned
 /// The nodes that packets arrive on: of the NICs' interrupts, else of the NICs.
 fn nic_nodes(context: &Context<'_>) -> BTreeSet<NodeId> {
     let topology = &context.host.topology;
-    let of_nic = |nic: &nearpath_host::Nic| {
+    let of_nic = |nic: &nearpath_model::Nic| {
         let places = context.queue_irqs(nic).into_iter().filter_map(irq_cpus);
         let cpus = places.fold(CpuSet::new(), |all, cpus| all.union(cpus));
         let by_irq = topology.nodes_of(&cpus);

@@ -11,7 +11,7 @@ use crate::context::irq_cpus;
 use crate::counters::ratio;
 use crate::steering::rps_change;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, nearest_cpus, text};
-use nearpath_host::{CpuSet, Nic};
+use nearpath_model::{CpuSet, Nic};
 
 pub(super) const CHECK: Check = Check {
     name: "rps_off",

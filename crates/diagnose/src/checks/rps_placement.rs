@@ -16,8 +16,7 @@ use crate::steering::{Steered, nic_names, nics_below, rfs_changes, rps_change, s
 use crate::{
     Check, CheckOutcome, Context, Finding, ProposedChange, Severity, cpus_near_node, text,
 };
-use nearpath_host::{CpuId, CpuSet, Nic, NicKind};
-use nearpath_instruments::{Direction, Measurement, Span};
+use nearpath_model::{CpuId, CpuSet, Direction, Measurement, Nic, NicKind, Span};
 
 pub(super) const CHECK: Check = Check {
     name: "rps_placement",

@@ -8,7 +8,7 @@
 
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::{Nic, QueueId};
+use nearpath_model::{Nic, QueueId};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check = Check {

@@ -8,7 +8,7 @@
 
 use crate::locality::{bring_to_their_cpu, check_direction};
 use crate::{Check, CheckOutcome, Context};
-use nearpath_instruments::Direction;
+use nearpath_model::Direction;
 
 pub(super) const CHECK: Check = Check {
     name: "rx_freed_elsewhere",

@@ -6,8 +6,7 @@
 //! Rule: document 000 (a tail has a cause on the CPU that should have run the packet).
 
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::CpuSet;
-use nearpath_instruments::{Measurement, Share, ShareKind, Who};
+use nearpath_model::{CpuSet, Measurement, Share, ShareKind, Who};
 
 pub(super) const CHECK: Check = Check {
     name: "slow_packets",

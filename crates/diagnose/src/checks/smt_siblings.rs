@@ -11,7 +11,7 @@ use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, Finding, Severity, nearest_cpus, text};
-use nearpath_host::{CpuId, CpuSet, Irq, Nic};
+use nearpath_model::{CpuId, CpuSet, Irq, Nic};
 
 pub(super) const CHECK: Check = Check {
     name: "smt_siblings",
@@ -26,7 +26,7 @@ const LOAD: u64 = 1_000;
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
     let topology = &context.host.topology;
-    let unknown = |cpu: &&nearpath_host::Cpu| cpu.online && cpu.siblings.is_empty();
+    let unknown = |cpu: &&nearpath_model::Cpu| cpu.online && cpu.siblings.is_empty();
     if topology.cpus.iter().any(|cpu| unknown(&cpu)) {
         outcome.not_checked("which CPUs are SMT siblings is unknown");
     }

@@ -9,7 +9,7 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::{CpuId, SoftnetCpu};
+use nearpath_model::{CpuId, SoftnetCpu};
 
 pub(super) const CHECK: Check = Check {
     name: "softnet",

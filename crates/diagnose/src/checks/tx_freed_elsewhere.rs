@@ -10,7 +10,7 @@
 use super::xps_mismatch::proposed;
 use crate::locality::{bring_to_their_cpu, check_direction};
 use crate::{Check, CheckOutcome, Context};
-use nearpath_instruments::Direction;
+use nearpath_model::Direction;
 
 pub(super) const CHECK: Check = Check {
     name: "tx_freed_elsewhere",

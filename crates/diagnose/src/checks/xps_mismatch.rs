@@ -12,8 +12,7 @@ use crate::counters::ratio;
 use crate::locality::Elsewhere;
 use crate::spans::NOTABLE_SHARE;
 use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_host::{CpuId, CpuSet, Nearness, Nic, QueueId, TxQueue};
-use nearpath_instruments::Direction;
+use nearpath_model::{CpuId, CpuSet, Direction, Nearness, Nic, QueueId, TxQueue};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check = Check {

@@ -2,13 +2,13 @@
 //! diagnosed without a panic, with two readings in time as well as with one.
 
 use nearpath_diagnose::{Severity, diagnose};
-use nearpath_host::{Host, Root, Wanted};
+use nearpath_host::{Root, Wanted};
 
 #[test]
 fn this_machine_is_diagnosed() {
     let wanted = Wanted { sockets: true, ..Wanted::default() };
-    let earlier = Host::read(&Root::live(), &wanted).unwrap();
-    let host = Host::read(&Root::live(), &wanted).unwrap();
+    let earlier = nearpath_host::read(&Root::live(), &wanted).unwrap();
+    let host = nearpath_host::read(&Root::live(), &wanted).unwrap();
     let by_facts = diagnose(&host, None, None);
     assert!(by_facts.host.online_cpus > 0);
     assert!(by_facts.findings.iter().all(|finding| finding.severity < Severity::Critical));

@@ -7,8 +7,7 @@
 
 use crate::support::{Fixture, fixtures_dir, load_dir};
 use nearpath_diagnose::{Evidence, Finding, FindingCost, Severity, diagnose, rank};
-use nearpath_host::Host;
-use nearpath_instruments::Measurement;
+use nearpath_model::{Host, Measurement};
 use proptest::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};

@@ -7,10 +7,9 @@
 //! was different then. A key that the types do not know fails the test instead of being ignored.
 
 use nearpath_diagnose::{CheckOutcome, Evidence, Finding, ProposedChange};
-use nearpath_host::Host;
-use nearpath_instruments::Measurement;
-use nearpath_instruments::accepts::AcceptMeasurement;
-use nearpath_instruments::locality::Locality;
+use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::locality::Locality;
+use nearpath_model::{Host, Measurement};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! The lines `cpuN` of `/proc/stat` (fs/proc/stat.c): `user nice system idle iowait irq softirq
 //! steal guest guest_nice`, in ticks of `USER_HZ`. Kernels before 2.6.11 have no steal.
 
-use crate::CpuTime;
 use crate::cpu_table::{Malformed, cpu_id, number, split_line};
+use nearpath_model::CpuTime;
 
 /// Reads the text of `/proc/stat`.
 ///
@@ -38,7 +38,7 @@ pub fn parse_cpu_time(bytes: &[u8]) -> Result<Vec<CpuTime>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CpuId;
+    use nearpath_model::CpuId;
     use proptest::prelude::*;
 
     #[test]

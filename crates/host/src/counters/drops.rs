@@ -6,7 +6,8 @@
 
 use super::{named, softnet_drops};
 use crate::nics::netlink::{Connection, rtnetlink};
-use crate::{DeviceCounts, IfIndex, Notes, ReadError, Root, Unknown};
+use crate::{Notes, ReadError, Root};
+use nearpath_model::{DeviceCounts, IfIndex, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -42,7 +43,7 @@ impl DropCounters {
         let protocols = named(root, &mut notes);
         let backlog = notes.take("host", "drops of the backlog", softnet_drops(root));
         let qdiscs = notes.take("host", "drops of qdiscs", qdiscs(root)).unwrap_or_default();
-        let devices = DeviceCounts::read_all(root);
+        let devices = crate::read_device_counts(root);
         let devices = notes.take("host", "drops of interfaces", devices).unwrap_or_default();
         Self { protocols, backlog, qdiscs, devices, unknown: notes.unknown().to_vec() }
     }
@@ -53,7 +54,7 @@ fn qdiscs(root: &Root) -> Result<BTreeMap<IfIndex, QdiscDrops>, ReadError> {
     let ask =
         || -> io::Result<_> { rtnetlink::qdiscs(&mut Connection::open(libc::NETLINK_ROUTE)?) };
     let all = root.answer(KEY, || ask().map_err(|e| ReadError::new(KEY, &e.to_string())))?;
-    let root_of = |qdiscs: Vec<crate::Qdisc>| {
+    let root_of = |qdiscs: Vec<nearpath_model::Qdisc>| {
         let root = qdiscs.into_iter().find(|qdisc| qdisc.parent == "root")?;
         Some(QdiscDrops { kind: root.kind, drops: root.drops? })
     };

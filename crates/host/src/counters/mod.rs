@@ -17,11 +17,14 @@ pub use cpu_time::parse_cpu_time;
 pub use drops::{DropCounters, QdiscDrops};
 pub use named::{parse_protocols, parse_snmp6, parse_vmstat};
 pub use net_dev::parse_net_dev;
+pub use net_dev::read_device_counts;
+pub use reading::read_counters;
 pub use softirqs::parse_softirqs;
 pub use softnet::parse_softnet;
 
 use crate::cpu_table::Malformed;
-use crate::{CpuSet, CpuTime, Notes, ReadError, Root, SoftirqCounts, SoftnetCpu};
+use crate::{Notes, ReadError, Root};
+use nearpath_model::{CpuSet, CpuTime, SoftirqCounts, SoftnetCpu};
 use std::collections::BTreeMap;
 
 /// Reads `/proc/softirqs`.
@@ -35,31 +38,27 @@ pub(crate) fn softnet(root: &Root, notes: &mut Notes, online: &CpuSet) -> Vec<So
     read(root, notes, "softnet", "/proc/net/softnet_stat", |bytes| parse_softnet(bytes, online))
 }
 
-impl SoftnetCpu {
-    /// The counters of all CPUs now.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is another one.
-    pub fn read_all(root: &Root) -> Result<Vec<Self>, ReadError> {
-        const PATH: &str = "/proc/net/softnet_stat";
-        let online = root.text("/sys/devices/system/cpu/online")?;
-        let online = CpuSet::from_list(&online)
-            .map_err(|e| ReadError::new("/sys/devices/system/cpu/online", &e.to_string()))?;
-        parse_softnet(&root.read(PATH)?, &online).map_err(|e| ReadError::new(PATH, &e.to_string()))
-    }
+/// The counters of all CPUs now.
+///
+/// # Errors
+/// The file cannot be read, or is another one.
+pub fn read_softnet(root: &Root) -> Result<Vec<SoftnetCpu>, ReadError> {
+    const PATH: &str = "/proc/net/softnet_stat";
+    let online = root.text("/sys/devices/system/cpu/online")?;
+    let online = CpuSet::from_list(&online)
+        .map_err(|e| ReadError::new("/sys/devices/system/cpu/online", &e.to_string()))?;
+    parse_softnet(&root.read(PATH)?, &online).map_err(|e| ReadError::new(PATH, &e.to_string()))
 }
 
 /// Packets that found the backlog of their CPU full, on all CPUs.
 fn softnet_drops(root: &Root) -> Result<u64, ReadError> {
-    let cpus = SoftnetCpu::read_all(root)?;
+    let cpus = crate::read_softnet(root)?;
     Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.saturating_add(cpu.dropped)))
 }
 
-impl CpuTime {
-    /// The times of all CPUs now; empty where the kernel does not tell them.
-    pub fn read_all(root: &Root) -> Vec<Self> {
-        cpu_time(root, &mut Notes::default())
-    }
+/// The times of all CPUs now; empty where the kernel does not tell them.
+pub fn read_cpu_time(root: &Root) -> Vec<CpuTime> {
+    cpu_time(root, &mut Notes::default())
 }
 
 /// Reads the lines by CPU of `/proc/stat`.

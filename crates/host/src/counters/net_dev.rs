@@ -7,7 +7,8 @@
 //! The kernel adds rx_missed_errors to what was dropped.
 
 use crate::cpu_table::Malformed;
-use crate::{DeviceCounts, ReadError, Root};
+use crate::{ReadError, Root};
+use nearpath_model::DeviceCounts;
 
 const PATH: &str = "/proc/net/dev";
 /// A host with more interfaces has its first ones counted.
@@ -15,15 +16,13 @@ const MOST: usize = 65_536;
 /// Columns of an interface.
 const COLUMNS: usize = 16;
 
-impl DeviceCounts {
-    /// Those of all interfaces of the network namespace.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is another one.
-    pub fn read_all(root: &Root) -> Result<Vec<Self>, ReadError> {
-        let bytes = root.read(PATH)?;
-        parse_net_dev(&bytes).map_err(|reason| ReadError::new(PATH, &reason.to_string()))
-    }
+/// Those of all interfaces of the network namespace.
+///
+/// # Errors
+/// The file cannot be read, or is another one.
+pub fn read_device_counts(root: &Root) -> Result<Vec<DeviceCounts>, ReadError> {
+    let bytes = root.read(PATH)?;
+    parse_net_dev(&bytes).map_err(|reason| ReadError::new(PATH, &reason.to_string()))
 }
 
 /// Reads the text of `/proc/net/dev`.
@@ -98,7 +97,7 @@ eth0:1: 200 20 1 2 0 0 0 7 300 30 3 4 0 0 0 0
 
     #[test]
     fn this_machine_has_a_loopback() {
-        let devices = DeviceCounts::read_all(&Root::live()).unwrap();
+        let devices = crate::read_device_counts(&Root::live()).unwrap();
         assert!(devices.iter().any(|device| device.name == "lo"));
     }
 }

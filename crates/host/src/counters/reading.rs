@@ -6,36 +6,35 @@
 use super::{softirqs, softnet};
 use crate::irqs::{Interrupts, TABLE, parse_interrupts};
 use crate::nics::queue_packets;
-use crate::{Counters, Nic, Notes, ReadError, Root};
+use crate::{Notes, ReadError, Root};
+use nearpath_model::{Counters, Nic};
 
 /// How often a table is read at most that changes meanwhile.
 const ATTEMPTS: usize = 5;
 
-impl Counters {
-    /// Reads them, and the packets by queue of these interfaces.
-    pub fn read(root: &Root, nics: &[Nic]) -> Self {
-        let mut notes = Notes::default();
-        let table = notes.take("host", "irqs", table(root)).unwrap_or_default();
-        let Interrupts { mut irqs, mut arch, cpus, uneven, cut } = table;
-        if let Some(label) = uneven.first() {
-            let reason = format!("{TABLE}: CPUs came or went whenever it was read");
-            notes.add(&format!("irq {label}"), "counts", &reason);
-        }
-        irqs.retain(|irq| !uneven.contains(&irq.irq.to_string()));
-        arch.retain(|irq| !uneven.contains(&irq.name));
-        if cut {
-            notes.add("host", "irqs", &format!("{TABLE}: only the first {} lines", irqs.len()));
-        }
-        let softirqs = softirqs(root, &mut notes);
-        let softnet = softnet(root, &mut notes, &cpus);
-        let asked: Vec<_> = nics.iter().map(|nic| (nic.ifindex, nic.name.as_str())).collect();
-        let (queue_packets, errors) = queue_packets::read(root, &asked);
-        for error in errors {
-            notes.add("host", "packets by queue", &error.to_string());
-        }
-        let unknown = notes.unknown().to_vec();
-        Self { cpus, irqs, arch_irqs: arch, softirqs, softnet, queue_packets, unknown }
+/// Reads them, and the packets by queue of these interfaces.
+pub fn read_counters(root: &Root, nics: &[Nic]) -> Counters {
+    let mut notes = Notes::default();
+    let table = notes.take("host", "irqs", table(root)).unwrap_or_default();
+    let Interrupts { mut irqs, mut arch, cpus, uneven, cut } = table;
+    if let Some(label) = uneven.first() {
+        let reason = format!("{TABLE}: CPUs came or went whenever it was read");
+        notes.add(&format!("irq {label}"), "counts", &reason);
     }
+    irqs.retain(|irq| !uneven.contains(&irq.irq.to_string()));
+    arch.retain(|irq| !uneven.contains(&irq.name));
+    if cut {
+        notes.add("host", "irqs", &format!("{TABLE}: only the first {} lines", irqs.len()));
+    }
+    let softirqs = softirqs(root, &mut notes);
+    let softnet = softnet(root, &mut notes, &cpus);
+    let asked: Vec<_> = nics.iter().map(|nic| (nic.ifindex, nic.name.as_str())).collect();
+    let (queue_packets, errors) = queue_packets::read(root, &asked);
+    for error in errors {
+        notes.add("host", "packets by queue", &error.to_string());
+    }
+    let unknown = notes.unknown().to_vec();
+    Counters { cpus, irqs, arch_irqs: arch, softirqs, softnet, queue_packets, unknown }
 }
 
 /// The table of interrupts. Whose the counts of a line are that was written while a CPU came or went
@@ -58,7 +57,7 @@ fn table(root: &Root) -> Result<Interrupts, ReadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CpuId, IfIndex};
+    use nearpath_model::{CpuId, IfIndex};
     use nearpath_testing::trees::{Layout, Machine, Nic as MadeNic};
 
     fn machine() -> Machine {
@@ -70,7 +69,7 @@ mod tests {
 
     fn read(machine: &Machine) -> Counters {
         let tree = machine.write();
-        Counters::read(&Root::tree(tree.path()).unwrap(), &[])
+        crate::read_counters(&Root::tree(tree.path()).unwrap(), &[])
     }
 
     #[test]
@@ -103,7 +102,7 @@ mod tests {
     /// On this machine, where the kernel answers or refuses by itself.
     #[test]
     fn the_loopback_has_no_queues_that_count() {
-        let counters = Counters::read(&Root::live(), &[]);
+        let counters = crate::read_counters(&Root::live(), &[]);
         assert!(!counters.cpus.is_empty() && !counters.softnet.is_empty());
         let (packets, _) = queue_packets::read(&Root::live(), &[(IfIndex(1), "lo")]);
         assert!(!packets.contains_key(&IfIndex(1)), "{packets:?}");

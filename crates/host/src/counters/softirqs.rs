@@ -1,7 +1,7 @@
 //! `/proc/softirqs` (fs/proc/softirqs.c): a line for each vector, a column for each possible CPU.
 
-use crate::SoftirqCounts;
 use crate::cpu_table::{CpuTable, Malformed, printable};
+use nearpath_model::SoftirqCounts;
 
 /// The kernel has ten vectors (include/linux/interrupt.h); more lines than this are not read.
 const MAX_VECTORS: usize = 64;
@@ -30,7 +30,7 @@ pub fn parse_softirqs(bytes: &[u8]) -> Result<Vec<SoftirqCounts>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CpuId;
+    use nearpath_model::CpuId;
     use proptest::prelude::*;
 
     #[test]

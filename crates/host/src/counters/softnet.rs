@@ -13,7 +13,7 @@
 //! Before 5.7 a line does not say whose it is: then the lines are those of the online CPUs.
 
 use crate::cpu_table::{Malformed, cpu_id};
-use crate::{CpuSet, MAX_CPUS, SoftnetCpu};
+use nearpath_model::{CpuSet, MAX_CPUS, SoftnetCpu};
 
 const CPU: usize = 12;
 
@@ -76,7 +76,7 @@ fn columns(line: &[u8]) -> Result<Vec<u64>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CpuId;
+    use nearpath_model::CpuId;
     use proptest::prelude::*;
 
     fn online(list: &str) -> CpuSet {

@@ -17,7 +17,7 @@
 //! trigger where the architecture shows it, and the names of the actions between commas.
 
 use crate::cpu_table::{CpuTable, Malformed, number, printable};
-use crate::{ArchIrq, CpuSet, Irq, IrqNumber};
+use nearpath_model::{ArchIrq, CpuSet, Irq, IrqNumber};
 
 /// More lines than this are not read: a kernel has at most some ten thousand interrupts, and
 /// the text may come from a stranger.

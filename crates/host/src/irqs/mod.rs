@@ -8,7 +8,8 @@ mod interrupts;
 
 pub use interrupts::{Interrupts, parse_interrupts};
 
-use crate::{ArchIrq, CpuSet, Irq, NodeId, Notes, ReadError, Root};
+use crate::{Notes, ReadError, Root};
+use nearpath_model::{ArchIrq, CpuSet, Irq, NodeId};
 use std::collections::BTreeMap;
 
 /// The kernel's table of interrupts.

@@ -1,7 +1,7 @@
 //! The kernel's command line: values of a parameter, and sets of CPUs in the forms that it
 //! takes (Documentation/admin-guide/kernel-parameters.rst, lib/bitmap-str.c).
 
-use crate::{CpuId, CpuSet, ParseCpuSetError};
+use nearpath_model::{CpuId, CpuSet, ParseCpuSetError};
 
 /// The values of a parameter, in order; one without `=` has an empty value.
 ///

@@ -6,7 +6,8 @@
 use super::ioctl::Ioctl;
 use super::netlink::{Connection, ethtool, ethtool::Ethtool, netdev, rtnetlink};
 use super::per_nic::{PerNic, words};
-use crate::{Channels, IfIndex, IrqNumber, NtupleRule, Qdisc, ReadError, Rings, Root, Rss};
+use crate::{ReadError, Root};
+use nearpath_model::{Channels, IfIndex, IrqNumber, NtupleRule, Qdisc, Rings, Rss};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

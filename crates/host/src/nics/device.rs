@@ -9,7 +9,7 @@ use super::ioctl::Ioctl;
 use super::netlink::attributes::{attribute, nested};
 use super::netlink::ethtool::{self, Ethtool};
 use super::netlink::{Connection, generic, generic_body};
-use crate::{Channels, Rings, Rss};
+use nearpath_model::{Channels, Rings, Rss};
 use std::collections::BTreeMap;
 use std::io;
 

@@ -4,7 +4,7 @@
 use super::netlink::attributes::{attributes, text_of};
 use super::netlink::{Message, ethtool, generic_body, messages, netdev, rtnetlink};
 use super::{irq_names, ntuple};
-use crate::IrqNumber;
+use nearpath_model::IrqNumber;
 use std::collections::BTreeMap;
 
 /// A datagram of netlink, each message of which is read as every kind of reply.

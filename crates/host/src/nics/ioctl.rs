@@ -6,7 +6,7 @@
 
 use super::ntuple::{self, FlowSpec};
 use super::rss;
-use crate::{NtupleRule, Rss};
+use nearpath_model::{NtupleRule, Rss};
 use netlink_sys::{Socket, protocols::NETLINK_GENERIC};
 use std::collections::BTreeMap;
 use std::io;

@@ -7,7 +7,7 @@
 //! (igb, e1000e, enic), `eth0-rxtx-3` (vmxnet3), `eth0-fp-3` (bnx2x, qede), `virtio2-input.3`,
 //! `mlx5_comp3@pci:0000:5e:00.0`, `mana_q3@pci:…`.
 
-use crate::{IrqNumber, QueueId};
+use nearpath_model::{IrqNumber, QueueId};
 use std::collections::BTreeMap;
 
 /// Which queue of a number an interrupt serves.

@@ -2,7 +2,7 @@
 //! what sysfs shows.
 
 use super::sysfs::Interface;
-use crate::NicKind;
+use nearpath_model::NicKind;
 
 /// `ARPHRD_LOOPBACK`, include/uapi/linux/if_arp.h.
 const ARPHRD_LOOPBACK: u32 = 772;

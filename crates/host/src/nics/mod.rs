@@ -6,9 +6,9 @@
 
 mod answers;
 pub(crate) mod device;
-pub(crate) mod find_irq;
 pub mod fuzzing;
 pub(crate) mod ioctl;
+mod irq_by_name;
 mod irq_names;
 mod kind;
 pub(crate) mod netlink;
@@ -19,11 +19,10 @@ mod queues;
 mod rss;
 mod sysfs;
 
-use crate::{
-    EntryKind, IfIndex, Irq, IrqNumber, Netns, Nic, NicKind, Notes, Root, RxQueue, TxQueue,
-    current_netns,
-};
+use crate::{EntryKind, Notes, Root, current_netns};
 use answers::{Answers, fact, listed};
+pub use irq_by_name::{find_irq, irq_pattern, irqs_beside_queues, locate_irq};
+use nearpath_model::{IfIndex, Irq, IrqNumber, Netns, Nic, NicKind, RxQueue, TxQueue};
 use std::collections::BTreeMap;
 use sysfs::Interface;
 
@@ -33,11 +32,9 @@ const UNKNOWN_IRQ: &str = "neither the kernel's netdev family nor the names of t
 const UNKNOWN_NAPI: &str = "the kernel's netdev family does not tell it: the interface is down, \
                             or its driver does not say which NAPI instance serves a queue";
 
-impl Nic {
-    /// Reads all interfaces again. `irqs` are the root's interrupts now, as in [`crate::Counters`].
-    pub fn read_all(root: &Root, irqs: &[Irq]) -> Vec<Self> {
-        read(root, irqs, &mut Notes::default())
-    }
+/// Reads all interfaces again. `irqs` are the root's interrupts now, as in [`nearpath_model::Counters`].
+pub fn read_nics(root: &Root, irqs: &[Irq]) -> Vec<Nic> {
+    read(root, irqs, &mut Notes::default())
 }
 
 /// Reads all interfaces. `irqs` are the root's interrupts, whose names tell the queues' where

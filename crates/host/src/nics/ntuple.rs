@@ -1,7 +1,7 @@
 //! N-tuple rules in ethtool's words, from `struct ethtool_rx_flow_spec`
 //! (include/uapi/linux/ethtool.h). A bit of a mask that is set is a bit that is compared.
 
-use crate::{NtupleRule, QueueId};
+use nearpath_model::{NtupleRule, QueueId};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,7 @@
 //! One kind of fact by interface, as the kernel answered it: what netlink and ioctls return and
 //! what a snapshot keeps.
 
-use crate::IfIndex;
+use nearpath_model::IfIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;

@@ -7,7 +7,8 @@
 use super::ioctl::Ioctl;
 use super::netlink::{Connection, netdev};
 use super::per_nic::{PerNic, words};
-use crate::{IfIndex, PacketSource, QueueId, QueuePackets, ReadError, Root};
+use crate::{ReadError, Root};
+use nearpath_model::{IfIndex, PacketSource, QueueId, QueuePackets};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io;

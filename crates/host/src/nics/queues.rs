@@ -4,7 +4,8 @@
 use super::irq_names::{self, Serves};
 use super::netlink::netdev::QueueNapi;
 use super::sysfs::Device;
-use crate::{CpuSet, IrqNumber, QueueId, Root, RxQueue, TxQueue};
+use crate::Root;
+use nearpath_model::{CpuSet, IrqNumber, QueueId, RxQueue, TxQueue};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The queues of an interface, ascending, without their NAPI instances and interrupts. `unknown`

@@ -1,6 +1,6 @@
 //! Receive-side scaling from the parts in which netlink and the ioctl give it.
 
-use crate::{QueueId, Rss};
+use nearpath_model::{QueueId, Rss};
 
 /// Names of the bits of `hfunc` (`ETH_RSS_HASH_*_BIT`, include/linux/ethtool.h; ethtool shows
 /// them under the same names).

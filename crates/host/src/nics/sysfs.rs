@@ -3,7 +3,8 @@
 //! In goes a name in `/sys/class/net`; out comes an [`Interface`], or `None` when it is no
 //! interface or has vanished. A file that cannot be read leaves its field `None`.
 
-use crate::{CpuSet, EntryKind, IfIndex, NodeId, Notes, Root};
+use crate::{EntryKind, Notes, Root};
+use nearpath_model::{CpuSet, IfIndex, NodeId};
 use std::collections::BTreeMap;
 
 /// How far up from the device its NUMA node is searched.

@@ -17,11 +17,12 @@ mod saved;
 mod tree;
 mod walk;
 
-pub use save::{SaveError, SnapshotSummary};
+pub use save::SaveError;
 
 use fault::Fault;
 use files::Look;
 use live::Live;
+use nearpath_model::SnapshotSummary;
 use record::Recorder;
 use saved::Saved;
 use serde::{Serialize, de::DeserializeOwned};

@@ -5,6 +5,7 @@ use super::fault::Fault;
 use super::files::{self, READ};
 use super::memory::{Memory, Visit};
 use super::record::Recorder;
+use nearpath_model::SnapshotSummary;
 use rustix::fd::AsRawFd;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use rustix::io::Errno;
@@ -24,19 +25,6 @@ pub struct SaveError {
     pub path: String,
     /// Why it was not.
     pub reason: String,
-}
-
-/// What a snapshot holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotSummary {
-    /// Files of the machine, as they were read.
-    pub files: usize,
-    /// Answers of the kernel to requests that are no files.
-    pub answers: usize,
-    /// Paths that the machine refused to read, with the reasons.
-    pub refused: usize,
-    /// Size of the file in bytes.
-    pub bytes: usize,
 }
 
 impl SaveError {

@@ -10,9 +10,10 @@ mod table;
 mod workers;
 
 pub use table::{ByteOrder, SocketTable, parse_sockets};
-pub use workers::{SocketWorker, WorkedSocket, socket_workers};
+pub use workers::{WorkedSocket, socket_workers};
 
-use crate::{Notes, Root, Socket, SocketOwner, SocketProtocol};
+use crate::{Notes, Root};
+use nearpath_model::{Socket, SocketOwner, SocketProtocol};
 
 const TABLES: [(&str, SocketProtocol); 4] = [
     ("/proc/net/tcp", SocketProtocol::Tcp),

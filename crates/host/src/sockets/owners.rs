@@ -2,7 +2,8 @@
 //! all processes; then what is known of those that hold one.
 
 use crate::processes::{self, parse_cgroup, parse_status};
-use crate::{CpuSet, Notes, ReadError, Root, Socket, SocketOwner};
+use crate::{Notes, ReadError, Root};
+use nearpath_model::{CpuSet, Socket, SocketOwner};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Threads whose affinity is read, of one process and of all: a status costs the kernel some

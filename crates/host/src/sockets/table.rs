@@ -9,7 +9,7 @@
 //! thousand TCP connections: their lines are passed over by their state alone.
 
 use crate::cpu_table::number;
-use crate::{Socket, SocketProtocol};
+use nearpath_model::{Socket, SocketProtocol};
 use std::net::IpAddr;
 
 /// More sockets than this are not kept: each of 65,535 ports of several addresses may be bound,

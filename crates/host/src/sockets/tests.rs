@@ -1,7 +1,7 @@
 //! Sockets and owners from a tree as `/proc` shows it.
 
 use super::*;
-use crate::Unknown;
+use nearpath_model::Unknown;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -7,24 +7,11 @@
 //! (`/proc/PID/task/TID/syscall`); the one process that holds it. Within a process whose threads
 //! may run on different CPUs, a thread is known by the epoll set or the socket that it waits for.
 
+use crate::Root;
 use crate::processes::{self, parse_status};
-use crate::{CpuSet, Root, Socket};
-use serde::{Deserialize, Serialize};
+use nearpath_model::{CpuSet, Socket, SocketWorker};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
-
-/// A thread, or a process of which any thread may do, that reads from a socket.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SocketWorker {
-    /// Process id.
-    pub pid: u32,
-    /// Thread id; `None` when any of the process's threads may read.
-    pub tid: Option<u32>,
-    /// `comm` of the thread, or of the process.
-    pub comm: String,
-    /// The CPUs that it may run on; `None` when that is unknown.
-    pub cpus: Option<CpuSet>,
-}
 
 /// A socket with those that read from it.
 #[derive(Debug, Clone, PartialEq, Eq)]

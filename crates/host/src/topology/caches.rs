@@ -4,7 +4,8 @@
 use super::CPUS;
 use super::files::{self, SetFiles};
 use super::unknown::UnknownOfCpus;
-use crate::{Cpu, CpuId, CpuSet, Llc, LlcId, Root};
+use crate::Root;
+use nearpath_model::{Cpu, CpuId, CpuSet, Llc, LlcId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const SHARED: &[&str] = &["shared_cpu_list", "shared_cpu_map"];

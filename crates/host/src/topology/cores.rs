@@ -4,7 +4,8 @@
 use super::CPUS;
 use super::files::{self, SetFiles};
 use super::unknown::UnknownOfCpus;
-use crate::{Cpu, CpuId, CpuSet, Notes, Root};
+use crate::{Notes, Root};
+use nearpath_model::{Cpu, CpuId, CpuSet};
 use std::collections::{BTreeMap, HashMap};
 
 /// `core_cpus_list` since 5.3, `thread_siblings_list` before, the masks on the oldest.

@@ -1,6 +1,7 @@
 //! The forms that topology files come in: a number, a cpulist, a mask, a size.
 
-use crate::{CpuSet, ReadError, Root};
+use crate::{ReadError, Root};
+use nearpath_model::CpuSet;
 use std::cell::Cell;
 
 /// The number after a prefix: 12 of `cpu12`. Other names (`cpufreq`, `cpu+1`) are none.

@@ -11,7 +11,8 @@ mod files;
 mod nodes;
 mod unknown;
 
-use crate::{Cpu, CpuId, CpuSet, Notes, Root, Topology};
+use crate::{Notes, Root};
+use nearpath_model::{Cpu, CpuId, CpuSet, Topology};
 use std::collections::BTreeMap;
 use unknown::UnknownOfCpus;
 

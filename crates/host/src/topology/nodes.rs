@@ -4,7 +4,8 @@
 use super::files::{self, SetFiles};
 use super::unknown::UnknownOfCpus;
 use super::{CPUS, MOST_CPUS};
-use crate::{Cpu, CpuId, CpuSet, Hugepages, Node, NodeId, Notes, Root};
+use crate::{Notes, Root};
+use nearpath_model::{Cpu, CpuId, CpuSet, Hugepages, Node, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 const NODES: &str = "/sys/devices/system/node";

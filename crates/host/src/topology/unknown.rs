@@ -1,6 +1,7 @@
 //! Why facts of CPUs are unknown: one note for all CPUs that share a reason, not a thousand.
 
-use crate::{CpuId, CpuSet, Notes};
+use crate::Notes;
+use nearpath_model::{CpuId, CpuSet};
 use std::collections::BTreeMap;
 
 /// Reasons, gathered while CPUs are read.

@@ -24,7 +24,7 @@ mod tools;
 
 use libbpf_rs::query::ProgInfoIter;
 use load::Load;
-use nearpath_instruments::locality::Method;
+use nearpath_model::locality::Method;
 use nearpath_testing::veth::VethPair;
 use std::collections::{BTreeMap, HashSet};
 use std::io;

@@ -3,7 +3,7 @@
 use crate::Sample;
 use crate::load::Load;
 use crate::tools::Tool;
-use nearpath_instruments::locality::Method;
+use nearpath_model::locality::Method;
 
 /// Prints what was found for one load.
 pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {

@@ -1,10 +1,11 @@
 //! What is compared: nothing, programs that do nothing, nearpath in several settings, and peers that
 //! measure the same with a hash map.
 
-use nearpath_host::{CpuId, Topology};
-use nearpath_instruments::locality::{Method, PacketLocality};
-use nearpath_instruments::stages::{Detail, Options, Stages};
-use nearpath_instruments::{Filter, Instrument, Measurement};
+use nearpath_instruments::locality::PacketLocality;
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::locality::Method;
+use nearpath_model::{CpuId, Detail, Measurement, Topology};
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::num::NonZeroU32;
 use std::path::PathBuf;

@@ -1,13 +1,15 @@
 //! Loading the programs of `bpf/accepts.bpf.c`, and reading what they have counted.
 
+use super::Options;
 use super::probes::{CONSUME_UDP, Completion, SOCK_RECV, io_uring, is_for, is_of_io_uring, lacks};
-use super::{Options, one::One};
+use crate::InstrumentError;
 use crate::kernel::{
     Attached, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
-use crate::{InstrumentError, Protocol};
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
+use nearpath_model::Protocol;
+use nearpath_model::accepts::One;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The skeleton that `build.rs` makes of `bpf/accepts.bpf.c`.
@@ -188,8 +190,12 @@ impl Loaded {
 pub fn one(bytes: &[u8], protocol: Protocol) -> Option<One> {
     let word = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let descriptor = |fd: i32| (fd >= 0).then_some(fd);
+    let key = Key::read(bytes)?;
     Some(One {
-        key: Key::read(bytes)?,
+        local: key.local,
+        pid: key.pid,
+        received_on: (key.received_on != NO_CPU).then_some(key.received_on),
+        accepted_on: key.accepted_on,
         protocol,
         listener_fd: descriptor(word(KEY_BYTES)?),
         fd: descriptor(word(KEY_BYTES + 4)?),

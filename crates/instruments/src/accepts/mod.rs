@@ -2,20 +2,18 @@
 //! accepts it, by listener and thread; or for each datagram of UDP the CPU on which it was received and
 //! the CPU that reads it. The method is described in `docs/measuring.md`.
 
+mod listeners;
 mod load;
-mod measurement;
-mod one;
 mod probes;
 
-pub use measurement::*;
-pub use one::One;
-
 use crate::kernel::{Kernel, Meter};
-use crate::{Instrument, InstrumentError, Protocol};
+use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use load::Loaded;
-use nearpath_host::{Root, Topology, Unknown, thread_cpus};
+use nearpath_host::{Root, thread_cpus};
+use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, One};
+use nearpath_model::{Protocol, Topology, Unknown};
 use probes::PROBES;
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -88,7 +86,7 @@ impl<'a> Accepts<'a> {
             schema: ACCEPT_MEASUREMENT_SCHEMA,
             protocol: self.options.protocol(),
             duration_s: session.began.elapsed().as_secs_f64(),
-            listeners: listeners(session.loaded.counts(), &self.topology, cpus_of),
+            listeners: listeners::listeners(session.loaded.counts(), &self.topology, cpus_of),
             lost,
             skipped: missed,
             not_told,

@@ -4,9 +4,10 @@
 //! counters that rose, or should have, each with whether the two agree.
 
 use super::load::Row;
-use super::measurement::{CounterCheck, DeviceDrops};
 use super::place::is_of_qdisc;
-use nearpath_host::{DeviceCounts, DropCounters};
+use nearpath_host::DropCounters;
+use nearpath_model::DeviceCounts;
+use nearpath_model::drops::{CounterCheck, DeviceDrops};
 
 /// A counter that is increased for each packet that is dropped for these reasons.
 struct Counter {
@@ -206,7 +207,8 @@ pub fn devices(readings: &Readings<'_>) -> Vec<DeviceDrops> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::{IfIndex, QdiscDrops};
+    use nearpath_host::QdiscDrops;
+    use nearpath_model::IfIndex;
 
     fn counters(rcvbuf: u64, backlog: u64, tbf: u64) -> DropCounters {
         let tbf = QdiscDrops { kind: "tbf".to_owned(), drops: tbf };

@@ -1,7 +1,6 @@
 //! Loading the program of `bpf/drops.bpf.c`, and reading what it has counted.
 
 use super::Options;
-use super::measurement::NoRoom;
 use crate::InstrumentError;
 use crate::filter::constants_of_filter;
 use crate::grouping::{comm, flow, word};
@@ -10,6 +9,7 @@ use crate::kernel::{
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
+use nearpath_model::drops::NoRoom;
 use std::mem::offset_of;
 
 /// The skeleton that `build.rs` makes of `bpf/drops.bpf.c`.

@@ -150,15 +150,10 @@ pub fn meaning(reason: &str) -> Option<&'static str> {
     MEANINGS.get(found).map(|(_, meaning)| *meaning)
 }
 
-/// Its first words.
-pub fn in_short(meaning: &str) -> &str {
-    let end = meaning.find([':', ';', '(']).unwrap_or(meaning.len());
-    meaning.get(..end).unwrap_or(meaning).trim_end()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_model::drops::in_short;
 
     #[test]
     fn meanings_are_found_by_name() {

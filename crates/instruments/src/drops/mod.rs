@@ -5,16 +5,13 @@ mod btf_enums;
 mod counters;
 mod load;
 mod meanings;
-mod measurement;
 mod names;
 mod place;
 mod reasons;
 
 pub(crate) use load::what_is_told;
-pub use meanings::{in_short, meaning};
-pub use measurement::*;
+pub use meanings::meaning;
 pub(crate) use names::Names;
-pub use place::DropStage;
 
 use crate::filter::Filter;
 use crate::kernel::{Kernel, Meter};
@@ -22,7 +19,9 @@ use crate::{Instrument, InstrumentError};
 use counters::{Readings, Seen};
 use libbpf_rs::skel::Skel;
 use load::{FlowRow, Loaded, PROBES, Row};
-use nearpath_host::{DropCounters, Root, Unknown, current_netns};
+use nearpath_host::{DropCounters, Root, current_netns};
+use nearpath_model::Unknown;
+use nearpath_model::drops::{DROP_MEASUREMENT_SCHEMA, Drop, DropMeasurement, DroppedFlow, Shown};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

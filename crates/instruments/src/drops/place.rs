@@ -3,77 +3,7 @@
 //! The function is the one that called `kfree_skb`, after inlining, so names differ from kernel to kernel: what
 //! several of them share is looked for, the most specific first.
 
-use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// Where in the path.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DropStage {
-    /// The driver of a device, or what stands in for one (veth, tap).
-    Driver,
-    /// XDP.
-    Xdp,
-    /// The queue of a CPU that RPS or `netif_rx` fills.
-    Backlog,
-    /// Between the driver and the protocols: `__netif_receive_skb_core`, GRO, taps.
-    NetifReceive,
-    /// A bridge, bond, VLAN, macvlan or tunnel.
-    UpperDevice,
-    /// Open vSwitch's datapath.
-    Openvswitch,
-    /// Filters of tc.
-    Tc,
-    /// Netfilter: nftables, iptables.
-    Netfilter,
-    /// ARP and neighbour discovery.
-    Neighbour,
-    /// IPv4, IPv6, fragments, forwarding.
-    Ip,
-    /// ICMP.
-    Icmp,
-    /// UDP, up to the socket's queue.
-    Udp,
-    /// TCP.
-    Tcp,
-    /// A socket of another kind.
-    Socket,
-    /// A packet socket (a capture).
-    PacketSocket,
-    /// A queueing discipline.
-    Qdisc,
-    /// On its way to the device.
-    Transmit,
-    /// Another function.
-    #[default]
-    #[serde(other)]
-    Other,
-}
-
-impl fmt::Display for DropStage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Driver => "driver",
-            Self::Xdp => "xdp",
-            Self::Backlog => "backlog",
-            Self::NetifReceive => "netif_receive",
-            Self::UpperDevice => "upper_device",
-            Self::Openvswitch => "openvswitch",
-            Self::Tc => "tc",
-            Self::Netfilter => "netfilter",
-            Self::Neighbour => "neighbour",
-            Self::Ip => "ip",
-            Self::Icmp => "icmp",
-            Self::Udp => "udp",
-            Self::Tcp => "tcp",
-            Self::Socket => "socket",
-            Self::PacketSocket => "packet_socket",
-            Self::Qdisc => "qdisc",
-            Self::Transmit => "transmit",
-            Self::Other => "other",
-        })
-    }
-}
+use nearpath_model::drops::DropStage;
 
 /// How a function is recognised.
 enum Named {

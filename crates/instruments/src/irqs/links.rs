@@ -1,9 +1,9 @@
 //! Which interrupts and NAPI instances serve which queues. In go the NICs of a host, each time that its
 //! interrupts have changed; what they were before stays known.
 
-use super::measurement::Serves;
 use super::readings::Readings;
-use nearpath_host::{IfIndex, IrqNumber, Nic, QueueId};
+use nearpath_model::irqs::Serves;
+use nearpath_model::{IfIndex, IrqNumber, Nic, QueueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All that is known of queues.

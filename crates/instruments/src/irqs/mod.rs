@@ -5,23 +5,23 @@
 //! NAPI instances were polled for, is observed by programs (`bpf/irqs.bpf.c`). Where these are refused
 //! the counts are told without them.
 
-mod interval;
 mod links;
-mod measurement;
 mod probes;
 mod readings;
 mod rows;
 mod tally;
 mod times;
 
-pub use measurement::*;
-
 use crate::kernel::{Kernel, Mapped, Meter};
 use crate::layout::Layout;
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use links::Links;
-use nearpath_host::{Counters, CpuId, IfIndex, Nic, PacketSource, Root, Topology, Unknown};
+use nearpath_host::Root;
+use nearpath_model::irqs::{
+    ArchInterrupts, CpuInterrupts, IRQ_MEASUREMENT_SCHEMA, IrqMeasurement, Polls,
+};
+use nearpath_model::{CpuId, IfIndex, Nic, PacketSource, Topology, Unknown};
 use probes::{Loaded, PROBES};
 use readings::Readings;
 use rows::{Counted, dense};
@@ -94,14 +94,14 @@ impl<'a> Irqs<'a> {
 
     /// Adds a reading, and looks at NICs again when there are other interrupts than before.
     fn take(&mut self, nics: &[Nic]) {
-        let now = Counters::read(self.root, nics);
+        let now = nearpath_host::read_counters(self.root, nics);
         let Some(session) = &mut self.session else { return };
         let at = Instant::now();
         let changed = session.readings.differs(&now);
         session.readings.add(&now, (at - session.last).as_secs_f64());
         session.last = at;
         if changed {
-            let nics = Nic::read_all(self.root, &now.irqs);
+            let nics = nearpath_host::read_nics(self.root, &now.irqs);
             let wanted = nics.iter().filter(|nic| is_wanted(nic, &self.options));
             session.links.enter(wanted, &session.readings);
         }
@@ -123,10 +123,10 @@ impl Instrument for Irqs<'_> {
         self.ended = None;
         let mut links = Links::default();
         // Once before the programs, as they depend on what is known of queues: loading takes a while.
-        let before = Counters::read(self.root, &[]);
+        let before = nearpath_host::read_counters(self.root, &[]);
         links.enter(&self.nics, &Readings::new(&before));
         let mut programs = self.programs(&links).map_err(|error| error.to_string());
-        let first = Counters::read(self.root, &self.counting());
+        let first = nearpath_host::read_counters(self.root, &self.counting());
         let readings = Readings::new(&first);
         links.enter(&self.nics, &readings);
         let sources = first.queue_packets.iter().map(|(index, of)| (*index, of.source)).collect();

@@ -2,7 +2,7 @@
 //! come what each interrupt, softirq and CPU had since the first.
 
 use super::tally::Tally;
-use nearpath_host::{
+use nearpath_model::{
     Counters, CpuId, CpuSet, IfIndex, Irq, IrqNumber, QueueId, SoftnetCpu, Unknown,
 };
 use std::collections::BTreeMap;

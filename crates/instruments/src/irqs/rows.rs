@@ -2,10 +2,12 @@
 //! instance, and what serves what; out come queues, NICs and NAPI instances.
 
 use super::links::{LinkedNic, Links, Way};
-use super::measurement::{NapiPolls, NicBalance, OtherInterrupts, Polls, QueueInterrupts, Serves};
 use super::readings::{Line, Readings};
 use super::times::Instance;
-use nearpath_host::{CpuId, IfIndex, IrqNumber, PacketSource, QueueId};
+use nearpath_model::irqs::{
+    NapiPolls, NicBalance, OtherInterrupts, Polls, QueueInterrupts, Serves, imbalance,
+};
+use nearpath_model::{CpuId, IfIndex, IrqNumber, PacketSource, QueueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All that rows are made from.
@@ -251,11 +253,3 @@ impl Counted<'_> {
 
 #[cfg(test)]
 mod tests;
-
-/// The most divided by the mean; `None` when there is nothing to divide.
-pub fn imbalance(packets: impl Iterator<Item = u64>) -> Option<f64> {
-    let packets: Vec<u64> = packets.collect();
-    let sum = packets.iter().fold(0u64, |sum, &n| sum.saturating_add(n));
-    let most = packets.iter().max()?;
-    (sum > 0).then(|| *most as f64 * packets.len() as f64 / sum as f64)
-}

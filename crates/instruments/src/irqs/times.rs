@@ -1,11 +1,10 @@
 //! The programs' maps read back: times by CPU, and NAPI polls.
 
-use super::Polls;
-use super::measurement::CpuInterrupts;
 use super::probes::{CALL, CpuRow, DEVICE, Loaded, POLLS, SOFTIRQ, TIMER};
 use crate::kernel::Mapped;
 use libbpf_rs::{MapCore, MapFlags};
-use nearpath_host::{CpuId, IfIndex, IrqNumber};
+use nearpath_model::irqs::{CpuInterrupts, Polls};
+use nearpath_model::{CpuId, IfIndex, IrqNumber};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 

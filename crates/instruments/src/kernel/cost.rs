@@ -4,8 +4,8 @@
 //! each interval, and what they add to every run is measured on an empty program and taken off.
 
 use super::dispatch::dispatch_ns;
-use crate::{Cost, EventCost};
 use libbpf_rs::{Object, Program, ProgramInput, ProgramMut};
+use nearpath_model::{Cost, EventCost};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,11 @@
 //! Packets by group: in go the programs' groups and the counts of each, out come the groups asked
 //! for, and one of all others, so that they add up to the whole.
 
-use super::{Distances, LocalityGroup};
+use crate::Grouping;
 use crate::grouping::{OTHERS, name, short_names};
-use crate::{Grouping, Per};
 use libbpf_rs::{MapCore, MapFlags};
+use nearpath_model::Per;
+use nearpath_model::locality::{Distances, LocalityGroup};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

@@ -1,14 +1,17 @@
 //! Loading the programs: by which method, settings, sizes of the maps, attaching.
 
 use super::probes::{is_for, lacks};
-use super::{LocalityGroup, Method, Options, group};
+use super::{Options, group};
 use crate::filter::constants_of_filter;
+use crate::grouping::{is_known_late, number};
 use crate::kernel::{
     Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
 use crate::layout::Layout;
-use crate::{GROUPS_MAX, InstrumentError, Per};
+use crate::{GROUPS_MAX, InstrumentError};
 use libbpf_rs::skel::{OpenSkel, Skel};
+use nearpath_model::Per;
+use nearpath_model::locality::{LocalityGroup, Method};
 
 /// The skeleton that `build.rs` makes of `bpf/locality.bpf.c`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -60,7 +63,7 @@ fn load_within(
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<LocalitySkelBuilder>(kernel)?;
 
-    let by_process = options.groups.is_some_and(|groups| groups.per.is_known_late());
+    let by_process = options.groups.is_some_and(|groups| is_known_late(groups.per));
     let wanted = |method| move |probe: &Probe| is_for(probe, method, by_process);
     let (mut chosen, skipped) = choose(kernel, reach, wanted(Method::Exact));
     let lacking = lacks(&chosen, &skipped);
@@ -92,7 +95,7 @@ fn set_constants(
     constants.measuring = !options.empty;
     constants.exact = method == Method::Exact;
     constants.has_sock_recv = has("sock_recv") && has("sk_data_ready");
-    constants.per = options.groups.map_or(0, |groups| groups.per.number());
+    constants.per = options.groups.map_or(0, |groups| number(groups.per));
     constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.socket_mask = sockets(method) - 1;
     constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);

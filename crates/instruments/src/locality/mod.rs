@@ -3,19 +3,17 @@
 
 mod group;
 mod load;
-mod measurement;
 mod probes;
 mod reading;
-
-pub use measurement::{Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method, Places};
 
 use crate::filter::Filter;
 use crate::kernel::{Kernel, Mapped, Meter};
 use crate::layout::Layout;
-use crate::{Direction, Grouping, Instrument, InstrumentError};
+use crate::{Grouping, Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::Loaded;
-use nearpath_host::Topology;
+use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
+use nearpath_model::{Direction, Topology};
 use probes::PROBES;
 use reading::Reading;
 use std::path::PathBuf;

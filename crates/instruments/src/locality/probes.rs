@@ -1,7 +1,7 @@
 //! The probes of the instrument `locality`, and which of them each method needs.
 
-use super::Method;
 use crate::kernel::{Chosen, Point, Probe, entry, keeper, probe, result, returns};
+use nearpath_model::locality::Method;
 
 /// The return of a function that allocates an sk_buff.
 const fn allocates(point: &'static [Point; 1]) -> Probe {

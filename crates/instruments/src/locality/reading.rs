@@ -1,10 +1,9 @@
 //! The programs' maps read back: counters by CPU, and the matrix of places.
 
-use super::measurement::{Distances, Fates, Places};
 use crate::kernel::{Mapped, pack};
 use crate::layout::Layout;
-use crate::{Direction, Place};
-use nearpath_host::{CpuId, Topology};
+use nearpath_model::locality::{Distances, Fates, Places};
+use nearpath_model::{CpuId, Direction, Place, Topology};
 
 /// 64-bit words of `struct counters` and `struct cpu`, and where their fields are.
 const COUNTERS_WORDS: usize = 24;

@@ -6,8 +6,9 @@ use super::samples::Samples;
 use super::table::stage;
 use crate::grouping::{OTHERS, name, short_names, word};
 use crate::layout::Layout;
-use crate::{Group, Grouping, PathKind, Per, Sort};
+use crate::{Grouping, Sort};
 use libbpf_rs::{MapCore, MapFlags};
+use nearpath_model::{Group, PathKind, Per};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -138,7 +139,7 @@ fn others(shown: &[Part], rest: &[Part], whole: &Whole) -> Part {
 mod tests {
     use super::super::samples::tests::counted;
     use super::*;
-    use nearpath_host::Topology;
+    use nearpath_model::Topology;
     use proptest::prelude::*;
 
     const SPAN: (usize, usize) = (1, 2);

@@ -9,13 +9,15 @@ use super::table::{PROBES, SPANS_MAX};
 use super::tasks::{CGROUPS_MAX, SEEN_TASKS};
 use crate::drops::what_is_told;
 use crate::filter::constants_of_filter;
+use crate::grouping::{is_known_late, number};
 use crate::kernel::{
     Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
 };
 use crate::layout::Layout;
-use crate::{GROUPS_MAX, InstrumentError, NotGrouped, PathKind, Per};
+use crate::{GROUPS_MAX, InstrumentError};
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
+use nearpath_model::{NotGrouped, PathKind, Per};
 
 /// The skeleton that `build.rs` makes of `bpf/stages.bpf.c`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -107,7 +109,7 @@ fn set_constants(
         InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
     })?;
     constants.filter = filter_constants(&options.filter);
-    constants.histogram_cells = crate::histogram::cells();
+    constants.histogram_cells = nearpath_model::histogram::cells();
     constants.above_ns = super::path::above_ns(&options.above);
     constants.has_sock_send = chosen.iter().any(|(p, _)| p.stages.contains(&"sock_send"));
     constants.measuring = !options.empty;
@@ -115,7 +117,7 @@ fn set_constants(
     constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.cpu_events = u32::try_from(events_of_cpu(layout.cpus.len())).unwrap_or(1024);
     constants.reader_rings = u32::try_from(layout.cpus.len()).unwrap_or(1) * RINGS;
-    constants.per = options.groups.map_or(0, |groups| groups.per.number());
+    constants.per = options.groups.map_or(0, |groups| number(groups.per));
     constants.has_trails = trail_slots(options) > 1;
     constants.trail_mask = trail_slots(options) - 1;
     let has = |program: &str| chosen.iter().any(|(p, _)| p.program == program);
@@ -167,7 +169,7 @@ fn trail_slots(options: &Options) -> u32 {
     let per = options.groups.map(|groups| groups.per);
     match per {
         // Spans are counted from them: none is lost but with its packet.
-        Some(per) if per.is_known_late() => PACKETS,
+        Some(per) if is_known_late(per) => PACKETS,
         _ if options.budgets && options.outliers > 0 => TRAILS,
         _ => 1,
     }

@@ -7,7 +7,8 @@ mod collector;
 mod drops;
 mod events;
 mod group;
-mod interval;
+#[cfg(test)]
+mod interval_tests;
 mod load;
 mod path;
 mod reading;
@@ -21,22 +22,22 @@ mod under_way;
 pub mod zoom;
 
 pub use path::ABOVE_MAX;
-pub use table::{Detail, PROBES, STAGES, Stage, detail_of};
+pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
 use crate::filter::Filter;
 use crate::kernel::{Functions, Kernel, Mapped, Meter, Probe, Reach, Way};
 use crate::layout::Layout;
-use crate::{
-    Cost, Direction, Grouping, Instrument, InstrumentError, Measurement, NotObservable, Slow,
-    StageDrop,
-};
+use crate::{Grouping, Instrument, InstrumentError};
 use collector::Collector;
 use group::Whole;
 use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
 use load::Loaded;
-use nearpath_host::{Root, Topology};
+use nearpath_host::Root;
+use nearpath_model::{
+    Cost, Detail, Measurement, NotObservable, Slow, StageDrop, StageListing, Topology,
+};
 use path::PathTerms;
 use reading::Reading;
 use std::num::NonZeroU32;
@@ -125,23 +126,6 @@ impl Observed {
 
 /// The least that is observed of an interval.
 const SHORTEST_SLICE: Duration = Duration::from_millis(10);
-
-/// One line of `--list-stages`.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct StageListing {
-    /// Receive or transmit.
-    pub direction: Direction,
-    /// Name of the stage.
-    pub stage: &'static str,
-    /// The lowest detail that observes it.
-    pub detail: Detail,
-    /// The kernel function behind it.
-    pub function: &'static str,
-    /// The tracepoint and how it is attached; `None` when the stage cannot be observed.
-    pub attach: Option<String>,
-    /// Why it cannot be observed.
-    pub reason: Option<String>,
-}
 
 impl Options {
     /// Whether a stage is asked for.
@@ -419,7 +403,7 @@ impl Stages {
         let whole = Whole { packets: packets.started, spans: of_spans, paths: of_paths, terms };
         let groups = parts.map(|(by, parts)| group::shown(parts, by, &whole, &self.layout));
         Measurement {
-            schema: crate::MEASUREMENT_SCHEMA,
+            schema: nearpath_model::MEASUREMENT_SCHEMA,
             duration_s: elapsed,
             observed_s: observed,
             limit_percent: self.limit().map(|limit| 100.0 * limit),
@@ -437,7 +421,7 @@ impl Stages {
                 },
                 ..cost
             }),
-            bucket_schema: crate::histogram::SCHEMA,
+            bucket_schema: nearpath_model::histogram::SCHEMA,
             paths,
             spans,
             not_observable: not_observable(&session.loaded),

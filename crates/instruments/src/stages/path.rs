@@ -5,7 +5,7 @@ use super::samples::Samples;
 use super::table::{SPANS_MAX, STAGES, Stage};
 use crate::kernel::{word_of, words_of};
 use crate::layout::Layout;
-use crate::{Above, Direction, PathKind, PathLatency};
+use nearpath_model::{Above, Direction, PathKind, PathLatency};
 use std::time::Duration;
 
 /// Of how many times it can be counted how many paths took longer (`ABOVE_MAX`).

@@ -5,10 +5,10 @@ use super::load::types::{counters, cpu};
 use super::path::PathsOfWhole;
 use super::samples::{HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
-use crate::histogram::quantile_ns;
 use crate::kernel::{Mapped, Probe, pack, pair_at, word_of, words_of};
 use crate::layout::Layout;
-use crate::{Packets, PathKind, Place, Span};
+use nearpath_model::histogram::quantile_ns;
+use nearpath_model::{Packets, PathKind, Place, Span};
 
 /// Packets beyond this share of a span are slow by themselves.
 const SLOWEST: f64 = 0.9999;

@@ -4,10 +4,10 @@
 
 use super::load::types::histogram;
 use super::table::Stage;
-use crate::histogram::{BUCKETS, middle_ns, quantile_ns, upper_ns};
 use crate::kernel::{word_of, words_of};
 use crate::layout::Layout;
-use crate::{Place, Span};
+use nearpath_model::histogram::{BUCKETS, middle_ns, quantile_ns, upper_ns};
+use nearpath_model::{Place, Span};
 
 /// 64-bit words of a `struct histogram`, and where its fields are.
 pub const HISTOGRAM_WORDS: usize = words_of::<histogram>();
@@ -182,7 +182,7 @@ pub struct Figures {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::histogram::bucket;
+    use nearpath_model::histogram::bucket;
     use proptest::prelude::*;
 
     /// Samples as the programs would have counted these latencies.

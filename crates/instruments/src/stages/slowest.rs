@@ -5,8 +5,7 @@ use super::budget::Budget;
 use super::record::Record;
 use super::trail::{Identity, Step, Trail};
 use crate::layout::Layout;
-use crate::{Outlier, Passed};
-use nearpath_host::{CpuId, NodeId};
+use nearpath_model::{CpuId, NodeId, Outlier, Passed};
 use std::cmp::Reverse;
 
 /// Sorting them out is put off until there are so many.
@@ -127,7 +126,7 @@ mod tests {
     use super::super::table::STAGES;
     use super::super::trail::tests::written;
     use super::*;
-    use nearpath_host::Topology;
+    use nearpath_model::Topology;
     use std::collections::BTreeMap;
 
     const PACKET: Identity = (64, 1000);

@@ -4,46 +4,11 @@
 //! To observe a further stage: a line in `bpf/stages.h`, from which [`STAGES`] is written, a program in
 //! `bpf/stages_*.h`, a row in [`PROBES`].
 
-use crate::Direction;
 use crate::kernel::{
     Point, Probe, at, better_at, entry, entry_by, exit, keeper, of, or_at, pointed_to, probe,
     returns,
 };
-
-/// How much of the path is observed: the fewer hooks, the cheaper.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Detail {
-    /// Device, stack, socket and reader; queue and driver: what tells the parts of the path apart.
-    Coarse,
-    /// The main stages between them.
-    Path,
-    /// All.
-    #[default]
-    Full,
-}
-
-impl Detail {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Coarse => "coarse",
-            Self::Path => "path",
-            Self::Full => "full",
-        }
-    }
-}
+use nearpath_model::{Detail, Direction};
 
 /// A named point of the packet path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 //! out come its cgroup and its id in the PID namespace of /proc.
 
 use super::load::{Maps, types::seen_task};
+use crate::InstrumentError;
 use crate::grouping::{cgroup, word};
 use crate::kernel::refused;
-use crate::{InstrumentError, Who};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nearpath_model::Who;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 

@@ -1,8 +1,8 @@
 //! Where to look closer: in goes a measurement with few stages, out come the stages to observe next, which are those
 //! between its stages where time is lost.
 
-use super::table::{Detail, STAGES, Stage};
-use crate::{Direction, Measurement, Span};
+use super::table::{STAGES, Stage};
+use nearpath_model::{Detail, Direction, Measurement, Span};
 
 /// A span in which so much of all time passes, or whose slowest packets take so long, is looked into.
 const NOTABLE_SHARE: f64 = 0.1;
@@ -63,8 +63,8 @@ fn is_within(span: &Span, stage: &Stage) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Packets;
     use crate::stages::Options;
+    use nearpath_model::Packets;
 
     fn span(direction: Direction, from: &str, to: &str, total_ns: u64, p99_ns: u64) -> Span {
         Span {

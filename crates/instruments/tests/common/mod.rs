@@ -3,8 +3,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, NodeId, Topology};
-use nearpath_instruments::Measurement;
+use nearpath_model::{Cpu, CpuId, CpuSet, LlcId, Measurement, NodeId, Topology};
 use nearpath_testing::veth::{Side, VethPair};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;

@@ -13,7 +13,7 @@ mod tcp;
 #[allow(dead_code, reason = "a part of it is used here")]
 mod worker;
 
-use nearpath_instruments::{Measurement, Outlier, Share};
+use nearpath_model::{Measurement, Outlier, Share};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use stream::{Score, Windows};
 

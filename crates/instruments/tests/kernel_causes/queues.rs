@@ -3,7 +3,8 @@
 use crate::stream::{OTHER, Stream, VICTIM, lasts, measure, slow, us};
 use crate::worker::{Policy, pin, schedule, spin};
 use crate::{again, alone, can_run, summary};
-use nearpath_instruments::{Direction, Filter, Measurement, Share, ShareKind};
+use nearpath_instruments::Filter;
+use nearpath_model::{Direction, Measurement, Share, ShareKind};
 use nearpath_testing::veth::Side;
 use std::net::UdpSocket;
 use std::process::Command;

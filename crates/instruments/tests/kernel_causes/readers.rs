@@ -3,7 +3,7 @@
 use crate::stream::{OTHER, Stream, VICTIM, Waits, Windows, now, now_and_then, slow, us};
 use crate::worker::{Policy, Worker, pin, schedule, spin};
 use crate::{can_run, play};
-use nearpath_instruments::{Direction, Measurement, Share, ShareKind, Who};
+use nearpath_model::{Direction, Measurement, Share, ShareKind, Who};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};

@@ -3,7 +3,8 @@
 use crate::stream::{OTHER, Stream, VICTIM, lasts, measure, slow, us};
 use crate::worker::{Policy, Worker, pin, schedule};
 use crate::{again, alone, can_run, summary};
-use nearpath_instruments::{Direction, Filter, Measurement, Outlier, Share, ShareKind};
+use nearpath_instruments::Filter;
+use nearpath_model::{Direction, Measurement, Outlier, Share, ShareKind};
 use nearpath_testing::veth::Side;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

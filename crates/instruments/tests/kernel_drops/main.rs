@@ -10,10 +10,10 @@ mod scenes;
 
 use common::{can_run, until_exact};
 use nearpath_host::Root;
-use nearpath_instruments::drops::{
-    Drop, DropMeasurement, DropPer, DropStage, Drops, Options, Shown,
-};
-use nearpath_instruments::{Device, Direction, Filter, Instrument, Protocol, stages};
+use nearpath_instruments::drops::{Drops, Options};
+use nearpath_instruments::{Device, Filter, Instrument, stages};
+use nearpath_model::drops::{Drop, DropMeasurement, DropPer, DropStage, Shown};
+use nearpath_model::{Direction, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
 use raw::Packet;
 use scenes::{Counter, command, overflow, v4, write_sysctl};

@@ -2,7 +2,7 @@
 
 use crate::scene::{Burst, Fault, OTHER, Scene, VICTIM, clock, ms, now, steer};
 use crate::worker::{Policy, Worker, pin_thread, spin};
-use nearpath_instruments::{Share, ShareKind, Who};
+use nearpath_model::{Share, ShareKind, Who};
 use nearpath_testing::veth::VethPair;
 use rustix::fd::OwnedFd;
 use rustix::time::{

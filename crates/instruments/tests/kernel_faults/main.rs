@@ -10,7 +10,7 @@ mod scene;
 mod worker;
 
 use faults::{BeforeThread, Behind, Moved, Queued, Timers};
-use nearpath_instruments::{Measurement, Outlier, Share, ShareKind};
+use nearpath_model::{Measurement, Outlier, Share, ShareKind};
 use quota::Quota;
 use scene::{Fault, Scene, ms};
 use std::path::Path;

@@ -3,7 +3,7 @@
 use crate::faults::spin_and_tell;
 use crate::scene::{Fault, Scene, VICTIM};
 use crate::worker::{Policy, Worker, spin};
-use nearpath_instruments::{Share, ShareKind};
+use nearpath_model::{Share, ShareKind};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -8,9 +8,8 @@
 use crate::common::each_cpu_a_node;
 use crate::worker::{Policy, pin, schedule};
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{
-    Direction, Filter, Instrument, Measurement, Outlier, Share, ShareKind, Who,
-};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Direction, Measurement, Outlier, Share, ShareKind, Who};
 use nearpath_testing::PATIENCE;
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::time::ClockId;

@@ -10,10 +10,9 @@ mod tap;
 
 use common::{acquainted_pair, can_run, exactly, pin, possible_cpus, until_exact};
 use nearpath_instruments::locality::{self, PacketLocality};
-use nearpath_instruments::stages::{Detail, Options, Stages};
-use nearpath_instruments::{
-    Device, Direction, Filter, Grouping, Instrument, LowerDevice, Measurement, Per, Protocol, Sort,
-};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::{Device, Filter, Grouping, Instrument, LowerDevice, Sort};
+use nearpath_model::{Detail, Direction, Measurement, Per, Protocol};
 use nearpath_testing::veth::{Side, VethPair};
 use scene::{
     Xdp, arrived, ip, namespace, read_many, received_by, segmented_send, send_many, stream_by_many,

@@ -1,6 +1,6 @@
 //! What the scenes are made of: devices set up, packets sent in the ways that matter, and counts of others.
 
-use nearpath_instruments::{Direction, Measurement};
+use nearpath_model::{Direction, Measurement};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

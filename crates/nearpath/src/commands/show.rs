@@ -4,7 +4,8 @@ use crate::failure::{Failure, say};
 use crate::output;
 use crate::source::Source;
 use clap::{Args, ValueEnum};
-use nearpath_host::{Host, Wanted};
+use nearpath_host::Wanted;
+use nearpath_model::Host;
 use nearpath_views::{json, svg, text};
 use std::path::PathBuf;
 

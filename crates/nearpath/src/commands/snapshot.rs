@@ -5,7 +5,7 @@ use crate::output;
 use crate::source::{Namespace, all_facts};
 use anyhow::{Context, anyhow};
 use clap::Args;
-use nearpath_host::SnapshotSummary;
+use nearpath_model::SnapshotSummary;
 use nearpath_views::json;
 use nearpath_views::text::{bytes, printable};
 use std::path::PathBuf;

@@ -5,7 +5,8 @@ use crate::output;
 use crate::source::Namespace;
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use nearpath_host::{Host, Root, SocketProtocol, Wanted, current_netns};
+use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_model::SocketProtocol;
 use nearpath_tune::steering::{Method, Request, Status, entry_of};
 use nearpath_tune::{Change, DryRun, Entry, Executor, Journal, Live, TuneError, steering};
 use nearpath_views::{json, text};
@@ -124,7 +125,8 @@ impl Steer {
         let request = Request { protocol, port, address: self.address, pid: self.pid };
         let method = if self.cbpf { Method::CpuModulo } else { Method::Nearest };
         let changes = self.namespace.read(|root| {
-            let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+            let host =
+                nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
             let mut found = steering::select(root, self.kernel.file(), &request)?;
             let boot = steering::boot(root)?;
             let entries = Journal::read(&Journal::folder())?;

@@ -25,7 +25,7 @@ pub use placement::{Placement, misplace};
 
 use anyhow::{Context, Result, anyhow};
 use namespace::Namespace;
-use nearpath_host::{CpuSet, Host};
+use nearpath_model::{CpuSet, Host};
 use nearpath_trial::affinity;
 use nearpath_trial::load::{Client, LoadPlan, LoadReport};
 use reader::{Reader, Task};

@@ -1,7 +1,7 @@
 //! Where the demo puts things so that they are far apart. In goes the topology and the CPUs that
 //! may be used, out comes the CPU of the readers, that of RPS, and those of the senders.
 
-use nearpath_host::{CpuId, CpuSet, Nearness, Topology};
+use nearpath_model::{CpuId, CpuSet, Nearness, Topology};
 
 /// Who runs where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::{Cpu, LlcId, Node, NodeId};
+    use nearpath_model::{Cpu, LlcId, Node, NodeId};
 
     /// CPUs by (node, LLC, core); CPUs of one core are siblings.
     fn topology(cpus: &[(Option<u32>, Option<u32>, u32)]) -> Topology {

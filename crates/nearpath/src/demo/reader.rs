@@ -7,7 +7,7 @@
 use super::child::{Child, first_line, say};
 use super::namespace::Namespace;
 use anyhow::{Context, Result};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use nearpath_trial::affinity;
 use nearpath_trial::load::{Endpoint, LoadPlan, LoadReport, Server};
 use serde::{Deserialize, Serialize};

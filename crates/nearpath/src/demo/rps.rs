@@ -2,7 +2,8 @@
 
 use super::namespace::Namespace;
 use anyhow::Result;
-use nearpath_host::{CpuSet, Root};
+use nearpath_host::Root;
+use nearpath_model::CpuSet;
 use nearpath_tune::{Change, Executor, Live, Persistence, SettingFile, Step, Target, Value};
 
 /// Sends the packets of all receive queues of a device to these CPUs. Nothing remembers it: it does not

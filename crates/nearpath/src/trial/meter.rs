@@ -4,9 +4,10 @@
 
 use crate::failure::say;
 use anyhow::{Context, bail};
-use nearpath_host::{CpuTime, Host, NicKind, Root};
+use nearpath_host::Root;
+use nearpath_instruments::Instrument;
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Instrument, PathKind};
+use nearpath_model::{Host, NicKind, PathKind};
 use nearpath_trial::background::Loading;
 use nearpath_trial::comparison::Block;
 use nearpath_trial::latency::{LatencyPlan, Probing};
@@ -110,7 +111,7 @@ impl Meter {
             measurement: measurement.context("cannot measure")?,
             probes: self.probing.as_mut().map(Probing::look).transpose()?,
             bytes: self.bytes(root),
-            cpu_time: CpuTime::read_all(root),
+            cpu_time: nearpath_host::read_cpu_time(root),
             time_s: self.started.elapsed().as_secs_f64(),
         })
     }

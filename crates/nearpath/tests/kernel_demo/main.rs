@@ -7,8 +7,8 @@ mod tune;
 
 use nearpath::demo::Demo;
 use nearpath_diagnose::Diagnosis;
-use nearpath_host::{CpuSet, Host, NetnsRef, Root, Wanted, in_netns};
-use nearpath_instruments::Direction;
+use nearpath_host::{NetnsRef, Root, Wanted, in_netns};
+use nearpath_model::{CpuSet, Direction};
 use nearpath_testing::wait_for;
 use nearpath_trial::load::LoadKind;
 use running::Running;
@@ -32,7 +32,7 @@ fn real_packets_go_over_a_misplaced_path() {
     if !nearpath_testing::require_netns() {
         return;
     }
-    let host = Host::read(&Root::live(), &Wanted::default()).unwrap();
+    let host = nearpath_host::read(&Root::live(), &Wanted::default()).unwrap();
     let demo = Demo::start(&host, OsStr::new(NEARPATH)).unwrap();
     let placement = demo.placement().clone();
     assert_ne!(placement.rps, Some(placement.reader));
@@ -130,7 +130,7 @@ fn a_server_that_is_killed_is_one_clear_line() {
     if !nearpath_testing::require_netns() {
         return;
     }
-    let host = Host::read(&Root::live(), &Wanted::default()).unwrap();
+    let host = nearpath_host::read(&Root::live(), &Wanted::default()).unwrap();
     let demo = Demo::start(&host, OsStr::new(NEARPATH)).unwrap();
     // SAFETY: a process of this test's own, which is not waited for yet.
     assert_eq!(unsafe { libc::kill(demo.server_pid().try_into().unwrap(), libc::SIGKILL) }, 0);

@@ -3,7 +3,7 @@
 use super::message::{SIZE_MAX, SIZE_MIN};
 use super::schedule::Arrivals;
 use super::{LatencyError, SocketOptions};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use super::slots::Slots;
 use super::tally::{Accounts, Tally};
 use crate::affinity;
 use crate::clock::now_ns;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -12,7 +12,7 @@ use super::sockets::{self, Control, SocketOptions};
 use crate::affinity;
 use crate::clock::wall_ns;
 use crate::connections::{Connections, Service, lock};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use nix::sys::socket::{MsgFlags, SockaddrLike, SockaddrStorage, recvfrom, sendto};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};

@@ -5,7 +5,7 @@ use super::plan::{LatencyPlan, Loop, Transport};
 use super::split::Split;
 use super::tally::Tally;
 use crate::background::BackgroundReport;
-use nearpath_host::Unknown;
+use nearpath_model::Unknown;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;

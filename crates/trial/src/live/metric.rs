@@ -1,6 +1,6 @@
 //! What is compared, by the names that `--metric` takes.
 
-use nearpath_instruments::PathKind;
+use nearpath_model::PathKind;
 use std::fmt;
 use std::str::FromStr;
 

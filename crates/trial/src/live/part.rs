@@ -2,8 +2,8 @@
 //! count, mean and percentiles of what came between.
 
 use super::Hops;
-use nearpath_instruments::histogram::{by_number, interpolated_ns};
-use nearpath_instruments::{Measurement, PathKind, Span};
+use nearpath_model::histogram::{by_number, interpolated_ns};
+use nearpath_model::{Measurement, PathKind, Span};
 
 /// The spans that packets passed between two readings.
 pub(super) fn spans_between<'a>(begin: &Measurement, end: &'a Measurement) -> Vec<Part<'a>> {
@@ -13,7 +13,7 @@ pub(super) fn spans_between<'a>(begin: &Measurement, end: &'a Measurement) -> Ve
 
 /// The whole paths that ended between two readings.
 pub(super) fn paths_between(begin: &Measurement, end: &Measurement) -> Vec<PathPart> {
-    let of = |path: &nearpath_instruments::PathLatency| {
+    let of = |path: &nearpath_model::PathLatency| {
         let old = begin.paths.iter().find(|old| old.kind == path.kind);
         let old = old.map(|old| (old.total_ns, old.buckets.as_slice()));
         PathPart { kind: path.kind, samples: Samples::between(old, path.total_ns, &path.buckets) }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::latency::Summary;
-use nearpath_host::CpuId;
-use nearpath_instruments::{Direction, PathLatency, Span};
+use nearpath_model::{CpuId, Direction, PathLatency, Span};
 
 fn span(from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {
     let count = buckets.iter().map(|&(_, count)| count).sum();

@@ -6,7 +6,7 @@ use super::report::{LoadCount, LoadKind, LoadReport, Part};
 use super::server::END_OF_FLOW;
 use super::{Endpoint, LoadError, LoadPlan};
 use crate::affinity;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;

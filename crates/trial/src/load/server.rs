@@ -4,7 +4,7 @@
 use super::report::{LoadCount, LoadKind, Part};
 use super::{LoadError, LoadPlan, LoadReport};
 use crate::affinity;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};

@@ -2,7 +2,7 @@
 //! end when told.
 
 use super::*;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! What the kernel counted while packets were sent: CPU time and drops. In go two readings of the host, out
 //! comes what lies between them.
 
-use nearpath_host::{CpuId, CpuTime, DeviceCounts, Root, SoftnetCpu, Unknown};
+use nearpath_host::Root;
+use nearpath_model::{CpuId, CpuTime, DeviceCounts, Unknown};
 use serde::{Deserialize, Serialize};
 
 /// CPU time of one CPU in an interval, by what it was spent on, with all that ran there.
@@ -67,15 +68,15 @@ impl Reading {
         let mut note = |fact: &str, reason: String| {
             unknown.push(Unknown { subject: "host".to_owned(), fact: fact.to_owned(), reason });
         };
-        let cpus = CpuTime::read_all(root);
+        let cpus = nearpath_host::read_cpu_time(root);
         if cpus.is_empty() {
             note("CPU time", "/proc/stat does not tell it".to_owned());
         }
-        let devices = DeviceCounts::read_all(root).unwrap_or_else(|reason| {
+        let devices = nearpath_host::read_device_counts(root).unwrap_or_else(|reason| {
             note("drops of interfaces", reason.to_string());
             Vec::new()
         });
-        let backlog_drops = match SoftnetCpu::read_all(root) {
+        let backlog_drops = match nearpath_host::read_softnet(root) {
             Ok(cpus) => Some(cpus.iter().map(|cpu| cpu.dropped).sum()),
             Err(reason) => {
                 note("drops of the backlog", reason.to_string());

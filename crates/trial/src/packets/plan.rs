@@ -1,7 +1,7 @@
 //! What to send, and how fast: plain data, checked before use.
 
 use super::PacketsError;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

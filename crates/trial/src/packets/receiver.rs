@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::order::Order;
 use super::wire::Header;
 use crate::affinity;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use rustix::thread::ClockId;
 use rustix::time::clock_gettime;
 use std::io;

@@ -2,7 +2,7 @@
 
 use super::kernel::{CpuCost, DeviceDrops, Kernel};
 use super::plan::Offered;
-use nearpath_host::{CpuId, Unknown};
+use nearpath_model::{CpuId, Unknown};
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`PacketsReport`].

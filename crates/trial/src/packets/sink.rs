@@ -11,7 +11,8 @@ use super::wire::{Answer, Counted, Request, parse_request, read_line, write_line
 use crate::affinity;
 use crate::connections::{Connections, Service};
 use crate::latency::make_room;
-use nearpath_host::{CpuSet, Root};
+use nearpath_host::Root;
+use nearpath_model::CpuSet;
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use std::io::{self, BufReader};

@@ -3,7 +3,7 @@
 //! character.
 
 use super::{IRQBALANCE_ARGS, Place};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 
 /// Bytes of a text, at most: the cpulists of any machine, several times.
 const LONGEST: usize = 64 << 10;

@@ -14,7 +14,8 @@ use super::{Ethtool, NicSetting};
 use crate::TuneError;
 use crate::files::{Files, SettingFile};
 use crate::setting::Setting;
-use nearpath_host::{Host, IrqNumber, NicIrq, Root, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{Host, IrqNumber, NicIrq};
 
 /// The numbers, and what was written down with them.
 pub(super) fn parts(value: &str) -> (&str, impl Iterator<Item = (&str, &str)>) {
@@ -49,7 +50,7 @@ impl<'a> ChannelsSetting<'a> {
     }
 
     fn host(&self) -> Result<Host, TuneError> {
-        Ok(Host::read(&Root::live(), &Wanted::default())?)
+        Ok(nearpath_host::read(&Root::live(), &Wanted::default())?)
     }
 
     /// The queues that there are now (`rx-0`), with their interrupts.
@@ -65,7 +66,7 @@ impl<'a> ChannelsSetting<'a> {
     /// The interrupt of this name that the interface's device has beside those of its queues.
     fn beside_queues(&self, name: &str) -> Option<IrqNumber> {
         let irq = NicIrq { nic: self.target.nic.clone(), name: name.to_owned() };
-        irq.locate(&Root::live()).map(|(number, _)| number)
+        nearpath_host::locate_irq(&Root::live(), &irq).map(|(number, _)| number)
     }
 
     /// Puts one thing back that was written down.
@@ -146,7 +147,7 @@ impl Setting for ChannelsSetting<'_> {
             }
         };
         let host = self.host()?;
-        for irq in host.irqs_beside_queues(&Root::live(), &self.target.nic) {
+        for irq in nearpath_host::irqs_beside_queues(&Root::live(), &host, &self.target.nic) {
             // What parts them from others is no part of a name.
             if !irq.name.contains(';') {
                 let key = format!("{}/irq", irq.name);

@@ -8,8 +8,8 @@
 use super::{NicSetting, failure};
 use crate::TuneError;
 use crate::setting::Setting;
-use nearpath_host::Rss;
 use nearpath_host::ethtool::{Device, Rxfh, attribute, rxnfc};
+use nearpath_model::Rss;
 use std::cell::Cell;
 use std::io;
 

@@ -9,7 +9,7 @@ use super::{NicSetting, failure};
 use crate::TuneError;
 use crate::setting::Setting;
 use nearpath_host::ethtool::{FlowSpec, Ioctl, rule_of, rxnfc, spec_of};
-use nearpath_host::{NtupleRule, QueueId};
+use nearpath_model::{NtupleRule, QueueId};
 use std::io;
 
 /// What there is where no rule is.

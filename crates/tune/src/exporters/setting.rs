@@ -10,7 +10,7 @@ use crate::ethtool::{Ethtool, NicSetting};
 use crate::files::{Form, is_interface_name, row_of};
 use crate::plan::PlannedChange;
 use crate::units::UnitSetting;
-use nearpath_host::{CpuSet, NicIrq};
+use nearpath_model::{CpuSet, NicIrq};
 use std::collections::BTreeMap;
 
 /// The longest name of a handler (`register_handler_proc` of kernel/irq/proc.c).

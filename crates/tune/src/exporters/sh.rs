@@ -57,7 +57,7 @@ fn call(setting: &Setting<'_>) -> String {
     let (before, after) = (sh(&setting.before), sh(&setting.after));
     if let Kind::Interrupt(irq) = &setting.kind {
         let key = file_name(&format!("irq {} {}", irq.nic, irq.name));
-        let pattern = irq.pattern().unwrap_or_default();
+        let pattern = nearpath_host::irq_pattern(irq).unwrap_or_default();
         let names = [&irq.nic, &irq.name, &pattern].map(|name| sh(name)).join(" ");
         return format!("irq {} {names} {before} {after}", sh(&key));
     }

@@ -8,7 +8,7 @@
 use super::quote::{comments, device_unit, is_plain};
 use super::setting::{Kind, Setting};
 use super::{Context, Document, Exporter, sh};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const EXPORTER: Exporter = Exporter {

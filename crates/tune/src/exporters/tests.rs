@@ -2,7 +2,7 @@
 //! place that it is written in.
 
 use super::*;
-use nearpath_host::NicIrq;
+use nearpath_model::NicIrq;
 use proptest::prelude::*;
 
 fn change(id: &str, target: &str, before: &str, after: &str) -> PlannedChange {

@@ -1,6 +1,6 @@
 //! How the kernel writes a value, so that what is written can be checked before and compared after.
 
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 
 /// The form of a setting's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub use all::settings;
 pub(crate) use form::Form;
 pub(crate) use tree::Files;
 
-use nearpath_host::NicIrq;
+use nearpath_model::NicIrq;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

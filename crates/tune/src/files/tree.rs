@@ -7,7 +7,8 @@
 use super::{Form, SettingFile, of_namespace, row_of};
 use crate::TuneError;
 use crate::setting::Setting;
-use nearpath_host::{NicIrq, Root, current_netns};
+use nearpath_host::{Root, current_netns};
+use nearpath_model::NicIrq;
 use rustix::fs::{
     CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
 };

@@ -4,7 +4,7 @@ use super::file::NEW;
 use super::*;
 use crate::steering::{Group, Program};
 use crate::{Persistence, Target, Value};
-use nearpath_host::SocketProtocol;
+use nearpath_model::SocketProtocol;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddr};
 

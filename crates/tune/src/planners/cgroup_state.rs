@@ -4,7 +4,8 @@ use crate::cgroups::mount_point;
 use crate::configuration::is_service;
 use crate::setting::Setting;
 use crate::units::{UnitProperty, UnitSetting, booted};
-use nearpath_host::{CpuSet, EntryKind, Root};
+use nearpath_host::{EntryKind, Root};
+use nearpath_model::CpuSet;
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 

@@ -17,7 +17,7 @@ use super::draft::{Draft, Wish};
 use super::situation::Situation;
 use crate::plan::Goal;
 use nearpath_diagnose::Severity;
-use nearpath_host::{CpuId, Nic};
+use nearpath_model::{CpuId, Nic};
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner =

@@ -14,7 +14,7 @@ use super::draft::{Draft, Wish};
 use super::situation::{Situation, cpus};
 use crate::configuration::{COMMAND_LINE, command_line_parameters};
 use crate::plan::Goal;
-use nearpath_host::{CpuSet, Kernel};
+use nearpath_model::{CpuSet, Kernel};
 use std::fmt;
 use std::str::FromStr;
 

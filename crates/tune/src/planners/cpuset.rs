@@ -19,7 +19,7 @@ use super::workload::{Worker, Workload};
 use crate::Target;
 use crate::cgroups::{Cpuset, CpusetFile};
 use crate::units::{UnitProperty, UnitSetting};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner =

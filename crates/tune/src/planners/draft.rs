@@ -3,7 +3,7 @@
 use super::situation::{Situation, goes_to};
 use crate::Target;
 use crate::plan::PlannedChange;
-use nearpath_host::{CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, QueueId};
+use nearpath_model::{CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, QueueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan while it is made.

@@ -13,7 +13,7 @@ use super::situation::{Situation, cpus_and_nodes};
 use super::thread_affinity::{stray, wanted};
 use super::workload::Worker;
 use crate::configuration::ConfigFile;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {

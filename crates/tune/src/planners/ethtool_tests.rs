@@ -3,7 +3,7 @@
 use super::tests::{TWO_NODES, eth0, host, irq_cpus, of_kind, planned, planned_for, set};
 use super::*;
 use crate::plan::{Goal, PlannedChange};
-use nearpath_host::{Channels, CpuId, NtupleRule, QueueId, Rings, Rss};
+use nearpath_model::{Channels, CpuId, NtupleRule, QueueId, Rings, Rss};
 use nearpath_testing::trees::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -256,7 +256,7 @@ fn a_priority_that_is_led_already_stays() {
 #[test]
 fn a_nic_that_takes_no_rules_is_told_of() {
     let asked = priorities(&[(5, 6)]);
-    let said = |change: fn(&mut nearpath_host::Nic), words: &str| {
+    let said = |change: fn(&mut nearpath_model::Nic), words: &str| {
         let mut host = told(&[&[4], &[5]]);
         change(&mut host.nics[0]);
         let plan = planned_for(&host, &asked, &[]).unwrap();

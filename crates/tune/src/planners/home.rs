@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::situation::Situation;
 use crate::plan::Goal;
 use nearpath_diagnose::{cpus_near_node, nearest_cpus};
-use nearpath_host::{CpuId, CpuSet, NodeId};
+use nearpath_model::{CpuId, CpuSet, NodeId};
 use std::collections::BTreeSet;
 
 /// Where an application belongs.

@@ -13,7 +13,7 @@ use super::situation::Situation;
 use crate::configuration::{IRQBALANCE_ARGS, irqbalance_arguments, irqbalance_line};
 use crate::irqbalance::{fits, numbers, text};
 use crate::units::UnitSetting;
-use nearpath_host::IrqNumber;
+use nearpath_model::IrqNumber;
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {

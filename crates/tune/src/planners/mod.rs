@@ -43,7 +43,7 @@ use crate::plan::{PLAN_SCHEMA, Plan, PlannedChange};
 use crate::{TuneError, exporters};
 use draft::Draft;
 use nearpath_diagnose::Finding;
-use nearpath_host::{Host, IrqNumber};
+use nearpath_model::{Host, IrqNumber};
 use situation::Situation;
 
 /// A planner, one for each file.

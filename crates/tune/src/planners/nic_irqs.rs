@@ -12,7 +12,7 @@ use super::Planner;
 use super::draft::{Draft, Wish};
 use super::place::Places;
 use super::situation::{Situation, cpus_and_nodes, goes_to};
-use nearpath_host::{CpuId, CpuSet, Irq, Nic, QueueId};
+use nearpath_model::{CpuId, CpuSet, Irq, Nic, QueueId};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {

@@ -1,7 +1,7 @@
 //! Gives out CPUs so that none is given twice while another is free, and no core has two while
 //! another has none.
 
-use nearpath_host::{CpuId, Topology};
+use nearpath_model::{CpuId, Topology};
 use std::collections::BTreeMap;
 
 /// How much each CPU and each core has been given.

@@ -17,7 +17,7 @@ use crate::cgroups::{Cpuset, CpusetFile};
 use crate::plan::{Crossings, PlannedChange};
 use crate::threads::Thread;
 use crate::units::{UnitProperty, UnitSetting};
-use nearpath_host::{CpuId, CpuSet, Irq, IrqNumber, Nic, NodeId, RxQueue};
+use nearpath_model::{CpuId, CpuSet, Irq, IrqNumber, Nic, NodeId, RxQueue};
 use std::collections::BTreeMap;
 
 /// What two CPUs may have in common.

@@ -15,7 +15,7 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
-use nearpath_host::{CpuId, CpuSet, Nic, NtupleRule, QueueId};
+use nearpath_model::{CpuId, CpuSet, Nic, NtupleRule, QueueId};
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {

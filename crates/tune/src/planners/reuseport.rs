@@ -10,8 +10,8 @@ use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
 use crate::steering::{self, Found, Method};
-use nearpath_host::{CpuSet, SocketProtocol};
 use nearpath_instruments::ReuseportProgram;
+use nearpath_model::{CpuSet, SocketProtocol};
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {

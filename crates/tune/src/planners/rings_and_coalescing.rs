@@ -16,7 +16,7 @@ use super::draft::{Draft, Wish};
 use super::situation::Situation;
 use crate::plan::Goal;
 use nearpath_diagnose::Severity;
-use nearpath_host::Nic;
+use nearpath_model::Nic;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "rings_and_coalescing",

@@ -18,7 +18,7 @@ use super::draft::{Draft, Wish};
 use super::situation::{self, Situation, is_hardware};
 use crate::plan::Goal;
 use nearpath_diagnose::cpus_near_node;
-use nearpath_host::{CpuSet, Nic, NicKind, RxQueue};
+use nearpath_model::{CpuSet, Nic, NicKind, RxQueue};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "rps",

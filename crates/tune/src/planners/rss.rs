@@ -17,7 +17,7 @@ use super::draft::{Draft, Wish};
 use super::situation::Situation;
 use crate::ethtool::{Table, key_bytes};
 use nearpath_diagnose::{Severity, cpus_near_node};
-use nearpath_host::{CpuId, Nic, QueueId, Rss};
+use nearpath_model::{CpuId, Nic, QueueId, Rss};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const PLANNER: Planner = Planner {

@@ -9,7 +9,7 @@ use super::workload::Workload;
 use crate::TuneError;
 use crate::plan::Goal;
 use nearpath_diagnose::{Finding, nearest_cpus};
-use nearpath_host::{
+use nearpath_model::{
     CpuId, CpuSet, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, QueueId, Topology,
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@ use super::situation::{Situation, version};
 use crate::files::row_of;
 use crate::plan::Goal;
 use nearpath_diagnose::{Finding, ProposedChange, Severity};
-use nearpath_host::Host;
+use nearpath_model::Host;
 
 pub(super) const PLANNER: Planner =
     Planner { name: "sysctls", plans: "sysctls that a finding of some weight asks for", run };

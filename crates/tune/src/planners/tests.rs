@@ -4,8 +4,8 @@ use super::*;
 use crate::Thread;
 use crate::plan::{Goal, PlannedChange};
 use nearpath_diagnose::diagnose;
-use nearpath_host::{CpuId, CpuSet, NicKind, NodeId, Root, Wanted};
-use nearpath_instruments::{Measurement, Share, ShareKind};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{CpuId, CpuSet, Measurement, NicKind, NodeId, Share, ShareKind};
 use nearpath_testing::trees::{Layout, Machine, Nic};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub(super) fn eth0(affinities: &[&[u32]]) -> Nic {
 
 pub(super) fn host(machine: Machine) -> Host {
     let tree = machine.write();
-    Host::read(&Root::tree(tree.path()).unwrap(), &Wanted::default()).unwrap()
+    nearpath_host::read(&Root::tree(tree.path()).unwrap(), &Wanted::default()).unwrap()
 }
 
 pub(super) fn planned_for(

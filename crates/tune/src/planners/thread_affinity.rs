@@ -13,7 +13,7 @@ use super::home::Home;
 use super::place::Places;
 use super::situation::{Situation, cpus_and_nodes};
 use super::workload::{Worker, Workload};
-use nearpath_host::{CpuId, CpuSet};
+use nearpath_model::{CpuId, CpuSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const PLANNER: Planner = Planner {

@@ -1,8 +1,7 @@
 //! The packets of a measurement as what a prediction weighs its queues by: in goes what `measure stages`
 //! saw, out come packets by queue, and by the CPU that they arrive on.
 
-use nearpath_host::{CpuId, Nic, QueueId, Topology};
-use nearpath_instruments::{Direction, Measurement, Per, Span};
+use nearpath_model::{CpuId, Direction, Measurement, Nic, Per, QueueId, Span, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// On hosts of more CPUs a place of a measurement is a cache, not a CPU.
@@ -59,7 +58,7 @@ fn by_cpu<'a>(spans: impl Iterator<Item = &'a Span>) -> BTreeMap<CpuId, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_instruments::{Group, Place};
+    use nearpath_model::{Group, Place};
 
     fn span(from: &str, to: &str, places: &[(u32, u32, u64)]) -> Span {
         let place = |&(from, to, count): &(u32, u32, u64)| Place {

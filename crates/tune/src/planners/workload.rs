@@ -2,7 +2,8 @@
 //! reads nothing.
 
 use crate::{Thread, TuneError};
-use nearpath_host::{CpuSet, Root, thread_cpus};
+use nearpath_host::{Root, thread_cpus};
+use nearpath_model::CpuSet;
 
 /// Threads of a process that are looked at, at most.
 const MAX_THREADS: usize = 65_536;

@@ -9,7 +9,7 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::{Situation, cpus};
-use nearpath_host::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, TxQueue};
+use nearpath_model::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, TxQueue};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {

@@ -172,7 +172,7 @@ fn info(program: BorrowedFd<'_>, maps: &mut [u32]) -> Result<libbpf_sys::bpf_pro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::CpuSet;
+    use nearpath_model::CpuSet;
 
     #[test]
     fn tables_hold_each_cpus_slots() {

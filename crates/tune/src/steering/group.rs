@@ -2,13 +2,11 @@
 //! and what the kernel's iterators tell, put together. And which of them a request means.
 
 use crate::TuneError;
-use nearpath_host::{
-    Notes, Root, Socket, SocketProtocol, SocketWorker, current_netns, receiving_sockets,
-    socket_workers,
-};
+use nearpath_host::{Notes, Root, current_netns, receiving_sockets, socket_workers};
 use nearpath_instruments::{
     ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of,
 };
+use nearpath_model::{Socket, SocketProtocol, SocketWorker};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

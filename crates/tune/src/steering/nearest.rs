@@ -1,7 +1,7 @@
 //! Which workers are nearest to each CPU. Pure: in go the topology and where each worker may run,
 //! out come for each CPU the workers that are as near as any.
 
-use nearpath_host::{Cpu, CpuId, CpuSet, LlcId, Nearness, NodeId, Topology};
+use nearpath_model::{Cpu, CpuId, CpuSet, LlcId, Nearness, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +100,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::Node;
+    use nearpath_model::Node;
     use proptest::prelude::*;
 
     /// CPUs in cores of two, LLCs of four, nodes of eight; the last `offline` CPUs are offline.

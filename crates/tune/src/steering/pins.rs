@@ -7,7 +7,8 @@
 use super::group::{Found, protocol_name};
 use crate::threads::Thread;
 use crate::{Change, Entry, Persistence, Target, TuneError, Value};
-use nearpath_host::{CpuId, CpuSet, Root, Topology};
+use nearpath_host::Root;
+use nearpath_model::{CpuId, CpuSet, Topology};
 use std::collections::BTreeMap;
 
 /// The changes that pin what is not pinned. Workers that are pinned already keep their CPUs.
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
     use crate::State;
     use crate::steering::{Group, GroupSocket};
-    use nearpath_host::{SocketProtocol, SocketWorker};
+    use nearpath_model::{SocketProtocol, SocketWorker};
 
     fn host(cpus: u32, threads: u32) -> Topology {
         let cpu = |number: u32| {

@@ -4,8 +4,8 @@
 use super::group::protocol_name;
 use super::{Choice, Found, Program, nearest};
 use crate::{Change, Persistence, Target, TuneError, Value};
-use nearpath_host::{CpuSet, Nearness, SocketWorker, Topology};
 use nearpath_instruments::ReuseportProgram;
+use nearpath_model::{CpuSet, Nearness, SocketWorker, Topology};
 
 /// How a socket is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +134,7 @@ fn worker_name(worker: &SocketWorker) -> String {
 mod tests {
     use super::super::{Group, GroupSocket};
     use super::*;
-    use nearpath_host::{CpuId, SocketProtocol};
+    use nearpath_model::{CpuId, SocketProtocol};
 
     fn topology(cpus: u32) -> Topology {
         let all: CpuSet = (0..cpus).map(CpuId).collect();

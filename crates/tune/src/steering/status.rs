@@ -6,8 +6,9 @@
 
 use super::{Found, Group, Program};
 use crate::{Entry, Value};
-use nearpath_host::{CpuSet, Root, SocketProtocol};
+use nearpath_host::Root;
 use nearpath_instruments::ReuseportProgram;
+use nearpath_model::{CpuSet, SocketProtocol};
 use serde::Serialize;
 
 /// `steer status --json`.

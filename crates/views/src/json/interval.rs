@@ -1,9 +1,9 @@
 //! `measure … --json --interval`: what came between two readings of a measurement, a document a line.
 
-use nearpath_instruments::accepts::AcceptMeasurement;
-use nearpath_instruments::drops::DropMeasurement;
-use nearpath_instruments::irqs::IrqMeasurement;
-use nearpath_instruments::{MEASUREMENT_SCHEMA, Measurement, Packets, PathLatency, Slow, Span};
+use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::drops::DropMeasurement;
+use nearpath_model::irqs::IrqMeasurement;
+use nearpath_model::{MEASUREMENT_SCHEMA, Measurement, Packets, PathLatency, Slow, Span};
 use serde::Serialize;
 
 /// A measurement of an interval, in the form of the whole.

@@ -1,6 +1,6 @@
 //! `measure locality --json --interval`: the packets of one interval.
 
-use nearpath_instruments::locality::{Distances, LOCALITY_SCHEMA, Locality, Method};
+use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality, Method};
 use serde::Serialize;
 
 /// What came between two readings.

@@ -2,9 +2,8 @@
 //! step of putting them right.
 
 use nearpath_diagnose::ProposedChange;
-use nearpath_host::CpuSet;
-use nearpath_instruments::accepts;
-use nearpath_instruments::locality::{Distances, Method, Places};
+use nearpath_model::locality::{Distances, Method, Places};
+use nearpath_model::{CpuSet, accepts};
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`LocalitySteps`].

@@ -1,7 +1,7 @@
 //! What `show … --json` prints: one document for each subject, and one of all.
 
 use crate::queues::{QueueRow, queue_rows};
-use nearpath_host::{
+use nearpath_model::{
     ArchIrq, CpuId, CpuSet, CpuTime, Daemons, HOST_SCHEMA, Host, Hugepages, Irq, Kernel, Llc,
     LlcId, Nic, NodeId, SoftirqCounts, SoftnetCpu, Topology, Unknown,
 };

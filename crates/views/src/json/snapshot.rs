@@ -1,6 +1,6 @@
 //! `snapshot --json`: what was saved, and where.
 
-use nearpath_host::SnapshotSummary;
+use nearpath_model::SnapshotSummary;
 use serde::Serialize;
 
 /// Version of the JSON form of [`Snapshot`].

@@ -1,6 +1,6 @@
 //! `measure stages --list-stages --json`: how each stage is observed on a kernel.
 
-use nearpath_instruments::stages::StageListing;
+use nearpath_model::StageListing;
 use serde::Serialize;
 
 /// Version of the JSON form of [`Stages`].

@@ -2,7 +2,7 @@
 
 use super::{JournalEntry, UndoneChange};
 use nearpath_diagnose::Finding;
-use nearpath_instruments::Measurement;
+use nearpath_model::Measurement;
 use nearpath_trial::TrialReport;
 use nearpath_tune::Plan;
 use serde::Serialize;

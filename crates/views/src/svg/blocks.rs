@@ -7,7 +7,7 @@
 use super::layout::{Block, Kind, Scale};
 use super::marks::Marks;
 use crate::text::bytes;
-use nearpath_host::{Cpu, CpuSet, Host, LlcId, Nic, Node, NodeId};
+use nearpath_model::{Cpu, CpuSet, Host, LlcId, Nic, Node, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Proportion of width to height that boxes strive for.

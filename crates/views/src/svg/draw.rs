@@ -6,7 +6,7 @@
 use super::layout::{Block, Kind, Scale};
 use super::marks::Marks;
 use crate::text::printable;
-use nearpath_host::{CpuId, Host};
+use nearpath_model::{CpuId, Host};
 use svg::Document;
 use svg::node::element::{Group, Rectangle, Text, Title};
 

@@ -3,8 +3,8 @@
 
 use super::draw::{text, xml};
 use crate::matrix::Matrix;
-use nearpath_instruments::Direction;
-use nearpath_instruments::locality::{Locality, Method};
+use nearpath_model::Direction;
+use nearpath_model::locality::{Locality, Method};
 use svg::Document;
 use svg::node::element::{Group, Line, Rectangle, Title};
 

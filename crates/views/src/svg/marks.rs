@@ -4,8 +4,7 @@
 //! take them.
 
 use crate::queues::queue_rows;
-use nearpath_host::{CpuId, CpuSet, Host, IrqNumber, NodeId};
-use nearpath_instruments::Direction;
+use nearpath_model::{CpuId, CpuSet, Direction, Host, IrqNumber, NodeId};
 use std::collections::BTreeMap;
 
 /// The interrupt of a queue on a CPU.

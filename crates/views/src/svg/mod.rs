@@ -15,7 +15,7 @@ mod layout;
 mod marks;
 
 pub use heat::locality;
-use nearpath_host::Host;
+use nearpath_model::Host;
 
 /// Draws the host.
 pub fn host(host: &Host) -> String {

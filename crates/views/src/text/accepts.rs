@@ -5,8 +5,8 @@ use super::table::{Table, left, or_none, right};
 use super::units::percent;
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_instruments::Protocol;
-use nearpath_instruments::accepts::{AcceptMeasurement, Listener, Places};
+use nearpath_model::Protocol;
+use nearpath_model::accepts::{AcceptMeasurement, Listener, Places};
 
 /// Workers of a listener that are shown, those with most accepts; the JSON has all.
 const WORKERS_SHOWN: usize = 64;
@@ -117,9 +117,8 @@ fn cells(places: &Places) -> [String; 6] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::CpuSet;
-    use nearpath_instruments::EventCost;
-    use nearpath_instruments::accepts::Worker;
+    use nearpath_model::accepts::Worker;
+    use nearpath_model::{CpuSet, EventCost};
 
     #[test]
     fn shares_by_listener_and_worker() {

@@ -7,7 +7,7 @@
 
 use super::line;
 use super::units::ranges;
-use nearpath_host::{Cpu, CpuSet, Topology};
+use nearpath_model::{Cpu, CpuSet, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A table of more rows than this is folded.

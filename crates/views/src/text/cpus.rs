@@ -6,7 +6,7 @@ use super::table::{Table, left, or_none, right};
 use super::units::{bytes, ranges};
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_host::{Cpu, CpuSet, Host, LlcId, NodeId, Topology};
+use nearpath_model::{Cpu, CpuSet, Host, LlcId, NodeId, Topology};
 
 /// A machine of more CPUs than this has its CPUs in groups.
 const MANY_CPUS: usize = 32;

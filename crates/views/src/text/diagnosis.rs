@@ -9,9 +9,9 @@ use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
 use anstyle::{AnsiColor, Style};
 use nearpath_diagnose::{Diagnosis, Finding, FindingCost, HostSummary, NotChecked, Severity};
-use nearpath_instruments::accepts::Listener;
-use nearpath_instruments::locality::Method;
-use nearpath_instruments::{Measurement, Protocol};
+use nearpath_model::accepts::Listener;
+use nearpath_model::locality::Method;
+use nearpath_model::{Measurement, Protocol};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

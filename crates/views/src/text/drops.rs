@@ -7,10 +7,8 @@ use super::table::{Column, Table, left, or_none, right};
 use super::units::{bytes, digits, percent, printable};
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_instruments::Measurement;
-use nearpath_instruments::drops::{
-    CounterCheck, Drop, DropMeasurement, DropPer, MainReason, in_short,
-};
+use nearpath_model::Measurement;
+use nearpath_model::drops::{CounterCheck, Drop, DropMeasurement, DropPer, MainReason, in_short};
 use std::collections::BTreeMap;
 
 /// The whole measurement; so many rows of each table, all others as one.
@@ -327,7 +325,7 @@ pub(super) fn of_stages(m: &Measurement, width: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_instruments::{Direction, Packets, StageDrop};
+    use nearpath_model::{Direction, Packets, StageDrop};
 
     #[test]
     fn packets_that_were_followed_are_dropped_after_a_stage() {

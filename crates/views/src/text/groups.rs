@@ -6,7 +6,7 @@ use super::paths::{exceeded, name, paths};
 use super::table::{Table, left, or_none, right};
 use super::units::{latency, percent, printable};
 use super::{heading, line};
-use nearpath_instruments::{Measurement, PathLatency, Per};
+use nearpath_model::{Measurement, PathLatency, Per};
 
 /// All groups; nothing where none were asked for.
 pub(super) fn groups(measurement: &Measurement, width: Option<usize>) -> String {

@@ -4,7 +4,7 @@
 //! In go the buckets of a span, out come the lines. Latencies under 1 µs are in ns.
 
 use super::line;
-use nearpath_instruments::{Direction, Span};
+use nearpath_model::{Direction, Span};
 use std::collections::BTreeMap;
 
 /// Length of the longest bar.

@@ -6,8 +6,8 @@ use super::table::{Table, left, or_none, right};
 use super::units::{digits, percent, printable, ranges};
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_host::PacketSource;
-use nearpath_instruments::irqs::{
+use nearpath_model::PacketSource;
+use nearpath_model::irqs::{
     CpuInterrupts, IrqMeasurement, NicBalance, OtherInterrupts, QueueInterrupts, Serves,
 };
 use std::cmp::Reverse;

@@ -6,7 +6,7 @@ use super::table::{Table, left, or_none, right};
 use super::units::ranges;
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_host::{Host, Irq, NodeId};
+use nearpath_model::{Host, Irq, NodeId};
 
 /// CPUs that are named for an interrupt; the rest is counted.
 const CPUS_NAMED: usize = 4;

@@ -248,7 +248,7 @@ probes: 1001 sent in 10.0 s (100/s), 1000 received, 1 lost, 0 late, 3 reordered,
         let mut none = report();
         none.split = None;
         let (subject, fact) = ("path".to_owned(), "split".to_owned());
-        none.unknown.push(nearpath_host::Unknown { subject, fact, reason: "no stamps".into() });
+        none.unknown.push(nearpath_model::Unknown { subject, fact, reason: "no stamps".into() });
         let text = latencies(&none, false, None);
         assert!(text.ends_with("unknown: split: no stamps\n"), "{text}");
         assert!(!text.contains("wire"));

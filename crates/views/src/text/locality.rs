@@ -7,8 +7,8 @@ use super::table::{Table, left, right};
 use super::units::{percent, printable};
 use super::{heading, line};
 use crate::matrix::Matrix;
-use nearpath_instruments::Direction;
-use nearpath_instruments::locality::{Distances, Locality, Method};
+use nearpath_model::Direction;
+use nearpath_model::locality::{Distances, Locality, Method};
 
 /// CPUs that are told apart in the matrix; of more their nodes are.
 const CPUS_SHOWN: usize = 16;

@@ -6,8 +6,8 @@ use super::units::printable;
 use super::{heading, line};
 use crate::json::{LocalityStep, LocalitySteps};
 use nearpath_diagnose::ProposedChange;
-use nearpath_instruments::Direction;
-use nearpath_instruments::locality::Method;
+use nearpath_model::Direction;
+use nearpath_model::locality::Method;
 
 /// Changes that are shown of a step; the JSON has all.
 const CHANGES_SHOWN: usize = 4;

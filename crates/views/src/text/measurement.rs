@@ -5,8 +5,7 @@ use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
 use super::{drops, groups, heading, line, outliers, paths, timelines};
-use nearpath_instruments::stages::{Detail, StageListing};
-use nearpath_instruments::{Cost, Direction, Measurement, NotObservable, Span};
+use nearpath_model::{Cost, Detail, Direction, Measurement, NotObservable, Span, StageListing};
 use std::collections::BTreeMap;
 
 /// The whole measurement for people; `width` is that of their terminal, `None` where it is not for

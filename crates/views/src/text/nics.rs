@@ -5,7 +5,7 @@ use super::table::{NONE, Table, left, or_none, right};
 use super::units::{printable, ranges};
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_host::{Channels, CpuSet, Host, Nic, NicKind, Rings, Rss};
+use nearpath_model::{Channels, CpuSet, Host, Nic, NicKind, Rings, Rss};
 use std::collections::BTreeMap;
 
 /// Interfaces with their driver, place, queues and steering.

@@ -5,7 +5,7 @@ use super::table::{Table, left, or_none, right};
 use super::units::{bytes, ranges};
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_host::{Host, Node, NodeId};
+use nearpath_model::{Host, Node, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes beyond which distances are listed instead of drawn as a matrix.

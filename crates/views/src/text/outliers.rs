@@ -5,7 +5,7 @@
 use super::table::{Table, left, right};
 use super::units::{latency, percent};
 use super::{heading, line};
-use nearpath_instruments::{Measurement, ShareKind, Who};
+use nearpath_model::{Measurement, ShareKind, Who};
 
 /// Causes in the table; the rest are summed up in one row.
 const ROWS: usize = 12;

@@ -3,7 +3,7 @@
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent};
 use super::{heading, line};
-use nearpath_instruments::{Above, Measurement, PathKind, PathLatency};
+use nearpath_model::{Above, Measurement, PathKind, PathLatency};
 
 /// The line with which a measurement begins: how long packets took from end to end.
 pub(super) fn summary(measurement: &Measurement) -> String {

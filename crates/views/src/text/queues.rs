@@ -8,8 +8,7 @@ use super::table::{NONE, Table, left, or_none, right};
 use super::units::ranges;
 use super::unknown::unknown;
 use crate::queues::{QueueRow, queue_rows};
-use nearpath_host::{CpuSet, Host, QueueId};
-use nearpath_instruments::Direction;
+use nearpath_model::{CpuSet, Direction, Host, QueueId};
 
 /// Queues with what serves and steers them.
 pub fn queues(host: &Host) -> String {

@@ -6,7 +6,7 @@ use super::line;
 use super::table::{Table, or_none, right};
 use super::units::ranges;
 use super::unknown::unknown;
-use nearpath_host::{CpuId, Host, SoftnetCpu};
+use nearpath_model::{CpuId, Host, SoftnetCpu};
 
 /// `/proc/net/softnet_stat` with the CPU's node and its NET_RX and NET_TX softirqs.
 pub fn softnet(host: &Host) -> String {

@@ -2,7 +2,7 @@
 
 use super::table::{Table, left, or_none, right};
 use super::{heading, line};
-use nearpath_host::{CpuSet, Nearness, SocketProtocol, SocketWorker};
+use nearpath_model::{CpuSet, Nearness, SocketProtocol, SocketWorker};
 use nearpath_tune::steering::{Choice, Group, GroupStatus, Program, ProgramOwner, Status};
 use nearpath_tune::{Change, Target, Thread, Value};
 

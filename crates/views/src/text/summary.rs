@@ -3,7 +3,7 @@
 use super::units::printable;
 use super::unknown::unknown;
 use super::{cpus, heading, irqs, line, nics, nodes, queues, softnet};
-use nearpath_host::{CpuSet, Host};
+use nearpath_model::{CpuSet, Host};
 
 /// Everything, part after part; what is unknown once, at the end.
 pub fn all(host: &Host) -> String {

@@ -8,7 +8,7 @@ use super::histogram::direction;
 use super::outliers::{label, name};
 use super::units::{latency, percent, printable};
 use super::{heading, line};
-use nearpath_instruments::{Measurement, Outlier, Passed};
+use nearpath_model::{Measurement, Outlier, Passed};
 use std::fmt::Write;
 
 /// Shares of a span's budget that are named.

@@ -106,7 +106,7 @@ fn rate(per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_instruments::PathKind;
+    use nearpath_model::PathKind;
     use nearpath_trial::TRIAL_SCHEMA;
     use nearpath_trial::comparison::{Block, Cycle, Demands, compare};
 

@@ -5,7 +5,7 @@ use super::table::{Table, left, or_none, right};
 use super::units::printable;
 use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use nearpath_tune::{
     Change, ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan, PlannedChange,
     Standing, Target, TuneError, Value,

@@ -69,7 +69,7 @@ fn undone(change: &UndoneChange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_instruments::Measurement;
+    use nearpath_model::Measurement;
     use nearpath_tune::{Crossings, Goal, PLAN_SCHEMA, Plan};
 
     #[test]

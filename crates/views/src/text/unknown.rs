@@ -5,7 +5,7 @@
 
 use super::units::{printable, ranges};
 use super::{heading, line};
-use nearpath_host::Unknown;
+use nearpath_model::Unknown;
 use std::collections::BTreeMap;
 
 /// Lines of the facts that are unknown and whose subject (`cpu 3`, `nic eth0`, `host`) is of one

@@ -1,6 +1,6 @@
 //! Hosts made by hand, with nothing read: what the views are tested on.
 
-use nearpath_host::*;
+use nearpath_model::*;
 use std::collections::BTreeMap;
 
 /// Packages with nodes, LLCs, cores and threads in equal numbers; threads are numbered as most

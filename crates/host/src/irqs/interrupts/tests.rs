@@ -1,7 +1,7 @@
 //! Tables of several architectures and kernels, and generated ones that must read back.
 
 use super::*;
-use crate::{CpuId, MAX_CPUS};
+use nearpath_model::{CpuId, MAX_CPUS};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

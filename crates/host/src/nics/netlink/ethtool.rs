@@ -6,7 +6,7 @@ use super::attributes::{attribute, attributes, find, nested, text_of, u8_of, u32
 use super::{Connection, generic, generic_body};
 use crate::nics::per_nic::PerNic;
 use crate::nics::rss;
-use crate::{Channels, IfIndex, Rings, Rss};
+use nearpath_model::{Channels, IfIndex, Rings, Rss};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 

@@ -3,7 +3,7 @@
 
 use super::attributes::{attribute, find, u32_of, uint_of};
 use super::{Connection, generic, generic_body};
-use crate::{IfIndex, IrqNumber, PacketSource, QueueId, QueuePackets};
+use nearpath_model::{IfIndex, IrqNumber, PacketSource, QueueId, QueuePackets};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;

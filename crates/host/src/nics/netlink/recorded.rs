@@ -3,7 +3,7 @@
 
 use super::{Message, ethtool, generic_body, messages, netdev, rtnetlink};
 use crate::nics::fuzzing;
-use crate::{IfIndex, IrqNumber, QueueId};
+use nearpath_model::{IfIndex, IrqNumber, QueueId};
 use std::collections::BTreeMap;
 
 /// A recording: datagrams in hexadecimal, apart by empty lines, after a line that tells what.

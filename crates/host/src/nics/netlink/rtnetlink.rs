@@ -2,7 +2,7 @@
 
 use super::Connection;
 use super::attributes::{attributes, find, text_of, u16_of, u32_of};
-use crate::{IfIndex, Qdisc};
+use nearpath_model::{IfIndex, Qdisc};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,8 @@
 //! Rows of made machines.
 
 use super::*;
-use nearpath_host::{Counters, Host, QueuePackets, Root, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{Counters, Host, QueuePackets};
 use nearpath_testing::trees::{Layout, Machine, Nic};
 
 const QUEUES: u32 = 4;
@@ -20,7 +21,10 @@ fn machine(counts: [(u32, u64); QUEUES as usize]) -> Machine {
 fn read(machine: &Machine) -> (Host, Counters) {
     let tree = machine.write();
     let root = Root::tree(tree.path()).unwrap();
-    (Host::read(&root, &Wanted::default()).unwrap(), Counters::read(&root, &[]))
+    (
+        nearpath_host::read(&root, &Wanted::default()).unwrap(),
+        nearpath_host::read_counters(&root, &[]),
+    )
 }
 
 /// What is there after a second: the readings, and the links.

@@ -10,8 +10,7 @@ mod timeline;
 mod who;
 
 use super::record::{Queued, Raiser, Record};
-use crate::{Share, ShareKind, Who};
-use nearpath_host::CpuId;
+use nearpath_model::{CpuId, Share, ShareKind, Who};
 use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};
 use timeline::{Phase, State, last_blocked_on, phases, took_another_s};

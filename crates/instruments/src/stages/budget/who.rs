@@ -1,7 +1,7 @@
 //! Names of tasks, interrupts and softirqs as users know them.
 
 use super::super::record::{Task, VECTOR, Waker};
-use crate::Who;
+use nearpath_model::Who;
 
 /// Names of the softirqs (`softirq_to_name` in `kernel/softirq.c`).
 const SOFTIRQS: [&str; 10] =

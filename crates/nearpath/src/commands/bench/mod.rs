@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use latency::Latency;
 pub(super) use load::Load;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use nearpath_trial::latency::SocketOptions;
 use packets::Packets;
 use reflect::Reflect;

@@ -7,7 +7,8 @@ use crate::output;
 use crate::session::duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
-use nearpath_host::{CpuSet, Root};
+use nearpath_host::Root;
+use nearpath_model::CpuSet;
 use nearpath_trial::packets::{
     MAX_FLOWS, MAX_PACKETS_PER_S, Offered, PACKET_MAX, PACKET_MIN, PacketsPlan, PacketsTrial,
     measure_packets,

@@ -10,7 +10,8 @@ use crate::session::duration;
 use anyhow::Context;
 use clap::Args;
 use nearpath_diagnose::ProposedChange;
-use nearpath_host::{Host, Root, Topology, Wanted};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::Topology;
 use nearpath_trial::load::CallersReport;
 use nearpath_tune::{Change, Target};
 use nearpath_views::json::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
@@ -56,7 +57,8 @@ impl LocalityArguments {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
         let root = Root::live();
-        let here = Host::read(&root, &Wanted::default()).context("cannot read the host")?;
+        let here =
+            nearpath_host::read(&root, &Wanted::default()).context("cannot read the host")?;
         let scene = Scene::start(&here, OsStr::new(super::PROGRAM))?;
         scene.story().iter().for_each(|line| say(line));
         let steps = self.observe(&scene, &root, &here.topology, &interrupt);

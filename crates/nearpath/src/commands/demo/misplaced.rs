@@ -8,9 +8,10 @@ use crate::session::Timing;
 use anyhow::Context;
 use clap::Args;
 use nearpath_diagnose::{Diagnosis, diagnose};
-use nearpath_host::{Host, NetnsRef, Root, Wanted, in_netns};
+use nearpath_host::{NetnsRef, Root, Wanted, in_netns};
 use nearpath_instruments::Filter;
-use nearpath_instruments::stages::{Detail, Options, Stages};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_model::{Detail, Host};
 use nearpath_trial::load::{LoadKind, LoadReport};
 use nearpath_views::text;
 use std::ffi::OsStr;
@@ -28,7 +29,8 @@ pub(super) struct Misplaced {
 impl Misplaced {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
-        let here = Host::read(&Root::live(), &Wanted::default()).context("cannot read the host")?;
+        let here = nearpath_host::read(&Root::live(), &Wanted::default())
+            .context("cannot read the host")?;
         let demo = Demo::start(&here, OsStr::new(super::PROGRAM))?;
         demo.story().iter().for_each(|line| say(line));
         let diagnosis = observe(&demo, &self.timing, &interrupt);
@@ -74,7 +76,7 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
 fn facts(demo: &Demo) -> anyhow::Result<Host> {
     let netns = demo.server_netns().context("the demo's namespace")?;
     let wanted = Wanted { sockets: true, memory_of: vec![demo.server_pid()] };
-    in_netns(&NetnsRef::Fd(netns), |root| Host::read(&root, &wanted))
+    in_netns(&NetnsRef::Fd(netns), |root| nearpath_host::read(&root, &wanted))
         .and_then(|host| host)
         .context("cannot read the host")
 }

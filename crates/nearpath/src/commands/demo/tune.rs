@@ -12,9 +12,10 @@ use crate::trial::{Bench, Course, Measured, Meter};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_diagnose::diagnose;
-use nearpath_host::{Host, NetnsRef, Root, Wanted, current_netns, in_netns};
+use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
+use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_instruments::{Filter, Measurement};
+use nearpath_model::Measurement;
 use nearpath_trial::TrialReport;
 use nearpath_trial::comparison::{CYCLES_MIN, Demands};
 use nearpath_trial::live::{Figure, Metric};
@@ -70,7 +71,8 @@ const WARM_UP: Duration = Duration::from_millis(200);
 impl TuneArguments {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
-        let here = Host::read(&Root::live(), &Wanted::default()).context("cannot read the host")?;
+        let here = nearpath_host::read(&Root::live(), &Wanted::default())
+            .context("cannot read the host")?;
         let demo = Demo::start_near(&here, OsStr::new(super::PROGRAM))?;
         demo.story().iter().for_each(|line| say(line));
         let netns = demo.server_netns().context("the demo's namespace")?;
@@ -113,7 +115,7 @@ impl TuneArguments {
     /// What is measured, and what would mend it.
     fn planned(&self, demo: &Demo, root: &Root, interrupt: &Interrupt) -> anyhow::Result<TuneDemo> {
         let wanted = Wanted { sockets: true, memory_of: vec![demo.server_pid()] };
-        let read = || Host::read(root, &wanted).context("cannot read the host");
+        let read = || nearpath_host::read(root, &wanted).context("cannot read the host");
         let before = read()?;
         let time = Time { duration: self.duration, interval: None, btf: self.btf.clone() };
         let mut stages = Stages::new(&before.topology, self.options(demo)?);
@@ -150,7 +152,7 @@ impl TuneArguments {
             warm_up: WARM_UP,
             minimum_effect_percent: Demands::default().minimum_effect_percent,
         };
-        let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+        let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         say(&format!(
             "tries the plan of {} for {:?}: {} blocks without it and with it in turns",
             ids.len(),

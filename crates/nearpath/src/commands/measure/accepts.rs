@@ -8,8 +8,9 @@ use crate::session::Time;
 use crate::source::Namespace;
 use anyhow::Context;
 use clap::Args;
-use nearpath_host::{Host, Root, Wanted};
-use nearpath_instruments::accepts::{AcceptMeasurement, Accepts, Options};
+use nearpath_host::{Root, Wanted};
+use nearpath_instruments::accepts::{Accepts, Options};
+use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_views::{json, text};
 use std::time::Duration;
 
@@ -72,7 +73,8 @@ impl AcceptsArguments {
         let netns = self.namespace.inode()?.map(u32::try_from).transpose();
         let netns = netns.context("the number of the network namespace")?;
         let root = Root::live();
-        let host = Host::read(&root, &Wanted::default()).context("cannot read the host")?;
+        let host =
+            nearpath_host::read(&root, &Wanted::default()).context("cannot read the host")?;
         let options = Options {
             pid: self.pid,
             port: self.port,

@@ -8,9 +8,10 @@ use crate::session::Time;
 use crate::source::Namespace;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use nearpath_host::{Host, Root, Wanted};
+use nearpath_host::{Root, Wanted};
 use nearpath_instruments::GROUPS_MAX;
-use nearpath_instruments::drops::{DropMeasurement, DropPer, Drops, Options, Shown};
+use nearpath_instruments::drops::{Drops, Options};
+use nearpath_model::drops::{DropMeasurement, DropPer, Shown};
 use nearpath_views::{json, text};
 
 const AFTER_HELP: &str = "\
@@ -93,7 +94,7 @@ impl DropsArguments {
         netns: Option<u64>,
         interrupt: &Interrupt,
     ) -> Result<DropMeasurement, Failure> {
-        let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+        let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         let filter = self.filters.resolve(&host, netns)?;
         let options = Options { filter, shown: self.shown(), btf_file: self.time.btf.clone() };
         let mut drops = Drops::new(root, options);

@@ -8,8 +8,9 @@ use crate::session::{Time, duration};
 use crate::source::Namespace;
 use anyhow::Context;
 use clap::Args;
-use nearpath_host::{Host, Root, Wanted};
-use nearpath_instruments::irqs::{IrqMeasurement, Irqs, Options};
+use nearpath_host::{Root, Wanted};
+use nearpath_instruments::irqs::{Irqs, Options};
+use nearpath_model::irqs::IrqMeasurement;
 use nearpath_views::{json, text};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,7 +66,7 @@ impl IrqsArguments {
     }
 
     fn measure(&self, root: &Root, interrupt: &Interrupt) -> Result<IrqMeasurement, Failure> {
-        let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+        let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         if let Some(name) = &self.nic {
             interface(&host, name)?;
         }

@@ -11,7 +11,8 @@ use anyhow::Context;
 use clap::Args;
 use nearpath_host::Wanted;
 use nearpath_instruments::Filter;
-use nearpath_instruments::stages::{Detail, Options, Stages};
+use nearpath_instruments::stages::{Options, Stages};
+use nearpath_model::Detail;
 use nearpath_views::{json, text};
 use std::num::NonZeroU32;
 

@@ -6,7 +6,8 @@ use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::{Diagnosis, Finding, diagnose};
-use nearpath_host::{CpuId, CpuSet, Host, Root, SocketOwner, Wanted, current_netns};
+use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_model::{CpuId, CpuSet, Host, SocketOwner};
 use nearpath_tune::planners::{
     ChannelCount, Hugepages, Request, System, Traffic, Workload, plan, workloads,
 };
@@ -126,7 +127,7 @@ impl Asked {
             bail!("--pid, --port and --unit take the running machine: elsewhere nothing is moved");
         }
         let wanted = Wanted { sockets: true, ..Wanted::default() };
-        let host = Host::read(root, &wanted).context("cannot read the host")?;
+        let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
         let (findings, traffic) = self.findings(&host)?;
         let workloads = self.workloads(root, &host)?;
         let goal = match self.goal {

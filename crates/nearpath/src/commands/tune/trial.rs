@@ -13,9 +13,9 @@ use crate::source::Namespace;
 use crate::trial::{Bench, Course, Measured, Meter, NothingMade};
 use anyhow::{Context, bail};
 use clap::Args;
-use nearpath_host::{Host, Root, Wanted, current_netns};
-use nearpath_instruments::stages::{Detail, Options};
-use nearpath_instruments::{Direction, PathKind};
+use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_instruments::stages::Options;
+use nearpath_model::{Detail, Direction, PathKind};
 use nearpath_trial::comparison::{CYCLES_MIN, Demands};
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, SocketOptions, Transport,
@@ -249,7 +249,7 @@ impl Try {
         if tried.is_empty() {
             bail!("the plan has no changes: there is nothing to try");
         }
-        let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+        let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         let (direction, detail) = observed_for(&self.metric);
         let filter = Filters::one_way(direction, self.dev.clone(), self.asked.only_port());
         let filter = filter.resolve(&host, netns)?;

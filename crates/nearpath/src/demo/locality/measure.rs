@@ -3,10 +3,13 @@
 
 use super::Scene;
 use anyhow::{Context, Result};
-use nearpath_host::{CpuId, Root, Topology};
-use nearpath_instruments::accepts::{self, AcceptMeasurement, Accepts};
-use nearpath_instruments::locality::{self, Locality, PacketLocality, Places};
-use nearpath_instruments::{Direction, Filter, Instrument};
+use nearpath_host::Root;
+use nearpath_instruments::accepts::{self, Accepts};
+use nearpath_instruments::locality::{self, PacketLocality};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::locality::{Locality, Places};
+use nearpath_model::{CpuId, Direction, Topology};
 use nearpath_views::json::LocalityStep;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -89,8 +92,8 @@ impl Look {
 }
 
 /// All accepts of all listeners; there is one.
-fn places(m: &AcceptMeasurement) -> accepts::Places {
-    let mut all = accepts::Places::default();
+fn places(m: &AcceptMeasurement) -> nearpath_model::accepts::Places {
+    let mut all = nearpath_model::accepts::Places::default();
     m.listeners.iter().for_each(|listener| all += listener.places);
     all
 }
@@ -121,8 +124,8 @@ fn between(then: &[Places], now: &[Places]) -> Vec<Places> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_instruments::Place;
-    use nearpath_instruments::accepts::Listener;
+    use nearpath_model::Place;
+    use nearpath_model::accepts::Listener;
 
     fn place(from: u32, to: u32, count: u64) -> Places {
         let (from_cpu, to_cpu) = (CpuId(from), CpuId(to));
@@ -131,7 +134,8 @@ mod tests {
     }
 
     fn accepted(accepts: u64) -> AcceptMeasurement {
-        let places = accepts::Places { accepts, same_cpu: accepts, ..Default::default() };
+        let places =
+            nearpath_model::accepts::Places { accepts, same_cpu: accepts, ..Default::default() };
         let local = "198.18.0.2:80".to_owned();
         let listener = Listener { local, netns: 1, places, workers: Vec::new() };
         AcceptMeasurement { listeners: vec![listener], lost: accepts / 10, ..Default::default() }

@@ -7,7 +7,8 @@
 use super::{Receivers, Scene};
 use crate::demo::veth;
 use anyhow::{Context, Result, anyhow};
-use nearpath_host::{CpuId, CpuSet, Host, Root, SocketProtocol, Wanted, thread_cpus};
+use nearpath_host::{Root, Wanted, thread_cpus};
+use nearpath_model::{CpuId, CpuSet, SocketProtocol};
 use nearpath_tune::steering::{self, Method, Request};
 use nearpath_tune::{Change, Executor, Live, Persistence, SettingFile, Target, Thread, Value};
 
@@ -100,7 +101,7 @@ fn queues(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
 }
 
 fn steered(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
-    let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+    let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
     let address = scene.address();
     let found = steering::select(
         root,

@@ -4,7 +4,7 @@ use super::ConnectionLoad;
 use crate::affinity;
 use crate::load::LoadError;
 use crate::load::pacer::Pacer;
-use nearpath_host::CpuSet;
+use nearpath_model::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

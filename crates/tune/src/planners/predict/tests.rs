@@ -4,18 +4,18 @@ use super::super::draft::{Draft, Wish};
 use super::super::tests::{TWO_NODES, eth0, host, nic, planned_for, set, workload};
 use super::super::{Request, Traffic};
 use super::*;
-use nearpath_host::NicKind;
+use nearpath_model::NicKind;
 use nearpath_testing::trees::{Machine, Nic as MadeNic};
 
 /// What `measure stages --per queue` saw of these queues.
 fn by_queue(packets: &[(&str, u64)]) -> Traffic {
     let group = |&(name, packets): &(&str, u64)| serde_json::json!({ "per": "queue", "name": name, "packets": packets, "spans": [] });
     let groups: Vec<_> = packets.iter().map(group).collect();
-    let measured = nearpath_instruments::Measurement {
+    let measured = nearpath_model::Measurement {
         groups: serde_json::from_value(groups.into()).unwrap(),
         ..Default::default()
     };
-    Traffic::of_measurement(&measured, &nearpath_host::Topology::default())
+    Traffic::of_measurement(&measured, &nearpath_model::Topology::default())
 }
 
 #[test]

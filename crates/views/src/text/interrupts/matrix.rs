@@ -3,7 +3,7 @@
 
 use super::{ROWS, name};
 use crate::text::units::{digits, printable};
-use nearpath_instruments::irqs::{IrqMeasurement, QueueInterrupts};
+use nearpath_model::irqs::{IrqMeasurement, QueueInterrupts};
 use std::cmp::Reverse;
 
 /// Columns of CPUs where there is no terminal that bounds them.

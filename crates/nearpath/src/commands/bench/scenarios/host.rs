@@ -3,7 +3,8 @@
 
 use anyhow::{Context, bail};
 use nearpath_diagnose::diagnose;
-use nearpath_host::{CpuSet, Host, NodeId, Root, Wanted, current_netns};
+use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_model::{CpuSet, NodeId};
 use nearpath_trial::affinity;
 use nearpath_trial::scenarios::interface_of;
 use nearpath_tune::planners::{Request, plan};
@@ -30,7 +31,7 @@ impl Near {
         nic: Option<&str>,
         cpus: Option<&CpuSet>,
     ) -> anyhow::Result<Self> {
-        let host = Host::read(root, &Wanted::default()).context("cannot read the host")?;
+        let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         let nic = match nic {
             Some(name) => Some(name.to_owned()),
             None => interface_of(address).context("cannot list the interfaces")?,
@@ -105,7 +106,7 @@ impl Tuned {
     pub(super) fn plan(root: &Root, nic: Option<&str>) -> anyhow::Result<Self> {
         let boot = steering::boot(root)?;
         let wanted = Wanted { sockets: true, ..Wanted::default() };
-        let host = Host::read(root, &wanted).context("cannot read the host")?;
+        let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
         let is_known = |name: &&str| host.nics.iter().any(|nic| nic.name == **name);
         let Some(nic) = nic.filter(is_known) else {
             // Of loopback there is nothing to tune.

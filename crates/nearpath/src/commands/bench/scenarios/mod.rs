@@ -13,7 +13,8 @@ use anyhow::{Context, bail};
 use application::Application;
 use clap::{Args, ValueEnum};
 use host::{Near, Tuned};
-use nearpath_host::{CpuSet, CpuTime, NetnsRef, Root};
+use nearpath_host::{NetnsRef, Root};
+use nearpath_model::CpuSet;
 use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::live::cpus_busy;
 use nearpath_trial::process::Binding;
@@ -200,9 +201,9 @@ impl Scenarios {
                 if let (Scenario::FullOptimisation, Some(tuned)) = (scenario, &mut *tuned) {
                     tuned.apply()?;
                 }
-                let before = CpuTime::read_all(root);
+                let before = nearpath_host::read_cpu_time(root);
                 let mut measured = application.measure(&near.binding(scenario), interrupt)?;
-                measured.cpus_busy = cpus_busy(&before, &CpuTime::read_all(root));
+                measured.cpus_busy = cpus_busy(&before, &nearpath_host::read_cpu_time(root));
                 Ok(measured)
             };
             let measured = of_scenario(tuned);

@@ -2,7 +2,7 @@
 //! [`Measurement`](crate::Measurement).
 
 use crate::Direction;
-use nearpath_host::{CpuId, NodeId};
+use crate::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// One packet whose span was long.

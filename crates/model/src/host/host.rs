@@ -1,8 +1,8 @@
 //! The whole host.
 
 use crate::{
-    ArchIrq, CpuSet, CpuTime, Irq, Nic, ProcessMemory, Socket, SocketOwner, SoftirqCounts,
-    SoftnetCpu, Topology,
+    ArchIrq, CpuSet, CpuTime, Irq, IrqNumber, Nic, NicIrq, ProcessMemory, Socket, SocketOwner,
+    SoftirqCounts, SoftnetCpu, Topology,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,6 +50,21 @@ pub struct Host {
     pub unknown: Vec<Unknown>,
 }
 
+impl Host {
+    /// Of a queue's interrupt, what it is found again by; `None` of one that belongs to no queue, or
+    /// that several handlers share.
+    pub fn name_of_irq(&self, number: IrqNumber) -> Option<NicIrq> {
+        let irq = self.irqs.iter().find(|irq| irq.irq == number)?;
+        let named = !irq.name.is_empty() && !irq.name.contains([',', ' ']);
+        let serves = |nic: &&Nic| {
+            let rx = nic.rx_queues.iter().map(|queue| queue.irq);
+            rx.chain(nic.tx_queues.iter().map(|queue| queue.irq)).any(|irq| irq == Some(number))
+        };
+        let nic = self.nics.iter().find(serves).filter(|_| named)?;
+        Some(NicIrq { nic: nic.name.clone(), name: irq.name.clone() })
+    }
+}
+
 /// What kernel runs, and on what.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
@@ -91,4 +106,17 @@ pub struct Unknown {
     /// Why, with the path or the request: `/sys/class/net/eth0/device/numa_node: the firmware
     /// says -1`.
     pub reason: String,
+}
+
+/// What a snapshot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotSummary {
+    /// Files of the machine, as they were read.
+    pub files: usize,
+    /// Answers of the kernel to requests that are no files.
+    pub answers: usize,
+    /// Paths that the machine refused to read, with the reasons.
+    pub refused: usize,
+    /// Size of the file in bytes.
+    pub bytes: usize,
 }

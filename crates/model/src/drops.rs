@@ -1,11 +1,11 @@
 //! What the instrument `drops` returns: the JSON of `measure drops --json`.
 
-use super::place::DropStage;
 use crate::EventCost;
-use nearpath_host::Unknown;
+use crate::Unknown;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Version of the JSON form of [`DropMeasurement`].
 pub const DROP_MEASUREMENT_SCHEMA: u32 = 1;
@@ -50,10 +50,10 @@ pub struct DropMeasurement {
     pub unknown: Vec<Unknown>,
     /// All flows, of which `flows` are the first.
     #[serde(skip)]
-    pub(super) all_flows: Vec<DroppedFlow>,
+    pub all_flows: Vec<DroppedFlow>,
     /// What is shown of them.
     #[serde(skip)]
-    pub(super) shown: Shown,
+    pub shown: Shown,
 }
 
 /// What is shown of the parts.
@@ -140,7 +140,7 @@ pub struct DroppedFlow {
     pub bytes: u64,
     /// Destination port.
     #[serde(skip)]
-    pub(super) port: Option<u16>,
+    pub port: Option<u16>,
 }
 
 /// A part of the dropped packets.
@@ -248,7 +248,7 @@ impl DropMeasurement {
     }
 
     /// In order, with what follows from the parts.
-    pub(super) fn arranged(mut self) -> Self {
+    pub fn arranged(mut self) -> Self {
         self.drops.sort_by_cached_key(|drop| (Reverse(drop.packets), drop.key()));
         self.all_flows.sort_by_cached_key(|flow| (Reverse(flow.packets), flow.key()));
         self.flows = self.all_flows.iter().take(self.shown.top).cloned().collect();
@@ -306,7 +306,7 @@ impl DropMeasurement {
         let port = common(ports.map(|f| (f.port.map(|p| p.to_string()), f.packets)).collect());
         Some(MainReason {
             reason: reason.to_owned(),
-            meaning: first.meaning.as_deref().map(|m| super::meanings::in_short(m).to_owned()),
+            meaning: first.meaning.as_deref().map(|m| in_short(m).to_owned()),
             share: packets as f64 / self.packets.max(1) as f64,
             protocol: common(ours().map(|d| (Some(d.protocol.clone()), d.packets)).collect()),
             port: port.and_then(|port| port.parse().ok()),
@@ -317,7 +317,7 @@ impl DropMeasurement {
 
 impl Drop {
     /// What tells one from another.
-    pub(super) fn key(&self) -> impl Ord + use<> {
+    pub fn key(&self) -> impl Ord + use<> {
         let reason = (self.reason.clone(), self.function.clone());
         (reason, self.netns, self.ifindex, self.device.clone(), self.protocol.clone())
     }
@@ -341,9 +341,84 @@ impl Drop {
 
 impl DroppedFlow {
     /// What tells one from another.
-    pub(super) fn key(&self) -> impl Ord + use<> {
+    pub fn key(&self) -> impl Ord + use<> {
         (self.flow.clone(), self.reason.clone(), self.netns)
     }
+}
+
+/// Where in the path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropStage {
+    /// The driver of a device, or what stands in for one (veth, tap).
+    Driver,
+    /// XDP.
+    Xdp,
+    /// The queue of a CPU that RPS or `netif_rx` fills.
+    Backlog,
+    /// Between the driver and the protocols: `__netif_receive_skb_core`, GRO, taps.
+    NetifReceive,
+    /// A bridge, bond, VLAN, macvlan or tunnel.
+    UpperDevice,
+    /// Open vSwitch's datapath.
+    Openvswitch,
+    /// Filters of tc.
+    Tc,
+    /// Netfilter: nftables, iptables.
+    Netfilter,
+    /// ARP and neighbour discovery.
+    Neighbour,
+    /// IPv4, IPv6, fragments, forwarding.
+    Ip,
+    /// ICMP.
+    Icmp,
+    /// UDP, up to the socket's queue.
+    Udp,
+    /// TCP.
+    Tcp,
+    /// A socket of another kind.
+    Socket,
+    /// A packet socket (a capture).
+    PacketSocket,
+    /// A queueing discipline.
+    Qdisc,
+    /// On its way to the device.
+    Transmit,
+    /// Another function.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+impl fmt::Display for DropStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Driver => "driver",
+            Self::Xdp => "xdp",
+            Self::Backlog => "backlog",
+            Self::NetifReceive => "netif_receive",
+            Self::UpperDevice => "upper_device",
+            Self::Openvswitch => "openvswitch",
+            Self::Tc => "tc",
+            Self::Netfilter => "netfilter",
+            Self::Neighbour => "neighbour",
+            Self::Ip => "ip",
+            Self::Icmp => "icmp",
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Socket => "socket",
+            Self::PacketSocket => "packet_socket",
+            Self::Qdisc => "qdisc",
+            Self::Transmit => "transmit",
+            Self::Other => "other",
+        })
+    }
+}
+
+/// Its first words.
+pub fn in_short(meaning: &str) -> &str {
+    let end = meaning.find([':', ';', '(']).unwrap_or(meaning.len());
+    meaning.get(..end).unwrap_or(meaning).trim_end()
 }
 
 #[cfg(test)]
@@ -353,7 +428,7 @@ mod tests {
     fn drop(reason: &str, function: &str, device: &str, packets: u64) -> Drop {
         Drop {
             reason: Some(reason.to_owned()),
-            meaning: super::super::meanings::meaning(reason).map(str::to_owned),
+            meaning: Some("receive buffer full: raise SO_RCVBUF".to_owned()),
             function: function.to_owned(),
             device: Some(device.to_owned()),
             protocol: "UDP".to_owned(),

@@ -1,10 +1,10 @@
 //! What came between two readings of one measurement: in go both, out comes a measurement of the
 //! interval, in the same form. Those of all intervals add up to the whole.
 
-use super::measurement::{
+use super::imbalance;
+use super::{
     CpuInterrupts, IrqMeasurement, NapiPolls, NicBalance, OtherInterrupts, Polls, QueueInterrupts,
 };
-use super::rows::imbalance;
 use std::collections::BTreeMap;
 
 impl IrqMeasurement {
@@ -175,7 +175,7 @@ fn came(per_cpu: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_host::{CpuId, IrqNumber, QueueId};
+    use crate::{CpuId, IrqNumber, QueueId};
 
     /// A reading after so many seconds, in each of which as much has come as in the others.
     fn reading(seconds: u64) -> IrqMeasurement {

@@ -69,3 +69,16 @@ pub struct ProcessMemory {
     /// Bytes in mappings of files by node, part of `bytes`; the rest is anonymous.
     pub file_bytes: BTreeMap<NodeId, u64>,
 }
+
+/// A thread, or a process of which any thread may do, that reads from a socket.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SocketWorker {
+    /// Process id.
+    pub pid: u32,
+    /// Thread id; `None` when any of the process's threads may read.
+    pub tid: Option<u32>,
+    /// `comm` of the thread, or of the process.
+    pub comm: String,
+    /// The CPUs that it may run on; `None` when that is unknown.
+    pub cpus: Option<CpuSet>,
+}

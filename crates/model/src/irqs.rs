@@ -2,8 +2,10 @@
 //!
 //! Counts by CPU are lists with an element for each CPU number up to the highest possible CPU.
 
+mod interval;
+
 use crate::EventCost;
-use nearpath_host::{CpuId, IrqNumber, NodeId, PacketSource, QueueId, Unknown};
+use crate::{CpuId, IrqNumber, NodeId, PacketSource, QueueId, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -234,4 +236,12 @@ impl IrqMeasurement {
     pub fn per_s(&self, count: u64) -> f64 {
         if self.duration_s > 0.0 { count as f64 / self.duration_s } else { 0.0 }
     }
+}
+
+/// The most divided by the mean; `None` when there is nothing to divide.
+pub fn imbalance(packets: impl Iterator<Item = u64>) -> Option<f64> {
+    let packets: Vec<u64> = packets.collect();
+    let sum = packets.iter().fold(0u64, |sum, &n| sum.saturating_add(n));
+    let most = packets.iter().max()?;
+    (sum > 0).then(|| *most as f64 * packets.len() as f64 / sum as f64)
 }

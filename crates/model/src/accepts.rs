@@ -1,12 +1,11 @@
-//! What the instrument `accepts` returns: plain data, and putting it together from what the program
-//! has counted.
+//! What the instrument `accepts` returns.
 
-use super::One;
-use super::load::Key;
+use crate::{CpuSet, Nearness, Unknown};
 use crate::{EventCost, Protocol};
-use nearpath_host::{CpuId, CpuSet, Nearness, Topology, Unknown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
 use std::ops::AddAssign;
 
 /// Version of the JSON form of [`AcceptMeasurement`].
@@ -136,7 +135,8 @@ impl Listener {
 }
 
 impl Places {
-    fn of(nearness: Option<Nearness>, accepts: u64) -> Self {
+    /// Accepts that all went so far.
+    pub fn of(nearness: Option<Nearness>, accepts: u64) -> Self {
         let mut places = Self { accepts, ..Self::default() };
         let place = match nearness {
             Some(Nearness::SameCpu) => &mut places.same_cpu,
@@ -179,86 +179,61 @@ impl AddAssign for Places {
     }
 }
 
-/// Puts counts together by listener and thread; `cpus_of` tells where a thread may run.
-pub fn listeners(
-    mut counts: Vec<(Key, u64, String)>,
-    topology: &Topology,
-    cpus_of: impl Fn(u32, u32) -> Option<CpuSet>,
-) -> Vec<Listener> {
-    let listener = |key: &Key| (key.local, key.netns);
-    let thread = |key: &Key| (key.pid, key.tid);
-    counts.sort_unstable_by_key(|(key, ..)| (listener(key), thread(key)));
-    // A thread may be a worker of ten thousand listeners.
-    let mut known = BTreeMap::new();
-    let mut listeners = Vec::new();
-    for of_listener in counts.chunk_by(|(a, ..), (b, ..)| listener(a) == listener(b)) {
-        let mut workers = Vec::new();
-        for of_thread in of_listener.chunk_by(|(a, ..), (b, ..)| thread(a) == thread(b)) {
-            let Some((Key { pid, tid, .. }, _, comm)) = of_thread.first() else { continue };
-            let cpus = known.entry((*pid, *tid)).or_insert_with(|| cpus_of(*pid, *tid));
-            let (comm, cpus) = (comm.clone(), cpus.clone());
-            let places = places(of_thread, topology);
-            workers.push(Worker { pid: *pid, tid: *tid, comm, cpus, places });
-        }
-        workers.sort_by_key(|w| (std::cmp::Reverse(w.places.accepts), w.pid, w.tid));
-        let Some((Key { local, netns, .. }, ..)) = of_listener.first() else { continue };
-        let (local, netns) = (local.to_string(), *netns);
-        listeners.push(Listener { local, netns, places: places(of_listener, topology), workers });
-    }
-    listeners
+/// One accept, or one datagram. Shown in the form of document 004:
+/// `cpu=#12 pid=29333 accept(3) -> fd=30 rxcpu=#12`; of io_uring, which has no descriptor of the
+/// listener, `accept(io_uring)`. What is not known is `-`. Of a datagram:
+/// `cpu=#12 pid=29333 recv(10.0.0.1:53) -> length=40 rxcpu=#12`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct One {
+    /// Where the listener, or the socket, is bound.
+    pub local: SocketAddr,
+    /// The process that took it.
+    pub pid: u32,
+    /// The CPU on which it was received, if that is known.
+    pub received_on: Option<u32>,
+    /// The CPU on which it was accepted.
+    pub accepted_on: u32,
+    /// Whether it is a connection or a datagram.
+    pub protocol: Protocol,
+    /// The listener's descriptor; `None` for an accept of io_uring, and for a datagram.
+    pub listener_fd: Option<i32>,
+    /// The descriptor of the connection, `None` where it is in io_uring's own table; or the length of the
+    /// datagram.
+    pub fd: Option<i32>,
+    /// The thread's name.
+    pub comm: String,
 }
 
-fn places(counts: &[(Key, u64, String)], topology: &Topology) -> Places {
-    let mut places = Places::default();
-    for (key, accepts, _) in counts {
-        let nearness = topology.nearness(CpuId(key.received_on), CpuId(key.accepted_on));
-        places += Places::of(nearness, *accepts);
+impl One {
+    /// The CPU on which it was received, if that is known, and the one on which it was accepted.
+    pub fn cpus(&self) -> (Option<u32>, u32) {
+        (self.received_on, self.accepted_on)
     }
-    places
+}
+
+impl fmt::Display for One {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (received_on, accepted_on) = self.cpus();
+        let of = |number: Option<i32>, other: &str| {
+            number.map_or_else(|| other.to_owned(), |number| number.to_string())
+        };
+        let (listener, fd) = (of(self.listener_fd, "io_uring"), of(self.fd, "-"));
+        let rxcpu = received_on.map_or_else(|| "-".to_owned(), |cpu| format!("#{cpu}"));
+        let pid = self.pid;
+        if self.protocol == Protocol::Udp {
+            let local = self.local;
+            return write!(
+                f,
+                "cpu=#{accepted_on} pid={pid} recv({local}) -> length={fd} rxcpu={rxcpu}"
+            );
+        }
+        write!(f, "cpu=#{accepted_on} pid={pid} accept({listener}) -> fd={fd} rxcpu={rxcpu}")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_add_up_by_listener_and_thread() {
-        let cpus: CpuSet = [CpuId(0), CpuId(1)].into_iter().collect();
-        let mut cpu = serde_json::json!({"cpu": 0, "online": true, "siblings": "0", "node": 0});
-        let mut topology = Topology { online: cpus, ..Topology::default() };
-        for node in 0..2 {
-            cpu["cpu"] = node.into();
-            cpu["siblings"] = node.to_string().into();
-            cpu["node"] = node.into();
-            topology.cpus.push(serde_json::from_value(cpu.clone()).unwrap());
-        }
-        let key = |port: u16, tid, received_on, accepted_on| Key {
-            local: ([0, 0, 0, 0], port).into(),
-            netns: 1,
-            pid: 9,
-            tid,
-            received_on,
-            accepted_on,
-        };
-        let counts = vec![
-            (key(80, 10, 0, 0), 5, "a".to_owned()),
-            (key(80, 10, 1, 0), 2, "a".to_owned()),
-            (key(80, 11, 1, 1), 9, "b".to_owned()),
-            (key(81, 10, 7, 0), 1, "a".to_owned()),
-        ];
-        let found = listeners(counts, &topology, |_, tid| {
-            (tid == 10).then(|| CpuSet::from_list("0").unwrap())
-        });
-        let [first, second] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(first.local, "0.0.0.0:80");
-        let whole = Places { accepts: 16, same_cpu: 14, other_node: 2, ..Places::default() };
-        assert_eq!(first.places, whole);
-        let shown: Vec<_> =
-            first.workers.iter().map(|w| (w.tid, w.places.accepts, w.cpus.is_some())).collect();
-        assert_eq!(shown, [(11, 9, false), (10, 7, true)]);
-        // CPU 7 is none of this host.
-        assert_eq!(second.places, Places { accepts: 1, unknown: 1, ..Places::default() });
-    }
 
     #[test]
     fn an_interval_has_those_that_accepted_in_it() {

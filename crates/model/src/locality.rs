@@ -82,7 +82,7 @@ pub struct Distances {
 
 impl Distances {
     /// From the programs' counters, in the order of `enum distance`.
-    pub(super) fn of(counts: [u64; 6]) -> Self {
+    pub fn of(counts: [u64; 6]) -> Self {
         let [same_cpu, same_core, same_llc, same_node, other_node, unknown] = counts;
         let packets = counts.iter().sum();
         Self { packets, same_cpu, same_core, same_llc, same_node, other_node, unknown }

@@ -1,0 +1,122 @@
+//! An interrupt by its interface and its handler's name: numbers are given anew by each boot, and by
+//! each load of a driver.
+//!
+//! In goes a [`NicIrq`], out comes the number that it has now. The name is searched for among the
+//! interrupts of the interface's device alone. What stands before the part that tells the queue may
+//! have changed (`virtio2-input.0` is `virtio3-input.0` when another device was found first), so that
+//! part decides where no name is the same.
+
+use super::irq_names;
+use super::sysfs::Device;
+use crate::{Root, parse};
+use nearpath_model::{Host, Irq, IrqNumber, NicIrq};
+
+/// The part of the name that tells the queue, as a pattern of fnmatch(3): `*-TxRx-3`,
+/// `*-input.3`, `mlx5_comp3@*`. `None` when no part is known to.
+pub fn irq_pattern(irq: &NicIrq) -> Option<String> {
+    let (name, device) = match irq.name.split_once('@') {
+        Some((name, _)) => (name, "@*"),
+        None => (irq.name.as_str(), ""),
+    };
+    let start = irq_names::ending(name)?;
+    let (before, ending) = name.split_at_checked(start)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    // The separator before it stays: `*-rx-0` is not `eth0-txrx-0`.
+    let separator: String = before.chars().last().into_iter().collect();
+    let any = if before.is_empty() { "" } else { "*" };
+    let whole = format!("{separator}{ending}");
+    whole.chars().all(plain).then(|| format!("{any}{whole}{device}"))
+}
+
+/// The number and the name that it has now on this machine.
+pub fn locate_irq(root: &Root, irq: &NicIrq) -> Option<(IrqNumber, NicIrq)> {
+    let table = root.read(crate::irqs::TABLE).ok()?;
+    let irqs = parse::parse_interrupts(&table).ok()?.irqs;
+    let number = find_irq(root, irq, &irqs)?;
+    let name = irqs.into_iter().find(|its| its.irq == number)?.name;
+    Some((number, NicIrq { nic: irq.nic.clone(), name }))
+}
+
+/// The interrupt of this name among those of a host. `None` when there is none, or when several
+/// could be it.
+pub fn find_irq(root: &Root, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber> {
+    let path = root.resolve(&format!("/sys/class/net/{}/device", nic_irq.nic)).ok()?;
+    let numbers = super::queues::device_irqs(root, &Device { path, ..Device::default() });
+    let its: Vec<&Irq> = irqs.iter().filter(|irq| numbers.contains(&irq.irq)).collect();
+    if let Some(same) = its.iter().find(|irq| irq.name == nic_irq.name) {
+        return Some(same.irq);
+    }
+    let serves = irq_names::parse(&nic_irq.name)?;
+    let mut alike = its.iter().filter(|irq| irq_names::parse(&irq.name) == Some(serves));
+    alike.next().filter(|_| alike.next().is_none()).map(|irq| irq.irq)
+}
+
+/// The interrupts of an interface's device that belong to no queue and to one handler: of its link, of
+/// its errors.
+pub fn irqs_beside_queues<'a>(root: &Root, host: &'a Host, nic: &str) -> Vec<&'a Irq> {
+    let Some(nic) = host.nics.iter().find(|its| its.name == nic) else { return Vec::new() };
+    let path = root.resolve(&format!("/sys/class/net/{}/device", nic.name));
+    let Ok(path) = path else { return Vec::new() };
+    let numbers = super::queues::device_irqs(root, &Device { path, ..Device::default() });
+    let rx = nic.rx_queues.iter().filter_map(|queue| queue.irq);
+    let of_queues: Vec<IrqNumber> =
+        rx.chain(nic.tx_queues.iter().filter_map(|queue| queue.irq)).collect();
+    let its = |irq: &&Irq| {
+        numbers.contains(&irq.irq)
+            && !of_queues.contains(&irq.irq)
+            && !irq.name.is_empty()
+            && !irq.name.contains([',', ' '])
+    };
+    host.irqs.iter().filter(its).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Wanted;
+    use nearpath_testing::trees::{self, Layout, Machine};
+
+    fn irq(nic: &str, name: &str) -> NicIrq {
+        NicIrq { nic: nic.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn the_part_that_tells_the_queue_is_the_pattern() {
+        for (name, pattern) in [
+            ("eth0-TxRx-3", Some("*-TxRx-3")),
+            ("ens5-Tx-Rx-7", Some("*-Tx-Rx-7")),
+            ("virtio2-input.10", Some("*-input.10")),
+            ("mlx5_comp3@pci:0000:5e:00.0", Some("mlx5_comp3@*")),
+            ("hns3-0000:7d:00.0-TxRx-3", Some("*-TxRx-3")),
+            ("eth0", None),
+            ("virtio2-config", None),
+        ] {
+            assert_eq!(irq_pattern(&irq("eth0", name)).as_deref(), pattern, "{name}");
+        }
+    }
+
+    #[test]
+    fn it_is_found_by_its_device_whatever_its_number() {
+        let layout = Layout { packages: 1, nodes: 1, llcs: 1, cores: 2, threads: 1 };
+        let nic = |name, bus, first| trees::Nic::pci(name, "igb", bus).queues(2, first);
+        let machine = Machine::regular(layout).nic(nic("eth0", "0000:5e:00.0", 100)).nic(nic(
+            "eth1",
+            "0000:5f:00.0",
+            200,
+        ));
+        let tree = machine.write();
+        let root = Root::tree(tree.path()).unwrap();
+        let host = crate::read(&root, &Wanted::default()).unwrap();
+        let found =
+            |nic: &str, name: &str| find_irq(&root, &irq(nic, name), &host.irqs).map(|n| n.0);
+        assert_eq!(found("eth0", "eth0-TxRx-1"), Some(101));
+        // Named by another boot.
+        assert_eq!(found("eth1", "eth7-TxRx-1"), Some(201));
+        assert_eq!(found("eth1", "eth1-TxRx-2"), None);
+        assert_eq!(found("eth1", "eth1-rx-1"), None, "it served both directions");
+        assert_eq!(found("eth2", "eth2-TxRx-0"), None);
+        let name = |number| host.name_of_irq(IrqNumber(number));
+        assert_eq!(name(101), Some(irq("eth0", "eth0-TxRx-1")));
+        assert_eq!(name(7), None);
+    }
+}

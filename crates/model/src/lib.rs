@@ -1,0 +1,24 @@
+//! The plain types of the data flow: what a host is, what was measured, what was found, what is to be
+//! changed, and whether it helped.
+//!
+//! Nothing here reads the machine or writes to it. All types have serde, so that what passes from one crate
+//! to the next can be saved, compared and replayed. What a type can tell of itself alone (a difference of
+//! two readings, a set of CPUs as a list) is here, too; what takes the machine is in the crates that use it.
+
+pub mod accepts;
+mod cpuset;
+pub mod drops;
+pub mod histogram;
+mod host;
+mod ids;
+mod interval;
+pub mod irqs;
+pub mod locality;
+mod measurement;
+mod outlier;
+
+pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
+pub use host::*;
+pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
+pub use measurement::*;
+pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
