@@ -2,7 +2,8 @@
 //!
 //! A file of lines (`records`), each a JSON record that is synced before the write that it tells of: a
 //! change begins, is done, is undone. A line that a power loss cut short tells of nothing that was done
-//! yet and is dropped. When most of the file tells of what was undone it is replaced by a shorter one
+//! yet and is dropped; so is a last line whose checksum is wrong. A damaged line before others hides a change:
+//! the others can be undone, but nothing more is changed. When most of the file tells of what was undone it is replaced by a shorter one
 //! (`file`). One process writes at a time; reading needs no lock.
 
 mod file;
@@ -10,6 +11,7 @@ mod records;
 
 use crate::{Change, Persistence, TuneError};
 use file::{FILE, JournalFile, LONGEST};
+pub use records::Damage;
 use records::{Event, Parsed, Record, compacted, parse};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -71,6 +73,49 @@ pub struct Journal {
     /// From how many bytes on it is looked at whether a shorter file would do.
     long: u64,
     entries: Vec<Entry>,
+    damaged: Vec<Damage>,
+}
+
+/// What a journal has.
+#[derive(Debug, Default, PartialEq)]
+pub struct JournalContents {
+    /// The changes that have not been undone, in the order in which they were made.
+    pub entries: Vec<Entry>,
+    /// Lines that are damaged: a change that one of them tells of is not among the entries.
+    pub damaged: Vec<Damage>,
+    /// The last line, if it is damaged: the change that it tells of was not made yet.
+    pub torn: Option<Damage>,
+}
+
+impl JournalContents {
+    /// What there is to say of damaged lines.
+    pub fn warnings(&self) -> Vec<String> {
+        let file = Journal::folder().join(FILE);
+        let torn = self.torn.iter().map(|Damage { line, reason }| {
+            format!(
+                "{}: the last line ({line}) is damaged ({reason}), as after a power loss while it \
+                 was written; it is left out",
+                file.display()
+            )
+        });
+        let damaged = (!self.damaged.is_empty()).then(|| hidden(&self.damaged));
+        torn.chain(damaged.map(|said| format!("{}: {said}", file.display()))).collect()
+    }
+}
+
+/// What damaged lines before others mean.
+fn hidden(damaged: &[Damage]) -> String {
+    let lines: Vec<String> = damaged.iter().map(|damage| damage.line.to_string()).collect();
+    let reason = damaged.first().map_or("", |damage| damage.reason.as_str());
+    format!(
+        "line {} damaged ({reason}): a change that was written there is not known, and not undone; \
+         'nearpath tune rollback' undoes the others, then move the file away",
+        match lines.len() {
+            1 => format!("{} is", lines.concat()),
+            n if n > 8 => format!("{} and {} others are", lines[..8].join(", "), n - 8),
+            _ => format!("{} are", lines.join(", ")),
+        }
+    )
 }
 
 impl Journal {
@@ -84,9 +129,30 @@ impl Journal {
     /// # Errors
     /// The file cannot be read or is not understood.
     pub fn read(folder: &Path) -> Result<Vec<Entry>, TuneError> {
+        Ok(Self::contents(folder)?.entries)
+    }
+
+    /// The same with what is damaged.
+    ///
+    /// # Errors
+    /// As [`Journal::read`].
+    pub fn contents(folder: &Path) -> Result<JournalContents, TuneError> {
         let path = folder.join(FILE);
         let bytes = file::read(&path).map_err(|error| failed(&path, error))?;
-        Ok(parse(&bytes).map_err(|reason| failed(&path, reason))?.entries)
+        let parsed = parse(&bytes).map_err(|reason| failed(&path, reason))?;
+        let Parsed { entries, damaged, torn, .. } = parsed;
+        Ok(JournalContents { entries, damaged, torn })
+    }
+
+    /// Whether changes may be added to it, as far as that can be known without writing.
+    ///
+    /// # Errors
+    /// It cannot be read, is of a newer nearpath, or a line of it is damaged.
+    pub fn check(folder: &Path) -> Result<(), TuneError> {
+        match Self::contents(folder)?.damaged.as_slice() {
+            [] => Ok(()),
+            damaged => Err(failed(&folder.join(FILE), hidden(damaged))),
+        }
     }
 
     /// Opens it for writing, for changes of this boot.
@@ -98,11 +164,11 @@ impl Journal {
         let path = folder.join(FILE);
         let opened = JournalFile::open(&path).map_err(|error| failed(&path, error))?;
         let (mut file, bytes) = opened.ok_or_else(|| failed(&path, BUSY))?;
-        let Parsed { entries, last, whole } =
+        let Parsed { entries, last, whole, damaged, .. } =
             parse(&bytes).map_err(|reason| failed(&path, reason))?;
         let next = last.checked_add(1).ok_or_else(|| failed(&path, "no number is left"))?;
         file.cut(whole as u64).map_err(|error| failed(&path, error))?;
-        Ok(Self { path, file, boot: boot.to_owned(), next, long: SHORT, entries })
+        Ok(Self { path, file, boot: boot.to_owned(), next, long: SHORT, entries, damaged })
     }
 
     /// The changes that have not been undone, in the order in which they were made.
@@ -121,6 +187,9 @@ impl Journal {
     }
 
     fn begin_of(&mut self, change: &Change, replaces: Option<u64>) -> Result<u64, TuneError> {
+        if !self.damaged.is_empty() {
+            return Err(failed(&self.path, hidden(&self.damaged)));
+        }
         self.keep_short();
         // Half of what can be read, so that there is room to tell that changes are undone.
         if self.file.length() > LONGEST / 2 {
@@ -177,7 +246,10 @@ impl Journal {
         let length = lines.len() as u64;
         self.long = length.saturating_mul(2).max(SHORT);
         // What replaces the only record of these changes is looked at first.
-        let same = |read: Parsed| (read.last, read.entries == self.entries) == (last, true);
+        let same = |read: Parsed| {
+            let whole = read.damaged.is_empty() && read.torn.is_none();
+            whole && (read.last, read.entries == self.entries) == (last, true)
+        };
         if self.file.length() >= self.long && parse(&lines).is_ok_and(same) {
             let _ = self.file.replace(&lines);
         }

@@ -39,7 +39,7 @@ pub use files::{SettingFile, settings};
 pub use irqbalance::Irqbalance;
 #[doc(hidden)]
 pub use journal::fuzzing;
-pub use journal::{Entry, JOURNAL_VERSION, Journal, State};
+pub use journal::{Damage, Entry, JOURNAL_VERSION, Journal, JournalContents, State};
 pub use live::Live;
 pub use plan::{Crossings, Goal, PLAN_SCHEMA, Plan, PlannedChange, Step};
 pub use setting::Presence;

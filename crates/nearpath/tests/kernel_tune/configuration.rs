@@ -3,6 +3,7 @@
 //! each, `status` is right, and `rollback` leaves every file and folder as it was, also after a reboot.
 
 use crate::killer::{End, killed_at, require_ptrace};
+use crate::make_older;
 use nearpath_host::{Root, current_netns};
 use nearpath_testing::{require_root, skip};
 use serde_json::{Value, json};
@@ -191,10 +192,7 @@ fn a_kill_at_any_step_is_survived() {
 fn files_outlast_a_reboot_and_are_undone_after_it() {
     in_scene(|scene| {
         assert!(scene.apply().output().unwrap().status.success());
-        let path = scene.journal.path().join("journal.jsonl");
-        let boot = Root::live().text("/proc/sys/kernel/random/boot_id").unwrap();
-        let journal = fs::read_to_string(&path).unwrap();
-        fs::write(&path, journal.replace(&boot, "an-older-boot")).unwrap();
+        make_older(&scene.journal.path().join("journal.jsonl"));
         assert!(scene.status().values().all(|state| state == "applied"), "{:?}", scene.status());
         scene.succeeds(&["verify"]);
         // Somebody else's edit in the same file is no drift, and stays.

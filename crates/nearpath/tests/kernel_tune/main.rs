@@ -138,6 +138,15 @@ impl Scene {
     }
 }
 
+/// Gives a journal's records to an older boot, and to an older nearpath, which wrote no checksums.
+fn make_older(journal: &Path) {
+    let boot = Root::live().text("/proc/sys/kernel/random/boot_id").unwrap();
+    let text = std::fs::read_to_string(journal).unwrap().replace(&boot, "an-older-boot");
+    let lines =
+        text.lines().map(|line| format!("{}}}\n", line.split(",\"crc32\":").next().unwrap()));
+    std::fs::write(journal, lines.collect::<String>()).unwrap();
+}
+
 /// The steps to end at, of so many.
 fn steps(count: usize) -> impl Iterator<Item = usize> {
     let all = std::env::var("NEARPATH_TUNE_STEPS").is_ok_and(|which| which == "all");
@@ -507,10 +516,7 @@ fn what_a_reboot_has_undone_is_lost_and_not_written() {
     in_scene(|scene| {
         assert!(scene.apply().output().unwrap().status.success());
         // As if the machine had been booted since, and something had set the same values.
-        let path = scene.journal.path().join("journal.jsonl");
-        let boot = Root::live().text("/proc/sys/kernel/random/boot_id").unwrap();
-        let journal = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, journal.replace(&boot, "an-older-boot")).unwrap();
+        make_older(&scene.journal_file());
         let now = settings();
         let status = scene.status();
         assert_eq!(status.len(), CHANGES);
@@ -521,6 +527,40 @@ fn what_a_reboot_has_undone_is_lost_and_not_written() {
         assert!(output.status.success() && said.contains("a reboot has undone it"), "{said}");
         assert!(settings() == now, "nothing is written");
         assert_eq!(scene.status(), BTreeMap::new());
+    });
+}
+
+#[test]
+fn a_damaged_journal_is_said_and_does_not_keep_the_rest_from_being_undone() {
+    in_scene(|scene| {
+        assert!(scene.apply().output().unwrap().status.success());
+        let whole = std::fs::read_to_string(scene.journal_file()).unwrap();
+        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        // The last line, which says that the last change was made.
+        let torn = whole.replace(whole.lines().last().unwrap(), "{\u{0}\u{0}");
+        std::fs::write(scene.journal_file(), torn).unwrap();
+        let verified = scene.run(&["verify"]);
+        assert!(verified.status.success(), "{}", said(&verified));
+        assert!(said(&verified).contains("the last line (80) is damaged"), "{}", said(&verified));
+        scene.status_is_right_and_rollback_restores("a damaged last line");
+
+        // One before, of the change of the sysctl, which comes last.
+        assert!(scene.apply().output().unwrap().status.success());
+        let whole = std::fs::read_to_string(scene.journal_file()).unwrap();
+        let begins = whole.lines().find(|line| line.contains("\"123\"")).unwrap();
+        std::fs::write(scene.journal_file(), whole.replace("\"123\"", "\"124\"")).unwrap();
+        assert!(begins.contains(SOMAXCONN));
+        assert_eq!(scene.run(&["verify"]).status.code(), Some(1));
+        let refused = scene.apply().output().unwrap();
+        assert!(said(&refused).contains("damaged (its checksum is another)"), "{}", said(&refused));
+        let back = scene.run(&["rollback"]);
+        assert_eq!(back.status.code(), Some(1));
+        assert!(said(&back).contains("then move the file away"), "{}", said(&back));
+        let now = settings();
+        let left: Vec<_> =
+            now.iter().filter(|(path, text)| **text != scene.before[*path]).collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_eq!(left[0].1, b"123\n", "only the change that is not known is left");
     });
 }
 

@@ -1,5 +1,5 @@
-//! The lines of the journal: records as JSON, what they come to, and the fewest lines that come to
-//! the same. In go bytes that may be anybody's, out come entries or the reason why not.
+//! The lines of the journal: records as JSON with a checksum, what they come to, and the fewest lines
+//! that come to the same. In go bytes that may be anybody's, out come entries, and which lines are damaged.
 
 use super::{Entry, JOURNAL_VERSION, State};
 use crate::Change;
@@ -28,12 +28,30 @@ pub enum Event {
 }
 
 impl Record {
-    /// Its line.
+    /// Its line: the checksum is the last field, of all before it.
     pub fn line(&self) -> serde_json::Result<Vec<u8>> {
         let mut line = serde_json::to_vec(self)?;
-        line.push(b'\n');
+        line.truncate(line.len().saturating_sub(1));
+        let checksum = crc32fast::hash(&line);
+        line.extend_from_slice(CHECKSUM);
+        line.extend_from_slice(format!("{checksum:08x}\"}}\n").as_bytes());
         Ok(line)
     }
+}
+
+/// What is before the checksum (CRC-32) of a line: eight hexadecimal digits.
+const CHECKSUM: &[u8] = b",\"crc32\":\"";
+
+/// Whether a line has the checksum that it says; also one without, as older versions wrote.
+fn is_whole(line: &[u8]) -> bool {
+    let Some((rest, said)) = line
+        .strip_suffix(b"\"}")
+        .and_then(|line| line.split_at_checked(line.len().checked_sub(8)?))
+    else {
+        return true;
+    };
+    let Some(record) = rest.strip_suffix(CHECKSUM) else { return true };
+    format!("{:08x}", crc32fast::hash(record)).as_bytes() == said
 }
 
 /// What the lines come to.
@@ -43,26 +61,61 @@ pub struct Parsed {
     pub entries: Vec<Entry>,
     /// The highest number that was given.
     pub last: u64,
-    /// Bytes of the lines that are whole.
+    /// Bytes up to the end of the last line that is whole.
     pub whole: usize,
+    /// Lines that are damaged, with others behind them.
+    pub damaged: Vec<Damage>,
+    /// The last line, if it ends as one, but is damaged: a power loss may leave that of a record that
+    /// was being written, so nothing was done yet of what it tells.
+    pub torn: Option<Damage>,
+}
+
+/// A line that does not have what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Its number in the file, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub reason: String,
 }
 
 /// Reads the whole lines; what is after the last of them was cut short and is left out.
 ///
 /// # Errors
-/// Which line is not understood, and why.
+/// A line is of a newer nearpath.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, String> {
-    let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
-    let mut parsed = Parsed { whole, ..Parsed::default() };
-    let lines = bytes.get(..whole).unwrap_or_default().split(|&b| b == b'\n');
-    for (number, line) in lines.enumerate().filter(|(_, line)| !line.is_empty()) {
-        parsed.take(line).map_err(|reason| format!("line {} {reason}", number + 1))?;
+    let mut parsed = Parsed::default();
+    let mut end = 0;
+    for (number, line) in bytes.split_inclusive(|&b| b == b'\n').enumerate() {
+        let Some(line) = line.strip_suffix(b"\n") else { break };
+        end += line.len() + 1;
+        if line.is_empty() {
+            continue;
+        }
+        // There is one behind it.
+        parsed.damaged.extend(parsed.torn.take());
+        match parsed.take(line) {
+            Ok(()) => parsed.whole = end,
+            Err(Refusal::Newer(reason)) => return Err(format!("line {} {reason}", number + 1)),
+            Err(Refusal::Damaged(reason)) => {
+                parsed.torn = Some(Damage { line: number + 1, reason });
+            }
+        }
     }
     Ok(parsed)
 }
 
+/// Why a line is not taken.
+enum Refusal {
+    Newer(String),
+    Damaged(String),
+}
+
 impl Parsed {
-    fn take(&mut self, line: &[u8]) -> Result<(), String> {
+    fn take(&mut self, line: &[u8]) -> Result<(), Refusal> {
+        if !is_whole(line) {
+            return Err(Refusal::Damaged("its checksum is another".to_owned()));
+        }
         // The version first: a newer one may have events that are not known here.
         #[derive(Deserialize)]
         struct Version {
@@ -72,10 +125,10 @@ impl Parsed {
         if let Ok(Version { version }) = version
             && version > JOURNAL_VERSION
         {
-            return Err(format!("is of a newer nearpath (version {version})"));
+            return Err(Refusal::Newer(format!("is of a newer nearpath (version {version})")));
         }
-        let record: Record =
-            serde_json::from_slice(line).map_err(|error| format!("is not understood: {error}"))?;
+        let record: Record = serde_json::from_slice(line)
+            .map_err(|error| Refusal::Damaged(format!("it is not understood: {error}")))?;
         let Record { id, time_s, boot, replaces, event, .. } = record;
         self.last = self.last.max(id);
         match event {

@@ -79,7 +79,7 @@ fn what_is_not_understood_is_refused() {
     let path = dir.path().join(FILE);
     for (text, said) in [
         ("{\"version\":2,\"event\":\"unheard of\"}\n", "line 1 is of a newer nearpath (version 2)"),
-        ("garbage\n", "line 1 is not understood"),
+        ("garbage\n{\"version\":2}\n", "line 2 is of a newer nearpath (version 2)"),
     ] {
         std::fs::write(&path, text).unwrap();
         for error in [
@@ -92,6 +92,96 @@ fn what_is_not_understood_is_refused() {
     }
 }
 
+/// A journal of three changes that were made; its lines.
+fn lines_of_three(folder: &Path) -> Vec<Vec<u8>> {
+    let mut journal = Journal::open(folder, "b").unwrap();
+    for port in 80..83 {
+        let id = journal.begin(&change(port)).unwrap();
+        journal.done(id).unwrap();
+    }
+    let bytes = std::fs::read(folder.join(FILE)).unwrap();
+    let lines: Vec<Vec<u8>> = bytes.split_inclusive(|&b| b == b'\n').map(<[u8]>::to_vec).collect();
+    assert_eq!(lines.len(), 6);
+    lines
+}
+
+#[test]
+fn a_damaged_last_line_is_left_out_as_one_that_was_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let mut lines = lines_of_three(dir.path());
+    // Change 82 as it begins.
+    lines.pop();
+    let last = lines.last().unwrap().clone();
+    let place = last.windows(2).position(|bytes| bytes == b"82").unwrap();
+    let zeroes = [vec![0; last.len() - 1], b"\n".to_vec()].concat();
+    // JSON still, but not what was written.
+    let mut other = last.clone();
+    other[place] = b'9';
+    for damaged in [zeroes, other, b"garbage\n".to_vec(), b"\n\xff\n".to_vec()] {
+        *lines.last_mut().unwrap() = damaged.clone();
+        std::fs::write(&path, lines.concat()).unwrap();
+        let contents = Journal::contents(dir.path()).unwrap();
+        assert_eq!((contents.entries.len(), contents.damaged.len()), (2, 0), "{damaged:?}");
+        assert!(contents.warnings().concat().contains("is damaged"), "{contents:?}");
+        assert!(Journal::check(dir.path()).is_ok());
+        let mut journal = Journal::open(dir.path(), "b").unwrap();
+        assert_eq!(journal.begin(&change(82)).unwrap(), 3);
+        drop(journal);
+        let contents = Journal::contents(dir.path()).unwrap();
+        assert_eq!((contents.entries.len(), contents.torn), (3, None), "{damaged:?}");
+    }
+}
+
+#[test]
+fn a_damaged_line_before_others_hides_its_change_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let lines = lines_of_three(dir.path());
+    let whole = lines.concat();
+    for at in 0..lines.len() - 1 {
+        let mut damaged = lines.clone();
+        let place = damaged[at].len() / 2;
+        damaged[at][place] ^= 1;
+        std::fs::write(&path, damaged.concat()).unwrap();
+        let contents = Journal::contents(dir.path()).unwrap();
+        // That a change was made can be seen of the host.
+        assert_eq!(contents.entries.len(), if at % 2 == 0 { 2 } else { 3 }, "{at}");
+        let said = format!("line {} is damaged (its checksum is another)", at + 1);
+        assert!(contents.warnings().concat().contains(&said), "{:?}", contents.warnings());
+        let mut journal = Journal::open(dir.path(), "b").unwrap();
+        for error in
+            [Journal::check(dir.path()).unwrap_err(), journal.begin(&change(84)).unwrap_err()]
+        {
+            assert!(error.to_string().contains(&said), "{error}");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), damaged.concat(), "left as it was");
+        for entry in contents.entries {
+            journal.undone(entry.id).unwrap();
+        }
+        drop(journal);
+        assert_eq!(Journal::read(dir.path()).unwrap(), [], "{at}");
+        std::fs::write(&path, &whole).unwrap();
+    }
+}
+
+#[test]
+fn lines_without_a_checksum_are_those_of_older_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = lines_of_three(dir.path());
+    let entries = Journal::read(dir.path()).unwrap();
+    let older: Vec<u8> = lines
+        .iter()
+        .flat_map(|line| {
+            let at = line.windows(9).position(|bytes| bytes == b",\"crc32\":").unwrap();
+            [&line[..at], b"}\n"].concat()
+        })
+        .collect();
+    std::fs::write(dir.path().join(FILE), older).unwrap();
+    let contents = Journal::contents(dir.path()).unwrap();
+    assert_eq!(contents, JournalContents { entries, ..JournalContents::default() });
+}
+
 #[test]
 fn a_full_disk_leaves_whole_lines() {
     let mut journal = Journal {
@@ -101,6 +191,7 @@ fn a_full_disk_leaves_whole_lines() {
         next: 1,
         long: SHORT,
         entries: vec![],
+        damaged: vec![],
     };
     let error = journal.begin(&change(80)).unwrap_err().to_string();
     assert!(error.contains("/dev/full") && error.contains("No space left"), "{error}");
@@ -150,7 +241,7 @@ fn what_is_no_file_or_endless_is_not_read() {
 #[test]
 fn the_fuzzers_seed_is_a_journal() {
     let seed = include_bytes!("../../../../fuzz/corpus/journal/changes");
-    let Parsed { entries, last, whole } = parse(seed).unwrap();
+    let Parsed { entries, last, whole, .. } = parse(seed).unwrap();
     let states: Vec<_> = entries.iter().map(|entry| (entry.id, entry.state)).collect();
     assert_eq!((states, last), (vec![(1, State::Done), (2, State::Begun)], 3));
     assert!(whole < seed.len(), "the last line is cut");
@@ -296,10 +387,13 @@ proptest! {
         let id = journal.begin(&change(80)).unwrap();
         journal.done(id).unwrap();
         let mut bytes = std::fs::read(dir.path().join(FILE)).unwrap();
+        let whole = parse(&bytes).unwrap().entries;
         *at.get_mut(&mut bytes) = byte;
         fuzzing(&bytes);
         if let Ok(parsed) = parse(&bytes) {
-            prop_assert!(parsed.entries.len() <= 1);
+            // Never another change than the one that was written.
+            let same = |entry: &Entry| entry.change == whole[0].change && entry.id == whole[0].id;
+            prop_assert!(parsed.entries.len() <= 1 && parsed.entries.iter().all(same));
         }
     }
 }

@@ -71,6 +71,7 @@ impl Apply {
         if steps.is_empty() {
             return Ok(Outcome { made: vec![], skipped: vec![] });
         }
+        Journal::check(&Journal::folder())?;
         let live = Live::new().forced(self.force);
         if self.dry_run {
             return dry(steps, &live);
@@ -81,9 +82,8 @@ impl Apply {
     }
 }
 
-/// What would be made. What is refused here would be refused then, also for an unreadable journal.
+/// What would be made. What is refused here would be refused then.
 fn dry(steps: Vec<Step>, live: &Live) -> anyhow::Result<Outcome> {
-    Journal::read(&Journal::folder())?;
     let check = |change: Change| live.check(change);
     let (made, undone) = (|_: &Change| {}, |_: &Change| {});
     let mut executor = Executor::dry(DryRun { check, made, undone });

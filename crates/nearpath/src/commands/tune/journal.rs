@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::Args;
 use nearpath_host::Root;
 use nearpath_tune::{
-    ChangeStatus, Executor, Journal, Live, Standing, TuneError, change_status, steering,
+    ChangeStatus, Entry, Executor, Journal, Live, Standing, TuneError, change_status, steering,
 };
 use nearpath_views::{json, text};
 
@@ -58,9 +58,16 @@ pub struct Rollback {
     namespace: Namespace,
 }
 
+/// The changes of the journal; says which lines of it are damaged.
+fn entries() -> Result<Vec<Entry>, TuneError> {
+    let contents = Journal::contents(&Journal::folder())?;
+    contents.warnings().iter().for_each(|warning| say(warning));
+    Ok(contents.entries)
+}
+
 /// How the changes of the journal stand.
 pub(super) fn statuses(root: &Root) -> anyhow::Result<Vec<ChangeStatus>> {
-    let entries = Journal::read(&Journal::folder())?;
+    let entries = entries()?;
     if entries.is_empty() {
         return Ok(Vec::new());
     }
@@ -85,6 +92,7 @@ impl Verify {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let statuses = self.namespace.read(statuses)?;
         show(self.json, &statuses)?;
+        Journal::check(&Journal::folder()).map_err(anyhow::Error::from)?;
         let not_there = statuses.iter().filter(|s| s.standing != Some(Standing::Applied)).count();
         match not_there {
             0 => Ok(()),
@@ -108,6 +116,7 @@ impl Rollback {
         } else {
             output::text(&text::rolled_back(&results, &boot))?;
         }
+        Journal::check(&Journal::folder()).map_err(anyhow::Error::from)?;
         let kept = results.iter().filter(|(_, result)| result.is_err()).count();
         match kept {
             0 => Ok(()),
@@ -115,13 +124,10 @@ impl Rollback {
         }
     }
 
-    fn undo(
-        &self,
-        boot: &str,
-    ) -> anyhow::Result<Vec<(nearpath_tune::Entry, Result<(), TuneError>)>> {
+    fn undo(&self, boot: &str) -> anyhow::Result<Vec<(Entry, Result<(), TuneError>)>> {
         let folder = Journal::folder();
         // Nothing is made where there is nothing to undo, as for somebody without root.
-        if Journal::read(&folder)?.is_empty() {
+        if entries()?.is_empty() {
             say("nothing is to be undone");
             return Ok(Vec::new());
         }
