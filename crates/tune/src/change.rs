@@ -131,6 +131,7 @@ impl Target {
         match (self, other) {
             (Self::File(file), Self::File(other)) => file.same_place(other),
             (Self::Nic(setting), Self::Nic(other)) => setting.same_place(other),
+            (Self::Unit(setting), Self::Unit(other)) => setting.same_place(other),
             _ => self == other,
         }
     }

@@ -68,6 +68,9 @@ impl Live {
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = setting.instance_now(&self.files);
         }
+        if let Target::Unit(unit) = change.target {
+            change.target = Target::Unit(unit.prepared());
+        }
         Ok(change)
     }
 

@@ -39,7 +39,7 @@ pub(crate) trait Setting {
         Ok(now)
     }
 
-    /// Takes away what a write that was cut short may have left beside it.
+    /// Takes away what was made beside it, once the value from before is there again.
     fn tidy(&self) -> Result<(), TuneError> {
         Ok(())
     }
@@ -102,7 +102,8 @@ pub(crate) fn undo(setting: &dyn Setting, change: &Change, force: bool) -> Resul
         // What was changed is gone, and what is there is the kernel's or somebody else's.
         return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
     }
-    put(setting, before)
+    put(setting, before)?;
+    setting.tidy()
 }
 
 /// Whether the host has it.

@@ -1,7 +1,8 @@
 //! Settings of a systemd unit that runs: whether it runs, and the CPUs and nodes of its cgroup. They are
 //! asked of and told to systemd by systemctl(1), as the cgroup is systemd's.
 //!
-//! `--runtime` is what `systemctl set-property` calls a change that the next boot forgets.
+//! `--runtime` is what `systemctl set-property` calls a change that the next boot forgets. systemd keeps
+//! it in a drop-in of its own below `/run`, which it never removes: undoing does, unless it was there before.
 
 use crate::TuneError;
 use crate::configuration::is_service;
@@ -10,11 +11,15 @@ use nearpath_host::Root;
 use nearpath_model::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// systemd has this folder where it runs as the first process (sd_booted(3)).
 const BOOTED: &str = "/run/systemd/system";
+/// Where systemd keeps settings that were made with `--runtime` (systemd.unit(5)).
+const CONTROL: &str = "/run/systemd/system.control";
 /// The only service that is started and stopped.
 const IRQBALANCE: &str = "irqbalance.service";
 
@@ -25,6 +30,9 @@ pub struct UnitSetting {
     pub unit: String,
     /// Which of its settings.
     pub property: UnitProperty,
+    /// Once it was changed: whether systemd had no drop-in for it before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drop_in_is_new: bool,
 }
 
 /// A setting of a unit, by systemd's name for it.
@@ -58,9 +66,37 @@ impl fmt::Display for UnitSetting {
 }
 
 impl UnitSetting {
+    /// A setting of a unit.
+    pub(crate) fn new(unit: &str, property: UnitProperty) -> Self {
+        Self { unit: unit.to_owned(), property, drop_in_is_new: false }
+    }
+
+    /// The same, as it is before it is changed.
+    pub(crate) fn prepared(self) -> Self {
+        let drop_in_is_new = self.drop_in().is_some_and(|(folder, name)| {
+            folder.join(name).symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        });
+        Self { drop_in_is_new, ..self }
+    }
+
+    /// Whether another one is the same setting.
+    pub(crate) fn same_place(&self, other: &Self) -> bool {
+        (&self.unit, self.property) == (&other.unit, other.property)
+    }
+
+    /// The folder and the name of the file in which systemd keeps a value until the next boot
+    /// (`unit_drop_in_file` and `unit_write_setting` of src/core/unit.c); none of whether it runs.
+    fn drop_in(&self) -> Option<(PathBuf, String)> {
+        let is_kept = self.property != UnitProperty::ActiveState && is_service(&self.unit);
+        is_kept.then(|| {
+            let folder = Path::new(CONTROL).join(format!("{}.d", self.unit));
+            (folder, format!("50-{}.conf", self.property.name()))
+        })
+    }
+
     /// Whether irqbalance runs.
     pub(crate) fn irqbalance() -> Self {
-        Self { unit: IRQBALANCE.to_owned(), property: UnitProperty::ActiveState }
+        Self::new(IRQBALANCE, UnitProperty::ActiveState)
     }
 
     /// From its text in a plan: `unit nginx.service AllowedCPUs`; `None` for what is not to be changed.
@@ -72,7 +108,7 @@ impl UnitSetting {
             UnitProperty::ActiveState => unit == IRQBALANCE,
             UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes => is_service(unit),
         };
-        allowed.then(|| Self { unit: unit.to_owned(), property })
+        allowed.then(|| Self::new(unit, property))
     }
 
     /// What kind of setting it is, as plans call it.
@@ -131,6 +167,26 @@ impl UnitSetting {
     fn set(&self, value: &str) -> Result<String, TuneError> {
         let assignment = format!("{}={value}", self.property.name());
         systemctl(&["set-property", "--runtime", "--", &self.unit, &assignment])
+    }
+}
+
+/// Removes a drop-in, and its folder with the last one; whether it was there.
+fn remove_drop_in(folder: &Path, name: &str) -> io::Result<bool> {
+    match fs::remove_file(folder.join(name)) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    match fs::remove_dir(folder) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound
+            ) =>
+        {
+            Err(error)
+        }
+        _ => Ok(true),
     }
 }
 
@@ -193,6 +249,18 @@ impl Setting for UnitSetting {
         .map(drop)
     }
 
+    fn tidy(&self) -> Result<(), TuneError> {
+        let Some((folder, name)) = self.drop_in().filter(|_| self.drop_in_is_new) else {
+            return Ok(());
+        };
+        if remove_drop_in(&folder, &name)
+            .map_err(|error| TuneError::kernel(format!("removing {}", folder.display()), error))?
+        {
+            reload()?;
+        }
+        Ok(())
+    }
+
     fn same(&self, a: &str, b: &str) -> bool {
         match (self.property, CpuSet::from_list(a), CpuSet::from_list(b)) {
             (UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes, Ok(a), Ok(b)) => a == b,
@@ -230,6 +298,28 @@ mod tests {
         ] {
             assert_eq!(UnitSetting::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_drop_in_goes_with_its_folder_when_it_is_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("nginx.service.d");
+        fs::create_dir(&folder).unwrap();
+        for name in ["50-AllowedCPUs.conf", "50-AllowedMemoryNodes.conf"] {
+            fs::write(folder.join(name), "[Service]\n").unwrap();
+        }
+        assert!(remove_drop_in(&folder, "50-AllowedCPUs.conf").unwrap());
+        assert!(folder.join("50-AllowedMemoryNodes.conf").exists());
+        assert!(!remove_drop_in(&folder, "50-AllowedCPUs.conf").unwrap());
+        assert!(remove_drop_in(&folder, "50-AllowedMemoryNodes.conf").unwrap());
+        assert!(!folder.exists());
+        let (folder, name) =
+            UnitSetting::parse("unit a.service AllowedCPUs").unwrap().drop_in().unwrap();
+        assert_eq!(
+            folder.join(name),
+            Path::new("/run/systemd/system.control/a.service.d/50-AllowedCPUs.conf")
+        );
+        assert_eq!(UnitSetting::irqbalance().drop_in(), None);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl CgroupState {
     /// That of a service, which systemd gives a cpuset when one is set.
     fn of_service(root: &Root, point: &str, cgroup: &str, service: &str) -> Result<Self, String> {
         let value = |property: UnitProperty| {
-            let setting = UnitSetting { unit: service.to_owned(), property };
+            let setting = UnitSetting::new(service, property);
             let value = setting.read().map_err(|error| error.to_string())?;
             value.ok_or_else(|| format!("systemd has no unit {service}"))
         };

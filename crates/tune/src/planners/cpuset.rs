@@ -160,7 +160,7 @@ fn change(draft: &mut Draft, state: &CgroupState, what: CpusetFile, after: &str,
         CpusetFile::Mems => ("mems", UnitProperty::AllowedMemoryNodes),
     };
     let target = match &state.service {
-        Some(unit) => Target::Unit(UnitSetting { unit: unit.clone(), property }),
+        Some(unit) => Target::Unit(UnitSetting::new(unit, property)),
         None => {
             let cgroup = state.cgroup.clone();
             Target::Cpuset(Cpuset { cgroup, inode: state.inode, what })
