@@ -47,6 +47,11 @@ def allowed(host: Host, unit: str) -> set[str]:
     return set(host.check(f"grep -h Cpus_allowed_list /proc/{pid}/task/*/status").split()[1::2])
 
 
+def files_below_run(host: Host) -> str:
+    """The drop-ins by which systemd remembers what it was told until the next boot, and their texts."""
+    return host.check("find /run/systemd/system.control -type f -print -exec cat {} + 2>/dev/null | sort || true")
+
+
 @lab(once=True, topology=TWO_NODES, nics=VIRTIO)
 def test_a_service_is_bound_by_systemd_and_released(host: Host) -> None:
     host.write("/root/server.py", SERVER.encode())
@@ -56,6 +61,7 @@ def test_a_service_is_bound_by_systemd_and_released(host: Host) -> None:
     asked = ["--nic", "nic0", "--unit", "answer", "--cpuset"]
 
     before = allowed(host, "answer")
+    drop_ins = files_below_run(host)
     plan = tuned(host, "plan", *asked)
     changes = {change["target"]: change["after"] for change in plan["changes"]}
     assert changes["unit answer.service AllowedMemoryNodes"] == "1", plan
@@ -76,12 +82,37 @@ def test_a_service_is_bound_by_systemd_and_released(host: Host) -> None:
     host.check("nearpath tune rollback")
     assert tuned(host, "status")["journal"] == []
     assert allowed(host, "answer") == before
+    assert files_below_run(host) == drop_ins, "nothing is left"
+    assert shown(host, "answer", "NeedDaemonReload") == {"NeedDaemonReload": "no"}
     assert shown(host, "answer", "CPUAffinity", "AllowedCPUs", "AllowedMemoryNodes", "NUMAPolicy") == {
         "CPUAffinity": "",
         "AllowedCPUs": "",
         "AllowedMemoryNodes": "",
         "NUMAPolicy": "n/a",
     }
+
+
+@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+def test_a_drop_in_replaces_the_lists_of_others(host: Host) -> None:
+    host.write("/root/server.py", SERVER.encode())
+    theirs = f"[Service]\nCPUAffinity={FAR}\nNUMAPolicy=bind\nNUMAMask=0\n"
+    host.check("mkdir -p /etc/systemd/system/answer.service.d")
+    host.write("/etc/systemd/system/answer.service", SERVICE.encode())
+    host.write("/etc/systemd/system/answer.service.d/10-theirs.conf", theirs.encode())
+    boot_systemd(host, "answer")
+    wait_until(lambda: f":{PORT} " in host.check("ss -Htuln"), "the service is bound")
+    before = shown(host, "answer", "CPUAffinity", "NUMAMask")
+
+    plan = tuned(host, "plan", "--nic", "nic0", "--unit", "answer")
+    [drop_in] = [change for change in plan["changes"] if change["kind"] == "unit_drop_in"]
+    cpus = drop_in["after"].split("CPUAffinity=")[-1].splitlines()[0]
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    tuned(host, "apply", "/root/plan.json")
+    assert shown(host, "answer", "CPUAffinity", "NUMAMask") == {"CPUAffinity": cpus, "NUMAMask": "1"}
+    host.check("systemctl restart answer")
+    assert allowed(host, "answer") == {cpus}
+    host.check("nearpath tune rollback")
+    assert shown(host, "answer", "CPUAffinity", "NUMAMask") == before
 
 
 @lab(once=True, topology=TWO_NODES, nics=VIRTIO)

@@ -85,7 +85,8 @@ fn tree() -> BTreeMap<PathBuf, String> {
 impl Scene {
     fn plan(&self) -> PathBuf {
         let root = Root::live();
-        let drop_in = "# Ours.\n[Service]\nCPUAffinity=2-3\nNUMAPolicy=bind\nNUMAMask=1\n";
+        let drop_in =
+            "# Ours.\n[Service]\nCPUAffinity=\nCPUAffinity=2-3\nNUMAPolicy=bind\nNUMAMask=1\n";
         let fragment = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT nohz_full=2-3\"\n";
         let args = "IRQBALANCE_ARGS=\"--policyscript=/usr/local/bin/policy --banirq=24\"";
         let change = |target: &str, before: &str, after: &str| {

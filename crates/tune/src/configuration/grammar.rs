@@ -32,10 +32,22 @@ pub(crate) fn check(place: Place, text: &str) -> Result<(), String> {
     if !text.ends_with('\n') {
         return Err("must end with a newline".to_owned());
     }
-    match text.lines().find(|line| !is_comment(line) && !line_is_taken(line)) {
-        Some(line) => Err(format!("must not have the line {line:?}")),
-        None => Ok(()),
+    let refused = |line: &str| format!("must not have the line {line:?}");
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let resets = place == Place::DropIn
+            && lines.peek().is_some_and(|next| is_reset(line, next) && line_is_taken(next));
+        if !is_comment(line) && !line_is_taken(line) && !resets {
+            return Err(refused(line));
+        }
     }
+    Ok(())
+}
+
+/// Whether a line empties the list that the next one assigns: systemd adds up the lists of all files
+/// otherwise (`parse_cpu_set_extend` of src/shared/cpu-set-util.c).
+fn is_reset(line: &str, next: &str) -> bool {
+    ["CPUAffinity=", "NUMAMask="].contains(&line) && next.starts_with(line)
 }
 
 /// A comment, or an empty line. A backslash at its end would draw the next line into it.
@@ -156,9 +168,12 @@ mod tests {
 
     #[test]
     fn what_nearpath_writes_is_taken() {
-        let drop_in = "# Written by nearpath.\n\n[Service]\nCPUAffinity=0-3,8\nNUMAPolicy=bind\n\
-                       NUMAMask=0\n";
+        let drop_in = "# Written by nearpath.\n\n[Service]\nCPUAffinity=\nCPUAffinity=0-3,8\n\
+                       NUMAPolicy=bind\nNUMAMask=\nNUMAMask=0\n";
         assert_eq!(check(Place::DropIn, drop_in), Ok(()));
+        // Of older versions, in their journals.
+        let older = drop_in.replace("CPUAffinity=\n", "").replace("NUMAMask=\n", "");
+        assert_eq!(check(Place::DropIn, &older), Ok(()));
         let line = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
                     isolcpus=managed_irq,domain,2-3 nohz_full=2-3 rcu_nocb_poll nmi_watchdog=0 \
                     hugepagesz=1G hugepages=8\"";
@@ -177,6 +192,11 @@ mod tests {
             "[Service]\nCPUAffinity=0\\\nExecStart=/bin/x\n",
             "# a \\\nExecStart=/bin/x\n",
             "[Service]\nCPUAffinity=\n",
+            "[Service]\nCPUAffinity=0\nCPUAffinity=\n",
+            "[Service]\nCPUAffinity=\nNUMAMask=0\n",
+            "[Service]\nCPUAffinity=\nCPUAffinity=\nCPUAffinity=0\n",
+            "[Service]\nNUMAPolicy=\nNUMAPolicy=bind\n",
+            "[Service]\nExecStartPre=\nExecStartPre=/bin/x\n",
             "[Service]\nCPUAffinity=numa\n",
             "[Service]\nNUMAPolicy=any\n",
             "[Service]",

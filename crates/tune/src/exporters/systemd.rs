@@ -106,7 +106,7 @@ fn drop_ins(threads: &[&Setting<'_>]) -> Vec<Document> {
             "so among these CPUs.".to_owned(),
         ];
         let text = format!(
-            "{}\n[Service]\nCPUAffinity={cpus}\n",
+            "{}\n[Service]\nCPUAffinity=\nCPUAffinity={cpus}\n",
             comments(title.iter().map(String::as_str))
         );
         Document { name: format!("{unit}.d/50-nearpath.conf"), text, program: false }

@@ -135,7 +135,7 @@ fn a_service_waits_for_the_interfaces_and_comes_back_with_them() {
         assert!(service.contains(&line), "{service}");
     }
     let drop_in = text(&made, "nginx.service.d/50-nearpath.conf");
-    assert!(drop_in.ends_with("\n[Service]\nCPUAffinity=2-3\n"), "{drop_in}");
+    assert!(drop_in.ends_with("\n[Service]\nCPUAffinity=\nCPUAffinity=2-3\n"), "{drop_in}");
     assert!(made.documents.iter().any(|d| d.name == "nearpath-tune.sh" && d.program));
 }
 

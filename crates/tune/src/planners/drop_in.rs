@@ -2,7 +2,8 @@
 //! memory from the first page.
 //!
 //! In go the services that were asked for, whose threads `thread_affinity` moves now. Out comes a file
-//! for each whose threads may run elsewhere; one that is well placed has been placed by somebody.
+//! for each whose threads may run elsewhere; one that is well placed has been placed by somebody. systemd adds
+//! up the lists of all files of a unit, so each is emptied first.
 //!
 //! Rules: document 000 (`CPUAffinity=`, `NUMAPolicy=bind`, `NUMAMask=`), systemd.exec(5).
 
@@ -55,11 +56,11 @@ fn plan(
     let cpus: CpuSet = home.cpus(wanted(stray)).iter().copied().collect();
     let mut after = format!(
         "# Written by nearpath; 'nearpath tune rollback' takes it away. In force when {service} \
-         restarts.\n[Service]\nCPUAffinity={cpus}\n"
+         restarts.\n[Service]\nCPUAffinity=\nCPUAffinity={cpus}\n"
     );
     let node = home.node.filter(|&node| has_memory(situation, node));
     if let Some(node) = node {
-        after.push_str(&format!("NUMAPolicy=bind\nNUMAMask={node}\n"));
+        after.push_str(&format!("NUMAPolicy=bind\nNUMAMask=\nNUMAMask={node}\n"));
     }
     if before == after {
         return draft.note(format!("the drop-in of {service} is there; restart it"));
