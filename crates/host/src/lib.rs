@@ -20,6 +20,7 @@ mod read;
 mod root;
 mod sockets;
 mod sysctls;
+pub mod timestamping;
 mod topology;
 
 pub use counters::{

@@ -19,7 +19,10 @@ const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_GET_TS_INFO: u32 = 0x41;
 const ETHTOOL_GRSSH: u32 = 0x46;
+/// Of include/uapi/linux/sockios.h: what a NIC stamps, without setting it.
+const SIOCGHWTSTAMP: u32 = 0x89b1;
 
 /// A bound for the rules of one NIC; the largest tables have 8,192 places.
 const MAX_RULES: usize = 16_384;
@@ -40,6 +43,26 @@ struct DriverInfo {
     cmd: u32,
     driver: [u8; 32],
     rest: [u8; 160],
+}
+
+/// `struct ethtool_ts_info`.
+#[repr(C)]
+struct TimestampingInfo {
+    cmd: u32,
+    so_timestamping: u32,
+    phc_index: i32,
+    tx_types: u32,
+    tx_reserved: [u32; 3],
+    rx_filters: u32,
+    rx_reserved: [u32; 3],
+}
+
+/// `struct hwtstamp_config` of include/uapi/linux/net_tstamp.h.
+#[repr(C)]
+struct HwtstampConfig {
+    flags: i32,
+    tx_type: i32,
+    rx_filter: i32,
 }
 
 /// `struct ethtool_rxnfc` with room for `rule_locs`.
@@ -82,6 +105,8 @@ pub struct Rxfh {
 
 const _: () = assert!(size_of::<DriverInfo>() == 196);
 const _: () = assert!(size_of::<Rxfh>() == 24);
+const _: () = assert!(size_of::<TimestampingInfo>() == 44);
+const _: () = assert!(size_of::<HwtstampConfig>() == 12);
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(
     offset_of!(Rxnfc<1>, spec) == 16
@@ -114,6 +139,36 @@ impl Ioctl {
         // SAFETY: the kernel writes one `struct ethtool_drvinfo`, whose size is asserted above.
         unsafe { self.ask(name, &raw mut info) }?;
         Ok(super::netlink::attributes::text_of(&info.driver))
+    }
+
+    /// `hwstamp_ctl -i`: which received packets the NIC stamps (`enum hwtstamp_rx_filters`).
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the driver stamps none.
+    pub(crate) fn rx_filter(&self, name: &str) -> io::Result<u32> {
+        let mut config = HwtstampConfig { flags: 0, tx_type: 0, rx_filter: 0 };
+        // SAFETY: the kernel writes one `struct hwtstamp_config`, whose size is asserted above.
+        unsafe { self.request(SIOCGHWTSTAMP, name, &raw mut config) }?;
+        Ok(u32::try_from(config.rx_filter).unwrap_or(0))
+    }
+
+    /// `ethtool -T`: the number of the NIC's clock; `None`: it has none.
+    ///
+    /// # Errors
+    /// What the kernel or the driver said.
+    pub(crate) fn phc_index(&self, name: &str) -> io::Result<Option<u32>> {
+        let mut info = TimestampingInfo {
+            cmd: ETHTOOL_GET_TS_INFO,
+            so_timestamping: 0,
+            phc_index: -1,
+            tx_types: 0,
+            tx_reserved: [0; 3],
+            rx_filters: 0,
+            rx_reserved: [0; 3],
+        };
+        // SAFETY: the kernel writes one `struct ethtool_ts_info`, whose size is asserted above.
+        unsafe { self.ask(name, &raw mut info) }?;
+        Ok(u32::try_from(info.phc_index).ok())
     }
 
     /// `ethtool -S`: those of the driver's own counters whose names are wanted.
@@ -263,6 +318,15 @@ impl Ioctl {
     /// # Safety
     /// `request` begins with the command, and has room for all that the kernel writes for it.
     pub unsafe fn ask<T>(&self, name: &str, request: *mut T) -> io::Result<()> {
+        // SAFETY: the caller answers for `request`.
+        unsafe { self.request(libc::SIOCETHTOOL as u32, name, request) }
+    }
+
+    /// `ioctl` with a `struct ifreq` that points to `data`.
+    ///
+    /// # Safety
+    /// `data` has room for all that the kernel writes for this request.
+    unsafe fn request<T>(&self, request: u32, name: &str, data: *mut T) -> io::Result<()> {
         // SAFETY: all zero bytes are a valid `ifreq`.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.len() >= ifreq.ifr_name.len() {
@@ -271,10 +335,9 @@ impl Ioctl {
         for (to, from) in ifreq.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
         }
-        ifreq.ifr_ifru.ifru_data = request.cast();
-        // SAFETY: `ifreq` lives through the call; the caller answers for `request`.
-        let result =
-            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut ifreq) };
+        ifreq.ifr_ifru.ifru_data = data.cast();
+        // SAFETY: `ifreq` lives through the call; the caller answers for `data`.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request as _, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
