@@ -52,6 +52,9 @@ struct task {
 struct counters {
 	u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;
 	u64 trails_lost;
+	/* Of hardware time stamps; see nic_stamps.h. */
+	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_opaque;
+	u64 unused[3];
 };
 
 /* A UDP socket: its reader takes one packet a call, in order. */

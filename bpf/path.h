@@ -11,7 +11,9 @@
 
 /* crates/instruments/src/stages/path.rs has the same in the same order. */
 enum path_kind {
+	PATH_RECEIVE_FROM_NIC, /* from the NIC's time stamp to its reader */
 	PATH_RECEIVE, /* to its reader */
+	PATH_FORWARD_FROM_NIC,
 	PATH_FORWARD, /* to the queue of the device that sends it on */
 	PATH_TRANSMIT, /* from the send call until it is sent */
 	PATH_KERNEL_TRANSMIT, /* sent outside of a send call, until it is sent */
@@ -68,6 +70,9 @@ __noinline int count_path(u64 group, u32 path, u32 begin_cpu, u64 ns)
 /* The packet's path has ended with its last stage, in the way that its kind of path is to end. */
 static __always_inline void end_path(struct packet *p, u32 path)
 {
+	/* Those that the NIC has stamped are longer by a part of the path that the others have, too: they are kept apart. */
+	if (p->begin_stage == RX_NIC_RX)
+		path = path == PATH_RECEIVE ? PATH_RECEIVE_FROM_NIC : PATH_FORWARD_FROM_NIC;
 	count_path(p->group, path, p->begin_cpu, p->last_ns - p->begin_ns);
 }
 

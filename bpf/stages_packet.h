@@ -6,6 +6,7 @@
 #ifndef NEARPATH_STAGES_PACKET_H
 #define NEARPATH_STAGES_PACKET_H
 
+#include "nic_stamps.h"
 #include "path.h"
 #include "softirqs.h"
 
@@ -174,7 +175,8 @@ static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, 
 	if (cpu->serving != NET_RX_SOFTIRQ + 1)
 		return;
 	/* An interrupt before the packet's last stage is none of this packet's. */
-	if (has_softirqs && first && cpu->run_irq_ns)
+	if (has_softirqs && cpu->run_irq_ns &&
+	    (first || (p->last_stage == RX_NIC_RX && cpu->run_irq_ns > p->last_ns)))
 		pass_before(p, cpu, number, RX_IRQ_HANDLER, cpu->run_irq_ns);
 	if (cpu->run_raise_ns && (first || cpu->run_raise_ns > p->last_ns))
 		pass_before(p, cpu, number, RX_NET_RX_RAISE, cpu->run_raise_ns);

@@ -189,8 +189,15 @@ struct sk_buff_fclones {
 	struct sk_buff skb2;
 };
 
+struct skb_shared_hwtstamps {
+	s64 hwtstamp;
+	void *netdev_data; /* instead of it; from 5.19 on */
+};
+
 struct skb_shared_info {
+	__u8 tx_flags;
 	unsigned short gso_size;
+	struct skb_shared_hwtstamps hwtstamps;
 };
 
 struct sk_buff_head {

@@ -1,6 +1,6 @@
 //! What the instrument `stages` returns for an interval: the JSON of `measure stages --json`.
 
-use crate::{CpuId, NodeId};
+use crate::{CpuId, IfIndex, NodeId};
 use crate::{Outlier, Share, Slow};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -46,6 +46,9 @@ pub struct Measurement {
     /// Latencies of whole paths, each packet once, by kind in the order of [`PathKind`].
     #[serde(default)]
     pub paths: Vec<PathLatency>,
+    /// Hardware time stamps of received packets; `None` where no NIC gives any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nic_stamps: Option<NicStamps>,
     /// Latencies between adjacent stages, in the order of the path, receive first.
     pub spans: Vec<Span>,
     /// Stages that cannot be observed here, and why.
@@ -83,6 +86,53 @@ impl Measurement {
             false => self.stages.iter().any(|name| name == stage),
         }
     }
+}
+
+/// What became of hardware time stamps of received packets: a packet whose stamp is used begins at `nic_rx`. Counts are
+/// of packets that were followed; exact.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NicStamps {
+    /// The devices that stamp packets they receive, in all network namespaces.
+    pub devices: Vec<StampingNic>,
+    /// Packets whose path begins at the NIC.
+    pub used: u64,
+    /// Stamps that were not used, as they are later than the first stage at which the packet was seen;
+    pub ahead: u64,
+    /// as they are more than a second before it;
+    pub too_old: u64,
+    /// as the clock of their device is not known: see [`StampingNic::left_out`];
+    pub unconverted: u64,
+    /// as the driver keeps something else there, from which it makes a time for whoever asks (`SKBTX_HW_TSTAMP_NETDEV`).
+    pub not_plain: u64,
+}
+
+/// A device that stamps packets it receives.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StampingNic {
+    /// Its name.
+    pub nic: String,
+    /// Its index.
+    pub ifindex: IfIndex,
+    /// Inode of its network namespace.
+    pub netns: Option<u32>,
+    /// Which packets: `all`, `ptpv2-event`, …
+    pub rx_filter: String,
+    /// The clock that the stamps are times of: `ptp0`.
+    pub clock: Option<String>,
+    /// How that is read beside the monotonic clock: `precise`, `extended`, `offset`.
+    pub method: Option<String>,
+    /// By how much a converted stamp may be off: half of the shortest bracket of a reading, or how far the clock was
+    /// from its course at the next reading, whichever was most.
+    pub uncertainty_ns: Option<u64>,
+    /// By how much the NIC's clock is faster than the kernel's, in parts per 10^9.
+    pub drift_ppb: Option<f64>,
+    /// How often the clock was set while packets were observed: stamps until the next reading (half a second) are off.
+    #[serde(default)]
+    pub clock_steps: u64,
+    /// Whether a path begins at a stamp of this device.
+    pub used: bool,
+    /// Why its stamps are not used, or no longer.
+    pub left_out: Option<String>,
 }
 
 /// By what packets are grouped.
@@ -221,9 +271,13 @@ pub enum Direction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathKind {
+    /// As [`PathKind::Receive`], of packets that the NIC has stamped: from there on.
+    ReceiveFromNic,
     /// From the first stage that was seen until a task has read it: TCP data when it is copied, a datagram when the
     /// receive call returns.
     Receive,
+    /// As [`PathKind::Forward`], of packets that the NIC has stamped: from there on.
+    ForwardFromNic,
     /// From the first stage that was seen to the queue of the device that sends it on.
     Forward,
     /// From the send call until its transmission is complete, or a virtual device's peer has it. Where send calls are
@@ -236,12 +290,26 @@ pub enum PathKind {
 
 impl PathKind {
     /// All kinds, in their order (`enum path_kind` of `bpf/path.h`).
-    pub const ALL: [Self; 4] = [Self::Receive, Self::Forward, Self::Transmit, Self::KernelTransmit];
+    pub const ALL: [Self; 6] = [
+        Self::ReceiveFromNic,
+        Self::Receive,
+        Self::ForwardFromNic,
+        Self::Forward,
+        Self::Transmit,
+        Self::KernelTransmit,
+    ];
+
+    /// Whether it begins at the NIC's time stamp.
+    pub fn is_from_nic(self) -> bool {
+        matches!(self, Self::ReceiveFromNic | Self::ForwardFromNic)
+    }
 
     /// Its name in the JSON: `kernel_transmit`.
     pub fn name(self) -> &'static str {
         match self {
+            Self::ReceiveFromNic => "receive_from_nic",
             Self::Receive => "receive",
+            Self::ForwardFromNic => "forward_from_nic",
             Self::Forward => "forward",
             Self::Transmit => "transmit",
             Self::KernelTransmit => "kernel_transmit",

@@ -105,6 +105,9 @@ pub enum ShareKind {
     Qdisc,
     /// The device took no packets: its ring was full, or its limit of bytes was reached (BQL).
     DeviceQueue,
+    /// The NIC had the packet, and had not interrupted yet: its interrupt moderation, its bus, or interrupts were off on
+    /// the CPU.
+    Nic,
     /// TCP waited for data before this, which was missing.
     TcpGap,
     /// A task had the socket locked.
@@ -132,6 +135,7 @@ impl ShareKind {
             Self::Asleep
                 | Self::Qdisc
                 | Self::DeviceQueue
+                | Self::Nic
                 | Self::TcpGap
                 | Self::SocketLocked
                 | Self::SocketFull

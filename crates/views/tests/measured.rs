@@ -69,6 +69,7 @@ fn path_latency(kind: PathKind, buckets: &[(u64, u64)]) -> PathLatency {
 
 fn measurement() -> Measurement {
     Measurement {
+        nic_stamps: None,
         schema: MEASUREMENT_SCHEMA,
         duration_s: 10.0,
         observed_s: None,

@@ -58,6 +58,7 @@ fn finding(
     let (doing, hint) = words(cause)?;
     let name = match (&cause.who, cause.share) {
         (_, ShareKind::TcpGap) => "missing TCP segments".to_owned(),
+        (_, ShareKind::Nic) => "the NIC".to_owned(),
         (Some(who), ShareKind::Qdisc | ShareKind::DeviceQueue) => queue(who, cause.share),
         (Some(who), _) => name(who),
         (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
@@ -164,6 +165,10 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
         ShareKind::DeviceQueue => (
             "took no packets, as its ring or its byte limit was full",
             "Look at the link's load, and at the device's rings and byte limits (ethtool -g, byte_queue_limits).",
+        ),
+        ShareKind::Nic => (
+            "had packets and did not interrupt yet, or the CPU had interrupts off",
+            "Look at its interrupt moderation (ethtool -c), and at what keeps interrupts off on the CPU.",
         ),
         ShareKind::TcpGap => (
             "came later than the data behind them",

@@ -15,6 +15,9 @@ pub struct Mapped {
     bytes: usize,
 }
 
+// SAFETY: the mapping belongs to no thread, and whatever is read or written is one word.
+unsafe impl Send for Mapped {}
+
 impl Mapped {
     /// Maps all of a map.
     ///

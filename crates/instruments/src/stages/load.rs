@@ -53,7 +53,8 @@ pub struct Loaded {
     pub tells_reasons: bool,
 }
 
-/// Loads and attaches for a filter, as far as this kernel lets programs reach.
+/// Loads and attaches for a filter, as far as this kernel lets programs reach; with `has_nic_stamps` they look for
+/// hardware time stamps.
 ///
 /// # Errors
 /// A missing privilege, or what the kernel refused.
@@ -61,9 +62,10 @@ pub fn load(
     kernel: &Kernel,
     layout: &Layout,
     options: &Options,
+    has_nic_stamps: bool,
 ) -> Result<Loaded, InstrumentError> {
     let (mut loaded, fallback) =
-        within_reach(kernel, |reach| load_within(kernel, reach, layout, options))?;
+        within_reach(kernel, |reach| load_within(kernel, reach, layout, options, has_nic_stamps))?;
     loaded.fallback = fallback;
     Ok(loaded)
 }
@@ -73,6 +75,7 @@ fn load_within(
     reach: Reach,
     layout: &Layout,
     options: &Options,
+    has_nic_stamps: bool,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<StagesSkelBuilder>(kernel)?;
 
@@ -85,6 +88,9 @@ fn load_within(
     skipped.extend(left_out.map(|probe| (probe, "left out with --without".to_owned())));
     load_only(open.open_object_mut(), &chosen);
     set_constants(&mut open, layout, options, &chosen, kernel)?;
+    if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+        constants.has_nic_stamps = has_nic_stamps;
+    }
     size_maps(&mut open, layout, options).map_err(|e| refused("sizing the BPF maps", &e))?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let mut blank = vec![0; 8 * HISTOGRAM_WORDS];

@@ -15,6 +15,7 @@ mod reading;
 mod record;
 mod samples;
 mod slowest;
+mod stamps;
 mod table;
 mod tasks;
 mod trail;
@@ -22,6 +23,7 @@ mod under_way;
 pub mod zoom;
 
 pub use path::ABOVE_MAX;
+pub use stamps::{GivenClock, NIC_RX};
 pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
@@ -40,6 +42,7 @@ use nearpath_model::{
 };
 use path::PathTerms;
 use reading::Reading;
+use stamps::{Candidates, Stamps};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -86,6 +89,7 @@ pub struct Stages {
     layout: Layout,
     /// Read when the first packet was dropped.
     names: OnceLock<Names>,
+    given_clocks: Vec<GivenClock>,
     session: Option<Session>,
     /// The one before, whose programs are attached still.
     ended: Option<Session>,
@@ -102,6 +106,7 @@ struct Session {
     collector: Option<Collector>,
     meter: Meter,
     under_way: UnderWay,
+    stamps: Option<Stamps>,
     loaded: Loaded,
     started: Instant,
     observed: Observed,
@@ -143,16 +148,21 @@ impl Options {
 
     /// Whether all that a probe observes is left out by name.
     fn is_without(&self, probe: &Probe) -> bool {
-        let names = |stage: &&str| self.without.iter().any(|name| name == stage);
-        !probe.stages.is_empty() && probe.stages.iter().all(names)
+        let names = |stage: &str| self.without.iter().any(|name| name == stage);
+        stages_of(probe).next().is_some() && stages_of(probe).all(names)
     }
 
     /// Whether a probe is attached, where the kernel has what it is attached to.
     fn attaches(&self, probe: &Probe) -> bool {
-        let mut of_stages = probe.stages.iter().chain(probe.keeps_for);
+        let mut of_stages = stages_of(probe).chain(probe.keeps_for.iter().copied());
         (self.budgets && probe.history && !self.is_without(probe))
             || of_stages.any(|stage| self.observes(stage))
     }
+}
+
+/// The stages that a probe is attached for: with a packet's first one comes what the NIC says of it.
+fn stages_of(probe: &Probe) -> impl Iterator<Item = &'static str> {
+    probe.stages.iter().copied().filter(|&stage| stage != NIC_RX)
 }
 
 impl Stages {
@@ -162,8 +172,24 @@ impl Stages {
             options,
             layout: Layout::new(topology),
             names: OnceLock::new(),
+            given_clocks: Vec::new(),
             session: None,
             ended: None,
+        }
+    }
+
+    /// Takes a device for one that stamps packets by this clock, beside those that the kernel says so of.
+    #[must_use]
+    pub fn with_nic_clock(mut self, clock: GivenClock) -> Self {
+        self.given_clocks.push(clock);
+        self
+    }
+
+    /// The devices that stamp packets; none where nobody asks.
+    fn stamping(&self) -> Candidates {
+        match self.options.observes(NIC_RX) {
+            true => Candidates::find(&self.given_clocks),
+            false => Candidates::default(),
         }
     }
 
@@ -175,7 +201,18 @@ impl Stages {
         let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
         let raw = Reach { typed: false, functions: Functions::Refused };
         let reach = kernel.reaches().first().copied().unwrap_or(raw);
+        let stamping = Candidates::find(&self.given_clocks);
         let listing = |stage: &Stage| {
+            if stage.name == NIC_RX {
+                return StageListing {
+                    direction: stage.direction,
+                    stage: stage.name,
+                    detail: stage.detail,
+                    function: "skb_hwtstamps",
+                    attach: stamping.names(),
+                    reason: stamping.reason(),
+                };
+            }
             let mut probes = PROBES.iter().filter(|p| p.stages.contains(&stage.name));
             let first = probes.clone().next();
             let usable = probes.find_map(|p| Some((p, kernel.ways(p, reach).ok()?)));
@@ -216,7 +253,9 @@ impl Instrument for Stages {
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
         let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
-        let mut loaded = load::load(&kernel, &self.layout, &self.options)?;
+        let stamping = self.stamping();
+        let has_stamps = stamping.any_usable();
+        let mut loaded = load::load(&kernel, &self.layout, &self.options, has_stamps)?;
         let maps = &loaded.skeleton.maps;
         let counters = Mapped::new(&maps.counters)?;
         let span_of = Mapped::new(&maps.span_of)?;
@@ -247,6 +286,7 @@ impl Instrument for Stages {
                 "no stage at which a packet's path begins can be observed here: {reason}"
             )));
         }
+        let stamps = stamping.watch(&loaded.skeleton.maps)?;
         loaded.set_active(true);
         let started = Instant::now();
         self.session = Some(Session {
@@ -259,6 +299,7 @@ impl Instrument for Stages {
             collector,
             meter,
             under_way,
+            stamps,
             loaded,
             started,
             observed: Observed {
@@ -409,7 +450,7 @@ impl Stages {
             limit_percent: self.limit().map(|limit| 100.0 * limit),
             filter: self.options.filter.to_string(),
             detail: self.options.stages.is_none().then_some(self.options.detail),
-            stages: observed_stages(&session.loaded),
+            stages: observed_stages(session),
             packets,
             events_lost: runs.missed + reading.unexpected() + session.loaded.tasks_collided(),
             fallback: session.loaded.fallback.clone(),
@@ -423,6 +464,7 @@ impl Stages {
             }),
             bucket_schema: nearpath_model::histogram::SCHEMA,
             paths,
+            nic_stamps: session.stamps.as_ref().map(|stamps| stamps.result(&session.counters)),
             spans,
             not_observable: not_observable(&session.loaded),
             slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },
@@ -436,8 +478,12 @@ impl Stages {
 }
 
 /// Names of the stages of which a probe is attached.
-fn observed_stages(loaded: &Loaded) -> Vec<String> {
-    let seen = |name: &str| loaded.attached.probes.iter().any(|p| p.stages.contains(&name));
+fn observed_stages(session: &Session) -> Vec<String> {
+    let probes = &session.loaded.attached.probes;
+    let has_stamps = session.stamps.as_ref().is_some_and(Stamps::is_on);
+    let seen = |name: &str| {
+        probes.iter().any(|p| p.stages.contains(&name)) && (name != NIC_RX || has_stamps)
+    };
     let mut names: Vec<String> = Vec::new();
     for stage in STAGES.iter().filter(|stage| seen(stage.name)) {
         if !names.iter().any(|name| name == stage.name) {
@@ -456,6 +502,8 @@ fn not_observable(loaded: &Loaded) -> Vec<NotObservable> {
     };
     STAGES
         .iter()
+        // That no NIC stamps is usual; what is left out of those that do is said with them.
+        .filter(|stage| stage.name != NIC_RX)
         .filter_map(|stage| {
             Some(NotObservable {
                 direction: Some(stage.direction),

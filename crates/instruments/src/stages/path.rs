@@ -2,6 +2,7 @@
 
 use super::load::types::histogram;
 use super::samples::Samples;
+use super::stamps::NIC_RX;
 use super::table::{SPANS_MAX, STAGES, Stage};
 use crate::kernel::{word_of, words_of};
 use crate::layout::Layout;
@@ -60,7 +61,10 @@ impl PathTerms {
     /// With the times asked for, and the stages that are observed.
     pub fn new(above: &[Duration], is_observed: impl Fn(&Stage) -> bool) -> Self {
         let begins = |kind: PathKind, stage: &Stage| match kind {
-            PathKind::Receive | PathKind::Forward => stage.direction == Direction::Rx,
+            PathKind::ReceiveFromNic | PathKind::ForwardFromNic => stage.name == NIC_RX,
+            PathKind::Receive | PathKind::Forward => {
+                stage.direction == Direction::Rx && stage.name != NIC_RX
+            }
             PathKind::Transmit => stage.direction == Direction::Tx,
             PathKind::KernelTransmit => {
                 stage.direction == Direction::Tx && !OF_SEND_CALL.contains(&stage.name)
@@ -127,12 +131,13 @@ mod tests {
     #[test]
     fn paths_begin_at_the_earliest_stage_that_is_observed() {
         let all = PathTerms::new(&[], |_| true);
-        assert_eq!(all.from, ["irq_handler", "irq_handler", "sock_send", "tcp_transmit_skb"]);
+        let (nic, irq) = ("nic_rx", "irq_handler");
+        assert_eq!(all.from, [nic, irq, nic, irq, "sock_send", "tcp_transmit_skb"]);
         let few = ["netif_receive_skb", "net_dev_queue", "consume_skb"];
         let few = PathTerms::new(&[], |stage| few.contains(&stage.name));
-        let (rx, tx) = (few.from[0], few.from[2]);
+        let (rx, tx) = (few.from[1], few.from[4]);
         assert_eq!((rx, tx), ("netif_receive_skb", "net_dev_queue"));
-        assert_eq!(few.from, [rx, rx, tx, tx]);
+        assert_eq!(few.from, ["", rx, "", rx, tx, tx]);
     }
 
     #[test]

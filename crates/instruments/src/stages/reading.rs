@@ -66,7 +66,7 @@ pub fn packets(by_shard: &Mapped) -> Packets {
 }
 
 /// A counter over all shards.
-fn sum(by_shard: &Mapped, field: usize) -> u64 {
+pub fn sum(by_shard: &Mapped, field: usize) -> u64 {
     let each = words_of::<counters>();
     (0..by_shard.len() / each).map(|shard| by_shard.get(shard * each + field)).sum()
 }

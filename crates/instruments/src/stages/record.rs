@@ -451,8 +451,8 @@ mod tests {
         set(0, &5000u64.to_ne_bytes());
         set(8, &700u64.to_ne_bytes());
         set(20, &3u32.to_ne_bytes());
-        set(24, &1u16.to_ne_bytes());
-        set(26, &2u16.to_ne_bytes());
+        set(24, &2u16.to_ne_bytes());
+        set(26, &3u16.to_ne_bytes());
         set(34, &(ENDED_IN_TASK | STOPPED | EARLY | RAISED_BY_TIMER).to_ne_bytes());
         set(36, &1500u32.to_ne_bytes());
         set(HEADS, &2u64.to_ne_bytes());

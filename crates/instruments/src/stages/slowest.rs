@@ -184,10 +184,10 @@ mod tests {
     fn two_slow_spans_of_a_packet_share_its_whole_path() {
         let mut slowest = slowest(10);
         let (receive, ip) = (number("netif_receive_skb"), number("ip_rcv"));
-        let steps = [(1, 0, 900), (2, 0, 1900), (3, 0, 1950), (receive, 0, 3950), (ip, 0, 4000)];
-        slowest.add(&record(1, 2, 1900, 1000, Some(trail(&steps[..2]))), budget());
-        slowest.add(&record(3, receive, 3950, 2000, Some(trail(&steps[..4]))), budget());
-        slowest.add(&record(1, 2, 9000, 500, None), budget());
+        let steps = [(2, 0, 900), (3, 0, 1900), (4, 0, 1950), (receive, 0, 3950), (ip, 0, 4000)];
+        slowest.add(&record(2, 3, 1900, 1000, Some(trail(&steps[..2]))), budget());
+        slowest.add(&record(4, receive, 3950, 2000, Some(trail(&steps[..4]))), budget());
+        slowest.add(&record(2, 3, 9000, 500, None), budget());
         slowest.follow(&trail(&steps));
         let outliers = slowest.outliers();
         assert_eq!(outliers.iter().map(|o| o.span_ns).collect::<Vec<_>>(), [2000, 1000, 500]);
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn a_path_whose_end_was_not_seen_ends_at_the_slow_span() {
         let mut slowest = slowest(10);
-        let so_far = trail(&[(1, 0, 900), (2, 0, 1900)]);
-        slowest.add(&record(1, 2, 1900, 1000, Some(so_far)), budget());
+        let so_far = trail(&[(2, 0, 900), (3, 0, 1900)]);
+        slowest.add(&record(2, 3, 1900, 1000, Some(so_far)), budget());
         // A later packet at the same address.
         let later = Trail { packet: (64, 5000), steps: Vec::new() };
         slowest.follow(&later);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_slow_span_that_the_path_lacks_stands_at_its_end() {
         let mut slowest = slowest(10);
-        let first = trail(&[(1, 0, 900), (2, 0, 950)]);
+        let first = trail(&[(2, 0, 900), (3, 0, 950)]);
         let (receive, ip) = (number("netif_receive_skb"), number("ip_rcv"));
         slowest.add(&record(receive, ip, 4000, 1000, Some(first)), budget());
         let outliers = slowest.outliers();
@@ -225,7 +225,7 @@ mod tests {
     fn the_slowest_are_kept() {
         let mut slowest = slowest(3);
         for ns in (1..=500).chain(1..=500) {
-            slowest.add(&record(1, 2, 1000 + ns, ns, None), budget());
+            slowest.add(&record(2, 3, 1000 + ns, ns, None), budget());
         }
         let spans: Vec<_> = slowest.outliers().iter().map(|o| o.span_ns).collect();
         assert_eq!(spans, [500, 500, 499]);

@@ -4,6 +4,7 @@
 //! To observe a further stage: a line in `bpf/stages.h`, from which [`STAGES`] is written, a program in
 //! `bpf/stages_*.h`, a row in [`PROBES`].
 
+use super::stamps::NIC_RX;
 use crate::kernel::{
     Point, Probe, at, better_at, entry, entry_by, exit, keeper, of, or_at, pointed_to, probe,
     returns,
@@ -100,7 +101,7 @@ pub const PROBES: &[Probe] = &[
         "netif_receive_skb",
         "netif_receive_skb",
         "__netif_receive_skb_core",
-        &["netif_receive_skb"],
+        &[NIC_RX, "netif_receive_skb"],
     ),
     at(&[entry("gro_cells_receive")], &["gro_cells_receive"]),
     at(&[upper(None, "vlan_do_receive")], &["vlan_do_receive"]),
@@ -189,14 +190,18 @@ pub fn stage(number: usize) -> Option<&'static Stage> {
 ///
 /// A packet may pass stages again (a bridge, a bond, a virtual device on top of another), so a
 /// later stage may also come before an earlier one; only what ends a path is followed by nothing,
-/// and only the interrupt by nothing preceded.
+/// and only the NIC's time stamp comes before the interrupt, and nothing before it.
 pub fn spans() -> Vec<(usize, usize)> {
     let numbers = || 1..=STAGES.len();
     let mut pairs = Vec::new();
     for from in numbers() {
         for to in numbers() {
             let (Some(a), Some(b)) = (stage(from), stage(to)) else { continue };
-            let begins = matches!(b.name, "irq_handler" | "sock_send");
+            let begins = match b.name {
+                // What raised NET_RX may have been its interrupt.
+                "irq_handler" => a.name != NIC_RX,
+                name => name == NIC_RX || name == "sock_send",
+            };
             // What was copied is only waited for by the end of the receive call.
             let after_copy = a.name != "skb_copy_datagram" || b.name == "sock_recv";
             if a.direction == b.direction && !a.last && !begins && after_copy {

@@ -85,7 +85,7 @@ pub(super) mod tests {
     fn steps_before_and_after_the_begin_have_their_time() {
         // Around a time whose low 40 bits are 0.
         let begin = 7 << 40;
-        let bytes = written((64, begin), &[(1, 3, begin - 900), (2, 65_535, begin + 12)]);
+        let bytes = written((64, begin), &[(2, 3, begin - 900), (3, 65_535, begin + 12)]);
         let trail = Trail::read(&bytes).unwrap();
         let steps: Vec<_> = trail.steps.iter().map(|s| (s.stage.name, s.cpu, s.at_ns)).collect();
         assert_eq!(steps, [("irq_handler", 3, begin - 900), ("net_rx_raise", 65_535, begin + 12)]);

@@ -1,6 +1,7 @@
 //! Where to look closer: in goes a measurement with few stages, out come the stages to observe next, which are those
 //! between its stages where time is lost.
 
+use super::stamps::NIC_RX;
 use super::table::{STAGES, Stage};
 use nearpath_model::{Detail, Direction, Measurement, Span};
 
@@ -45,7 +46,7 @@ fn names(wanted: impl Fn(&Stage) -> bool) -> Vec<String> {
 }
 
 /// Whether a stage may lie within a span: between its ends in the order of the path, or before the first
-/// stage that is observed coarsely, where the span begins there.
+/// stage of the CPU that is observed coarsely, where the span begins there.
 fn is_within(span: &Span, stage: &Stage) -> bool {
     let find =
         |name: &str| STAGES.iter().position(|s| s.direction == span.direction && s.name == name);
@@ -55,7 +56,9 @@ fn is_within(span: &Span, stage: &Stage) -> bool {
     };
     let first = STAGES
         .iter()
-        .position(|s| s.direction == span.direction && s.detail == Detail::Coarse)
+        .position(|s| {
+            s.direction == span.direction && s.detail == Detail::Coarse && s.name != NIC_RX
+        })
         .is_some_and(|first| first == from && span.direction == Direction::Rx);
     stage.direction == span.direction && place < to && (place > from || first)
 }

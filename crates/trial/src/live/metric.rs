@@ -38,8 +38,8 @@ pub enum Figure {
 }
 
 /// The names of the metrics, as `--metric` takes them.
-pub const METRICS: &str = "mean, p50, p90, p99, p99.9 (each also as PATH:p99, where PATH is receive, forward, \
-                           transmit or kernel_transmit), stage:FROM..TO, pps, gbps";
+pub const METRICS: &str = "mean, p50, p90, p99, p99.9 (each also as PATH:p99, where PATH is receive, receive_from_nic, forward, \
+                           forward_from_nic, transmit or kernel_transmit), stage:FROM..TO, pps, gbps";
 
 impl FromStr for Figure {
     type Err = ();

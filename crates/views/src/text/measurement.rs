@@ -4,7 +4,7 @@
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, printable};
-use super::{drops, groups, heading, line, outliers, paths, timelines};
+use super::{drops, groups, heading, line, outliers, paths, stamps, timelines};
 use nearpath_model::{Cost, Detail, Direction, Measurement, NotObservable, Span, StageListing};
 use std::collections::BTreeMap;
 
@@ -38,6 +38,7 @@ pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
 /// Without the distributions: the heads and the tables of spans.
 pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = header(measurement);
+    out.push_str(&stamps::nic_stamps(measurement));
     out.push_str(&paths::paths(&measurement.paths, "", width));
     out.push_str(&drops::of_stages(measurement, width));
     out.push_str(&spans(&measurement.spans, "", width));

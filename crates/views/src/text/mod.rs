@@ -23,6 +23,7 @@ mod paths;
 mod queues;
 mod scenarios;
 mod softnet;
+mod stamps;
 mod steering;
 mod summary;
 mod table;

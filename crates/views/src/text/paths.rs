@@ -50,7 +50,9 @@ const SEND_CALL: &str = "sock_send";
 /// What people call a kind.
 pub(super) fn name(kind: PathKind) -> &'static str {
     match kind {
+        PathKind::ReceiveFromNic => "receive from the NIC",
         PathKind::Receive => "receive",
+        PathKind::ForwardFromNic => "forward from the NIC",
         PathKind::Forward => "forward",
         PathKind::Transmit => "transmit",
         PathKind::KernelTransmit => "transmit by the kernel",

@@ -10,6 +10,7 @@ mod timeline;
 mod who;
 
 use super::record::{Queued, Raiser, Record};
+use super::stamps::NIC_RX;
 use nearpath_model::{CpuId, Share, ShareKind, Who};
 use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};
@@ -71,6 +72,8 @@ enum Waits {
     Nothing,
     /// The device.
     Device,
+    /// The NIC, to interrupt.
+    Nic,
 }
 
 impl Waits {
@@ -132,11 +135,13 @@ pub fn remote_memory_bound(record: &Record, distance: u32) -> Option<Share> {
 /// What the two stages of a span have between them.
 fn waits(record: &Record) -> Waits {
     match (record.from.name, record.to.name) {
+        (NIC_RX, "irq_handler" | "net_rx_raise") => Waits::Nic,
         // Only dev_cpu_dead() hands a packet to netif_rx() that is in a backlog.
         ("netif_rx" | "enqueue_to_backlog", "netif_rx") => Waits::Takeover,
         (
-            "irq_handler" | "net_rx_raise" | "net_rx_entry" | "napi_poll" | "napi_gro_receive"
-            | "netif_rx" | "gro_cells_receive" | "enqueue_to_backlog" | "process_backlog",
+            NIC_RX | "irq_handler" | "net_rx_raise" | "net_rx_entry" | "napi_poll"
+            | "napi_gro_receive" | "netif_rx" | "gro_cells_receive" | "enqueue_to_backlog"
+            | "process_backlog",
             _,
         ) => Waits::Softirq,
         ("sched_waking", "sched_switch") => Waits::Scheduler,
@@ -389,7 +394,7 @@ impl<'a> View<'a> {
             Waits::Softirq => (ShareKind::Disabled, Some(who::task(task))),
             Waits::Nothing | Waits::Sending | Waits::Reading if own => (ShareKind::Own, None),
             Waits::Reader if own => (ShareKind::Task, Some(who::task(task))),
-            Waits::Device => (ShareKind::Task, Some(who::task(task))),
+            Waits::Device | Waits::Nic => (ShareKind::Task, Some(who::task(task))),
             _ => (ShareKind::Runqueue, Some(who::task(task))),
         };
         (share, end)
@@ -398,6 +403,9 @@ impl<'a> View<'a> {
 
 /// What a packet waited for that no CPU could have given it, and until when.
 fn held(record: &Record) -> Option<(u64, ShareKind, Option<Who>)> {
+    if waits(record) == Waits::Nic {
+        return Some((record.at_ns, ShareKind::Nic, None));
+    }
     if let Some(until) = record.early {
         // Where that is not known it is not later than when the socket said that it had data.
         let told = record.to.name == "sk_data_ready";

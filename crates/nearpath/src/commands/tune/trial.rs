@@ -14,7 +14,7 @@ use crate::trial::{Bench, Course, Measured, Meter, NothingMade};
 use anyhow::{Context, bail};
 use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_instruments::stages::Options;
+use nearpath_instruments::stages::{NIC_RX, Options};
 use nearpath_model::{Detail, Direction, PathKind};
 use nearpath_trial::comparison::{CYCLES_MIN, Demands};
 use nearpath_trial::latency::{
@@ -41,7 +41,8 @@ METRICS
                       that is observed until they are read
   mean                the mean of that
   PATH:p99, ...       the same of one kind of path, as 'nearpath measure stages' names it: receive,
-                      forward, transmit, kernel_transmit
+                      forward, transmit, kernel_transmit; receive_from_nic and forward_from_nic are those
+                      that begin at a NIC's time stamp (which the others do without, in a trial)
   stage:FROM..TO      the 99th percentile of one span, as 'nearpath measure stages' names it
   pps                 packets that reach their end, per second
   gbps                10⁹ bits a second that --dev or --nic (else all interfaces with hardware)
@@ -134,6 +135,16 @@ fn observed_for(metric: &Metric) -> (Direction, Detail) {
         Some(PathKind::Transmit | PathKind::KernelTransmit) => (Direction::Tx, Detail::Path),
         _ => (Direction::Rx, Options::default().detail),
     }
+}
+
+/// Stages that are not observed for a metric: packets that a NIC has stamped have paths of kinds of their own, and would
+/// be missing among the others.
+fn left_out(metric: &Metric) -> Vec<String> {
+    let from_nic = match metric {
+        Metric::Span { from, .. } => from == NIC_RX,
+        metric => metric.path(false).is_some_and(PathKind::is_from_nic),
+    };
+    if from_nic { Vec::new() } else { vec![NIC_RX.to_owned()] }
 }
 
 /// From when on an answer counts as late.
@@ -261,7 +272,12 @@ impl Try {
         };
         let measured = Measured {
             metric: self.metric.clone(),
-            options: Options { filter, detail, ..Options::default() },
+            options: Options {
+                filter,
+                detail,
+                without: left_out(&self.metric),
+                ..Options::default()
+            },
             nics: self.dev.clone().map_or_else(|| self.asked.nics().to_vec(), |dev| vec![dev]),
             probes,
             loads,

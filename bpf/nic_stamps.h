@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * When the NIC received a packet: its hardware time stamp (skb_hwtstamps), which is a time of the NIC's own clock,
+ * converted to the kernel's monotonic clock. User space reads the clocks (crates/instruments/src/stages/stamps).
+ */
+#ifndef NEARPATH_NIC_STAMPS_H
+#define NEARPATH_NIC_STAMPS_H
+
+#include "span.h"
+
+#define NICS_MAX 64
+/*
+ * An older stamp is none of this packet, or its clock was set: what else takes a second between a NIC and the
+ * stack would have made the NIC's ring overflow.
+ */
+#define STAMP_OLDEST_NS 1000000000LL
+/* So far from the clock's last reading a stamp can be converted: 69 s. */
+#define STAMP_FARTHEST_NS (1LL << 36)
+/* The rate of a clock is in 2^-30. */
+#define RATE_BITS 30
+/* Of tx_flags: hwtstamps is a pointer for the driver, not a time. */
+#define SKBTX_HW_TSTAMP_NETDEV (1 << 5)
+
+/* Whether a device stamps what it receives, and its clock can be read. */
+const volatile bool has_nic_stamps;
+
+/* A device: its network namespace (inode), its index. */
+struct nic {
+	u32 netns, ifindex;
+};
+
+/* Which row of nic_clocks is a device's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, NICS_MAX);
+	__type(key, struct nic);
+	__type(value, u32);
+} nics SEC(".maps");
+
+/* The NIC's clock showed phc_ns at monotonic_ns. A time is that much longer on the monotonic clock, in 2^-30. */
+struct clock_reading {
+	u64 phc_ns, monotonic_ns;
+	s64 rate;
+};
+
+/* User space writes the reading that is not in force, then which one is. */
+struct nic_clock {
+	u64 latest;
+	struct clock_reading readings[2];
+	u64 is_known; /* 0: not yet, or no longer */
+	u64 is_used; /* a packet's stamp was */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NICS_MAX);
+	__type(key, u32);
+	__type(value, struct nic_clock);
+} nic_clocks SEC(".maps");
+
+/*
+ * When the NIC received a packet that the stack has now, or 0 where that is not known. Not static for the sake of the
+ * verifier's time (see trail.h).
+ */
+__noinline u64 nic_stamp_ns(u64 packet, u64 now)
+{
+	struct sk_buff *skb = (struct sk_buff *)packet;
+	u64 end = (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end);
+	struct skb_shared_info *info = (struct skb_shared_info *)end;
+	s64 stamp = BPF_CORE_READ(info, hwtstamps.hwtstamp), since, age;
+	struct cpu *cpu = this_cpu();
+	struct clock_reading *reading;
+	struct nic_clock *clock;
+	struct net_device *dev;
+	struct nic nic;
+	u32 *row;
+
+	if (!stamp || !cpu)
+		return 0;
+	if (bpf_core_field_exists(info->hwtstamps.netdev_data) &&
+	    BPF_CORE_READ(info, tx_flags) & SKBTX_HW_TSTAMP_NETDEV) {
+		COUNT(cpu, stamps_opaque);
+		return 0;
+	}
+	dev = BPF_CORE_READ(skb, dev);
+	nic.netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
+	nic.ifindex = BPF_CORE_READ(dev, ifindex);
+	row = bpf_map_lookup_elem(&nics, &nic);
+	clock = row ? bpf_map_lookup_elem(&nic_clocks, row) : 0;
+	if (!clock || !clock->is_known) {
+		COUNT(cpu, stamps_unconverted);
+		return 0;
+	}
+	reading = &clock->readings[clock->latest & 1];
+	since = stamp - reading->phc_ns;
+	if (since >= STAMP_FARTHEST_NS) {
+		COUNT(cpu, stamps_ahead);
+		return 0;
+	}
+	if (since <= -STAMP_FARTHEST_NS) {
+		COUNT(cpu, stamps_old);
+		return 0;
+	}
+	stamp = reading->monotonic_ns + since + (since * reading->rate >> RATE_BITS);
+	age = now - stamp;
+	if (age < 0) {
+		COUNT(cpu, stamps_ahead);
+		return 0;
+	}
+	if (age > STAMP_OLDEST_NS) {
+		COUNT(cpu, stamps_old);
+		return 0;
+	}
+	COUNT(cpu, stamps_used);
+	if (!clock->is_used)
+		clock->is_used = 1;
+	return stamp;
+}
+
+/* The path of a packet that begins does so at the NIC, where that has stamped it. */
+static __always_inline void pass_nic(struct packet *p, struct cpu *cpu, u32 number, u64 pointer, u64 now)
+{
+	u64 stamp;
+
+	if (!has_nic_stamps)
+		return;
+	stamp = nic_stamp_ns(pointer, now);
+	if (stamp)
+		pass_before(p, cpu, number, RX_NIC_RX, stamp);
+}
+
+#endif
