@@ -1,0 +1,141 @@
+"""A NIC of a guest that stamps what it receives, and a reader that is told the stamps by the kernel.
+
+QEMU's igb (82576) stamps a frame that an EtherType filter with the 1588 bit is for, if its second byte after the
+Ethernet header says PTP version 2 and its first is the message's type that is looked for. The driver writes such a
+filter for PTP's own EtherType. Here it is turned to IPv4, whose header begins with 0x45 and the type of service:
+frames with TOS 2 are stamped, and no others. The register holds one stamp until it is read.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any, Self
+
+from lab import Host, Job
+from lab.host import PATIENCE_S
+from lab.waiting import wait_until
+
+# Registers of the NIC are mapped, which a kernel with CONFIG_IO_STRICT_DEVMEM refuses otherwise.
+PARAMETERS = ("iomem=relaxed",)
+
+STAMPED_TOS = 2
+PLAIN_TOS = 0
+
+# Arguments: the NIC, a port. Prints a line of JSON for each datagram: the NIC's stamp (0: none), it on the monotonic
+# clock and by how much that may be off, and when it was read. Each is answered once the register is free again.
+READER = """
+import ctypes, fcntl, json, mmap, os, socket, struct, sys, time
+
+nic, port, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+SIOCSHWTSTAMP, FILTER_PTP_V2_EVENT = 0x89B0, 12
+config = ctypes.create_string_buffer(struct.pack("iii", 0, 0, FILTER_PTP_V2_EVENT))
+request = struct.pack("16sP16x", nic.encode(), ctypes.addressof(config))
+reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+fcntl.ioctl(reader, SIOCSHWTSTAMP, request)
+
+ETQF3, RXSATRH, TSYNCRXCFG = 0x5CB0 + 4 * 3, 0xB630, 0x5F50
+FILTER_ENABLE, FILTER_1588 = 1 << 26, 1 << 30
+resource = os.open(f"/sys/class/net/{nic}/device/resource0", os.O_RDWR | os.O_SYNC)
+memory = mmap.mmap(resource, 0x20000)
+
+def register(at):
+    return ctypes.c_uint32.from_buffer(memory, at)
+
+register(ETQF3).value = 0x0800 | FILTER_ENABLE | FILTER_1588
+register(TSYNCRXCFG).value = 0x45 << 8
+register(RXSATRH).value
+
+(clock,) = os.listdir(f"/sys/class/net/{nic}/device/ptp")
+phc = (~os.open(f"/dev/{clock}", os.O_RDWR) << 3) | 3
+
+def offset():
+    "What is added to the NIC's time for the monotonic clock, and how far that may be off."
+    best = None
+    for _ in range(10):
+        before = time.monotonic_ns()
+        shown = time.clock_gettime_ns(phc)
+        after = time.monotonic_ns()
+        if best is None or after - before < 2 * best[1]:
+            best = ((before + after) // 2 - shown, (after - before + 1) // 2)
+    return best
+
+SO_TIMESTAMPING, RX_HARDWARE, RAW_HARDWARE = 37, 1 << 2, 1 << 6
+reader.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_HARDWARE | RAW_HARDWARE)
+reader.bind(("", port))
+with open(f"{folder}/stamps", "w") as out:
+    open(f"{folder}/ready", "w").close()
+    while True:
+        data, ancillary, _, sender = reader.recvmsg(2048, 512)
+        read_ns = time.monotonic_ns()
+        stamp = 0
+        for level, kind, value in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPING):
+                s, ns = struct.unpack_from("qq", value, 32)
+                stamp = s * 1_000_000_000 + ns
+        if data == b"end":
+            break
+        if data == b"set":
+            time.clock_settime_ns(phc, time.clock_gettime_ns(phc) + 1_000_000_000_000)
+        register(RXSATRH).value
+        add, off = offset()
+        print(json.dumps({"stamp": stamp, "nic_ns": stamp + add, "off_ns": off, "read_ns": read_ns}), file=out)
+        reader.sendto(data, sender)
+reader.sendto(b"end", sender)
+"""
+
+# Arguments: address, port. Each line of standard input is a type of service, a number of datagrams, and what is in
+# them; the next is sent when the one before was answered.
+SENDER = """
+import socket, sys
+
+address, port = sys.argv[1], int(sys.argv[2])
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.settimeout(60)
+sender.connect((address, port))
+for line in sys.stdin:
+    tos, count, data = line.split()
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(tos))
+    for _ in range(int(count)):
+        sender.send(data.encode())
+        sender.recv(2048)
+    print(flush=True)
+"""
+
+
+class Stamped:
+    """A reader in the guest whose NIC stamps, and a sender at the other end of its wire."""
+
+    def __init__(self, host: Host, address: str, port: int, nic: str = "nic0", netns: str = "") -> None:
+        self.host = host
+        self.folder = host.check("mktemp -d").strip()
+        inside = ["ip", "netns", "exec", netns] if netns else []
+        self.reader: Job = host.start([*inside, "python3", "-c", READER, nic, str(port), self.folder])
+        wait_until(self._is_ready, "the reader is bound")
+        self.sender = host.peer.start([sys.executable, "-c", SENDER, address, str(port)], stdin=subprocess.PIPE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sender.kill()
+        self.sender.communicate()
+        if self.reader.running():
+            self.reader.kill()
+
+    def _is_ready(self) -> bool:
+        assert self.reader.running(), self.reader.wait()
+        return self.host.run(["test", "-e", f"{self.folder}/ready"]).status == 0
+
+    def send(self, count: int, tos: int = STAMPED_TOS, data: str = "datagram" * 8) -> None:
+        """So many datagrams, each of which is read and answered before the next."""
+        assert self.sender.stdin and self.sender.stdout
+        self.sender.stdin.write(f"{tos} {count} {data}\n")
+        self.sender.stdin.flush()
+        assert self.sender.stdout.readline(), self.sender.communicate(timeout=PATIENCE_S)
+
+    def end(self) -> list[dict[str, Any]]:
+        """What the kernel said of each."""
+        self.send(1, PLAIN_TOS, "end")
+        assert self.reader.wait().status == 0, self.reader.result
+        return [json.loads(line) for line in self.host.check(["cat", f"{self.folder}/stamps"]).splitlines()]
