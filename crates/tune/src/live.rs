@@ -8,7 +8,7 @@
 use crate::cgroups::CpusetSetting;
 use crate::configuration::Etc;
 use crate::files::Files;
-use crate::irqbalance::Bans;
+use crate::irqbalance::{Bans, Irqbalance};
 use crate::setting::{self, Presence, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
@@ -85,8 +85,8 @@ impl Live {
         }
     }
 
-    /// What is to be written to make a change again where it is gone: on the interrupt, the queue or
-    /// the interface that is in its place now. `None` where nothing is, and for what is no text.
+    /// What is to be written to make a change again where it is gone: on the interrupt, the queue,
+    /// the interface or the irqbalance that is in its place now. `None` where nothing is, and for what is no text.
     ///
     /// # Errors
     /// It cannot be read, or is one of another network namespace.
@@ -104,6 +104,10 @@ impl Live {
         }
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = None;
+        }
+        if let Target::Irqbalance(irqbalance) = &mut change.target {
+            let Some(running) = Irqbalance::find(root) else { return Ok(None) };
+            *irqbalance = running;
         }
         let target = change.target.clone();
         let Some(its) = self.setting(&target)? else { return Ok(None) };

@@ -79,14 +79,14 @@ fn finding(context: &Context<'_>, nic: &Nic, irqs: &[&Irq]) -> Option<Finding> {
     } else {
         return None;
     };
-    let banned: Vec<String> = irqs.iter().map(|irq| format!("--banirq={}", irq.irq)).collect();
+    let banned: Vec<String> = irqs.iter().map(|irq| irq.irq.to_string()).collect();
     Some(
         finding
             .change(ProposedChange::new(
-                "irqbalance arguments",
+                "irqbalance banned",
                 None,
                 banned.join(" "),
-                "irqbalance leaves these interrupts alone and still spreads the others.",
+                "irqbalance leaves these interrupts alone and still spreads the others, until it restarts.",
             ))
             .change(
                 ProposedChange::new(

@@ -11,7 +11,7 @@ mod grammar;
 mod lines;
 
 pub(crate) use disk::Etc;
-pub(crate) use grammar::{check, command_line_parameters, irqbalance_arguments, irqbalance_line};
+pub(crate) use grammar::{check, command_line_parameters, irqbalance_line};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -44,7 +44,7 @@ pub(crate) enum Place {
     DropIn,
     /// A fragment that grub-mkconfig reads.
     CommandLine,
-    /// The arguments of irqbalance.
+    /// The arguments of irqbalance: plans name them no more, but older journals do.
     Irqbalance,
 }
 

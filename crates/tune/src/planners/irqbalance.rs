@@ -1,16 +1,15 @@
 //! irqbalance is told to leave alone the interrupts that the plan places: the one that runs, by its
-//! socket, and the next one, by its arguments. It still spreads all others. Where that was asked for, it
-//! is stopped instead.
+//! socket. It still spreads all others. Where that was asked for, it is stopped instead.
 //!
-//! In go the interrupts that planners before this one have placed. Out come a change of the running
-//! daemon's list and one of its line of arguments, before all others, as it looks every few seconds.
+//! In go the interrupts that planners before this one have placed. Out comes a change of the running
+//! daemon's list, before all others, as it looks every few seconds. Its arguments in `/etc` are not changed: the
+//! numbers that they would name are other interrupts' after a reboot.
 //!
 //! Rule: document 000 (or it overrides the affinities).
 
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
-use crate::configuration::{IRQBALANCE_ARGS, irqbalance_arguments, irqbalance_line};
 use crate::irqbalance::{fits, numbers, text};
 use crate::units::UnitSetting;
 use nearpath_model::IrqNumber;
@@ -35,10 +34,17 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         }
         return;
     }
-    let next = next_one(situation, draft, &irqs);
-    let running = running_one(situation, draft, &irqs);
-    for reason in [next, running].into_iter().filter_map(Result::err) {
-        draft.note(format!("irqbalance runs and moves interrupts again: {reason}"));
+    match running_one(situation, draft, &irqs) {
+        Ok(true) => draft.note(
+            "irqbalance forgets which interrupts it leaves alone when it restarts; 'nearpath tune watch' \
+             reminds it",
+        ),
+        Ok(false) => {}
+        Err(reason) => draft.note(format!(
+            "irqbalance runs and moves interrupts again: {reason}; until the next boot, which numbers \
+             them anew, start it with {}",
+            irqs.iter().map(|irq| format!("--banirq={irq}")).collect::<Vec<_>>().join(" ")
+        )),
     }
 }
 
@@ -67,23 +73,20 @@ fn stop(
     Ok(())
 }
 
-/// The daemon that runs; why it cannot be told.
+/// The daemon that runs: whether a change is planned; why it cannot be told.
 fn running_one(
     situation: &Situation<'_>,
     draft: &mut Draft,
     irqs: &BTreeSet<IrqNumber>,
-) -> Result<(), String> {
+) -> Result<bool, String> {
     let (irqbalance, banned) = situation.request.system.irqbalance()?;
     let now = numbers(banned).ok_or("which interrupts it leaves alone is not understood")?;
     let wanted: BTreeSet<IrqNumber> = now.union(irqs).copied().collect();
     if wanted == now {
-        return Ok(());
+        return Ok(false);
     }
     if !fits(&wanted) {
-        return Err(format!(
-            "it takes no list of {} at once; restart it once the plan is applied",
-            wanted.len()
-        ));
+        return Err(format!("it takes no list of {} at once", wanted.len()));
     }
     draft.add_first(Wish {
         id: "irqbalance".to_owned(),
@@ -96,38 +99,5 @@ fn running_one(
         ),
         finding: Some("irqbalance_conflict".to_owned()),
     });
-    Ok(())
-}
-
-/// The daemon when it starts again; why it cannot be told.
-fn next_one(
-    situation: &Situation<'_>,
-    draft: &mut Draft,
-    irqs: &BTreeSet<IrqNumber>,
-) -> Result<(), String> {
-    let ban = |irq: &IrqNumber| format!("--banirq={irq}");
-    let bans: Vec<String> = irqs.iter().map(ban).collect();
-    let by_hand = |reason: String| format!("{reason}; start it with {}", bans.join(" "));
-    let (target, before) = situation.request.system.irqbalance_line().map_err(by_hand)?;
-    let there = match before {
-        "" => Vec::new(),
-        line => irqbalance_arguments(line)
-            .ok_or_else(|| by_hand(format!("the line {IRQBALANCE_ARGS} is no plain one")))?,
-    };
-    let new: Vec<String> =
-        bans.iter().filter(|ban| !there.contains(&ban.as_str())).cloned().collect();
-    if new.is_empty() {
-        return Ok(());
-    }
-    let all: Vec<String> = there.into_iter().map(str::to_owned).chain(new).collect();
-    draft.add_first(Wish {
-        id: "irqbalance-arguments".to_owned(),
-        target: target.to_owned(),
-        before: before.to_owned(),
-        after: irqbalance_line(&all),
-        why: "irqbalance, when it starts again, leaves alone the interrupts that the plan places"
-            .to_owned(),
-        finding: Some("irqbalance_conflict".to_owned()),
-    });
-    Ok(())
+    Ok(true)
 }

@@ -5,7 +5,7 @@
 pub(super) use super::cgroup_state::CgroupState;
 use super::workload::Workload;
 use crate::Irqbalance;
-use crate::configuration::{COMMAND_LINE, ConfigFile, Etc, IRQBALANCE, IRQBALANCE_ARGS};
+use crate::configuration::{COMMAND_LINE, ConfigFile, Etc};
 use crate::irqbalance::Bans;
 use crate::setting::Setting;
 use crate::steering::{Found, groups};
@@ -41,10 +41,7 @@ impl System {
         let etc = Etc::live();
         let services = workloads.iter().filter_map(|workload| workload.service.as_deref());
         let drop_ins = services.filter_map(ConfigFile::drop_in);
-        let lines = IRQBALANCE.iter().filter(|path| root.read(path).is_ok());
-        let lines = lines.map(|path| format!("{path} {IRQBALANCE_ARGS}"));
-        let others = std::iter::once(COMMAND_LINE.to_owned()).chain(lines);
-        let others = others.filter_map(|file| ConfigFile::parse(&file));
+        let command_line = ConfigFile::parse(COMMAND_LINE);
         let text = |file: ConfigFile| {
             let missing = || format!("{file}: there is no such folder");
             let text = etc.setting(&file).and_then(|its| its.read()).map_err(|e| e.to_string());
@@ -53,7 +50,7 @@ impl System {
         let running = Irqbalance::find(root);
         let as_service = running.is_some() && booted();
         Self {
-            files: drop_ins.chain(others).map(text).collect(),
+            files: drop_ins.chain(command_line).map(text).collect(),
             no_fragments: no_fragments(root),
             irqbalance: running.map(|irqbalance| {
                 let banned = Bans { root, irqbalance: &irqbalance }.read();
@@ -113,18 +110,6 @@ impl System {
             Some(Ok(state)) => Ok(state),
             Some(Err(reason)) => Err(reason.clone()),
             None => Err("systemd does not run here, or its process is not seen".to_owned()),
-        }
-    }
-
-    /// The variable with the arguments of irqbalance, and its line.
-    ///
-    /// # Errors
-    /// There is none that would be read.
-    pub(super) fn irqbalance_line(&self) -> Result<(&str, &str), String> {
-        match self.files.iter().find(|(target, _)| target.ends_with(IRQBALANCE_ARGS)) {
-            Some((target, Ok(text))) => Ok((target, text)),
-            Some((_, Err(reason))) => Err(reason.clone()),
-            None => Err("there is no file with its arguments".to_owned()),
         }
     }
 
