@@ -29,6 +29,11 @@ pub(crate) trait Setting {
         false
     }
 
+    /// Whether what is there can be put back later, by its form; `force` takes it over all the same.
+    fn may_be_replaced(&self, _now: &str, _force: bool) -> Result<(), TuneError> {
+        Ok(())
+    }
+
     /// The part of what is there that a value is about, where a setting has several parts.
     fn part(&self, now: &str, _of: &str) -> String {
         now.to_owned()
@@ -81,6 +86,7 @@ pub(crate) fn prepare(
     if !force && !setting.same(&now, expected) {
         return Err(drift(setting, &now, expected));
     }
+    setting.may_be_replaced(&now, force)?;
     change.before = Value::Text(setting.keep(now)?);
     Ok(change)
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -185,6 +185,60 @@ fn a_kill_at_any_step_is_survived() {
             assert!(scene.apply().output().unwrap().status.success());
             assert_eq!(killed_at(scene.command(&["rollback"]), step).unwrap(), End::Killed);
             scene.status_is_right_and_rollback_restores(&format!("undoing, step {step}"));
+        }
+    });
+}
+
+#[test]
+fn a_file_that_was_edited_by_hand_is_replaced_by_force_alone_and_comes_back() {
+    in_scene(|_| {
+        // As somebody may edit what an earlier plan has left.
+        let edited =
+            "# Theirs, too.\nGRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT quiet\"\n";
+        fs::create_dir_all("/etc/default/grub.d").unwrap();
+        fs::write(FRAGMENT, edited).unwrap();
+        fs::set_permissions(FRAGMENT, fs::Permissions::from_mode(0o640)).unwrap();
+        let scene = Scene { journal: tempfile::tempdir().unwrap(), before: tree() };
+        let plan = scene.plan();
+        let mut document: Value = serde_json::from_slice(&fs::read(&plan).unwrap()).unwrap();
+        document["changes"][1]["before"] = json!(edited);
+        fs::write(&plan, document.to_string()).unwrap();
+        let apply = |more: &[&str]| {
+            let words = [&["apply", plan.to_str().unwrap()], more].concat();
+            scene.command(&words)
+        };
+        for more in [&[][..], &["--dry-run"]] {
+            let output = apply(more).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("edited by hand") && said.contains("--force"), "{said}");
+            assert_eq!(tree(), scene.before);
+        }
+        assert!(apply(&["--force"]).output().unwrap().status.success());
+        assert!(fs::read_to_string(FRAGMENT).unwrap().contains("nohz_full=2-3"));
+        scene.status_is_right_and_rollback_restores("by force");
+        if !require_ptrace() {
+            return;
+        }
+        let End::Ended { writes, status: 0 } = killed_at(apply(&["--force"]), usize::MAX).unwrap()
+        else {
+            panic!("a plan is applied")
+        };
+        scene.succeeds(&["rollback"]);
+        for step in 1..=writes {
+            assert_eq!(killed_at(apply(&["--force"]), step).unwrap(), End::Killed);
+            scene.status_is_right_and_rollback_restores(&format!("by force, step {step}"));
+        }
+        assert!(apply(&["--force"]).output().unwrap().status.success());
+        let End::Ended { writes, status: 0 } =
+            killed_at(scene.command(&["rollback"]), usize::MAX).unwrap()
+        else {
+            panic!("a plan is undone")
+        };
+        for step in 1..=writes {
+            assert!(apply(&["--force"]).output().unwrap().status.success());
+            assert_eq!(killed_at(scene.command(&["rollback"]), step).unwrap(), End::Killed);
+            scene.status_is_right_and_rollback_restores(&format!("undoing by force, step {step}"));
         }
     });
 }

@@ -176,6 +176,7 @@ fn write_at(pid: i32) -> io::Result<Stop> {
         libc::SYS_unlink,
         libc::SYS_unlinkat,
         libc::SYS_mkdirat,
+        libc::SYS_linkat,
         libc::SYS_fchmod,
     ];
     let writes = writing.iter().any(|&call| u64::try_from(call) == Ok(entry.nr));

@@ -3,14 +3,18 @@
 //!
 //! A new file is written beside the old one, synced, and given its name; then its folder is synced. A
 //! folder of drop-ins is made for its first file, and goes with its last.
+//!
+//! A file that somebody has edited by hand is replaced by force only. Its text could not be written again, as
+//! nobody may have any text written by a journal; so the file itself is kept under another name, and gets
+//! its own back.
 
 use super::grammar::{check, irqbalance_arguments, is_safe_argument};
 use super::{ConfigFile, Place, lines};
 use crate::setting::Setting;
 use crate::{TuneError, units};
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat,
-    openat, openat2, renameat, unlinkat,
+    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, linkat,
+    mkdirat, openat, openat2, renameat, unlinkat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -23,6 +27,8 @@ const MAX_FILE: u64 = 64 << 10;
 /// What a new file has behind its name until it has that name. No reader of the folders takes it for
 /// one of its own: they take `.conf` and `.cfg`.
 const NEW: &str = ".nearpath-new";
+/// What a file that was edited by hand has behind its name while nearpath's is in its place.
+const KEPT: &str = ".nearpath-kept";
 /// The kernel's regular file (stat(2)).
 const REGULAR: u32 = libc::S_IFREG;
 
@@ -125,8 +131,13 @@ impl ConfigSetting<'_> {
 
     /// What the file has; `None` where there is none.
     fn contents(&self, folder: &OwnedFd) -> io::Result<Option<Contents>> {
+        self.contents_of(folder, self.name)
+    }
+
+    /// The same of another file of the folder.
+    fn contents_of(&self, folder: &OwnedFd, name: &str) -> io::Result<Option<Contents>> {
         // O_NONBLOCK: to open a FIFO must not wait for who writes into it.
-        let opened = match within(folder, self.name, OFlags::RDONLY | OFlags::NONBLOCK) {
+        let opened = match within(folder, name, OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno.into()),
@@ -174,6 +185,47 @@ impl ConfigSetting<'_> {
         }
     }
 
+    fn kept_name(&self) -> String {
+        format!("{}{KEPT}", self.name)
+    }
+
+    /// Keeps a file with a text that could not be written again, under another name.
+    fn keep_edited(&self, folder: &OwnedFd) -> io::Result<()> {
+        let Some(now) = self.contents(folder)? else { return Ok(()) };
+        if self.file.variable.is_some() || check_bytes(self.place, &now.bytes).is_ok() {
+            return Ok(());
+        }
+        match linkat(folder, self.name, folder, self.kept_name(), AtFlags::empty()) {
+            Ok(()) => File::from(folder.try_clone()?).sync_all(),
+            Err(Errno::EXIST) if self.is_kept_twin(folder)? => Ok(()),
+            Err(Errno::EXIST) => Err(io::Error::other(format!(
+                "{} has what an earlier change replaced; undo that first",
+                self.kept_name()
+            ))),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Gives the file that was kept its name again, if it has this text; whether it has.
+    fn put_kept_back(&self, text: &str) -> io::Result<bool> {
+        let Some(folder) = self.open_folder()? else { return Ok(false) };
+        match self.contents_of(&folder, &self.kept_name())? {
+            Some(kept) if self.file.variable.is_none() && kept.bytes == text.as_bytes() => {}
+            _ => return Ok(false),
+        }
+        self.remove_new(&folder)?;
+        renameat(&folder, self.kept_name(), &folder, self.name)?;
+        File::from(folder).sync_all()?;
+        Ok(true)
+    }
+
+    /// Whether what was kept is in its place still, as after a crash between the two.
+    fn is_kept_twin(&self, folder: &OwnedFd) -> io::Result<bool> {
+        let (now, kept) = (self.contents(folder)?, self.contents_of(folder, &self.kept_name())?);
+        let file = |contents: &Contents| (contents.stat.st_dev, contents.stat.st_ino);
+        Ok(now.zip(kept).is_some_and(|(now, kept)| file(&now) == file(&kept)))
+    }
+
     /// Replaces the file by one with this text, or takes it away.
     fn replace(&self, text: &str) -> io::Result<()> {
         let Some(folder) = self.open_folder()? else {
@@ -195,6 +247,9 @@ impl ConfigSetting<'_> {
                 lines::with_line(bytes, variable, text).map_err(io::Error::other)?
             }
         };
+        if !text.is_empty() {
+            self.keep_edited(folder)?;
+        }
         // One that was made for the variable goes with it.
         if new.is_empty() { self.remove(folder) } else { self.put(folder, &new, now.as_ref()) }
     }
@@ -254,6 +309,9 @@ impl ConfigSetting<'_> {
     fn tidy_up(&self) -> io::Result<()> {
         let Some(folder) = self.open_folder()? else { return Ok(()) };
         self.remove_new(&folder)?;
+        if self.is_kept_twin(&folder)? {
+            remove_file(&folder, &self.kept_name())?;
+        }
         if !self.folder_is_made() {
             return Ok(());
         }
@@ -306,10 +364,28 @@ impl Setting for ConfigSetting<'_> {
         Ok(Some(text.map_err(|reason| refused(io::Error::other(reason)))?))
     }
 
+    fn may_be_replaced(&self, now: &str, force: bool) -> Result<(), TuneError> {
+        match check(self.place, now) {
+            // A line of somebody else's file cannot be kept aside.
+            Err(must) if !force || self.file.variable.is_some() => Err(TuneError::Drift {
+                target: self.file.to_string(),
+                now: format!("a text that was edited by hand (nearpath's own {must})"),
+                expected: "nearpath's own".to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn write(&self, value: &str) -> Result<(), TuneError> {
         // Also of what is put back: the journal may be anybody's.
-        self.check(value)?;
-        self.replace(value).map_err(|error| self.refusal("writing", &error))?;
+        if let Err(refused) = self.check(value) {
+            let put_back = self.put_kept_back(value);
+            if !put_back.map_err(|error| self.refusal("putting back", &error))? {
+                return Err(refused);
+            }
+        } else {
+            self.replace(value).map_err(|error| self.refusal("writing", &error))?;
+        }
         if self.place == Place::DropIn && self.etc.live {
             units::reload()?;
         }
@@ -323,6 +399,11 @@ impl Setting for ConfigSetting<'_> {
     fn tidy(&self) -> Result<(), TuneError> {
         self.tidy_up().map_err(|error| self.refusal("tidying up beside", &error))
     }
+}
+
+/// As [`check`], of any bytes.
+fn check_bytes(place: Place, bytes: &[u8]) -> Result<(), String> {
+    check(place, std::str::from_utf8(bytes).map_err(|_| "must be text".to_owned())?)
 }
 
 /// Removes a file of a folder; fine when it is not there.

@@ -94,6 +94,36 @@ fn what_others_have_there_stays() {
 }
 
 #[test]
+fn what_was_edited_by_hand_is_kept_until_it_is_back() {
+    let (dir, etc) = etc();
+    let folder = dir.path().join("systemd/system/nginx.service.d");
+    fs::create_dir(&folder).unwrap();
+    let path = folder.join("50-nearpath.conf");
+    let theirs = "[Service]\nNice=1\n";
+    fs::write(&path, theirs).unwrap();
+    let before = tree(dir.path());
+    let wanted = change(DROP_IN, theirs, TEXT);
+    let Target::ConfigFile(file) = &wanted.target.clone() else { panic!() };
+    let its = etc.setting(file).unwrap();
+    let refused = setting::prepare(&its, wanted.clone(), false);
+    assert!(matches!(refused, Err(TuneError::Drift { .. })), "{refused:?}");
+    let made = setting::prepare(&its, wanted.clone(), true).unwrap();
+    setting::write(&its, &made).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), TEXT);
+    // Edited again: what was kept first is not given up.
+    fs::write(&path, "[Service]\nNice=2\n").unwrap();
+    let again = setting::prepare(&its, wanted, true).unwrap();
+    let said = setting::write(&its, &again).unwrap_err().to_string();
+    assert!(said.contains("undo that first"), "{said}");
+    setting::undo(&its, &made, true).unwrap();
+    assert_eq!(tree(dir.path()), before);
+    // A journal that somebody has edited brings in no text of its own.
+    let forged = Change { before: Value::Text("[Service]\nExecStart=/x\n".to_owned()), ..made };
+    assert!(setting::undo(&its, &forged, true).is_err());
+    assert_eq!(tree(dir.path()), before);
+}
+
+#[test]
 fn a_variable_is_replaced_in_its_file() {
     let (dir, etc) = etc();
     let path = dir.path().join("default/irqbalance");
