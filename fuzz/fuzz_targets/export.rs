@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_tune::Plan;
+use nearpath_model::Plan;
 use nearpath_tune::exporters::{EXPORTERS, export};
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! What a check is: a name, what it looks at, and a function from a [`Context`] to findings and
 //! to what could not be checked.
 
-use crate::{Context, Finding, FindingCost, ProposedChange, Severity};
+use crate::Context;
+use nearpath_model::Finding;
 
 /// A check, one for each file of `checks/`.
 #[derive(Debug, Clone, Copy)]
@@ -42,61 +43,5 @@ impl CheckOutcome {
         if !self.not_checked.contains(&reason) {
             self.not_checked.push(reason);
         }
-    }
-}
-
-impl Finding {
-    /// A finding without evidence, cost and changes, to which the check adds them.
-    pub(crate) fn new(severity: Severity, title: impl Into<String>) -> Self {
-        Self {
-            check: String::new(),
-            severity,
-            title: title.into(),
-            evidence: Vec::new(),
-            cost: FindingCost::default(),
-            changes: Vec::new(),
-        }
-    }
-
-    /// Adds a sentence of evidence.
-    pub(crate) fn evidence(mut self, sentence: impl Into<String>) -> Self {
-        self.evidence.push(sentence.into());
-        self
-    }
-
-    /// Sets the share that is affected, from a fraction of 0 to 1; what is no number stays unknown.
-    pub(crate) fn share(mut self, share: Option<f64>) -> Self {
-        self.cost.share_percent =
-            share.filter(|s| s.is_finite()).map(|s| s.clamp(0.0, 1.0) * 100.0);
-        self
-    }
-
-    /// Adds a change.
-    pub(crate) fn change(mut self, change: ProposedChange) -> Self {
-        self.changes.push(change);
-        self
-    }
-}
-
-impl ProposedChange {
-    /// A change that is made in its turn.
-    pub(crate) fn new(
-        target: impl Into<String>,
-        before: Option<String>,
-        after: impl Into<String>,
-        why: impl Into<String>,
-    ) -> Self {
-        Self {
-            target: target.into(),
-            before,
-            after: after.into(),
-            why: why.into(),
-            alternative: false,
-        }
-    }
-
-    /// The same change, to be made instead of those before it.
-    pub(crate) fn instead(self) -> Self {
-        Self { alternative: true, ..self }
     }
 }

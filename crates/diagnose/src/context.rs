@@ -1,10 +1,12 @@
 //! What a check sees: the host, the host earlier, what was measured, and look-ups over them that
 //! several checks need.
 
-use crate::{Evidence, NotChecked, text};
+use crate::{Evidence, text};
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
-use nearpath_model::{CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, QueueId};
+use nearpath_model::{
+    CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, NotChecked, QueueId,
+};
 use std::collections::BTreeMap;
 
 /// What a check sees.

@@ -1,10 +1,7 @@
 //! Runs every check and ranks what they find.
 
-use crate::{
-    CHECKS, Context, DIAGNOSIS_SCHEMA, Diagnosis, Evidence, Finding, FindingCost, HostSummary,
-    NotChecked,
-};
-use nearpath_model::Host;
+use crate::{CHECKS, Context, Evidence};
+use nearpath_model::{DIAGNOSIS_SCHEMA, Diagnosis, Finding, FindingCost, Host, NotChecked};
 use std::cmp::Ordering;
 
 /// Diagnoses a host.
@@ -37,33 +34,12 @@ pub fn diagnose<'a>(
         schema: DIAGNOSIS_SCHEMA,
         findings,
         not_checked,
-        host: HostSummary::of(host),
+        host: crate::summary::summary(host),
         measurement: evidence.stages.cloned(),
         other_look: None,
         locality: evidence.locality.cloned(),
         accepts: evidence.accepts.cloned(),
     }
-}
-
-impl Diagnosis {
-    /// Says first of all that nothing was measured, and why.
-    #[must_use]
-    pub fn not_measured(mut self, reason: &str) -> Self {
-        self.not_checked.insert(0, missing("nothing was", reason));
-        self
-    }
-
-    /// Says that an instrument's part of the evidence is missing, and why: `stages`.
-    #[must_use]
-    pub fn not_measured_by(mut self, instrument: &str, reason: &str) -> Self {
-        self.not_checked.insert(0, missing(&format!("{instrument} were not"), reason));
-        self
-    }
-}
-
-fn missing(what: &str, reason: &str) -> NotChecked {
-    let reason = format!("{what} measured: {}", crate::text::clean(reason));
-    NotChecked { check: "measurement".to_owned(), reason }
 }
 
 /// Puts findings into their order: the most severe first, then by seconds of waiting, then by
@@ -95,7 +71,7 @@ fn dearest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Severity;
+    use nearpath_model::Severity;
 
     fn finding(severity: Severity, title: &str, seconds: Option<f64>) -> Finding {
         let mut finding = Finding::new(severity, title);

@@ -4,9 +4,11 @@
 use crate::counters::{ratio, total};
 use crate::spans::{Boundary, NOTABLE_SHARE};
 use crate::steering::{Steered, rfs_changes};
-use crate::{CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+use crate::{CheckOutcome, Context, text};
 use nearpath_model::locality::{Distances, Locality, Method};
-use nearpath_model::{CpuSet, Direction, SocketProtocol};
+use nearpath_model::{
+    CpuSet, Direction, Finding, Proposal, ProposedChange, Severity, SocketProtocol,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -111,12 +113,11 @@ const MDNS: u16 = 5353;
 
 /// Steers a group.
 pub(crate) fn steer_change(protocol: SocketProtocol, port: u16, sockets: u64) -> ProposedChange {
-    let udp = if protocol == SocketProtocol::Udp { " --udp" } else { "" };
     let why = format!(
         "{sockets} sockets share the port: each connection goes to the worker nearest to the CPU \
          that receives it, instead of by a hash."
     );
-    ProposedChange::new(format!("nearpath steer --port {port}{udp}"), None, "on", why)
+    ProposedChange::new(Proposal::Steering { protocol, port }, None, "on", why)
 }
 
 /// The check of a direction: what is common to both.

@@ -1,8 +1,8 @@
 //! Receive queues with RPS on: where they steer, in words, and the changes that steer them
 //! elsewhere.
 
-use crate::{Context, ProposedChange, text};
-use nearpath_model::{CpuSet, Nic, NicKind, RxQueue};
+use crate::{Context, text};
+use nearpath_model::{CpuSet, Nic, NicKind, ProposedChange, RxQueue, SettingFile};
 
 /// A receive queue with RPS on.
 #[derive(Debug, Clone)]
@@ -82,11 +82,11 @@ pub(crate) fn rfs_changes(context: &Context<'_>, guilty: &[Steered<'_>]) -> Vec<
     let mut changes = Vec::new();
     if entries.as_deref().is_none_or(|value| value == "0") {
         let why = "RFS steers each flow to the CPU that reads it; RPS only spreads by hash.";
-        changes.push(ProposedChange::new(format!("sysctl {ENTRIES}"), entries, "32768", why));
+        changes.push(ProposedChange::new(SettingFile::sysctl(ENTRIES), entries, "32768", why));
     }
     for s in guilty.iter().filter(|s| s.queue.rps_flow_cnt.unwrap_or(0) == 0) {
         changes.push(ProposedChange::new(
-            format!("/sys/class/net/{}/queues/rx-{}/rps_flow_cnt", s.nic.name, s.queue.queue),
+            SettingFile::rx_queue(&s.nic.name, s.queue.queue, "rps_flow_cnt"),
             s.queue.rps_flow_cnt.map(|n| n.to_string()),
             "2048",
             "Gives this queue its table of flows for RFS.",
@@ -98,7 +98,7 @@ pub(crate) fn rfs_changes(context: &Context<'_>, guilty: &[Steered<'_>]) -> Vec<
 /// Sets `rps_cpus` of a receive queue.
 pub(crate) fn rps_change(nic: &Nic, queue: &RxQueue, after: &CpuSet, why: &str) -> ProposedChange {
     ProposedChange::new(
-        format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", nic.name, queue.queue),
+        SettingFile::rx_queue(&nic.name, queue.queue, "rps_cpus"),
         queue.rps_cpus.as_ref().map(CpuSet::to_mask),
         after.to_mask(),
         why,

@@ -1,24 +1,22 @@
 //! The host in short: what a diagnosis was made of.
 
-use crate::{HostSummary, text};
-use nearpath_model::{Host, Nic, NicKind};
+use crate::text;
+use nearpath_model::{Host, HostSummary, Nic, NicKind};
 use std::collections::BTreeSet;
 
-impl HostSummary {
-    /// Sums a host up.
-    pub fn of(host: &Host) -> Self {
-        let topology = &host.topology;
-        let packages: BTreeSet<u32> =
-            topology.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.package).collect();
-        Self {
-            kernel: host.kernel.release.as_deref().map(text::clean),
-            virtualisation: host.kernel.virtualisation.as_deref().map(text::clean),
-            online_cpus: topology.online.len(),
-            packages: packages.len(),
-            nodes: topology.nodes.len(),
-            llcs: topology.llcs.len(),
-            nics: host.nics.iter().filter(|nic| nic.kind != NicKind::Loopback).map(nic).collect(),
-        }
+/// Sums a host up.
+pub fn summary(host: &Host) -> HostSummary {
+    let topology = &host.topology;
+    let packages: BTreeSet<u32> =
+        topology.cpus.iter().filter(|cpu| cpu.online).filter_map(|cpu| cpu.package).collect();
+    HostSummary {
+        kernel: host.kernel.release.as_deref().map(text::clean),
+        virtualisation: host.kernel.virtualisation.as_deref().map(text::clean),
+        online_cpus: topology.online.len(),
+        packages: packages.len(),
+        nodes: topology.nodes.len(),
+        llcs: topology.llcs.len(),
+        nics: host.nics.iter().filter(|nic| nic.kind != NicKind::Loopback).map(nic).collect(),
     }
 }
 

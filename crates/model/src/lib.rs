@@ -6,19 +6,28 @@
 //! two readings, a set of CPUs as a list) is here, too; what takes the machine is in the crates that use it.
 
 pub mod accepts;
+mod change;
 mod cpuset;
 pub mod drops;
+mod finding;
 pub mod histogram;
 mod host;
 mod ids;
 mod interval;
 pub mod irqs;
+mod journal;
 pub mod locality;
 mod measurement;
 mod outlier;
+mod plan;
+pub mod steering;
 
+pub use change::*;
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
+pub use finding::*;
 pub use host::*;
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
+pub use journal::*;
 pub use measurement::*;
 pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
+pub use plan::*;

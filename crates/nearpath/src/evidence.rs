@@ -6,14 +6,14 @@
 
 use crate::failure::say;
 use anyhow::{Context, anyhow, bail};
-use nearpath_diagnose::{Diagnosis, Evidence};
+use nearpath_diagnose::Evidence;
 use nearpath_instruments::accepts::Accepts;
 use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::stages::{Stages, zoom};
 use nearpath_instruments::{Instrument, InstrumentError};
 use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
-use nearpath_model::{MEASUREMENT_SCHEMA, Measurement};
+use nearpath_model::{Diagnosis, MEASUREMENT_SCHEMA, Measurement};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

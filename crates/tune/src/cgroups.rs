@@ -8,11 +8,9 @@
 use crate::TuneError;
 use crate::setting::Setting;
 use nearpath_host::Root;
-use nearpath_model::CpuSet;
+use nearpath_model::{CpuSet, Cpuset};
 use rustix::fs::{CWD, FsWord, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat, openat2};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -21,57 +19,6 @@ use std::os::fd::OwnedFd;
 const CGROUP2: FsWord = 0x6367_7270;
 /// Bytes that are read at most: a list of all CPUs takes less.
 const MAX_FILE: u64 = 64 << 10;
-
-/// A setting of a cgroup's cpuset.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Cpuset {
-    /// The cgroup, as `/proc/PID/cgroup` names it: `/system.slice/nginx.service`.
-    pub cgroup: String,
-    /// The inode of its folder.
-    pub inode: u64,
-    /// Which of its settings.
-    pub what: CpusetFile,
-}
-
-/// A setting of a cpuset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CpusetFile {
-    /// `cpuset.cpus`.
-    Cpus,
-    /// `cpuset.mems`.
-    Mems,
-}
-
-impl CpusetFile {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cpus => "cpuset.cpus",
-            Self::Mems => "cpuset.mems",
-        }
-    }
-}
-
-impl fmt::Display for Cpuset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} inode {} cgroup {}", self.what.name(), self.inode, self.cgroup)
-    }
-}
-
-impl Cpuset {
-    /// From its text in a plan: `cpuset.cpus inode 99 cgroup /a`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (what, rest) = text.split_once(" inode ")?;
-        let (inode, cgroup) = rest.split_once(" cgroup ")?;
-        let what = [CpusetFile::Cpus, CpusetFile::Mems].into_iter().find(|w| w.name() == what)?;
-        let names = cgroup.strip_prefix('/')?.split('/');
-        let plain = |mut names: std::str::Split<'_, char>| {
-            names.all(|name| !matches!(name, "" | "." | "..") && !name.contains(char::is_control))
-        };
-        plain(names).then_some(())?;
-        Some(Self { cgroup: cgroup.to_owned(), inode: inode.parse().ok()?, what })
-    }
-}
 
 /// Where cgroup v2 is mounted as a whole; `None` where it is not.
 pub(crate) fn mount_point(root: &Root) -> Option<String> {
@@ -195,6 +142,7 @@ impl Setting for CpusetSetting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_model::CpusetFile;
 
     #[test]
     fn its_text_is_read_back_and_leads_nowhere_else() {

@@ -5,8 +5,8 @@
 //! fails, those before it are undone.
 
 use crate::error::{Kept, NotUndone};
-use crate::plan::Step;
-use crate::{Change, Entry, Journal, TuneError};
+use crate::{Journal, TuneError};
+use nearpath_model::{Change, Entry, Outcome, Skipped, Step};
 
 /// Makes changes, or shows them.
 pub trait Writer {
@@ -76,7 +76,7 @@ impl<W: Writer> Executor<W> {
             // A write that was refused may be there in part: then the plan does not go on.
             let begun = made.split_off(before);
             if may_be_skipped && self.undo_made(begun.clone()).is_empty() {
-                skipped.push(Skipped { change, reason });
+                skipped.push(Skipped { change, reason: reason.to_string() });
                 continue;
             }
             made.extend(begun);
@@ -227,24 +227,6 @@ fn undo_backwards<T>(
         }
     }
     ends
-}
-
-/// What became of a plan.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The changes as they were made.
-    pub made: Vec<Change>,
-    /// Those that were left out.
-    pub skipped: Vec<Skipped>,
-}
-
-/// A change that was left out.
-#[derive(Debug)]
-pub struct Skipped {
-    /// The change.
-    pub change: Change,
-    /// Why.
-    pub reason: TuneError,
 }
 
 /// A writer that only shows: `made` and `undone` see each change, once `check` has found that it could

@@ -5,13 +5,12 @@
 //! has. It forgets them as it ends, so the list is a setting of the process, named by when it started.
 //! (irqbalance 1.2 and later; it takes no more than 500 bytes at once.)
 
+use crate::TuneError;
+use crate::find_thread;
 use crate::setting::Setting;
-use crate::{Thread, TuneError};
 use nearpath_host::Root;
-use nearpath_model::IrqNumber;
-use serde::{Deserialize, Serialize};
+use nearpath_model::{IrqNumber, Irqbalance};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -25,39 +24,14 @@ const REQUEST: usize = 499;
 const ANSWER: u64 = 1 << 20;
 const BAN: &str = "settings ban irqs ";
 
-/// A running irqbalance.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Irqbalance {
-    /// Its process.
-    pub pid: u32,
-    /// When it started, in clock ticks since boot.
-    pub start_ticks: u64,
-}
-
-impl fmt::Display for Irqbalance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "irqbalance pid {} start {} banned", self.pid, self.start_ticks)
-    }
-}
-
-impl Irqbalance {
-    /// The one that runs; `None` where none does, or cannot be seen.
-    pub(crate) fn find(root: &Root) -> Option<Self> {
-        let pids = root.list("/proc").ok()?;
-        let is_it = |pid: &u32| {
-            root.text(&format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "irqbalance")
-        };
-        let pid = pids.iter().filter_map(|entry| entry.name.parse().ok()).find(is_it)?;
-        let start_ticks = Thread::find(root, pid, pid)?.start_ticks;
-        Some(Self { pid, start_ticks })
-    }
-
-    /// From its text in a plan: `irqbalance pid 7 start 99 banned`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let ["irqbalance", "pid", pid, "start", start, "banned"] = words[..] else { return None };
-        Some(Self { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
-    }
+/// The irqbalance that runs; `None` where none does, or cannot be seen.
+pub(crate) fn find_irqbalance(root: &Root) -> Option<Irqbalance> {
+    let pids = root.list("/proc").ok()?;
+    let is_it =
+        |pid: &u32| root.text(&format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "irqbalance");
+    let pid = pids.iter().filter_map(|entry| entry.name.parse().ok()).find(is_it)?;
+    let start_ticks = find_thread(root, pid, pid)?.start_ticks;
+    Some(Irqbalance { pid, start_ticks })
 }
 
 /// The interrupts that it leaves alone, as ascending numbers with spaces between them.
@@ -70,7 +44,7 @@ pub(crate) struct Bans<'a> {
 impl Bans<'_> {
     fn is_there(&self) -> bool {
         let pid = self.irqbalance.pid;
-        Thread::find(self.root, pid, pid)
+        find_thread(self.root, pid, pid)
             .is_some_and(|thread| thread.start_ticks == self.irqbalance.start_ticks)
     }
 

@@ -9,11 +9,11 @@
 mod file;
 mod records;
 
-use crate::{Change, Persistence, TuneError};
+use crate::TuneError;
 use file::{FILE, JournalFile, LONGEST};
+use nearpath_model::{Change, Entry, State};
 pub use records::Damage;
 use records::{Event, Parsed, Record, compacted, parse};
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,41 +27,6 @@ const FOLDER: &str = "/var/lib/nearpath";
 const FOLDER_VARIABLE: &str = "NEARPATH_STATE_DIR";
 /// A journal of fewer bytes is left as it is; some hundred changes.
 const SHORT: u64 = 64 << 10;
-
-/// How far a change has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// It was about to be made when the last record was written: it may be there or not.
-    Begun,
-    /// It was made.
-    Done,
-}
-
-/// A change that has not been undone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Its number in the journal.
-    pub id: u64,
-    /// When it began, in seconds since 1970.
-    pub time_s: u64,
-    /// The boot that it belongs to (`/proc/sys/kernel/random/boot_id`).
-    pub boot: String,
-    /// How far it came.
-    pub state: State,
-    /// The change.
-    pub change: Change,
-    /// While it is being made again: the number of the change that is lost. It takes that one's place
-    /// when it is made.
-    pub replaces: Option<u64>,
-}
-
-impl Entry {
-    /// Whether a reboot since it was made has undone it, going by the boot that is now.
-    pub fn lost_by_reboot(&self, boot: &str) -> bool {
-        self.boot != boot && self.change.persistence != Persistence::Kept
-    }
-}
 
 /// The journal, open for writing.
 #[derive(Debug)]

@@ -6,17 +6,16 @@
 //! is the same code with a writer that shows.
 
 mod cgroups;
-mod change;
 mod configuration;
 mod error;
 mod ethtool;
 mod executor;
 pub mod exporters;
 mod files;
+mod fuzzing;
 mod irqbalance;
 mod journal;
 mod live;
-mod plan;
 pub mod planners;
 mod setting;
 mod status;
@@ -25,25 +24,18 @@ mod threads;
 mod units;
 mod watch;
 
-pub use cgroups::{Cpuset, CpusetFile};
-#[doc(hidden)]
-pub use change::fuzzing_targets;
-pub use change::{Change, Persistence, Target, Value};
-pub use configuration::ConfigFile;
 pub use error::{NotUndone, TuneError};
 #[doc(hidden)]
 pub use ethtool::fuzzing as fuzzing_ethtool;
-pub use ethtool::{Ethtool, NicSetting};
-pub use executor::{DryRun, Executor, Outcome, Skipped, Writer};
-pub use files::{SettingFile, settings};
-pub use irqbalance::Irqbalance;
+pub use executor::{DryRun, Executor, Writer};
+pub use files::settings;
+#[doc(hidden)]
+pub use fuzzing::fuzzing_targets;
 #[doc(hidden)]
 pub use journal::fuzzing;
-pub use journal::{Damage, Entry, JOURNAL_VERSION, Journal, JournalContents, State};
+pub use journal::{Damage, JOURNAL_VERSION, Journal, JournalContents};
 pub use live::Live;
-pub use plan::{Crossings, Goal, PLAN_SCHEMA, Plan, PlannedChange, Step};
 pub use setting::Presence;
-pub use status::{ChangeStatus, Standing, change_status};
-pub use threads::Thread;
-pub use units::{UnitProperty, UnitSetting};
-pub use watch::{Events, Notice, Noticed, Watch};
+pub use status::change_status;
+pub use threads::find_thread;
+pub use watch::{Events, Watch};

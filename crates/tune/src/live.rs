@@ -7,13 +7,16 @@
 
 use crate::cgroups::CpusetSetting;
 use crate::configuration::Etc;
+use crate::ethtool;
 use crate::files::Files;
-use crate::irqbalance::{Bans, Irqbalance};
+use crate::irqbalance::{Bans, find_irqbalance};
 use crate::setting::{self, Presence, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
-use crate::{Change, Target, TuneError, Value, Writer};
+use crate::units;
+use crate::{TuneError, Writer};
 use nearpath_host::Root;
+use nearpath_model::{Change, Target, Value};
 use std::path::Path;
 
 /// The writer.
@@ -66,10 +69,10 @@ impl Live {
             file.instance = self.files.instance(file);
         }
         if let Target::Nic(setting) = &mut change.target {
-            setting.instance = setting.instance_now(&self.files);
+            setting.instance = ethtool::instance_now(setting, &self.files);
         }
         if let Target::Unit(unit) = change.target {
-            change.target = Target::Unit(unit.prepared());
+            change.target = Target::Unit(units::prepared(unit));
         }
         Ok(change)
     }
@@ -106,7 +109,7 @@ impl Live {
             setting.instance = None;
         }
         if let Target::Irqbalance(irqbalance) = &mut change.target {
-            let Some(running) = Irqbalance::find(root) else { return Ok(None) };
+            let Some(running) = find_irqbalance(root) else { return Ok(None) };
             *irqbalance = running;
         }
         let target = change.target.clone();
@@ -128,7 +131,7 @@ impl Live {
             Target::ReuseportGroup(_) => None,
             Target::File(file) => Some(Box::new(self.files.setting(file)?)),
             Target::Thread(thread) => Some(Box::new(ThreadSetting { root: &self.root, thread })),
-            Target::Nic(setting) => Some(setting.setting(&self.files)?),
+            Target::Nic(setting) => Some(ethtool::setting(setting, &self.files)?),
             Target::Cpuset(cpuset) => Some(Box::new(CpusetSetting { root: &self.root, cpuset })),
             Target::Irqbalance(irqbalance) => Some(Box::new(Bans { root: &self.root, irqbalance })),
             Target::ConfigFile(file) => Some(Box::new(self.etc.setting(file)?)),

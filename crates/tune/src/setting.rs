@@ -4,7 +4,8 @@
 //!
 //! In goes a change of such a setting, out comes the change as it was made, or the refusal.
 
-use crate::{Change, TuneError, Value};
+use crate::TuneError;
+use nearpath_model::{Change, Value};
 
 /// Where a setting lives: a file, a thread, an interface.
 pub(crate) trait Setting {

@@ -5,33 +5,8 @@
 //! files of configuration nothing outlasts a reboot, so any other change of an older boot is lost,
 //! whatever the host has now: the same number may be another interrupt's.
 
-use crate::{Entry, Live, Presence, State};
-use serde::{Deserialize, Serialize};
-
-/// How a change stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// The host has it.
-    Applied,
-    /// Somebody else has changed it since.
-    Drifted,
-    /// It was begun, but nothing was written: an interruption came before.
-    Undone,
-    /// It is gone by itself: by a reboot, a new interface, a driver's reset, a thread's end.
-    Lost,
-}
-
-/// A change of the journal, and how it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChangeStatus {
-    /// The entry.
-    pub entry: Entry,
-    /// How it stands; `None` when it cannot be seen from here.
-    pub standing: Option<Standing>,
-    /// What there is to say about it.
-    pub reason: Option<String>,
-}
+use crate::{Live, Presence};
+use nearpath_model::{ChangeStatus, Entry, Standing, State};
 
 /// How the changes of the journal stand, in its order.
 pub fn change_status(entries: &[Entry], live: &Live, boot: &str) -> Vec<ChangeStatus> {

@@ -7,48 +7,18 @@
 use crate::TuneError;
 use crate::setting::Setting;
 use nearpath_host::{Root, thread_cpus};
-use nearpath_model::{CpuId, CpuSet, MAX_CPUS};
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use nearpath_model::{CpuId, CpuSet, MAX_CPUS, Thread};
 use std::io;
 
-/// A thread of this boot.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Thread {
-    /// Its process.
-    pub pid: u32,
-    /// Its number; that of the process for the main thread.
-    pub tid: u32,
-    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/task/TID/stat`.
-    pub start_ticks: u64,
+/// The thread that has this number now; `None` when none of the process has.
+pub fn find_thread(root: &Root, pid: u32, tid: u32) -> Option<Thread> {
+    let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    Some(Thread { pid, tid, start_ticks: start_of(&stat)? })
 }
 
-impl fmt::Display for Thread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pid, tid, start_ticks } = self;
-        write!(f, "affinity pid {pid} tid {tid} start {start_ticks}")
-    }
-}
-
-impl Thread {
-    /// The thread that has this number now; `None` when none of the process has.
-    pub fn find(root: &Root, pid: u32, tid: u32) -> Option<Self> {
-        let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-        Some(Self { pid, tid, start_ticks: start_of(&stat)? })
-    }
-
-    /// A thread from its text in a plan: `affinity pid 7 tid 8 start 99`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let ["affinity", "pid", pid, "tid", tid, "start", start] = words[..] else { return None };
-        let start_ticks = start.parse().ok()?;
-        Some(Self { pid: pid.parse().ok()?, tid: tid.parse().ok()?, start_ticks })
-    }
-
-    /// Whether it runs still.
-    fn is_there(&self, root: &Root) -> bool {
-        Self::find(root, self.pid, self.tid).as_ref() == Some(self)
-    }
+/// Whether a thread runs still.
+fn is_there(root: &Root, thread: &Thread) -> bool {
+    find_thread(root, thread.pid, thread.tid).as_ref() == Some(thread)
 }
 
 /// Field 22 of a `stat`; the name, in parentheses, may hold anything.
@@ -78,7 +48,7 @@ impl Setting for ThreadSetting<'_> {
     fn read(&self) -> Result<Option<String>, TuneError> {
         let cpus = thread_cpus(self.root, self.thread.pid, self.thread.tid);
         // After it was read: before it the number may have been another thread's.
-        if !self.thread.is_there(self.root) {
+        if !is_there(self.root, self.thread) {
             return Ok(None);
         }
         match cpus {
@@ -93,7 +63,7 @@ impl Setting for ThreadSetting<'_> {
     fn write(&self, value: &str) -> Result<(), TuneError> {
         let step = || format!("setting {} to {value}", self.thread);
         let cpus = self.cpus(value)?;
-        if !self.thread.is_there(self.root) {
+        if !is_there(self.root, self.thread) {
             return Err(TuneError::kernel(step(), "it has ended"));
         }
         set_affinity(self.thread.tid, &cpus).map_err(|error| {
@@ -152,8 +122,9 @@ fn set_affinity(tid: u32, cpus: &CpuSet) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Presence;
     use crate::setting;
-    use crate::{Change, Persistence, Presence, Target, Value};
+    use nearpath_model::{Change, Persistence, Target, Value};
     use nearpath_testing::wait_for;
     use rustix::thread::gettid;
     use std::sync::mpsc::channel;
@@ -168,15 +139,6 @@ mod tests {
         assert_eq!(start_of(format!("7 (a) b) {fields}\n").as_bytes()), Some(22));
         assert_eq!(start_of(b"7 (short) S 1"), None);
         assert_eq!(start_of(b""), None);
-    }
-
-    #[test]
-    fn its_text_is_read_back() {
-        let thread = Thread { pid: 7, tid: 8, start_ticks: 99 };
-        assert_eq!(Thread::parse(&thread.to_string()), Some(thread));
-        for text in ["", "affinity pid 7", "affinity pid 7 tid x start 1", "affinity  pid 7"] {
-            assert_eq!(Thread::parse(text), None, "{text}");
-        }
     }
 
     #[test]
@@ -197,7 +159,7 @@ mod tests {
             let _ = ended.recv();
         });
         let tid = tell.recv().unwrap();
-        (Thread::find(&Root::live(), std::process::id(), tid).unwrap(), end, thread)
+        (find_thread(&Root::live(), std::process::id(), tid).unwrap(), end, thread)
     }
 
     #[test]

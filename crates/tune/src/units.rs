@@ -5,12 +5,9 @@
 //! it in a drop-in of its own below `/run`, which it never removes: undoing does, unless it was there before.
 
 use crate::TuneError;
-use crate::configuration::is_service;
 use crate::setting::Setting;
 use nearpath_host::Root;
-use nearpath_model::CpuSet;
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use nearpath_model::{CpuSet, UnitProperty, UnitSetting, is_service};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,104 +17,23 @@ use std::process::{Command, Stdio};
 const BOOTED: &str = "/run/systemd/system";
 /// Where systemd keeps settings that were made with `--runtime` (systemd.unit(5)).
 const CONTROL: &str = "/run/systemd/system.control";
-/// The only service that is started and stopped.
-const IRQBALANCE: &str = "irqbalance.service";
 
-/// A setting of a unit.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct UnitSetting {
-    /// The unit: `nginx.service`.
-    pub unit: String,
-    /// Which of its settings.
-    pub property: UnitProperty,
-    /// Once it was changed: whether systemd had no drop-in for it before.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub drop_in_is_new: bool,
+/// The same setting, as it is before it is changed.
+pub(crate) fn prepared(setting: UnitSetting) -> UnitSetting {
+    let drop_in_is_new = drop_in(&setting).is_some_and(|(folder, name)| {
+        folder.join(name).symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    });
+    UnitSetting { drop_in_is_new, ..setting }
 }
 
-/// A setting of a unit, by systemd's name for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UnitProperty {
-    /// Whether it runs: `active` or `inactive`. Only irqbalance is stopped.
-    ActiveState,
-    /// The CPUs that it may use, empty where that is not limited (systemd.resource-control(5)).
-    AllowedCpus,
-    /// The nodes that it may have memory of, empty where that is not limited.
-    AllowedMemoryNodes,
-}
-
-impl UnitProperty {
-    const ALL: [Self; 3] = [Self::ActiveState, Self::AllowedCpus, Self::AllowedMemoryNodes];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::ActiveState => "ActiveState",
-            Self::AllowedCpus => "AllowedCPUs",
-            Self::AllowedMemoryNodes => "AllowedMemoryNodes",
-        }
-    }
-}
-
-impl fmt::Display for UnitSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unit {} {}", self.unit, self.property.name())
-    }
-}
-
-impl UnitSetting {
-    /// A setting of a unit.
-    pub(crate) fn new(unit: &str, property: UnitProperty) -> Self {
-        Self { unit: unit.to_owned(), property, drop_in_is_new: false }
-    }
-
-    /// The same, as it is before it is changed.
-    pub(crate) fn prepared(self) -> Self {
-        let drop_in_is_new = self.drop_in().is_some_and(|(folder, name)| {
-            folder.join(name).symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-        });
-        Self { drop_in_is_new, ..self }
-    }
-
-    /// Whether another one is the same setting.
-    pub(crate) fn same_place(&self, other: &Self) -> bool {
-        (&self.unit, self.property) == (&other.unit, other.property)
-    }
-
-    /// The folder and the name of the file in which systemd keeps a value until the next boot
-    /// (`unit_drop_in_file` and `unit_write_setting` of src/core/unit.c); none of whether it runs.
-    fn drop_in(&self) -> Option<(PathBuf, String)> {
-        let is_kept = self.property != UnitProperty::ActiveState && is_service(&self.unit);
-        is_kept.then(|| {
-            let folder = Path::new(CONTROL).join(format!("{}.d", self.unit));
-            (folder, format!("50-{}.conf", self.property.name()))
-        })
-    }
-
-    /// Whether irqbalance runs.
-    pub(crate) fn irqbalance() -> Self {
-        Self::new(IRQBALANCE, UnitProperty::ActiveState)
-    }
-
-    /// From its text in a plan: `unit nginx.service AllowedCPUs`; `None` for what is not to be changed.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let ["unit", unit, name] = words[..] else { return None };
-        let property = UnitProperty::ALL.into_iter().find(|property| property.name() == name)?;
-        let allowed = match property {
-            UnitProperty::ActiveState => unit == IRQBALANCE,
-            UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes => is_service(unit),
-        };
-        allowed.then(|| Self::new(unit, property))
-    }
-
-    /// What kind of setting it is, as plans call it.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self.property {
-            UnitProperty::ActiveState => "unit_state",
-            UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes => "unit_cpuset",
-        }
-    }
+/// The folder and the name of the file in which systemd keeps a value until the next boot
+/// (`unit_drop_in_file` and `unit_write_setting` of src/core/unit.c); none of whether it runs.
+fn drop_in(setting: &UnitSetting) -> Option<(PathBuf, String)> {
+    let is_kept = setting.property != UnitProperty::ActiveState && is_service(&setting.unit);
+    is_kept.then(|| {
+        let folder = Path::new(CONTROL).join(format!("{}.d", setting.unit));
+        (folder, format!("50-{}.conf", setting.property.name()))
+    })
 }
 
 /// All CPUs or nodes that there may ever be.
@@ -162,12 +78,10 @@ fn systemctl(arguments: &[&str]) -> Result<String, TuneError> {
     Err(TuneError::kernel(step(), format!("{}: {}", output.status, said.join("; "))))
 }
 
-impl UnitSetting {
-    /// Sets the property until the next boot, and for the unit's processes at once.
-    fn set(&self, value: &str) -> Result<String, TuneError> {
-        let assignment = format!("{}={value}", self.property.name());
-        systemctl(&["set-property", "--runtime", "--", &self.unit, &assignment])
-    }
+/// Sets a property until the next boot, and for the unit's processes at once.
+fn set(setting: &UnitSetting, value: &str) -> Result<String, TuneError> {
+    let assignment = format!("{}={value}", setting.property.name());
+    systemctl(&["set-property", "--runtime", "--", &setting.unit, &assignment])
 }
 
 /// Removes a drop-in, and its folder with the last one; whether it was there.
@@ -241,16 +155,16 @@ impl Setting for UnitSetting {
             (_, "") => {
                 // The kernel lets nobody empty the cpuset of a cgroup with processes (validate_change of
                 // kernel/cgroup/cpuset.c): systemd would forget the limit, and the cgroup keep it.
-                self.set(&every(self.property)?)?;
-                self.set("")
+                set(self, &every(self.property)?)?;
+                set(self, "")
             }
-            (_, value) => self.set(value),
+            (_, value) => set(self, value),
         }
         .map(drop)
     }
 
     fn tidy(&self) -> Result<(), TuneError> {
-        let Some((folder, name)) = self.drop_in().filter(|_| self.drop_in_is_new) else {
+        let Some((folder, name)) = drop_in(self).filter(|_| self.drop_in_is_new) else {
             return Ok(());
         };
         if remove_drop_in(&folder, &name)
@@ -314,12 +228,12 @@ mod tests {
         assert!(remove_drop_in(&folder, "50-AllowedMemoryNodes.conf").unwrap());
         assert!(!folder.exists());
         let (folder, name) =
-            UnitSetting::parse("unit a.service AllowedCPUs").unwrap().drop_in().unwrap();
+            drop_in(&UnitSetting::parse("unit a.service AllowedCPUs").unwrap()).unwrap();
         assert_eq!(
             folder.join(name),
             Path::new("/run/systemd/system.control/a.service.d/50-AllowedCPUs.conf")
         );
-        assert_eq!(UnitSetting::irqbalance().drop_in(), None);
+        assert_eq!(drop_in(&UnitSetting::irqbalance()), None);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Each exported form, looked at by the tool that it is for, where the machine has it.
 
-use nearpath_model::NicIrq;
+use nearpath_model::{NicIrq, PlannedChange, Target};
 use nearpath_testing::{require_program, skip};
-use nearpath_tune::PlannedChange;
 use nearpath_tune::exporters::{export, exporter};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -12,19 +11,21 @@ use tempfile::TempDir;
 
 fn change(id: &str, target: &str, after: &str) -> PlannedChange {
     let nic_irq = NicIrq { nic: "eth0".to_owned(), name: "eth0-TxRx-0".to_owned() };
+    let mut target = Target::parse(target, None).unwrap();
+    if let Target::File(file) = &mut target {
+        file.interrupt = file.irq().map(|_| nic_irq);
+    }
     PlannedChange {
         id: id.to_owned(),
-        kind: String::new(),
-        target: target.to_owned(),
-        before: after.to_owned(),
-        after: after.to_owned(),
+        target,
+        before: after.into(),
+        after: after.into(),
         why: "because it's \"so\": $(reboot) {{ x }} %n # \u{1b}".to_owned(),
         finding: None,
         persist: vec![],
         reboot: false,
         optional: false,
         predicted: None,
-        interrupt: target.starts_with("/proc/irq/").then_some(nic_irq),
     }
 }
 

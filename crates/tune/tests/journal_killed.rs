@@ -1,11 +1,10 @@
 //! A process that is killed while it changes a host, again and again: the journal is whole, and tells
 //! of what may be there.
 
-use nearpath_model::SocketProtocol;
-use nearpath_tune::steering::{Group, Program};
-use nearpath_tune::{
-    Change, Executor, Journal, Persistence, State, Target, TuneError, Value, Writer,
+use nearpath_model::{
+    Change, Persistence, Program, ReuseportGroup, SocketProtocol, State, Target, Value,
 };
+use nearpath_tune::{Executor, Journal, TuneError, Writer};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -37,7 +36,8 @@ impl Writer for Nothing {
 
 fn change(port: u16) -> Change {
     let local = ([127, 0, 0, 1], port).into();
-    let group = Group { protocol: SocketProtocol::Tcp, local, netns: Some(1), sockets: vec![] };
+    let group =
+        ReuseportGroup { protocol: SocketProtocol::Tcp, local, netns: Some(1), sockets: vec![] };
     Change {
         target: Target::ReuseportGroup(group),
         before: Value::Default,

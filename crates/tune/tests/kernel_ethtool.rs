@@ -5,12 +5,9 @@ mod common;
 
 use common::in_namespace;
 use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_model::Nic;
+use nearpath_model::{Change, Nic, NicSetting, Persistence, Step, Target, Value};
 use nearpath_testing::veth::Side;
-use nearpath_tune::{
-    Change, Executor, Journal, Live, NicSetting, Persistence, Presence, Step, Target, TuneError,
-    Value,
-};
+use nearpath_tune::{Executor, Journal, Live, Presence, TuneError};
 use std::path::Path;
 
 fn change(target: &str, before: &str, after: &str) -> Change {

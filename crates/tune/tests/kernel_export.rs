@@ -3,9 +3,9 @@
 //! everything back to the byte.
 
 use nearpath_host::Root;
+use nearpath_model::{PlannedChange, SettingFile, Target};
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_netns, require_program};
-use nearpath_tune::PlannedChange;
 use nearpath_tune::exporters::{Document, export, exporter};
 use std::collections::BTreeMap;
 use std::io;
@@ -53,17 +53,15 @@ impl Script {
 fn change(target: &str, after: &str) -> PlannedChange {
     PlannedChange {
         id: target.to_owned(),
-        kind: String::new(),
-        target: target.to_owned(),
-        before: Root::live().text(target).unwrap(),
-        after: after.to_owned(),
+        target: SettingFile::new(target, None).into(),
+        before: Root::live().text(target).unwrap().into(),
+        after: after.into(),
         why: "a test".to_owned(),
         finding: None,
         persist: vec![],
         reboot: false,
         optional: false,
         predicted: None,
-        interrupt: None,
     }
 }
 
@@ -181,8 +179,9 @@ fn what_cannot_be_made_does_not_stop_the_rest() {
         let before = settings("np1");
         let mut changes = plan("np1");
         // CPU 60000, which no machine has.
-        changes[0].after = format!("1{}", "0".repeat(15_000));
-        changes[1].target = changes[1].target.replace("np1", "gone");
+        changes[0].after = format!("1{}", "0".repeat(15_000)).into();
+        changes[1].target =
+            SettingFile::new(changes[1].target.to_string().replace("np1", "gone"), None).into();
         let script = Script::new(&changes);
         let said = script.said(&["apply"], 1);
         assert!(said.contains("it is not there") && said.contains("changed 3 of 5"), "{said}");
@@ -205,8 +204,8 @@ fn what_ethtool_sets_is_set_and_put_back() {
             [show("-k"), show("-l")].map(|text| String::from_utf8(text).unwrap())
         };
         let of_nic = |what: &str, before: &str, after: &str| PlannedChange {
-            target: format!("ethtool {ODD} {what}"),
-            before: before.to_owned(),
+            target: Target::parse(&format!("ethtool {ODD} {what}"), None).unwrap(),
+            before: before.into(),
             ..change(SOMAXCONN, after)
         };
         let before = shown();

@@ -5,11 +5,10 @@ mod common;
 
 use common::in_namespace;
 use nearpath_host::{Root, current_netns};
+use nearpath_model::{Change, Persistence, SettingFile, Target, Value};
 use nearpath_testing::require_netns;
 use nearpath_testing::veth::{Side, VethPair};
-use nearpath_tune::{
-    Change, Executor, Journal, Live, Persistence, Presence, SettingFile, Target, TuneError, Value,
-};
+use nearpath_tune::{Executor, Journal, Live, Presence, TuneError};
 use std::io;
 use std::path::Path;
 

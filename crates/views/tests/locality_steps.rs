@@ -3,9 +3,8 @@
 mod golden_files;
 
 use golden_files::{golden, golden_json};
-use nearpath_diagnose::ProposedChange;
 use nearpath_model::locality::{Distances, Method, Places};
-use nearpath_model::{CpuId, CpuSet, Direction, Place, accepts};
+use nearpath_model::{CpuId, CpuSet, Direction, Place, ProposedChange, accepts};
 use nearpath_views::json::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
 use nearpath_views::text;
 
@@ -15,7 +14,7 @@ fn distances(packets: u64, same_cpu: u64) -> Distances {
 
 fn change(target: &str, before: &str, after: &str, why: &str) -> ProposedChange {
     ProposedChange {
-        target: target.into(),
+        target: target.to_owned().try_into().unwrap(),
         before: Some(before.into()),
         after: after.into(),
         why: why.into(),
@@ -60,7 +59,7 @@ fn steps() -> LocalitySteps {
             step("as found", 4_987, 4_510, 203, 0.5075),
             LocalityStep {
                 changes: vec![change(
-                    "affinity pid 4711 (demo-worker)",
+                    "affinity pid 4711",
                     "0-1",
                     "0",
                     "each worker stays on a CPU of its own",

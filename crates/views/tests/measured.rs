@@ -3,7 +3,6 @@
 mod golden_files;
 
 use golden_files::{golden, golden_json};
-use nearpath_diagnose::*;
 use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Listener, Places};
 use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality};
 use nearpath_model::*;
@@ -206,7 +205,7 @@ fn path() -> Vec<Passed> {
 
 fn change(before: &str, after: &str, alternative: bool) -> ProposedChange {
     ProposedChange {
-        target: "/sys/class/net/eth0/queues/rx-0/rps_cpus".into(),
+        target: SettingFile::rx_queue("eth0", QueueId(0), "rps_cpus").into(),
         before: Some(before.into()),
         after: after.into(),
         why: "These CPUs are on the NIC's node.".into(),

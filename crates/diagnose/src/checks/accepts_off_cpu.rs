@@ -10,9 +10,9 @@
 use crate::counters::{ratio, total};
 use crate::locality::{Elsewhere, steer_change};
 use crate::spans::NOTABLE_SHARE;
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, nearest_cpus, text};
+use crate::{Check, CheckOutcome, Context, nearest_cpus, text};
 use nearpath_model::accepts::{Listener, Worker};
-use nearpath_model::{CpuId, CpuSet, Protocol, SocketProtocol};
+use nearpath_model::{CpuId, CpuSet, Finding, Proposal, ProposedChange, Protocol, SocketProtocol};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -164,11 +164,8 @@ fn pin(context: &Context<'_>, workers: &[Worker]) -> Vec<ProposedChange> {
     let mut loose: Vec<&Worker> = workers.iter().filter(|w| own_cpu(w).is_none()).collect();
     loose.sort_by_key(|worker| (worker.pid, worker.tid));
     let change = |(worker, cpu): (&Worker, CpuId)| {
-        let thread = if worker.tid == worker.pid {
-            format!("affinity pid {}", worker.pid)
-        } else {
-            format!("affinity pid {} tid {}", worker.pid, worker.tid)
-        };
+        let tid = Some(worker.tid).filter(|tid| *tid != worker.pid);
+        let thread = Proposal::Affinity { pid: worker.pid, tid };
         let before = worker.cpus.as_ref()?.to_string();
         let why = "Connections can be steered to a worker that stays on its CPU.";
         Some(ProposedChange::new(thread, Some(before), cpu.to_string(), why))

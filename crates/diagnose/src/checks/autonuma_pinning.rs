@@ -7,7 +7,8 @@
 //! Rules: document 002 (tune AutoNUMA or bind explicitly), Documentation/admin-guide/sysctl/
 //! kernel.rst (`numa_balancing`: bit 0 is the balancing, bit 1 memory tiering).
 
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "autonuma_pinning",
@@ -57,7 +58,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let mut finding = Finding::new(Severity::Info, title)
         .evidence(format!("{SYSCTL} is {mode}."))
         .change(ProposedChange::new(
-            format!("sysctl {SYSCTL}"),
+            SettingFile::sysctl(SYSCTL),
             Some(mode.to_string()),
             (mode & !1).to_string(),
             "Pinned processes have nothing to gain from it and pay its page faults.",

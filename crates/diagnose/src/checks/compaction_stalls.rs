@@ -8,7 +8,8 @@
 //! Rule: Documentation/admin-guide/mm/transhuge.rst (`defrag`: only `always` lets any page fault
 //! stall).
 
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "compaction_stalls",
@@ -48,7 +49,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     // With any other choice only who asks for huge pages (madvise) waits for them.
     if defrag == "always" {
         finding = finding.change(ProposedChange::new(
-            "/sys/kernel/mm/transparent_hugepage/defrag",
+            SettingFile::new("/sys/kernel/mm/transparent_hugepage/defrag", None),
             Some(defrag.to_owned()),
             "defer+madvise",
             "Page faults take small pages at once, and the kernel compacts in the background.",
@@ -56,7 +57,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         if let Some("always") = sysctls.get(ENABLED).and_then(|text| chosen(text)) {
             finding = finding.change(
                 ProposedChange::new(
-                    "/sys/kernel/mm/transparent_hugepage/enabled",
+                    SettingFile::new("/sys/kernel/mm/transparent_hugepage/enabled", None),
                     Some("always".to_owned()),
                     "madvise",
                     "Only programs that ask for huge pages get them.",

@@ -5,8 +5,8 @@
 //!
 //! Rule: Documentation/filesystems/proc.rst (`steal`: involuntary wait of a guest).
 
-use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
-use nearpath_model::CpuSet;
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{CpuSet, Finding, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "cpu_steal",

@@ -10,8 +10,8 @@
 //! (busy polling), Documentation/admin-guide/pm/cpuidle.rst (exit latency of idle states).
 
 use super::slow_packets::ENOUGH;
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::ShareKind;
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{Finding, ProposedChange, SettingFile, Severity, ShareKind};
 
 pub(super) const CHECK: Check = Check {
     name: "idle_wakeups",
@@ -65,7 +65,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             let now = context.host.sysctls.get(name).map(|now| now.trim());
             if now == Some("0") {
                 finding = finding.change(ProposedChange::new(
-                    format!("sysctl {name}"),
+                    SettingFile::sysctl(name),
                     Some("0".to_owned()),
                     POLL_US,
                     "A reader polls its queue for so many µs before it sleeps; each keeps a CPU busy.",

@@ -8,8 +8,10 @@
 //! Rule: document 000 (stop irqbalance, or it overrides the affinities).
 
 use crate::counters::ratio;
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::{CpuId, CpuSet, Irq, Nic};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{
+    CpuId, CpuSet, Finding, Irq, Nic, Proposal, ProposedChange, Severity, Target, UnitSetting,
+};
 
 pub(super) const CHECK: Check = Check {
     name: "irqbalance_conflict",
@@ -83,16 +85,16 @@ fn finding(context: &Context<'_>, nic: &Nic, irqs: &[&Irq]) -> Option<Finding> {
     Some(
         finding
             .change(ProposedChange::new(
-                "irqbalance banned",
+                Proposal::IrqbalanceBans,
                 None,
                 banned.join(" "),
                 "irqbalance leaves these interrupts alone and still spreads the others, until it restarts.",
             ))
             .change(
                 ProposedChange::new(
-                    "service irqbalance",
-                    Some("running".to_owned()),
-                    "stopped",
+                    Target::Unit(UnitSetting::irqbalance()),
+                    Some("active".to_owned()),
+                    "inactive",
                     "Affinities that are set by hand stay as they are.",
                 )
                 .instead(),

@@ -12,10 +12,8 @@ use crate::context::irq_cpus;
 use crate::counters::ratio;
 use crate::place::spared;
 use crate::steering::rps_change;
-use crate::{
-    Check, CheckOutcome, Context, Finding, Severity, housekeeping, nearest_cpus, spread, text,
-};
-use nearpath_model::{CpuSet, Irq, Nic, RxQueue};
+use crate::{Check, CheckOutcome, Context, housekeeping, nearest_cpus, spread, text};
+use nearpath_model::{CpuSet, Finding, Irq, Nic, RxQueue, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "isolated_housekeeping",

@@ -8,8 +8,8 @@
 //! not to distance).
 
 use crate::spans::ENOUGH_PACKETS;
-use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
-use nearpath_model::{Direction, Span};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{Direction, Finding, Severity, Span};
 
 pub(super) const CHECK: Check = Check {
     name: "latency_tail",

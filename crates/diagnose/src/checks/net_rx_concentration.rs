@@ -9,10 +9,8 @@
 use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;
 use crate::counters::{busiest, total};
-use crate::{
-    Check, CheckOutcome, Context, Finding, ProposedChange, Severity, nearest_cpus, spread, text,
-};
-use nearpath_model::{CpuId, CpuSet, Irq, Nic};
+use crate::{Check, CheckOutcome, Context, nearest_cpus, spread, text};
+use nearpath_model::{CpuId, CpuSet, Finding, Irq, Nic, ProposedChange, Severity};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check =

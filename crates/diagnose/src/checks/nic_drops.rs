@@ -8,8 +8,8 @@
 //! `rx_fifo_errors`, `rx_over_errors`), document 003 (watch missed packets).
 
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity};
-use nearpath_model::Nic;
+use crate::{Check, CheckOutcome, Context};
+use nearpath_model::{Ethtool, Finding, Nic, NicSetting, ProposedChange, Severity};
 
 pub(super) const CHECK: Check =
     Check { name: "nic_drops", looks_at: "packets that the NIC lost for want of buffers", run };
@@ -54,7 +54,7 @@ fn finding(context: &Context<'_>, nic: &Nic, lost: &[(&str, u64)]) -> Option<Fin
         finding = finding
             .evidence(format!("Its receive ring has {now} of at most {max} descriptors."))
             .change(ProposedChange::new(
-                format!("ethtool -G {}", nic.name),
+                NicSetting::new(&nic.name, Ethtool::Rings),
                 Some(format!("rx {now}")),
                 format!("rx {after}"),
                 "A larger ring holds longer bursts until the kernel takes them.",

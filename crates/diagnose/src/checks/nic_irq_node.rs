@@ -7,11 +7,8 @@
 
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};
-use crate::{
-    Check, CheckOutcome, Context, Finding, ProposedChange, Severity, cpus_near_node, nearest_cpus,
-    spread, text,
-};
-use nearpath_model::{CpuSet, Irq, Nic, NodeId};
+use crate::{Check, CheckOutcome, Context, cpus_near_node, nearest_cpus, spread, text};
+use nearpath_model::{CpuSet, Finding, Irq, Nic, NodeId, ProposedChange, SettingFile, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "nic_irq_node",
@@ -94,7 +91,7 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
 /// Sets where an interrupt goes.
 pub(super) fn affinity_change(irq: &Irq, cpus: &CpuSet, why: impl Into<String>) -> ProposedChange {
     ProposedChange::new(
-        format!("/proc/irq/{}/smp_affinity_list", irq.irq),
+        SettingFile::irq_affinity(irq.irq),
         irq.affinity.as_ref().map(CpuSet::to_string),
         cpus.to_string(),
         why,

@@ -8,8 +8,8 @@
 //! packets of the NIC's queue 0 are steered. Document 000 advises RPS on the port.
 
 use crate::steering::{nics_below, rps_change};
-use crate::{Check, CheckOutcome, Context, Finding, Severity, text};
-use nearpath_model::{CpuSet, Nic, NicKind};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{CpuSet, Finding, Nic, NicKind, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "ovs_port_rps",

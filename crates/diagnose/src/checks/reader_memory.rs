@@ -7,8 +7,8 @@
 //! Rule: document 002 (a remote ratio above 0.05 flags trouble; alert at 100 MB remote).
 
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::{NodeId, ProcessMemory};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{Finding, NodeId, ProcessMemory, Proposal, ProposedChange, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "reader_memory",
@@ -69,7 +69,7 @@ fn finding(memory: &ProcessMemory, reader: &str, nodes: &[NodeId]) -> Option<Fin
     }
     let from: Vec<String> = away().map(|(node, _)| node.to_string()).collect();
     Some(finding.change(ProposedChange::new(
-        format!("migratepages pid {}", memory.pid),
+        Proposal::Pages { pid: memory.pid },
         Some(from.join(",")),
         local.to_string(),
         "Moves the pages to the node that the process runs on.",

@@ -7,8 +7,8 @@
 //! Rules: document 000 (CPU binding; `sched_migration_cost_ns` where threads cannot be bound),
 //! kernel/sched/fair.c (`task_hot`: a task that ran less than this ago is not moved).
 
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::SocketOwner;
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{Finding, ProposedChange, SettingFile, Severity, SocketOwner};
 
 pub(super) const CHECK: Check = Check {
     name: "reader_migrations",
@@ -64,22 +64,20 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             owner.pid
         ));
     }
-    outcome.findings.push(finding.change_of_cost(context));
+    outcome.findings.push(change_of_cost(finding, context));
     outcome
 }
 
-impl Finding {
-    /// Adds that a task is kept where it ran for longer, where the kernel has such a setting.
-    fn change_of_cost(self, context: &Context<'_>) -> Self {
-        let now = context.host.sysctls.get(SYSCTL).and_then(|text| text.trim().parse::<u64>().ok());
-        match now {
-            Some(now) if now < COST_NS => self.change(ProposedChange::new(
-                format!("sysctl {SYSCTL}"),
-                Some(now.to_string()),
-                COST_NS.to_string(),
-                "A task that ran less than this ago stays where its caches are.",
-            )),
-            _ => self,
-        }
+/// Adds that a task is kept where it ran for longer, where the kernel has such a setting.
+fn change_of_cost(finding: Finding, context: &Context<'_>) -> Finding {
+    let now = context.host.sysctls.get(SYSCTL).and_then(|text| text.trim().parse::<u64>().ok());
+    match now {
+        Some(now) if now < COST_NS => finding.change(ProposedChange::new(
+            SettingFile::sysctl(SYSCTL),
+            Some(now.to_string()),
+            COST_NS.to_string(),
+            "A task that ran less than this ago stays where its caches are.",
+        )),
+        _ => finding,
     }
 }

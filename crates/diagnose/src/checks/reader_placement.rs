@@ -10,8 +10,8 @@
 use crate::context::irq_cpus;
 use crate::readers::PinnedReader;
 use crate::spans::{Boundary, Crossing, crossing};
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::{CpuSet, NodeId};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{CpuSet, Finding, NodeId, Proposal, ProposedChange, Severity};
 use std::collections::BTreeSet;
 
 pub(super) const CHECK: Check = Check {
@@ -125,7 +125,7 @@ fn move_readers(readers: &[PinnedReader<'_>], near: &CpuSet) -> Vec<ProposedChan
         .filter(|reader| reader.cpus.intersection(near).is_empty())
         .map(|reader| {
             ProposedChange::new(
-                format!("affinity pid {}", reader.owner.pid),
+                Proposal::Affinity { pid: reader.owner.pid, tid: None },
                 Some(reader.cpus.to_string()),
                 near.to_string(),
                 "Runs the reader where its packets are delivered.",

@@ -10,8 +10,8 @@
 use crate::context::irq_cpus;
 use crate::counters::ratio;
 use crate::steering::rps_change;
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, nearest_cpus, text};
-use nearpath_model::{CpuSet, Nic};
+use crate::{Check, CheckOutcome, Context, nearest_cpus, text};
+use nearpath_model::{CpuSet, Ethtool, Finding, Nic, NicSetting, ProposedChange, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "rps_off",
@@ -126,7 +126,7 @@ fn more_queues(nic: &Nic, useful: usize) -> Option<ProposedChange> {
     let after = most.min(u32::try_from(useful).unwrap_or(u32::MAX));
     (after > now).then(|| {
         ProposedChange::new(
-            format!("ethtool -L {}", nic.name),
+            NicSetting::new(&nic.name, Ethtool::Channels),
             Some(format!("combined {now}")),
             format!("combined {after}"),
             "The NIC can spread packets over more queues itself.",

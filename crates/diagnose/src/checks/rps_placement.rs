@@ -13,10 +13,11 @@ use crate::counters::total;
 use crate::readers::PinnedReader;
 use crate::spans::{Boundary, Crossing, crossing, rx_spans};
 use crate::steering::{Steered, nic_names, nics_below, rfs_changes, rps_change, steering_evidence};
-use crate::{
-    Check, CheckOutcome, Context, Finding, ProposedChange, Severity, cpus_near_node, text,
+use crate::{Check, CheckOutcome, Context, cpus_near_node, text};
+use nearpath_model::{
+    CpuId, CpuSet, Direction, Finding, Measurement, Nic, NicKind, Proposal, ProposedChange,
+    Severity, Span,
 };
-use nearpath_model::{CpuId, CpuSet, Direction, Measurement, Nic, NicKind, Span};
 
 pub(super) const CHECK: Check = Check {
     name: "rps_placement",
@@ -246,7 +247,7 @@ fn reader_changes(targets: &CpuSet, readers: &[PinnedReader<'_>]) -> Vec<Propose
         .filter(|reader| reader.cpus.intersection(targets).is_empty())
         .map(|reader| {
             let why = "Moves the reader to where packets are delivered, instead of the packets.";
-            let target = format!("affinity pid {}", reader.owner.pid);
+            let target = Proposal::Affinity { pid: reader.owner.pid, tid: None };
             ProposedChange::new(target, Some(reader.cpus.to_string()), targets.to_string(), why)
                 .instead()
         })

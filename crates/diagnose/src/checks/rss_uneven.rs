@@ -7,8 +7,8 @@
 //! left out of the table on purpose, for n-tuple rules or AF_XDP: then it is only told.
 
 use crate::counters::ratio;
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::{Nic, QueueId};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{Ethtool, Finding, Nic, NicSetting, ProposedChange, QueueId, Severity};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check = Check {
@@ -92,7 +92,7 @@ fn finding(nic: &Nic, table: &[QueueId]) -> Option<Finding> {
     }
     let weights: Vec<String> = buckets.values().map(ToString::to_string).collect();
     Some(finding.change(ProposedChange::new(
-        format!("ethtool -X {}", nic.name),
+        NicSetting::new(&nic.name, Ethtool::Rss),
         Some(format!("weight {}", weights.join(" "))),
         format!("equal {queues}"),
         "Spreads the hash values evenly over all queues.",

@@ -5,8 +5,11 @@
 //!
 //! Rule: document 000 (a tail has a cause on the CPU that should have run the packet).
 
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::{CpuSet, Measurement, Share, ShareKind, Who};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{
+    CpuSet, Finding, IrqNumber, Measurement, Proposal, ProposedChange, SettingFile, Severity,
+    Share, ShareKind, Who,
+};
 
 pub(super) const CHECK: Check = Check {
     name: "slow_packets",
@@ -256,14 +259,14 @@ fn change(context: &Context<'_>, who: &Who, cpus: &CpuSet) -> Option<ProposedCha
         return None;
     }
     let target = match (who.pid, who.irq) {
-        (Some(pid), _) => format!("affinity pid {pid}"),
-        (_, Some(irq)) => format!("/proc/irq/{irq}/smp_affinity_list"),
+        (Some(pid), _) => Proposal::Affinity { pid, tid: None },
+        (_, Some(irq)) => SettingFile::irq_affinity(IrqNumber(irq)).into(),
         _ => return None,
     };
     Some(ProposedChange {
         target,
         before: None,
-        after: others.to_string(),
+        after: others.to_string().into(),
         why: format!("Packets wait for it on {}.", text::cpus(cpus)),
         alternative: false,
     })

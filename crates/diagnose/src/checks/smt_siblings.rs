@@ -10,8 +10,8 @@
 use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, Finding, Severity, nearest_cpus, text};
-use nearpath_model::{CpuId, CpuSet, Irq, Nic};
+use crate::{Check, CheckOutcome, Context, nearest_cpus, text};
+use nearpath_model::{CpuId, CpuSet, Finding, Irq, Nic, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "smt_siblings",

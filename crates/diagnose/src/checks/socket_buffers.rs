@@ -9,7 +9,8 @@
 //! net/ipv4/tcp_input.c.
 
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity};
+use crate::{Check, CheckOutcome, Context};
+use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
 
 pub(super) const CHECK: Check = Check {
     name: "socket_buffers",
@@ -93,7 +94,7 @@ fn segments(context: &Context<'_>) -> Option<Finding> {
     if after > most {
         let why = "TCP gives a connection as much as it needs, up to this.";
         finding = finding.change(ProposedChange::new(
-            "sysctl net.ipv4.tcp_rmem",
+            SettingFile::sysctl("net.ipv4.tcp_rmem"),
             Some(format!("{least} {first} {most}")),
             format!("{least} {first} {after}"),
             why,
@@ -113,5 +114,5 @@ fn doubled(context: &Context<'_>, name: &str, limit: u64) -> Option<(u64, u64)> 
 }
 
 fn change(name: &str, (before, after): (u64, u64), why: &str) -> ProposedChange {
-    ProposedChange::new(format!("sysctl {name}"), Some(before.to_string()), after.to_string(), why)
+    ProposedChange::new(SettingFile::sysctl(name), Some(before.to_string()), after.to_string(), why)
 }

@@ -8,8 +8,8 @@
 //! work left), Documentation/admin-guide/sysctl/net.rst.
 
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::{CpuId, SoftnetCpu};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{CpuId, Finding, ProposedChange, SettingFile, Severity, SoftnetCpu};
 
 pub(super) const CHECK: Check = Check {
     name: "softnet",
@@ -105,7 +105,7 @@ fn raised(context: &Context<'_>, name: &str, limit: u64, why: &str) -> Option<Pr
     let now: u64 = before.trim().parse().ok()?;
     let after = now.saturating_mul(2).min(limit);
     (after > now).then(|| {
-        let target = format!("sysctl {name}");
+        let target = SettingFile::sysctl(name);
         ProposedChange::new(target, Some(now.to_string()), after.to_string(), why)
     })
 }

@@ -11,8 +11,11 @@ use crate::context::irq_cpus;
 use crate::counters::ratio;
 use crate::locality::Elsewhere;
 use crate::spans::NOTABLE_SHARE;
-use crate::{Check, CheckOutcome, Context, Finding, ProposedChange, Severity, text};
-use nearpath_model::{CpuId, CpuSet, Direction, Nearness, Nic, QueueId, TxQueue};
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::{
+    CpuId, CpuSet, Direction, Finding, Nearness, Nic, ProposedChange, QueueId, SettingFile,
+    Severity, TxQueue,
+};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check = Check {
@@ -144,7 +147,7 @@ fn changes(context: &Context<'_>, nic: &Nic, queues: &[(&TxQueue, CpuId)]) -> Ve
         let before = queue.xps_cpus.as_ref()?;
         (*before != mask).then(|| {
             ProposedChange::new(
-                format!("/sys/class/net/{}/queues/tx-{}/xps_cpus", nic.name, queue.queue),
+                SettingFile::tx_queue(&nic.name, queue.queue, "xps_cpus"),
                 Some(before.to_mask()),
                 mask.to_mask(),
                 format!(

@@ -3,7 +3,8 @@
 //! check without fixtures fails, and so does a folder without a check.
 
 use crate::support::{Fixture, fixtures_dir, golden, load, load_dir, render, render_finding};
-use nearpath_diagnose::{CHECKS, Check, Context, Severity, diagnose};
+use nearpath_diagnose::{CHECKS, Check, Context, diagnose};
+use nearpath_model::Severity;
 use std::collections::BTreeSet;
 
 fn name(fixture: &Fixture) -> String {
@@ -73,7 +74,7 @@ fn every_folder_has_its_check_and_every_check_its_docs() {
 }
 
 /// The whole diagnosis of a host that is wrong in several ways.
-fn whole(name: &str) -> nearpath_diagnose::Diagnosis {
+fn whole(name: &str) -> nearpath_model::Diagnosis {
     let fixture = load(&fixtures_dir().join("whole").join(format!("{name}.json")));
     let diagnosis = diagnose(&fixture.host, fixture.earlier.as_ref(), fixture.evidence());
     let mut text = String::new();
@@ -95,7 +96,7 @@ fn on_the_demonstration_the_misplaced_rps_comes_first() {
     assert_eq!((first.check.as_str(), first.severity), ("rps_placement", Severity::Critical));
     let changes: Vec<_> = first.changes.iter().filter(|change| !change.alternative).collect();
     assert_eq!(changes.len(), 2, "one for each queue");
-    assert!(changes.iter().all(|change| change.after == "00000000"));
+    assert!(changes.iter().all(|change| change.after == "00000000".into()));
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The checks on the machine that runs this test: whatever it is, it has CPUs, and they are
 //! diagnosed without a panic, with two readings in time as well as with one.
 
-use nearpath_diagnose::{Severity, diagnose};
+use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted};
+use nearpath_model::Severity;
 
 #[test]
 fn this_machine_is_diagnosed() {

@@ -6,10 +6,10 @@
 //! defaults and, for the elements of lists, over `fixtures/templates.json`; `earlier` holds what
 //! was different then. A key that the types do not know fails the test instead of being ignored.
 
-use nearpath_diagnose::{CheckOutcome, Evidence, Finding, ProposedChange};
+use nearpath_diagnose::{CheckOutcome, Evidence};
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
-use nearpath_model::{Host, Measurement};
+use nearpath_model::{Finding, Host, Measurement, ProposedChange};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -196,7 +196,7 @@ pub fn render_finding(finding: &Finding) -> String {
     for change in &finding.changes {
         let ProposedChange { target, before, after, why, alternative } = change;
         let mark = if *alternative { "or" } else { "=>" };
-        let before = before.as_deref().unwrap_or("?");
+        let before = before.as_ref().map_or("?".to_owned(), ToString::to_string);
         text.push_str(&format!("  {mark} {target}: {before} -> {after}\n     {why}\n"));
     }
     text

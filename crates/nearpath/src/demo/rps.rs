@@ -3,8 +3,8 @@
 use super::namespace::Namespace;
 use anyhow::Result;
 use nearpath_host::Root;
-use nearpath_model::CpuSet;
-use nearpath_tune::{Change, Executor, Live, Persistence, SettingFile, Step, Target, Value};
+use nearpath_model::{Change, CpuSet, Persistence, SettingFile, Step, Target, Value};
+use nearpath_tune::{Executor, Live};
 
 /// Sends the packets of all receive queues of a device to these CPUs. Nothing remembers it: it does not
 /// outlive the device.

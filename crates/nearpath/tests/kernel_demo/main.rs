@@ -6,9 +6,8 @@ mod running;
 mod tune;
 
 use nearpath::demo::Demo;
-use nearpath_diagnose::Diagnosis;
 use nearpath_host::{NetnsRef, Root, Wanted, in_netns};
-use nearpath_model::{CpuSet, Direction};
+use nearpath_model::{CpuSet, Diagnosis, Direction};
 use nearpath_testing::wait_for;
 use nearpath_trial::load::LoadKind;
 use running::Running;

@@ -9,9 +9,11 @@
 //! its own back.
 
 use super::grammar::{check, irqbalance_arguments, is_safe_argument};
-use super::{ConfigFile, Place, lines};
+use super::lines;
 use crate::setting::Setting;
 use crate::{TuneError, units};
+use nearpath_model::Place;
+use nearpath_model::{ConfigFile, ConfigPlace};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, linkat,
     mkdirat, openat, openat2, renameat, unlinkat,
@@ -96,7 +98,7 @@ fn within(base: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> 
 pub(crate) struct ConfigSetting<'a> {
     etc: &'a Etc,
     file: &'a ConfigFile,
-    place: Place,
+    place: ConfigPlace,
     /// Below `/etc`.
     folder: &'a str,
     name: &'a str,
@@ -111,7 +113,7 @@ struct Contents {
 impl ConfigSetting<'_> {
     /// Whether its folder is one that is made for its first file.
     fn folder_is_made(&self) -> bool {
-        matches!(self.place, Place::DropIn | Place::CommandLine)
+        matches!(self.place, ConfigPlace::DropIn | ConfigPlace::CommandLine)
     }
 
     /// The folder; `None` where it is not there.
@@ -174,7 +176,7 @@ impl ConfigSetting<'_> {
     /// Whether a text may be written, beside what is there.
     fn check_beside(&self, text: &str, now: &str) -> Result<(), String> {
         check(self.place, text)?;
-        if self.place != Place::Irqbalance || text.is_empty() {
+        if self.place != ConfigPlace::Irqbalance || text.is_empty() {
             return Ok(());
         }
         let there = irqbalance_arguments(now).unwrap_or_default();
@@ -386,7 +388,7 @@ impl Setting for ConfigSetting<'_> {
         } else {
             self.replace(value).map_err(|error| self.refusal("writing", &error))?;
         }
-        if self.place == Place::DropIn && self.etc.live {
+        if self.place == ConfigPlace::DropIn && self.etc.live {
             units::reload()?;
         }
         Ok(())

@@ -2,8 +2,7 @@
 //! start any program and a fragment of grub's is a shell script, so each line is checked, and each
 //! character.
 
-use super::{IRQBALANCE_ARGS, Place};
-use nearpath_model::CpuSet;
+use nearpath_model::{ConfigPlace, CpuSet, IRQBALANCE_ARGS};
 
 /// Bytes of a text, at most: the cpulists of any machine, several times.
 const LONGEST: usize = 64 << 10;
@@ -12,7 +11,7 @@ const LONGEST: usize = 64 << 10;
 ///
 /// # Errors
 /// Which line it does not take.
-pub(crate) fn check(place: Place, text: &str) -> Result<(), String> {
+pub(crate) fn check(place: ConfigPlace, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Ok(());
     }
@@ -20,14 +19,14 @@ pub(crate) fn check(place: Place, text: &str) -> Result<(), String> {
         return Err(format!("is longer than {} KiB", LONGEST >> 10));
     }
     let line_is_taken = match place {
-        Place::Irqbalance => {
+        ConfigPlace::Irqbalance => {
             return match irqbalance_arguments(text) {
                 Some(_) => Ok(()),
                 None => Err(format!("is no plain line {IRQBALANCE_ARGS}=\"…\"")),
             };
         }
-        Place::DropIn => drop_in_line,
-        Place::CommandLine => |line: &str| command_line_parameters(line).is_some(),
+        ConfigPlace::DropIn => drop_in_line,
+        ConfigPlace::CommandLine => |line: &str| command_line_parameters(line).is_some(),
     };
     if !text.ends_with('\n') {
         return Err("must end with a newline".to_owned());
@@ -35,7 +34,7 @@ pub(crate) fn check(place: Place, text: &str) -> Result<(), String> {
     let refused = |line: &str| format!("must not have the line {line:?}");
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        let resets = place == Place::DropIn
+        let resets = place == ConfigPlace::DropIn
             && lines.peek().is_some_and(|next| is_reset(line, next) && line_is_taken(next));
         if !is_comment(line) && !line_is_taken(line) && !resets {
             return Err(refused(line));
@@ -170,17 +169,20 @@ mod tests {
     fn what_nearpath_writes_is_taken() {
         let drop_in = "# Written by nearpath.\n\n[Service]\nCPUAffinity=\nCPUAffinity=0-3,8\n\
                        NUMAPolicy=bind\nNUMAMask=\nNUMAMask=0\n";
-        assert_eq!(check(Place::DropIn, drop_in), Ok(()));
+        assert_eq!(check(ConfigPlace::DropIn, drop_in), Ok(()));
         // Of older versions, in their journals.
         let older = drop_in.replace("CPUAffinity=\n", "").replace("NUMAMask=\n", "");
-        assert_eq!(check(Place::DropIn, &older), Ok(()));
+        assert_eq!(check(ConfigPlace::DropIn, &older), Ok(()));
         let line = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
                     isolcpus=managed_irq,domain,2-3 nohz_full=2-3 rcu_nocb_poll nmi_watchdog=0 \
                     hugepagesz=1G hugepages=8\"";
-        assert_eq!(check(Place::CommandLine, &format!("# Ours.\n{line}\n")), Ok(()));
+        assert_eq!(check(ConfigPlace::CommandLine, &format!("# Ours.\n{line}\n")), Ok(()));
         assert_eq!(command_line_parameters(line).unwrap().len(), 6);
-        assert_eq!(check(Place::Irqbalance, "IRQBALANCE_ARGS=\"--banirq=4 --oneshot\""), Ok(()));
-        for place in [Place::DropIn, Place::CommandLine, Place::Irqbalance] {
+        assert_eq!(
+            check(ConfigPlace::Irqbalance, "IRQBALANCE_ARGS=\"--banirq=4 --oneshot\""),
+            Ok(())
+        );
+        for place in [ConfigPlace::DropIn, ConfigPlace::CommandLine, ConfigPlace::Irqbalance] {
             assert_eq!(check(place, ""), Ok(()));
         }
     }
@@ -202,7 +204,7 @@ mod tests {
             "[Service]",
             "[Unit]\n",
         ] {
-            assert!(check(Place::DropIn, text).is_err(), "{text:?}");
+            assert!(check(ConfigPlace::DropIn, text).is_err(), "{text:?}");
         }
         for added in [
             "init=/bin/sh",
@@ -215,10 +217,10 @@ mod tests {
         ] {
             let line =
                 format!("GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT {added}\"\n");
-            assert!(check(Place::CommandLine, &line).is_err(), "{line:?}");
+            assert!(check(ConfigPlace::CommandLine, &line).is_err(), "{line:?}");
         }
         for text in ["x\n", "GRUB_CMDLINE_LINUX=\"quiet\"\n", "\t\n", "#\u{7}\n"] {
-            assert!(check(Place::CommandLine, text).is_err(), "{text:?}");
+            assert!(check(ConfigPlace::CommandLine, text).is_err(), "{text:?}");
         }
         for text in [
             "IRQBALANCE_ARGS=\"$(x)\"",
@@ -227,7 +229,7 @@ mod tests {
             "IRQBALANCE_ARGS=\"a\nb\"",
             "LD_PRELOAD=x",
         ] {
-            assert!(check(Place::Irqbalance, text).is_err(), "{text:?}");
+            assert!(check(ConfigPlace::Irqbalance, text).is_err(), "{text:?}");
         }
     }
 

@@ -12,10 +12,10 @@ use super::numbers::NumbersSetting;
 use super::rss::TableSetting;
 use super::{Ethtool, NicSetting};
 use crate::TuneError;
-use crate::files::{Files, SettingFile};
+use crate::files::Files;
 use crate::setting::Setting;
 use nearpath_host::{Root, Wanted};
-use nearpath_model::{Host, IrqNumber, NicIrq};
+use nearpath_model::{Host, IrqNumber, NicIrq, SettingFile};
 
 /// The numbers, and what was written down with them.
 pub(super) fn parts(value: &str) -> (&str, impl Iterator<Item = (&str, &str)>) {

@@ -15,169 +15,69 @@ mod switch;
 pub(crate) use rss::{Table, key_bytes};
 
 use crate::TuneError;
-use crate::files::{Files, SettingFile, is_interface_name};
+use crate::files::Files;
 use crate::setting::Setting;
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use nearpath_model::{Ethtool, NicSetting, SettingFile};
 
-/// A setting of an interface.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct NicSetting {
-    /// The interface's name.
-    pub nic: String,
-    /// Inode of the network namespace that it is in.
-    pub netns: Option<u64>,
-    /// Which of its settings.
-    pub what: Ethtool,
-    /// Once it was changed, the inode of the interface in sysfs: the kernel gives a new one to an
-    /// interface that is set up anew under the same name, as in [`SettingFile::instance`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<u64>,
+/// The inode of the interface that has the name now.
+pub(crate) fn instance_now(target: &NicSetting, files: &Files) -> Option<u64> {
+    let path = format!("/sys/class/net/{}/ifindex", target.nic);
+    files.instance(&SettingFile::new(path, target.netns))
 }
 
-/// What ethtool sets; by the option that does.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ethtool {
-    /// `-L`: numbers of channels.
-    Channels,
-    /// `-G`: sizes of rings.
-    Rings,
-    /// `-C`: interrupt coalescing.
-    Coalesce,
-    /// `-X`: the indirection table.
-    Rss,
-    /// `-X hkey`: the hash key.
-    RssKey,
-    /// `-K`: a feature, by its name.
-    Feature(String),
-    /// `-N`: the n-tuple rule at a place of the NIC's table.
-    Rule(u32),
-}
-
-impl Ethtool {
-    /// Its name in plans.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Channels => "channels",
-            Self::Rings => "rings",
-            Self::Coalesce => "coalescing",
-            Self::Rss => "rss",
-            Self::RssKey => "rss_key",
-            Self::Feature(_) => "feature",
-            Self::Rule(_) => "ntuple_rule",
+/// The words behind `ethtool` that set a value, for whoever writes it into a script; `None` for
+/// what ethtool cannot set: a table that is neither equal nor in order, a rule of an unknown kind.
+pub(crate) fn command(target: &NicSetting, value: &str) -> Option<Vec<String>> {
+    let nic = target.nic.as_str();
+    let words: Vec<&str> = value.split(' ').collect();
+    let all = |option: &str, words: &[&str]| {
+        let first = [option, nic].into_iter();
+        Some(first.chain(words.iter().copied()).map(str::to_owned).collect::<Vec<String>>())
+    };
+    match &target.what {
+        Ethtool::Channels => {
+            let (counts, _) = channels::parts(value);
+            all("-L", &counts.split(' ').collect::<Vec<_>>())
+        }
+        Ethtool::Rings => all("-G", &words),
+        Ethtool::Coalesce => all("-C", &words),
+        Ethtool::Rss if words.first() == Some(&"table") => None,
+        Ethtool::Rss => all("-X", &words),
+        Ethtool::RssKey => all("-X", &["hkey", value]),
+        Ethtool::Feature(name) => all("-K", &[name, value]),
+        Ethtool::Rule(place) if value == rules::NONE => all("-N", &["delete", &place.to_string()]),
+        Ethtool::Rule(place) => {
+            let mut command = all("-N", &[])?;
+            command.extend(rules::words_of_ethtool(*place, value)?);
+            Some(command)
         }
     }
 }
 
-impl fmt::Display for NicSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ethtool {} ", self.nic)?;
-        match &self.what {
-            Ethtool::Channels => f.write_str("channels"),
-            Ethtool::Rings => f.write_str("rings"),
-            Ethtool::Coalesce => f.write_str("coalesce"),
-            Ethtool::Rss => f.write_str("rss"),
-            Ethtool::RssKey => f.write_str("rss-key"),
-            Ethtool::Feature(name) => write!(f, "feature {name}"),
-            Ethtool::Rule(location) => write!(f, "rule {location}"),
-        }
+/// The setting, as it is read and written here.
+///
+/// # Errors
+/// It is one of another network namespace, or its name is none.
+pub(crate) fn setting<'a>(
+    target: &'a NicSetting,
+    files: &'a Files,
+) -> Result<Box<dyn Setting + 'a>, TuneError> {
+    files.is_of_here(target, target.netns)?;
+    // A journal is a file that somebody may have edited.
+    let plain = NicSetting::parse(&target.to_string(), target.netns);
+    if !plain.is_some_and(|plain| plain.same_place(target)) {
+        return Err(TuneError::Refused(format!("{target:?} is no setting that nearpath changes")));
     }
-}
-
-impl NicSetting {
-    /// A setting from its text in a plan: `ethtool eth0 rings`.
-    #[must_use]
-    pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
-        let words: Vec<&str> = text.split(' ').collect();
-        let (nic, what) = match words[..] {
-            ["ethtool", nic, "channels"] => (nic, Ethtool::Channels),
-            ["ethtool", nic, "rings"] => (nic, Ethtool::Rings),
-            ["ethtool", nic, "coalesce"] => (nic, Ethtool::Coalesce),
-            ["ethtool", nic, "rss"] => (nic, Ethtool::Rss),
-            ["ethtool", nic, "rss-key"] => (nic, Ethtool::RssKey),
-            ["ethtool", nic, "feature", name] if is_feature_name(name) => {
-                (nic, Ethtool::Feature(name.to_owned()))
-            }
-            ["ethtool", nic, "rule", place] => (nic, Ethtool::Rule(place.parse().ok()?)),
-            _ => return None,
-        };
-        let setting = Self { nic: nic.to_owned(), netns, what, instance: None };
-        // One text for each: not `rule 03`, too.
-        (is_interface_name(nic) && setting.to_string() == text).then_some(setting)
-    }
-
-    /// Whether another one is the same setting, whichever interface it belonged to.
-    #[must_use]
-    pub fn same_place(&self, other: &Self) -> bool {
-        (&self.nic, self.netns, &self.what) == (&other.nic, other.netns, &other.what)
-    }
-
-    /// The inode of the interface that has the name now.
-    pub(crate) fn instance_now(&self, files: &Files) -> Option<u64> {
-        let path = format!("/sys/class/net/{}/ifindex", self.nic);
-        files.instance(&SettingFile::new(path, self.netns))
-    }
-
-    /// The words behind `ethtool` that set a value, for whoever writes it into a script; `None` for
-    /// what ethtool cannot set: a table that is neither equal nor in order, a rule of an unknown kind.
-    #[must_use]
-    pub fn command(&self, value: &str) -> Option<Vec<String>> {
-        let nic = self.nic.as_str();
-        let words: Vec<&str> = value.split(' ').collect();
-        let all = |option: &str, words: &[&str]| {
-            let first = [option, nic].into_iter();
-            Some(first.chain(words.iter().copied()).map(str::to_owned).collect::<Vec<String>>())
-        };
-        match &self.what {
-            Ethtool::Channels => {
-                let (counts, _) = channels::parts(value);
-                all("-L", &counts.split(' ').collect::<Vec<_>>())
-            }
-            Ethtool::Rings => all("-G", &words),
-            Ethtool::Coalesce => all("-C", &words),
-            Ethtool::Rss if words.first() == Some(&"table") => None,
-            Ethtool::Rss => all("-X", &words),
-            Ethtool::RssKey => all("-X", &["hkey", value]),
-            Ethtool::Feature(name) => all("-K", &[name, value]),
-            Ethtool::Rule(place) if value == rules::NONE => {
-                all("-N", &["delete", &place.to_string()])
-            }
-            Ethtool::Rule(place) => {
-                let mut command = all("-N", &[])?;
-                command.extend(rules::words_of_ethtool(*place, value)?);
-                Some(command)
-            }
-        }
-    }
-
-    /// The setting, as it is read and written here.
-    ///
-    /// # Errors
-    /// It is one of another network namespace, or its name is none.
-    pub(crate) fn setting<'a>(
-        &'a self,
-        files: &'a Files,
-    ) -> Result<Box<dyn Setting + 'a>, TuneError> {
-        files.is_of_here(self, self.netns)?;
-        // A journal is a file that somebody may have edited.
-        let plain = Self::parse(&self.to_string(), self.netns);
-        if !plain.is_some_and(|plain| plain.same_place(self)) {
-            return Err(TuneError::Refused(format!(
-                "{self:?} is no setting that nearpath changes"
-            )));
-        }
-        let inner: Box<dyn Setting + 'a> = match &self.what {
-            Ethtool::Channels => Box::new(channels::ChannelsSetting::new(self, files)),
-            Ethtool::Rings => Box::new(numbers::NumbersSetting::rings(self)),
-            Ethtool::Coalesce => Box::new(numbers::NumbersSetting::coalesce(self)),
-            Ethtool::Rss => Box::new(rss::TableSetting::new(self)),
-            Ethtool::RssKey => Box::new(rss::KeySetting { target: self }),
-            Ethtool::Feature(name) => Box::new(switch::FeatureSetting { target: self, name }),
-            Ethtool::Rule(place) => Box::new(rules::RuleSetting::live(self, *place)),
-        };
-        Ok(Box::new(OfInstance { inner, target: self, files }))
-    }
+    let inner: Box<dyn Setting + 'a> = match &target.what {
+        Ethtool::Channels => Box::new(channels::ChannelsSetting::new(target, files)),
+        Ethtool::Rings => Box::new(numbers::NumbersSetting::rings(target)),
+        Ethtool::Coalesce => Box::new(numbers::NumbersSetting::coalesce(target)),
+        Ethtool::Rss => Box::new(rss::TableSetting::new(target)),
+        Ethtool::RssKey => Box::new(rss::KeySetting { target }),
+        Ethtool::Feature(name) => Box::new(switch::FeatureSetting { target, name }),
+        Ethtool::Rule(place) => Box::new(rules::RuleSetting::live(target, *place)),
+    };
+    Ok(Box::new(OfInstance { inner, target, files }))
 }
 
 /// A setting of the interface that was changed, or of another one that has its name by now.
@@ -210,7 +110,7 @@ impl Setting for OfInstance<'_> {
 
     fn is_another(&self) -> bool {
         let was = self.target.instance;
-        was.is_some() && self.target.instance_now(self.files) != was
+        was.is_some() && instance_now(self.target, self.files) != was
     }
 
     fn part(&self, now: &str, of: &str) -> String {
@@ -228,7 +128,7 @@ pub fn fuzzing(text: &str) {
     let (target, value) = text.split_once('\n').unwrap_or((text, ""));
     if let Some(setting) = NicSetting::parse(target, None) {
         assert_eq!(setting.to_string(), target);
-        let _ = setting.command(value);
+        let _ = command(&setting, value);
     }
     if let Some(table) = Table::parse(value) {
         assert_eq!(Table::parse(&table.to_string()).as_ref(), Some(&table));
@@ -240,54 +140,14 @@ pub fn fuzzing(text: &str) {
     let _ = (key_bytes(value), channels::parts(value).1.count());
 }
 
-/// As the kernel names features: `rx-ntuple-filter`.
-fn is_feature_name(text: &str) -> bool {
-    // ETH_GSTRING_LEN of include/uapi/linux/ethtool.h.
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
-    !text.is_empty() && text.len() < 32 && text.bytes().all(plain)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_back() {
-        for text in [
-            "ethtool nic0 channels",
-            "ethtool enp94s0f0np0 rings",
-            "ethtool eth0.5 coalesce",
-            "ethtool nic0 rss",
-            "ethtool nic0 rss-key",
-            "ethtool nic0 feature rx-ntuple-filter",
-            "ethtool nic0 rule 1022",
-        ] {
-            let setting = NicSetting::parse(text, Some(5)).unwrap();
-            assert_eq!((setting.to_string().as_str(), setting.netns), (text, Some(5)));
-            let json = serde_json::to_string(&setting).unwrap();
-            assert_eq!(serde_json::from_str::<NicSetting>(&json).unwrap(), setting);
-        }
-        for text in [
-            "ethtool eth0 rule 03",
-            "",
-            "ethtool nic0",
-            "ethtool  rings",
-            "ethtool nic0  rings",
-            "ethtool ../x rings",
-            "ethtool nic0 rings 1",
-            "ethtool nic0 rule -1",
-            "ethtool nic0 rule 4294967296",
-            "ethtool nic0 feature X;",
-            "ethtool nic0 flash",
-        ] {
-            assert_eq!(NicSetting::parse(text, None), None, "{text}");
-        }
-    }
-
-    #[test]
     fn commands_are_those_of_ethtool() {
         let command = |target: &str, value: &str| {
-            let words = NicSetting::parse(target, None).unwrap().command(value)?;
+            let words = super::command(&NicSetting::parse(target, None).unwrap(), value)?;
             Some(words.join(" "))
         };
         for (target, value, expected) in [

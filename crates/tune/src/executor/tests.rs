@@ -1,8 +1,8 @@
 //! The executor against a writer that is told when to fail.
 
 use super::*;
-use crate::State;
 use crate::journal::tests::change;
+use nearpath_model::State;
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -20,7 +20,8 @@ const NAME: &str = "nearpath-tune.yml";
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     // A file of YAML holds no sign that is not printable.
     let ascii = |text: &str| text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
-    let names = setting.interrupt_name().into_iter().chain([setting.change.target.as_str()]);
+    let target = setting.change.target.to_string();
+    let names = setting.interrupt_name().into_iter().chain([target.as_str()]);
     if names.into_iter().all(ascii) {
         sh::carries(setting)
     } else {

@@ -2,8 +2,7 @@
 //! a plan out.
 
 use super::LeftOut;
-use crate::plan::PlannedChange;
-use crate::{Change, ChangeStatus, Standing, Target, Value};
+use nearpath_model::{Change, ChangeStatus, PlannedChange, Standing, Target};
 
 /// The changes that the host has from us, each setting once: with the value from before the first
 /// change of it and the one of the last. The others, with the reason why they are not exported.
@@ -37,27 +36,31 @@ fn here(status: &ChangeStatus) -> Result<(), String> {
 }
 
 fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
-    let (Value::Text(before), Value::Text(after)) = (&change.before, &change.after) else {
+    if change.target.group().is_some() {
         return Err("a program in the kernel ends with its sockets".to_owned());
-    };
-    let target = change.target.to_string();
-    let interrupt = match &change.target {
-        Target::File(file) => file.interrupt.clone(),
-        _ => None,
-    };
-    let kind = change.target.kind();
+    }
+    let target = place(&change.target);
     Ok(PlannedChange {
         id: id.to_owned(),
-        kind: kind.to_owned(),
+        reboot: target.takes_reboot(),
+        optional: target.may_be_refused(),
         target,
-        before: before.clone(),
-        after: after.clone(),
+        before: change.before.clone(),
+        after: change.after.clone(),
         why: change.why.clone(),
         finding: None,
         persist: vec![],
-        reboot: kind == "kernel_command_line",
-        optional: kind == "irq_affinity",
         predicted: None,
-        interrupt,
     })
+}
+
+/// The same setting, whichever interface, queue or namespace it was made on.
+fn place(target: &Target) -> Target {
+    let mut target = target.clone().in_netns(None);
+    match &mut target {
+        Target::File(file) => file.instance = None,
+        Target::Nic(setting) => setting.instance = None,
+        _ => {}
+    }
+    target
 }

@@ -23,7 +23,7 @@ mod udev;
 pub use applied::applied;
 
 use crate::TuneError;
-use crate::plan::PlannedChange;
+use nearpath_model::PlannedChange;
 use setting::Setting;
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ pub fn export(
             Ok(setting) => settings.push(setting),
             Err(reason) => left_out.push(LeftOut {
                 id: change.id.clone(),
-                target: change.target.clone(),
+                target: change.target.to_string(),
                 reason,
             }),
         }

@@ -4,13 +4,12 @@
 //! to be of their form, or the reason why it goes into no file.
 
 use super::quote::is_plain;
-use crate::Thread;
-use crate::configuration::{COMMAND_LINE, ConfigFile, Place, check};
-use crate::ethtool::{Ethtool, NicSetting};
-use crate::files::{Form, is_interface_name, row_of};
-use crate::plan::PlannedChange;
-use crate::units::UnitSetting;
-use nearpath_model::{CpuSet, NicIrq};
+use crate::configuration::check;
+use crate::ethtool::command;
+use nearpath_model::{
+    ConfigPlace, CpuSet, Ethtool, FileOf, Form, NicIrq, NicSetting, PlannedChange, Target, Value,
+    is_interface_name,
+};
 use std::collections::BTreeMap;
 
 /// The longest name of a handler (`register_handler_proc` of kernel/irq/proc.c).
@@ -69,43 +68,49 @@ impl<'a> Setting<'a> {
     /// # Errors
     /// Why it can be carried by no form.
     pub fn of(change: &'a PlannedChange, units: &'a BTreeMap<u32, String>) -> Result<Self, String> {
-        if let Some(thread) = Thread::parse(&change.target) {
-            let unit = units.get(&thread.pid).map(String::as_str);
-            return Self::with(change, Kind::Thread(unit), Form::CpuList);
-        }
-        if let Some(nic) = NicSetting::parse(&change.target, None) {
-            let kind = Kind::Nic(commands(&nic, change)?);
-            let (before, after) = (change.before.clone(), change.after.clone());
-            return Ok(Self { change, kind, form: None, before, after });
-        }
-        if change.target == COMMAND_LINE {
-            return Self::command_line(change);
-        }
-        if ConfigFile::parse(&change.target).is_some() {
-            return Err("it is a file already, which outlasts a reboot".to_owned());
-        }
-        if UnitSetting::parse(&change.target).is_some() {
-            return Err(
-                "systemd keeps it: systemctl disable, or set-property without --runtime".to_owned()
-            );
-        }
-        let row = row_of(&change.target)
-            .ok_or_else(|| "it is no setting that nearpath makes".to_owned())?;
-        let kind = match change.target.split('/').collect::<Vec<_>>()[..] {
-            ["", "sys", "class", "net", nic, "queues", queue, file] => {
-                Kind::Queue { nic, queue, file }
+        let unknown = || "it is no setting that nearpath makes".to_owned();
+        match &change.target {
+            Target::Thread(thread) => {
+                let unit = units.get(&thread.pid).map(String::as_str);
+                Self::with(change, Kind::Thread(unit), Form::CpuList)
             }
-            ["", "proc", "sys", ref parts @ ..] => Kind::Sysctl(parts.join(".")),
-            ["", "proc", "irq", ..] => Kind::Interrupt(interrupt(change)?),
-            [.., "transparent_hugepage", "enabled"] => Kind::HugePages,
-            _ => Kind::File,
-        };
-        Self::with(change, kind, row.form)
+            Target::Nic(nic) => {
+                let kind = Kind::Nic(commands(nic, change)?);
+                let (before, after) = (text(&change.before)?, text(&change.after)?);
+                let (before, after) = (before.to_owned(), after.to_owned());
+                Ok(Self { change, kind, form: None, before, after })
+            }
+            Target::ConfigFile(file) if file.place() == Some(ConfigPlace::CommandLine) => {
+                Self::command_line(change)
+            }
+            Target::ConfigFile(_) => {
+                Err("it is a file already, which outlasts a reboot".to_owned())
+            }
+            Target::Unit(_) => {
+                Err("systemd keeps it: systemctl disable, or set-property without --runtime"
+                    .to_owned())
+            }
+            Target::File(file) => {
+                let kind = match file.of().ok_or_else(unknown)? {
+                    FileOf::Queue { nic, queue, file } => Kind::Queue { nic, queue, file },
+                    FileOf::Sysctl(name) => Kind::Sysctl(name),
+                    FileOf::Irq(_) => Kind::Interrupt(interrupt(change)?),
+                    FileOf::HugePages("enabled") => Kind::HugePages,
+                    FileOf::Interface { .. } | FileOf::HugePages(_) | FileOf::Other(_) => {
+                        Kind::File
+                    }
+                };
+                Self::with(change, kind, file.form().ok_or_else(unknown)?)
+            }
+            Target::Cpuset(_) | Target::Irqbalance(_) | Target::ReuseportGroup(_) => Err(unknown()),
+        }
     }
 
     fn command_line(change: &'a PlannedChange) -> Result<Self, String> {
-        let value = |text: &str| {
-            let taken = check(Place::CommandLine, text).map_err(|must| format!("its text {must}"));
+        let value = |value: &Value| {
+            let text = text(value)?;
+            let taken =
+                check(ConfigPlace::CommandLine, text).map_err(|must| format!("its text {must}"));
             taken.map(|()| text.to_owned())
         };
         let (before, after) = (value(&change.before)?, value(&change.after)?);
@@ -113,7 +118,8 @@ impl<'a> Setting<'a> {
     }
 
     fn with(change: &'a PlannedChange, kind: Kind<'a>, form: Form) -> Result<Self, String> {
-        let value = |text: &str| {
+        let value = |value: &Value| {
+            let text = text(value)?;
             form.check(text)
                 .map_err(|must| format!("its value {must}"))
                 .and_then(|()| form.kept(text).ok_or_else(|| "its value is none".to_owned()))
@@ -148,8 +154,8 @@ impl<'a> Setting<'a> {
 
 /// The calls of ethtool that make a change and undo it.
 fn commands(nic: &NicSetting, change: &PlannedChange) -> Result<NicCommands, String> {
-    let words = |value: &str| {
-        let words = nic.command(value).filter(|words| words.len() > 2);
+    let words = |value: &Value| {
+        let words = command(nic, text(value)?).filter(|words| words.len() > 2);
         let words = words.ok_or_else(|| "ethtool has no words for its value".to_owned())?;
         // They are parted by blanks, and mean nothing to a shell.
         let plain = |word: &String| is_plain(&word.replace('/', "."));
@@ -173,10 +179,15 @@ fn commands(nic: &NicSetting, change: &PlannedChange) -> Result<NicCommands, Str
     Ok(NicCommands { nic: nic.nic.clone(), show, set, after, before })
 }
 
+/// The text of a value.
+fn text(value: &Value) -> Result<&str, String> {
+    value.text().ok_or_else(|| "its value is no text".to_owned())
+}
+
 /// What an interrupt is found again by.
 fn interrupt(change: &PlannedChange) -> Result<&NicIrq, String> {
     let unknown = "its number is another's after a reboot, and which queue's it is is not known";
-    let irq = change.interrupt.as_ref().ok_or_else(|| unknown.to_owned())?;
+    let irq = change.interrupt().ok_or_else(|| unknown.to_owned())?;
     let printable = !irq.name.is_empty() && !irq.name.chars().any(char::is_control);
     if !is_interface_name(&irq.nic) || !printable || irq.name.len() > LONGEST_HANDLER {
         return Err("the name of its interface or handler is none".to_owned());

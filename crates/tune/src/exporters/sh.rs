@@ -7,7 +7,7 @@
 use super::quote::{comment, comments, file_name, sh};
 use super::setting::{Kind, NicCommands, Setting};
 use super::{Context, Document, Exporter};
-use crate::files::Form;
+use nearpath_model::Form;
 use std::fmt::Write;
 
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -62,7 +62,7 @@ fn call(setting: &Setting<'_>) -> String {
         return format!("irq {} {names} {before} {after}", sh(&key));
     }
     if let Kind::Nic(NicCommands { nic, show, set, after, before }) = &setting.kind {
-        let key = sh(&file_name(&setting.change.target));
+        let key = sh(&file_name(&setting.change.target.to_string()));
         let words = [nic, *show, set, before, after].map(sh).join(" ");
         return format!("nic {key} {words}");
     }
@@ -72,6 +72,6 @@ fn call(setting: &Setting<'_>) -> String {
         Some(Form::Choice) => "choice",
         Some(Form::CpuList) | None => "cpulist",
     };
-    let path = &setting.change.target;
-    format!("file {} {form} {} {before} {after}", sh(&file_name(path)), sh(path))
+    let path = setting.change.target.to_string();
+    format!("file {} {form} {} {before} {after}", sh(&file_name(&path)), sh(&path))
 }

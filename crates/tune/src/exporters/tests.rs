@@ -2,27 +2,36 @@
 //! place that it is written in.
 
 use super::*;
-use nearpath_model::NicIrq;
+use nearpath_model::{NicIrq, SettingFile, Target};
 use proptest::prelude::*;
 
 fn change(id: &str, target: &str, before: &str, after: &str) -> PlannedChange {
     let interrupt = target
         .starts_with("/proc/irq/")
         .then(|| NicIrq { nic: "eth0".to_owned(), name: "eth0-TxRx-0".to_owned() });
+    let parsed = Target::parse(target, None);
+    let mut target = parsed.unwrap_or_else(|| SettingFile::new(target, None).into());
+    if let Target::File(file) = &mut target {
+        file.interrupt = interrupt;
+    }
     PlannedChange {
         id: id.to_owned(),
-        kind: String::new(),
-        target: target.to_owned(),
-        before: before.to_owned(),
-        after: after.to_owned(),
+        target,
+        before: before.into(),
+        after: after.into(),
         why: format!("because of {id}"),
         finding: None,
         persist: vec![],
         reboot: false,
         optional: false,
         predicted: None,
-        interrupt,
     }
+}
+
+/// Says which interrupt a change of an affinity is of.
+fn set_interrupt(change: &mut PlannedChange, interrupt: Option<NicIrq>) {
+    let Target::File(file) = &mut change.target else { panic!("{change:?}") };
+    file.interrupt = interrupt;
 }
 
 /// A change of each kind.
@@ -89,7 +98,7 @@ fn the_kernel_command_line_is_a_fragment_for_grub_alone() {
     assert_eq!(means(&boot), ["grub"]);
     let made = exported("grub", std::slice::from_ref(&boot));
     assert!(text(&made, "50-nearpath.cfg").ends_with(line), "{made:?}");
-    let evil = PlannedChange { after: line.replace("nohz_full=2-3", "x=$(y)"), ..boot };
+    let evil = PlannedChange { after: line.replace("nohz_full=2-3", "x=$(y)").into(), ..boot };
     assert_eq!(means(&evil), Vec::<String>::new());
 }
 
@@ -158,9 +167,10 @@ fn a_profile_has_what_tuned_can_do_itself() {
 #[test]
 fn what_is_no_setting_or_no_value_is_left_out() {
     let mut nameless = change("irq", "/proc/irq/40/smp_affinity_list", "0", "1");
-    nameless.interrupt = None;
+    set_interrupt(&mut nameless, None);
     let mut elsewhere = change("irq2", "/proc/irq/40/smp_affinity_list", "0", "1");
-    elsewhere.interrupt = Some(NicIrq { nic: "../..".to_owned(), name: "x".to_owned() });
+    let other = NicIrq { nic: "../..".to_owned(), name: "x".to_owned() };
+    set_interrupt(&mut elsewhere, Some(other));
     let somaxconn = "/proc/sys/net/core/somaxconn";
     let changes = [
         change("good", somaxconn, "1", "2"),
@@ -209,7 +219,7 @@ proptest! {
     ) {
         let mut irq = change(&id, "/proc/irq/40/smp_affinity_list", "0-3", "2");
         irq.why = why;
-        irq.interrupt = Some(NicIrq { nic: "eth0".to_owned(), name });
+        set_interrupt(&mut irq, Some(NicIrq { nic: "eth0".to_owned(), name }));
         let changes =
             [irq, change("v", "/proc/sys/net/core/somaxconn", "1", &value), change("n", "/etc", "", "")];
         let one = [change("n", "/proc/irq/40/smp_affinity_list", "0-3", "2"), change("/", "/etc", "", "")];

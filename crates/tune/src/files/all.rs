@@ -1,15 +1,15 @@
 //! Every setting of a host that may be written: in go the table and the host, out come the paths that
 //! there are with their bytes, for who wants to see that an undone plan has left nothing.
 
-use super::TABLE;
 use nearpath_host::Root;
+use nearpath_model::{SETTING_FILES, is_part_of};
 use std::collections::BTreeMap;
 
 /// All files that nearpath may write to, as seen from the calling thread's network namespace, and what
 /// is in them. What cannot be read is left out: the kernel refuses to show XPS of a device with one
 /// queue.
 pub fn settings(root: &Root) -> BTreeMap<String, Vec<u8>> {
-    let paths = TABLE.iter().flat_map(|row| paths(root, row.path));
+    let paths = SETTING_FILES.iter().flat_map(|row| paths(root, row.path));
     paths.filter_map(|path| Some((path.clone(), root.read(&path).ok()?))).collect()
 }
 
@@ -22,7 +22,7 @@ fn paths(root: &Root, pattern: &str) -> Vec<String> {
                 return vec![format!("{path}/{part}")];
             }
             let names = root.list(path).unwrap_or_default().into_iter().map(|entry| entry.name);
-            let fitting = names.filter(|name| super::part_matches(part, name));
+            let fitting = names.filter(|name| is_part_of(part, name));
             fitting.map(|name| format!("{path}/{name}")).collect()
         };
         paths = paths.iter().flat_map(below).collect();
@@ -51,6 +51,6 @@ mod tests {
             assert_eq!(found.get(path), root.read(path).ok().as_ref(), "{path}");
             assert!(found.contains_key(path), "{path} of {:?}", found.keys());
         }
-        assert!(found.keys().all(|path| super::super::row_of(path).is_some()));
+        assert!(found.keys().all(|path| nearpath_model::row_of(path).is_some()));
     }
 }

@@ -4,11 +4,10 @@
 //! thread's is mounted anew, attached nowhere, so that the interfaces which it shows are those that
 //! are meant, whatever is mounted on `/sys`.
 
-use super::{Form, SettingFile, of_namespace, row_of};
 use crate::TuneError;
 use crate::setting::Setting;
 use nearpath_host::{Root, current_netns};
-use nearpath_model::NicIrq;
+use nearpath_model::{Form, NicIrq, SettingFile, of_namespace, row_of};
 use rustix::fs::{
     CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
 };

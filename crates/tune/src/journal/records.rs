@@ -2,7 +2,7 @@
 //! that come to the same. In go bytes that may be anybody's, out come entries, and which lines are damaged.
 
 use super::{Entry, JOURNAL_VERSION, State};
-use crate::Change;
+use nearpath_model::Change;
 use serde::{Deserialize, Serialize};
 
 /// A line of the file.

@@ -2,16 +2,15 @@
 
 use super::file::NEW;
 use super::*;
-use crate::steering::{Group, Program};
-use crate::{Persistence, Target, Value};
-use nearpath_model::SocketProtocol;
+use nearpath_model::{Persistence, Program, ReuseportGroup, SocketProtocol, State, Target, Value};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// A change of the group on a port.
 pub fn change(port: u16) -> Change {
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let group = Group { protocol: SocketProtocol::Tcp, local, netns: Some(1), sockets: vec![] };
+    let group =
+        ReuseportGroup { protocol: SocketProtocol::Tcp, local, netns: Some(1), sockets: vec![] };
     Change {
         target: Target::ReuseportGroup(group),
         before: Value::Default,

@@ -1,11 +1,10 @@
 //! What the cgroup of a process has as its cpuset: read before planning, as a planner reads nothing.
 
 use crate::cgroups::mount_point;
-use crate::configuration::is_service;
 use crate::setting::Setting;
-use crate::units::{UnitProperty, UnitSetting, booted};
+use crate::units::booted;
 use nearpath_host::{EntryKind, Root};
-use nearpath_model::CpuSet;
+use nearpath_model::{CpuSet, UnitProperty, UnitSetting, is_service};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 

@@ -15,9 +15,7 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
-use crate::plan::Goal;
-use nearpath_diagnose::Severity;
-use nearpath_model::{CpuId, Nic};
+use nearpath_model::{CpuId, Ethtool, Goal, Nic, NicSetting, Severity};
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner =
@@ -115,9 +113,9 @@ fn change(
     let name = &nic.name;
     draft.add(Wish {
         id: format!("{name}/channels"),
-        target: format!("ethtool {name} channels"),
-        before: format!("combined {now}"),
-        after: format!("combined {wanted}"),
+        target: NicSetting::new(name, Ethtool::Channels).into(),
+        before: format!("combined {now}").into(),
+        after: format!("combined {wanted}").into(),
         why,
         finding,
     });

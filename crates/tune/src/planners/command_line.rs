@@ -12,9 +12,8 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::{Situation, cpus};
-use crate::configuration::{COMMAND_LINE, command_line_parameters};
-use crate::plan::Goal;
-use nearpath_model::{CpuSet, Kernel};
+use crate::configuration::command_line_parameters;
+use nearpath_model::{COMMAND_LINE, ConfigFile, CpuSet, Goal, Kernel, Target};
 use std::fmt;
 use std::str::FromStr;
 
@@ -162,9 +161,9 @@ fn plan(
     }
     draft.add(Wish {
         id: "kernel-command-line".to_owned(),
-        target: COMMAND_LINE.to_owned(),
-        before,
-        after,
+        target: Target::ConfigFile(ConfigFile::command_line()),
+        before: before.into(),
+        after: after.into(),
         why: format!(
             "the running kernel lacks {}; with them {} no tasks but those that are put there, and no \
              ticks, RCU callbacks and watchdogs; then run update-grub, and reboot",

@@ -16,10 +16,7 @@ use super::situation::{Situation, cpus_and_nodes, version};
 use super::system::CgroupState;
 use super::thread_affinity::{stray, wanted};
 use super::workload::{Worker, Workload};
-use crate::Target;
-use crate::cgroups::{Cpuset, CpusetFile};
-use crate::units::{UnitProperty, UnitSetting};
-use nearpath_model::CpuSet;
+use nearpath_model::{CpuSet, Cpuset, CpusetFile, Target, UnitProperty, UnitSetting};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner =
@@ -168,9 +165,9 @@ fn change(draft: &mut Draft, state: &CgroupState, what: CpusetFile, after: &str,
     };
     draft.add(Wish {
         id: format!("{}/cpuset.{file}", state.cgroup.trim_start_matches('/')),
-        target: target.to_string(),
-        before: before.clone(),
-        after: after.to_owned(),
+        target: target.clone(),
+        before: before.clone().into(),
+        after: after.into(),
         why,
         finding: None,
     });

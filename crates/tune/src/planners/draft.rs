@@ -1,9 +1,9 @@
 //! A plan while it is made: the changes so far, and where things will be after them.
 
 use super::situation::{Situation, goes_to};
-use crate::Target;
-use crate::plan::PlannedChange;
-use nearpath_model::{CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, QueueId};
+use nearpath_model::{
+    CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, PlannedChange, QueueId, Target, Value,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan while it is made.
@@ -23,9 +23,9 @@ pub(super) struct Draft {
 pub(super) struct Wish {
     /// Its name within the plan.
     pub id: String,
-    pub target: String,
-    pub before: String,
-    pub after: String,
+    pub target: Target,
+    pub before: Value,
+    pub after: Value,
     pub why: String,
     pub finding: Option<String>,
 }
@@ -40,10 +40,9 @@ impl Draft {
     /// Adds a change.
     pub fn add(&mut self, wish: Wish) {
         let Wish { id, target, before, after, why, finding } = wish;
-        let kind = Target::parse(&target, None).map_or("unknown", |target| target.kind());
+        let (reboot, optional) = (target.takes_reboot(), target.may_be_refused());
         self.changes.push(PlannedChange {
             id,
-            kind: kind.to_owned(),
             target,
             before,
             after,
@@ -51,12 +50,9 @@ impl Draft {
             finding,
             // What follows from the others is entered when all are there.
             persist: vec![],
-            reboot: kind == "kernel_command_line",
-            // Which interrupts the kernel manages itself, and which settings a driver shows but does
-            // not take, only trying tells.
-            optional: matches!(kind, "irq_affinity" | "rings" | "coalescing" | "rss" | "rss_key"),
+            reboot,
+            optional,
             predicted: None,
-            interrupt: None,
         });
     }
 
@@ -69,8 +65,8 @@ impl Draft {
     }
 
     /// Whether a change of this target is planned.
-    pub fn has(&self, target: &str) -> bool {
-        self.changes.iter().any(|change| change.target == target)
+    pub fn has(&self, target: &Target) -> bool {
+        self.changes.iter().any(|change| change.target == *target)
     }
 
     /// Whether nothing is planned.

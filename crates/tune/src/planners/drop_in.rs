@@ -13,8 +13,7 @@ use super::home::{Home, has_memory};
 use super::situation::{Situation, cpus_and_nodes};
 use super::thread_affinity::{stray, wanted};
 use super::workload::Worker;
-use crate::configuration::ConfigFile;
-use nearpath_model::CpuSet;
+use nearpath_model::{ConfigFile, CpuSet, Target};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {
@@ -72,9 +71,9 @@ fn plan(
     };
     draft.add(Wish {
         id: service.to_owned(),
-        target,
-        before,
-        after,
+        target: Target::ConfigFile(file),
+        before: before.into(),
+        after: after.into(),
         why: format!(
             "its threads are moved as they run now, but start elsewhere again; with this, from its \
              next restart on, it runs on {}{memory}: systemctl restart {service}",

@@ -2,8 +2,7 @@
 
 use super::tests::{TWO_NODES, eth0, host, irq_cpus, of_kind, planned, planned_for, set};
 use super::*;
-use crate::plan::{Goal, PlannedChange};
-use nearpath_model::{Channels, CpuId, NtupleRule, QueueId, Rings, Rss};
+use nearpath_model::{Channels, CpuId, Goal, NtupleRule, PlannedChange, QueueId, Rings, Rss};
 use nearpath_testing::trees::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,14 +37,14 @@ fn goal(goal: Goal) -> Request {
 }
 
 fn only<'a>(plan: &'a Plan, kind: &str) -> Option<&'a PlannedChange> {
-    let mut changes = plan.changes.iter().filter(|change| change.kind == kind);
+    let mut changes = plan.changes.iter().filter(|change| change.kind() == kind);
     let first = changes.next();
     assert!(changes.next().is_none(), "{:?}", plan.changes);
     first
 }
 
 fn values(plan: &Plan, kind: &str) -> Option<(String, String)> {
-    only(plan, kind).map(|change| (change.before.clone(), change.after.clone()))
+    only(plan, kind).map(|change| (change.before.to_string(), change.after.to_string()))
 }
 
 fn pair(before: &str, after: &str) -> Option<(String, String)> {
@@ -61,7 +60,10 @@ fn for_throughput_each_near_core_has_a_channel_and_nothing_else_is_planned() {
     let host = told(&[&[0], &[0]]);
     let plan = planned_for(&host, &goal(Goal::Throughput), &[]).unwrap();
     assert_eq!(values(&plan, "channels"), pair("combined 2", "combined 4"));
-    assert_eq!((plan.changes.len(), plan.changes[0].target.as_str()), (1, "ethtool eth0 channels"));
+    assert_eq!(
+        (plan.changes.len(), &*plan.changes[0].target.to_string()),
+        (1, "ethtool eth0 channels")
+    );
     assert!(noted(&plan, "plan again"), "{:?}", plan.notes);
     assert_eq!(plan.predicted.other_node, None);
     // For latency two queues do, and are placed.
@@ -180,7 +182,7 @@ fn an_uneven_table_is_made_even_and_one_that_leaves_queues_out_stays() {
     let table = |pattern: &[u32]| (0..128).map(|i| QueueId(pattern[i % pattern.len()])).collect();
     host.nics[0].rss.as_mut().unwrap().indirection = table(&[0, 0, 0, 0, 0, 1, 2, 3]);
     let plan = planned(&host);
-    assert_eq!(only(&plan, "rss").unwrap().after, "equal 4");
+    assert_eq!(only(&plan, "rss").unwrap().after, "equal 4".into());
     assert_eq!(only(&plan, "rss").unwrap().finding.as_deref(), Some("rss_uneven"));
     host.nics[0].rss.as_mut().unwrap().indirection = table(&[0, 1]);
     let plan = planned(&host);
@@ -224,7 +226,7 @@ fn a_priority_has_a_queue_and_a_cpu_of_its_own() {
     // The others have neither its queue nor its CPU.
     assert_eq!(irq_cpus(&plan), [4, 5, 1, 6]);
     assert_eq!(values(&plan, "rss"), pair("equal 4", "equal 2"));
-    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind.as_str()).collect();
+    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind()).collect();
     assert_eq!(kinds[..2], ["feature", "irq_affinity"], "{kinds:?}");
     let first = kinds.iter().position(|kind| *kind == "ntuple_rule").unwrap();
     assert!(!plan.changes[first].optional, "{:?}", plan.changes[first]);
@@ -243,7 +245,7 @@ fn a_priority_that_is_led_already_stays() {
         queue: Some(QueueId(1)),
     }]);
     let plan = planned_for(&host, &priorities(&[(5, 6)]), &[]).unwrap();
-    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind.as_str()).collect();
+    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind()).collect();
     assert!(kinds.iter().all(|kind| *kind == "xps_cpus"), "{:?}", plan.changes);
     // Another one goes to the next place of the table, if there is a queue for it.
     let plan = planned_for(&host, &priorities(&[(6, 6)]), &[]).unwrap();

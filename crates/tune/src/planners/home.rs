@@ -6,9 +6,8 @@
 
 use super::draft::Draft;
 use super::situation::Situation;
-use crate::plan::Goal;
 use nearpath_diagnose::{cpus_near_node, nearest_cpus};
-use nearpath_model::{CpuId, CpuSet, NodeId};
+use nearpath_model::{CpuId, CpuSet, Goal, NodeId};
 use std::collections::BTreeSet;
 
 /// Where an application belongs.

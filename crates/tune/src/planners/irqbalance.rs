@@ -11,8 +11,7 @@ use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
 use crate::irqbalance::{fits, numbers, text};
-use crate::units::UnitSetting;
-use nearpath_model::IrqNumber;
+use nearpath_model::{IrqNumber, Target, UnitSetting};
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {
@@ -60,9 +59,9 @@ fn stop(
     }
     draft.add_first(Wish {
         id: "irqbalance-stop".to_owned(),
-        target: UnitSetting::irqbalance().to_string(),
-        before: before.to_owned(),
-        after: "inactive".to_owned(),
+        target: Target::Unit(UnitSetting::irqbalance()),
+        before: before.into(),
+        after: "inactive".into(),
         why: format!(
             "--stop-irqbalance; it would move again the interrupts that the plan places: {}. The next \
              boot starts it again: systemctl disable irqbalance",
@@ -90,9 +89,9 @@ fn running_one(
     }
     draft.add_first(Wish {
         id: "irqbalance".to_owned(),
-        target: irqbalance.to_string(),
-        before: banned.to_owned(),
-        after: text(&wanted),
+        target: Target::Irqbalance(irqbalance.clone()),
+        before: banned.into(),
+        after: text(&wanted).into(),
         why: format!(
             "irqbalance runs, and would move again the interrupts that the plan places: {}",
             text(irqs)

@@ -39,11 +39,9 @@ pub use system::System;
 pub use traffic::Traffic;
 pub use workload::{Worker, Workload, workloads};
 
-use crate::plan::{PLAN_SCHEMA, Plan, PlannedChange};
 use crate::{TuneError, exporters};
 use draft::Draft;
-use nearpath_diagnose::Finding;
-use nearpath_model::{Host, IrqNumber};
+use nearpath_model::{Finding, Host, PLAN_SCHEMA, Plan, PlannedChange, Target};
 use situation::Situation;
 
 /// A planner, one for each file.
@@ -127,11 +125,11 @@ pub fn plan(
 /// Enters what an interrupt is found again by in another boot, and by which means a change can be made
 /// to outlast one.
 fn carry(host: &Host, change: &mut PlannedChange) {
-    let number = change.target.strip_prefix("/proc/irq/").and_then(|rest| rest.split('/').next());
-    let number = number.and_then(|number| number.parse().ok());
-    change.interrupt = number.and_then(|number| host.name_of_irq(IrqNumber(number)));
+    if let Target::File(file) = &mut change.target {
+        file.interrupt = file.irq().and_then(|number| host.name_of_irq(number));
+    }
     change.persist = exporters::means(change);
-    if !change.is_felt_at_once() {
+    if !change.target.is_felt_at_once() {
         change.persist.insert(0, "file".to_owned());
     }
 }

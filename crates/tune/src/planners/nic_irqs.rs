@@ -12,7 +12,7 @@ use super::Planner;
 use super::draft::{Draft, Wish};
 use super::place::Places;
 use super::situation::{Situation, cpus_and_nodes, goes_to};
-use nearpath_model::{CpuId, CpuSet, Irq, Nic, QueueId};
+use nearpath_model::{CpuId, CpuSet, Irq, Nic, QueueId, SettingFile, Target};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {
@@ -162,7 +162,7 @@ fn move_to(
         if *before == [cpu].into_iter().collect() {
             continue;
         }
-        let target = format!("/proc/irq/{}/smp_affinity_list", irq.irq);
+        let target = Target::from(SettingFile::irq_affinity(irq.irq));
         let now = match goes_to(irq).unwrap_or(before) {
             now if now.len() == 1 && now.contains(cpu) => {
                 format!("goes there now, but may go to {}", cpus_and_nodes(topology, before))
@@ -178,8 +178,8 @@ fn move_to(
             id: format!("irq-{}", irq.irq),
             finding: situation.asked_by(&target),
             target,
-            before: before.to_string(),
-            after: cpu.to_string(),
+            before: before.to_string().into(),
+            after: cpu.to_string().into(),
             why: format!(
                 "CPU {cpu} {near}, and {alone}; the interrupt of queue {number} of {name} {now}"
             ),

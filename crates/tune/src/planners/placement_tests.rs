@@ -4,8 +4,7 @@
 use super::cgroup_state::CgroupState;
 use super::tests::{TWO_NODES, eth0, host, of_kind, planned, planned_for, set, workload};
 use super::*;
-use crate::Irqbalance;
-use crate::plan::Goal;
+use nearpath_model::{Goal, Irqbalance};
 use nearpath_testing::trees::Machine;
 use std::collections::BTreeMap;
 
@@ -33,9 +32,9 @@ fn a_service_starts_where_its_threads_are_moved() {
         planned_for(&host, &request, &[of_service(cpus)]).unwrap()
     };
     let plan = planned("", &["0-15"]);
-    let change = plan.changes.iter().find(|change| change.kind == "unit_drop_in").unwrap();
-    assert_eq!((change.target.as_str(), change.before.as_str()), (DROP_IN, ""));
-    let lines: Vec<&str> = change.after.lines().skip(1).collect();
+    let change = plan.changes.iter().find(|change| change.kind() == "unit_drop_in").unwrap();
+    assert_eq!((&*change.target.to_string(), change.before.text().unwrap()), (DROP_IN, ""));
+    let lines: Vec<&str> = change.after.text().unwrap().lines().skip(1).collect();
     // The interrupts are on 4 and 5.
     let expected = [
         "[Service]",
@@ -49,7 +48,7 @@ fn a_service_starts_where_its_threads_are_moved() {
     assert!(change.why.contains("systemctl restart nginx.service") && !change.reboot);
     assert_eq!(change.persist, ["file"]);
     // What is written already waits for the restart; who is well placed needs none.
-    let again = planned(&change.after, &["0-15"]);
+    let again = planned(change.after.text().unwrap(), &["0-15"]);
     assert!(of_kind(&again, "unit_drop_in").is_empty());
     assert!(again.notes.iter().any(|note| note.contains("restart it")), "{:?}", again.notes);
     assert!(of_kind(&planned("", &["6-7"]), "unit_drop_in").is_empty());
@@ -77,11 +76,11 @@ fn cpus_are_set_apart_at_boot_for_isolation() {
         planned_for(host, &request, &[])
     };
     let plan = planned(&host, "2-7,10-15", Some("0-1"), "").unwrap();
-    let change = plan.changes.iter().find(|change| change.kind == "kernel_command_line").unwrap();
-    assert_eq!((change.target.as_str(), change.before.as_str()), (FRAGMENT, ""));
+    let change = plan.changes.iter().find(|change| change.kind() == "kernel_command_line").unwrap();
+    assert_eq!((&*change.target.to_string(), change.before.text().unwrap()), (FRAGMENT, ""));
     assert!(change.reboot && change.why.contains("run update-grub, and reboot"), "{change:?}");
     assert_eq!(
-        change.after.lines().last(),
+        change.after.text().unwrap().lines().last(),
         Some(
             "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
              isolcpus=managed_irq,domain,2-7,10-15 nohz_full=2-7,10-15 rcu_nocbs=2-7,10-15 \
@@ -89,7 +88,7 @@ fn cpus_are_set_apart_at_boot_for_isolation() {
         )
     );
     // Written, but not booted with.
-    let again = planned(&host, "2-7,10-15", None, &change.after).unwrap();
+    let again = planned(&host, "2-7,10-15", None, change.after.text().unwrap()).unwrap();
     assert!(of_kind(&again, "kernel_command_line").is_empty());
     assert!(again.notes.iter().any(|note| note.contains("not in force yet")), "{:?}", again.notes);
     // Booted with.
@@ -101,12 +100,12 @@ fn cpus_are_set_apart_at_boot_for_isolation() {
          hugepages=8"
             .to_owned(),
     );
-    let booted = planned(&host, "2-7,10-15", None, &change.after).unwrap();
+    let booted = planned(&host, "2-7,10-15", None, change.after.text().unwrap()).unwrap();
     assert!(of_kind(&booted, "kernel_command_line").is_empty());
     assert!(!booted.notes.iter().any(|note| note.contains("in force")), "{:?}", booted.notes);
     // Other CPUs now; the old parameter is our own.
-    let other = planned(&host, "4-7", None, &change.after).unwrap();
-    let why = &other.changes.iter().find(|c| c.kind == "kernel_command_line").unwrap().why;
+    let other = planned(&host, "4-7", None, change.after.text().unwrap()).unwrap();
+    let why = &other.changes.iter().find(|c| c.kind() == "kernel_command_line").unwrap().why;
     assert!(
         why.contains("lacks isolcpus=managed_irq,domain,4-7 nohz_full=4-7 rcu_nocbs=4-7;"),
         "{why}"
@@ -202,7 +201,8 @@ fn memory_is_said_to_move_only_where_the_kernel_moves_it() {
     ] {
         host.kernel.release = release.map(str::to_owned);
         let plan = bound(&host, Ok(cgroup("0-15", &[70])), &["0-15"]);
-        let mems = plan.changes.iter().find(|change| change.target.starts_with("cpuset.mems"));
+        let mems =
+            plan.changes.iter().find(|change| change.target.to_string().starts_with("cpuset.mems"));
         let why = &mems.unwrap().why;
         assert!(why.contains(said), "{release:?}: {why}");
     }
@@ -240,7 +240,7 @@ fn irqbalance_is_stopped_where_that_was_asked_for() {
     let plan = planned(System::default().with_irqbalance_service("active"));
     let first = &plan.changes[0];
     assert_eq!(
-        (first.target.as_str(), first.before.as_str(), first.after.as_str()),
+        (&*first.target.to_string(), first.before.text().unwrap(), first.after.text().unwrap()),
         ("unit irqbalance.service ActiveState", "active", "inactive")
     );
     assert!(first.why.contains("100 101"), "{}", first.why);
@@ -269,7 +269,7 @@ fn irqbalance_is_told_before_anything_is_moved_and_for_this_boot_alone() {
     let plan = planned("55");
     let first = &plan.changes[0];
     assert_eq!(
-        [first.target.as_str(), first.before.as_str(), first.after.as_str()],
+        [&first.target.to_string(), &first.before.to_string(), &first.after.to_string()],
         ["irqbalance pid 7 start 99 banned", "55", "55 100 101"]
     );
     // The numbers are others' after a reboot.

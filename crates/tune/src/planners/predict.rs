@@ -13,11 +13,10 @@
 
 use super::situation::{Situation, goes_to};
 use super::system::CgroupState;
-use crate::cgroups::{Cpuset, CpusetFile};
-use crate::plan::{Crossings, PlannedChange};
-use crate::threads::Thread;
-use crate::units::{UnitProperty, UnitSetting};
-use nearpath_model::{CpuId, CpuSet, Irq, IrqNumber, Nic, NodeId, RxQueue};
+use nearpath_model::{
+    CpuId, CpuSet, CpusetFile, Crossings, Irq, IrqNumber, Nic, NodeId, PlannedChange, QueueId,
+    RxQueue, SettingFile, Target, UnitProperty,
+};
 use std::collections::BTreeMap;
 
 /// What two CPUs may have in common.
@@ -166,30 +165,29 @@ impl<'a> Flows<'a> {
 
     /// Makes a change; whether it is one that matters here.
     fn make(&mut self, change: &PlannedChange) -> bool {
-        if let Some(irq) = irq_of(&change.target) {
-            let Ok(cpus) = CpuSet::from_list(&change.after) else { return false };
-            for index in self.by_irq.get(&irq).cloned().unwrap_or_default() {
-                self.change_queue(index, |queue| queue.arrive = Some(evenly(&cpus)));
+        let Some(cpus) = change.cpus_after() else { return false };
+        match &change.target {
+            Target::File(file) => match (file.irq(), self.by_path.get(&file.path)) {
+                (Some(irq), _) => {
+                    for index in self.by_irq.get(&irq).cloned().unwrap_or_default() {
+                        self.change_queue(index, |queue| queue.arrive = Some(evenly(&cpus)));
+                    }
+                    true
+                }
+                (None, Some(&index)) => {
+                    self.change_queue(index, |queue| queue.rps = Some(cpus));
+                    true
+                }
+                (None, None) => false,
+            },
+            Target::Thread(thread) => self.change_thread(thread.tid, cpus),
+            Target::Cpuset(cpuset) if cpuset.what == CpusetFile::Cpus => {
+                self.change_cgroup(&|state| state.cgroup == cpuset.cgroup, &cpus)
             }
-            true
-        } else if let Some(&index) = self.by_path.get(&change.target) {
-            let rps = CpuSet::from_mask(&change.after).ok();
-            self.change_queue(index, |queue| queue.rps = rps);
-            true
-        } else if let Some(thread) = Thread::parse(&change.target) {
-            CpuSet::from_list(&change.after).is_ok_and(|cpus| self.change_thread(thread.tid, cpus))
-        } else if let Some(cpuset) = Cpuset::parse(&change.target) {
-            let is_it = |state: &CgroupState| state.cgroup == cpuset.cgroup;
-            cpuset.what == CpusetFile::Cpus
-                && CpuSet::from_list(&change.after)
-                    .is_ok_and(|cpus| self.change_cgroup(&is_it, &cpus))
-        } else if let Some(setting) = UnitSetting::parse(&change.target) {
-            let is_it = |state: &CgroupState| state.service.as_ref() == Some(&setting.unit);
-            setting.property == UnitProperty::AllowedCpus
-                && CpuSet::from_list(&change.after)
-                    .is_ok_and(|cpus| self.change_cgroup(&is_it, &cpus))
-        } else {
-            false
+            Target::Unit(unit) if unit.property == UnitProperty::AllowedCpus => {
+                self.change_cgroup(&|state| state.service.as_ref() == Some(&unit.unit), &cpus)
+            }
+            _ => false,
         }
     }
 
@@ -289,7 +287,7 @@ fn queues(situation: &Situation<'_>) -> Vec<Queue> {
             // An idle queue counts for as little as one packet, so that a new host has shares as well.
             let weight = weight.unwrap_or(0.0).max(1.0);
             let arrive = irq.and_then(goes_to).map(evenly);
-            let rps_path = rps_path(&nic.name, queue.queue.0);
+            let rps_path = rps_path(&nic.name, queue.queue);
             let (node, irq, rps) = (nic.numa_node, queue.irq, queue.rps_cpus.clone());
             queues.push(Queue { node, irq, rps_path, weight, arrive, rps });
         }
@@ -308,7 +306,7 @@ fn software_queues(situation: &Situation<'_>) -> Vec<Queue> {
     let queue = |nic: &Nic, queue: &RxQueue| Queue {
         node: None,
         irq: None,
-        rps_path: rps_path(&nic.name, queue.queue.0),
+        rps_path: rps_path(&nic.name, queue.queue),
         weight: traffic.of(nic, queue.queue).unwrap_or(0).max(1) as f64,
         arrive: Some(shares()),
         rps: queue.rps_cpus.clone(),
@@ -344,13 +342,8 @@ fn weight(situation: &Situation<'_>, irq: &Irq, claims: &BTreeMap<CpuId, f64>) -
     goes_to(irq).map(evenly).unwrap_or_default().into_iter().map(part).sum()
 }
 
-fn rps_path(nic: &str, queue: u32) -> String {
-    format!("/sys/class/net/{nic}/queues/rx-{queue}/rps_cpus")
-}
-
-fn irq_of(target: &str) -> Option<IrqNumber> {
-    let number = target.strip_prefix("/proc/irq/")?.strip_suffix("/smp_affinity_list")?;
-    number.parse().ok().map(IrqNumber)
+fn rps_path(nic: &str, queue: QueueId) -> String {
+    SettingFile::rx_queue(nic, queue, "rps_cpus").path
 }
 
 /// As likely on each.

@@ -15,7 +15,9 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
-use nearpath_model::{CpuId, CpuSet, Nic, NtupleRule, QueueId};
+use nearpath_model::{
+    CpuId, CpuSet, Ethtool, Nic, NicSetting, NtupleRule, QueueId, SettingFile, Target,
+};
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {
@@ -73,9 +75,9 @@ fn switch_on(draft: &mut Draft, nic: &Nic) {
     if nic.offloads.as_ref().and_then(|all| all.get(FEATURE)) == Some(&false) {
         draft.add(Wish {
             id: format!("{}/{FEATURE}", nic.name),
-            target: format!("ethtool {} feature {FEATURE}", nic.name),
-            before: "off".to_owned(),
-            after: "on".to_owned(),
+            target: NicSetting::new(&nic.name, Ethtool::Feature(FEATURE.to_owned())).into(),
+            before: "off".into(),
+            after: "on".into(),
             why: format!("{} compares packets with n-tuple rules only with it", nic.name),
             finding: None,
         });
@@ -96,14 +98,14 @@ fn lead(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, priority: u8, c
         return;
     }
     let taken: BTreeSet<u32> = rules().map(|rule| rule.location).collect();
-    let target = |place: u32| format!("ethtool {} rule {place}", nic.name);
+    let target = |place: u32| Target::from(NicSetting::new(&nic.name, Ethtool::Rule(place)));
     let place = (0..).find(|place| !taken.contains(place) && !draft.has(&target(*place)));
     let tag = u16::from(priority) << 13;
     draft.add(Wish {
         id: format!("{}/priority-{priority}", nic.name),
         target: target(place.unwrap_or(0)),
-        before: "none".to_owned(),
-        after: format!("ether vlan {tag}/{PCP_MASK:#x} queue {queue}"),
+        before: "none".into(),
+        after: format!("ether vlan {tag}/{PCP_MASK:#x} queue {queue}").into(),
         why: format!(
             "packets of VLAN priority {priority} come by queue {queue} of {} alone, whose interrupt \
              goes to CPU {cpu}",
@@ -154,9 +156,9 @@ fn interrupt(
         };
         draft.add(Wish {
             id: format!("irq-{}", irq.irq),
-            target: format!("/proc/irq/{}/smp_affinity_list", irq.irq),
-            before: before.to_string(),
-            after: cpu.to_string(),
+            target: SettingFile::irq_affinity(irq.irq).into(),
+            before: before.to_string().into(),
+            after: cpu.to_string().into(),
             why: format!(
                 "CPU {cpu} was asked for VLAN priority {priority}, which comes by queue {queue} of {}",
                 nic.name

@@ -7,7 +7,7 @@
 use super::Planner;
 use super::draft::Draft;
 use super::situation::Situation;
-use super::sysctls::path_of;
+use super::sysctls::target_of;
 
 pub(super) const PLANNER: Planner =
     Planner { name: "reasons", plans: "why other sysctls are left alone (--reasons)", run };
@@ -111,7 +111,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         return;
     }
     for Advice { name, value, document, reason } in ADVICE {
-        let planned = path_of(situation.host, name).is_some_and(|path| draft.has(&path));
+        let planned = target_of(situation.host, name).is_some_and(|target| draft.has(&target));
         if planned {
             continue;
         }

@@ -62,19 +62,15 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, found: &Found) -> Result<(
     }
     let change = steering::plan(&situation.host.topology, &found, Method::Nearest)
         .map_err(|error| error.to_string())?;
-    let texts = (change.target.to_plan(), change.before.to_plan(), change.after.to_plan());
-    let (Some(target), Some(before), Some(after)) = texts else {
-        return Err(format!("{local}: the plan cannot be written down"));
-    };
     let protocol = match found.group.protocol {
         SocketProtocol::Tcp => "tcp",
         SocketProtocol::Udp => "udp",
     };
     draft.add(Wish {
         id: format!("reuseport-{protocol}-{local}"),
-        target,
-        before,
-        after,
+        target: change.target,
+        before: change.before,
+        after: change.after,
         why: change.why,
         finding: accepts(situation),
     });

@@ -14,9 +14,7 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
-use crate::plan::Goal;
-use nearpath_diagnose::Severity;
-use nearpath_model::Nic;
+use nearpath_model::{Ethtool, Goal, Nic, NicSetting, Severity, Target};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "rings_and_coalescing",
@@ -44,27 +42,23 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
 /// What the check of lost packets proposes.
 fn rings(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     let name = &nic.name;
-    let target = format!("ethtool -G {name}");
-    let found = situation.findings.iter().filter(|finding| finding.check == "nic_drops");
-    let mut proposed = found.flat_map(|finding| {
-        finding.changes.iter().filter(|change| change.target == target).map(move |c| (finding, c))
-    });
+    let target = Target::from(NicSetting::new(name, Ethtool::Rings));
     let (Some((finding, change)), Some(now)) =
-        (proposed.next(), nic.rings.and_then(|rings| rings.rx))
+        (situation.proposed(&target), nic.rings.and_then(|rings| rings.rx))
     else {
         return;
     };
     if finding.severity == Severity::Info && situation.request.goal != Goal::Throughput {
         return draft.note(format!(
             "a larger receive ring of {name} ({}) may help, but nothing was seen to suffer now \
-             (nic_drops)",
-            change.after
+             ({})",
+            change.after, finding.check
         ));
     }
     draft.add(Wish {
         id: format!("{name}/rings"),
-        target: format!("ethtool {name} rings"),
-        before: format!("rx {now}"),
+        target,
+        before: format!("rx {now}").into(),
         after: change.after.clone(),
         why: format!("{}; {}", finding.title, change.why.trim_end_matches('.')),
         finding: Some(finding.check.clone()),
@@ -113,9 +107,9 @@ fn coalescing(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     };
     draft.add(Wish {
         id: format!("{name}/coalesce"),
-        target: format!("ethtool {name} coalesce"),
-        before,
-        after,
+        target: NicSetting::new(name, Ethtool::Coalesce).into(),
+        before: before.into(),
+        after: after.into(),
         why,
         finding: None,
     });

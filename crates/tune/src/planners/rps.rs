@@ -16,9 +16,8 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::{self, Situation, is_hardware};
-use crate::plan::Goal;
 use nearpath_diagnose::cpus_near_node;
-use nearpath_model::{CpuSet, Nic, NicKind, RxQueue};
+use nearpath_model::{CpuSet, Goal, Nic, NicKind, RxQueue, SettingFile, Target};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "rps",
@@ -28,7 +27,6 @@ pub(super) const PLANNER: Planner = Planner {
 
 /// The sysctl of all flows.
 pub(super) const ENTRIES: &str = "net.core.rps_sock_flow_entries";
-const ENTRIES_PATH: &str = "/proc/sys/net/core/rps_sock_flow_entries";
 /// As many as scaling.rst suggests for a busy server.
 const FLOWS: u32 = 32_768;
 /// Devices that stand on one another, at most.
@@ -177,11 +175,9 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
 /// What the diagnosis proposed for a queue: of a device that only passes packets on inside the host
 /// nothing but a measurement tells where they come from.
 fn as_diagnosed(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, queue: &RxQueue) {
-    let path = path(nic, queue, "rps_cpus");
-    let changes = situation.findings.iter().flat_map(|finding| &finding.changes);
-    let proposed = changes.filter(|change| !change.alternative && change.target == path);
-    for change in proposed.take(1) {
-        if let Ok(after) = CpuSet::from_mask(&change.after) {
+    let target = target(nic, queue, "rps_cpus");
+    if let Some((_, change)) = situation.proposed(&target) {
+        if let Some(after) = target.set_of(&change.after) {
             let why = change.why.trim_end_matches('.').to_owned();
             set(situation, draft, nic, queue, &after, &why);
         }
@@ -227,12 +223,12 @@ fn flows(situation: &Situation<'_>, draft: &mut Draft, steering: &[(&Nic, &RxQue
     if entries < FLOWS {
         draft.add(Wish {
             id: ENTRIES.to_owned(),
-            target: ENTRIES_PATH.to_owned(),
-            before: entries.to_string(),
-            after: FLOWS.to_string(),
+            target: SettingFile::sysctl(ENTRIES).into(),
+            before: entries.to_string().into(),
+            after: FLOWS.to_string().into(),
             why: "RFS steers each flow to the CPU that reads it, where RPS only spreads by hash"
                 .to_owned(),
-            finding: situation.asked_by(&format!("sysctl {ENTRIES}")),
+            finding: situation.asked_by(&SettingFile::sysctl(ENTRIES).into()),
         });
     }
     let each = (entries.max(FLOWS) / queues).max(1);
@@ -240,13 +236,13 @@ fn flows(situation: &Situation<'_>, draft: &mut Draft, steering: &[(&Nic, &RxQue
     let each = 1 << (u32::BITS - 1 - each.leading_zeros());
     for (nic, queue) in steering {
         let Some(before) = queue.rps_flow_cnt.filter(|&before| before != each) else { continue };
-        let target = path(nic, queue, "rps_flow_cnt");
+        let target = target(nic, queue, "rps_flow_cnt");
         draft.add(Wish {
             id: id(nic, queue, "rps_flow_cnt"),
             finding: situation.asked_by(&target),
             target,
-            before: before.to_string(),
-            after: each.to_string(),
+            before: before.to_string().into(),
+            after: each.to_string().into(),
             why: format!(
                 "the {} flows of RFS, shared out over {queues} queues",
                 entries.max(FLOWS)
@@ -264,19 +260,19 @@ fn set(
     why: &str,
 ) {
     let Some(before) = queue.rps_cpus.as_ref().filter(|before| *before != after) else { return };
-    let target = path(nic, queue, "rps_cpus");
+    let target = target(nic, queue, "rps_cpus");
     draft.add(Wish {
         id: id(nic, queue, "rps_cpus"),
         finding: situation.asked_by(&target),
         target,
-        before: before.to_mask(),
-        after: after.to_mask(),
+        before: before.to_mask().into(),
+        after: after.to_mask().into(),
         why: why.to_owned(),
     });
 }
 
-fn path(nic: &Nic, queue: &RxQueue, file: &str) -> String {
-    format!("/sys/class/net/{}/queues/rx-{}/{file}", nic.name, queue.queue)
+fn target(nic: &Nic, queue: &RxQueue, file: &str) -> Target {
+    SettingFile::rx_queue(&nic.name, queue.queue, file).into()
 }
 
 fn id(nic: &Nic, queue: &RxQueue, file: &str) -> String {

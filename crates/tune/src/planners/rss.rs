@@ -16,8 +16,8 @@ use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::Situation;
 use crate::ethtool::{Table, key_bytes};
-use nearpath_diagnose::{Severity, cpus_near_node};
-use nearpath_model::{CpuId, Nic, QueueId, Rss};
+use nearpath_diagnose::cpus_near_node;
+use nearpath_model::{CpuId, Ethtool, Nic, NicSetting, QueueId, Rss, Severity, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const PLANNER: Planner = Planner {
@@ -59,10 +59,8 @@ fn table(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, rss: &Rss) {
     if entries.is_empty() || nic.rx_queues.len() < 2 {
         return;
     }
-    let target = format!("ethtool -X {}", nic.name);
-    let found = situation.findings.iter().find(|finding| {
-        finding.check == "rss_uneven" && finding.changes.iter().any(|c| c.target == target)
-    });
+    let target = Target::from(NicSetting::new(&nic.name, Ethtool::Rss));
+    let found = situation.proposed(&target).map(|(finding, _)| finding);
     let uneven = found.is_some_and(|finding| finding.severity > Severity::Info);
     let Some(queues) = queues(situation, draft, nic, &entries, uneven) else { return };
     let why = match reason(situation, draft, nic, &entries, &queues) {
@@ -82,11 +80,11 @@ fn table(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, rss: &Rss) {
     }
     draft.add(Wish {
         id: format!("{}/rss", nic.name),
-        target: format!("ethtool {} rss", nic.name),
-        before: before.to_string(),
-        after: after.to_string(),
+        target,
+        before: before.to_string().into(),
+        after: after.to_string().into(),
         why,
-        finding: uneven.then(|| "rss_uneven".to_owned()),
+        finding: found.filter(|_| uneven).map(|finding| finding.check.clone()),
     });
 }
 
@@ -215,9 +213,9 @@ fn key(draft: &mut Draft, nic: &Nic, rss: &Rss) {
         KEY.iter().cycle().take(bytes.len()).map(|byte| format!("{byte:02x}")).collect();
     draft.add(Wish {
         id: format!("{}/rss-key", nic.name),
-        target: format!("ethtool {} rss-key", nic.name),
-        before: now.clone(),
-        after: after.join(":"),
+        target: NicSetting::new(&nic.name, Ethtool::RssKey).into(),
+        before: now.clone().into(),
+        after: after.join(":").into(),
         why: format!(
             "all bytes of the hash key of {} are {:02x}: with it flows hash alike",
             nic.name,

@@ -7,10 +7,10 @@ use super::system::System;
 use super::traffic::Traffic;
 use super::workload::Workload;
 use crate::TuneError;
-use crate::plan::Goal;
-use nearpath_diagnose::{Finding, nearest_cpus};
+use nearpath_diagnose::nearest_cpus;
 use nearpath_model::{
-    CpuId, CpuSet, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, QueueId, Topology,
+    CpuId, CpuSet, Finding, Goal, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, Proposal,
+    ProposedChange, QueueId, Target, Topology,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub(super) struct Situation<'a> {
     pub workloads: &'a [Workload],
     irqs: BTreeMap<IrqNumber, &'a Irq>,
     /// The check that asked for a change of a target.
-    asked_by: BTreeMap<&'a str, &'a str>,
+    asked_by: BTreeMap<String, (&'a Finding, &'a ProposedChange)>,
     /// Interfaces that nothing more is planned for.
     aside: BTreeSet<IfIndex>,
 }
@@ -89,7 +89,7 @@ impl<'a> Situation<'a> {
         let mut asked_by = BTreeMap::new();
         for finding in findings {
             for change in finding.changes.iter().filter(|change| !change.alternative) {
-                asked_by.entry(change.target.as_str()).or_insert(finding.check.as_str());
+                asked_by.entry(change.target.to_string()).or_insert((finding, change));
             }
         }
         let irqs = host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
@@ -187,16 +187,29 @@ impl<'a> Situation<'a> {
     }
 
     /// The check that asked for a change of this target, as the diagnosis writes it.
-    pub fn asked_by(&self, target: &str) -> Option<String> {
-        self.asked_by.get(target).map(|&check| check.to_owned())
+    pub fn asked_by(&self, target: &Target) -> Option<String> {
+        self.proposed(target).map(|(finding, _)| finding.check.clone())
+    }
+
+    /// The check that asked for the threads of a process to be moved.
+    pub fn asked_to_move(&self, pid: u32) -> Option<String> {
+        let proposal = Proposal::Affinity { pid, tid: None };
+        self.asked_by.get(&proposal.to_string()).map(|(finding, _)| finding.check.clone())
+    }
+
+    /// What the findings propose for a setting, not as an alternative: the first of them.
+    pub fn proposed(&self, target: &Target) -> Option<(&'a Finding, &'a ProposedChange)> {
+        self.asked_by.get(&Proposal::from(target.clone()).to_string()).copied()
     }
 
     /// Whether a check found something about an interface.
     pub fn found(&self, check: &str, nic: &Nic) -> bool {
-        let queues = format!("/sys/class/net/{}/queues/", nic.name);
-        let about = |finding: &&Finding| {
-            finding.check == check && finding.changes.iter().any(|c| c.target.starts_with(&queues))
+        let of_nic = |change: &ProposedChange| match change.target.setting() {
+            Some(Target::File(file)) => file.nic() == Some(nic.name.as_str()),
+            _ => false,
         };
+        let about =
+            |finding: &&Finding| finding.check == check && finding.changes.iter().any(of_nic);
         self.findings.iter().any(|finding| about(&finding))
     }
 }

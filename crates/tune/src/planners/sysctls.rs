@@ -8,10 +8,9 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::{Situation, version};
-use crate::files::row_of;
-use crate::plan::Goal;
-use nearpath_diagnose::{Finding, ProposedChange, Severity};
-use nearpath_model::Host;
+use nearpath_model::{
+    FileOf, Finding, Goal, Host, Proposal, ProposedChange, SettingFile, Severity, Target,
+};
 
 pub(super) const PLANNER: Planner =
     Planner { name: "sysctls", plans: "sysctls that a finding of some weight asks for", run };
@@ -19,29 +18,29 @@ pub(super) const PLANNER: Planner =
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for finding in situation.findings {
         for change in finding.changes.iter().filter(|change| !change.alternative) {
-            let name = change.target.strip_prefix("sysctl ");
-            let name = name.or_else(|| transparent_hugepage(&change.target));
-            let Some(name) = name else { continue };
-            let Some(path) = path_of(situation.host, name) else { continue };
+            let Some(name) = name_of(&change.target) else { continue };
+            let Some(target) = target_of(situation.host, &name) else { continue };
             // The flows of RFS are the business of the planner of RPS.
             let of_rps = name == super::rps::ENTRIES;
-            if !draft.has(&path) && !of_rps {
-                propose(situation, draft, finding, change, name, path);
+            if !draft.has(&target) && !of_rps {
+                propose(situation, draft, finding, change, &name, target);
             }
         }
     }
 }
 
 /// The file of a sysctl that may be written, or of what is read like one.
-pub(super) fn path_of(host: &Host, name: &str) -> Option<String> {
-    let path = match name {
+pub(super) fn target_of(host: &Host, name: &str) -> Option<Target> {
+    let file = match name {
         "transparent_hugepage.enabled" | "transparent_hugepage.defrag" => {
-            format!("/sys/kernel/mm/{}", name.replace('.', "/"))
+            SettingFile::new(format!("/sys/kernel/mm/{}", name.replace('.', "/")), None)
         }
-        MIGRATION_COST if since_5_13(host) => format!("/sys/kernel/debug/sched/{MOVED_TO}"),
-        _ => format!("/proc/sys/{}", name.replace('.', "/")),
+        MIGRATION_COST if since_5_13(host) => {
+            SettingFile::new(format!("/sys/kernel/debug/sched/{MOVED_TO}"), None)
+        }
+        _ => SettingFile::sysctl(name),
     };
-    row_of(&path).is_some().then_some(path)
+    file.of().is_some().then(|| file.into())
 }
 
 /// What costs CPU time where nothing waits.
@@ -55,11 +54,12 @@ fn since_5_13(host: &Host) -> bool {
     version(release).is_some_and(|version| version >= (5, 13))
 }
 
-/// The name of a setting of transparent hugepages by its path.
-fn transparent_hugepage(path: &str) -> Option<&'static str> {
-    match path {
-        "/sys/kernel/mm/transparent_hugepage/enabled" => Some("transparent_hugepage.enabled"),
-        "/sys/kernel/mm/transparent_hugepage/defrag" => Some("transparent_hugepage.defrag"),
+/// The name of a sysctl, or of a setting of transparent huge pages.
+fn name_of(proposal: &Proposal) -> Option<String> {
+    let Target::File(file) = proposal.setting()? else { return None };
+    match file.of() {
+        Some(FileOf::Sysctl(name)) => Some(name),
+        Some(FileOf::HugePages(name)) => Some(format!("transparent_hugepage.{name}")),
         _ => None,
     }
 }
@@ -70,7 +70,7 @@ fn propose(
     finding: &Finding,
     change: &ProposedChange,
     name: &str,
-    path: String,
+    target: Target,
 ) {
     let why = change.why.trim_end_matches('.');
     if finding.severity == Severity::Info {
@@ -87,7 +87,7 @@ fn propose(
     };
     draft.add(Wish {
         id: name.to_owned(),
-        target: path,
+        target,
         before,
         after: change.after.clone(),
         why: format!("{}; {why}", finding.title),

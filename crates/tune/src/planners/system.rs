@@ -4,13 +4,13 @@
 
 pub(super) use super::cgroup_state::CgroupState;
 use super::workload::Workload;
-use crate::Irqbalance;
-use crate::configuration::{COMMAND_LINE, ConfigFile, Etc};
+use crate::configuration::Etc;
 use crate::irqbalance::Bans;
 use crate::setting::Setting;
 use crate::steering::{Found, groups};
-use crate::units::{UnitSetting, booted};
+use crate::units::booted;
 use nearpath_host::Root;
+use nearpath_model::{COMMAND_LINE, ConfigFile, Irqbalance, UnitSetting};
 use std::collections::BTreeMap;
 
 /// What was read of the running system.
@@ -47,7 +47,7 @@ impl System {
             let text = etc.setting(&file).and_then(|its| its.read()).map_err(|e| e.to_string());
             (file.to_string(), text.and_then(|text| text.ok_or_else(missing)))
         };
-        let running = Irqbalance::find(root);
+        let running = crate::irqbalance::find_irqbalance(root);
         let as_service = running.is_some() && booted();
         Self {
             files: drop_ins.chain(command_line).map(text).collect(),

@@ -1,11 +1,11 @@
 //! Plans for made hosts: who gets which CPU, what is left as it is, and what is refused.
 
 use super::*;
-use crate::Thread;
-use crate::plan::{Goal, PlannedChange};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted};
-use nearpath_model::{CpuId, CpuSet, Measurement, NicKind, NodeId, Share, ShareKind};
+use nearpath_model::{
+    CpuId, CpuSet, Goal, Measurement, NicKind, NodeId, PlannedChange, Share, ShareKind, Thread,
+};
 use nearpath_testing::trees::{Layout, Machine, Nic};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -53,17 +53,22 @@ pub(super) fn planned(host: &Host) -> Plan {
 
 /// What changes of a kind write, by target.
 pub(super) fn of_kind<'a>(plan: &'a Plan, kind: &str) -> BTreeMap<&'a str, &'a str> {
-    let changes = plan.changes.iter().filter(|change| change.kind == kind);
-    changes.map(|change| (change.target.as_str(), change.after.as_str())).collect()
+    let changes = plan.changes.iter().filter(|change| change.kind() == kind);
+    changes.map(|change| (target_of(change), change.after.text().unwrap())).collect()
+}
+
+/// The text of a change's target, which lives as long as the test.
+fn target_of(change: &PlannedChange) -> &'static str {
+    String::leak(change.target.to_string())
 }
 
 /// The CPU that each interrupt is moved to, in the order of the interrupts.
 pub(super) fn irq_cpus(plan: &Plan) -> Vec<u32> {
     let number = |change: &&PlannedChange| change.id.trim_start_matches("irq-").parse::<u32>();
     let mut changes: Vec<_> =
-        plan.changes.iter().filter(|change| change.kind == "irq_affinity").collect();
+        plan.changes.iter().filter(|change| change.kind() == "irq_affinity").collect();
     changes.sort_by_key(|change| number(change).unwrap());
-    changes.iter().map(|change| change.after.parse().unwrap()).collect()
+    changes.iter().map(|change| change.after.text().unwrap().parse().unwrap()).collect()
 }
 
 #[test]
@@ -72,8 +77,11 @@ fn interrupts_go_to_cores_of_the_nics_node_and_then_to_siblings() {
     let plan = planned(&host(Machine::regular(TWO_NODES).nic(eth0(&[far; 6]))));
     assert_eq!(irq_cpus(&plan), [4, 5, 6, 7, 12, 13]);
     let first = &plan.changes[0];
-    assert_eq!(first.target, "/proc/irq/100/smp_affinity_list");
-    assert_eq!((first.before.as_str(), first.finding.as_deref()), ("0", Some("nic_irq_node")));
+    assert_eq!(first.target.to_string(), "/proc/irq/100/smp_affinity_list");
+    assert_eq!(
+        (first.before.text().unwrap(), first.finding.as_deref()),
+        ("0", Some("nic_irq_node"))
+    );
     assert!(first.optional && first.why.contains("CPU 4 is on node 1, as eth0 is"), "{first:?}");
     assert_eq!(plan.now.other_node, Some(1.0));
     assert_eq!(plan.predicted.other_node, Some(0.0));
@@ -231,8 +239,8 @@ fn threads_go_to_the_node_and_off_the_interrupts() {
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[far; 2])));
     let moved = |cpus: &[&str]| -> Vec<String> {
         let plan = planned_for(&host, &Request::default(), &[workload(cpus)]).unwrap();
-        let changes = plan.changes.into_iter().filter(|change| change.kind == "thread_affinity");
-        changes.map(|change| change.after).collect()
+        let changes = plan.changes.into_iter().filter(|change| change.kind() == "thread_affinity");
+        changes.map(|change| change.after.to_string()).collect()
     };
     // The interrupts are on 4 and 5.
     assert_eq!(moved(&["0-15"]), ["6-7,12-15"]);
@@ -319,8 +327,8 @@ fn sysctls_are_planned_with_evidence_alone() {
     host.softnet[0].dropped = 5_000;
     let plan = planned(&host);
     let backlog = plan.changes.iter().find(|c| c.id == "net.core.netdev_max_backlog").unwrap();
-    assert_eq!(backlog.target, "/proc/sys/net/core/netdev_max_backlog");
-    assert_eq!([backlog.before.as_str(), backlog.after.as_str()], ["1000", "2000"]);
+    assert_eq!(backlog.target.to_string(), "/proc/sys/net/core/netdev_max_backlog");
+    assert_eq!([backlog.before.text().unwrap(), backlog.after.text().unwrap()], ["1000", "2000"]);
     assert_eq!(backlog.finding.as_deref(), Some("softnet"));
     assert!(
         backlog.why.starts_with("5000 packets were dropped from a full backlog"),
@@ -423,16 +431,16 @@ fn apply(host: &mut Host, plan: &Plan) {
         let number = |text: &str| -> u32 {
             text.rsplit(['-', '/']).find_map(|part| part.parse().ok()).unwrap()
         };
-        match change.kind.as_str() {
+        match change.kind() {
             "irq_affinity" => {
                 let irq = number(&change.id);
                 let irq = host.irqs.iter_mut().find(|other| other.irq.0 == irq).unwrap();
-                irq.affinity = Some(set(&change.after));
-                irq.effective_affinity = Some(set(&change.after));
+                irq.affinity = Some(set(change.after.text().unwrap()));
+                irq.effective_affinity = Some(set(change.after.text().unwrap()));
             }
             "xps_cpus" => {
                 let queue = number(&change.id) as usize;
-                let mask = CpuSet::from_mask(&change.after).unwrap();
+                let mask = CpuSet::from_mask(change.after.text().unwrap()).unwrap();
                 host.nics[0].tx_queues[queue].xps_cpus = Some(mask);
             }
             other => panic!("{other}"),

@@ -110,15 +110,15 @@ fn change(
     draft.place_thread(worker.thread.tid, after.clone());
     draft.add(Wish {
         id: format!("thread-{}", worker.thread.tid),
-        target: worker.thread.to_string(),
-        before: worker.cpus.to_string(),
-        after: after.to_string(),
+        target: worker.thread.clone().into(),
+        before: worker.cpus.to_string().into(),
+        after: after.to_string().into(),
         why: format!(
             "packets for {} arrive near {}, and it may run on {}",
             workload.comm,
             cpus_and_nodes(topology, after),
             cpus_and_nodes(topology, &worker.cpus)
         ),
-        finding: situation.asked_by(&format!("affinity pid {}", workload.pid)),
+        finding: situation.asked_to_move(workload.pid),
     });
 }

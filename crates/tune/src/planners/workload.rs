@@ -1,9 +1,9 @@
 //! The processes that a host is tuned for, with their threads: read before planning, as a planner
 //! reads nothing.
 
-use crate::{Thread, TuneError};
+use crate::TuneError;
 use nearpath_host::{Root, thread_cpus};
-use nearpath_model::CpuSet;
+use nearpath_model::{CpuSet, Thread};
 
 /// Threads of a process that are looked at, at most.
 const MAX_THREADS: usize = 65_536;
@@ -45,7 +45,7 @@ fn workload(root: &Root, pid: u32) -> Result<Workload, TuneError> {
     tids.truncate(MAX_THREADS);
     let worker = |tid: u32| {
         let cpus = thread_cpus(root, pid, tid)?;
-        Some(Worker { thread: Thread::find(root, pid, tid)?, cpus })
+        Some(Worker { thread: crate::threads::find_thread(root, pid, tid)?, cpus })
     };
     let threads = tids.into_iter().filter_map(worker).collect();
     let comm = root.text(&format!("/proc/{pid}/comm"))?;

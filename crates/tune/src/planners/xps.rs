@@ -9,7 +9,7 @@
 use super::Planner;
 use super::draft::{Draft, Wish};
 use super::situation::{Situation, cpus};
-use nearpath_model::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, TxQueue};
+use nearpath_model::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, SettingFile, Target, TxQueue};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {
@@ -60,7 +60,7 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQu
             continue;
         };
         let number = queue.queue;
-        let target = format!("/sys/class/net/{}/queues/tx-{number}/xps_cpus", nic.name);
+        let target = Target::from(SettingFile::tx_queue(&nic.name, number, "xps_cpus"));
         let now = if before.is_empty() {
             "now a hash chooses the queue".to_owned()
         } else {
@@ -70,8 +70,8 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQu
             id: format!("{}/tx-{number}/xps_cpus", nic.name),
             finding: situation.asked_by(&target),
             target,
-            before: before.to_mask(),
-            after: mask.to_mask(),
+            before: before.to_mask().into(),
+            after: mask.to_mask().into(),
             why: format!(
                 "{} should send by the queue whose interrupt is nearest, number {number} of {} on \
                  CPU {home}; {now}",

@@ -1,11 +1,11 @@
 //! The eBPF program that chooses a socket (`bpf/steer.bpf.c`): loading it with its tables, and
 //! emptying the one of sockets when the program is taken off.
 
-use super::Choice;
 use super::group::hex;
 use crate::TuneError;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nearpath_model::Choice;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -6,91 +6,33 @@ use nearpath_host::{Notes, Root, current_netns, receiving_sockets, socket_worker
 use nearpath_instruments::{
     ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of,
 };
-use nearpath_model::{Socket, SocketProtocol, SocketWorker};
-use serde::{Deserialize, Serialize};
+use nearpath_model::{GroupSocket, Program, ReuseportGroup, Socket, SocketProtocol, SocketWorker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use super::{Choice, sockets};
+use super::sockets;
 
-/// A REUSEPORT group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Group {
-    /// TCP or UDP.
-    pub protocol: SocketProtocol,
-    /// The address and port that its sockets are bound to.
-    pub local: SocketAddr,
-    /// Inode of its network namespace.
-    pub netns: Option<u64>,
-    /// Its sockets, in the kernel's order where it is known.
-    pub sockets: Vec<GroupSocket>,
-}
-
-/// A socket of a group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupSocket {
-    /// Its inode.
-    pub inode: u64,
-    /// A process that holds it open, and its descriptor there.
-    pub held: Option<(u32, i32)>,
-    /// Who reads from it; empty when that is unknown.
-    pub workers: Vec<SocketWorker>,
-}
-
-/// A program that chooses a socket of a group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Program {
-    /// The nearest worker's, by `bpf/steer.bpf.c`.
-    Nearest {
-        /// Its id in this boot, and its tag; 0 and empty before it is loaded.
-        id: u32,
-        /// A hash of its instructions.
-        tag: String,
-        /// Which workers each CPU's connections go to.
-        choices: Vec<Choice>,
-    },
-    /// A classic program: its instructions as `[code, jt, jf, k]`.
-    Classic {
-        /// The instructions.
-        instructions: Vec<[u32; 4]>,
-    },
-}
-
-impl Program {
-    /// Document 004's classic program: the CPU's number modulo the size of the group.
-    pub fn cpu_modulo(sockets: u32) -> Self {
-        const LD_ABS: u32 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-        const ALU_MOD: u32 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
-        const RET_A: u32 = 0x16; // BPF_RET | BPF_A
-        const CPU: u32 = (-0x1000i32 + 36) as u32; // SKF_AD_OFF + SKF_AD_CPU
-        let instructions = vec![[LD_ABS, 0, 0, CPU], [ALU_MOD, 0, 0, sockets], [RET_A, 0, 0, 0]];
-        Self::Classic { instructions }
-    }
-
-    /// Whether it is the one that the kernel tells of.
-    pub fn is(&self, found: &ReuseportProgram) -> bool {
-        match (self, found) {
-            (Self::Nearest { id, tag, .. }, ReuseportProgram::Ebpf { id: there, tag: its, .. }) => {
-                id == there && *tag == hex(its)
-            }
-            (Self::Classic { instructions }, ReuseportProgram::Classic { length, .. }) => {
-                instructions.len() == *length as usize
-                    && Self::restorable(found).as_ref() == Some(self)
-            }
-            _ => false,
+/// Whether it is the one that the kernel tells of.
+pub fn is_program(program: &Program, found: &ReuseportProgram) -> bool {
+    match (program, found) {
+        (Program::Nearest { id, tag, .. }, ReuseportProgram::Ebpf { id: there, tag: its, .. }) => {
+            id == there && *tag == hex(its)
         }
-    }
-
-    /// A program that the kernel tells all of, so that it can be put back.
-    pub fn restorable(found: &ReuseportProgram) -> Option<Self> {
-        match found {
-            ReuseportProgram::Classic { instructions, .. } if !instructions.is_empty() => {
-                Some(Self::Classic { instructions: instructions.clone() })
-            }
-            _ => None,
+        (Program::Classic { instructions }, ReuseportProgram::Classic { length, .. }) => {
+            instructions.len() == *length as usize && restorable(found).as_ref() == Some(program)
         }
+        _ => false,
+    }
+}
+
+/// A program that the kernel tells all of, so that it can be put back.
+pub fn restorable(found: &ReuseportProgram) -> Option<Program> {
+    match found {
+        ReuseportProgram::Classic { instructions, .. } if !instructions.is_empty() => {
+            Some(Program::Classic { instructions: instructions.clone() })
+        }
+        _ => None,
     }
 }
 
@@ -103,7 +45,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The group with those of its sockets that are seen.
-    pub group: Group,
+    pub group: ReuseportGroup,
     /// How many sockets the kernel counts in it.
     pub sockets: u32,
     /// What chooses among them; `None`: the kernel, by a hash.
@@ -185,7 +127,7 @@ fn joined(
             });
             let local = SocketAddr::new(socket.address, socket.port);
             let sockets = sockets.collect();
-            let group = Group { protocol: socket.protocol, local, netns, sockets };
+            let group = ReuseportGroup { protocol: socket.protocol, local, netns, sockets };
             Some(Found { group, sockets: first.sockets, program: first.program.clone() })
         })
         .collect();
@@ -310,15 +252,19 @@ mod tests {
         let modulo = Program::cpu_modulo(12);
         let Program::Classic { instructions } = modulo.clone() else { panic!() };
         let found = ReuseportProgram::Classic { length: 3, instructions };
-        assert!(modulo.is(&found) && !Program::cpu_modulo(11).is(&found));
-        assert_eq!(Program::restorable(&found), Some(modulo.clone()));
+        assert!(is_program(&modulo, &found) && !is_program(&Program::cpu_modulo(11), &found));
+        assert_eq!(restorable(&found), Some(modulo.clone()));
         // Only its length is known.
         let long = ReuseportProgram::Classic { length: 3, instructions: vec![] };
-        assert!(!modulo.is(&long) && Program::restorable(&long).is_none());
+        assert!(!is_program(&modulo, &long) && restorable(&long).is_none());
         let tag = [0xab, 0, 1, 2, 3, 4, 5, 6];
         let ours = Program::Nearest { id: 4, tag: "ab00010203040506".into(), choices: vec![] };
         let found = |id| ReuseportProgram::Ebpf { id, tag, name: "nearpath_steer".into() };
-        assert!(ours.is(&found(4)) && !ours.is(&found(5)) && !modulo.is(&found(4)));
-        assert!(Program::restorable(&found(4)).is_none());
+        assert!(
+            is_program(&ours, &found(4))
+                && !is_program(&ours, &found(5))
+                && !is_program(&modulo, &found(4))
+        );
+        assert!(restorable(&found(4)).is_none());
     }
 }

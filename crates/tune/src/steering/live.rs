@@ -4,10 +4,12 @@
 //! It works in the network namespace of the calling thread, which is that of the group.
 
 use super::ebpf::{self, Loaded, Sockets};
+use super::group::is_program;
 use super::group::{Found, groups};
-use super::{Group, Program, sockets};
-use crate::{Change, Presence, Target, TuneError, Value, Writer};
+use super::sockets;
+use crate::{Presence, TuneError, Writer};
 use nearpath_host::Root;
+use nearpath_model::{Change, Program, ReuseportGroup, Target, Value};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -32,7 +34,7 @@ impl Groups {
     }
 
     /// The group as it is now; `None` when none of its sockets is there any more.
-    fn find(&self, group: &Group) -> Result<Option<Found>, TuneError> {
+    fn find(&self, group: &ReuseportGroup) -> Result<Option<Found>, TuneError> {
         let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
         let found = groups(&Root::live(), self.btf.as_deref(), |socket| ours(socket.inode))?;
         Ok(found.into_iter().next())
@@ -141,7 +143,7 @@ impl Writer for Groups {
     }
 }
 
-fn group_of(target: &Target) -> Result<&Group, TuneError> {
+fn group_of(target: &Target) -> Result<&ReuseportGroup, TuneError> {
     let refuse = || TuneError::Refused(format!("{target} is no REUSEPORT group"));
     target.group().ok_or_else(refuse)
 }
@@ -164,11 +166,11 @@ fn put(socket: &OwnedFd, value: &Value) -> Result<(), TuneError> {
 fn has(found: &Found, value: &Value) -> bool {
     match (value, &found.program) {
         (Value::Default, None) => true,
-        (Value::Program(program), Some(there)) => program.is(there),
+        (Value::Program(program), Some(there)) => is_program(program, there),
         _ => false,
     }
 }
 
-fn gone(group: &Group) -> TuneError {
+fn gone(group: &ReuseportGroup) -> TuneError {
     TuneError::kernel(format!("steering {}", group.local), "its sockets are gone")
 }

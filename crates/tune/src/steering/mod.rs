@@ -17,9 +17,9 @@ mod plan;
 mod sockets;
 mod status;
 
-pub use group::{Found, Group, GroupSocket, Program, Request, groups, select};
+pub use group::{Found, Request, groups, select};
 pub(crate) use live::Groups;
-pub use nearest::{Choice, nearest};
+pub use nearest::nearest;
 pub use pins::{pins, pins_of};
 pub use plan::{Method, plan};
-pub use status::{Gone, GroupStatus, ProgramOwner, SocketStatus, Status, boot, entry_of, status};
+pub use status::{boot, entry_of, status};

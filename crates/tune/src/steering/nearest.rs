@@ -1,21 +1,8 @@
 //! Which workers are nearest to each CPU. Pure: in go the topology and where each worker may run,
 //! out come for each CPU the workers that are as near as any.
 
-use nearpath_model::{Cpu, CpuId, CpuSet, LlcId, Nearness, NodeId, Topology};
-use serde::{Deserialize, Serialize};
+use nearpath_model::{Choice, Cpu, CpuId, CpuSet, LlcId, Nearness, NodeId, Topology};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// CPUs with the same nearest workers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
-    /// The CPUs that connections are received on.
-    pub cpus: CpuSet,
-    /// Places of the workers in the list that was given, ascending; several share by the hash of
-    /// addresses and ports, evenly.
-    pub workers: Vec<usize>,
-    /// How far they are; `None` where the facts do not tell.
-    pub nearness: Option<Nearness>,
-}
 
 /// For every CPU that this boot could have, the nearest workers: on the same CPU, else the same
 /// core, last-level cache, node, else on the node of the smallest distance. A worker that may run

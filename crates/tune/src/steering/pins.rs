@@ -5,10 +5,9 @@
 //! it will be. They are made before the group is steered, and put back when that is taken off.
 
 use super::group::{Found, protocol_name};
-use crate::threads::Thread;
-use crate::{Change, Entry, Persistence, Target, TuneError, Value};
+use crate::TuneError;
 use nearpath_host::Root;
-use nearpath_model::{CpuId, CpuSet, Topology};
+use nearpath_model::{Change, CpuId, CpuSet, Entry, Persistence, Target, Thread, Topology, Value};
 use std::collections::BTreeMap;
 
 /// The changes that pin what is not pinned. Workers that are pinned already keep their CPUs.
@@ -40,7 +39,7 @@ pub fn pins(root: &Root, topology: &Topology, found: &mut Found) -> Result<Vec<C
                 continue;
             }
             pinned.insert(tid, cpu);
-            let thread = Thread::find(root, worker.pid, tid)
+            let thread = crate::threads::find_thread(root, worker.pid, tid)
                 .ok_or_else(|| refuse(format!("{}/{tid} has ended meanwhile", worker.comm)))?;
             changes.push(Change {
                 target: Target::Thread(thread),
@@ -101,9 +100,7 @@ fn spread(topology: &Topology, sockets: usize) -> Vec<CpuId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
-    use crate::steering::{Group, GroupSocket};
-    use nearpath_model::{SocketProtocol, SocketWorker};
+    use nearpath_model::{GroupSocket, ReuseportGroup, SocketProtocol, SocketWorker, State};
 
     fn host(cpus: u32, threads: u32) -> Topology {
         let cpu = |number: u32| {
@@ -136,9 +133,9 @@ mod tests {
         SocketWorker { pid: tid, tid: Some(tid), comm: "server".into(), cpus }
     }
 
-    fn group(workers: Vec<Vec<SocketWorker>>) -> Group {
+    fn group(workers: Vec<Vec<SocketWorker>>) -> ReuseportGroup {
         let socket = |workers| GroupSocket { inode: 1, held: None, workers };
-        Group {
+        ReuseportGroup {
             protocol: SocketProtocol::Udp,
             local: "0.0.0.0:53".parse().unwrap(),
             netns: None,

@@ -2,10 +2,13 @@
 //! would do no good.
 
 use super::group::protocol_name;
-use super::{Choice, Found, Program, nearest};
-use crate::{Change, Persistence, Target, TuneError, Value};
+use super::group::restorable;
+use super::{Found, nearest};
+use crate::TuneError;
 use nearpath_instruments::ReuseportProgram;
-use nearpath_model::{CpuSet, Nearness, SocketWorker, Topology};
+use nearpath_model::{
+    Change, Choice, CpuSet, Nearness, Persistence, Program, SocketWorker, Target, Topology, Value,
+};
 
 /// How a socket is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +46,7 @@ pub fn plan(topology: &Topology, found: &Found, method: Method) -> Result<Change
     }
     let before = match &found.program {
         None => Value::Default,
-        Some(program) => match Program::restorable(program) {
+        Some(program) => match restorable(program) {
             Some(program) => Value::Program(program),
             None => return refuse(cannot_be_restored(program)),
         },
@@ -132,9 +135,8 @@ fn worker_name(worker: &SocketWorker) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Group, GroupSocket};
     use super::*;
-    use nearpath_model::{CpuId, SocketProtocol};
+    use nearpath_model::{CpuId, GroupSocket, ReuseportGroup, SocketProtocol};
 
     fn topology(cpus: u32) -> Topology {
         let all: CpuSet = (0..cpus).map(CpuId).collect();
@@ -157,7 +159,7 @@ mod tests {
         let (protocol, local) = (SocketProtocol::Tcp, "0.0.0.0:8181".parse().unwrap());
         let count = u32::try_from(sockets.len()).unwrap();
         Found {
-            group: Group { protocol, local, netns: None, sockets },
+            group: ReuseportGroup { protocol, local, netns: None, sockets },
             sockets: count,
             program: None,
         }

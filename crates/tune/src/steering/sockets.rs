@@ -1,7 +1,7 @@
 //! Another process's sockets, and what is set on them: pidfd_getfd(2) and setsockopt(2).
 
-use super::GroupSocket;
 use crate::TuneError;
+use nearpath_model::GroupSocket;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};

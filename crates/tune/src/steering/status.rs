@@ -4,78 +4,12 @@
 //! kernel tells (a classic program: with its instructions). A change whose sockets are closed is
 //! gone, however the server came to close them.
 
-use super::{Found, Group, Program};
-use crate::{Entry, Value};
+use super::Found;
+use super::group::is_program;
 use nearpath_host::Root;
 use nearpath_instruments::ReuseportProgram;
-use nearpath_model::{CpuSet, SocketProtocol};
-use serde::Serialize;
-
-/// `steer status --json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Status {
-    /// Version of this form.
-    pub schema: u32,
-    /// The REUSEPORT groups of several sockets, and those with a program.
-    pub groups: Vec<GroupStatus>,
-    /// Changes of the journal that are not there any more, or cannot be seen from here.
-    pub gone: Vec<Gone>,
-}
-
-/// A group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct GroupStatus {
-    /// Address and port.
-    pub local: String,
-    /// TCP or UDP.
-    pub protocol: SocketProtocol,
-    /// Its sockets, in the group's order.
-    pub sockets: Vec<SocketStatus>,
-    /// Whose program chooses among them; `None`: the kernel chooses by a hash.
-    pub program: Option<ProgramOwner>,
-    /// The program in words.
-    pub detail: Option<String>,
-    /// When it was attached, in seconds since 1970; of ours only.
-    pub since_s: Option<u64>,
-}
-
-/// Whose a program is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProgramOwner {
-    /// Ours, by the journal.
-    Nearpath,
-    /// Somebody else's.
-    Other,
-}
-
-/// A socket of a group with its worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SocketStatus {
-    /// Its inode.
-    pub inode: u64,
-    /// The worker's process; `None` (as all below) when the worker is unknown.
-    pub pid: Option<u32>,
-    /// Its thread, when one alone reads.
-    pub tid: Option<u32>,
-    /// Its name.
-    pub comm: Option<String>,
-    /// The CPUs that it may run on.
-    pub cpus: Option<CpuSet>,
-}
-
-/// A change that is not there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Gone {
-    /// Address and port.
-    pub local: String,
-    /// TCP or UDP.
-    pub protocol: SocketProtocol,
-    /// When it was made, in seconds since 1970.
-    pub since_s: u64,
-    /// Why it is not.
-    pub reason: String,
-}
+use nearpath_model::steering::{Gone, GroupStatus, ProgramOwner, SocketStatus, Status};
+use nearpath_model::{Entry, Program, ReuseportGroup, Value};
 
 /// Puts groups and journal together, as seen from a network namespace.
 pub fn status(found: &[Found], entries: &[Entry], boot: &str, netns: Option<u64>) -> Status {
@@ -91,13 +25,14 @@ pub fn status(found: &[Found], entries: &[Entry], boot: &str, netns: Option<u64>
 pub fn entry_of<'a>(found: &Found, entries: &'a [Entry], boot: &str) -> Option<&'a Entry> {
     let there = found.program.as_ref()?;
     entries.iter().rev().find(|entry| {
-        let is_it = matches!(&entry.change.after, Value::Program(program) if program.is(there));
+        let is_it =
+            matches!(&entry.change.after, Value::Program(program) if is_program(program, there));
         let group = entry.change.target.group();
         entry.boot == boot && is_it && group.is_some_and(|g| share_a_socket(g, &found.group))
     })
 }
 
-fn share_a_socket(a: &Group, b: &Group) -> bool {
+fn share_a_socket(a: &ReuseportGroup, b: &ReuseportGroup) -> bool {
     a.netns == b.netns && a.sockets.iter().any(|s| b.sockets.iter().any(|t| s.inode == t.inode))
 }
 
@@ -130,7 +65,7 @@ fn in_words(program: &ReuseportProgram) -> String {
     match program {
         ReuseportProgram::Ebpf { id, name, .. } => format!("eBPF program {name}, id {id}"),
         there @ ReuseportProgram::Classic { length, instructions } => match instructions.get(1) {
-            Some(&[_, _, _, size]) if Program::cpu_modulo(size).is(there) => {
+            Some(&[_, _, _, size]) if is_program(&Program::cpu_modulo(size), there) => {
                 format!("classic program, CPU modulo {size}")
             }
             _ => format!("classic program of {length} instructions"),
@@ -171,10 +106,9 @@ pub fn boot(root: &Root) -> Result<String, crate::TuneError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::GroupSocket;
     use super::*;
     use crate::journal::tests::change;
-    use crate::{State, Target};
+    use nearpath_model::{GroupSocket, State, Target};
 
     /// A change of group 1 to 2 in namespace 1, by an eBPF program.
     fn entry() -> Entry {
@@ -193,7 +127,7 @@ mod tests {
 
     fn found(inodes: &[u64], program: Option<u32>) -> Found {
         let Target::ReuseportGroup(group) = entry().change.target else { panic!() };
-        let group = Group { sockets: sockets(inodes), ..group };
+        let group = ReuseportGroup { sockets: sockets(inodes), ..group };
         let program = program.map(|id| ReuseportProgram::Ebpf {
             id,
             tag: [1; 8],

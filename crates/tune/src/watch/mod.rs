@@ -9,8 +9,9 @@ mod events;
 
 pub use events::Events;
 
-use crate::{ChangeStatus, Executor, Journal, Live, Standing, State, TuneError, change_status};
+use crate::{Executor, Journal, Live, TuneError, change_status};
 use nearpath_host::Root;
+use nearpath_model::{ChangeStatus, Notice, Noticed, Standing, State};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
@@ -21,39 +22,6 @@ pub struct Watch {
     boot: String,
     /// What was told last of each change.
     told: BTreeMap<u64, Noticed>,
-}
-
-/// Something to tell of a change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
-    /// Its number in the journal.
-    pub id: u64,
-    /// What it writes to.
-    pub target: String,
-    /// What was noticed.
-    pub what: Noticed,
-}
-
-/// What was noticed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Noticed {
-    /// The host had lost it, and has it again.
-    Restored {
-        /// The number of the change that was lost.
-        lost: u64,
-        /// Why it was lost, as far as it can be told.
-        reason: String,
-        /// What was there.
-        before: String,
-        /// What is there now.
-        after: String,
-    },
-    /// It is lost, and there is nothing to make it on: a thread has ended, an interface is gone.
-    Lost(String),
-    /// Somebody else has set another value; it is left alone.
-    Drifted(String),
-    /// It is lost, and could not be made again.
-    Failed(String),
 }
 
 impl Watch {

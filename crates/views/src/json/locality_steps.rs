@@ -1,9 +1,8 @@
 //! What `demo locality --json` prints: the locality of a server's packets and connections after each
 //! step of putting them right.
 
-use nearpath_diagnose::ProposedChange;
 use nearpath_model::locality::{Distances, Method, Places};
-use nearpath_model::{CpuSet, accepts};
+use nearpath_model::{CpuSet, ProposedChange, accepts};
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`LocalitySteps`].

@@ -1,6 +1,6 @@
 //! What `steer --json` prints; the JSON of `steer status` is that of its own type.
 
-use nearpath_tune::Change;
+use nearpath_model::Change;
 use serde::Serialize;
 
 /// `steer --json`.

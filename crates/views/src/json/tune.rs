@@ -2,10 +2,9 @@
 //! own type.
 
 use crate::text::time_of_day;
-use nearpath_tune::{
-    Change, ChangeStatus, Entry, Notice, Noticed, Outcome, Skipped, Standing, TuneError,
-};
+use nearpath_model::{Change, ChangeStatus, Entry, Notice, Noticed, Outcome, Skipped, Standing};
 use serde::Serialize;
+use std::fmt::Display;
 
 /// Version of these forms.
 const SCHEMA: u32 = 1;
@@ -136,8 +135,8 @@ pub struct UndoneChange {
 }
 
 /// The document of a rollback.
-pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)]) -> RolledBack {
-    let change = |(entry, result): &(Entry, Result<(), TuneError>)| UndoneChange {
+pub fn rolled_back<E: Display>(results: &[(Entry, Result<(), E>)]) -> RolledBack {
+    let change = |(entry, result): &(Entry, Result<(), E>)| UndoneChange {
         id: entry.id,
         target: entry.change.target.to_string(),
         undone: result.is_ok(),

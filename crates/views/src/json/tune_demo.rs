@@ -1,10 +1,8 @@
 //! What `demo tune --json` prints: a misplaced path that is measured, planned for, tried, and undone.
 
 use super::{JournalEntry, UndoneChange};
-use nearpath_diagnose::Finding;
-use nearpath_model::Measurement;
+use nearpath_model::{Finding, Measurement, Plan};
 use nearpath_trial::TrialReport;
-use nearpath_tune::Plan;
 use serde::Serialize;
 
 /// Version of the JSON form of [`TuneDemo`].

@@ -8,10 +8,11 @@ use super::paths::summary;
 use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
 use anstyle::{AnsiColor, Style};
-use nearpath_diagnose::{Diagnosis, Finding, FindingCost, HostSummary, NotChecked, Severity};
 use nearpath_model::accepts::Listener;
 use nearpath_model::locality::Method;
-use nearpath_model::{Measurement, Protocol};
+use nearpath_model::{
+    Diagnosis, Finding, FindingCost, HostSummary, Measurement, NotChecked, Protocol, Severity,
+};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -165,10 +166,10 @@ pub(super) fn one(rank: usize, finding: &Finding) -> String {
         line!(out, "   costs: {cost}");
     }
     for change in &finding.changes {
-        let before = change.before.as_deref().unwrap_or("unknown");
-        let (before, after) = (quoted(before), quoted(&change.after));
+        let before = change.before.as_ref().map_or("unknown".to_owned(), ToString::to_string);
+        let (before, after) = (quoted(&before), quoted(&change.after.to_string()));
         let what = if change.alternative { "or:    " } else { "change:" };
-        line!(out, "   {what} {}: {before} -> {after}", printable(&change.target));
+        line!(out, "   {what} {}: {before} -> {after}", printable(&change.target.to_string()));
         line!(out, "           {}", printable(&change.why));
     }
     out

@@ -5,9 +5,8 @@ use super::table::{Table, left, or_none, right};
 use super::units::printable;
 use super::{heading, line};
 use crate::json::{LocalityStep, LocalitySteps};
-use nearpath_diagnose::ProposedChange;
-use nearpath_model::Direction;
 use nearpath_model::locality::Method;
+use nearpath_model::{Direction, ProposedChange};
 
 /// Changes that are shown of a step; the JSON has all.
 const CHANGES_SHOWN: usize = 4;
@@ -90,8 +89,10 @@ fn changes(out: &mut String, changes: &[ProposedChange]) {
             line!(*out, "{}", printable(&first.why));
         }
         for change in because.iter().take(CHANGES_SHOWN) {
-            let before = change.before.as_deref().map_or_else(|| "-".to_owned(), quiet);
-            line!(*out, "    {}: {before} -> {}", printable(&change.target), quiet(&change.after));
+            let before = change.before.as_ref().map(|value| quiet(&value.to_string()));
+            let (before, after) =
+                (before.as_deref().unwrap_or("-"), quiet(&change.after.to_string()));
+            line!(*out, "    {}: {before} -> {after}", printable(&change.target.to_string()));
         }
         if because.len() > CHANGES_SHOWN {
             line!(*out, "    and {} more", because.len() - CHANGES_SHOWN);

@@ -2,9 +2,11 @@
 
 use super::table::{Table, left, or_none, right};
 use super::{heading, line};
-use nearpath_model::{CpuSet, Nearness, SocketProtocol, SocketWorker};
-use nearpath_tune::steering::{Choice, Group, GroupStatus, Program, ProgramOwner, Status};
-use nearpath_tune::{Change, Target, Thread, Value};
+use nearpath_model::steering::{GroupStatus, ProgramOwner, Status};
+use nearpath_model::{
+    Change, Choice, CpuSet, Nearness, Program, ReuseportGroup, SocketProtocol, SocketWorker,
+    Target, Thread, Value,
+};
 
 /// Workers that are named for a set of CPUs; the rest is counted.
 const WORKERS_NAMED: usize = 4;
@@ -40,7 +42,7 @@ fn pinned(applied: bool, change: &Change) -> String {
     }
 }
 
-fn table(group: &Group, choices: &[Choice]) -> String {
+fn table(group: &ReuseportGroup, choices: &[Choice]) -> String {
     let mut table =
         Table::new(&[left("RECEIVED-ON"), left("WORKER"), left("RUNS-ON"), left("NEAR")]);
     for choice in choices {
@@ -59,7 +61,7 @@ fn table(group: &Group, choices: &[Choice]) -> String {
 }
 
 /// The sockets in the order that a classic program counts them in.
-fn order(group: &Group) -> String {
+fn order(group: &ReuseportGroup) -> String {
     let mut table = Table::new(&[left("RECEIVED-ON"), left("WORKER"), left("RUNS-ON")]);
     let size = group.sockets.len();
     for (place, socket) in group.sockets.iter().enumerate() {
@@ -158,8 +160,8 @@ pub fn time_of_day(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_tune::Persistence;
-    use nearpath_tune::steering::{Gone, GroupSocket, SocketStatus};
+    use nearpath_model::steering::{Gone, SocketStatus};
+    use nearpath_model::{GroupSocket, Persistence};
 
     #[test]
     fn seconds_become_a_date() {
@@ -183,7 +185,7 @@ mod tests {
         };
         let socket =
             |pid, cpu| GroupSocket { inode: 1, held: None, workers: vec![worker(pid, cpu)] };
-        let group = Group {
+        let group = ReuseportGroup {
             protocol: SocketProtocol::Tcp,
             local: "0.0.0.0:8181".parse().unwrap(),
             netns: None,

@@ -5,11 +5,11 @@ use super::table::{Table, left, or_none, right};
 use super::units::printable;
 use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
-use nearpath_model::CpuSet;
-use nearpath_tune::{
+use nearpath_model::{
     Change, ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan, PlannedChange,
-    Standing, Target, TuneError, Value,
+    Standing, Target, Value,
 };
+use std::fmt::Display;
 
 /// A value that is longer than this is cut in tables.
 const VALUE_WIDTH: usize = 40;
@@ -90,12 +90,8 @@ fn difference(change: &PlannedChange) -> String {
     let finding = change.finding.as_ref().map(|name| format!("  [{name}]")).unwrap_or_default();
     let optional = if change.optional { "  (optional)" } else { "" };
     let reboot = if change.reboot { "  (takes a reboot)" } else { "" };
-    let (target, before, after) = match change.in_words() {
-        Some([target, before, after]) => (target, vec![before], vec![after]),
-        None => {
-            (change.target.clone(), values(change, &change.before), values(change, &change.after))
-        }
-    };
+    let (before, after) = (values(change, &change.before), values(change, &change.after));
+    let target = &change.target;
     let target = printable(&format!("{target}{finding}{optional}{reboot}"));
     line!(out, "{bold}{}{bold:#}  {target}", printable(&change.id));
     for text in before {
@@ -109,23 +105,24 @@ fn difference(change: &PlannedChange) -> String {
 }
 
 /// A value, of a file its lines.
-fn values(change: &PlannedChange, text: &str) -> Vec<String> {
-    let of_file = !change.is_felt_at_once();
-    match text {
-        "" if of_file => vec!["(none)".to_owned()],
-        _ if of_file => text.lines().map(printable).collect(),
-        _ => vec![value(change, text)],
+fn values(change: &PlannedChange, value: &Value) -> Vec<String> {
+    let of_file = !change.target.is_felt_at_once();
+    match value.text() {
+        Some("") if of_file => vec!["(none)".to_owned()],
+        Some(text) if of_file => text.lines().map(printable).collect(),
+        _ => vec![with_cpus(change, value)],
     }
 }
 
 /// A value, a mask with the CPUs that it means.
-fn value(change: &PlannedChange, value: &str) -> String {
-    let masked = matches!(change.kind.as_str(), "rps_cpus" | "xps_cpus");
-    match CpuSet::from_mask(value) {
-        Ok(cpus) if masked && cpus.is_empty() => format!("{} (off)", printable(value)),
-        Ok(cpus) if masked && cpus.len() == 1 => format!("{} (CPU {cpus})", printable(value)),
-        Ok(cpus) if masked => format!("{} (CPUs {cpus})", printable(value)),
-        _ => printable(value),
+fn with_cpus(change: &PlannedChange, value: &Value) -> String {
+    let masked = matches!(change.kind(), "rps_cpus" | "xps_cpus");
+    let text = printable(&value.to_string());
+    match change.target.set_of(value).filter(|_| masked) {
+        Some(cpus) if cpus.is_empty() => format!("{text} (off)"),
+        Some(cpus) if cpus.len() == 1 => format!("{text} (CPU {cpus})"),
+        Some(cpus) => format!("{text} (CPUs {cpus})"),
+        None => text,
     }
 }
 
@@ -182,7 +179,7 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
 }
 
 /// What was undone, and what was not, in this boot.
-pub fn rolled_back(results: &[(Entry, Result<(), TuneError>)], boot: &str) -> String {
+pub fn rolled_back<E: Display>(results: &[(Entry, Result<(), E>)], boot: &str) -> String {
     let mut out = String::new();
     for (entry, result) in results {
         let target = printable(&entry.change.target.to_string());
@@ -241,26 +238,25 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_tune::{Persistence, SettingFile, State};
+    use nearpath_model::{Persistence, SettingFile, State};
 
     fn plain(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()
     }
 
-    fn planned(kind: &str, target: &str, before: &str, after: &str) -> PlannedChange {
+    fn planned(target: &str, before: &str, after: &str) -> PlannedChange {
+        let target = Target::parse(target, None).unwrap();
         PlannedChange {
             id: "a/b".to_owned(),
-            kind: kind.to_owned(),
-            target: target.to_owned(),
-            before: before.to_owned(),
-            after: after.to_owned(),
+            optional: target.may_be_refused(),
+            finding: (target.kind() == "rps_cpus").then(|| "rps_placement".to_owned()),
+            target,
+            before: before.into(),
+            after: after.into(),
             why: "because".to_owned(),
-            finding: (kind == "rps_cpus").then(|| "rps_placement".to_owned()),
             persist: vec![],
             reboot: false,
-            optional: kind == "irq_affinity",
             predicted: None,
-            interrupt: None,
         }
     }
 
@@ -268,7 +264,7 @@ mod tests {
     fn a_plan_is_a_difference_with_reasons() {
         let shares =
             |share| Crossings { other_cpu: None, other_llc: None, other_node: Some(share) };
-        let irq = planned("irq_affinity", "/proc/irq/4/smp_affinity_list", "0-3", "2");
+        let irq = planned("/proc/irq/4/smp_affinity_list", "0-3", "2");
         let shown = plan(&Plan {
             schema: 1,
             goal: Goal::Latency,
@@ -276,7 +272,7 @@ mod tests {
             netns: None,
             changes: vec![
                 PlannedChange { predicted: Some(shares(0.0)), ..irq },
-                planned("rps_cpus", "/sys/x/rps_cpus", "0000000c", "00000000"),
+                planned("/sys/class/net/x/queues/rx-0/rps_cpus", "0000000c", "00000000"),
             ],
             now: shares(0.525),
             predicted: shares(0.0),
@@ -293,7 +289,7 @@ mod tests {
              \x20 because\n\
              \x20 then cross, as predicted: to another node 0.0 %\n\
              \n\
-             a/b  /sys/x/rps_cpus  [rps_placement]\n\
+             a/b  /sys/class/net/x/queues/rx-0/rps_cpus  [rps_placement]\n\
              \x20 - 0000000c (CPUs 2-3)\n\
              \x20 + 00000000 (off)\n\
              \x20 because\n\
@@ -363,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_rollback_says_what_it_kept() {
-        let error = TuneError::Refused("no".to_owned());
+        let error = "no";
         let old = Entry { boot: "older".to_owned(), ..entry(1, "0") };
         let results = [(entry(3, "0"), Ok(())), (entry(2, "0"), Err(error)), (old, Ok(()))];
         let shown = rolled_back(&results, "b");

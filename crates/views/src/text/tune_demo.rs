@@ -5,7 +5,7 @@ use super::cpus::count;
 use super::units::printable;
 use super::{diagnosis, heading, line, trial, tune};
 use crate::json::{JournalEntry, TuneDemo, UndoneChange};
-use nearpath_tune::Standing;
+use nearpath_model::Standing;
 
 /// The whole demonstration.
 pub fn tune_demo(shown: &TuneDemo) -> String {
@@ -69,8 +69,7 @@ fn undone(change: &UndoneChange) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::Measurement;
-    use nearpath_tune::{Crossings, Goal, PLAN_SCHEMA, Plan};
+    use nearpath_model::{Crossings, Goal, Measurement, PLAN_SCHEMA, Plan};
 
     #[test]
     fn what_is_left_is_said_loudly() {

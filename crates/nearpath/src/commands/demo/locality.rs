@@ -9,11 +9,9 @@ use crate::output;
 use crate::session::duration;
 use anyhow::Context;
 use clap::Args;
-use nearpath_diagnose::ProposedChange;
 use nearpath_host::{Root, Wanted};
-use nearpath_model::Topology;
+use nearpath_model::{Change, Proposal, ProposedChange, Target, Topology};
 use nearpath_trial::load::CallersReport;
-use nearpath_tune::{Change, Target};
 use nearpath_views::json::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
 use nearpath_views::text;
 use std::ffi::OsStr;
@@ -136,18 +134,18 @@ fn progress(number: usize, step: &LocalityStep) -> String {
 }
 
 /// A change as people read it: threads with their name.
-fn in_words(root: &Root, change: &Change) -> ProposedChange {
+fn in_words(_root: &Root, change: &Change) -> ProposedChange {
     let target = match &change.target {
         Target::Thread(thread) => {
-            let name = root.text(&format!("/proc/{}/task/{}/comm", thread.pid, thread.tid));
-            format!("affinity pid {} ({})", thread.tid, name.as_deref().unwrap_or("?"))
+            let tid = Some(thread.tid).filter(|tid| *tid != thread.pid);
+            Proposal::Affinity { pid: thread.pid, tid }
         }
-        target => target.to_string(),
+        target => Proposal::Setting(target.clone()),
     };
     ProposedChange {
         target,
-        before: Some(change.before.to_string()),
-        after: change.after.to_string(),
+        before: Some(change.before.clone()),
+        after: change.after.clone(),
         why: change.why.clone(),
         alternative: false,
     }

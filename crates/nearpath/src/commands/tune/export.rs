@@ -10,10 +10,10 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nearpath_host::{Root, cgroup_of};
+use nearpath_model::{Plan, PlannedChange, Target, Thread};
 use nearpath_tune::exporters::{
     Document, EXPORTERS, Export, Exporter, LeftOut, applied, export, exporter, told,
 };
-use nearpath_tune::{Plan, PlannedChange, Thread};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -108,8 +108,12 @@ impl ExportArguments {
 /// The systemd services of the threads' processes, by the number of the process. A process that is not
 /// the one of the plan any more has none.
 fn units(root: &Root, changes: &[PlannedChange]) -> BTreeMap<u32, String> {
-    let threads = changes.iter().filter_map(|change| Thread::parse(&change.target));
-    let here = threads.filter(|t| Thread::find(root, t.pid, t.tid).as_ref() == Some(t));
+    let threads = changes.iter().filter_map(|change| match &change.target {
+        Target::Thread(thread) => Some(thread.clone()),
+        _ => None,
+    });
+    let here =
+        threads.filter(|t| nearpath_tune::find_thread(root, t.pid, t.tid).as_ref() == Some(t));
     let unit = |thread: Thread| {
         let cgroup = cgroup_of(thread.pid)?;
         let unit = cgroup.split('/').rfind(|part| part.ends_with(".service"))?;

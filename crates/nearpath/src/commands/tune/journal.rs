@@ -6,9 +6,8 @@ use crate::source::Namespace;
 use anyhow::anyhow;
 use clap::Args;
 use nearpath_host::Root;
-use nearpath_tune::{
-    ChangeStatus, Entry, Executor, Journal, Live, Standing, TuneError, change_status, steering,
-};
+use nearpath_model::{ChangeStatus, Entry, Standing};
+use nearpath_tune::{Executor, Journal, Live, TuneError, change_status, steering};
 use nearpath_views::{json, text};
 
 /// Arguments of `tune status`.

@@ -5,13 +5,13 @@ use crate::output;
 use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use nearpath_diagnose::{Diagnosis, Finding, diagnose};
+use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_model::{CpuId, CpuSet, Host, SocketOwner};
+use nearpath_model::{CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner};
 use nearpath_tune::planners::{
     ChannelCount, Hugepages, Request, System, Traffic, Workload, plan, workloads,
 };
-use nearpath_tune::{Goal, Plan, steering};
+use nearpath_tune::steering;
 use nearpath_views::text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

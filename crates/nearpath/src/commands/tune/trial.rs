@@ -15,14 +15,14 @@ use anyhow::{Context, bail};
 use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::{NIC_RX, Options};
-use nearpath_model::{Detail, Direction, PathKind};
+use nearpath_model::{Detail, Direction, PathKind, Plan};
 use nearpath_trial::comparison::{CYCLES_MIN, Demands};
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, SocketOptions, Transport,
 };
 use nearpath_trial::live::{METRICS, Metric};
 use nearpath_trial::{TRIAL_SCHEMA, TrialReport};
-use nearpath_tune::{Executor, Journal, Live, Plan, steering};
+use nearpath_tune::{Executor, Journal, Live, steering};
 use nearpath_views::text;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -251,7 +251,7 @@ impl Try {
             Some(plan) => plan,
             None => self.asked.plan(root, true)?,
         };
-        for change in plan.changes.iter().filter(|change| !change.is_felt_at_once()) {
+        for change in plan.changes.iter().filter(|change| !change.target.is_felt_at_once()) {
             say(&format!("{} is not tried: it is felt after a restart", change.id));
         }
         // Also says so when an id is not in the plan.
@@ -307,7 +307,7 @@ impl Try {
     fn tried(&self, plan: &Plan) -> Vec<Vec<String>> {
         let is_wanted = |id: &String| self.only.is_empty() || self.only.contains(id);
         let felt = |id: &String| {
-            plan.changes.iter().any(|change| change.id == *id && change.is_felt_at_once())
+            plan.changes.iter().any(|change| change.id == *id && change.target.is_felt_at_once())
         };
         if self.each {
             let ids = plan.by_effect().into_iter().filter(is_wanted);

@@ -8,9 +8,11 @@ use super::{Receivers, Scene};
 use crate::demo::veth;
 use anyhow::{Context, Result, anyhow};
 use nearpath_host::{Root, Wanted, thread_cpus};
-use nearpath_model::{CpuId, CpuSet, SocketProtocol};
+use nearpath_model::{
+    Change, CpuId, CpuSet, Persistence, SettingFile, SocketProtocol, Target, Value,
+};
 use nearpath_tune::steering::{self, Method, Request};
-use nearpath_tune::{Change, Executor, Live, Persistence, SettingFile, Target, Thread, Value};
+use nearpath_tune::{Executor, Live};
 
 /// A step. Each builds on those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +121,7 @@ fn steered(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
 /// A thread, by its process and itself, on one CPU.
 fn affinity(root: &Root, (pid, tid): (u32, u32), cpu: CpuId, why: &str) -> Result<Change> {
     let gone = || anyhow!("thread {tid} of process {pid} has ended");
-    let thread = Thread::find(root, pid, tid).ok_or_else(gone)?;
+    let thread = nearpath_tune::find_thread(root, pid, tid).ok_or_else(gone)?;
     let before = thread_cpus(root, pid, tid).ok_or_else(gone)?;
     Ok(Change {
         target: Target::Thread(thread),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::setting::{self, Presence};
-use crate::{Change, Persistence, Target, Value};
+use nearpath_model::{Change, ConfigFile, Persistence, Target, Value};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use tempfile::TempDir;

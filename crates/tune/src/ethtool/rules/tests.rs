@@ -1,8 +1,9 @@
 //! N-tuple rules as words, as bytes, and at a NIC whose answers are recorded.
 
 use super::*;
+use crate::Presence;
 use crate::setting;
-use crate::{Change, Persistence, Presence, Target, Value};
+use nearpath_model::{Change, Persistence, Target, Value};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -56,7 +56,7 @@ fn each_change_has_the_effect_that_the_plan_has_when_it_ends_there() {
     let nic = eth0(&[far; 3]).queue(1, |queue| queue.rps_cpus = vec![1, 5]);
     let host = host(Machine::regular(TWO_NODES).nic(nic));
     let plan = planned_for(&host, &Request::default(), &[workload(&["0-3", "1", "0-15"])]).unwrap();
-    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind.as_str()).collect();
+    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind()).collect();
     assert!(kinds.contains(&"thread_affinity") && kinds.contains(&"rps_cpus"), "{kinds:?}");
     let last = plan.changes.last().unwrap().predicted;
     assert_eq!(last, Some(plan.predicted));
@@ -64,7 +64,7 @@ fn each_change_has_the_effect_that_the_plan_has_when_it_ends_there() {
     let mut before = plan.now.other_node.unwrap();
     for change in &plan.changes {
         // Of queues, threads and RPS; how packets are sent is another matter.
-        assert!(change.kind != "xps_cpus" || node(change) == before, "{change:?}");
+        assert!(change.kind() != "xps_cpus" || node(change) == before, "{change:?}");
         before = node(change);
     }
     assert_eq!((plan.now.other_node, before), (Some(1.0), 0.0));
@@ -95,9 +95,9 @@ fn of_a_veth_the_arrivals_that_were_measured_are_what_is_known() {
     let mut draft = Draft::default();
     draft.add(Wish {
         id: "rps".to_owned(),
-        target: format!("/sys/class/net/veth0/queues/rx-{}/rps_cpus", queue.queue),
-        before: set("1").to_mask(),
-        after: CpuSet::new().to_mask(),
+        target: SettingFile::rx_queue("veth0", queue.queue, "rps_cpus").into(),
+        before: set("1").to_mask().into(),
+        after: CpuSet::new().to_mask().into(),
         why: String::new(),
         finding: None,
     });

@@ -4,11 +4,11 @@
 use anyhow::{Context, bail};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_model::{CpuSet, NodeId};
+use nearpath_model::{CpuSet, Goal, NodeId, Step};
 use nearpath_trial::affinity;
 use nearpath_trial::scenarios::interface_of;
 use nearpath_tune::planners::{Request, plan};
-use nearpath_tune::{Executor, Goal, Journal, Live, Step, steering};
+use nearpath_tune::{Executor, Journal, Live, steering};
 use std::net::IpAddr;
 
 /// What the application is bound to.

@@ -3,8 +3,7 @@
 //! It is what `tune plan --json` prints and what `tune apply FILE` takes: values and targets are
 //! text, so that a person can read it, leave changes out, and save it.
 
-use crate::{Change, Target, TuneError, Value};
-use nearpath_model::NicIrq;
+use crate::{Change, CpuSet, NicIrq, Target, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -57,21 +56,19 @@ pub struct Crossings {
     pub other_node: Option<f64>,
 }
 
-/// A change of a plan.
+/// A change of a plan. In JSON, target and values are text ([`Target::to_plan`]), with the target's kind
+/// beside them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
 pub struct PlannedChange {
     /// Its name within the plan: `eth0/rx-0/rps_cpus`.
     pub id: String,
-    /// What kind of setting it is: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`,
-    /// `unit_drop_in`, `kernel_command_line`.
-    pub kind: String,
-    /// What is written to: a path, `affinity pid PID tid TID start TICKS`, or a path and a
-    /// variable in the file.
-    pub target: String,
+    /// What is written to.
+    pub target: Target,
     /// What is there when the plan is made.
-    pub before: String,
+    pub before: Value,
     /// What will be there.
-    pub after: String,
+    pub after: Value,
     /// Why, in one sentence with its evidence.
     pub why: String,
     /// The check whose finding it mends, if one asked for it.
@@ -84,12 +81,80 @@ pub struct PlannedChange {
     pub optional: bool,
     /// Which share of packets will cross something after it and the changes before it; `None` of a plan
     /// that does not tell.
-    #[serde(default)]
     pub predicted: Option<Crossings>,
+}
+
+/// The JSON of a [`PlannedChange`].
+#[derive(Debug, Serialize, Deserialize)]
+struct Written {
+    id: String,
+    /// `irq_affinity`, `rps_cpus`, `sysctl`, …; it follows from the target, and is for people.
+    #[serde(default)]
+    kind: String,
+    /// A path, `affinity pid PID tid TID start TICKS`, or a path and a variable in the file.
+    target: String,
+    before: String,
+    after: String,
+    why: String,
+    finding: Option<String>,
+    persist: Vec<String>,
+    reboot: bool,
+    optional: bool,
+    #[serde(default)]
+    predicted: Option<Crossings>,
     /// For the affinity of a queue's interrupt: what it is found again by when it has another number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interrupt: Option<NicIrq>,
+    interrupt: Option<NicIrq>,
 }
+
+impl From<PlannedChange> for Written {
+    fn from(change: PlannedChange) -> Self {
+        let interrupt = change.interrupt().cloned();
+        let PlannedChange { id, target, before, after, why, finding, persist, .. } = change;
+        let PlannedChange { reboot, optional, predicted, .. } = change;
+        Self {
+            id,
+            kind: target.kind().to_owned(),
+            before: before.to_plan(),
+            after: after.to_plan(),
+            target: target.to_plan(),
+            why,
+            finding,
+            persist,
+            reboot,
+            optional,
+            predicted,
+            interrupt,
+        }
+    }
+}
+
+impl TryFrom<Written> for PlannedChange {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let Written { id, target, before, after, why, finding, persist, .. } = written;
+        let Written { reboot, optional, predicted, interrupt, .. } = written;
+        let mut target = Target::parse(&target, None)
+            .ok_or_else(|| format!("{target:?} of the plan is no setting that nearpath changes"))?;
+        if let Target::File(file) = &mut target {
+            file.interrupt = interrupt;
+        }
+        let value = |text: &str| {
+            let refuse = || format!("{target}: {text:?} is no value of it");
+            Value::parse(&target, text).ok_or_else(refuse)
+        };
+        let (before, after) = (value(&before)?, value(&after)?);
+        let change =
+            Self { id, target, before, after, why, finding, persist, reboot, optional, predicted };
+        Ok(change)
+    }
+}
+
+/// A plan that is not for this machine, or not as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the plan {0}")]
+pub struct PlanRefused(String);
 
 /// A change for the executor, and whether it may be left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,15 +169,15 @@ impl Plan {
     /// The steps for the executor: all changes, or those of these ids.
     ///
     /// # Errors
-    /// The plan is of a newer nearpath, of another boot, network namespace or machine; there is no
-    /// change of such an id, or one that is not understood.
+    /// The plan is of a newer nearpath, of another boot, network namespace or machine; or there is no
+    /// change of such an id.
     pub fn steps(
         &self,
         only: &[String],
         boot: &str,
         netns: Option<u64>,
-    ) -> Result<Vec<Step>, TuneError> {
-        let refuse = |reason: &str| Err(TuneError::Refused(format!("the plan {reason}")));
+    ) -> Result<Vec<Step>, PlanRefused> {
+        let refuse = |reason: &str| Err(PlanRefused(reason.to_owned()));
         if self.schema > PLAN_SCHEMA {
             return refuse(&format!("is of a newer nearpath (schema {})", self.schema));
         }
@@ -136,7 +201,7 @@ impl Plan {
             return refuse(&format!("has no change with the id {unknown:?}"));
         }
         let wanted = |change: &&PlannedChange| only.is_empty() || only.contains(&change.id);
-        self.changes.iter().filter(wanted).map(|change| change.step(netns)).collect()
+        Ok(self.changes.iter().filter(wanted).map(|change| change.step(netns)).collect())
     }
 }
 
@@ -168,40 +233,34 @@ impl Plan {
 }
 
 impl PlannedChange {
-    /// Whether the host is another at once, not only when a service or the machine starts again.
-    pub fn is_felt_at_once(&self) -> bool {
-        !matches!(Target::parse(&self.target, None), Some(Target::ConfigFile(_)))
+    /// What kind of setting it is: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`, `unit_drop_in`,
+    /// `kernel_command_line`.
+    pub fn kind(&self) -> &'static str {
+        self.target.kind()
     }
 
-    /// Target and values for people, where its own text is for machines: a REUSEPORT group.
-    pub fn in_words(&self) -> Option<[String; 3]> {
-        let change = self.step(None).ok()?.change;
-        change.target.group()?;
-        Some([change.target.to_string(), change.before.to_string(), change.after.to_string()])
-    }
-
-    fn step(&self, netns: Option<u64>) -> Result<Step, TuneError> {
-        let mut target = Target::parse(&self.target, netns).ok_or_else(|| {
-            TuneError::Refused(format!(
-                "{:?} of the plan is no setting that nearpath changes",
-                self.target
-            ))
-        })?;
-        if let Target::File(file) = &mut target {
-            file.interrupt.clone_from(&self.interrupt);
+    /// For the affinity of a queue's interrupt: what it is found again by when it has another number.
+    pub fn interrupt(&self) -> Option<&NicIrq> {
+        match &self.target {
+            Target::File(file) => file.interrupt.as_ref(),
+            _ => None,
         }
-        let value = |text: &str| {
-            let refuse = || TuneError::Refused(format!("{target}: {text:?} is no value of it"));
-            Value::parse(&target, text).ok_or_else(refuse)
-        };
+    }
+
+    /// The CPUs that it sets; `None` where it is about something else.
+    pub fn cpus_after(&self) -> Option<CpuSet> {
+        self.target.set_of(&self.after)
+    }
+
+    fn step(&self, netns: Option<u64>) -> Step {
         let change = Change {
-            before: value(&self.before)?,
-            after: value(&self.after)?,
-            persistence: target.persistence(),
-            target,
+            target: self.target.clone().in_netns(netns),
+            before: self.before.clone(),
+            after: self.after.clone(),
+            persistence: self.target.persistence(),
             why: self.why.clone(),
         };
-        Ok(Step { change, optional: self.optional })
+        Step { change, optional: self.optional }
     }
 }
 
@@ -213,17 +272,15 @@ mod tests {
     fn planned(id: &str, target: &str) -> PlannedChange {
         PlannedChange {
             id: id.to_owned(),
-            kind: "test".to_owned(),
-            target: target.to_owned(),
-            before: "0".to_owned(),
-            after: "1".to_owned(),
+            target: Target::parse(target, None).unwrap(),
+            before: "0".into(),
+            after: "1".into(),
             why: "a test".to_owned(),
             finding: None,
             persist: vec![],
             reboot: false,
             optional: id == "irq",
             predicted: None,
-            interrupt: None,
         }
     }
 
@@ -317,9 +374,19 @@ mod tests {
         assert!(said(&other, &[], "now", Some(5)).contains("another host's facts"));
         let newer = Plan { schema: 2, ..plan() };
         assert!(said(&newer, &[], "now", Some(5)).contains("newer nearpath"));
-        let twice = Plan { changes: vec![planned("a", "/x"), planned("a", "/y")], ..plan() };
+        let file = "/proc/sys/net/core/busy_poll";
+        let twice = Plan { changes: vec![planned("a", file), planned("a", file)], ..plan() };
         assert!(said(&twice, &[], "now", Some(5)).contains("two changes"));
-        let bad = Plan { changes: vec![planned("a", "/etc/passwd")], ..plan() };
-        assert!(said(&bad, &[], "now", Some(5)).contains("no setting that nearpath changes"));
+    }
+
+    #[test]
+    fn a_plan_with_what_is_no_setting_is_not_read() {
+        let json = serde_json::to_value(plan()).unwrap();
+        for (field, text) in [("target", "/etc/passwd"), ("target", "ethtool x flash")] {
+            let mut bad = json.clone();
+            bad["changes"][0][field] = text.into();
+            let refused = serde_json::from_value::<Plan>(bad).unwrap_err().to_string();
+            assert!(refused.contains("no setting that nearpath changes"), "{refused}");
+        }
     }
 }

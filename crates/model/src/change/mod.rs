@@ -1,13 +1,27 @@
-//! One reversible write to the host, as plain data.
+//! One reversible write to the host, as plain data: what is written to, in one file for each sort, and the
+//! values from before and after.
 
-use crate::cgroups::Cpuset;
-use crate::configuration::{self, ConfigFile, Place};
-use crate::ethtool::NicSetting;
-use crate::files::{SettingFile, of_namespace, row_of};
-use crate::irqbalance::Irqbalance;
-use crate::steering::{Group, Program};
-use crate::threads::Thread;
-use crate::units::UnitSetting;
+mod cgroup;
+mod config_file;
+mod file;
+mod form;
+mod irqbalance;
+mod nic;
+mod reuseport;
+mod thread;
+mod unit;
+
+pub use cgroup::{Cpuset, CpusetFile};
+pub use config_file::*;
+pub use file::*;
+pub use form::Form;
+pub use irqbalance::Irqbalance;
+pub use nic::{Ethtool, NicSetting};
+pub use reuseport::{Choice, Group as ReuseportGroup, GroupSocket, Program};
+pub use thread::Thread;
+pub use unit::{UnitProperty, UnitSetting};
+
+use crate::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -31,7 +45,7 @@ pub struct Change {
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// Which socket of a REUSEPORT group a connection goes to.
-    ReuseportGroup(Group),
+    ReuseportGroup(ReuseportGroup),
     /// A file of `/sys` or `/proc` that holds a setting.
     File(SettingFile),
     /// The CPUs that a thread may run on.
@@ -56,7 +70,8 @@ const DEFAULT: &str = "default";
 impl Target {
     /// From the text of a plan that was made in this network namespace; `None` for what is not to be
     /// changed.
-    pub(crate) fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
         if let Some(group) = text.strip_prefix(REUSEPORT) {
             return serde_json::from_str(group).ok().map(Self::ReuseportGroup);
         }
@@ -85,23 +100,72 @@ impl Target {
 
     /// Its text in a plan: a group with all its sockets, so that it is told from another of the same
     /// port; others as they are shown.
-    pub(crate) fn to_plan(&self) -> Option<String> {
+    pub fn to_plan(&self) -> String {
         match self {
-            Self::ReuseportGroup(group) => {
-                serde_json::to_string(group).ok().map(|group| format!("{REUSEPORT}{group}"))
-            }
-            _ => Some(self.to_string()),
+            Self::ReuseportGroup(group) => format!("{REUSEPORT}{}", json(group)),
+            _ => self.to_string(),
         }
     }
 
+    /// The same target in a network namespace, where it is one of a namespace.
+    #[must_use]
+    pub fn in_netns(mut self, netns: Option<u64>) -> Self {
+        match &mut self {
+            Self::File(file) => file.netns = netns.filter(|_| of_namespace(&file.path)),
+            Self::Nic(setting) => setting.netns = netns,
+            _ => {}
+        }
+        self
+    }
+
+    /// The CPUs, or the nodes or queues, that a value of it is a set of; `None` where it is none.
+    pub fn set_of(&self, value: &Value) -> Option<CpuSet> {
+        let Value::Text(text) = value else { return None };
+        match self {
+            Self::File(file) => match file.form()? {
+                Form::Mask => CpuSet::from_mask(text).ok(),
+                Form::CpuList => CpuSet::from_list(text).ok(),
+                _ => None,
+            },
+            Self::Thread(_) | Self::Cpuset(_) => CpuSet::from_list(text).ok(),
+            Self::Unit(unit) if unit.property != UnitProperty::ActiveState => {
+                CpuSet::from_list(text).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the host is another at once, not only when a service or the machine starts again.
+    pub fn is_felt_at_once(&self) -> bool {
+        !matches!(self, Self::ConfigFile(_))
+    }
+
+    /// Whether only trying tells if the host takes it: which interrupts the kernel manages itself, and which
+    /// settings a driver shows but does not take.
+    pub fn may_be_refused(&self) -> bool {
+        match self {
+            Self::File(file) => file.irq().is_some(),
+            Self::Nic(setting) => matches!(
+                setting.what,
+                Ethtool::Rings | Ethtool::Coalesce | Ethtool::Rss | Ethtool::RssKey
+            ),
+            _ => false,
+        }
+    }
+
+    /// Whether a change of it takes a reboot.
+    pub fn takes_reboot(&self) -> bool {
+        matches!(self, Self::ConfigFile(file) if file.place() == Some(ConfigPlace::CommandLine))
+    }
+
     /// What kind of setting it is, as plans call it.
-    pub(crate) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::ReuseportGroup(_) => "reuseport",
             Self::File(file) => row_of(&file.path).map_or("unknown", |row| row.kind),
             Self::Thread(_) => "thread_affinity",
             Self::Nic(setting) => setting.what.kind(),
-            Self::ConfigFile(file) => file.place().map_or("unknown", Place::kind),
+            Self::ConfigFile(file) => file.place().map_or("unknown", ConfigPlace::kind),
             Self::Cpuset(_) => "cpuset",
             Self::Irqbalance(_) => "irqbalance",
             Self::Unit(unit) => unit.kind(),
@@ -109,7 +173,7 @@ impl Target {
     }
 
     /// How long a change of it lasts by itself.
-    pub(crate) fn persistence(&self) -> Persistence {
+    pub fn persistence(&self) -> Persistence {
         match self {
             Self::ReuseportGroup(_) => Persistence::WhileOpen,
             Self::File(_) | Self::Nic(_) | Self::Unit(_) => Persistence::UntilReboot,
@@ -119,7 +183,7 @@ impl Target {
     }
 
     /// The REUSEPORT group, if it is one.
-    pub fn group(&self) -> Option<&Group> {
+    pub fn group(&self) -> Option<&ReuseportGroup> {
         match self {
             Self::ReuseportGroup(group) => Some(group),
             _ => None,
@@ -134,6 +198,24 @@ impl Target {
             (Self::Unit(setting), Self::Unit(other)) => setting.same_place(other),
             _ => self == other,
         }
+    }
+}
+
+impl From<SettingFile> for Target {
+    fn from(file: SettingFile) -> Self {
+        Self::File(file)
+    }
+}
+
+impl From<NicSetting> for Target {
+    fn from(setting: NicSetting) -> Self {
+        Self::Nic(setting)
+    }
+}
+
+impl From<Thread> for Target {
+    fn from(thread: Thread) -> Self {
+        Self::Thread(thread)
     }
 }
 
@@ -164,18 +246,38 @@ pub enum Value {
     Text(String),
 }
 
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
 impl Value {
-    /// Its text in a plan.
-    pub(crate) fn to_plan(&self) -> Option<String> {
+    /// Its text, where it is one.
+    pub fn text(&self) -> Option<&str> {
         match self {
-            Self::Default => Some(DEFAULT.to_owned()),
-            Self::Program(program) => serde_json::to_string(program).ok(),
-            Self::Text(text) => Some(text.clone()),
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Its text in a plan.
+    pub fn to_plan(&self) -> String {
+        match self {
+            Self::Default => DEFAULT.to_owned(),
+            Self::Program(program) => json(program),
+            Self::Text(text) => text.clone(),
         }
     }
 
     /// From its text in a plan, as the target has it; `None` for what is none.
-    pub(crate) fn parse(target: &Target, text: &str) -> Option<Self> {
+    pub fn parse(target: &Target, text: &str) -> Option<Self> {
         match target {
             Target::ReuseportGroup(_) if text == DEFAULT => Some(Self::Default),
             Target::ReuseportGroup(_) => serde_json::from_str(text).ok().map(Self::Program),
@@ -211,17 +313,7 @@ pub enum Persistence {
     Kept,
 }
 
-/// For fuzz targets: the first line as the target of a plan, the rest as a value and as a file. A
-/// target that is understood must be understood again from what is shown of it, and a variable's line
-/// that is set must be found again.
-#[doc(hidden)]
-pub fn fuzzing_targets(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
-    if let Some(target) = Target::parse(first, None) {
-        let again = target.to_plan().and_then(|text| Target::parse(&text, None));
-        assert_eq!(again.as_ref(), Some(&target));
-        drop(Value::parse(&target, rest));
-    }
-    configuration::fuzzing(rest);
+/// The JSON of plain data, which cannot fail: its keys are strings, and it writes to memory.
+fn json(data: &impl Serialize) -> String {
+    serde_json::to_string(data).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
 //! How the kernel writes a value, so that what is written can be checked before and compared after.
 
-use nearpath_model::CpuSet;
+use crate::CpuSet;
 
 /// The form of a setting's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// CPUs or queues as a hexadecimal mask in groups of 32 bits; it may be empty.
     Mask,
     /// CPUs as a cpulist; not empty.

@@ -1,0 +1,56 @@
+//! The cpuset of a cgroup (cgroup v2): which CPUs and nodes its processes may use.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A setting of a cgroup's cpuset.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cpuset {
+    /// The cgroup, as `/proc/PID/cgroup` names it: `/system.slice/nginx.service`.
+    pub cgroup: String,
+    /// The inode of its folder.
+    pub inode: u64,
+    /// Which of its settings.
+    pub what: CpusetFile,
+}
+
+/// A setting of a cpuset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CpusetFile {
+    /// `cpuset.cpus`.
+    Cpus,
+    /// `cpuset.mems`.
+    Mems,
+}
+
+impl CpusetFile {
+    /// Its name in the cgroup's folder.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpus => "cpuset.cpus",
+            Self::Mems => "cpuset.mems",
+        }
+    }
+}
+
+impl fmt::Display for Cpuset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} inode {} cgroup {}", self.what.name(), self.inode, self.cgroup)
+    }
+}
+
+impl Cpuset {
+    /// From its text in a plan: `cpuset.cpus inode 99 cgroup /a`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (what, rest) = text.split_once(" inode ")?;
+        let (inode, cgroup) = rest.split_once(" cgroup ")?;
+        let what = [CpusetFile::Cpus, CpusetFile::Mems].into_iter().find(|w| w.name() == what)?;
+        let names = cgroup.strip_prefix('/')?.split('/');
+        let plain = |mut names: std::str::Split<'_, char>| {
+            names.all(|name| !matches!(name, "" | "." | "..") && !name.contains(char::is_control))
+        };
+        plain(names).then_some(())?;
+        Some(Self { cgroup: cgroup.to_owned(), inode: inode.parse().ok()?, what })
+    }
+}

@@ -1,0 +1,149 @@
+//! Settings of an interface that ethtool(8) shows and sets.
+
+use super::is_interface_name;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A setting of an interface.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NicSetting {
+    /// The interface's name.
+    pub nic: String,
+    /// Inode of the network namespace that it is in.
+    pub netns: Option<u64>,
+    /// Which of its settings.
+    pub what: Ethtool,
+    /// Once it was changed, the inode of the interface in sysfs: the kernel gives a new one to an
+    /// interface that is set up anew under the same name, as in [`super::SettingFile::instance`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<u64>,
+}
+
+/// What ethtool sets; by the option that does.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ethtool {
+    /// `-L`: numbers of channels.
+    Channels,
+    /// `-G`: sizes of rings.
+    Rings,
+    /// `-C`: interrupt coalescing.
+    Coalesce,
+    /// `-X`: the indirection table.
+    Rss,
+    /// `-X hkey`: the hash key.
+    RssKey,
+    /// `-K`: a feature, by its name.
+    Feature(String),
+    /// `-N`: the n-tuple rule at a place of the NIC's table.
+    Rule(u32),
+}
+
+impl Ethtool {
+    /// Its name in plans.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Channels => "channels",
+            Self::Rings => "rings",
+            Self::Coalesce => "coalescing",
+            Self::Rss => "rss",
+            Self::RssKey => "rss_key",
+            Self::Feature(_) => "feature",
+            Self::Rule(_) => "ntuple_rule",
+        }
+    }
+}
+
+impl fmt::Display for NicSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ethtool {} ", self.nic)?;
+        match &self.what {
+            Ethtool::Channels => f.write_str("channels"),
+            Ethtool::Rings => f.write_str("rings"),
+            Ethtool::Coalesce => f.write_str("coalesce"),
+            Ethtool::Rss => f.write_str("rss"),
+            Ethtool::RssKey => f.write_str("rss-key"),
+            Ethtool::Feature(name) => write!(f, "feature {name}"),
+            Ethtool::Rule(location) => write!(f, "rule {location}"),
+        }
+    }
+}
+
+impl NicSetting {
+    /// A setting of an interface of the namespace that is looked at.
+    pub fn new(nic: impl Into<String>, what: Ethtool) -> Self {
+        Self { nic: nic.into(), netns: None, what, instance: None }
+    }
+
+    /// A setting from its text in a plan: `ethtool eth0 rings`.
+    #[must_use]
+    pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let (nic, what) = match words[..] {
+            ["ethtool", nic, "channels"] => (nic, Ethtool::Channels),
+            ["ethtool", nic, "rings"] => (nic, Ethtool::Rings),
+            ["ethtool", nic, "coalesce"] => (nic, Ethtool::Coalesce),
+            ["ethtool", nic, "rss"] => (nic, Ethtool::Rss),
+            ["ethtool", nic, "rss-key"] => (nic, Ethtool::RssKey),
+            ["ethtool", nic, "feature", name] if is_feature_name(name) => {
+                (nic, Ethtool::Feature(name.to_owned()))
+            }
+            ["ethtool", nic, "rule", place] => (nic, Ethtool::Rule(place.parse().ok()?)),
+            _ => return None,
+        };
+        let setting = Self { nic: nic.to_owned(), netns, what, instance: None };
+        // One text for each: not `rule 03`, too.
+        (is_interface_name(nic) && setting.to_string() == text).then_some(setting)
+    }
+
+    /// Whether another one is the same setting, whichever interface it belonged to.
+    #[must_use]
+    pub fn same_place(&self, other: &Self) -> bool {
+        (&self.nic, self.netns, &self.what) == (&other.nic, other.netns, &other.what)
+    }
+}
+
+/// As the kernel names features: `rx-ntuple-filter`.
+fn is_feature_name(text: &str) -> bool {
+    // ETH_GSTRING_LEN of include/uapi/linux/ethtool.h.
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+    !text.is_empty() && text.len() < 32 && text.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_back() {
+        for text in [
+            "ethtool nic0 channels",
+            "ethtool enp94s0f0np0 rings",
+            "ethtool eth0.5 coalesce",
+            "ethtool nic0 rss",
+            "ethtool nic0 rss-key",
+            "ethtool nic0 feature rx-ntuple-filter",
+            "ethtool nic0 rule 1022",
+        ] {
+            let setting = NicSetting::parse(text, Some(5)).unwrap();
+            assert_eq!((setting.to_string().as_str(), setting.netns), (text, Some(5)));
+            let json = serde_json::to_string(&setting).unwrap();
+            assert_eq!(serde_json::from_str::<NicSetting>(&json).unwrap(), setting);
+        }
+        for text in [
+            "ethtool eth0 rule 03",
+            "",
+            "ethtool nic0",
+            "ethtool  rings",
+            "ethtool nic0  rings",
+            "ethtool ../x rings",
+            "ethtool nic0 rings 1",
+            "ethtool nic0 rule -1",
+            "ethtool nic0 rule 4294967296",
+            "ethtool nic0 feature X;",
+            "ethtool nic0 flash",
+        ] {
+            assert_eq!(NicSetting::parse(text, None), None, "{text}");
+        }
+    }
+}

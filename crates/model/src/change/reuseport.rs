@@ -1,0 +1,73 @@
+//! Which socket of a REUSEPORT group a connection goes to.
+
+use crate::{CpuSet, Nearness, SocketProtocol, SocketWorker};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// A REUSEPORT group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// TCP or UDP.
+    pub protocol: SocketProtocol,
+    /// The address and port that its sockets are bound to.
+    pub local: SocketAddr,
+    /// Inode of its network namespace.
+    pub netns: Option<u64>,
+    /// Its sockets, in the kernel's order where it is known.
+    pub sockets: Vec<GroupSocket>,
+}
+
+/// A socket of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupSocket {
+    /// Its inode.
+    pub inode: u64,
+    /// A process that holds it open, and its descriptor there.
+    pub held: Option<(u32, i32)>,
+    /// Who reads from it; empty when that is unknown.
+    pub workers: Vec<SocketWorker>,
+}
+
+/// A program that chooses a socket of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// The nearest worker's, by `bpf/steer.bpf.c`.
+    Nearest {
+        /// Its id in this boot, and its tag; 0 and empty before it is loaded.
+        id: u32,
+        /// A hash of its instructions.
+        tag: String,
+        /// Which workers each CPU's connections go to.
+        choices: Vec<Choice>,
+    },
+    /// A classic program: its instructions as `[code, jt, jf, k]`.
+    Classic {
+        /// The instructions.
+        instructions: Vec<[u32; 4]>,
+    },
+}
+
+/// CPUs with the same nearest workers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The CPUs that connections are received on.
+    pub cpus: CpuSet,
+    /// Places of the workers in the list that was given, ascending; several share by the hash of
+    /// addresses and ports, evenly.
+    pub workers: Vec<usize>,
+    /// How far they are; `None` where the facts do not tell.
+    pub nearness: Option<Nearness>,
+}
+
+impl Program {
+    /// Document 004's classic program: the CPU's number modulo the size of the group.
+    pub fn cpu_modulo(sockets: u32) -> Self {
+        const LD_ABS: u32 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+        const ALU_MOD: u32 = 0x94; // BPF_ALU | BPF_MOD | BPF_K
+        const RET_A: u32 = 0x16; // BPF_RET | BPF_A
+        const CPU: u32 = (-0x1000i32 + 36) as u32; // SKF_AD_OFF + SKF_AD_CPU
+        let instructions = vec![[LD_ABS, 0, 0, CPU], [ALU_MOD, 0, 0, sockets], [RET_A, 0, 0, 0]];
+        Self::Classic { instructions }
+    }
+}

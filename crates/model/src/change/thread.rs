@@ -1,0 +1,46 @@
+//! The CPUs that a thread may run on.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A thread of this boot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Thread {
+    /// Its process.
+    pub pid: u32,
+    /// Its number; that of the process for the main thread.
+    pub tid: u32,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/task/TID/stat`.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, tid, start_ticks } = self;
+        write!(f, "affinity pid {pid} tid {tid} start {start_ticks}")
+    }
+}
+
+impl Thread {
+    /// A thread from its text in a plan: `affinity pid 7 tid 8 start 99`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let ["affinity", "pid", pid, "tid", tid, "start", start] = words[..] else { return None };
+        let start_ticks = start.parse().ok()?;
+        Some(Self { pid: pid.parse().ok()?, tid: tid.parse().ok()?, start_ticks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_text_is_read_back() {
+        let thread = Thread { pid: 7, tid: 8, start_ticks: 99 };
+        assert_eq!(Thread::parse(&thread.to_string()), Some(thread));
+        for text in ["", "affinity pid 7", "affinity pid 7 tid x start 1", "affinity  pid 7"] {
+            assert_eq!(Thread::parse(text), None, "{text}");
+        }
+    }
+}

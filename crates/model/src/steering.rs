@@ -1,0 +1,70 @@
+//! The JSON of `steer status`: which REUSEPORT groups are steered, and by whom.
+
+use crate::{CpuSet, SocketProtocol};
+use serde::Serialize;
+
+/// `steer status --json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Version of this form.
+    pub schema: u32,
+    /// The REUSEPORT groups of several sockets, and those with a program.
+    pub groups: Vec<GroupStatus>,
+    /// Changes of the journal that are not there any more, or cannot be seen from here.
+    pub gone: Vec<Gone>,
+}
+
+/// A group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GroupStatus {
+    /// Address and port.
+    pub local: String,
+    /// TCP or UDP.
+    pub protocol: SocketProtocol,
+    /// Its sockets, in the group's order.
+    pub sockets: Vec<SocketStatus>,
+    /// Whose program chooses among them; `None`: the kernel chooses by a hash.
+    pub program: Option<ProgramOwner>,
+    /// The program in words.
+    pub detail: Option<String>,
+    /// When it was attached, in seconds since 1970; of ours only.
+    pub since_s: Option<u64>,
+}
+
+/// Whose a program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgramOwner {
+    /// Ours, by the journal.
+    Nearpath,
+    /// Somebody else's.
+    Other,
+}
+
+/// A socket of a group with its worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SocketStatus {
+    /// Its inode.
+    pub inode: u64,
+    /// The worker's process; `None` (as all below) when the worker is unknown.
+    pub pid: Option<u32>,
+    /// Its thread, when one alone reads.
+    pub tid: Option<u32>,
+    /// Its name.
+    pub comm: Option<String>,
+    /// The CPUs that it may run on.
+    pub cpus: Option<CpuSet>,
+}
+
+/// A change that is not there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Gone {
+    /// Address and port.
+    pub local: String,
+    /// TCP or UDP.
+    pub protocol: SocketProtocol,
+    /// When it was made, in seconds since 1970.
+    pub since_s: u64,
+    /// Why it is not.
+    pub reason: String,
+}

@@ -1,0 +1,18 @@
+//! For fuzz targets.
+
+use crate::configuration;
+use nearpath_model::{Target, Value};
+
+/// The first line as the target of a plan, the rest as a value and as a file. A target that is understood
+/// must be understood again from what is shown of it, and a variable's line that is set must be found again.
+pub fn fuzzing_targets(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    if let Some(target) = Target::parse(first, None) {
+        assert_eq!(Target::parse(&target.to_plan(), None).as_ref(), Some(&target));
+        if let Some(value) = Value::parse(&target, rest) {
+            let _ = target.set_of(&value);
+        }
+    }
+    configuration::fuzzing(rest);
+}
