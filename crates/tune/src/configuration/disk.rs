@@ -12,7 +12,7 @@ use super::grammar::{check, irqbalance_arguments, is_safe_argument};
 use super::lines;
 use crate::setting::Setting;
 use crate::{TuneError, units};
-use nearpath_model::Place;
+
 use nearpath_model::{ConfigFile, ConfigPlace};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, fchmod, fchown, fstat, linkat,
@@ -404,7 +404,7 @@ impl Setting for ConfigSetting<'_> {
 }
 
 /// As [`check`], of any bytes.
-fn check_bytes(place: Place, bytes: &[u8]) -> Result<(), String> {
+fn check_bytes(place: ConfigPlace, bytes: &[u8]) -> Result<(), String> {
     check(place, std::str::from_utf8(bytes).map_err(|_| "must be text".to_owned())?)
 }
 

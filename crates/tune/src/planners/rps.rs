@@ -176,11 +176,11 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
 /// nothing but a measurement tells where they come from.
 fn as_diagnosed(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, queue: &RxQueue) {
     let target = target(nic, queue, "rps_cpus");
-    if let Some((_, change)) = situation.proposed(&target) {
-        if let Some(after) = target.set_of(&change.after) {
-            let why = change.why.trim_end_matches('.').to_owned();
-            set(situation, draft, nic, queue, &after, &why);
-        }
+    if let Some((_, change)) = situation.proposed(&target)
+        && let Some(after) = target.set_of(&change.after)
+    {
+        let why = change.why.trim_end_matches('.').to_owned();
+        set(situation, draft, nic, queue, &after, &why);
     }
 }
 
