@@ -53,8 +53,8 @@ struct counters {
 	u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;
 	u64 trails_lost;
 	/* Of hardware time stamps; see nic_stamps.h. */
-	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_opaque;
-	u64 unused[3];
+	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_opaque, stamps_of_others;
+	u64 unused[2];
 };
 
 /* A UDP socket: its reader takes one packet a call, in order. */

@@ -29,7 +29,10 @@ struct nic {
 	u32 netns, ifindex;
 };
 
-/* Which row of nic_clocks is a device's. */
+/*
+ * Which row of nic_clocks is a device's. A device that is not here does not stamp: the stamp is of one that the packet
+ * came by before, as a forwarded packet keeps it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, NICS_MAX);
@@ -87,7 +90,11 @@ __noinline u64 nic_stamp_ns(u64 packet, u64 now)
 	nic.netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
 	nic.ifindex = BPF_CORE_READ(dev, ifindex);
 	row = bpf_map_lookup_elem(&nics, &nic);
-	clock = row ? bpf_map_lookup_elem(&nic_clocks, row) : 0;
+	if (!row) {
+		COUNT(cpu, stamps_of_others);
+		return 0;
+	}
+	clock = bpf_map_lookup_elem(&nic_clocks, row);
 	if (!clock || !clock->is_known) {
 		COUNT(cpu, stamps_unconverted);
 		return 0;

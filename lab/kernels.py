@@ -32,7 +32,8 @@ HEAD = """# Kernels
 What nearpath observes on some kernels, and by which kind of program: as it says itself
 (`nearpath measure stages --list-stages`) in virtual hosts with Debian's kernels. `make lab-kernels`
 writes this page, and a test compares it with each of them. Other kernels of a series
-may differ, by their configuration most of all: the command tells.
+may differ, by their configuration most of all: the command tells. `nic_rx` needs a NIC that stamps what it
+receives, which theirs does only when that is switched on.
 
 """
 

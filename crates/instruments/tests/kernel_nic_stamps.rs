@@ -12,7 +12,8 @@ use nearpath_instruments::{Filter, Instrument};
 use nearpath_model::{Detail, Measurement, PathKind, Protocol, ShareKind, Span};
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::time::{ClockId, clock_gettime};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 const S: i64 = 1_000_000_000;
@@ -61,7 +62,7 @@ const CONTEXT: usize = 192;
 
 impl Driver {
     /// For datagrams to a socket on the server's side.
-    fn new(pair: &VethPair, to: SocketAddr) -> Self {
+    fn new(pair: &VethPair, to: SocketAddrV4) -> Self {
         let file = |name: &str| {
             let path = format!("/sys/class/net/{}/{name}", Side::Server.device());
             let read = |_| nearpath_host::Root::live().text(&path).map_err(std::io::Error::other);
@@ -119,12 +120,13 @@ impl Drop for Driver {
 }
 
 /// A datagram from the client's side.
-fn frame(mac: &[u8], to: SocketAddr) -> Vec<u8> {
+fn frame(mac: &[u8], to: SocketAddrV4) -> Vec<u8> {
     const PAYLOAD: &[u8] = b"stamped by the test, and long enough";
     let udp = (8 + PAYLOAD.len()) as u16;
     let mut ip = vec![0x45, 0];
     ip.extend((20 + udp).to_be_bytes());
-    ip.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 99, 0, 1, 10, 99, 0, 2]);
+    ip.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 99, 0, 1]);
+    ip.extend(to.ip().octets());
     let sum: u32 = ip.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
     let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -153,6 +155,7 @@ impl Scene {
         let socket = pair.run(Side::Server, |_| UdpSocket::bind((Side::Server.ipv4(), 0))).unwrap();
         socket.set_read_timeout(Some(nearpath_testing::PATIENCE)).unwrap();
         let to = socket.local_addr().unwrap();
+        let SocketAddr::V4(to) = to else { panic!("{to}") };
         let driver = Driver::new(&pair, to);
         let filter =
             Filter { protocol: Some(Protocol::Udp), port: Some(to.port()), ..Filter::default() };
@@ -281,7 +284,7 @@ fn stamps_are_not_looked_at_where_no_device_gives_them_or_nobody_asks() {
         let m = scene.measure(stages, || {
             (0..50).for_each(|_| scene.receive(phc(monotonic() - MS)));
         });
-        assert_eq!(m.nic_stamps.as_ref().map_or(0, |stamps| stamps.used + stamps.unconverted), 0);
+        assert_eq!(m.nic_stamps.as_ref().map_or(0, |stamps| stamps.used + stamps.other_device), 0);
         assert_eq!((count(&m, PathKind::ReceiveFromNic), count(&m, PathKind::Receive)), (0, 50));
         assert!(!m.observed(NIC_RX), "{:?}", m.stages);
     }
@@ -295,7 +298,7 @@ fn stamps_are_not_looked_at_where_no_device_gives_them_or_nobody_asks() {
         (0..50).for_each(|_| scene.receive(phc(monotonic() - MS)));
     });
     let stamps = m.nic_stamps.as_ref().unwrap();
-    assert_eq!((stamps.used, stamps.unconverted), (0, 50), "{stamps:?}");
+    assert_eq!((stamps.used, stamps.other_device), (0, 50), "{stamps:?}");
     assert!(stamps.devices.iter().all(|device| !device.used));
 }
 
@@ -347,4 +350,36 @@ fn what_the_nic_had_is_no_cpus() {
             assert_eq!(outlier.budget[0].share, ShareKind::Nic, "{outlier:?}");
         }
     }
+}
+
+#[test]
+fn a_packet_that_is_sent_on_keeps_its_stamp_which_is_not_the_next_devices() {
+    if !can_run() {
+        return;
+    }
+    let scene = Scene::new();
+    let run = |program: &str, arguments: &[&str]| {
+        let run = |_| Command::new(program).args(arguments).status();
+        assert!(scene.pair.run(Side::Server, run).unwrap().success(), "{arguments:?}");
+    };
+    run("sh", &["-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"]);
+    let (beyond, port) = (Ipv4Addr::new(10, 99, 0, 9), 4009);
+    let mac = "02:00:00:00:00:09";
+    run("ip", &["neigh", "add", &beyond.to_string(), "lladdr", mac, "dev", Side::Server.device()]);
+    let driver = Driver::new(&scene.pair, SocketAddrV4::new(beyond, port));
+    let filter = Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() };
+    let options = Options { filter, ..Options::default() };
+    let stages = Stages::new(&possible_cpus(), options).with_nic_clock(scene.clock());
+    let m = scene.measure(stages, || {
+        for _ in 0..50 {
+            driver.receive(&scene.pair, phc(monotonic() - 3 * MS));
+            driver.receive(&scene.pair, 0);
+        }
+    });
+    assert_eq!((count(&m, PathKind::ForwardFromNic), count(&m, PathKind::Forward)), (50, 50));
+    let path = m.paths.iter().find(|path| path.kind == PathKind::ForwardFromNic).unwrap();
+    assert!(path.from == NIC_RX && path.min_ns > Some(2 * MS as u64), "{path:?}");
+    // The other side of the wire receives them as they are.
+    let stamps = m.nic_stamps.as_ref().unwrap();
+    assert_eq!((stamps.used, stamps.other_device, stamps.ahead), (50, 50, 0), "{stamps:?}");
 }

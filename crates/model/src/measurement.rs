@@ -102,6 +102,9 @@ pub struct NicStamps {
     pub too_old: u64,
     /// as the clock of their device is not known: see [`StampingNic::left_out`];
     pub unconverted: u64,
+    /// as the device that the packet came by did not stamp when the measurement began: a forwarded packet keeps the stamp
+    /// of the one before;
+    pub other_device: u64,
     /// as the driver keeps something else there, from which it makes a time for whoever asks (`SKBTX_HW_TSTAMP_NETDEV`).
     pub not_plain: u64,
 }

@@ -26,6 +26,7 @@ fn not_used(stamps: &NicStamps) -> String {
         (stamps.ahead, "later than the first stage"),
         (stamps.too_old, "more than 1 s before it"),
         (stamps.unconverted, "of a device whose clock is not known"),
+        (stamps.other_device, "of a device that does not stamp"),
         (stamps.not_plain, "no plain time"),
     ];
     let some = reasons.iter().filter(|(count, _)| *count > 0);

@@ -147,19 +147,13 @@ impl Candidates {
         if watched.iter().any(|one| one.clock.is_some()) {
             std::thread::sleep(SETTLING);
         }
-        for (row, one) in watched.iter_mut().enumerate() {
+        for (row, one) in watched.iter_mut().enumerate().take(NICS_MAX) {
             one.read_again(&rows, row);
-            let Some((_, clock)) = &mut one.clock else { continue };
-            clock.settle();
-            let key =
-                [one.nic.netns.unwrap_or(0), one.nic.ifindex.0].map(u32::to_ne_bytes).concat();
-            let row = u32::try_from(row).unwrap_or(u32::MAX).to_ne_bytes();
-            maps.nics.update(&key, &row, MapFlags::ANY).map_err(|error| {
-                InstrumentError::Refused {
-                    step: "entering the clocks of NICs".to_owned(),
-                    reason: error.to_string(),
-                }
-            })?;
+            if let Some((_, clock)) = &mut one.clock {
+                clock.settle();
+                one.nic.uncertainty_ns = Some(clock.uncertainty_ns());
+            }
+            enter(maps, &one.nic, row)?;
         }
         let is_used = watched.iter().any(|one| one.clock.is_some());
         let watched = Arc::new(Mutex::new(watched));
@@ -226,6 +220,7 @@ impl Stamps {
             ahead: sum(word_of!(counters, stamps_ahead)),
             too_old: sum(word_of!(counters, stamps_old)),
             unconverted: sum(word_of!(counters, stamps_unconverted)),
+            other_device: sum(word_of!(counters, stamps_of_others)),
             not_plain: sum(word_of!(counters, stamps_opaque)),
         }
     }
@@ -244,6 +239,16 @@ impl Drop for Stamps {
             let _ = thread.join();
         }
     }
+}
+
+/// Tells the programs which row is a device's.
+fn enter(maps: &Maps<'_>, nic: &StampingNic, row: usize) -> Result<(), InstrumentError> {
+    let key = [nic.netns.unwrap_or(0), nic.ifindex.0].map(u32::to_ne_bytes).concat();
+    let row = u32::try_from(row).unwrap_or(u32::MAX).to_ne_bytes();
+    maps.nics.update(&key, &row, MapFlags::ANY).map_err(|error| InstrumentError::Refused {
+        step: "entering the clocks of NICs".to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// What a panic elsewhere left is whole: a reading is entered at once.
