@@ -126,13 +126,14 @@ __noinline u64 nic_stamp_ns(u64 packet, u64 now)
 }
 
 /* The path of a packet that begins does so at the NIC, where that has stamped it. */
-static __always_inline void pass_nic(struct packet *p, struct cpu *cpu, u32 number, u64 pointer, u64 now)
+static __always_inline void pass_nic(struct packet *p, struct cpu *cpu, u32 number, u64 now)
 {
 	u64 stamp;
 
 	if (!has_nic_stamps)
 		return;
-	stamp = nic_stamp_ns(pointer, now);
+	/* Not the pointer itself: what the verifier knows the type of is no number for a function. */
+	stamp = nic_stamp_ns(p->tag, now);
 	if (stamp)
 		pass_before(p, cpu, number, RX_NIC_RX, stamp);
 }

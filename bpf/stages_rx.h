@@ -61,7 +61,7 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 			now = bpf_ktime_get_ns();
 		begin(p, cpu, tag, PACKET_RX, now);
 		begin_group(p, cpu, false, header);
-		pass_nic(p, cpu, number, pointer, now);
+		pass_nic(p, cpu, number, now);
 		if (may_begin == AFTER_CPU_HISTORY)
 			pass_cpu_history(p, cpu, number);
 	} else {

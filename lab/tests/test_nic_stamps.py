@@ -1,6 +1,6 @@
 """Hardware time stamps as the first stage of a packet's path: a NIC that stamps, its clock, and a reader to which the
-kernel gives the same stamps (SO_TIMESTAMPING). The reader converts each by its own reading of both clocks; when nearpath
-says that the NIC had a packet must be the same.
+kernel gives the same stamps (SO_TIMESTAMPING). The reader converts each by its own reading of both clocks, and nearpath
+must say the same of when the NIC had the packet.
 """
 
 from typing import Any
@@ -24,9 +24,7 @@ NEAR_NS = 3_000
 
 def measured(host: Host, *arguments: str) -> Any:
     """A measurement of what the reader gets, under way."""
-    return start_measuring(
-        host, "measure", "stages", "--proto", "udp", "--dport", str(PORT), *EACH_PACKET, *arguments
-    )
+    return start_measuring(host, "measure", "stages", "--proto", "udp", "--dport", str(PORT), *EACH_PACKET, *arguments)
 
 
 def warm_up(stamped: Stamped) -> None:
@@ -53,7 +51,8 @@ def nic_times(document: dict[str, Any]) -> list[int]:
 
 
 def assert_as_judged(document: dict[str, Any], judged: list[dict[str, Any]]) -> None:
-    """Each packet was at the NIC when the reader says so."""
+    """Each packet was at the NIC when the reader says so, and the kernel took the programs as they are."""
+    assert document["fallback"] is None, document["fallback"]
     (device,) = document["nic_stamps"]["devices"]
     times = nic_times(document)
     assert len(times) == len(judged), (len(times), judged)
@@ -139,7 +138,9 @@ def test_a_clock_that_is_set_meanwhile_yields_no_nonsense(host: Host) -> None:
 
 @lab(once=True, topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
 def test_a_nic_in_another_namespace(host: Host) -> None:
-    host.check("ovs-vsctl del-port br0 nic0 && ip addr flush dev br0 && ip netns add away && ip link set nic0 netns away")
+    host.check(
+        "ovs-vsctl del-port br0 nic0 && ip addr flush dev br0 && ip netns add away && ip link set nic0 netns away"
+    )
     host.check(f"ip -n away addr add {host.machine.address()}/24 dev nic0 && ip -n away link set nic0 up")
     inode = int(host.check("stat -L -c %i /run/netns/away"))
     with Stamped(host, host.machine.address(), PORT, netns="away") as stamped:
