@@ -24,7 +24,7 @@ PLAIN_TOS = 0
 # Arguments: the NIC, a port. Prints a line of JSON for each datagram: the NIC's stamp (0: none), it on the monotonic
 # clock and by how much that may be off, and when it was read. Each is answered once the register is free again.
 READER = """
-import ctypes, fcntl, json, mmap, os, socket, struct, sys, time
+import ctypes, fcntl, json, mmap, os, select, socket, struct, sys, time
 
 nic, port, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
@@ -66,6 +66,8 @@ reader.bind(("", port))
 with open(f"{folder}/stamps", "w") as out:
     open(f"{folder}/ready", "w").close()
     while True:
+        # Not in recvmsg: of a call that was under way when probes were attached no end is seen.
+        select.select([reader], [], [])
         data, ancillary, _, sender = reader.recvmsg(2048, 512)
         read_ns = time.monotonic_ns()
         stamp = 0
