@@ -40,6 +40,7 @@ fn span(direction: Direction, from: &str, to: &str, buckets: &[(u64, u64)]) -> S
 fn path_latency(kind: PathKind, buckets: &[(u64, u64)]) -> PathLatency {
     let count = buckets.iter().map(|bucket| bucket.1).sum();
     let from = match kind {
+        PathKind::ReceiveFromNic | PathKind::ForwardFromNic => "nic_rx",
         PathKind::Receive | PathKind::Forward => "irq_handler",
         _ => "net_dev_queue",
     };
@@ -382,6 +383,23 @@ fn what_no_packet_changed_is_said_once() {
     one_node.spans[1].other_llc = None;
     let shown = text::measurement(&one_node, None);
     assert!(shown.contains("OTHER-LLC") && shown.contains("to another node between"), "{shown}");
+}
+
+#[test]
+fn paths_that_begin_at_the_nic_are_apart_and_say_how_many_they_are() {
+    let stamped = path_latency(PathKind::ReceiveFromNic, &[(9_500, 40), (202_000, 10)]);
+    let mut measured = measurement();
+    measured.paths.insert(0, stamped);
+    measured.nic_stamps = Some(NicStamps { used: 50, too_old: 2, ..NicStamps::default() });
+    let shown = text::measurement(&measured, None);
+    let first = shown.lines().next().unwrap();
+    assert!(first.starts_with("end to end: receive from the NIC p50"), "{first}");
+    assert!(
+        first.contains("(50 packets); receive p50") && first.contains("(883 packets)"),
+        "{first}"
+    );
+    assert!(shown.contains("50 packets begin at the NIC; not used: 2 more than 1 s"), "{shown}");
+    assert!(shown.contains("\nreceive from the NIC    nic_rx "), "{shown}");
 }
 
 #[test]
