@@ -70,6 +70,12 @@ fn bind(
     }
     let cpus: CpuSet = home.cpus(wanted(&stray)).iter().copied().collect();
     may_be_bound(situation, state, workloads, &cpus)?;
+    if home.unbalanced {
+        draft.note(
+            "a cpuset gives threads all of its CPUs, and the kernel balances no load between isolated \
+             ones (isolcpus=domain): plan without --cpuset to have each thread pinned",
+        );
+    }
     let node = home.node.filter(|&node| has_memory(situation, node));
     for workload in workloads {
         draft.bind(workload.pid);

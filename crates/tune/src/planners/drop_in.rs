@@ -64,6 +64,13 @@ fn plan(
     if before == after {
         return draft.note(format!("the drop-in of {service} is there; restart it"));
     }
+    if home.unbalanced {
+        draft.note(format!(
+            "CPUAffinity= gives the threads of {service} all of its CPUs, and the kernel balances no \
+             load between isolated ones (isolcpus=domain): when it has restarted, pin its threads by \
+             another plan, unless it does so itself"
+        ));
+    }
     let topology = &situation.host.topology;
     let memory = match node {
         Some(node) => format!(", with all its memory on node {node}"),

@@ -21,6 +21,9 @@ pub(super) struct Home {
     pub pool: Vec<CpuId>,
     /// Those of the pool that no interrupt goes to.
     pub free: Vec<CpuId>,
+    /// Whether the kernel does not balance load between these CPUs (`isolcpus=domain`), now or after the
+    /// reboot that the plan asks for: threads that may run on all of them stay on the one they woke on.
+    pub unbalanced: bool,
 }
 
 impl Home {
@@ -37,7 +40,8 @@ impl Home {
             .cpus_of_irqs(situation, situation.hardware())
             .union(&situation.cpus_of_other_nics());
         let free = pool.iter().copied().filter(|&cpu| !interrupts.contains(cpu)).collect();
-        Ok(Self { node, near: near(situation, node), pool, free })
+        let unbalanced = unbalanced(situation, &pool);
+        Ok(Self { node, near: near(situation, node), pool, free, unbalanced })
     }
 
     /// The CPUs for so many threads: those that interrupts leave, or all where these are too few.
@@ -59,6 +63,14 @@ fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> {
         (_, _, true) => Err("the node of a NIC is unknown; choose others with --nic".to_owned()),
         (_, Some(_), _) => Err("the NICs are on several nodes; choose with --nic".to_owned()),
     }
+}
+
+/// Whether some of these CPUs are, or will be, in no scheduling domain (kernel/sched/isolation.c).
+fn unbalanced(situation: &Situation<'_>, pool: &[CpuId]) -> bool {
+    let Situation { host, request, .. } = situation;
+    let planned = request.goal == Goal::Isolation && request.cpus.is_some();
+    let isolated = host.kernel.isolated.as_ref();
+    planned || isolated.is_some_and(|cpus| pool.iter().any(|&cpu| cpus.contains(cpu)))
 }
 
 /// The CPUs on which a thread is well placed.

@@ -113,6 +113,39 @@ fn cpus_are_set_apart_at_boot_for_isolation() {
 }
 
 #[test]
+fn threads_on_isolated_cpus_have_one_each() {
+    let all: &[u32] = &[];
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    let planned = |host: &Host, goal: Goal, cpus: Option<&str>, threads: &[&str]| {
+        let request = Request { goal, cpus: cpus.map(set), ..Request::default() };
+        planned_for(host, &request, &[workload(threads)]).unwrap()
+    };
+    let cpus = |plan: &Plan| -> Vec<String> {
+        let changes = plan.changes.iter().filter(|change| change.kind() == "thread_affinity");
+        changes.map(|change| change.after.to_string()).collect()
+    };
+    let said = |plan: &Plan| plan.notes.iter().any(|note| note.contains("to the same one"));
+    // They are to be isolated at the next boot; one is pinned there already.
+    let plan = planned(&host, Goal::Isolation, Some("4-7"), &["0-15", "4-7", "5", "0-15"]);
+    assert_eq!(cpus(&plan), ["4", "6", "7"]);
+    assert!(!said(&plan), "{:?}", plan.notes);
+    let why = &plan.changes.iter().find(|c| c.kind() == "thread_affinity").unwrap().why;
+    assert!(why.contains("balances no load"), "{why}");
+    // More than there are CPUs share them evenly, and that is said.
+    let plan = planned(&host, Goal::Isolation, Some("4-5"), &["0-15"; 5]);
+    assert_eq!(cpus(&plan), ["4", "5", "4", "5", "4"]);
+    assert!(said(&plan), "{:?}", plan.notes);
+    // Nothing is isolated: the kernel balances.
+    let plan = planned(&host, Goal::Isolation, None, &["0-15"]);
+    assert!(cpus(&plan)[0].contains('-'), "{plan:?}");
+    // They are isolated, whatever the goal.
+    host.kernel.isolated = Some(set("6-7"));
+    assert_eq!(cpus(&planned(&host, Goal::Latency, Some("6-7"), &["0-15"; 2])), ["6", "7"]);
+    assert_eq!(cpus(&planned(&host, Goal::Latency, Some("4-5"), &["0-15"; 2])), ["4-5", "4-5"]);
+    assert_eq!(cpus(&planned(&host, Goal::Isolation, None, &["6-7"; 2])), ["6", "7"]);
+}
+
+#[test]
 fn neither_the_first_core_nor_all_cpus_are_set_apart() {
     let all: &[u32] = &[];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));

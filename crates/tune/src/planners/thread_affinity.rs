@@ -3,7 +3,7 @@
 //! In go the processes that were asked for and where the interrupts will be. Out come changes of the
 //! affinity of each thread that may run elsewhere. Threads that are pinned each to its own CPU keep
 //! a CPU each; others get all CPUs that are left by the interrupts, or all of the node where too few
-//! are left.
+//! are left. On isolated CPUs each thread is pinned to one, as the kernel balances no load between them.
 //!
 //! Rules: document 000 (CPU binding to the NIC's node), document 002 (placement of the application).
 
@@ -11,7 +11,7 @@ use super::Planner;
 use super::draft::{Draft, Wish};
 use super::home::Home;
 use super::place::Places;
-use super::situation::{Situation, cpus_and_nodes};
+use super::situation::{Situation, cpus as cpus_of, cpus_and_nodes};
 use super::workload::{Worker, Workload};
 use nearpath_model::{CpuId, CpuSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,11 +37,11 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         }
     }
     for workload in situation.workloads {
-        let stray = stray(workload, &home);
-        if stray.is_empty() || draft.is_bound(workload.pid) {
+        let threads = to_be_moved(workload, &home);
+        if threads.is_empty() || draft.is_bound(workload.pid) {
             continue;
         }
-        move_there(situation, draft, workload, &stray, home.cpus(wanted(&stray)), &mut places);
+        move_there(situation, draft, workload, &threads, &home, &mut places);
         if let Some(node) = home.node {
             draft.note(format!(
                 "the memory of {} ({}) stays where it is; start it with numactl --cpunodebind={node} \
@@ -55,6 +55,14 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
 /// The threads of a process that may run elsewhere.
 pub(super) fn stray<'a>(workload: &'a Workload, home: &Home) -> Vec<&'a Worker> {
     workload.threads.iter().filter(|worker| !worker.cpus.is_subset(&home.near)).collect()
+}
+
+/// The threads of a process that may run elsewhere, or on several CPUs of which none takes over another's load.
+fn to_be_moved<'a>(workload: &'a Workload, home: &Home) -> Vec<&'a Worker> {
+    let moves = |worker: &&Worker| {
+        !worker.cpus.is_subset(&home.near) || (home.unbalanced && pinned(worker).is_none())
+    };
+    workload.threads.iter().filter(moves).collect()
 }
 
 /// The one CPU that a thread is pinned to.
@@ -74,13 +82,28 @@ fn move_there(
     draft: &mut Draft,
     workload: &Workload,
     threads: &[&Worker],
-    cpus: &[CpuId],
+    home: &Home,
     places: &mut Places<'_>,
 ) {
+    let cpus = home.cpus(wanted(threads));
     let all: CpuSet = cpus.iter().copied().collect();
+    if home.unbalanced && wanted(threads) > cpus.len() {
+        draft.note(format!(
+            "{} ({}) has {} threads for {}, between which the kernel balances no load \
+             (isolcpus=domain): several are pinned to the same one; give more with --cpus",
+            workload.comm,
+            workload.pid,
+            threads.len(),
+            cpus_of(&all)
+        ));
+    }
     let mut moved: BTreeMap<CpuId, CpuId> = BTreeMap::new();
     for worker in threads {
         let after = match pinned(worker) {
+            None if home.unbalanced => {
+                let Some(cpu) = places.take_best(cpus, None) else { continue };
+                [cpu].into_iter().collect()
+            }
             None => all.clone(),
             Some(old) => {
                 let new = match moved.get(&old) {
@@ -92,7 +115,7 @@ fn move_there(
                 [new].into_iter().collect()
             }
         };
-        change(situation, draft, workload, worker, &after);
+        change(situation, draft, workload, worker, &after, home.unbalanced);
     }
 }
 
@@ -102,6 +125,7 @@ fn change(
     workload: &Workload,
     worker: &Worker,
     after: &CpuSet,
+    unbalanced: bool,
 ) {
     if worker.cpus == *after {
         return;
@@ -114,10 +138,15 @@ fn change(
         before: worker.cpus.to_string().into(),
         after: after.to_string().into(),
         why: format!(
-            "packets for {} arrive near {}, and it may run on {}",
+            "packets for {} arrive near {}, and it may run on {}{}",
             workload.comm,
             cpus_and_nodes(topology, after),
-            cpus_and_nodes(topology, &worker.cpus)
+            cpus_and_nodes(topology, &worker.cpus),
+            if unbalanced && pinned(worker).is_none() {
+                "; each thread has a CPU, as the kernel balances no load between isolated ones"
+            } else {
+                ""
+            }
         ),
         finding: situation.asked_to_move(workload.pid),
     });
