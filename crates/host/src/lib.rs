@@ -26,6 +26,7 @@ mod topology;
 pub use counters::{
     DropCounters, QdiscDrops, read_counters, read_cpu_time, read_device_counts, read_softnet,
 };
+pub use memory::must_stay as memory_must_stay;
 pub use netns::{NetnsRef, current_netns, in_netns};
 pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};
 pub use processes::{cgroup_of, pid_namespace, thread_cpus};

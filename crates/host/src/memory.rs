@@ -11,7 +11,7 @@
 use crate::cpu_table::{Malformed, number};
 use crate::{Notes, ReadError, Root, processes};
 use nearpath_model::{MAX_CPUS, NodeId, ProcessMemory};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the mappings of a process hold, in bytes by node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +22,61 @@ pub struct MappedBytes {
     pub huge: BTreeMap<NodeId, u64>,
     /// Of it in mappings of files (hugetlbfs and shared memory among them).
     pub file: BTreeMap<NodeId, u64>,
+    /// Devices among the mapped files that may write into memory.
+    pub devices: BTreeSet<String>,
+}
+
+/// Files by which a process has a device write into its memory: uio and vfio (Documentation/driver-api/uio-howto.rst,
+/// vfio.rst), iommufd, RDMA, and memory by its physical address.
+const DEVICES: [&str; 6] =
+    ["/dev/uio", "/dev/vfio/", "/dev/iommu", "/dev/infiniband/", "/dev/mem", "anon_inode:[vfio"];
+/// So many devices of a process are named.
+const MAX_DEVICES: usize = 64;
+
+/// Whether a file, as its descriptor or mapping names it, is such a device, or registers of one in PCI.
+fn is_device(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or_default();
+    let registers =
+        file.starts_with("/sys/") && file.contains("/pci") && name.starts_with("resource");
+    DEVICES.iter().any(|prefix| file.starts_with(prefix)) || registers
+}
+
+/// Why the memory of a process must not be moved, if so: a device may write into it.
+///
+/// # Errors
+/// Its descriptors or its mappings cannot be read.
+pub fn must_stay(root: &Root, pid: u32) -> Result<Option<String>, ReadError> {
+    let path = format!("/proc/{pid}/numa_maps");
+    let mapped = parse_numa_maps(&root.read(&path)?)
+        .map_err(|malformed| ReadError::new(&path, &malformed.to_string()))?;
+    Ok(match with_open(root, pid, mapped.devices)?.first() {
+        Some(device) => {
+            Some(format!("it has {device} open, and a device may write into its memory"))
+        }
+        None if mapped.huge.values().any(|bytes| *bytes > 0) => Some(
+            "some of it is in hugetlb pages, as DPDK and others give to devices by their addresses"
+                .to_owned(),
+        ),
+        None => None,
+    })
+}
+
+/// The devices that a process has open or mapped and that may write into its memory, of which the mapped ones
+/// are known.
+fn with_open(root: &Root, pid: u32, mapped: BTreeSet<String>) -> Result<Vec<String>, ReadError> {
+    let mut all = mapped;
+    let folder = format!("/proc/{pid}/fd");
+    for entry in root.list(&folder)? {
+        let path = format!("{folder}/{}", entry.name);
+        match root.link(&path) {
+            Ok(target) if is_device(&target) => drop(all.insert(target)),
+            Ok(_) => {}
+            // It was closed since.
+            Err(error) if error.absent => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all.into_iter().take(MAX_DEVICES).collect())
 }
 
 /// Reads the memory of these processes.
@@ -38,8 +93,10 @@ pub(crate) fn read(root: &Root, notes: &mut Notes, pids: &[u32]) -> Vec<ProcessM
             });
             let mapped = notes.take(&subject, "memory", maps)?;
             let comm = notes.take(&subject, "comm", processes::comm(root, pid));
+            let devices = notes.take(&subject, "devices", with_open(root, pid, mapped.devices));
             Some(ProcessMemory {
                 pid,
+                devices,
                 comm,
                 bytes: mapped.all,
                 huge_bytes: mapped.huge,
@@ -66,6 +123,12 @@ pub fn parse_numa_maps(bytes: &[u8]) -> Result<MappedBytes, Malformed> {
 
 /// Adds a line; `None` when it is not understood.
 fn add_mapping(mapped: &mut MappedBytes, line: &[u8]) -> Option<()> {
+    if let Some(file) = line.split(|&b| b == b' ').find_map(|word| word.strip_prefix(b"file=")) {
+        let file = String::from_utf8_lossy(file);
+        if is_device(&file) && mapped.devices.len() < MAX_DEVICES {
+            mapped.devices.insert(file.into_owned());
+        }
+    }
     // The address and the policy come first, and a policy may be written like a node.
     let words = || line.split(|&b| b == b' ').filter(|word| !word.is_empty()).skip(2);
     let pages = words().filter_map(|word| {
@@ -120,6 +183,60 @@ mod tests {
         assert_eq!(mapped.file, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge)]));
         // A kernel thread has no memory of its own.
         assert_eq!(parse_numa_maps(b"").unwrap(), MappedBytes::default());
+    }
+
+    #[test]
+    fn devices_are_found_among_mappings_and_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("proc/70/fd");
+        std::fs::create_dir_all(&folder).unwrap();
+        let registers = "/sys/devices/pci0000:00/0000:00:02.0/resource0";
+        let maps = format!("7f0 default file={registers}\n7f1 default file=/usr/lib/resource0\n");
+        std::fs::write(dir.path().join("proc/70/numa_maps"), maps).unwrap();
+        let root = Root::tree(dir.path()).unwrap();
+        let devices = |root: &Root| {
+            let maps = parse_numa_maps(&root.read("/proc/70/numa_maps").unwrap()).unwrap();
+            with_open(root, 70, maps.devices)
+        };
+        assert_eq!(devices(&root).unwrap(), [registers]);
+        for (fd, target) in
+            ["/dev/null", "/dev/vfio/12", "socket:[5]", "/dev/uio0"].iter().enumerate()
+        {
+            std::os::unix::fs::symlink(target, folder.join(fd.to_string())).unwrap();
+        }
+        assert_eq!(devices(&root).unwrap(), ["/dev/uio0", "/dev/vfio/12", registers]);
+        for other in [
+            "/dev/urandom",
+            "/devices/uio",
+            "/sys/class/net/x",
+            "/x/dev/uio0",
+            "anon_inode:[eventfd]",
+        ] {
+            assert!(!is_device(other), "{other}");
+        }
+        for device in
+            ["/dev/infiniband/uverbs0", "anon_inode:[vfio-device]", "/dev/vfio/vfio", "/dev/iommu"]
+        {
+            assert!(is_device(device), "{device}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(devices(&root).is_err() && must_stay(&root, 70).is_err(), "unknown is not none");
+        std::fs::create_dir_all(&folder).unwrap();
+        let huge = "7f2 default file=/x huge N0=1 kernelpagesize_kB=2048\n";
+        for (maps, reason) in [
+            ("7f1 default file=/dev/uio0\n", Some("it has /dev/uio0 open")),
+            (huge, Some("hugetlb pages")),
+            ("7f2 default stack N0=1 kernelpagesize_kB=4\n", None),
+        ] {
+            std::fs::write(dir.path().join("proc/70/numa_maps"), maps).unwrap();
+            let said = must_stay(&root, 70).unwrap();
+            assert!(said.is_some() == reason.is_some(), "{said:?}");
+            assert!(reason.is_none_or(|reason| said.unwrap().contains(reason)));
+        }
+        // This process has none.
+        if Root::live().read("/proc/self/numa_maps").is_ok() {
+            assert_eq!(must_stay(&Root::live(), std::process::id()).unwrap(), None);
+        }
     }
 
     #[test]

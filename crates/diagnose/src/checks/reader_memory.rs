@@ -2,7 +2,8 @@
 //!
 //! In go `process_memory` (numa_maps) and the affinities of these processes. Out comes one
 //! finding for each process with more than a twentieth of its memory on nodes where it does not
-//! run.
+//! run. To move it is proposed only where no device can write into it: a device would go on writing to the
+//! pages from before.
 //!
 //! Rule: document 002 (a remote ratio above 0.05 flags trouble; alert at 100 MB remote).
 
@@ -33,7 +34,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         match readers.iter().find(|reader| reader.owner.pid == memory.pid) {
             Some(reader) => {
                 let nodes = context.host.topology.nodes_of(&reader.cpus);
-                outcome.findings.extend(finding(memory, &reader.words(), &nodes));
+                outcome.findings.extend(finding(context, memory, &reader.words(), &nodes));
             }
             None => outcome.not_checked(format!(
                 "pid {} is not pinned: no node is more its own than another",
@@ -44,7 +45,34 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
-fn finding(memory: &ProcessMemory, reader: &str, nodes: &[NodeId]) -> Option<Finding> {
+/// Why the memory of a process must not be moved.
+fn must_stay(context: &Context<'_>, memory: &ProcessMemory) -> Option<String> {
+    match memory.devices.as_deref() {
+        None => Some(format!(
+            "Whether a device writes into its memory is unknown{}",
+            context.why_unknown(&format!("process {}", memory.pid), "devices")
+        )),
+        Some([]) if total(memory.huge_bytes.values().copied()) == 0 => None,
+        Some([]) => Some(
+            "Some of it is in hugetlb pages, as DPDK and others give to devices by their addresses"
+                .to_owned(),
+        ),
+        Some(devices) => {
+            let named: Vec<String> = devices.iter().take(3).map(|name| text::clean(name)).collect();
+            Some(format!(
+                "It has {} open, and a device may write into its memory",
+                named.join(", ")
+            ))
+        }
+    }
+}
+
+fn finding(
+    context: &Context<'_>,
+    memory: &ProcessMemory,
+    reader: &str,
+    nodes: &[NodeId],
+) -> Option<Finding> {
     let local = nodes.first()?;
     let away = || memory.bytes.iter().filter(|(node, n)| !nodes.contains(node) && **n > 0);
     let remote = total(away().map(|(_, n)| *n));
@@ -66,6 +94,12 @@ fn finding(memory: &ProcessMemory, reader: &str, nodes: &[NodeId]) -> Option<Fin
         let files = memory.file_bytes.get(node).copied().unwrap_or(0);
         let (all, files) = (text::bytes(*n), text::bytes(files));
         finding = finding.evidence(format!("{all} are on node {node}, {files} of it files."));
+    }
+    if let Some(reason) = must_stay(context, memory) {
+        return Some(finding.evidence(format!(
+            "{reason}: its pages are not to be moved while it runs; start it with its memory on node \
+             {local} (numactl --membind={local})."
+        )));
     }
     let from: Vec<String> = away().map(|(node, _)| node.to_string()).collect();
     Some(finding.change(ProposedChange::new(

@@ -68,6 +68,10 @@ pub struct ProcessMemory {
     pub huge_bytes: BTreeMap<NodeId, u64>,
     /// Bytes in mappings of files by node, part of `bytes`; the rest is anonymous.
     pub file_bytes: BTreeMap<NodeId, u64>,
+    /// Devices that it has open or mapped and that may write into its memory by DMA: `/dev/vfio/12`. `None`
+    /// when that is unknown.
+    #[serde(default)]
+    pub devices: Option<Vec<String>>,
 }
 
 /// A thread, or a process of which any thread may do, that reads from a socket.

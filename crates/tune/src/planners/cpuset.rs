@@ -91,7 +91,13 @@ fn bind(
     let why =
         format!("packets for {} arrive near {cpus}, and it may run on {now}", names.join(", "));
     change(draft, state, CpusetFile::Cpus, &cpus.to_string(), why.clone());
-    if let Some(node) = node {
+    let must_stay = workloads.iter().find_map(|workload| {
+        let reason = situation.request.system.memory_must_stay(workload.pid)?;
+        Some(format!("{} ({}) stays where it is: {reason}", workload.comm, workload.pid))
+    });
+    if let Some(reason) = must_stay.filter(|_| node.is_some()) {
+        draft.note(format!("the memory of {reason}"));
+    } else if let Some(node) = node {
         let memory = if is_since(situation, MOVES_MEMORY) {
             format!("memory that is elsewhere moves to node {node}")
         } else {

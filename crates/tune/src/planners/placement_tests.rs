@@ -225,6 +225,23 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
 }
 
 #[test]
+fn memory_that_a_device_may_write_to_stays() {
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    for (device, reason) in [
+        (Ok("it has /dev/vfio/12 open"), "it has /dev/vfio/12 open"),
+        (Err("/proc/70/fd: permission denied"), "is unknown: /proc/70/fd"),
+    ] {
+        let cgroups = BTreeMap::from([(70, Ok(cgroup("0-15", &[70])))]);
+        let system = System::with_cgroups(cgroups).with_memory_that_stays(70, device);
+        let request = Request { cpuset: true, system, ..Request::default() };
+        let plan = planned_for(&host, &request, &[workload(&["0-15"])]).unwrap();
+        let targets: Vec<&str> = of_kind(&plan, "cpuset").into_keys().collect();
+        assert_eq!(targets, ["cpuset.cpus inode 99 cgroup /system.slice/nginx.service"]);
+        assert!(plan.notes.iter().any(|note| note.contains(reason)), "{:?}", plan.notes);
+    }
+}
+
+#[test]
 fn memory_is_said_to_move_only_where_the_kernel_moves_it() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
     for (release, said) in [

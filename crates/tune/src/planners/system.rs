@@ -9,7 +9,7 @@ use crate::irqbalance::Bans;
 use crate::setting::Setting;
 use crate::steering::{Found, groups};
 use crate::units::booted;
-use nearpath_host::Root;
+use nearpath_host::{Root, memory_must_stay};
 use nearpath_model::{COMMAND_LINE, ConfigFile, Irqbalance, UnitSetting};
 use std::collections::BTreeMap;
 
@@ -29,6 +29,8 @@ pub struct System {
     groups: Option<Result<Vec<Found>, String>>,
     /// The cgroups of processes, or why they have none with a cpuset.
     cgroups: BTreeMap<u32, Result<CgroupState, String>>,
+    /// Why the memory of processes must not be moved, if so, or why that is not known.
+    must_stay: BTreeMap<u32, Result<Option<String>, String>>,
 }
 
 /// Scripts that make grub's menu; Debian's read fragments, others do not.
@@ -68,6 +70,11 @@ impl System {
             cgroups: workloads
                 .iter()
                 .map(|workload| (workload.pid, CgroupState::of(root, workload.pid)))
+                .collect(),
+            must_stay: workloads
+                .iter()
+                .map(|workload| workload.pid)
+                .map(|pid| (pid, memory_must_stay(root, pid).map_err(|error| error.to_string())))
                 .collect(),
         }
     }
@@ -137,6 +144,16 @@ impl System {
         }
     }
 
+    /// Why the memory of a process must not be moved, if so: a device may write into it.
+    pub(super) fn memory_must_stay(&self, pid: u32) -> Option<String> {
+        const UNKNOWN: &str = "whether a device writes into its memory is unknown";
+        match self.must_stay.get(&pid) {
+            Some(Ok(reason)) => reason.clone(),
+            Some(Err(reason)) => Some(format!("{UNKNOWN}: {reason}")),
+            None => Some(UNKNOWN.to_owned()),
+        }
+    }
+
     /// The same, with an irqbalance that leaves these alone.
     #[cfg(test)]
     pub(super) fn with_irqbalance(self, irqbalance: Irqbalance, banned: &str) -> Self {
@@ -152,7 +169,16 @@ impl System {
     /// One on which these processes are in these cgroups.
     #[cfg(test)]
     pub(super) fn with_cgroups(cgroups: BTreeMap<u32, Result<CgroupState, String>>) -> Self {
-        Self { cgroups, ..Self::default() }
+        let must_stay = cgroups.keys().map(|pid| (*pid, Ok(None))).collect();
+        Self { cgroups, must_stay, ..Self::default() }
+    }
+
+    /// The same, where the memory of a process must stay, or that is unknown.
+    #[cfg(test)]
+    pub(super) fn with_memory_that_stays(mut self, pid: u32, why: Result<&str, &str>) -> Self {
+        let why = why.map(|reason| Some(reason.to_owned())).map_err(str::to_owned);
+        self.must_stay.insert(pid, why);
+        self
     }
 
     /// One on which these files were read, and fragments are.
