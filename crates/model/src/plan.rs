@@ -258,6 +258,7 @@ impl PlannedChange {
             before: self.before.clone(),
             after: self.after.clone(),
             persistence: self.target.persistence(),
+            snapshot: Vec::new(),
             why: self.why.clone(),
         };
         Step { change, optional: self.optional }

@@ -6,6 +6,7 @@
 
 use crate::error::{Kept, NotUndone};
 use crate::{Journal, TuneError};
+use nearpath_model::State;
 use nearpath_model::{Change, Entry, Outcome, Skipped, Step};
 
 /// Makes changes, or shows them.
@@ -22,11 +23,12 @@ pub trait Writer {
     /// The kernel refused, or does not have it although it did not refuse.
     fn write(&mut self, change: &Change) -> Result<(), TuneError>;
 
-    /// Puts back what was before; fine when it is there already.
+    /// Puts back what was before; fine when it is there already. The `state` says whether the change was made
+    /// as a whole, or may be there in part.
     ///
     /// # Errors
     /// The kernel refused, or somebody else has changed it since.
-    fn undo(&mut self, change: &Change) -> Result<(), TuneError>;
+    fn undo(&mut self, change: &Change, state: State) -> Result<(), TuneError>;
 }
 
 /// Makes changes by a writer and remembers them.
@@ -126,8 +128,11 @@ impl<W: Writer> Executor<W> {
             None => journal.begin(&change),
         };
         let id = self.journal.as_mut().map(begin).transpose()?;
-        made.push(Made { id, change: change.clone() });
+        made.push(Made { id, change: change.clone(), state: State::Begun });
         self.writer.write(&change)?;
+        if let Some(made) = made.last_mut() {
+            made.state = State::Done;
+        }
         match (&mut self.journal, id) {
             (Some(journal), Some(id)) => journal.done(id),
             _ => Ok(()),
@@ -144,12 +149,12 @@ impl<W: Writer> Executor<W> {
 
     /// Undoes changes, the last first; those that could not be. The journal keeps these.
     fn undo_made(&mut self, made: Vec<Made>) -> Vec<Kept> {
-        let ends = undo_backwards(made, |Made { id, change }| {
-            self.writer.undo(change)?;
+        let ends = undo_backwards(made, |Made { id, change, state }| {
+            self.writer.undo(change, *state)?;
             self.close(*id)
         });
         let kept = |(made, undone): (Made, Result<(), TuneError>)| {
-            let Made { id, change } = made;
+            let Made { id, change, .. } = made;
             Some(Kept { id, target: change.target.to_string(), reason: undone.err()? })
         };
         ends.into_iter().filter_map(kept).collect()
@@ -160,7 +165,7 @@ impl<W: Writer> Executor<W> {
     /// # Errors
     /// It cannot be undone; the journal still holds it.
     pub fn undo(&mut self, entry: &Entry) -> Result<(), TuneError> {
-        self.writer.undo(&entry.change)?;
+        self.writer.undo(&entry.change, entry.state)?;
         self.close(Some(entry.id))
     }
 
@@ -203,6 +208,7 @@ impl<W: Writer> Executor<W> {
 struct Made {
     id: Option<u64>,
     change: Change,
+    state: State,
 }
 
 /// Undoes the last first, and tries again what could not be undone as long as that undoes one more.
@@ -267,7 +273,7 @@ where
         Ok(())
     }
 
-    fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
+    fn undo(&mut self, change: &Change, _: State) -> Result<(), TuneError> {
         (self.undone)(change);
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::threads::ThreadSetting;
 use crate::units;
 use crate::{TuneError, Writer};
 use nearpath_host::Root;
+use nearpath_model::State;
 use nearpath_model::{Change, Target, Value};
 use std::path::Path;
 
@@ -161,10 +162,11 @@ impl Writer for Live {
         self.groups.write(change)
     }
 
-    fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
+    fn undo(&mut self, change: &Change, state: State) -> Result<(), TuneError> {
         if let Some(its) = self.setting(&change.target)? {
-            return setting::undo(&*its, change, self.force);
+            let interrupted = state == State::Begun;
+            return setting::undo(&*its, change, self.force, interrupted);
         }
-        self.groups.undo(change)
+        self.groups.undo(change, state)
     }
 }

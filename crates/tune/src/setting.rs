@@ -5,7 +5,7 @@
 //! In goes a change of such a setting, out comes the change as it was made, or the refusal.
 
 use crate::TuneError;
-use nearpath_model::{Change, Value};
+use nearpath_model::{Change, Saved, SavedPart, Value};
 
 /// Where a setting lives: a file, a thread, an interface.
 pub(crate) trait Setting {
@@ -40,15 +40,28 @@ pub(crate) trait Setting {
         now.to_owned()
     }
 
-    /// What must be put back for that part, where more is lost by the change than it names.
-    fn keep(&self, now: String) -> Result<String, TuneError> {
-        Ok(now)
+    /// What else a write of it loses; `None` where nothing is.
+    fn dependents(&self) -> Option<&dyn Dependents> {
+        None
     }
 
     /// Takes away what was made beside it, once the value from before is there again.
     fn tidy(&self) -> Result<(), TuneError> {
         Ok(())
     }
+}
+
+/// What a setting's write loses besides.
+pub(crate) trait Dependents {
+    /// All that there is now.
+    fn take(&self) -> Result<Vec<Saved>, TuneError>;
+
+    /// Calls with the setting that a part is now; `None` where there is none now.
+    fn with(
+        &self,
+        part: &SavedPart,
+        run: &mut dyn FnMut(&dyn Setting) -> Result<(), TuneError>,
+    ) -> Result<Option<()>, TuneError>;
 }
 
 /// Whether a change is there.
@@ -58,6 +71,11 @@ pub enum Presence {
     After,
     /// The host has what was there before.
     Before,
+    /// The host has the value from before, but not all that was lost with it.
+    InPart {
+        /// What it lacks.
+        lacks: String,
+    },
     /// The host has something else.
     Other {
         /// What it has.
@@ -88,29 +106,108 @@ pub(crate) fn prepare(
         return Err(drift(setting, &now, expected));
     }
     setting.may_be_replaced(&now, force)?;
-    change.before = Value::Text(setting.keep(now)?);
+    change.before = Value::Text(now);
+    if let Some(dependents) = setting.dependents() {
+        change.snapshot = dependents.take()?;
+        for Saved { part, value } in &change.snapshot {
+            dependents.with(part, &mut |its| its.check(value))?;
+        }
+    }
     Ok(change)
 }
 
-/// Writes the new value and reads it back.
+/// Writes the new value and reads it back; what the driver set anew with it is as before, where it is
+/// there still.
 pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneError> {
-    put(setting, text(setting, &change.after)?)
+    put(setting, text(setting, &change.after)?)?;
+    let Some(dependents) = setting.dependents() else { return Ok(()) };
+    for saved in change.snapshot.iter().filter(|saved| saved.part.survives()) {
+        restore(dependents, saved)?;
+    }
+    Ok(())
 }
 
-/// Writes the old value back, unless it is there already or nothing has it any more.
-pub(crate) fn undo(setting: &dyn Setting, change: &Change, force: bool) -> Result<(), TuneError> {
+/// Writes the old value back, unless it is there already or nothing has it any more, and all that was lost
+/// with it. Where the change was not `interrupted`, what somebody else has set since of what survives such
+/// a change stays.
+pub(crate) fn undo(
+    setting: &dyn Setting,
+    change: &Change,
+    force: bool,
+    interrupted: bool,
+) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
     let Some(now) = setting.read()? else { return Ok(()) };
     let now = setting.part(&now, after);
     if setting.same(&now, before) {
+        restore_all(setting, &change.snapshot)?;
         return setting.tidy();
     }
     if !force && !setting.same(&now, after) {
         // What was changed is gone, and what is there is the kernel's or somebody else's.
         return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
     }
+    let wanted = match setting.dependents() {
+        Some(dependents) if !interrupted => as_now(dependents, &change.snapshot)?,
+        _ => change.snapshot.clone(),
+    };
     put(setting, before)?;
+    restore_all(setting, &wanted)?;
     setting.tidy()
+}
+
+/// A snapshot with the values of now, of those parts that survive a change and are there.
+fn as_now(dependents: &dyn Dependents, snapshot: &[Saved]) -> Result<Vec<Saved>, TuneError> {
+    let mut wanted = snapshot.to_vec();
+    for Saved { part, value } in wanted.iter_mut().filter(|saved| saved.part.survives()) {
+        dependents.with(part, &mut |its| {
+            if let Some(now) = its.read()? {
+                *value = now;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(wanted)
+}
+
+/// Puts back all of a snapshot that can be, whatever cannot; says what could not.
+fn restore_all(setting: &dyn Setting, snapshot: &[Saved]) -> Result<(), TuneError> {
+    let Some(dependents) = setting.dependents() else { return Ok(()) };
+    let one = |saved: &Saved| match restore(dependents, saved)? {
+        Some(()) => Ok(()),
+        None => Err(TuneError::kernel(
+            format!("putting back {} of {}", saved.part, setting.name()),
+            "what it is a value of is not there now",
+        )),
+    };
+    let ends: Vec<_> = snapshot.iter().map(one).collect();
+    ends.into_iter().collect()
+}
+
+/// Puts back a value, unless it is there; `None` where what has it is not there.
+fn restore(dependents: &dyn Dependents, saved: &Saved) -> Result<Option<()>, TuneError> {
+    let Saved { part, value } = saved;
+    dependents.with(part, &mut |its| match its.read()? {
+        Some(now) if its.same(&now, value) => Ok(()),
+        _ => put(its, value),
+    })
+}
+
+/// What of a snapshot the host does not have.
+fn lacking(setting: &dyn Setting, snapshot: &[Saved]) -> Result<Vec<String>, TuneError> {
+    let Some(dependents) = setting.dependents() else { return Ok(Vec::new()) };
+    let mut lacks = Vec::new();
+    for Saved { part, value } in snapshot {
+        let mut is_there = false;
+        dependents.with(part, &mut |its| {
+            is_there = its.read()?.is_some_and(|now| its.same(&now, value));
+            Ok(())
+        })?;
+        if !is_there {
+            lacks.push(part.to_string());
+        }
+    }
+    Ok(lacks)
 }
 
 /// Whether the host has it.
@@ -123,7 +220,10 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, T
     Ok(if setting.same(&now, after) {
         Presence::After
     } else if setting.same(&now, before) {
-        Presence::Before
+        match lacking(setting, &change.snapshot)? {
+            lacks if lacks.is_empty() => Presence::Before,
+            lacks => Presence::InPart { lacks: lacks.join(", ") },
+        }
     } else if setting.is_another() {
         Presence::Gone {
             reason: format!("what has {} was set up anew, with {now:?}", setting.name()),
@@ -162,3 +262,6 @@ fn drift(setting: &dyn Setting, now: &str, expected: &str) -> TuneError {
     let quoted = |text: &str| format!("{text:?}");
     TuneError::Drift { target: setting.name(), now: quoted(now), expected: quoted(expected) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,12 @@ fn standing(state: State, presence: Presence) -> (Option<Standing>, Option<Strin
         (Presence::Before, State::Done) => {
             (Standing::Lost, "the value from before is there again".to_owned())
         }
+        (Presence::InPart { lacks }, _) => (
+            Standing::Drifted,
+            format!(
+                "the value from before is there, but not what was lost with it: {lacks}; 'nearpath tune rollback' puts it back"
+            ),
+        ),
         (Presence::Other { now }, _) => {
             (Standing::Drifted, format!("somebody else has set it to {now:?}"))
         }

@@ -175,12 +175,13 @@ mod tests {
             after: Value::Text(last.to_string()),
             why: "a test".to_owned(),
             persistence: Persistence::WhileRunning,
+            snapshot: Vec::new(),
         };
         let change = setting::prepare(&its, change, false).unwrap();
         setting::write(&its, &change).unwrap();
         assert_eq!(its.read().unwrap(), Some(last.to_string()));
         assert_eq!(setting::look(&its, &change).unwrap(), Presence::After);
-        setting::undo(&its, &change, false).unwrap();
+        setting::undo(&its, &change, false, false).unwrap();
         assert_eq!(its.read().unwrap(), Some(before));
 
         // Another thread that has its number now is not it.
@@ -188,7 +189,7 @@ mod tests {
         let other = ThreadSetting { root: &root, thread: &other };
         assert_eq!(other.read().unwrap(), None);
         assert!(other.write(&last.to_string()).is_err());
-        setting::undo(&other, &change, false).unwrap();
+        setting::undo(&other, &change, false, false).unwrap();
         drop(end);
         handle.join().unwrap();
         // It is joined a moment before the kernel has done with it.

@@ -29,7 +29,7 @@ impl Writer for Nothing {
         Ok(())
     }
 
-    fn undo(&mut self, _: &Change) -> Result<(), TuneError> {
+    fn undo(&mut self, _: &Change, _: State) -> Result<(), TuneError> {
         Ok(())
     }
 }
@@ -44,6 +44,7 @@ fn change(port: u16) -> Change {
         after: Value::Program(Program::cpu_modulo(2)),
         why: "x".repeat(WHY),
         persistence: Persistence::WhileOpen,
+        snapshot: Vec::new(),
     }
 }
 

@@ -18,6 +18,7 @@ fn change(target: &str, before: &str, after: &str) -> Change {
         after: Value::Text(after.to_owned()),
         why: "a test".to_owned(),
         persistence: Persistence::UntilReboot,
+        snapshot: Vec::new(),
     }
 }
 

@@ -25,6 +25,7 @@ fn change(path: &str, after: &str) -> Change {
         after: Value::Text(after.to_owned()),
         why: "a test".to_owned(),
         persistence: Persistence::UntilReboot,
+        snapshot: Vec::new(),
     }
 }
 

@@ -23,6 +23,7 @@ pub(super) fn steer(namespace: &Namespace, device: &str, queues: u32, cpus: &Cpu
                 after: Value::Text(cpus.to_mask()),
                 why: "misplaced on purpose".to_owned(),
                 persistence: Persistence::UntilReboot,
+                snapshot: Vec::new(),
             };
             Ok(Step { change, optional: false })
         };

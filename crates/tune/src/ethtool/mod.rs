@@ -5,7 +5,7 @@
 //! `rx 4096 tx 4096`. Each is asked and set by the kernel's netlink family, and by ioctl where that has
 //! no request: n-tuple rules on all kernels, receive-side scaling before 6.17.
 
-mod channels;
+mod dependents;
 mod failure;
 mod numbers;
 mod rss;
@@ -16,8 +16,10 @@ pub(crate) use rss::{Table, key_bytes};
 
 use crate::TuneError;
 use crate::files::Files;
-use crate::setting::Setting;
+use crate::setting::{Dependents, Setting};
+use dependents::QueueNumbers;
 use nearpath_model::{Ethtool, NicSetting, SettingFile};
+use numbers::NumbersSetting;
 
 /// The inode of the interface that has the name now.
 pub(crate) fn instance_now(target: &NicSetting, files: &Files) -> Option<u64> {
@@ -35,10 +37,7 @@ pub(crate) fn command(target: &NicSetting, value: &str) -> Option<Vec<String>> {
         Some(first.chain(words.iter().copied()).map(str::to_owned).collect::<Vec<String>>())
     };
     match &target.what {
-        Ethtool::Channels => {
-            let (counts, _) = channels::parts(value);
-            all("-L", &counts.split(' ').collect::<Vec<_>>())
-        }
+        Ethtool::Channels => all("-L", &words),
         Ethtool::Rings => all("-G", &words),
         Ethtool::Coalesce => all("-C", &words),
         Ethtool::Rss if words.first() == Some(&"table") => None,
@@ -69,9 +68,9 @@ pub(crate) fn setting<'a>(
         return Err(TuneError::Refused(format!("{target:?} is no setting that nearpath changes")));
     }
     let inner: Box<dyn Setting + 'a> = match &target.what {
-        Ethtool::Channels => Box::new(channels::ChannelsSetting::new(target, files)),
-        Ethtool::Rings => Box::new(numbers::NumbersSetting::rings(target)),
-        Ethtool::Coalesce => Box::new(numbers::NumbersSetting::coalesce(target)),
+        Ethtool::Channels => Box::new(QueueNumbers::channels(target, files)),
+        Ethtool::Rings => Box::new(QueueNumbers::rings(target, files)),
+        Ethtool::Coalesce => Box::new(NumbersSetting::coalesce(target)),
         Ethtool::Rss => Box::new(rss::TableSetting::new(target)),
         Ethtool::RssKey => Box::new(rss::KeySetting { target }),
         Ethtool::Feature(name) => Box::new(switch::FeatureSetting { target, name }),
@@ -117,8 +116,8 @@ impl Setting for OfInstance<'_> {
         self.inner.part(now, of)
     }
 
-    fn keep(&self, now: String) -> Result<String, TuneError> {
-        self.inner.keep(now)
+    fn dependents(&self) -> Option<&dyn Dependents> {
+        self.inner.dependents()
     }
 }
 
@@ -137,7 +136,7 @@ pub fn fuzzing(text: &str) {
         }
     }
     rules::fuzzing(value);
-    let _ = (key_bytes(value), channels::parts(value).1.count());
+    let _ = key_bytes(value);
 }
 
 #[cfg(test)]
@@ -151,7 +150,7 @@ mod tests {
             Some(words.join(" "))
         };
         for (target, value, expected) in [
-            ("channels", "combined 4; rx-0/irq 3", Some("-L nic0 combined 4")),
+            ("channels", "combined 4", Some("-L nic0 combined 4")),
             ("rings", "rx 4096 tx 512", Some("-G nic0 rx 4096 tx 512")),
             ("coalesce", "adaptive-rx off rx-usecs 8", Some("-C nic0 adaptive-rx off rx-usecs 8")),
             ("rss", "weight 1 3", Some("-X nic0 weight 1 3")),

@@ -51,7 +51,7 @@ impl Writer for Host {
         if self.refuses == Some(port) { Err(TuneError::kernel("writing", "no")) } else { Ok(()) }
     }
 
-    fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
+    fn undo(&mut self, change: &Change, _: State) -> Result<(), TuneError> {
         let port = port(change);
         self.said.borrow_mut().push(format!("undo {port}"));
         if self.keeps == Some(port) {

@@ -133,7 +133,7 @@ impl Parsed {
         self.last = self.last.max(id);
         match event {
             Event::Begin(change) => {
-                let change = *change;
+                let change = change.with_snapshot_apart();
                 let state = State::Begun;
                 self.entries.push(Entry { id, time_s, boot, state, change, replaces });
             }

@@ -17,6 +17,7 @@ pub fn change(port: u16) -> Change {
         after: Value::Program(Program::cpu_modulo(2)),
         why: "a test".to_owned(),
         persistence: Persistence::WhileOpen,
+        snapshot: Vec::new(),
     }
 }
 

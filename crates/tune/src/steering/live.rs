@@ -9,6 +9,7 @@ use super::group::{Found, groups};
 use super::sockets;
 use crate::{Presence, TuneError, Writer};
 use nearpath_host::Root;
+use nearpath_model::State;
 use nearpath_model::{Change, Program, ReuseportGroup, Target, Value};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -118,7 +119,7 @@ impl Writer for Groups {
         }
     }
 
-    fn undo(&mut self, change: &Change) -> Result<(), TuneError> {
+    fn undo(&mut self, change: &Change, _: State) -> Result<(), TuneError> {
         let group = group_of(&change.target)?;
         let Some(found) = self.find(group)? else { return Ok(()) };
         // Before it is detached: after that it may be gone, with its table.

@@ -51,6 +51,7 @@ pub fn pins(root: &Root, topology: &Topology, found: &mut Found) -> Result<Vec<C
                     worker.comm
                 ),
                 persistence: Persistence::WhileRunning,
+                snapshot: Vec::new(),
             });
         }
     }
@@ -178,6 +179,7 @@ mod tests {
                 after: Value::Default,
                 why: String::new(),
                 persistence: Persistence::WhileRunning,
+                snapshot: Vec::new(),
             },
         };
         let steered =

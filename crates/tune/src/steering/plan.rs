@@ -81,7 +81,14 @@ pub fn plan(topology: &Topology, found: &Found, method: Method) -> Result<Change
         found.sockets
     );
     let (target, after) = (Target::ReuseportGroup(group.clone()), Value::Program(after));
-    Ok(Change { target, before, after, why, persistence: Persistence::WhileOpen })
+    Ok(Change {
+        target,
+        before,
+        after,
+        why,
+        persistence: Persistence::WhileOpen,
+        snapshot: Vec::new(),
+    })
 }
 
 /// The online CPUs whose connections reach a worker on the same CPU; `none` when there are none.

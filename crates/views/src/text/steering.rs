@@ -207,6 +207,7 @@ mod tests {
             after: Value::Program(Program::Nearest { id: 1, tag: String::new(), choices }),
             why: "because".into(),
             persistence: Persistence::WhileOpen,
+            snapshot: Vec::new(),
         };
         let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
         assert_eq!(

@@ -307,6 +307,7 @@ mod tests {
             after: Value::Text("2".to_owned()),
             why: "because".to_owned(),
             persistence: Persistence::UntilReboot,
+            snapshot: Vec::new(),
         };
         Entry { id, time_s: 0, boot: "b".to_owned(), state: State::Done, change, replaces: None }
     }

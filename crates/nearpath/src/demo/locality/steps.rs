@@ -129,6 +129,7 @@ fn affinity(root: &Root, (pid, tid): (u32, u32), cpu: CpuId, why: &str) -> Resul
         after: Value::Text(cpu.0.to_string()),
         why: why.to_owned(),
         persistence: Persistence::WhileRunning,
+        snapshot: Vec::new(),
     })
 }
 
@@ -150,6 +151,7 @@ fn masks(
             after: Value::Text(mask(cpu).to_mask()),
             why: why.to_owned(),
             persistence: Persistence::UntilReboot,
+            snapshot: Vec::new(),
         })
     };
     scene.cpus().iter().enumerate().map(change).collect()

@@ -27,6 +27,7 @@ fn change(target: &str, before: &str, after: &str) -> Change {
         after: Value::Text(after.to_owned()),
         why: "a test".to_owned(),
         persistence: Persistence::Kept,
+        snapshot: Vec::new(),
     }
 }
 
@@ -62,10 +63,10 @@ fn a_drop_in_comes_and_goes_with_its_folder() {
     assert_eq!(fs::read_to_string(&path).unwrap(), TEXT);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o644);
     assert_eq!(setting::look(&its, &change).unwrap(), Presence::After);
-    setting::undo(&its, &change, false).unwrap();
+    setting::undo(&its, &change, false, false).unwrap();
     assert_eq!(tree(dir.path()), empty);
     // Again, when it is undone already.
-    setting::undo(&its, &change, false).unwrap();
+    setting::undo(&its, &change, false, false).unwrap();
     assert_eq!(setting::look(&its, &change).unwrap(), Presence::Before);
 }
 
@@ -82,14 +83,14 @@ fn what_others_have_there_stays() {
     let its = etc.setting(file).unwrap();
     setting::write(&its, &change).unwrap();
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
-    setting::undo(&its, &change, false).unwrap();
+    setting::undo(&its, &change, false, false).unwrap();
     let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["override.conf"]);
     // Somebody else has edited ours meanwhile.
     setting::write(&its, &change).unwrap();
     fs::write(folder.join("50-nearpath.conf"), "[Service]\nCPUAffinity=1\n").unwrap();
-    assert!(matches!(setting::undo(&its, &change, false), Err(TuneError::Drift { .. })));
-    setting::undo(&its, &change, true).unwrap();
+    assert!(matches!(setting::undo(&its, &change, false, false), Err(TuneError::Drift { .. })));
+    setting::undo(&its, &change, true, false).unwrap();
     assert!(!folder.join("50-nearpath.conf").exists());
 }
 
@@ -115,11 +116,11 @@ fn what_was_edited_by_hand_is_kept_until_it_is_back() {
     let again = setting::prepare(&its, wanted, true).unwrap();
     let said = setting::write(&its, &again).unwrap_err().to_string();
     assert!(said.contains("undo that first"), "{said}");
-    setting::undo(&its, &made, true).unwrap();
+    setting::undo(&its, &made, true, false).unwrap();
     assert_eq!(tree(dir.path()), before);
     // A journal that somebody has edited brings in no text of its own.
     let forged = Change { before: Value::Text("[Service]\nExecStart=/x\n".to_owned()), ..made };
-    assert!(setting::undo(&its, &forged, true).is_err());
+    assert!(setting::undo(&its, &forged, true, false).is_err());
     assert_eq!(tree(dir.path()), before);
 }
 
@@ -139,7 +140,7 @@ fn a_variable_is_replaced_in_its_file() {
     setting::write(&its, &change).unwrap();
     let now = fs::read_to_string(&path).unwrap();
     assert_eq!(now, format!("#IRQBALANCE_ONESHOT=\n{new}\nA=1"));
-    setting::undo(&its, &change, false).unwrap();
+    setting::undo(&its, &change, false, false).unwrap();
     assert_eq!(tree(dir.path()), before);
     assert!(its.check("IRQBALANCE_ARGS=\"--policyscript=/y\"").is_err());
     assert!(its.write("IRQBALANCE_ARGS=\"--policyscript=/y\"").is_err());
@@ -158,7 +159,7 @@ fn a_file_that_was_made_for_a_variable_goes_with_it() {
         fs::read_to_string(dir.path().join("default/irqbalance")).unwrap(),
         "IRQBALANCE_ARGS=\"--banirq=7\"\n"
     );
-    setting::undo(&its, &change, false).unwrap();
+    setting::undo(&its, &change, false, false).unwrap();
     assert_eq!(tree(dir.path()), before);
 }
 

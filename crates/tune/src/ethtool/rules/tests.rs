@@ -56,6 +56,7 @@ fn change(before: &str, after: &str) -> Change {
         after: Value::Text(after.to_owned()),
         why: "a test".to_owned(),
         persistence: Persistence::UntilReboot,
+        snapshot: Vec::new(),
     }
 }
 
@@ -70,7 +71,7 @@ fn a_rule_is_put_in_and_taken_out() {
     assert_eq!((spec.flow_type, spec.ring_cookie, spec.location), (0x8000_0012, 3, 5));
     assert_eq!((&spec.value_ext[10..12], &spec.mask_ext[10..12]), (&[0xa0, 0][..], &[0xe0, 0][..]));
     assert_eq!(setting::look(&its, &made).unwrap(), Presence::After);
-    setting::undo(&its, &made, false).unwrap();
+    setting::undo(&its, &made, false, false).unwrap();
     assert!(recorded.rules.borrow().is_empty());
     assert_eq!(*recorded.asked.borrow(), ["insert", "delete"]);
 }
@@ -88,7 +89,7 @@ fn what_was_there_comes_back_exactly() {
     assert!(now.starts_with("raw 00000077"), "{now}");
     let made = setting::prepare(&its, change(&now, PRIORITY), false).unwrap();
     setting::write(&its, &made).unwrap();
-    setting::undo(&its, &made, false).unwrap();
+    setting::undo(&its, &made, false, false).unwrap();
     assert_eq!(recorded.rules.borrow()[&5], (old, 0));
 }
 

@@ -1,0 +1,189 @@
+//! What is lost when a driver makes the queues of an interface anew.
+//!
+//! With other numbers of channels (`ethtool -L`) it makes other queues: where their interrupts go is
+//! forgotten, the kernel forgets the RPS and XPS of queues that go away, and the indirection table is made
+//! anew. With other rings (`-G`) most ask for their interrupts again, and these go where the kernel likes.
+//! Named by the queue or by the handler, each of them is found again whatever numbers it has.
+
+use super::NumbersSetting;
+use super::rss::TableSetting;
+use crate::TuneError;
+use crate::files::Files;
+use crate::setting::{Dependents, Setting};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{Ethtool, Host, IrqNumber, NicIrq, NicSetting, Saved, SavedPart, SettingFile};
+use std::cell::OnceCell;
+
+/// Numbers of channels or sizes of rings, with what is lost when they change.
+pub(super) struct QueueNumbers<'a> {
+    target: &'a NicSetting,
+    numbers: NumbersSetting<'a>,
+    files: &'a Files,
+    lost: &'static [Lost],
+}
+
+/// What may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    Interrupts,
+    QueueFiles,
+    Rss,
+}
+
+impl<'a> QueueNumbers<'a> {
+    /// `ethtool -L`.
+    pub fn channels(target: &'a NicSetting, files: &'a Files) -> Self {
+        let lost = &[Lost::Interrupts, Lost::QueueFiles, Lost::Rss];
+        Self { target, numbers: NumbersSetting::channels(target), files, lost }
+    }
+
+    /// `ethtool -G`.
+    pub fn rings(target: &'a NicSetting, files: &'a Files) -> Self {
+        Self { target, numbers: NumbersSetting::rings(target), files, lost: &[Lost::Interrupts] }
+    }
+
+    fn host() -> Result<Host, TuneError> {
+        Ok(nearpath_host::read(&Root::live(), &Wanted::default())?)
+    }
+
+    /// The queues that there are now (`rx-0`), with their interrupts.
+    fn queues(&self, host: &Host) -> Vec<(String, Option<IrqNumber>)> {
+        let Some(nic) = host.nics.iter().find(|nic| nic.name == self.target.nic) else {
+            return Vec::new();
+        };
+        let rx = nic.rx_queues.iter().map(|queue| (format!("rx-{}", queue.queue), queue.irq));
+        let tx = nic.tx_queues.iter().map(|queue| (format!("tx-{}", queue.queue), queue.irq));
+        rx.chain(tx).collect()
+    }
+
+    /// The parts that there are.
+    fn parts(&self, host: &Host) -> Vec<SavedPart> {
+        let mut parts = Vec::new();
+        if self.lost.contains(&Lost::Interrupts) {
+            let beside = nearpath_host::irqs_beside_queues(&Root::live(), host, &self.target.nic);
+            parts.extend(beside.into_iter().map(|irq| SavedPart::Irq(irq.name.clone())));
+        }
+        for (queue, irq) in self.queues(host) {
+            if irq.is_some() && self.lost.contains(&Lost::Interrupts) {
+                parts.push(SavedPart::QueueIrq(queue.clone()));
+            }
+            if self.lost.contains(&Lost::QueueFiles) {
+                let files: &[&str] = match queue.starts_with("rx-") {
+                    true => &["rps_cpus", "rps_flow_cnt"],
+                    false => &["xps_cpus", "xps_rxqs"],
+                };
+                let file = |file: &&str| SavedPart::QueueFile(format!("{queue}/{file}"));
+                parts.extend(files.iter().map(file));
+            }
+        }
+        if self.lost.contains(&Lost::Rss) {
+            parts.push(SavedPart::Rss);
+        }
+        parts
+    }
+
+    /// The interrupt that a part is of now.
+    fn interrupt(
+        &self,
+        part: &SavedPart,
+        host: &OnceCell<Host>,
+    ) -> Result<Option<IrqNumber>, TuneError> {
+        Ok(match part {
+            SavedPart::QueueIrq(queue) => {
+                if host.get().is_none() {
+                    let _ = host.set(Self::host()?);
+                }
+                let queues = host.get().map(|host| self.queues(host)).unwrap_or_default();
+                queues.into_iter().find(|(name, _)| name == queue).and_then(|(_, irq)| irq)
+            }
+            SavedPart::Irq(name) => {
+                let irq = NicIrq { nic: self.target.nic.clone(), name: name.clone() };
+                nearpath_host::locate_irq(&Root::live(), &irq).map(|(number, _)| number)
+            }
+            SavedPart::QueueFile(_) | SavedPart::Rss => None,
+        })
+    }
+
+    fn with_part(
+        &self,
+        part: &SavedPart,
+        host: &OnceCell<Host>,
+        run: &mut dyn FnMut(&dyn Setting) -> Result<(), TuneError>,
+    ) -> Result<Option<()>, TuneError> {
+        let file = match part {
+            SavedPart::Rss => {
+                let table = NicSetting { what: Ethtool::Rss, ..self.target.clone() };
+                return run(&TableSetting::new(&table)).map(Some);
+            }
+            SavedPart::QueueFile(file) => {
+                let path = format!("/sys/class/net/{}/queues/{file}", self.target.nic);
+                SettingFile::new(path, self.target.netns)
+            }
+            SavedPart::QueueIrq(_) | SavedPart::Irq(_) => match self.interrupt(part, host)? {
+                Some(irq) => SettingFile::irq_affinity(irq),
+                None => return Ok(None),
+            },
+        };
+        let its = self.files.setting(&file)?;
+        match its.read()? {
+            Some(_) => run(&its).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Dependents for QueueNumbers<'_> {
+    fn take(&self) -> Result<Vec<Saved>, TuneError> {
+        let host = OnceCell::from(Self::host()?);
+        let parts = host.get().map(|host| self.parts(host)).unwrap_or_default();
+        let mut all = Vec::new();
+        for part in parts {
+            let mut value = None;
+            // What cannot be read is nothing that could be lost: XPS of a single queue, a foreign IRQ.
+            let _ = self.with_part(&part, &host, &mut |its| {
+                value = its.read()?;
+                Ok(())
+            });
+            all.extend(value.map(|value| Saved { part, value }));
+        }
+        Ok(all)
+    }
+
+    fn with(
+        &self,
+        part: &SavedPart,
+        run: &mut dyn FnMut(&dyn Setting) -> Result<(), TuneError>,
+    ) -> Result<Option<()>, TuneError> {
+        self.with_part(part, &OnceCell::new(), run)
+    }
+}
+
+impl Setting for QueueNumbers<'_> {
+    fn name(&self) -> String {
+        self.numbers.name()
+    }
+
+    fn check(&self, value: &str) -> Result<(), TuneError> {
+        self.numbers.check(value)
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        self.numbers.read()
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        self.numbers.write(value)
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        self.numbers.same(a, b)
+    }
+
+    fn part(&self, now: &str, of: &str) -> String {
+        self.numbers.part(now, of)
+    }
+
+    fn dependents(&self) -> Option<&dyn Dependents> {
+        Some(self)
+    }
+}

@@ -1,0 +1,183 @@
+use super::*;
+use nearpath_model::{Ethtool, NicSetting, Persistence, Target};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// A driver with a number, and parts that each write of the number sets to `wiped`; those in `recreated` are
+/// there only while the number is at least 4.
+#[derive(Default)]
+struct Driver {
+    number: RefCell<String>,
+    parts: RefCell<BTreeMap<String, String>>,
+    fails: RefCell<Option<&'static str>>,
+}
+
+struct Part<'a>(&'a Driver, String);
+
+impl Setting for Part<'_> {
+    fn name(&self) -> String {
+        self.1.clone()
+    }
+
+    fn check(&self, _: &str) -> Result<(), TuneError> {
+        Ok(())
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        Ok(self.0.parts.borrow().get(&self.1).cloned())
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        if *self.0.fails.borrow() == Some(self.1.as_str()) {
+            return Err(TuneError::kernel(self.1.as_str(), "it fails"));
+        }
+        self.0.parts.borrow_mut().insert(self.1.clone(), value.to_owned());
+        Ok(())
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        a == b
+    }
+}
+
+impl Dependents for Driver {
+    fn take(&self) -> Result<Vec<Saved>, TuneError> {
+        let saved = |(name, value): (&String, &String)| Saved {
+            part: match name.as_str() {
+                "rss" => SavedPart::Rss,
+                name => SavedPart::QueueFile(name.to_owned()),
+            },
+            value: value.clone(),
+        };
+        Ok(self.parts.borrow().iter().map(saved).collect())
+    }
+
+    fn with(
+        &self,
+        part: &SavedPart,
+        run: &mut dyn FnMut(&dyn Setting) -> Result<(), TuneError>,
+    ) -> Result<Option<()>, TuneError> {
+        if !self.parts.borrow().contains_key(&part.to_string()) {
+            return Ok(None);
+        }
+        run(&Part(self, part.to_string())).map(Some)
+    }
+}
+
+impl Setting for Driver {
+    fn name(&self) -> String {
+        "the driver".to_owned()
+    }
+
+    fn check(&self, _: &str) -> Result<(), TuneError> {
+        Ok(())
+    }
+
+    fn read(&self) -> Result<Option<String>, TuneError> {
+        Ok(Some(self.number.borrow().clone()))
+    }
+
+    fn write(&self, value: &str) -> Result<(), TuneError> {
+        value.clone_into(&mut self.number.borrow_mut());
+        let mut parts = self.parts.borrow_mut();
+        parts.values_mut().for_each(|part| "wiped".clone_into(part));
+        match value {
+            "2" => drop(parts.remove("rx-3")),
+            _ => drop(parts.insert("rx-3".to_owned(), "wiped".to_owned())),
+        }
+        Ok(())
+    }
+
+    fn same(&self, a: &str, b: &str) -> bool {
+        a == b
+    }
+
+    fn dependents(&self) -> Option<&dyn Dependents> {
+        Some(self)
+    }
+}
+
+fn driver() -> Driver {
+    let parts = [("rx-0", "0"), ("rx-3", "3"), ("rss", "equal 4")];
+    let parts = parts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Driver {
+        number: RefCell::new("4".to_owned()),
+        parts: RefCell::new(BTreeMap::from(parts)),
+        ..Driver::default()
+    }
+}
+
+fn prepared(driver: &Driver) -> Change {
+    let change = Change {
+        target: Target::Nic(NicSetting::new("eth0", Ethtool::Channels)),
+        before: "4".into(),
+        after: "2".into(),
+        why: "a test".to_owned(),
+        persistence: Persistence::UntilReboot,
+        snapshot: Vec::new(),
+    };
+    prepare(driver, change, false).unwrap()
+}
+
+fn state(driver: &Driver) -> (String, Vec<(String, String)>) {
+    (driver.number.borrow().clone(), driver.parts.borrow().clone().into_iter().collect())
+}
+
+#[test]
+fn what_survives_is_as_before_after_the_write_and_all_of_it_after_the_undo() {
+    let driver = driver();
+    let before = state(&driver);
+    let change = prepared(&driver);
+    write(&driver, &change).unwrap();
+    // A next step on rx-0 finds what it expects.
+    assert_eq!(driver.parts.borrow().get("rx-0").unwrap(), "0");
+    assert_eq!(look(&driver, &change).unwrap(), Presence::After);
+    undo(&driver, &change, false, false).unwrap();
+    assert_eq!(state(&driver), before);
+    assert_eq!(look(&driver, &change).unwrap(), Presence::Before);
+}
+
+#[test]
+fn an_undo_that_was_cut_short_is_not_taken_for_done() {
+    for fails in ["rx-0", "rx-3", "rss"] {
+        let driver = driver();
+        let before = state(&driver);
+        let change = prepared(&driver);
+        write(&driver, &change).unwrap();
+        *driver.fails.borrow_mut() = Some(fails);
+        assert!(undo(&driver, &change, false, false).is_err(), "{fails}");
+        // The number is the one from before, and that is not all.
+        let Presence::InPart { lacks } = look(&driver, &change).unwrap() else { panic!("{fails}") };
+        assert_eq!(lacks, fails);
+        assert!(undo(&driver, &change, false, false).is_err(), "{fails}");
+        *driver.fails.borrow_mut() = None;
+        undo(&driver, &change, false, false).unwrap();
+        assert_eq!(state(&driver), before);
+    }
+}
+
+#[test]
+fn what_somebody_else_set_since_stays_unless_the_change_was_interrupted() {
+    for interrupted in [false, true] {
+        let driver = driver();
+        let change = prepared(&driver);
+        driver.write("2").unwrap();
+        driver.parts.borrow_mut().insert("rx-0".to_owned(), "7".to_owned());
+        undo(&driver, &change, false, interrupted).unwrap();
+        let expected = if interrupted { "0" } else { "7" };
+        assert_eq!(driver.parts.borrow().get("rx-0").unwrap(), expected);
+        assert_eq!(driver.parts.borrow().get("rx-3").unwrap(), "3");
+    }
+}
+
+#[test]
+fn a_part_that_is_not_there_any_more_is_said() {
+    let driver = driver();
+    let change = prepared(&driver);
+    write(&driver, &change).unwrap();
+    *driver.number.borrow_mut() = "4".to_owned();
+    driver.parts.borrow_mut().remove("rx-3");
+    let error = undo(&driver, &change, false, false).unwrap_err().to_string();
+    assert!(error.contains("putting back rx-3"), "{error}");
+    assert_eq!(driver.parts.borrow().get("rss").unwrap(), "equal 4");
+}
