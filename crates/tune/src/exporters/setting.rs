@@ -33,6 +33,8 @@ pub(super) struct Setting<'a> {
 pub(super) enum Kind<'a> {
     /// A queue of an interface: `rx-0`, `rps_cpus`.
     Queue { nic: &'a str, queue: &'a str, file: &'a str },
+    /// An interface itself: `napi_defer_hard_irqs`.
+    Interface { nic: &'a str, file: &'a str },
     /// A sysctl, by its dotted name.
     Sysctl(String),
     /// The affinity of a queue's interrupt.
@@ -92,13 +94,12 @@ impl<'a> Setting<'a> {
             }
             Target::File(file) => {
                 let kind = match file.of().ok_or_else(unknown)? {
+                    FileOf::Interface { nic, file } => Kind::Interface { nic, file },
                     FileOf::Queue { nic, queue, file } => Kind::Queue { nic, queue, file },
                     FileOf::Sysctl(name) => Kind::Sysctl(name),
                     FileOf::Irq(_) => Kind::Interrupt(interrupt(change)?),
                     FileOf::HugePages("enabled") => Kind::HugePages,
-                    FileOf::Interface { .. } | FileOf::HugePages(_) | FileOf::Other(_) => {
-                        Kind::File
-                    }
+                    FileOf::HugePages(_) | FileOf::Other(_) => Kind::File,
                 };
                 Self::with(change, kind, file.form().ok_or_else(unknown)?)
             }
@@ -131,7 +132,7 @@ impl<'a> Setting<'a> {
     /// The interface that it is of.
     pub fn nic(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Queue { nic, .. } => Some(nic),
+            Kind::Queue { nic, .. } | Kind::Interface { nic, .. } => Some(nic),
             Kind::Interrupt(irq) => Some(&irq.nic),
             Kind::Nic(commands) => Some(&commands.nic),
             _ => None,

@@ -12,7 +12,7 @@ pub(super) const EXPORTER: Exporter =
 
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
-        Kind::Queue { nic, .. } if !is_plain(nic) => {
+        Kind::Queue { nic, .. } | Kind::Interface { nic, .. } if !is_plain(nic) => {
             Err("tuned has a meaning of its own for signs in the interface's name")
         }
         _ => sh::carries(setting),
@@ -37,7 +37,7 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
         _ => None,
     });
     section(&mut text, "sysfs", settings, |setting| match setting.kind {
-        Kind::Queue { .. } | Kind::File => {
+        Kind::Queue { .. } | Kind::Interface { .. } | Kind::File => {
             Some(format!("{}={}", setting.change.target, setting.after))
         }
         _ => None,

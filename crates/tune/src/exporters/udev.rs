@@ -23,8 +23,8 @@ const NAME: &str = "99-nearpath.rules";
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
         // `:` and `@` mean nothing to udev either, but are in no name of an interface that it takes.
-        Kind::Queue { nic, .. } if is_plain(nic) => Ok(()),
-        Kind::Queue { .. } => {
+        Kind::Queue { nic, .. } | Kind::Interface { nic, .. } if is_plain(nic) => Ok(()),
+        Kind::Queue { .. } | Kind::Interface { .. } => {
             Err("udev has a meaning of its own for signs in the interface's name")
         }
         Kind::Nic(ref commands) if is_plain(&commands.nic) => Ok(()),
@@ -49,8 +49,13 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
                  RUN+=\"/usr/sbin/ethtool {set} {nic} {after}\"\n"
             );
         }
-        let Kind::Queue { nic, queue, file } = setting.kind else { continue };
         let value = &setting.after;
+        if let Kind::Interface { nic, file } = setting.kind {
+            text += &format!(
+                "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", ATTR{{{file}}}=\"{value}\"\n"
+            );
+        }
+        let Kind::Queue { nic, queue, file } = setting.kind else { continue };
         text += &format!(
             "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", \
              ATTR{{queues/{queue}/{file}}}=\"{value}\"\n"

@@ -2,14 +2,23 @@
 //! there are with their bytes, for who wants to see that an undone plan has left nothing.
 
 use nearpath_host::Root;
-use nearpath_model::{SETTING_FILES, is_part_of};
+use nearpath_model::{SETTING_FILES, SettingRow, is_part_of};
 use std::collections::BTreeMap;
 
 /// All files that nearpath may write to, as seen from the calling thread's network namespace, and what
 /// is in them. What cannot be read is left out: the kernel refuses to show XPS of a device with one
 /// queue.
 pub fn settings(root: &Root) -> BTreeMap<String, Vec<u8>> {
-    let paths = SETTING_FILES.iter().flat_map(|row| paths(root, row.path));
+    settings_of(root, |_| true)
+}
+
+/// The same, of the rows of the table that are wanted.
+pub(crate) fn settings_of(
+    root: &Root,
+    wanted: impl Fn(&SettingRow) -> bool,
+) -> BTreeMap<String, Vec<u8>> {
+    let rows = SETTING_FILES.iter().filter(|row| wanted(row));
+    let paths = rows.flat_map(|row| paths(root, row.path));
     paths.filter_map(|path| Some((path.clone(), root.read(&path).ok()?))).collect()
 }
 

@@ -5,4 +5,5 @@ mod all;
 mod tree;
 
 pub use all::settings;
+pub(crate) use all::settings_of;
 pub(crate) use tree::Files;

@@ -13,6 +13,7 @@ mod command_line;
 mod cpuset;
 mod draft;
 mod drop_in;
+mod gro_flush_timeout;
 mod home;
 mod irqbalance;
 mod nic_irqs;
@@ -67,6 +68,7 @@ pub const PLANNERS: &[Planner] = &[
     rss::PLANNER,
     rps::PLANNER,
     xps::PLANNER,
+    gro_flush_timeout::PLANNER,
     sysctls::PLANNER,
     command_line::PLANNER,
     irqbalance::PLANNER,

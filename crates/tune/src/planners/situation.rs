@@ -202,6 +202,13 @@ impl<'a> Situation<'a> {
         self.asked_by.get(&Proposal::from(target.clone()).to_string()).copied()
     }
 
+    /// Whether programs may poll the queues of their sockets (Documentation/networking/napi.rst, "Busy polling").
+    pub fn polls(&self) -> bool {
+        let is_set =
+            |name: &&str| self.host.sysctls.get(*name).is_some_and(|value| value.trim() != "0");
+        ["net.core.busy_poll", "net.core.busy_read"].iter().any(is_set)
+    }
+
     /// Whether a check found something about an interface.
     pub fn found(&self, check: &str, nic: &Nic) -> bool {
         let of_nic = |change: &ProposedChange| match change.target.setting() {

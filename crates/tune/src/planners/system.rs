@@ -5,12 +5,13 @@
 pub(super) use super::cgroup_state::CgroupState;
 use super::workload::Workload;
 use crate::configuration::Etc;
+use crate::files::settings_of;
 use crate::irqbalance::Bans;
 use crate::setting::Setting;
 use crate::steering::{Found, groups};
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
-use nearpath_model::{COMMAND_LINE, ConfigFile, Irqbalance, UnitSetting};
+use nearpath_model::{COMMAND_LINE, ConfigFile, Irqbalance, SettingFile, UnitSetting};
 use std::collections::BTreeMap;
 
 /// What was read of the running system.
@@ -19,6 +20,8 @@ pub struct System {
     /// What files of configuration and variables have, by their text as targets; empty where there
     /// is none.
     files: BTreeMap<String, Result<String, String>>,
+    /// The settings of interfaces in files of sysfs that are no fact of the host, by their path.
+    of_interfaces: BTreeMap<String, String>,
     /// Why a fragment of the kernel command line would not be read.
     no_fragments: Option<String>,
     /// The irqbalance that runs, and the interrupts that it leaves alone, or why they are not known.
@@ -53,6 +56,7 @@ impl System {
         let as_service = running.is_some() && booted();
         Self {
             files: drop_ins.chain(command_line).map(text).collect(),
+            of_interfaces: of_interfaces(root),
             no_fragments: no_fragments(root),
             irqbalance: running.map(|irqbalance| {
                 let banned = Bans { root, irqbalance: &irqbalance }.read();
@@ -89,6 +93,11 @@ impl System {
             Some(Err(reason)) => Err(reason.clone()),
             None => Err(format!("{target}: only the running machine tells")),
         }
+    }
+
+    /// What a file of an interface has: a number.
+    pub(super) fn number(&self, file: &SettingFile) -> Option<u64> {
+        self.of_interfaces.get(&file.path)?.parse().ok()
     }
 
     /// Why a fragment of the kernel command line would not be read.
@@ -181,12 +190,31 @@ impl System {
         self
     }
 
+    /// The same, where files of interfaces have these values.
+    #[cfg(test)]
+    pub(super) fn with_interface_files(mut self, files: &[(SettingFile, &str)]) -> Self {
+        let of = |(file, text): &(SettingFile, &str)| (file.path.clone(), (*text).to_owned());
+        self.of_interfaces.extend(files.iter().map(of));
+        self
+    }
+
     /// One on which these files were read, and fragments are.
     #[cfg(test)]
     pub(super) fn with(files: &[(&str, &str)]) -> Self {
         let text = |&(target, text): &(&str, &str)| (target.to_owned(), Ok(text.to_owned()));
         Self { files: files.iter().map(text).collect(), ..Self::default() }
     }
+}
+
+/// The settings of interfaces that there are, one of a queue aside: those are facts of the host.
+fn of_interfaces(root: &Root) -> BTreeMap<String, String> {
+    let text = |bytes: &[u8]| Some(std::str::from_utf8(bytes).ok()?.trim_end().to_owned());
+    settings_of(root, |row| {
+        row.path.starts_with("/sys/class/net/{nic}/") && !row.path.contains("queues")
+    })
+    .into_iter()
+    .filter_map(|(path, bytes)| Some((path, text(&bytes)?)))
+    .collect()
 }
 
 fn no_fragments(root: &Root) -> Option<String> {

@@ -4,7 +4,8 @@ use super::*;
 use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{
-    CpuId, CpuSet, Goal, Measurement, NicKind, NodeId, PlannedChange, Share, ShareKind, Thread,
+    CpuId, CpuSet, Goal, Measurement, NicKind, NodeId, PlannedChange, SettingFile, Share,
+    ShareKind, Thread,
 };
 use nearpath_testing::trees::{Layout, Machine, Nic};
 use proptest::prelude::*;
@@ -446,4 +447,26 @@ fn apply(host: &mut Host, plan: &Plan) {
             other => panic!("{other}"),
         }
     }
+}
+
+/// A plan for a host whose `eth0` has these values in files of sysfs, while programs poll or not.
+pub(super) fn with_files(goal: Goal, files: &[(&str, &str)], busy_poll: &str) -> Plan {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
+    host.sysctls.insert("net.core.busy_poll".to_owned(), busy_poll.to_owned());
+    let files: Vec<(SettingFile, &str)> =
+        files.iter().map(|(file, value)| (SettingFile::interface("eth0", file), *value)).collect();
+    let system = System::default().with_interface_files(&files);
+    planned_for(&host, &Request { goal, system, ..Request::default() }, &[]).unwrap()
+}
+
+#[test]
+fn gro_keeps_nothing_back_for_latency_where_nothing_polls() {
+    let planned = |goal, now, busy_poll| {
+        let plan = with_files(goal, &[("gro_flush_timeout", now)], busy_poll);
+        of_kind(&plan, "gro_flush_timeout").into_values().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(planned(Goal::Latency, "200000", "0"), ["0"]);
+    assert!(planned(Goal::Latency, "0", "0").is_empty());
+    assert!(planned(Goal::Latency, "200000", "50").is_empty());
+    assert!(planned(Goal::Throughput, "200000", "0").is_empty());
 }
