@@ -168,6 +168,7 @@ pub const SETTING_FILES: &[SettingRow] = &[
     row("/sys/class/net/{nic}/queues/tx-{n}/xps_cpus", "xps_cpus", Form::Mask),
     row("/sys/class/net/{nic}/queues/tx-{n}/xps_rxqs", "xps_rxqs", Form::Mask),
     row("/sys/class/net/{nic}/gro_flush_timeout", "gro_flush_timeout", Form::Numbers(1)),
+    row("/sys/class/net/{nic}/napi_defer_hard_irqs", "napi_defer_hard_irqs", Form::Numbers(1)),
     sysctl("/proc/sys/net/core/rps_sock_flow_entries", Form::PowerOfTwo),
     sysctl("/proc/sys/net/core/netdev_budget", Form::Numbers(1)),
     sysctl("/proc/sys/net/core/netdev_budget_usecs", Form::Numbers(1)),

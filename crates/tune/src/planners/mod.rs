@@ -16,6 +16,7 @@ mod drop_in;
 mod gro_flush_timeout;
 mod home;
 mod irqbalance;
+mod napi_defer_hard_irqs;
 mod nic_irqs;
 mod place;
 mod predict;
@@ -69,6 +70,7 @@ pub const PLANNERS: &[Planner] = &[
     rps::PLANNER,
     xps::PLANNER,
     gro_flush_timeout::PLANNER,
+    napi_defer_hard_irqs::PLANNER,
     sysctls::PLANNER,
     command_line::PLANNER,
     irqbalance::PLANNER,

@@ -1,0 +1,62 @@
+//! How often a driver's interrupt stays off after a poll that found nothing (`napi_defer_hard_irqs`).
+//!
+//! In go what interfaces have. For the goal of latency out comes a change to 0 where nothing polls: until the timer
+//! of `gro_flush_timeout` runs out, a packet that comes waits for it instead of raising an interrupt. Where programs
+//! poll (`net.core.busy_poll`, `busy_read`) that is what it is for.
+//!
+//! Rule: Documentation/networking/napi.rst ("Software IRQ coalescing").
+
+use super::Planner;
+use super::draft::{Draft, Wish};
+use super::situation::Situation;
+use nearpath_model::{Goal, SettingFile};
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "napi_defer_hard_irqs",
+    plans: "interrupts that stay off after a poll, for latency, where no program polls",
+    run,
+};
+
+const FILE: &str = "napi_defer_hard_irqs";
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    if situation.request.goal != Goal::Latency || situation.polls() {
+        return;
+    }
+    for nic in situation.nics() {
+        let file = SettingFile::interface(&nic.name, FILE);
+        let Some(now) = situation.request.system.number(&file).filter(|now| *now > 0) else {
+            continue;
+        };
+        draft.add(Wish {
+            id: format!("{}/{FILE}", nic.name),
+            target: file.into(),
+            before: now.to_string().into(),
+            after: "0".into(),
+            why: format!(
+                "after a poll that found nothing the interrupts of {} stay off up to {now} times for \
+                 gro_flush_timeout, and no program polls meanwhile",
+                nic.name
+            ),
+            finding: None,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{of_kind, with_files};
+    use super::*;
+
+    #[test]
+    fn interrupts_are_deferred_only_for_who_polls() {
+        let planned = |goal, now, busy_poll| {
+            let plan = with_files(goal, &[(FILE, now)], busy_poll);
+            of_kind(&plan, FILE).into_values().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(planned(Goal::Latency, "2", "0"), ["0"]);
+        assert!(planned(Goal::Latency, "0", "0").is_empty());
+        assert!(planned(Goal::Latency, "2", "50").is_empty());
+        assert!(planned(Goal::Throughput, "2", "0").is_empty());
+    }
+}
