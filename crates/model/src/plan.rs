@@ -20,6 +20,9 @@ pub struct Plan {
     /// The boot that it was made in: interrupts and threads have other numbers in the next. `None`
     /// when it was made of a host that is not this one.
     pub boot: Option<String>,
+    /// When it was made, in clock ticks since boot, as the start of threads is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_ticks: Option<u64>,
     /// Inode of the network namespace that it was made in.
     pub netns: Option<u64>,
     /// The changes.
@@ -201,7 +204,14 @@ impl Plan {
             return refuse(&format!("has no change with the id {unknown:?}"));
         }
         let wanted = |change: &&PlannedChange| only.is_empty() || only.contains(&change.id);
-        Ok(self.changes.iter().filter(wanted).map(|change| change.step(netns)).collect())
+        let step = |change: &PlannedChange| {
+            let mut step = change.step(netns);
+            if let Target::Thread(thread) = &mut step.change.target {
+                thread.since_ticks = self.made_ticks;
+            }
+            step
+        };
+        Ok(self.changes.iter().filter(wanted).map(step).collect())
     }
 }
 
@@ -290,6 +300,7 @@ mod tests {
             schema: PLAN_SCHEMA,
             goal: Goal::Latency,
             boot: Some("now".to_owned()),
+            made_ticks: None,
             netns: Some(5),
             changes: vec![
                 planned("irq", "/proc/irq/40/smp_affinity_list"),
@@ -307,7 +318,7 @@ mod tests {
         let steps = plan().steps(&[], "now", Some(5)).unwrap();
         let targets: Vec<Target> = steps.iter().map(|step| step.change.target.clone()).collect();
         let file = |path: &str, netns| Target::File(SettingFile::new(path, netns));
-        let thread = Thread { pid: 7, tid: 8, start_ticks: 99 };
+        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None };
         assert_eq!(
             targets,
             [
@@ -320,6 +331,11 @@ mod tests {
             steps.iter().map(|step| step.optional).collect::<Vec<_>>(),
             [true, false, false]
         );
+        // Threads that are born later follow it.
+        let timed = Plan { made_ticks: Some(100), ..plan() };
+        let steps_of_timed = timed.steps(&["thread".to_owned()], "now", Some(5)).unwrap();
+        let Target::Thread(thread) = &steps_of_timed[0].change.target else { panic!() };
+        assert_eq!(thread.since_ticks, Some(100));
         let some = plan().steps(&["rps".to_owned()], "now", Some(5)).unwrap();
         assert_eq!(some, steps[1..2]);
     }

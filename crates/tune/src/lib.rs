@@ -37,5 +37,5 @@ pub use journal::{Damage, JOURNAL_VERSION, Journal, JournalContents};
 pub use live::Live;
 pub use setting::Presence;
 pub use status::change_status;
-pub use threads::find_thread;
+pub use threads::{find_thread, ticks_since_boot};
 pub use watch::{Events, Watch};

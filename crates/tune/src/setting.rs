@@ -45,6 +45,11 @@ pub(crate) trait Setting {
         None
     }
 
+    /// Changes in the same way what came into being from it and has its value.
+    fn follow(&self, _from: &str, _to: &str) -> Result<(), TuneError> {
+        Ok(())
+    }
+
     /// Takes away what was made beside it, once the value from before is there again.
     fn tidy(&self) -> Result<(), TuneError> {
         Ok(())
@@ -119,12 +124,14 @@ pub(crate) fn prepare(
 /// Writes the new value and reads it back; what the driver set anew with it is as before, where it is
 /// there still.
 pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneError> {
-    put(setting, text(setting, &change.after)?)?;
-    let Some(dependents) = setting.dependents() else { return Ok(()) };
-    for saved in change.snapshot.iter().filter(|saved| saved.part.survives()) {
-        restore(dependents, saved)?;
+    let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
+    put(setting, after)?;
+    if let Some(dependents) = setting.dependents() {
+        for saved in change.snapshot.iter().filter(|saved| saved.part.survives()) {
+            restore(dependents, saved)?;
+        }
     }
-    Ok(())
+    setting.follow(before, after)
 }
 
 /// Writes the old value back, unless it is there already or nothing has it any more, and all that was lost
@@ -137,10 +144,11 @@ pub(crate) fn undo(
     interrupted: bool,
 ) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
-    let Some(now) = setting.read()? else { return Ok(()) };
+    let Some(now) = setting.read()? else { return setting.follow(after, before) };
     let now = setting.part(&now, after);
     if setting.same(&now, before) {
         restore_all(setting, &change.snapshot)?;
+        setting.follow(after, before)?;
         return setting.tidy();
     }
     if !force && !setting.same(&now, after) {
@@ -153,6 +161,7 @@ pub(crate) fn undo(
     };
     put(setting, before)?;
     restore_all(setting, &wanted)?;
+    setting.follow(after, before)?;
     setting.tidy()
 }
 

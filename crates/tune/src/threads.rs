@@ -13,12 +13,20 @@ use std::io;
 /// The thread that has this number now; `None` when none of the process has.
 pub fn find_thread(root: &Root, pid: u32, tid: u32) -> Option<Thread> {
     let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    Some(Thread { pid, tid, start_ticks: start_of(&stat)? })
+    Some(Thread { pid, tid, start_ticks: start_of(&stat)?, since_ticks: None })
+}
+
+/// Now, in the clock ticks in which the start of threads is told (USER_HZ, 100 a second).
+pub fn ticks_since_boot(root: &Root) -> Option<u64> {
+    let uptime = root.text("/proc/uptime").ok()?;
+    let (seconds, rest) = uptime.split_once('.')?;
+    let hundredths: u64 = rest.get(..2)?.parse().ok()?;
+    seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)
 }
 
 /// Whether a thread runs still.
 fn is_there(root: &Root, thread: &Thread) -> bool {
-    find_thread(root, thread.pid, thread.tid).as_ref() == Some(thread)
+    find_thread(root, thread.pid, thread.tid).is_some_and(|now| now.same_place(thread))
 }
 
 /// Field 22 of a `stat`; the name, in parentheses, may hold anything.
@@ -77,6 +85,29 @@ impl Setting for ThreadSetting<'_> {
         })
     }
 
+    fn follow(&self, from: &str, to: &str) -> Result<(), TuneError> {
+        let Some(since) = self.thread.since_ticks else { return Ok(()) };
+        // One that is born meanwhile by one that is not changed yet is found in the next round.
+        for _ in 0..ROUNDS {
+            let mut changed = false;
+            for thread in self.born_since(since) {
+                let its = ThreadSetting { root: self.root, thread: &thread };
+                if !its.read()?.is_some_and(|now| self.same(&now, from)) {
+                    continue;
+                }
+                match its.write(to) {
+                    Ok(()) => changed = true,
+                    Err(_) if !is_there(self.root, &thread) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn same(&self, a: &str, b: &str) -> bool {
         let (Ok(a), Ok(b)) = (CpuSet::from_list(a), CpuSet::from_list(b)) else { return a == b };
         // Until 6.2 the kernel forgets CPUs that are offline while it sets an affinity.
@@ -94,7 +125,20 @@ fn same_of(online: &CpuSet, a: &CpuSet, b: &CpuSet) -> bool {
     !a.is_empty() && a == b.intersection(online)
 }
 
+/// More rounds than threads that bear threads need, but an end.
+const ROUNDS: usize = 64;
+
 impl ThreadSetting<'_> {
+    /// The other threads of its process that were born after this.
+    fn born_since(&self, since: u64) -> Vec<Thread> {
+        let pid = self.thread.pid;
+        let tasks = self.root.list(&format!("/proc/{pid}/task")).unwrap_or_default();
+        let tids = tasks.iter().filter_map(|task| task.name.parse().ok());
+        tids.filter_map(|tid| find_thread(self.root, pid, tid))
+            .filter(|thread| thread.start_ticks > since && thread.tid != self.thread.tid)
+            .collect()
+    }
+
     fn cpus(&self, value: &str) -> Result<CpuSet, TuneError> {
         match CpuSet::from_list(value) {
             Ok(cpus) if !cpus.is_empty() => Ok(cpus),
@@ -199,8 +243,68 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_are_born_later_go_and_come_back_with_it() {
+        let root = Root::live();
+        let later = |ticks: u64| {
+            let passed = || (ticks_since_boot(&root)? > ticks + 1).then_some(());
+            wait_for("the next clock tick", passed);
+        };
+        let now = || ticks_since_boot(&root).unwrap();
+        let (older, end_older, handle_older) = waiting();
+        let (thread, end, handle) = waiting();
+        later(thread.start_ticks);
+        let since = now();
+        later(since);
+        // Between the plan and its making.
+        let (first, end_first, handle_first) = waiting();
+        let thread = Thread { since_ticks: Some(since), ..thread };
+        let cpus = |thread: &Thread| ThreadSetting { root: &root, thread }.read().unwrap().unwrap();
+        let before = cpus(&thread);
+        let last = CpuSet::from_list(&before).unwrap().iter().last().unwrap().to_string();
+        if before == last {
+            return nearpath_testing::skip("it takes two CPUs");
+        }
+        let its = ThreadSetting { root: &root, thread: &thread };
+        let change = Change {
+            target: Target::Thread(thread.clone()),
+            before: Value::Text(before.clone()),
+            after: Value::Text(last.clone()),
+            snapshot: Vec::new(),
+            why: "a test".to_owned(),
+            persistence: Persistence::WhileRunning,
+        };
+        let change = setting::prepare(&its, change, false).unwrap();
+        setting::write(&its, &change).unwrap();
+        assert_eq!([cpus(&thread), cpus(&first)], [last.as_str(); 2]);
+        assert_eq!(cpus(&older), before, "it was there, and the plan left it where it was");
+        // Under the plan, by one that has its affinity.
+        let (told, tell) = channel();
+        let bearer = std::thread::spawn({
+            let last = last.clone();
+            move || {
+                let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
+                set_affinity(tid, &list(&last)).unwrap();
+                told.send(waiting()).unwrap();
+            }
+        });
+        bearer.join().unwrap();
+        let (second, end_second, handle_second) = tell.recv().unwrap();
+        assert_eq!(cpus(&second), last);
+        // Also when the thread itself has ended.
+        drop(end);
+        handle.join().unwrap();
+        wait_for("the thread's end", || its.read().unwrap().is_none().then_some(()));
+        setting::undo(&its, &change, false, false).unwrap();
+        assert_eq!([cpus(&first), cpus(&second), cpus(&older)], [before.as_str(); 3]);
+        drop((end_older, end_first, end_second));
+        for handle in [handle_older, handle_first, handle_second] {
+            handle.join().unwrap();
+        }
+    }
+
+    #[test]
     fn no_cpu_at_all_is_refused() {
-        let thread = Thread { pid: 1, tid: 1, start_ticks: 0 };
+        let thread = Thread { pid: 1, tid: 1, start_ticks: 0, since_ticks: None };
         let its = ThreadSetting { root: &Root::live(), thread: &thread };
         assert!(its.check("").is_err() && its.check("x").is_err() && its.check("0-1").is_ok());
     }

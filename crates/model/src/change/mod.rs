@@ -275,6 +275,7 @@ impl Target {
             (Self::File(file), Self::File(other)) => file.same_place(other),
             (Self::Nic(setting), Self::Nic(other)) => setting.same_place(other),
             (Self::Unit(setting), Self::Unit(other)) => setting.same_place(other),
+            (Self::Thread(thread), Self::Thread(other)) => thread.same_place(other),
             _ => self == other,
         }
     }

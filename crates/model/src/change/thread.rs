@@ -12,22 +12,37 @@ pub struct Thread {
     pub tid: u32,
     /// When it started, in clock ticks since boot: field 22 of `/proc/PID/task/TID/stat`.
     pub start_ticks: u64,
+    /// When the plan was made that changes it: threads of its process that were born later and have its
+    /// affinity from before are changed with it, and put back with it. `None` for it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_ticks: Option<u64>,
 }
 
 impl fmt::Display for Thread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pid, tid, start_ticks } = self;
+        let Self { pid, tid, start_ticks, .. } = self;
         write!(f, "affinity pid {pid} tid {tid} start {start_ticks}")
     }
 }
 
 impl Thread {
+    /// Whether another one is the same thread.
+    #[must_use]
+    pub fn same_place(&self, other: &Self) -> bool {
+        (self.pid, self.tid, self.start_ticks) == (other.pid, other.tid, other.start_ticks)
+    }
+
     /// A thread from its text in a plan: `affinity pid 7 tid 8 start 99`.
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let ["affinity", "pid", pid, "tid", tid, "start", start] = words[..] else { return None };
         let start_ticks = start.parse().ok()?;
-        Some(Self { pid: pid.parse().ok()?, tid: tid.parse().ok()?, start_ticks })
+        Some(Self {
+            pid: pid.parse().ok()?,
+            tid: tid.parse().ok()?,
+            start_ticks,
+            since_ticks: None,
+        })
     }
 }
 
@@ -37,7 +52,7 @@ mod tests {
 
     #[test]
     fn its_text_is_read_back() {
-        let thread = Thread { pid: 7, tid: 8, start_ticks: 99 };
+        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None };
         assert_eq!(Thread::parse(&thread.to_string()), Some(thread));
         for text in ["", "affinity pid 7", "affinity pid 7 tid x start 1", "affinity  pid 7"] {
             assert_eq!(Thread::parse(text), None, "{text}");

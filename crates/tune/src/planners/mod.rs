@@ -123,7 +123,17 @@ pub fn plan(
     }
     changes.iter_mut().for_each(|change| carry(host, change));
     let goal = request.goal;
-    Ok(Plan { schema: PLAN_SCHEMA, goal, boot, netns, changes, now, predicted, notes })
+    Ok(Plan {
+        schema: PLAN_SCHEMA,
+        goal,
+        boot,
+        made_ticks: None,
+        netns,
+        changes,
+        now,
+        predicted,
+        notes,
+    })
 }
 
 /// Enters what an interrupt is found again by in another boot, and by which means a change can be made

@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn pins_are_those_right_before_the_steering() {
-        let thread = |tid| Target::Thread(Thread { pid: tid, tid, start_ticks: 1 });
+        let thread =
+            |tid| Target::Thread(Thread { pid: tid, tid, start_ticks: 1, since_ticks: None });
         let entry = |id, target| Entry {
             id,
             time_s: 0,

@@ -269,6 +269,7 @@ mod tests {
             schema: 1,
             goal: Goal::Latency,
             boot: None,
+            made_ticks: None,
             netns: None,
             changes: vec![
                 PlannedChange { predicted: Some(shares(0.0)), ..irq },

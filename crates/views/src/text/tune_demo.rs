@@ -77,6 +77,7 @@ mod tests {
             schema: PLAN_SCHEMA,
             goal: Goal::Latency,
             boot: None,
+            made_ticks: None,
             netns: None,
             changes: vec![],
             now: Crossings::default(),

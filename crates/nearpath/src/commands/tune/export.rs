@@ -112,8 +112,9 @@ fn units(root: &Root, changes: &[PlannedChange]) -> BTreeMap<u32, String> {
         Target::Thread(thread) => Some(thread.clone()),
         _ => None,
     });
-    let here =
-        threads.filter(|t| nearpath_tune::find_thread(root, t.pid, t.tid).as_ref() == Some(t));
+    let here = threads.filter(|t| {
+        nearpath_tune::find_thread(root, t.pid, t.tid).is_some_and(|now| now.same_place(t))
+    });
     let unit = |thread: Thread| {
         let cgroup = cgroup_of(thread.pid)?;
         let unit = cgroup.split('/').rfind(|part| part.ends_with(".service"))?;

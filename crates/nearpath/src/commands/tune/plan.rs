@@ -153,7 +153,10 @@ impl Asked {
         };
         let boot = if live { Some(steering::boot(root)?) } else { None };
         let netns = current_netns(root).inode;
-        Ok(plan(&host, &findings, &request, &workloads, boot, netns)?)
+        let mut plan = plan(&host, &findings, &request, &workloads, boot, netns)?;
+        // After all was read: what was born before is planned for by itself.
+        plan.made_ticks = if live { nearpath_tune::ticks_since_boot(root) } else { None };
+        Ok(plan)
     }
 
     /// The interfaces that were asked for.
