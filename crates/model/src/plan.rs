@@ -216,6 +216,30 @@ impl Plan {
 }
 
 impl Plan {
+    /// The changes that can be made again in another boot, of all or of those of these ids: the namespace is
+    /// the one that is looked at then, and what is there is not what the plan found. With them those that
+    /// cannot, by their ids, each with the reason.
+    ///
+    /// # Errors
+    /// The plan is of a newer nearpath, or there is no change of such an id.
+    pub fn at_boot(
+        &self,
+        only: &[String],
+        netns: Option<u64>,
+    ) -> Result<(Vec<Step>, Vec<(String, &'static str)>), PlanRefused> {
+        let same = Self { boot: Some(String::new()), netns, ..self.clone() };
+        let (mut steps, mut left_out) = (Vec::new(), Vec::new());
+        let wanted = |change: &&PlannedChange| only.is_empty() || only.contains(&change.id);
+        let ids = same.changes.iter().filter(wanted).map(|change| change.id.clone());
+        for (id, step) in ids.zip(same.steps(only, "", netns)?) {
+            match step.change.target.lost_for_good() {
+                None => steps.push(step),
+                Some(reason) => left_out.push((id, reason)),
+            }
+        }
+        Ok((steps, left_out))
+    }
+
     /// How much each change lowers the shares by itself, after those before it: to another node, cache,
     /// CPU; nothing where it is unknown.
     fn gains(&self) -> Vec<[f64; 3]> {

@@ -182,6 +182,15 @@ impl<W: Writer> Executor<W> {
         })
     }
 
+    /// Forgets what a reboot has undone; how many changes that were.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn forget_lost(&mut self, boot: &str) -> Result<usize, TuneError> {
+        let lost = self.entries().into_iter().filter(|entry| entry.lost_by_reboot(boot));
+        lost.map(|entry| self.forget(&entry)).try_fold(0, |count, one| one.map(|()| count + 1))
+    }
+
     /// The changes that have not been undone, in the order in which they were made.
     pub fn entries(&self) -> Vec<Entry> {
         self.journal.as_ref().map(|journal| journal.entries().to_vec()).unwrap_or_default()

@@ -62,7 +62,10 @@ fn written(form: &str) -> (TempDir, Vec<PathBuf>) {
         let here = format!("{}/nearpath", folder.path().display());
         std::fs::write(
             &path,
-            document.text.replace("=/usr/local/sbin/nearpath", &format!("={here}")),
+            document
+                .text
+                .replace("=/usr/local/sbin/nearpath", &format!("={here}"))
+                .replace("ExecStart=nearpath ", "ExecStart=/bin/true "),
         )
         .unwrap();
         let mode = if document.program { 0o755 } else { 0o644 };
@@ -94,13 +97,18 @@ fn systemd_takes_the_service_and_the_drop_in() {
     if !require_program("systemd-analyze") {
         return;
     }
-    let (folder, _paths) = written("systemd");
+    systemd_takes("systemd", "nearpath-tune.service");
+    systemd_takes("boot", "nearpath-boot.service");
+}
+
+fn systemd_takes(form: &str, service: &str) {
+    let (folder, _paths) = written(form);
     let server = "[Service]\nExecStart=/bin/sleep 9\n";
     std::fs::write(folder.path().join("test-server.service"), server).unwrap();
     let mut verify = Command::new("systemd-analyze");
     // The test's folder before those of the system.
     verify.env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()));
-    verify.args(["verify", "--man=no", "nearpath-tune.service", "test-server.service"]);
+    verify.args(["verify", "--man=no", service, "test-server.service"]);
     let said = passes(&mut verify);
     let of_ours: Vec<&str> = said
         .lines()

@@ -214,6 +214,22 @@ impl Target {
         }
     }
 
+    /// Why a change of it cannot be made again in another boot; `None` where it can.
+    pub fn lost_for_good(&self) -> Option<&'static str> {
+        match self {
+            Self::Nic(_) | Self::Unit(_) => None,
+            Self::File(file) if file.irq().is_some() && file.interrupt.is_none() => {
+                Some("its number is another's after a reboot, and which queue's it is is not known")
+            }
+            Self::File(_) => None,
+            Self::ConfigFile(_) => Some("it is a file already, which outlasts a reboot"),
+            Self::Thread(_) => Some("what a thread may run on ends with the thread"),
+            Self::Cpuset(_) => Some("the cgroup is another's after a reboot"),
+            Self::Irqbalance(_) => Some("irqbalance is another process after a reboot"),
+            Self::ReuseportGroup(_) => Some("a program in the kernel ends with its sockets"),
+        }
+    }
+
     /// Whether the host is another at once, not only when a service or the machine starts again.
     pub fn is_felt_at_once(&self) -> bool {
         !matches!(self, Self::ConfigFile(_))

@@ -565,6 +565,51 @@ fn a_damaged_journal_is_said_and_does_not_keep_the_rest_from_being_undone() {
 }
 
 #[test]
+fn a_plan_is_made_again_at_the_next_boot() {
+    in_scene(|scene| {
+        // What an earlier boot made, and what is there now is not what it found.
+        assert!(scene.apply().output().unwrap().status.success());
+        let after = settings();
+        let journal = std::fs::read(scene.journal_file()).unwrap();
+        assert!(scene.run(&["rollback"]).status.success());
+        std::fs::write(scene.journal_file(), journal).unwrap();
+        make_older(&scene.journal_file());
+        let mut plan = plan_of_forty();
+        plan["boot"] = json!("an-older-boot");
+        plan["netns"] = json!(1);
+        plan["changes"][3]["before"] = json!("2");
+        let mut gone = plan["changes"][0].clone();
+        gone["id"] = json!("gone");
+        gone["target"] = json!("/sys/class/net/not-yet/queues/rx-0/rps_cpus");
+        let mut thread = gone.clone();
+        thread["id"] = json!("thread");
+        thread["target"] = json!("affinity pid 1 tid 1 start 1");
+        plan["changes"].as_array_mut().unwrap().insert(0, gone);
+        plan["changes"].as_array_mut().unwrap().insert(0, thread);
+        scene.write_plan(&plan);
+        let boot = || scene.run(&["apply", "--boot", scene.plan.to_str().unwrap()]);
+        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(scene.apply().output().unwrap().status.code(), Some(1));
+        let output = boot();
+        // An interface that is not there yet does not keep the rest from being made; the service tries again.
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains("not-yet/queues/rx-0/rps_cpus: it is not there"));
+        assert!(said(&output).contains("thread: left out: what a thread may run on ends"));
+        assert!(settings() == after);
+        plan["changes"].as_array_mut().unwrap().remove(1);
+        scene.write_plan(&plan);
+        let again = boot();
+        assert!(again.status.success(), "{}", said(&again));
+        // The journal is of this boot alone, and undoes to what this boot had.
+        let status = scene.status();
+        assert_eq!(status.len(), CHANGES);
+        assert!(status.values().all(|entry| entry["state"] == "applied"), "{status:?}");
+        assert!(scene.run(&["rollback"]).status.success());
+        assert!(settings() == scene.before);
+    });
+}
+
+#[test]
 fn a_plan_of_elsewhere_is_refused() {
     in_scene(|scene| {
         let mut plan = plan_of_forty();

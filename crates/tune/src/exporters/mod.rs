@@ -11,6 +11,7 @@
 
 mod ansible;
 mod applied;
+mod boot;
 mod grub;
 mod quote;
 mod setting;
@@ -45,6 +46,7 @@ pub struct Exporter {
 /// All exporters.
 pub const EXPORTERS: &[Exporter] = &[
     sh::EXPORTER,
+    boot::EXPORTER,
     systemd::EXPORTER,
     udev::EXPORTER,
     sysctl::EXPORTER,

@@ -46,12 +46,6 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
 
 /// The service.
 pub(super) fn service(settings: &[&Setting<'_>], context: &Context) -> Document {
-    let nics: BTreeSet<&str> = settings.iter().filter_map(|setting| setting.nic()).collect();
-    let devices: Vec<String> = nics.into_iter().map(device_unit).collect();
-    let all = |first: &[&str]| {
-        let devices = devices.iter().map(String::as_str);
-        first.iter().copied().chain(devices).collect::<Vec<_>>().join(" ")
-    };
     let title = [
         format!(
             "Makes the settings of nearpath at boot. Install it in /etc/systemd/system and {}",
@@ -60,12 +54,29 @@ pub(super) fn service(settings: &[&Setting<'_>], context: &Context) -> Document 
         format!("as {SCRIPT}; then 'systemctl enable --now {SERVICE}'."),
         "'systemctl start' makes again what was lost; the script's undo undoes it.".to_owned(),
     ];
+    let text = unit(settings, context, &title, &format!("{SCRIPT} apply"));
+    Document { name: SERVICE.to_owned(), text, program: false }
+}
+
+/// A service that runs a command when the interfaces of these settings are there.
+pub(super) fn unit(
+    settings: &[&Setting<'_>],
+    context: &Context,
+    title: &[String],
+    command: &str,
+) -> String {
+    let nics: BTreeSet<&str> = settings.iter().filter_map(|setting| setting.nic()).collect();
+    let devices: Vec<String> = nics.into_iter().map(device_unit).collect();
+    let all = |first: &[&str]| {
+        let devices = devices.iter().map(String::as_str);
+        first.iter().copied().chain(devices).collect::<Vec<_>>().join(" ")
+    };
     let lines = title.iter().chain(&context.left_out).map(String::as_str);
     let wants = all(&["network-online.target"]);
     // Those who set some of this otherwise, if they are there.
     let after = format!("{wants} systemd-sysctl.service irqbalance.service tuned.service");
     let wanted_by = all(&["multi-user.target"]);
-    let text = format!(
+    format!(
         "{}\
          \n[Unit]\n\
          Description=Settings that bring packets near the CPU that needs them\n\
@@ -76,7 +87,7 @@ pub(super) fn service(settings: &[&Setting<'_>], context: &Context) -> Document 
          StartLimitBurst=10\n\
          \n[Service]\n\
          Type=oneshot\n\
-         ExecStart={SCRIPT} apply\n\
+         ExecStart={command}\n\
          Restart=on-failure\n\
          RestartSec=5\n\
          ProtectHome=yes\n\
@@ -85,8 +96,7 @@ pub(super) fn service(settings: &[&Setting<'_>], context: &Context) -> Document 
          \n[Install]\n\
          WantedBy={wanted_by}\n",
         comments(lines)
-    );
-    Document { name: SERVICE.to_owned(), text, program: false }
+    )
 }
 
 /// A drop-in for each service: the CPUs of all its threads that are to be moved.

@@ -2,6 +2,7 @@
 //! place that it is written in.
 
 use super::*;
+use nearpath_model::Plan;
 use nearpath_model::{NicIrq, SettingFile, Target};
 use proptest::prelude::*;
 
@@ -105,10 +106,10 @@ fn the_kernel_command_line_is_a_fragment_for_grub_alone() {
 #[test]
 fn the_means_of_a_change_are_the_forms_that_carry_it() {
     let means: Vec<Vec<String>> = all().iter().map(means).collect();
-    assert_eq!(means[0], ["sh", "systemd", "tuned", "ansible"]);
-    assert_eq!(means[1], ["sh", "systemd", "udev", "tuned", "ansible"]);
-    assert_eq!(means[4], ["sh", "systemd", "sysctl", "tuned", "ansible"]);
-    assert_eq!(means[7], ["sh", "systemd", "udev", "tuned", "ansible"]);
+    assert_eq!(means[0], ["sh", "boot", "systemd", "tuned", "ansible"]);
+    assert_eq!(means[1], ["sh", "boot", "systemd", "udev", "tuned", "ansible"]);
+    assert_eq!(means[4], ["sh", "boot", "systemd", "sysctl", "tuned", "ansible"]);
+    assert_eq!(means[7], ["sh", "boot", "systemd", "udev", "tuned", "ansible"]);
     assert_eq!(means[8], [""; 0]);
 }
 
@@ -182,7 +183,7 @@ fn what_is_no_setting_or_no_value_is_left_out() {
         change("words", "ethtool eth0 rings", "rx 256", "rx $(reboot)"),
         change("table", "ethtool eth0 rss", "table 0 0 1", "equal 2"),
     ];
-    for form in ["sh", "systemd", "sysctl", "tuned", "ansible"] {
+    for form in ["sh", "boot", "systemd", "sysctl", "tuned", "ansible"] {
         let made = exported(form, &changes);
         assert_eq!(
             ids(&made),
@@ -235,4 +236,19 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn at_boot_nearpath_makes_the_same_changes() {
+    let made = exported("boot", &all());
+    let plan: Plan = serde_json::from_str(&text(&made, "nearpath-plan.json")).unwrap();
+    let (steps, left_out) = plan.at_boot(&[], Some(5)).unwrap();
+    assert_eq!((steps.len(), left_out.len()), (plan.changes.len(), 0));
+    let carried: Vec<PlannedChange> =
+        all().into_iter().filter(|c| plan.changes.iter().any(|p| p.id == c.id)).collect();
+    assert_eq!(plan.changes, carried);
+    assert!(ids(&made).iter().all(|id| !plan.changes.iter().any(|change| change.id == *id)));
+    let unit = text(&made, "nearpath-boot.service");
+    assert!(unit.contains("ExecStart=nearpath tune apply --boot /etc/nearpath/plan.json\n"));
+    assert!(unit.contains("sys-subsystem-net-devices-eth0.device"), "{unit}");
 }

@@ -1,10 +1,10 @@
 //! `nearpath tune apply`: makes the changes of a plan, all or none.
 
 use super::plan::{Asked, MAX_FILE};
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::output;
 use crate::source::Namespace;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use nearpath_host::{Root, current_netns};
 use nearpath_model::{Change, Outcome, Plan, Step};
@@ -16,14 +16,17 @@ use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
 Without PLAN one is made as by 'nearpath tune plan', with the same options. When a change fails,
-those before it are undone. Left out is what the host has already, and a change that is marked
+those before it are undone. With --boot, which a service of 'nearpath tune export --as boot' calls,
+interrupts are found again by their names, what is there now is overwritten, a change that cannot be
+made (yet) does not keep the others from being made, and the exit status is 1 then. Left out is what the host has already, and a change that is marked
 optional where the kernel can never make it (an interrupt that it places itself). It takes root.
 
 EXAMPLES
   nearpath tune apply plan.json
   nearpath tune apply plan.json --only irq-40 --only irq-41
   nearpath tune plan --json --nic eth0 | nearpath tune apply -
-  nearpath tune apply --nic eth0 --port 443 --dry-run";
+  nearpath tune apply --nic eth0 --port 443 --dry-run
+  nearpath tune apply --boot /etc/nearpath/plan.json";
 
 /// Arguments of `tune apply`.
 #[derive(Debug, Args)]
@@ -42,6 +45,9 @@ pub struct Apply {
     /// Overwrite what somebody else has changed since the plan was made
     #[arg(long)]
     force: bool,
+    /// Make a plan of an earlier boot again, as far as it can be
+    #[arg(long, requires = "plan", conflicts_with_all = ["dry_run", "force"])]
+    boot: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -54,6 +60,9 @@ pub struct Apply {
 impl Apply {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let plan: Option<Plan> = self.plan.as_deref().map(plan_of).transpose()?;
+        if let Some(plan) = plan.as_ref().filter(|_| self.boot) {
+            return self.at_boot(plan);
+        }
         let outcome = self.namespace.read(|root| self.apply(root, plan))?;
         if self.json {
             output::json(&json::applied(!self.dry_run, &outcome))
@@ -81,6 +90,63 @@ impl Apply {
         let mut executor = Executor::new(journal, live);
         Ok(executor.apply_steps(steps)?)
     }
+}
+
+impl Apply {
+    /// Makes a plan again in this boot, and says what could not be made.
+    fn at_boot(&self, plan: &Plan) -> Result<(), Failure> {
+        let Made { outcome, refused } = self.namespace.read(|root| {
+            let boot = steering::boot(root)?;
+            let (steps, left_out) = plan.at_boot(&self.only, current_netns(root).inode)?;
+            left_out.iter().for_each(|(id, reason)| say(&format!("{id}: left out: {reason}")));
+            let journal = Journal::open(&Journal::folder(), &boot)?;
+            let mut executor = Executor::new(journal, Live::new());
+            executor.forget_lost(&boot)?;
+            Ok::<_, anyhow::Error>(make_each(root, &mut executor, steps))
+        })?;
+        if self.json {
+            output::json(&json::applied(true, &outcome))?;
+        } else {
+            output::text(&text::applied(true, &outcome))?;
+        }
+        refused.iter().for_each(|reason| say(reason));
+        match refused.len() {
+            0 => Ok(()),
+            1 => Err(anyhow!("1 change could not be made").into()),
+            count => Err(anyhow!("{count} changes could not be made").into()),
+        }
+    }
+}
+
+/// What became of a plan of which each change is made by itself.
+struct Made {
+    outcome: Outcome,
+    refused: Vec<String>,
+}
+
+/// Makes each step, on what is there now when its turn comes: one before it may have made the queues anew.
+fn make_each(root: &Root, executor: &mut Executor<Live>, steps: Vec<Step>) -> Made {
+    let mut made = Made { outcome: Outcome { made: vec![], skipped: vec![] }, refused: Vec::new() };
+    for Step { change, optional } in steps {
+        let target = change.target.to_string();
+        let now = Live::new().anew(root, &change);
+        let ended = match now {
+            Ok(Some(change)) => executor.apply_steps(vec![Step { change, optional }]),
+            Ok(None) => {
+                made.refused.push(format!("{target}: it is not there"));
+                continue;
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(Outcome { made: changes, skipped }) => {
+                made.outcome.made.extend(changes);
+                made.outcome.skipped.extend(skipped);
+            }
+            Err(error) => made.refused.push(error.to_string()),
+        }
+    }
+    made
 }
 
 /// What would be made. What is refused here would be refused then.

@@ -1,0 +1,89 @@
+"""A plan that is exported leaves the same settings as `tune apply`, in each form that a host takes."""
+
+import json
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab
+
+from .hosts import TWO_NODES, VIRTIO
+from .test_systemd import boot_systemd
+from .test_tune_export import misplace, nearpath, settings
+
+SOMAXCONN = "/proc/sys/net/core/somaxconn"
+# How a host takes what was exported into /root/FORM.
+TAKEN = {
+    "sh": "/root/sh/nearpath-tune.sh apply",
+    "boot": (
+        "install -D /root/boot/nearpath-plan.json /etc/nearpath/plan.json"
+        " && install /root/boot/nearpath-boot.service /etc/systemd/system/"
+        " && systemctl daemon-reload && systemctl start nearpath-boot"
+    ),
+    "systemd": (
+        "install -D -m 755 /root/systemd/nearpath-tune.sh /usr/local/sbin/nearpath-tune.sh"
+        " && install /root/systemd/nearpath-tune.service /etc/systemd/system/"
+        " && systemctl daemon-reload && systemctl start nearpath-tune"
+    ),
+    "udev": (
+        "install -D /root/udev/99-nearpath.rules /etc/udev/rules.d/99-nearpath.rules && udevadm control --reload"
+        " && udevadm trigger --action=add --subsystem-match=net && udevadm settle"
+    ),
+    "sysctl": "sysctl -p /root/sysctl/*.conf",
+}
+# What the export of a form is written to: a folder, or a file of this name in it.
+FILES = {"sh": "/nearpath-tune.sh", "udev": "/99-nearpath.rules", "sysctl": "/50-nearpath.conf"}
+
+
+def values(host: Host, plan: dict[str, Any]) -> dict[str, str]:
+    """What the plan's settings are now, by the ids of its changes."""
+    return {change["id"]: host.check(["cat", change["target"]]).strip() for change in plan["changes"]}
+
+
+def undo(host: Host, form: str, found: dict[str, str], plan: dict[str, Any]) -> None:
+    """By the form's own means, where it has one."""
+    if form == "boot":
+        status = nearpath(host, "status")["journal"]
+        assert status and {entry["state"] for entry in status} == {"applied"}, status
+        host.check("nearpath tune rollback")
+        assert nearpath(host, "status")["journal"] == []
+    elif form in ("sh", "systemd"):
+        host.check(f"/root/{form}/nearpath-tune.sh undo")
+    else:
+        for change in plan["changes"]:
+            host.run(f"echo {found[change['id']]} >{change['target']}")
+
+
+@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+def test_each_form_leaves_the_settings_of_tune_apply(host: Host) -> None:
+    boot_systemd(host)
+    misplace(host, 0)
+    before = settings(host)
+    plan = nearpath(host, "plan", "--nic", "nic0")
+    sysctl = {"id": "somaxconn", "kind": "sysctl", "target": SOMAXCONN, "after": "4321", "finding": None}
+    sysctl |= {"before": host.check(["cat", SOMAXCONN]).strip(), "why": "a test"}
+    plan["changes"].append(sysctl | {"persist": [], "reboot": False, "optional": False})
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    found = values(host, plan)
+    host.check("nearpath tune apply /root/plan.json")
+    applied = values(host, plan)
+    assert all(applied[name] != found[name] for name in applied), (found, applied)
+    host.check("nearpath tune rollback")
+    assert settings(host) == before
+
+    carried: dict[str, set[str]] = {}
+    for form, take in TAKEN.items():
+        host.check(f"mkdir -p /root/{form}")
+        output = host.check(f"nearpath tune export /root/plan.json --as {form} -o /root/{form}{FILES.get(form, '')} 2>&1")
+        host.check(take)
+        now = values(host, plan)
+        carried[form] = {name for name in now if now[name] != found[name]}
+        # What it carries is as 'tune apply' makes it; what it does not, it said, and left alone.
+        assert {name: now[name] for name in carried[form]} == {name: applied[name] for name in carried[form]}, form
+        left_out = {name for name in now if name not in carried[form]}
+        assert all(name in output for name in left_out), (form, output, left_out)
+        undo(host, form, found, plan)
+        assert settings(host) == before, form
+    everything = {change["id"] for change in plan["changes"]}
+    assert carried["sh"] == carried["boot"] == carried["systemd"] == everything
+    assert carried["sysctl"] == {"somaxconn"}
+    assert carried["udev"] == {name for name in everything if "rps_cpus" in name or "xps_cpus" in name}
