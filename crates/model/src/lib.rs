@@ -21,6 +21,7 @@ mod measurement;
 mod outlier;
 mod plan;
 pub mod steering;
+mod verdict;
 
 pub use change::*;
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
@@ -31,3 +32,4 @@ pub use journal::*;
 pub use measurement::*;
 pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
 pub use plan::*;
+pub use verdict::*;

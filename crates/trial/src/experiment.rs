@@ -1,7 +1,7 @@
 //! The order of a trial: in goes a host that can be switched between two states and measured, out come
 //! cycles of blocks A B B A.
 
-use crate::comparison::{Block, Cycle};
+use nearpath_model::{Block, Cycle};
 
 /// A host without and with a change.
 pub trait Experiment {

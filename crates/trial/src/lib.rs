@@ -17,8 +17,7 @@ pub mod live;
 pub mod load;
 pub mod packets;
 pub mod process;
+#[cfg(test)]
 mod report;
 pub mod requests;
 pub mod scenarios;
-
-pub use report::{Moved, TRIAL_SCHEMA, TrialReport};

@@ -10,22 +10,9 @@ mod part;
 
 pub use metric::{Figure, METRICS, Metric};
 
-use crate::comparison::Block;
 use crate::latency::Probes;
-use nearpath_model::{CpuTime, Measurement, PathKind};
+use nearpath_model::{Block, CpuTime, Hops, Measurement, PathKind};
 use part::{Part, PathPart, paths_between, spans_between};
-use serde::{Deserialize, Serialize};
-
-/// How often packets went to another CPU, cache or node between two stages; hops for each packet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Hops {
-    /// To another CPU.
-    pub other_cpu: f64,
-    /// To another last-level cache; `None` where caches are not known.
-    pub other_llc: Option<f64>,
-    /// To another node; `None` where there are none.
-    pub other_node: Option<f64>,
-}
 
 /// How the host stood at the begin or the end of a block.
 #[derive(Debug, Clone)]

@@ -1,93 +1,50 @@
-//! What a trial says: the JSON of `tune try --json`.
+//! The JSON of `tune try --json`.
 
-use crate::comparison::Comparison;
-use crate::live::Hops;
-use nearpath_model::PathKind;
-use serde::{Deserialize, Serialize};
+use crate::comparison::compare;
+use nearpath_model::{Block, Cycle, Demands, PathKind, TRIAL_SCHEMA, TrialReport};
 
-/// Version of the JSON form of [`TrialReport`].
-pub const TRIAL_SCHEMA: u32 = 1;
-
-/// A plan that was tried.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TrialReport {
-    /// [`TRIAL_SCHEMA`] of the nearpath that wrote this.
-    pub schema: u32,
-    /// What was tried: the ids of the plan's changes.
-    pub changes: Vec<String>,
-    /// What was compared; latencies are in nanoseconds, `pps` in packets and `gbps` in 10⁹ bits a second.
-    pub metric: String,
-    /// Of which packets' path from end to end the metric is; `None` of probes, spans and rates, and in what an
-    /// older nearpath wrote.
-    #[serde(default)]
-    pub path: Option<PathKind>,
-    /// The numbers and the verdict.
-    #[serde(flatten)]
-    pub comparison: Comparison,
-    /// Whether packets went elsewhere, which is how a change of placement works; `None` where they could
-    /// not be followed.
-    pub mechanism: Option<Moved>,
-    /// Whether the changes are in force now.
-    pub kept: bool,
-}
-
-/// How far packets went, without the change and with it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Moved {
-    /// Without.
-    pub without: Hops,
-    /// With.
-    pub with: Hops,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::comparison::{Block, Cycle, Demands, compare};
-
-    #[test]
-    fn the_json_has_the_names_that_scripts_look_for() {
-        let block = |metric| Block { metric, lost: 0.0, cpus_busy: 1.0, rate_per_s: 5.0 };
-        let cycle = Cycle { without: [block(2.0); 2], with: [block(1.0); 2] };
-        let report = TrialReport {
-            schema: TRIAL_SCHEMA,
-            changes: vec!["irq-40".to_owned()],
-            metric: "p99".to_owned(),
-            path: Some(PathKind::Receive),
-            comparison: compare(&[cycle; 4], &Demands::default(), 1).unwrap(),
-            mechanism: None,
-            kept: true,
-        };
-        let json = serde_json::to_value(&report).unwrap();
-        let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut expected = [
-            "metric",
-            "path",
-            "blocks",
-            "baseline",
-            "with_plan",
-            "delta_percent",
-            "ci95",
-            "noise_floor_percent",
-            "guards",
-            "verdict",
-            "kept",
-            "schema",
-            "changes",
-            "mechanism",
-        ];
-        expected.sort_unstable();
-        let mut names = names;
-        names.sort_unstable();
-        assert_eq!(names, expected);
-        assert_eq!((&json["verdict"], &json["path"]), (&"better".into(), &"receive".into()));
-        assert_eq!(json["ci95"].as_array().unwrap().len(), 2);
-        let back: TrialReport = serde_json::from_value(json.clone()).unwrap();
-        assert_eq!(back, report);
-        // As it was before paths were measured.
-        let mut old = json;
-        old.as_object_mut().unwrap().remove("path");
-        let back: TrialReport = serde_json::from_value(old).unwrap();
-        assert_eq!(back, TrialReport { path: None, ..report });
-    }
+#[test]
+fn the_json_has_the_names_that_scripts_look_for() {
+    let block = |metric| Block { metric, lost: 0.0, cpus_busy: 1.0, rate_per_s: 5.0 };
+    let cycle = Cycle { without: [block(2.0); 2], with: [block(1.0); 2] };
+    let report = TrialReport {
+        schema: TRIAL_SCHEMA,
+        changes: vec!["irq-40".to_owned()],
+        metric: "p99".to_owned(),
+        path: Some(PathKind::Receive),
+        comparison: compare(&[cycle; 4], &Demands::default(), 1).unwrap(),
+        mechanism: None,
+        kept: true,
+    };
+    let json = serde_json::to_value(&report).unwrap();
+    let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut expected = [
+        "metric",
+        "path",
+        "blocks",
+        "baseline",
+        "with_plan",
+        "delta_percent",
+        "ci95",
+        "noise_floor_percent",
+        "guards",
+        "verdict",
+        "kept",
+        "schema",
+        "changes",
+        "mechanism",
+    ];
+    expected.sort_unstable();
+    let mut names = names;
+    names.sort_unstable();
+    assert_eq!(names, expected);
+    assert_eq!((&json["verdict"], &json["path"]), (&"better".into(), &"receive".into()));
+    assert_eq!(json["ci95"].as_array().unwrap().len(), 2);
+    let back: TrialReport = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!(back, report);
+    // As it was before paths were measured.
+    let mut old = json;
+    old.as_object_mut().unwrap().remove("path");
+    let back: TrialReport = serde_json::from_value(old).unwrap();
+    assert_eq!(back, TrialReport { path: None, ..report });
 }

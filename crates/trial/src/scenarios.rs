@@ -4,8 +4,8 @@
 //! In go blocks of each scenario, taken in turns, out comes a table. The scenarios are measured 1 2 3 4 4 3
 //! 2 1 and so on, so that steady drift cancels out, and what happens on the host meanwhile meets all of them.
 
-use crate::comparison::{Block, CYCLES_MIN, Comparison, Cycle, Demands, compare};
-use nearpath_model::{CpuSet, NodeId};
+use crate::comparison::{CYCLES_MIN, compare};
+use nearpath_model::{Block, Comparison, CpuSet, Cycle, Demands, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -198,7 +198,7 @@ pub fn interface_of(address: IpAddr) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comparison::Verdict;
+    use nearpath_model::Verdict;
 
     fn measured(ns: u64) -> Measured {
         // 980 of the latency, 19 of twice that, one of ten times that.

@@ -6,8 +6,7 @@
 
 use crate::error::{Kept, NotUndone};
 use crate::{Journal, TuneError};
-use nearpath_model::State;
-use nearpath_model::{Change, Entry, Outcome, Skipped, Step};
+use nearpath_model::{Change, Entry, Outcome, Skipped, State, Step};
 
 /// Makes changes, or shows them.
 pub trait Writer {

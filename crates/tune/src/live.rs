@@ -16,8 +16,7 @@ use crate::threads::ThreadSetting;
 use crate::units;
 use crate::{TuneError, Writer};
 use nearpath_host::Root;
-use nearpath_model::State;
-use nearpath_model::{Change, Target, Value};
+use nearpath_model::{Change, State, Target, Value};
 use std::path::Path;
 
 /// The writer.

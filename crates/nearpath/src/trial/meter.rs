@@ -7,11 +7,10 @@ use anyhow::{Context, bail};
 use nearpath_host::Root;
 use nearpath_instruments::Instrument;
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_model::{Host, NicKind, PathKind};
+use nearpath_model::{Block, Hops, Host, NicKind, PathKind};
 use nearpath_trial::background::Loading;
-use nearpath_trial::comparison::Block;
 use nearpath_trial::latency::{LatencyPlan, Probing};
-use nearpath_trial::live::{Hops, Metric, Reading, block};
+use nearpath_trial::live::{Metric, Reading, block};
 use std::time::Instant;
 
 /// Measures a block, from its begin to its end.

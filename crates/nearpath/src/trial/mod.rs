@@ -13,11 +13,11 @@ use crate::interrupt::Interrupt;
 use crate::session::Progress;
 use anyhow::{Context, bail};
 use nearpath_host::Root;
-use nearpath_model::Step;
-use nearpath_trial::comparison::{Block, Comparison, Demands, Verdict, compare};
+use nearpath_model::{
+    Block, Comparison, Demands, Hops, Moved, Step, TRIAL_SCHEMA, TrialReport, Verdict,
+};
+use nearpath_trial::comparison::compare;
 use nearpath_trial::experiment::{self, Experiment};
-use nearpath_trial::live::Hops;
-use nearpath_trial::{Moved, TRIAL_SCHEMA, TrialReport};
 use nearpath_tune::{Executor, Live};
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -3,67 +3,28 @@
 
 use super::bootstrap::{interval, mean};
 use super::{Block, Cycle, Demands};
-use serde::{Deserialize, Serialize};
+use nearpath_model::{Guard, Guards};
 
-/// One of the guards.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Guard {
-    /// Without the change.
-    pub without: f64,
-    /// With it.
-    pub with: f64,
-    /// Whether that is more than is allowed.
-    pub objects: bool,
-    /// Whether it is more than noise: the interval of the difference leaves out zero.
-    pub sure: bool,
-}
-
-/// All guards, each with the mean of the blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Guards {
-    /// Share of messages that were lost.
-    pub lost: Guard,
-    /// CPU time used by the whole host, in CPUs.
-    pub cpus_busy: Guard,
-    /// Messages that came through, per second.
-    pub rate_per_s: Guard,
-}
-
-impl Guards {
-    pub(super) fn of(cycles: &[Cycle], demands: &Demands, seed: u64) -> Self {
-        let guard = |value: fn(&Block) -> f64, is_too_much: &dyn Fn(f64, f64) -> bool| {
-            let mean_of = |blocks: fn(&Cycle) -> &[Block; 2]| {
-                let of = |cycle: &Cycle| mean(&blocks(cycle).map(|block| value(&block)));
-                cycles.iter().map(of).collect::<Vec<f64>>()
-            };
-            let (without, with) = (mean_of(|cycle| &cycle.without), mean_of(|cycle| &cycle.with));
-            let differences: Vec<f64> = with.iter().zip(&without).map(|(b, a)| b - a).collect();
-            let found = interval(&differences, seed);
-            let (without, with) = (mean(&without), mean(&with));
-            let sure = found.low > 0.0 || found.high < 0.0;
-            Guard { without, with, objects: is_too_much(without, with), sure }
+/// Looks at all cycles.
+pub(super) fn guards(cycles: &[Cycle], demands: &Demands, seed: u64) -> Guards {
+    let guard = |value: fn(&Block) -> f64, is_too_much: &dyn Fn(f64, f64) -> bool| {
+        let mean_of = |blocks: fn(&Cycle) -> &[Block; 2]| {
+            let of = |cycle: &Cycle| mean(&blocks(cycle).map(|block| value(&block)));
+            cycles.iter().map(of).collect::<Vec<f64>>()
         };
-        let lost = |a: f64, b: f64| 100.0 * (b - a) > demands.more_lost_percent;
-        let cpus = |a: f64, b: f64| b > a * (1.0 + demands.more_cpu_percent / 100.0);
-        let rate = |a: f64, b: f64| b < a * (1.0 - demands.fewer_messages_percent / 100.0);
-        Self {
-            lost: guard(|block| block.lost, &lost),
-            cpus_busy: guard(|block| block.cpus_busy, &cpus),
-            rate_per_s: guard(|block| block.rate_per_s, &rate),
-        }
-    }
-
-    fn all(&self) -> [&Guard; 3] {
-        [&self.lost, &self.cpus_busy, &self.rate_per_s]
-    }
-
-    /// Whether any of them objects.
-    pub fn object(&self) -> bool {
-        self.all().into_iter().any(|guard| guard.objects)
-    }
-
-    /// Whether any of them objects to what is no noise.
-    pub fn are_sure(&self) -> bool {
-        self.all().into_iter().any(|guard| guard.objects && guard.sure)
+        let (without, with) = (mean_of(|cycle| &cycle.without), mean_of(|cycle| &cycle.with));
+        let differences: Vec<f64> = with.iter().zip(&without).map(|(b, a)| b - a).collect();
+        let found = interval(&differences, seed);
+        let (without, with) = (mean(&without), mean(&with));
+        let sure = found.low > 0.0 || found.high < 0.0;
+        Guard { without, with, objects: is_too_much(without, with), sure }
+    };
+    let lost = |a: f64, b: f64| 100.0 * (b - a) > demands.more_lost_percent;
+    let cpus = |a: f64, b: f64| b > a * (1.0 + demands.more_cpu_percent / 100.0);
+    let rate = |a: f64, b: f64| b < a * (1.0 - demands.fewer_messages_percent / 100.0);
+    Guards {
+        lost: guard(|block| block.lost, &lost),
+        cpus_busy: guard(|block| block.cpus_busy, &cpus),
+        rate_per_s: guard(|block| block.rate_per_s, &rate),
     }
 }

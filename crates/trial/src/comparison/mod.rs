@@ -9,91 +9,8 @@
 mod bootstrap;
 mod guards;
 
-pub use guards::{Guard, Guards};
-
 use bootstrap::{Interval, interval, mean};
-use serde::{Deserialize, Serialize};
-
-/// One block: a stretch of time in one of the two states.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Block {
-    /// The metric, of which less is better: a latency in nanoseconds, or the inverse of a rate.
-    pub metric: f64,
-    /// Share of messages that were lost, 0 to 1.
-    pub lost: f64,
-    /// CPU time used by the whole host, in CPUs.
-    pub cpus_busy: f64,
-    /// Messages that came through, per second.
-    pub rate_per_s: f64,
-}
-
-/// Four blocks: without the change, with it, with it, without it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Cycle {
-    /// The first and the last block.
-    pub without: [Block; 2],
-    /// The two between them.
-    pub with: [Block; 2],
-}
-
-/// What is asked of a difference.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Demands {
-    /// A smaller difference is none, in percent.
-    pub minimum_effect_percent: f64,
-    /// How much more may be lost, in percent of all messages.
-    pub more_lost_percent: f64,
-    /// How much more CPU time may be used, in percent of what was used before.
-    pub more_cpu_percent: f64,
-    /// How many fewer messages may come through, in percent.
-    pub fewer_messages_percent: f64,
-}
-
-impl Default for Demands {
-    fn default() -> Self {
-        Self {
-            minimum_effect_percent: 2.0,
-            more_lost_percent: 0.1,
-            more_cpu_percent: 25.0,
-            fewer_messages_percent: 2.0,
-        }
-    }
-}
-
-/// What the change did to the metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// The metric fell, beyond noise and minimum effect, and no guard objects.
-    Better,
-    /// It rose, or a guard objects beyond noise.
-    Worse,
-    /// Whatever it did is smaller than the minimum effect.
-    NoDifference,
-    /// Noise hides what it did, or whether a guard objects.
-    Inconclusive,
-}
-
-/// A comparison of all cycles.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Comparison {
-    /// Blocks in all.
-    pub blocks: usize,
-    /// The metric without the change: geometric mean of its blocks.
-    pub baseline: f64,
-    /// The metric with it.
-    pub with_plan: f64,
-    /// The difference in percent of the baseline; negative is better (of a rate positive).
-    pub delta_percent: f64,
-    /// Where it lies with a confidence of 95 %.
-    pub ci95: [f64; 2],
-    /// How large a difference the blocks without the change show among themselves, at 95 %.
-    pub noise_floor_percent: f64,
-    /// What happened to loss, CPU time and throughput.
-    pub guards: Guards,
-    /// What follows.
-    pub verdict: Verdict,
-}
+use nearpath_model::{Block, Comparison, Cycle, Demands, Guards, Verdict};
 
 /// Fewer cycles cannot be resampled to any end.
 pub const CYCLES_MIN: usize = 4;
@@ -113,7 +30,7 @@ pub fn compare(cycles: &[Cycle], demands: &Demands, seed: u64) -> Option<Compari
     let differences: Vec<f64> = with.iter().zip(&without).map(|(b, a)| b - a).collect();
     let found = interval(&differences, seed);
     let noise = noise(cycles, seed);
-    let guards = Guards::of(cycles, demands, seed);
+    let guards = guards::guards(cycles, demands, seed);
     let verdict = verdict(&found, noise, (demands.minimum_effect_percent / 100.0).ln_1p(), &guards);
     Some(Comparison {
         blocks: 4 * cycles.len(),
@@ -125,24 +42,6 @@ pub fn compare(cycles: &[Cycle], demands: &Demands, seed: u64) -> Option<Compari
         guards,
         verdict,
     })
-}
-
-impl Comparison {
-    /// The same numbers for a metric of which more is better, and whose inverse was compared: they are
-    /// of the metric itself, and a positive difference is better. Means of logarithms turn round
-    /// exactly.
-    #[must_use]
-    pub fn of_rate(self) -> Self {
-        let turned = |percent: f64| 100.0 * (1.0 / (1.0 + percent / 100.0) - 1.0);
-        let [low, high] = self.ci95;
-        Self {
-            baseline: 1.0 / self.baseline,
-            with_plan: 1.0 / self.with_plan,
-            delta_percent: turned(self.delta_percent),
-            ci95: [turned(high), turned(low)],
-            ..self
-        }
-    }
 }
 
 fn percent(log_ratio: f64) -> f64 {

@@ -2,8 +2,7 @@
 //! place that it is written in.
 
 use super::*;
-use nearpath_model::Plan;
-use nearpath_model::{NicIrq, SettingFile, Target};
+use nearpath_model::{NicIrq, Plan, SettingFile, Target};
 use proptest::prelude::*;
 
 fn change(id: &str, target: &str, before: &str, after: &str) -> PlannedChange {

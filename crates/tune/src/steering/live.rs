@@ -9,8 +9,7 @@ use super::group::{Found, groups};
 use super::sockets;
 use crate::{Presence, TuneError, Writer};
 use nearpath_host::Root;
-use nearpath_model::State;
-use nearpath_model::{Change, Program, ReuseportGroup, Target, Value};
+use nearpath_model::{Change, Program, ReuseportGroup, State, Target, Value};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,7 @@
 //! What `demo tune --json` prints: a misplaced path that is measured, planned for, tried, and undone.
 
 use super::{JournalEntry, UndoneChange};
-use nearpath_model::{Finding, Measurement, Plan};
-use nearpath_trial::TrialReport;
+use nearpath_model::{Finding, Measurement, Plan, TrialReport};
 use serde::Serialize;
 
 /// Version of the JSON form of [`TuneDemo`].

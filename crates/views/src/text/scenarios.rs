@@ -5,7 +5,7 @@
 use super::table::{Table, left, right};
 use super::units::printable;
 use super::{latency, line};
-use nearpath_trial::comparison::{Comparison, Verdict};
+use nearpath_model::{Comparison, Verdict};
 use nearpath_trial::scenarios::{ScenarioResult, ScenariosReport};
 
 /// What was compared, and the table.

@@ -3,9 +3,7 @@
 use super::table::{Table, left, right};
 use super::units::{digits, printable};
 use super::{heading, line};
-use nearpath_trial::comparison::Verdict;
-use nearpath_trial::live::Hops;
-use nearpath_trial::{Moved, TrialReport};
+use nearpath_model::{Hops, Moved, TrialReport, Verdict};
 
 /// A trial.
 pub fn trial(report: &TrialReport) -> String {
@@ -106,9 +104,8 @@ fn rate(per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::PathKind;
-    use nearpath_trial::TRIAL_SCHEMA;
-    use nearpath_trial::comparison::{Block, Cycle, Demands, compare};
+    use nearpath_model::{Block, Cycle, Demands, PathKind, TRIAL_SCHEMA};
+    use nearpath_trial::comparison::compare;
 
     #[test]
     fn a_trial_says_what_the_plan_did() {

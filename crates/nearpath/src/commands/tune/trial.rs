@@ -15,13 +15,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::{NIC_RX, Options};
-use nearpath_model::{Detail, Direction, PathKind, Plan};
-use nearpath_trial::comparison::{CYCLES_MIN, Demands};
+use nearpath_model::{Demands, Detail, Direction, PathKind, Plan, TRIAL_SCHEMA, TrialReport};
+use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, SocketOptions, Transport,
 };
 use nearpath_trial::live::{METRICS, Metric};
-use nearpath_trial::{TRIAL_SCHEMA, TrialReport};
 use nearpath_tune::{Executor, Journal, Live, steering};
 use nearpath_views::text;
 use serde::Serialize;
