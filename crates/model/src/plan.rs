@@ -168,6 +168,15 @@ pub struct Step {
     pub optional: bool,
 }
 
+/// What of a plan can be made again in another boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AtBoot {
+    /// The changes that can.
+    pub steps: Vec<Step>,
+    /// The ids of those that cannot, each with the reason.
+    pub left_out: Vec<(String, &'static str)>,
+}
+
 impl Plan {
     /// The steps for the executor: all changes, or those of these ids.
     ///
@@ -217,27 +226,22 @@ impl Plan {
 
 impl Plan {
     /// The changes that can be made again in another boot, of all or of those of these ids: the namespace is
-    /// the one that is looked at then, and what is there is not what the plan found. With them those that
-    /// cannot, by their ids, each with the reason.
+    /// the one that is looked at then, and what is there is not what the plan found.
     ///
     /// # Errors
     /// The plan is of a newer nearpath, or there is no change of such an id.
-    pub fn at_boot(
-        &self,
-        only: &[String],
-        netns: Option<u64>,
-    ) -> Result<(Vec<Step>, Vec<(String, &'static str)>), PlanRefused> {
+    pub fn at_boot(&self, only: &[String], netns: Option<u64>) -> Result<AtBoot, PlanRefused> {
         let same = Self { boot: Some(String::new()), netns, ..self.clone() };
-        let (mut steps, mut left_out) = (Vec::new(), Vec::new());
+        let mut made = AtBoot::default();
         let wanted = |change: &&PlannedChange| only.is_empty() || only.contains(&change.id);
         let ids = same.changes.iter().filter(wanted).map(|change| change.id.clone());
         for (id, step) in ids.zip(same.steps(only, "", netns)?) {
             match step.change.target.lost_for_good() {
-                None => steps.push(step),
-                Some(reason) => left_out.push((id, reason)),
+                None => made.steps.push(step),
+                Some(reason) => made.left_out.push((id, reason)),
             }
         }
-        Ok((steps, left_out))
+        Ok(made)
     }
 
     /// How much each change lowers the shares by itself, after those before it: to another node, cache,

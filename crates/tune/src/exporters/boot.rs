@@ -32,6 +32,7 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
         schema: PLAN_SCHEMA,
         goal: Goal::default(),
         boot: None,
+        made_ticks: None,
         netns: None,
         changes: settings.iter().map(|setting| setting.change.clone()).collect(),
         now: Crossings::default(),

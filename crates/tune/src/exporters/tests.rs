@@ -2,6 +2,7 @@
 //! place that it is written in.
 
 use super::*;
+use nearpath_model::AtBoot;
 use nearpath_model::{NicIrq, Plan, SettingFile, Target};
 use proptest::prelude::*;
 
@@ -241,7 +242,7 @@ proptest! {
 fn at_boot_nearpath_makes_the_same_changes() {
     let made = exported("boot", &all());
     let plan: Plan = serde_json::from_str(&text(&made, "nearpath-plan.json")).unwrap();
-    let (steps, left_out) = plan.at_boot(&[], Some(5)).unwrap();
+    let AtBoot { steps, left_out } = plan.at_boot(&[], Some(5)).unwrap();
     assert_eq!((steps.len(), left_out.len()), (plan.changes.len(), 0));
     let carried: Vec<PlannedChange> =
         all().into_iter().filter(|c| plan.changes.iter().any(|p| p.id == c.id)).collect();

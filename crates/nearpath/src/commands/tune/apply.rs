@@ -7,7 +7,7 @@ use crate::source::Namespace;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{Change, Outcome, Plan, Step};
+use nearpath_model::{AtBoot, Change, Outcome, Plan, Step};
 use nearpath_tune::{DryRun, Executor, Journal, Live, steering};
 use nearpath_views::{json, text};
 use std::fs::File;
@@ -97,7 +97,7 @@ impl Apply {
     fn at_boot(&self, plan: &Plan) -> Result<(), Failure> {
         let Made { outcome, refused } = self.namespace.read(|root| {
             let boot = steering::boot(root)?;
-            let (steps, left_out) = plan.at_boot(&self.only, current_netns(root).inode)?;
+            let AtBoot { steps, left_out } = plan.at_boot(&self.only, current_netns(root).inode)?;
             left_out.iter().for_each(|(id, reason)| say(&format!("{id}: left out: {reason}")));
             let journal = Journal::open(&Journal::folder(), &boot)?;
             let mut executor = Executor::new(journal, Live::new());
