@@ -144,3 +144,34 @@ def test_channels_for_the_cores_near(host: Host) -> None:
     assert json.loads(host.check(f"nearpath tune plan {asked} --json"))["changes"] == []
     host.check("nearpath tune rollback")
     assert "Combined:\t4" in host.check("ethtool -l nic0").split("Current")[1]
+
+
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(once=True, topology=ONE_NODE, nics=(Nic("e1000e"),))
+def test_a_delay_that_the_driver_does_not_take_is_left_out(host: Host) -> None:
+    """These drivers refuse delays of 4 to 9 µs: what is optional is left out, and the planner picks another."""
+    before = everything(host)
+    assert host.run("ethtool -C nic0 rx-usecs 8").status != 0
+    plan = json.loads(plan_of(host, Wish("coalesce", "rx-usecs 8", "-c", ()), RINGS))
+    for optional in (False, True):
+        plan["changes"][0]["optional"] = optional
+        host.write("/root/plan.json", json.dumps(plan).encode())
+        made = host.run("nearpath tune apply /root/plan.json --force --json")
+        if optional:
+            document = json.loads(made.out)
+            assert [change["target"] for change in document["changes"]] == ["ethtool nic0 rings"], document
+            assert "does not take this value" in document["skipped"][0]["reason"], document
+            host.check("nearpath tune rollback")
+        else:
+            assert made.status == 1 and "does not take this value" in made.err, made
+        assert everything(host) == before
+
+    plan = json.loads(host.check("nearpath tune plan --nic nic0 --json"))
+    [delay] = [change for change in plan["changes"] if change["kind"] == "coalescing"]
+    assert delay["after"] == "rx-usecs 10", delay
+    plan["changes"] = [delay]
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    assert json.loads(host.check("nearpath tune apply /root/plan.json --json"))["skipped"] == []
+    assert "rx-usecs:\t10" in host.check("ethtool -c nic0") or "rx-usecs: 10" in host.check("ethtool -c nic0")
+    host.check("nearpath tune rollback")
+    assert everything(host) == before
