@@ -13,6 +13,7 @@ mod executor;
 pub mod exporters;
 mod files;
 mod fuzzing;
+mod hotplug;
 mod irqbalance;
 mod journal;
 mod live;

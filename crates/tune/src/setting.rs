@@ -30,6 +30,11 @@ pub(crate) trait Setting {
         false
     }
 
+    /// Whether what is there is what the kernel itself made of a value, as nothing of it was online.
+    fn is_left_by_kernel(&self, _now: &str, _was: &str) -> bool {
+        false
+    }
+
     /// Whether what is there can be put back later, by its form; `force` takes it over all the same.
     fn may_be_replaced(&self, _now: &str, _force: bool) -> Result<(), TuneError> {
         Ok(())
@@ -80,6 +85,11 @@ pub enum Presence {
     InPart {
         /// What it lacks.
         lacks: String,
+    },
+    /// The kernel has moved it, as all its CPUs were offline.
+    Unplugged {
+        /// Where it is.
+        now: String,
     },
     /// The host has something else.
     Other {
@@ -151,7 +161,8 @@ pub(crate) fn undo(
         setting.follow(after, before)?;
         return setting.tidy();
     }
-    if !force && !setting.same(&now, after) {
+    let ours = setting.same(&now, after) || setting.is_left_by_kernel(&now, after);
+    if !force && !ours {
         // What was changed is gone, and what is there is the kernel's or somebody else's.
         return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
     }
@@ -237,6 +248,8 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, T
         Presence::Gone {
             reason: format!("what has {} was set up anew, with {now:?}", setting.name()),
         }
+    } else if setting.is_left_by_kernel(&now, after) {
+        Presence::Unplugged { now }
     } else {
         Presence::Other { now }
     })

@@ -57,6 +57,13 @@ fn standing(state: State, presence: Presence) -> (Option<Standing>, Option<Strin
                 "the value from before is there, but not what was lost with it: {lacks}; 'nearpath tune rollback' puts it back"
             ),
         ),
+        (Presence::Unplugged { now }, _) => (
+            Standing::Drifted,
+            format!(
+                "its CPU was offline, and the kernel has moved it to {now}; 'nearpath tune rollback' puts back \
+                 what was there before"
+            ),
+        ),
         (Presence::Other { now }, _) => {
             (Standing::Drifted, format!("somebody else has set it to {now:?}"))
         }
@@ -92,6 +99,7 @@ mod tests {
             (&begun, Presence::Before, Standing::Undone),
             (&done, other(), Standing::Drifted),
             (&begun, other(), Standing::Drifted),
+            (&done, Presence::Unplugged { now: "0-2".to_owned() }, Standing::Drifted),
             (&done, gone(), Standing::Lost),
         ] {
             assert_eq!(told(entries, Ok(presence.clone())), [Some(standing)], "{presence:?}");

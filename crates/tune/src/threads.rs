@@ -5,6 +5,7 @@
 //! which also names CPUs that are offline now, and written with sched_setaffinity(2).
 
 use crate::TuneError;
+use crate::hotplug::left_by_kernel;
 use crate::setting::Setting;
 use nearpath_host::{Root, thread_cpus};
 use nearpath_model::{CpuId, CpuSet, MAX_CPUS, Thread};
@@ -83,6 +84,10 @@ impl Setting for ThreadSetting<'_> {
             };
             TuneError::kernel(step(), format!("{error}{more}"))
         })
+    }
+
+    fn is_left_by_kernel(&self, now: &str, was: &str) -> bool {
+        left_by_kernel(self.root, now, was)
     }
 
     fn follow(&self, from: &str, to: &str) -> Result<(), TuneError> {

@@ -5,6 +5,7 @@
 //! are meant, whatever is mounted on `/sys`.
 
 use crate::TuneError;
+use crate::hotplug::left_by_kernel;
 use crate::setting::Setting;
 use nearpath_host::{Root, current_netns};
 use nearpath_model::{Form, NicIrq, SettingFile, of_namespace, row_of};
@@ -173,6 +174,11 @@ impl Setting for FileSetting<'_> {
     fn is_another(&self) -> bool {
         let now = self.files.instance(self.file);
         self.file.instance.is_some_and(|its| now.is_some_and(|now| now != its))
+    }
+
+    fn is_left_by_kernel(&self, now: &str, was: &str) -> bool {
+        let interrupt = self.file.path.ends_with("/smp_affinity_list");
+        interrupt && left_by_kernel(&Root::live(), now, was)
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
