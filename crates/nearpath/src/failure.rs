@@ -14,6 +14,8 @@ pub enum Failure {
     Clap(Box<clap::Error>, String),
     /// The command could not do its work: exit status 1.
     Error(anyhow::Error),
+    /// The command did its work, and what it found is told by the exit status as well.
+    Found(u8),
     /// Nobody reads the output any more (`| head`); that is no error.
     BrokenPipe,
 }
@@ -31,6 +33,7 @@ impl Failure {
                 say(&format!("{error:#}"));
                 ExitCode::FAILURE
             }
+            Self::Found(status) => ExitCode::from(status),
             Self::BrokenPipe => ExitCode::SUCCESS,
         }
     }

@@ -16,6 +16,7 @@ mod output;
 mod session;
 mod source;
 mod trial;
+mod verbose;
 
 use clap::{CommandFactory, Parser};
 use failure::Failure;

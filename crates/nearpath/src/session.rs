@@ -347,9 +347,18 @@ fn say_begun(duration: Duration) {
     say(&format!("measuring for {}; ^C ends it early", humantime::format_duration(duration)));
 }
 
+/// A time as people write it: `10s`, `500ms`, `1m`; a number alone is of seconds.
+pub fn span(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|_| !text.contains(['e', 'E', 'n', 'N']));
+    match seconds {
+        Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        None => humantime::parse_duration(text).map_err(|error| error.to_string()),
+    }
+}
+
 /// A time as people write it, within bounds.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let time = span(text)?;
     if (SHORTEST..=LONGEST).contains(&time) {
         Ok(time)
     } else {
@@ -359,6 +368,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// A latency on the command line.
 fn latency(text: &str) -> Result<Duration, String> {
+    // With its unit: a bare number would be of seconds elsewhere, and of microseconds to some.
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if (Duration::from_nanos(100)..=Duration::from_secs(30)).contains(&time) {
         Ok(time)
@@ -412,10 +422,30 @@ mod tests {
 
     #[test]
     fn times_are_read_and_bounded() {
-        for (text, ms) in [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("1m 30s", 90_000)] {
+        for (text, ms) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("2m", 120_000),
+            ("1m 30s", 90_000),
+            ("10", 10_000),
+            ("0.5", 500),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)));
         }
-        for bad in ["", "10", "0s", "1ms", "2days", "-1s", "99999999999999999999s", "10 parsecs"] {
+        for bad in [
+            "",
+            "0",
+            "-1",
+            "nan",
+            "inf",
+            "1e3",
+            "0s",
+            "1ms",
+            "2days",
+            "-1s",
+            "99999999999999999999s",
+            "10 parsecs",
+        ] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

@@ -55,7 +55,7 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["measure", "stages", "--top", "3"], 2, "--per <WHAT>");
     refused(&["snapshot"], 2, "--output <FILE>");
     refused(&["tune", "export"], 2, "--as <FORM>");
-    refused(&["tune", "export", "--as", "upstart"], 2, "sh, systemd, udev");
+    refused(&["tune", "export", "--as", "upstart"], 2, "sh, boot, systemd");
     refused(&["tune", "export", "--as", "systemd"], 2, "name a folder");
     refused(&["tune", "export", "--as", "sh", "--applied", "--nic", "x"], 2, "cannot be used with");
     refused(&["tune", "watch", "--interval", "1ms"], 2, "less than 100ms");
@@ -155,6 +155,30 @@ fn every_subject_is_one_json_document() {
     let document: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert!(code == 0 && document["findings"].is_array() && document["measurement"].is_null());
     assert_eq!(document["not_checked"][0]["check"], "measurement");
+}
+
+#[test]
+fn a_diagnosis_is_a_verdict_with_more_behind_it() {
+    let tree = two_nodes();
+    let run = |words: &[&str]| parts(&nearpath(&of_tree(&tree, &[&["diagnose"], words].concat())));
+    let document: serde_json::Value = serde_json::from_str(&run(&["--json"]).1).unwrap();
+    let severities: Vec<&str> = document["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["severity"].as_str().unwrap())
+        .collect();
+    let expected = match severities.as_slice() {
+        all if all.contains(&"critical") => 2,
+        all if all.contains(&"warning") => 1,
+        _ => 0,
+    };
+    let (code, verdict, _) = run(&["--exit-code"]);
+    assert_eq!(code, expected, "{severities:?}");
+    assert!(verdict.lines().count() <= 24, "{verdict}");
+    let ((_, more, _), (_, most, _)) = (run(&["-v"]), run(&["-vv"]));
+    assert!(more.contains("not checked") && most.contains("no packets were measured"), "{more}");
+    assert_eq!(run(&["-v", "--json"]).0, 2);
 }
 
 #[test]

@@ -335,6 +335,13 @@ fn a_measurement_by_group() {
 #[test]
 fn a_diagnosis() {
     golden("diagnosis.txt", &text::diagnosis(&diagnosis(), None));
+    golden("verdict.txt", &text::verdict(&diagnosis()));
+    let mut long = diagnosis();
+    let finding = long.findings[0].clone();
+    long.findings = vec![finding; 30];
+    let shown = text::verdict(&long);
+    assert!(shown.lines().count() <= 24 && shown.contains("26 more critical"), "{shown}");
+    golden("findings.txt", &text::findings(&diagnosis()));
     golden_json("diagnosis.json", &diagnosis());
     let facts = Diagnosis {
         findings: Vec::new(),

@@ -7,6 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Timing;
 use crate::source::{Source, all_facts, memory_of_owners};
+use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::diagnose;
@@ -15,8 +16,7 @@ use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::stages::{Options, Stages, zoom};
-use nearpath_model::{Detail, Diagnosis, Host};
-use nearpath_views::text;
+use nearpath_model::{Detail, Diagnosis, Host, Severity};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ the other measurements.
 
 EXAMPLES
   nearpath diagnose                                   this machine, all packets, ten seconds
+  nearpath diagnose -v                                with the evidence; -vv with all tables
   nearpath diagnose --for 1m --dev eth0 --proto tcp
   nearpath diagnose --netns blue --port 6379
   nearpath diagnose --measure stages                  without a look at allocations and system calls
@@ -61,6 +62,11 @@ pub struct Diagnose {
     /// with --json
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
+    /// End with status 2 when a finding is critical, with 1 when one is a warning
+    #[arg(long)]
+    exit_code: bool,
+    #[command(flatten)]
+    verbose: Verbose,
     #[command(flatten)]
     filters: Filters,
     #[command(flatten)]
@@ -85,9 +91,14 @@ impl Diagnose {
         let diagnosis =
             if live { self.live(&root, &mut instrument)? } else { self.facts_and_files()? };
         if self.json {
-            output::json(&diagnosis)
+            output::json(&diagnosis)?;
         } else {
-            output::text(&text::diagnosis(&diagnosis, output::width()))
+            output::text(&self.verbose.diagnosis(&diagnosis))?;
+        }
+        match diagnosis.findings.iter().map(|finding| finding.severity).max() {
+            Some(Severity::Critical) if self.exit_code => Err(Failure::Found(2)),
+            Some(Severity::Warning) if self.exit_code => Err(Failure::Found(1)),
+            _ => Ok(()),
         }
     }
 

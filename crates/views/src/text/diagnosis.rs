@@ -24,14 +24,7 @@ const LISTENERS_SHOWN: usize = 8;
 /// The whole diagnosis for people; `width` is that of their terminal, `None` where it is not for a
 /// terminal.
 pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
-    let mut out = diagnosis.measurement.as_ref().map_or_else(String::new, summary);
-    out.push_str(&host(&diagnosis.host));
-    line!(out);
-    heading(&mut out, &headline(&diagnosis.findings));
-    for (rank, finding) in diagnosis.findings.iter().enumerate() {
-        line!(out);
-        out.push_str(&one(rank + 1, finding));
-    }
+    let mut out = with_evidence(diagnosis);
     line!(out);
     match &diagnosis.measurement {
         Some(measurement) => {
@@ -53,6 +46,29 @@ pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
     if !unchecked.is_empty() {
         line!(out);
         out.push_str(&unchecked);
+    }
+    out
+}
+
+/// The findings with their evidence, and what could not be checked.
+pub fn findings(diagnosis: &Diagnosis) -> String {
+    let mut out = with_evidence(diagnosis);
+    let unchecked = not_checked(&diagnosis.not_checked);
+    if !unchecked.is_empty() {
+        line!(out);
+        out.push_str(&unchecked);
+    }
+    out
+}
+
+fn with_evidence(diagnosis: &Diagnosis) -> String {
+    let mut out = diagnosis.measurement.as_ref().map_or_else(String::new, summary);
+    out.push_str(&host(&diagnosis.host));
+    line!(out);
+    heading(&mut out, &headline(&diagnosis.findings));
+    for (rank, finding) in diagnosis.findings.iter().enumerate() {
+        line!(out);
+        out.push_str(&one(rank + 1, finding));
     }
     out
 }

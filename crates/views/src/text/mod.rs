@@ -3,6 +3,7 @@
 //! Each view is a function from plain data to a `String` that ends with a newline.
 
 mod accepts;
+mod commands;
 mod cpu_layout;
 mod cpus;
 mod diagnosis;
@@ -33,10 +34,11 @@ mod tune;
 mod tune_demo;
 mod units;
 mod unknown;
+mod verdict;
 
 pub use accepts::accepts;
 pub use cpus::cpus;
-pub use diagnosis::diagnosis;
+pub use diagnosis::{diagnosis, findings};
 pub use drops::drops;
 pub use histogram::histogram;
 pub use interrupts::{interrupts, interrupts_heading, interrupts_line};
@@ -59,6 +61,7 @@ pub use tune::{applied, journal, plan, rolled_back, watched};
 pub use tune_demo::tune_demo;
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
+pub use verdict::verdict;
 
 /// Adds a line; writing to a `String` cannot fail.
 macro_rules! line {

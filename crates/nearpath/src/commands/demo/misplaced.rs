@@ -5,6 +5,7 @@ use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Timing;
+use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::Args;
 use nearpath_diagnose::diagnose;
@@ -13,7 +14,6 @@ use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_model::{Detail, Diagnosis, Host};
 use nearpath_trial::load::{LoadKind, LoadReport};
-use nearpath_views::text;
 use std::ffi::OsStr;
 
 /// Arguments of `demo` by itself.
@@ -21,6 +21,8 @@ use std::ffi::OsStr;
 pub(super) struct Misplaced {
     #[command(flatten)]
     timing: Timing,
+    #[command(flatten)]
+    verbose: Verbose,
     /// Print one JSON document, that of 'diagnose'
     #[arg(long)]
     json: bool,
@@ -41,7 +43,7 @@ impl Misplaced {
         if self.json {
             output::json(&diagnosis)
         } else {
-            output::text(&text::diagnosis(&diagnosis, output::width()))
+            output::text(&self.verbose.diagnosis(&diagnosis))
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct Watch {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
+    match crate::session::span(text) {
         Ok(time) if time < Duration::from_millis(100) => Err("less than 100ms".to_owned()),
         Ok(time) if time > Duration::from_secs(24 * 3600) => Err("more than a day".to_owned()),
         Ok(time) => Ok(time),

@@ -1,0 +1,25 @@
+//! How much is shown of a diagnosis.
+
+use crate::output;
+use clap::{ArgAction, Args};
+use nearpath_model::Diagnosis;
+use nearpath_views::text;
+
+/// The verdict on one screen, or more.
+#[derive(Debug, Args)]
+pub struct Verbose {
+    /// Show the evidence of each finding; twice, all tables
+    #[arg(short, long, action = ArgAction::Count, conflicts_with = "json")]
+    verbose: u8,
+}
+
+impl Verbose {
+    /// A diagnosis in words.
+    pub fn diagnosis(&self, diagnosis: &Diagnosis) -> String {
+        match self.verbose {
+            0 => text::verdict(diagnosis),
+            1 => text::findings(diagnosis),
+            _ => text::diagnosis(diagnosis, output::width()),
+        }
+    }
+}
