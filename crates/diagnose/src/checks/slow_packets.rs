@@ -251,11 +251,20 @@ fn blocked(who: &Who) -> Option<String> {
     }
 }
 
-/// Off the CPUs where it kept packets waiting, if others are left.
+/// Kernel threads that stay where the kernel has put them: it refuses sched_setaffinity(2) of a task with
+/// `PF_NO_SETAFFINITY` (include/linux/sched.h), which workers of workqueues and threads of one CPU have.
+const BOUND: [&str; 7] =
+    ["kworker/", "ksoftirqd/", "migration/", "cpuhp/", "rcuc/", "idle_inject/", "irq_work/"];
+
+/// Off the CPUs where it kept packets waiting, if others are left and it can be moved.
 fn change(context: &Context<'_>, who: &Who, cpus: &CpuSet) -> Option<ProposedChange> {
     let others: CpuSet =
         context.host.topology.online.iter().filter(|cpu| !cpus.contains(*cpu)).collect();
     if cpus.is_empty() || others.is_empty() {
+        return None;
+    }
+    let is_bound = |comm: &String| BOUND.iter().any(|prefix| comm.starts_with(prefix));
+    if who.irq.is_none() && who.comm.as_ref().is_some_and(is_bound) {
         return None;
     }
     let target = match (who.pid, who.irq) {
