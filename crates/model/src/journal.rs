@@ -62,6 +62,9 @@ pub struct ChangeStatus {
     pub standing: Option<Standing>,
     /// What there is to say about it.
     pub reason: Option<String>,
+    /// Whether what it was made on is the same one still, and has the value from before again: somebody has
+    /// set it back, or an undo was cut short.
+    pub set_back: bool,
 }
 
 /// Something to tell of a change.

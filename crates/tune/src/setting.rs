@@ -239,6 +239,8 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, T
     let now = setting.part(&now, after);
     Ok(if setting.same(&now, after) {
         Presence::After
+    } else if setting.same(&now, before) && setting.is_another() {
+        Presence::Gone { reason: format!("what has {} was set up anew", setting.name()) }
     } else if setting.same(&now, before) {
         match lacking(setting, &change.snapshot)? {
             lacks if lacks.is_empty() => Presence::Before,

@@ -25,6 +25,7 @@ fn statuses(
             !later.lost_by_reboot(boot) && same && later.replaces != Some(entry.id)
         };
         let later = entries.iter().skip(place + 1).find(further);
+        let mut set_back = false;
         let (standing, reason) = match later {
             _ if entry.lost_by_reboot(boot) => {
                 (Some(Standing::Lost), Some("the machine was booted since".to_owned()))
@@ -33,11 +34,14 @@ fn statuses(
                 (Some(Standing::Applied), Some(format!("changed further by change {}", later.id)))
             }
             None => match look(entry) {
-                Ok(presence) => standing(entry.state, presence),
+                Ok(presence) => {
+                    set_back = presence == Presence::Before && entry.state == State::Done;
+                    standing(entry.state, presence)
+                }
                 Err(reason) => (None, Some(reason)),
             },
         };
-        ChangeStatus { entry: entry.clone(), standing, reason }
+        ChangeStatus { entry: entry.clone(), standing, reason, set_back }
     };
     entries.iter().enumerate().map(of).collect()
 }

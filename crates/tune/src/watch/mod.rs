@@ -54,9 +54,10 @@ impl Watch {
         self.is_lost(status) && live.anew(root, &status.entry.change).is_ok_and(|c| c.is_some())
     }
 
-    fn is_lost(&self, ChangeStatus { entry, standing, .. }: &ChangeStatus) -> bool {
+    /// What was set back on the same thing was on purpose, and is left alone.
+    fn is_lost(&self, ChangeStatus { entry, standing, set_back, .. }: &ChangeStatus) -> bool {
         let made = entry.state == State::Done && entry.boot == self.boot;
-        made && *standing == Some(Standing::Lost)
+        made && *standing == Some(Standing::Lost) && !set_back
     }
 
     /// Makes again what is lost. All is looked at once more when nobody else can change it.
@@ -130,6 +131,9 @@ fn noticed(status: &ChangeStatus) -> Option<Notice> {
     let reason = || status.reason.clone().unwrap_or_default();
     let what = match status.standing? {
         Standing::Applied | Standing::Undone => return None,
+        Standing::Lost if status.set_back => {
+            Noticed::Drifted("somebody has set back the value from before".to_owned())
+        }
         Standing::Drifted => Noticed::Drifted(reason()),
         Standing::Lost => Noticed::Lost(reason()),
     };

@@ -319,6 +319,7 @@ mod tests {
             entry: entry(id, before),
             standing,
             reason: reason.map(str::to_owned),
+            set_back: false,
         };
         let long = (0..40).map(|n| (2 * n).to_string()).collect::<Vec<_>>().join(",");
         let shown = journal(&[
