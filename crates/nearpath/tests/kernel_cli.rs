@@ -134,7 +134,18 @@ fn groups_are_as_many_as_asked_for_and_add_up() {
     }
     let pair = VethPair::new(2).unwrap();
     let netns = netns_path(&pair, Side::Server);
-    let common = ["measure", "stages", "--for", "500ms", "--netns", &netns, "--proto", "udp"];
+    let common = [
+        "measure",
+        "stages",
+        "--for",
+        "500ms",
+        "--netns",
+        &netns,
+        "--proto",
+        "udp",
+        "--max-overhead",
+        "none",
+    ];
     let run = |args: &[&str]| with_traffic(&pair, |_| nearpath(&[&common, args].concat()));
     // One flow there, and one back.
     let m = document(&run(&["--per", "flow", "--top", "1", "--sort", "p99", "--json"]));

@@ -211,7 +211,9 @@ fn raw(location: u32, hexadecimal: &str) -> Option<(FlowSpec, u32)> {
     spec.mask_ext = take(&mut bytes)?;
     spec.ring_cookie = u64::from_be_bytes(take(&mut bytes)?);
     let context = u32::from_be_bytes(take(&mut bytes)?);
-    bytes.next().is_none().then_some((spec, context))
+    // Only a rule of an RSS context has one: a kernel that leaves the field as it was is not believed.
+    let is_told = spec.flow_type & FLOW_RSS != 0 || context == 0;
+    (bytes.next().is_none() && is_told).then_some((spec, context))
 }
 
 fn take<const N: usize>(bytes: &mut impl Iterator<Item = u8>) -> Option<[u8; N]> {

@@ -106,6 +106,19 @@ fn a_refusal_is_one_by_nature() {
 }
 
 #[test]
+fn only_a_rule_of_an_rss_context_has_one() {
+    // The fields of a flow, their masks, and the ring (struct ethtool_rx_flow_spec).
+    let bytes = 2 * 52 + 2 * 20 + 8;
+    let raw = |flow_type: &str, context: &str| {
+        fuzzing(&format!("raw {flow_type}{}{context}", "00".repeat(bytes)));
+        parse(7, &format!("raw {flow_type}{}{context}", "00".repeat(bytes)))
+    };
+    assert_eq!(raw("00000099", "00000003"), None);
+    assert!(raw("00000099", "00000000").is_some());
+    assert!(raw("20000099", "00000003").is_some());
+}
+
+#[test]
 fn masks_of_ethtool_are_the_other_way() {
     for (field, mask, expected) in [
         ("vlan", "0xe000", "0x1fff"),
