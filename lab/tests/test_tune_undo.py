@@ -36,5 +36,8 @@ def run_scenes(host: Host, *names: str) -> None:
 def test_undone_to_the_byte(host: Host) -> None:
     """Whole plans, applied and undone."""
     run_scenes(
-        host, "a_plan_is_applied_and_undone_to_the_byte", "interrupts_after_rings_are_no_drift_and_both_come_back"
+        host,
+        "a_plan_is_applied_and_undone_to_the_byte",
+        "interrupts_after_rings_are_no_drift_and_both_come_back",
+        "a_cpu_that_goes_and_comes_back_is_no_drift",
     )

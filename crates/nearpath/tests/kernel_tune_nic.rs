@@ -277,3 +277,16 @@ fn interrupts_after_rings_are_no_drift_and_both_come_back() {
         scene.rollback_restores("rings");
     });
 }
+
+#[test]
+fn a_cpu_that_goes_and_comes_back_is_no_drift() {
+    with_nic(|scene| {
+        let plan = [scene.affinity(0, "3"), scene.channels(), scene.affinity(1, "3")];
+        scene.applied(&plan);
+        // The interrupts of the plan, and those that only its snapshot has.
+        let online = "/sys/devices/system/cpu/cpu3/online";
+        write(online, "0");
+        write(online, "1");
+        scene.rollback_restores("CPU 3 went and came back");
+    });
+}

@@ -181,8 +181,10 @@ fn as_now(dependents: &dyn Dependents, snapshot: &[Saved]) -> Result<Vec<Saved>,
     let mut wanted = snapshot.to_vec();
     for Saved { part, value } in wanted.iter_mut().filter(|saved| saved.part.survives()) {
         dependents.with(part, &mut |its| {
-            if let Some(now) = its.read()? {
-                *value = now;
+            // What the kernel made of it while a CPU was offline is nobody's wish.
+            match its.read()? {
+                Some(now) if !its.is_left_by_kernel(&now, value) => *value = now,
+                _ => {}
             }
             Ok(())
         })?;

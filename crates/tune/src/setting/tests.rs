@@ -38,6 +38,10 @@ impl Setting for Part<'_> {
     fn same(&self, a: &str, b: &str) -> bool {
         a == b
     }
+
+    fn is_left_by_kernel(&self, now: &str, _: &str) -> bool {
+        now == "left"
+    }
 }
 
 impl Dependents for Driver {
@@ -168,6 +172,17 @@ fn what_somebody_else_set_since_stays_unless_the_change_was_interrupted() {
         assert_eq!(driver.parts.borrow().get("rx-0").unwrap(), expected);
         assert_eq!(driver.parts.borrow().get("rx-3").unwrap(), "3");
     }
+}
+
+#[test]
+fn what_the_kernel_made_of_a_part_while_a_cpu_was_offline_does_not_stay() {
+    let driver = driver();
+    let before = state(&driver);
+    let change = prepared(&driver);
+    write(&driver, &change).unwrap();
+    driver.parts.borrow_mut().insert("rx-0".to_owned(), "left".to_owned());
+    undo(&driver, &change, false, false).unwrap();
+    assert_eq!(state(&driver), before);
 }
 
 #[test]
