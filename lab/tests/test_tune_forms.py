@@ -1,5 +1,5 @@
-"""A plan that is exported leaves the same settings as `tune apply`, in each form that the guest can take: it has neither
-udev nor tuned nor Ansible, whose forms are checked by their own tools (`crates/tune/tests/export_tools.rs`).
+"""A plan that is exported leaves the same settings as `tune apply`, in each form that the guest can take: it has no
+udev, tuned or Ansible, whose forms are checked by their own tools (`crates/tune/tests/export_tools.rs`).
 """
 
 import json
@@ -72,7 +72,9 @@ def test_each_form_leaves_the_settings_of_tune_apply(host: Host) -> None:
     carried: dict[str, set[str]] = {}
     for form, take in TAKEN.items():
         host.check(f"mkdir -p /root/{form}")
-        output = host.check(f"nearpath tune export /root/plan.json --as {form} -o /root/{form}{FILES.get(form, '')} 2>&1")
+        output = host.check(
+            f"nearpath tune export /root/plan.json --as {form} -o /root/{form}{FILES.get(form, '')} 2>&1"
+        )
         host.check(take)
         now = values(host, plan)
         carried[form] = {name for name in now if now[name] != found[name]}

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Before what else the machine may have to do.
@@ -293,6 +293,35 @@ fn a_reader_that_is_stopped() {
     );
 }
 
+/// Where two threads wait for each other; not for one that has read its last packet meanwhile, as the other
+/// may have one more to read.
+#[derive(Default)]
+struct Gate {
+    waits: Mutex<bool>,
+    came: Condvar,
+}
+
+impl Gate {
+    /// Whether it came last, or nobody else came.
+    fn is_last(&self) -> bool {
+        let mut waits = self.waits.lock().unwrap();
+        if std::mem::take(&mut *waits) {
+            self.came.notify_one();
+            return true;
+        }
+        *waits = true;
+        let all = self.came.wait_timeout_while(waits, LONG, |waits| *waits).unwrap();
+        let (mut waits, timeout) = all;
+        if timeout.timed_out() {
+            *waits = false;
+        }
+        timeout.timed_out()
+    }
+}
+
+/// Longer than one thread is after the other.
+const LONG: Duration = Duration::from_secs(2);
+
 #[test]
 fn two_threads_of_one_socket() {
     // While one of them sleeps the other reads: what is late waited for the one that then took it.
@@ -303,12 +332,12 @@ fn two_threads_of_one_socket() {
     play("two threads of one socket", is_blocked, || {
         let windows = Windows::default();
         let mut stream = Stream::new();
-        let gate = Arc::new(std::sync::Barrier::new(2));
+        let gate = Arc::new(Gate::default());
         for number in 0..2 {
             let gate = Arc::clone(&gate);
             // Both sleep at the same time, as each of them has read as much.
             let does = move || {
-                if gate.wait().is_leader() {
+                if gate.is_last() {
                     std::thread::sleep(kept());
                 } else {
                     std::thread::sleep(kept() + slow());
