@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, skips_in_guest
+from lab.fixtures import lab, lengthy, skips_in_guest
 from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
@@ -39,5 +39,18 @@ def test_undone_to_the_byte(host: Host) -> None:
         host,
         "a_plan_is_applied_and_undone_to_the_byte",
         "interrupts_after_rings_are_no_drift_and_both_come_back",
-        "a_cpu_that_goes_and_comes_back_is_no_drift",
     )
+
+
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_killed_at_any_time_it_is_undone(host: Host) -> None:
+    """Killed while it applies and while it undoes."""
+    run_scenes(host, "a_kill_while_applying_or_undoing_loses_nothing")
+
+
+@lengthy
+@lab(once=True, topology=TWO_NODES, nics=IGB)
+def test_undone_after_a_cpu_was_offline(host: Host) -> None:
+    """While it is offline the kernel moves its interrupts, and leaves them there."""
+    run_scenes(host, "a_cpu_that_goes_and_comes_back_is_no_drift")

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// What the NIC has before a plan, none of it as it booted; `$1` is its name.
@@ -288,5 +289,45 @@ fn a_cpu_that_goes_and_comes_back_is_no_drift() {
         write(online, "0");
         write(online, "1");
         scene.rollback_restores("CPU 3 went and came back");
+    });
+}
+
+/// At how many moments, spread over the time that it takes, applying and undoing are killed.
+const KILLS: u32 = 5;
+
+/// Kills a command after a part of the time that it takes as a whole; whether it still ran.
+fn killed_after(mut command: Command, time: Duration) -> bool {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(time);
+    let ran = child.try_wait().unwrap().is_none();
+    let _ = child.kill();
+    child.wait().unwrap();
+    ran
+}
+
+#[test]
+fn a_kill_while_applying_or_undoing_loses_nothing() {
+    with_nic(|scene| {
+        let plan = scene.plan();
+        let start = Instant::now();
+        scene.applied(&plan);
+        let applying = start.elapsed();
+        let start = Instant::now();
+        scene.rollback_restores("whole");
+        let undoing = start.elapsed();
+        let mut cut_short = 0;
+        for kill in 0..KILLS {
+            let at = |whole: Duration| whole * (2 * kill + 1) / (2 * KILLS);
+            cut_short += u32::from(killed_after(scene.apply(&plan), at(applying)));
+            // What was begun is known, and no state is a guess.
+            let status = scene.status("killed while applying");
+            assert!(status.values().all(|(state, _)| !state.is_empty()), "{status:?}");
+            scene.rollback_restores(&format!("applying was killed at {:?}", at(applying)));
+            scene.applied(&plan);
+            cut_short += u32::from(killed_after(scene.command(&["rollback"]), at(undoing)));
+            scene.rollback_restores(&format!("undoing was killed at {:?}", at(undoing)));
+        }
+        // Machines are not equally fast each time; most kills must have met it at work.
+        assert!(cut_short > KILLS, "{cut_short} of {} kills", 2 * KILLS);
     });
 }
