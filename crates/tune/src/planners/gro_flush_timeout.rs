@@ -20,24 +20,35 @@ pub(super) const PLANNER: Planner = Planner {
 const FILE: &str = "gro_flush_timeout";
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    to_zero(situation, draft, FILE, |nic, now| {
+        format!(
+            "GRO keeps packets of {nic} back for up to {} µs, and no program polls for them",
+            now.div_ceil(1000)
+        )
+    });
+}
+
+/// For the goal of latency, where no program polls, sets a file of each interface to 0.
+pub(super) fn to_zero(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    file: &str,
+    why: impl Fn(&str, u64) -> String,
+) {
     if situation.request.goal != Goal::Latency || situation.polls() {
         return;
     }
     for nic in situation.nics() {
-        let file = SettingFile::interface(&nic.name, FILE);
-        let Some(now) = situation.request.system.number(&file).filter(|now| *now > 0) else {
+        let target = SettingFile::interface(&nic.name, file);
+        let Some(now) = situation.request.system.number(&target).filter(|now| *now > 0) else {
             continue;
         };
         draft.add(Wish {
-            id: format!("{}/{FILE}", nic.name),
-            target: file.into(),
+            id: format!("{}/{file}", nic.name),
+            target: target.into(),
             before: now.to_string().into(),
             after: "0".into(),
-            why: format!(
-                "GRO keeps packets of {} back for up to {} µs, and no program polls for them",
-                nic.name,
-                now.div_ceil(1000)
-            ),
+            why: why(&nic.name, now),
             finding: None,
         });
     }

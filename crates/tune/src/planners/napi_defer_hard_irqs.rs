@@ -7,9 +7,9 @@
 //! Rule: Documentation/networking/napi.rst ("Software IRQ coalescing").
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::Draft;
+use super::gro_flush_timeout::to_zero;
 use super::situation::Situation;
-use nearpath_model::{Goal, SettingFile};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "napi_defer_hard_irqs",
@@ -20,33 +20,19 @@ pub(super) const PLANNER: Planner = Planner {
 const FILE: &str = "napi_defer_hard_irqs";
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
-    if situation.request.goal != Goal::Latency || situation.polls() {
-        return;
-    }
-    for nic in situation.nics() {
-        let file = SettingFile::interface(&nic.name, FILE);
-        let Some(now) = situation.request.system.number(&file).filter(|now| *now > 0) else {
-            continue;
-        };
-        draft.add(Wish {
-            id: format!("{}/{FILE}", nic.name),
-            target: file.into(),
-            before: now.to_string().into(),
-            after: "0".into(),
-            why: format!(
-                "after a poll that found nothing the interrupts of {} stay off up to {now} times for \
-                 gro_flush_timeout, and no program polls meanwhile",
-                nic.name
-            ),
-            finding: None,
-        });
-    }
+    to_zero(situation, draft, FILE, |nic, now| {
+        format!(
+            "after a poll that found nothing the interrupts of {nic} stay off up to {now} times for \
+             gro_flush_timeout, and no program polls meanwhile"
+        )
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{of_kind, with_files};
     use super::*;
+    use nearpath_model::Goal;
 
     #[test]
     fn interrupts_are_deferred_only_for_who_polls() {
