@@ -62,8 +62,8 @@ def assert_as_judged(document: dict[str, Any], judged: list[dict[str, Any]]) -> 
         assert at_ns < packet["read_ns"]
 
 
-@lab(topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
-def test_paths_begin_at_the_nic(host: Host) -> None:
+def stamped_and_plain(host: Host) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What nearpath and the judge say of datagrams with a stamp, and then as many without."""
     with Stamped(host, host.machine.address(), PORT) as stamped:
         measuring = measured(host)
         warm_up(stamped)
@@ -71,6 +71,12 @@ def test_paths_begin_at_the_nic(host: Host) -> None:
         stamped.send(DATAGRAMS, PLAIN_TOS)
         document = ended(measuring)
         judged = stamped.end()[1:]
+    return document, judged
+
+
+@lab(topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
+def test_paths_begin_at_the_nic(host: Host) -> None:
+    document, judged = stamped_and_plain(host)
     assert [packet["stamp"] != 0 for packet in judged] == [True] * DATAGRAMS + [False] * DATAGRAMS
     stamps = document["nic_stamps"]
     (device,) = stamps["devices"]
@@ -80,7 +86,7 @@ def test_paths_begin_at_the_nic(host: Host) -> None:
     assert 0 < device["uncertainty_ns"] < 1_000_000 and device["clock_steps"] == 0, device
     unused = [stamps[why] for why in ("ahead", "too_old", "unconverted", "not_plain")]
     assert (stamps["used"], unused) == (DATAGRAMS, [0, 0, 0, 0]), stamps
-    # Those with a stamp and those without are told apart, and none is missing.
+    # Packets with and without a stamp are separate, and none is missing.
     assert counts(document) == {"receive_from_nic": DATAGRAMS, "receive": DATAGRAMS + 1}
     assert path(document, "receive_from_nic")["from"] == "nic_rx"
     assert path(document, "receive")["from"] == "irq_handler"
@@ -93,13 +99,7 @@ def test_a_moderated_interrupt_is_the_nics(host: Host) -> None:
     """What the NIC holds back before it interrupts is seen by its stamps alone."""
     # The driver takes no more than 10 ms.
     host.check("ethtool -C nic0 rx-usecs 8000")
-    with Stamped(host, host.machine.address(), PORT) as stamped:
-        measuring = measured(host)
-        warm_up(stamped)
-        stamped.send(DATAGRAMS)
-        stamped.send(DATAGRAMS, PLAIN_TOS)
-        document = ended(measuring)
-        judged = stamped.end()[1:]
+    document, judged = stamped_and_plain(host)
     assert_as_judged(document, judged[:DATAGRAMS])
     from_nic, without = path(document, "receive_from_nic"), path(document, "receive")
     assert (from_nic["count"], without["count"]) == (DATAGRAMS, DATAGRAMS + 1)

@@ -62,8 +62,8 @@ pub struct ChangeStatus {
     pub standing: Option<Standing>,
     /// What there is to say about it.
     pub reason: Option<String>,
-    /// Whether what it was made on is the same one still, and has the value from before again: somebody has
-    /// set it back, or an undo was cut short.
+    /// Whether the old value is back on the same interface, queue or interrupt: it was changed back externally,
+    /// or an undo was interrupted.
     pub set_back: bool,
 }
 

@@ -8,6 +8,7 @@
 pub mod accepts;
 mod change;
 mod cpuset;
+mod detail;
 pub mod drops;
 mod finding;
 pub mod histogram;
@@ -20,11 +21,13 @@ pub mod locality;
 mod measurement;
 mod outlier;
 mod plan;
+mod proposal;
 pub mod steering;
 mod verdict;
 
 pub use change::*;
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
+pub use detail::{Detail, StageListing};
 pub use finding::*;
 pub use host::*;
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
@@ -32,4 +35,5 @@ pub use journal::*;
 pub use measurement::*;
 pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
 pub use plan::*;
+pub use proposal::{Proposal, ProposedChange};
 pub use verdict::*;

@@ -1,6 +1,6 @@
 //! What the instrument `stages` returns for an interval: the JSON of `measure stages --json`.
 
-use crate::{CpuId, IfIndex, NodeId};
+use crate::{CpuId, Detail, IfIndex, NodeId};
 use crate::{Outlier, Share, Slow};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -429,58 +429,6 @@ pub struct NotObservable {
     pub stage: String,
     /// Why: what the kernel lacks or refused.
     pub reason: String,
-}
-
-/// How much of the path is observed: the fewer hooks, the cheaper.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Detail {
-    /// Device, stack, socket and reader; queue and driver: what tells the parts of the path apart.
-    Coarse,
-    /// The main stages between them.
-    Path,
-    /// All.
-    #[default]
-    Full,
-}
-
-impl Detail {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Coarse => "coarse",
-            Self::Path => "path",
-            Self::Full => "full",
-        }
-    }
-}
-
-/// One line of `--list-stages`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StageListing {
-    /// Receive or transmit.
-    pub direction: Direction,
-    /// Name of the stage.
-    pub stage: &'static str,
-    /// The lowest detail that observes it.
-    pub detail: Detail,
-    /// The kernel function behind it.
-    pub function: &'static str,
-    /// The tracepoint and how it is attached; `None` when the stage cannot be observed.
-    pub attach: Option<String>,
-    /// Why it cannot be observed.
-    pub reason: Option<String>,
 }
 
 /// A transport protocol to look at.

@@ -168,7 +168,7 @@ pub struct Step {
     pub optional: bool,
 }
 
-/// What of a plan can be made again in another boot.
+/// What of a plan can be re-applied after a reboot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AtBoot {
     /// The changes that can.
@@ -225,7 +225,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The changes that can be made again in another boot, of all or of those of these ids: the namespace is
+    /// The changes that can be re-applied after a reboot, of all or of those of these ids: the namespace is
     /// the one that is looked at then, and what is there is not what the plan found.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ pub enum Failure {
     Clap(Box<clap::Error>, String),
     /// The command could not do its work: exit status 1.
     Error(anyhow::Error),
-    /// The command did its work, and what it found is told by the exit status as well.
+    /// The command did its work, and its exit status reports what it found (`--exit-code`).
     Found(u8),
     /// Nobody reads the output any more (`| head`); that is no error.
     BrokenPipe,

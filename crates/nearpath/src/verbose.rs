@@ -14,10 +14,10 @@ pub struct Verbose {
 }
 
 impl Verbose {
-    /// A diagnosis in words.
-    pub fn diagnosis(&self, diagnosis: &Diagnosis) -> String {
+    /// A diagnosis in words; `next` as of [`text::verdict`].
+    pub fn diagnosis(&self, diagnosis: &Diagnosis, next: Option<&str>) -> String {
         match self.verbose {
-            0 => text::verdict(diagnosis),
+            0 => text::verdict(diagnosis, next),
             1 => text::findings(diagnosis),
             _ => text::diagnosis(diagnosis, output::width()),
         }

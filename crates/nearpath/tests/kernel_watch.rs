@@ -195,10 +195,10 @@ fn looking_once_makes_again_and_ends() {
         assert!(scene.run(&["watch", "--once"]).stdout.is_empty(), "nothing is changed yet");
         scene.apply(&[(RPS, "1")]);
         assert!(scene.run(&["watch", "--once"]).stdout.is_empty(), "nothing is lost");
-        // Somebody who sets the value from before again means it.
+        // An administrator who restores the old value means it.
         write(RPS, "0");
         let said = String::from_utf8(scene.run(&["watch", "--once"]).stdout).unwrap();
-        assert!(said.contains("left alone: somebody has set back the value from before"), "{said}");
+        assert!(said.contains("left alone: changed back externally"), "{said}");
         assert!(!text(RPS).ends_with('1'));
         // A new queue that has it has lost what was set.
         ip("link del np1");

@@ -17,7 +17,5 @@ pub mod live;
 pub mod load;
 pub mod packets;
 pub mod process;
-#[cfg(test)]
-mod report;
 pub mod requests;
 pub mod scenarios;

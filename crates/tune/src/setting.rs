@@ -131,8 +131,8 @@ pub(crate) fn prepare(
     Ok(change)
 }
 
-/// Writes the new value and reads it back; what the driver set anew with it is as before, where it is
-/// there still.
+/// Writes the new value and reads it back, and restores what the driver reset with it, where that still
+/// exists.
 pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
     put(setting, after)?;
@@ -145,8 +145,8 @@ pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneEr
 }
 
 /// Writes the old value back, unless it is there already or nothing has it any more, and all that was lost
-/// with it. Where the change was not `interrupted`, what somebody else has set since of what survives such
-/// a change stays.
+/// with it. Where the change was not `interrupted`, what was changed externally since then stays, as far as
+/// it survives such a change.
 pub(crate) fn undo(
     setting: &dyn Setting,
     change: &Change,
@@ -181,7 +181,7 @@ fn as_now(dependents: &dyn Dependents, snapshot: &[Saved]) -> Result<Vec<Saved>,
     let mut wanted = snapshot.to_vec();
     for Saved { part, value } in wanted.iter_mut().filter(|saved| saved.part.survives()) {
         dependents.with(part, &mut |its| {
-            // What the kernel made of it while a CPU was offline is nobody's wish.
+            // What the kernel made of it while a CPU was offline was not chosen.
             match its.read()? {
                 Some(now) if !its.is_left_by_kernel(&now, value) => *value = now,
                 _ => {}
@@ -242,16 +242,14 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, T
     Ok(if setting.same(&now, after) {
         Presence::After
     } else if setting.same(&now, before) && setting.is_another() {
-        Presence::Gone { reason: format!("what has {} was set up anew", setting.name()) }
+        Presence::Gone { reason: format!("{} was re-created", setting.name()) }
     } else if setting.same(&now, before) {
         match lacking(setting, &change.snapshot)? {
             lacks if lacks.is_empty() => Presence::Before,
             lacks => Presence::InPart { lacks: lacks.join(", ") },
         }
     } else if setting.is_another() {
-        Presence::Gone {
-            reason: format!("what has {} was set up anew, with {now:?}", setting.name()),
-        }
+        Presence::Gone { reason: format!("{} was re-created, with {now:?}", setting.name()) }
     } else if setting.is_left_by_kernel(&now, after) {
         Presence::Unplugged { now }
     } else {

@@ -58,7 +58,7 @@ fn standing(state: State, presence: Presence) -> (Option<Standing>, Option<Strin
         (Presence::InPart { lacks }, _) => (
             Standing::Drifted,
             format!(
-                "the value from before is there, but not what was lost with it: {lacks}; 'nearpath tune rollback' puts it back"
+                "the old value is back, but not what the change had reset: {lacks}; 'nearpath tune rollback' restores it"
             ),
         ),
         (Presence::Unplugged { now }, _) => (

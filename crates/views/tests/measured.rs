@@ -335,11 +335,11 @@ fn a_measurement_by_group() {
 #[test]
 fn a_diagnosis() {
     golden("diagnosis.txt", &text::diagnosis(&diagnosis(), None));
-    golden("verdict.txt", &text::verdict(&diagnosis()));
+    golden("verdict.txt", &text::verdict(&diagnosis(), Some("nearpath tune try")));
     let mut long = diagnosis();
     let finding = long.findings[0].clone();
     long.findings = vec![finding; 30];
-    let shown = text::verdict(&long);
+    let shown = text::verdict(&long, Some("nearpath tune try"));
     assert!(shown.lines().count() <= 24 && shown.contains("26 more critical"), "{shown}");
     golden("findings.txt", &text::findings(&diagnosis()));
     golden_json("diagnosis.json", &diagnosis());

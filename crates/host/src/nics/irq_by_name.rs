@@ -1,8 +1,8 @@
-//! An interrupt by its interface and its handler's name: numbers are given anew by each boot, and by
-//! each load of a driver.
+//! An interrupt by its interface and its handler's name: each boot, and each load of a
+//! driver, assigns new ones.
 //!
 //! In goes a [`NicIrq`], out comes the number that it has now. The name is searched for among the
-//! interrupts of the interface's device alone. What stands before the part that tells the queue may
+//! interrupts of the interface's device alone. The part before the queue's number may
 //! have changed (`virtio2-input.0` is `virtio3-input.0` when another device was found first), so that
 //! part decides where no name is the same.
 
@@ -11,7 +11,7 @@ use super::sysfs::Device;
 use crate::{Root, parse};
 use nearpath_model::{Host, Irq, IrqNumber, NicIrq};
 
-/// The part of the name that tells the queue, as a pattern of fnmatch(3): `*-TxRx-3`,
+/// The part of the name that identifies the queue, as a pattern of fnmatch(3): `*-TxRx-3`,
 /// `*-input.3`, `mlx5_comp3@*`. `None` when no part is known to.
 pub fn irq_pattern(irq: &NicIrq) -> Option<String> {
     let (name, device) = match irq.name.split_once('@') {

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 const NS_PER_S: i64 = 1_000_000_000;
 /// `PTP_MAX_SAMPLES`.
 const MAX_SAMPLES: usize = 25;
-/// How many brackets are asked for; the shortest is taken.
+/// How many brackets are requested; the shortest is used.
 const SAMPLES: u32 = 9;
 /// How often the system's own two clocks are read one inside of the other.
 const PAIRS: usize = 8;
@@ -163,7 +163,7 @@ impl Phc {
     /// Reads both clocks.
     ///
     /// # Errors
-    /// The driver refuses, or somebody sets the time of day again and again.
+    /// The driver refuses, or the time of day is set all the time.
     pub fn read(&self) -> Result<PhcReading, ReadError> {
         for _ in 0..TRIES {
             let before = realtime_to_monotonic();

@@ -1,11 +1,11 @@
 //! Files of configuration below `/etc`: systemd drop-ins of nearpath's own, its fragment of the kernel
-//! command line, and one variable in irqbalance's file. Plans and journals are files that somebody may have
-//! edited, so a path that is none of these is not opened.
+//! command line, and one variable in irqbalance's file. Plans and journals may have been edited, so a
+//! path that is none of these is not opened.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A file of nearpath's own below `/etc`, or a variable in somebody else's.
+/// A file of nearpath's own below `/etc`, or a variable in a file of another program.
 ///
 /// As text: the path, for a variable followed by a space and its name. Its value is the whole text of
 /// the file, or the variable's whole line; empty where there is none.

@@ -1,7 +1,7 @@
 //! Settings in files of `/sys` and `/proc`: which may be written, and in what form.
 //!
-//! [`SETTING_FILES`] is the whole list. Plans and journals are files that somebody may have edited, so a
-//! path that no row of it matches is not opened, whoever asks for it.
+//! [`SETTING_FILES`] is the whole list. Plans and journals may have been edited, so a path that no
+//! row of it matches is never opened.
 
 use super::Form;
 use crate::{IrqNumber, NicIrq, QueueId};
@@ -19,8 +19,8 @@ pub struct SettingFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<NicIrq>,
     /// For a file of sysfs, once it was changed, its inode (for an interrupt that of its folder there):
-    /// the kernel gives a new one to an interface, a queue or an interrupt that is set up anew under
-    /// the same name (`kernfs_ino` of fs/kernfs).
+    /// the kernel assigns a new one to an interface, a queue or an interrupt that is created again
+    /// under the same name (`kernfs_ino` of fs/kernfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
 }

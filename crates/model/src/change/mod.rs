@@ -8,6 +8,7 @@ mod form;
 mod irqbalance;
 mod nic;
 mod reuseport;
+mod snapshot;
 mod thread;
 mod unit;
 
@@ -18,6 +19,7 @@ pub use form::Form;
 pub use irqbalance::Irqbalance;
 pub use nic::{Ethtool, NicSetting};
 pub use reuseport::{Choice, Group as ReuseportGroup, GroupSocket, Program};
+pub use snapshot::{Saved, SavedPart};
 pub use thread::Thread;
 pub use unit::{UnitProperty, UnitSetting};
 
@@ -41,82 +43,6 @@ pub struct Change {
     /// Once it was prepared, what else is lost by it, and must be put back with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshot: Vec<Saved>,
-}
-
-/// A value of something else that a change loses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
-    /// What it is a value of.
-    #[serde(flatten)]
-    pub part: SavedPart,
-    /// The value.
-    pub value: String,
-}
-
-/// What a driver, or the kernel, sets anew as the queues of an interface are made anew. It is named by the
-/// queue or the handler, as interrupts have other numbers then.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SavedPart {
-    /// Where the interrupt of a queue goes: of `rx-0`.
-    QueueIrq(String),
-    /// Where the interrupt of this handler goes, which is none of a queue.
-    Irq(String),
-    /// A file of a queue: `rx-0/rps_cpus`.
-    QueueFile(String),
-    /// The indirection table.
-    Rss,
-}
-
-impl SavedPart {
-    /// Whether it is the same one after queues were made anew, so that it may have another value on purpose.
-    pub fn survives(&self) -> bool {
-        !matches!(self, Self::Rss)
-    }
-
-    /// From the spelling of older journals: `rx-0/irq`, `virtio1-config/irq`, `rx-0/rps_cpus`, `rss`.
-    fn parse(text: &str) -> Self {
-        match text.strip_suffix("/irq") {
-            Some(queue) if queue.starts_with("rx-") || queue.starts_with("tx-") => {
-                Self::QueueIrq(queue.to_owned())
-            }
-            Some(handler) => Self::Irq(handler.to_owned()),
-            None if text == "rss" => Self::Rss,
-            None => Self::QueueFile(text.to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for SavedPart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::QueueIrq(name) | Self::Irq(name) => write!(f, "{name}/irq"),
-            Self::QueueFile(file) => f.write_str(file),
-            Self::Rss => f.write_str("rss"),
-        }
-    }
-}
-
-impl Change {
-    /// The same with its snapshot apart: older journals have it behind the numbers of channels
-    /// (`combined 4; rx-0/irq 2; rss equal 4`).
-    #[must_use]
-    pub fn with_snapshot_apart(mut self) -> Self {
-        let is_channels =
-            matches!(&self.target, Target::Nic(setting) if setting.what == Ethtool::Channels);
-        if let Value::Text(before) = &self.before
-            && is_channels
-            && let Some((numbers, kept)) = before.split_once("; ")
-        {
-            let one = |kept: &str| {
-                let (part, value) = kept.split_once(' ')?;
-                Some(Saved { part: SavedPart::parse(part), value: value.to_owned() })
-            };
-            self.snapshot.extend(kept.split("; ").filter_map(one));
-            self.before = Value::Text(numbers.to_owned());
-        }
-        self
-    }
 }
 
 /// What a change writes to; one variant for each kind of change.
@@ -177,7 +103,7 @@ impl Target {
         Some(Self::File(SettingFile::new(text, netns)))
     }
 
-    /// Its text in a plan: a group with all its sockets, so that it is told from another of the same
+    /// Its text in a plan: a group with all its sockets, so that it differs from another of the same
     /// port; others as they are shown.
     pub fn to_plan(&self) -> String {
         match self {
@@ -214,7 +140,7 @@ impl Target {
         }
     }
 
-    /// Why a change of it cannot be made again in another boot; `None` where it can.
+    /// Why a change of it cannot be re-applied after a reboot; `None` where it can.
     pub fn lost_for_good(&self) -> Option<&'static str> {
         match self {
             Self::Nic(_) | Self::Unit(_) => None,
@@ -235,8 +161,8 @@ impl Target {
         !matches!(self, Self::ConfigFile(_))
     }
 
-    /// Whether only trying tells if the host takes it: which interrupts the kernel manages itself, and which
-    /// settings a driver shows but does not take.
+    /// Whether only a write shows if the host takes it: the kernel manages some interrupts itself, and drivers
+    /// show settings that they do not support.
     pub fn may_be_refused(&self) -> bool {
         match self {
             Self::File(file) => file.irq().is_some(),
@@ -403,7 +329,7 @@ pub enum Persistence {
     WhileOpen,
     /// As long as the thread, the daemon, or what is in the cgroup runs.
     WhileRunning,
-    /// Until the next boot, or until the driver or the interface is set up anew.
+    /// Until the next boot, or until the driver is reloaded or the interface re-created.
     UntilReboot,
     /// Until it is undone: a reboot does not undo it.
     Kept,
@@ -412,36 +338,4 @@ pub enum Persistence {
 /// The JSON of plain data, which cannot fail: its keys are strings, and it writes to memory.
 fn json(data: &impl Serialize) -> String {
     serde_json::to_string(data).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_snapshot_of_an_older_journal_is_taken_apart() {
-        let json = serde_json::json!({
-            "target": {"nic": {"nic": "eth0", "netns": 5, "what": "channels"}},
-            "before": {"text": "combined 4; virtio1-config/irq 0; rx-0/irq 2; tx-0/xps_cpus 4; rss equal 4"},
-            "after": {"text": "combined 2"},
-            "why": "a test",
-            "persistence": "until_reboot",
-        });
-        let change: Change = serde_json::from_value(json).unwrap();
-        let change = change.with_snapshot_apart();
-        assert_eq!(change.before, "combined 4".into());
-        let saved = |part, value: &str| Saved { part, value: value.to_owned() };
-        assert_eq!(
-            change.snapshot,
-            [
-                saved(SavedPart::Irq("virtio1-config".to_owned()), "0"),
-                saved(SavedPart::QueueIrq("rx-0".to_owned()), "2"),
-                saved(SavedPart::QueueFile("tx-0/xps_cpus".to_owned()), "4"),
-                saved(SavedPart::Rss, "equal 4"),
-            ]
-        );
-        assert_eq!(change.clone().with_snapshot_apart(), change);
-        let json = serde_json::to_string(&change).unwrap();
-        assert_eq!(serde_json::from_str::<Change>(&json).unwrap(), change);
-    }
 }

@@ -14,7 +14,7 @@ pub struct NicSetting {
     /// Which of its settings.
     pub what: Ethtool,
     /// Once it was changed, the inode of the interface in sysfs: the kernel gives a new one to an
-    /// interface that is set up anew under the same name, as in [`super::SettingFile::instance`].
+    /// interface that is created again under the same name, as in [`super::SettingFile::instance`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
 }

@@ -62,7 +62,7 @@ pub struct Diagnose {
     /// with --json
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
-    /// End with status 2 when a finding is critical, with 1 when one is a warning
+    /// Exit with status 2 if a finding is critical, with 1 if one is a warning
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
@@ -93,7 +93,9 @@ impl Diagnose {
         if self.json {
             output::json(&diagnosis)?;
         } else {
-            output::text(&self.verbose.diagnosis(&diagnosis))?;
+            // Of another machine nothing can be tried here.
+            let next = live.then_some("nearpath tune try");
+            output::text(&self.verbose.diagnosis(&diagnosis, next))?;
         }
         match diagnosis.findings.iter().map(|finding| finding.severity).max() {
             Some(Severity::Critical) if self.exit_code => Err(Failure::Found(2)),

@@ -3,6 +3,7 @@
 //! and by a change that the kernel refuses. After each, `status` is right and `rollback` restores every byte.
 
 mod configuration;
+mod journal;
 mod killer;
 
 use killer::{End, failing_at, killed_at, require_failing, require_ptrace};
@@ -508,104 +509,6 @@ fn a_dry_run_ends_as_the_plan_would() {
         // A journal that apply would refuse.
         std::fs::write(scene.journal_file(), "no journal\n{}\n").unwrap();
         assert_eq!(dry().output().unwrap().status.code(), Some(1));
-    });
-}
-
-#[test]
-fn what_a_reboot_has_undone_is_lost_and_not_written() {
-    in_scene(|scene| {
-        assert!(scene.apply().output().unwrap().status.success());
-        // As if the machine had been booted since, and something had set the same values.
-        make_older(&scene.journal_file());
-        let now = settings();
-        let status = scene.status();
-        assert_eq!(status.len(), CHANGES);
-        assert!(status.values().all(|entry| entry["state"] == "lost"), "{status:?}");
-        assert_eq!(scene.run(&["verify"]).status.code(), Some(1));
-        let output = scene.run(&["rollback"]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && said.contains("a reboot has undone it"), "{said}");
-        assert!(settings() == now, "nothing is written");
-        assert_eq!(scene.status(), BTreeMap::new());
-    });
-}
-
-#[test]
-fn a_damaged_journal_is_said_and_does_not_keep_the_rest_from_being_undone() {
-    in_scene(|scene| {
-        assert!(scene.apply().output().unwrap().status.success());
-        let whole = std::fs::read_to_string(scene.journal_file()).unwrap();
-        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-        // The last line, which says that the last change was made.
-        let torn = whole.replace(whole.lines().last().unwrap(), "{\u{0}\u{0}");
-        std::fs::write(scene.journal_file(), torn).unwrap();
-        let verified = scene.run(&["verify"]);
-        assert!(verified.status.success(), "{}", said(&verified));
-        assert!(said(&verified).contains("the last line (80) is damaged"), "{}", said(&verified));
-        scene.status_is_right_and_rollback_restores("a damaged last line");
-
-        // One before, of the change of the sysctl, which comes last.
-        assert!(scene.apply().output().unwrap().status.success());
-        let whole = std::fs::read_to_string(scene.journal_file()).unwrap();
-        let begins = whole.lines().find(|line| line.contains("\"123\"")).unwrap();
-        std::fs::write(scene.journal_file(), whole.replace("\"123\"", "\"124\"")).unwrap();
-        assert!(begins.contains(SOMAXCONN));
-        assert_eq!(scene.run(&["verify"]).status.code(), Some(1));
-        let refused = scene.apply().output().unwrap();
-        assert!(said(&refused).contains("damaged (its checksum is another)"), "{}", said(&refused));
-        let back = scene.run(&["rollback"]);
-        assert_eq!(back.status.code(), Some(1));
-        assert!(said(&back).contains("then move the file away"), "{}", said(&back));
-        let now = settings();
-        let left: Vec<_> =
-            now.iter().filter(|(path, text)| **text != scene.before[*path]).collect();
-        assert_eq!(left.len(), 1, "{left:?}");
-        assert_eq!(left[0].1, b"123\n", "only the change that is not known is left");
-    });
-}
-
-#[test]
-fn a_plan_is_made_again_at_the_next_boot() {
-    in_scene(|scene| {
-        // What an earlier boot made, and what is there now is not what it found.
-        assert!(scene.apply().output().unwrap().status.success());
-        let after = settings();
-        let journal = std::fs::read(scene.journal_file()).unwrap();
-        assert!(scene.run(&["rollback"]).status.success());
-        std::fs::write(scene.journal_file(), journal).unwrap();
-        make_older(&scene.journal_file());
-        let mut plan = plan_of_forty();
-        plan["boot"] = json!("an-older-boot");
-        plan["netns"] = json!(1);
-        plan["changes"][3]["before"] = json!("2");
-        let mut gone = plan["changes"][0].clone();
-        gone["id"] = json!("gone");
-        gone["target"] = json!("/sys/class/net/not-yet/queues/rx-0/rps_cpus");
-        let mut thread = gone.clone();
-        thread["id"] = json!("thread");
-        thread["target"] = json!("affinity pid 1 tid 1 start 1");
-        plan["changes"].as_array_mut().unwrap().insert(0, gone);
-        plan["changes"].as_array_mut().unwrap().insert(0, thread);
-        scene.write_plan(&plan);
-        let boot = || scene.run(&["apply", "--boot", scene.plan.to_str().unwrap()]);
-        let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(scene.apply().output().unwrap().status.code(), Some(1));
-        let output = boot();
-        // An interface that is not there yet does not keep the rest from being made; the service tries again.
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        assert!(said(&output).contains("not-yet/queues/rx-0/rps_cpus: it is not there"));
-        assert!(said(&output).contains("thread: left out: what a thread may run on ends"));
-        assert!(settings() == after);
-        plan["changes"].as_array_mut().unwrap().remove(1);
-        scene.write_plan(&plan);
-        let again = boot();
-        assert!(again.status.success(), "{}", said(&again));
-        // The journal is of this boot alone, and undoes to what this boot had.
-        let status = scene.status();
-        assert_eq!(status.len(), CHANGES);
-        assert!(status.values().all(|entry| entry["state"] == "applied"), "{status:?}");
-        assert!(scene.run(&["rollback"]).status.success());
-        assert!(settings() == scene.before);
     });
 }
 

@@ -1,9 +1,9 @@
-//! What is lost when a driver makes the queues of an interface anew.
+//! What is lost when a driver re-creates the queues of an interface.
 //!
-//! With other numbers of channels (`ethtool -L`) it makes other queues: where their interrupts go is
-//! forgotten, the kernel forgets the RPS and XPS of queues that go away, and the indirection table is made
-//! anew. With other rings (`-G`) most ask for their interrupts again, and these go where the kernel likes.
-//! Named by the queue or by the handler, each of them is found again whatever numbers it has.
+//! Another number of channels (`ethtool -L`) means other queues: the affinities of their interrupts, the RPS
+//! and XPS of removed queues, and the indirection table are lost. Other ring sizes (`-G`) make most drivers
+//! free and request their interrupts, which resets the affinities. Each part is named by its queue or
+//! handler, as the numbers of interrupts change.
 
 use super::NumbersSetting;
 use super::rss::TableSetting;

@@ -9,7 +9,7 @@ use nearpath_model::{Crossings, Goal, PLAN_SCHEMA, Plan};
 
 pub(super) const EXPORTER: Exporter = Exporter {
     name: "boot",
-    writes: "a service by which nearpath makes the settings at boot, and the plan for it",
+    writes: "a service by which nearpath applies the plan at boot, and the plan",
     several: true,
     carries,
     render,
@@ -42,10 +42,8 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
     // Plain data with keys of text.
     let text = serde_json::to_string_pretty(&plan).unwrap_or_default();
     let title = [
-        format!("Has nearpath make its plan at boot. Install {PLAN} as {INSTALLED}, and this in"),
-        format!(
-            "/etc/systemd/system; then 'systemctl enable --now {SERVICE}'. What it makes is in"
-        ),
+        format!("Applies a plan of nearpath at boot. Install {PLAN} as {INSTALLED}, and this in"),
+        format!("/etc/systemd/system; then 'systemctl enable --now {SERVICE}'. Its changes are in"),
         "nearpath's journal: 'nearpath tune status' shows it, 'nearpath tune rollback' undoes it."
             .to_owned(),
     ];

@@ -1,7 +1,7 @@
-//! How long GRO may keep packets back for others to join them (`gro_flush_timeout`, nanoseconds).
+//! How long GRO may hold packets for others to join them (`gro_flush_timeout`, nanoseconds).
 //!
-//! In go what interfaces have. For the goal of latency out comes a change to 0 where nothing polls: a packet
-//! that is kept back then waits for a timer. Where programs poll (`net.core.busy_poll`, `busy_read`) it is theirs:
+//! In go what interfaces have. For the goal of latency out comes a change to 0 where nothing busy-polls: a packet
+//! that is held then waits for a timer. Where programs poll (`net.core.busy_poll`, `busy_read`) it is theirs:
 //! they take packets themselves meanwhile.
 //!
 //! Rule: Documentation/networking/napi.rst ("Software IRQ coalescing").
@@ -13,7 +13,7 @@ use nearpath_model::{Goal, SettingFile};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "gro_flush_timeout",
-    plans: "packets that GRO keeps back, for latency, where no program polls",
+    plans: "no packets held by GRO, for latency, where no program busy-polls",
     run,
 };
 
@@ -22,7 +22,7 @@ const FILE: &str = "gro_flush_timeout";
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     to_zero(situation, draft, FILE, |nic, now| {
         format!(
-            "GRO keeps packets of {nic} back for up to {} µs, and no program polls for them",
+            "GRO on {nic} holds packets for up to {} µs, and no program busy-polls",
             now.div_ceil(1000)
         )
     });

@@ -1,4 +1,4 @@
-//! How often a driver's interrupt stays off after a poll that found nothing (`napi_defer_hard_irqs`).
+//! How many times a driver's interrupt stays disabled after an empty poll (`napi_defer_hard_irqs`).
 //!
 //! In go what interfaces have. For the goal of latency out comes a change to 0 where nothing polls: until the timer
 //! of `gro_flush_timeout` runs out, a packet that comes waits for it instead of raising an interrupt. Where programs
@@ -13,7 +13,7 @@ use super::situation::Situation;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "napi_defer_hard_irqs",
-    plans: "interrupts that stay off after a poll, for latency, where no program polls",
+    plans: "no deferred interrupts, for latency, where no program busy-polls",
     run,
 };
 
@@ -22,8 +22,8 @@ const FILE: &str = "napi_defer_hard_irqs";
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     to_zero(situation, draft, FILE, |nic, now| {
         format!(
-            "after a poll that found nothing the interrupts of {nic} stay off up to {now} times for \
-             gro_flush_timeout, and no program polls meanwhile"
+            "after an empty poll the interrupts of {nic} stay disabled for up to {now} periods of \
+             gro_flush_timeout, and no program busy-polls"
         )
     });
 }

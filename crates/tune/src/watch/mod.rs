@@ -54,7 +54,7 @@ impl Watch {
         self.is_lost(status) && live.anew(root, &status.entry.change).is_ok_and(|c| c.is_some())
     }
 
-    /// What was set back on the same thing was on purpose, and is left alone.
+    /// What was changed back on the same interface, queue or interrupt was meant so, and is skipped.
     fn is_lost(&self, ChangeStatus { entry, standing, set_back, .. }: &ChangeStatus) -> bool {
         let made = entry.state == State::Done && entry.boot == self.boot;
         made && *standing == Some(Standing::Lost) && !set_back
@@ -131,9 +131,7 @@ fn noticed(status: &ChangeStatus) -> Option<Notice> {
     let reason = || status.reason.clone().unwrap_or_default();
     let what = match status.standing? {
         Standing::Applied | Standing::Undone => return None,
-        Standing::Lost if status.set_back => {
-            Noticed::Drifted("somebody has set back the value from before".to_owned())
-        }
+        Standing::Lost if status.set_back => Noticed::Drifted("changed back externally".to_owned()),
         Standing::Drifted => Noticed::Drifted(reason()),
         Standing::Lost => Noticed::Lost(reason()),
     };

@@ -23,8 +23,8 @@ const PATHS: usize = 2;
 /// Cells of a bar.
 const BAR: usize = 10;
 
-/// The verdict; `-v` and `-vv` have the rest.
-pub fn verdict(diagnosis: &Diagnosis) -> String {
+/// The verdict; `-v` and `-vv` have the rest. `next` is the command to go on with where there is something to fix.
+pub fn verdict(diagnosis: &Diagnosis, next: Option<&str>) -> String {
     let mut out = String::new();
     let findings = &diagnosis.findings;
     let mut shown = 0;
@@ -53,8 +53,10 @@ pub fn verdict(diagnosis: &Diagnosis) -> String {
             .take(PATHS)
             .for_each(|path| line!(out, "{path}"));
     }
-    if findings.iter().any(|finding| !finding.changes.is_empty()) {
-        line!(out, "next: nearpath tune try");
+    if let Some(next) = next
+        && findings.iter().any(|finding| !finding.changes.is_empty())
+    {
+        line!(out, "next: {next}");
     }
     out
 }
@@ -66,7 +68,7 @@ fn nothing_found(diagnosis: &Diagnosis) -> String {
         Some(m) if m.packets.started == 0 => "; no packets were seen",
         Some(_) => "",
     };
-    match checks_not_made(diagnosis) {
+    match checks_skipped(diagnosis) {
         0 => format!("No problems found{measured}"),
         missing => {
             format!(
@@ -77,8 +79,8 @@ fn nothing_found(diagnosis: &Diagnosis) -> String {
     }
 }
 
-/// How many checks could not be made, or only in part.
-fn checks_not_made(diagnosis: &Diagnosis) -> usize {
+/// How many checks could not run, or only in part.
+fn checks_skipped(diagnosis: &Diagnosis) -> usize {
     let checks = diagnosis.not_checked.iter().map(|missing| missing.check.as_str());
     checks.collect::<BTreeSet<_>>().len()
 }
@@ -104,10 +106,10 @@ fn others(findings: &[Finding], shown: usize) -> Option<String> {
 
 fn not_checked(diagnosis: &Diagnosis) -> Option<String> {
     let unseen = diagnosis.measurement.as_ref().map_or(0, |m| m.not_observable.len());
-    let missing = checks_not_made(diagnosis);
+    let missing = checks_skipped(diagnosis);
     let parts = [
         (unseen, format!("{} not observable (-vv)", count(unseen, "stage"))),
-        (missing, format!("{} not made (-v)", count(missing, "check"))),
+        (missing, format!("{} skipped (-v)", count(missing, "check"))),
     ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text).collect();
@@ -237,9 +239,9 @@ mod tests {
                      "nodes": 1, "llcs": 1, "nics": []},
         }))
         .unwrap();
-        assert_eq!(verdict(&diagnosis), "No problems found; no packets were measured\n");
+        assert_eq!(verdict(&diagnosis, None), "No problems found; no packets were measured\n");
         diagnosis.not_checked = vec![missing("a"), missing("b"), missing("a")];
-        let shown = verdict(&diagnosis);
+        let shown = verdict(&diagnosis, None);
         assert!(
             shown.starts_with(
                 "No problems found; 2 checks could not run, or only in part; no packets"

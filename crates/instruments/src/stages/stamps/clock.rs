@@ -41,7 +41,7 @@ impl Conversion {
     }
 }
 
-/// A clock that is read again and again.
+/// A clock that is read at intervals.
 #[derive(Debug, Clone)]
 pub struct Clock {
     readings: VecDeque<PhcReading>,

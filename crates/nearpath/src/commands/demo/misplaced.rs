@@ -43,7 +43,7 @@ impl Misplaced {
         if self.json {
             output::json(&diagnosis)
         } else {
-            output::text(&self.verbose.diagnosis(&diagnosis))
+            output::text(&self.verbose.diagnosis(&diagnosis, Some("nearpath demo tune")))
         }
     }
 }

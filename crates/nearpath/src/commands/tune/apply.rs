@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
 Without PLAN one is made as by 'nearpath tune plan', with the same options. When a change fails,
-those before it are undone. With --boot, which a service of 'nearpath tune export --as boot' calls,
-interrupts are found again by their names, what is there now is overwritten, a change that cannot be
-made (yet) does not keep the others from being made, and the exit status is 1 then. Left out is what the host has already, and a change that is marked
+those before it are undone. --boot is for the service that 'nearpath tune export --as boot' writes:
+interrupts are found by name, current values are overwritten, and a change that fails (yet) does not
+stop the others; the exit status is 1 then. Left out is what the host has already, and a change that is marked
 optional where the kernel can never make it (an interrupt that it places itself). It takes root.
 
 EXAMPLES
@@ -45,7 +45,7 @@ pub struct Apply {
     /// Overwrite what somebody else has changed since the plan was made
     #[arg(long)]
     force: bool,
-    /// Make a plan of an earlier boot again, as far as it can be
+    /// Re-apply a plan from an earlier boot, as far as possible
     #[arg(long, requires = "plan", conflicts_with_all = ["dry_run", "force"])]
     boot: bool,
     /// Print one JSON document
@@ -124,7 +124,8 @@ struct Made {
     refused: Vec<String>,
 }
 
-/// Makes each step, on what is there now when its turn comes: one before it may have made the queues anew.
+/// Makes each step by itself. What it writes to is looked up when its turn comes, as an earlier step may have
+/// re-created the queues.
 fn make_each(root: &Root, executor: &mut Executor<Live>, steps: Vec<Step>) -> Made {
     let mut made = Made { outcome: Outcome { made: vec![], skipped: vec![] }, refused: Vec::new() };
     for Step { change, optional } in steps {
@@ -133,7 +134,7 @@ fn make_each(root: &Root, executor: &mut Executor<Live>, steps: Vec<Step>) -> Ma
         let ended = match now {
             Ok(Some(change)) => executor.apply_steps(vec![Step { change, optional }]),
             Ok(None) => {
-                made.refused.push(format!("{target}: it is not there"));
+                made.refused.push(format!("{target}: not present"));
                 continue;
             }
             Err(error) => Err(error),

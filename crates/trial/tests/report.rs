@@ -1,7 +1,8 @@
 //! The JSON of `tune try --json`.
 
-use crate::comparison::compare;
-use nearpath_model::{Block, Cycle, Demands, PathKind, TRIAL_SCHEMA, TrialReport};
+use nearpath_model::PathKind;
+use nearpath_model::{Block, Cycle, Demands, TRIAL_SCHEMA, TrialReport};
+use nearpath_trial::comparison::compare;
 
 #[test]
 fn the_json_has_the_names_that_scripts_look_for() {

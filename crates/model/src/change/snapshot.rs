@@ -1,0 +1,113 @@
+//! What a change loses besides its set point, and must be put back with it.
+
+use crate::{Change, Ethtool, Target, Value};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A value of something else that a change loses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// What it is a value of.
+    #[serde(flatten)]
+    pub part: SavedPart,
+    /// The value.
+    pub value: String,
+}
+
+/// What a driver or the kernel resets when the queues of an interface are re-created. It is named by the
+/// queue or the handler, as the numbers of interrupts change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SavedPart {
+    /// Where the interrupt of a queue goes: of `rx-0`.
+    QueueIrq(String),
+    /// Where the interrupt of this handler goes, which is none of a queue.
+    Irq(String),
+    /// A file of a queue: `rx-0/rps_cpus`.
+    QueueFile(String),
+    /// The indirection table.
+    Rss,
+}
+
+impl SavedPart {
+    /// Whether it outlives its queues being re-created, so that a new value may be an administrator's.
+    pub fn survives(&self) -> bool {
+        !matches!(self, Self::Rss)
+    }
+
+    /// From the spelling of older journals: `rx-0/irq`, `virtio1-config/irq`, `rx-0/rps_cpus`, `rss`.
+    fn parse(text: &str) -> Self {
+        match text.strip_suffix("/irq") {
+            Some(queue) if queue.starts_with("rx-") || queue.starts_with("tx-") => {
+                Self::QueueIrq(queue.to_owned())
+            }
+            Some(handler) => Self::Irq(handler.to_owned()),
+            None if text == "rss" => Self::Rss,
+            None => Self::QueueFile(text.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for SavedPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueIrq(name) | Self::Irq(name) => write!(f, "{name}/irq"),
+            Self::QueueFile(file) => f.write_str(file),
+            Self::Rss => f.write_str("rss"),
+        }
+    }
+}
+
+impl Change {
+    /// The same with its snapshot apart: older journals have it behind the numbers of channels
+    /// (`combined 4; rx-0/irq 2; rss equal 4`).
+    #[must_use]
+    pub fn with_snapshot_apart(mut self) -> Self {
+        let is_channels =
+            matches!(&self.target, Target::Nic(setting) if setting.what == Ethtool::Channels);
+        if let Value::Text(before) = &self.before
+            && is_channels
+            && let Some((numbers, kept)) = before.split_once("; ")
+        {
+            let one = |kept: &str| {
+                let (part, value) = kept.split_once(' ')?;
+                Some(Saved { part: SavedPart::parse(part), value: value.to_owned() })
+            };
+            self.snapshot.extend(kept.split("; ").filter_map(one));
+            self.before = Value::Text(numbers.to_owned());
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_snapshot_of_an_older_journal_is_taken_apart() {
+        let json = serde_json::json!({
+            "target": {"nic": {"nic": "eth0", "netns": 5, "what": "channels"}},
+            "before": {"text": "combined 4; virtio1-config/irq 0; rx-0/irq 2; tx-0/xps_cpus 4; rss equal 4"},
+            "after": {"text": "combined 2"},
+            "why": "a test",
+            "persistence": "until_reboot",
+        });
+        let change: Change = serde_json::from_value(json).unwrap();
+        let change = change.with_snapshot_apart();
+        assert_eq!(change.before, "combined 4".into());
+        let saved = |part, value: &str| Saved { part, value: value.to_owned() };
+        assert_eq!(
+            change.snapshot,
+            [
+                saved(SavedPart::Irq("virtio1-config".to_owned()), "0"),
+                saved(SavedPart::QueueIrq("rx-0".to_owned()), "2"),
+                saved(SavedPart::QueueFile("tx-0/xps_cpus".to_owned()), "4"),
+                saved(SavedPart::Rss, "equal 4"),
+            ]
+        );
+        assert_eq!(change.clone().with_snapshot_apart(), change);
+        let json = serde_json::to_string(&change).unwrap();
+        assert_eq!(serde_json::from_str::<Change>(&json).unwrap(), change);
+    }
+}
