@@ -1,6 +1,6 @@
-# Builds, shows and tests nearpath; `make help` lists the targets.
+# Builds, runs and tests nearpath; `make help` lists the targets.
 #
-# Each target first installs what it needs and the machine lacks (scripts/install-deps).
+# Each target first installs its missing dependencies (scripts/install-deps).
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kernels test-lengthy lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency lint fuzz clean
+.PHONY: help run test test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -22,27 +22,24 @@ run: ## Build nearpath and run the main job on real packets: nearpath demo
 	@scripts/install-deps build
 	$(CARGO) run --release --package nearpath -- demo
 
-test: ## Run every test but the lengthy ones, and tell which were skipped and why
+test: ## Run pure tests, those on this kernel, and one of each feature on a virtual host
 	@# What only tests use may be missing: the tests that need it are then skipped.
 	@scripts/install-deps build test lab || scripts/install-deps build
 	@scripts/test
 
-test-kernels: ## Run the tests on virtual hosts with the oldest and the newest kernel, and all of them with 6.1
-	@scripts/install-deps build lab
-	@scripts/lab test --kernels=5.10,6.1,7.2 -m ""
-
-test-lengthy: ## Run the tests that take a minute each: faults, upcalls, kill -9; steering 100 times under load; a storm of accepts; tuning ended at each step
+test-full: ## Run what .ci/run runs beyond these: every test on one virtual kernel, smoke tests on the others
 	@scripts/install-deps build test lab || scripts/install-deps build
-	NEARPATH_STEER_TIMES=100 $(CARGO) test --package nearpath --test kernel_steer -- no_request_fails
-	NEARPATH_STORM_SECONDS=60 $(CARGO) test --package nearpath --test kernel_accepts -- a_storm --nocapture
-	NEARPATH_TUNE_STEPS=all $(CARGO) test --package nearpath --test kernel_tune
-	@scripts/lab test -m lengthy || [ $$? -eq 69 ]
+	@scripts/test --full
 
-lab: ## A shell in a virtual host with nodes, OVS and traffic: make lab NODES=2 NIC=igb KERNEL=6.12
+test-all: ## Run every test, the lengthy ones too, on every virtual kernel: hours
+	@scripts/install-deps build test lab || scripts/install-deps build
+	@scripts/test --all
+
+lab: ## Open a shell in a virtual host with nodes, OVS and traffic: make lab NODES=2 NIC=igb KERNEL=6.12
 	@scripts/install-deps build lab
 	@scripts/lab shell --nodes $(NODES) --nic $(NIC) --kernel $(KERNEL)
 
-lab-bench: ## How long virtual hosts take to boot, to restore, and for 20 scenarios
+lab-bench: ## Measure how long virtual hosts take to boot, to restore, and for 20 scenarios
 	@scripts/install-deps build lab
 	@scripts/lab bench
 
@@ -50,23 +47,23 @@ lab-kernels: ## Write docs/kernels.md: what is observable on each kernel
 	@scripts/install-deps build lab
 	@scripts/lab kernels
 
-lab-update: ## Build virtual hosts anew from the distribution's newest packages
+lab-update: ## Rebuild virtual hosts from the distribution's newest packages
 	@scripts/install-deps build lab
 	@scripts/lab build --update
 
-bench-overhead: ## What measuring costs, beside empty programs, bpftrace and BCC
+bench-overhead: ## Compare the cost of measuring with empty programs, bpftrace and BCC
 	@scripts/install-deps build bench
 	$(CARGO) bench --package nearpath-instruments --bench overhead
 
-lab-bench-overhead: ## The same on packets through Open vSwitch, in a virtual host
+lab-bench-overhead: ## The same for packets through Open vSwitch, in a virtual host
 	@scripts/install-deps build lab bench
 	@scripts/lab bench-overhead
 
-bench-flows: ## Ten minutes of 100,000 flows: memory does not grow
+bench-flows: ## Verify that memory does not grow with 100,000 flows in ten minutes
 	@scripts/install-deps build test
 	NEARPATH_FLOWS_SECONDS=600 $(CARGO) test --release --package nearpath-instruments --test kernel_flows -- --nocapture
 
-bench-latency: ## The prober beside sockperf on one path, on a quiet machine
+bench-latency: ## Compare the prober with sockperf on one path, on a quiet machine
 	@scripts/install-deps build test bench
 	$(CARGO) build --release --package nearpath
 	NEARPATH_BINARY=$(CURDIR)/target/release/nearpath \
@@ -82,10 +79,15 @@ lint: ## Check formatting, clippy, and with cargo-deny the licences and sources 
 	@scripts/install-deps build lint || scripts/install-deps build
 	@scripts/lint
 
-fuzz: ## Fuzz what reads strangers' input, each target for FUZZ_SECONDS (60)
+fuzz: ## Fuzz parsers of untrusted input, each target for FUZZ_SECONDS (60)
 	@scripts/install-deps build
 	@scripts/fuzz
 
-clean: ## Remove what was built
-	$(CARGO) clean
-	rm -rf fuzz/target
+package: ## Build the .deb, the .rpm and the tarball into target/package
+	@scripts/install-deps build package
+	@scripts/package
+
+package-test: package ## Install, run and remove the packages in clean Debian releases; lintian
+	@scripts/lab test -m "" lab/tests/test_packages.py
+
+clean: ## Remove build artifacts

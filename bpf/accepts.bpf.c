@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The instrument "accepts": for each connection that accept(2), accept4(2) or io_uring returns, the CPU
- * on which the kernel received it and the CPU that accepts, by listener and thread; or the same of the
- * datagrams that are read from sockets of UDP.
+ * The instrument "accepts". For each connection returned by accept(2), accept4(2) or io_uring, it counts the
+ * CPU that received it and the CPU that accepted it, by listener and thread. It counts the same for datagrams
+ * read from UDP sockets.
  *
- * An accept is seen where the system call returns, which every kernel lets programs see: there the descriptor says
- * which socket it is. Every system call of the machine passes here, so what is none of these is let go
- * first.
+ * Accepts are observed at the return of the system call, which every kernel allows: the descriptor then
+ * identifies the socket. Every system call of the machine passes here, so the programs return early for all
+ * others.
  */
 #include "accepts.h"
 #include "accepts_datagrams.h"
@@ -43,12 +43,12 @@ PROBE(sys_exit, "sys_exit")
 	listener_fd = FIRST_OF(regs);
 	listener = sock_at(listener_fd);
 	sk = sock_at(fd);
-	/* A thread that closes either meanwhile takes it out of our sight. */
+	/* Another thread may close either one in the meantime; the event is then lost. */
 	if (sk)
 		accepts(&key, comm, listener ? listener : sk, sk, listener_fd, fd);
 }
 
-/* Run by hand, to learn what the kernel's run-time statistics add to every run. */
+/* Run manually to measure the cost that the kernel's run-time statistics add to each run. */
 SEC("raw_tp") int empty(void *ctx)
 {
 	return 0;

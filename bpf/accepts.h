@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The instrument "accepts": which are looked at, and counting them by socket, thread and the CPUs at
- * both ends. crates/instruments/src/accepts/load.rs knows the layouts.
+ * The instrument "accepts": selects accepts and counts them by socket, thread and the CPUs at both ends. The
+ * layouts are shared with crates/instruments/src/accepts/load.rs.
  */
 #ifndef NEARPATH_ACCEPTS_H
 #define NEARPATH_ACCEPTS_H
@@ -11,21 +11,21 @@
 
 #define ACCEPTS_MAX 65536
 #define COMM 16
-/* In place of the number of a CPU: not known. */
+/* Used instead of a CPU number: unknown. */
 #define NO_CPU (~0U)
 
-/* Which are looked at; 0 and the empty name: all. */
+/* Which accepts are observed; 0 or an empty name: all. */
 const volatile u32 only_pid, only_netns;
 const volatile u16 only_port;
 const volatile char only_comm[COMM];
-const volatile bool each;
+const volatile bool per_event;
 
 struct key {
 	u8 address[16]; /* of the listener; an IPv4 address in the first four bytes */
 	u32 netns;
 	u16 family;
 	u16 port;
-	u32 pid; /* in /proc; 0: it is not in that, and tid is the kernel's own number */
+	u32 pid; /* in /proc; 0: not in that namespace, tid is the kernel's own number */
 	u32 tid;
 	u32 received_on;
 	u32 accepted_on;
@@ -33,7 +33,7 @@ struct key {
 
 struct counted {
 	u64 accepts;
-	u64 moved; /* of those, counted again when the CPU was known */
+	u64 moved; /* of those, counted again once the CPU was known */
 	char comm[COMM];
 };
 
@@ -44,9 +44,9 @@ struct {
 	__type(value, struct counted);
 } accepted SEC(".maps");
 
-struct one {
+struct accept_event {
 	struct key key;
-	s32 listener_fd; /* -1: not known */
+	s32 listener_fd; /* -1: unknown */
 	s32 fd;
 	char comm[COMM];
 };
@@ -54,10 +54,10 @@ struct one {
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
-} ones SEC(".maps");
+} events SEC(".maps");
 
 volatile u32 active;
-u64 lost, ones_lost;
+u64 lost, events_dropped;
 
 static __always_inline bool is_comm(const char *comm)
 {
@@ -70,7 +70,7 @@ static __always_inline bool is_comm(const char *comm)
 	return true;
 }
 
-/* Enters the thread that runs; returns whether it is looked at. */
+/* Records the current thread; returns whether it matches. */
 static __always_inline bool is_by_current(struct key *key, char *comm)
 {
 	u64 pid_tid = bpf_get_current_pid_tgid();
@@ -90,7 +90,7 @@ static __always_inline bool is_by_current(struct key *key, char *comm)
 	return !only_comm[0] || is_comm(comm);
 }
 
-/* Enters what the socket is bound to; returns whether it is looked at. */
+/* Records what the socket is bound to; returns whether it matches. */
 static __always_inline bool is_at(struct key *key, struct sock *sk)
 {
 	key->port = BPF_CORE_READ(sk, __sk_common.skc_num);
@@ -105,19 +105,19 @@ static __always_inline bool is_at(struct key *key, struct sock *sk)
 	return true;
 }
 
-static __always_inline void tell(const struct key *key, const char *comm, s32 listener_fd, s32 fd)
+static __always_inline void report(const struct key *key, const char *comm, s32 listener_fd, s32 fd)
 {
-	struct one *one = bpf_ringbuf_reserve(&ones, sizeof(*one), 0);
+	struct accept_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
-	if (!one) {
-		__sync_fetch_and_add(&ones_lost, 1);
+	if (!event) {
+		__sync_fetch_and_add(&events_dropped, 1);
 		return;
 	}
-	one->key = *key;
-	one->listener_fd = listener_fd;
-	one->fd = fd;
-	__builtin_memcpy(one->comm, comm, COMM);
-	bpf_ringbuf_submit(one, 0);
+	event->key = *key;
+	event->listener_fd = listener_fd;
+	event->fd = fd;
+	__builtin_memcpy(event->comm, comm, COMM);
+	bpf_ringbuf_submit(event, 0);
 }
 
 static __always_inline void count(const struct key *key, const char *comm)
@@ -137,7 +137,7 @@ static __always_inline void count(const struct key *key, const char *comm)
 		__sync_fetch_and_add(&lost, 1);
 }
 
-/* The socket of TCP over IP behind a file; NULL where it is none. */
+/* The TCP/IP socket behind a file, or NULL. */
 static __always_inline struct sock *sock_of(struct file *file)
 {
 	struct socket___kernel *socket = BPF_CORE_READ(file, private_data);
@@ -149,7 +149,7 @@ static __always_inline struct sock *sock_of(struct file *file)
 	return BPF_CORE_READ(sk, sk_protocol) == IPPROTO_TCP ? sk : 0;
 }
 
-/* The same behind a descriptor of the thread that runs. */
+/* The same for a descriptor of the current thread. */
 static __always_inline struct sock *sock_at(s32 fd)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -163,7 +163,7 @@ static __always_inline struct sock *sock_at(s32 fd)
 	return sock_of(file);
 }
 
-/* The thread that runs has accepted; `sk` is the connection, NULL where it cannot be seen. */
+/* The current thread has accepted `sk`, the connection; NULL if it cannot be seen. */
 static __always_inline void accepts(struct key *key, const char *comm, struct sock *listener,
 				    struct sock *sk, s32 listener_fd, s32 fd)
 {
@@ -172,8 +172,8 @@ static __always_inline void accepts(struct key *key, const char *comm, struct so
 	key->received_on = sk ? BPF_CORE_READ(sk, __sk_common.skc_incoming_cpu) : NO_CPU;
 	key->accepted_on = bpf_get_smp_processor_id();
 	count(key, comm);
-	if (each)
-		tell(key, comm, listener_fd, fd);
+	if (per_event)
+		report(key, comm, listener_fd, fd);
 }
 
 #endif

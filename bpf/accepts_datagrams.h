@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Datagrams of UDP: the CPU on which each was received, and the one on which it is read.
+ * UDP datagrams: the CPU on which each was received and the CPU on which it is read.
  *
- * The kernel keeps no CPU with a datagram, so it is noted when the stack is given it. Where UDP is seen to give up
- * what it has copied (skb_consume_udp), both it and its reader are known. Elsewhere nothing says which one a
- * receive call has read; but they are read in the order of the queue, so it is the one that
- * was first in it after the call before, or when the socket told of data. A reader that is quick has taken
- * a datagram before anybody has seen it in the queue: then reader and CPU find each other when the later of
- * both comes, the call's return or the socket that tells of it.
+ * The kernel stores no CPU with a datagram, so the CPU is recorded when the stack receives it. If UDP's release
+ * of a copied datagram can be observed (skb_consume_udp), the datagram and its reader are both known there.
+ * Otherwise nothing identifies the datagram that a receive call has read. Datagrams are read in queue order, so
+ * it is the one that was at the head of the queue after the previous call, or when the socket signalled data. A
+ * fast reader may take a datagram before it was seen in the queue. Reader and CPU are then matched by whichever
+ * comes later: the return of the call or the signal of the socket.
  */
 #ifndef NEARPATH_ACCEPTS_DATAGRAMS_H
 #define NEARPATH_ACCEPTS_DATAGRAMS_H
@@ -21,47 +21,47 @@
 #define RECEIVER_SLOT_BITS 16
 #define MSG_ERRQUEUE 0x2000
 #define RCV_SHUTDOWN 1
-/* Datagrams of a socket that may wait for the CPU that tells of them. */
+/* Datagrams of a socket that may still wait for the CPU that signals them. */
 #define WAITING_MAX 8
-/* A socket may have told of so many more, or fewer, than were read, before they are counted anew. */
+/* A socket may have signalled this many more, or fewer, than were read before the count is reset. */
 #define DRIFT_MAX 4096
 
 /*
- * Datagrams by a hash of their sk_buffs' addresses, as many as share a cache line: thousands may wait in
- * sockets, and where one slot has one only, they would drive each other out.
+ * Datagrams by a hash of their sk_buffs' addresses, as many per slot as share a cache line: thousands may wait
+ * in sockets, and with one per slot they would evict each other.
  */
 struct datagrams {
 	u64 skb[WAYS];
 	u32 cpu[WAYS];
-	u8 used[WAYS]; /* whether the CPU was asked for: what is at the address now may be another one */
-	u32 turn; /* whose place is taken next where all are waited for */
+	u8 used[WAYS]; /* whether the CPU was looked up: the address may since hold another datagram */
+	u32 turn; /* the way to evict next when all are in use */
 	u64 unused;
 };
 
-/* Who has read a datagram. */
+/* The thread that has read a datagram. */
 struct reader {
 	struct key key;
 	char comm[COMM];
 	s32 length;
-	u32 counts; /* whether it is looked at */
+	u32 counts; /* whether it matches */
 };
 
 /* A socket, by a hash of its address. */
 struct receiver {
 	u64 sk;
-	u64 next; /* address of the sk_buff that is read next, or 0 */
+	u64 next; /* address of the sk_buff to be read next, or 0 */
 	u32 next_cpu; /* where it was received */
-	u32 told; /* the CPU, plus 1, that told of a datagram after it had been taken, or 0 */
-	u32 waiting; /* how many `reader` has read that no CPU has told of so far */
-	u32 reads, tells; /* datagrams that were read, and that the socket told of */
+	u32 signalled_on; /* the CPU, plus 1, that signalled a datagram after it had been taken, or 0 */
+	u32 waiting; /* how many `reader` has read that no CPU has signalled yet */
+	u32 reads, signals; /* datagrams that were read, and that the socket signalled */
 	u32 unused;
 	struct reader reader;
 };
 
-/* Whether UDP's giving up of a datagram can be observed. */
+/* Whether UDP's release of a datagram can be observed. */
 const volatile bool has_consume_udp;
 
-/* max_entries of these are 1 where datagrams are not looked at. */
+/* max_entries of these are 1 unless datagrams are observed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << DATAGRAM_SLOT_BITS);
@@ -88,7 +88,7 @@ static __always_inline struct datagrams *datagrams_slot(u64 skb)
 	return bpf_map_lookup_elem(&datagrams, &slot);
 }
 
-/* Which of the slot's is the sk_buff's; WAYS: none. */
+/* The way that holds the sk_buff; WAYS: none. */
 static __always_inline u32 way_of(struct datagrams *d, u64 skb)
 {
 #pragma unroll
@@ -122,7 +122,7 @@ static __always_inline void note(struct datagrams *d, u64 skb)
 	d->used[way] = 0;
 }
 
-/* Enters which datagram is read next, if there is one. It is in the queue now, and later may not be. */
+/* Records which datagram is read next, if any. It is in the queue now, and may not be later. */
 static __always_inline void look_at_queue(struct receiver *r, struct sock *sk, const bool direct)
 {
 	struct datagrams *d;
@@ -140,7 +140,7 @@ static __always_inline void look_at_queue(struct receiver *r, struct sock *sk, c
 	}
 }
 
-/* The last in the queue may have been put together, or taken apart, on its way: then it was not seen before. */
+/* The last one in the queue may have been merged or segmented on the way, and so not been seen before. */
 static __always_inline void look_at_last(struct sock *sk, u64 address, const bool direct)
 {
 	u64 last = address_of((u64)GET(direct, sk, sk_receive_queue.prev));
@@ -158,12 +158,12 @@ static __always_inline void look_at_last(struct sock *sk, u64 address, const boo
 		note(d, last);
 }
 
-/* The slot is this socket's from now on. */
+/* Assigns the slot to this socket. */
 static __always_inline void begin(struct receiver *r, u64 sk)
 {
 	r->sk = sk;
 	r->next = 0;
-	r->told = r->waiting = r->reads = r->tells = 0;
+	r->signalled_on = r->waiting = r->reads = r->signals = 0;
 }
 
 static __always_inline bool is_udp(struct sock *sk, const bool direct)
@@ -183,11 +183,11 @@ static __always_inline void is_read(const struct reader *reader, u32 cpu)
 	key.received_on = cpu;
 	__builtin_memcpy(comm, reader->comm, COMM);
 	count(&key, comm);
-	if (each)
-		tell(&key, comm, -1, reader->length);
+	if (per_event)
+		report(&key, comm, -1, reader->length);
 }
 
-/* A datagram was read that no CPU has told of: it counts as of none until one does. */
+/* A datagram was read that no CPU has signalled yet: it counts without a CPU until one does. */
 static __always_inline void wait_for_cpu(struct receiver *r, const struct reader *reader)
 {
 	struct key key = reader->key;
@@ -199,19 +199,19 @@ static __always_inline void wait_for_cpu(struct receiver *r, const struct reader
 		count(&key, comm);
 	if ((s32)r->waiting > 0 &&
 	    (r->reader.key.tid != key.tid || r->reader.key.accepted_on != key.accepted_on)) {
-		if (each && r->reader.counts)
-			__sync_fetch_and_add(&ones_lost, r->waiting);
+		if (per_event && r->reader.counts)
+			__sync_fetch_and_add(&events_dropped, r->waiting);
 		r->waiting = 0;
 	}
 	r->reader = *reader;
 	if ((s32)r->waiting < WAITING_MAX)
 		__sync_fetch_and_add(&r->waiting, 1);
-	else if (each && reader->counts)
-		tell(&key, comm, -1, reader->length);
+	else if (per_event && reader->counts)
+		report(&key, comm, -1, reader->length);
 }
 
-/* And this CPU does. */
-static __always_inline void is_told(struct receiver *r)
+/* This CPU signals it. */
+static __always_inline void signalled(struct receiver *r)
 {
 	struct key key = r->reader.key;
 	struct counted *counted;
@@ -224,7 +224,7 @@ static __always_inline void is_told(struct receiver *r)
 	is_read(&r->reader, bpf_get_smp_processor_id());
 }
 
-/* An sk_buff comes to the protocols on the CPU that is to receive it; again where it comes by a tunnel. */
+/* An sk_buff reaches the protocols on the CPU that receives it; again if it comes through a tunnel. */
 PROBE(netif_receive_skb, "netif_receive_skb")
 {
 	struct sk_buff *skb = (struct sk_buff *)ctx[0];
@@ -251,7 +251,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	struct sock *sk = (struct sock *)ctx[0];
 	u64 address = address_of(ctx[0]);
 	struct receiver *r;
-	bool told = false;
+	bool matched = false;
 
 	if (!active || !is_udp(sk, direct))
 		return;
@@ -263,25 +263,25 @@ PROBE(sk_data_ready, "sk_data_ready")
 		return;
 	if (r->sk != address)
 		begin(r, address);
-	__sync_fetch_and_add(&r->tells, 1);
+	__sync_fetch_and_add(&r->signals, 1);
 	if ((s32)r->waiting > 0) {
-		is_told(r);
-		told = true;
+		signalled(r);
+		matched = true;
 	}
 	if (r->next)
 		return;
 	look_at_queue(r, sk, direct);
-	/* Nothing is there any more: a reader has it, but not one whose call has returned. */
-	if (!r->next && !told && (s32)(r->tells - r->reads) > 0)
-		r->told = bpf_get_smp_processor_id() + 1;
+	/* The queue is empty: a reader has it, but its call has not returned yet. */
+	if (!r->next && !matched && (s32)(r->signals - r->reads) > 0)
+		r->signalled_on = bpf_get_smp_processor_id() + 1;
 }
 
 /* Before 6.3 */
 PROBE_ENTRY(sk_data_ready, "sock_def_readable")
 
 /*
- * A reader has a datagram, and UDP gives it up. One that is only looked at (MSG_PEEK) has a negative length, and is in
- * the queue still.
+ * A reader has a datagram, and UDP releases it. A datagram that is only peeked at (MSG_PEEK) has a negative
+ * length and stays in the queue.
  */
 PROBE_FUNCTION(consume_udp, "skb_consume_udp")
 {
@@ -318,7 +318,7 @@ PROBE(sock_recv, "sock_recv_length")
 	if (!active || reader.length < 0 || (u32)ctx[2] & (MSG_PEEK | MSG_ERRQUEUE) || !is_udp(sk, direct))
 		return;
 	if (!reader.length && GET(direct, sk, sk_shutdown) & RCV_SHUTDOWN)
-		return; /* its end, no datagram */
+		return; /* end of the socket, no datagram */
 	r = receiver_slot(address);
 	if (!r)
 		return;
@@ -329,19 +329,19 @@ PROBE(sock_recv, "sock_recv_length")
 		begin(r, address);
 	__sync_fetch_and_add(&r->reads, 1);
 	if (!known) {
-		is_read(&reader, NO_CPU); /* it was in the queue before we looked */
-		r->tells = 1;
-	} else if (r->told) {
-		is_read(&reader, r->told - 1);
-		r->told = 0;
+		is_read(&reader, NO_CPU); /* it was in the queue before tracing started */
+		r->signals = 1;
+	} else if (r->signalled_on) {
+		is_read(&reader, r->signalled_on - 1);
+		r->signalled_on = 0;
 	} else if (r->next) {
 		is_read(&reader, r->next_cpu);
 	} else {
 		wait_for_cpu(r, &reader);
 	}
-	/* Some was not seen: what came before then says no more what is to come. */
-	if (r->reads - r->tells + DRIFT_MAX > 2 * DRIFT_MAX)
-		r->tells = r->reads;
+	/* Some were missed: what came before no longer predicts what is next. */
+	if (r->reads - r->signals + DRIFT_MAX > 2 * DRIFT_MAX)
+		r->signals = r->reads;
 	look_at_queue(r, sk, direct);
 }
 

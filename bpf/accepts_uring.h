@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Accepts of io_uring, which return from no system call: seen where their completion is handed to the
- * process, in the thread that has accepted.
+ * Accepts of io_uring. They return from no system call, so they are observed where their completion is posted,
+ * in the thread that has accepted.
  *
- * A request that accepts once is told with its completion. One that accepts again and again (multishot)
- * is not, but by its ring and user_data, by which the process, too, tells completions apart; it is
- * remembered when it is submitted, and each time that it is to be looked after as a connection waits.
+ * A single-shot request is reported with its completion. A multishot request is not: it is identified by its
+ * ring and user_data, as the process itself does. It is recorded when it is submitted and each time that it is
+ * queued because a connection waits.
  */
 #ifndef NEARPATH_ACCEPTS_URING_H
 #define NEARPATH_ACCEPTS_URING_H
@@ -13,10 +13,10 @@
 #include "accepts.h"
 
 #define IORING_OP_ACCEPT 13
-/* Requests that accept again and again; the one not used longest gives way, and is remembered anew. */
+/* Multishot accept requests; the least recently used one is evicted, and recorded again later. */
 #define URING_ACCEPTS_MAX 8192
 
-/* Whether a completion is told as a structure; on older kernels field by field. */
+/* Whether a completion is passed as a structure; on older kernels field by field. */
 const volatile bool completion_is_cqe;
 
 struct uring_request {
@@ -67,13 +67,13 @@ PROBE(uring_submit_sqe, "io_uring_submit_sqe")
 	remember(ctx, direct);
 }
 
-/* A connection waits: the request's thread is told to go on. */
+/* A connection waits: the thread of the request is scheduled to continue. */
 PROBE(uring_task_add, "io_uring_task_add")
 {
 	remember(ctx, direct);
 }
 
-/* The request that a completion is of, if it accepts again and again; its memory may be another's by now. */
+/* The request of a completion if it is multishot; its memory may have been reused. */
 static __always_inline struct io_kiocb *multishot(const struct uring_request *name)
 {
 	u64 *known = bpf_map_lookup_elem(&uring_accepts, name);
@@ -86,7 +86,7 @@ static __always_inline struct io_kiocb *multishot(const struct uring_request *na
 	return now.ring == name->ring && now.user_data == name->user_data ? req : 0;
 }
 
-/* ctx: the ring; the request, or none where it goes on; the completion. */
+/* ctx: the ring; the request, or none if the request continues; the completion. */
 PROBE(uring_complete, "io_uring_complete")
 {
 	struct io_kiocb *req = (struct io_kiocb *)address_of(ctx[1]);
@@ -120,7 +120,7 @@ PROBE(uring_complete, "io_uring_complete")
 	if (!req || fd < 0 || !is_by_current(&key, comm))
 		return;
 	listener = sock_of(BPF_CORE_READ(req, file));
-	/* One that goes to the ring's own table of files has no descriptor. */
+	/* A connection that goes to the ring's own file table has no descriptor. */
 	if (BPF_CORE_READ((struct io_accept *)req, file_slot)) {
 		sk = 0;
 		fd = -1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The cgroup of a task: what it is known by, and its path. */
+/* The cgroup of a task: its key and its path. */
 #ifndef NEARPATH_CGROUPS_H
 #define NEARPATH_CGROUPS_H
 
@@ -7,18 +7,18 @@
 
 #define CGROUP_LEVELS 8
 #define CGROUP_NAME 64
-/* Of what a cgroup is known by: it is one of version 1, whose hierarchies number theirs by themselves. */
+/* Flag in a cgroup's key: a version 1 cgroup, whose hierarchies number theirs independently. */
 #define CGROUP_V1 (1ULL << 63)
 
-/* In place of its name: it had been removed before its name was read. */
+/* Used instead of the name: the cgroup was removed before its name was read. */
 #define CGROUP_REMOVED 1
 
 struct cgroup_of {
 	struct kernfs_node *node;
-	u64 key; /* stays that of this cgroup, unlike the node's address */
+	u64 key; /* unique to this cgroup, unlike the node's address */
 };
 
-/* In the unified hierarchy; for what is in the root of that, in that of version 1's cpu. */
+/* In the unified hierarchy; for tasks in its root, in the cpu hierarchy of version 1. */
 static __always_inline struct cgroup_of cgroup_of(struct task_struct *task)
 {
 	struct css_set *set = BPF_CORE_READ(task, cgroups);
@@ -48,13 +48,13 @@ static __always_inline struct cgroup_of cgroup_of(struct task_struct *task)
 
 static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
 {
-	/* From 6.15 on */
+	/* Since 6.15 */
 	if (bpf_core_field_exists(((struct kernfs_node___rcu *)node)->__parent))
 		return BPF_CORE_READ((struct kernfs_node___rcu *)node, __parent);
 	return BPF_CORE_READ(node, parent);
 }
 
-/* Writes the names from the leaf up; none where the node is not that of this cgroup any more. */
+/* Writes the names from the leaf up; none if the node no longer belongs to that cgroup. */
 static __always_inline void name_cgroup(char (*names)[CGROUP_NAME], struct kernfs_node *node, u64 key)
 {
 	struct kernfs_node *at = node;
@@ -65,7 +65,7 @@ static __always_inline void name_cgroup(char (*names)[CGROUP_NAME], struct kernf
 		bpf_probe_read_kernel_str(names[level], CGROUP_NAME, BPF_CORE_READ(at, name));
 		at = parent_of(at);
 	}
-	/* It was freed, and another one made at its address. */
+	/* It was freed, and another one was allocated at its address. */
 	if (BPF_CORE_READ(node, id) != (key & ~CGROUP_V1))
 		names[0][0] = CGROUP_REMOVED;
 }

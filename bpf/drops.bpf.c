@@ -3,8 +3,8 @@
  * The instrument "drops": packets that the kernel drops (kfree_skb), by reason, function, device and
  * protocol, and by flow.
  *
- * Both maps are of fixed size; what finds no room is counted as such. Those that do not match the filter are
- * counted, too, as the kernel's own counters, which they are compared with, know no filter.
+ * Both maps have a fixed size; what does not fit is counted as such. Packets that do not match the filter are
+ * counted as well, because the kernel's own counters, which the results are compared with, have no filter.
  */
 #include "drops.h"
 
@@ -25,7 +25,7 @@ struct drop_key {
 
 struct drop_count {
 	u64 packets, bytes; /* that match the filter */
-	u64 all; /* packets, others included */
+	u64 all; /* including those that do not */
 	char dev[DEVICE_NAME];
 };
 
@@ -54,12 +54,12 @@ struct {
 } flows SEC(".maps");
 
 volatile u32 active;
-u64 unplaced, unplaced_bytes; /* packets that match the filter, without room in drops */
-u64 unplaced_all; /* the same, others included */
-u64 unplaced_flows; /* packets without room in flows */
-u64 not_packets; /* sk_buffs that are no packets: of netlink, of Unix sockets */
+u64 unplaced, unplaced_bytes; /* packets that match the filter and did not fit in drops */
+u64 unplaced_all; /* the same, including those that do not match */
+u64 unplaced_flows; /* packets that did not fit in flows */
+u64 not_packets; /* sk_buffs that are not packets: netlink, Unix sockets */
 
-/* What is known of one drop. */
+/* One drop. */
 struct drop {
 	struct drop_site site;
 	struct drop_key key;
@@ -74,7 +74,7 @@ static __always_inline bool is_direction(struct sk_buff *skb)
 
 	if ((filter.directions & 3) == 3)
 		return true;
-	/* Received is what came by a device, forwarded packets included. */
+	/* Received means that it came from a device, forwarded packets included. */
 	sent = !BPF_CORE_READ(skb, skb_iif) && BPF_CORE_READ(skb, sk);
 	return filter.directions & (sent ? 2 : 1);
 }
@@ -167,7 +167,7 @@ PROBE(kfree_skb, "kfree_skb")
 		count_flow(&d);
 }
 
-/* Run by hand, to learn what the kernel's run-time statistics add to every run. */
+/* Run manually to measure the cost that the kernel's run-time statistics add to each run. */
 SEC("raw_tp") int empty(void *ctx)
 {
 	return 0;

@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A packet that the kernel drops: why, by which function, at which device and in which network namespace.
+ * A packet that the kernel drops: why, by which function, on which device and in which network namespace.
  *
- * A dropped sk_buff may be anywhere in the kernel, so nothing is taken for granted: once it is in a socket's
- * queue, what was the device's pointer is used for something else (udp_set_dev_scratch(), the tree of TCP's
- * out-of-order queue), and TCP clears it.
+ * A dropped sk_buff may be anywhere in the kernel, so its fields must be validated: in a socket's queue the
+ * device pointer is reused (udp_set_dev_scratch(), TCP's out-of-order tree), and TCP clears it.
  */
 #ifndef NEARPATH_DROPS_H
 #define NEARPATH_DROPS_H
 
 #include "filter.h"
 
-/* Whether kfree_skb tells the reason (5.17 and later), and the receiving socket (6.11 and later). */
+/* Whether kfree_skb has the reason (since 5.17) and the receiving socket (since 6.11). */
 const volatile bool has_drop_reason, has_rx_sk;
 
-/* Numbers of network namespaces begin there (include/uapi/linux/nsfs.h, PROC_DYNAMIC_FIRST). */
+/* Inode numbers of network namespaces start here (include/uapi/linux/nsfs.h, PROC_DYNAMIC_FIRST). */
 #define NETNS_MIN 0xefff0000U
 #define DEVICE_NAME 16
 /* NETDEV_HASHENTRIES of include/linux/netdevice.h */
 #define DEVICE_HASH 256
 #define DEVICE_CHAIN 8
 
-/* Where a packet was dropped, as far as it is known. */
+/* Where a packet was dropped, as far as that is known. */
 struct drop_site {
-	struct net_device *dev; /* known to be one, or 0 */
+	struct net_device *dev; /* validated, or 0 */
 	struct net *net; /* likewise */
 	u32 ifindex; /* 0: unknown */
 	u32 netns; /* 0: unknown */
@@ -39,7 +38,7 @@ static __always_inline struct sock *drop_rx_sk(u64 *ctx)
 	return has_rx_sk ? (struct sock *)address_of(ctx[3]) : 0;
 }
 
-/* Enters a network namespace, if that is what the pointer points to. */
+/* Records a network namespace, if that is what the pointer points to. */
 static __always_inline bool is_netns(struct drop_site *site, struct net *net)
 {
 	u32 inum = net ? BPF_CORE_READ(net, ns.inum) : 0;
@@ -51,7 +50,7 @@ static __always_inline bool is_netns(struct drop_site *site, struct net *net)
 	return true;
 }
 
-/* The namespace of a packet that has no device any more. */
+/* The namespace of a packet that no longer has a device. */
 static __always_inline void netns_of_socket(struct drop_site *site, struct sk_buff *skb, struct sock *rx_sk)
 {
 	struct dst_entry *dst;
@@ -62,7 +61,7 @@ static __always_inline void netns_of_socket(struct drop_site *site, struct sk_bu
 	sk = BPF_CORE_READ(skb, sk);
 	if (sk && is_netns(site, BPF_CORE_READ(sk, __sk_common.skc_net.net)))
 		return;
-	/* Its low bit tells whether it is counted (SKB_DST_NOREF). */
+	/* The low bit says whether it is reference counted (SKB_DST_NOREF). */
 	dst = (struct dst_entry *)(BPF_CORE_READ(skb, _skb_refdst) & ~1UL);
 	if (dst)
 		is_netns(site, BPF_CORE_READ(dst, dev, nd_net.net));
@@ -77,12 +76,12 @@ static __always_inline void find_drop_site(struct drop_site *site, struct sk_buf
 		site->ifindex = BPF_CORE_READ(dev, ifindex);
 		return;
 	}
-	/* The device that it came by, which the stack has noted. */
+	/* The device that it came from, recorded by the stack (skb_iif). */
 	site->ifindex = BPF_CORE_READ(skb, skb_iif);
 	netns_of_socket(site, skb, rx_sk);
 }
 
-/* The namespace's device of that index, or 0. */
+/* The device with that index in the namespace, or 0. */
 static __always_inline struct net_device *device_by_index(struct net *net, u32 ifindex)
 {
 	struct hlist_head *heads = BPF_CORE_READ(net, dev_index_head);
@@ -116,7 +115,7 @@ static __always_inline void name_drop_device(char *name, struct drop_site *site)
 		bpf_probe_read_kernel_str(name, DEVICE_NAME, &dev->name);
 }
 
-/* The version of IP at an address, if it is the one that the packet's protocol tells; else 0. */
+/* The IP version at an address if it agrees with the packet's protocol; else 0. */
 static __always_inline u32 ip_version_at(u64 at, u32 ethertype)
 {
 	u8 first = 0;
@@ -130,8 +129,8 @@ static __always_inline u32 ip_version_at(u64 at, u32 ethertype)
 }
 
 /*
- * Where the IP header is, and its version; 0 where there is none. A packet that no stack has seen yet has
- * no network header, and its data begins with it.
+ * The address of the IP header and its version; 0 if there is none. A packet that has not reached the stack yet
+ * has no network header: its data starts with it.
  */
 static __always_inline u32 find_ip_header(struct sk_buff *skb, u32 ethertype, u64 *at)
 {

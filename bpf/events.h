@@ -2,26 +2,26 @@
 /*
  * Rings of events, and how they get to user space: in blocks, each event once.
  *
- * Each CPU has two rings, and so has each task that reads from sockets (readers.h). Nothing is sent
- * until a packet was slow. Then go the blocks that were entered since the last time, and user space
- * puts them together again by the numbers of their events. So packets that were late for the same
- * reason do not send the same events again, and what is sent is bounded by what was entered.
+ * Each CPU has two rings, and so has each task that reads from sockets (readers.h). Nothing is sent until a
+ * packet was slow. Then the blocks written since the last time are sent, and user space reassembles them by the
+ * numbers of their events. Packets that were late for the same reason therefore do not send the same events
+ * twice, and the amount sent is bounded by the amount written.
  */
 #ifndef NEARPATH_EVENTS_H
 #define NEARPATH_EVENTS_H
 
-#include "trail.h"
+#include "packet_path.h"
 
 /*
- * Events of a ring of a CPU, which are set by user space for this host, and of one of a reader; powers of two, multiples
+ * Events per ring of a CPU (set by user space for this host) and per ring of a reader; powers of two, multiples
  * of BLOCK_EVENTS.
  */
 #define CPU_EVENTS_MAX 4096
 #define READER_EVENTS 256
 #define BLOCK_EVENTS 16
-/* Tasks that are known as readers; found by their pid. */
+/* Tasks known as readers, looked up by pid. */
 #define READER_SLOT_BITS 9
-/* Places where a reader blocks whose stacks are remembered; a power of two. */
+/* Recorded stacks on which readers block; a power of two. */
 #define READER_SITES 4
 
 enum ring { RING_TASKS, RING_SOFTIRQS, RINGS };
@@ -33,28 +33,28 @@ enum event_kind {
 	EVENT_IRQ_END,
 	EVENT_SOFTIRQ,
 	EVENT_SOFTIRQ_END,
-	EVENT_STOLEN, /* by the hypervisor, since the interrupt before */
-	EVENT_ONLINE, /* the CPU comes online: it was offline since the event before */
+	EVENT_STOLEN, /* by the hypervisor, since the previous interrupt */
+	EVENT_ONLINE, /* the CPU comes online; it was offline since the previous event */
 	/* of a reader */
 	READER_RUNS,
-	READER_READY, /* it leaves its CPU, and could go on */
+	READER_READY, /* it leaves its CPU while runnable */
 	READER_BLOCKS, /* it leaves its CPU to wait for something */
 	READER_MOVES, /* to the run queue of another CPU */
 	READER_WOKEN,
 	READER_FOUND, /* it runs, and was not known before */
-	/* of a CPU, just before EVENT_TASK: since when that task could have run */
+	/* of a CPU, just before EVENT_TASK: since when that task was runnable */
 	EVENT_QUEUED,
 };
 
-/* An interrupt of the CPU's own, by its vector, not one of a device. */
+/* An interrupt of the CPU itself, by its vector, not of a device. */
 #define VECTOR 0x80000000u
 
-/* Of a task's policy: the task before it could have gone on. */
+/* Flag in a task's policy: the previous task was still runnable. */
 #define READY_BEFORE 0x80
 
 /* What woke a reader. */
 enum waker { WAKER_TASK, WAKER_SOFTIRQ, WAKER_IRQ };
-/* Of a wake, beside that: the reader's cgroup may not run, as its quota is used up. */
+/* Flag of a wake-up: the reader's cgroup is throttled, its quota is used up. */
 #define WAKER_THROTTLED 0x80
 
 struct event {
@@ -66,13 +66,13 @@ struct event {
 	union {
 		char comm[16]; /* of a task */
 		struct {
-			u32 current; /* of all else: the pid of the task that the CPU is at */
+			u32 current; /* of all others: pid of the task that the CPU runs */
 			u32 unused;
 			u64 since_ns;
 		};
 		struct {
 			u32 state; /* in which it leaves its CPU */
-			s32 stack; /* its number in the map of stacks, or negative */
+			s32 stack; /* its number in the map of stacks; negative: none */
 			u32 to_cpu;
 			u32 flags;
 		} reader;
@@ -82,19 +82,19 @@ struct event {
 #define READER_IOWAIT 1
 #define READER_THROTTLED 2
 
-/* Where crates/instruments/src/stages/events.rs looks for them. */
+/* Layout shared with crates/instruments/src/stages/events.rs. */
 _Static_assert(sizeof(struct event) == 32, "size of an event");
 
 struct block {
 	u32 ring;
 	u32 unused;
 	u64 first; /* number of its first event */
-	u64 head; /* how many events had been entered into the ring before these were copied, */
+	u64 head; /* how many events had been written to the ring before these were copied, */
 	u64 after; /* and after */
 	struct event events[BLOCK_EVENTS];
 };
 
-/* The rings of CPUs, two for each, then those of readers; as many as that takes, set by user space. */
+/* The rings of CPUs, two each, then those of readers; the number is set by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -102,15 +102,15 @@ struct {
 	__type(value, struct event);
 } history SEC(".maps");
 
-/* A task that reads from sockets which are looked at. */
+/* A task that reads from observed sockets. */
 struct reader {
 	u32 pid;
 	u32 moved_from; /* the CPU that it was last moved from, */
 	u64 moved_ns; /* and when */
-	u64 heads[RINGS]; /* how many events were ever entered into each ring, */
-	u64 claimed[RINGS]; /* and how many before it took the slot */
-	u32 sent[RINGS]; /* how many are sent up, mod 2^32 */
-	/* Where it blocked lately (readers.h), and the number of the stack there. */
+	u64 heads[RINGS]; /* how many events were ever written to each ring, */
+	u64 claimed[RINGS]; /* and how many before this task took the slot */
+	u32 sent[RINGS]; /* how many have been sent, mod 2^32 */
+	/* Where it blocked recently (readers.h), and the number of the stack there. */
 	u64 sites[READER_SITES];
 	s32 site_stacks[READER_SITES];
 };
@@ -123,14 +123,14 @@ struct {
 	__type(value, struct reader);
 } readers SEC(".maps");
 
-/* Whether the history is kept at all. */
+/* Whether history is recorded at all. */
 const volatile bool budgets;
 /* Events of a ring of a CPU. */
 const volatile u32 cpu_events = CPU_EVENTS_MAX;
-/* Number of the first ring of readers, set by user space: those of CPUs come before. */
+/* Number of the first ring of readers, set by user space; the rings of CPUs come before it. */
 const volatile u32 reader_rings = RINGS;
 
-/* Where an event of a ring is. Rings of readers have the numbers from reader_rings on. */
+/* Address of an event of a ring. Rings of readers have numbers from reader_rings on. */
 static __always_inline struct event *event_at(u32 ring, u64 number)
 {
 	u32 key;
@@ -161,8 +161,8 @@ static __always_inline u64 ring_head(u32 ring)
 }
 
 /*
- * Sends the blocks of a ring from the one with event `first` on. Returns whether all found room. (Not static,
- * so that the verifier looks at the loop once: trail.h.)
+ * Sends the blocks of a ring, starting with the one that holds event `first`. Returns whether all of them
+ * fitted. (Not static, so that the verifier checks the loop once: packet_path.h.)
  */
 __noinline int send_blocks(u32 ring, u64 first, u64 head)
 {
@@ -170,7 +170,7 @@ __noinline int send_blocks(u32 ring, u64 first, u64 head)
 	struct event *e;
 
 	first &= ~(u64)(BLOCK_EVENTS - 1);
-	/* One more than there are in a ring, as the first and the last may each be there in part. */
+	/* One more than a ring holds, as the first and the last block may both be partial. */
 	for (u32 i = 0; i <= CPU_EVENTS_MAX / BLOCK_EVENTS; i++) {
 		if (first >= head)
 			return true;
@@ -188,7 +188,7 @@ __noinline int send_blocks(u32 ring, u64 first, u64 head)
 			bpf_ringbuf_discard(b, BPF_RB_NO_WAKEUP);
 			return false;
 		}
-		/* What was entered meanwhile, as by an interrupt, lies where the oldest events were. */
+		/* Events written in the meantime, for example by an interrupt, replace the oldest ones. */
 		b->after = ring_head(ring);
 		bpf_ringbuf_submit(b, BPF_RB_NO_WAKEUP);
 		first += BLOCK_EVENTS;
@@ -196,7 +196,7 @@ __noinline int send_blocks(u32 ring, u64 first, u64 head)
 	return true;
 }
 
-/* Sends what user space does not have of a ring, which has room for `size` events. */
+/* Sends what user space does not have yet of a ring with `size` events. */
 static __always_inline void send_ring(u32 ring, u64 head, u32 *sent, u32 size)
 {
 	u32 unsent = (u32)head - *sent;
@@ -205,7 +205,7 @@ static __always_inline void send_ring(u32 ring, u64 head, u32 *sent, u32 size)
 		return;
 	if (unsent > size)
 		unsent = head < size ? head : size;
-	/* Where two are at it at once both send; an event that comes twice does no harm. */
+	/* If two CPUs do this at once, both send; a duplicate event does no harm. */
 	if (send_blocks(ring, head - unsent, head))
 		*sent = head;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which packets are looked at. Decided once for a packet, where its path begins. The settings
- * are constants, so the verifier drops the code of a filter that is not in force.
+ * Which packets are observed. Decided once per packet, at the start of its path. The settings are constants, so
+ * the verifier removes the code of unused filters.
  */
 #ifndef NEARPATH_FILTER_H
 #define NEARPATH_FILTER_H
@@ -9,7 +9,7 @@
 #include "probe.h"
 #include <bpf/bpf_endian.h>
 
-/* Devices below one, and VLANs one within the other: as crates/instruments/src/filter.rs has them. */
+/* Limits for lower devices and nested VLANs, as in crates/instruments/src/filter.rs. */
 #define LOWER_DEVICES_MAX 16
 #define VLANS_MAX 2
 
@@ -27,8 +27,9 @@ struct prefix {
 };
 
 /*
- * A device by which packets come to that of the filter, which stands on it: the stack is given them by this one
- * alone. They are known by the VLAN tags that they come with, outermost first, and by their destination.
+ * A lower device through which packets reach the device of the filter (an upper, stacked device): the stack
+ * sees them on the lower device only. They are recognized by their VLAN tags, outermost first, and their
+ * destination address.
  */
 struct lower_device {
 	u32 ifindex;
@@ -41,13 +42,13 @@ struct lower_device {
 struct filter {
 	u32 directions; /* bit 0 receive, bit 1 transmit */
 	u32 ifindex; /* 0: any */
-	u32 lower_count; /* of the devices below it, looked at on receive */
+	u32 lower_count; /* number of lower devices, checked on receive */
 	u32 netns; /* inode, 0: any */
 	u32 protocol; /* IPPROTO_*, 0: any */
 	u32 protocol6; /* the same for IPv6, where ICMP has another number */
 	u32 sport, dport, port; /* host order, 0: any */
 	u32 headers; /* whether headers must be read at all */
-	u32 sample; /* keep one flow in so many; 1: all */
+	u32 sample; /* keep one flow in this many; 1: all */
 	u32 seed;
 	struct prefix src, dst, host;
 	struct lower_device lower[LOWER_DEVICES_MAX];
@@ -57,7 +58,7 @@ const volatile struct filter filter = { .directions = 3, .sample = 1 };
 
 struct tuple {
 	struct address src, dst;
-	u16 sport, dport; /* host order, 0 where there are none */
+	u16 sport, dport; /* host order, 0 if there are none */
 	u8 protocol;
 	u8 version;
 };
@@ -95,7 +96,7 @@ static __always_inline bool read_ports(u64 at, struct tuple *t)
 /* RFC 791 */
 static __always_inline bool read_ipv4(u64 at, struct tuple *t)
 {
-	/* With the ports, where no options come before them: to read is what costs most here. */
+	/* Read together with the ports, when there are no options: the number of reads is what costs. */
 	u32 h[6];
 
 	if (bpf_probe_read_kernel(h, sizeof(h), (void *)at))
@@ -162,7 +163,7 @@ static __always_inline bool in_prefix(const volatile struct prefix *p, struct ad
 	return !differs;
 }
 
-/* The same for both directions of a flow, so that a sampled flow is seen whole. */
+/* Symmetric, so that both directions of a sampled flow are observed. */
 static __always_inline u32 flow_hash(struct tuple *t)
 {
 	u32 hash = filter.seed ^ t->protocol;
@@ -207,8 +208,8 @@ static __always_inline bool is_vlan(u32 protocol)
 }
 
 /*
- * The protocol behind the VLAN tags that stand in the packet. On receive *at is the first tag; on
- * transmit network_header is behind them already, and the IP version says it.
+ * The protocol after the VLAN tags in the packet. On receive *at is the first tag; on transmit network_header
+ * is already behind the tags, and the IP version gives the protocol.
  */
 static __always_inline u32 behind_vlan_tags(u64 *at, u32 protocol, bool transmit)
 {
@@ -232,7 +233,7 @@ static __always_inline u32 behind_vlan_tags(u64 *at, u32 protocol, bool transmit
 	return protocol;
 }
 
-/* Functions of their own: the compiler would look for the field before it asks whether the kernel has it. */
+/* Separate functions: the compiler would otherwise read the field before checking that the kernel has it. */
 static __noinline u32 vlan_all_of(struct sk_buff *skb)
 {
 	return BPF_CORE_READ(skb, vlan_all);
@@ -245,7 +246,7 @@ static __noinline u32 has_vlan_tag_before_6_2(struct sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD_PROBED(old, vlan_present);
 }
 
-/* Whether the device has taken a tag off the packet. */
+/* Whether the device has stripped a tag from the packet. */
 static __always_inline bool has_vlan_tag(struct sk_buff *skb)
 {
 	if (bpf_core_field_exists(skb->vlan_all))
@@ -253,7 +254,7 @@ static __always_inline bool has_vlan_tag(struct sk_buff *skb)
 	return has_vlan_tag_before_6_2(skb);
 }
 
-/* VLAN ids of a packet that is received, outermost first. Returns how many. */
+/* VLAN ids of a received packet, outermost first. Returns their number. */
 static __always_inline u32 read_vlans(struct sk_buff *skb, u16 *vlans)
 {
 	u32 protocol = bpf_ntohs(BPF_CORE_READ(skb, protocol)), count = 0;
@@ -272,7 +273,7 @@ static __always_inline u32 read_vlans(struct sk_buff *skb, u16 *vlans)
 	return count;
 }
 
-/* Whether a packet that a device has received comes to the device of the filter, which stands on that one. */
+/* Whether a packet received on a lower device is for the device of the filter, which is stacked on it. */
 __noinline int comes_from_below(u64 packet, u32 ifindex)
 {
 	struct sk_buff *skb = (struct sk_buff *)packet;
@@ -310,9 +311,9 @@ __noinline int comes_from_below(u64 packet, u32 ifindex)
 }
 
 /*
- * Where GRO finds the network header of a packet that a driver gives it in pages (napi_frags_skb): it has pulled
- * no more than Ethernet's. Returns false if it has yet to look for it; then it is in reach when the stack is
- * given the packet.
+ * Address at which GRO finds the network header of a packet that a driver passes in pages (napi_frags_skb):
+ * only the Ethernet header has been pulled. Returns false if GRO has not located it yet; it can then be read
+ * when the stack receives the packet.
  */
 static __always_inline bool find_header_of_frags(struct sk_buff *skb, u64 *header)
 {
@@ -328,8 +329,8 @@ static __always_inline bool find_header_of_frags(struct sk_buff *skb, u64 *heade
 }
 
 /*
- * Matches a packet at its first stage. On receive the data begins with the network header (the
- * driver has called eth_type_trans), unless that is at `header`; on transmit network_header is set.
+ * Matches a packet at its first stage. On receive the data starts with the network header (the driver has
+ * called eth_type_trans), unless that is at `header`; on transmit network_header is set.
  */
 static __always_inline u32 filter_match(struct sk_buff *skb, bool transmit, u64 header, const bool direct)
 {

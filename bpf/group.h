@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets by group (group_names.h). Each span is counted once more, in the histogram of its packet's
- * group: its cell.
+ * Packets by group (group_names.h). Each span is counted a second time, in the histogram of its packet's group:
+ * its cell.
  *
- * Cells are made when first seen, in a hash map of fixed size as groups are. Of CPU and node each span
- * has its own group. Who receives a packet is known at the end of its path, so its spans are entered
- * then, from its trail.
+ * Cells are created when first needed, in a hash map of fixed size, like groups. For CPU and node each span has
+ * its own group. The receiving task is known only at the end of a path, so its spans are counted then, from the
+ * recorded path.
  *
- * Functions here are not static for the sake of the verifier's time (see trail.h). Older kernels look
- * at such a function also where nothing calls it, so each first asks whether it is wanted.
+ * Functions here are not static, to save verification time (see packet_path.h). Older kernels verify such a
+ * function even if nothing calls it, so each one first checks whether it is needed.
  */
 #ifndef NEARPATH_GROUP_H
 #define NEARPATH_GROUP_H
 
-#include "trail.h"
+#include "packet_path.h"
 #include "group_names.h"
 
 #define CELLS_MAX 8192
@@ -26,7 +26,7 @@ struct {
 	__type(value, struct histogram);
 } cells SEC(".maps");
 
-/* What a new cell begins with. */
+/* Initial value of a new cell. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -34,10 +34,10 @@ struct {
 	__type(value, struct histogram);
 } new_cell SEC(".maps");
 
-/* Latencies for whose cell there was no room. */
+/* Latencies whose cell did not fit. */
 u64 ungrouped_spans;
 
-/* Times of which it is counted how many paths took longer; the largest number where there are fewer. */
+/* Thresholds: paths longer than each are counted; unused ones hold the largest number. */
 const volatile u64 above_ns[ABOVE_MAX];
 
 static __always_inline void count_above(struct histogram *h, u64 ns)
@@ -49,7 +49,7 @@ static __always_inline void count_above(struct histogram *h, u64 ns)
 	}
 }
 
-/* Enters a span that ended on `to` into its group's cell; `span` is its number, or that of a path (path.h). */
+/* Counts a span that ended on `to` in the cell of its group; `span` is its number, or that of a path (path.h). */
 __noinline int enter_cell(u64 group, u32 span, u32 from, u32 to, u64 ns)
 {
 	u64 key = group << 8 | span;
@@ -63,7 +63,7 @@ __noinline int enter_cell(u64 group, u32 span, u32 from, u32 to, u64 ns)
 	if (!h) {
 		if (!bpf_map_lookup_elem(&groups, &group) && !make_group(group) &&
 		    !bpf_map_lookup_elem(&groups, &group))
-			return 0; /* its packets are counted as such */
+			return 0; /* counted as an ungrouped packet already */
 		h = bpf_map_lookup_elem(&new_cell, &zero);
 		if (h)
 			bpf_map_update_elem(&cells, &key, h, BPF_NOEXIST);
@@ -90,7 +90,7 @@ __noinline int enter_cell(u64 group, u32 span, u32 from, u32 to, u64 ns)
 	return 0;
 }
 
-/* A span ends on this CPU, of a packet of this group, if it is known. */
+/* A span of a packet of this group (0: unknown) ends on this CPU. */
 static __always_inline void enter_group(struct cpu *to, u64 group, u32 span, u32 from, u64 ns)
 {
 	u32 number = bpf_get_smp_processor_id();
@@ -105,7 +105,7 @@ static __always_inline void enter_group(struct cpu *to, u64 group, u32 span, u32
 		enter_cell(group, span, from, number, ns);
 }
 
-/* A packet begins. */
+/* A packet starts. */
 static __always_inline void begin_group(struct packet *p, struct cpu *cpu, bool transmit, u64 header)
 {
 	u64 group;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which queue, flow, process or cgroup a packet belongs to, and what that is called.
+ * The queue, flow, process or cgroup that a packet belongs to, and its name.
  *
- * Groups are made when first seen, in a hash map of fixed size that is looked up by small keys and
- * never shrinks; what does not fit is left to user space, which knows the whole and subtracts. Queue,
- * flow and the sender are known when the packet begins; who receives it at the end of its path.
+ * Groups are created when first seen, in a hash map of fixed size that is looked up by small keys and never
+ * shrinks. Packets whose group does not fit are computed by user space: the total minus the groups. Queue, flow
+ * and sender are known when the packet starts, the receiver at the end of its path.
  *
- * Functions here are not static for the sake of the verifier's time (see trail.h). Older kernels look
- * at such a function also where nothing calls it, so each first asks whether it is wanted.
+ * Functions here are not static, to save verification time (see packet_path.h). Older kernels verify such a
+ * function even if nothing calls it, so each one first checks whether it is needed.
  */
 #ifndef NEARPATH_GROUP_NAMES_H
 #define NEARPATH_GROUP_NAMES_H
@@ -21,7 +21,7 @@ enum per { PER_NONE, PER_CPU, PER_NODE, PER_QUEUE, PER_FLOW, PER_PROCESS, PER_CG
 #define GROUPS_MAX 512
 #define OWNER_SLOT_BITS 12
 
-/* Groups have 55 bits; a cell adds its span. */
+/* Groups have 55 bits; a cell adds its span number. */
 #define NO_GROUP 0
 #define NO_PROCESS (1ULL << 54)
 
@@ -31,7 +31,7 @@ struct group {
 		struct {
 			u32 netns, ifindex;
 			u32 transmit;
-			u32 number; /* plus 1; 0: the driver did not say */
+			u32 number; /* plus 1; 0: not set by the driver */
 			char dev[16];
 		} queue;
 		struct tuple flow;
@@ -43,12 +43,12 @@ struct group {
 	};
 };
 
-/* Where crates/instruments/src/stages/group.rs looks for them. */
+/* Layout shared with crates/instruments/src/stages/group.rs. */
 _Static_assert(sizeof(struct group) == 8 + CGROUP_LEVELS * CGROUP_NAME, "size of a group");
 _Static_assert(__builtin_offsetof(struct group, queue.dev) == 24, "offset of dev");
 _Static_assert(__builtin_offsetof(struct group, process.comm) == 16, "offset of comm");
 
-/* Its max_entries are set by user space where there are groups. */
+/* max_entries is set by user space if packets are grouped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -56,11 +56,11 @@ struct {
 	__type(value, struct group);
 } groups SEC(".maps");
 
-/* Who last sent or received by a socket; a later socket takes the slot. */
+/* The task that last sent or received on a socket; a later socket takes over the slot. */
 struct owner {
 	u64 sk;
 	u64 group;
-	u64 node, cgroup; /* a kernfs_node, and what that is known by */
+	u64 node, cgroup; /* a kernfs_node, and the key of its cgroup */
 	u32 pid, unused;
 	char comm[16];
 };
@@ -72,7 +72,7 @@ struct {
 	__type(value, struct owner);
 } owners SEC(".maps");
 
-/* What a new group begins with. */
+/* Initial value of a new group. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -81,7 +81,7 @@ struct {
 } new_group SEC(".maps");
 
 const volatile u32 per;
-/* Packets for whose group there was no room. */
+/* Packets whose group did not fit. */
 u64 ungrouped_packets;
 
 #define BY_PROCESS (per == PER_PROCESS || per == PER_CGROUP)
@@ -97,7 +97,7 @@ static __always_inline u64 group_id(u64 hash)
 	return (hash >> 10) | 1;
 }
 
-/* The group if it is new here; others see it already, and its name a moment later. */
+/* Creates a group if it is new; others see it at once, and its name a moment later. */
 static __always_inline struct group *make_group(u64 id)
 {
 	u32 zero = 0;
@@ -108,7 +108,7 @@ static __always_inline struct group *make_group(u64 id)
 	return bpf_map_lookup_elem(&groups, &id);
 }
 
-/* The same, where it is known already as a rule. */
+/* The same for a group that usually exists already. */
 static __always_inline struct group *first_seen(u64 id)
 {
 	return bpf_map_lookup_elem(&groups, &id) ? 0 : make_group(id);
@@ -157,7 +157,7 @@ static __always_inline void describe_current(struct owner *o)
 	}
 }
 
-/* Makes the group of an owner, unless it is known. */
+/* Creates the group of an owner, unless it exists. */
 static __always_inline u64 group_of(struct owner *o)
 {
 	u64 id = o->group;
@@ -174,7 +174,7 @@ static __always_inline u64 group_of(struct owner *o)
 	return id;
 }
 
-/* The process, or the cgroup, of the task that runs. */
+/* The process, or the cgroup, of the current task. */
 __noinline u64 group_of_current(void)
 {
 	struct owner current = {};
@@ -192,7 +192,7 @@ __noinline u64 group_of_owner(u64 sk)
 	return o && o->sk == sk ? group_of(o) : NO_PROCESS;
 }
 
-/* The task that runs sends or receives by a socket, which may have no part in what is measured. */
+/* The current task sends or receives on a socket, which need not be one that is measured. */
 __noinline int note_owner(u64 sk)
 {
 	struct owner *o = BY_PROCESS && sk ? owner_slot(sk) : 0;
@@ -245,7 +245,7 @@ static __always_inline u64 group_of_queue(struct sk_buff *skb, bool transmit)
 	return id;
 }
 
-/* The group of a packet that begins, as far as it is known. */
+/* The group of a packet that starts, as far as it is known. */
 __noinline u64 group_at_begin(u64 packet, u32 transmit, u32 in_softirq, u64 header)
 {
 	struct sk_buff *skb = (struct sk_buff *)packet;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The histogram by itself, for the tests that run it. */
+/* The histogram alone, for the tests that run it. */
 #include "histogram.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -9,7 +9,7 @@ char LICENSE[] SEC("license") = "GPL";
 u64 times_ns[TIMES];
 u32 buckets[TIMES];
 
-/* The buckets of so many times. */
+/* Computes the buckets of several times at once. */
 SEC("raw_tp") int find_buckets(void *ctx)
 {
 	for (u32 i = 0; i < TIMES; i++)

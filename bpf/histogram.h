@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Base-2 exponential histogram of times: the boundaries are 2^(k/16) seconds, so a bucket is 4.4 % wide. That is schema
- * 4 of Prometheus' native histograms and scale 4 of OpenTelemetry's. crates/instruments/src/histogram.rs is the
- * other half.
+ * Base-2 exponential histogram of times: the boundaries are 2^(k/16) seconds, so a bucket is 4.4 % wide. This
+ * is schema 4 of Prometheus' native histograms and scale 4 of OpenTelemetry's. The user-space half is
+ * crates/instruments/src/histogram.rs.
  */
 #ifndef NEARPATH_HISTOGRAM_H
 #define NEARPATH_HISTOGRAM_H
@@ -11,14 +11,14 @@
 #include <bpf/bpf_helpers.h>
 
 /*
- * Bucket 0 holds what is not longer than 2^(-415/16) seconds (15.6 ns), bucket i times up to and including
- * 2^((i - 415)/16) seconds. The last one ends at 64 s, and holds all that is longer as well; max_ns stays exact.
+ * Bucket 0 holds times up to 2^(-415/16) seconds (15.6 ns), bucket i times up to and including 2^((i - 415)/16)
+ * seconds. The last one ends at 64 s and also holds everything longer; max_ns stays exact.
  */
 #define HISTOGRAM_BUCKETS 512
 #define HISTOGRAM_SHORTEST_NS 16
 #define HISTOGRAM_LONGEST_BITS 36
 #define HISTOGRAM_CELLS 32
-/* Times of which it is counted how many paths took longer. */
+/* Thresholds: paths longer than each of these times are counted. */
 #define ABOVE_MAX 3
 
 struct histogram {
@@ -27,13 +27,14 @@ struct histogram {
 	u64 other_cpu;
 	u64 other_llc;
 	u64 other_node;
-	u64 above[ABOVE_MAX]; /* of whole paths: those that took longer than above_ns */
+	u64 above[ABOVE_MAX]; /* of whole paths: those longer than above_ns */
 	u64 buckets[HISTOGRAM_BUCKETS];
 };
 
 /*
- * The boundaries within a power of two of nanoseconds; the same in each. Each of 32 equal parts of it has one at the
- * most: its 36 highest bits, in the low byte how many boundaries are in the parts before. Set by user space.
+ * The boundaries within a power of two of nanoseconds; the same in every one. It is divided into 32 equal parts
+ * with at most one boundary each: the 36 highest bits hold that boundary, the low byte the number of boundaries
+ * in the parts before. Set by user space.
  */
 const volatile u64 histogram_cells[HISTOGRAM_CELLS];
 
@@ -47,7 +48,7 @@ static __always_inline u32 histogram_bucket(u64 ns)
 		return 0;
 	if (ns >> HISTOGRAM_LONGEST_BITS)
 		return HISTOGRAM_BUCKETS - 1;
-	/* The highest bit that is set goes to bit 63. */
+	/* Shifts the highest bit set to bit 63. */
 	ns <<= 64 - HISTOGRAM_LONGEST_BITS;
 	if (!(ns >> 48)) {
 		ns <<= 16;
@@ -74,7 +75,7 @@ static __always_inline u32 histogram_bucket(u64 ns)
 	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
 }
 
-/* The bucket is counted atomically, so the sum of all buckets is the exact count. */
+/* The bucket is incremented atomically, so the sum of all buckets is the exact count. */
 static __always_inline void histogram_add(struct histogram *h, u64 ns)
 {
 	u32 bucket = histogram_bucket(ns) & (HISTOGRAM_BUCKETS - 1);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What each CPU ran lately, and the packets that were slow: these are sent up, each behind what the
- * CPU and the packet's reader did until then, so that user space can say where the time went.
+ * What each CPU ran recently, and the slow packets. A slow packet is sent to user space after the events of its
+ * CPU and of its reader up to then, so that user space can account for the time.
  *
- * A CPU keeps two rings of events. Those of tasks and interrupts are entered with interrupts off;
- * those of softirqs may be interrupted by the first, but never by one another. So each ring has
- * one writer at a time and needs no lock.
+ * A CPU has two rings of events. Those of tasks and interrupts are written with interrupts off; those of
+ * softirqs may be interrupted by the first kind, but not by each other. So each ring has a single writer at a
+ * time and needs no lock.
  */
 #ifndef NEARPATH_HISTORY_H
 #define NEARPATH_HISTORY_H
@@ -15,18 +15,18 @@
 #include "tasks.h"
 #include "waits.h"
 
-/* From when until when a cgroup's tasks on a CPU had used up its quota. */
+/* Start and end of a period in which a cgroup was throttled on a CPU. */
 struct throttle {
 	u64 begin_ns, end_ns;
 };
 
-/* The last times of one cgroup on one CPU, found by a hash of the two. */
+/* The last such periods of one cgroup on one CPU, looked up by a hash of the two. */
 #define THROTTLES 4
 
 struct throttles_of {
 	u64 group;
 	u32 cpu;
-	u32 next; /* where the oldest is */
+	u32 next; /* index of the oldest */
 	struct throttle last[THROTTLES];
 };
 
@@ -36,23 +36,23 @@ struct outlier {
 	u32 from_cpu, to_cpu;
 	u16 from, to; /* stages */
 	u32 pid; /* of the task that takes the packet, or that runs at the span's end */
-	u16 received; /* how many packets the CPU has received, mod 2^16 */
+	u16 received; /* number of packets that the CPU has received, mod 2^16 */
 	u16 flags; /* see waits.h */
 	u32 bytes; /* of the packet */
 	struct tuple flow; /* version 0: unknown */
 	char comm[16]; /* of that task */
-	u64 heads[RINGS]; /* how many events were ever entered into each ring of the CPU */
-	u64 reader_heads[RINGS]; /* likewise of that task, */
-	u64 reader_claimed[RINGS]; /* and how many of these are others' */
-	u32 reader_ring; /* number of its first ring, or 0 where it is no reader */
+	u64 heads[RINGS]; /* how many events were ever written to each ring of the CPU */
+	u64 reader_heads[RINGS]; /* the same for the rings of that task, */
+	u64 reader_claimed[RINGS]; /* and how many of these belong to earlier owners of the slot */
+	u32 reader_ring; /* number of its first ring, or 0 if it is not a reader */
 	u32 unused;
 	struct queued queued; /* where the packet was queued to be sent */
-	u64 gap_end_ns; /* when the data came that a segment of TCP waited for, or 0 */
-	struct throttle throttled[THROTTLES]; /* its cgroup, on this CPU, in no order; 0 where there is none */
-	struct trail trail; /* up to here; packet 0: none */
+	u64 gap_end_ns; /* when the data arrived that a TCP segment waited for, or 0 */
+	struct throttle throttled[THROTTLES]; /* its cgroup, on this CPU, unordered; 0: none */
+	struct packet_path packet_path; /* up to here; packet 0: none */
 };
 
-/* Where crates/instruments/src/stages/record.rs looks for them. */
+/* Layout shared with crates/instruments/src/stages/record.rs. */
 _Static_assert(__builtin_offsetof(struct outlier, pid) == 28, "offset of pid");
 _Static_assert(__builtin_offsetof(struct outlier, flow) == 40, "offset of flow");
 _Static_assert(__builtin_offsetof(struct outlier, heads) == 96, "offset of heads");
@@ -60,13 +60,13 @@ _Static_assert(__builtin_offsetof(struct outlier, reader_ring) == 144, "offset o
 _Static_assert(__builtin_offsetof(struct outlier, queued) == 152, "offset of queued");
 _Static_assert(__builtin_offsetof(struct outlier, gap_end_ns) == 192, "offset of gap_end_ns");
 _Static_assert(__builtin_offsetof(struct outlier, throttled) == 200, "offset of throttled");
-_Static_assert(__builtin_offsetof(struct outlier, trail) == 264, "offset of trail");
-_Static_assert(sizeof(struct outlier) != sizeof(struct block), "records are known by their size");
+_Static_assert(__builtin_offsetof(struct outlier, packet_path) == 264, "offset of packet_path");
+_Static_assert(sizeof(struct outlier) != sizeof(struct block), "records are distinguished by their size");
 
 #define THROTTLE_SLOT_BITS 10
-/* Two clocks that were compared differ by microseconds after so long, at the most. */
+/* After this long, two compared clocks differ by microseconds at most. */
 #define CLOCKS_AGREE_NS 100000000ULL
-/* Of a task's cgroup and those above it, so many are looked at. */
+/* This many levels are checked: a task's cgroup and its ancestors. */
 #define GROUPS_ABOVE 4
 
 struct {
@@ -77,7 +77,7 @@ struct {
 	__type(value, struct throttles_of);
 } throttles SEC(".maps");
 
-/* Enters an event of this moment; returns it for what else is to be said of a task. */
+/* Writes an event with the current time; returns it so that the caller can add details of a task. */
 static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 kind, u32 id, u64 now)
 {
 	u64 *head = ring == RING_TASKS ? &cpu->task_events : &cpu->softirq_events;
@@ -97,8 +97,8 @@ static __always_inline struct event *add_event(struct cpu *cpu, u32 ring, u32 ki
 }
 
 /*
- * What the hypervisor took since this was last asked: steal_account_process_time() keeps what it has
- * accounted for in the CPU's run queue, which the task that runs there belongs to.
+ * What the hypervisor stole since the last call: steal_account_process_time() keeps the accounted amount in the
+ * CPU's run queue, which is reached through the current task.
  */
 static __always_inline void add_stolen(struct cpu *cpu)
 {
@@ -118,8 +118,8 @@ static __always_inline void add_stolen(struct cpu *cpu)
 }
 
 /*
- * Learns how the clock of the CPU's run queue differs from ours, now and then: when the scheduler
- * switches it has just been set.
+ * Measures the offset between the clock of the CPU's run queue and ours, from time to time, at a context
+ * switch: the run-queue clock has then just been updated.
  */
 static __always_inline void compare_clocks(struct cpu *cpu, struct task_struct *task, u64 now, const bool direct)
 {
@@ -137,12 +137,12 @@ static __always_inline bool is_ready(struct task_struct *task, const bool direct
 	return !state_of(task, direct);
 }
 
-/* A task that waits for its CPU as long as this has that noted. */
+/* Waits for a CPU at least this long are recorded. */
 #define LONG_QUEUED_NS 500000
 
 /*
- * Since when the task that the CPU turns to could have run, as the scheduler keeps it (CONFIG_SCHED_INFO) by the clock of
- * the run queue: of one that is not known as a reader yet nothing else says it.
+ * Since when the next task was runnable, from the scheduler's statistics (CONFIG_SCHED_INFO), on the clock of
+ * the run queue: there is no other source for a task that is not known as a reader yet.
  */
 static __always_inline void add_queued(struct cpu *cpu, struct task_struct *next, u32 pid, u64 now, const bool direct)
 {
@@ -162,7 +162,7 @@ static __always_inline void add_queued(struct cpu *cpu, struct task_struct *next
 		e->since_ns = since;
 }
 
-/* The CPU turns to a task; pid 0 is the idle one. */
+/* The CPU switches to a task; pid 0 is the idle task. */
 static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, u32 pid, u64 now,
 				     bool ready_before, const bool direct)
 {
@@ -183,7 +183,7 @@ static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, 
 	}
 }
 
-/* The flow of a packet that is known by its address alone. */
+/* The flow of a packet of which only the address is known. */
 static __always_inline void read_flow(u64 packet, struct tuple *flow)
 {
 	struct sk_buff *skb = (struct sk_buff *)packet;
@@ -201,7 +201,7 @@ static __always_inline struct throttles_of *throttle_slot(u64 group, u32 cpu)
 	return bpf_map_lookup_elem(&throttles, &slot);
 }
 
-/* When a task's cgroup, or one above it, was last throttled on this CPU. */
+/* When a task's cgroup, or an ancestor of it, was last throttled on this CPU. */
 static __always_inline void read_throttle(struct outlier *o, struct task_struct *task)
 {
 	struct task_group *group;
@@ -227,7 +227,7 @@ static __always_inline void read_throttle(struct outlier *o, struct task_struct 
 	}
 }
 
-/* The task that takes the packet: the one that was woken for it, else the one that runs. */
+/* The task that takes the packet: the one woken for it, else the current one. */
 static __always_inline struct task_struct *reader_of(struct cpu *cpu)
 {
 	struct task_struct *reader = (struct task_struct *)cpu->reader;
@@ -235,20 +235,23 @@ static __always_inline struct task_struct *reader_of(struct cpu *cpu)
 	return reader ? reader : (struct task_struct *)bpf_get_current_task();
 }
 
-/* How far rings are sent for a slow packet: what is entered meanwhile is later than its span. */
+/* How far rings are sent for a slow packet: later events are after its span. */
 struct heads {
 	u64 cpu[RINGS];
 	u64 reader[RINGS];
 };
 
-/* Sends what user space lacks of what a CPU did. */
+/* Sends the events of a CPU that user space does not have. */
 static __always_inline void send_cpu(u32 number, struct cpu *cpu, u64 tasks, u64 softirqs)
 {
 	send_ring(number * RINGS + RING_TASKS, tasks, &cpu->sent[RING_TASKS], cpu_events);
 	send_ring(number * RINGS + RING_SOFTIRQS, softirqs, &cpu->sent[RING_SOFTIRQS], cpu_events);
 }
 
-/* Sends what user space lacks of what a reader did, and the CPU that it was moved from in a span. */
+/*
+ * Sends the events of a reader that user space does not have, and those of the CPU it migrated from during a
+ * span.
+ */
 static __always_inline void send_reader(struct reader *r, struct heads *heads, u64 begin_ns)
 {
 	u32 ring = reader_rings + reader_slot_of(r->pid) * RINGS;
@@ -285,8 +288,8 @@ static __always_inline void read_reader(struct outlier *o, struct cpu *cpu, stru
 }
 
 /*
- * Sends a slow packet up, from a CPU, and two stages, to this CPU. (Not static: the verifier looks at it
- * once.)
+ * Sends a slow packet to user space, given a CPU and two stages; the span ends on this CPU. (Not static: the
+ * verifier checks it once.)
  */
 __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 {
@@ -327,7 +330,7 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 	o->flags = to->serving ? 0 : WAIT_ENDED_IN_TASK;
 	o->gap_end_ns = 0;
 	__builtin_memset(&o->queued, 0, sizeof(o->queued));
-	/* To its reader the packet is freed by then. */
+	/* The reader sees the packet as freed by then. */
 	if (packet && o->to != RX_SOCK_RECV) {
 		struct sk_buff *skb = (struct sk_buff *)packet;
 		struct packet *p = packet_slot(packet);
@@ -340,7 +343,7 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 			o->flags |= read_gap(&o->gap_end_ns, p, skb, end_ns - ns);
 	}
 	o->flow = flow;
-	copy_trail(packet, &o->trail);
+	copy_packet_path(packet, &o->packet_path);
 	bpf_ringbuf_submit(o, BPF_RB_NO_WAKEUP);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What is under way: packets and CPUs as in skb_track.bpf.h, tasks and sockets.
+ * Packets and CPUs (see skb_track.bpf.h), tasks and sockets in flight.
  */
 #ifndef NEARPATH_INFLIGHT_H
 #define NEARPATH_INFLIGHT_H
@@ -12,120 +12,120 @@
 #define TASK_SLOT_BITS 14
 #define SOCKET_SLOT_BITS 12
 #define REPLACED_SLOT_BITS 6
-/* Packets in user space that there is room for. */
+/* Capacity for packets that are in user space. */
 #define UPCALL_BITS 12
-/* Different pairs of adjacent stages that are kept apart. */
+/* Number of distinct pairs of adjacent stages. */
 #define SPANS_MAX 128
-/* A slot not touched for so long holds a packet whose end was not seen. */
+/* A slot not touched for this long holds a packet whose end was missed. */
 #define PACKET_STALE_NS 1000000000ULL
 
 struct packet {
 	u64 tag; /* address of the sk_buff */
-	u64 last_ns; /* when the last stage was passed; of an ignored packet since when it is in hand */
+	u64 last_ns; /* when it passed the last stage; for an ignored packet, since when the stack has it */
 	u32 last_cpu;
 	u8 last_stage;
 	u8 state;
 	u8 datagram; /* waits in a UDP socket, from which a receive call takes it whole */
 	u8 flags; /* see waits.h */
-	u64 group; /* see group.h; 0: not known */
-	u64 begin_ns; /* when it passed the first stage of its path, and where */
+	u64 group; /* see group.h; 0: unknown */
+	u64 begin_ns; /* when it passed the first stage of its path, and on which CPU */
 	u32 begin_cpu;
 	u8 begin_stage;
-	u8 unused[19]; /* a cache line to itself */
+	u8 unused[19]; /* pads to a cache line */
 };
 
 struct task {
 	u32 pid;
 	u32 send_cpu, tcp_cpu, copy_cpu;
-	u64 send_ns; /* entry of the send call that the task is in, or 0 */
+	u64 send_ns; /* entry of the send call in progress, or 0 */
 	u64 tcp_ns; /* tcp_sendmsg within it, or 0 */
-	u64 copy_ns; /* the last packet copied in the receive call under way, or 0 */
+	u64 copy_ns; /* the last packet copied in the receive call in progress, or 0 */
 	u64 woken_by; /* tag of the packet that woke the task, or 0 */
-	u64 datagram; /* tag of the datagram freed in the receive call under way, or 0 */
+	u64 datagram; /* tag of the datagram freed in the receive call in progress, or 0 */
 	u64 copy_group; /* group of the last packet copied */
-	u64 datagram_ns; /* its last stage when it was freed: what came to its address since has a later one */
+	u64 datagram_ns; /* its last stage when it was freed: a new packet at its address has a later one */
 	u64 is_batch; /* whether the send call is for several messages */
-	struct packet taken; /* the datagram that the receive call under way has taken; tag 0: none */
+	struct packet taken; /* the datagram that the receive call in progress has taken; tag 0: none */
 	u64 unused[2];
 };
 
 struct counters {
 	u64 started, completed, dropped, collided, sampled_out, unexpected, outliers_lost;
-	u64 trails_lost;
-	/* Of hardware time stamps; see nic_stamps.h. */
+	u64 packet_paths_lost;
+	/* For hardware timestamps; see nic_stamps.h. */
 	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_opaque, stamps_of_others;
 	u64 unused[2];
 };
 
-/* A UDP socket: its reader takes one packet a call, in order. */
+/* A UDP socket: its reader takes one packet per call, in order. */
 struct socket {
 	u64 sk;
 	u64 next; /* tag of the packet that the next receive call takes, or 0 */
 	u64 next_ns; /* when it was seen in the queue */
-	u64 taken; /* tag of the packet that the receive call under way has taken, if it is known, or 0 */
-	u64 returned_ns; /* when a receive call returned last */
-	u64 fence; /* nothing is told by its value */
+	u64 taken; /* tag of the packet that the receive call in progress has taken, or 0 if unknown */
+	u64 returned_ns; /* when a receive call last returned */
+	u64 fence; /* used only as a memory barrier; the value has no meaning */
 };
 
 /*
- * A datagram that a receive call has taken and freed, at whose address is a newer packet before that
- * call returned.
+ * A datagram that a receive call has taken and freed, and whose address was reused for another packet before
+ * the call returned.
  */
 struct replaced {
 	struct packet packet;
 	u64 replaced_ns;
 };
 
-/* Per CPU, seven cache lines, of which every stage needs the first. Times are 0 where there is none. */
+/* Per CPU, seven cache lines; every stage needs the first. Times are 0 if unset. */
 struct cpu {
-	u64 entry_ns; /* entry of the run of NET_RX under way */
+	u64 entry_ns; /* entry of the run of NET_RX in progress */
 	u64 poll_ns; /* its entry, or the end of the last NAPI poll in it */
 	u64 serving; /* the softirq vector that runs, plus 1 */
-	u64 packet; /* tag of the packet that the stack works on */
-	u64 waker; /* tag of the packet whose socket calls its reader */
-	u32 shard; /* which histograms and counters this CPU writes to; set by user space */
-	u32 place; /* its row in the matrix of places; likewise */
-	u64 irq_ns; /* the interrupt handler that runs */
+	u64 packet; /* tag of the packet that the stack is processing */
+	u64 waker; /* tag of the packet whose socket is waking its reader */
+	u32 shard; /* which histograms and counters this CPU writes; set by user space */
+	u32 row; /* of the matrix of CPU pairs; likewise */
+	u64 irq_ns; /* entry of the interrupt handler in progress */
 	u64 gro_packet; /* tag of the packet handed to GRO */
 
 	u64 next_raise_ns; /* first raise of NET_RX since its last entry */
-	u64 next_irq_ns; /* the interrupt in which that was */
-	u64 run_irq_ns; /* the same two of the run of NET_RX under way */
+	u64 next_irq_ns; /* the interrupt in which it was raised */
+	u64 run_irq_ns; /* the same two for the run of NET_RX in progress */
 	u64 run_raise_ns;
 	u32 node, llc; /* ~0: unknown; set by user space */
 	u64 backlog_ns; /* entry of the last poll of the backlog */
 	u64 run_queue; /* address of its run queue, or 0; see softirqs.h */
-	u64 earlier_raise_ns; /* likewise: of the run of NET_RX before the one that next_raise_ns is of */
+	u64 earlier_raise_ns; /* the same for the run of NET_RX before that of next_raise_ns */
 
-	/* What the IP layer was given to send last: the sk_buff, when, by which function. */
+	/* What the IP layer was last given to send: the sk_buff, when, by which function. */
 	u64 ip_packet;
 	u64 ip_ns;
 	u64 ip_tcp_ns; /* tcp_transmit_skb() before it, or 0 */
-	u64 tcp_ns; /* tcp_transmit_skb() whose segment is not with IP yet, or 0 */
+	u64 tcp_ns; /* tcp_transmit_skb() whose segment has not reached IP yet, or 0 */
 	u64 ip_stage;
 
 	/* See history.h. */
-	u64 task_events; /* how many were entered into each ring */
+	u64 task_events; /* how many were written to each ring */
 	u64 softirq_events;
-	u64 received; /* packets that the stack was given */
+	u64 received; /* packets that the stack has received */
 
-	u64 reader; /* the task that the CPU turns to, for which a packet waited; or 0 */
+	u64 reader; /* the task that the CPU switches to, if a packet waited for it; or 0 */
 	u64 stolen_ns; /* by the hypervisor, as the kernel counts it */
-	u64 clock_ns; /* how much the clock of its run queue is behind ours */
-	u64 clock_at_ns; /* and when that was found, or 0 */
-	u64 task_ns; /* since when a task receives on this CPU, not a softirq, or 0 */
-	u64 batch_sender; /* the thread that sends several datagrams by one system call, or 0 */
-	u64 given_dev; /* by which device the stack was given the last sk_buff; see skb_track.bpf.h */
+	u64 clock_ns; /* how far the clock of its run queue is behind ours */
+	u64 clock_at_ns; /* when that was measured, or 0 */
+	u64 task_ns; /* since when a task, not a softirq, receives on this CPU, or 0 */
+	u64 batch_sender; /* the thread that sends several datagrams in one system call, or 0 */
+	u64 given_dev; /* the device of the last sk_buff passed to the stack; see skb_track.bpf.h */
 	u32 given_first, given_next;
 
-	/* Of budgets alone. */
+	/* Used only for budgets. */
 	u32 sent[2]; /* how many events of each ring user space has, mod 2^32 */
-	u64 interrupt; /* the one that runs, plus 1, or 0 */
-	u64 next_tx_raise; /* first raise of NET_TX since its last entry, and what raised it (waits.h) */
-	u64 run_tx_raise; /* the same of the run of NET_TX under way */
+	u64 interrupt; /* the one in progress, plus 1, or 0 */
+	u64 next_tx_raise; /* first raise of NET_TX since its last entry, and its source (waits.h) */
+	u64 run_tx_raise; /* the same for the run of NET_TX in progress */
 	u64 unused3[4];
 
-	u64 given[16]; /* what the stack was given last */
+	u64 given[16]; /* the sk_buffs passed to the stack last */
 };
 
 #include "skb_track.bpf.h"
@@ -185,10 +185,10 @@ static __always_inline struct task *task_slot(u32 pid)
 	return bpf_map_lookup_elem(&tasks, &slot);
 }
 
-/* Tasks that a packet had woken, or that had taken one, and whose slot another task took. */
+/* Tasks that a packet had woken, or that had taken one, and whose slot was reused by another task. */
 u64 tasks_collided;
 
-/* Makes the slot the task's; whoever was in it is forgotten. */
+/* Assigns the slot to the task and resets it. */
 static __always_inline void claim_task(struct task *task, u32 pid)
 {
 	if (task->pid == pid)

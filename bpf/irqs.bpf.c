@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The instrument "irqs": how long each CPU is in hard interrupts and in softirqs, and what each NAPI
- * instance is polled for. How often interrupts come the kernel counts itself, in /proc/interrupts.
+ * The instrument "irqs": how long each CPU is in hard interrupts and in softirqs, and the polls of each NAPI
+ * instance. The number of interrupts is counted by the kernel (/proc/interrupts).
  *
- * Hard interrupts interrupt softirqs and not the other way round: their time is taken off the
- * softirq's, so that the two add up to what the CPU spent on both.
+ * Hard interrupts interrupt softirqs and not the other way round: their time is subtracted from that of the
+ * softirq, so that the sum is the time that the CPU spent in both.
  */
 #include "probe.h"
 
@@ -14,7 +14,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define VECTORS 16
 /* Entries for NAPI instances by CPU. */
 #define POLLS_MAX 16384
-/* Instead of an interrupt's number: NET_RX was raised by several, or by something else. */
+/* Used instead of an interrupt's number: NET_RX was raised by several, or by something else. */
 #define SEVERAL (~0U)
 
 enum hard {
@@ -25,22 +25,22 @@ enum hard {
 };
 
 /*
- * Whole cache lines for each CPU, which nobody else writes to: the values of a mapped array begin at a page.
- * A multiple of 128 bytes, as x86 fetches lines by pairs.
+ * Whole cache lines for each CPU, written only by that CPU: the values of a mapped array start on a page
+ * boundary. A multiple of 128 bytes, because x86 prefetches pairs of lines.
  */
 struct cpu {
 	u64 hard_ns[HARDS], hards[HARDS];
 	u64 softirq_ns[VECTORS], softirqs[VECTORS];
-	u64 polls_lost; /* polls of instances that there was no room for */
-	u64 hard_begin_ns; /* of the hard interrupt under way, or 0 */
+	u64 polls_lost; /* polls of instances that did not fit */
+	u64 hard_begin_ns; /* of the hard interrupt in progress, or 0 */
 	u64 hard_sum_ns;
-	u64 softirq_begin_ns; /* of the softirq under way, or 0 */
-	u64 hard_before_ns; /* hard_sum_ns at its begin */
-	u32 vector; /* which it is */
-	u32 irq; /* the device's interrupt under way, plus 1, or 0 */
+	u64 softirq_begin_ns; /* of the softirq in progress, or 0 */
+	u64 hard_before_ns; /* hard_sum_ns at its start */
+	u32 vector; /* of the softirq in progress */
+	u32 irq; /* the device interrupt in progress, plus 1, or 0 */
 	u32 raised_by; /* the interrupt that raised NET_RX since its last run, plus 1; 0; or SEVERAL */
-	u32 run_raised_by; /* the same of the run under way, until its first poll */
-	u64 unused; /* to the end of the cache line */
+	u32 run_raised_by; /* the same for the run in progress, until its first poll */
+	u64 unused; /* pads to a cache line */
 };
 
 _Static_assert(sizeof(struct cpu) % 128 == 0, "CPUs share no cache line");
@@ -53,7 +53,7 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-/* An address alone would be that of another instance later, an id alone is 0 for some. */
+/* The address may be reused by another instance, and the id is 0 for some: the key is both. */
 struct napi_on_cpu {
 	u64 napi;
 	u32 napi_id;
@@ -67,7 +67,7 @@ struct polls {
 	u64 full; /* polls that used up their budget */
 	u32 ifindex; /* 0: a CPU's backlog */
 	u32 netns;
-	u32 irq; /* the interrupt that it is polled for, plus 1; 0: not known; SEVERAL: contradictory */
+	u32 irq; /* the interrupt that it is polled for, plus 1; 0: unknown; SEVERAL: contradictory */
 	u32 unused;
 	char dev[16];
 };
@@ -106,7 +106,7 @@ static __always_inline void hard_exit(enum hard kind)
 	if (!cpu)
 		return;
 	cpu->irq = 0;
-	/* Its entry was before the begin. */
+	/* It was entered before the measurement started. */
 	if (!cpu->hard_begin_ns)
 		return;
 	ns = bpf_ktime_get_ns() - cpu->hard_begin_ns;
@@ -128,7 +128,7 @@ PROBE(irq_handler_entry, "irq_handler_entry")
 	hard_entry((u32)ctx[0] + 1);
 }
 
-/* Interrupts that have no handler of a device: x86's timer, and calls by other CPUs (RPS). */
+/* Interrupts without a device handler: x86's timer, and calls by other CPUs (RPS). */
 
 PROBE(local_timer_exit, "local_timer_exit")
 {
@@ -184,9 +184,9 @@ PROBE(softirq_entry, "softirq_entry")
 }
 
 /*
- * Which interrupt a NAPI instance is polled for: where NET_RX was raised once since its last run, by a
- * device's interrupt, the first instance that the run polls is that interrupt's. (What the run before
- * left over it raises again itself, outside of interrupts.)
+ * Which interrupt a NAPI instance is polled for: if NET_RX was raised once since its last run, by a device
+ * interrupt, the first instance polled in the run belongs to that interrupt. (Work remaining from the previous
+ * run is raised again by that run, outside of interrupts.)
  */
 PROBE(softirq_raise, "softirq_raise")
 {
@@ -202,7 +202,7 @@ PROBE(softirq_raise, "softirq_raise")
 	cpu->raised_by = cpu->raised_by && cpu->raised_by != by ? SEVERAL : by;
 }
 
-/* The interrupt that raised the run under way, if this is its first poll. */
+/* The interrupt that raised the run in progress, if this is its first poll. */
 static __always_inline u32 polled_for(struct cpu *cpu)
 {
 	u32 irq = cpu->run_raised_by;
@@ -252,7 +252,7 @@ PROBE(napi_poll, "napi_poll")
 		cpu->polls_lost++;
 		return;
 	}
-	/* An entry is its CPU's alone, and polls do not interrupt one another. */
+	/* An entry is written by its CPU only, and polls do not interrupt each other. */
 	p->polls++;
 	if (work > 0)
 		p->work += work;
@@ -264,7 +264,7 @@ PROBE(napi_poll, "napi_poll")
 		p->irq = p->irq && p->irq != irq ? SEVERAL : irq;
 }
 
-/* Run by hand, to learn what the kernel's run-time statistics add to every run. */
+/* Run manually to measure the cost that the kernel's run-time statistics add to each run. */
 SEC("raw_tp") int empty(void *ctx)
 {
 	return 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The instrument "locality": on which CPU each packet's sk_buff is allocated, and on which it is let
- * go of, as a matrix.
+ * The instrument "locality": the CPU on which each packet's sk_buff is allocated, and the CPU on which it is
+ * freed, as a matrix.
  *
- * Where functions can be attached to, both moments are seen (locality_exact.h). Elsewhere a packet
- * begins where a tracepoint first sees it and ends where one last does (locality_seen.h). What is
- * here tells receive from transmit, by what the packet does.
+ * If functions can be attached to, both events are observed directly (locality_exact.h). Otherwise a packet
+ * starts at the first tracepoint that sees it and ends at the last (locality_seen.h). This file distinguishes
+ * receive from transmit, by what happens to the packet.
  */
 #include "locality.h"
 #include "locality_exact.h"
@@ -25,7 +25,7 @@ static __always_inline bool is_of_tcp(struct sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD_PROBED(skb, fclone) == SKB_FCLONE_CLONE;
 }
 
-/* The packet came in: by a driver, or from a virtual device. */
+/* The packet was received: by a driver, or from a virtual device. */
 static __always_inline void receive(u64 pointer, u32 progress, u64 header, const bool direct)
 {
 	struct sk_buff *skb = (struct sk_buff *)pointer;
@@ -53,8 +53,8 @@ static __always_inline void receive(u64 pointer, u32 progress, u64 header, const
 			from = p->cpu;
 	} else if (exact) {
 		/*
-		 * What was sent as a clone is no sk_buff of its own before its peer receives it; a veth device
-		 * with NAPI has copied what it shared by then.
+		 * A packet sent as a clone has no sk_buff of its own until its peer receives it; a veth device
+		 * with NAPI has copied the shared data by then.
 		 */
 		not_allocated = !is_clone(skb) && !is_of_tcp(skb);
 	}
@@ -83,7 +83,10 @@ PROBE(napi_gro_frags, "napi_gro_frags_entry")
 		to_gro(ctx[0]);
 		receive(ctx[0], HANDED_IN, header, direct);
 	} else if (!exact && p && p->tag == tag) {
-		/* Its headers are read when the stack is given it. What was at its address has ended. */
+		/*
+		 * Its headers are read when the stack receives it. The packet previously at this address has
+		 * ended.
+		 */
 		free_slot(p);
 	}
 }
@@ -99,8 +102,8 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 }
 
 /*
- * The packet goes to a device. What TCP sends is a clone, while the sk_buff with the data waits for
- * its acknowledgement: that one is the packet. Other clones are none.
+ * The packet goes to a device. TCP sends a clone, while the sk_buff with the data waits for its
+ * acknowledgement: the latter is the packet. Other clones do not count.
  */
 PROBE(net_dev_queue, "net_dev_queue")
 {
@@ -143,7 +146,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 	}
 }
 
-/* Softirqs work for no task, whichever they interrupt. Looked at where packets are split by process. */
+/* Softirqs do not work on behalf of the task that they interrupt. Checked only if packets are split by process. */
 PROBE(softirq_entry, "softirq_entry")
 {
 	struct cpu *cpu = this_cpu();
@@ -172,7 +175,10 @@ static __always_inline void freed(u64 pointer, bool drop)
 		free_slot(p);
 		return;
 	}
-	/* Its reader is about to return, whose moment counts: others may free it for the reader. */
+	/*
+	 * Its reader is about to return, and that is the end: other contexts may free it later on the reader's
+	 * behalf.
+	 */
 	if (!exact && !drop && waits_for_receive_call(p))
 		return;
 	cpu = this_cpu();
@@ -190,21 +196,21 @@ PROBE(kfree_skb, "kfree_skb")
 	freed(ctx[0], true);
 }
 
-/* The same without a tracepoint. All but a datagram's and a merged packet's end goes through it. */
+/* The same without a tracepoint. Every free except those of datagrams and of merged packets goes through it. */
 PROBE_FUNCTION(skb_release_head_state, "skb_release_head_state")
 {
 	freed(ctx[0], false);
 }
 
-/* GRO has put its data into another packet. */
+/* GRO has merged its data into another packet. */
 PROBE_FUNCTION(napi_skb_free_stolen_head, "napi_skb_free_stolen_head")
 {
 	freed(ctx[0], false);
 }
 
 /*
- * A reader lets it go; from 5.18 on the kernel sends it back to the CPU that allocated it, to be
- * freed there. What counts is who had it last.
+ * A reader releases it; since 5.18 the kernel sends it back to the CPU that allocated it, to be freed there.
+ * The CPU of the last user is what counts.
  */
 PROBE_FUNCTION(skb_attempt_defer_free, "skb_attempt_defer_free")
 {
@@ -217,7 +223,7 @@ PROBE_FUNCTION(skb_attempt_defer_free, "skb_attempt_defer_free")
 	freed(ctx[0], false);
 }
 
-/* Run by hand, to learn what the kernel's run-time statistics add to every run. */
+/* Run manually to measure the cost that the kernel's run-time statistics add to each run. */
 SEC("raw_tp") int empty(void *ctx)
 {
 	return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The instrument "locality": sk_buffs under way with the CPU that each comes from, the counters, and
- * the moments of a packet's life: it is first received or sent, and it is let go.
+ * The instrument "locality": sk_buffs in flight with the CPU that each comes from, the counters, and the events
+ * of a packet's life: first received or sent, and freed.
  *
- * Packets are followed as skb_track.bpf.h says.
+ * Packets are tracked as in skb_track.bpf.h.
  */
 #ifndef NEARPATH_LOCALITY_H
 #define NEARPATH_LOCALITY_H
@@ -16,35 +16,35 @@ enum progress { HANDED_IN, IN_STACK, IN_SOCKET };
 
 struct packet {
 	u64 tag; /* address of the sk_buff */
-	u32 cpu; /* that allocated it; where that is not seen, that it was first seen on */
+	u32 cpu; /* that allocated it; if that is not observed, where it was first seen */
 	u8 state;
-	u8 progress; /* of a received one */
+	u8 progress; /* of a received packet */
 	u16 unused;
 };
 
-/* How far apart two CPUs are; crates/instruments/src/locality/measurement.rs has the same order. */
+/* Distance between two CPUs; same order as in crates/instruments/src/locality/measurement.rs. */
 enum distance { SAME_CPU, SAME_CORE, SAME_LLC, SAME_NODE, OTHER_NODE, UNKNOWN_DISTANCE, DISTANCES };
 
-/* By shard; crates/instruments/src/locality/reading.rs looks for them by their place. */
+/* By shard; crates/instruments/src/locality/reading.rs finds them by offset. */
 struct counters {
 	u64 started, dropped, collided, sampled_out, not_allocated, returned, unused[2];
-	u64 rx[8], tx[8]; /* packets let go, by enum distance */
+	u64 rx[8], tx[8]; /* packets freed, by enum distance */
 };
 
 struct cpu {
 	/* Set by user space; ~0: unknown. */
 	u32 core, llc, node;
-	u32 shard, place;
-	u32 serving; /* the softirq vector that runs, plus 1; known where packets are split by process */
-	u64 packet; /* tag of the packet that the stack works on */
+	u32 shard, row;
+	u32 serving; /* the softirq vector that runs, plus 1; known only if packets are split by process */
+	u64 packet; /* tag of the packet that the stack is processing */
 	u64 gro_packet; /* tag of the packet handed to GRO */
-	u64 given_dev; /* by which device the stack was given the last sk_buff; see skb_track.bpf.h */
+	u64 given_dev; /* the device of the last sk_buff passed to the stack; see skb_track.bpf.h */
 	u32 given_first, given_next;
-	u64 unused2[1]; /* to the end of the cache line */
+	u64 unused2[1]; /* pads to a cache line */
 	u64 given[16];
 };
 
-/* What is known of a socket where the kernel's functions cannot be seen. */
+/* State of a socket, used if kernel functions cannot be observed. */
 struct socket {
 	u64 sk;
 	u64 next; /* tag of the datagram that the next receive call takes, or 0 */
@@ -56,7 +56,7 @@ struct socket {
 
 _Static_assert(sizeof(((struct cpu *)0)->given) == 8 * GIVEN_MAX, "size of given");
 
-/* max_entries of these are set by user space for this host. */
+/* max_entries is set by user space for this host. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -64,7 +64,7 @@ struct {
 	__type(value, struct socket);
 } sockets SEC(".maps");
 
-/* By slot of the packet; one where packets are not split. */
+/* By slot of the packet; a single entry if packets are not split. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -72,7 +72,7 @@ struct {
 	__type(value, u64);
 } packet_groups SEC(".maps");
 
-/* By group, packets let go of by enum distance. */
+/* By group: packets freed, by enum distance. */
 struct group_counts {
 	u64 rx[8], tx[8];
 };
@@ -84,7 +84,7 @@ struct {
 	__type(value, struct group_counts);
 } group_counts SEC(".maps");
 
-/* What a new group's counts begin with. */
+/* Initial counts of a new group. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -92,12 +92,12 @@ struct {
 	__type(value, struct group_counts);
 } new_counts SEC(".maps");
 
-/* Whether allocation and the last moment are seen themselves; else a packet begins where it is first seen. */
+/* Whether allocation and free are observed directly; else a packet starts where it is first seen. */
 const volatile bool exact;
 const volatile u32 socket_mask;
-const volatile u32 place_count;
-/* Whether packets that stay on their CPU are entered into the matrix; else they are what is left. */
-const volatile bool place_all;
+const volatile u32 row_count;
+/* Whether packets that stay on their CPU are counted in the matrix; else they are the remainder. */
+const volatile bool all_cpu_pairs;
 
 static __always_inline u64 *packet_group(u64 tag)
 {
@@ -113,7 +113,7 @@ static __always_inline struct socket *socket_slot(u64 sk)
 	return bpf_map_lookup_elem(&sockets, &slot);
 }
 
-/* Makes the slot an sk_buff's; another that is in it is lost. */
+/* Assigns the slot to an sk_buff; another one in it is lost. */
 static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 tag, u32 number, u32 state)
 {
 	if (p->tag != tag && is_followed(p))
@@ -124,7 +124,7 @@ static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 ta
 	p->progress = HANDED_IN;
 }
 
-/* Of two different CPUs. */
+/* Distance of two different CPUs. */
 static __always_inline u32 distance(struct cpu *a, struct cpu *b)
 {
 	if (a->core == b->core && a->core != ~0U)
@@ -136,7 +136,7 @@ static __always_inline u32 distance(struct cpu *a, struct cpu *b)
 	return a->node == b->node ? SAME_NODE : OTHER_NODE;
 }
 
-/* A packet of a group is let go of. */
+/* A packet of a group is freed. */
 __noinline int count_in_group(u64 group, u32 transmit, u32 index)
 {
 	struct group_counts *c;
@@ -147,7 +147,7 @@ __noinline int count_in_group(u64 group, u32 transmit, u32 index)
 	c = bpf_map_lookup_elem(&group_counts, &group);
 	if (!c) {
 		if (!bpf_map_lookup_elem(&groups, &group))
-			make_group(group); /* without a name: no process */
+			make_group(group); /* no name: no process */
 		c = bpf_map_lookup_elem(&new_counts, &zero);
 		if (c)
 			bpf_map_update_elem(&group_counts, &group, c, BPF_NOEXIST);
@@ -162,7 +162,7 @@ __noinline int count_in_group(u64 group, u32 transmit, u32 index)
 	return 0;
 }
 
-/* Whose it is: known since it began, or of the task that takes it, where it was received. */
+/* The group of a packet: known since its start or, if it was received, the task that takes it. */
 static __always_inline void let_go_in_group(struct packet *p, struct cpu *cpu, u32 transmit, u32 index,
 					    bool drop)
 {
@@ -177,13 +177,13 @@ static __always_inline void let_go_in_group(struct packet *p, struct cpu *cpu, u
 		count_in_group(*group, transmit, index);
 }
 
-/* A counted packet is let go of here. */
+/* A counted packet is freed here. */
 static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 {
 	u32 transmit = p->state == PACKET_TX, number = p->cpu, index;
 	struct cpu *from = bpf_map_lookup_elem(&cpus, &number);
 	struct counters *c = bpf_map_lookup_elem(&counters, &cpu->shard);
-	u64 *place;
+	u64 *pair;
 
 	if (!from || !c)
 		return;
@@ -197,17 +197,17 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 	if (per)
 		let_go_in_group(p, cpu, transmit, index, drop);
 	free_slot(p);
-	if (index == SAME_CPU && !place_all)
+	if (index == SAME_CPU && !all_cpu_pairs)
 		return;
-	index = (transmit * place_count + from->place) * place_count + cpu->place;
-	place = bpf_map_lookup_elem(&places, &index);
-	if (place)
-		__sync_fetch_and_add(place, 1);
+	index = (transmit * row_count + from->row) * row_count + cpu->row;
+	pair = bpf_map_lookup_elem(&cpu_pairs, &index);
+	if (pair)
+		__sync_fetch_and_add(pair, 1);
 }
 
 /*
- * A packet is received or sent for the first time that matters: is it looked at? `number` is the CPU that it comes
- * from, `skb` that which has the headers, `header` as for begin_state().
+ * A packet is received or sent for the first time: is it observed? `number` is the CPU that it comes from,
+ * `skb` the sk_buff with the headers, `header` as for begin_state().
  */
 static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, struct sk_buff *skb, u32 number,
 				  bool transmit, bool not_allocated, u64 header, const bool direct)
@@ -215,7 +215,7 @@ static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, st
 	u32 state = begin_state(cpu, skb, transmit, header, direct);
 
 	if (state == PACKET_FREE) {
-		/* It may be looked at on another device. Of one that is not known nothing is kept. */
+		/* It may still match on another device. No state is kept for unknown packets. */
 		if (exact && p->tag == tag)
 			claim_slot(p, cpu, tag, number, transmit ? PACKET_TX_NO_MATCH : PACKET_RX_NO_MATCH);
 		else if (p->tag == tag)

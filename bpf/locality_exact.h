@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Where sk_buffs are allocated, as functions return them: some call each other, and each kernel's
- * compiler has put others into their callers, so all are looked at and an sk_buff that two return is
- * entered once more with the same CPU.
+ * Allocations of sk_buffs, observed at the return of functions. Some of these call each other, and each
+ * kernel's compiler inlines different ones, so all are attached; an sk_buff returned by two of them is recorded
+ * twice with the same CPU.
  */
 #ifndef NEARPATH_LOCALITY_EXACT_H
 #define NEARPATH_LOCALITY_EXACT_H
@@ -33,7 +33,7 @@ static __always_inline int allocated(u64 pointer)
 	return 0;
 }
 
-/* `result` stands behind the function's arguments. */
+/* `result` is stored after the function's arguments. */
 #define ALLOCATES(function, result)                             \
 	SEC("fexit/" #function) int alloc_##function(u64 *ctx)      \
 	{                                                           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Where only tracepoints can be attached to: what tells the end of packets that are freed without
- * one, and who gave a socket what it sends.
+ * For kernels where only tracepoints can be attached: the end of packets that are freed without a tracepoint,
+ * and the CPU that gave a socket the data that it sends.
  */
 #ifndef NEARPATH_LOCALITY_SEEN_H
 #define NEARPATH_LOCALITY_SEEN_H
@@ -9,17 +9,17 @@
 #include "locality.h"
 #include "sockets.h"
 
-/* Whether the end of a receive call can be seen; without it a datagram ends when it is freed. */
+/* Whether the return of a receive call can be observed; without it a datagram ends when it is freed. */
 const volatile bool has_sock_recv;
 
 /*
- * Whether an sk_buff that comes in is still the packet that the slot knows, not a new one at its address;
- * `dev` is its device.
+ * Whether an incoming sk_buff is still the packet in the slot, not a new one at the same address; `dev` is its
+ * device.
  */
 static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 progress, u64 dev)
 {
 	if (p->progress < progress)
-		return true; /* on to the stack */
+		return true; /* passed on to the stack */
 	return p->progress == IN_STACK && cpu->packet == p->tag && is_given_on(cpu, p->tag, dev);
 }
 
@@ -69,7 +69,7 @@ static __always_inline struct packet *received(u64 tag)
 	return p && p->tag == tag && p->state == PACKET_RX && p->progress >= IN_STACK ? p : 0;
 }
 
-/* What becomes of one that is not in the sample is not seen from here on. */
+/* A packet that is not sampled is not followed from here on. */
 static __always_inline void end_ignored(u64 tag)
 {
 	struct packet *p = packet_slot(tag);
@@ -117,9 +117,9 @@ static __always_inline bool awaits_delivery(u64 tag, u32 number)
 }
 
 /*
- * The socket has data. Of TCP: the packet that the CPU works on was freed if its data is in an
- * earlier one. Of UDP: the first in the queue is what the next receive call takes; where there is
- * none, a reader was quick and has taken the one that the socket tells of.
+ * The socket has data. TCP: the packet that the CPU is processing was freed if its data was merged into an
+ * earlier one. UDP: the next receive call takes the first in the queue; if the queue is empty, a fast reader
+ * has already taken the one being signalled.
  */
 PROBE(sk_data_ready, "sk_data_ready")
 {
@@ -154,7 +154,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	cpu->packet = 0;
 }
 
-/* Data is copied to user space (but not that of a small datagram). */
+/* Data is copied to user space (not for a small datagram). */
 PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 {
 	struct packet *p = received(address_of(ctx[0]));
@@ -165,7 +165,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 		let_go(p, cpu, false);
 }
 
-/* A receive call returns: from UDP with the datagram that was first in the queue. */
+/* A receive call returns: for UDP with the datagram that was first in the queue. */
 PROBE(sock_recv, "sock_recv_length")
 {
 	struct sock *sk = (struct sock *)ctx[0];
@@ -184,7 +184,7 @@ PROBE(sock_recv, "sock_recv_length")
 	s->next = next_datagram(sk, direct);
 }
 
-/* Data is given to a TCP socket; when it is sent is for TCP to say. */
+/* Data is passed to a TCP socket; TCP decides when it is sent. */
 PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
 {
 	struct socket *s = socket_of(address_of(ctx[0]));
@@ -193,7 +193,7 @@ PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
 		s->send_cpu = bpf_get_smp_processor_id() + 1;
 }
 
-/* The CPU that gave a TCP socket its data, as far as it is known. */
+/* The CPU that passed data to a TCP socket, if known. */
 static __always_inline u32 sender_of(u64 sk, u32 number)
 {
 	struct socket *s = socket_slot(sk);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * When the NIC received a packet: its hardware time stamp (skb_hwtstamps), which is a time of the NIC's own clock,
- * converted to the kernel's monotonic clock. User space reads the clocks (crates/instruments/src/stages/stamps).
+ * When the NIC received a packet: its hardware timestamp (skb_hwtstamps), on the NIC's own clock, converted to
+ * the kernel's monotonic clock. User space reads the clocks (crates/instruments/src/stages/stamps).
  */
 #ifndef NEARPATH_NIC_STAMPS_H
 #define NEARPATH_NIC_STAMPS_H
@@ -10,18 +10,18 @@
 
 #define NICS_MAX 64
 /*
- * An older stamp is none of this packet, or its clock was set: what else takes a second between a NIC and the
- * stack would have made the NIC's ring overflow.
+ * An older timestamp does not belong to this packet, or the clock was set: any other delay of a second between
+ * NIC and stack would have overflowed the NIC's ring.
  */
 #define STAMP_OLDEST_NS 1000000000LL
-/* So far from the clock's last reading a stamp can be converted: 69 s. */
+/* A timestamp can be converted up to this far from the clock's last reading: 69 s. */
 #define STAMP_FARTHEST_NS (1LL << 36)
-/* The rate of a clock is in 2^-30. */
+/* Fractional bits of a clock's rate: units of 2^-30. */
 #define RATE_BITS 30
-/* Of tx_flags: hwtstamps is a pointer for the driver, not a time. */
+/* In tx_flags: hwtstamps is a pointer of the driver, not a time. */
 #define SKBTX_HW_TSTAMP_NETDEV (1 << 5)
 
-/* Whether a device stamps what it receives, and its clock can be read. */
+/* Whether a device timestamps received packets and its clock can be read. */
 const volatile bool has_nic_stamps;
 
 /* A device: its network namespace (inode), its index. */
@@ -30,8 +30,8 @@ struct nic {
 };
 
 /*
- * Which row of nic_clocks is a device's. A device that is not here does not stamp: the stamp is of one that the packet
- * came by before, as a forwarded packet keeps it.
+ * Row of a device in nic_clocks. A device without a row does not timestamp: the timestamp is then of a device
+ * that the packet passed before, as a forwarded packet keeps it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -40,18 +40,18 @@ struct {
 	__type(value, u32);
 } nics SEC(".maps");
 
-/* The NIC's clock showed phc_ns at monotonic_ns. A time is that much longer on the monotonic clock, in 2^-30. */
+/* The NIC's clock read phc_ns at monotonic_ns. The monotonic clock runs faster by this rate, in units of 2^-30. */
 struct clock_reading {
 	u64 phc_ns, monotonic_ns;
 	s64 rate;
 };
 
-/* User space writes the reading that is not in force, then which one is. */
+/* User space writes the unused reading, then switches to it. */
 struct nic_clock {
 	u64 latest;
 	struct clock_reading readings[2];
 	u64 is_known; /* 0: not yet, or no longer */
-	u64 is_used; /* a packet's stamp was */
+	u64 is_used; /* a packet's timestamp was converted */
 };
 
 struct {
@@ -63,8 +63,8 @@ struct {
 } nic_clocks SEC(".maps");
 
 /*
- * When the NIC received a packet that the stack has now, or 0 where that is not known. Not static for the sake of the
- * verifier's time (see trail.h).
+ * When the NIC received the packet that the stack has now, or 0 if unknown. Not static, to save verification
+ * time (see packet_path.h).
  */
 __noinline u64 nic_stamp_ns(u64 packet, u64 now)
 {
@@ -125,14 +125,14 @@ __noinline u64 nic_stamp_ns(u64 packet, u64 now)
 	return stamp;
 }
 
-/* The path of a packet that begins does so at the NIC, where that has stamped it. */
+/* The path of a packet starts at the NIC if the NIC has timestamped it. */
 static __always_inline void pass_nic(struct packet *p, struct cpu *cpu, u32 number, u64 now)
 {
 	u64 stamp;
 
 	if (!has_nic_stamps)
 		return;
-	/* Not the pointer itself: what the verifier knows the type of is no number for a function. */
+	/* Not the pointer itself: the verifier does not accept a typed pointer as a scalar argument. */
 	stamp = nic_stamp_ns(p->tag, now);
 	if (stamp)
 		pass_before(p, cpu, number, RX_NIC_RX, stamp);

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Whole paths: the time from the first stage of a packet that was seen to its end, once for each packet, by the kind
- * of its path. Only a path that was followed to its end has one: not that of a packet that is dropped, merged
- * into another, or that nobody reads (a bare acknowledgement).
+ * Whole paths: the time from the first observed stage of a packet to its end, once per packet, by kind of path.
+ * Only a path that was followed to its end counts: not that of a packet that is dropped, merged into another,
+ * or that nobody reads (a bare acknowledgement).
  */
 #ifndef NEARPATH_PATH_H
 #define NEARPATH_PATH_H
 
 #include "span.h"
 
-/* crates/instruments/src/stages/path.rs has the same in the same order. */
+/* Same order as in crates/instruments/src/stages/path.rs. */
 enum path_kind {
-	PATH_RECEIVE_FROM_NIC, /* from the NIC's time stamp to its reader */
+	PATH_RECEIVE_FROM_NIC, /* from the NIC's timestamp to its reader */
 	PATH_RECEIVE, /* to its reader */
 	PATH_FORWARD_FROM_NIC,
-	PATH_FORWARD, /* to the queue of the device that sends it on */
+	PATH_FORWARD, /* to the queue of the device that forwards it */
 	PATH_TRANSMIT, /* from the send call until it is sent */
 	PATH_KERNEL_TRANSMIT, /* sent outside of a send call, until it is sent */
 	PATHS,
 };
 
-/* Among the cells of a group (group.h) those of its whole paths come after its spans. */
+/* In a group's cells (group.h), whole paths come after the spans. */
 #define PATH_CELLS (SPANS_MAX + 1)
 
-/* Whether send calls can be observed; without that each packet that is sent is PATH_TRANSMIT. */
+/* Whether send calls can be observed; if not, every packet sent is PATH_TRANSMIT. */
 const volatile bool has_sock_send = true;
 
 /* [shard][path]; max_entries set by user space */
@@ -35,7 +35,7 @@ struct {
 	__type(value, struct histogram);
 } path_histograms SEC(".maps");
 
-/* A path of so many nanoseconds ends on this CPU. Not static for the sake of the verifier's time (see trail.h). */
+/* A path of this many nanoseconds ends on this CPU. Not static, to save verification time (see packet_path.h). */
 __noinline int count_path(u64 group, u32 path, u32 begin_cpu, u64 ns)
 {
 	u32 number = bpf_get_smp_processor_id(), index;
@@ -67,10 +67,10 @@ __noinline int count_path(u64 group, u32 path, u32 begin_cpu, u64 ns)
 	return 0;
 }
 
-/* The packet's path has ended with its last stage, in the way that its kind of path is to end. */
+/* The packet's path has ended at its last stage, as a path of its kind must. */
 static __always_inline void end_path(struct packet *p, u32 path)
 {
-	/* Those that the NIC has stamped are longer by a part of the path that the others have, too: they are kept apart. */
+	/* Paths with a NIC timestamp are longer by one part than those without: they are counted separately. */
 	if (p->begin_stage == RX_NIC_RX)
 		path = path == PATH_RECEIVE ? PATH_RECEIVE_FROM_NIC : PATH_FORWARD_FROM_NIC;
 	count_path(p->group, path, p->begin_cpu, p->last_ns - p->begin_ns);

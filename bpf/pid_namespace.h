@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Ids of processes and threads as the PID namespace of nearpath's /proc numbers them. */
+/* Ids of processes and threads as numbered by the PID namespace of nearpath's /proc. */
 #ifndef NEARPATH_PID_NAMESPACE_H
 #define NEARPATH_PID_NAMESPACE_H
 
 #include "probe.h"
 
-/* How deep namespaces are nested at most (MAX_PID_NS_LEVEL). */
+/* Maximum nesting of namespaces (MAX_PID_NS_LEVEL). */
 #define PID_LEVELS 32
 
-/* Inode of that namespace; 0: the first one, whose numbers are those that the kernel uses itself. Set by user space. */
+/* Inode of that namespace; 0: the initial one, with the kernel's own numbers. Set by user space. */
 const volatile u32 pid_namespace;
 
 /*
- * A thread's number there; 0 where it is in a namespace above or beside. (Not static, so that the verifier looks at
- * the loop once: trail.h.)
+ * A thread's number there; 0 if it is in an ancestor or an unrelated namespace. (Not static, so that the
+ * verifier checks the loop once: packet_path.h.)
  */
 __noinline u32 number_in_namespace(u64 address)
 {
@@ -37,7 +37,7 @@ __noinline u32 number_in_namespace(u64 address)
 	return 0;
 }
 
-/* That of a task's process. */
+/* The number of a task's process. */
 static __always_inline u32 process_in_namespace(struct task_struct *task)
 {
 	return number_in_namespace((u64)BPF_CORE_READ(task, group_leader));

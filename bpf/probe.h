@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * One body, several ways to attach it. To a tracepoint: tp_btf, where the kernel knows the types of
- * the arguments and fields are read directly, and raw_tp, for kernels without BTF of their own,
- * where every field is copied out by a helper. To a function (fentry, fexit, kprobe), where there is
- * no tracepoint or the kernel lacks it.
+ * One body, several ways to attach it. To a tracepoint: tp_btf, if the kernel has the types of the arguments
+ * and fields can be read directly, and raw_tp, for kernels without BTF, where every field is copied by a
+ * helper. To a function (fentry, fexit, kprobe), if there is no tracepoint or this kernel lacks it.
  *
- * Several programs may share one tracepoint with other instruments; user space chooses which of
- * the two is loaded (crates/instruments/src/stages/table.rs).
+ * Several programs may share a tracepoint with other instruments; user space selects which of the two is loaded
+ * (crates/instruments/src/stages/table.rs).
  */
 #ifndef NEARPATH_PROBE_H
 #define NEARPATH_PROBE_H
@@ -20,8 +19,8 @@
 #define GET(direct, p, f) ((direct) ? (p)->f : BPF_CORE_READ(p, f))
 
 /*
- * The address held by a pointer, as a number. The verifier refuses arithmetic on a pointer of
- * type trusted_ptr_; a byte swap makes it a scalar and a second one restores the value.
+ * The address held by a pointer, as a number. The verifier rejects arithmetic on a pointer of type
+ * trusted_ptr_; a byte swap makes it a scalar and a second one restores the value.
  */
 static __always_inline u64 address_of(u64 pointer)
 {
@@ -30,8 +29,8 @@ static __always_inline u64 address_of(u64 pointer)
 }
 
 /*
- * False only to learn what attaching itself costs: then the verifier drops every body and leaves
- * programs that do nothing.
+ * False only to measure the cost of attaching itself: the verifier then removes every body, which leaves empty
+ * programs.
  */
 const volatile bool measuring = true;
 
@@ -52,8 +51,8 @@ const volatile bool measuring = true;
 	static __always_inline void name(u64 *ctx, const bool direct)
 
 /*
- * The same body at the entry of a function that has the tracepoint's arguments: fentry, where the
- * kernel knows their types, and kprobe, where it does not or refuses the first.
+ * The same body at the entry of a function that has the tracepoint's arguments: fentry if the kernel has their
+ * types, kprobe if it does not or rejects fentry.
  */
 #define PROBE_ENTRY(name, function)                                          \
 	SEC("fentry/" function) int name##_entry(u64 *ctx)                       \
@@ -71,7 +70,7 @@ const volatile bool measuring = true;
 		return 0;                                                            \
 	}
 
-/* A body for a function that has no tracepoint. */
+/* A body for a function without a tracepoint. */
 #define PROBE_FUNCTION(name, function)                                       \
 	static __always_inline void name(u64 *ctx, const bool direct);           \
 	PROBE_ENTRY(name, function)                                              \

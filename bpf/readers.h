@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What each task that reads from sockets does at every moment: it runs, it could run and waits for a
- * CPU, or it is blocked, in what, and woken by whom. Whoever wakes it: a packet, a timer, a signal, or
- * another thread.
+ * The state of each task that reads from sockets, at every moment: running, runnable and waiting for a CPU, or
+ * blocked, where, and woken by whom: a packet, a timer, a signal or another thread.
  *
- * A task is known as a reader once it has read, or was woken to read, a packet that is looked at, or has
- * sent one. Each has two rings of events: one is entered under the lock of its run queue (it runs, leaves
- * its CPU, is moved), the other under that of its wake-ups (pi_lock); so each has one writer at a time.
+ * A task is known as a reader once it has read an observed packet, was woken to read one, or has sent one. Each
+ * has two rings of events: one is written under the lock of its run queue (it runs, leaves its CPU, migrates),
+ * the other under that of its wake-ups (pi_lock); so each has a single writer at a time.
  */
 #ifndef NEARPATH_READERS_H
 #define NEARPATH_READERS_H
@@ -14,7 +13,7 @@
 #include "events.h"
 #include "user_regs.h"
 
-/* Frames of a stack that are kept: enough to leave the scheduler and to reach what called it. */
+/* Frames recorded of a stack: enough to get past the scheduler to its caller. */
 #define STACK_FRAMES 24
 /* Frames of BPF and of the tracepoint itself. */
 #define STACK_SKIP 2
@@ -27,10 +26,10 @@ struct {
 	__uint(value_size, STACK_FRAMES * sizeof(u64));
 } stacks SEC(".maps");
 
-/* Of the scheduler's states (include/linux/sched.h): it is being woken by another CPU just now. */
+/* A scheduler state (include/linux/sched.h): another CPU is waking the task. */
 #define TASK_WAKING 0x200
 
-/* Whether both switches and wake-ups are observed: one without the other would say what is not so. */
+/* Whether both switches and wake-ups are observed: with only one of them the result would be wrong. */
 const volatile bool knows_readers = true;
 
 static __always_inline u32 reader_slot_of(u32 pid)
@@ -38,7 +37,7 @@ static __always_inline u32 reader_slot_of(u32 pid)
 	return pid & ((1 << READER_SLOT_BITS) - 1);
 }
 
-/* What is known of a reader; 0: the task is none. */
+/* The state of a reader; 0: the task is not a reader. */
 static __always_inline struct reader *find_reader(u32 pid)
 {
 	u32 slot = reader_slot_of(pid);
@@ -62,7 +61,7 @@ static __always_inline struct event *add_reader_event(struct reader *r, u32 ring
 	return e;
 }
 
-/* The task takes its slot; whoever was in it is no reader any more. */
+/* The task takes over its slot; the task before it is no longer a reader. */
 static __always_inline struct reader *claim_reader(u32 pid)
 {
 	u32 slot = reader_slot_of(pid);
@@ -78,7 +77,7 @@ static __always_inline struct reader *claim_reader(u32 pid)
 	return r;
 }
 
-/* The task that runs has read, or sent, a packet. */
+/* The current task has read, or sent, a packet. */
 static __always_inline void note_reader(void)
 {
 	u32 pid = bpf_get_current_pid_tgid();
@@ -100,12 +99,12 @@ static __always_inline u32 state_of(struct task_struct *task, const bool direct)
 	return BPF_CORE_READ(old, state);
 }
 
-/* Whether the task may not run as its cgroup has used up its quota of the CPU that it is queued on. */
+/* Whether the task is throttled: its cgroup has used up its quota of the CPU that it is queued on. */
 static __always_inline bool is_throttled(struct task_struct *task, const bool direct)
 {
 	struct cfs_rq *queue = 0;
 
-	/* From 6.18 on it is taken off the queue by itself, when it would return to user space. */
+	/* Since 6.18 it is dequeued individually, when it would return to user space. */
 	if (bpf_core_field_exists(task->throttled))
 		return GET(direct, task, throttled);
 	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(queue->throttle_count))
@@ -115,9 +114,10 @@ static __always_inline bool is_throttled(struct task_struct *task, const bool di
 }
 
 /*
- * The number of the stack on which the reader that runs blocks; negative: not known. The stack is one of a few, so user
- * space looks each up once, and here it is walked once for each place where the reader blocks: that costs twenty
- * times what all else does. (One whose place in the map another has is not known.)
+ * Number of the stack on which the current reader blocks; negative: unknown. Readers block on few distinct
+ * stacks, so user space resolves each one once. The stack is walked once per place where a reader blocks,
+ * because that costs twenty times as much as the rest. (Unknown if its slot in the map is taken by another
+ * one.)
  */
 static __always_inline s32 blocking_stack(u64 *ctx, struct reader *r, u32 state, u32 flags)
 {
@@ -184,7 +184,7 @@ static __always_inline void reader_woken(struct cpu *cpu, struct reader *r, stru
 		e->policy |= WAKER_THROTTLED;
 }
 
-/* The scheduler puts the task on the queue of another CPU. */
+/* The scheduler migrates the task to the queue of another CPU. */
 static __always_inline void reader_moves(struct reader *r, u32 from, u32 to, u64 now)
 {
 	struct event *e = add_reader_event(r, RING_SWITCHES, READER_MOVES, from, now);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The end of a receive call where it has no tracepoint. In goes sock_recv(), the program of the tracepoint
- * sock_recv_length, which an instrument defines before it includes this.
+ * The return of a receive call on kernels without a tracepoint for it. Requires sock_recv(), the program of the
+ * tracepoint sock_recv_length, to be defined by the instrument before this is included.
  */
 #ifndef NEARPATH_RECVMSG_H
 #define NEARPATH_RECVMSG_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The sockets that are in a REUSEPORT group, with the group and the program that it has: what
- * getsockopt(2) does not tell. Two iterators that are read once; nothing stays attached. In goes the
- * network namespace of the thread that reads, out comes a record for each socket.
+ * The sockets in REUSEPORT groups, with their group and its program, which getsockopt(2) does not report. Two
+ * iterators that are read once; nothing stays attached. Input: the network namespace of the reading thread.
+ * Output: one record per socket.
  *
- * A kernel without BTF of its own has no iterators. There a third program is run by hand, for one
- * descriptor of the process that runs it.
+ * Kernels without BTF have no iterators. There a third program is run manually, for one descriptor of the
+ * process that runs it.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_core_read.h>
@@ -15,12 +15,12 @@
 /* A group of more sockets than this has no order (index is NO_INDEX). */
 #define SOCKETS_MAX 1024
 #define NO_INDEX 0xffffffff
-/* So many instructions of a classic program tell ours from all others. */
+/* This many instructions of a classic program suffice to recognize ours. */
 #define CLASSIC_MAX 4
 
 struct reuseport_socket {
 	u64 inode;
-	u64 group; /* the kernel's address of it: the same for all its sockets */
+	u64 group; /* its address in the kernel: the same for all its sockets */
 	u32 sockets;
 	u32 index;
 	u32 program; /* 0: none, 1: classic, 2: eBPF */
@@ -78,7 +78,7 @@ static __always_inline bool describe(struct reuseport_socket *to, struct sock *s
 	return true;
 }
 
-static __always_inline void tell(struct seq_file *seq, struct sock *sk)
+static __always_inline void report(struct seq_file *seq, struct sock *sk)
 {
 	struct reuseport_socket to = {};
 
@@ -91,7 +91,7 @@ SEC("iter/tcp") int tcp_sockets(struct bpf_iter__tcp *ctx)
 	struct sock_common *sk = ctx->sk_common;
 
 	if (sk && sk->skc_state == TCP_LISTEN)
-		tell(ctx->meta->seq, (struct sock *)sk);
+		report(ctx->meta->seq, (struct sock *)sk);
 	return 0;
 }
 
@@ -100,11 +100,11 @@ SEC("iter/udp") int udp_sockets(struct bpf_iter__udp *ctx)
 	struct udp_sock *sk = ctx->udp_sk;
 
 	if (sk)
-		tell(ctx->meta->seq, (struct sock *)sk);
+		report(ctx->meta->seq, (struct sock *)sk);
 	return 0;
 }
 
-/* What the program below has found; no socket of a group: all zeroes. */
+/* Result of the program below; all zeroes: not a socket in a group. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -112,7 +112,7 @@ struct {
 	__type(value, struct reuseport_socket);
 } found SEC(".maps");
 
-/* BPF_PROG_TEST_RUN gives it the argument: a descriptor, which is a socket's. */
+/* The argument passed by BPF_PROG_TEST_RUN: the descriptor of a socket. */
 SEC("raw_tp") int socket_of_descriptor(u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();

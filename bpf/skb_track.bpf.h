@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Packets that are followed by the address of their sk_buff: begin, the same packet or another one at its
- * address, end. In go the structures packet, cpu and counters, which an instrument defines before it includes
- * this; struct packet has a tag and a state, struct cpu a shard and the fields given*, struct counters started,
- * sampled_out and collided.
+ * Tracks packets by the address of their sk_buff: start, the same packet or a new one at the same address, end.
+ * Requires the structures packet, cpu and counters, which an instrument defines before it includes this; struct
+ * packet has a tag and a state, struct cpu a shard and the fields given*, struct counters started, sampled_out
+ * and collided.
  *
- * A packet's slot is found from a hash of the address of its sk_buff and tagged with that
- * address. When two packets meet in a slot the newer takes it and the older is counted as lost,
- * so a stage costs one lookup and the table never fills up.
+ * The slot of a packet is found from a hash of the address of its sk_buff and tagged with that address. If two
+ * packets collide in a slot, the newer takes it and the older is counted as lost, so a stage costs one lookup
+ * and the table never fills up.
  *
- * The kernel frees many packets where no tracepoint is, and uses their addresses again. So an sk_buff that comes
- * in is the packet of the slot only if the stack can have that one in its hands; otherwise a new packet begins.
- * That holds for packets that are followed and for those that are not in the sample, which keep their slot
- * so as to be counted once.
+ * The kernel frees many packets without a tracepoint and reuses their addresses. So an incoming sk_buff is the
+ * packet in the slot only if the stack can be processing that packet now; otherwise a new packet starts. This
+ * applies to packets that are tracked and to those that are not sampled, which keep their slot so that they are
+ * counted once.
  */
 #ifndef NEARPATH_SKB_TRACK_BPF_H
 #define NEARPATH_SKB_TRACK_BPF_H
@@ -20,21 +20,21 @@
 #include "filter.h"
 
 #define PACKET_SLOT_BITS 16
-/* Packets that a driver gives to the stack before it turns to the first of them; others give eight. */
+/* Packets that a driver passes to the stack before the first one is processed; others pass eight. */
 #define GIVEN_MAX 16
 
 enum packet_state {
 	PACKET_FREE,
-	PACKET_ALLOCATED, /* neither received nor sent so far */
-	/* The filter did not match where it was last looked at. */
+	PACKET_ALLOCATED, /* neither received nor sent yet */
+	/* The filter did not match when it was last checked. */
 	PACKET_RX_NO_MATCH,
 	PACKET_TX_NO_MATCH,
-	/* Not looked at until it ends: not in the sample, or where it was allocated is not known. */
+	/* Ignored until it ends: not sampled, or the CPU that allocated it is unknown. */
 	PACKET_RX_IGNORED,
 	PACKET_TX_IGNORED,
-	/* Counted as completed: TCP put its data into an earlier packet, but it may wake its reader. */
+	/* Counted as completed: TCP merged its data into an earlier packet, but it may wake its reader. */
 	PACKET_RX_MERGED,
-	/* From here on it is followed. */
+	/* States from here on are tracked. */
 	PACKET_RX,
 	PACKET_TX,
 };
@@ -47,7 +47,7 @@ struct {
 	__type(value, struct packet);
 } packets SEC(".maps");
 
-/* max_entries of the others are set by user space for this host. */
+/* max_entries of the others is set by user space for this host. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -65,18 +65,18 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
-/* [what][from place][to place], packets; what: the span, or whether it is sent */
+/* [what][from row][to row], packets; what: the span, or whether it is sent */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u64);
-} places SEC(".maps");
+} cpu_pairs SEC(".maps");
 
 /*
- * Packets begin only while this is set: after all programs are attached and until the first is
- * detached, so that no path is seen in part.
+ * Packets start only while this is set: after all programs are attached and until the first is detached, so
+ * that no path is partial.
  */
 volatile u32 active;
 
@@ -87,7 +87,7 @@ static __always_inline struct cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &number);
 }
 
-/* sk_buffs are at least 64 bytes apart; the product's high bits mix all others. */
+/* sk_buffs are at least 64 bytes apart; the high bits of the product mix all other bits. */
 static __always_inline u32 packet_hash(u64 tag)
 {
 	return (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
@@ -112,7 +112,7 @@ static __always_inline bool is_followed(struct packet *p)
 	return p->state >= PACKET_RX;
 }
 
-/* Whether the slot holds this sk_buff, received and not in the sample. */
+/* Whether the slot holds this sk_buff, received and not sampled. */
 static __always_inline bool is_ignored(struct packet *p, u64 tag)
 {
 	return p->tag == tag && p->state == PACKET_RX_IGNORED;
@@ -125,8 +125,8 @@ static __always_inline void free_slot(struct packet *p)
 }
 
 /*
- * What a packet that is first received or sent is from now on: followed, ignored, or PACKET_FREE where it does
- * not match. `header` is the address of its network header, or 0 where the sk_buff says it.
+ * The state of a packet that is first received or sent: tracked, ignored, or PACKET_FREE if it does not match.
+ * `header` is the address of its network header, or 0 to use that of the sk_buff.
  */
 static __always_inline u32 begin_state(struct cpu *cpu, struct sk_buff *skb, bool transmit, u64 header,
 				       const bool direct)
@@ -143,22 +143,22 @@ static __always_inline u32 begin_state(struct cpu *cpu, struct sk_buff *skb, boo
 	}
 }
 
-/* The stack is given an sk_buff here, by a device. */
+/* A device passes an sk_buff to the stack on this CPU. */
 static __always_inline void give(struct cpu *cpu, u64 tag, u64 dev)
 {
 	cpu->given[cpu->given_next++ % GIVEN_MAX] = tag;
 	cpu->given_dev = dev;
 }
 
-/* The sk_buffs that were given so far have been delivered, or are gone. */
+/* The sk_buffs passed so far have been delivered, or are gone. */
 static __always_inline void forget_given(struct cpu *cpu)
 {
 	cpu->given_first = cpu->given_next;
 }
 
 /*
- * Whether an sk_buff that comes in by a device is the last that the stack was given here, by another one: on which
- * this device stands, as a bridge does, or a tunnel. By the same device it is a new packet.
+ * Whether an incoming sk_buff is the last one that was passed to the stack here, by another device on which
+ * this one is stacked, such as a bridge or a tunnel. From the same device it is a new packet.
  */
 static __always_inline bool is_given_on(struct cpu *cpu, u64 tag, u64 dev)
 {
@@ -182,13 +182,14 @@ static __always_inline bool is_datagram_to(u64 tag, u16 port)
 	return !bpf_probe_read_kernel(ports, sizeof(ports), (void *)at) && bpf_ntohs(ports[1]) == port;
 }
 
-/* Whether the slot of an sk_buff is that of a packet which has yet to come to its socket, on a CPU. */
+/* Whether the slot of an sk_buff holds a packet that has not reached its socket yet, on a CPU. */
 static __always_inline bool awaits_delivery(u64 tag, u32 number);
 
 /*
- * The datagram whose arrival a socket tells of here. That is the last in its queue, unless another CPU has put
- * one behind it, or a quick reader has taken it: then it is the first that the stack was given for the port and
- * has not delivered so far. (A driver gives it several before it turns to the first.) 0: none of this CPU's.
+ * The datagram whose arrival a socket signals here. That is the last one in its queue, unless another CPU has
+ * queued one after it, or a fast reader has taken it: then it is the first one that was passed to the stack for
+ * the port and is not delivered yet. (A driver passes several before the first one is processed.) 0: none of
+ * this CPU.
  */
 static __always_inline u64 delivered_datagram(struct cpu *cpu, u32 number, u64 last, u16 port)
 {

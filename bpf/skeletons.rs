@@ -1,19 +1,19 @@
-//! Compiles programs of this folder and writes a skeleton for each to `OUT_DIR`; part of the build
-//! scripts of the crates that load them.
+//! Compiles the programs of this folder and writes a skeleton of each to `OUT_DIR`. Part of the build scripts
+//! of the crates that load them.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::path::{Path, PathBuf};
 
-/// Writes `NAME.skel.rs` of each `NAME.bpf.c`.
+/// Writes `NAME.skel.rs` for each `NAME.bpf.c`.
 pub fn build(programs: &[&str]) {
-    // Asked when it runs: a copied target folder still has the script built, of another tree.
+    // Read at run time: a copied target folder contains the build script compiled for another tree.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     let folder = Path::new(&package).join("../../bpf");
     println!("cargo:rerun-if-changed={}", folder.display());
     println!("cargo:rerun-if-env-changed=CI");
-    // A warning that a later clang has thought of is for us to mend, not for a user's build.
+    // A warning added by a later clang must not break a user's build.
     let strict = std::env::var_os("CI").map(|_| "-Werror");
-    // v3 has 32-bit arithmetic; every kernel from 5.10 on takes it.
+    // v3 has 32-bit arithmetic; every kernel since 5.10 supports it.
     let args = ["-mcpu=v3", "-Wall", "-Wextra", "-Wno-unused-parameter"];
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for program in programs {

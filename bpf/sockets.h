@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What can be told of a socket and its queue. */
+/* Fields of a socket and its queue. */
 #ifndef NEARPATH_SOCKETS_H
 #define NEARPATH_SOCKETS_H
 
@@ -18,7 +18,7 @@ static __always_inline bool has_tcp_data(struct sk_buff *skb, const bool direct)
 	return bpf_probe_read_kernel(seq, sizeof(seq), &skb->cb) || seq[0] != seq[1];
 }
 
-/* What the next receive call takes: the head of the reader's queue, else of the common one. */
+/* What the next receive call takes: the head of the reader's queue, else of the shared one. */
 static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
 {
 	struct udp_sock *udp = (struct udp_sock *)sk;
@@ -33,8 +33,8 @@ static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
 }
 
 /*
- * Whether an sk_buff is in a socket's queue, which is a ring (__skb_unlink). Not by its next, which
- * the list of those that wait to be freed has a use for (skb_attempt_defer_free).
+ * Whether an sk_buff is in a socket's queue, which is a ring (__skb_unlink). Does not use its next pointer,
+ * which the list of deferred frees reuses (skb_attempt_defer_free).
  */
 static __always_inline bool is_queued(u64 tag)
 {
@@ -43,7 +43,7 @@ static __always_inline bool is_queued(u64 tag)
 	return BPF_CORE_READ(skb, prev);
 }
 
-/* A socket of the protocols that packets end in; not that of a tap, or of an upcall of OVS. */
+/* A socket of a protocol in which packets end; not that of a tap or of an OVS upcall. */
 static __always_inline bool is_internet(struct sock *sk, const bool direct)
 {
 	u16 family = GET(direct, sk, __sk_common.skc_family);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Whether a softirq runs on this CPU, and since when NET_RX was wanted: by the tracepoints at both ends
- * of softirqs, or, where these are not attached, by what the CPU itself keeps of it. The tracepoints
- * cost two calls for each run of each softirq, which is for each packet on a veth pair; the CPU's own
- * words cost two reads for each packet.
+ * Whether a softirq runs on this CPU, and since when NET_RX was pending: from the tracepoints at both ends of
+ * softirqs or, if these are not attached, from the CPU's own state. The tracepoints cost two calls per run of
+ * each softirq, which is per packet on a veth pair; the CPU's own state costs two reads per packet.
  */
 #ifndef NEARPATH_SOFTIRQS_H
 #define NEARPATH_SOFTIRQS_H
@@ -14,9 +13,8 @@
 const volatile bool has_softirqs = true;
 
 /*
- * Where a CPU keeps its preemption count and its pending softirqs, relative to its run queue: all three
- * are per-CPU variables, whose places user space knows from the kernel's BTF. (A ksym would need
- * CONFIG_KALLSYMS_ALL.)
+ * Offsets of a CPU's preemption count and pending softirqs from its run queue: all three are per-CPU variables
+ * whose addresses user space takes from the kernel's BTF. (A ksym would need CONFIG_KALLSYMS_ALL.)
  */
 const volatile s64 preempt_count_at;
 const volatile s64 pending_softirqs_at;
@@ -24,7 +22,7 @@ const volatile s64 pending_softirqs_at;
 /* include/linux/preempt.h */
 #define SERVING_SOFTIRQ 0x100
 
-/* A word that the CPU keeps, as far from its run queue. */
+/* A word of the CPU's state at that offset from its run queue. */
 static __always_inline u32 word_of_cpu(struct cpu *cpu, s64 at)
 {
 	u32 word = 0;
@@ -40,15 +38,15 @@ static __always_inline u32 word_of_cpu(struct cpu *cpu, s64 at)
 	return word;
 }
 
-/* Whether the next run of NET_RX is wanted already; asked where the tracepoints are not attached. */
+/* Whether the next run of NET_RX is pending already; used if the tracepoints are not attached. */
 static __always_inline bool is_net_rx_pending(struct cpu *cpu)
 {
 	return word_of_cpu(cpu, pending_softirqs_at) & 1 << NET_RX_SOFTIRQ;
 }
 
 /*
- * NET_RX is raised (the kernel marks it pending after the tracepoint). The first raise since the last run
- * began is that of the next run; the one before it is that of the run which may be under way.
+ * NET_RX is raised (the kernel marks it pending after the tracepoint). The first raise since the start of the
+ * last run is that of the next run; the one before it is that of the run which may be in progress.
  */
 static __always_inline void raise_unseen(struct cpu *cpu)
 {
@@ -59,8 +57,8 @@ static __always_inline void raise_unseen(struct cpu *cpu)
 }
 
 /*
- * Learns what `serving` and `run_raise_ns` are by now, where the tracepoints do not tell. Which softirq
- * it is that runs is not known: one that has a packet is taken for NET_RX.
+ * Updates `serving` and `run_raise_ns` if the tracepoints are not attached. The vector of the running softirq
+ * is unknown: one that has a packet is taken for NET_RX.
  */
 static __always_inline void see_softirq(struct cpu *cpu)
 {

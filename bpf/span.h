@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* A packet passes a stage: the span since the stage before is counted, and sent up if it was slow. */
+/* A packet passes a stage: the span since the previous stage is counted, and sent to user space if it was slow. */
 #ifndef NEARPATH_SPAN_H
 #define NEARPATH_SPAN_H
 
@@ -7,9 +7,9 @@
 #include "group.h"
 
 /*
- * Number of a span, from 1, for a pair of stages; 0: no packet has passed them yet; ~0, set by user
- * space: no path joins them. Of all pairs few occur on a host, so each is given its number when
- * it first does, and memory is needed for as many as SPANS_MAX.
+ * Number of a span, from 1, for a pair of stages; 0: no packet has passed the pair yet; ~0, set by user space:
+ * impossible. Few of all pairs occur on a host, so each gets its number when it first occurs, and memory is
+ * needed for SPANS_MAX only.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -19,7 +19,7 @@ struct {
 	__type(value, u32);
 } span_of SEC(".maps");
 
-/* Which numbers are taken, and by which pair: to enter a key that is there fails, so it is entered once. */
+/* Which pair has which number: inserting an existing key fails, so each number is assigned once. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SPANS_MAX);
@@ -34,9 +34,9 @@ struct {
 	__type(value, u32);
 } number_of SEC(".maps");
 
-u32 numbers_taken; /* about */
+u32 numbers_taken; /* approximate */
 
-/* A span from here on is sent up, by its number less one; set by user space while it measures. */
+/* Spans longer than this are sent to user space, by number minus one; set by user space during a measurement. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -45,13 +45,13 @@ struct {
 	__type(value, u64);
 } slow_ns SEC(".maps");
 
-const volatile u32 place_count;
-/* Whether samples that stay on their CPU are entered there as well; else they are what is left. */
-const volatile bool place_all;
+const volatile u32 row_count;
+/* Whether samples that stay on their CPU are counted in the matrix as well; else they are the remainder. */
+const volatile bool all_cpu_pairs;
 
 /*
- * Gives a pair a number, while other CPUs may do the same. 0: there is none left, or others were
- * quicker, and the next packet tries again.
+ * Assigns a number to a pair, possibly in competition with other CPUs. 0: none is free, or another CPU was
+ * faster, and the next packet tries again.
  */
 static __noinline u32 number_pair(u32 stages)
 {
@@ -79,10 +79,7 @@ static __noinline u32 number_pair(u32 stages)
 	return 0;
 }
 
-/*
- * Adds one latency to the span between two stages, which ends at end_ns. `to` is the CPU that the
- * program runs on.
- */
+/* Adds a latency to the span between two stages, which ends at end_ns. `to` is the current CPU. */
 static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 stages, u32 from_cpu,
 				     u64 end_ns, u64 ns)
 {
@@ -90,7 +87,7 @@ static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 
 	u64 *slow;
 	struct histogram *h;
 	struct cpu *from;
-	u64 *place;
+	u64 *pair;
 
 	number = bpf_map_lookup_elem(&span_of, &stages);
 	if (!number)
@@ -118,7 +115,7 @@ static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 
 	}
 	from = to;
 	if (from_cpu == bpf_get_smp_processor_id()) {
-		if (!place_all)
+		if (!all_cpu_pairs)
 			return;
 	} else {
 		from = bpf_map_lookup_elem(&cpus, &from_cpu);
@@ -130,10 +127,10 @@ static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 
 		if (from->node != to->node)
 			__sync_fetch_and_add(&h->other_node, 1);
 	}
-	index = (span * place_count + from->place) * place_count + to->place;
-	place = bpf_map_lookup_elem(&places, &index);
-	if (place)
-		__sync_fetch_and_add(place, 1);
+	index = (span * row_count + from->row) * row_count + to->row;
+	pair = bpf_map_lookup_elem(&cpu_pairs, &index);
+	if (pair)
+		__sync_fetch_and_add(pair, 1);
 }
 
 static __always_inline u32 pair(u32 from, u32 to)
@@ -142,8 +139,8 @@ static __always_inline u32 pair(u32 from, u32 to)
 }
 
 /*
- * The same for rarer use, where a call costs less than the code; not static, so that the verifier
- * looks at it once. `from` is a CPU, and two stages.
+ * The same for rare use, where a call costs less than inlined code; not static, so that the verifier checks it
+ * once. `from` is a CPU and two stages.
  */
 __noinline int add_span_by_call(u64 packet, u64 group, u64 from, u64 end_ns, u64 ns)
 {
@@ -154,7 +151,7 @@ __noinline int add_span_by_call(u64 packet, u64 group, u64 from, u64 end_ns, u64
 	return 0;
 }
 
-/* The path begins with its first stage. */
+/* The path starts with its first stage. */
 static __always_inline void begin_path(struct packet *p, u32 cpu_number, u32 stage, u64 ns)
 {
 	p->begin_ns = ns;
@@ -162,7 +159,7 @@ static __always_inline void begin_path(struct packet *p, u32 cpu_number, u32 sta
 	p->begin_stage = stage;
 }
 
-/* The packet passes a stage that lies back, on this CPU or on that of its sender. */
+/* The packet passed a stage in the past, on this CPU or on that of its sender. */
 static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage,
 					u64 ns)
 {
@@ -178,8 +175,8 @@ static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 c
 }
 
 /*
- * The packet passes a stage now, on this CPU. That is noted first and counted then, as another CPU may
- * be about to take the packet, and would count the way from the stage before once more.
+ * The packet passes a stage now, on this CPU. The packet is updated before the span is counted: another CPU may
+ * be about to process the packet, and would count the span from the previous stage again.
  */
 static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage, u64 ns)
 {
@@ -197,19 +194,19 @@ static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_numb
 		begin_path(p, cpu_number, stage, ns);
 }
 
-/* Enters all spans of a path that has ended into its group. */
+/* Counts all spans of a path that has ended in its group. */
 __noinline int enter_path(u64 tag, u64 group)
 {
-	struct trail *t = BY_PROCESS ? trail_slot(tag) : 0;
+	struct packet_path *t = BY_PROCESS ? packet_path_slot(tag) : 0;
 	u32 passed;
 
 	if (!t || t->tag != tag)
 		return 0;
 	passed = t->passed;
-	/* Its address is another packet's already, which begins. */
+	/* Its address already belongs to another packet, which starts. */
 	if (passed < 2)
 		return 0;
-	for (u32 i = 1; i < TRAIL_STEPS; i++) {
+	for (u32 i = 1; i < PACKET_PATH_STEPS; i++) {
 		u32 stages, *number;
 		step before, s;
 		s64 ns;
@@ -230,14 +227,14 @@ __noinline int enter_path(u64 tag, u64 group)
 	return 0;
 }
 
-/* The packet's path ends, or all that matters of it, with whoever took it. */
+/* The packet's path ends, or the relevant part of it, with the task that took it. */
 static __always_inline void take(struct packet *p, u64 group)
 {
 	p->group = group;
 	enter_path(p->tag, group);
 }
 
-/* For each end of a received packet's path: is it to be said who took it? */
+/* At each end of a received packet's path: does the task that took it have to be recorded? */
 #define TAKEN_BY(p, whose)                          \
 	do {                                        \
 		if (BY_PROCESS && !(p)->group)      \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Packets under way that the kernel drops: why, by which function, at which device, after which stage. */
+/* Tracked packets that the kernel drops: why, by which function, on which device, after which stage. */
 #ifndef NEARPATH_STAGE_DROPS_H
 #define NEARPATH_STAGE_DROPS_H
 
@@ -12,7 +12,7 @@ struct stage_drop {
 	u32 reason;
 	u32 netns;
 	u32 ifindex;
-	u32 stage; /* the last that it passed */
+	u32 stage; /* the last one that it passed */
 };
 
 struct stage_drop_count {
@@ -20,7 +20,7 @@ struct stage_drop_count {
 	char dev[DEVICE_NAME];
 };
 
-/* What finds no room is among those dropped, which are counted apart. */
+/* Drops that do not fit are included in the total, which is counted separately. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, STAGE_DROPS_MAX);
@@ -28,7 +28,7 @@ struct {
 	__type(value, struct stage_drop_count);
 } stage_drops SEC(".maps");
 
-/* Not static for the sake of the verifier's time (see trail.h). */
+/* Not static, to save verification time (see packet_path.h). */
 __noinline int count_stage_drop(u64 pointer, u64 location, u32 reason, u64 rx_sk, u32 stage)
 {
 	struct stage_drop drop = { .location = location, .reason = reason, .stage = stage };

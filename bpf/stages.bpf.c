@@ -2,10 +2,9 @@
 /*
  * The instrument "stages": latency between adjacent stages of each packet's path.
  *
- * A packet is known by the address of its sk_buff. Its path begins where it is first seen: on
- * receive at GRO, netif_rx or netif_receive_skb, on transmit at net_dev_queue. What happened
- * before on the CPU (interrupt, softirq, poll) or in the task (send call) is remembered there
- * and becomes the path's first spans.
+ * A packet is identified by the address of its sk_buff. Its path starts where it is first seen: on receive at
+ * GRO, netif_rx or netif_receive_skb, on transmit at net_dev_queue. What the CPU (interrupt, softirq, poll) or
+ * the task (send call) did before is kept until then and becomes the path's first spans.
  */
 #include "stages_cpu.h"
 #include "stages_rx.h"
@@ -16,11 +15,11 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Either path ends when the sk_buff is freed. */
+/* Both kinds of path end when the sk_buff is freed. */
 
 /*
- * Some kernels free a datagram with a tracepoint just before the receive call that took it returns,
- * which is its end. (Others free it later, in a softirq.)
+ * Some kernels free a datagram with a tracepoint just before the receive call that took it returns, which is
+ * its end. (Others free it later, in a softirq.)
  */
 static __always_inline void read_datagram(struct cpu *cpu, struct packet *p)
 {
@@ -34,7 +33,7 @@ static __always_inline void read_datagram(struct cpu *cpu, struct packet *p)
 	task->datagram_ns = p->last_ns;
 }
 
-/* Whose a packet is that is freed: of the task that took it to its end, where it did not drop it. */
+/* The owner of a freed packet: the task that received it, unless the packet was dropped. */
 static __always_inline u64 taker(struct packet *p, struct cpu *cpu, bool drop)
 {
 	return drop || cpu->serving || !(p->datagram || delivered(p)) ? NO_PROCESS : group_of_current();
@@ -58,7 +57,7 @@ static __always_inline u32 free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, 
 		see_softirq(cpu);
 	if (in_upcall(p)) {
 		freed_in_upcall(pointer, drop);
-		/* User space has a copy, and the packet goes on as what comes back. */
+		/* User space has a copy, and the packet continues as what comes back. */
 		if (!drop) {
 			release_slot(p);
 			return 0;
@@ -69,7 +68,7 @@ static __always_inline u32 free_packet(u64 pointer, u32 rx_stage, u32 tx_stage, 
 		read_datagram(cpu, p);
 		return 0;
 	}
-	/* Delivered, its end was not seen, and this may be another packet at the same address. */
+	/* Delivered, but its end was missed: this may be another packet at the same address. */
 	if (p->state == PACKET_TX ||
 	    (p->state == PACKET_RX && !(has_sock_recv && delivered(p)) &&
 	     (!in_stack(p) || in_hand(p, cpu, number)))) {
@@ -107,7 +106,7 @@ PROBE(kfree_skb, "kfree_skb")
 				 (u64)drop_rx_sk(ctx), stage);
 }
 
-/* Run by hand, to learn what the kernel's run-time statistics add to every run. */
+/* Run manually to measure the cost that the kernel's run-time statistics add to each run. */
 SEC("raw_tp") int empty(void *ctx)
 {
 	return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the CPU does: interrupts, softirqs, polls; kept until a packet asks for it. */
+/* What the CPU does: interrupts, softirqs, polls; kept until a packet uses it. */
 #ifndef NEARPATH_STAGES_CPU_H
 #define NEARPATH_STAGES_CPU_H
 
@@ -30,7 +30,7 @@ PROBE(irq_handler_exit, "irq_handler_exit")
 		add_event(cpu, RING_TASKS, EVENT_IRQ_END, ctx[0], bpf_ktime_get_ns());
 }
 
-/* Interrupts that have no handler of a device: x86's timer, and calls by other CPUs (RPS). */
+/* Interrupts without a device handler: x86's timer, and calls by other CPUs (RPS). */
 static __always_inline void vector_event(u64 *ctx, u32 kind)
 {
 	struct cpu *cpu = this_cpu();
@@ -43,7 +43,7 @@ static __always_inline void vector_event(u64 *ctx, u32 kind)
 	add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0], bpf_ktime_get_ns());
 }
 
-/* Of the callbacks of CPU hotplug the idle task runs those of a CPU that starts (notify_cpu_starting). */
+/* Among the callbacks of CPU hotplug, the idle task runs those of a CPU that starts (notify_cpu_starting). */
 PROBE(cpuhp_enter, "cpuhp_enter")
 {
 	struct cpu *cpu = this_cpu();
@@ -158,7 +158,7 @@ PROBE_FUNCTION(process_backlog, "process_backlog")
 		cpu->backlog_ns = bpf_ktime_get_ns();
 }
 
-/* The scheduler moves a task to the queue of another CPU. */
+/* The scheduler migrates a task to the queue of another CPU. */
 PROBE(sched_migrate_task, "sched_migrate_task")
 {
 	struct task_struct *moved = (struct task_struct *)ctx[0];
@@ -174,8 +174,8 @@ PROBE(sched_migrate_task, "sched_migrate_task")
 }
 
 /*
- * A cgroup's tasks may run on a CPU again: what they had of their quota (cpu.max) was used up. Since
- * when is told by the clock of the run queue; the kernel sets it only after this.
+ * A cgroup's tasks may run on a CPU again after their quota (cpu.max) was used up. The start of the throttling
+ * is on the clock of the run queue; the kernel resets it only after this.
  */
 PROBE_FUNCTION(unthrottle_cfs_rq, "unthrottle_cfs_rq")
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Open vSwitch's kernel datapath (net/openvswitch): from a port into the datapath, through its
- * actions, out of another port. Packets pass it in both directions.
+ * Open vSwitch's kernel datapath (net/openvswitch): from a port into the datapath, through its actions, and out
+ * of another port. Packets pass it in both directions.
  */
 #ifndef NEARPATH_STAGES_OVS_H
 #define NEARPATH_STAGES_OVS_H
@@ -10,7 +10,7 @@
 #include "stages_tx.h"
 #include "upcall.h"
 
-/* Returns whether the packet is followed, or would be had it not been left out. */
+/* Returns whether the packet is tracked, or would be if it were sampled. */
 static __always_inline bool pass_datapath(u64 pointer, u32 rx_stage, u32 tx_stage)
 {
 	u64 tag = address_of(pointer);
@@ -22,7 +22,7 @@ static __always_inline bool pass_datapath(u64 pointer, u32 rx_stage, u32 tx_stag
 	if (p->state == PACKET_RX && rx_stage) {
 		if (p->last_stage == RX_OVS_PACKET_CMD_EXECUTE) {
 			receive_in_task(cpu, p->last_ns);
-			/* User space gives it to the stack here, and no device does. */
+			/* Passed to the stack by user space here, not by a device. */
 			give(cpu, tag, 0);
 		}
 		return pass_function(pointer, rx_stage);
@@ -53,8 +53,8 @@ PROBE_FUNCTION(ovs_dp_upcall, "ovs_dp_upcall")
 }
 
 /*
- * User space gives a packet back (OVS_PACKET_CMD_EXECUTE). The function that does it has no sk_buff
- * yet when it begins; this one, which it calls for each, reads the headers of a new one.
+ * User space returns a packet (OVS_PACKET_CMD_EXECUTE). The function that handles it has no sk_buff yet at its
+ * entry; this one, which it calls for each packet, reads the headers of a new one.
  */
 PROBE_FUNCTION(ovs_packet_cmd_execute, "ovs_flow_key_extract_userspace")
 {

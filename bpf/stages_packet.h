@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A packet's path: its begin, its end, whether it is still the same packet, and what the CPU did
- * before it was first seen.
+ * A packet's path: its start, its end, whether it is still the same packet, and what the CPU did before it was
+ * first seen.
  */
 #ifndef NEARPATH_STAGES_PACKET_H
 #define NEARPATH_STAGES_PACKET_H
@@ -10,39 +10,39 @@
 #include "path.h"
 #include "softirqs.h"
 
-/* Whether sk_data_ready can be observed; without it the reader is woken by the packet itself. */
+/* Whether sk_data_ready can be observed; if not, the packet itself is taken to wake the reader. */
 const volatile bool has_data_ready = true;
-/* Whether UDP's begin with a packet can be; without it only the order tells which datagram a socket is given. */
+/* Whether the start of UDP's processing can be; if not, only the order shows which datagram a socket receives. */
 const volatile bool has_udp_rcv;
-/* Whether the end of a receive call can be; without it a datagram ends when it is freed. */
+/* Whether the return of a receive call can be; if not, a datagram ends when it is freed. */
 const volatile bool has_sock_recv = true;
-/* Whether UDP's giving up of a datagram can be; without it only the order tells which one a call has taken. */
+/* Whether UDP's release of a datagram can be; if not, only the order shows which one a call has taken. */
 const volatile bool has_consume_udp;
-/* Whether netif_rx can be, by which a virtual device hands a packet to its peer. */
+/* Whether netif_rx can be, through which a virtual device passes a packet to its peer. */
 const volatile bool has_netif_rx = true;
 
 /* System calls that send, by number; set by user space for its architecture. */
 #define SYSCALLS_MAX 512
 const volatile u8 sends[SYSCALLS_MAX];
-/* Of one that sends several messages. */
+/* The ones that send several messages. */
 #define SENDS_SEVERAL 2
 
 enum begin { HERE, AFTER_CPU_HISTORY };
 
 static __always_inline void finish(struct packet *p)
 {
-	end_trail(p->tag);
+	end_packet_path(p->tag);
 	free_slot(p);
 }
 
-/* The packet goes on with another sk_buff, and so does its trail. */
+/* The packet continues as another sk_buff, and so does its recorded path. */
 static __always_inline void release_slot(struct packet *p)
 {
-	forget_trail(p->tag);
+	forget_packet_path(p->tag);
 	free_slot(p);
 }
 
-/* The packet has reached its socket: the stack has nothing more to do with it. */
+/* The packet has reached its socket: the stack is finished with it. */
 static __always_inline bool delivered(struct packet *p)
 {
 	return p->last_stage >= RX_TCP_RCV_ESTABLISHED && p->last_stage <= RX_SCHED_SWITCH;
@@ -55,18 +55,17 @@ static __always_inline bool in_stack(struct packet *p)
 }
 
 /*
- * The stack has the packet in its hands: it was last seen in the run of NET_RX that is under way
- * here, or in the task that receives here. Otherwise it was freed where no tracepoint is, and its
- * address is another's by now.
+ * The stack is processing the packet: it was last seen in the current run of NET_RX here, or in the task that
+ * receives here. Otherwise it was freed without a tracepoint, and its address was reused.
  */
 static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 number)
 {
 	struct sk_buff *skb = (struct sk_buff *)p->tag;
 
 	/*
-	 * Where runs are not observed, the sk_buff itself tells: the stack has marked it with the device that
-	 * it came by when it passed netif_receive_skb, at which each packet's slot is made its own. One that
-	 * was allocated since has no mark.
+	 * If runs are not observed, the sk_buff itself shows it: the stack stores the device in it (skb_iif)
+	 * when it passes netif_receive_skb, where each packet gets its slot. One allocated since then has no
+	 * such mark.
 	 */
 	if (!has_softirqs)
 		return BPF_CORE_READ(skb, skb_iif) != 0;
@@ -74,14 +73,14 @@ static __always_inline bool in_hand(struct packet *p, struct cpu *cpu, u32 numbe
 		return p->last_cpu == number && p->last_ns >= cpu->entry_ns;
 	if (cpu->serving)
 		return false;
-	/* User space's answer is taken with softirqs on, so the task may have changed CPU since. */
+	/* The answer of user space is processed with softirqs enabled, so the task may have migrated. */
 	return p->last_stage == RX_OVS_PACKET_CMD_EXECUTE ||
 	       (p->last_cpu == number && cpu->task_ns && p->last_ns >= cpu->task_ns);
 }
 
 /*
- * A task receives, not a softirq: it writes to a tap, polls a NIC, or answers an upcall. Softirqs
- * are off meanwhile, so what it began ends before the next of them.
+ * A task receives, not a softirq: it writes to a tap, polls a NIC, or answers an upcall. Softirqs are disabled
+ * meanwhile, so what it started ends before the next softirq.
  */
 static __always_inline void receive_in_task(struct cpu *cpu, u64 now)
 {
@@ -89,9 +88,7 @@ static __always_inline void receive_in_task(struct cpu *cpu, u64 now)
 		cpu->task_ns = now;
 }
 
-/*
- * Whether an sk_buff that comes in is still the packet that the slot knows, not a new one; `dev` is its device.
- */
+/* Whether an incoming sk_buff is still the packet in the slot, not a new one; `dev` is its device. */
 static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 number, u32 stage, u64 dev)
 {
 	if (!in_stack(p))
@@ -100,14 +97,17 @@ static __always_inline bool same_packet(struct packet *p, struct cpu *cpu, u32 n
 		       /* Another CPU takes it over from one that goes offline (dev_cpu_dead). */
 		       (stage == RX_NETIF_RX &&
 			(p->last_stage == RX_NETIF_RX || p->last_stage == RX_ENQUEUE_TO_BACKLOG));
-	/* User space's answer is not given by a device, and a stage at which it is noted may not be observed. */
+	/*
+	 * The answer of user space does not come from a device, and the stage that records it may not be
+	 * observed.
+	 */
 	return in_hand(p, cpu, number) &&
 	       (!has_softirqs || p->last_stage == RX_OVS_PACKET_CMD_EXECUTE || is_given_on(cpu, p->tag, dev));
 }
 
 /*
- * Takes a slot for a packet; whoever is in it is lost. With the same address, or after long
- * silence, that one was gone already and only its end was not seen.
+ * Claims a slot for a packet; another packet in it is lost. If that had the same address, or was silent for
+ * long, it was gone already and only its end was missed.
  */
 static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
@@ -124,22 +124,25 @@ static __always_inline void claim_slot(struct packet *p, struct cpu *cpu, u64 ta
 /* The same for a new packet. */
 static __always_inline void begin(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u64 now)
 {
-	begin_trail(tag, now);
+	begin_packet_path(tag, now);
 	claim_slot(p, cpu, tag, state, now);
 }
 
-/* A packet that is not in the sample passes a stage: where it is says whether it is the same one at the next. */
+/*
+ * A packet that is not sampled passes a stage: its position shows at the next stage whether it is the same
+ * packet.
+ */
 static __always_inline void pass_ignored(struct packet *p, struct cpu *cpu, u32 number, u32 stage)
 {
 	if (stage == RX_NETIF_RECEIVE_SKB && !cpu->serving && !cpu->task_ns)
 		receive_in_task(cpu, bpf_ktime_get_ns());
 	p->last_stage = stage;
 	p->last_cpu = number;
-	/* The run is known without the clock, which costs most of all. */
+	/* The run identifies it without reading the clock, which is the most expensive part. */
 	p->last_ns = cpu->serving ? cpu->entry_ns : cpu->task_ns;
 }
 
-/* Takes a slot for a packet that is not in the sample; it costs as little as can be. */
+/* Claims a slot for a packet that is not sampled, at minimal cost. */
 static __always_inline void ignore(struct packet *p, struct cpu *cpu, u64 tag, u32 state, u32 number, u32 stage)
 {
 	if (is_followed(p) && p->tag != tag && bpf_ktime_get_ns() - p->last_ns < PACKET_STALE_NS)
@@ -151,8 +154,8 @@ static __always_inline void ignore(struct packet *p, struct cpu *cpu, u64 tag, u
 }
 
 /*
- * A newer packet comes to the address. A datagram that was there before is remembered until the call
- * that took it returns, which it has yet to do if it is interrupted just after it freed it.
+ * A newer packet reuses the address. The datagram that was there is kept until the call that took it returns;
+ * that is still to come if the call was interrupted just after it freed the datagram.
  */
 static __always_inline void keep_datagram(struct packet *p, u64 tag)
 {
@@ -174,7 +177,7 @@ static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, 
 
 	if (cpu->serving != NET_RX_SOFTIRQ + 1)
 		return;
-	/* An interrupt before the packet's last stage is none of this packet's. */
+	/* An interrupt before the packet's last stage does not belong to this packet. */
 	if (has_softirqs && cpu->run_irq_ns &&
 	    (first || (p->last_stage == RX_NIC_RX && cpu->run_irq_ns > p->last_ns)))
 		pass_before(p, cpu, number, RX_IRQ_HANDLER, cpu->run_irq_ns);
@@ -184,7 +187,7 @@ static __always_inline void pass_cpu_history(struct packet *p, struct cpu *cpu, 
 		return;
 	if (first || cpu->entry_ns > p->last_ns)
 		pass_before(p, cpu, number, RX_NET_RX_ENTRY, cpu->entry_ns);
-	/* The first poll of a run begins with its entry; a later one waited for those before it. */
+	/* The first poll of a run starts at its entry; a later one waited for the polls before it. */
 	if (cpu->poll_ns > cpu->entry_ns && (first || cpu->poll_ns > p->last_ns))
 		pass_before(p, cpu, number, RX_NAPI_POLL, cpu->poll_ns);
 	/* The poll of what RPS, netif_rx() or a peer's softirq put into this CPU's backlog. */

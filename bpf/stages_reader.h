@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The receive path, from the socket's queue to the return of its reader's call. */
+/* The receive path, from the socket's queue to the return of the reader's call. */
 #ifndef NEARPATH_STAGES_READER_H
 #define NEARPATH_STAGES_READER_H
 
 #include "stages_rx.h"
 #include "sockets.h"
 
-/* tcp_rcv_established(): a segment without data ends here, as nobody waits for it. */
+/* tcp_rcv_established(): a segment without data ends here, as no task waits for it. */
 PROBE(tcp_rcv_established, "tcp_probe")
 {
 	struct cpu *cpu = this_cpu();
@@ -16,7 +16,7 @@ PROBE(tcp_rcv_established, "tcp_probe")
 
 	if (!cpu || !p || p->tag != tag)
 		return;
-	/* TCP frees segments where no tracepoint is. */
+	/* TCP frees segments without a tracepoint. */
 	if (p->state == PACKET_RX_IGNORED)
 		free_slot(p);
 	if (p->state != PACKET_RX)
@@ -40,7 +40,7 @@ static __always_inline bool waits_for_reader(struct packet *p, u64 tag)
 	       (in_stack(p) || p->last_stage == RX_TCP_RCV_ESTABLISHED);
 }
 
-/* The slot of a socket that data came to; whoever was in it is forgotten. */
+/* Assigns the slot to a socket that received data, and resets it. */
 static __always_inline struct socket *socket_of(struct sock *sk)
 {
 	u64 address = address_of((u64)sk);
@@ -53,7 +53,7 @@ static __always_inline struct socket *socket_of(struct sock *sk)
 	return s;
 }
 
-/* Enters what the next receive call takes. With an empty queue nothing: another CPU may enter one just now. */
+/* Records what the next receive call takes; nothing if the queue is empty, as another CPU may be recording one. */
 static __always_inline void see_next(struct socket *s, struct sock *sk, const bool direct)
 {
 	u64 tag = next_datagram(sk, direct);
@@ -63,13 +63,13 @@ static __always_inline void see_next(struct socket *s, struct sock *sk, const bo
 		return;
 	s->next = tag;
 	p = packet_slot(tag);
-	/* Of one that is delivered the time is not asked: what comes to its address is newer than 0. */
+	/* The time of a delivered packet is not checked: what reuses its address is newer than 0. */
 	s->next_ns = p && p->tag == tag && delivered(p) ? 0 : bpf_ktime_get_ns();
 }
 
 /*
- * What was written to the socket is seen by other CPUs before what follows is read: on x86, where this
- * is a full barrier. (On arm64 it is none, and an end may be missed.)
+ * Full barrier on x86: stores to the socket are visible to other CPUs before the following loads. (Not on
+ * arm64, where an end may be missed.)
  */
 static __always_inline void fence(struct socket *s)
 {
@@ -77,8 +77,8 @@ static __always_inline void fence(struct socket *s)
 }
 
 /*
- * The socket has told of a datagram that came in at received_ns. Where it is in no queue any more a
- * reader was quick; if its call has returned, too, the path ends here. Returns whether it does.
+ * The socket has signalled a datagram that was received at received_ns. If it is no longer in a queue, a reader
+ * was faster; if the reader's call has also returned, the path ends here. Returns whether it does.
  */
 static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u64 tag,
 					   u64 received_ns, const bool direct)
@@ -93,11 +93,11 @@ static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u6
 		return false;
 	if (s->returned_ns <= received_ns) {
 		s->taken = tag;
-		/* As sock_recv does it the other way round, one of them sees the other. */
+		/* sock_recv does this in the opposite order, so one of the two sees the other. */
 		fence(s);
 		if (s->returned_ns <= received_ns)
 			return false;
-		/* And should both, it has ended the path already, or sees that it need not. */
+		/* If both do, sock_recv has ended the path already, or sees that it need not. */
 		s->taken = 0;
 		fence(s);
 	}
@@ -107,8 +107,8 @@ static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u6
 }
 
 /*
- * Whether somebody waits for the socket to have data (skwq_has_sleeper). Where nobody does, the next
- * that is woken on this CPU, as by an interrupt, is not its reader.
+ * Whether a task waits for the socket to have data (skwq_has_sleeper). If none does, the next task woken on
+ * this CPU, for example by an interrupt, is not its reader.
  */
 static __always_inline bool is_awaited(struct sock *sk, const bool direct)
 {
@@ -127,8 +127,9 @@ static __always_inline bool awaits_delivery(u64 tag, u32 number)
 }
 
 /*
- * The socket says only that it has data. Which packet that was: for UDP delivered_datagram() says it; else it is
- * the last in the queue, or, when TCP merged it into an earlier one, the one that this CPU works on.
+ * The socket signals only that it has data, not which packet. For UDP delivered_datagram() finds it; otherwise
+ * it is the last one in the queue or, if TCP merged it into an earlier one, the one that this CPU is
+ * processing.
  */
 PROBE(sk_data_ready, "sk_data_ready")
 {
@@ -152,7 +153,10 @@ PROBE(sk_data_ready, "sk_data_ready")
 	if (own && !has_softirqs && protocol == IPPROTO_TCP) {
 		u64 served = cpu->serving;
 
-		/* What a socket has kept back for its owner is the owner's to receive: not what a softirq had. */
+		/*
+		 * The backlog of a socket is received by its owner: it is not the packet that a softirq was
+		 * processing.
+		 */
 		see_softirq(cpu);
 		own = cpu->serving == served;
 	}
@@ -166,7 +170,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 			return;
 		} else if (protocol == IPPROTO_TCP &&
 			   last != address_of(ctx[0]) + bpf_core_field_offset(sk->sk_receive_queue)) {
-			/* (With an empty queue its reader was quick and is about to copy it.) */
+			/* (If the queue is empty, a fast reader has it and is about to copy it.) */
 			p->state = PACKET_RX_MERGED;
 			COUNT(cpu, completed);
 		}
@@ -178,7 +182,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 		note_ready(sk, now);
 	cpu->packet = 0;
 	cpu->waker = 0;
-	/* A reader may have been quick. */
+	/* A reader may have been faster. */
 	barrier();
 	if (p->datagram && p->state != PACKET_RX)
 		return;
@@ -203,10 +207,10 @@ static __always_inline bool is_received(struct packet *p)
 	return p->state == PACKET_RX || p->state == PACKET_RX_MERGED;
 }
 
-/* From the socket's call to the wake-up there are some locks. */
+/* Maximum time from the socket's call to the wake-up, which takes some locks. */
 #define WAKES_WITHIN_NS 50000
 
-/* try_to_wake_up() of the reader, called by the socket: the task carries the packet on. */
+/* try_to_wake_up() of the reader, called by the socket: the task now carries the packet. */
 PROBE(sched_waking, "sched_waking")
 {
 	struct cpu *cpu = this_cpu();
@@ -234,7 +238,7 @@ PROBE(sched_waking, "sched_waking")
 	cpu->waker = 0;
 	if (!now)
 		now = bpf_ktime_get_ns();
-	/* The socket wakes at once; later it is another who is woken, by an interrupt or another softirq. */
+	/* The socket wakes at once; a later wake-up is of another task, by an interrupt or another softirq. */
 	if (!has_softirqs && now - p->last_ns > WAKES_WITHIN_NS)
 		return;
 	pid = GET(direct, reader, pid);
@@ -296,8 +300,8 @@ PROBE(sched_switch, "sched_switch")
 const volatile u64 recvfrom_call, recvmsg_call, recvmmsg_call;
 
 /*
- * Whether the receive call under way only looks at the data (MSG_PEEK), by the arguments that it was entered with. Before
- * 5.15 nothing says it.
+ * Whether the receive call in progress only peeks at the data (MSG_PEEK), from the arguments of the system
+ * call. Not known before 5.15.
  */
 static __always_inline bool is_peek(void)
 {
@@ -322,12 +326,12 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 
 	if (p && is_ignored(p, tag) && !is_peek())
 		free_slot(p);
-	/* What did not come to its socket was freed unseen, and its address is that of another's data. */
+	/* A packet that did not reach its socket was freed unseen, and its address was reused. */
 	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX ||
 	    (has_data_ready && !delivered(p) && !p->datagram))
 		return;
 	task = task_slot(pid);
-	/* Asked once for each call, by its first copy. */
+	/* Checked once per call, at its first copy. */
 	if ((!has_sock_recv || !task || task->pid != pid || !task->copy_ns) && is_peek())
 		return;
 	note_reader();
@@ -345,9 +349,9 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 }
 
 /*
- * UDP has copied a datagram to its reader, which runs, and gives it up: it leaves its slot, as its address may be
- * another's before the call returns. One that the reader only looks at (MSG_PEEK) has a negative length, and the queue
- * has it still.
+ * UDP has copied a datagram to its reader, the current task, and releases it: it leaves its slot, as its
+ * address may be reused before the call returns. One that is only peeked at (MSG_PEEK) has a negative length
+ * and stays in the queue.
  */
 PROBE_FUNCTION(consume_udp, "skb_consume_udp")
 {
@@ -365,7 +369,7 @@ PROBE_FUNCTION(consume_udp, "skb_consume_udp")
 	if (!has_sock_recv || p->state != PACKET_RX)
 		return;
 	claim_task(task, pid);
-	/* First of all, as another CPU may be about to report it. */
+	/* Done first, as another CPU may be about to report it. */
 	p->state = PACKET_FREE;
 	barrier();
 	task->taken = *p;
@@ -373,10 +377,10 @@ PROBE_FUNCTION(consume_udp, "skb_consume_udp")
 }
 
 /*
- * The datagram with which a receive call returns leaves its slot, where it is known: first of all, as
- * another CPU may be about to tell of it, to free it, or to send what is at its address by now. freed_ns
- * is its last stage when it was freed, or 0; before_ns when the call before this one returned; is_taken
- * whether its socket told that it was taken. Returns whether there is one.
+ * The datagram with which a receive call returns leaves its slot, if it is known. This is done first, as
+ * another CPU may be about to signal or free it, or to send a packet that reuses its address. freed_ns is its
+ * last stage when it was freed, or 0; before_ns is when the previous call returned; is_taken whether its socket
+ * signalled that it was taken. Returns whether there is one.
  */
 static __always_inline bool claim_datagram(struct packet *datagram, struct socket *s, u64 tag, u64 freed_ns,
 					  u64 before_ns, bool is_taken)
@@ -387,19 +391,22 @@ static __always_inline bool claim_datagram(struct packet *datagram, struct socke
 	if (r && r->packet.tag == tag &&
 	    (freed_ns ? r->packet.last_ns == freed_ns : r->replaced_ns > before_ns)) {
 		*datagram = r->packet;
-		/* Its trail is the newer packet's. */
+		/* Its recorded path belongs to the newer packet. */
 		r->packet.tag = datagram->tag = 0;
 		return true;
 	}
 	if (!p || p->tag != tag || p->state != PACKET_RX)
 		return false;
-	/* One in the queue counts as delivered, though its socket has yet to tell of it; not a newer one. */
+	/*
+	 * One in the queue counts as delivered, even if its socket has not signalled it yet; a newer one does
+	 * not.
+	 */
 	if (!delivered(p) && (freed_ns ? p->last_ns > freed_ns : !in_stack(p) || p->last_ns > s->next_ns))
 		return false;
 	p->state = PACKET_FREE;
 	if (is_taken) {
 		fence(s);
-		/* queue_datagram has found that the call returned. */
+		/* queue_datagram has seen that the call returned. */
 		if (!s->taken)
 			return false;
 	}
@@ -419,14 +426,14 @@ static __always_inline void end_taken(struct task *task, struct cpu *cpu)
 	pass(p, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, bpf_ktime_get_ns());
 	TAKEN_BY(p, group_of_current());
 	end_path(p, PATH_RECEIVE);
-	end_trail(p->tag);
+	end_packet_path(p->tag);
 	p->tag = 0;
 	COUNT(cpu, completed);
 }
 
 /*
- * A receive call returns. For TCP: the last packet that it copied, as the others are long with
- * it. For UDP, where the copy of a small datagram has no tracepoint: the datagram that it took.
+ * A receive call returns. TCP: the last packet that it copied, as the others take as long. UDP, where the copy
+ * of a small datagram has no tracepoint: the datagram that it took.
  */
 PROBE(sock_recv, "sock_recv_length")
 {
@@ -460,7 +467,7 @@ PROBE(sock_recv, "sock_recv_length")
 	}
 	if ((s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;
-	/* A reader may be quicker than the socket is to tell of its first datagram. */
+	/* A reader may be faster than the socket's signal for its first datagram. */
 	known = s->sk == address;
 	if (!known && !freed)
 		return;
@@ -478,7 +485,7 @@ PROBE(sock_recv, "sock_recv_length")
 		pass(&datagram, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);
 		if (datagram.tag) {
 			TAKEN_BY(&datagram, BY_PROCESS ? group_of_current() : NO_GROUP);
-			end_trail(datagram.tag);
+			end_packet_path(datagram.tag);
 		}
 		end_path(&datagram, PATH_RECEIVE);
 		COUNT(cpu, completed);

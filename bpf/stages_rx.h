@@ -6,8 +6,8 @@
 #include "stages_packet.h"
 
 /*
- * A stage of the receive path that has the sk_buff, where packets may begin; `header` is the address of the network
- * header, or 0 where the sk_buff says it.
+ * A stage of the receive path that has the sk_buff, where packets may start; `header` is the address of the
+ * network header, or 0 to use that of the sk_buff.
  */
 static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 stage, enum begin may_begin,
 					      u64 header, const bool direct)
@@ -35,8 +35,8 @@ static __always_inline struct packet *receive(struct cpu *cpu, u64 pointer, u32 
 
 		if (p->tag == tag && p->state == PACKET_TX) {
 			/*
-			 * A virtual device hands the sk_buff to its peer: the end of its transmission. (By NAPI
-			 * that is after the device has taken it.)
+			 * A virtual device passes the sk_buff to its peer: the end of its transmission. (With
+			 * NAPI that is after the device has taken it.)
 			 */
 			if (has_netif_rx) {
 				now = bpf_ktime_get_ns();
@@ -88,14 +88,14 @@ PROBE(napi_gro_receive, "napi_gro_receive_entry")
 	gro_receive(ctx[0], 0, direct);
 }
 
-/* Of a driver that gives GRO pages: the headers behind Ethernet's are still in the first of them. */
+/* A driver that passes pages to GRO: the headers after Ethernet's are still in the first page. */
 PROBE(napi_gro_frags, "napi_gro_frags_entry")
 {
 	struct packet *p;
 	u64 header;
 
 	if (!find_header_of_frags((struct sk_buff *)ctx[0], &header)) {
-		/* They are read when the stack is given it. What was at its address has ended. */
+		/* They are read when the stack receives it. The packet previously at this address has ended. */
 		p = packet_slot(address_of(ctx[0]));
 		if (p && p->tag == address_of(ctx[0]))
 			finish(p);
@@ -160,7 +160,7 @@ PROBE(netif_receive_skb, "netif_receive_skb")
 	turn_to(cpu, p ? p->tag : 0);
 }
 
-/* A function that the packet passes on its way from one device to the next, or to its socket. */
+/* A function that the packet passes between its device and the next device or its socket. */
 static __always_inline struct packet *pass_function(u64 pointer, u32 stage)
 {
 	u64 tag = address_of(pointer);
@@ -168,7 +168,7 @@ static __always_inline struct packet *pass_function(u64 pointer, u32 stage)
 	struct cpu *cpu = this_cpu();
 	u32 number = bpf_get_smp_processor_id();
 
-	/* What was freed unseen since is not taken for it: the run of NET_RX is the same. */
+	/* A packet freed unseen since then is not mistaken for it: the run of NET_RX is the same. */
 	if (!cpu || !p || p->tag != tag || (p->state != PACKET_RX && p->state != PACKET_RX_IGNORED) ||
 	    !in_stack(p) || !in_hand(p, cpu, number))
 		return 0;
@@ -187,12 +187,12 @@ static __always_inline void pass_udp(u64 pointer, u32 stage)
 
 	if (p)
 		p->datagram = true;
-	/* Of several that the stack was given this is the one that it turns to. */
+	/* The stack turns to this one of the packets that were passed to it. */
 	if (cpu)
 		turn_to(cpu, p ? p->tag : 0);
 }
 
-/* On the CPU that it comes from; the CPU that it goes to is seen at its next stage. */
+/* Runs on the source CPU; the target CPU is seen at the next stage. */
 PROBE_FUNCTION(enqueue_to_backlog, "enqueue_to_backlog")
 {
 	u64 tag = address_of(ctx[0]);
@@ -205,13 +205,13 @@ PROBE_FUNCTION(enqueue_to_backlog, "enqueue_to_backlog")
 		pass(p, cpu, bpf_get_smp_processor_id(), RX_ENQUEUE_TO_BACKLOG, bpf_ktime_get_ns());
 }
 
-/* Of a tunnel: the outer headers are off, and the inner packet waits in a queue of the CPU's NAPI. */
+/* A tunnel: the outer headers are removed, and the inner packet waits in a queue of the CPU's NAPI. */
 PROBE_FUNCTION(gro_cells_receive, "gro_cells_receive")
 {
 	pass_function(ctx[1], RX_GRO_CELLS_RECEIVE);
 }
 
-/* A device that stands on the one that the packet came by gets the address of the sk_buff's pointer. */
+/* An upper device of the one that the packet came from receives the address of the sk_buff's pointer. */
 static __always_inline void pass_upper(u64 pointer, u32 stage)
 {
 	u64 skb = 0;
@@ -240,7 +240,7 @@ PROBE_FUNCTION(macvlan_handle_frame, "macvlan_handle_frame")
 	pass_upper(ctx[0], RX_MACVLAN_HANDLE_FRAME);
 }
 
-/* Macvtap and ipvtap: it waits for a program to read it. */
+/* Macvtap and ipvtap: the packet waits for a program to read it. */
 PROBE_FUNCTION(tap_handle_frame, "tap_handle_frame")
 {
 	pass_upper(ctx[0], RX_TAP_HANDLE_FRAME);

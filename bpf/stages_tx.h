@@ -8,10 +8,10 @@
 /* Whether the start of the driver's transmission can be observed. */
 const volatile bool has_start_xmit;
 
-/* So many of those that a queueing discipline gives up at a time are looked at (try_bulk_dequeue_skb). */
+/* Number of packets checked when a queueing discipline dequeues several at once (try_bulk_dequeue_skb). */
 #define DEQUEUED_MAX 128
 
-/* Entry of a system call: of one that sends, when; any other ends the send call before it. */
+/* Entry of a system call: one that sends is recorded; any other ends the send call before it. */
 PROBE(sock_send, "sys_enter")
 {
 	u32 pid = bpf_get_current_pid_tgid();
@@ -33,8 +33,8 @@ PROBE(sock_send, "sys_enter")
 }
 
 /*
- * The same where functions can be observed: for each message by itself, whoever sends it, a thread of io_uring's as
- * well; and no other system call is looked at.
+ * The same if functions can be observed: per message and for every sender, including io_uring threads; no other
+ * system call is traced.
  */
 static __always_inline int message_begins(void)
 {
@@ -80,7 +80,7 @@ PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
 	u32 pid = bpf_get_current_pid_tgid();
 	struct task *task = task_slot(pid);
 
-	/* Called again for each piece of a long message; the first counts. */
+	/* Called again for each piece of a long message; the first call counts. */
 	if (!task || task->pid != pid || !task->send_ns || task->tcp_ns)
 		return;
 	task->tcp_cpu = bpf_get_smp_processor_id();
@@ -91,8 +91,8 @@ PROBE(tcp_sendmsg, "tcp_sendmsg_locked")
 PROBE_ENTRY(tcp_sendmsg, "tcp_sendmsg_locked")
 
 /*
- * TCP makes a segment: a clone, or a copy, of the sk_buff that it is told. Which one is known when
- * the IP layer gets it, next on this CPU.
+ * TCP builds a segment: a clone, or a copy, of the sk_buff passed to it. Which one is known when the IP layer
+ * receives it, next on this CPU.
  */
 PROBE_FUNCTION(tcp_transmit_skb, "__tcp_transmit_skb")
 {
@@ -102,7 +102,7 @@ PROBE_FUNCTION(tcp_transmit_skb, "__tcp_transmit_skb")
 		cpu->tcp_ns = bpf_ktime_get_ns();
 }
 
-/* The IP layer gets a packet to send, of which the header is yet to be written. */
+/* The IP layer receives a packet to send, whose header is not written yet. */
 static __always_inline void to_ip(u64 pointer, u32 stage, bool from_tcp)
 {
 	struct cpu *cpu = this_cpu();
@@ -136,13 +136,13 @@ PROBE_FUNCTION(ip6_send_skb, "ip6_send_skb")
 	to_ip(ctx[0], TX_IP6_SEND_SKB, false);
 }
 
-/* What TCP and IP did with the packet before a device was chosen. */
+/* What TCP and IP did with the packet before a device was selected. */
 static __always_inline void pass_ip(struct packet *p, struct cpu *cpu, u32 number)
 {
 	if (cpu->ip_packet != p->tag)
 		return;
 	cpu->ip_packet = 0;
-	/* A send call that was seen may be a later one than that which the segment waited for. */
+	/* An observed send call may be later than the one that the segment waited for. */
 	if (cpu->ip_tcp_ns && (!p->last_stage || cpu->ip_tcp_ns > p->last_ns))
 		pass_before(p, cpu, number, TX_TCP_TRANSMIT_SKB, cpu->ip_tcp_ns);
 	if (!p->last_stage || cpu->ip_ns > p->last_ns)
@@ -150,8 +150,8 @@ static __always_inline void pass_ip(struct packet *p, struct cpu *cpu, u32 numbe
 }
 
 /*
- * A datagram of a system call that sends several has left the stack: the call turns to the next one. What TCP sends
- * may be a part of a message.
+ * A datagram of a system call that sends several has left the stack: the call continues with the next one. What
+ * TCP sends may be part of a message.
  */
 static __always_inline void message_has_left(struct cpu *cpu)
 {
@@ -169,7 +169,7 @@ static __always_inline void message_has_left(struct cpu *cpu)
 	task->send_ns = bpf_ktime_get_ns();
 }
 
-/* The send call that the packet leaves in, unless a softirq sends it on its own account. */
+/* The send call in which the packet leaves, unless a softirq sends it independently. */
 static __always_inline void pass_send_call(struct packet *p, struct cpu *cpu, struct sk_buff *skb)
 {
 	u32 pid = bpf_get_current_pid_tgid();
@@ -201,7 +201,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 		return;
 	if (p->tag != tag || p->state != PACKET_TX) {
 		if (p->tag == tag && p->state == PACKET_RX && in_stack(p) && in_hand(p, cpu, number)) {
-			/* Received and sent on: the end of its reception. */
+			/* Received and forwarded: the end of its reception. */
 			now = bpf_ktime_get_ns();
 			pass_before(p, cpu, number, RX_NET_DEV_QUEUE, now);
 			TAKEN_BY(p, NO_PROCESS);
@@ -260,7 +260,7 @@ PROBE(qdisc_enqueue, "qdisc_enqueue")
 		note_stopped(ctx[2], (struct netdev_queue *)ctx[1]);
 }
 
-/* One of several that a queueing discipline gives up at a time. Not static: see trail.h. */
+/* One of several packets that a queueing discipline dequeues at once. Not static: see packet_path.h. */
 __noinline int dequeue_further(u64 pointer, u64 now)
 {
 	struct packet *p = packet_slot(pointer);
@@ -271,7 +271,7 @@ __noinline int dequeue_further(u64 pointer, u64 now)
 	return 0;
 }
 
-/* The first of a list, and how long that is. */
+/* The first packet of a list, and the length of the list. */
 PROBE(qdisc_dequeue, "qdisc_dequeue")
 {
 	u64 at = address_of(ctx[3]), now;
@@ -301,9 +301,9 @@ PROBE(net_dev_start_xmit, "net_dev_start_xmit")
 }
 
 /*
- * The driver has it, unless it was busy (rc). The sk_buff may be freed by now, and another packet at its address;
- * that one was not given to a driver by this CPU just now. A virtual device has handed it over before; a device
- * that stands on another has put it into the queue of that one, where it waits still.
+ * The driver has it, unless it was busy (rc). The sk_buff may be freed by now and its address reused, but not
+ * by a packet that this CPU passed to a driver just now. A virtual device has passed it on before; an upper
+ * (stacked) device has queued it on its lower device, where it still waits.
  */
 PROBE(net_dev_xmit, "net_dev_xmit")
 {
@@ -321,9 +321,9 @@ PROBE(net_dev_xmit, "net_dev_xmit")
 }
 
 /*
- * A packet that is longer than its device takes is cut into segments, and freed: it goes on as the
- * first of them. The others are the same packet, and not looked at. (Open vSwitch cuts one that it
- * sends to user space; what comes back goes on there.)
+ * A packet longer than its device supports is segmented and freed: it continues as its first segment. The other
+ * segments are the same packet, and are not tracked. (Open vSwitch segments a packet that it sends to user
+ * space; what comes back is tracked there.)
  */
 static __always_inline int gso_segment_returns(u64 *ctx)
 {
@@ -332,7 +332,7 @@ static __always_inline int gso_segment_returns(u64 *ctx)
 	struct cpu *cpu = this_cpu();
 	u64 now = bpf_ktime_get_ns();
 
-	/* None, an error (include/linux/err.h), or itself. */
+	/* NULL, an error (include/linux/err.h), or the packet itself. */
 	if (!measuring || !cpu || !p || p->tag != tag || !first || first >= -4095ULL || first == tag)
 		return 0;
 	if (!(p->state == PACKET_TX && p->last_stage >= TX_NET_DEV_QUEUE && p->last_stage <= TX_QDISC_DEQUEUE) &&
@@ -343,7 +343,7 @@ static __always_inline int gso_segment_returns(u64 *ctx)
 	if (!first_segment)
 		return 0;
 	packet = *p;
-	transfer_trail(tag, first);
+	transfer_packet_path(tag, first);
 	release_slot(p);
 	claim_slot(first_segment, cpu, first, packet.state, now);
 	packet.tag = first;

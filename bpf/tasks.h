@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What there is to say of a task by its pid after it has gone: its cgroup, and its number in /proc. Noted when the scheduler switches to it and from it, if that is not known yet; a task that moves to
- * another cgroup is noted again. A task's slot goes to a later one with the same low bits of the pid.
+ * Attributes of a task by its pid, available after it has exited: its cgroup, and its number in /proc. Recorded
+ * when the scheduler switches to or from the task, if not recorded yet, and again when the task moves to
+ * another cgroup. A task's slot is reused by a later one with the same low bits of the pid.
  */
 #ifndef NEARPATH_TASKS_H
 #define NEARPATH_TASKS_H
@@ -13,12 +14,12 @@
 
 struct seen_task {
 	u64 set; /* the css_set that it was in */
-	u64 cgroup; /* what that is known by */
+	u64 cgroup; /* its key */
 	u32 pid;
 	u32 number; /* in /proc, or 0 */
 };
 
-/* 1 << SEEN_SLOT_BITS where a history is kept, set by user space. */
+/* 1 << SEEN_SLOT_BITS if history is recorded, set by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -30,7 +31,7 @@ struct cgroup_path {
 	u64 names[CGROUP_LEVELS][CGROUP_NAME / 8]; /* char[CGROUP_NAME] each, from the leaf up */
 };
 
-/* The least recently used gives way to a new one. Its max_entries are set by user space where a history is kept. */
+/* The least recently used one is evicted. max_entries is set by user space if history is recorded. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -38,7 +39,7 @@ struct {
 	__type(value, struct cgroup_path);
 } cgroup_paths SEC(".maps");
 
-/* What a new one begins with. */
+/* Initial value of a new entry. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -46,7 +47,7 @@ struct {
 	__type(value, struct cgroup_path);
 } new_cgroup_path SEC(".maps");
 
-/* Not static for the sake of the verifier's time (see trail.h): few switches come here. */
+/* Not static, to save verification time (see packet_path.h): few switches get here. */
 __noinline int note_new_task(u64 address, u32 pid)
 {
 	struct task_struct *task = (struct task_struct *)address;
@@ -78,7 +79,7 @@ static __always_inline void note_task(u64 address, u32 pid, const bool direct)
 	u32 slot = pid & ((1 << SEEN_SLOT_BITS) - 1);
 	struct seen_task *seen = bpf_map_lookup_elem(&seen_tasks, &slot);
 
-	/* Of a task that exits the set goes first: what was noted before stays. */
+	/* An exiting task loses its css_set first: what was recorded before stays. */
 	if (seen && pid && (seen->pid != pid || seen->set != address_of((u64)GET(direct, task, cgroups))))
 		note_new_task(address_of(address), pid);
 }

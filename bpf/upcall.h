@@ -2,36 +2,35 @@
 /*
  * Packets that Open vSwitch has sent to user space.
  *
- * On a flow-table miss the datapath copies the packet to ovs-vswitchd and frees the sk_buff; the
- * answer comes with the packet's bytes, for which it makes a new sk_buff. So the packet's state is
- * kept meanwhile, and found again by what the headers say (print.h). Packets that print the same are
- * answered in their order.
+ * On a flow-table miss the datapath copies the packet to ovs-vswitchd and frees the sk_buff; the answer
+ * contains the packet's bytes, for which a new sk_buff is allocated. So the packet's state is kept in the
+ * meantime, and found again by its fingerprint (fingerprint.h). Packets with the same fingerprint are answered
+ * in order.
  *
- * Of a packet that was to be segmented (TCP, or UDP by UDP_SEGMENT) each segment comes back, in any
- * order: the first of them goes on as the packet, the others are the same packet still and are not
- * looked at.
+ * If the packet was to be segmented (TCP, or UDP with UDP_SEGMENT), its segments come back in any order. The
+ * first segment continues as the packet; the others are the same packet and are not tracked.
  */
 #ifndef NEARPATH_UPCALL_H
 #define NEARPATH_UPCALL_H
 
 #include "stages_packet.h"
-#include "print.h"
+#include "fingerprint.h"
 
-/* So many that print the same can be under way. */
+/* This many packets with the same fingerprint can be in flight. */
 #define UPCALL_WAYS 16
 #define UPCALL_BUCKET_BITS (UPCALL_BITS - 4)
 #define ANSWERED 2ULL
 
-/* Whether the answers can be observed; without that a packet ends where user space gets it. */
+/* Whether the answers can be observed; if not, a packet ends when user space receives it. */
 const volatile bool has_upcall_answers;
 
 struct upcall {
-	u64 key; /* the print, which is odd; 0: free; ANSWERED: being so just now */
-	u64 rest; /* what more is known of the packet's bytes, or 0 */
-	u64 tag; /* address of the sk_buff that was copied, or 0 once it is freed */
-	u64 ns; /* when, and where */
+	u64 key; /* the fingerprint, which is odd; 0: free; ANSWERED: being answered */
+	u64 rest; /* a hash of the remaining bytes of the packet, or 0 */
+	u64 tag; /* address of the copied sk_buff, or 0 once it is freed */
+	u64 ns; /* when, and on which CPU */
 	u64 group;
-	u64 begin_ns; /* of its path, and where that was */
+	u64 begin_ns; /* start of its path, and its CPU */
 	u32 begin_cpu;
 	u32 cpu;
 	u8 begin_stage;
@@ -51,11 +50,11 @@ struct {
 	__type(value, struct upcalls);
 } upcalls SEC(".maps");
 
-/* What of a flow was segmented for user space. */
+/* What was segmented for user space, per flow. */
 struct segments {
 	u64 flow, ns;
-	u32 first, end; /* of TCP: sequence numbers */
-	s32 further; /* of UDP: segments that are still to come back, beside the first ones */
+	u32 first, end; /* TCP: sequence numbers */
+	s32 further; /* UDP: segments that are still to come back, besides the first ones */
 	u32 state;
 };
 
@@ -81,42 +80,42 @@ static __always_inline struct segments *segments_of(u64 flow)
 	return bpf_map_lookup_elem(&segments, &slot);
 }
 
-/* Remembers which segments will come back, beside those of the same flow that are on their way. */
-static __always_inline void enter_segments(struct print *print, u32 segment, u32 state, u64 ns)
+/* Records which segments will come back, besides those of the same flow already in flight. */
+static __always_inline void enter_segments(struct fingerprint *fingerprint, u32 segment, u32 state, u64 ns)
 {
-	struct segments *s = segments_of(print->flow);
-	u32 end = print->sequence + print->length;
+	struct segments *s = segments_of(fingerprint->flow);
+	u32 end = fingerprint->sequence + fingerprint->length;
 
 	if (!s)
 		return;
-	if (s->flow != print->flow || ns - s->ns >= PACKET_STALE_NS) {
-		s->flow = print->flow;
-		s->first = print->sequence;
+	if (s->flow != fingerprint->flow || ns - s->ns >= PACKET_STALE_NS) {
+		s->flow = fingerprint->flow;
+		s->first = fingerprint->sequence;
 		s->end = end;
 		s->further = 0;
 	}
 	s->ns = ns;
 	s->state = state;
-	if (print->protocol == IPPROTO_UDP) {
-		__sync_fetch_and_add(&s->further, (print->length - 1) / segment);
+	if (fingerprint->protocol == IPPROTO_UDP) {
+		__sync_fetch_and_add(&s->further, (fingerprint->length - 1) / segment);
 		return;
 	}
-	if ((s32)(print->sequence - s->first) < 0)
-		s->first = print->sequence;
+	if ((s32)(fingerprint->sequence - s->first) < 0)
+		s->first = fingerprint->sequence;
 	if ((s32)(end - s->end) > 0)
 		s->end = end;
 }
 
-/* Where the trail of the packet in a bucket's way is kept. */
-static __always_inline u32 place_of(u64 key, u32 way)
+/* Index of the recorded path of the packet in a bucket's way. */
+static __always_inline u32 path_index(u64 key, u32 way)
 {
 	return (key >> (64 - UPCALL_BUCKET_BITS)) * UPCALL_WAYS + way;
 }
 
-/* Enters an upcall; in a full bucket it takes the place of the oldest, which is lost. */
+/* Records an upcall; in a full bucket it replaces the oldest, which is lost. */
 static __noinline u32 enter_upcall(struct cpu *cpu, struct upcall *new)
 {
-	struct upcall *way, *place;
+	struct upcall *way, *slot;
 	struct upcalls *bucket;
 	u32 number = 0;
 
@@ -125,38 +124,38 @@ static __noinline u32 enter_upcall(struct cpu *cpu, struct upcall *new)
 	bucket = bucket_of(new->key);
 	if (!bucket)
 		return 0;
-	/* A loop: unrolled, the addresses of all ways lie on the stack, of which there are 512 bytes for all calls. */
+	/* A loop: unrolled, the addresses of all ways would be on the stack, which is 512 bytes for all calls. */
 #pragma clang loop unroll(disable)
 	for (u32 i = 1; i < UPCALL_WAYS; i++) {
-		place = &bucket->ways[number & (UPCALL_WAYS - 1)];
+		slot = &bucket->ways[number & (UPCALL_WAYS - 1)];
 		way = &bucket->ways[i];
-		if (place->key && (!way->key || way->ns < place->ns))
+		if (slot->key && (!way->key || way->ns < slot->ns))
 			number = i;
 	}
-	place = &bucket->ways[number & (UPCALL_WAYS - 1)];
-	if (place->key && (place->state == PACKET_RX || place->state == PACKET_TX) &&
-	    new->ns - place->ns < PACKET_STALE_NS)
+	slot = &bucket->ways[number & (UPCALL_WAYS - 1)];
+	if (slot->key && (slot->state == PACKET_RX || slot->state == PACKET_TX) &&
+	    new->ns - slot->ns < PACKET_STALE_NS)
 		COUNT(cpu, collided);
 	if (new->tag)
-		keep_trail(new->tag, place_of(new->key, number));
-	*place = *new;
+		keep_packet_path(new->tag, path_index(new->key, number));
+	*slot = *new;
 	return 0;
 }
 
-/* The packet is on its way to user space. */
+/* The packet is sent to user space. */
 static __noinline u32 begin_upcall(struct packet *p, struct cpu *cpu, u64 pointer)
 {
-	struct print print;
+	struct fingerprint fingerprint;
 	struct upcall new = {};
 	u32 segment;
 
 	if (!p || !cpu)
 		return 0;
-	print_known(pointer, &print);
-	if (!print.flow)
+	fingerprint_known(pointer, &fingerprint);
+	if (!fingerprint.flow)
 		return 0;
-	new.key = key_of(&print);
-	new.rest = print.rest;
+	new.key = key_of(&fingerprint);
+	new.rest = fingerprint.rest;
 	new.tag = p->state == PACKET_RX || p->state == PACKET_TX ? p->tag : 0;
 	new.ns = p->last_ns;
 	new.cpu = p->last_cpu;
@@ -166,22 +165,22 @@ static __noinline u32 begin_upcall(struct packet *p, struct cpu *cpu, u64 pointe
 	new.begin_stage = p->begin_stage;
 	new.state = p->state;
 	segment = segment_of((struct sk_buff *)pointer);
-	if (print.length && segment)
-		enter_segments(&print, segment, p->state, new.ns);
+	if (fingerprint.length && segment)
+		enter_segments(&fingerprint, segment, p->state, new.ns);
 	return enter_upcall(cpu, &new);
 }
 
-/* The sk_buff that was copied is freed; if it is dropped, user space did not get the copy. */
+/* The copied sk_buff is freed; if it is dropped, user space did not get the copy. */
 static __noinline u32 freed_in_upcall(u64 pointer, u32 drop)
 {
 	u64 tag = address_of(pointer), key;
 	struct upcalls *bucket;
-	struct print print;
+	struct fingerprint fingerprint;
 
-	print_known(pointer, &print);
-	if (!print.flow)
+	fingerprint_known(pointer, &fingerprint);
+	if (!fingerprint.flow)
 		return 0;
-	key = key_of(&print);
+	key = key_of(&fingerprint);
 	bucket = bucket_of(key);
 	if (!bucket)
 		return 0;
@@ -205,8 +204,8 @@ static __always_inline bool in_upcall(struct packet *p)
 }
 
 /*
- * Whether the packet of an upcall waits for its answer, and has not gone on meanwhile, as one does
- * that is only shown to user space. `tag` is what the upcall had.
+ * Whether the packet of an upcall waits for its answer. One that was only mirrored to user space has continued
+ * in the meantime. `tag` is the tag stored in the upcall.
  */
 static __always_inline bool is_awaiting(struct upcall *upcall, u64 tag)
 {
@@ -215,17 +214,17 @@ static __always_inline bool is_awaiting(struct upcall *upcall, u64 tag)
 	if (!tag)
 		return true;
 	/*
-	 * The answer may be quicker than the CPU that is about to free the sk_buff. It is that CPU which
-	 * empties the slot: here the address may be another packet's as soon as it was looked at.
+	 * The answer may be faster than the CPU that is about to free the sk_buff. Only that CPU clears the
+	 * slot: here the address may be reused as soon as it was checked.
 	 */
 	p = packet_slot(tag);
 	if (p && p->tag == tag && in_upcall(p))
 		return true;
-	/* Or as quick: freed_in_upcall() says so before the packet is finished. */
+	/* Or as fast: freed_in_upcall() sets this before the packet is finished. */
 	return !*(volatile u64 *)&upcall->tag;
 }
 
-/* The oldest upcall with a print. */
+/* The oldest upcall with a fingerprint. */
 static __always_inline struct upcall *find_upcall(struct upcalls *bucket, u64 key, u64 rest, u32 *number)
 {
 	struct upcall *way, *found = 0;
@@ -243,25 +242,25 @@ static __always_inline struct upcall *find_upcall(struct upcalls *bucket, u64 ke
 	return found;
 }
 
-/* Which state a packet has of which user space gives back a further segment. */
-static __always_inline u32 ignored_segment(struct print *print)
+/* State of a packet for which user space returns a further segment. */
+static __always_inline u32 ignored_segment(struct fingerprint *fingerprint)
 {
-	struct segments *s = segments_of(print->flow);
+	struct segments *s = segments_of(fingerprint->flow);
 
-	if (!s || s->flow != print->flow || !print->length)
+	if (!s || s->flow != fingerprint->flow || !fingerprint->length)
 		return PACKET_FREE;
-	if (print->protocol == IPPROTO_UDP) {
-		/* Two CPUs may take the last one: it is a packet too many that is left out. */
+	if (fingerprint->protocol == IPPROTO_UDP) {
+		/* Two CPUs may take the last one: one packet too many is then ignored. */
 		if (s->further <= 0)
 			return PACKET_FREE;
 		__sync_fetch_and_add(&s->further, -1);
-	} else if (print->sequence - s->first >= s->end - s->first) {
+	} else if (fingerprint->sequence - s->first >= s->end - s->first) {
 		return PACKET_FREE;
 	}
 	return s->state == PACKET_RX || s->state == PACKET_RX_IGNORED ? PACKET_RX_IGNORED : PACKET_TX_IGNORED;
 }
 
-/* A packet goes on with its answer. */
+/* A packet continues with its answer. */
 static __always_inline void go_on(struct packet *p, struct cpu *cpu, struct upcall *upcall, u64 now)
 {
 	bool receives = upcall->state == PACKET_RX;
@@ -277,32 +276,32 @@ static __always_inline void go_on(struct packet *p, struct cpu *cpu, struct upca
 		    receives ? RX_OVS_PACKET_CMD_EXECUTE : TX_OVS_PACKET_CMD_EXECUTE, now);
 }
 
-/* User space gives a packet back. */
+/* User space returns a packet. */
 static __noinline u32 end_upcall(struct cpu *cpu, u64 pointer, u64 now)
 {
 	u64 tag = address_of(pointer), key;
 	struct upcall *found, upcall;
 	struct upcalls *bucket;
-	struct print print;
+	struct fingerprint fingerprint;
 	struct packet *p;
 	u32 state, way = 0;
 
 	if (!cpu)
 		return 0;
-	print_frame(pointer, &print);
-	if (!print.flow)
+	fingerprint_frame(pointer, &fingerprint);
+	if (!fingerprint.flow)
 		return 0;
-	key = key_of(&print);
+	key = key_of(&fingerprint);
 	bucket = bucket_of(key);
 	p = packet_slot(tag);
 	if (!bucket || !p)
 		return 0;
-	/* What had this address was freed unseen. */
+	/* The packet previously at this address was freed unseen. */
 	if (p->tag == tag)
 		finish(p);
-	found = find_upcall(bucket, key, print.rest, &way);
+	found = find_upcall(bucket, key, fingerprint.rest, &way);
 	if (!found) {
-		state = ignored_segment(&print);
+		state = ignored_segment(&fingerprint);
 		if (state)
 			claim_slot(p, cpu, tag, state, now);
 		return 0;
@@ -312,7 +311,7 @@ static __noinline u32 end_upcall(struct cpu *cpu, u64 pointer, u64 now)
 	if (is_awaiting(found, upcall.tag)) {
 		claim_slot(p, cpu, tag, upcall.state, now);
 		if (upcall.state == PACKET_RX || upcall.state == PACKET_TX) {
-			resume_trail(place_of(key, way), tag);
+			resume_packet_path(path_index(key, way), tag);
 			go_on(p, cpu, &upcall, now);
 		}
 	}

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The registers with which a task entered the kernel: which system call it is in, with which arguments, from where.
- * Before 5.15 nothing tells where they are.
+ * The registers with which a task entered the kernel: its system call, the arguments, and the instruction.
+ * Before 5.15 there is no way to find them.
  */
 #ifndef NEARPATH_USER_REGS_H
 #define NEARPATH_USER_REGS_H
 
 #include "probe.h"
 
-/* In the order of x86's struct pt_regs (di, orig_ax, ip), where they follow one another. */
+/* In the order of x86's struct pt_regs (di, orig_ax, ip), where they are adjacent. */
 struct entry {
 	u64 argument, call, instruction;
 };
@@ -18,7 +18,7 @@ struct entry {
 #define THIRD_ARGUMENT(regs) (regs)->dx
 #define FOURTH_ARGUMENT(regs) (regs)->r10
 
-/* To read is what costs, not how much. */
+/* The number of reads is what costs, not their size. */
 #define READ_ENTRY(entry, regs) bpf_probe_read_kernel(entry, sizeof(*(entry)), &(regs)->di)
 #elif defined(__TARGET_ARCH_arm64)
 #define CALL_NUMBER(regs) ((struct user_pt_regs *)(regs))->regs[8]
@@ -33,7 +33,7 @@ struct entry {
 	} while (0)
 #endif
 
-/* Those of the task that runs; 0: not known. */
+/* Those of the current task; 0: unknown. */
 static __always_inline struct pt_regs *user_regs(void)
 {
 	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
@@ -50,8 +50,8 @@ static __always_inline struct pt_regs *user_regs(void)
 	})
 
 /*
- * A number for where the task that runs entered the kernel: the instruction, the system call, and its first argument,
- * which is the descriptor, or the address of a lock. 0: not known, as of a thread of the kernel's own.
+ * A number for the place where the current task entered the kernel: the instruction, the system call, and its
+ * first argument, which is the descriptor or the address of a lock. 0: unknown, as for a kernel thread.
  */
 static __always_inline u64 entry_site(void)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The kernel's types, trimmed by hand to the fields that the programs read. Fields are found by
- * name when a program is loaded (CO-RE), so neither their order nor their offsets here matter,
- * and a build does not depend on the kernel of the machine that builds.
+ * The kernel's types, trimmed by hand to the fields that the programs read. Fields are resolved by name when a
+ * program is loaded (CO-RE), so neither their order nor their offsets matter here, and a build does not depend
+ * on the kernel of the build machine.
  */
 #ifndef NEARPATH_VMLINUX_H
 #define NEARPATH_VMLINUX_H
-#define __VMLINUX_H__ /* for bpf_tracing.h: names of registers as in the kernel */
+#define __VMLINUX_H__ /* for bpf_tracing.h: register names as in the kernel */
 
 typedef unsigned char __u8;
 typedef unsigned short __u16;
@@ -39,6 +39,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 #define BPF_F_MMAPABLE (1U << 10)
+#define BPF_ANY 0
 #define BPF_NOEXIST 1
 #define BPF_F_FAST_STACK_CMP (1U << 9)
 #define BPF_RB_NO_WAKEUP 1
@@ -56,14 +57,22 @@ enum bpf_map_type {
 #define NET_TX_SOFTIRQ 2
 #define NET_RX_SOFTIRQ 3
 #define HRTIMER_SOFTIRQ 8
+#define TCP_ESTABLISHED 1
+#define TCP_SYN_SENT 2
+#define TCP_SYN_RECV 3
+#define TCP_FIN_WAIT1 4
+#define TCP_TIME_WAIT 6
+#define TCP_CLOSE 7
+#define TCP_LAST_ACK 9
 #define TCP_LISTEN 10
+#define TCP_NEW_SYN_RECV 12
 
 enum sk_action {
 	SK_DROP = 0,
 	SK_PASS = 1,
 };
 
-/* Of the user-space API as well: the context of programs that choose a socket of a group. */
+/* Also user-space API: the context of programs that select a socket of a group. */
 struct sk_reuseport_md {
 	__u64 data, data_end;
 	__u32 len, eth_protocol, ip_protocol, bind_inany, hash;
@@ -75,7 +84,7 @@ struct sock_filter {
 	__u32 k;
 };
 
-/* Registers at a kprobe, as PT_REGS_PARM1() and its kind name them: part of no kernel's BTF needs. */
+/* Registers at a kprobe, as named by PT_REGS_PARM1() and related macros; not resolved through BTF. */
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
@@ -178,7 +187,7 @@ struct sk_buff___vlan_present {
 	__u8 vlan_present : 1;
 };
 
-/* What GRO keeps in the cb of an sk_buff. */
+/* GRO's data in the cb of an sk_buff. */
 struct napi_gro_cb {
 	void *frag0;
 	unsigned int frag0_len;
@@ -191,7 +200,7 @@ struct sk_buff_fclones {
 
 struct skb_shared_hwtstamps {
 	s64 hwtstamp;
-	void *netdev_data; /* instead of it; from 5.19 on */
+	void *netdev_data; /* replaces it since 5.19 */
 };
 
 struct skb_shared_info {
@@ -221,14 +230,23 @@ struct in6_addr {
 	u8 bytes[16];
 };
 
+typedef struct {
+	s64 counter;
+} atomic64_t;
+
 struct sock_common {
+	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
 	u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
 	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 	int skc_incoming_cpu;
+	unsigned short skc_rx_queue_mapping;
+	atomic64_t skc_cookie;
 };
 
 struct inode {
@@ -263,7 +281,7 @@ struct io_kiocb {
 	struct io_ring_ctx *ctx;
 };
 
-/* What an io_kiocb begins with when it accepts. */
+/* The start of an io_kiocb that accepts. */
 struct io_accept {
 	u32 file_slot;
 };
@@ -305,14 +323,37 @@ struct sock {
 	u8 sk_shutdown;
 };
 
-/* struct socket: what follows ___ is no part of the name, and inflight.h has a socket of its own */
+/* struct socket: ___ and what follows is not part of the name (CO-RE); inflight.h has its own struct socket */
 struct socket___kernel {
 	struct file *file;
 	struct sock *sk;
 };
 
+struct inet_sock {
+	__be16 inet_sport;
+};
+
+struct inet_connection_sock {
+	u8 icsk_ca_state : 5;
+};
+
+struct minmax_sample {
+	u32 t;
+	u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
 struct tcp_sock {
 	u32 rcv_nxt;
+	u64 bytes_sent, bytes_acked, bytes_received, bytes_retrans;
+	u32 segs_out, segs_in, data_segs_out, data_segs_in;
+	u32 total_retrans, dsack_dups, reord_seen, rcv_ooopack;
+	u32 delivered, delivered_ce;
+	u32 srtt_us;
+	struct minmax rtt_min;
 };
 
 struct udp_sock {
@@ -338,7 +379,7 @@ struct cgroup_subsys_state {
 	struct cgroup *cgroup;
 };
 
-/* Of these the number depends on the kernel's configuration. */
+/* Their values depend on the kernel's configuration. */
 enum cgroup_subsys_id {
 	cpu_cgrp_id = 1,
 };
@@ -362,7 +403,7 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
-/* Of these the kernel has as many as it has helpers. */
+/* The kernel has as many of these as it has helpers. */
 enum bpf_func_id {
 	BPF_FUNC_task_pt_regs = 175,
 };
@@ -392,7 +433,7 @@ struct sched_info {
 	u64 last_queued;
 };
 
-/* One of two names of the state, and one of two places of the CPU. */
+/* One of two names of the state, and one of two locations of the CPU. */
 struct task_struct {
 	int pid;
 	struct pid *thread_pid;
@@ -411,7 +452,7 @@ struct task_struct {
 	struct sched_info sched_info;
 };
 
-/* Of arm64. */
+/* For arm64. */
 struct pt_regs___call {
 	u64 orig_x0;
 	s32 syscallno;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a packet waits for that is neither a CPU nor its reader: the queueing discipline of a device, the
- * device itself, and data of TCP that has yet to come.
+ * What a packet waits for other than a CPU or its reader: the queueing discipline of a device, the device
+ * itself, and missing TCP data.
  */
 #ifndef NEARPATH_WAITS_H
 #define NEARPATH_WAITS_H
 
 #include "inflight.h"
 
-/* Of a packet (struct packet). */
-#define PACKET_STOPPED 1 /* its device took no packets when it was queued */
+/* Flags of a packet (struct packet). */
+#define PACKET_STOPPED 1 /* its device was stopped when it was queued */
 #define PACKET_EARLY 2 /* data before it is missing */
 
-/* Of a slow packet (struct outlier). */
-#define WAIT_ENDED_IN_TASK 1 /* the span ends in no softirq */
+/* Flags of a slow packet (struct outlier). */
+#define WAIT_ENDED_IN_TASK 1 /* the span does not end in a softirq */
 #define WAIT_STOPPED 2
 #define WAIT_EARLY 4
-#define WAIT_RAISED_BY_TIMER 8 /* what raised NET_TX, which took it from its queue */
+#define WAIT_RAISED_BY_TIMER 8 /* the timer raised NET_TX, which dequeued it */
 #define WAIT_RAISED_BY_DEVICE 16
 
 /* In the low bits of the time at which NET_TX was raised. */
@@ -24,7 +24,7 @@ enum raiser { RAISED_ELSEWHERE, RAISED_BY_TIMER, RAISED_BY_DEVICE, RAISERS = 4 }
 
 /* x86's timer (arch/x86/include/asm/irq_vectors.h). */
 #define LOCAL_TIMER_VECTOR 0xec
-/* Of a device's queue: its driver has stopped it, or its limit of bytes has (BQL), or it is frozen. */
+/* State of a device's queue: stopped by its driver, by its byte limit (BQL), or frozen. */
 #define QUEUE_STATE_STOPPED 7
 
 /* Whether the entry into a queueing discipline can be observed (not before 5.13). */
@@ -33,7 +33,7 @@ const volatile bool has_qdisc_enqueue = true;
 struct queued {
 	char qdisc[16]; /* its kind */
 	char device[16];
-	u64 raised_ns; /* when NET_TX was raised, which took the packet from its queue, or 0 */
+	u64 raised_ns; /* when NET_TX was raised, which dequeued the packet, or 0 */
 };
 
 static __always_inline void note_tx_raise(struct cpu *cpu)
@@ -51,7 +51,7 @@ static __always_inline void note_tx_raise(struct cpu *cpu)
 	cpu->next_tx_raise = (bpf_ktime_get_ns() & ~(u64)(RAISERS - 1)) | by;
 }
 
-/* The queue of the device that the packet is on its way to. */
+/* The queue of the device that the packet is going to. */
 static __always_inline struct netdev_queue *queue_of(struct sk_buff *skb)
 {
 	u64 first = (u64)BPF_CORE_READ(skb, dev, _tx);
@@ -60,7 +60,7 @@ static __always_inline struct netdev_queue *queue_of(struct sk_buff *skb)
 	return (struct netdev_queue *)(first ? first + index * bpf_core_type_size(struct netdev_queue) : 0);
 }
 
-/* A packet is queued to be sent: does its device take packets just now? */
+/* A packet is queued to be sent: is its device's queue stopped? */
 static __always_inline void note_stopped(u64 pointer, struct netdev_queue *queue)
 {
 	u64 tag = address_of(pointer);
@@ -71,7 +71,7 @@ static __always_inline void note_stopped(u64 pointer, struct netdev_queue *queue
 		p->flags |= PACKET_STOPPED;
 }
 
-/* Where a packet was queued that is taken from there now; returns flags of the outlier. */
+/* The queue from which a packet is dequeued; returns flags of the outlier. */
 static __always_inline u32 read_queued(struct queued *queued, struct cpu *cpu, struct packet *p, struct sk_buff *skb)
 {
 	struct netdev_queue *queue = queue_of(skb);
@@ -95,14 +95,14 @@ static __always_inline u32 read_queued(struct queued *queued, struct cpu *cpu, s
 #define GAP_SLOT_BITS 10
 #define GAPS 4
 
-/* A socket of TCP to which data came before other data: when that came, the last times. */
+/* A TCP socket that received out-of-order data: when the missing data arrived, the last few times. */
 struct gaps {
 	u64 sk;
-	u32 next; /* where the oldest is */
+	u32 next; /* index of the oldest */
 	u32 unused;
 	struct {
 		u64 ns;
-		u32 up_to; /* the sequence number from which on data is still to come */
+		u32 up_to; /* the sequence number from which data is still missing */
 		u32 unused;
 	} closed[GAPS];
 };
@@ -122,7 +122,7 @@ static __always_inline struct gaps *gaps_slot(u64 sk)
 	return bpf_map_lookup_elem(&gaps, &slot);
 }
 
-/* struct tcp_skb_cb (include/net/tcp.h) begins with the number of the segment's first byte. */
+/* struct tcp_skb_cb (include/net/tcp.h) starts with the number of the segment's first byte. */
 static __always_inline u32 sequence_of(struct sk_buff *skb)
 {
 	u32 sequence = 0;
@@ -131,7 +131,7 @@ static __always_inline u32 sequence_of(struct sk_buff *skb)
 	return sequence;
 }
 
-/* TCP begins with a segment: is data before it missing? */
+/* TCP starts processing a segment: is data before it missing? */
 static __always_inline void note_gap(struct packet *p, struct sock *sk, struct sk_buff *skb)
 {
 	struct tcp_sock *tcp = (struct tcp_sock *)sk;
@@ -148,7 +148,7 @@ static __always_inline void note_gap(struct packet *p, struct sock *sk, struct s
 	}
 }
 
-/* A socket of TCP says that it has data: so what was missing before that data has come. */
+/* A TCP socket signals that it has data: what was missing before that data has arrived. */
 static __always_inline void note_ready(struct sock *sk, u64 now)
 {
 	struct tcp_sock *tcp = (struct tcp_sock *)sk;
@@ -164,7 +164,7 @@ static __always_inline void note_ready(struct sock *sk, u64 now)
 	g->next++;
 }
 
-/* Whether a segment came before other data, and when that came; returns flags of the outlier. */
+/* Whether a segment was out of order, and when the missing data arrived; returns flags of the outlier. */
 static __always_inline u32 read_gap(u64 *end_ns, struct packet *p, struct sk_buff *skb, u64 begin_ns)
 {
 	u32 sequence = sequence_of(skb);

@@ -13,18 +13,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="lab", description="Virtual hosts with nodes, queues and OVS.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    build = commands.add_parser("build", help="build what virtual hosts are made of, as far as it is missing")
+    build = commands.add_parser("build", help="build missing images of virtual hosts")
     build.add_argument("--kernels", default=",".join(images.KERNELS), help="default: %(default)s")
-    build.add_argument("--update", action="store_true", help="ask the distribution for newer packages first")
+    build.add_argument("--update", action="store_true", help="check the distribution for newer packages first")
 
-    open_shell = commands.add_parser("shell", help="a shell in a virtual host, with nearpath and traffic")
+    open_shell = commands.add_parser("shell", help="open a shell in a virtual host, with nearpath and traffic")
     shell.add_arguments(open_shell)
 
-    commands.add_parser("bench", help="how long hosts take to boot, to restore, and for 20 scenarios")
-    costs = commands.add_parser("bench-overhead", help="what measuring costs on packets through Open vSwitch")
-    costs.add_argument("options", nargs="*", help="behind --: for the program of `make bench-overhead`")
+    commands.add_parser("bench", help="measure how long hosts take to boot, to restore, and for 20 scenarios")
+    costs = commands.add_parser("bench-overhead", help="measure the cost of measuring, on packets through Open vSwitch")
+    costs.add_argument("options", nargs="*", help="after --: options of the program of `make bench-overhead`")
     commands.add_parser("kernels", help="write docs/kernels.md: what is observable on each kernel")
-    commands.add_parser("promtool", help="the path of Prometheus' promtool, fetched if it is missing")
+    commands.add_parser("promtool", help="print the path of Prometheus' promtool; download it if it is missing")
     commands.add_parser("clean", help="remove the cache")
 
     options = parser.parse_args()

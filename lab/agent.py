@@ -1,4 +1,4 @@
-"""The two channels into a running QEMU, both JSON over a Unix socket, one message a line.
+"""The two channels into a running QEMU, both JSON over a Unix socket, one message per line.
 
     Monitor   QEMU's machine protocol (QMP): commands, and events to wait for
     Agent     qemu-guest-agent (QGA) in the guest: programs and their results
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 
 class Result(NamedTuple):
-    """What a program left: exit status (128 + N if signal N ended it), standard output and error."""
+    """The result of a program: exit status (128 + N if signal N ended it), standard output and error."""
 
     status: int
     out: str
     err: str
 
 
-# What is said when QEMU has ended by itself: its guest was stuck (scripts/lab runs such a test again).
+# The error if QEMU exited by itself because its guest was stuck (scripts/lab reruns such a test).
 CLOSED = "QEMU closed its socket"
 
 
@@ -41,7 +41,7 @@ class Channel:
         self.pending = b""
 
     def send(self, command: str, arguments: dict[str, Any]) -> None:
-        """Sends a command; raises `ConnectionError` when nobody is there any more."""
+        """Sends a command; raises `ConnectionError` if the other end is closed."""
         message = {"execute": command, "arguments": arguments}
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
@@ -49,7 +49,7 @@ class Channel:
             raise ConnectionError(CLOSED) from error
 
     def receive(self) -> dict[str, Any]:
-        """The next message; raises `TimeoutError` when none comes, `ConnectionError` at the end."""
+        """Returns the next message; raises `TimeoutError` if none arrives, `ConnectionError` at the end."""
         while b"\n" not in self.pending:
             try:
                 chunk = self.socket.recv(1 << 20)
@@ -77,7 +77,7 @@ class Monitor(Channel):
         self.command("qmp_capabilities")
 
     def command(self, name: str, **arguments: Any) -> Any:
-        """Runs a command and returns what it returns; events that come before are kept."""
+        """Runs a command and returns its result; events that arrive before it are kept."""
         self.send(name, arguments)
         while True:
             message = self.receive()
@@ -100,17 +100,17 @@ class Monitor(Channel):
 
 
 class Agent(Channel):
-    """The agent in the guest. It answers one command after the other."""
+    """The agent in the guest. It processes commands sequentially."""
 
-    # guest-exec has no event for the end of a program, so its status is asked for: soon, then less often.
+    # guest-exec has no event for the end of a program, so its status is polled with increasing intervals.
     FIRST_PAUSE_S = 0.01
     LONGEST_PAUSE_S = 0.2
 
-    # For how long the agent is given to answer before it is asked again.
+    # How long to wait for the agent's answer before the request is repeated.
     FIRST_ANSWER_S = 0.3
 
     def wait_until_up(self, timeout_s: float) -> None:
-        """Waits until the agent answers, and drops what it may have had to say to others."""
+        """Waits until the agent answers, and discards answers to earlier clients."""
         token = random.getrandbits(31)
         usual = self.socket.gettimeout()
         deadline = time.monotonic() + timeout_s
@@ -118,7 +118,7 @@ class Agent(Channel):
         while time.monotonic() < deadline:
             token += 1
             try:
-                # The byte 0xff makes the agent forget half a command that somebody sent before.
+                # The byte 0xff makes the agent discard a partial command of an earlier client.
                 self.socket.sendall(b"\xff")
                 self.send("guest-sync", {"id": token})
                 while self.receive().get("return") != token:
@@ -130,7 +130,7 @@ class Agent(Channel):
         raise TimeoutError(f"no answer from the guest's agent in {timeout_s:.0f} s")
 
     def command(self, name: str, **arguments: Any) -> Any:
-        """Runs a command of the agent and returns what it returns."""
+        """Runs a command of the agent and returns its result."""
         self.send(name, arguments)
         message = self.receive()
         if "error" in message:
@@ -145,12 +145,12 @@ class Agent(Channel):
         return int(self.command("guest-exec", **arguments)["pid"])
 
     def poll(self, pid: int) -> Result | None:
-        """What a program left, if it has ended. Can be had once."""
+        """The result of a program, if it has ended. Can be read once."""
         status = self.command("guest-exec-status", pid=pid)
         if not status["exited"]:
             return None
         if status.get("out-truncated") or status.get("err-truncated"):
-            raise QemuError(f"process {pid} of the guest wrote more than the agent keeps (16 MiB)")
+            raise QemuError(f"process {pid} of the guest wrote more than the agent's limit (16 MiB)")
         out, err = (_text(status.get(key, "")) for key in ("out-data", "err-data"))
         return Result(status.get("exitcode", 128 + status.get("signal", 0)), out, err)
 
@@ -160,7 +160,7 @@ class Agent(Channel):
         pause = self.FIRST_PAUSE_S
         while (result := self.poll(pid)) is None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"process {pid} of the guest still runs after {timeout_s:.0f} s")
+                raise TimeoutError(f"process {pid} of the guest is still running after {timeout_s:.0f} s")
             time.sleep(pause)
             pause = min(2 * pause, self.LONGEST_PAUSE_S)
         return result

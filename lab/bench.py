@@ -1,4 +1,4 @@
-"""How long virtual hosts take: to boot, to restore, and for 20 scenarios on real traffic."""
+"""Measures how long virtual hosts take to boot, to restore, and for 20 scenarios on real traffic."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 def run(payload: Path) -> None:
-    """Measures and prints, a line each."""
+    """Measures and prints one line each."""
     for series in KERNELS:
         machine = Machine(series, Topology(), (Nic("igb"),))
         boot = timed(booted, machine)
@@ -35,14 +35,14 @@ def run(payload: Path) -> None:
 
 
 def timed(what: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> float:
-    """Seconds that a call took."""
+    """Returns how many seconds a call took."""
     start = time.monotonic()
     what(*arguments, **options)
     return time.monotonic() - start
 
 
 def booted(machine: Machine) -> None:
-    """Boots a host, without what was saved of it."""
+    """Boots a host, without its snapshot."""
     with RunFolder("bench") as folder:
         memory = folder.path
         overlay(images.kernel(machine.kernel) / "disk.ext4", memory / "disk", "raw")
@@ -50,7 +50,7 @@ def booted(machine: Machine) -> None:
 
 
 def restored(machine: Machine) -> None:
-    """Restores a host and has it run one program."""
+    """Restores a host and runs one program in it."""
     with Host.restore(machine) as host:
         host.check(["true"])
 

@@ -1,8 +1,8 @@
-"""The cache folder: what the lab builds is kept there, and built anew when its inputs change.
+"""The cache directory: build artifacts of the lab, which are rebuilt when their inputs change.
 
-An *artifact* is a folder named `NAME-HASH`, where the hash is that of everything that went
-into it. It is made in a temporary folder and renamed when it is whole, so that a build that
-was interrupted leaves nothing that looks finished.
+An *artifact* is a directory named `NAME-HASH`, where the hash covers all its
+inputs. It is built in a temporary directory and renamed when it is complete, so that an
+interrupted build leaves nothing that looks finished.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Artifacts of the same name that are kept: today's, and those of other branches of one's work.
+# Number of artifacts with the same name to keep: the current one, and those of other branches.
 KEPT = 3
 
-# The end of an artifact's name, as a pattern.
+# Pattern of the end of an artifact's name.
 HASH = "[0-9a-f]" * 12
 
 
 def folder() -> Path:
-    """The cache folder: `NEARPATH_LAB_DIR`, by default `~/.cache/nearpath-lab`. Made if missing."""
+    """The cache directory: `NEARPATH_LAB_DIR`, by default `~/.cache/nearpath-lab`. Created if missing."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     path = Path(os.environ.get("NEARPATH_LAB_DIR") or f"{home}/nearpath-lab").expanduser().absolute()
     path.mkdir(parents=True, exist_ok=True)
@@ -32,27 +32,27 @@ def folder() -> Path:
 
 
 def clean() -> None:
-    """Removes what the lab has put into the cache folder, and the folder if that was all."""
+    """Removes the lab's files from the cache directory, and the directory if it is then empty."""
     path = folder()
     for pattern in (f"*-{HASH}", ".building-*", "apt"):
         for built in path.glob(pattern):
             shutil.rmtree(built)
     for lock in path.glob("*.lock"):
         lock.unlink()
-    with contextlib.suppress(OSError):  # somebody has other things in it
+    with contextlib.suppress(OSError):  # it contains other files
         path.rmdir()
 
 
 def say(line: str) -> None:
-    """Tells a person what the lab is at, on standard error."""
+    """Prints progress on standard error."""
     print(f"lab: {line}", file=sys.stderr, flush=True)
 
 
 def artifact(name: str, inputs: object, build: Callable[[Path], None]) -> Path:
-    """The folder of an artifact, built with `build(folder)` unless it is there already.
+    """The directory of an artifact, built with `build(folder)` if it does not exist.
 
-    `inputs` is all that the result depends on; its `repr` is hashed, so it must be plain data.
-    Two processes that want the same artifact do not build it twice: the second one waits.
+    The result depends only on `inputs`; its `repr` is hashed, so it must be plain data.
+    If two processes need the same artifact, the second one waits for the first to build it.
     """
     key = hashlib.sha256(repr(inputs).encode()).hexdigest()[:12]
     path = folder() / f"{name}-{key}"
@@ -61,7 +61,7 @@ def artifact(name: str, inputs: object, build: Callable[[Path], None]) -> Path:
             if not path.exists():
                 _make(path, name, build)
                 _forget_old(name)
-    os.utime(path)  # used today: older ones of the name go first
+    os.utime(path)  # marks it as used: the least recently used ones are removed first
     return path
 
 
@@ -71,7 +71,7 @@ def _make(path: Path, name: str, build: Callable[[Path], None]) -> None:
     try:
         building.chmod(0o755)
         build(building)
-        os.utime(building)  # packages bring times of their own, and _forget_old goes by them
+        os.utime(building)  # packages set their own times, and _forget_old compares them
         building.rename(path)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
@@ -80,16 +80,16 @@ def _make(path: Path, name: str, build: Callable[[Path], None]) -> None:
 
 
 def _forget_old(name: str) -> None:
-    """Removes all but the artifacts of this name that were used last, and broken-off builds."""
+    """Removes all but the most recently used artifacts of this name, and interrupted builds."""
     there = sorted(folder().glob(f"{name}-{HASH}"), key=lambda path: path.stat().st_mtime)
-    # Eight marks, as mkdtemp adds: names may begin with this one, and their builds are not to be touched.
+    # Eight characters, as mkdtemp adds: other names may start with this one, and their builds must stay.
     for path in [*there[:-KEPT], *folder().glob(f".building-{name}-{'?' * 8}")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on a file; the kernel gives it up if the process dies."""
+    """Holds an exclusive lock on a file; the kernel releases it if the process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -102,7 +102,7 @@ def file_hash(path: Path) -> str:
 
 
 def tree_hash(path: Path) -> str:
-    """SHA-256 over the names, modes and contents of the files below a folder, in hex."""
+    """SHA-256 over the names, modes and contents of the files below a directory, in hex."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     parts = [(str(file.relative_to(path)), file.stat().st_mode, file_hash(file)) for file in files]
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Packages from the distribution: which there are, and how they get into a folder.
+"""Packages from the distribution: looks up versions, and unpacks packages into a directory.
 
-The lab takes everything from Debian, by the mirror that the machine itself uses, and
-installs none of it on the machine: apt works here with lists and caches of its own.
+The lab uses Debian's packages, from the machine's own mirror, and
+installs nothing on the machine: apt runs with separate lists and caches.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from . import cache
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
-# For how long the lists of packages are believed without asking the mirror again.
+# How long package lists are used before they are refreshed from the mirror.
 LISTS_AGE_S = 7 * 24 * 3600
 
-# Old suites are no longer signed anew and mirrors stand still; signatures are checked all the same.
+# Old suites are no longer re-signed, and mirrors may be outdated; signatures are still checked.
 APT_OPTIONS = {
     "Acquire::Check-Valid-Until": "false",
     "Acquire::Retries": "3",
@@ -35,12 +35,12 @@ class Unavailable(Exception):
 
 
 def codename() -> str:
-    """The machine's own suite (`bookworm`), which the guests use too: so a nearpath that was
-    built on the machine finds in them the C library that it wants."""
+    """The machine's own suite (`bookworm`), which the guests also use, so that a nearpath
+    built on the machine finds the right C library in them."""
     try:
         release = platform.freedesktop_os_release()
     except OSError as error:
-        raise Unavailable(f"this distribution does not say what it is: {error}") from error
+        raise Unavailable(f"unknown distribution: {error}") from error
     if release.get("ID") != "debian" or "VERSION_CODENAME" not in release:
         name = release.get("PRETTY_NAME", "an unknown distribution")
         raise Unavailable(f"virtual hosts are built from Debian's packages, on Debian; this is {name}")
@@ -48,9 +48,9 @@ def codename() -> str:
 
 
 def bootstrap(target: Path, suites: Sequence[str], packages: Sequence[str], *options: str) -> None:
-    """Fills a folder with packages and all that they depend on, by mmdebstrap.
+    """Installs packages and their dependencies into a directory with mmdebstrap.
 
-    The first suite is the base; the last one is preferred where several have a package.
+    The first suite is the base; the last one is preferred if several have a package.
     """
     prefer = {"APT::Default-Release": suites[-1]}
     apt = [f'--aptopt={key} "{value}"' for key, value in {**APT_OPTIONS, **prefer}.items()]
@@ -60,12 +60,12 @@ def bootstrap(target: Path, suites: Sequence[str], packages: Sequence[str], *opt
 
 
 def versions(suites: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
-    """The versions of packages that `bootstrap` would take.
+    """The versions of packages that `bootstrap` would install.
 
-    The mirror is asked again when what it said is a week old (or with `forget`).
+    Package lists are refreshed if they are older than a week (or after `forget`).
     """
     stamp = _home(suites) / "asked"
-    # What was found is kept, too: apt takes a second to look it up.
+    # The result is cached, too: apt takes a second for the lookup.
     kept = _home(suites) / f"versions-{hashlib.sha256(repr(packages).encode()).hexdigest()[:12]}.json"
     asked = _modified(stamp)
     if time.time() - asked <= LISTS_AGE_S and _modified(kept) >= asked:
@@ -80,7 +80,7 @@ def versions(suites: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
         fields = dict(line.split(": ", 1) for line in record.splitlines() if ": " in line[1:])
         if "Package" in fields:
             found[fields["Package"]] = fields["Version"]
-    # Whole from the first moment on, as another process may look.
+    # Written atomically, since another process may read it.
     part = kept.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps(found))
     part.replace(kept)
@@ -88,7 +88,7 @@ def versions(suites: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
 
 
 def unpack(suites: Sequence[str], package: str, target: Path) -> None:
-    """Unpacks one package into a folder, without what it depends on."""
+    """Unpacks one package into a directory, without its dependencies."""
     apt = _apt(suites)
     with tempfile.TemporaryDirectory() as downloaded:
         _output(["apt-get", "-qq", *apt, "download", package], folder=downloaded)
@@ -97,13 +97,13 @@ def unpack(suites: Sequence[str], package: str, target: Path) -> None:
 
 
 def forget() -> None:
-    """Makes `versions` ask the mirror again."""
+    """Makes `versions` refresh the package lists."""
     for stamp in (cache.folder() / "apt").glob("*/asked"):
         stamp.unlink()
 
 
 def _modified(file: Path) -> float:
-    """When a file was last written; 0 if it is not there."""
+    """When a file was last written; 0 if it does not exist."""
     return file.stat().st_mtime if file.exists() else 0.0
 
 
@@ -112,7 +112,7 @@ def _home(suites: Sequence[str]) -> Path:
 
 
 def _apt(suites: Sequence[str]) -> list[str]:
-    """The options that make apt work apart from the machine's own packages."""
+    """The options that separate apt from the machine's own packages."""
     home = _home(suites)
     for folder in ("archives/partial", "lists/partial"):
         (home / folder).mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def _source(suite: str) -> str:
 
 
 def _output(command: Sequence[str], stdin: str = "", folder: str | None = None) -> str:
-    """What a program of the distribution's prints; `Unavailable` with its complaint if it fails."""
+    """The output of a program of the distribution; `Unavailable` with its error if it fails."""
     try:
         result = subprocess.run(command, input=stdin, capture_output=True, check=False, text=True, cwd=folder)
     except FileNotFoundError as error:

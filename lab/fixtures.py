@@ -1,20 +1,29 @@
-"""The pytest plugin: which virtual hosts a test wants, and the host that it gets.
+"""The pytest plugin: the virtual hosts that a test needs, and the host that it gets.
 
     @lab(topology=TWO_NODES, nics=(Nic("igb"),))      # on each kernel of --kernels
     @lab(kernels=("5.10",), nics=(Nic("virtio"),))    # several marks: on each of them
-    @lab(once=True, nics=(Nic("igb"),))               # on the last of the usual kernels alone
-    @lab(turn=0, nics=(Nic("igb"),))                  # on one of the usual kernels: 0 the first, 1 the next, ...
-    @lengthy                                          # not in `make test`, but in `make test-lengthy`
+    @lab(tiers=(smoke,), nics=(Nic("vmxnet3"),))      # in this tier on this host alone
     def test_something(host): ...
+
+The tier of a test says when it is run; without one, in `.ci/run` on the usual kernel:
+
+    @representative    of its feature: in `make test` already
+    @smoke             in `.ci/run` on the other kernels, too
+    @lengthy           in `make test-all` alone
+
+A test of this machine's kernel that takes as long has the mark `kernel`, and its tier's. No test on a virtual
+host begins after `NEARPATH_DEADLINE` (seconds since 1970), if that is set: it is skipped, and counted.
 
 Each test gets a host of its own, restored for it, with nearpath in it. When a test fails,
 the host's console, dmesg and the commands that it ran are kept, and the report says where.
-A test that asks for `machine` instead of `host` gets the description alone.
+A test that requests `machine` instead of `host` gets only the description. All that need a
+virtual host have the mark `virtual`; the others are pure, or have the mark `kernel`.
 """
 
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,27 +35,37 @@ from .distribution import Unavailable
 from .host import Host
 from .machine import Machine
 from .payload import PROJECT, nearpath_payload
+from .records import record_rerun, record_skip
 from .requirements import check
 
 lab = pytest.mark.lab
+representative = pytest.mark.representative
+smoke = pytest.mark.smoke
 lengthy = pytest.mark.lengthy
+kernel = pytest.mark.kernel
 
-# The kernels of `make test`, which has some tests on the last of them alone; `make test-kernels` has all.
-USUAL_KERNELS = "6.1,6.12"
+USUAL_KERNEL = "6.12"
+
+MARKS = (
+    "lab(kernels, tiers, topology, nics, number, parameters): the virtual host that the test wants",
+    "representative: one test of each feature, run by `make test`",
+    "smoke: run by `.ci/run` on every kernel, not on the usual one alone",
+    "lengthy: run by `make test-all` alone",
+    "kernel: runs on this machine's kernel, and takes as long as on a virtual host",
+    "virtual: runs on a virtual host; set by the lab itself",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the lab."""
     known = ", ".join(images.KERNELS)
-    parser.addoption("--kernels", default=USUAL_KERNELS, help=f"for tests that do not say which; known: {known}")
+    parser.addoption("--kernels", default=USUAL_KERNEL, help=f"for tests that do not say which; known: {known}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tells pytest of the mark, and refuses kernels that nobody knows."""
-    config.addinivalue_line(
-        "markers", "lab(kernels, once, turn, topology, nics, number): the virtual host that the test wants"
-    )
-    config.addinivalue_line("markers", "lengthy: left out unless asked for with -m")
+    """Declares the marks, and rejects unknown kernels."""
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
     for series in _kernels(config):
         if series not in images.KERNELS:
             raise pytest.UsageError(f"no such kernel: {series}; known: {', '.join(images.KERNELS)}")
@@ -61,15 +80,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for mark in reversed(list(metafunc.definition.iter_markers("lab"))):
         wanted = dict(mark.kwargs)
         kernels = wanted.pop("kernels", _kernels(metafunc.config))
-        once, turn = wanted.pop("once", False), wanted.pop("turn", None)
-        if kernels == USUAL_KERNELS.split(","):
-            if once:
-                kernels = kernels[-1:]
-            elif turn is not None:
-                kernels = [kernels[turn % len(kernels)]]
+        tiers = wanted.pop("tiers", ())
         for series in kernels:
-            machines.append(Machine(series, **wanted))
-    metafunc.parametrize(wanting[0], machines, indirect=True, ids=[machine.name for machine in machines])
+            machine = Machine(series, **wanted)
+            machines.append(pytest.param(machine, id=machine.name, marks=tiers))
+    metafunc.parametrize(wanting[0], machines, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what would begin after the deadline on a virtual host."""
+    deadline = os.environ.get("NEARPATH_DEADLINE")
+    if deadline and item.get_closest_marker("virtual") and time.time() > float(deadline):
+        pytest.skip("no time left before NEARPATH_DEADLINE")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what wants a virtual host, before -m selects; what does not is never run again by itself."""
+    for item in items:
+        if "lab_here" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.virtual)
+        reruns = 0 if not item.get_closest_marker("virtual") else 2 if item.get_closest_marker("lengthy") else None
+        if reruns is not None and item.config.pluginmanager.hasplugin("rerunfailures"):
+            item.add_marker(pytest.mark.flaky(reruns=reruns))
 
 
 def _kernels(config: pytest.Config) -> list[str]:
@@ -78,7 +112,7 @@ def _kernels(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session")
 def lab_here() -> None:
-    """Skips the tests where virtual hosts cannot be had, and says why."""
+    """Skips the tests if virtual hosts are not available, with the reason."""
     try:
         check()
         images.root()
@@ -88,13 +122,13 @@ def lab_here() -> None:
 
 @pytest.fixture(scope="session")
 def payload(lab_here: None) -> Path:
-    """What goes into every guest: nearpath of this tree."""
+    """The payload of every guest: nearpath from this tree."""
     return nearpath_payload()
 
 
 @pytest.fixture
 def machine(request: pytest.FixtureRequest) -> Machine:
-    """The machine that a test wants, not started."""
+    """The machine that a test needs, not started."""
     wanted: Machine = request.param
     return wanted
 
@@ -108,12 +142,13 @@ def host(request: pytest.FixtureRequest, payload: Path) -> Iterator[Host]:
         pytest.skip(f"no virtual host with kernel {request.param.kernel}: {reason}")
     with host:
         yield host
+        note_reruns(host)
         if request.node.stash.get(FAILED, False):
             keep_evidence(host, request.node.nodeid.partition("::")[2])
 
 
 def keep_evidence(host: Host, name: str) -> None:
-    """Keeps what tells why a test failed, and says where."""
+    """Saves the evidence of a failed test, and prints where."""
     folder = PROJECT / "target/lab-failures" / re.sub(r"[^\w.+-]+", "_", name)
     shutil.rmtree(folder, ignore_errors=True)
     host.keep_evidence(folder)
@@ -129,19 +164,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     outcome: Any = yield
     report = outcome.get_result()
     if report.when == "setup":
-        # It may be run again.
+        # It may be rerun.
         item.stash[FAILED] = False
     if report.failed:
         item.stash[FAILED] = True
     if report.skipped:
         record_skip(item.nodeid, report.longrepr[2].removeprefix("Skipped: "))
-
-
-def record_skip(test: str, reason: str) -> None:
-    """Notes for `make test` that a test was skipped."""
-    if log := os.environ.get("NEARPATH_SKIP_LOG"):
-        with Path(log).open("a", encoding="utf-8") as file:
-            file.write(f"{test}\t{reason}\n")
 
 
 def skips_in_guest(host: Host, said: str) -> list[str]:
@@ -155,8 +183,18 @@ def skips_in_guest(host: Host, said: str) -> list[str]:
     return [f"{test}: {reason}" for test, reason in skips]
 
 
+def note_reruns(host: Host) -> None:
+    """Records retries of nearpath's own tests that ran in a guest."""
+    host.log.flush()
+    said = (host.folder / "commands").read_text(errors="replace")
+    for test, cause in re.findall(r"^run again: (.+?): (.+)$", said, re.MULTILINE):
+        record_rerun(f"{test} on {host.machine.kernel}", cause)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says of each test that was run again why, whatever came of it then."""
+    """Prints the reason of each rerun, whatever its result."""
     for report in terminalreporter.stats.get("rerun", []):
         crash = getattr(report.longrepr, "reprcrash", None)
-        terminalreporter.write_line(f"(R) run again: {report.nodeid}: {crash.message if crash else report.longrepr}")
+        cause = crash.message if crash else str(report.longrepr)
+        record_rerun(report.nodeid, cause)
+        terminalreporter.write_line(f"(R) run again: {report.nodeid}: {cause}")

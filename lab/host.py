@@ -1,11 +1,11 @@
-"""A running virtual host: started or restored, talked to, stopped.
+"""A running virtual host: start or restore it, run commands, stop it.
 
     with Host.restore(Machine("6.12"), payload) as host:
         status, out, err = host.run("nearpath show cpus")
         host.peer.run(["ping", "-c", "1", host.machine.address()])
 
-Restoring takes a fraction of a second: the memory of a host that was booted and stopped is
-mapped from the cache, each restored one writing to its own copy.
+Restoring takes a fraction of a second: the memory of a booted and stopped host is
+mapped copy-on-write from the cache.
 """
 
 import shutil
@@ -20,23 +20,24 @@ from .agent import Agent, Channel, Monitor, QemuError, Result
 from .machine import Machine
 from .payload import PROJECT
 from .peer import WITH_US, Namespace, Wire
+from .records import record_rerun
 from .run_folder import RunFolder
 
-# Emulation is slow, and slower beside a compiler. Nothing waits this long unless it hangs.
+# Emulation is slow, and slower while a compiler runs. Nothing takes this long unless it hangs.
 PATIENCE_S = 120.0
-# While a guest gives its devices their addresses, CPUs in threads of their own may meet a map of memory that
-# has just gone. QEMU fails then, one boot in ten ("iotlb_to_section: Assertion"); that some guests never
-# answer may have the same cause. In one thread it takes as long where the machine's CPUs have other hosts.
+# While a guest assigns addresses to its devices, CPUs in separate threads may use a memory map that
+# was just removed. QEMU then fails, in one boot of ten ("iotlb_to_section: Assertion"); guests that never
+# answer may have the same cause. One thread takes as long if the machine's CPUs also run other hosts.
 BOOTS = ["-accel", "tcg,thread=single"]
 RUNS = ["-accel", "tcg,thread=multi"]
 
-# A guest whose CPU is stuck ends, so that its test fails at once instead of waiting. (Emulation loses
-# an interrupt between CPUs once in some hundred tests when the machine is busy, and then one CPU waits for
-# another for ever.) Twice the threshold, in seconds, counts as stuck: longer than a busy machine pauses.
+# A guest with a stuck CPU ends, so that its test fails immediately instead of waiting. (On a busy machine,
+# emulation loses an inter-processor interrupt once in some hundred tests, and then one CPU waits for
+# another forever.) Twice the threshold, in seconds, counts as stuck: longer than a busy machine pauses.
 ENDS_WHEN_STUCK = "sysctl -q kernel.watchdog_thresh=20 kernel.softlockup_panic=1"
 
-# What goes into the guest comes as a disk; its files are used where they are. (What the guest knew of the
-# disk was of an empty one.)
+# Files for the guest are on a disk, and are used in place. (The guest's cached blocks of
+# the disk are those of an empty one.)
 TAKES_PAYLOAD = (
     "blockdev --flushbufs /dev/vdb && mount --read-only /dev/vdb /mnt && cp --recursive --symbolic-link /mnt/* /"
 )
@@ -45,8 +46,8 @@ Opened = TypeVar("Opened", bound=Channel)
 
 
 class Host:
-    """A virtual host. Use it in a `with` block: it is stopped at the end of it, and QEMU is
-    killed by the kernel should this process die before."""
+    """A virtual host. Use it in a `with` block: it is stopped at the end, and the kernel kills
+    QEMU if this process dies first."""
 
     def __init__(self, machine: Machine, options: list[str], wire: Wire | None = None) -> None:
         """Starts QEMU, with options beyond those of every host. Prefer `boot` and `restore`."""
@@ -55,7 +56,7 @@ class Host:
         self.folder = self.run_folder.path
         self.log = (self.folder / "commands").open("w", errors="backslashreplace")
         try:
-            # A namespace without a name: it is gone with the last process in it.
+            # An unnamed namespace: it disappears with its last process.
             command = [*WITH_US, "unshare", "--net", "--", *images.tools().qemu(), *_every_host(self.folder), *options]
             command += (wire or Namespace).netdevs(machine)
             (self.folder / "qemu-command").write_text("\n".join(command))
@@ -70,7 +71,7 @@ class Host:
 
     @classmethod
     def boot(cls, machine: Machine, memory: Path, disk: Path, payload: Path) -> Self:
-        """Boots a host from nothing: its memory is in files of the folder `memory`."""
+        """Boots a host from scratch, with its memory in files in the directory `memory`."""
         kernel = images.kernel(machine.kernel)
         start = ["-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd"), "-append", machine.command_line]
         host = cls(machine, [*BOOTS, *machine.hardware(str(memory), share=True), *_disks(disk, payload), *start])
@@ -82,13 +83,13 @@ class Host:
 
     @classmethod
     def restore(cls, machine: Machine, payload: Path | None = None, wire: Wire | None = None) -> Self:
-        """A host as it was after booting, in a fraction of a second once it has been booted.
+        """Restores a host to its state after booting, in a fraction of a second once a snapshot exists.
 
         `payload` is a disk with files for the guest (`payload.pack`).
         """
         saved = snapshot(machine)
         with RunFolder("disks") as disks:
-            # The disks are open before the folder is removed.
+            # QEMU has the disks open before the directory is removed.
             disk = disks.path / "disk"
             overlay(saved / "disk", disk)
             cargo = payload or empty_payload(disks.path)
@@ -104,13 +105,13 @@ class Host:
 
     @property
     def peer(self) -> Namespace:
-        """The namespace at the other end of the wires, if no other host is there."""
+        """The namespace at the other end of the wires, unless that is another host."""
         assert self._peer, "the other end of this host's wire is another host"
         return self._peer
 
     def run(self, command: str | list[str], timeout_s: float = PATIENCE_S, stdin: bytes = b"") -> Result:
         """Runs a command in the guest and waits for it: a list is a program with its
-        arguments, a string a line for the shell."""
+        arguments, a string a shell command."""
         return self.start(command, stdin).wait(timeout_s)
 
     def check(self, command: str | list[str], timeout_s: float = PATIENCE_S, stdin: bytes = b"") -> str:
@@ -120,17 +121,17 @@ class Host:
         return out
 
     def start(self, command: str | list[str], stdin: bytes = b"") -> "Job":
-        """Starts a command in the guest and goes on."""
+        """Starts a command in the guest and returns."""
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-        # A session of its own, so that a signal reaches what a shell has started, too.
+        # A separate session, so that a signal also reaches a shell's children.
         return Job(self, words, self.agent.start(["setsid", *words], stdin))
 
     def read(self, path: str) -> bytes:
-        """The contents of a file of the guest."""
+        """Returns the contents of a file in the guest."""
         return self.check(["cat", path]).encode(errors="surrogateescape")
 
     def write(self, path: str, contents: bytes) -> None:
-        """Writes a file of the guest, also one of /proc or /sys."""
+        """Writes a file in the guest, also in /proc or /sys."""
         self.check(["/bin/sh", "-c", 'cat >"$0"', path], stdin=contents)
 
     def save(self, state: Path) -> None:
@@ -139,12 +140,12 @@ class Host:
         self._migrate("migrate", state)
 
     def keep_evidence(self, folder: Path) -> None:
-        """Copies what tells why something failed: console, dmesg, commands, what QEMU said."""
+        """Copies diagnostics of a failure: console, dmesg, commands, QEMU's output."""
         self._keep_logs(folder)
         try:
             (folder / "dmesg").write_text(self.run(["dmesg"], timeout_s=20).out)
         except (OSError, QemuError) as error:
-            (folder / "dmesg").write_text(f"not to be had: {error}\n")
+            (folder / "dmesg").write_text(f"not available: {error}\n")
 
     def _keep_logs(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +155,7 @@ class Host:
                 shutil.copy(self.folder / name, folder)
 
     def stop(self) -> None:
-        """Ends the host at once: it has nothing worth keeping. Can be called twice."""
+        """Kills the host immediately; it has no state to save. Can be called twice."""
         for channel in ("monitor", "agent"):
             if hasattr(self, channel):
                 getattr(self, channel).close()
@@ -165,7 +166,7 @@ class Host:
         self.run_folder.remove()
 
     def stopped_on_error(self) -> "_StopOnError":
-        """A block after which the host is stopped if it fails."""
+        """A block that stops the host if it fails."""
         return _StopOnError(self)
 
     def __enter__(self) -> Self:
@@ -175,13 +176,13 @@ class Host:
         self.stop()
 
     def _connect(self, name: str, kind: type[Opened]) -> Opened:
-        """Opens a socket of QEMU's as soon as it is there."""
+        """Opens a QEMU socket as soon as it exists."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 return kind(self.folder / name, PATIENCE_S)
             except (FileNotFoundError, ConnectionError) as error:
-                # Not there yet, or there no more: QEMU opens its sockets before it looks at all options.
+                # Not yet created, or already gone: QEMU opens its sockets before it checks all options.
                 if self.qemu.poll() is not None:
                     complaint = (self.folder / "qemu-errors").read_text(errors="replace").strip()
                     raise QemuError(f"QEMU has ended: {complaint}") from error
@@ -190,7 +191,7 @@ class Host:
                 time.sleep(0.01)
 
     def _migrate(self, command: str, state: Path) -> None:
-        """Saves or loads the state of the devices; the memory stays where it is."""
+        """Saves or loads the state of the devices; memory stays in its files."""
         wanted = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
         self.monitor.command("migrate-set-capabilities", capabilities=wanted)
         self.monitor.command(command, uri=f"file:{state}")
@@ -231,7 +232,7 @@ class Job:
         return self.result
 
     def running(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is still running."""
         if self.result is None:
             result = self.host.agent.poll(self.pid)
             if result is None:
@@ -240,7 +241,7 @@ class Job:
         return False
 
     def kill(self, signal: str = "TERM") -> None:
-        """Sends a signal to it and to all that it has started."""
+        """Sends a signal to it and its children."""
         self.host.check(["kill", "-s", signal, "--", f"-{self.pid}"])
 
     def _ended(self, result: Result) -> None:
@@ -250,7 +251,7 @@ class Job:
 
 
 def snapshot(machine: Machine) -> Path:
-    """The artifact of a booted host: memory of each node, state of the devices, disk."""
+    """The artifact of a booted host: each node's memory, device state, disk."""
     kernel = images.kernel(machine.kernel)
     options = [
         *_every_host(Path()),
@@ -272,8 +273,10 @@ def snapshot(machine: Machine) -> Path:
     def build_twice(path: Path) -> None:
         try:
             build(path)
-        except (AssertionError, QemuError, ConnectionError, TimeoutError):
-            # Emulation that lost an interrupt while it booted is not to be kept, and seldom loses another.
+        except (AssertionError, QemuError, ConnectionError, TimeoutError) as error:
+            # Discard a boot that lost an interrupt in emulation; a second loss is rare.
+            cache.say(f"booting {machine.name} again: {error}")
+            record_rerun(f"booting {machine.name}", str(error))
             shutil.rmtree(path)
             path.mkdir()
             build(path)
@@ -282,20 +285,20 @@ def snapshot(machine: Machine) -> Path:
 
 
 def _assert_reachable(host: Host) -> None:
-    """Packets reach the host, and come back, by each NIC."""
+    """Checks that packets reach the host and return, by each NIC."""
     for index, _ in enumerate(host.machine.nics):
         pings = host.peer.run(["ping", "-q", "-c", "5", "-i", "0.2", "-W", "5", host.machine.address(index)])
         assert pings.status == 0, pings
 
 
 def overlay(base: Path, disk: Path, form: str = "qcow2") -> None:
-    """Makes a disk that is like another one, and keeps what is written to it for itself."""
+    """Creates a copy-on-write overlay of a disk."""
     tool = images.tools().command("qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", form, str(disk))
     subprocess.run(tool, check=True)
 
 
 def empty_payload(folder: Path) -> Path:
-    """A disk without anything on it, of the size that every payload has."""
+    """An empty disk with the size of every payload."""
     disk = folder / "payload"
     tool = images.tools().command("qemu-img", "create", "-q", "-f", "raw", str(disk), images.PAYLOAD_SIZE)
     subprocess.run(tool, check=True)
@@ -303,7 +306,7 @@ def empty_payload(folder: Path) -> Path:
 
 
 def _every_host(folder: Path) -> list[str]:
-    """QEMU's options of every host: the console, the monitor, the agent, a shell's line."""
+    """QEMU's options for every host: console, monitor, agent, and the shell's port."""
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-serial", f"file:{folder}/console"),

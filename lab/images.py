@@ -1,9 +1,9 @@
-"""What virtual hosts are made of: QEMU, a root file system, and each kernel with its disk.
+"""Images of virtual hosts: QEMU, a root file system, and each kernel with its disk.
 
-All are artifacts in the cache, made from the distribution's packages:
+All are artifacts in the cache, built from the distribution's packages:
 
-    tools()          QEMU and the programs of a peer, run from their folder
-    root()           the root file system of the guests, as a folder
+    tools()          QEMU and the programs of a peer, run from their directory
+    root()           the root file system of the guests, as a directory
     kernel("6.12")   vmlinuz, initrd and disk.ext4 (the root with this kernel's modules)
 """
 
@@ -18,7 +18,7 @@ from . import cache, distribution
 from .distribution import Unavailable
 from .run_folder import RunFolder
 
-# Kernel series, and the suites that have it or will.
+# Kernel series, and the suites that have it, or will have it.
 KERNELS = {
     "5.10": ("bullseye",),
     "6.1": ("bookworm",),
@@ -26,7 +26,7 @@ KERNELS = {
     "7.2": ("forky", "sid"),
 }
 
-# What is put into the guests beside packages: `initrd/` and `root/`.
+# Files in the guests besides packages: `initrd/` and `root/`.
 GUEST = Path(__file__).parent / "guest"
 
 TOOLS_PACKAGES = ("e2fsprogs", "iperf3", "iputils-ping", "kmod", "qemu-system-x86", "qemu-utils")
@@ -60,7 +60,7 @@ ROOT_OPTIONS = (
     "--dpkgopt=path-exclude=/usr/share/locale/*",
 )
 
-# The modules that a guest has, by their paths in the kernel's tree (`net/sched/sch_fq`).
+# A guest's modules, by their paths in the kernel tree (`net/sched/sch_fq`).
 GUEST_MODULES = re.compile(
     r"(arch|crypto|lib|net|virt)/.*"
     r"|fs/(9p|ext4|fscache|fuse|jbd2|mbcache|netfs|overlayfs).*"
@@ -70,28 +70,28 @@ GUEST_MODULES = re.compile(
     r"|drivers/net/(dummy|ifb|macvtap|net_failover|tap|tun|veth|virtio_net)"
 )
 
-# The modules that find and mount a guest's disk.
+# The modules needed to find and mount a guest's disk.
 DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
 DISK_SIZE = "1600M"
-# Of the disk with what a test brings along.
+# Of the disk with a test's payload.
 PAYLOAD_SIZE = "64M"
 
 
 class Tools:
-    """Programs of the distribution that run from a folder, with that folder's own libraries:
-    Debian 12 gets QEMU 10 in this way, and its own packages are not touched."""
+    """Programs of the distribution that run from a directory, with the libraries in it:
+    Debian 12 can thus use QEMU 10 without changing its own packages."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def find(self, program: str) -> Path | None:
-        """The file of one of the programs, if it is one."""
+        """The file of one of the programs, if it is among them."""
         places = (self.path / place / program for place in ("usr/bin", "usr/sbin", "bin", "sbin"))
         return next((place for place in places if place.exists()), None)
 
     def command(self, program: str, *arguments: str, name: str = "") -> list[str]:
-        """The command line that runs one of the programs, under another name if one is given."""
+        """The command line that runs one of the programs, optionally under another name."""
         file = self.find(program)
         if file is None:
             raise FileNotFoundError(f"{program} is not among the lab's tools ({self.path})")
@@ -135,7 +135,7 @@ def root() -> Path:
 
 @functools.cache
 def kernel(series: str) -> Path:
-    """The folder of a kernel series: `vmlinuz`, `initrd` and `disk.ext4`."""
+    """The directory of a kernel series: `vmlinuz`, `initrd` and `disk.ext4`."""
     suite, version = _suite(series)
     base = root()
     guest = cache.tree_hash(GUEST)
@@ -169,14 +169,14 @@ def _suite(series: str) -> tuple[str, str]:
 
 
 def _install_modules(packaged: Path, disk: Path) -> Path:
-    """Puts the modules that guests need into a root file system; returns their folder there."""
+    """Copies the modules that guests need into a root file system; returns their directory."""
     installed = disk / "lib/modules" / packaged.name
     for file in (packaged / "kernel").rglob("*.ko*"):
         name = file.relative_to(packaged / "kernel")
         if GUEST_MODULES.fullmatch(str(name).partition(".ko")[0]):
             target = installed / "kernel" / name.with_name(f"{name.name.partition('.ko')[0]}.ko")
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Busybox cannot read compressed ones, and the guest is spared the work.
+            # Busybox cannot read compressed modules, and this saves the guest the work.
             target.write_bytes(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
     for index in packaged.glob("modules.*"):
         shutil.copy(index, installed)
@@ -185,7 +185,7 @@ def _install_modules(packaged: Path, disk: Path) -> Path:
 
 
 def _make_initrd(folder: Path, busybox: Path, modules: Path, archive: Path) -> None:
-    """Makes the archive that the kernel starts from: busybox, and the modules for the disk."""
+    """Creates the initrd: busybox, and the modules for the disk."""
     (folder / "modules").mkdir(parents=True)
     for name in ("bin", "dev", "proc", "root"):
         (folder / name).mkdir()
@@ -200,8 +200,8 @@ def _make_initrd(folder: Path, busybox: Path, modules: Path, archive: Path) -> N
 
 
 def _with_dependencies(modules: Path, wanted: tuple[str, ...]) -> list[str]:
-    """The files of some modules and of what they need, in the order in which they can be loaded."""
-    # Each line of modules.dep: a module, and what it needs, the last of which must be loaded first.
+    """The files of some modules and their dependencies, in load order."""
+    # Each line of modules.dep: a module and its dependencies, the last of which must be loaded first.
     lines = (line.split() for line in (modules / "modules.dep").read_text().splitlines())
     needs = {Path(first.rstrip(":")).stem: (first.rstrip(":"), *others) for first, *others in lines}
     files = (file for name in wanted if name in needs for file in reversed(needs[name]))
@@ -209,13 +209,13 @@ def _with_dependencies(modules: Path, wanted: tuple[str, ...]) -> list[str]:
 
 
 def make_disk(folder: Path, disk: Path, size: str) -> None:
-    """Makes an ext4 file system of a folder: without a journal, as it is thrown away after use."""
+    """Creates an ext4 file system from a directory: without a journal, since it is discarded after use."""
     features = ["-O", "^has_journal,^metadata_csum", "-m", "0", "-E", "lazy_itable_init=1,nodiscard"]
     _run(tools().command("mke2fs", "-q", "-t", "ext4", *features, "-d", str(folder), str(disk), size))
 
 
 def _run(command: list[str], cwd: Path | None = None, stdin: bytes = b"") -> bytes:
-    """Runs a program that must succeed; returns what it printed."""
+    """Runs a program that must succeed; returns its output."""
     result = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False)
     if result.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed: {result.stderr.decode(errors='replace').strip()}")

@@ -1,7 +1,7 @@
 """Writes docs/kernels.md: what each kernel of the lab lets nearpath observe, and how.
 
-The table is what nearpath itself says in a guest with that kernel, beside what bpftool, as
-a second witness, sees attached while nearpath measures there.
+The table is what nearpath itself reports in a guest with that kernel. bpftool independently verifies
+what is attached while nearpath measures there.
 """
 
 import json
@@ -15,7 +15,7 @@ from .waiting import Measuring, start_measuring
 
 PAGE = PROJECT / "docs/kernels.md"
 
-# Ways to attach in nearpath's words, and in bpftool's: the program's type, the link's, its attach type.
+# Attach modes: nearpath's name, and bpftool's program type, link type and attach type.
 WAYS = {
     "tp_btf": ("tracing", "raw_tracepoint", None),
     "fentry": ("tracing", "tracing", "trace_fentry"),
@@ -24,22 +24,22 @@ WAYS = {
     "kprobe": ("kprobe", "perf_event", None),
 }
 
-# Devices that stand on others have stages of their own, once their modules are there.
+# Upper (stacked) devices have their own stages once their modules are loaded.
 MODULES = ("bonding", "bridge", "macvlan", "tap")
 
 HEAD = """# Kernels
 
-What nearpath observes on some kernels, and by which kind of program: as it says itself
-(`nearpath measure stages --list-stages`) in virtual hosts with Debian's kernels. `make lab-kernels`
-writes this page, and a test compares it with each of them. Other kernels of a series
-may differ, by their configuration most of all: the command tells. `nic_rx` needs a NIC that stamps what it
-receives, which theirs does only when that is switched on.
+What nearpath observes on four kernels, and with which type of program: the output of
+`nearpath measure stages --list-stages` in virtual hosts with Debian's kernels. `make lab-kernels`
+writes this page, and a test compares it with each kernel. Other kernels of a series
+may differ, mainly by their configuration: run the command there. `nic_rx` needs a NIC that stamps received packets,
+which these NICs do only if it is switched on.
 
 """
 
 
 def table(columns: dict[str, dict[tuple[str, str], str]], versions: dict[str, str]) -> str:
-    """The page. `columns`: for each kernel, what stands in each row (direction or topic, name)."""
+    """The page. `columns`: for each kernel, the cell of each row (direction or topic, name)."""
     rows = dict.fromkeys(row for column in columns.values() for row in column)
     lines = [
         f"| | | {' | '.join(columns)} |",

@@ -1,7 +1,7 @@
-"""What a virtual host is to be: kernel, CPUs, nodes, memory and NICs; plain data.
+"""The description of a virtual host: kernel, CPUs, nodes, memory and NICs; plain data.
 
-Out comes QEMU's description of it. Nodes have their own PCI root (`pxb-pcie`), as the
-sockets of a real machine have, and a NIC hangs below the root of its node:
+Output: QEMU's options. Each node has its own PCI root (`pxb-pcie`), like the
+sockets of a real machine, and a NIC is below the root of its node:
 
     pcie.0 ── disk, payload, agent
        ├── pxb0 (node 0) ── rp0 ── nic0
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable"
 
-# Without what costs emulation time: copying and clearing byte by byte (ERMS, FSRM, FSRS), a fifth level of
-# page tables, and checks of each access to users' memory.
+# Without features that are slow to emulate: copying and clearing byte by byte (ERMS, FSRM, FSRS), a fifth level
+# of page tables, and checks of each access to user memory.
 CPU = "max,-erms,-fsrm,-fsrs,-la57,-smap,-smep,-pku"
 
-# Kernels before 6.9 see threads of a core on an AMD CPU (which this is) only by a feature that
-# QEMU does not emulate. On an Intel CPU Linux idles with MWAIT, which is a busy loop in emulation.
+# On an AMD CPU (like this one), kernels before 6.9 detect threads of a core by a feature that
+# QEMU does not emulate. On an Intel CPU, Linux idles with MWAIT, which is a busy loop in emulation.
 SMT_CPU = f"{CPU},vendor=GenuineIntel,monitor=off"
 
 
@@ -25,7 +25,7 @@ SMT_CPU = f"{CPU},vendor=GenuineIntel,monitor=off"
 class Nic:
     """One NIC: QEMU's model (`igb`, `virtio`, `e1000e`, `vmxnet3`), its node, its queues.
 
-    `queues` is for virtio alone, the others have what their hardware has.
+    `queues` applies only to virtio; the other models have a fixed number.
     """
 
     model: str
@@ -33,7 +33,7 @@ class Nic:
     queues: int = 4
 
     def device(self, index: int, mac: str) -> str:
-        """The value of QEMU's `-device` for the NIC with this index."""
+        """QEMU's `-device` value for the NIC with this index."""
         name = f"virtio-net-pci,mq=on,rss=on,vectors={2 * self.queues + 2}" if self.is_virtio else self.model
         return f"{name},netdev=net{index},mac={mac},bus=rp{index},romfile="
 
@@ -45,9 +45,9 @@ class Nic:
 
 @dataclass(frozen=True)
 class Topology:
-    """CPUs and nodes: how many cores each node has (0: a node of memory alone), and threads a core.
+    """CPUs and nodes: cores per node (0: a memory-only node), and threads per core.
 
-    With one node there is no NUMA description at all, as on a host that has none.
+    With one node there is no NUMA description at all, as on a host without NUMA.
     """
 
     cores: tuple[int, ...] = (2, 2)
@@ -61,7 +61,7 @@ class Topology:
         return sum(self.cores) * self.threads
 
     def sockets(self) -> tuple[int, int]:
-        """Sockets, and the cores of each: QEMU wants as many in each."""
+        """Sockets, and the cores of each: QEMU requires the same number in each."""
         (cores,) = {cores for cores in self.cores if cores}
         return sum(1 for cores in self.cores if cores), cores
 
@@ -73,8 +73,8 @@ class Topology:
 
 @dataclass(frozen=True)
 class Machine:
-    """A virtual host before it is started. `number` (1 to 9) is in its addresses; `parameters` are words
-    of the kernel's command line beyond what it always has.
+    """A virtual host before it is started. `number` (1 to 9) is part of its addresses; `parameters` are
+    additional words of the kernel command line.
     """
 
     kernel: str
@@ -85,12 +85,12 @@ class Machine:
 
     @property
     def command_line(self) -> str:
-        """What the kernel is started with."""
+        """The kernel command line."""
         return " ".join((COMMAND_LINE, *self.parameters))
 
     @property
     def name(self) -> str:
-        """What tells it from others, short: `6.12-2+2x2-igb0` (threads a core, NICs with nodes)."""
+        """A short unique name: `6.12-2+2x2-igb0` (threads per core, NICs with nodes)."""
         cores = "+".join(map(str, self.topology.cores))
         threads = f"x{self.topology.threads}" if self.topology.threads > 1 else ""
         nics = "+".join(f"{nic.model}{nic.node}" for nic in self.nics)
@@ -107,12 +107,12 @@ class Machine:
         return f"10.9.{index}.{self.number}"
 
     def address6(self, index: int = 0) -> str:
-        """As `address`, IPv6."""
+        """Like `address`, for IPv6."""
         return f"fd00:9:{index}::{self.number}"
 
     def hardware(self, memory: str, share: bool) -> list[str]:
-        """QEMU's options for CPUs, memory and NICs. `memory` is the folder of the nodes' memory
-        files; with `share` what the guest writes is written to them, else it is its own."""
+        """QEMU's options for CPUs, memory and NICs. `memory` is the directory of the nodes' memory
+        files; with `share` the guest's writes go to them, else they are private."""
         topology = self.topology
         sockets, cores = topology.sockets()
         options = ["-machine", "q35" if len(topology.cores) > 1 else "q35,memory-backend=mem0"]

@@ -1,7 +1,7 @@
-"""What measuring costs on packets through Open vSwitch: `make bench-overhead`'s program in a virtual host.
+"""The cost of measuring on packets through Open vSwitch: the program of `make bench-overhead` in a virtual host.
 
-Goes in: options of that program. Comes out: what it prints. The host is emulated, so its times are
-those of the emulator; beside one another they tell something, each for itself nothing.
+Input: options of that program. Output: its output. The host is emulated, so times are
+those of the emulator: only their ratios are meaningful.
 """
 
 import json
@@ -15,21 +15,21 @@ from .machine import Machine, Nic, Topology
 from .payload import PROJECT, pack
 from .run_folder import RunFolder
 
-# The first that has all tracepoints that the peers know.
+# The first kernel with all tracepoints that the peers use.
 KERNEL = "7.2"
 
-# BCC for Python is not in the guests' root, but all that it needs is.
+# BCC for Python is not in the guests' root file system, but its dependencies are.
 BCC = Path("/usr/lib/python3/dist-packages/bcc")
 BCC_HEADER = Path("/usr/include/linux/bpf_common.h")
 
-# A fiftieth of a real machine's work, in a guest that is as much slower.
+# A fiftieth of a real machine's work, since the guest is slower by that factor.
 OPTIONS = ("--ovs", "--scale", "0.02", "--rounds", "2")
 
 PATIENCE_S = 3600
 
 
 def run(options: list[str]) -> None:
-    """Builds the program, runs it in a guest and prints what it says."""
+    """Builds the program, runs it in a guest and prints its output."""
     if not BCC.is_dir():
         raise Unavailable("missing packages: python3-bpfcc")
     with RunFolder("overhead") as folder:
@@ -45,7 +45,7 @@ def run(options: list[str]) -> None:
 
 
 def _built() -> Path:
-    """The program, built as `cargo bench` does."""
+    """The program, built as by `cargo bench`."""
     cargo = os.environ.get("CARGO", "cargo")
     command = ["bench", "--quiet", "--no-run", "--package", "nearpath-instruments", "--bench", "overhead"]
     messages = subprocess.run(

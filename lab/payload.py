@@ -1,4 +1,4 @@
-"""What goes into the guests from this tree, as a disk: nearpath, or one of its tests."""
+"""Files for the guests from this tree, as a disk: nearpath, or one of its tests."""
 
 import atexit
 import json
@@ -14,9 +14,9 @@ PROJECT = Path(__file__).parents[1]
 
 
 def nearpath_payload(release: bool = False) -> Path:
-    """Builds nearpath and makes a disk with it, which is removed when this process ends.
+    """Builds nearpath and a disk with it, which is removed when this process ends.
 
-    Without symbols: they are most of it, and guests have little memory.
+    Symbols are stripped: they are most of its size, and guests have little memory.
     """
     cargo = os.environ.get("CARGO", "cargo")
     kind = ["--release"] if release else []
@@ -26,7 +26,7 @@ def nearpath_payload(release: bool = False) -> Path:
 
 
 def payload_of_tests(package: str, *tests: str) -> Path:
-    """The same with integration tests of a crate, which are called as the tests are."""
+    """The same with integration tests of a crate, under the tests' names."""
     cargo = os.environ.get("CARGO", "cargo")
     wanted = [word for test in tests for word in ("--test", test)]
     build = [cargo, "test", "--no-run", "--message-format", "json", "--package", package, *wanted]
@@ -44,7 +44,7 @@ def _payload(programs: dict[str, Path]) -> Path:
 
 
 def pack(files: dict[str, Path], folder: Path) -> Path:
-    """Makes a payload in a folder: a disk with files, or folders of them, by their paths in the guest."""
+    """Creates a payload in a directory: a disk with files, or directories of them, by their paths in the guest."""
     contents, disk = folder / "contents", folder / "payload"
     for path, file in files.items():
         place = contents / path.lstrip("/")

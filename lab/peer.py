@@ -1,8 +1,8 @@
 """The other end of a virtual host's wires.
 
-Two kinds: a network namespace of this machine with a tap for each NIC (`Namespace`), or
+Two kinds: a network namespace of this machine with a tap per NIC (`Namespace`), or
 another virtual host (`Wire`, one end each). Neither leaves anything behind: the namespace
-and its taps belong to the QEMU process and end with it.
+and its taps belong to the QEMU process and disappear with it.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from . import images
 from .agent import Result
 from .machine import Machine
 
-# Programs that this process starts get this signal when it dies, however it dies.
+# Child processes get this signal when this process dies.
 WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
@@ -24,8 +24,8 @@ class Namespace:
 
     def __init__(self, qemu: int, machine: Machine) -> None:
         self.enter = ("nsenter", f"--net=/proc/{qemu}/ns/net", "--")
-        # A host's interfaces need time to find out about each other (neighbours, duplicates); here
-        # all is known beforehand, so that the first packet is the test's.
+        # Interfaces need time to discover each other (neighbours, duplicates); here
+        # everything is configured in advance, so that the first packet is the test's.
         commands = ["link set lo up"]
         for index, _ in enumerate(machine.nics):
             tap = f"tap{index}"
@@ -49,7 +49,7 @@ class Namespace:
         return f"10.9.{index}.254"
 
     def address6(self, index: int = 0) -> str:
-        """As `address`, IPv6."""
+        """Like `address`, for IPv6."""
         return f"fd00:9:{index}::fe"
 
     def run(self, command: list[str], timeout_s: float = 60) -> Result:
@@ -65,7 +65,7 @@ class Namespace:
         return Result(done.returncode if done.returncode >= 0 else 128 - done.returncode, done.stdout, done.stderr)
 
     def start(self, command: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-        """As `run`, without waiting."""
+        """Like `run`, without waiting."""
         return subprocess.Popen(
             self._words(command),
             stdin=stdin,
@@ -81,7 +81,7 @@ class Namespace:
 
     @staticmethod
     def netdevs(machine: Machine) -> list[str]:
-        """QEMU's backends: taps, which QEMU makes itself and which end with it."""
+        """QEMU's backends: taps, which QEMU creates and which disappear with it."""
         options = []
         for index, nic in enumerate(machine.nics):
             queues = f",queues={nic.queues}" if nic.is_virtio else ""
@@ -90,9 +90,9 @@ class Namespace:
 
 
 class Wire:
-    """One end of a cable to another virtual host: Unix sockets in a folder that both know.
+    """One end of a cable to another virtual host: Unix sockets in a shared directory.
 
-    The NIC with index 0 is on the cable; others have nothing on theirs.
+    The NIC with index 0 is on the cable; others are not connected.
     """
 
     def __init__(self, folder: Path, end: int) -> None:

@@ -1,6 +1,6 @@
-"""Prometheus' promtool, for the test that asks it for percentiles.
+"""Prometheus' promtool, for the test that compares percentiles with it.
 
-It takes 3.0, which stable suites do not have: this is the one of Debian unstable, unpacked into the cache.
+The test needs 3.0, which stable suites do not have: this is Debian unstable's, unpacked into the cache.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ PACKAGE = "promtool"
 
 
 def path() -> Path:
-    """The program; it is fetched when it is missing, or when there is a newer one."""
+    """The program; it is downloaded if it is missing or outdated."""
     version = distribution.versions(SUITES, [PACKAGE])
     folder = cache.artifact(PACKAGE, version, lambda at: distribution.unpack(SUITES, PACKAGE, at))
     return folder / "usr/bin/promtool"

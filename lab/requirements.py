@@ -1,4 +1,4 @@
-"""What the lab needs of the machine, asked before anything is built."""
+"""Requirements of the lab on the machine, checked before anything is built."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from pathlib import Path
 from . import cache
 from .distribution import KEYRING, Unavailable, codename
 
-# Programs that are run from the machine itself, and their Debian packages.
+# Programs of the machine itself, and their Debian packages.
 PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
     "apt-get": "apt",
@@ -20,17 +20,17 @@ PROGRAMS = {
     "strip": "binutils",
 }
 
-# What taps are made with.
+# Needed to create taps.
 TUN = Path("/dev/net/tun")
 
-# What the tools, the root, four kernels and the snapshots of the tests take, and some more.
+# The size of the tools, the root file system, four kernels and the tests' snapshots, plus a reserve.
 DISK_BYTES = 12 << 30
 
 
 def check() -> None:
-    """Raises `Unavailable` with the first reason why virtual hosts cannot be had here."""
+    """Raises `Unavailable` with the first reason why virtual hosts are not available here."""
     if platform.machine() != "x86_64":
-        raise Unavailable(f"the guests are x86-64, and this is {platform.machine()}")
+        raise Unavailable(f"the guests are x86-64, this machine is {platform.machine()}")
     codename()
     if os.geteuid() != 0:
         raise Unavailable("building and connecting them needs root")
@@ -49,5 +49,5 @@ def check() -> None:
 
 
 def _sizes(folder: Path) -> list[int]:
-    """Bytes on disk of the files below a folder that are there already."""
+    """Bytes on disk of the existing files below a directory."""
     return [file.lstat().st_blocks * 512 for file in folder.glob("*/*") if file.is_file()]

@@ -1,8 +1,8 @@
-"""Folders in the temp dir that last as long as the process that made them, at most.
+"""Temporary directories that live at most as long as the process that created them.
 
-Goes in: a purpose. Comes out: an empty folder, locked. The lock goes with the process, however
-it ends; so whoever makes the next folder knows those that nobody uses any more, and removes them.
-(They are not in the cache, as the path of a Unix socket has 107 bytes at most.)
+Input: a purpose. Output: an empty, locked directory. The kernel releases the lock when the process exits;
+whoever creates the next directory detects unused ones by their lock, and removes them.
+(They are not in the cache, since the path of a Unix socket has at most 107 bytes.)
 """
 
 import fcntl
@@ -17,19 +17,19 @@ PREFIX = "nearpath-lab-run-"
 
 
 class RunFolder:
-    """A folder for files of one purpose; in a `with` block, or until `remove`."""
+    """A directory for one purpose; in a `with` block, or until `remove`."""
 
     def __init__(self, purpose: str) -> None:
         _remove_abandoned()
         lock = None
         while lock is None:
             self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-"))
-            # Before it is locked it looks abandoned to others: they may have taken it.
+            # Until it is locked it looks abandoned: another process may have removed it.
             lock = _lock(self.path)
         self.lock = lock
 
     def remove(self) -> None:
-        """Removes the folder and all in it. Can be called twice."""
+        """Removes the directory and its contents. Can be called twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self.lock >= 0:
             os.close(self.lock)
@@ -43,7 +43,7 @@ class RunFolder:
 
 
 def _remove_abandoned() -> None:
-    """Removes the folders of processes that have died."""
+    """Removes the directories of dead processes."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         lock = _lock(old)
         if lock is not None:
@@ -52,7 +52,7 @@ def _remove_abandoned() -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """The descriptor that holds a folder of ours locked; `None` if it is another's or gone."""
+    """A descriptor that locks one of our directories; `None` if it is in use or gone."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -62,7 +62,7 @@ def _lock(folder: Path) -> int | None:
         opened = os.fstat(descriptor)
         if opened.st_uid == os.getuid() and os.path.samestat(opened, os.lstat(folder)):
             return descriptor
-    except OSError:  # locked by another, or removed meanwhile
+    except OSError:  # locked by another process, or just removed
         pass
     os.close(descriptor)
     return None

@@ -1,7 +1,7 @@
-"""A shell in a virtual host for a person: nearpath in it, and traffic running.
+"""An interactive shell in a virtual host, with nearpath and traffic.
 
-The host is set up as one finds them: RPS sends what the NIC's node receives to the other
-node, away from the program that reads it. nearpath has something to say about that.
+The host has a common misconfiguration: RPS sends what the NIC's node receives to the other
+node, away from the program that reads it. `nearpath diagnose` finds it.
 """
 
 import argparse
@@ -25,22 +25,26 @@ from .machine import Machine, Nic, Topology
 PORT = 5201
 MODELS = ("igb", "virtio", "vmxnet3", "e1000e")
 
-# Traffic that emulation keeps up with, beside what a person does.
+# A rate that emulation sustains next to interactive use.
 TRAFFIC = ["--bandwidth", "4M", "--parallel", "4", "--time", "86400"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `lab shell`."""
     parser.add_argument("--kernel", choices=images.KERNELS, default="6.12", help="default: %(default)s")
-    parser.add_argument("--nodes", type=int, choices=range(1, 9), default=2, metavar="N", help="nodes, 1 to 8 (2)")
-    parser.add_argument("--cores", type=int, choices=range(1, 9), default=2, metavar="N", help="cores a node (2)")
-    parser.add_argument("--threads", type=int, choices=(1, 2), default=1, help="threads a core (1)")
-    parser.add_argument("--nic", choices=MODELS, default="igb", help="model of the NIC (%(default)s)")
-    parser.add_argument("--nic-node", type=int, default=0, metavar="N", help="node of the NIC (%(default)s)")
+    parser.add_argument(
+        "--nodes", type=int, choices=range(1, 9), default=2, metavar="N", help="nodes, 1 to 8 (default: 2)"
+    )
+    parser.add_argument(
+        "--cores", type=int, choices=range(1, 9), default=2, metavar="N", help="cores per node (default: 2)"
+    )
+    parser.add_argument("--threads", type=int, choices=(1, 2), default=1, help="threads per core (default: 1)")
+    parser.add_argument("--nic", choices=MODELS, default="igb", help="model of the NIC (default: %(default)s)")
+    parser.add_argument("--nic-node", type=int, default=0, metavar="N", help="node of the NIC (default: %(default)s)")
 
 
 def machine(options: argparse.Namespace) -> Machine:
-    """The host that the options ask for."""
+    """The requested host."""
     if options.nic_node >= options.nodes:
         raise SystemExit(f"lab: --nic-node {options.nic_node}: there are {options.nodes} nodes, from 0")
     topology = Topology((options.cores,) * options.nodes, options.threads)
@@ -48,11 +52,11 @@ def machine(options: argparse.Namespace) -> Machine:
 
 
 def run(wanted: Machine, payload: Path) -> None:
-    """Starts the host and its traffic, and connects the terminal to a shell in it until that ends."""
+    """Starts the host and its traffic, and connects the terminal to a shell in it until the shell exits."""
     with Host.restore(wanted, payload) as host, traffic(host):
         say(f"a host with kernel {host.check(['uname', '-r']).strip()}, {len(wanted.topology.cores)} nodes and OVS;")
         say("iperf3 receives TCP through nic0 and br0. Try: nearpath show nics, nearpath diagnose")
-        say("the shell's end (Ctrl-D) is the host's")
+        say("exiting the shell (Ctrl-D) stops the host")
         environment = f"TERM={shell_word(os.environ.get('TERM', 'dumb'))}"
         bash = f"cd /root; exec env {environment} setsid --ctty --wait bash --login </dev/hvc0 >/dev/hvc0 2>&1"
         with socket.socket(socket.AF_UNIX) as line:
@@ -63,13 +67,13 @@ def run(wanted: Machine, payload: Path) -> None:
 
 
 def shell_word(word: str) -> str:
-    """A word that a shell takes as one: letters, digits and dashes of it."""
+    """A safe shell word: only the letters, digits and dashes."""
     return "".join(letter for letter in word if letter.isalnum() or letter in "-_")
 
 
 @contextlib.contextmanager
 def traffic(host: Host) -> Iterator[None]:
-    """TCP from the peer to a reader on the first node, with RPS to the last node if there are two."""
+    """Sends TCP from the peer to a reader on the first node, with RPS to the last node if there are two."""
     topology = host.machine.topology
     near, far = (topology.cpus_of(node) for node in (0, len(topology.cores) - 1))
     if near != far:
@@ -87,7 +91,7 @@ def traffic(host: Host) -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminal(host: Host) -> Iterator[None]:
-    """Hands each key to the guest as it is, and tells the guest of the window's size."""
+    """Passes each key to the guest unchanged, and the window size."""
     if not sys.stdin.isatty():
         host.check(["stty", "-F", "/dev/hvc0", "-echo"])
         yield
@@ -109,7 +113,7 @@ def terminal(host: Host) -> Iterator[None]:
 
 
 def connect(line: socket.socket, job: Job) -> None:
-    """Copies between this terminal and the shell until the shell has ended."""
+    """Copies between this terminal and the shell until the shell exits."""
     sources: list[int] = [line.fileno(), sys.stdin.fileno()]
     while True:
         ready, _, _ = select.select(sources, [], [], 0.5)
@@ -119,7 +123,7 @@ def connect(line: socket.socket, job: Job) -> None:
                 return
             os.write(sys.stdout.fileno(), data)
         elif sys.stdin.fileno() in ready:
-            # The end of a script is the end of the shell's input: Ctrl-D on its terminal.
+            # The end of a script ends the shell's input: Ctrl-D on its terminal.
             data = os.read(sys.stdin.fileno(), 65536)
             line.sendall(data or b"\x04")
             if not data:

@@ -7,5 +7,15 @@ mod stage_table;
 
 fn main() {
     stage_table::write();
-    skeletons::build(&["accepts", "drops", "histogram", "irqs", "locality", "reuseport", "stages"]);
+    skeletons::build(&[
+        "accepts",
+        "drops",
+        "histogram",
+        "irqs",
+        "locality",
+        "reuseport",
+        "stages",
+        "tcp",
+        "tcp_cpus",
+    ]);
 }

@@ -1,5 +1,5 @@
-//! Any bytes as what the benchmarks read from others: lines of the control connection of `bench packets`,
-//! its packets, and what iperf3 prints. The first byte chooses the parser.
+//! Fuzzes what the benchmarks read from others: lines of the control connection of `bench packets`,
+//! its packets, and the output of iperf3. The first byte selects the parser.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&which, rest)) = bytes.split_first() else { return };
     match which % 4 {
         0 => {
-            // What is read comes back the same when it is written.
+            // Writing and parsing again gives the same value.
             if let Some(request) = parse_request(rest) {
                 let again = serde_json::to_vec(&request).unwrap_or_default();
                 assert_eq!(parse_request(&again), Some(request));

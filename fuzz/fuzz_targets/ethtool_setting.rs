@@ -1,5 +1,5 @@
-//! Any text as a setting of ethtool and its value, as plans and journals have them: what is understood
-//! comes back the same.
+//! Fuzzes ethtool settings and their values, as in plans and journals: accepted text must
+//! survive a round trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a plan: exporting it in each form neither panics nor puts a control character into a
+//! Fuzzes exports: exporting a plan in each form neither panics nor puts a control character into a
 //! file.
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as the journal of a host's changes: what is read comes back the same when the journal is
-//! made shorter.
+//! Fuzzes the journal of a host's changes: its content must read back the same after
+//! compaction.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any bytes as a message of the latency benchmark: it is read or refused, and what is read comes back
-//! the same when it is written.
+//! Fuzzes messages of the latency benchmark: a message is parsed or rejected, and a parsed one must
+//! survive a round trip.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

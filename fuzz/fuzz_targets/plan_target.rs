@@ -1,4 +1,4 @@
-//! Any text as the target of a plan, and as what a file of configuration is to have.
+//! Fuzzes targets of a plan, and contents of configuration files.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

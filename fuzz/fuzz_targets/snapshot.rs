@@ -1,6 +1,6 @@
-//! Any bytes as the file of a snapshot, and the whole host read from it.
+//! Fuzzes snapshot files, and reading the whole host from them.
 //!
-//! Bytes that are no zstd frame are taken as the tar archive inside one: so the fuzzer gets past
+//! Input that is not a zstd frame is used as the tar archive inside one, so that the fuzzer gets past
 //! the compression and its checksum.
 #![no_main]
 

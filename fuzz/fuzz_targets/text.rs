@@ -1,6 +1,6 @@
-//! Any bytes as what the kernel writes into a file. The first byte chooses the parser.
+//! Fuzzes the parsers of kernel files. The first byte selects the parser.
 //!
-//! To add a parser, add it to `PARSERS`, at the end: the seeds name parsers by their place.
+//! To add a parser, append it to `PARSERS`: the seeds select parsers by index.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -26,14 +26,14 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| drop(parse::parse_vmstat(bytes)),
 ];
 
-/// A cpulist that is read must come back the same from what is shown of it.
+/// A parsed cpulist must survive printing and parsing.
 fn cpulist(bytes: &[u8]) {
     if let Ok(set) = CpuSet::from_list(&String::from_utf8_lossy(bytes)) {
         assert_eq!(CpuSet::from_list(&set.to_string()).as_ref(), Ok(&set));
     }
 }
 
-/// A mask that is read must come back the same from what is written of it.
+/// A parsed mask must survive writing and parsing.
 fn cpumask(bytes: &[u8]) {
     if let Ok(set) = CpuSet::from_mask(&String::from_utf8_lossy(bytes)) {
         assert_eq!(CpuSet::from_mask(&set.to_mask()).as_ref(), Ok(&set));

@@ -1,1 +1,1 @@
-"""Fault scenes for `nearpath measure stages`, and a judge that decides from the kernel's raw trace."""
+"""Fault scenes for `nearpath measure stages`, and a judge that uses only the kernel's raw trace."""

@@ -12,7 +12,7 @@ from .play import Played, SceneFailed, build, drop_reason, play, priority, symbo
 from .score import Score, score
 
 NEARPATH = Path(__file__).parents[2] / "target/release/nearpath"
-# Functions of timers that the judge knows.
+# Timer functions that the judge recognises.
 TIMERS = ("sched_cfs_period_timer",)
 
 
@@ -22,22 +22,22 @@ def judge_of(played: Played) -> Judge:
 
 
 def main() -> int:
-    """Plays scenes and prints their figures; exit status 1 if some are not what they must be."""
+    """Plays scenes and prints their figures; exit status 1 if some miss their limits."""
     parser = argparse.ArgumentParser(prog="lab.faults", description=__doc__)
-    parser.add_argument("scenes", nargs="*", help="READER-TRAFFIC-FAULT, or a part of it; default: all of the array")
+    parser.add_argument("scenes", nargs="*", help="READER-TRAFFIC-FAULT, or a part of it; default: the whole array")
     parser.add_argument("--nearpath", type=Path, default=NEARPATH, help="the binary (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=5, help="how long each is measured (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=5, help="how long to measure each (default: %(default)s)")
     parser.add_argument(
-        "--explain", type=int, default=0, metavar="N", help="show N wrong packets of each, with the trace"
+        "--explain", type=int, default=0, metavar="N", help="show N incorrectly named packets of each, with the trace"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table to this file")
     parser.add_argument("--list", action="store_true", help="print the scenes and play none")
     options = parser.parse_args()
     chosen = _chosen(options.scenes)
     if options.list:
         print("\n".join(scene.name for scene in chosen))
         return 0
-    # Whoever ends it ends what it has started, too.
+    # A signal also ends the processes that it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     results = []
     print(report.line(report.HEADER), flush=True)
@@ -67,7 +67,7 @@ def _play(scene: scenes.Scene, folder: Path, options: argparse.Namespace) -> rep
 
 
 def _chosen(names: list[str]) -> list[scenes.Scene]:
-    """The scenes of exact names, and all of the array of which a part of the name is wanted."""
+    """The scenes with these exact names, and all scenes of the array whose name contains one."""
     known = [*scenes.array(), *scenes.EXTRA]
     if not names:
         return known

@@ -1,4 +1,4 @@
-"""Control groups with a limit, in whichever hierarchy has the controller: of version 1 or 2."""
+"""Control groups with a limit, in the hierarchy that has the controller: version 1 or 2."""
 
 import os
 import re
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 class Unsupported(RuntimeError):
-    """The machine cannot do this."""
+    """Not supported on this machine."""
 
 
 def _hierarchies() -> dict[str, tuple[Path, int]]:
-    """Where each controller is, and the version."""
+    """The hierarchy of each controller, and its version."""
     found = {}
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, path, kind, options, *_ = line.split()
@@ -40,7 +40,7 @@ class Group:
         self.path.mkdir()
 
     def limit_cpu(self, quota_ns: int, period_ns: int) -> None:
-        """So much time of CPUs in each period."""
+        """Limits the CPU time in each period."""
         if self.version == 2:
             (self.path / "cpu.max").write_text(f"{quota_ns // 1000} {period_ns // 1000}")
         else:
@@ -48,12 +48,12 @@ class Group:
             (self.path / "cpu.cfs_quota_us").write_text(str(quota_ns // 1000))
 
     def limit_memory(self, size: int) -> None:
-        """Above this its tasks must reclaim what they take: `memory.high`, or version 1's only limit."""
+        """Above this limit its tasks must reclaim memory: `memory.high`, or version 1's only limit."""
         name = "memory.high" if self.version == 2 else "memory.limit_in_bytes"
         (self.path / name).write_text(str(size))
 
     def add(self, pid: int) -> None:
-        """Puts a process into it, with all its threads."""
+        """Moves a process into it, with all its threads."""
         (self.path / "cgroup.procs").write_text(str(pid))
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """A covering array: few combinations in which each allowed pair of values occurs.
 
-Goes in: the dimensions with their values, and a rule that says which combinations are possible. Comes out:
-rows, the same each time. Greedy: each row begins with a pair that is still missing and takes, for each
-other dimension, the value that brings most missing pairs.
+Input: the dimensions with their values, and a predicate for possible combinations. Output:
+rows, deterministically. Greedy: each row starts with a missing pair and takes, for each
+other dimension, the value that adds most missing pairs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,12 +27,12 @@ def all_pairs(dimensions: Mapping[str, list[str]], allowed: Callable[[Row], bool
 
 
 def covering_array(dimensions: Mapping[str, list[str]], allowed: Callable[[Row], bool]) -> list[Row]:
-    """Rows with every possible pair."""
+    """Returns rows that contain every possible pair."""
     possible = [row for row in _rows(dimensions) if allowed(row)]
     missing = all_pairs(dimensions, allowed)
     rows = []
     while missing:
-        # The first of those that bring most, in the order of the values: no chance in it.
+        # The first of the best ones, in the order of the values: deterministic.
         best = max(possible, key=lambda row: len(pairs(row) & missing))
         rows.append(best)
         missing -= pairs(best)

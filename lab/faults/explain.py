@@ -4,12 +4,12 @@ from .judge import Judge
 from .score import Packet, Score, span_of
 
 MOST_EVENTS = 16
-# Of the events of a CPU these say little.
+# Events of a CPU that are rarely informative.
 QUIET = ("local_timer", "hrtimer_expire", "irq_work", "call_function")
 
 
 def wrong_packets(score: Score, judge: Judge, count: int) -> str:
-    """The first packets of each kind of mistake."""
+    """Returns the first packets of each kind of mistake."""
     shown: dict[tuple[str, str], int] = {}
     parts = []
     for packet in score.judged:
@@ -60,7 +60,7 @@ def _who(share: dict) -> str:
 
 
 def _concerns(event, cpu: int, span_cpu: int, judge: Judge) -> bool:
-    """Whether it says something of this span: what happens to its threads, or on its CPU."""
+    """Whether it is relevant for this span: it concerns its threads, or its CPU."""
     if event.name.startswith(QUIET):
         return False
     threads = judge.threads.states

@@ -1,11 +1,11 @@
 """Decides from the raw trace what a slow packet waited for.
 
-It knows the kernel's scheduler, interrupts and system calls, and the threads of the scene; of nearpath it
-knows only which time on which CPU is to be explained. What a packet waits for follows from how its span
-ends: in a thread of the scene (then that thread had to run), or in a softirq (then the CPU had to come
-to it).
+It uses the kernel's scheduler, interrupts and system calls, and the threads of the scene. From nearpath it
+takes only the time and the CPU to explain. What a packet waits for follows from how its span
+ends: in a thread of the scene (then that thread had to run), or in a softirq (then the CPU had to reach
+it).
 
-A cause is a word, and what it was: `runqueue:hog`, `asleep:futex`, `irq:local_timer`, `net_rx`.
+A cause is a word and its subject: `runqueue:hog`, `asleep:futex`, `irq:local_timer`, `net_rx`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,33 +16,33 @@ from dataclasses import dataclass, field
 from .timeline import NET_RX, Occupant, Thread, Threads, occupancy
 from .trace import Trace
 
-# x86-64's numbers of the calls in which the readers wait for their socket, of those that send, and of others.
+# x86-64's numbers of the system calls in which readers wait for their socket, of those that send, and of others.
 WAITS_FOR_SOCKET = {45, 47, 299, 7, 271, 23, 270, 232, 281, 441, 426}
 SENDS = {44, 46, 307}
 # Stages within a receive call.
 READS = {"skb_copy_datagram", "sock_recv"}
 BLOCKS_ON = {202: "futex", 35: "nanosleep", 230: "nanosleep", 0: "pipe", 17: "io"}
-# Within this share of the span two causes are equally large.
+# Causes within this share of the span of each other are equally large.
 EQUAL = 0.10
-# A clock is read some time before or after the other.
+# The two clocks are not read at the same time.
 CLOCK_NS = 20_000
-# The kernel's accounting of what a quota is used for, and the trace's.
+# Tolerance between the kernel's accounting of a quota and the trace's.
 QUOTA_ERROR_NS = 300_000
-# More than this share of a span that nobody traced: not judged.
+# Not judged if more than this share of a span is untraced.
 MOST_UNKNOWN = 0.20
 
 
 @dataclass(frozen=True)
 class Actors:
-    """The threads of a scene, and what it has besides."""
+    """The threads of a scene, and its other properties."""
 
     readers: list[int]
     others: list[int]
     port: int
     tcp: bool = False
-    # Tasks with the same CPU quota, and what it is.
+    # Tasks with the same CPU quota, and the quota.
     limited: list[int] = field(default_factory=list)
-    # The reader never stops asking its socket: what it does is always the same.
+    # The reader polls its socket all the time: its state is always the same.
     spins: bool = False
     period_ns: int = 0
     quota_ns: int = 0
@@ -50,7 +50,7 @@ class Actors:
 
 @dataclass(frozen=True)
 class Span:
-    """What is to be explained."""
+    """The time to explain."""
 
     begin: int
     end: int
@@ -61,16 +61,16 @@ class Span:
 
 @dataclass
 class Verdict:
-    """How long each cause had the packet; or why that cannot be said."""
+    """How long each cause delayed the packet; or why that is unknown."""
 
     causes: Counter
-    # Causes that are as true as the largest.
+    # Causes that are equivalent to the largest.
     also: set[str] = field(default_factory=set)
     set_aside: str | None = None
 
     @property
     def largest(self) -> set[str]:
-        """The causes that may be called the largest."""
+        """The causes that count as the largest."""
         if not self.causes:
             return set()
         span, most = sum(self.causes.values()), max(self.causes.values())
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def first(self) -> str:
-        """The largest."""
+        """The largest cause."""
         return self.causes.most_common(1)[0][0]
 
 
@@ -100,11 +100,11 @@ class Judge:
         return (event for events in self.trace.events.values() for event in events if event.name == name)
 
     def decide(self, span: Span) -> Verdict:
-        """What the packet waited for."""
+        """Decides what the packet waited for."""
         verdict = self._decide(span)
         unknown = verdict.causes["unknown"]
         if not verdict.set_aside and unknown > MOST_UNKNOWN * (span.end - span.begin):
-            verdict.set_aside = "a state that the trace does not tell"
+            verdict.set_aside = "a state that is not in the trace"
         return verdict
 
     def _decide(self, span: Span) -> Verdict:
@@ -115,7 +115,7 @@ class Judge:
         context = self._context(span)
         if context.kind == "task":
             if context.pid not in self.threads.states:
-                return Verdict(Counter(), set_aside="it ends in a thread of somebody else")
+                return Verdict(Counter(), set_aside="it ends in a foreign thread")
             return self._for_thread(span, context.pid)
         return Verdict(self._for_softirq(span))
 
@@ -124,15 +124,15 @@ class Judge:
         return span.cpu in self.cpus and self._context(span).kind == "task"
 
     def _context(self, span: Span) -> Occupant:
-        """In what the span ends."""
+        """The context in which the span ends."""
         states = self.cpus[span.cpu]
         if span.to != "sched_switch":
             state = states.at(span.end)
-            # A thread takes the packet, also where it is interrupted just then.
+            # A thread takes the packet, even if it is interrupted at that moment.
             if span.to in READS and state.kind in ("irq", "softirq"):
                 return Occupant("task", "", state.pid)
             return state
-        # The switch itself, whose time differs by that from one clock to the other.
+        # The switch itself, whose time differs between the two clocks.
         near = list(states.between(span.end - CLOCK_NS, span.end + CLOCK_NS))[1:]
         tasks = [piece for piece in near if piece.state.kind == "task"]
         nearest = min(tasks, key=lambda piece: abs(piece.begin - span.end), default=None)
@@ -183,7 +183,7 @@ class Judge:
         if thread.call is None:
             return "asleep:fault"
         if thread.call in WAITS_FOR_SOCKET or thread.call in SENDS:
-            # Of an own socket: uninterruptible is waiting for whoever has it locked.
+            # Its own socket: uninterruptible means waiting for the socket lock.
             return "socket_locked" if thread.letter == "D" else "socket_full"
         return f"asleep:{BLOCKS_ON.get(thread.call, f'call {thread.call}')}"
 
@@ -191,7 +191,7 @@ class Judge:
         occupant: Occupant = piece.state
         if thread.does == "ready" and self._is_throttled(tid, piece.begin, piece.end):
             return "throttled"
-        # Nothing but its quota keeps a CPU from a thread that could run while nobody else does.
+        # Only its quota can keep a runnable thread off an idle CPU.
         if thread.does == "ready" and tid in self.actors.limited and occupant.kind == "idle":
             return "throttled"
         if occupant.kind in ("irq", "softirq"):
@@ -208,7 +208,7 @@ class Judge:
         return name
 
     def _instead(self, begin: int, end: int, tid: int, span: Span) -> Iterator[tuple[int, int, str]]:
-        """A reader waits for its socket: then another one of the same socket was to read the packet."""
+        """The reader waits for its socket: then another reader of the same socket had to read the packet."""
         others = [other for other in self.actors.readers if other != tid] if tid in self.actors.readers else []
         times = sorted(
             {begin, end} | {p.begin for other in others for p in self.threads.states[other].between(begin, end)}
@@ -225,17 +225,17 @@ class Judge:
                 yield piece.begin, piece.end, self._on_cpu(piece, states[able[0]], able[0], span, call)
 
     def _socket_is_locked(self, span: Span) -> bool:
-        """Whether a reader was in a call on its socket, awake, when the packet came, and still is."""
+        """Whether a reader was awake in a call on its socket when the packet arrived, and still is."""
         for tid in self.actors.readers:
             call = self.threads.call_at(tid, span.begin)
             if call and call[1] >= span.end - CLOCK_NS and call[2] in WAITS_FOR_SOCKET | SENDS:
                 return self.threads.states[tid].at(span.begin).does in ("running", "ready")
         return False
 
-    # Queueing disciplines.
+    # Qdiscs.
 
     def _in_qdisc(self, span: Span) -> Verdict | None:
-        """Whether the packet comes out of a queueing discipline at the end of its span."""
+        """Whether the packet leaves a qdisc at the end of its span."""
         index = bisect_right(self.dequeues, (span.end + CLOCK_NS // 4, 1 << 64)) - 1
         while index >= 0 and self.dequeues[index][0] > span.end - CLOCK_NS:
             out, packet = self.dequeues[index]
@@ -247,10 +247,10 @@ class Judge:
             index -= 1
         return None
 
-    # TCP: what is behind a lost segment cannot be read.
+    # TCP: data beyond a lost segment cannot be read.
 
     def _gaps(self, filter_reason: int | None) -> list[tuple[int, int]]:
-        """From the loss of a segment to its next transmission."""
+        """The times from the loss of a segment to its retransmission."""
         port = self.actors.port
         drops = sorted(e.at for e in self._named("kfree_skb") if e.values[1] == filter_reason)
         again = sorted(e.at for e in self._named("tcp_retransmit_skb") if port in e.values)
@@ -263,16 +263,16 @@ class Judge:
         return gaps
 
     def _gap_of(self, span: Span) -> tuple[int, int] | None:
-        """The time for which a segment ahead of this one was missing."""
+        """The time during which a segment before this one was missing."""
         open_at_begin = [gap for gap in self.gaps if gap[0] <= span.begin < gap[1]]
         return (span.begin, max(gap[1] for gap in open_at_begin)) if open_at_begin else None
 
-    # CPU quotas: the kernel has no tracepoint, but refills at each period's timer.
+    # CPU quotas: there is no tracepoint, but the kernel refills them at each period's timer.
 
     def _throttled(self) -> list[tuple[int, int]]:
-        """From when the limited tasks have used up their quota until the timer of the period gives them more.
+        """The times from when the limited tasks have used up their quota until the period's timer refills it.
 
-        What they run longer, until the scheduler looks, is taken from the next period.
+        An overrun, until the scheduler checks, is deducted from the next period.
         """
         if not self.actors.limited:
             return []

@@ -1,4 +1,4 @@
-"""Network namespaces and veth pairs of a scene, of which one end is received on a chosen CPU."""
+"""Network namespaces and veth pairs of a scene, with a selected CPU that receives one end's packets."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PREFIX = "npfault"
-# A device's index, which the trace has instead of its name.
+# A device's index, which identifies it in the trace.
 FIRST_INDEX = 7100
 
 
@@ -30,7 +30,7 @@ class Side(NamedTuple):
 
 
 class Pair:
-    """Two namespaces, `sender` and `receiver`, with a device each."""
+    """Two namespaces, `sender` and `receiver`, with one device each."""
 
     def __init__(self, number: int, receive_cpu: int) -> None:
         remove_abandoned()
@@ -72,13 +72,13 @@ class Pair:
         run(*theirs.command("sh", "-c", f"echo {mask} > {file}"))
 
     def shape(self, rate: str, burst: str, most_ms: int) -> None:
-        """The sender's device sends no faster than this; what would wait for longer is dropped."""
+        """Limits the rate of the sender's device; packets that would wait longer are dropped."""
         ours = self.sender
         tbf = ("tbf", "rate", rate, "burst", burst, "latency", f"{most_ms}ms")
         run(*ours.command("tc", "qdisc", "replace", "dev", ours.device, "root", *tbf))
 
     def close(self) -> None:
-        """Removes both, with their devices."""
+        """Removes both namespaces, with their devices."""
         for side in (self.sender, self.receiver):
             subprocess.run(["ip", "netns", "del", side.netns], capture_output=True, check=False)
 

@@ -1,6 +1,6 @@
-"""Plays one scene: traffic, reader, fault, the raw trace and `nearpath measure stages`, all at once.
+"""Plays one scene: traffic, reader, fault, the raw trace and `nearpath measure stages`, concurrently.
 
-Goes in: a scene. Comes out: nearpath's document, the trace, and the threads that acted in it.
+Input: a scene. Output: nearpath's document, the trace, and the scene's threads.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from . import network
 from .cgroups import Group, Unsupported
 from .judge import Actors
 from .scenes import Scene
-from .trace import Recorder, Trace
+from .trace import Recorder, Trace, mount
 
 PROGRAMS = Path(__file__).parent / "programs"
-CANNOT = 77  # Exit status of a program that the machine does not let do its work.
+CANNOT = 77  # Exit status of a program whose work is not supported on this machine.
 READER_CPU, OTHER_CPU = 1, 0
 PORT = 9000
 RECVFROM = 45  # x86-64's
 PATIENCE_S = 60
-# Not a usual period, so that its timer is known among those of others.
+# An unusual period, so that its timer is distinguishable from others.
 PERIOD_NS, QUOTA_NS = 37_000_000, 15_000_000
 MEMORY_LIMIT, FILE_SIZE = 16 << 20, 128 << 20
-# What the shaper lets pass at once, and in a second: somewhat less than comes.
+# The shaper's burst and rate: somewhat below the offered load.
 SHAPED = {
     "single": ("256kbit", "1600"),
     "bursts": ("1mbit", "1600"),
@@ -38,17 +38,17 @@ SHAPED = {
     "stream": ("30mbit", "16kb"),
     "requests": ("900kbit", "1600"),
 }
-# With lost segments: the next transmission waits in this queue, and what is behind the gap for it.
+# With lost segments: the retransmission waits in this queue, and the data beyond the gap waits for it.
 SHAPED_LOSS = {"stream": ("8mbit", "16kb"), "requests": ("400kbit", "1600")}
 
 
 class SceneFailed(RuntimeError):
-    """A program of the scene, or nearpath, did not do what it should."""
+    """A program of the scene, or nearpath, failed."""
 
 
 @dataclass
 class Played:
-    """What came of it."""
+    """The result of a scene."""
 
     document: dict[str, Any]
     trace: Trace
@@ -59,8 +59,8 @@ class Played:
 
 @contextlib.contextmanager
 def priority() -> Iterator[None]:
-    """Puts this session before others: where each session has a group of its own (autogroup), nice values are of no
-    effect between them, and a busy machine would be the cause of most late packets.
+    """Prioritises this session over others: with autogroup scheduling, nice values have no
+    effect between sessions, and a busy machine would be the cause of most late packets.
     """
     file = Path("/proc/self/autogroup")
     before = re.search(r"nice (-?\d+)", file.read_text()) if file.exists() else None
@@ -75,7 +75,8 @@ def priority() -> Iterator[None]:
 
 
 def build(folder: Path) -> None:
-    """Compiles the programs of the scenes."""
+    """Compiles the programs of the scenes, and mounts what their trace is read from."""
+    mount()
     for name in ("reader", "traffic", "disturb"):
         compiler = os.environ.get("CC", "cc")
         source, binary = PROGRAMS / f"{name}.c", folder / name
@@ -83,7 +84,7 @@ def build(folder: Path) -> None:
 
 
 class Stage:
-    """Everything that a scene starts, and ends with it."""
+    """Everything that a scene starts, and that ends with it."""
 
     def __init__(self, scene: Scene, folder: Path, nearpath: Path, seconds: int) -> None:
         self.scene, self.folder, self.nearpath, self.seconds = scene, folder, nearpath, seconds
@@ -106,7 +107,7 @@ class Stage:
         return process
 
     def play(self) -> Played:
-        """All of it."""
+        """Ends all of it."""
         reader = self._start_reader()
         if self.scene.tcp:
             _line(reader)
@@ -120,11 +121,11 @@ class Stage:
                 str(OTHER_CPU),
             )
         )
-        told = _line(reader)
-        readers = told["readers"]
+        reported = _line(reader)
+        readers = reported["readers"]
         recorder = Recorder(f"npfault-{os.getpid()}", drop_reason("SOCKET_FILTER"))
         self.closing.callback(recorder.close)
-        others = [traffic.pid, *([told["helper"]] if told["helper"] else [])]
+        others = [traffic.pid, *([reported["helper"]] if reported["helper"] else [])]
         if self.scene.fault == "shaper":
             self.pair.shape(*SHAPED[self.scene.traffic], most_ms=40)
         if self.scene.fault == "loss":
@@ -137,13 +138,13 @@ class Stage:
         try:
             printed, errors = measuring.communicate(timeout=self.seconds + PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise SceneFailed(f"nearpath does not end: --for {self.seconds}s, {PATIENCE_S} s ago") from None
+            raise SceneFailed(f"nearpath does not exit: --for {self.seconds}s, {PATIENCE_S} s ago") from None
         recorder.stop()
         steal = _steal_ns() - steal
         for process in (*disturbing, reader, traffic):
             if process.poll() is not None:
                 self._failed(process)
-        # Before the trace is read, which takes a while: until then they have a CPU.
+        # Before reading the trace, which takes a while: until then they use a CPU.
         for process in disturbing:
             _end(process)
         counts = self._counts(reader)
@@ -186,7 +187,7 @@ class Stage:
         if scene.fault == "quota":
             group = self._group("cpu")
             group.limit_cpu(QUOTA_NS, PERIOD_NS)
-        # In its group before it has any memory or thread.
+        # Moved to its group before it has memory or threads.
         return self._start(command, preexec_fn=(lambda: group.add(os.getpid())) if group else None)
 
     def _group(self, controller: str) -> Group:
@@ -202,7 +203,7 @@ class Stage:
         return file
 
     def _start_nearpath(self) -> subprocess.Popen:
-        # In time also on a machine that is busy with other things, and not in the reader's way.
+        # Punctual even on a busy machine, and not on the reader's CPU.
         command = [
             *("chrt", "--rr", "10", "taskset", "--cpu-list", str(OTHER_CPU)),
             str(self.nearpath),
@@ -226,10 +227,10 @@ class Stage:
             said += line
             if re.search(r"measur\w+ for", line):
                 return process
-        raise SceneFailed(f"nearpath does not measure: {said}")
+        raise SceneFailed(f"nearpath did not start measuring: {said}")
 
     def _start_fault(self, reader: int, readers: list[int]) -> list[subprocess.Popen]:
-        """The program that makes the fault, where it is not the reader's own doing or the device's."""
+        """The program that causes the fault, unless the reader or the device does."""
         fault = self.scene.fault
         arguments = {
             "task": [],
@@ -262,7 +263,7 @@ class Stage:
 
 
 def play(scene: Scene, folder: Path, nearpath: Path, seconds: int) -> Played:
-    """Plays a scene; `Unsupported` says why the machine cannot."""
+    """Plays a scene; raises `Unsupported` with the reason if the machine cannot."""
     with Stage(scene, folder, nearpath, seconds) as stage:
         return stage.play()
 
@@ -287,13 +288,13 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _steal_ns() -> int:
-    """Time that the hypervisor has had the CPUs."""
+    """Time that the hypervisor stole from the CPUs."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(fields[8]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def symbols(wanted: tuple[str, ...]) -> dict[int, str]:
-    """Addresses of kernel functions, by address."""
+    """Kernel functions by address."""
     found = {}
     with Path("/proc/kallsyms").open() as lines:
         for line in lines:
@@ -304,12 +305,12 @@ def symbols(wanted: tuple[str, ...]) -> dict[int, str]:
 
 
 def drop_reason(name: str) -> int | None:
-    """The number of a reason for which the kernel drops packets."""
+    """The kernel's number of a drop reason."""
     file = Path("/sys/kernel/tracing/events/skb/kfree_skb/format")
     match = re.search(rf'\{{ (\d+), "{name}" \}}', file.read_text()) if file.exists() else None
     return int(match[1]) if match else None
 
 
 def temporary_folder() -> tempfile.TemporaryDirectory:
-    """Where programs and files of the scenes go: on a disk, as memory has no page cache to reclaim."""
+    """The directory for programs and files of the scenes: on a disk, since tmpfs has no page cache to reclaim."""
     return tempfile.TemporaryDirectory(prefix="npfault-", dir="/var/tmp")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from .scenes import Scene
 from .score import Score
 
-# Below this a scene's figures are no percentages.
+# With fewer packets a scene's percentages are not significant.
 ENOUGH = 100
 GOAL = 0.95
 SUMS_GOAL = 0.99
@@ -15,7 +15,7 @@ HEADER = ("scene", "late", "judged", "right", "cause", "precision", "recall", "s
 
 @dataclass
 class Result:
-    """A scene, and its figures or why there are none."""
+    """A scene, and its figures or the reason why there are none."""
 
     scene: Scene
     score: Score | None
@@ -29,7 +29,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether the figures of a scene that counts are what they must be."""
+        """Whether the figures of a scene that counts are within the limits."""
         score = self.score
         if self.failed:
             return False
@@ -40,7 +40,7 @@ class Result:
         return named and score.right >= GOAL * len(score.judged) and score.sums_right >= SUMS_GOAL * score.late
 
     def row(self) -> tuple[str, ...]:
-        """The line of the table."""
+        """The row of the table."""
         if self.score is None:
             why = f"FAILED: {self.failed}" if self.failed else f"skipped: {self.skipped}"
             return (self.scene.name, *[""] * 7, why)

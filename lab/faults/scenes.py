@@ -1,7 +1,7 @@
-"""The scenes: who reads, which packets come, what is wrong.
+"""The scenes: reader, traffic, fault.
 
-The array holds every pair of values that can occur together; `EXTRA` are scenes beyond it, for what has
-surprised once.
+The array contains every pair of values that can occur together. `EXTRA` has further scenes, for past
+surprises.
 """
 
 from dataclasses import dataclass
@@ -58,12 +58,12 @@ class Scene:
 
     @property
     def tcp(self) -> bool:
-        """Whether it reads from a connection."""
+        """Whether it reads from a TCP connection."""
         return self.traffic in TCP
 
     @staticmethod
     def named(name: str) -> "Scene":
-        """The scene of a name; any combination that is possible, not those of the array alone."""
+        """The scene with a name: any possible combination, not only those of the array."""
         reader, traffic, fault = name.split("-")
         row = {"reader": reader, "traffic": traffic, "fault": fault}
         known = all(row[key] in values for key, values in DIMENSIONS.items()) or fault in EXTRA_FAULTS
@@ -72,12 +72,12 @@ class Scene:
         return Scene(**row)
 
 
-# Faults of scenes beyond the array.
+# Faults of the scenes outside the array.
 EXTRA_FAULTS = ["timers", "pipe", "nanosleep"]
 
 
 def allowed(row: Row) -> bool:
-    """Only TCP sends a lost segment again."""
+    """Only TCP retransmits lost segments."""
     return row["fault"] != "loss" or row["traffic"] in TCP
 
 

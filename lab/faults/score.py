@@ -1,4 +1,4 @@
-"""Compares what nearpath says of slow packets with the judge's verdicts: the figures of a scene."""
+"""Compares nearpath's explanations of slow packets with the judge's verdicts: the figures of a scene."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from typing import Any
 from .judge import Actors, Judge, Span, Verdict
 from .play import Played
 
-# The sum of a budget may differ from the span by this share.
+# Tolerance between the sum of a budget and the span, as a share.
 SUM_ERROR = 0.05
-# Shares whose name says all, and what they are called by the judge.
+# Shares that need no subject, and the judge's names for them.
 PLAIN = {
     "own": "own",
     "throttled": "throttled",
@@ -27,19 +27,19 @@ PLAIN = {
     "socket_locked": "socket_locked",
     "socket_full": "socket_full",
 }
-# A page fault that reads a file is both.
+# A page fault that reads a file is of both kinds.
 SAME = {"asleep:io": "asleep:fault"}
 
 
 def kind_of(cause: str) -> str:
-    """A cause without the task that it was: others than the scene's come and go."""
+    """A cause without its task: tasks outside the scene vary."""
     kind, _, who = cause.partition(":")
     return kind if kind in ("runqueue", "migration", "task") else cause
 
 
 @dataclass(frozen=True)
 class Packet:
-    """A slow packet: what was said of it, and what is so."""
+    """A slow packet: nearpath's explanation, and the verdict."""
 
     outlier: dict[str, Any]
     said: str
@@ -47,7 +47,7 @@ class Packet:
 
     @property
     def right(self) -> bool:
-        """Whether the cause named first is one of the largest."""
+        """Whether the first named cause is one of the largest."""
         return self.said in self.verdict.largest
 
 
@@ -59,7 +59,7 @@ class Score:
     sums_right: int = 0
     judged: list[Packet] = field(default_factory=list)
     set_aside: Counter = field(default_factory=Counter)
-    # Packets with two causes of the same size.
+    # Packets with two equally large causes.
     ambiguous: int = 0
 
     @property
@@ -69,22 +69,22 @@ class Score:
 
     @property
     def cause(self) -> str | None:
-        """The kind of cause of most packets."""
+        """The most frequent kind of cause."""
         kinds = Counter(kind_of(packet.verdict.first) for packet in self.judged)
         return kinds.most_common(1)[0][0] if kinds else None
 
     def precision(self, kind: str | None) -> float | None:
-        """Of the packets said to have a cause of this kind, how many have that cause."""
+        """Of the packets reported with this kind of cause, the share that has it."""
         said = [packet for packet in self.judged if kind_of(packet.said) == kind]
         return sum(packet.right for packet in said) / len(said) if said else None
 
     def recall(self, kind: str | None) -> float | None:
-        """Of the packets that have a cause of this kind, for how many it is said (or another as large)."""
+        """Of the packets that have this kind of cause, the share reported with it (or with another as large)."""
         have = [packet for packet in self.judged if kind_of(packet.verdict.first) == kind]
         return sum(packet.right for packet in have) / len(have) if have else None
 
     def wrong(self) -> Counter:
-        """What was said instead of what."""
+        """Reported causes, with the true ones."""
         return Counter((packet.verdict.first, packet.said) for packet in self.judged if not packet.right)
 
 
@@ -108,13 +108,13 @@ def score(played: Played, judge: Judge) -> Score:
 
 
 def span_of(outlier: dict[str, Any]) -> Span:
-    """The time and the CPU that are to be explained."""
+    """The time and the CPU to explain."""
     end = outlier["at_ns"]
     return Span(end - outlier["span_ns"], end, outlier["cpu"], outlier["to"], outlier["direction"] == "rx")
 
 
 def cause_said(outlier: dict[str, Any], for_thread: bool, actors: Actors) -> str:
-    """The cause that nearpath names first, in the judge's words."""
+    """The cause that nearpath names first, in the judge's terms."""
     times: Counter = Counter()
     for share in _shares(outlier):
         times[_cause(share, for_thread, actors, outlier.get("direction") != "tx")] += share["ns"]
@@ -131,7 +131,7 @@ def _cause(share: dict[str, Any], for_thread: bool, actors: Actors, received: bo
     elif kind == "softirq":
         cause = "net_rx" if not for_thread and who.get("vector") == "NET_RX" else f"softirq:{who.get('vector')}"
     elif kind == "task" and for_thread and who.get("pid") in {*actors.readers, *actors.others}:
-        # A sender, and a reader that never stops asking, do nothing but what the packet waits for.
+        # A sender, and a reader that polls all the time, only do what the packet waits for.
         cause = "own" if actors.spins or not received else "self"
     elif kind in ("task", "disabled"):
         cause = f"task:{comm}"
@@ -145,7 +145,7 @@ def _cause(share: dict[str, Any], for_thread: bool, actors: Actors, received: bo
 
 
 def _shares(outlier: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The parts of the time; the bound of remote memory is none."""
+    """The shares of the time, without the bound of remote memory."""
     return (share for share in outlier["budget"] if share["share"] != "remote_memory_bound")
 
 

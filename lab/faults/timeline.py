@@ -1,4 +1,4 @@
-"""From raw events to who had each CPU, and to what each thread of the scene did, at every moment."""
+"""Converts raw events to what ran on each CPU, and the state of each thread of the scene, at every moment."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ NET_RX = "NET_RX"
 
 
 class Occupant(NamedTuple):
-    """What a CPU does: `irq`, `softirq` (who is its vector), `task`, `idle` or `unknown`."""
+    """The activity of a CPU: `irq`, `softirq` (`who` is its vector), `task`, `idle` or `unknown`."""
 
     kind: str
     who: str
@@ -32,14 +32,14 @@ class Piece(NamedTuple):
 
 
 class States:
-    """A thing that is in one state at each moment."""
+    """A subject with one state at each moment."""
 
     def __init__(self, first: object) -> None:
         self.times = [0]
         self.states = [first]
 
     def set(self, at: int, state: object) -> None:
-        """In this state from now on."""
+        """Enters a state."""
         if self.states[-1] != state:
             self.times.append(at)
             self.states.append(state)
@@ -49,7 +49,7 @@ class States:
         return self.states[bisect_right(self.times, moment) - 1]
 
     def between(self, begin: int, end: int) -> Iterator[Piece]:
-        """The states of a time, cut to it."""
+        """The states within a time, clipped to it."""
         index = bisect_right(self.times, begin) - 1
         while index < len(self.times) and self.times[index] < end:
             until = self.times[index + 1] if index + 1 < len(self.times) else end
@@ -60,8 +60,8 @@ class States:
 
 
 def repaired(events: list[Event]) -> list[Event]:
-    """The events of a CPU, and where a switch of tasks is missing among them: each event says which task is
-    current. From the last event of the old task on it is `switch_lost`, at the first of the new one
+    """The events of a CPU, with markers for lost task switches: each event contains the current
+    task. After the last event of the old task comes `switch_lost`, at the first of the new one
     `switch_found`.
     """
     comms = {event.values[1]: event.values[0] for event in events if event.name == "sched_switch"}
@@ -79,7 +79,7 @@ def repaired(events: list[Event]) -> list[Event]:
 
 
 def occupancy(trace: Trace) -> dict[int, States]:
-    """Who had each CPU."""
+    """What ran on each CPU."""
     return {cpu: _occupancy(repaired(events)) for cpu, events in trace.events.items()}
 
 
@@ -90,7 +90,7 @@ def _occupancy(events: list) -> States:
     for event in events:
         if event.name == "sched_switch":
             _, _, _, comm, pid = event.values
-            # What was entered on this CPU has ended: interrupts and softirqs do not sleep.
+            # Anything entered on this CPU has ended: interrupts and softirqs do not sleep.
             task, softirq, irqs = Occupant("task" if pid else "idle", comm, pid), None, []
         elif event.name == "switch_lost":
             task, softirq, irqs = UNKNOWN, None, []
@@ -115,10 +115,10 @@ def _occupancy(events: list) -> States:
 
 @dataclass(frozen=True)
 class Thread:
-    """What a thread does.
+    """The state of a thread.
 
-    `running` and `ready` on a CPU, or `blocked`; in which system call (None: in none); the letter of its
-    state when it left the CPU; who woke it, as far as that is over.
+    `running` and `ready` on a CPU, or `blocked`; its system call (None: none); the letter of its
+    state when it left the CPU; what woke it, if it was woken.
     """
 
     does: str
@@ -135,13 +135,13 @@ def _letter(state: int) -> str:
 
 
 class Threads:
-    """The states of the threads of a scene, and who woke them when."""
+    """The states of a scene's threads, and their wake-ups."""
 
     def __init__(self, trace: Trace, tids: list[int]) -> None:
         self.states = {tid: States(Thread("unknown", -1, None)) for tid in tids}
-        # Of each thread: when, and who was current.
+        # By thread: time of the wake-up, and the current task.
         self.wakings: dict[int, list[tuple[int, int]]] = {tid: [] for tid in tids}
-        # Of each thread: begin, end, number of each system call.
+        # By thread: start, end, number of each system call.
         self.calls: dict[int, list[tuple[int, int, int]]] = {tid: [] for tid in tids}
         events = [(event.at, cpu, event) for cpu, events in trace.events.items() for event in repaired(events)]
         events.sort(key=lambda entry: entry[0])
@@ -182,7 +182,7 @@ class Threads:
             self.wakings[tid].append((at, event.pid))
             self._become(tid, at, "ready", target)
 
-    # Where the waker was quicker than the switch that it follows, this is the one to be seen in order.
+    # If the wake-up was recorded before the switch that it follows, this restores the order.
     _sched_wakeup = _sched_waking
 
     def _sched_migrate_task(self, at: int, _cpu: int, event: Event) -> None:

@@ -1,12 +1,13 @@
-"""The kernel's raw trace of a scene: a ring of tracefs of its own, read when the scene is over.
+"""The kernel's raw trace of a scene: a separate tracefs instance, read after the scene.
 
-Comes out: the events of each CPU in the order of time, in nanoseconds of CLOCK_MONOTONIC, and the times of
-which events were lost. Nothing is read while the scene runs, so that reading disturbs nothing.
+Output: the events of each CPU in time order, in nanoseconds of CLOCK_MONOTONIC, and the times
+with lost events. Nothing is read while the scene runs, so that reading does not disturb it.
 """
 
 import os
 import re
 import struct
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import NamedTuple
 TRACEFS = Path("/sys/kernel/tracing")
 BUFFER_KB = 32 * 1024
 
-# What is recorded of each event. An event that a kernel lacks is left out.
+# The recorded fields of each event. Events that a kernel lacks are omitted.
 EVENTS = {
     "sched/sched_switch": ("prev_comm", "prev_pid", "prev_state", "next_comm", "next_pid"),
     "sched/sched_waking": ("pid", "target_cpu"),
@@ -32,12 +33,12 @@ EVENTS = {
     "tcp/tcp_retransmit_skb": ("sport", "dport"),
     "skb/kfree_skb": ("skbaddr", "reason"),
 }
-# Interrupts of the CPU itself, by the name of their tracepoints.
+# CPU-local interrupts, by the names of their tracepoints.
 VECTORS = ("local_timer", "reschedule", "call_function", "call_function_single", "irq_work")
 for _vector in VECTORS:
     EVENTS[f"irq_vectors/{_vector}_entry"] = ("vector",)
     EVENTS[f"irq_vectors/{_vector}_exit"] = ("vector",)
-# System calls, of the scene's tasks alone.
+# System calls, only of the scene's tasks.
 CALLS = {"raw_syscalls/sys_enter": ("id", "args"), "raw_syscalls/sys_exit": ("id", "ret")}
 
 
@@ -46,13 +47,24 @@ class Event(NamedTuple):
 
     at: int
     name: str
-    # The task that was current.
+    # The current task.
     pid: int
     values: tuple
 
 
 class TracingFailed(RuntimeError):
-    """The kernel does not trace as wanted."""
+    """The kernel does not support the trace."""
+
+
+def mount() -> None:
+    """Mounts tracefs where nothing has used it since boot, as the kernel does through debugfs."""
+    if (TRACEFS / "instances").is_dir():
+        return
+    made = subprocess.run(
+        ["mount", "-t", "tracefs", "tracefs", str(TRACEFS)], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        raise TracingFailed(f"cannot mount tracefs: {made.stderr.strip()}")
 
 
 @dataclass
@@ -60,12 +72,12 @@ class Trace:
     """What was traced, by CPU."""
 
     events: dict[int, list[Event]] = field(default_factory=dict)
-    # Times of which events may be missing, by CPU: from, to.
+    # Times with possibly lost events, by CPU: from, to.
     holes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     dropped: int = 0
 
     def is_whole(self, begin: int, end: int) -> bool:
-        """Whether no event of any CPU is missing between two times."""
+        """Whether no event of any CPU was lost between two times."""
         for cpu, events in self.events.items():
             if not events or begin < events[0].at:
                 return False
@@ -78,7 +90,7 @@ class Recorder:
     """Records from `start` to `stop`."""
 
     def __init__(self, name: str, drop_reason: int | None = None) -> None:
-        """Of the packets that are dropped only those for this reason."""
+        """Records only packets dropped for this reason."""
         _remove_abandoned()
         self.root = TRACEFS / "instances" / name
         self.root.mkdir()
@@ -99,7 +111,7 @@ class Recorder:
         (self.root / name).write_text(text)
 
     def start(self, tids: list[int], but: int | None = None) -> None:
-        """Records everything, and the system calls of these threads but for one, of which there are too many."""
+        """Records everything, and the system calls of these threads except one that is too frequent."""
         for event in CALLS:
             of_these = " || ".join(f"common_pid == {tid}" for tid in tids)
             self._write(f"events/{event}/filter", of_these if but is None else f"({of_these}) && id != {but}")
@@ -112,7 +124,7 @@ class Recorder:
         self._write("tracing_on", "1")
 
     def _drops(self) -> Path | None:
-        """The filter of dropped packets, on kernels that say why they are dropped (5.17)."""
+        """The filter for dropped packets, on kernels with drop reasons (5.17)."""
         event = self.root / "events/skb/kfree_skb"
         return event / "filter" if "reason" in (event / "format").read_text() else None
 
@@ -125,7 +137,7 @@ class Recorder:
                 enable.write_text("0")
 
     def read(self) -> Trace:
-        """What was recorded."""
+        """Returns the recorded events."""
         trace = Trace()
         for folder in sorted(self.root.glob("per_cpu/cpu*")):
             cpu = int(folder.name.removeprefix("cpu"))
@@ -136,7 +148,7 @@ class Recorder:
         return trace
 
     def close(self) -> None:
-        """Removes the ring from the kernel."""
+        """Removes the tracefs instance."""
         self.root.rmdir()
 
     def _read(self, pipe: Path) -> tuple[list[Event], list[tuple[int, int]]]:
@@ -167,14 +179,14 @@ class Recorder:
 
 
 def _remove_abandoned() -> None:
-    """Removes the rings of processes that were killed."""
+    """Removes the tracefs instances of processes that were killed."""
     for ring in (TRACEFS / "instances").glob("npfault-*"):
         if not Path(f"/proc/{ring.name.rpartition('-')[2]}").exists():
             ring.rmdir()
 
 
 def _page_start(page: bytes) -> tuple[int, bool]:
-    """Time of a page's first event, and whether events before it were lost (RB_MISSED_EVENTS)."""
+    """The time of a page's first event, and whether events before it were lost (RB_MISSED_EVENTS)."""
     start, commit = struct.unpack_from("=QQ", page)
     return start, bool(commit & 1 << 31)
 
@@ -187,15 +199,15 @@ def decode_page(page: bytes) -> Iterator[tuple[int, int]]:
         (header,) = struct.unpack_from("=I", page, offset)
         kind, delta = header & 31, header >> 5
         offset += 4
-        if kind == 29:  # padding: to the end of the page, or of this length
+        if kind == 29:  # padding: to the end of the page, or with this length
             if delta == 0:
                 return
             at += delta
             offset += struct.unpack_from("=I", page, offset)[0]
-        elif kind == 30:  # more bits of the time
+        elif kind == 30:  # further bits of the time
             at += delta + (struct.unpack_from("=I", page, offset)[0] << 27)
             offset += 4
-        elif kind == 31:  # the time itself, but for its highest bits
+        elif kind == 31:  # the absolute time, without its highest bits
             low = delta + (struct.unpack_from("=I", page, offset)[0] << 27)
             at = at >> 59 << 59 | low
             offset += 4
@@ -217,7 +229,7 @@ CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 class _Decoder:
-    """One kind of event, by what its `format` says."""
+    """One kind of event, as described by its `format` file."""
 
     def __init__(self, name: str, description: str, fields: tuple[str, ...]) -> None:
         self.name = name
@@ -244,7 +256,7 @@ class _Decoder:
             self.texts.append(is_text)
 
     def decode(self, page: bytes, offset: int, at: int) -> Event:
-        """The event at this place of a page."""
+        """The event at this offset of a page."""
         values: list = []
         for form, is_text in zip(self.formats, self.texts, strict=True):
             if form is None:

@@ -1,7 +1,7 @@
-"""The packets that a guest receives, as bpftrace counts them with `hops.bt`.
+"""The packets that a guest receives, counted by bpftrace with `hops.bt`.
 
-Goes in: a guest. Come out, for each port that packets were sent to: how many went from one of the
-kernel's functions to the next, and how many of these changed CPU or node.
+Input: a guest. Output, by destination port: how many packets went from one
+kernel function to the next, and how many of these changed CPU or node.
 """
 
 import json
@@ -15,7 +15,7 @@ from lab.waiting import wait_until
 SCRIPT = Path(__file__).with_name("hops.bt").read_text()
 FIRST = "tracepoint:net:napi_gro_receive_entry"
 
-# Where a packet passes, and what has its sk_buff there.
+# The probes that a packet passes, and the variable that has its sk_buff there.
 PLACES = {
     "tracepoint:net:netif_rx": "(uint64)args->skbaddr",
     "tracepoint:net:netif_receive_skb": "(uint64)args->skbaddr",
@@ -33,8 +33,8 @@ PLACES = {
     "kprobe:skb_consume_udp": "arg1",
 }
 
-# The place has a number, as for its own word for it, `probe`, bpftrace reads the names of all functions again
-# for each of them.
+# Probes are numbered, since for its built-in `probe` bpftrace reads the names of all functions again
+# for each probe.
 PASSES = """
 %(place)s
 /@port[%(packet)s]/
@@ -49,7 +49,7 @@ PASSES = """
 }
 """
 
-# Named, it is taken also where the kernel has types of itself but none of its modules (5.10).
+# With a name it also works on kernels that have types for themselves but not for their modules (5.10).
 BTF = "BPFTRACE_BTF=/sys/kernel/btf/vmlinux"
 
 
@@ -74,7 +74,7 @@ def start(host: Host) -> Job:
 
 
 def wait_until_attached(job: Job) -> None:
-    """Returns when all its probes are attached, by the kernel's own account."""
+    """Waits until all its probes are attached, according to the kernel."""
     probes = set(re.findall(r"^(?:tracepoint:\w+|kprobe):(\w+)", _script(), re.MULTILINE))
 
     def attached() -> bool:
@@ -94,14 +94,14 @@ def _script() -> str:
 
 
 def offset_of_data(host: Host) -> int:
-    """Where an sk_buff has the address of its data, in bytes."""
+    """The offset of an sk_buff's data pointer, in bytes."""
     types = "bpftool btf dump file /sys/kernel/btf/vmlinux format raw"
     bits = host.check(types + r""" | sed -n "/^\[.*\] STRUCT 'sk_buff'/,/^\[/s/^\t'data' .* bits_offset=//p" """)
     return int(bits) // 8
 
 
 def ended(job: Job) -> dict[int, Hops]:
-    """Ends it, and returns what it counted."""
+    """Ends it, and returns its counts."""
     job.kill("INT")
     status, out, err = job.wait()
     assert status == 0, err

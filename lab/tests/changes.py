@@ -1,7 +1,7 @@
-"""What is changed in a guest before nearpath is asked again, and what it must show then.
+"""Changes of a guest, and what nearpath must show after them.
 
-A table of commands in the order in which they are run: for each the models of NIC whose driver
-takes it (the others must refuse), and what must then be found in nearpath's document.
+A table of commands in execution order: for each, the NIC models whose driver
+supports it (the others must refuse), and what nearpath's document must then contain.
 """
 
 from collections.abc import Callable
@@ -12,25 +12,25 @@ from lab import Machine
 
 EVERY_MODEL = frozenset({"igb", "virtio", "e1000e", "vmxnet3"})
 
-# The interrupts of nic0's device; those of a virtio device are of the PCI function that it is on.
+# The interrupts of nic0's device; those of a virtio device belong to its PCI function.
 IRQS = "$(ls /sys/class/net/nic0/device/msi_irqs || ls /sys/class/net/nic0/device/../msi_irqs)"
 QUEUES = "/sys/class/net/nic0/queues"
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a guest, and what the document has where it has been made, but not before."""
+    """A change of a guest, and what the document has after it, but not before."""
 
     name: str
     command: str
     shown: Callable[[dict[str, Any]], Any]
     value: Any
     taken_by: frozenset[str] = EVERY_MODEL
-    # Models whose driver did not take it on Linux 5.10 yet.
+    # Models whose driver did not support it on Linux 5.10.
     later: frozenset[str] = frozenset()
 
     def is_taken(self, machine: Machine) -> bool:
-        """Whether the driver of a machine's nic0 takes it."""
+        """Whether the driver of a machine's nic0 supports it."""
         model = machine.nics[0].model
         return model in self.taken_by and not (machine.kernel == "5.10" and model in self.later)
 
@@ -48,8 +48,8 @@ def _nic(name: str, *path: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def _queues(field: str, queue: int | None = None) -> Callable[[dict[str, Any]], Any]:
-    """What all of nic0's queues have for a field, or those of one number; a direction that
-    does not have it is left out."""
+    """The values of a field of nic0's queues, or of those with one number; a direction
+    without the field is omitted."""
 
     def find(shown: dict[str, Any]) -> Any:
         queues = (found for found in shown["queues"] if found["nic"] == "nic0")
@@ -110,7 +110,7 @@ CHANGES = (
         _queues("affinity"),
         {"0", "2"},
     ),
-    # Another mask for each queue.
+    # A different mask for each queue.
     Change(
         "rps",
         f"for queue in {QUEUES}/rx-*; do printf %x $((4 + ${{queue##*-}})) >$queue/rps_cpus; done",
@@ -123,7 +123,7 @@ CHANGES = (
         f"for queue in {QUEUES}/tx-*; do printf %x $((4 + ${{queue##*-}})) >$queue/xps_cpus; done",
         _queues("xps_cpus", 0),
         {"2"},
-        # A NIC with one queue has nothing to choose.
+        # A NIC with one queue has no choice.
         frozenset({"igb", "virtio", "vmxnet3"}),
     ),
     Change(

@@ -1,7 +1,7 @@
 """Conversations between the peer and a guest, in UDP or TCP: each message is answered before the next.
 
-So nothing is lost, the guest's reader sleeps when a message comes, and it is known how many packets
-with data the guest has got: as many as messages were sent.
+So nothing is lost, the guest's reader sleeps when a message arrives, and the guest receives
+as many packets with data as messages were sent.
 """
 
 import subprocess
@@ -49,8 +49,8 @@ for port in sys.argv[1:]:
             start(serve, server)
 """
 
-# Arguments: udp or tcp, address, port, flows. Each line of standard input is a number of rounds, in
-# which each flow has its turn.
+# Arguments: udp or tcp, address, port, flows. Each line of standard input is a number of rounds over all
+# flows.
 CLIENT = f"""
 import socket, sys
 
@@ -76,7 +76,7 @@ for line in sys.stdin:
 
 
 def start_server(host: Host, cpus: str, *ports: int) -> Job:
-    """Starts the guest's end, pinned to some CPUs; returns when it can be talked to."""
+    """Starts the guest's end, pinned to some CPUs; waits until it is ready."""
     server = host.start(["taskset", "--cpu-list", cpus, "python3", "-c", SERVER, *map(str, ports)])
 
     def listening() -> bool:
@@ -97,7 +97,7 @@ class Conversation:
         self.client = host.peer.start(words, stdin=subprocess.PIPE)
 
     def talk(self, rounds: int) -> None:
-        """So many messages of each flow, each with its answer and the answer's acknowledgement."""
+        """Exchanges messages of each flow, each with its answer and the answer's acknowledgement."""
         stdin, stdout = cast(IO[str], self.client.stdin), cast(IO[str], self.client.stdout)
         stdin.write(f"{rounds}\n")
         stdin.flush()
@@ -107,7 +107,7 @@ class Conversation:
             sockets = self.host.check(f"ss --no-header --tcp --numeric 'sport = :{self.port}'").splitlines()
             return all(send_queue == "0" for _, _, send_queue, *_ in map(str.split, sockets))
 
-        wait_until(acknowledged, "all that the guest has sent is acknowledged")
+        wait_until(acknowledged, "all data of the guest is acknowledged")
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
-"""Devices that stand on others, in a guest: namespaces `left` and `right` with a wire for each kind.
+"""Upper (stacked) devices in a guest: namespaces `left` and `right` with a wire for each kind.
 
-A wire is a veth pair with such a device on both ends, or with something between. Its network is
-10.77.N.0/24, with .1 on the left and .2 on the right; through a tunnel 10.77.(N + 100).0/24. Each end
-knows where the other is, so that no packet waits for an address.
+A wire is a veth pair with such a device on both ends, or with a bridge or router between. Its network is
+10.77.N.0/24, with .1 on the left and .2 on the right; through a tunnel 10.77.(N + 100).0/24. Neighbours are
+static, so that no packet waits for address resolution.
 """
 
 from lab import Host
@@ -12,7 +12,7 @@ WIRES = ("veth", "vlan", "bond", "bridge", "macvlan", "macvtap", "vxlan", "genev
 ENDS = ("left", "right")
 TUNNELS = ("vxlan", "geneve", "overgre")
 
-# What a wire's ends have on top, and what they are put into, as `ip link add` wants it.
+# The devices on top of a wire's ends, and those that they become ports of, as arguments of `ip link add`.
 ON_TOP = {
     "vlan": "link {raw} type vlan id 7",
     "macvlan": "link {raw} type macvlan mode private",
@@ -28,7 +28,7 @@ NO_OTHER_PACKETS = "net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disab
 
 
 def address(wire: str, end: str, inner: bool = True) -> str:
-    """The address that a program has on an end: through the tunnel, if the wire has one, or outside."""
+    """The address of a program on an end: through the tunnel, if the wire has one, or outside."""
     return f"10.77.{_number(wire, inner)}.{ENDS.index(end) + 1}"
 
 
@@ -43,7 +43,7 @@ def device(wire: str) -> str:
 
 
 def make(host: Host, *wires: str) -> None:
-    """Makes the namespaces with some wires; returns when they carry packets."""
+    """Creates the namespaces with some wires; waits until they carry packets."""
     for name in (*ENDS, "between"):
         host.check(f"ip netns add {name} && ip netns exec {name} sysctl -qw {NO_OTHER_PACKETS} net.ipv4.ip_forward=1")
     _batch(host, "", [line for wire in wires for line in _pairs(wire)])
@@ -65,20 +65,20 @@ def _number(wire: str, inner: bool) -> int:
 
 
 def _batch(host: Host, name: str, lines: list[str]) -> None:
-    """Has `ip` do some lines in a namespace."""
+    """Runs a batch of `ip` commands in a namespace."""
     where = ["-netns", name] if name else []
     host.check(["ip", *where, "-batch", "-"], stdin="".join(f"{line}\n" for line in lines).encode())
 
 
 def _pairs(wire: str) -> list[str]:
-    """A pair from left to right, or from each of them to what is between."""
+    """A pair from left to right, or from each to the device between."""
     if wire not in ("switched", "routed"):
         return [f"link add {wire}-raw netns left type veth peer name {wire}-raw netns right"]
     return [f"link add {wire}-raw netns {end} type veth peer name {wire}-{end} netns between" for end in ENDS]
 
 
 def _end(wire: str, end: str) -> list[str]:
-    """One end: its devices, its address, and where the other end is."""
+    """One end: its devices, its address, and its neighbour."""
     (other,) = {*ENDS} - {end}
     raw, top = f"{wire}-raw", device(wire)
     lines = [f"link set {raw} up"]

@@ -1,10 +1,12 @@
-"""The virtual hosts that tests run on: few, so that few snapshots are made, but of each kind."""
+"""The virtual hosts that tests run on: few, to limit the number of snapshots, but of each kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from lab import Nic, Topology
-from lab.fixtures import lab
+from lab.fixtures import lab, representative, smoke
 
 TWO_NODES = Topology(cores=(2, 2))
 SMT = Topology(cores=(2, 2), threads=2)
@@ -23,8 +25,16 @@ EVERY = [
 ]
 
 
-def on_every_host(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs a test on each of `EVERY`, which take turns with the usual kernels."""
-    for turn, wanted in reversed([*enumerate(EVERY)]):
-        test = lab(turn=turn, **wanted)(test)
+Tiers = Sequence[tuple[pytest.MarkDecorator, ...]]
+
+# The tiers of a test that runs on all of them: it stands for its feature on one, and on one the kernel may vary.
+TIERS: Tiers = ((representative,), (smoke,), (), (), ())
+# For a test that takes long, and finds the same on every kernel.
+LATER_TIERS: Tiers = ((), (), (), (), ())
+
+
+def on_every_host(test: Callable[..., Any], tiers: Tiers = TIERS) -> Callable[..., Any]:
+    """Runs a test on each of `EVERY`."""
+    for wanted, of_this in reversed([*zip(EVERY, tiers, strict=True)]):
+        test = lab(tiers=of_this, **wanted)(test)
     return test

@@ -1,17 +1,20 @@
-"""What `nearpath show all --json` says in a guest, beside what the guest's own tools say.
+"""The output of `nearpath show all --json` for a guest, and of the guest's own tools.
 
-In go a machine and the commands below; out come its readings, one for each state:
+Input: a machine and the commands below. Output: its readings, one per state:
 
-    booted    as it is after booting
-    changed   with CPU 1 taken away, and after `CHANGES` of nic0, of the OVS bridge and of hugepages
+    booted    after booting
+    changed   with CPU 1 offline, and after `CHANGES` of nic0, of the OVS bridge and of hugepages
 
-One guest and a few long commands for each machine serve all tests of `show`, each of which
-compares one aspect. Counters run on while they are read, so the tools that show some are
-asked before and after nearpath: what it shows must lie in between.
+A guest is read once: it saves a snapshot in each state, which is cached with the output of its tools
+(`facts`), until a reader of nearpath, the guest or a command below changes. The tests run
+`nearpath show --snapshot` on this machine. (test_snapshot.py asserts that a snapshot shows what the guest
+itself shows.) Counters increase while they are read, so tools that show counters run before
+and after the snapshot is taken: what nearpath shows must lie in between.
 """
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,16 +23,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lab import Host, Machine
+from lab import Host, Machine, cache
 from lab.distribution import Unavailable
 from lab.fixtures import keep_evidence
+from lab.host import PATIENCE_S, snapshot
+from lab.payload import PROJECT
 
 from .changes import CHANGES
 
 STATES = ("booted", "changed")
 OFFLINE_CPU = 1
 
-# Of a file that is empty or cannot be read, grep says nothing.
+# grep prints nothing for a file that is empty or unreadable.
 FILES = "grep -sH . " + " ".join(
     (
         "/sys/devices/system/cpu/{online,present,possible,isolated,nohz_full}",
@@ -37,17 +42,17 @@ FILES = "grep -sH . " + " ".join(
         "/sys/devices/system/cpu/cpu[0-9]*/topology/{core_id,physical_package_id,die_id,cluster_id}",
         "/sys/devices/system/cpu/cpu[0-9]*/cache/index*/{level,size,shared_cpu_list}",
         "/sys/devices/system/node/node*/{cpulist,hugepages/*/*_hugepages}",
-        # A virtio device has these at the PCI function that it is on.
+        # For a virtio device these are at its PCI function.
         "/sys/class/net/*/device/{,../}{numa_node,local_cpulist}",
         "/sys/class/net/*/queues/rx-*/{rps_cpus,rps_flow_cnt}",
         "/sys/class/net/*/queues/tx-*/{xps_cpus,xps_rxqs}",
         "/proc/irq/*/{smp_affinity_list,node}",
-        # Shown among the sysctls, as which some were before Linux 5.13.
+        # Shown among the sysctls, since some were sysctls before Linux 5.13.
         "/sys/kernel/mm/transparent_hugepage/{enabled,defrag}",
         "/sys/kernel/debug/sched/{migration_cost_ns,nr_migrate,numa_balancing/scan_*}",
     )
 )
-# The row of an offline CPU has fewer columns: those of the caches, the last, are not there.
+# The row of an offline CPU has fewer columns: the last ones, of the caches, are missing.
 LSCPU = "lscpu --all --parse=CPU,ONLINE,CORE,SOCKET,NODE,CACHE"
 TOOLS = (
     LSCPU,
@@ -62,9 +67,9 @@ TOOLS = (
     "ovs-vsctl list-ports br0",
     "ovs-vsctl --format=json --columns=name,type,ifindex list interface",
 )
-# Asked of the NICs, and of br0 for a driver that knows nothing of it.
+# Run for the NICs, and for br0 as a driver without support for them.
 OF_NICS = ("ethtool", *(f"ethtool {option}" for option in ("-i", "-l", "-g", "-c", "--json -k", "-x", "-n")))
-# What changes while it is read.
+# Values that change while they are read.
 COUNTERS = (
     "cat /proc/interrupts",
     "cat /proc/softirqs",
@@ -75,13 +80,18 @@ COUNTERS = (
     "grep -sH . /sys/devices/system/node/node*/numastat",
     "grep -sH . /proc/irq/*/effective_affinity_list",
 )
+SAVED = "/tmp/host.tar.zst"
+SAVE = f"nearpath snapshot --force --output {SAVED}"
+# Run on the snapshots.
 SHOW = "nearpath show all --json"
-# Asked of the changed host.
 TEXT = ("nearpath show nodes", "nearpath show nics", "nearpath show queues")
+
+# The code that decides which files and replies of a host are in its snapshot.
+READERS = ("crates/host/src", "crates/model/src/host")
 
 
 class Answer(NamedTuple):
-    """What a command said, on both of its outputs, and how it ended."""
+    """The output of a command, on both streams, and its exit status."""
 
     status: int
     text: str
@@ -94,21 +104,21 @@ class Answer(NamedTuple):
 
 @dataclass
 class Reading:
-    """All that was asked in one state of a machine."""
+    """All output from one state of a machine."""
 
     machine: Machine
     state: str
-    # By command; those of `COUNTERS` have been asked twice.
+    # By command; those in `COUNTERS` ran twice.
     answers: dict[str, list[Answer]]
 
     def tool(self, command: str, which: int = 0) -> str:
-        """What a command said, which must have succeeded."""
+        """The output of a command, which must have succeeded."""
         status, text = self.answers[command][which]
         assert status == 0, f"{command} ended with status {status}\n{text}"
         return text
 
     def between(self, parse: Callable[[str], Any], command: str) -> tuple[Any, Any]:
-        """What a tool said of counters before and after nearpath."""
+        """A tool's counters before and after nearpath."""
         assert len(self.answers[command]) == 2, command
         return parse(self.tool(command, 0)), parse(self.tool(command, 1))
 
@@ -125,19 +135,19 @@ class Reading:
 
     @cached_property
     def unknown(self) -> set[tuple[str, str]]:
-        """Subjects, and the facts of them that nearpath gives a reason for not knowing."""
+        """Subjects, and their facts that nearpath reports as unknown with a reason."""
         reasons = self.shown["unknown"]
         assert all(reason["reason"] for reason in reasons)
         return {(reason["subject"], fact) for reason in reasons for fact in reason["fact"].split(", ")}
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Contents of the files that were read, each a line."""
+        """Contents of the files that were read, one line each."""
         lines = (line.partition(":") for line in self.answers[FILES][0].text.splitlines())
         return {path: content for path, _, content in lines}
 
     def of_device(self, nic: str, name: str) -> str | None:
-        """A file of a NIC's device, or of the PCI function that it is on."""
+        """A file of a NIC's device, or of its PCI function."""
         places = (f"/sys/class/net/{nic}/device/{name}", f"/sys/class/net/{nic}/device/../{name}")
         return next((self.files[place] for place in places if place in self.files), None)
 
@@ -155,7 +165,7 @@ def bits(mask: str) -> set[int]:
 
 
 def _ask(host: Host, commands: list[str]) -> dict[str, list[Answer]]:
-    """Asks all of it with one command: each that is given to the guest costs time of its own."""
+    """Runs all of them with one command: each command in the guest costs time."""
     lines = "".join(f"{command}\n" for command in commands)
     loop = (
         "while read -r command; do "
@@ -169,43 +179,75 @@ def _ask(host: Host, commands: list[str]) -> dict[str, list[Answer]]:
     return answers
 
 
-def _read(host: Host, state: str, *more: str) -> Reading:
-    tools = [f"{tool} {nic}" for nic in asked(host.machine) for tool in OF_NICS]
-    return Reading(host.machine, state, _ask(host, [*COUNTERS, SHOW, *COUNTERS, *TOOLS, *tools, *more]))
-
-
 def asked(machine: Machine) -> list[str]:
-    """The interfaces that ethtool is asked about."""
+    """The interfaces that ethtool is run for."""
     return [*(f"nic{index}" for index, _ in enumerate(machine.nics)), "br0"]
 
 
-def sysctl(reading: Reading) -> str:
-    """The command that tells the sysctls that nearpath shows; some are no sysctls any more."""
-    return f"sysctl --ignore {' '.join(reading.shown['sysctls'])}"
+def sysctl(shown: dict[str, Any]) -> str:
+    """The command that prints the sysctls that nearpath shows; some are no longer sysctls."""
+    return f"sysctl --ignore {' '.join(shown['sysctls'])}"
 
 
-def _read_in_each_state(machine: Machine, payload: Path) -> dict[str, Reading]:
-    with Host.restore(machine, payload) as host:
-        try:
-            assert host.peer is not None
-            for index, _ in enumerate(machine.nics):
-                pings = host.peer.run(["ping", "-q", "-c", "20", "-i", "0.01", machine.address(index)])
-                assert pings.status == 0, pings
-            booted = _read(host, "booted")
-            # First, as virtio-net sets interrupts and XPS anew when a CPU comes or goes (virtnet_cpu_notif_add).
-            host.check(f"echo 0 >/sys/devices/system/cpu/cpu{OFFLINE_CPU}/online")
-            done = _ask(host, [change.command for change in CHANGES])
-            changed = _read(host, "changed", *TEXT, sysctl(booted))
-            changed.answers |= done
-            return {reading.state: reading for reading in (booted, changed)}
-        except Exception:
-            keep_evidence(host, f"show-{machine.name}")
-            raise
+def facts(machine: Machine, payload: Path) -> Path:
+    """The artifact of a machine's facts: for each state a snapshot and the output of the guest's tools.
+
+    Input: the machine and its nearpath. Output: a directory with `STATE.tar.zst` and `STATE.json`.
+    """
+    tools = [f"{tool} {nic}" for nic in asked(machine) for tool in OF_NICS]
+    commands = [*COUNTERS, SAVE, *COUNTERS, *TOOLS, *tools]
+    changes = [change.command for change in CHANGES]
+    readers = [cache.tree_hash(PROJECT / folder) for folder in READERS]
+    inputs = (snapshot(machine).name, readers, cache.file_hash(PROJECT / "Cargo.lock"), commands, changes, OFFLINE_CPU)
+
+    def build(path: Path) -> None:
+        with Host.restore(machine, payload) as host:
+            try:
+                for index, _ in enumerate(machine.nics):
+                    pings = host.peer.run(["ping", "-q", "-c", "20", "-i", "0.01", machine.address(index)])
+                    assert pings.status == 0, pings
+                booted = _ask(host, commands)
+                _keep(host, path, "booted", booted)
+                # First, since virtio-net resets interrupts and XPS at CPU hotplug (virtnet_cpu_notif_add).
+                host.check(f"echo 0 >/sys/devices/system/cpu/cpu{OFFLINE_CPU}/online")
+                done = _ask(host, changes)
+                shown = json.loads(_shown(payload, path / "booted.tar.zst", SHOW).text)
+                changed = _ask(host, [*commands, sysctl(shown)])
+                _keep(host, path, "changed", changed | done)
+            except Exception:
+                keep_evidence(host, f"show-{machine.name}")
+                raise
+
+    return cache.artifact(f"facts-{machine.name}", inputs, build)
+
+
+def _keep(host: Host, folder: Path, state: str, answers: dict[str, list[Answer]]) -> None:
+    """Stores a snapshot that the guest has just saved, and the tools' output."""
+    ((status, said),) = answers[SAVE]
+    assert status == 0, said
+    (folder / f"{state}.tar.zst").write_bytes(host.read(SAVED))
+    (folder / f"{state}.json").write_text(json.dumps(answers))
+
+
+def _shown(payload: Path, file: Path, command: str) -> Answer:
+    """The output of the guests' nearpath for a snapshot."""
+    _, *words = command.split()
+    nearpath = [str(payload.with_name("nearpath")), *words, "--snapshot", str(file)]
+    done = subprocess.run(nearpath, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    return Answer(done.returncode, done.stdout if done.returncode == 0 else done.stderr)
+
+
+def _reading(machine: Machine, payload: Path, folder: Path, state: str) -> Reading:
+    kept: dict[str, list[list[Any]]] = json.loads((folder / f"{state}.json").read_text())
+    answers = {command: [Answer(*answer) for answer in reported] for command, reported in kept.items()}
+    for command in (SHOW, *TEXT):
+        answers[command] = [_shown(payload, folder / f"{state}.tar.zst", command)]
+    return Reading(machine, state, answers)
 
 
 @pytest.fixture(scope="session")
 def known_readings() -> dict[Machine, dict[str, Reading] | Exception]:
-    """What has been read, or why it could not be."""
+    """The readings, or the reason why there are none."""
     return {}
 
 
@@ -216,7 +258,8 @@ def readings(
     """The readings of a machine, by state: the same for all tests."""
     if machine not in known_readings:
         try:
-            known_readings[machine] = _read_in_each_state(machine, payload)
+            folder = facts(machine, payload)
+            known_readings[machine] = {state: _reading(machine, payload, folder, state) for state in STATES}
         except Exception as error:
             known_readings[machine] = error
     known = known_readings[machine]

@@ -1,4 +1,4 @@
-"""Questions to a document of `nearpath measure stages --json`: how many packets went which way."""
+"""Queries on a document of `nearpath measure stages --json`: how many packets took which path."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ def ways(document: dict[str, Any], direction: str, begin: str) -> dict[str, int]
 
 
 def assert_path(document: dict[str, Any], direction: str, packets: int, *stages: str, seen: float = 1) -> None:
-    """So many packets went this way, from each stage to the next and to no other; or a share of them.
+    """Asserts that `count` packets, or a share of them, took this path, from each stage to the next and to no other.
 
-    But for runs of programs that the kernel has left out: as it says, and nearpath with it.
+    Tolerates runs of programs that the kernel skipped, as both it and nearpath report.
     """
     lost = document["events_lost"]
     for begin, end in zip(stages, stages[1:], strict=False):
@@ -33,12 +33,12 @@ def assert_path(document: dict[str, Any], direction: str, packets: int, *stages:
 
 
 def assert_balanced(document: dict[str, Any]) -> None:
-    """Each packet that was started has one end."""
+    """Asserts that each started packet has one end."""
     packets = document["packets"]
     assert packets["started"] == sum(packets[end] for end in ("completed", "dropped", "abandoned", "collided"))
 
 
 def overlap(outlier: dict[str, Any], times: list[tuple[int, int]]) -> int:
-    """How long of its span these times took."""
+    """How much of its span these shares took."""
     begin, end = outlier["at_ns"] - outlier["span_ns"], outlier["at_ns"]
     return sum(max(0, min(end, last) - max(begin, first)) for first, last in times)

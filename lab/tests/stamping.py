@@ -1,8 +1,8 @@
-"""A NIC of a guest that stamps what it receives, and a reader that is told the stamps by the kernel.
+"""A NIC of a guest that stamps received packets, and a reader that gets the stamps from the kernel.
 
-QEMU's igb (82576) stamps a frame that an EtherType filter with the 1588 bit is for, if its second byte after the
-Ethernet header says PTP version 2 and its first is the message's type that is looked for. The driver writes such a
-filter for PTP's own EtherType. Here it is turned to IPv4, whose header begins with 0x45 and the type of service:
+QEMU's igb (82576) stamps a frame that matches an EtherType filter with the 1588 bit, if the second byte after the
+Ethernet header is PTP version 2 and the first is the configured message type. The driver writes such a
+filter for PTP's EtherType. Here it is changed to IPv4, whose header starts with 0x45 and the type of service:
 frames with TOS 2 are stamped, and no others. The register holds one stamp until it is read.
 """
 
@@ -21,8 +21,8 @@ PARAMETERS = ("iomem=relaxed",)
 STAMPED_TOS = 2
 PLAIN_TOS = 0
 
-# Arguments: the NIC, a port. Prints a line of JSON for each datagram: the NIC's stamp (0: none), it on the monotonic
-# clock and by how much that may be off, and when it was read. Each is answered once the register is free again.
+# Arguments: the NIC, a port. Prints a line of JSON for each datagram: the NIC's stamp (0: none), its monotonic
+# time and uncertainty, and when it was read. Each is answered once the register is free again.
 READER = """
 import ctypes, fcntl, json, mmap, os, select, socket, struct, sys, time
 
@@ -86,8 +86,8 @@ with open(f"{folder}/stamps", "w") as out:
 reader.sendto(b"end", sender)
 """
 
-# Arguments: address, port. Each line of standard input is a type of service, a number of datagrams, and what is in
-# them; the next is sent when the one before was answered.
+# Arguments: address, port. Each line of standard input is a type of service, a number of datagrams, and their
+# content; each is sent when the previous one was answered.
 SENDER = """
 import socket, sys
 
@@ -106,7 +106,7 @@ for line in sys.stdin:
 
 
 class Stamped:
-    """A reader in the guest whose NIC stamps, and a sender at the other end of its wire."""
+    """A reader in the guest with a stamping NIC, and a sender at the other end of its wire."""
 
     def __init__(self, host: Host, address: str, port: int, nic: str = "nic0", netns: str = "") -> None:
         self.host = host
@@ -130,14 +130,14 @@ class Stamped:
         return self.host.run(["test", "-e", f"{self.folder}/ready"]).status == 0
 
     def send(self, count: int, tos: int = STAMPED_TOS, data: str = "datagram" * 8) -> None:
-        """So many datagrams, each of which is read and answered before the next."""
+        """Sends datagrams, each of which is read and answered before the next."""
         assert self.sender.stdin and self.sender.stdout
         self.sender.stdin.write(f"{tos} {count} {data}\n")
         self.sender.stdin.flush()
         assert self.sender.stdout.readline(), self.sender.communicate(timeout=PATIENCE_S)
 
     def end(self) -> list[dict[str, Any]]:
-        """What the kernel said of each."""
+        """The kernel's stamps of each."""
         self.send(1, PLAIN_TOS, "end")
         assert self.reader.wait().status == 0, self.reader.result
         return [json.loads(line) for line in self.host.check(["cat", f"{self.folder}/stamps"]).splitlines()]

@@ -1,10 +1,10 @@
-"""Datagrams on eight CPUs of two nodes: by how far they go from the CPU that receives them to the worker of a
-REUSEPORT group that reads them, before and after the group is steered. And what is said of accepts that cannot
-be seen. (For those of accept(2) test_steer.py is there, and for servers that know better themselves
-test_accepts_servers.py.)
+"""Datagrams on eight CPUs of two nodes: the distance from the CPU that receives them to the worker of a
+REUSEPORT group that reads them, before and after the group is steered. Also the report of accepts that cannot
+be observed. (test_steer.py tests accept(2), and test_accepts_servers.py servers that know
+the receiving CPU.)
 
-Server and client are in the guest: what a pinned client sends to its own machine is received on the
-client's CPU. Each worker answers with its own.
+Server and client are in the guest: packets of a pinned client to its own machine are received on the
+client's CPU. Each worker answers with its CPU.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab, representative
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, SMT, TWO_NODES
@@ -21,7 +21,7 @@ PORT = 8183
 CPUS = range(8)
 DATAGRAMS = 40
 
-# A process for each CPU, with a socket of its own.
+# A process per CPU, with its own socket.
 SERVER = f"""
 import os, socket
 
@@ -51,7 +51,7 @@ for cpu in {list(CPUS)}:
 
 
 def answered(host: Host) -> Counter[tuple[int, int]]:
-    """How many datagrams went from each CPU to each worker, as these say."""
+    """How many datagrams went from each CPU to each worker, according to the workers."""
     lines = host.check(["python3", "-c", CLIENT]).splitlines()
     assert len(lines) == len(CPUS) * DATAGRAMS
     sent_and_read: list[tuple[int, int]] = []
@@ -62,7 +62,7 @@ def answered(host: Host) -> Counter[tuple[int, int]]:
 
 
 def places(counts: Counter[tuple[int, int]], worker: int) -> dict[str, int]:
-    """The same by how far they went, to one worker."""
+    """The same by distance, to one worker."""
 
     def node(cpu: int) -> int:
         (found,) = [node for node in (0, 1) if cpu in SMT.cpus_of(node)]
@@ -77,11 +77,11 @@ def places(counts: Counter[tuple[int, int]], worker: int) -> dict[str, int]:
 
 
 def measured(document: dict[str, Any]) -> dict[int, dict[str, int]]:
-    """What nearpath says of each worker, by its CPU."""
+    """nearpath's counts for each worker, by its CPU."""
     assert document["protocol"] == "udp" and document["lost"] == 0, document
     (group,) = document["listeners"]
     assert group["local"] == f"127.0.0.1:{PORT}" and group["unknown"] == 0, document
-    # A node is under one cache, so what stays on the node stays there.
+    # A node has one last-level cache, so packets on the node stay under it.
     return {
         int(worker["cpus"]): {
             "same_cpu": worker["same_cpu"],
@@ -93,9 +93,9 @@ def measured(document: dict[str, Any]) -> dict[int, dict[str, int]]:
 
 
 def agree(host: Host, found: dict[int, dict[str, int]], right: dict[int, dict[str, int]]) -> None:
-    """Compares what was measured with what the workers say.
+    """Compares the measurement with the workers' counts.
 
-    Before Linux 6.3 a receive call that each worker was in when the measurement began is not seen.
+    Before Linux 6.3, the receive call that each worker was in when the measurement started is not seen.
     """
     unseen = 1 if host.machine.kernel in ("5.10", "6.1") else 0
     assert found.keys() == right.keys()
@@ -105,16 +105,16 @@ def agree(host: Host, found: dict[int, dict[str, int]], right: dict[int, dict[st
 
 
 @lab(kernels=("5.10",), topology=TWO_NODES, nics=IGB)
-def test_what_is_not_seen_is_said(host: Host) -> None:
+def test_unobservable_accepts_are_reported(host: Host) -> None:
     document = json.loads(host.check("nearpath measure accepts --for 500ms --json"))
     (unknown,) = document["unknown"]
     assert unknown["fact"] == "accepts of io_uring", unknown
-    assert "does not tell which request" in unknown["reason"], unknown
+    assert "do not identify the completed request" in unknown["reason"], unknown
 
 
-@lengthy
-@lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
-def test_datagrams_are_told_by_group_and_worker(host: Host) -> None:
+@representative
+@lab(topology=SMT, nics=(Nic("igb", node=1),))
+def test_datagrams_are_counted_by_group_and_worker(host: Host) -> None:
     server = host.start(["python3", "-c", SERVER])
     bound = f"ss --no-header --udp --listening 'sport = :{PORT}' | wc -l"
     wait_until(lambda: int(host.check(bound)) == len(CPUS), "the workers have their sockets")

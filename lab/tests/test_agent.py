@@ -1,4 +1,4 @@
-"""What the two channels into QEMU make of what comes back, said by a QEMU of the test's own. Pure."""
+"""The two channels into QEMU, tested against a fake QEMU. Pure."""
 
 import json
 import socket
@@ -11,13 +11,13 @@ import pytest
 
 from lab.agent import Agent, Monitor, QemuError
 
-# Waits end long before, unless something hangs.
+# Waits end much earlier, unless something hangs.
 TIMEOUT_S = 20
 
 
 @pytest.fixture
 def answering(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Starts a QEMU that greets with some bytes, then answers each line with the next of its answers."""
+    """Starts a fake QEMU that greets with some bytes, then answers each line with its next answer."""
     servers = []
 
     def start(answers: list[Any], greeting: bytes = b"") -> Path:
@@ -59,7 +59,7 @@ def test_results(answering: Callable[..., Path]) -> None:
 def test_output_that_was_cut_is_an_error(answering: Callable[..., Path]) -> None:
     cut = {"return": {"exited": True, "exitcode": 0, "out-data": "aGk=", "out-truncated": True}}
     agent = Agent(answering([cut]), TIMEOUT_S)
-    with pytest.raises(QemuError, match="wrote more than the agent keeps"):
+    with pytest.raises(QemuError, match="wrote more than the agent.s limit"):
         agent.poll(7)
     agent.close()
 
@@ -73,7 +73,7 @@ def test_refusals_and_ends(answering: Callable[..., Path]) -> None:
     agent.close()
 
 
-def test_what_was_said_to_others_is_dropped(answering: Callable[..., Path]) -> None:
+def test_answers_to_others_are_discarded(answering: Callable[..., Path]) -> None:
     def synced(message: dict[str, Any]) -> bytes:
         stale = b'{"return": {"pid": 1}}\n{"return": 0}\n'
         return stale + json.dumps({"return": message["arguments"]["id"]}).encode() + b"\n"
@@ -84,7 +84,7 @@ def test_what_was_said_to_others_is_dropped(answering: Callable[..., Path]) -> N
     agent.close()
 
 
-def test_events_come_between_answers(answering: Callable[..., Path]) -> None:
+def test_events_between_answers_are_kept(answering: Callable[..., Path]) -> None:
     def events(*states: str) -> bytes:
         messages = [{"event": "STOP"}, *({"event": "MIGRATION", "data": {"status": state}} for state in states)]
         return b"".join(json.dumps(message).encode() + b"\n" for message in messages)

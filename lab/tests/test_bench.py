@@ -1,7 +1,7 @@
-"""The scenarios of a placement on a host of two nodes: the application is where each scenario has it, with
-its memory, and nothing is left of the full optimisation.
+"""`bench scenarios` on a host with two nodes: the application and its memory are where each scenario puts
+them, and nothing remains of the full optimisation.
 
-The virtio NIC is on node 1; its interrupts are put on node 0.
+The virtio NIC is on node 1; its interrupts are moved to node 0.
 """
 
 import json
@@ -15,12 +15,12 @@ from .hosts import TWO_NODES, VIRTIO
 FAR_CPU = TWO_NODES.cpus_of(0)[0]
 NEAR = TWO_NODES.cpus_of(1)
 
-# Where the application may run, and whether its memory is bound, as often as there is one.
+# Samples where the application may run, and whether its memory is bound.
 WATCH = """
 while [ ! -e /root/over ]; do
     pid=$(pgrep -f '[b]ench reflect' | head -n 1) || continue
     cpus=$(sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status) || continue
-    # One that ends has no memory any more, and what it was bound to is not to be seen.
+    # An exiting process has no memory, so its binding is not visible.
     maps=$(cat /proc/$pid/numa_maps) && [ -n "$maps" ] || continue
     memory=$(echo "$maps" | grep -o -m 1 'bind:[0-9]*' || echo default)
     irqs=$(cat $(for irq in IRQS; do echo /proc/irq/$irq/smp_affinity_list; done) | sort -u | tr '\\n' ' ')
@@ -30,8 +30,8 @@ done | sort -u >/root/seen
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
-def test_each_scenario_has_the_application_where_it_says(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=VIRTIO)
+def test_each_scenario_places_the_application(host: Host) -> None:
     host.check(f"for irq in {IRQS}; do echo {FAR_CPU} >/proc/irq/$irq/smp_affinity_list || true; done")
     before = host.check(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list; done")
     watching = host.start(["sh", "-c", WATCH.replace("IRQS", IRQS)])
@@ -54,7 +54,7 @@ def test_each_scenario_has_the_application_where_it_says(host: Host) -> None:
     assert all(row["count"] + row["lost"] == 200 for row in report["scenarios"]), report
     placed = {(cpus, memory) for cpus, memory, *_ in seen}
     assert {("0-3", "default"), (near, "default"), (near, "bind:1")} <= placed, seen
-    # The queues' interrupts are near while the full optimisation is measured, and only with memory bound.
+    # The queues' interrupts are near only while the full optimisation is measured, with memory bound.
     tuned = {memory for _, memory, *irqs in seen if set(irqs) & {str(cpu) for cpu in NEAR}}
     assert tuned == {"bind:1"}, seen
     assert host.check(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list; done") == before

@@ -1,6 +1,6 @@
-"""A kernel without BTF of its own: nearpath takes it from a file, and says so when it has none.
+"""A kernel without its own BTF: nearpath reads it from a file, and reports if there is none.
 
-The guest's BTF is hidden under an empty folder, and given back as a file.
+The guest's BTF is hidden by an empty directory, and passed as a file.
 """
 
 import json
@@ -20,7 +20,7 @@ LIST = "nearpath measure stages --list-stages --json"
 
 
 def hide_btf(host: Host) -> str:
-    """Takes its BTF from a guest; returns the file that holds it."""
+    """Hides a guest's BTF; returns a file with its content."""
     host.check("cp /sys/kernel/btf/vmlinux /tmp/vmlinux.btf")
     host.check("mkdir /tmp/empty && mount --bind /tmp/empty /sys/kernel/btf")
     return "/tmp/vmlinux.btf"
@@ -30,7 +30,7 @@ def hide_btf(host: Host) -> str:
 def test_measures_with_btf_from_a_file(host: Host) -> None:
     btf = hide_btf(host)
     stages = json.loads(host.check(f"{LIST} --btf {btf}"))["stages"]
-    # Typed tracepoints, fentry and fexit want BTF in the kernel itself.
+    # Typed tracepoints, fentry and fexit need BTF in the kernel itself.
     observed = [stage["attach"] for stage in stages if stage["attach"]]
     ways = {attach.partition("/")[0] for attach in observed}
     assert len(observed) > 40 and ways == {"raw_tp", "kprobe"}, observed
@@ -46,21 +46,21 @@ def test_measures_with_btf_from_a_file(host: Host) -> None:
 
 
 @lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
-def test_says_so_without(host: Host) -> None:
+def test_missing_btf_is_reported(host: Host) -> None:
     hide_btf(host)
     for command, what in (("nearpath measure stages --for 1s", "measure"), (LIST, "list the stages")):
         assert host.run(command) == (1, "", f"nearpath: cannot {what}: {NO_BTF}\n")
 
-    # Files that give none: one that is not there, a text, BTF that breaks off.
+    # Invalid files: a missing one, a text, truncated BTF.
     host.check("echo text >/tmp/text && head -c 1000000 /tmp/vmlinux.btf >/tmp/part")
-    for file, why in (("missing", "is not there"), ("text", "no BTF to be read"), ("part", "no BTF to be read")):
+    for file, why in (("missing", "not found"), ("text", "no valid BTF"), ("part", "no valid BTF")):
         status, out, err = host.run(f"nearpath measure stages --for 1s --btf /tmp/{file}")
         assert (status, out, err.count("\n")) == (1, "", 1), (out, err)
         assert err.startswith(f"nearpath: cannot measure: /tmp/{file}: {why}")
 
-    # The facts are there all the same.
+    # Facts are still reported.
     status, out, err = host.run("nearpath diagnose --for 100ms --json")
-    assert (status, err.splitlines()[0]) == (0, f"nearpath: cannot measure: {NO_BTF}; watching the counters instead")
+    assert (status, err.splitlines()[0]) == (0, f"nearpath: cannot measure: {NO_BTF}; using kernel counters only")
     document = json.loads(out)
     assert document["measurement"] is None and document["host"]["nodes"] == 2
     assert {"check": "measurement", "reason": f"nothing was measured: {NO_BTF}"} in document["not_checked"]

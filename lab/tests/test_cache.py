@@ -1,6 +1,6 @@
-"""The cache builds what is missing, once, and keeps nothing that is broken; run folders end with us.
+"""The cache builds missing artifacts once, and keeps no broken ones; run folders end with their process.
 
-Pure: the cache and the temp dir are folders of the test.
+Pure: the cache and the temporary directory are the test's own.
 """
 
 import os
@@ -21,7 +21,7 @@ from lab.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Gives the test, and what it starts, a cache and a temp dir of their own."""
+    """Gives the test and its child processes a private cache and temporary directory."""
     monkeypatch.setenv("NEARPATH_LAB_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -29,7 +29,7 @@ def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def script() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Starts Python in another process, which can use the lab."""
+    """Starts Python in another process that can import the lab."""
     started = []
 
     def start(text: str) -> subprocess.Popen[str]:
@@ -46,7 +46,7 @@ def script() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
 
 
 def says(text: str) -> Callable[[Path], None]:
-    """A build that leaves a file."""
+    """A build that creates a file."""
 
     def build(path: Path) -> None:
         (path / "file").write_text(text)
@@ -59,7 +59,7 @@ def never(path: Path) -> None:
 
 
 def artifacts() -> list[str]:
-    """All that is in the cache but locks."""
+    """Everything in the cache except locks."""
     return sorted(path.name for path in cache.folder().iterdir() if path.suffix != ".lock")
 
 
@@ -84,12 +84,12 @@ def test_a_build_that_fails_leaves_nothing() -> None:
     assert (cache.artifact("thing", 1, says("whole")) / "file").exists()
 
 
-def test_the_last_used_are_kept() -> None:
+def test_the_most_recently_used_are_kept() -> None:
     longer = cache.artifact("thing-2", 0, says("0"))
     made = [cache.artifact("thing", number, says(str(number))) for number in range(cache.KEPT)]
     for age, path in enumerate(made):
         os.utime(path, (1000 - age, 1000 - age))
-    cache.artifact("thing", 0, never)  # the youngest now; the last one is the oldest
+    cache.artifact("thing", 0, never)  # now the most recent; the last one is the oldest
     new = cache.artifact("thing", "new", says("new"))
     assert artifacts() == sorted(path.name for path in [longer, *made[:-1], new])
 
@@ -113,7 +113,7 @@ def test_two_processes_build_once(script: Callable[[str], subprocess.Popen[str]]
     assert (Path(path.strip()) / "file").read_text() == "first"
 
 
-def test_a_killed_build_is_begun_anew(script: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_a_killed_build_is_restarted(script: Callable[[str], subprocess.Popen[str]]) -> None:
     other = script(BUILDER.replace('"thing"', '"thing-2"'))
     killed = script(BUILDER)
     for process in (other, killed):
@@ -122,19 +122,19 @@ def test_a_killed_build_is_begun_anew(script: Callable[[str], subprocess.Popen[s
     killed.wait()
     assert len(artifacts()) == 2
     path = cache.artifact("thing", 1, says("whole"))
-    # The other's build goes on, though its name begins with this one's.
+    # The other build continues, although its name starts with this one's.
     assert other.communicate("other\n")[0].startswith(f"{cache.folder()}/thing-2-")
     assert (path / "file").read_text() == "whole"
     assert len(artifacts()) == 2 and not any(name.startswith(".") for name in artifacts())
 
 
 def waits_for_a_lock(pid: int) -> bool:
-    """Whether a process stands in line for a file lock: `1: -> FLOCK ADVISORY WRITE PID ...`."""
+    """Whether a process waits for a file lock: `1: -> FLOCK ADVISORY WRITE PID ...`."""
     locks = (line.split() for line in Path("/proc/locks").read_text().splitlines())
     return any("->" in words and str(pid) in words for words in locks)
 
 
-def test_cleaning_leaves_what_is_not_the_labs(tmp_path: Path) -> None:
+def test_cleaning_keeps_foreign_files(tmp_path: Path) -> None:
     cache.artifact("thing", 1, says("one"))
     (cache.folder() / "apt/lists").mkdir(parents=True)
     cache.clean()
@@ -145,7 +145,7 @@ def test_cleaning_leaves_what_is_not_the_labs(tmp_path: Path) -> None:
     assert artifacts() == ["letters-of-my-aunt"]
 
 
-def test_a_tree_has_its_hash(tmp_path: Path) -> None:
+def test_a_tree_hash_covers_names_modes_and_contents(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "folder").mkdir(parents=True)
     file = tree / "folder/init"
@@ -170,7 +170,7 @@ input()
 """
 
 
-def test_a_run_folder_goes_with_its_process(script: Callable[[str], subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_a_run_folder_ends_with_its_process(script: Callable[[str], subprocess.Popen[str]], tmp_path: Path) -> None:
     mine = tmp_path / "nearpath-lab-notes"
     mine.mkdir()
     holder = script(HOLDER)

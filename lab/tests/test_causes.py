@@ -1,5 +1,5 @@
-"""Causes of slow packets on each kernel: what a test of nearpath's own puts in the way of datagrams that come
-all the time must be named. Here on a kernel that shows wake-ups, switches and stacks by older tracepoints.
+"""Causes of slow packets on each kernel: an obstacle that nearpath's own test puts in the way of continuous
+datagrams must be named. Here on a kernel that shows wake-ups, switches and stacks by older tracepoints.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from lab.payload import payload_of_tests
 from .hosts import TWO_NODES
 
 TEST = "kernel_causes"
-# In emulation everything takes longer, and so must what is to be called slow.
+# In emulation everything takes longer, so the threshold of slow packets is higher.
 SCALE = "NEARPATH_FAULT_SCALE=4"
 
 

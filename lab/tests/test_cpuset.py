@@ -1,12 +1,12 @@
-"""A server is bound by the cpuset of its cgroup: its threads and its memory go to the NIC's node, and
-all of it comes back.
+"""A server is bound by the cpuset of its cgroup: its threads and its memory move to the NIC's node, and
+everything is restored.
 """
 
 import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 
 from .conversations import start_server
 from .hosts import TWO_NODES, VIRTIO
@@ -24,20 +24,21 @@ def tuned(host: Host, *words: str) -> dict[str, Any]:
 
 
 def state(host: Host, server: int) -> str:
-    """Every byte of what may be changed, and where the server's threads may run."""
+    """The exact contents of everything that may be changed, and where the server's threads may run."""
     return host.check(
         f"head -v {SERVER}/cpuset.cpus {SERVER}/cpuset.mems; grep -H Cpus_allowed_list /proc/{server}/task/*/status"
     )
 
 
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@representative
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_a_cgroup_is_bound_and_released(host: Host) -> None:
     server = start_server(host, str(FAR_CPU), PORT)
     host.check(f"mountpoint -q {CGROUPS} || mount -t cgroup2 none {CGROUPS}; mkdir -p {SERVER}")
     host.check(f"echo {server.pid} >{SERVER}/cgroup.procs")
     asked = ["--nic", "nic0", "--pid", str(server.pid), "--cpuset"]
 
-    # Nobody has enabled the controller for it: it is not enabled behind their back.
+    # The controller is off for it, and must not be enabled implicitly.
     plan = tuned(host, "plan", *asked)
     kinds = {change["kind"] for change in plan["changes"]}
     assert "cpuset" not in kinds and "thread_affinity" in kinds, plan
@@ -45,9 +46,9 @@ def test_a_cgroup_is_bound_and_released(host: Host) -> None:
     assert "cpuset" not in host.check(f"cat {CGROUPS}/app/cgroup.subtree_control")
 
     host.check(f"echo +cpuset >{CGROUPS}/cgroup.subtree_control && echo +cpuset >{CGROUPS}/app/cgroup.subtree_control")
-    # What is empty could not be put back, as the kernel takes no empty cpuset for processes.
+    # An empty cpuset could not be restored, since the kernel rejects it with processes in the cgroup.
     plan = tuned(host, "plan", *asked)
-    assert any("is empty, and that could not be put back" in note for note in plan["notes"]), plan["notes"]
+    assert any("is empty, and that cannot be restored" in note for note in plan["notes"]), plan["notes"]
     host.check(f"echo 0-3 >{SERVER}/cpuset.cpus && echo 0-1 >{SERVER}/cpuset.mems")
 
     before = state(host, server.pid)
@@ -62,13 +63,13 @@ def test_a_cgroup_is_bound_and_released(host: Host) -> None:
     assert host.check(f"cat {SERVER}/cpuset.cpus").strip() == changes["cpuset.cpus"]
     allowed = host.check(f"grep -h Cpus_allowed_list /proc/{server.pid}/task/*/status").split()[1::2]
     assert allowed and set(allowed) == {changes["cpuset.cpus"]}, allowed
-    # Its heap has moved, where memory follows cpuset.mems; else the plan has said that it stays.
+    # Its heap has moved, if memory follows cpuset.mems; else the plan has said that it stays.
     heap = host.check(f"grep heap /proc/{server.pid}/numa_maps")
     (why,) = (change["why"] for change in plan["changes"] if change["target"].startswith("cpuset.mems"))
     if host.machine.kernel == "5.10":
-        assert "what is elsewhere stays there" in why and "N0=" in heap, (why, heap)
+        assert "memory on other nodes stays there" in why and "N0=" in heap, (why, heap)
     else:
-        assert "memory that is elsewhere moves to node 1" in why and "N1=" in heap and "N0=" not in heap, (why, heap)
+        assert "memory on other nodes moves to node 1" in why and "N1=" in heap and "N0=" not in heap, (why, heap)
     assert tuned(host, "plan", *asked)["changes"] == [], "there is nothing left to do"
     assert {entry["state"] for entry in tuned(host, "status")["journal"]} == {"applied"}
 

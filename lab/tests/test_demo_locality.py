@@ -1,5 +1,5 @@
-"""`nearpath demo locality` on eight CPUs in two nodes: step by step packets and connections come to stay on
-the CPU that they come in on, as far as the kernel lets the demonstration go."""
+"""`nearpath demo locality` on eight CPUs in two nodes: step by step, packets and connections stay on
+the CPU that they arrive on, as far as the kernel supports the demonstration."""
 
 import json
 from typing import Any
@@ -12,17 +12,17 @@ from .hosts import SMT
 STEPS = ["as found", "workers pinned", "queues pinned", "steering", "RPS off", "XPS"]
 CPUS = "0-7"
 
-# Loading programs and making a connection take their time in emulation.
+# Loading programs and connecting are slow in emulation.
 PATIENCE_S = 600
 EACH = "4s"
 
-# What is under way when a step is made may go astray.
+# Packets in flight when a step is applied may be misplaced.
 ALL = 0.99
 
 
 @lengthy
-@lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
-def test_packets_and_connections_come_to_stay_on_their_cpu(host: Host) -> None:
+@lab(topology=SMT, nics=(Nic("igb", node=1),))
+def test_packets_and_connections_end_up_on_their_cpu(host: Host) -> None:
     said = host.run(["nearpath", "demo", "locality", "--json", "--for", EACH], PATIENCE_S)
     assert said.status == 0, said
     document = json.loads(said.out)
@@ -34,7 +34,7 @@ def test_packets_and_connections_come_to_stay_on_their_cpu(host: Host) -> None:
         print(name, shares(step), "of", step["rx"]["packets"], "and", step["tx"]["packets"], step["not_followed"])
     for step in steps.values():
         assert step["rx"]["packets"] > 100 and step["tx"]["packets"] > 100, step
-        # An exact measurement follows all but those that were there before it.
+        # An exact measurement follows all but those from before it.
         assert step["not_followed"] <= 0.02 * (step["rx"]["packets"] + step["tx"]["packets"]), step
     # By chance: one in eight, and on the other node half of them.
     assert shares(steps["queues pinned"])["accepts"] < 0.5, steps["queues pinned"]
@@ -42,12 +42,12 @@ def test_packets_and_connections_come_to_stay_on_their_cpu(host: Host) -> None:
     assert shares(steps["steering"])["accepts"] >= ALL, steps["steering"]
     last = shares(steps["XPS"])
     assert min(last.values()) >= ALL, (last, steps["XPS"])
-    # Nothing is left of it.
+    # Nothing remains of it.
     assert "demo-" not in host.check("ip -all netns exec ip link; ip link; ps -eo comm")
 
 
 def shares(step: dict[str, Any]) -> dict[str, float]:
-    """What is local of a step."""
+    """The local shares of a step."""
     counts = {"rx": step["rx"], "tx": step["tx"]}
     local = {name: count["same_cpu"] / count["packets"] for name, count in counts.items()}
     return {**local, "accepts": step["accepts"]["same_cpu"] / step["accepts"]["accepts"]}

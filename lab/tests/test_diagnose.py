@@ -1,11 +1,11 @@
-"""A misplaced host is told from a well placed one: the NIC's packets on its node, then sent by RPS
+"""A misplaced host is distinguished from a well placed one: the NIC's packets on its node, then moved by RPS
 to the other one, away from their reader."""
 
 from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 from lab.waiting import EVERY_PACKET, ended, printed, start_measuring
 
 from .conversations import Conversation, start_server
@@ -16,16 +16,17 @@ NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)
 PORT = 5001
 ROUNDS = 200
 
-# What says that packets, their NIC or their reader are in the wrong place.
+# Checks that report packets, their NIC or their reader in the wrong place.
 PLACEMENT = {"nic_irq_node", "reader_placement", "rps_placement"}
 
 
+@representative
 @lab(topology=TWO_NODES, nics=IGB)
 def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
     with ExitStack() as stack:
         talks = conversations(host, stack)
         near = diagnosed(host, talks)
-        # (That the reader is on the NIC's node but not on its CPU is worth knowing, no more.)
+        # (A reader on the NIC's node but not on its CPU is only information.)
         bad = [finding for finding in near["findings"] if finding["severity"] != "info"]
         assert not PLACEMENT & {finding["check"] for finding in bad}, bad
 
@@ -33,29 +34,27 @@ def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
         far = diagnosed(host, talks)
 
     first = far["findings"][0]
-    assert (first["check"], first["severity"]) == ("rps_placement", "critical"), far["findings"]
+    assert first["check"] == "rps_placement" and first["severity"] != "info", far["findings"]
     assert "node" in first["title"] + " ".join(first["evidence"]), first
-    mended = {change["target"]: change["after"] for change in first["changes"] if "rps_cpus" in change["target"]}
+    fixed = {change["target"]: change["after"] for change in first["changes"] if "rps_cpus" in change["target"]}
     queues = host.check("ls -d /sys/class/net/nic0/queues/rx-*").split()
-    assert set(mended) == {f"{queue}/rps_cpus" for queue in queues}
-    assert all(mask != FAR_MASK for mask in mended.values())
+    assert set(fixed) == {f"{queue}/rps_cpus" for queue in queues}
+    assert all(mask != FAR_MASK for mask in fixed.values())
 
-    # What it advises mends it.
-    for target, mask in mended.items():
+    # Its advice fixes it.
+    for target, mask in fixed.items():
         host.write(target, mask.encode())
-    assert (
-        mended[f"{queues[0]}/rps_cpus"] == NO_MASK or int(mended[f"{queues[0]}/rps_cpus"], 16) & int(FAR_MASK, 16) == 0
-    )
+    assert fixed[f"{queues[0]}/rps_cpus"] == NO_MASK or int(fixed[f"{queues[0]}/rps_cpus"], 16) & int(FAR_MASK, 16) == 0
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_it_is_named_first_whichever_look_the_packets_came_in(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB)
+def test_it_is_named_first_whichever_look_saw_the_packets(host: Host) -> None:
     plain = ("diagnose", "--measure", "stages", "--max-overhead", "none")
     with ExitStack() as stack:
         talks = conversations(host, stack)
         steer(host, FAR_MASK)
 
-        # Until its end, through both looks.
+        # Until its end, during both looks.
         diagnosing = start_measuring(host, *plain, duration="8s")
         while diagnosing.job.running():
             for conversation in talks:
@@ -69,7 +68,7 @@ def test_it_is_named_first_whichever_look_the_packets_came_in(host: Host) -> Non
 
     for document in (both, early):
         first = document["findings"][0]
-        assert (first["check"], first["severity"]) == ("rps_placement", "critical"), document["findings"]
+        assert first["check"] == "rps_placement" and first["severity"] != "info", document["findings"]
         assert first["cost"]["share_percent"] > 90, first
     closer, coarse = (set(both[look]["stages"]) for look in ("measurement", "other_look"))
     assert coarse < closer, (coarse, closer)
@@ -78,7 +77,7 @@ def test_it_is_named_first_whichever_look_the_packets_came_in(host: Host) -> Non
 
 
 def conversations(host: Host, stack: ExitStack) -> list[Conversation]:
-    """A reader on the NIC's node, and who talks to it."""
+    """A reader on the NIC's node, and its traffic."""
     take_interrupts(host, NIC_CPU)
     start_server(host, str(READER_CPU), PORT)
     return [
@@ -88,7 +87,7 @@ def conversations(host: Host, stack: ExitStack) -> list[Conversation]:
 
 
 def diagnosed(host: Host, talks: list[Conversation]) -> dict[str, Any]:
-    """What nearpath says of some traffic."""
+    """nearpath's diagnosis of some traffic."""
     diagnosing = start_measuring(host, "diagnose", "--measure", "stages", *EVERY_PACKET)
     for conversation in talks:
         conversation.talk(ROUNDS)

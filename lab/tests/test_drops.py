@@ -1,14 +1,14 @@
-"""Where and why a guest's kernel drops packets: known numbers are lost in known ways, and what nearpath says must be
-what the kernel's counters, tc and the two ends of the conversation say.
+"""Where and why a guest's kernel drops packets: known numbers are lost in known ways, and nearpath must agree
+with the kernel's counters, tc and the two ends of the conversation.
 
-5.10 has no reasons: there the functions tell.
+5.10 has no drop reasons: there the functions identify the drops.
 """
 
 import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, representative, smoke
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
@@ -32,7 +32,7 @@ ip netns exec red ping -q -c 1 -W 10 10.77.0.2
 
 SHAPER = "ip netns exec red tc qdisc replace dev v0 root tbf rate 1mbit burst 2000 limit 3000"
 
-# Fills a receive buffer that nobody reads, then knocks at a closed port; prints what was received after all.
+# Fills a receive buffer that is not read, then sends to a closed port; prints how many were received.
 RECEIVER = """
 import socket, sys
 reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -80,7 +80,7 @@ FLOOD = 5000
 
 
 def counters(host: Host) -> dict[str, int]:
-    """What the kernel has counted in `blue`, and the shaper in `red`."""
+    """The kernel's counters in `blue`, and the shaper's in `red`."""
     lines = host.check("ip netns exec blue cat /proc/net/snmp").splitlines()
     names, values = (line.split()[1:] for line in lines if line.startswith("Udp: "))
     udp = {name: int(value) for name, value in zip(names, values, strict=True)}
@@ -89,7 +89,7 @@ def counters(host: Host) -> dict[str, int]:
 
 
 def measured(host: Host, scene: str, *options: str) -> tuple[dict[str, Any], dict[str, int], str]:
-    """What was dropped while a scene went on, by how much the counters rose, and what the scene printed."""
+    """Drops during a scene, the increase of the counters, and the scene's output."""
     before = counters(host)
     measuring = start_measuring(host, "measure", "drops", "--proto", "udp", *options)
     printed = host.check(scene)
@@ -114,7 +114,7 @@ def test_drops_are_what_the_kernel_counts(host: Host) -> None:
     host.check(SETUP)
     document, rose, printed = measured(host, SCENE, "--netns", "blue")
     assert document["events_lost"] == 0
-    # This test's own judges: the two ends, and the kernel.
+    # The independent judges: the two ends, and the kernel.
     received = int(printed.split()[-1])
     assert (rose["RcvbufErrors"], rose["NoPorts"]) == (MANY - received, FEW)
     assert rose["RcvbufErrors"] > DROPPED
@@ -136,6 +136,8 @@ def test_drops_are_what_the_kernel_counts(host: Host) -> None:
         assert check(document, counter)["agrees"], document["counters"]
 
 
+@representative
+@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_shaper_and_open_vswitch_drop_where_they_say(host: Host) -> None:
     host.check(SETUP)
@@ -148,9 +150,9 @@ def test_a_shaper_and_open_vswitch_drop_where_they_say(host: Host) -> None:
         assert dropped(shaped, stage="qdisc", device="v0") == rose["shaper"], shaped["drops"]
         assert check(shaped, "qdisc tbf")["agrees"], shaped["counters"]
 
-    # A rule of the switch, between the NIC and the guest's port.
+    # A rule in the switch, between the NIC and the guest's port.
     host.check("ovs-ofctl add-flow br0 priority=100,udp,tp_dst=9999,actions=drop")
-    # Not all at once: the first are decided upon in user space, until the kernel has a flow.
+    # Not all at once: the first are decided in user space, until the kernel has a flow.
     send = f"""
 import socket, time
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -195,7 +197,7 @@ ip netns exec blue sh -c 'echo 2 >/sys/class/net/v1/queues/rx-0/rps_cpus'
 SOFTNET = "cut -d ' ' -f 2 /proc/net/softnet_stat"
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_full_backlog_is_what_softnet_stat_counts(host: Host) -> None:
     def softnet() -> int:
         return sum(int(number, 16) for number in host.check(SOFTNET).split())
@@ -206,18 +208,18 @@ def test_a_full_backlog_is_what_softnet_stat_counts(host: Host) -> None:
     before = softnet()
     measuring = start_measuring(host, "measure", "drops", "--netns", "blue", "--proto", "udp")
     begun = softnet()
-    # Faster than another CPU takes them from a queue of one.
+    # Faster than another CPU can process a backlog of one packet.
     host.check(["ip", "netns", "exec", "red", "taskset", "1", "python3", "-c", SENDER, "0", str(FLOOD)])
     within = softnet() - begun
     document = ended(measuring)
     throughout = softnet() - before
     assert within > DROPPED
     found = check(document, "softnet dropped")
-    # The other interfaces share the backlogs, so that a packet of theirs may be lost at any time: before nearpath
-    # counts, too.
+    # Other interfaces share the backlogs, so one of their packets may be lost at any time, even before nearpath
+    # counts.
     assert found["least"] <= throughout and within <= found["most"], (within, throughout, found)
     if host.machine.kernel not in NO_REASONS:
         assert found["agrees"], found
-        # What was sent and has not come to a port without a reader.
+        # Packets that were sent and did not reach a port without a reader.
         lost = FLOOD - (counters(host)["NoPorts"] - arrived)
         assert dropped(document, reason="CPU_BACKLOG", stage="backlog", device="v1") == lost <= found["seen"], found

@@ -1,5 +1,5 @@
-"""Every stage that nearpath can observe on a kernel is one that packets pass: by each way that there is
-into a guest, out of it and through it. Of those that it cannot observe it says why.
+"""Packets pass every stage that nearpath can observe on a kernel, by each path
+into a guest, out of it and through it. nearpath reports the reason for each stage that it cannot observe.
 """
 
 import json
@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, smoke
 from lab.waiting import ended, start_measuring, wait_until
 
 from . import devices
@@ -19,19 +19,19 @@ READER_CPU = TWO_NODES.cpus_of(0)[0]
 PORT = 5001
 CLOSED_PORT = 5009
 
-# A network that the guest routes to, beyond the peer, where nobody is.
+# An empty network beyond the peer, that the guest routes to.
 BEYOND = "10.9.77.0/24"
 
-# Devices on a wire that have stages of their own.
+# Devices on a wire that have their own stages.
 STAGED = ("vlan", "bond", "bridge", "macvlan", "vxlan")
 
-# Sends a datagram, to which there is no answer, to an address.
+# Sends a datagram without an answer to an address.
 DATAGRAM = f"""
 import socket, sys
 socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"is anybody there?", (sys.argv[1], {CLOSED_PORT}))
 """
 
-# More at once than a queue of 3 KB takes.
+# More at once than fit in a queue of 3 KB.
 BURST = """
 import socket, sys
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -40,6 +40,7 @@ for _ in range(20):
 """
 
 
+@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_every_stage_is_passed(host: Host) -> None:
     devices.make(host, *STAGED)
@@ -70,7 +71,7 @@ def test_every_stage_is_passed(host: Host) -> None:
 
 
 def received_and_answered(host: Host) -> None:
-    """UDP and TCP, over IPv4 and IPv6; the first packet of each by way of ovs-vswitchd."""
+    """UDP and TCP, over IPv4 and IPv6; the first packet of each through ovs-vswitchd."""
     with ExitStack() as stack:
         for address in (host.machine.address(), host.machine.address6()):
             for protocol in ("udp", "tcp"):
@@ -79,7 +80,7 @@ def received_and_answered(host: Host) -> None:
 
 
 def forwarded(host: Host) -> None:
-    """From the peer to a network that is behind the peer."""
+    """From the peer to a network behind the peer."""
     host.check(f"sysctl -qw net.ipv4.ip_forward=1 && ip route add {BEYOND} via {host.peer.address()}")
     routed = host.peer.run(["ip", "route", "add", BEYOND, "via", host.machine.address()])
     assert routed.status == 0, routed
@@ -88,14 +89,14 @@ def forwarded(host: Host) -> None:
 
 
 def refused(host: Host) -> None:
-    """To a port that nobody listens on, where it is dropped."""
+    """To a closed port, where it is dropped."""
     before = counter(host, "Udp", "NoPorts")
     datagram(host, host.machine.address())
     wait_until(lambda: counter(host, "Udp", "NoPorts") > before, "the guest has dropped a packet")
 
 
 def sent_into_a_full_queue(host: Host) -> None:
-    """More than the NIC's queue takes: some wait in it, the rest is dropped."""
+    """More than fit in the NIC's queue: some wait in it, the rest is dropped."""
     host.check("tc qdisc replace dev nic0 root tbf rate 1mbit burst 2kb limit 3kb")
     host.check(["python3", "-c", BURST, host.peer.address()])
 
@@ -113,7 +114,7 @@ def datagram(host: Host, address: str) -> None:
 
 
 def counter(host: Host, protocol: str, name: str) -> int:
-    """A counter of the guest's kernel: a line of names and one of numbers for each protocol."""
+    """A counter of the guest's kernel, from a line of names and a line of numbers per protocol."""
     lines = [line.split() for line in host.check("cat /proc/net/snmp").splitlines()]
     names, numbers = (line for line in lines if line[0] == f"{protocol}:")
     return int(numbers[names.index(name)])

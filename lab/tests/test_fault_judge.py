@@ -1,4 +1,4 @@
-"""The judge of fault scenes on traces written by hand, and the array of the scenes."""
+"""The judge of fault scenes, tested on hand-written traces; and the covering array of the scenes."""
 
 import struct
 
@@ -72,7 +72,7 @@ def test_a_reader_woken_by_an_earlier_packet_waits_for_the_hog() -> None:
     assert sum(verdict.causes.values()) == 6_025_000
 
 
-def test_a_reader_at_work_is_its_own_cause() -> None:
+def test_a_busy_reader_is_its_own_cause() -> None:
     events = [
         switch(0, 0, 0, READER),
         enter(100_000, READER, RECVFROM),
@@ -84,7 +84,7 @@ def test_a_reader_at_work_is_its_own_cause() -> None:
     assert decide(judge(events), 1_000_000, 5_050_000).first == "self"
 
 
-def test_a_reader_blocked_elsewhere_sleeps_on_that() -> None:
+def test_a_reader_blocked_elsewhere_has_that_cause() -> None:
     for state, call, on in ((SLEEPING, FUTEX, "futex"), (STOPPED, FUTEX, "stopped"), (STOPPED, RECVFROM, "stopped")):
         events = [
             switch(0, 0, 0, READER),
@@ -100,7 +100,7 @@ def test_a_reader_blocked_elsewhere_sleeps_on_that() -> None:
         assert decide(judge(events), 1_000_000, 5_035_000).first == f"asleep:{on}"
 
 
-def test_a_page_fault_is_blocking_in_no_call() -> None:
+def test_a_page_fault_blocks_outside_a_system_call() -> None:
     events = [
         switch(0, 0, 0, READER),
         enter(50_000, READER, RECVFROM),
@@ -137,7 +137,7 @@ def test_another_reader_of_the_socket_is_waited_for() -> None:
         switch(200_000, READER, SLEEPING, OTHER_READER),
         enter(300_000, OTHER_READER, RECVFROM),
         switch(400_000, OTHER_READER, SLEEPING, HOG),
-        # A packet wakes the one, a later one the other, which reads the first.
+        # A packet wakes one reader, a later packet the other, which reads the first packet.
         waking(1_000_000, OTHER_READER, HOG),
         waking(7_000_000, READER, HOG),
         switch(8_000_000, HOG, PREEMPTED, READER),
@@ -148,7 +148,7 @@ def test_another_reader_of_the_socket_is_waited_for() -> None:
     assert verdict.first == "runqueue:hog"
 
 
-def test_a_softirq_waits_for_what_its_cpu_does() -> None:
+def test_a_softirq_waits_for_what_runs_on_its_cpu() -> None:
     events = [
         switch(0, 0, 0, HOG),
         Event(1_000_000, "irq_handler_entry", HOG, (36,)),
@@ -179,7 +179,7 @@ def test_a_quota_ends_with_the_timer_of_its_period() -> None:
     assert verdict.first == "throttled"
 
 
-def test_an_idle_cpu_is_kept_from_a_thread_by_its_quota_alone() -> None:
+def test_only_a_quota_keeps_a_thread_off_an_idle_cpu() -> None:
     events = [
         switch(0, 0, 0, READER),
         switch(1_000_000, READER, PREEMPTED, 0),
@@ -192,7 +192,7 @@ def test_an_idle_cpu_is_kept_from_a_thread_by_its_quota_alone() -> None:
     assert decide(judge(events), 2_000_000, 9_020_000).first == "idle"
 
 
-def test_a_gap_in_a_connection_is_nobody_s_cpu() -> None:
+def test_a_gap_in_a_connection_is_no_cpu_cause() -> None:
     events = [
         *BLOCKED[:2],
         Event(150_000, "kfree_skb", READER, (0xABC, 5)),
@@ -204,7 +204,7 @@ def test_a_gap_in_a_connection_is_nobody_s_cpu() -> None:
         switch(6_000_000, READER, SLEEPING, 0),
     ]
     assert decide(judge(events, tcp=True), 1_100_000, 5_025_000).first == "tcp_gap"
-    # What came before the loss does not wait for it.
+    # Packets from before the loss do not wait for it.
     assert decide(judge(events, tcp=True), 120_000, 5_025_000).first != "tcp_gap"
 
 
@@ -213,7 +213,7 @@ def test_a_switch_that_was_not_traced_is_unknown() -> None:
         switch(0, 0, 0, READER),
         enter(100_000, READER, RECVFROM),
         switch(1_000_000, READER, SLEEPING, 0),
-        # The hog is current without having been switched to.
+        # The hog is current without a recorded switch.
         waking(8_000_000, READER, HOG),
         switch(8_500_000, HOG, PREEMPTED, READER),
         leave(8_600_000, READER, RECVFROM),
@@ -224,7 +224,7 @@ def test_a_switch_that_was_not_traced_is_unknown() -> None:
     assert decide(judge(events), 8_050_000, 8_550_000).first == "runqueue:hog"
 
 
-def test_two_causes_of_one_size_are_both_right() -> None:
+def test_two_equally_large_causes_are_both_correct() -> None:
     events = [
         *BLOCKED,
         waking(2_000_000, READER, HOG),
@@ -237,7 +237,7 @@ def test_two_causes_of_one_size_are_both_right() -> None:
     assert decide(judge(events), 2_000_000, 6_005_000).largest == {"runqueue:hog", "irq:36"}
 
 
-def test_lost_events_set_a_packet_aside() -> None:
+def test_lost_events_exclude_a_packet() -> None:
     judging = judge(BLOCKED)
     judging.trace.holes[0] = [(2_000_000, 2_500_000)]
     assert decide(judging, 1_500_000, 2_100_000).set_aside == "events of the trace were lost"
@@ -248,7 +248,7 @@ def outlier(*shares: tuple[str, int, dict]) -> dict:
     return {"budget": [{"share": share, "ns": ns, "who": who or None} for share, ns, who in shares]}
 
 
-def test_what_is_said_is_the_largest_cause_and_no_bound() -> None:
+def test_the_reported_cause_is_the_largest_share_and_no_bound() -> None:
     actors = Actors([READER], [], 9000)
     said = outlier(
         ("remote_memory_bound", 900, {}),
@@ -263,13 +263,13 @@ def test_what_is_said_is_the_largest_cause_and_no_bound() -> None:
     assert cause_said(outlier(("asleep", 5, {"on": "futex"})), True, actors) == "asleep:futex"
 
 
-def test_every_pair_that_is_possible_occurs() -> None:
+def test_every_possible_pair_occurs() -> None:
     rows = [{"reader": s.reader, "traffic": s.traffic, "fault": s.fault} for s in array()]
     assert all(allowed(row) for row in rows)
     covered = set().union(*(pairs(row) for row in rows))
     assert covered == all_pairs(DIMENSIONS, allowed)
     assert (("traffic", "single"), ("fault", "loss")) not in covered
-    # No fewer rows can hold the pairs of the two longest dimensions.
+    # Fewer rows cannot contain the pairs of the two longest dimensions.
     assert len(DIMENSIONS["reader"]) * len(DIMENSIONS["fault"]) <= len(rows) <= 150
     assert array() == array()
 
@@ -285,7 +285,7 @@ def test_scenes_have_names() -> None:
         assert Scene.named(scene.name) == scene
 
 
-def test_a_page_of_the_ring_is_decoded() -> None:
+def test_a_ring_buffer_page_is_decoded() -> None:
     def header(kind: int, delta: int) -> bytes:
         return struct.pack("=I", delta << 5 | kind)
 
@@ -293,9 +293,9 @@ def test_a_page_of_the_ring_is_decoded() -> None:
         [
             header(2, 5) + b"12345678",  # eight bytes
             header(30, 3) + struct.pack("=I", 1),  # 2^27 ns more, and 3
-            header(0, 1) + struct.pack("=I", 4 + 6) + b"abcdef\0\0",  # a length of its own, rounded up
+            header(0, 1) + struct.pack("=I", 4 + 6) + b"abcdef\0\0",  # an explicit length, rounded up
             header(29, 7) + struct.pack("=I", 8) + b"\0" * 4,  # discarded
-            header(31, 1000) + struct.pack("=I", 2),  # the time itself
+            header(31, 1000) + struct.pack("=I", 2),  # the absolute time
             header(1, 2) + b"wxyz",
             header(29, 0),  # the rest is empty
         ]

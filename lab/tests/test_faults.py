@@ -1,5 +1,5 @@
-"""Faults that a test of nearpath's own injects in a guest: those that can only be seen where programs can
-be attached to functions. Each must be named by the budgets of the packets that it made late.
+"""Faults that nearpath's own test injects in a guest: those that are only visible if programs can
+be attached to functions. Each must be named by the budgets of the packets that it delayed.
 """
 
 import os
@@ -15,7 +15,7 @@ from .hosts import IGB, TWO_NODES
 
 TEST = "kernel_faults"
 
-# In emulation everything takes longer, and so must what is to be called slow.
+# In emulation everything takes longer, so the threshold of slow packets is higher.
 SCALE = "NEARPATH_FAULT_SCALE=4"
 ROUNDS = int(os.environ.get("NEARPATH_FAULT_ROUNDS", "40"))
 
@@ -26,32 +26,32 @@ def payload(lab_here: None) -> Path:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_quota_is_named(host: Host) -> None:
     if host.machine.kernel == "7.2":
         pytest.skip("since Linux 6.18 a quota holds a task when it returns to user space: with the packet")
     inject(host, "a_quota_that_is_used_up")
 
 
-# So that tasks compete with what receives: else the kernel goes on with softirqs at the next interrupt.
+# So that tasks compete with the receiving thread: else the kernel continues softirqs at the next interrupt.
 THREADS = {"kernels": ("6.12",), "parameters": ("thread_backlog_napi",), "topology": TWO_NODES, "nics": IGB}
 
 
 @lengthy
 @lab(**THREADS)
-def test_a_real_time_task_before_the_thread_that_receives_is_named(host: Host) -> None:
+def test_a_real_time_task_ahead_of_the_receiving_thread_is_named(host: Host) -> None:
     inject(host, "a_real_time_task_before_the_thread_that_receives")
 
 
 @lengthy
 @lab(**THREADS)
-def test_a_task_beside_the_thread_that_receives_is_named(host: Host) -> None:
-    # The scheduler lets the thread wait in a third of the rounds at most.
+def test_a_task_competing_with_the_receiving_thread_is_named(host: Host) -> None:
+    # The scheduler makes the thread wait in at most a third of the rounds.
     inject(host, "a_task_beside_the_thread_that_receives", 3 * ROUNDS)
 
 
 def inject(host: Host, fault: str, rounds: int = ROUNDS) -> None:
-    """Runs one of the program's tests; its figures are shown when it fails."""
+    """Runs one of the program's tests; its figures are shown if it fails."""
     host.check("modprobe veth")
     status, out, err = host.run(
         ["env", SCALE, f"NEARPATH_FAULT_ROUNDS={rounds}", TEST, "--exact", fault, "--nocapture"], timeout_s=300

@@ -1,8 +1,8 @@
 """A task that keeps interrupts off for long is named by the budgets of the packets that its CPU should
-have received meanwhile.
+have received in that time.
 
-No task does so by itself where it can be stopped again. So a program of bpftrace does, in a place where
-the kernel has interrupts off: when the scheduler turns to the task "hold". It says from when until when.
+A normal task cannot do so in a way that can be stopped. A bpftrace program therefore does, where
+the kernel has interrupts off: when the scheduler switches to the task "hold". It reports start and end.
 """
 
 import json
@@ -24,7 +24,7 @@ HELD_CPU = TWO_NODES.cpus_of(1)[0]
 SLOW_MS = 3
 HELD_MS = 10
 
-# The kernel wants to know that the loop ends, and soon; so each turn does something that takes long.
+# The verifier requires a bounded, short loop; so each iteration does something slow.
 HOLD = f"""
 tracepoint:sched:sched_switch
 /args->next_comm == "hold"/
@@ -40,20 +40,20 @@ tracepoint:sched:sched_switch
 }}
 """
 
-# bpftrace's clock is not the one that nearpath has.
+# bpftrace uses another clock than nearpath.
 SINCE_BOOT = """
 import time
 print(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC))
 """
 
-# Its name is that of the file that is run.
+# Its name is that of the executed file.
 SLEEPER = """
 import time
 while True:
     time.sleep(0.02)
 """
 
-# Packets that must have been hit.
+# Minimum number of packets hit.
 ENOUGH = 15
 
 DATAGRAMS = 600
@@ -61,7 +61,7 @@ RATE = 80
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_task_with_interrupts_off_is_named(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
     start_reader(host)
@@ -76,7 +76,7 @@ def test_a_task_with_interrupts_off_is_named(host: Host) -> None:
     maps = [json.loads(line)["data"] for line in held.wait().out.splitlines() if '"@held"' in line]
     times = [(int(begin) - since, end - since) for begin, end in maps[0]["@held"].items()]
 
-    # (The reader is elsewhere, and in emulation its CPU is late for reasons of its own.)
+    # (The reader is on another CPU, which may be late for other reasons in emulation.)
     outliers = [outlier for outlier in outliers if outlier["cpu"] == HELD_CPU]
     hit = [outlier for outlier in outliers if overlap(outlier, times) * 2 > outlier["span_ns"]]
     named = [outlier for outlier in outliers if is_named(outlier)]
@@ -84,13 +84,13 @@ def test_a_task_with_interrupts_off_is_named(host: Host) -> None:
     found = [outlier for outlier in hit if is_named(outlier)]
     print(f"interrupts off: precision {share(right, named)}, recall {share(found, hit)}, {len(outliers)} slow packets")
     assert len(hit) >= ENOUGH
-    # In emulation a CPU also stands still for reasons that nobody in the guest can know.
+    # In emulation a CPU also stalls for reasons that are not visible in the guest.
     assert len(right) >= 0.75 * len(named)
     assert len(found) >= 0.9 * len(hit), [one["budget"] for one in hit if one not in found]
 
 
 def hold(host: Host) -> Any:
-    """Starts the task, and what keeps interrupts off when it runs. Its programs run behind nearpath's."""
+    """Starts the task, and the program that keeps interrupts off when it runs. It runs after nearpath's programs."""
     host.check("ln -s $(readlink -f $(command -v python3)) /run/hold")
     host.start(["taskset", "--cpu-list", str(HELD_CPU), "/run/hold", "-c", SLEEPER])
     script = host.start(["env", BTF, "bpftrace", "-f", "json", "-e", HOLD])
@@ -105,7 +105,7 @@ def hold(host: Host) -> Any:
 
 
 def is_named(outlier: dict[str, Any]) -> bool:
-    """Whether its budget's first share is the task."""
+    """Whether the task is the first share of the budget."""
     first = outlier["budget"][0]
     return first["share"] == "disabled" and (first["who"] or {}).get("comm") == "hold"
 

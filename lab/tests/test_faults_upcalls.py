@@ -1,5 +1,5 @@
-"""Packets that Open vSwitch sends to user space, since its datapath has no flows, are late for that reason:
-their budgets name the handler that had them.
+"""Packets that Open vSwitch sends to user space because its datapath has no flows are late for that reason:
+their budgets name the handler that processed them.
 """
 
 import json
@@ -17,7 +17,7 @@ RATE = 60
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_the_handler_is_named(host: Host) -> None:
     let_all_miss(host)
     start_reader(host)
@@ -29,13 +29,13 @@ def test_the_handler_is_named(host: Host) -> None:
     hit = [outlier for outlier in outliers if outlier["from"] == "ovs_dp_upcall"]
     named = [outlier for outlier in outliers if any(share["share"] == "upcall" for share in outlier["budget"])]
     found = [outlier for outlier in hit if outlier in named]
-    # The handler's CPU may also be taken by what receives packets, which is slow in emulation.
+    # The handler's CPU may also be used for receiving packets, which is slow in emulation.
     first = [outlier for outlier in found if outlier["budget"][0]["share"] == "upcall"]
     print(
         f"upcalls: {len(found)} of {len(hit)} named, {len(first)} of them first,"
         f" {len(named) - len(found)} others, {len(outliers)} slow packets"
     )
-    # Emulation makes an upcall take longer, as a rule.
+    # In emulation an upcall usually takes longer.
     assert len(hit) >= DATAGRAMS / 3
     assert len(found) >= 0.95 * len(hit), [json.dumps(one["budget"]) for one in hit if one not in found]
     assert len(first) > len(hit) / 2

@@ -1,5 +1,5 @@
-"""Packets that are hard to follow, on kernels whose functions programs can be attached to: the tests of the
-machine's own kernel once more, which attaches to tracepoints alone.
+"""Packets that are hard to follow, on kernels that allow attaching programs to functions: the same tests as on the
+machine's own kernel, where programs are attached only to tracepoints.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def payload(lab_here: None) -> Path:
     return payload_of_tests("nearpath-instruments", TEST)
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_packets_are_followed_by_functions(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     host.check("modprobe -a veth tun macvlan sch_tbf")
     status, out, err = host.run([TEST, "--nocapture", "--test-threads", "1"], timeout_s=400)
@@ -30,5 +30,5 @@ def test_packets_are_followed_by_functions(host: Host, capsys: pytest.CaptureFix
         for skip in skips:
             print(f"\nskipped on {host.machine.kernel}: {skip}")
     assert status == 0, err
-    # Newer kernels have all that the tests need.
+    # Newer kernels have everything that the tests need.
     assert not skips or host.machine.kernel == "5.10", skips

@@ -1,5 +1,5 @@
-"""Packets by queue, process, cgroup, node and flow: each group has those that other counters of the
-guest give it. By `measure stages`, and by `measure locality` with the CPUs that they go to.
+"""Packets by queue, process, cgroup, node and flow: each group agrees with other counters of the
+guest. With `measure stages`, and with `measure locality` and the CPUs that packets go to.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,12 @@ FLOWS = 8
 ROUNDS = 20
 MESSAGES = FLOWS * ROUNDS
 
-# Frames that are no IP packets, such as ARP's, and datagrams taken by a reader in the very moment in
-# which its socket tells of them.
+# Frames that are not IP packets, such as ARP, and datagrams that a reader takes at the moment in
+# which its socket reports them.
 FEW = 8
 
 
-@lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_groups_have_their_packets(host: Host) -> None:
     steer(host, FAR_MASK)
     with conversation(host) as talk:
@@ -53,9 +52,9 @@ def test_groups_have_their_packets(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_groups_have_their_locality(host: Host) -> None:
-    # The NIC is read on the far node, so that packets leave their CPU.
+    # The reader is on the far node, so that packets leave their CPU.
     take_interrupts(host, FAR_CPU)
     with conversation(host) as talk:
         before = frames_by_queue(host)
@@ -68,7 +67,7 @@ def test_groups_have_their_locality(host: Host) -> None:
     for queue, (rx, _) in queues.items():
         assert 0 <= after[queue] - before[queue] - rx["packets"] <= FEW, (queue, rx, before, after)
         assert rx["packets"] == rx["other_node"], (queue, rx)
-    # Messages are the reader's, and answers those of the same process, their sender.
+    # Messages belong to the reader, and answers to the same process, which sends them.
     (python,) = [counts for name, counts in processes.items() if name.startswith("python3/")]
     for counts in (python, cgroups["/readers"]):
         for direction in counts:
@@ -78,8 +77,8 @@ def test_groups_have_their_locality(host: Host) -> None:
 
 @contextmanager
 def conversation(host: Host) -> Iterator[Conversation]:
-    """Flows that come by several queues, with the guest's end in a cgroup of its own."""
-    # Ports count.
+    """Flows over several queues, with the guest's end in its own cgroup."""
+    # The hash includes ports.
     host.check("ethtool --config-nfc nic0 rx-flow-hash udp4 sdfn")
     server = start_server(host, str(READER_CPU), PORT)
     host.check("mkdir -p /tmp/cgroups && mount -t cgroup2 none /tmp/cgroups && mkdir /tmp/cgroups/readers")
@@ -91,7 +90,7 @@ def conversation(host: Host) -> Iterator[Conversation]:
 
 
 def locality(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[str, list[dict[str, int]]]:
-    """Received and sent packets by group while the peer talks; the groups have all that there were."""
+    """Received and sent packets by group while the peer sends; the groups add up to the whole."""
     which = ("--proto", "udp", "--port", str(PORT), *arguments)
     measuring = start_measuring(host, "measure", "locality", "--per", per, *which)
     talk.talk(ROUNDS)
@@ -105,7 +104,7 @@ def locality(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[
 
 
 def measured(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[str, int]:
-    """Packets by group while the peer talks; the groups have all that there were, span by span."""
+    """Packets by group while the peer sends; the groups add up to the whole, for each span."""
     only = ("--dev", "nic0", "--direction", "rx", "--proto", "udp", "--dport", str(PORT))
     measuring = start_measuring(host, "measure", "stages", "--per", per, *arguments, *only)
     talk.talk(ROUNDS)
@@ -115,7 +114,7 @@ def measured(host: Host, talk: Conversation, per: str, *arguments: str) -> dict[
     whole = counts(document["spans"])
     parts = [counts(group["spans"]) for group in groups]
     assert {span: sum(part.get(span, 0) for part in parts) for span in whole} == whole
-    # A CPU may have ends of spans, and no packet of its own.
+    # A CPU may have ends of spans, but no packets.
     return {group["name"]: group["packets"] for group in groups if group["packets"]}
 
 
@@ -124,7 +123,7 @@ def counts(spans: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 
 
 def frames_by_queue(host: Host) -> dict[str, int]:
-    """What the NIC's driver has received by each queue, named as nearpath names it."""
+    """Packets that the NIC's driver received by each queue, with nearpath's names."""
     lines = [line.split(":") for line in host.check("ethtool -S nic0").splitlines()]
     frames = {}
     for name, *value in lines:

@@ -1,15 +1,15 @@
-"""`nearpath measure irqs` in a guest whose NIC has queues: the matrix is what /proc/interrupts says of the
+"""`nearpath measure irqs` in a guest whose NIC has queues: the matrix agrees with /proc/interrupts over the
 same time, follows an interrupt that is moved, and shows where RPS sends packets.
 
-Readings of /proc in the guest stand around the measurement and inside of it: what is measured must lie
-between the differences of the two.
+/proc is read in the guest before, during and after the measurement: the result must lie
+between the differences.
 """
 
 from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab, lengthy, representative, smoke
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -17,7 +17,7 @@ from .hosts import IGB, TWO_NODES, VIRTIO
 from .steering import FAR_MASK, steer, take_interrupts
 from .test_show_queues import SOFTNET, interrupts
 
-# One node takes interrupts and reads; the other is where they are moved to.
+# One node serves interrupts and reads; interrupts are moved to the other.
 NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)
 MOVED_TO, _ = TWO_NODES.cpus_of(1)
 CPUS = range(4)
@@ -26,24 +26,24 @@ PORT = 5001
 FLOWS = 8
 ROUNDS = 60
 
-# A message, which is answered before the next of its flow.
+# Messages, each answered before the next of its flow.
 MESSAGES = FLOWS * ROUNDS
 
-# Packets and polls are read one after the other, and somebody else may send a packet in between.
+# Packets and polls are read sequentially, and another packet may arrive in between.
 NEAR = 4
 
 Readings = list[dict[str, str]]
 
 
 def read(host: Host) -> dict[str, str]:
-    """The kernel's counters now."""
+    """The kernel's current counters."""
     files = ("/proc/interrupts", "/proc/softirqs", "/proc/net/softnet_stat")
     return {file: host.check(["cat", file]) for file in files}
 
 
 def measured(host: Host, talk: Conversation, between: str = "true") -> tuple[dict[str, Any], Readings]:
-    """A measurement of two halves of a conversation with a command between them, and the kernel's counters
-    before it, in it at its begin and its end, and after it."""
+    """Measures two halves of a conversation with a command between them, and reads the kernel's counters
+    before it, at its start and its end, and after it."""
     readings = [read(host)]
     job = start_measuring(host, "measure", "irqs", "--nic", "nic0")
     readings.append(read(host))
@@ -57,7 +57,7 @@ def measured(host: Host, talk: Conversation, between: str = "true") -> tuple[dic
 
 
 def bounds(readings: list[list[int]]) -> list[tuple[int, int]]:
-    """The least and the most that each CPU can have counted meanwhile."""
+    """The minimum and the maximum that each CPU can have counted."""
     before, begin, end, after = readings
     return [(end[cpu] - begin[cpu], after[cpu] - before[cpu]) for cpu in CPUS]
 
@@ -68,7 +68,7 @@ def assert_within(counts: list[int], limits: list[tuple[int, int]], what: object
 
 
 def assert_kernels(document: dict[str, Any], readings: Readings) -> None:
-    """All that the kernel counts is what it says itself."""
+    """All counts agree with the kernel's counters."""
     tables = [interrupts(reading["/proc/interrupts"]) for reading in readings]
     rows = {str(row["irq"]): row for row in document["queues"] + document["irqs"]}
     for number in (number for number in tables[0] if number.isdigit()):
@@ -84,7 +84,7 @@ def assert_kernels(document: dict[str, Any], readings: Readings) -> None:
 
 
 def assert_queues(document: dict[str, Any], source: str, queues: int) -> None:
-    """Each queue's polls are those of its packets, also where the driver does not tell which are whose."""
+    """Each queue's polls match its packets, even if the driver does not report the NAPI instances of queues."""
     (nic,) = document["nics"]
     assert (nic["nic"], nic["packets_from"]) == ("nic0", source)
     packets = [queue["rx_packets"] for queue in document["queues"] if queue["direction"] != "tx"]
@@ -101,7 +101,7 @@ def assert_queues(document: dict[str, Any], source: str, queues: int) -> None:
 
 
 def assert_only(document: dict[str, Any], there: int) -> None:
-    """All interrupts are taken by one CPU. One that was moved may come once more to where it was."""
+    """One CPU serves all interrupts. A moved interrupt may fire once more on its old CPU."""
     for queue in document["queues"]:
         elsewhere = sum(count for cpu, count in enumerate(queue["per_cpu"]) if cpu != there)
         assert elsewhere <= 1, queue
@@ -109,7 +109,7 @@ def assert_only(document: dict[str, Any], there: int) -> None:
 
 
 def assert_times(document: dict[str, Any], at_work: set[int]) -> None:
-    """CPUs that took interrupts spent time on them, and none more than there was."""
+    """CPUs that served interrupts spent time on them, and no more than the measured time."""
     elapsed_ns = document["duration_s"] * 1e9
     for cpu in document["cpus"]:
         assert 0 < cpu["irq_ns"] + cpu["softirq_ns"] < elapsed_ns, cpu
@@ -119,8 +119,10 @@ def assert_times(document: dict[str, Any], at_work: set[int]) -> None:
     assert document["unknown"] == []
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_the_matrix_is_what_the_kernel_says(host: Host) -> None:
+@representative
+@smoke
+@lab(topology=TWO_NODES, nics=IGB)
+def test_the_matrix_agrees_with_the_kernel(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
     start_server(host, str(READER_CPU), PORT)
     with ExitStack() as stack:
@@ -134,7 +136,7 @@ def test_the_matrix_is_what_the_kernel_says(host: Host) -> None:
         assert_only(near, NIC_CPU)
         assert all(cpu["received_rps"] == 0 for cpu in near["cpus"])
 
-        # Moved in the middle: the first half on the one CPU, the second on the other.
+        # Moved in the middle: the first half on one CPU, the second on the other.
         irqs = "$(grep nic0 /proc/interrupts | cut -d : -f 1)"
         move = f"for irq in {irqs}; do echo {MOVED_TO} >/proc/irq/$irq/smp_affinity_list; done"
         moved, readings = measured(host, talk, between=move)
@@ -148,22 +150,22 @@ def test_the_matrix_is_what_the_kernel_says(host: Host) -> None:
         assert_kernels(there, readings)
         assert_only(there, MOVED_TO)
 
-        # RPS sends packets back; each is told of by an interrupt, unless its CPU is at work already.
+        # RPS sends packets back, each with an inter-processor interrupt unless its CPU is already processing.
         take_interrupts(host, NIC_CPU)
         steer(host, FAR_MASK)
         far, readings = measured(host, talk)
         assert_kernels(far, readings)
         far_cpus = set(TWO_NODES.cpus_of(1))
-        told = {cpu["cpu"]: cpu["received_rps"] for cpu in far["cpus"]}
-        assert sum(told[cpu] for cpu in far_cpus) > MESSAGES / 2
-        assert all(told[cpu] == 0 for cpu in told.keys() - far_cpus)
+        reported = {cpu["cpu"]: cpu["received_rps"] for cpu in far["cpus"]}
+        assert sum(reported[cpu] for cpu in far_cpus) > MESSAGES / 2
+        assert all(reported[cpu] == 0 for cpu in reported.keys() - far_cpus)
         backlog = {cpu["cpu"]: cpu["backlog_polls"]["work"] for cpu in far["cpus"]}
         assert sum(backlog[cpu] for cpu in far_cpus) >= MESSAGES
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
-def test_queues_with_an_interrupt_for_each_direction(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=VIRTIO)
+def test_queues_with_one_interrupt_per_direction(host: Host) -> None:
     start_server(host, str(READER_CPU), PORT)
     with Conversation(host, "tcp", host.machine.address(), PORT, FLOWS) as talk:
         talk.talk(1)
@@ -171,7 +173,7 @@ def test_queues_with_an_interrupt_for_each_direction(host: Host) -> None:
     assert_kernels(document, readings)
     assert_times(document, set())
     assert {queue["direction"] for queue in document["queues"]} == {"rx", "tx"}
-    # The kernel's own statistics by queue are of 6.9 and later.
+    # The kernel's own statistics by queue need 6.9.
     old = host.machine.kernel in ("5.10", "6.1")
     assert_queues(document, "driver" if old else "netdev", queues=1)
     sent = [queue["tx_packets"] for queue in document["queues"] if queue["direction"] == "tx"]
@@ -179,8 +181,8 @@ def test_queues_with_an_interrupt_for_each_direction(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_a_cpu_that_goes_keeps_its_counts(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_cpu_that_goes_offline_keeps_its_counts(host: Host) -> None:
     take_interrupts(host, MOVED_TO)
     start_server(host, str(READER_CPU), PORT)
     state = f"/sys/devices/system/cpu/cpu{MOVED_TO}/online"
@@ -189,7 +191,7 @@ def test_a_cpu_that_goes_keeps_its_counts(host: Host) -> None:
         job = start_measuring(host, "measure", "irqs", "--nic", "nic0", "--interval", "200ms")
         talk.talk(ROUNDS // 2)
         before = interrupts(read(host)["/proc/interrupts"])
-        # The kernel moves its interrupts elsewhere, and does not show its counts any more.
+        # The kernel moves its interrupts to other CPUs, and no longer shows its counts.
         host.check(f"echo 0 >{state}")
         talk.talk(ROUNDS // 2)
         document = ended(job, lines=True)

@@ -1,4 +1,4 @@
-"""What the lab promises of its hosts: commands and their results, wires, and nothing left behind."""
+"""The lab's guarantees for its hosts: commands and their results, wires, and nothing left behind."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import pytest
 
 from lab import Host, Machine, Wire
 from lab.agent import CLOSED, QemuError
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 from lab.host import PATIENCE_S
 from lab.payload import PROJECT
 from lab.run_folder import RunFolder
@@ -27,6 +27,7 @@ MACHINE = Machine("6.12", TWO_NODES, IGB)
 on_a_host = lab(kernels=(MACHINE.kernel,), topology=MACHINE.topology, nics=MACHINE.nics)
 
 
+@representative
 @on_a_host
 def test_commands(host: Host) -> None:
     assert host.run("echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
@@ -56,25 +57,25 @@ def test_jobs(host: Host) -> None:
     assert job.running()
     with pytest.raises(TimeoutError):
         job.wait(timeout_s=0.2)
-    # What the shell has started gets the signal, too: it would keep the output open.
+    # The shell's children get the signal, too: they would keep the output open.
     job.kill("KILL")
     assert job.wait() == (128 + signal.SIGKILL, "began\n", "")
     assert host.run("pgrep -x sleep").out == ""
 
-    patient = host.start("trap 'echo asked; exit 5' TERM; echo ready >/tmp/ready; while :; do sleep 0.1; done")
+    patient = host.start("trap 'echo requested; exit 5' TERM; echo ready >/tmp/ready; while :; do sleep 0.1; done")
     host.check("until [ -s /tmp/ready ]; do sleep 0.05; done")
     patient.kill()
-    assert patient.wait()[:2] == (5, "asked\n")
+    assert patient.wait()[:2] == (5, "requested\n")
 
 
 @on_a_host
-def test_a_guest_that_ends_by_itself_is_told_from_a_failure(host: Host) -> None:
+def test_a_guest_that_exits_is_distinguished_from_a_failure(host: Host) -> None:
     with pytest.raises(ConnectionError, match=CLOSED):
         host.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger")
 
 
 def test_two_guests_on_a_wire(lab_here: None) -> None:
-    # Not in pytest's folder: the path of a Unix socket is short.
+    # Not in pytest's directory: the path of a Unix socket must be short.
     with RunFolder("wire") as wire:
         other = Machine(MACHINE.kernel, MACHINE.topology, MACHINE.nics, number=2)
         with Host.restore(MACHINE, wire=Wire(wire.path, 0)) as one, Host.restore(other, wire=Wire(wire.path, 1)) as two:
@@ -99,9 +100,9 @@ def test_a_qemu_that_cannot_start(lab_here: None) -> None:
     assert remains() == before
 
 
-# (A program in the background may have been started with ^C ignored, and so would these be.)
+# (A background program may have been started with ^C ignored, and these would inherit that.)
 
-# Starts a host with a program in its peer's namespace, says where it is, and waits for its end.
+# Starts a host with a program in its peer's namespace, prints its directory, and waits for its end.
 HOLDER = f"""
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -112,7 +113,7 @@ with Host.restore({MACHINE!r}) as host:
     time.sleep({PATIENCE_S})
 """
 
-# As if it took long to restore.
+# Simulates a slow restore.
 RESTORER = f"""
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -127,7 +128,7 @@ Host.restore({MACHINE!r})
 
 @pytest.fixture
 def temp_dir() -> Iterator[Path]:
-    """A folder with a short path, for sockets in it: pytest's own may be too long."""
+    """A directory with a short path, for sockets: pytest's own may be too long."""
     with tempfile.TemporaryDirectory() as path:
         yield Path(path)
 
@@ -136,7 +137,7 @@ def temp_dir() -> Iterator[Path]:
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
 def test_a_killed_lab_leaves_nothing(lab_here: None, script: str, name: str, temp_dir: Path) -> None:
     before = remains()
-    # A session of its own, with the signals of a program in the foreground.
+    # A separate session, with the signals of a foreground program.
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         cwd=PROJECT,
@@ -195,7 +196,7 @@ def interfaces(pid: int) -> set[str]:
 
 
 def remains() -> tuple[set[str], set[str], set[str]]:
-    """Where hosts could leave something on this machine: its taps, named namespaces, processes of ours."""
+    """Everything that hosts could leave on this machine: taps, named namespaces, our processes."""
     taps = {name for name in interfaces(os.getpid()) if name.startswith("tap")}
     named = {path.name for path in Path("/run/netns").glob("*")}
     return taps, named, set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
@@ -203,7 +204,7 @@ def remains() -> tuple[set[str], set[str], set[str]]:
 
 FAILING = """
 from lab import Host, Nic, Topology
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 
 @lab(kernels=("6.12",), topology=Topology((2, 2)), nics=(Nic("igb"),))
 def test_that_fails_on_purpose(host: Host) -> None:
@@ -214,7 +215,7 @@ def test_that_fails_on_purpose(host: Host) -> None:
 
 @pytest.fixture
 def evidence() -> Iterator[Path]:
-    """The folder of what is kept of a failed test, removed before and after."""
+    """The directory with the evidence of a failed test, removed before and after."""
     folder = PROJECT / f"target/lab-failures/test_that_fails_on_purpose_{MACHINE.name}_"
     shutil.rmtree(folder, ignore_errors=True)
     yield folder

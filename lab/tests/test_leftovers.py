@@ -1,8 +1,8 @@
 """kill -9 of a measurement leaves nothing in the kernel: no program, map, link, BTF or pin.
 
-Objects are told by the kernel's ids, which are not given twice: an object that is there
-afterwards is one that was there before. They are freed a grace period of RCU after the process
-has died, so the test waits for them to go.
+Objects are identified by the kernel's ids, which are not reused: an object that exists
+afterwards must have existed before. They are freed an RCU grace period after the process
+has died, so the test waits for that.
 """
 
 import json
@@ -18,17 +18,17 @@ TIMES = 10
 
 KINDS = ("prog", "map", "link", "btf")
 
-# When they are killed: as soon as there is an object of a kind, or when they have followed packets.
+# When to kill them: as soon as an object of a kind exists, or when they have followed packets.
 MOMENTS = ("map", "prog", "link", "packets", "packets")
 
-# Loading takes seconds in emulation, on one CPU: several measurements at once take as long as one.
+# In emulation loading takes seconds on one CPU: several concurrent measurements take as long as one.
 AT_ONCE = 2
 
 COMMAND = ["nearpath", "measure", "stages", "--for", "10m", "--port", str(PORT)]
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_kill_leaves_nothing_in_the_kernel(host: Host) -> None:
     assert len(MOMENTS) * AT_ONCE == TIMES
     start_reader(host)
@@ -39,7 +39,7 @@ def test_kill_leaves_nothing_in_the_kernel(host: Host) -> None:
 
 
 def killed_at(host: Host, moment: str) -> None:
-    """Kills measurements at a moment, and waits until what they had in the kernel is gone."""
+    """Kills measurements at a moment, and waits until their kernel objects are gone."""
     before = bpf_objects(host)
     jobs = [host.start(COMMAND) for _ in range(AT_ONCE)]
 
@@ -65,7 +65,7 @@ def bpf_objects(host: Host) -> dict[str, set[int | str]]:
     """The ids of the guest's BPF objects by their kind, and the paths of pins."""
     listing = " && ".join(f"bpftool --json {kind} show" for kind in KINDS)
     while (found := host.run(f"{listing} && echo $(find /sys/fs/bpf)")).status != 0:
-        # The kernel has a link's id before the link itself, and bpftool gives up on that.
+        # The kernel has a link's id before the link itself, and bpftool fails on that.
         assert "temporarily unavailable" in found.out, found
     *lists, pins = found.out.splitlines()
     objects = {kind: {each["id"] for each in json.loads(line)} for kind, line in zip(KINDS, lists, strict=True)}
@@ -73,9 +73,9 @@ def bpf_objects(host: Host) -> dict[str, set[int | str]]:
 
 
 def packets_started(host: Host) -> list[int]:
-    """How many packets each measurement that runs has followed so far, by its counters of each CPU."""
+    """How many packets each running measurement has followed so far, from its per-CPU counters."""
     found = host.run(["bpftool", "--json", "map", "dump", "name", "counters"])
     entries = json.loads(found.out) if found.status == 0 else []
-    # A map's elements; where several have the name, a list of maps with theirs.
+    # A map's elements; if several maps have the name, a list of maps with theirs.
     maps = [entry["elements"] for entry in entries if "elements" in entry] or [entries]
     return [sum(element["formatted"]["value"]["started"] for element in elements) for elements in maps]

@@ -1,13 +1,13 @@
-"""Where packets are allocated and where they are let go of, exactly: by the functions of a guest's kernel.
+"""Where packets are allocated and freed, exactly: by the functions of a guest's kernel.
 
-Interrupts and thus allocations are on one CPU; the reader is on it, and then on the other node.
+Interrupts, and thus allocations, are on one CPU; the reader is on it, and then on the other node.
 """
 
 from contextlib import ExitStack
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab, lengthy, representative, smoke
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -27,11 +27,13 @@ MESSAGES = FLOWS * ROUNDS
 STREAM_BYTES = 8 << 20
 GSO_MAX_BYTES = 1 << 16
 
-# What is sent last waits for its interrupt; and runs that the kernel leaves out.
+# The last packets sent wait for their interrupt; and runs that the kernel skips.
 FEW = FLOWS
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@representative
+@smoke
+@lab(topology=TWO_NODES, nics=IGB)
 def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
     start_servers(host)
     with ExitStack() as stack:
@@ -40,14 +42,14 @@ def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
             for protocol in ("udp", "tcp")
             for port in (NEAR_PORT, FAR_PORT)
         }
-        # Connections are made before anybody counts.
+        # Connections are made before counting starts.
         for conversation in talk.values():
             conversation.talk(1)
         near = measured(host, talk["udp", NEAR_PORT])
         far = measured(host, talk["udp", FAR_PORT])
         far_tcp = measured(host, talk["tcp", FAR_PORT])
 
-    # Each message is a packet, and so is each answer; it is freed where its sending is completed.
+    # Each message is a packet, and so is each answer; it is freed where its transmission is completed.
     for document, distance in ((near, "same_cpu"), (far, "other_node")):
         for direction in ("rx", "tx"):
             counts = document[direction]
@@ -57,8 +59,8 @@ def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
     assert places(far, "rx") == {(NIC_CPU, FAR_CPU)}
     assert places(far, "tx") == {(FAR_CPU, NIC_CPU)}
 
-    # Messages are let go of by their reader, though the kernel sends them back to be freed; answers
-    # by the softirq that has their acknowledgement.
+    # Messages are freed by their reader, though the kernel returns them to their CPU; answers
+    # by the softirq that processes their acknowledgement.
     rx, tx = far_tcp["rx"], far_tcp["tx"]
     assert abs(rx["other_node"] - MESSAGES) <= FEW, far_tcp
     assert abs(tx["other_node"] - MESSAGES) <= FEW, far_tcp
@@ -67,7 +69,7 @@ def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=(Nic("virtio", node=1), Nic("igb", node=0)))
+@lab(topology=TWO_NODES, nics=(Nic("virtio", node=1), Nic("igb", node=0)))
 def test_no_packet_of_a_stream_is_missed(host: Host) -> None:
     host.check(["iperf3", "--server", "--daemon"])
     for direction, way in (("rx", ()), ("tx", ("--reverse",))):
@@ -79,18 +81,18 @@ def test_no_packet_of_a_stream_is_missed(host: Host) -> None:
         received = frames(host) - before
         document = ended(measuring)
         packets = document["packets"]
-        # The device counts what its driver has received.
+        # The device counts packets that its driver has received.
         if direction == "rx":
             assert abs(packets["started"] - received) <= 0.01 * received + FEW, (received, document)
         assert packets["started"] == document[direction]["packets"] + packets["abandoned"] + packets["not_allocated"]
-        # (What is still in the peer's socket when the time is over is not sent.)
+        # (Data that is still in the peer's socket at the end is not sent.)
         assert packets["started"] > STREAM_BYTES / GSO_MAX_BYTES / 2, document
         assert packets["abandoned"] + packets["not_allocated"] <= 0.01 * packets["started"] + FEW, document
 
 
 @lengthy
 @lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
-def test_kprobes_see_the_same(host: Host) -> None:
+def test_kprobes_give_the_same_result(host: Host) -> None:
     btf = hide_btf(host)
     start_servers(host)
     with ExitStack() as stack:
@@ -103,7 +105,7 @@ def test_kprobes_see_the_same(host: Host) -> None:
 
 
 def frames(host: Host) -> int:
-    """What the NIC has received."""
+    """Packets that the NIC has received."""
     return int(host.check("cat /sys/class/net/nic0/statistics/rx_packets"))
 
 
@@ -115,7 +117,7 @@ def start_servers(host: Host) -> None:
 
 
 def measured(host: Host, talk: Conversation, *arguments: str) -> dict[str, Any]:
-    """What nearpath measures of a conversation: exact, and each packet with one end."""
+    """nearpath's measurement of a conversation: exact, and each packet has one end."""
     which = ("--port", str(talk.port), *arguments)
     measuring = start_measuring(host, "measure", "locality", *which)
     talk.talk(ROUNDS)
@@ -130,5 +132,5 @@ def measured(host: Host, talk: Conversation, *arguments: str) -> dict[str, Any]:
 
 
 def places(document: dict[str, Any], direction: str) -> set[tuple[int, int]]:
-    """From which CPUs to which packets of a direction went."""
+    """The pairs of CPUs between which packets of a direction went."""
     return {(place["from_cpu"], place["to_cpu"]) for place in document["places"] if place["direction"] == direction}

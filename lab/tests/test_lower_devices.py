@@ -1,5 +1,5 @@
-"""What a device receives that is stacked on others, which the kernel shows by the lowest of them: `--dev` of the
-upper one sees it, and nothing else. And each packet of a NIC is counted once by a sample.
+"""Packets received by an upper (stacked) device, which the kernel shows with the lowest device: `--dev` of the
+upper one matches them, and nothing else. Also, a sample counts each packet of a NIC once.
 """
 
 import json
@@ -27,11 +27,11 @@ for _ in range({DATAGRAMS}):
 
 STREAM_BYTES = 4 << 20
 
-# Packets that are not IP, or come before the first or after the last reading of a counter.
+# Packets that are not IP, or arrive before the first or after the last reading of a counter.
 FEW = 4
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 @pytest.mark.parametrize("wire", ["vlan", "bond", "macvlan"])
 def test_a_stacked_device_has_its_packets(host: Host, wire: str) -> None:
     devices.make(host, wire)
@@ -44,15 +44,15 @@ def test_a_stacked_device_has_its_packets(host: Host, wire: str) -> None:
         send(host, devices.address(wire, "right"), PORT)
         send(host, "10.78.0.2", OTHER_PORT)
         packets = ended(measuring)["packets"]
-        # A bond has one port here: all that the port receives is the bond's.
+        # The bond has one port here: it receives everything that the port receives.
         expected = DATAGRAMS if port == PORT or wire == "bond" else 0
         assert packets["started"] == expected, packets
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 @pytest.mark.parametrize("offload", ["on", "off"])
 def test_tags_are_read_wherever_they_are(host: Host, offload: str) -> None:
-    """Of a VLAN in a VLAN: with the device, or in the packet."""
+    """For a VLAN in a VLAN: removed by the device, or still in the packet."""
     devices.make(host, "vlan")
     for end, number in (("left", 1), ("right", 2)):
         host.check(f"ip netns exec {end} ethtool -K vlan-raw txvlan {offload}")
@@ -72,7 +72,7 @@ def test_tags_are_read_wherever_they_are(host: Host, offload: str) -> None:
     assert ended(measuring)["packets"]["started"] == 0
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 @pytest.mark.parametrize("instrument", ["stages"])
 def test_a_sample_counts_each_packet_of_a_nic(host: Host, instrument: str) -> None:
     host.check(["iperf3", "--server", "--daemon"])
@@ -90,7 +90,7 @@ def test_a_sample_counts_each_packet_of_a_nic(host: Host, instrument: str) -> No
 
 
 def beside(host: Host, wire: str) -> None:
-    """Addresses of the device below, by which it receives packets of its own."""
+    """Addresses of the lower device, at which it receives packets itself."""
     below = f"{wire}-raw" if wire != "bond" else devices.device(wire)
     for end, number in (("left", 1), ("right", 2)):
         host.check(f"ip -netns {end} address add 10.78.0.{number}/24 dev {below}")
@@ -101,6 +101,6 @@ def send(host: Host, address: str, port: int) -> None:
 
 
 def received(host: Host) -> int:
-    """Packets of the NIC, as it counts them."""
+    """Packets of the NIC, by its own counters."""
     statistics = json.loads(host.check("ip -json -statistics link show dev nic0"))
     return int(statistics[0]["stats64"]["rx"]["packets"])

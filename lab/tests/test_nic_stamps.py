@@ -1,6 +1,6 @@
-"""Hardware time stamps as the first stage of a packet's path: a NIC that stamps, its clock, and a reader to which the
-kernel gives the same stamps (SO_TIMESTAMPING). The reader converts each by its own reading of both clocks, and nearpath
-must say the same of when the NIC had the packet.
+"""Hardware time stamps as the first stage of a packet's path: a NIC that stamps, its clock, and a reader that gets
+the same stamps from the kernel (SO_TIMESTAMPING). The reader converts each by its own reading of both clocks, and
+nearpath must report the same time of receipt at the NIC.
 """
 
 from typing import Any
@@ -15,20 +15,20 @@ from .stamping import PARAMETERS, PLAIN_TOS, Stamped
 PORT = 5009
 DATAGRAMS = 40
 
-# All that takes a microsecond is sent up with its path, which has the time of each stage.
+# Packets that take a microsecond are reported with their path, which has the time of each stage.
 EACH_PACKET = ("--slow", "1us", "--outliers", "2000")
 
-# Beside what either says of its own conversion: the clock's rate between the readings of the one and the other.
+# In addition to the uncertainty of both conversions: the clock's drift between the two readings.
 NEAR_NS = 3_000
 
 
 def measured(host: Host, *arguments: str) -> Any:
-    """A measurement of what the reader gets, under way."""
+    """A running measurement of the reader's packets."""
     return start_measuring(host, "measure", "stages", "--proto", "udp", "--dport", str(PORT), *EACH_PACKET, *arguments)
 
 
 def warm_up(stamped: Stamped) -> None:
-    """The first packet after a while is sent to Open vSwitch's user space, and comes back without its stamp."""
+    """The first packet after a while goes through Open vSwitch's user space, and returns without its stamp."""
     stamped.send(1, PLAIN_TOS)
 
 
@@ -51,7 +51,7 @@ def nic_times(document: dict[str, Any]) -> list[int]:
 
 
 def assert_as_judged(document: dict[str, Any], judged: list[dict[str, Any]]) -> None:
-    """Each packet was at the NIC when the reader says so, and the kernel took the programs as they are."""
+    """Asserts that nearpath and the reader agree on each packet's time, and that the kernel accepted the programs."""
     assert document["fallback"] is None, document["fallback"]
     (device,) = document["nic_stamps"]["devices"]
     times = nic_times(document)
@@ -63,7 +63,7 @@ def assert_as_judged(document: dict[str, Any], judged: list[dict[str, Any]]) -> 
 
 
 def stamped_and_plain(host: Host) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What nearpath and the judge say of datagrams with a stamp, and then as many without."""
+    """nearpath's and the judge's results for datagrams with a stamp, and then as many without."""
     with Stamped(host, host.machine.address(), PORT) as stamped:
         measuring = measured(host)
         warm_up(stamped)
@@ -82,7 +82,7 @@ def test_paths_begin_at_the_nic(host: Host) -> None:
     (device,) = stamps["devices"]
     assert (device["nic"], device["rx_filter"], device["clock"]) == ("nic0", "ptpv2-event", "ptp0"), device
     assert (device["method"], device["used"], device["left_out"]) == ("extended", True, None), device
-    # Emulated, a reading of the NIC's register takes microseconds.
+    # In emulation, reading a NIC register takes microseconds.
     assert 0 < device["uncertainty_ns"] < 1_000_000 and device["clock_steps"] == 0, device
     unused = [stamps[why] for why in ("ahead", "too_old", "unconverted", "not_plain")]
     assert (stamps["used"], unused) == (DATAGRAMS, [0, 0, 0, 0]), stamps
@@ -94,10 +94,10 @@ def test_paths_begin_at_the_nic(host: Host) -> None:
     assert_as_judged(document, judged[:DATAGRAMS])
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
+@lab(topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
 def test_a_moderated_interrupt_is_the_nics(host: Host) -> None:
-    """What the NIC holds back before it interrupts is seen by its stamps alone."""
-    # The driver takes no more than 10 ms.
+    """The delay before the NIC interrupts is visible only with its stamps."""
+    # The driver's maximum is 10 ms.
     host.check("ethtool -C nic0 rx-usecs 8000")
     document, judged = stamped_and_plain(host)
     assert_as_judged(document, judged[:DATAGRAMS])
@@ -110,13 +110,13 @@ def test_a_moderated_interrupt_is_the_nics(host: Host) -> None:
     assert late and all(o["budget"][0]["share"] == "nic" for o in late), late[:2]
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
-def test_a_clock_that_is_set_meanwhile_yields_no_nonsense(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
+def test_a_clock_step_gives_no_wrong_times(host: Host) -> None:
     with Stamped(host, host.machine.address(), PORT) as stamped:
         measuring = measured(host)
         warm_up(stamped)
         stamped.send(DATAGRAMS)
-        # The reader sets the clock 1,000 s ahead; until it is read again, stamps are of the future.
+        # The reader sets the clock 1,000 s ahead; until it is read again, stamps are in the future.
         stamped.send(1, PLAIN_TOS, "set")
         stamped.send(DATAGRAMS)
         host.check("sleep 2")
@@ -130,13 +130,13 @@ def test_a_clock_that_is_set_meanwhile_yields_no_nonsense(host: Host) -> None:
     assert stamps["used"] >= 2 * DATAGRAMS, stamps
     expected = {"receive_from_nic": stamps["used"], "receive": stamps["ahead"] + 2}
     assert counts(document) == {kind: count for kind, count in expected.items() if count}
-    # Those that are used are the reader's: all of before and of long after, and some in between.
+    # The used stamps agree with the reader's: all from before and long after, and some in between.
     at_nic = sorted(packet["nic_ns"] for packet in judged if packet["stamp"])
     for at_ns in nic_times(document):
         assert min(abs(at_ns - nic_ns) for nic_ns in at_nic) < device["uncertainty_ns"] + 50_000, at_ns
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
+@lab(topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
 def test_a_nic_in_another_namespace(host: Host) -> None:
     host.check(
         "ovs-vsctl del-port br0 nic0 && ip addr flush dev br0 && ip netns add away && ip link set nic0 netns away"
@@ -155,7 +155,7 @@ def test_a_nic_in_another_namespace(host: Host) -> None:
     assert_as_judged(document, judged)
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
+@lab(topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
 def test_a_clock_that_cannot_be_read_is_reported(host: Host) -> None:
     with Stamped(host, host.machine.address(), PORT) as stamped:
         host.check("mv /dev/ptp0 /dev/elsewhere")
@@ -165,7 +165,7 @@ def test_a_clock_that_cannot_be_read_is_reported(host: Host) -> None:
         document = ended(measuring)
         stamped.end()
     (device,) = document["nic_stamps"]["devices"]
-    assert (device["used"], device["left_out"]) == (False, "/dev/ptp0: is not there"), device
+    assert (device["used"], device["left_out"]) == (False, "/dev/ptp0: not found"), device
     assert document["nic_stamps"]["used"] == 0
     assert counts(document) == {"receive": DATAGRAMS + 1}
     assert "nic_rx" not in document["stages"]

@@ -1,5 +1,5 @@
-"""A CPU that RPS steers to goes offline and comes back under load: what waited for it meanwhile, or was taken
-over from it by another CPU, has that in its budget, and each packet is followed on.
+"""A CPU that RPS steers to goes offline and online under load: packets that waited for it, or were taken
+over by another CPU, have this in their budget, and each packet is still followed.
 """
 
 import json
@@ -19,8 +19,8 @@ CPU = TWO_NODES.cpus_of(1)[-1]
 SLOW_MS = 3
 RATE = 3000
 
-# Takes a CPU away and gives it back, again and again; says from when until when it was offline, and how
-# long that took with its going and coming. In between it lets some hundred packets come. Arguments: CPU, rounds.
+# Repeatedly takes a CPU offline and online; prints when it was offline, and how
+# long that took including the transitions. Some hundred packets arrive in between. Arguments: CPU, rounds.
 HOTPLUG = """
 import json, sys, time
 
@@ -39,13 +39,13 @@ def some_more():
 
 offline, moving = [], []
 for _ in range(int(sys.argv[2])):
-    told = time.monotonic_ns()
+    start = time.monotonic_ns()
     set_online("0")
     gone = time.monotonic_ns()
     some_more()
     offline.append((gone, time.monotonic_ns()))
     set_online("1")
-    moving.append((told, time.monotonic_ns()))
+    moving.append((start, time.monotonic_ns()))
     some_more()
 print(json.dumps([offline, moving]))
 """
@@ -53,7 +53,7 @@ ROUNDS = 40
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_cpu_that_is_offline_is_named(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
     start_reader(host)
@@ -66,7 +66,7 @@ def test_a_cpu_that_is_offline_is_named(host: Host) -> None:
 
     offline, moving = json.loads(out)
     outliers = document["outliers"]
-    # What came to its backlog and stayed there; and what another CPU found there.
+    # Packets that stayed in its backlog; and those that another CPU took over.
     waited = [one for one in outliers if one["from"] == "enqueue_to_backlog" and one["cpu"] == CPU]
     hit = [one for one in waited if overlap(one, offline) * 2 > one["span_ns"]]
     taken = [one for one in outliers if (one["from"], one["to"]) == ("enqueue_to_backlog", "netif_rx")]

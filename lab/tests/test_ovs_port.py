@@ -1,8 +1,8 @@
 """RPS on an OVS internal port steers only packets of the NIC's RX queue 0; on the NIC it steers all.
 
 A NIC with four queues that node 0 serves, and a reader on node 1: RPS to node 1 is set on the port,
-then on the NIC, as `nearpath diagnose` advises. The kernel's trace events tell which packets
-changed CPU, and nearpath counts the same.
+then on the NIC, as `nearpath diagnose` proposes. The kernel's trace events show which packets
+changed CPU, and nearpath's counts agree.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from .hosts import IGB, TWO_NODES
 from .packet_trace import Event
 from .traffic import PACKET_BYTES, PORT, send, start_reader
 
-# Fewer in all than any ring or backlog on the way holds, so that none is lost.
+# Fewer in total than fit in any ring or backlog on the path, so that none is lost.
 FLOWS = 64
 EACH = 8
 SENT = FLOWS * EACH
@@ -26,16 +26,16 @@ QUEUES = {0, 1, 2, 3}
 NIC_CPUS, READER_CPUS = (set(TWO_NODES.cpus_of(node)) for node in (0, 1))
 READER_MASK = "0000000c"
 
-# The steps in which RPS may move a packet, on the NIC and on the port, from one event to another.
+# The pairs of events between which RPS may move a packet, on the NIC and on the port.
 ON_NIC = (("napi_gro_receive_entry", "nic0"), ("netif_receive_skb", "nic0"))
 ON_PORT = (("netif_rx_entry", "br0"), ("netif_receive_skb", "br0"))
 
-# The stages of nearpath that such a step may begin with; kernels differ in whether they have the last.
+# nearpath's stages that such a step may start with; not all kernels have the last.
 STAGES = ("napi_gro_receive", "netif_rx", "enqueue_to_backlog")
 
 
 @lab(topology=TWO_NODES, nics=IGB)
-def test_rps_on_the_port_steers_queue_0_alone(host: Host) -> None:
+def test_rps_on_the_port_steers_only_queue_0(host: Host) -> None:
     prepare(host)
     host.write("/sys/class/net/br0/queues/rx-0/rps_cpus", READER_MASK.encode())
 
@@ -50,12 +50,12 @@ def test_rps_on_the_port_steers_queue_0_alone(host: Host) -> None:
 
     assert counts(document["measurement"]) == (SENT, steered)
     finding = finding_of_port(document)
-    # Neither does it take all stages to find it, nor a closer look: all packets come during the first one.
+    # It is found without all stages and without a second look: all packets arrive during the first one.
     document, events = followed(host, "--max-overhead", "none")
     assert finding_of_port(document) == finding
     assert counts(document["measurement"]) == (SENT, moves_by_queue(events, ON_PORT)[0].total())
 
-    # What it advises.
+    # The proposed changes.
     assert Counter(change["after"] for change in finding["changes"]) == {READER_MASK: 4, "00000000": 1}
     for change in finding["changes"]:
         assert int(host.read(change["target"]), 16) == int(change["before"], 16)
@@ -78,14 +78,14 @@ def finding_of_port(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare(host: Host) -> None:
-    """The NIC on its node with flows over all queues, the reader on the other, the trace begun."""
+    """Sets up the NIC on its node with flows over all queues, the reader on the other, and starts the trace."""
     irqs = "$(grep nic0 /proc/interrupts | cut -d : -f 1)"
     host.check(f"for irq in {irqs}; do echo {cpulist(NIC_CPUS)} >/proc/irq/$irq/smp_affinity_list; done")
     host.check("ethtool -N nic0 rx-flow-hash udp4 sdfn")
     reader = start_reader(host)
     host.check(["taskset", "--cpu-list", "--pid", cpulist(READER_CPUS), str(reader.pid)])
 
-    # A packet that OVS does not know yet goes through ovs-vswitchd, and comes back without its queue.
+    # A packet without a flow in OVS goes through ovs-vswitchd, and returns without its queue.
     host.check("ovs-vsctl set Open_vSwitch . other_config:max-idle=600000")
     send(host, flows=1, each=1)
     wait_until(lambda: "eth_type(0x0800)" in host.check("ovs-dpctl dump-flows"), "OVS knows where IPv4 goes")
@@ -97,7 +97,7 @@ def cpulist(cpus: set[int]) -> str:
 
 
 def followed(host: Host, *how: str) -> tuple[dict[str, Any], list[Event]]:
-    """Sends packets; returns what nearpath says of them, and what the kernel recorded."""
+    """Sends packets; returns nearpath's results, and the kernel's records."""
     only = ("--proto", "udp", "--dport", str(PORT), "--direction", "rx")
     measuring = start_measuring(host, "diagnose", "--measure", "stages", *only, *how)
     packet_trace.clear(host)
@@ -111,7 +111,7 @@ def followed(host: Host, *how: str) -> tuple[dict[str, Any], list[Event]]:
 
 
 def steps(events: list[Event], between: tuple[tuple[str, str], tuple[str, str]]) -> list[tuple[Event, Event]]:
-    """The two events of each packet that had both."""
+    """The two events of each packet that has both."""
     first, second = between
     begun: dict[str, Event] = {}
     found = []
@@ -124,7 +124,7 @@ def steps(events: list[Event], between: tuple[tuple[str, str], tuple[str, str]])
 
 
 def has_moved(before: Event, after: Event) -> bool:
-    """Whether RPS moved a packet; else it stayed where the NIC's interrupt brought it."""
+    """Whether RPS moved a packet; else it stayed on the CPU of the NIC's interrupt."""
     if before.cpu == after.cpu:
         return False
     assert before.cpu in NIC_CPUS and after.cpu in READER_CPUS, (before, after)
@@ -140,7 +140,7 @@ def moves_by_queue(events: list[Event], between: tuple[tuple[str, str], tuple[st
 
 
 def counts(measurement: dict[str, Any]) -> tuple[int, int]:
-    """How many packets nearpath followed, and in how many of these steps one went to another CPU."""
+    """How many packets nearpath followed, and how many of these steps went to another CPU."""
     places = [place for span in measurement["spans"] if span["from"] in STAGES for place in span["places"]]
     moved = sum(place["count"] for place in places if place["from_cpu"] != place["to_cpu"])
     return measurement["packets"]["started"], moved

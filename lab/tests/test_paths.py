@@ -1,12 +1,12 @@
-"""The path printed is the one that packets took: over VLAN, bond, bridge, macvlan, macvtap, tap, VXLAN,
+"""The printed path is the one that packets took: over VLAN, bond, bridge, macvlan, macvtap, tap, VXLAN,
 Geneve, GRE, a switch and a router, while other programs get a copy of each packet.
 
-A known number of datagrams goes over each wire of a guest (devices.py), and another number over
-each, so that the counts of all spans together can be right in one way only.
+A known number of datagrams goes over each wire of a guest (devices.py), different for
+each, so that the counts of all spans are correct in only one way.
 """
 
 from lab import Host, Job
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 from lab.waiting import ended, start_measuring, wait_until
 
 from . import devices
@@ -17,7 +17,7 @@ PORT = 7000
 
 # Datagrams over each wire.
 SENT = {wire: 11 + number for number, wire in enumerate(devices.WIRES)}
-# And through a tap: written into it by a program, and sent into it by another for the first to read.
+# And through a tap: written by a program, and sent by another one for the first to read.
 WRITTEN, READ = 31, 32
 TAP, BEHIND_TAP = "10.77.200.2", "10.77.200.1"
 TAP_MAC, BEHIND_TAP_MAC = "02:00:00:77:c8:02", "02:00:00:77:c8:01"
@@ -30,7 +30,7 @@ while True:
     reader.recv(2048)
 """
 
-# As tcpdump does: gets a copy of all that the namespace receives and sends (ETH_P_ALL).
+# Like tcpdump: gets a copy of everything that the namespace receives and sends (ETH_P_ALL).
 LISTENER = """
 import socket
 listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -38,7 +38,7 @@ while True:
     listener.recv(2048)
 """
 
-# Arguments: address and number, again and again.
+# Arguments: pairs of address and number.
 SENDER = f"""
 import socket, sys
 for address, number in zip(sys.argv[1::2], sys.argv[2::2]):
@@ -47,7 +47,7 @@ for address, number in zip(sys.argv[1::2], sys.argv[2::2]):
         sender.sendto(bytes(100), (address, {PORT}))
 """
 
-# The other side of a tap, or of a macvtap: writes frames with datagrams, then reads so many of them.
+# The other side of a tap, or of a macvtap: writes frames with datagrams, then reads some.
 # Arguments: device, MACs and addresses of destination and source, how many to write, how many to read.
 FRAMES = f"""
 import fcntl, glob, os, socket, struct, sys
@@ -73,8 +73,9 @@ while taken < int(read):
 """
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_the_path_printed_is_the_one_taken(host: Host) -> None:
+@representative
+@lab(topology=TWO_NODES, nics=IGB)
+def test_the_printed_path_is_the_one_taken(host: Host) -> None:
     devices.make(host, *devices.WIRES)
     make_tap(host)
     for namespace in (*devices.ENDS, "between"):
@@ -115,7 +116,7 @@ def test_the_path_printed_is_the_one_taken(host: Host) -> None:
     # IP may get inner packets of tunnels as a list.
     in_list = rx("netif_receive_skb").get("udp_rcv", 0)
     assert in_list <= tunnels + SENT["overgre"]
-    # (What GRE carries begins when it is unwrapped, as the filter wants UDP.)
+    # (GRE's inner packets start after decapsulation, since the filter matches UDP.)
     by_ip = (
         SENT["veth"]
         + SENT["bridge"]
@@ -140,27 +141,27 @@ def test_the_path_printed_is_the_one_taken(host: Host) -> None:
     assert rx("tap_handle_frame") == {"consume_skb": SENT["macvtap"]}
     assert rx("udp_rcv")["gro_cells_receive"] == tunnels
     assert sum(rx("udp_rcv").values()) == delivered + tunnels
-    # Where somebody still has a copy, the tunnel uses netif_rx instead of NAPI.
+    # If a copy is still in use, the tunnel uses netif_rx instead of NAPI.
     assert sum(rx("gro_cells_receive").values()) == tunnels
-    # (What is written into a tap begins there.)
+    # (Packets written into a tap start there.)
     assert passed(document, "rx", end="netif_receive_skb") == received + SENT["bridge"] + tunnels - WRITTEN
     assert rx("ip_rcv") == {
         "udp_rcv": by_ip + SENT["vlan"] + SENT["bond"] + SENT["macvlan"] - SENT["routed"],
         "net_dev_queue": SENT["routed"],
     }
 
-    # By two devices, all but those that are on a veth and on the tap themselves.
+    # By two devices, except on the veth and on the tap themselves.
     direct = SENT["veth"] + 2 * twice
     upper = sum(SENT.values()) - SENT["veth"] - twice
     assert passed(document, "tx", end="net_dev_start_xmit") == direct + 2 * upper + READ
     started = ways(document, "tx", "net_dev_start_xmit")
     assert (started["net_dev_queue"], started["netif_rx"]) == (upper, direct + upper)
-    # The program may read a frame before the tap has said that it took it.
+    # The program may read a frame before the tap has reported it.
     assert passed(document, "tx", end="consume_skb") == READ
 
 
 def make_tap(host: Host) -> None:
-    """A tap in `right`, behind which a program will be."""
+    """A tap in `right`, for a program."""
     ip = "ip -netns right"
     host.check(
         f"modprobe tun && {ip} tuntap add tap0 mode tap"
@@ -190,7 +191,7 @@ def listening(host: Host) -> bool:
 
 
 def datagrams(host: Host) -> int:
-    """What UDP has received in `right`, for programs and for tunnels."""
+    """Datagrams that UDP has received in `right`, for programs and for tunnels."""
     lines = host.check("ip netns exec right cat /proc/net/snmp").splitlines()
     names, numbers = (line.split() for line in lines if line.startswith("Udp:"))
     return int(numbers[names.index("InDatagrams")])

@@ -1,4 +1,4 @@
-"""Tunnels over IPv6 that carry IPv6: a packet stays itself when its outer headers go on and come off."""
+"""Tunnels over IPv6 that carry IPv6: a packet is followed through encapsulation and decapsulation."""
 
 from lab import Host
 from lab.fixtures import lab
@@ -8,16 +8,16 @@ from .hosts import IGB, TWO_NODES
 from .spans import assert_balanced, passed, ways
 
 PORT = 7000
-# What the tunnels are, as `ip link add` wants it, and how many datagrams go through each.
+# The tunnels, as arguments of `ip link add`, and how many datagrams go through each.
 TUNNELS = {
     "vxlan6": ("type vxlan id 7 dstport 4789 local {mine} remote {other}", 11),
     "geneve6": ("type geneve id 7 remote {other}", 12),
 }
 SENT = sum(number for _, number in TUNNELS.values())
 ENDS = ("left", "right")
-# Datagrams that a reader takes in the very moment in which its socket tells of them.
+# Datagrams that a reader takes at the moment in which its socket reports them.
 FEW = 2
-# The kernel says who is in which group, again after a while (ms), and asks for routers, also by a tunnel.
+# The kernel repeats multicast reports after a while (ms), and solicits routers, also through a tunnel.
 QUIET = ["mldv2_unsolicited_report_interval=3600000", "router_solicitations=0"]
 MACS = {"left": "02:00:00:77:00:01", "right": "02:00:00:77:00:02"}
 
@@ -39,7 +39,7 @@ for address, number in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_ipv6_goes_through_tunnels_over_ipv6(host: Host) -> None:
     make(host)
     reader = host.start(["ip", "netns", "exec", "right", "python3", "-c", READER])
@@ -66,10 +66,10 @@ def test_ipv6_goes_through_tunnels_over_ipv6(host: Host) -> None:
     assert list(rx("ipv6_rcv")) == ["udpv6_rcv"]
     assert 2 * SENT - unseen <= in_list + rx("ipv6_rcv")["udpv6_rcv"] <= 2 * SENT
     assert SENT - unseen <= rx("udpv6_rcv")["gro_cells_receive"] <= SENT
-    # (One that its reader takes in the moment in which the socket tells of it may have both spans.)
+    # (One that its reader takes at the moment in which the socket reports it may have both spans.)
     assert 2 * SENT - unseen <= sum(rx("udpv6_rcv").values()) <= 2 * SENT + 1
     assert passed(document, "rx", end="netif_receive_skb") == 2 * SENT
-    # By the tunnel, and by the wire below it.
+    # On the tunnel, and on the wire below it.
     assert passed(document, "tx", end="net_dev_start_xmit") == 2 * SENT
     assert ways(document, "tx", "net_dev_start_xmit") == {"net_dev_queue": SENT, "netif_rx": SENT}
 
@@ -83,7 +83,7 @@ def inner(name: str, end: str) -> str:
 
 
 def make(host: Host) -> None:
-    """Two namespaces joined by a veth pair, with the tunnels over it; nobody need ask where the other is."""
+    """Two namespaces joined by a veth pair, with the tunnels over it, and static neighbours."""
     settings = [f"net.ipv6.conf.default.{setting}" for setting in QUIET]
     for end in ENDS:
         host.check(["ip", "netns", "add", end])

@@ -1,7 +1,7 @@
-"""TCP packets that are sent again, cut into segments, or put together: each has one outcome.
+"""TCP packets that are retransmitted, segmented, or merged: each has one outcome.
 
-Between two namespaces of a guest (devices.py). The segments are counted by TCP, by the queueing
-discipline that loses some, and by the devices.
+Between two namespaces of a guest (devices.py). The segments are counted by TCP, by the qdisc
+that loses some, and by the devices.
 """
 
 from lab import Host
@@ -17,7 +17,7 @@ MESSAGES = 60
 LOSS_PERCENT = 20
 BULK_BYTES = 2 << 20
 
-# Answers what it gets by each connection, or only takes it.
+# Answers what it receives on each connection, or only reads it.
 SERVER = f"""
 import socket, sys
 server = socket.create_server(("", {PORT}))
@@ -29,7 +29,7 @@ while True:
                 connection.sendall(some)
 """
 
-# Messages, each after the answer to the one before, so that none is sent together with another.
+# Messages, each sent after the previous answer, so that no two share a segment.
 CONVERSATION = f"""
 import socket, sys
 with socket.create_connection((sys.argv[1], {PORT})) as connection:
@@ -49,8 +49,8 @@ with socket.create_connection((sys.argv[1], {PORT})) as connection:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_what_is_sent_again_is_another_packet(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_retransmission_is_a_separate_packet(host: Host) -> None:
     devices.make(host, "veth")
     wire = devices.device("veth")
     host.check(f"tc -netns left qdisc add dev {wire} root netem loss {LOSS_PERCENT}%")
@@ -73,12 +73,12 @@ def test_what_is_sent_again_is_another_packet(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_segments_are_one_packet_when_sent_and_many_when_received(host: Host) -> None:
     wires = ("veth", "vxlan")
     devices.make(host, *wires)
-    # The veth under the tunnel takes no more than a segment, the other does not cut packets itself; its
-    # other end puts together what comes.
+    # The veth under the tunnel accepts only single segments, the other one does not segment itself; its
+    # other end merges packets.
     host.check("ip -netns left link set vxlan-raw gso_max_segs 1")
     host.check("ip netns exec left ethtool -K veth-raw tso off && ip netns exec right ethtool -K veth-raw gro on")
     serve(host, "take")
@@ -91,13 +91,13 @@ def test_segments_are_one_packet_when_sent_and_many_when_received(host: Host) ->
 
     segments = frames(host) - before
     sent = document["packets"]["started"] - segments
-    # Each is sent by its device, those of the tunnel by two; none ends where it is cut.
+    # Each is sent by its device, those of the tunnel by two; none ends where it is segmented.
     tunnelled = passed(document, "tx", "net_dev_start_xmit", "net_dev_queue")
     assert ways(document, "tx", "net_dev_queue") == {"net_dev_start_xmit": sent + tunnelled}
     assert 0 < tunnelled < sent < segments / 2
     ends = {end: passed(document, "tx", end=end) for end in ("netif_rx", "consume_skb", "kfree_skb")}
     assert sum(ends.values()) == sent, ends
-    # Less comes to the stack than to its devices.
+    # The stack receives fewer packets than its devices.
     assert passed(document, "rx", end="netif_receive_skb") < segments
     assert_balanced(document)
     assert document["packets"]["dropped"] == document["packets"]["collided"] == 0
@@ -114,19 +114,19 @@ def serve(host: Host, what: str) -> None:
 
 
 def connections(host: Host) -> str:
-    """What is left of connections, but for those that only wait for stragglers."""
+    """The remaining connections, except those in TIME-WAIT."""
     ss = "ss --no-header --tcp --numeric exclude listening exclude time-wait"
     return "".join(host.check(f"ip netns exec {end} {ss}") for end in devices.ENDS)
 
 
 def tcp(host: Host, namespace: str) -> dict[str, int]:
-    """What TCP has counted in a namespace."""
+    """TCP's counters in a namespace."""
     lines = host.check(f"ip netns exec {namespace} cat /proc/net/snmp").splitlines()
     names, numbers = (line.split()[1:] for line in lines if line.startswith("Tcp:"))
     return dict(zip(names, map(int, numbers), strict=True))
 
 
 def frames(host: Host) -> int:
-    """What the devices of the right have received: those at the end of the wire and of the tunnel."""
+    """Packets received by the devices on the right: at the end of the wire and of the tunnel."""
     files = [f"/sys/class/net/{name}/statistics/rx_packets" for name in ("veth-raw", "vxlan0")]
     return sum(map(int, host.check(["ip", "netns", "exec", "right", "cat", *files]).split()))

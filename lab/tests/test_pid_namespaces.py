@@ -1,5 +1,5 @@
-"""nearpath in a PID namespace of its own, as in a container: its ids are those that ps shows there, and a task that has
-ended has the cgroup that it was in. On the oldest kernel and the newest, whose types differ.
+"""nearpath in a separate PID namespace, as in a container: its ids are those that ps shows there, and an exited task
+has the cgroup that it was in. On the oldest kernel and the newest, whose types differ.
 """
 
 import json
@@ -11,7 +11,7 @@ from lab.fixtures import lab
 from .hosts import IGB, TWO_NODES
 
 PORT = 8099
-# A server, its clients one after the other, and what nearpath says of the server's process by its id there.
+# A server, sequential clients, and nearpath's results for the server's process by its id there.
 SCRIPT = f"""
 python3 -m http.server {PORT} >/dev/null 2>&1 & SERVER=$!
 while :; do python3 -c '
@@ -39,7 +39,7 @@ def test_ids_are_those_of_the_namespace(host: Host) -> None:
     stages = document(host, "/tmp/stages")
     names = [group["name"] for group in stages["groups"]]
     assert f"python3/{server}" in names, (names, err)
-    # The clients live for a moment. Whoever was not in the namespace has no id in it.
+    # The clients are short-lived. Processes outside the namespace have no id in it.
     blamed = [share["who"] for outlier in stages["outliers"] for share in outlier["budget"] if share["who"]]
     tasks = [who for who in blamed if who["comm"]]
     pythons = [who for who in tasks if who["comm"] == "python3"]

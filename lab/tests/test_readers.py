@@ -1,4 +1,4 @@
-"""A datagram is counted once, however quick its reader: the socket tells of it on one CPU while another takes it."""
+"""A datagram is counted once, however fast its reader: the socket reports it on one CPU while another reads it."""
 
 from lab import Host
 from lab.fixtures import lab, lengthy
@@ -11,7 +11,7 @@ PORT = 7000
 DATAGRAMS = 10_000
 RACES = 4
 
-# It never sleeps, so that it may find a datagram before its socket has told of it. Arguments: CPU, how many.
+# It never sleeps, so it may read a datagram before its socket has reported it. Arguments: CPU, how many.
 READER = f"""
 import os, socket, sys
 os.sched_setaffinity(0, {{int(sys.argv[1])}})
@@ -30,7 +30,7 @@ while taken < int(sys.argv[2]):
         pass
 """
 
-# Waits after each, for the reader to be back. Arguments: CPU, how many.
+# Waits after each until the reader polls again. Arguments: CPU, how many.
 SENDER = f"""
 import os, socket, sys, time
 os.sched_setaffinity(0, {{int(sys.argv[1])}})
@@ -44,8 +44,8 @@ for _ in range(int(sys.argv[2])):
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_a_quick_reader_is_not_counted_twice(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB)
+def test_datagrams_of_a_fast_reader_are_counted_once(host: Host) -> None:
     reader = host.start(["python3", "-c", READER, "3", str(DATAGRAMS)])
     wait_until(lambda: host.run("test -e /run/reader").status == 0, "the reader reads")
     measuring = start_measuring(host, "measure", "stages", "--port", str(PORT))
@@ -56,7 +56,7 @@ def test_a_quick_reader_is_not_counted_twice(host: Host) -> None:
 
     assert document["packets"]["started"] == 2 * DATAGRAMS
     assert_balanced(document)
-    # It may take the very one that its socket is about to tell of.
+    # It may take the one that its socket is about to report.
     after = ways(document, "rx", "udp_rcv")
     assert after.keys() <= {"sk_data_ready", "sock_recv"}
     assert abs(sum(after.values()) - DATAGRAMS) <= RACES

@@ -1,6 +1,6 @@
-"""Where virtual hosts cannot be had, the lab says why in one line, and its tests are skipped with it.
+"""If virtual hosts are not available, the lab prints the reason in one line, and skips its tests with it.
 
-Pure: what the lab asks the machine for is replaced, or taken away.
+Pure: the machine's properties are replaced, or removed.
 """
 
 import os
@@ -21,7 +21,7 @@ DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 
 @pytest.fixture(autouse=True)
 def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine on which nothing is missing; returns the folder of its programs."""
+    """A machine on which nothing is missing; returns the directory of its programs."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for program in (*requirements.PROGRAMS, "unshare"):
@@ -39,7 +39,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def install(file: Path, script: str) -> None:
-    """Makes a program of a line for the shell."""
+    """Creates a program from a shell command."""
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
 
@@ -57,7 +57,7 @@ def test_nothing_is_missing() -> None:
 
 def test_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert reason() == "the guests are x86-64, and this is aarch64"
+    assert reason() == "the guests are x86-64, this machine is aarch64"
 
 
 def test_another_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +69,11 @@ def test_another_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no os-release")
 
     monkeypatch.setattr(platform, "freedesktop_os_release", none)
-    assert reason() == "this distribution does not say what it is: no os-release"
+    assert reason() == "unknown distribution: no os-release"
 
 
 def test_a_user() -> None:
-    # In another process, which gives up root if it has it.
+    # In another process, which drops root if it has it.
     script = """
 import os
 from lab import requirements
@@ -107,7 +107,7 @@ def test_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert re.fullmatch(re.escape(f"{tmp_path}/cache") + room, reason())
 
 
-def test_a_mirror_that_does_not_answer(programs: Path) -> None:
+def test_an_unreachable_mirror(programs: Path) -> None:
     install(programs / "apt-get", "echo W: slow; echo 'E: Unable to connect' >&2; exit 100")
     with pytest.raises(Unavailable, match="^apt-get failed: E: Unable to connect$"):
         distribution.versions(("bookworm",), ("bash",))
@@ -118,7 +118,7 @@ def test_a_mirror_that_does_not_answer(programs: Path) -> None:
 
 def test_tests_are_skipped_with_the_reason(tmp_path: Path) -> None:
     log = tmp_path / "skipped"
-    # Not the fixture's programs: none at all.
+    # Not the fixture's programs, but none at all.
     environment = {**os.environ, "PATH": "/nonexistent", "NEARPATH_SKIP_LOG": str(log)}
     command = [sys.executable, "-m", "pytest", "lab/tests/test_smoke.py", "--kernels=6.12"]
     done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)

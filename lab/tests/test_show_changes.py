@@ -1,7 +1,7 @@
 """`nearpath show` follows what is changed on a running host; what a driver refuses stays.
 
-One test for each row of `CHANGES`; that all else is shown right after them is asserted by the
-other tests of `show`, which compare the changed host as they do the booted one.
+One test per row of `CHANGES`. The other tests of `show` assert that everything else is still correct:
+they compare the changed host like the booted one.
 """
 
 import pytest

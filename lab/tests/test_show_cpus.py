@@ -10,7 +10,7 @@ from .show import LSCPU, OFFLINE_CPU, Reading, cpus
 
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
-# Memory comes and goes while it is read.
+# Memory is allocated and freed while it is read.
 FREE_MOVES_BYTES = 32 << 20
 
 
@@ -24,12 +24,12 @@ def lscpu(reading: Reading) -> dict[int, dict[str, str]]:
 
 
 def groups(of_cpus: dict[int, Any]) -> set[frozenset[int]]:
-    """The sets of CPUs that have a value in common."""
+    """The sets of CPUs with the same value."""
     return {frozenset(cpu for cpu, other in of_cpus.items() if other == value) for value in of_cpus.values()}
 
 
 def online(reading: Reading) -> list[dict[str, Any]]:
-    """The CPUs that nearpath shows as running."""
+    """The CPUs that nearpath shows as online."""
     return [cpu for cpu in reading.shown["cpus"] if cpu["online"]]
 
 
@@ -53,14 +53,14 @@ def test_cores_packages_and_nodes_of_cpus(reading: Reading) -> None:
         assert str(cpu["package"]) == reading.files[f"{topology}/physical_package_id"]
         assert str(cpu["die"]) == reading.files[f"{topology}/die_id"]
         assert str(cpu["node"]) == tool[cpu["cpu"]]["Node"]
-        # lscpu's numbers of cores are unique on the host, the kernel's in a package.
+        # lscpu's core numbers are unique on the host, the kernel's only within a package.
         core = tool[cpu["cpu"]]["Core"]
         assert cpus(cpu["siblings"]) == {other for other, row in tool.items() if row["Core"] == core}
-        # 65535 is the kernel's word for none; Linux 5.10 does not know clusters.
+        # 65535 is the kernel's value for none; Linux 5.10 has no clusters.
         cluster = reading.files.get(f"{topology}/cluster_id", "65535")
         assert cpu["cluster"] == (None if cluster == "65535" else int(cluster))
         assert ((f"cpu {reading.shown['online']}", "cluster") in reading.unknown) == (cpu["cluster"] is None)
-        # No hybrid machine: there are no kinds, and all have one capacity where the kernel has it.
+        # Not a hybrid machine: there are no kinds, and all have the same capacity, if the kernel reports it.
         capacity = reading.files.get(f"{CPU}/cpu{cpu['cpu']}/cpu_capacity")
         assert (cpu["kind"], cpu["capacity"]) == (None, None if capacity is None else int(capacity))
     packages = {cpu["cpu"]: cpu["package"] for cpu in online(reading)}
@@ -78,7 +78,7 @@ def test_last_level_caches(reading: Reading) -> None:
         cache = f"{CPU}/cpu{min(cpus(llc['cpus']))}/cache/index3"
         assert str(llc["level"]) == reading.files[f"{cache}/level"]
         assert f"{llc['size_bytes'] >> 10}K" == reading.files[f"{cache}/size"]
-        # Some kernels leave CPUs that have gone offline in it.
+        # Some kernels keep offline CPUs in it.
         assert cpus(llc["cpus"]) == cpus(reading.files[f"{cache}/shared_cpu_list"]) & caches.keys()
 
 
@@ -132,7 +132,7 @@ def test_numastat(reading: Reading) -> None:
 
 
 @on_every_host
-def test_the_topology_is_what_the_machine_was_made_of(machine: Machine, readings: dict[str, Reading]) -> None:
+def test_the_topology_is_that_of_the_machine(machine: Machine, readings: dict[str, Reading]) -> None:
     topology = machine.topology
     nodes = range(len(topology.cores))
     shown = readings["booted"].shown
@@ -152,7 +152,7 @@ def test_a_cpu_that_is_offline(readings: dict[str, Reading]) -> None:
     assert cpus(was["online"]) - cpus(now["online"]) == {OFFLINE_CPU}
     gone = now["cpus"][OFFLINE_CPU]
     assert (gone["cpu"], gone["online"]) == (OFFLINE_CPU, False)
-    # What it shared a core and a cache with, the kernel forgets; the node it is on, not.
+    # The kernel discards its core and cache siblings, but not its node.
     assert [gone[field] for field in ("core", "package", "llc", "siblings")] == [None] * 4
     assert gone["node"] == was["cpus"][OFFLINE_CPU]["node"]
     lists = [cpu["siblings"] for cpu in now["cpus"] if cpu["online"]]

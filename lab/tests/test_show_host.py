@@ -17,8 +17,8 @@ def test_the_kernel(reading: Reading) -> None:
     assert kernel["virtualisation"] == "qemu"
     # `nohz_full` reads "(null)" where no CPU is one.
     for field in ("isolated", "nohz_full"):
-        told = reading.files.get(f"/sys/devices/system/cpu/{field}", "").strip(" ")
-        assert kernel[field] == told.replace("(null)", "")
+        reported = reading.files.get(f"/sys/devices/system/cpu/{field}", "").strip(" ")
+        assert kernel[field] == reported.replace("(null)", "")
     assert "rcu_nocbs" not in kernel["cmdline"]
     assert kernel["rcu_nocbs"] == ""
     assert reading.shown["schema"] == 1
@@ -34,7 +34,7 @@ def test_time_of_cpus(reading: Reading) -> None:
     assert [row["cpu"] for row in reading.shown["cpu_time"]] == list(before)
     for row in reading.shown["cpu_time"]:
         for field, low, high in zip(TICKS, before[row["cpu"]], after[row["cpu"]], strict=False):
-            # What the kernel counts as idle may be taken back when a tick ends early.
+            # The kernel may correct idle time when a tick ends early.
             slack = 2 if field in ("idle", "iowait") else 0
             assert low - slack <= row[field] <= high + slack, field
 
@@ -43,16 +43,16 @@ def test_time_of_cpus(reading: Reading) -> None:
 def test_sysctls(readings: dict[str, Reading]) -> None:
     changed = readings["changed"]
     huge = "/sys/kernel/mm/transparent_hugepage"
-    told = {f"transparent_hugepage.{name}": changed.files[f"{huge}/{name}"] for name in ("enabled", "defrag")}
+    reported = {f"transparent_hugepage.{name}": changed.files[f"{huge}/{name}"] for name in ("enabled", "defrag")}
     for path, value in changed.files.items():
         if found := re.fullmatch("/sys/kernel/debug/sched/(?:(numa_balancing)/)?(.*)", path):
-            told[f"kernel.{found[1] or 'sched'}_{found[2]}"] = value
-    for line in changed.tool(sysctl(readings["booted"])).splitlines():
+            reported[f"kernel.{found[1] or 'sched'}_{found[2]}"] = value
+    for line in changed.tool(sysctl(readings["booted"].shown)).splitlines():
         name, _, value = line.partition(" = ")
-        told[name] = value
-    assert changed.shown["sysctls"] == told
-    assert (readings["booted"].shown["sysctls"]["vm.nr_hugepages"], told["vm.nr_hugepages"]) == ("0", "2")
-    assert {"net.core.netdev_budget", "net.core.rps_sock_flow_entries", "kernel.numa_balancing"} <= told.keys()
+        reported[name] = value
+    assert changed.shown["sysctls"] == reported
+    assert (readings["booted"].shown["sysctls"]["vm.nr_hugepages"], reported["vm.nr_hugepages"]) == ("0", "2")
+    assert {"net.core.netdev_budget", "net.core.rps_sock_flow_entries", "kernel.numa_balancing"} <= reported.keys()
 
 
 @on_every_host

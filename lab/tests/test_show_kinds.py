@@ -1,18 +1,18 @@
-"""`nearpath show nics`: kinds of interface that a host has beside NICs, and other namespaces.
+"""`nearpath show nics`: kinds of interface other than NICs, and other namespaces.
 
-One table: what is made, and what nearpath must say of it; names, masters and lower interfaces
-are those that `ip` tells.
+One table: what is created, and what nearpath must show for it. Names, masters and lower interfaces
+must agree with `ip`.
 """
 
 import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 
 from .hosts import IGB, TWO_NODES
 
-# By interface: what `ip link add` is given for it, its kind, and a fact of its own.
+# By interface: arguments of `ip link add`, its kind, and a specific fact.
 MADE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vlan7": ("link br0 name vlan7 type vlan id 7", "vlan", {"vlan": 7, "link": "br0"}),
     "macvlan1": ("link br0 name macvlan1 type macvlan", "macvlan", {"link": "br0"}),
@@ -38,6 +38,7 @@ def links(host: Host, options: str = "") -> dict[str, dict[str, Any]]:
     return {link["ifname"]: link for link in json.loads(host.check(f"ip {options} -json -details link"))}
 
 
+@representative
 @lab(topology=TWO_NODES, nics=IGB)
 def test_kinds(host: Host) -> None:
     host.check(["ip", "-batch", "-"], stdin="".join(f"link add {made}\n" for made, _, _ in MADE.values()).encode())
@@ -62,7 +63,7 @@ def test_a_virtual_function_has_the_node_of_its_nic(host: Host) -> None:
     assert (physical["kind"], physical["physical_function"]) == ("physical", None)
     assert (virtual["kind"], virtual["physical_function"]) == ("vf", "nic0")
     assert (virtual["driver"], virtual["numa_node"]) == ("igbvf", host.machine.nics[0].node)
-    # Its queues' interrupts are there since it is up, named as those of igb.
+    # Its queues' interrupts exist since it is up, named like those of igb.
     for way in ("rx", "tx"):
         (queue,) = virtual[f"{way}_queues"]
         assert host.check(f"grep {name}-{way}-0 /proc/interrupts").split(":")[0].strip() == str(queue["irq"])
@@ -78,6 +79,6 @@ def test_another_namespace(host: Host) -> None:
         assert (nic["ifindex"], nic["address"]) == (tool[name]["ifindex"], tool[name]["address"])
         assert nic["netns"] == {"name": "other", "inode": inode}
     here = nics(host)
-    # The other end is in a namespace that is not shown: it is not taken for one here.
+    # The other end is in a namespace that is not shown, and is not confused with a local interface.
     assert "veth2" not in here
     assert (here["veth1"]["kind"], here["veth1"]["link"]) == ("veth", None)

@@ -1,4 +1,4 @@
-"""`nearpath show`: NICs, what their drivers tell and what they refuse, against ip, ethtool, tc,
+"""`nearpath show`: NICs, what their drivers report and what they do not support, against ip, ethtool, tc,
 ovs-vsctl and sysfs."""
 
 import json
@@ -13,10 +13,10 @@ from .show import COUNTERS, Reading, asked
 NETNS = "stat --dereference --format=%i /proc/self/ns/net"
 LINKS, QDISCS = (command for command in COUNTERS if command.startswith(("ip ", "tc ")))
 
-# What `show` takes from each of ethtool's options.
+# The facts that `show` has in common with each ethtool option.
 FACTS = {"channels": "-l", "rings": "-g", "coalesce": "-c", "rss": "-x", "ntuple": "-n"}
 
-# What the driver of each model refuses: none of the models takes all.
+# What each model's driver does not support: no model supports everything.
 REFUSED = {
     "igb": {"rss.key"},
     "virtio": {"ntuple", "speed_mbps"},
@@ -24,12 +24,12 @@ REFUSED = {
     "e1000e": {"channels", "rss", "ntuple"},
 }
 
-# What it refused on this kernel beside.
+# What it also did not support on this kernel.
 REFUSED_ON_5_10 = {"virtio": {"rss"}, "vmxnet3": {"channels"}}
 
 DRIVERS = {"igb": "igb", "virtio": "virtio_net", "vmxnet3": "vmxnet3", "e1000e": "e1000e"}
 
-# `ethtool -k` has names of its own for some of the kernel's features,
+# `ethtool -k` has other names for some of the kernel's features,
 OLD_NAMES = {
     "rx-checksumming": "rx-checksum",
     "generic-segmentation-offload": "tx-generic-segmentation",
@@ -40,7 +40,7 @@ OLD_NAMES = {
     "ntuple-filters": "rx-ntuple-filter",
     "receive-hashing": "rx-hashing",
 }
-# and sums of several.
+# and combinations of several.
 SUMS = {"tx-checksumming", "scatter-gather", "tcp-segmentation-offload"}
 
 
@@ -50,16 +50,16 @@ def links(text: str) -> dict[str, dict[str, Any]]:
 
 
 def number(text: str) -> int | None:
-    """A number of ethtool's, which writes `n/a` for none."""
+    """A number of ethtool, which prints `n/a` for none."""
     return None if text == "n/a" else int(text)
 
 
 def answered(reading: Reading, fact: str) -> dict[str, str]:
-    """What ethtool says of a fact of the NICs whose drivers tell it."""
+    """ethtool's output for a fact, for the NICs whose drivers report it."""
     answers = {name: reading.answers[f"ethtool {FACTS[fact]} {name}"][0] for name in asked(reading.machine)}
-    told = {name: answer.text for name, answer in answers.items() if not answer.unsupported}
-    assert told.keys() == {name for name, nic in reading.nics.items() if nic[fact] is not None}, fact
-    return told
+    reported = {name: answer.text for name, answer in answers.items() if not answer.unsupported}
+    assert reported.keys() == {name for name, nic in reading.nics.items() if nic[fact] is not None}, fact
+    return reported
 
 
 @on_every_host
@@ -74,14 +74,14 @@ def test_interfaces(reading: Reading) -> None:
 
 
 @on_every_host
-def test_nics_are_what_the_machine_was_made_with(machine: Machine, reading: Reading) -> None:
+def test_nics_are_those_of_the_machine(machine: Machine, reading: Reading) -> None:
     for index, made in enumerate(machine.nics):
         nic = reading.nics[f"nic{index}"]
         assert nic["address"] == machine.mac(index)
         assert nic["driver"] == DRIVERS[made.model]
         assert nic["kind"] == ("virtio" if made.is_virtio else "physical")
-        # With one node the firmware tells none: that is not node 0.
-        assert nic["numa_node"] == (made.node if len(machine.topology.cores) > 1 else None)
+        # With one node the firmware reports none; there is only that one.
+        assert nic["numa_node"] == made.node
         assert ((f"nic nic{index}", "numa_node") in reading.unknown) == (nic["numa_node"] is None)
 
 
@@ -90,12 +90,13 @@ def test_devices(reading: Reading) -> None:
     for name in asked(reading.machine):
         nic = reading.nics[name]
         driver = reading.answers[f"ethtool -i {name}"][0].text
-        told = dict(line.partition(": ")[::2] for line in driver.splitlines() if ": " in line)
-        assert nic["driver"] == told.get("driver")
+        reported = dict(line.partition(": ")[::2] for line in driver.splitlines() if ": " in line)
+        assert nic["driver"] == reported.get("driver")
         node = reading.of_device(name, "numa_node")
-        assert nic["numa_node"] == (None if node in (None, "-1") else int(node))
+        only = 0 if len(reading.machine.topology.cores) == 1 else None
+        assert nic["numa_node"] == (only if node in (None, "-1") else int(node))
         assert nic["local_cpus"] == reading.of_device(name, "local_cpulist")
-        assert nic["bus"] == (told["bus-info"] or None)
+        assert nic["bus"] == (reported["bus-info"] or None)
     of_device = ("bus", "numa_node", "local_cpus", "speed_mbps", "physical_function")
     for name, nic in reading.nics.items():
         if not name.startswith("nic"):
@@ -107,36 +108,36 @@ def test_devices(reading: Reading) -> None:
 @on_every_host
 def test_speed(reading: Reading) -> None:
     for name in asked(reading.machine):
-        told = re.search(r"^\tSpeed: (\d+)Mb/s$", reading.tool(f"ethtool {name}"), re.MULTILINE)
-        assert reading.nics[name]["speed_mbps"] == (int(told[1]) if told else None)
+        reported = re.search(r"^\tSpeed: (\d+)Mb/s$", reading.tool(f"ethtool {name}"), re.MULTILINE)
+        assert reading.nics[name]["speed_mbps"] == (int(reported[1]) if reported else None)
 
 
 @on_every_host
 def test_channels(reading: Reading) -> None:
-    for name, told in answered(reading, "channels").items():
-        both = re.findall(r"^(RX|TX|Other|Combined):\s+(\S+)$", told, re.MULTILINE)
+    for name, reported in answered(reading, "channels").items():
+        both = re.findall(r"^(RX|TX|Other|Combined):\s+(\S+)$", reported, re.MULTILINE)
         most, now = ({kind.lower(): number(value) for kind, value in half} for half in (both[:4], both[4:]))
         assert reading.nics[name]["channels"] == now | {f"{kind}_max": value for kind, value in most.items()}
 
 
 @on_every_host
 def test_rings(reading: Reading) -> None:
-    for name, told in answered(reading, "rings").items():
-        both = re.findall(r"^(RX|TX):\s+(\S+)$", told, re.MULTILINE)
+    for name, reported in answered(reading, "rings").items():
+        both = re.findall(r"^(RX|TX):\s+(\S+)$", reported, re.MULTILINE)
         most, now = ({kind.lower(): number(value) for kind, value in half} for half in (both[:2], both[2:]))
         assert reading.nics[name]["rings"] == now | {f"{kind}_max": value for kind, value in most.items()}
 
 
 @on_every_host
 def test_coalescing(reading: Reading) -> None:
-    for name, told in answered(reading, "coalesce").items():
-        # ethtool writes rx-frames, rx-frame-low, and sample-interval; the kernel has other words.
-        numbers = re.findall(r"^(\S+): (\d+)$", told, re.MULTILINE)
+    for name, reported in answered(reading, "coalesce").items():
+        # ethtool writes rx-frames, rx-frame-low, and sample-interval; the kernel uses other names.
+        numbers = re.findall(r"^(\S+): (\d+)$", reported, re.MULTILINE)
         words = {re.sub("-frames?", "-max-frames", word): int(value) for word, value in numbers}
         if (interval := words.pop("sample-interval", None)) is not None:
             words["rate-sample-interval"] = interval
         for title, word in (("Adaptive", "use-adaptive"), ("CQE mode", "use-cqe-mode")):
-            ((rx, tx),) = re.findall(rf"^{title} RX: (\S+)  TX: (\S+)$", told, re.MULTILINE)
+            ((rx, tx),) = re.findall(rf"^{title} RX: (\S+)  TX: (\S+)$", reported, re.MULTILINE)
             words |= {f"{word}-{way}": int(on == "on") for way, on in (("rx", rx), ("tx", tx)) if on != "n/a"}
         assert reading.nics[name]["coalesce"] == words
 
@@ -144,8 +145,8 @@ def test_coalescing(reading: Reading) -> None:
 @on_every_host
 def test_offloads(reading: Reading) -> None:
     for name in asked(reading.machine):
-        (told,) = json.loads(reading.tool(f"ethtool --json -k {name}"))
-        features = {word: state for word, state in told.items() if word not in SUMS | {"ifname"}}
+        (reported,) = json.loads(reading.tool(f"ethtool --json -k {name}"))
+        features = {word: state for word, state in reported.items() if word not in SUMS | {"ifname"}}
         assert reading.nics[name]["offloads"] == {
             OLD_NAMES.get(word, word): state["active"] for word, state in features.items()
         }
@@ -155,9 +156,9 @@ def test_offloads(reading: Reading) -> None:
 
 @on_every_host
 def test_rss(reading: Reading) -> None:
-    for name, told in answered(reading, "rss").items():
-        rows = re.findall(r"^ +\d+:((?: +\d+)+)$", told, re.MULTILINE)
-        ((key, functions),) = re.findall(r"RSS hash key:\n(.*)\nRSS hash function:\n((?s:.*))", told)
+    for name, reported in answered(reading, "rss").items():
+        rows = re.findall(r"^ +\d+:((?: +\d+)+)$", reported, re.MULTILINE)
+        ((key, functions),) = re.findall(r"RSS hash key:\n(.*)\nRSS hash function:\n((?s:.*))", reported)
         on = re.findall(r"^ +(\w+): on$", functions, re.MULTILINE)
         rss = reading.nics[name]["rss"]
         assert rss["indirection"] == [int(queue) for row in rows for queue in row.split()]
@@ -167,14 +168,14 @@ def test_rss(reading: Reading) -> None:
 
 @on_every_host
 def test_ntuple_rules(reading: Reading) -> None:
-    for name, told in answered(reading, "ntuple").items():
-        # No model takes a rule, but some count those that they do not have.
-        assert "Total 0 rules" in told
+    for name, reported in answered(reading, "ntuple").items():
+        # No model accepts a rule, but some report the number 0.
+        assert "Total 0 rules" in reported
         assert reading.nics[name]["ntuple"] == []
 
 
 @on_every_host
-def test_what_drivers_refuse_is_unknown_with_a_reason(machine: Machine, reading: Reading) -> None:
+def test_unsupported_facts_are_unknown_with_a_reason(machine: Machine, reading: Reading) -> None:
     for name, nic in reading.nics.items():
         refused = {fact for fact in (*FACTS, "speed_mbps") if nic[fact] is None}
         refused |= {"rss.key"} if nic["rss"] and nic["rss"]["key"] is None else set()
@@ -184,7 +185,7 @@ def test_what_drivers_refuse_is_unknown_with_a_reason(machine: Machine, reading:
             older = REFUSED_ON_5_10 if machine.kernel == "5.10" else {}
             assert refused == REFUSED[model] | older.get(model, set())
         else:
-            # A software interface has no speed to know.
+            # A software interface has no speed.
             refused.discard("speed_mbps")
         assert refused == reasons & {*FACTS, "speed_mbps", "rss.key"}
 
@@ -193,11 +194,11 @@ def test_what_drivers_refuse_is_unknown_with_a_reason(machine: Machine, reading:
 def test_qdiscs(reading: Reading) -> None:
     before, after = reading.between(json.loads, QDISCS)
     for name, nic in reading.nics.items():
-        low, high = ([qdisc for qdisc in told if qdisc["dev"] == name] for told in (before, after))
+        low, high = ([qdisc for qdisc in reported if qdisc["dev"] == name] for reported in (before, after))
         assert len(nic["qdiscs"]) == len(low) == len(high)
         for qdisc, was, is_now in zip(nic["qdiscs"], low, high, strict=True):
             assert (qdisc["kind"], qdisc["handle"]) == (was["kind"], f"{was['handle']}0")
-            # tc leaves out numbers of 0; ffff:fff1 is where ingress qdiscs hang.
+            # tc omits zeros; ffff:fff1 is the parent of ingress qdiscs.
             parent = "root" if was.get("root") else was["parent"]
             assert qdisc["parent"] == {"ffff:fff1": "ingress"}.get(parent, re.sub("^:", "0:", parent))
             assert was["drops"] <= qdisc["drops"] <= is_now["drops"]
@@ -209,11 +210,11 @@ def test_statistics(reading: Reading) -> None:
     before, after = reading.between(links, LINKS)
     for name, nic in reading.nics.items():
         for way in ("rx", "tx"):
-            low, high = (told[name]["stats64"][way] for told in (before, after))
+            low, high = (reported[name]["stats64"][way] for reported in (before, after))
             assert {"bytes", "packets", "errors", "dropped"} <= low.keys()
             for counter, count in low.items():
                 plain = counter if counter in ("multicast", "collisions") else f"{way}_{counter}"
-                # ip has words of its own for these.
+                # ip has other names for these.
                 plain = {"rx_missed": "rx_missed_errors", "tx_carrier_changes": ""}.get(plain, plain)
                 if plain:
                     assert count <= nic["statistics"][plain] <= high[counter], (name, plain)
@@ -229,13 +230,13 @@ def test_traffic_is_counted(machine: Machine, readings: dict[str, Reading]) -> N
 
 @on_every_host
 def test_ovs(reading: Reading) -> None:
-    told = json.loads(reading.tool("ovs-vsctl --format=json --columns=name,type,ifindex list interface"))
-    interfaces = {index: (name, kind) for name, kind, index in told["data"]}
+    reported = json.loads(reading.tool("ovs-vsctl --format=json --columns=name,type,ifindex list interface"))
+    interfaces = {index: (name, kind) for name, kind, index in reported["data"]}
     of_ovs = {nic["ifindex"]: nic for nic in reading.nics.values() if nic["ifindex"] in interfaces}
     assert of_ovs.keys() == interfaces.keys()
     for index, nic in of_ovs.items():
         name, kind = interfaces[index]
-        # The bridge's own port and other internal ones have no master: the datapath holds them.
+        # The bridge's own port and other internal ports have no master: they belong to the datapath.
         assert (nic["kind"] == "ovs_internal", nic["master"]) == (
             (True, None) if kind == "internal" else (False, "ovs-system")
         ), name

@@ -1,7 +1,7 @@
-"""`nearpath show`: queues, what steers packets on them, and interrupts, against sysfs and procfs.
+"""`nearpath show`: queues, their packet steering, and interrupts, against sysfs and procfs.
 
-Interrupts and softnet counters run on while they are read: what is shown must lie between
-what the guest said before and after.
+Interrupts and softnet counters increase while they are read: the output must lie between
+the guest's own values before and after.
 """
 
 import re
@@ -12,16 +12,16 @@ from lab import Machine
 from .hosts import on_every_host
 from .show import Reading, bits, cpus
 
-# What drivers call the interrupt of a queue, of one direction or of both.
+# Drivers' names for the interrupt of a queue, for one direction or for both.
 IRQ_NAMES = {
     "igb": {"rx": "{nic}-(rx|TxRx)-{queue}", "tx": "{nic}-(tx|TxRx)-{queue}"},
     "virtio_net": {"rx": r"virtio\d+-input\.{queue}", "tx": r"virtio\d+-output\.{queue}"},
     "vmxnet3": {"rx": "{nic}-rxtx-{queue}", "tx": "{nic}-rxtx-{queue}"},
     "e1000e": {"rx": "{nic}-rx-{queue}", "tx": "{nic}-tx-{queue}"},
 }
-# The columns of /proc/net/softnet_stat that every kernel here has.
+# The columns of /proc/net/softnet_stat that all tested kernels have.
 SOFTNET = {"processed": 0, "dropped": 1, "time_squeeze": 2, "received_rps": 9, "flow_limit": 10}
-# How many packets wait now: none on a quiet host.
+# The current number of queued packets: none on a quiet host.
 SOFTNET_WAITING = {"backlog": 11, "input_queue": 13, "process_queue": 14}
 
 
@@ -38,13 +38,13 @@ def cpus_of_columns(text: str) -> list[str]:
 
 
 def effective(text: str) -> dict[int, str]:
-    """Where interrupts go, by their numbers."""
+    """The targets of interrupts, by their numbers."""
     found = re.findall(r"^/proc/irq/(\d+)/effective_affinity_list:(.*)$", text, re.MULTILINE)
     return {int(irq): cpulist for irq, cpulist in found}
 
 
 def assert_between(low: list[int], counts: dict[str, int], high: list[int], columns: list[str]) -> None:
-    """Counts by CPU, of which those of 0 are left out, lie between two readings."""
+    """Asserts that counts by CPU (zeros are omitted) lie between two readings."""
     assert counts.keys() <= set(columns)
     for cpu, first, last in zip(columns, low, high, strict=True):
         assert first <= counts.get(cpu, 0) <= last
@@ -74,7 +74,7 @@ def test_steering_files(reading: Reading) -> None:
             assert queue["rps_flow_cnt"] == int(reading.files[f"{folder}/rps_flow_cnt"])
         for queue in nic["tx_queues"]:
             folder = f"/sys/class/net/{name}/queues/tx-{queue['queue']}"
-            # A NIC with one queue has nothing to choose: the kernel refuses to show the file.
+            # For a NIC with one queue the kernel refuses to show the file.
             mask = reading.files.get(f"{folder}/xps_cpus")
             assert (mask is None) == (len(nic["tx_queues"]) == 1)
             assert queue["xps_cpus"] is None if mask is None else cpus(queue["xps_cpus"]) == bits(mask)
@@ -95,7 +95,7 @@ def test_the_interrupt_of_each_queue(machine: Machine, reading: Reading) -> None
                 assert re.search(rf"/{nic['name']}/.*/msi_irqs/{queue['irq']}$", files, re.MULTILINE)
                 used.append(queue["irq"])
         assert len(set(used)) == len(used) // (2 if len(set(used)) < len(used) else 1)
-        # Which driver tells the kernel depends on its version: either way there is no doubt.
+        # Which drivers register their interrupts depends on the kernel; the result is unambiguous either way.
         napi = {queue["napi_id"] for queue in nic["rx_queues"] + nic["tx_queues"]}
         assert ((f"nic {nic['name']}", "napi_id") in reading.unknown) == (None in napi)
         assert 0 not in napi
@@ -122,7 +122,7 @@ def test_affinity_of_queues(reading: Reading) -> None:
             assert (queue["affinity"], queue["effective_affinity"], queue["irq_nodes"]) == (None, None, [])
             continue
         assert queue["affinity"] == reading.files[f"/proc/irq/{queue['irq']}/smp_affinity_list"]
-        # An interrupt moves to where it has been sent when it comes next.
+        # An interrupt moves to its new CPU when it next fires.
         assert queue["effective_affinity"] in (before[queue["irq"]], after[queue["irq"]])
         assert set(queue["irq_nodes"]) == {node_of[cpu] for cpu in cpus(queue["effective_affinity"])}
 
@@ -140,7 +140,7 @@ def test_interrupts(reading: Reading) -> None:
         if number.isdigit():
             assert rest.split() == f"{irq['chip']} {irq['name']}".split()
             assert irq["affinity"] == reading.files[f"/proc/irq/{number}/smp_affinity_list"]
-            assert irq["effective_affinity"] in {told.get(int(number), "") for told in targets}
+            assert irq["effective_affinity"] in {reported.get(int(number), "") for reported in targets}
             node = reading.files[f"/proc/irq/{number}/node"]
             assert irq["node"] == (None if node == "-1" else int(node))
             assert ("node" in reasons_of(reading, int(number))) == (node == "-1")
@@ -173,7 +173,7 @@ def test_softirqs(reading: Reading) -> None:
 def test_softnet(reading: Reading) -> None:
     def parse(text: str) -> dict[int, list[int]]:
         rows = [[int(column, 16) for column in line.split()] for line in text.splitlines()]
-        # Column 13 says which CPU a row is of: offline ones have none.
+        # Column 13 is the row's CPU: offline CPUs have no row.
         return {row[12]: row for row in rows}
 
     before, after = reading.between(parse, "cat /proc/net/softnet_stat")
@@ -183,7 +183,7 @@ def test_softnet(reading: Reading) -> None:
         for field, column in SOFTNET.items():
             assert before[cpu][column] <= row[field] <= after[cpu][column]
         for field, column in SOFTNET_WAITING.items():
-            # Linux 6.1 does not have the last of them.
+            # Linux 6.1 lacks the last one.
             known = column < len(before[cpu])
             assert row[field] in ((before[cpu][column], after[cpu][column]) if known else (None,))
     assert sum(row["processed"] for row in shown.values()) > 0
@@ -195,7 +195,7 @@ def test_the_text_has_each_queue(readings: dict[str, Reading]) -> None:
     heading, *rows = reading.tool("nearpath show queues").split("\n\n")[0].splitlines()
     columns = re.split("  +", heading)
     lines = [dict(zip(columns, re.split("  +", row.strip()), strict=False)) for row in rows]
-    told = {
+    reported = {
         (line["NIC"], way, queue) for line in lines for way in line["DIR"].split("+") for queue in cpus(line["QUEUE"])
     }
-    assert told == {(queue["nic"], queue["direction"], queue["queue"]) for queue in reading.shown["queues"]}
+    assert reported == {(queue["nic"], queue["direction"], queue["queue"]) for queue in reading.shown["queues"]}

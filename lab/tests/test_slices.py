@@ -1,5 +1,5 @@
-"""Observed in slices: programs at functions stay attached, those at tracepoints come and go under traffic, and no
-packet's path is made of two packets'."""
+"""Observation in slices: programs at functions stay attached, those at tracepoints are attached and detached under
+traffic, and no path combines two packets."""
 
 from lab import Host
 from lab.fixtures import lab, lengthy
@@ -32,11 +32,11 @@ def test_slices_see_whole_paths(host: Host) -> None:
     packets = document["packets"]
     assert FLOWS < packets["started"] < 2 * FLOWS * ROUNDS
     assert_balanced(document)
-    # At the begin and the end of each slice a packet may be under way on each CPU.
+    # At the start and the end of each slice a packet may be in flight on each CPU.
     cut = intervals * 2 * host.machine.topology.cpus
     assert packets["abandoned"] <= cut
     came = passed(document, "rx", end="netif_receive_skb")
     assert abs(sum(ways(document, "rx", "netif_receive_skb").values()) - came) <= cut
-    # A span from one slice to another would be as long as what is between them.
+    # A span from one slice to another would be as long as the pause between them.
     longest = max(span["max_ns"] for span in document["spans"])
     assert longest < INTERVAL_S * 1e9 / DUTY, longest

@@ -3,14 +3,15 @@
 import json
 
 from lab import Host, kernels
-from lab.fixtures import lab
-from lab.images import KERNELS
+from lab.fixtures import lab, representative, smoke
 from lab.waiting import ended
 
 from .hosts import IGB, TWO_NODES
 
 
-@lab(kernels=tuple(KERNELS), topology=TWO_NODES, nics=IGB)
+@representative
+@smoke
+@lab(topology=TWO_NODES, nics=IGB)
 def test_shows_and_observes(host: Host) -> None:
     assert host.check(["uname", "-r"]).startswith(f"{host.machine.kernel}.")
 
@@ -20,6 +21,6 @@ def test_shows_and_observes(host: Host) -> None:
     measuring = kernels.start_observing(host, "--proto", "icmp")
     pings = host.peer.run(["ping", "-c", "5", "-i", "0.2", host.machine.address()])
     assert pings.status == 0, pings
-    # All that the page says is observed, and as it says.
+    # Everything on the page is observed, in the way that it says.
     assert kernels.column(host) == kernels.written(host.machine.kernel)
     assert ended(measuring)["packets"]["completed"] >= 5

@@ -1,14 +1,14 @@
 """Packets through NIC, Open vSwitch, its internal port and a socket, followed as the kernel moves them.
 
 The NIC is on node 0 and so is the reader; then RPS sends the packets to node 1. bpftrace, in the
-same guest, counts the same packets by a script of its own.
+same guest, counts the same packets independently.
 """
 
 from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 from lab.waiting import Measuring, ended, start_loading
 
 from . import bpftrace
@@ -17,7 +17,7 @@ from .conversations import Conversation, start_server
 from .hosts import IGB, TWO_NODES
 from .steering import FAR_MASK, steer, take_interrupts
 
-# Two CPUs, so that no program of bpftrace interrupts another: the kernel would leave it out.
+# Two CPUs, so that no bpftrace program interrupts another: the kernel would skip it.
 NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)
 
 # Packets to one port are measured before RPS is set, those to the other with it.
@@ -27,7 +27,7 @@ FLOWS = 4
 ROUNDS = 100
 MESSAGES = len(PROTOCOLS) * FLOWS * ROUNDS
 
-# The functions of the script that stand for stages of other names.
+# The script's functions that correspond to stages with other names.
 STAGE_OF = {
     "napi_gro_receive_entry": "napi_gro_receive",
     "skb_copy_datagram_iovec": "skb_copy_datagram",
@@ -35,22 +35,23 @@ STAGE_OF = {
     "skb_consume_udp": "sock_recv",
 }
 
-# What a CPU does before the stack gets a packet; it is known of the CPU, not of a packet.
+# Stages on a CPU before the stack gets a packet; they are recorded by CPU, not by packet.
 SOFTIRQ = {"irq_handler", "net_rx_raise", "net_rx_entry", "napi_poll", "process_backlog"}
 
-# A reader that is about to ask takes a datagram in the very moment in which its socket tells of it: then
-# nearpath has one of the two ways on, and the script may have the other, or both.
+# A reader that is about to call recv may take a datagram at the moment in which its socket reports it: then
+# nearpath has one of the two branches, and the script may have the other, or both.
 AT_THE_SOCKET = {("udp_rcv", "sk_data_ready"), ("delivered", "read")}
 RACES = 4
 
-# Runs that the kernel may leave out: a program that interrupts itself.
+# Runs that the kernel may skip: a program that interrupts itself.
 LOST = 2
 
-# From the delivery to the socket until the reader has the packet, by several ways.
+# From the delivery to the socket until the reader has the packet, on several branches.
 DELIVERED = {"tcp_rcv_established", "sk_data_ready", "sched_waking", "sched_switch"}
 READ = {"skb_copy_datagram", "sock_recv"}
 
 
+@representative
 @lab(topology=TWO_NODES, nics=IGB)
 def test_spans_are_what_bpftrace_counts(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
@@ -63,10 +64,10 @@ def test_spans_are_what_bpftrace_counts(host: Host) -> None:
             ]
             for port in (NEAR_PORT, FAR_PORT)
         }
-        # Connections are made before anybody counts.
+        # Connections are made before counting starts.
         for both in talks.values():
             talk(both, 1)
-        # They begin at the same time: each loads its programs on a CPU.
+        # Started concurrently: each loads its programs on a CPU.
         script = bpftrace.start(host)
         measuring = {port: follow(host, port) for port in talks}
         for one in measuring.values():
@@ -99,8 +100,8 @@ def test_spans_are_what_bpftrace_counts(host: Host) -> None:
 
 
 def assert_same(spans: Hops, counted: Hops, lost: int) -> None:
-    """Each hop has the same packets, and as many of them crossed; but for races at the socket, and for
-    runs of programs that the kernel left out.
+    """Asserts that each hop has the same packets, and the same number crossed; except for races at the socket, and for
+    runs of programs that the kernel skipped.
     """
     assert spans.keys() == counted.keys()
     for hop, found in spans.items():
@@ -115,13 +116,13 @@ def talk(conversations: list[Conversation], rounds: int) -> None:
 
 
 def follow(host: Host, port: int) -> Measuring:
-    """Has nearpath begin to measure the packets that come to a port by the NIC."""
+    """Starts measuring the packets that arrive at a port by the NIC."""
     which = ("--dev", "nic0", "--direction", "rx", "--dport", str(port))
     return start_loading(host, "measure", "stages", *which)
 
 
 def spans_as_hops(document: dict[str, Any]) -> Hops:
-    """The spans of a measurement as hops from one function that is given the packet to the next."""
+    """The spans of a measurement as hops from one function that gets the packet to the next."""
     hops: Hops = {}
     for span in document["spans"]:
         begin, end = span["from"], span["to"]
@@ -131,7 +132,7 @@ def spans_as_hops(document: dict[str, Any]) -> Hops:
         if end in SOFTIRQ:
             end = "netif_receive_skb"
         if (begin, end) == ("udp_rcv", "sock_recv"):
-            # A reader that polls took it before its socket told of it.
+            # A polling reader took it before its socket reported it.
             add(hops, begin, "sk_data_ready", Hop(hop.packets))
             begin = "sk_data_ready"
         if begin in DELIVERED:
@@ -147,13 +148,13 @@ def crossed(span: dict[str, Any], what: str) -> int:
 
 
 def as_stages(counted: Hops) -> Hops:
-    """What bpftrace counted, with the names of stages."""
+    """bpftrace's counts, with the names of stages."""
     hops: Hops = {}
     for functions, hop in counted.items():
         begin, end = (STAGE_OF.get(function, function) for function in functions)
         if begin in DELIVERED:
             begin, end = "delivered", "read"
-        # What is copied without having been delivered has the address of a packet that was freed unseen.
+        # A packet that is copied but was not delivered has the address of one that was freed unseen.
         if begin not in READ and end not in READ:
             add(hops, begin, end, hop)
     return hops

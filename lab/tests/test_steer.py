@@ -1,7 +1,7 @@
 """Steering on two nodes with SMT: fewer workers than CPUs, so that core, cache and node decide.
 
-Server and client are in the guest: what a pinned client sends to its own machine is received on the
-client's CPU. The server tells on which CPU the kernel received a connection (SO_INCOMING_CPU).
+Server and client are in the guest: packets of a pinned client to its own machine are received on the
+client's CPU. The server reports the CPU on which the kernel received a connection (SO_INCOMING_CPU).
 """
 
 import json
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from lab import Host, Job, Nic
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab, lengthy, representative, smoke
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import SMT
 from .test_btf import hide_btf
 
 PORT = 8181
-# Each with the CPU of the worker that is nearest: its sibling's, else one on its node.
+# Each with the CPU of the nearest worker: its sibling's, else one on its node.
 NEAREST = {0: 0, 1: 0, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 4}
 WORKERS = sorted(set(NEAREST.values()))
 CONNECTIONS = 20
@@ -45,7 +45,7 @@ for sock, cpu in zip(sockets, cpus):
 os.wait()
 """
 
-# Arguments: CPUs. Prints a line for each connection: the client's CPU, and what the server says.
+# Arguments: CPUs. Prints a line for each connection: the client's CPU, and the server's answer.
 CLIENT = f"""
 import os, socket, sys
 
@@ -67,7 +67,7 @@ def accepted(host: Host) -> Iterator[tuple[int, int]]:
 
 
 def counted(document: dict[str, Any]) -> None:
-    """Compares what was measured with the connections that were made, all to the nearest worker."""
+    """Compares the measurement with the connections that were made, all to the nearest worker."""
     (listener,) = document["listeners"]
     assert listener["local"] == f"127.0.0.1:{PORT}"
     accepts = {int(worker["cpus"]): worker["accepts"] for worker in listener["workers"]}
@@ -78,7 +78,7 @@ def counted(document: dict[str, Any]) -> None:
 
 
 def groups(host: Host, *arguments: str) -> list[dict[str, Any]]:
-    """The server's REUSEPORT group, as long as it is there."""
+    """The server's REUSEPORT group, while it exists."""
     status = json.loads(host.check(["nearpath", "steer", "status", "--json", *arguments]))
     return [group for group in status["groups"] if group["local"] == f"127.0.0.1:{PORT}"]
 
@@ -89,13 +89,15 @@ def listeners(host: Host) -> int:
 
 
 def start_server(host: Host) -> Job:
-    """Starts the server; returns when it can be connected to."""
+    """Starts the server; waits until it accepts connections."""
     server = host.start(["python3", "-c", SERVER, *map(str, WORKERS)])
     wait_until(lambda: listeners(host) == len(WORKERS), "the server listens")
     return server
 
 
-@lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
+@representative
+@smoke
+@lab(topology=SMT, nics=(Nic("igb", node=1),))
 def test_connections_reach_the_nearest_worker(host: Host) -> None:
     server = start_server(host)
 
@@ -108,7 +110,7 @@ def test_connections_reach_the_nearest_worker(host: Host) -> None:
     (change,) = plan["changes"]
     sockets = change["target"]["reuseport_group"]["sockets"]
     choices = change["after"]["program"]["nearest"]["choices"]
-    # Of CPUs that the guest does not have nothing is known.
+    # CPUs that the guest does not have are unknown.
     known = [choice for choice in choices if choice["nearness"]]
     chosen = [sockets[worker]["workers"][0]["cpus"] for choice in known for worker in choice["workers"]]
     assert sorted(set(chosen)) == [str(cpu) for cpu in WORKERS], plan
@@ -154,12 +156,12 @@ def test_steers_with_btf_from_a_file(host: Host) -> None:
 
 
 def far(a: int, b: int) -> int:
-    """How far two CPUs of the host are from each other: itself, its sibling, its node, another one."""
+    """The distance between two CPUs of the host: itself, its sibling, its node, another one."""
     return 0 if a == b else 1 if a // 2 == b // 2 else 2 if a // 4 == b // 4 else 3
 
 
 @lengthy
-@lab(once=True, topology=SMT, nics=(Nic("igb", node=1),))
+@lab(topology=SMT, nics=(Nic("igb", node=1),))
 def test_a_plan_moves_the_workers_of_a_port_and_steers_to_them(host: Host) -> None:
     server = start_server(host)
     plan = json.loads(host.check(f"nearpath tune plan --nic nic0 --port {PORT} --json"))

@@ -1,12 +1,12 @@
-"""Services of a running systemd are bound to the NIC's node, by systemd; irqbalance is told what to leave
-alone, or stopped; and all of it comes back.
+"""Services of a running systemd are bound to the NIC's node by systemd; interrupts are banned from irqbalance,
+or it is stopped; and everything is restored.
 """
 
 import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 from lab.waiting import wait_until
 
 from .conversations import SERVER
@@ -35,7 +35,7 @@ def boot_systemd(host: Host, *services: str) -> None:
 
 
 def shown(host: Host, unit: str, *properties: str) -> dict[str, str]:
-    """What systemd says of a unit."""
+    """systemd's properties of a unit."""
     words = [f"--property={name}" for name in properties]
     lines = host.check(["systemctl", "show", *words, unit]).splitlines()
     return dict(line.split("=", 1) for line in lines)
@@ -48,11 +48,12 @@ def allowed(host: Host, unit: str) -> set[str]:
 
 
 def files_below_run(host: Host) -> str:
-    """The drop-ins by which systemd remembers what it was told until the next boot, and their texts."""
+    """The drop-ins in which systemd keeps runtime settings until the next boot, and their contents."""
     return host.check("find /run/systemd/system.control -type f -print -exec cat {} + 2>/dev/null | sort || true")
 
 
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@representative
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_a_service_is_bound_by_systemd_and_released(host: Host) -> None:
     host.write("/root/server.py", SERVER.encode())
     host.write("/etc/systemd/system/answer.service", SERVICE.encode())
@@ -92,7 +93,7 @@ def test_a_service_is_bound_by_systemd_and_released(host: Host) -> None:
     }
 
 
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_a_drop_in_replaces_the_lists_of_others(host: Host) -> None:
     host.write("/root/server.py", SERVER.encode())
     theirs = f"[Service]\nCPUAffinity={FAR}\nNUMAPolicy=bind\nNUMAMask=0\n"
@@ -115,8 +116,8 @@ def test_a_drop_in_replaces_the_lists_of_others(host: Host) -> None:
     assert shown(host, "answer", "CPUAffinity", "NUMAMask") == before
 
 
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
-def test_irqbalance_is_told_or_stopped(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=VIRTIO)
+def test_irqbalance_gets_bans_or_is_stopped(host: Host) -> None:
     boot_systemd(host, "irqbalance")
     pid = shown(host, "irqbalance", "MainPID")["MainPID"]
     wait_until(lambda: host.run(f"ls /run/irqbalance/irqbalance{pid}.sock").status == 0, "irqbalance listens")
@@ -129,13 +130,13 @@ def test_irqbalance_is_told_or_stopped(host: Host) -> None:
     assert set(running["after"].split()) >= planned != set(), running
     host.write("/root/plan.json", json.dumps(plan).encode())
     tuned(host, "apply", "/root/plan.json")
-    # The daemon itself says so. Nothing outlives the boot: numbers are other interrupts' then.
+    # The daemon itself reports them. Bans do not survive a reboot: numbers then belong to other interrupts.
     again = tuned(host, "plan", "--nic", "nic0")
     assert not [change for change in again["changes"] if "irqbalance" in change["target"]], again
     assert host.check("cat /etc/default/irqbalance") == arguments
     assert {entry["state"] for entry in tuned(host, "status")["journal"]} == {"applied"}
 
-    # A new one is told again.
+    # A restarted daemon gets them again.
     host.check("systemctl restart irqbalance")
     pid = shown(host, "irqbalance", "MainPID")["MainPID"]
     wait_until(lambda: host.run(f"ls /run/irqbalance/irqbalance{pid}.sock").status == 0, "irqbalance listens")

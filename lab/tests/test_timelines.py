@@ -1,11 +1,11 @@
-"""The path of a slow packet, told whole: from the NIC's poll through Open vSwitch to its reader, with the
+"""The complete path of a slow packet: from the NIC's poll through Open vSwitch to its reader, with the
 CPU and the node of each stage.
 """
 
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -16,13 +16,14 @@ NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)
 PORT = 5001
 ROUNDS = 10
 
-# What each datagram passes, in this order and with others between.
+# Stages that each datagram passes, in this order, possibly with others between.
 WAY = ["napi_gro_receive", "netif_receive_skb", "ovs_vport_send", "netif_rx", "netif_receive_skb", "udp_rcv"]
 # Where it ends, by kernel.
 ENDS = {"sock_recv", "consume_skb"}
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@representative
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_slow_packet_is_followed_to_its_end(host: Host) -> None:
     take_interrupts(host, NIC_CPU)
     start_server(host, str(READER_CPU), PORT)

@@ -52,7 +52,7 @@ def tuned(host: Host, *words: str) -> dict[str, Any]:
     return document
 
 
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_packets_stay_on_the_nics_node(host: Host) -> None:
     host.check(f"for irq in {IRQS}; do echo {FAR_CPU} >/proc/irq/$irq/smp_affinity_list || true; done")
     host.check("ovs-vsctl set Open_vSwitch . other_config:max-idle=600000")

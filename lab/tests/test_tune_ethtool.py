@@ -1,4 +1,4 @@
-"""What ethtool sets is set by `tune apply` and put back to the byte; what a driver refuses is told.
+"""What ethtool sets is set by `tune apply` and put back to the byte; what a driver refuses is reported.
 
 The guest's own ethtool says what there is. Each model of NIC takes some settings and refuses others.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab
+from lab.fixtures import lab, representative
 
 from .hosts import IGB, MEMORY_NODE, ONE_NODE, TWO_NODES, VIRTIO
 
@@ -27,7 +27,7 @@ class Wish:
     setting: str
     after: str
     option: str
-    told: tuple[str, ...]
+    reported: tuple[str, ...]
 
 
 RINGS = Wish("rings", "rx 128 tx 128", "-g", ())
@@ -84,14 +84,14 @@ def apply(host: Host, *wishes: Wish) -> None:
     host.write("/root/plan.json", plan_of(host, *wishes))
     host.check("nearpath tune apply /root/plan.json --force")
     for wish in wishes:
-        told = host.check(f"ethtool {wish.option} nic0")
-        assert all(words in told for words in wish.told), (wish, told)
+        reported = host.check(f"ethtool {wish.option} nic0")
+        assert all(words in reported for words in wish.reported), (wish, reported)
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
-@lab(once=True, topology=MEMORY_NODE, nics=(Nic("vmxnet3", node=2),))
-@lab(once=True, topology=ONE_NODE, nics=(Nic("e1000e"),))
+@lab(tiers=(representative,), topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=VIRTIO)
+@lab(topology=MEMORY_NODE, nics=(Nic("vmxnet3", node=2),))
+@lab(topology=ONE_NODE, nics=(Nic("e1000e"),))
 def test_set_and_put_back(host: Host) -> None:
     """What the NIC takes is set and put back; what it refuses is refused by nature."""
     model = host.machine.nics[0].model
@@ -122,7 +122,7 @@ def test_set_and_put_back(host: Host) -> None:
     assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_nic_without_rules_is_told_of(host: Host) -> None:
     """A VLAN priority asked of a NIC that takes no n-tuple rules: the plan says so, and plans no rule."""
     plan = json.loads(host.check("nearpath tune plan --nic nic0 --vlan-priority 5:1 --json"))
@@ -131,9 +131,9 @@ def test_a_nic_without_rules_is_told_of(host: Host) -> None:
     assert not [change for change in plan["changes"] if "rule" in change["target"]], plan["changes"]
 
 
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_channels_for_the_cores_near(host: Host) -> None:
-    """Four channels for two near cores: asked for one each, they are two; a second plan places them."""
+    """Four channels for two near cores: with one requested for each, they are two; a second plan places them."""
     asked = "--nic nic0 --channels near"
     plan = json.loads(host.check(f"nearpath tune plan {asked} --json"))
     assert [(change["before"], change["after"]) for change in plan["changes"]] == [("combined 4", "combined 2")]
@@ -146,8 +146,8 @@ def test_channels_for_the_cores_near(host: Host) -> None:
     assert "Combined:\t4" in host.check("ethtool -l nic0").split("Current")[1]
 
 
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-@lab(once=True, topology=ONE_NODE, nics=(Nic("e1000e"),))
+@lab(topology=TWO_NODES, nics=IGB)
+@lab(topology=ONE_NODE, nics=(Nic("e1000e"),))
 def test_a_delay_that_the_driver_does_not_take_is_left_out(host: Host) -> None:
     """These drivers refuse delays of 4 to 9 µs: what is optional is left out, and the planner picks another."""
     before = everything(host)
@@ -160,10 +160,10 @@ def test_a_delay_that_the_driver_does_not_take_is_left_out(host: Host) -> None:
         if optional:
             document = json.loads(made.out)
             assert [change["target"] for change in document["changes"]] == ["ethtool nic0 rings"], document
-            assert "does not take this value" in document["skipped"][0]["reason"], document
+            assert "does not accept this value" in document["skipped"][0]["reason"], document
             host.check("nearpath tune rollback")
         else:
-            assert made.status == 1 and "does not take this value" in made.err, made
+            assert made.status == 1 and "does not accept this value" in made.err, made
         assert everything(host) == before
 
     plan = json.loads(host.check("nearpath tune plan --nic nic0 --json"))

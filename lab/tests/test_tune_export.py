@@ -41,7 +41,7 @@ def affinities(host: Host) -> list[str]:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_an_exported_script_finds_the_interrupts(host: Host) -> None:
     misplace(host, 0)
     before = settings(host)
@@ -76,12 +76,12 @@ def masks(host: Host) -> set[str]:
     return set(host.check(f"cat {QUEUES}/rx-*/rps_cpus").split())
 
 
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_a_reload_of_the_driver_is_made_good(host: Host) -> None:
     misplace(host, 0)
     placed = apply(host)
     watch = host.start("exec nearpath tune watch --json >/root/watch.jsonl 2>/root/watch.log")
-    wait_until(lambda: "watching over" in host.run("cat /root/watch.log").out, "nearpath watches")
+    wait_until(lambda: "watching the changes" in host.run("cat /root/watch.log").out, "nearpath watches")
     device = "$(basename $(readlink -f /sys/class/net/nic0/device/..))"
     host.check(
         f"device={device}; cd /sys/bus/pci/drivers/virtio-pci;"
@@ -100,7 +100,7 @@ def test_a_reload_of_the_driver_is_made_good(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_change_of_channels_is_made_good(host: Host) -> None:
     misplace(host, 2)
     placed = apply(host)

@@ -52,7 +52,7 @@ def undo(host: Host, form: str, found: dict[str, str], plan: dict[str, Any]) -> 
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=VIRTIO)
+@lab(topology=TWO_NODES, nics=VIRTIO)
 def test_each_form_leaves_the_settings_of_tune_apply(host: Host) -> None:
     boot_systemd(host)
     misplace(host, 0)

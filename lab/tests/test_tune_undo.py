@@ -3,15 +3,18 @@
 The scenes are tests in Rust, which run in the guest.
 """
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, lengthy, skips_in_guest
+from lab.fixtures import lab, lengthy, representative, skips_in_guest, smoke
 from lab.payload import payload_of_tests
 
-from .hosts import IGB, TWO_NODES
+from .changes import IRQS
+from .hosts import IGB, TWO_NODES, VIRTIO
 
 TEST = "kernel_tune_nic"
 
@@ -22,9 +25,17 @@ def payload(lab_here: None) -> Path:
     return payload_of_tests("nearpath", TEST)
 
 
-def run_scenes(host: Host, *names: str) -> None:
+# At how many steps of applying, and of undoing, something goes wrong.
+SOME, MANY = 1, 3
+FAILING = "steps::a_write_that_fails_loses_nothing"
+KILLED = "steps::a_kill_at_a_step_loses_nothing"
+HOTPLUG = "steps::a_cpu_that_goes_meanwhile_loses_nothing"
+
+
+def run_scenes(host: Host, *names: str, steps: int = SOME) -> None:
     """Runs scenes of the test, none of which may be skipped."""
-    test = ["env", "NEARPATH_TUNE_NIC=nic0", TEST, "--exact", *names, "--nocapture", "--test-threads", "1"]
+    variables = ["NEARPATH_TUNE_NIC=nic0", f"NEARPATH_TUNE_STEPS={steps}"]
+    test = ["env", *variables, TEST, "--exact", *names, "--nocapture", "--test-threads", "1"]
     status, out, err = host.run(test, timeout_s=900)
     print(out)
     assert status == 0, out + err
@@ -32,7 +43,9 @@ def run_scenes(host: Host, *names: str) -> None:
     assert skips_in_guest(host, err) == []
 
 
-@lab(turn=1, topology=TWO_NODES, nics=IGB)
+@representative
+@smoke
+@lab(topology=TWO_NODES, nics=IGB)
 def test_undone_to_the_byte(host: Host) -> None:
     """Whole plans, applied and undone."""
     run_scenes(
@@ -43,14 +56,74 @@ def test_undone_to_the_byte(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_killed_at_any_time_it_is_undone(host: Host) -> None:
     """Killed while it applies and while it undoes."""
     run_scenes(host, "a_kill_while_applying_or_undoing_loses_nothing")
 
 
-@lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@smoke
+@lab(topology=TWO_NODES, nics=IGB)
 def test_undone_after_a_cpu_was_offline(host: Host) -> None:
-    """While it is offline the kernel moves its interrupts, and leaves them there."""
+    """While it is offline the kernel moves its interrupts, or drops a move that is pending, and leaves them there."""
     run_scenes(host, "a_cpu_that_goes_and_comes_back_is_no_drift")
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_undone_from_some_steps(host: Host) -> None:
+    """A write fails in the middle of applying and of undoing."""
+    run_scenes(host, FAILING)
+
+
+@lengthy
+@lab(topology=TWO_NODES, nics=IGB)
+def test_undone_from_many_steps(host: Host) -> None:
+    """A write fails, a CPU goes and comes back, or nearpath is killed, at steps spread over the whole."""
+    run_scenes(host, FAILING, KILLED, HOTPLUG, steps=MANY)
+
+
+def affinities(host: Host) -> dict[str, str]:
+    """The affinity of each interrupt of the NIC's device."""
+    said = host.check(f"for irq in {IRQS}; do echo $irq $(cat /proc/irq/$irq/smp_affinity_list); done")
+    return dict(line.split(" ", 1) for line in said.splitlines())
+
+
+def tune(host: Host, *words: str) -> dict[str, Any]:
+    """What nearpath says of it."""
+    document: dict[str, Any] = json.loads(host.check(["nearpath", "tune", *words, "--json"]))
+    return document
+
+
+@lab(topology=TWO_NODES, nics=VIRTIO)
+def test_interrupts_that_virtio_net_sets_as_a_cpu_goes(host: Host) -> None:
+    """It sets those of all queues: what the plan named is undone, and the others stay as they are, unnamed."""
+    host.check(f"for irq in {IRQS}; do echo 0-1 >/proc/irq/$irq/smp_affinity_list || true; done")
+    plan = tune(host, "plan", "--nic", "nic0")
+    irqs = [change for change in plan["changes"] if change["kind"] == "irq_affinity"]
+    # Half of them, in the order of the queues.
+    plan["changes"] = irqs[: len(irqs) // 2]
+    named = {change["target"].split("/")[3]: change["after"] for change in plan["changes"]}
+    assert 2 <= len(named) < len(irqs), plan
+    before = affinities(host)
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    host.check("nearpath tune apply /root/plan.json")
+    applied = affinities(host)
+    assert {irq: applied[irq] for irq in named} == named
+
+    far = TWO_NODES.cpus_of(0)[-1]
+    online = f"/sys/devices/system/cpu/cpu{far}/online"
+    host.check(f"echo 0 >{online} && echo 1 >{online}")
+    driven = affinities(host)
+    moved = {irq for irq in driven if driven[irq] != applied[irq]}
+    assert moved & set(named) and moved - set(named), (applied, driven)
+    journal = {entry["target"].split("/")[3]: entry for entry in tune(host, "status")["journal"]}
+    assert set(journal) == set(named), journal
+    for irq, entry in journal.items():
+        assert entry["state"] == ("drifted" if irq in moved else "applied"), (entry, driven)
+        assert irq not in moved or "a CPU went offline" in entry["reason"], entry
+
+    host.check("nearpath tune rollback")
+    assert tune(host, "status")["journal"] == []
+    now = affinities(host)
+    assert {irq: now[irq] for irq in named} == {irq: before[irq] for irq in named}
+    assert all(now[irq] == driven[irq] for irq in now if irq not in named), (driven, now)

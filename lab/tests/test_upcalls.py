@@ -1,7 +1,7 @@
-"""Packets that Open vSwitch sends to user space stay themselves: the path goes on with the answer.
+"""Packets that Open vSwitch sends to user space are followed: the path continues with the answer.
 
-ovs-vswitchd may enter no flow into the datapath, so that every packet misses, is copied to it, and
-comes back in a new sk_buff. Packets are counted by the guest's TCP and UDP.
+ovs-vswitchd must not add flows to the datapath, so that every packet misses, is copied to it, and
+returns in a new sk_buff. Packets are counted by the guest's TCP and UDP.
 """
 
 import sys
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab, lengthy, representative
 from lab.waiting import ended, start_measuring, wait_until
 
 from .conversations import Conversation, start_server
@@ -21,17 +21,17 @@ PORT, REFUSED_PORT = 5001, 5002
 FLOWS = 2
 CONNECTIONS = 2 * FLOWS
 ROUNDS = 20
-# As many of the same bytes as can be told apart while they are under way.
+# As many identical packets as can be distinguished in flight.
 ALIKE = 16
 UNANSWERED = 10
 
-# Linux 5.10 knows no types of its modules' functions, and skips a kprobe that interrupts another's program.
+# Linux 5.10 has no types for functions of modules, and skips a kprobe that interrupts another program.
 SEEN = {"5.10": 0.9}
 
 RECEIVED = ("ovs_dp_process_packet", "ovs_dp_upcall", "ovs_packet_cmd_execute", "ovs_vport_send")
 SENT = ("internal_dev_xmit", "ovs_vport_receive", *RECEIVED)
 
-# So many datagrams of the same bytes at once; then waits until each is answered, if it wants that.
+# Sends identical datagrams at once; then optionally waits until each is answered.
 BURST = """
 import socket, sys
 address, port, number, answered = sys.argv[1], *map(int, sys.argv[2:])
@@ -42,7 +42,7 @@ for _ in range(answered):
     sender.recv(64)
 """
 
-# Takes a connection and all that comes by it.
+# Accepts a connection and reads all its data.
 SINK = """
 import socket, sys
 server = socket.create_server((sys.argv[1], 0))
@@ -60,7 +60,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as connection:
 """
 BULK_BYTES = 1 << 20
 
-# Takes so many datagrams.
+# Reads a number of datagrams.
 TAKER = """
 import socket, sys
 taker = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
@@ -86,9 +86,9 @@ VLAN = 7
 IN_VLAN, BEHIND_TRUNK = "10.8.0.1", "10.8.0.2"
 
 
-@lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_a_packet_goes_by_user_space(host: Host) -> None:
+@representative
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_packet_through_user_space_is_followed(host: Host) -> None:
     let_all_miss(host)
     start_server(host, "0-3", PORT)
     before = transport(host)
@@ -102,7 +102,7 @@ def test_a_packet_goes_by_user_space(host: Host) -> None:
     document = ended(measuring)
     received, sent = (now - was for now, was in zip(transport(host), before, strict=True))
 
-    # As many as TCP and UDP have counted; no path but this; and no packet is two, before and after.
+    # As many as TCP and UDP have counted; only this path; and no packet counts twice, before and after.
     assert min(received, sent) >= 4 * FLOWS * ROUNDS + ALIKE
     seen = SEEN.get(host.machine.kernel, 1)
     assert_path(document, "rx", received, *RECEIVED, "internal_dev_recv", "netif_rx", seen=seen)
@@ -111,18 +111,18 @@ def test_a_packet_goes_by_user_space(host: Host) -> None:
     assert seen * received - lost <= passed(document, "rx", end="netif_rx") <= received
     assert received + sent <= document["packets"]["started"] <= (received + sent) / seen + lost
     assert_balanced(document)
-    # Of what opens and closes a connection TCP frees some where nobody sees it.
+    # TCP frees some packets of the handshake and the close without a tracepoint.
     unseen = 2 * (1 - seen) * (received + sent) + lost
     if host.machine.kernel == "7.2":
-        # It frees what the NIC has sent on the CPU that made it, when that next receives (napi_consume_skb).
+        # It frees sent packets on the allocating CPU, when that next receives (napi_consume_skb).
         unseen += passed(document, "tx", end="net_dev_xmit") - passed(document, "tx", begin="net_dev_xmit")
     assert document["packets"]["abandoned"] <= 8 * CONNECTIONS + unseen
     assert document["packets"]["dropped"] == document["packets"]["collided"] == 0
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_groups_and_timelines_go_by_user_space(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB)
+def test_groups_and_timelines_include_user_space(host: Host) -> None:
     let_all_miss(host)
     start_server(host, "0-3", PORT)
     options = ("--per", "process", "--slow", "100ns", "--outliers", "1000")
@@ -131,13 +131,13 @@ def test_groups_and_timelines_go_by_user_space(host: Host) -> None:
         talk.talk(ROUNDS)
     document = ended(measuring)
 
-    # What its server has taken and sent is the server's, from before it went to user space.
+    # Packets that its server has read and sent belong to the server, including the part before user space.
     server = next(group for group in document["groups"] if group["name"].startswith("python3/"))
     seen = SEEN.get(host.machine.kernel, 1)
     for direction in ("rx", "tx"):
         for begin, end in (("ovs_dp_process_packet", "ovs_dp_upcall"), ("ovs_dp_upcall", "ovs_packet_cmd_execute")):
             assert seen * FLOWS * ROUNDS <= passed(server, direction, begin, end) <= FLOWS * ROUNDS
-    # And a path that is told whole goes on with the answer.
+    # And a timeline continues with the answer.
     paths = {one["packet"]: [step["stage"] for step in one["path"]] for one in document["outliers"]}
     whole = [path for path in paths.values() if path[0] != "ovs_dp_upcall" and path[-1] in ("sock_recv", "consume_skb")]
     assert whole
@@ -146,8 +146,8 @@ def test_groups_and_timelines_go_by_user_space(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_segments_are_one_packet_and_what_is_not_answered_is_abandoned(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB)
+def test_segments_are_one_packet_and_unanswered_ones_are_abandoned(host: Host) -> None:
     let_all_miss(host)
     host.check(f"ovs-ofctl add-flow br0 udp,tp_dst={REFUSED_PORT},actions=drop")
     frames = transmitted(host)
@@ -161,7 +161,7 @@ def test_segments_are_one_packet_and_what_is_not_answered_is_abandoned(host: Hos
     seen, lost = SEEN.get(host.machine.kernel, 1), document["events_lost"]
     assert received + sent <= document["packets"]["started"] <= (received + sent) / seen + lost
     assert_path(document, "tx", sent, *SENT, "net_dev_queue", seen=seen)
-    # What TCP gives to the device whole comes back in segments of at most 1,448 bytes.
+    # Large TCP packets return in segments of at most 1,448 bytes.
     assert transmitted(host) - frames >= BULK_BYTES / 1448 > 1.25 * sent
     assert_path(document, "rx", received - UNANSWERED, "ovs_dp_upcall", "ovs_packet_cmd_execute", seen=seen)
     assert_balanced(document)
@@ -170,7 +170,7 @@ def test_segments_are_one_packet_and_what_is_not_answered_is_abandoned(host: Hos
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_segments_of_a_datagram_are_one_packet(host: Host) -> None:
     if host.machine.kernel == "5.10":
         pytest.skip("before Linux 5.11 datagrams are segmented ahead of Open vSwitch")
@@ -182,7 +182,7 @@ def test_segments_of_a_datagram_are_one_packet(host: Host) -> None:
         send_segmented(host, address)
         document = ended(measuring)
 
-        # One packet goes up, and one comes back, whatever it is cut into.
+        # One packet goes up, and one returns, regardless of segmentation.
         assert_path(document, "tx", SENDS, *SENT, "net_dev_queue")
         assert_balanced(document)
         assert SENDS <= document["packets"]["started"] <= SENDS + document["events_lost"], document
@@ -191,8 +191,8 @@ def test_segments_of_a_datagram_are_one_packet(host: Host) -> None:
 
 
 @lengthy
-@lab(once=True, topology=TWO_NODES, nics=IGB)
-def test_a_tag_is_taken_off_and_put_on_meanwhile(host: Host) -> None:
+@lab(topology=TWO_NODES, nics=IGB)
+def test_tags_may_be_removed_and_added_in_user_space(host: Host) -> None:
     make_vlan(host)
     let_all_miss(host)
     start_server(host, "0-3", PORT)
@@ -205,15 +205,15 @@ def test_a_tag_is_taken_off_and_put_on_meanwhile(host: Host) -> None:
     assert abandoned <= (document["events_lost"] if host.machine.kernel not in SEEN else ALIKE / 4)
     assert_path(document, "rx", ALIKE, *RECEIVED, "internal_dev_recv", "netif_rx", seen=seen)
     assert_path(document, "tx", ALIKE, *SENT, "net_dev_queue", seen=seen)
-    # There and back, each sent by one end and received by the other.
+    # In both directions, each sent by one end and received by the other.
     assert 4 * ALIKE <= document["packets"]["started"] <= 4 * ALIKE / seen
     assert_balanced(document)
     assert document["packets"]["collided"] == 0
 
 
 def make_vlan(host: Host) -> None:
-    """A namespace `left` behind a trunk of the bridge, of which br0 is in one VLAN: Open vSwitch takes the tag
-    off what comes and puts it on what goes.
+    """A namespace `left` behind a trunk of the bridge, with br0 in one of its VLANs: Open vSwitch removes the tag
+    on receive and adds it on transmit.
     """
     left = "ip -netns left"
     host.check(
@@ -230,7 +230,7 @@ def make_vlan(host: Host) -> None:
 
 
 def send_in_bulk(host: Host) -> None:
-    """From the guest to the peer, by a connection."""
+    """Sends from the guest to the peer, by a connection."""
     with host.peer.start([sys.executable, "-c", SINK, host.peer.address()]) as sink:
         assert sink.stdout
         port = sink.stdout.readline().strip()
@@ -239,7 +239,7 @@ def send_in_bulk(host: Host) -> None:
 
 
 def send_segmented(host: Host, address: str) -> None:
-    """Datagrams of several segments each from the guest to the peer, which takes them one by one."""
+    """Sends datagrams of several segments each from the guest to the peer, which reads them individually."""
     segments = SENDS * SEGMENTS
     with host.peer.start([sys.executable, "-c", TAKER, address, str(segments)]) as taker:
         assert taker.stdout
@@ -254,13 +254,13 @@ def transmitted(host: Host) -> int:
 
 
 def refused(host: Host) -> int:
-    """Datagrams that ovs-vswitchd's rule has let nowhere."""
+    """Datagrams that ovs-vswitchd's rule has dropped."""
     rule = host.check(f"ovs-ofctl dump-flows br0 udp,tp_dst={REFUSED_PORT}")
     return int(rule.partition("n_packets=")[2].partition(",")[0])
 
 
 def let_all_miss(host: Host) -> None:
-    """Has ovs-vswitchd enter no flows, and forget those that there are."""
+    """Makes ovs-vswitchd add no flows, and removes existing ones."""
     host.check("ovs-vsctl set Open_vSwitch . other_config:flow-limit=0")
     wait_until(lambda: "(limit 0)" in host.check("ovs-appctl upcall/show"), "ovs-vswitchd has taken the limit")
     host.check("ovs-appctl revalidator/purge")
@@ -277,7 +277,7 @@ def connections(host: Host) -> str:
 
 
 def transport(host: Host) -> tuple[int, int]:
-    """What the guest's TCP and UDP have received and sent."""
+    """Packets that the guest's TCP and UDP have received and sent."""
     lines = [line.split() for line in host.check("cat /proc/net/snmp /proc/net/snmp6").splitlines()]
     counts = {words[0]: int(words[1]) for words in lines if len(words) == 2}
     for names, numbers in zip(lines, lines[1:], strict=False):

@@ -1,6 +1,6 @@
-"""UDP from the peer to a guest: who reads it there, and who sends it.
+"""UDP from the peer to a guest: the reader and the sender.
 
-The sender opens a socket for each flow, so that flows have source ports of their own and a
+The sender opens a socket for each flow, so that flows have different source ports and a
 NIC with queues spreads them.
 """
 
@@ -14,10 +14,10 @@ from lab.waiting import wait_until
 
 PORT = 9000
 
-# Datagrams of this many bytes are the test's own, wherever they are seen.
+# Datagrams with this many bytes are the test's own, wherever they are seen.
 PAYLOAD_BYTES = 777
 
-# What the kernel's `len` is for them beyond the Ethernet header: IPv4 and UDP headers are 28 bytes.
+# Their `len` in the kernel, without the Ethernet header: IPv4 and UDP headers are 28 bytes.
 PACKET_BYTES = PAYLOAD_BYTES + 28
 
 READER = f"""
@@ -28,7 +28,7 @@ while True:
     reader.recv(65536)
 """
 
-# Arguments: address, flows, datagrams of each flow, datagrams a second (an emulated NIC drops bursts).
+# Arguments: address, flows, datagrams per flow, datagrams per second (an emulated NIC drops bursts).
 SENDER = f"""
 import socket, sys, time
 address, flows, each, rate = sys.argv[1], *map(int, sys.argv[2:])
@@ -45,7 +45,7 @@ ENDLESS = 10**9
 
 
 def start_reader(host: Host) -> Job:
-    """Starts the guest's reader; returns when it can be sent to."""
+    """Starts the guest's reader; waits until its socket is bound."""
     reader = host.start(["python3", "-c", READER])
 
     def listening() -> bool:
@@ -57,7 +57,7 @@ def start_reader(host: Host) -> Job:
 
 
 def send(host: Host, flows: int, each: int, rate: int = 1000) -> None:
-    """Sends datagrams from the peer, and returns when they are sent."""
+    """Sends datagrams from the peer, and waits until they are sent."""
     done = host.peer.run(_sender(host, flows, each, rate))
     assert done.status == 0, done
 

@@ -11,11 +11,28 @@ pub struct Check {
     pub name: &'static str,
     /// What it looks at, in one line.
     pub looks_at: &'static str,
+    /// Checks whose findings may be the cause of this one's: a finding about the same thing is then a symptom of
+    /// theirs.
+    pub explained_by: &'static [&'static str],
     /// The check itself; [`Check::check`] runs it.
     pub(crate) run: fn(&Context<'_>) -> CheckOutcome,
 }
 
 impl Check {
+    /// A check whose findings stand for themselves.
+    pub(crate) const fn new(
+        name: &'static str,
+        looks_at: &'static str,
+        run: fn(&Context<'_>) -> CheckOutcome,
+    ) -> Self {
+        Self { name, looks_at, explained_by: &[], run }
+    }
+
+    /// Names the checks whose findings may be the cause of this one's.
+    pub(crate) const fn explained_by(self, causes: &'static [&'static str]) -> Self {
+        Self { explained_by: causes, ..self }
+    }
+
     /// Runs the check. Findings get its name, and changes that would change nothing go.
     pub fn check(&self, context: &Context<'_>) -> CheckOutcome {
         let mut outcome = (self.run)(context);

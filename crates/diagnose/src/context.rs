@@ -18,7 +18,7 @@ pub struct Context<'a> {
     pub earlier: Option<&'a Host>,
     /// How long packets took from stage to stage in the interval.
     pub measurement: Option<&'a Measurement>,
-    /// On which CPUs packets were allocated and let go of.
+    /// The CPUs on which packets were allocated and freed.
     pub locality: Option<&'a Locality>,
     /// On which CPUs connections were received and accepted.
     pub accepts: Option<&'a AcceptMeasurement>,
@@ -126,14 +126,23 @@ impl<'a> Context<'a> {
     }
 
     /// The CPU as a measurement's [`nearpath_model::Place`] names it: on hosts of more than
-    /// 128 CPUs the lowest one of its LLC.
+    /// 128 CPUs the lowest one of its LLC, or of its node where the LLC is unknown.
     pub(crate) fn place(&self, cpu: CpuId) -> CpuId {
         let topology = &self.host.topology;
         if topology.possible.len().max(topology.present.len()) <= 128 {
             return cpu;
         }
-        let llc = topology.llc_of(cpu).and_then(|id| topology.llcs.iter().find(|l| l.llc == id));
-        llc.and_then(|llc| llc.cpus.first()).unwrap_or(cpu)
+        let first = match topology.llc_of(cpu) {
+            Some(id) => {
+                topology.llcs.iter().find(|llc| llc.llc == id).and_then(|llc| llc.cpus.first())
+            }
+            None => {
+                let node = topology.node_of(cpu);
+                let alike = topology.cpus.iter().find(|c| c.llc.is_none() && c.node == node);
+                alike.map(|found| found.cpu)
+            }
+        };
+        first.unwrap_or(cpu)
     }
 
     /// What counters cover, for a sentence.

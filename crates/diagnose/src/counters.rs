@@ -2,7 +2,9 @@
 //! back (a CPU or a NIC that went away and came again) count as none.
 
 use crate::Context;
-use nearpath_model::{CpuId, CpuTime, Irq, Nic, SoftnetCpu};
+use nearpath_model::{
+    CounterKind, CpuId, CpuTime, Irq, Nic, SoftnetCpu, counter_kind, counter_name,
+};
 use std::collections::BTreeMap;
 
 /// The sum, at most `u64::MAX`: counters of a stranger's host may be anything.
@@ -26,7 +28,7 @@ pub(crate) fn busiest(counts: &BTreeMap<CpuId, u64>) -> Option<(CpuId, f64)> {
 pub(crate) struct TimeShares {
     /// In interrupts, hard and soft.
     pub interrupts: f64,
-    /// Taken by the hypervisor; `None` when the kernel does not tell.
+    /// Taken by the hypervisor; `None` if the kernel does not report it.
     pub steal: Option<f64>,
 }
 
@@ -40,7 +42,7 @@ impl Context<'_> {
         let mut counts = of(self.host)?;
         if let Some(earlier) = self.earlier {
             for (cpu, then) in of(earlier)? {
-                counts.entry(cpu).and_modify(|count| *count = count.saturating_sub(then));
+                counts.entry(cpu).and_modify(|count| *count = rise32(*count, then));
             }
         }
         Some(counts)
@@ -50,7 +52,7 @@ impl Context<'_> {
     pub(crate) fn irq_counts(&self, irq: &Irq) -> BTreeMap<CpuId, u64> {
         let then = self.earlier_irq(irq.irq);
         let before = |cpu| then.and_then(|irq| irq.counts.get(cpu)).copied().unwrap_or(0);
-        irq.counts.iter().map(|(cpu, n)| (*cpu, n.saturating_sub(before(cpu)))).collect()
+        irq.counts.iter().map(|(cpu, n)| (*cpu, rise32(*n, before(cpu)))).collect()
     }
 
     /// How often an interrupt came.
@@ -94,6 +96,32 @@ impl Context<'_> {
         Some(now.saturating_sub(*then.statistics.get(name)?))
     }
 
+    /// The driver's own counters of some kinds, by their names without the numbers of queues: `None` when they are
+    /// unknown now or then.
+    pub(crate) fn driver_counts(
+        &self,
+        nic: &Nic,
+        kinds: &[CounterKind],
+    ) -> Option<BTreeMap<String, u64>> {
+        let now = nic.driver_counters.as_ref()?;
+        let then = match self.earlier {
+            None => None,
+            Some(earlier) => {
+                let same = |n: &&Nic| n.ifindex == nic.ifindex && n.name == nic.name;
+                Some(earlier.nics.iter().find(same)?.driver_counters.as_ref()?)
+            }
+        };
+        let mut sums = BTreeMap::new();
+        for (name, count) in now {
+            if counter_kind(name).is_some_and(|kind| kinds.contains(&kind)) {
+                let before = then.and_then(|then| then.get(name)).copied().unwrap_or(0);
+                let sum: &mut u64 = sums.entry(counter_name(name)).or_default();
+                *sum = sum.saturating_add(count.saturating_sub(before));
+            }
+        }
+        Some(sums)
+    }
+
     /// A counter of the whole host by its name; `None` when it is unknown now or then.
     pub(crate) fn counter(&self, name: &str) -> Option<u64> {
         let now = *self.host.counters.get(name)?;
@@ -130,8 +158,10 @@ impl Context<'_> {
     }
 }
 
-/// The rise of a counter that the kernel prints with 32 bits (`%08x`, net/core/net-procfs.c) and
-/// that may have wrapped; of greater values the plain difference.
+/// The rise of a counter that the kernel keeps in 32 bits and that may have wrapped; of greater
+/// values the plain difference. Such are those of `/proc/net/softnet_stat` (`%08x`,
+/// net/core/net-procfs.c), of `/proc/softirqs` and of `/proc/interrupts` (`unsigned int` in
+/// `struct kernel_stat` and `kstat_irqs_cpu`, include/linux/kernel_stat.h).
 fn rise32(now: u64, then: u64) -> u64 {
     match (u32::try_from(now), u32::try_from(then)) {
         (Ok(now), Ok(then)) => {
@@ -153,6 +183,31 @@ mod tests {
         assert_eq!(rise32(3, u64::from(u32::MAX)), 4, "wrapped");
         assert_eq!(rise32(3, 100), 0, "reset");
         assert_eq!(rise32(1 << 40, 1), (1 << 40) - 1);
+    }
+
+    #[test]
+    fn softirqs_and_interrupts_survive_the_wrap() {
+        use nearpath_model::{Host, IrqNumber, SoftirqCounts};
+        let host = |count: u64| Host {
+            softirqs: vec![SoftirqCounts {
+                vector: "NET_RX".to_owned(),
+                counts: [(CpuId(0), count)].into(),
+            }],
+            irqs: vec![Irq {
+                irq: IrqNumber(40),
+                name: "eth0-TxRx-0".to_owned(),
+                chip: None,
+                counts: [(CpuId(0), count)].into(),
+                affinity: None,
+                effective_affinity: None,
+                node: None,
+            }],
+            ..Host::default()
+        };
+        let (earlier, now) = (host(u64::from(u32::MAX) - 9), host(90));
+        let context = Context::new(&now, Some(&earlier), None);
+        assert_eq!(context.softirqs("NET_RX"), Some([(CpuId(0), 100)].into()));
+        assert_eq!(context.irq_total(&now.irqs[0]), 100);
     }
 
     #[test]

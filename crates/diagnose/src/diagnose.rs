@@ -1,5 +1,6 @@
 //! Runs every check and ranks what they find.
 
+use crate::merge::merge;
 use crate::{CHECKS, Context, Evidence};
 use nearpath_model::{DIAGNOSIS_SCHEMA, Diagnosis, Finding, FindingCost, Host, NotChecked};
 use std::cmp::Ordering;
@@ -30,6 +31,8 @@ pub fn diagnose<'a>(
     }
     not_checked.extend(context.refused_names());
     rank(&mut findings);
+    let mut findings = merge(findings, CHECKS);
+    rank(&mut findings);
     Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         findings,
@@ -54,8 +57,10 @@ pub fn rank(findings: &mut [Finding]) {
     findings.sort_by(|a, b| {
         b.severity
             .cmp(&a.severity)
-            .then_with(|| dearest_first(a.cost.seconds_per_second, b.cost.seconds_per_second))
-            .then_with(|| dearest_first(a.cost.share_percent, b.cost.share_percent))
+            .then_with(|| {
+                most_expensive_first(a.cost.seconds_per_second, b.cost.seconds_per_second)
+            })
+            .then_with(|| most_expensive_first(a.cost.share_percent, b.cost.share_percent))
             .then_with(|| a.check.cmp(&b.check))
             .then_with(|| a.title.cmp(&b.title))
             .then_with(|| a.evidence.cmp(&b.evidence))
@@ -63,7 +68,7 @@ pub fn rank(findings: &mut [Finding]) {
 }
 
 /// The greater cost first, an unknown one last.
-fn dearest_first(a: Option<f64>, b: Option<f64>) -> Ordering {
+fn most_expensive_first(a: Option<f64>, b: Option<f64>) -> Ordering {
     let cost = |c: Option<f64>| c.unwrap_or(f64::NEG_INFINITY);
     cost(b).total_cmp(&cost(a))
 }
@@ -80,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_severe_then_the_dearest_comes_first() {
+    fn the_most_severe_then_the_most_expensive_comes_first() {
         let mut findings = vec![
             finding(Severity::Info, "e", Some(9.0)),
             finding(Severity::Critical, "c", None),

@@ -1,7 +1,7 @@
 //! Checks: facts and measurements in, ranked findings out. Nothing here reads the machine or
 //! writes to it.
 //!
-//! In go a [`nearpath_model::Host`], an earlier one from the start of the interval (for rates
+//! Input: a [`nearpath_model::Host`], an earlier one from the start of the interval (for rates
 //! instead of totals since boot) and what was measured ([`Evidence`]); all but the first may be
 //! missing. [`diagnose`] runs each check of [`CHECKS`] on them and ranks what they find.
 //! A check that lacks a fact says so; it never guesses. None of it panics, whatever the host
@@ -14,8 +14,10 @@ mod counters;
 mod diagnose;
 mod evidence;
 mod locality;
+mod merge;
 mod place;
 mod readers;
+mod severity;
 mod spans;
 mod steering;
 mod summary;
@@ -27,3 +29,4 @@ pub use context::Context;
 pub use diagnose::{diagnose, rank};
 pub use evidence::Evidence;
 pub use place::{cpus_near_node, housekeeping, nearest_cpus, nearest_of, spread};
+pub use readers::readers_with_nodes;

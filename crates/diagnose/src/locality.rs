@@ -22,7 +22,7 @@ const NAMED: usize = 3;
 pub(crate) struct Elsewhere {
     /// Of what, in number.
     pub all: u64,
-    /// The share that left: its core, where cores are told apart.
+    /// The share that left: its core, where cores are distinguished.
     pub share: f64,
     /// The share that left its last-level cache.
     pub llc: f64,
@@ -55,13 +55,7 @@ impl Elsewhere {
         Self::of(near, d.same_llc, d.same_node, d.other_node, d.unknown)
     }
 
-    /// `warning` when a tenth or more went beyond a cache, as a line of another cache takes the time
-    /// of a memory access; on a CPU under the same cache it is worth knowing.
-    pub(crate) fn severity(&self) -> Severity {
-        if self.llc >= NOTABLE_SHARE { Severity::Warning } else { Severity::Info }
-    }
-
-    /// `12.3 % under another last-level cache, 4.50 % on another node`; nothing when none did.
+    /// `12.3% under another last-level cache, 4.50% on another node`; nothing when none did.
     pub(crate) fn how_far(&self) -> String {
         let parts = [(self.llc, Boundary::Llc), (self.node, Boundary::Node)];
         let parts = parts.into_iter().filter(|(share, _)| *share > 0.0);
@@ -71,7 +65,7 @@ impl Elsewhere {
 }
 
 impl<'a> Context<'a> {
-    /// Packets of a direction that were let go of elsewhere; `None` when too few were measured.
+    /// Packets of a direction that were freed elsewhere; `None` if too few were measured.
     pub(crate) fn freed_elsewhere(
         &self,
         direction: Direction,
@@ -140,8 +134,10 @@ pub(crate) fn check_direction(
         return outcome;
     };
     let share = text::percent(elsewhere.share);
-    let title = format!("{share} of {what} packets are let go of on another core than allocated");
-    let mut finding = Finding::new(elsewhere.severity(), title).share(Some(elsewhere.share));
+    let title =
+        format!("{share} of {what} packets are freed on another core than they were allocated on");
+    let mut finding = Finding::new(Severity::Info, title)
+        .share(Some(elsewhere.share), text::packets(elsewhere.all));
     finding.evidence = evidence(m, direction, what, elsewhere);
     finding.changes = changes();
     outcome.findings.push(finding);
@@ -154,7 +150,7 @@ const NOT_MEASURED: &str = "the locality of packets was not measured";
 fn evidence(m: &Locality, direction: Direction, what: &str, elsewhere: Elsewhere) -> Vec<String> {
     let Elsewhere { all, share, .. } = elsewhere;
     let rate = if m.duration_s > 0.0 && m.duration_s.is_finite() {
-        format!(" ({} a second)", text::three_digits(all as f64 / m.duration_s))
+        format!(" ({} a second)", text::digits(all as f64 / m.duration_s))
     } else {
         String::new()
     };
@@ -170,7 +166,7 @@ fn evidence(m: &Locality, direction: Direction, what: &str, elsewhere: Elsewhere
     let mut ways: Vec<_> = m.places.iter().filter(|p| p.direction == direction).collect();
     ways.retain(|p| p.place.from_cpu != p.place.to_cpu && p.place.count.saturating_mul(20) >= all);
     ways.sort_by_key(|p| (std::cmp::Reverse(p.place.count), p.place.from_cpu, p.place.to_cpu));
-    let way = |p: &&nearpath_model::locality::Places| {
+    let way = |p: &&nearpath_model::locality::CpuPairCount| {
         let share = text::percent((p.place.count as f64 / all as f64).min(1.0));
         format!("{share} from CPU {} to CPU {}", p.place.from_cpu, p.place.to_cpu)
     };

@@ -3,7 +3,7 @@
 //!
 //! Checks propose changes with it, and so do the planners.
 
-use nearpath_model::{CpuId, CpuSet, Host, Nearness, NodeId, Topology};
+use nearpath_model::{CpuId, CpuSet, Host, Nearness, NodeId, SocketOwner, Topology};
 
 /// The CPUs that may do the kernel's work: online and neither isolated nor `nohz_full`. All
 /// online ones when that leaves none.
@@ -69,10 +69,34 @@ fn rank(topology: &Topology, among: &CpuSet, cpu: CpuId) -> (usize, std::cmp::Re
     (before, std::cmp::Reverse(size))
 }
 
+/// Of some CPUs those that a process may be moved to: in its cpuset, on a node that it takes its memory from, and
+/// not isolated unless it runs on isolated CPUs already. `None` when none is left: then it is not to be moved there.
+pub(crate) fn allowed(host: &Host, owner: &SocketOwner, cpus: &CpuSet) -> Option<CpuSet> {
+    let mut left = cpus.intersection(&host.topology.online);
+    if let Some(cpuset) = &owner.cpuset {
+        left = left.intersection(cpuset);
+    }
+    // A list of nodes has the form of one of CPUs.
+    let nodes = owner.mems_allowed.as_deref().and_then(|list| CpuSet::from_list(list).ok());
+    if let Some(nodes) = nodes {
+        let on_them = |cpu: &CpuId| {
+            host.topology.node_of(*cpu).is_none_or(|node| nodes.contains(CpuId(node.0)))
+        };
+        left = left.iter().filter(on_them).collect();
+    }
+    let spared = spared(host);
+    let own = owner.threads.values().chain(&owner.affinity);
+    let is_isolated = own.clone().next().is_some() && own.clone().all(|c| c.is_subset(&spared));
+    if !is_isolated {
+        left = left.difference(&spared);
+    }
+    (!left.is_empty()).then_some(left)
+}
+
 /// The nearest of some CPUs to one, the lowest of equals; `None` when there are none.
 pub fn nearest_of(topology: &Topology, to: CpuId, among: &CpuSet) -> Option<CpuId> {
     among.iter().min_by_key(|&cpu| {
-        // What the facts do not tell counts as far.
+        // Unknown distances count as far.
         (topology.nearness(to, cpu).unwrap_or(Nearness::OtherNode), cpu)
     })
 }
@@ -144,6 +168,30 @@ mod tests {
     fn a_node_without_cpus_is_served_by_the_nearest() {
         assert_eq!(nearest(&host(), Some(2)), [2, 3, 6, 7]);
         assert_eq!(nearest(&host(), Some(9)), [0, 1, 2, 3, 4, 5, 6, 7], "no such node");
+    }
+
+    #[test]
+    fn a_reader_is_moved_within_its_cpuset_its_nodes_and_off_isolated_cpus() {
+        let mut host = host();
+        let mut reader = SocketOwner {
+            pid: 7,
+            comm: "nginx".to_owned(),
+            affinity: Some(set("0")),
+            ..SocketOwner::default()
+        };
+        let to = |host: &Host, reader: &SocketOwner| {
+            allowed(host, reader, &set("1-3")).map(|cpus| cpus.to_string())
+        };
+        assert_eq!(to(&host, &reader).as_deref(), Some("1-3"));
+        host.kernel.isolated = Some(set("3"));
+        assert_eq!(to(&host, &reader).as_deref(), Some("1-2"));
+        reader.mems_allowed = Some("0".to_owned());
+        assert_eq!(to(&host, &reader).as_deref(), Some("1"), "2 is on node 1");
+        reader.cpuset = Some(set("0,4"));
+        assert_eq!(to(&host, &reader), None, "outside of its cpuset");
+        let isolated =
+            SocketOwner { affinity: Some(set("3")), mems_allowed: None, cpuset: None, ..reader };
+        assert_eq!(to(&host, &isolated).as_deref(), Some("1-3"), "it runs on isolated CPUs");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Who reads: the processes that hold receiving sockets and are pinned, and where the measured
-//! hand-overs from softirq to reader end.
+//! The readers: pinned processes with receiving sockets, and the CPUs on which measured hand-overs from softirq to
+//! reader end.
 
 use crate::spans::{Boundary, ENOUGH_PACKETS, rx_spans};
 use crate::{Context, text};
-use nearpath_model::{CpuId, CpuSet, SocketOwner, Span};
+use nearpath_model::{CpuId, CpuSet, Host, SocketOwner, Span};
 use std::collections::BTreeSet;
 
 /// Stages on the CPU that the softirq delivers on.
@@ -30,6 +30,16 @@ impl PinnedReader<'_> {
     }
 }
 
+/// The processes whose memory by node can make a finding (`reader_memory`): the pinned readers, where
+/// more than one node has CPUs. Reading it stalls a large process, so it is read of no other.
+pub fn readers_with_nodes(host: &Host) -> Vec<u32> {
+    let context = Context::new(host, None, None);
+    if context.nodes_with_cpus() < 2 {
+        return Vec::new();
+    }
+    context.pinned_readers().iter().map(|reader| reader.owner.pid).collect()
+}
+
 impl<'a> Context<'a> {
     /// The pinned readers, by process id. Processes whose sockets only hear the loopback address
     /// are none: no NIC's packets reach them.
@@ -50,6 +60,18 @@ impl<'a> Context<'a> {
                 .then_some(PinnedReader { owner, cpus })
         };
         self.host.owners.iter().filter_map(pinned).collect()
+    }
+
+    /// Whether a process used a hundredth of a CPU in the interval, or since boot; `None` when its time is unknown. One
+    /// that hardly runs reads hardly any packets.
+    pub(crate) fn is_busy(&self, owner: &SocketOwner) -> Option<bool> {
+        let ticks = owner.cpu_ticks?;
+        let before = self.earlier.and_then(|host| {
+            let then = host.owners.iter().find(|o| o.pid == owner.pid && o.comm == owner.comm)?;
+            then.cpu_ticks
+        });
+        let used = self.rate(ticks.saturating_sub(before.unwrap_or(0)))?;
+        Some(used >= 1.0)
     }
 
     /// The measured spans from the softirq's CPU to the reader's.
@@ -88,5 +110,64 @@ impl<'a> Context<'a> {
         }
         let all = crate::counters::total(counts.values().copied());
         counts.into_iter().filter(|(_, n)| *n >= all.div_ceil(10)).map(|(cpu, _)| cpu).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::{Cpu, Node, NodeId, Socket, SocketProtocol};
+    use std::collections::BTreeMap;
+
+    fn host(nodes: u32, affinity: &str) -> Host {
+        let mut host = Host::default();
+        host.topology.online = CpuSet::from_list("0-3").unwrap();
+        host.topology.cpus = (0..4)
+            .map(|cpu| Cpu {
+                cpu: CpuId(cpu),
+                online: true,
+                core: None,
+                package: None,
+                die: None,
+                cluster: None,
+                llc: None,
+                node: Some(NodeId(cpu * nodes / 4)),
+                siblings: CpuSet::new(),
+                kind: None,
+                capacity: None,
+            })
+            .collect();
+        let node = |node: u32| Node {
+            node: NodeId(node),
+            cpus: (0..4).filter(|cpu| cpu * nodes / 4 == node).map(CpuId).collect(),
+            memory_bytes: None,
+            free_bytes: None,
+            distances: BTreeMap::new(),
+            hugepages: BTreeMap::new(),
+            numastat: BTreeMap::new(),
+        };
+        host.topology.nodes = (0..nodes).map(node).collect();
+        host.sockets = vec![Socket {
+            protocol: SocketProtocol::Tcp,
+            address: "0.0.0.0".parse().unwrap(),
+            port: 5432,
+            connected: false,
+            inode: 1,
+            pids: vec![7],
+        }];
+        host.owners = vec![SocketOwner {
+            pid: 7,
+            comm: "postgres".to_owned(),
+            affinity: Some(CpuSet::from_list(affinity).unwrap()),
+            ..SocketOwner::default()
+        }];
+        host
+    }
+
+    #[test]
+    fn memory_is_read_only_where_it_can_be_on_the_wrong_node() {
+        assert_eq!(readers_with_nodes(&host(2, "0-1")), [7]);
+        assert_eq!(readers_with_nodes(&host(1, "0-1")), [0; 0], "one node");
+        assert_eq!(readers_with_nodes(&host(2, "0-3")), [0; 0], "not pinned");
     }
 }

@@ -7,19 +7,16 @@
 //! crossed × (mean of those that crossed − minimum of the span) / duration
 //! ```
 //!
-//! The minimum stands for a hand-over that nothing delays. The histogram does not tell apart the
+//! The minimum stands for a hand-over that nothing delays. The histogram does not distinguish the
 //! packets that crossed: they are taken to be the slowest ones of the span, since another CPU
 //! takes an inter-processor interrupt to reach; without buckets, to be like its mean. Where most
 //! packets cross, which is when it matters, this hardly differs.
 
+use crate::severity::Delay;
 use crate::text;
 use nearpath_model::{CpuId, Direction, Measurement, Span};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Waiting from which a crossing counts as making packets late: a hundredth of a second in each
-/// second, which a thousand packets a second reach with 10 µs each.
-pub(crate) const LATE_SECONDS_PER_SECOND: f64 = 0.01;
 
 /// Share of packets from which a crossing is worth a finding.
 pub(crate) const NOTABLE_SHARE: f64 = 0.1;
@@ -79,6 +76,8 @@ pub(crate) struct Crossing<'a> {
     pub share: f64,
     /// Cost by the formula above; `None` when the duration is unknown.
     pub seconds_per_second: Option<f64>,
+    /// For how long they were observed; `None` when that is unknown.
+    pub observed_s: Option<f64>,
     /// The stages that they came from.
     pub from: BTreeSet<&'a str>,
     /// The span in which most crossed.
@@ -139,6 +138,7 @@ fn crossing_of<'a>(
         boundary,
         packets,
         share: (all / packets as f64).clamp(0.0, 1.0),
+        observed_s: duration,
         seconds_per_second: duration.map(|duration| waited_ns / 1e9 / duration),
         from: spans.iter().map(|span| span.from.as_str()).collect(),
         main,
@@ -181,7 +181,7 @@ fn capped(span: &Span, upper_ns: u64) -> u64 {
 }
 
 impl Crossing<'_> {
-    /// The same when so many packets passed these spans a second time: each counts once.
+    /// The same if some packets passed these spans twice: each counts once.
     pub(crate) fn counting_once(self, again: u64) -> Self {
         let crossed = self.share * self.packets as f64;
         let packets = self.packets.saturating_sub(again).max(crossed.round() as u64).max(1);
@@ -194,9 +194,15 @@ impl Crossing<'_> {
         self.boundary.cmp(&other.boundary).then(cost(self).total_cmp(&cost(other)))
     }
 
-    /// Whether it makes packets late.
-    pub(crate) fn is_costly(&self) -> bool {
-        self.seconds_per_second.is_some_and(|cost| cost >= LATE_SECONDS_PER_SECOND)
+    /// What the packets that crossed pay.
+    pub(crate) fn delay(&self) -> Delay {
+        let observed = self.observed_s.unwrap_or(f64::INFINITY);
+        Delay {
+            per_second: self.share * self.packets as f64 / observed,
+            share: self.share,
+            each_ns: self.per_packet_ns(),
+            seconds_per_second: self.seconds_per_second,
+        }
     }
 
     /// What one packet that crosses pays at the median beyond the minimum, in nanoseconds.
@@ -235,8 +241,8 @@ impl Crossing<'_> {
         }
         if let Some(cost) = self.seconds_per_second {
             sentences.push(format!(
-                "Packets waited there {} s in each second, summed over packets.",
-                text::three_digits(cost)
+                "Packets waited there {}s in each second, summed over packets.",
+                text::digits(cost)
             ));
         }
         sentences
@@ -270,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_cost_is_the_waiting_beyond_the_minimum_of_those_who_crossed() {
-        // 1,000 packets of 11 µs, half of them crossed, 10 µs beyond the minimum, in 2 s.
+        // 1,000 packets of 11µs, half of them crossed, 10µs beyond the minimum, in 2 s.
         let span = span(1_000, 11_000_000, Some(0.5));
         let crossing = crossing(&[&span], 2.0).unwrap();
         assert_eq!(crossing.boundary, Boundary::Cpu);
@@ -282,7 +288,7 @@ mod tests {
 
     #[test]
     fn those_that_crossed_are_the_slowest() {
-        // A quarter crossed: 200 of 9 µs and 50 of 5 µs, where the other 750 took 1 µs.
+        // A quarter crossed: 200 of 9µs and 50 of 5µs, where the other 750 took 1µs.
         let buckets = vec![(1_000, 700), (5_000, 100), (9_000, 200)];
         let span = Span { buckets, ..span(1_000, 3_000_000, Some(0.25)) };
         let crossing = crossing(&[&span], 1.0).unwrap();

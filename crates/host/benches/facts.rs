@@ -1,8 +1,8 @@
-//! What reading all facts of a big host costs: 1,024 CPUs on 16 nodes and 4 NICs of 128 queues,
-//! from a tree in memory. Goal: under 200 ms and 50 MB.
+//! The cost of reading all facts of a large host: 1,024 CPUs on 16 nodes and 4 NICs with 128 queues, from a
+//! tree in memory. Goal: under 200ms and 50 MB.
 //!
-//! `cargo bench -p nearpath-host --bench facts` prints the best and the median of 20 reads, and
-//! the peak memory of a fresh process that reads once. With `-- TREE` it reads that tree.
+//! `cargo bench -p nearpath-host --bench facts` prints the best and the median of 20 reads, and the peak memory
+//! of a fresh process that reads once. With `-- TREE` it reads that tree.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const RUNS: usize = 20;
 
-/// Names the tree to the process whose memory is measured.
+/// Passes the tree to the process whose memory is measured.
 const READ_ONCE: &str = "NEARPATH_BENCH_READ_ONCE";
 
 fn main() {
@@ -67,7 +67,7 @@ fn read(root: &Root) -> (Host, Duration) {
     (host, started.elapsed())
 }
 
-/// Reads the host and prints the most memory that this process ever had.
+/// Reads the host and prints the peak memory of this process.
 fn read_once(tree: &Path) {
     let peak = || {
         let status = std::fs::read_to_string("/proc/self/status").expect("a status");

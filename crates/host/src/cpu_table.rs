@@ -1,45 +1,45 @@
-//! Tables with a column for each CPU: `/proc/interrupts` and `/proc/softirqs`.
+//! Tables with a column per CPU: `/proc/interrupts` and `/proc/softirqs`.
 //!
-//! In goes the text: a header that names the CPUs (`CPU0 CPU2 …`, with gaps where CPUs are
-//! offline), then lines `label: count count … text`. Out come the lines, one at a time, with
-//! the counts that are not zero. On a host of 1,024 CPUs and 600 interrupts the text is 7 MB,
-//! nearly all of it blanks and zeros: hence a scan over bytes with a short way for a zero.
+//! Input: a header that lists the CPUs (`CPU0 CPU2 …`, with gaps for offline CPUs), then lines `label: count
+//! count … text`. Output: the lines, one at a time, with the nonzero counts. On a host with 1,024 CPUs and 600
+//! interrupts the text is 7 MB, nearly all of it blanks and zeros; hence a byte scan with a fast path for
+//! zeros.
 
 use nearpath_model::{CpuId, MAX_CPUS};
 
-/// Text that is not what the file should hold.
+/// Malformed text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub String);
 
-/// A table that is being read, line by line.
+/// A table being read, line by line.
 #[derive(Debug)]
 pub(crate) struct CpuTable<'a> {
     cpus: Vec<CpuId>,
     rest: &'a [u8],
 }
 
-/// A line of the table, without the counts by CPU.
+/// A line of the table, without the counts per CPU.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
-    /// What stands before the colon.
+    /// The text before the colon.
     pub label: &'a [u8],
-    /// How many numbers follow it.
+    /// The number of numbers after it.
     pub numbers: usize,
     /// The sum of the numbers.
     pub sum: u64,
-    /// What stands behind the numbers, without the blanks around it.
+    /// The text after the numbers, trimmed.
     pub text: &'a [u8],
 }
 
-/// A zero in a column of `%10u `, as the kernel pads it.
+/// A zero in a column printed with `%10u `, as padded by the kernel.
 const ZERO: &[u8] = b"          0";
 
 impl<'a> CpuTable<'a> {
-    /// Reads the header.
+    /// Parses the header.
     ///
     /// # Errors
-    /// The first line names no CPU, or something else.
+    /// The first line lists no CPU, or something else.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = split_line(bytes);
         let cpus: Vec<CpuId> = header
@@ -47,19 +47,19 @@ impl<'a> CpuTable<'a> {
             .filter(|word| !word.is_empty())
             .map(|word| word.strip_prefix(b"CPU").and_then(number).and_then(cpu_id))
             .collect::<Option<_>>()
-            .ok_or_else(|| Malformed("the first line names other things than CPUs".into()))?;
+            .ok_or_else(|| Malformed("the first line is not a list of CPUs".into()))?;
         if cpus.is_empty() {
-            return Err(Malformed("the first line names no CPU".into()));
+            return Err(Malformed("the first line lists no CPU".into()));
         }
         Ok(Self { cpus, rest })
     }
 
-    /// The CPUs that have a column.
+    /// The CPUs with a column.
     pub(crate) fn cpus(&self) -> &[CpuId] {
         &self.cpus
     }
 
-    /// Reads the next line that has a label, and puts its counts other than zero in `counts`.
+    /// Reads the next line that has a label, and stores its nonzero counts in `counts`.
     pub(crate) fn next_line(&mut self, counts: &mut Vec<(CpuId, u64)>) -> Option<Line<'a>> {
         counts.clear();
         loop {
@@ -90,7 +90,7 @@ impl<'a> CpuTable<'a> {
     }
 }
 
-/// The number that comes next on the line, and what follows it.
+/// The next number on the line, and the rest of the line.
 fn next_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     if let Some(rest) = bytes.strip_prefix(ZERO)
         && rest.first().is_none_or(u8::is_ascii_whitespace)
@@ -106,7 +106,7 @@ fn next_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((number(digits)?, rest))
 }
 
-/// A decimal number; `None` when it is none or does not fit.
+/// A decimal number; `None` if it is not one or does not fit.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -117,20 +117,20 @@ pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// A CPU of that number, if a kernel can have it.
+/// The CPU with that number, if it is valid.
 pub(crate) fn cpu_id(number: u64) -> Option<CpuId> {
     u32::try_from(number).ok().filter(|&n| n < MAX_CPUS).map(CpuId)
 }
 
-/// The first line without its end, and what follows it.
+/// The first line without its line end, and the rest.
 pub(crate) fn split_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     let end = bytes.iter().position(|&b| b == b'\n').unwrap_or(bytes.len());
     let (line, rest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
     (line, rest.get(1..).unwrap_or_default())
 }
 
-/// Text of the kernel's or of a driver's choice (names, descriptions), made safe to show: bytes
-/// that are no UTF-8 and control characters are replaced.
+/// Text set by the kernel or a driver (names, descriptions), made safe to print: invalid UTF-8 and control
+/// characters are replaced.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes)
         .chars()
@@ -153,14 +153,14 @@ mod tests {
         assert_eq!(counts, [(CpuId(2), 5)]);
         let line = table.next_line(&mut counts).unwrap();
         assert_eq!(line, Line { label: b"E", numbers: 1, sum: 0, text: b"" });
-        // The line without a colon is passed over.
+        // The line without a colon is skipped.
         let line = table.next_line(&mut counts).unwrap();
         assert_eq!(line, Line { label: b"2", numbers: 2, sum: 0, text: b"" });
         assert_eq!(table.next_line(&mut counts), None);
     }
 
     #[test]
-    fn numbers_end_where_words_begin() {
+    fn numbers_end_at_the_first_word() {
         let mut table =
             CpuTable::new(b"CPU0\n 1: 7 00 1f02000.pinctrl\n2: 99999999999999999999").unwrap();
         let mut counts = Vec::new();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_must_name_cpus() {
+    fn a_header_must_list_cpus() {
         for bad in ["", "\n", "CPU", "CPUx", "CPU0 IRQ", "CPU65536", "CPU99999999999999999999"] {
             assert!(CpuTable::new(bad.as_bytes()).is_err(), "{bad}");
         }

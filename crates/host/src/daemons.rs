@@ -1,33 +1,35 @@
-//! Programs that change the same settings as nearpath: irqbalance and tuned.
+//! Processes found by name, in one pass: the programs that change the same settings as nearpath (irqbalance
+//! and tuned), and the kernel threads of the network path.
 //!
-//! In goes a root, out comes whether they run. That one runs is known by its name; that it does
-//! not, only when all processes of the machine can be seen: `kthreadd`, process 2, is hidden from
-//! a container and by `hidepid`.
+//! Input: a root. Output: whether the daemons are running, and the threads. A running daemon is recognized by its
+//! name. That one is not running is known only if all processes of the machine are visible: `kthreadd`, process 2,
+//! is hidden in a container and by `hidepid`.
 
 use crate::cpu_table::printable;
-use crate::{Notes, Root, processes};
-use nearpath_model::Daemons;
+use crate::{Notes, Root, net_threads, processes};
+use nearpath_model::{Daemons, NetThread};
 
 const TUNED_PROFILE: &str = "/etc/tuned/active_profile";
 
-/// Looks for the daemons among all processes.
-pub(crate) fn read(root: &Root, notes: &mut Notes) -> Daemons {
+/// Searches all processes for the daemons and the threads.
+pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Daemons, Vec<NetThread>) {
     let mut daemons = Daemons { tuned_profile: tuned_profile(root, notes), ..Daemons::default() };
     let pids = match processes::pids(root) {
         Ok(pids) => pids,
         Err(error) => {
             unknown(&mut daemons, notes, &error.to_string());
-            return daemons;
+            return (daemons, Vec::new());
         }
     };
+    // A process that has exited, or is hidden, is not known to run.
+    let named = |pid| Some((pid, processes::comm(root, pid).ok()?));
+    let processes: Vec<(u32, String)> = pids.into_iter().filter_map(named).collect();
     let mut all_seen = false;
-    for pid in pids {
-        // One that ended meanwhile, or is hidden, is none that is known to run.
-        let Ok(comm) = processes::comm(root, pid) else { continue };
+    for (pid, comm) in &processes {
         match comm.as_str() {
             "irqbalance" => daemons.irqbalance = Some(true),
             "tuned" => daemons.tuned = Some(true),
-            "kthreadd" if pid == 2 => all_seen = true,
+            "kthreadd" if *pid == 2 => all_seen = true,
             _ => {}
         }
     }
@@ -35,14 +37,15 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> Daemons {
         daemons.irqbalance.get_or_insert(false);
         daemons.tuned.get_or_insert(false);
     } else {
-        let reason = "/proc: not among the processes seen, which are not all of the machine's \
+        let reason = "/proc: not among the visible processes, and not all processes are visible \
                       (process 2 is not kthreadd: a container, or /proc mounted with hidepid)";
         unknown(&mut daemons, notes, reason);
     }
-    daemons
+    let names = processes.iter().map(|(pid, comm)| (*pid, comm.as_str()));
+    (daemons, net_threads::read(root, names))
 }
 
-/// Notes of each daemon that was not seen that it is not known.
+/// Notes, for each daemon not seen, that its state is unknown.
 fn unknown(daemons: &mut Daemons, notes: &mut Notes, reason: &str) {
     for (name, runs) in [("irqbalance", daemons.irqbalance), ("tuned", daemons.tuned)] {
         if runs.is_none() {
@@ -51,7 +54,7 @@ fn unknown(daemons: &mut Daemons, notes: &mut Notes, reason: &str) {
     }
 }
 
-/// The active profile. No file means no tuned, which is no gap in the facts.
+/// The active profile. If there is no file, tuned is not installed, and nothing is noted.
 fn tuned_profile(root: &Root, notes: &mut Notes) -> Option<String> {
     match root.read(TUNED_PROFILE) {
         Ok(text) => Some(printable(text.trim_ascii())).filter(|profile| !profile.is_empty()),
@@ -74,7 +77,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let mut notes = Notes::default();
-        let daemons = read(&Root::tree(dir.path()).unwrap(), &mut notes);
+        let (daemons, _) = read(&Root::tree(dir.path()).unwrap(), &mut notes);
         let unknown = notes.unknown().iter();
         (daemons, unknown.map(|note| (note.fact.clone(), note.reason.clone())).collect())
     }
@@ -93,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn not_seen_is_not_running_only_on_the_whole_machine() {
+    fn not_seen_means_not_running_only_if_all_processes_are_visible() {
         let (found, notes) = daemons(&[("proc/1/comm", "init\n"), ("proc/2/comm", "kthreadd\n")]);
         assert_eq!((found.irqbalance, found.tuned), (Some(false), Some(false)));
         assert!(notes.is_empty());
@@ -105,6 +108,6 @@ mod tests {
         let (found, notes) = daemons(&[("proc/stat", "")]);
         assert_eq!((found.irqbalance, found.tuned), (None, None));
         assert_eq!(notes.len(), 2);
-        assert_eq!(notes[0].1, "/proc: holds no process");
+        assert_eq!(notes[0].1, "/proc: no processes");
     }
 }

@@ -1,7 +1,7 @@
-//! Ethtool's requests about one interface, for whoever changes it: how to ask, and the layouts of
-//! `include/uapi/linux/ethtool.h` and `ethtool_netlink.h` that requests are made of.
+//! ethtool requests about one interface, for code that changes it: the transport, and the layouts of
+//! `include/uapi/linux/ethtool.h` and `ethtool_netlink.h` used by requests.
 //!
-//! Nothing here composes a request that changes something.
+//! No request that changes something is built here.
 
 pub use crate::nics::device::{Device, Feature, coalesce_attribute};
 pub use crate::nics::ioctl::{Ioctl, Rxfh, Rxnfc, rxnfc};

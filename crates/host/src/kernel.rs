@@ -1,5 +1,5 @@
-//! Reader of what the kernel says of itself: release, name, command line, the CPUs that were
-//! set apart at boot, and the hypervisor below. `/proc` and `/sys` in, [`Kernel`] out.
+//! Reads the kernel's own facts: release, name, command line, the CPUs isolated at boot, and the hypervisor.
+//! Input: `/proc` and `/sys`. Output: [`Kernel`].
 
 mod cmdline;
 mod virtualisation;
@@ -9,8 +9,7 @@ use nearpath_model::{CpuSet, Kernel};
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Reads the kernel's facts. `possible` are the CPUs that `all` and `N` stand for on the command
-/// line.
+/// Reads the kernel's facts. `possible` are the CPUs that `all` and `N` mean on the command line.
 pub(crate) fn read(root: &Root, possible: &CpuSet, notes: &mut Notes) -> Kernel {
     let mut text = |fact, path: &str| notes.take("host", fact, root.text(path));
     let release = text("release", "/proc/sys/kernel/osrelease");
@@ -23,12 +22,12 @@ pub(crate) fn read(root: &Root, possible: &CpuSet, notes: &mut Notes) -> Kernel 
     });
     let nohz_full = in_force(root, "nohz_full").or_else(|error| match &boot {
         // Without the file the kernel has no CONFIG_NO_HZ_FULL, or the file was not saved.
-        Some(boot) if error.absent && !boot.asks_nohz_full() => Ok(CpuSet::new()),
+        Some(boot) if error.absent && !boot.requests_nohz_full() => Ok(CpuSet::new()),
         _ => Err(error.to_string()),
     });
     let rcu_nocbs = match &boot {
         Some(boot) => boot.rcu_nocbs().map_err(|e| e.to_string()),
-        None => Err("/proc/cmdline is not known".to_owned()),
+        None => Err("/proc/cmdline is unknown".to_owned()),
     };
     let mut set = |fact, set: Result<CpuSet, String>| {
         set.map_err(|reason| notes.add("host", fact, &reason)).ok()
@@ -41,8 +40,8 @@ pub(crate) fn read(root: &Root, possible: &CpuSet, notes: &mut Notes) -> Kernel 
     Kernel { release, hostname, cmdline, virtualisation, isolated, nohz_full, rcu_nocbs }
 }
 
-/// A set as the kernel has it. `(null)` is what `%*pbl` shows for a mask that was never made
-/// (drivers/base/cpu.c `print_cpus_nohz_full`), so for none.
+/// A set as printed by the kernel. `(null)` is what `%*pbl` prints for a mask that was never allocated
+/// (drivers/base/cpu.c `print_cpus_nohz_full`), that is, an empty set.
 fn in_force(root: &Root, file: &str) -> Result<CpuSet, ReadError> {
     let path = format!("{CPUS}/{file}");
     match root.text(&path)?.as_str() {
@@ -55,14 +54,14 @@ fn in_force(root: &Root, file: &str) -> Result<CpuSet, ReadError> {
     }
 }
 
-/// What the command line asks for.
+/// Parameters of the command line.
 struct Boot<'a> {
     line: &'a str,
     possible: &'a CpuSet,
 }
 
 impl Boot<'_> {
-    /// The CPUs taken out of the scheduler's domains, all `isolcpus=` together.
+    /// The CPUs removed from the scheduler's domains, by all `isolcpus=` together.
     fn isolated(&self) -> Result<CpuSet, nearpath_model::ParseCpuSetError> {
         let mut isolated = CpuSet::new();
         for value in cmdline::values(self.line, "isolcpus") {
@@ -74,13 +73,13 @@ impl Boot<'_> {
         Ok(isolated)
     }
 
-    fn asks_nohz_full(&self) -> bool {
+    fn requests_nohz_full(&self) -> bool {
         !cmdline::values(self.line, "nohz_full").is_empty()
             || cmdline::values(self.line, "isolcpus").iter().any(|v| cmdline::isolcpus(v).nohz)
     }
 
-    /// The last `rcu_nocbs=` counts; without a list it only makes offloading possible
-    /// (kernel/rcu/tree_nocb.h `rcu_nocb_setup`).
+    /// The last `rcu_nocbs=` applies; without a list it only enables offloading (kernel/rcu/tree_nocb.h
+    /// `rcu_nocb_setup`).
     fn rcu_nocbs(&self) -> Result<CpuSet, nearpath_model::ParseCpuSetError> {
         let values = cmdline::values(self.line, "rcu_nocbs");
         values.last().map_or(Ok(CpuSet::new()), |cpus| cmdline::cpus(cpus, self.possible))
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_of_itself() {
+    fn facts_of_the_kernel() {
         let (kernel, _) = read_kernel(&machine());
         assert_eq!(kernel.release.as_deref(), Some("6.1.0-test"));
         assert_eq!(kernel.hostname.as_deref(), Some("testhost"));
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_set_apart_are_those_in_force() {
+    fn isolated_cpus_are_those_in_effect() {
         let (kernel, _) = read_kernel(
             &machine()
                 .file("/proc/cmdline", "isolcpus=1 nohz_full=1 rcu_nocbs=0 rcu_nocbs=4-N\n")
@@ -133,19 +132,19 @@ mod tests {
     }
 
     #[test]
-    fn without_the_files_the_command_line_tells() {
+    fn without_the_files_the_command_line_is_used() {
         let line = "isolcpus=managed_irq,domain,1-3 isolcpus=managed_irq,5 nohz_full=1-3\n";
         let (kernel, unknown) = read_kernel(
             &machine().file("/proc/cmdline", line).without(&format!("{CPUS}/isolated")),
         );
         assert_eq!(kernel.isolated, cpus("1-3"));
-        // Asked for, but no sign that the kernel did it.
+        // Requested, but there is no sign that the kernel did it.
         assert_eq!(kernel.nohz_full, None);
         assert!(unknown.iter().any(|u| u.fact == "nohz_full" && u.reason.contains("nohz_full")));
     }
 
     #[test]
-    fn nothing_to_read_is_unknown_with_reasons() {
+    fn unreadable_facts_are_unknown_with_reasons() {
         let machine = machine().without("/proc").without("/sys/devices/system/cpu/isolated");
         let (kernel, unknown) = read_kernel(&machine);
         assert_eq!(kernel, Kernel::default());

@@ -1,6 +1,7 @@
 //! Memory of processes by node, from `/proc/PID/numa_maps` (fs/proc/task_mmu.c,
-//! `show_numa_map`). The kernel walks the process's page tables for it, so it is read only of
-//! the processes asked for.
+//! `show_numa_map`). The kernel walks the process's page tables for it and holds the lock of its
+//! mappings meanwhile, so it is read only for requested processes, for a limited time, and not if a
+//! process has too many pages.
 //!
 //! ```text
 //! 7f2a40000000 default file=/dev/hugepages/rtemap_0 huge dirty=4 N0=3 N1=1 kernelpagesize_kB=2048
@@ -12,28 +13,29 @@ use crate::cpu_table::{Malformed, number};
 use crate::{Notes, ReadError, Root, processes};
 use nearpath_model::{MAX_CPUS, NodeId, ProcessMemory};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-/// What the mappings of a process hold, in bytes by node.
+/// Memory mapped by a process, in bytes by node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MappedBytes {
-    /// All of it.
+    /// Total.
     pub all: BTreeMap<NodeId, u64>,
-    /// Of it in hugetlb pages.
+    /// In hugetlb pages.
     pub huge: BTreeMap<NodeId, u64>,
-    /// Of it in mappings of files (hugetlbfs and shared memory among them).
+    /// In file mappings (including hugetlbfs and shared memory).
     pub file: BTreeMap<NodeId, u64>,
-    /// Devices among the mapped files that may write into memory.
+    /// Devices among the mapped files that may write to memory.
     pub devices: BTreeSet<String>,
 }
 
-/// Files by which a process has a device write into its memory: uio and vfio (Documentation/driver-api/uio-howto.rst,
-/// vfio.rst), iommufd, RDMA, and memory by its physical address.
+/// Files through which a process lets a device write to its memory: uio and vfio
+/// (Documentation/driver-api/uio-howto.rst, vfio.rst), iommufd, RDMA, and physical memory.
 const DEVICES: [&str; 6] =
     ["/dev/uio", "/dev/vfio/", "/dev/iommu", "/dev/infiniband/", "/dev/mem", "anon_inode:[vfio"];
-/// So many devices of a process are named.
+/// Maximum number of devices listed per process.
 const MAX_DEVICES: usize = 64;
 
-/// Whether a file, as its descriptor or mapping names it, is such a device, or registers of one in PCI.
+/// Whether a file, named by its descriptor or mapping, is such a device, or a PCI register region of one.
 fn is_device(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default();
     let registers =
@@ -41,7 +43,26 @@ fn is_device(file: &str) -> bool {
     DEVICES.iter().any(|prefix| file.starts_with(prefix)) || registers
 }
 
-/// Why the memory of a process must not be moved, if so: a device may write into it.
+/// Time limit for reading the mappings of one process.
+const TIME: Duration = Duration::from_millis(50);
+/// A process with more pages than this is not read: the kernel walks a mapping in one go, some 10 ns
+/// per page, and the time limit has no effect within that. 16 GiB in pages of 4 KiB; hugetlb pages are
+/// not included (fs/proc/task_mmu.c `task_statm`).
+const MOST_PAGES: u64 = 4 << 20;
+
+/// The text of `numa_maps`, unless the process is so large that reading it would stall it.
+fn numa_maps(root: &Root, pid: u32) -> Result<Vec<u8>, ReadError> {
+    let path = format!("/proc/{pid}/numa_maps");
+    let statm = root.text(&format!("/proc/{pid}/statm"));
+    let resident = statm.ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    if let Some(pages) = resident.filter(|pages| *pages > MOST_PAGES) {
+        let reason = format!("not read: the kernel would walk {pages} resident pages for it");
+        return Err(ReadError::new(&path, &reason));
+    }
+    root.read_within(&path, TIME)
+}
+
+/// Why the memory of a process must not be moved, if a device may write to it.
 ///
 /// # Errors
 /// Its descriptors or its mappings cannot be read.
@@ -50,19 +71,16 @@ pub fn must_stay(root: &Root, pid: u32) -> Result<Option<String>, ReadError> {
     let mapped = parse_numa_maps(&root.read(&path)?)
         .map_err(|malformed| ReadError::new(&path, &malformed.to_string()))?;
     Ok(match with_open(root, pid, mapped.devices)?.first() {
-        Some(device) => {
-            Some(format!("it has {device} open, and a device may write into its memory"))
-        }
+        Some(device) => Some(format!("it has {device} open, and a device may write to its memory")),
         None if mapped.huge.values().any(|bytes| *bytes > 0) => Some(
-            "some of it is in hugetlb pages, as DPDK and others give to devices by their addresses"
+            "some of it is in hugetlb pages, whose addresses DPDK and others pass to devices"
                 .to_owned(),
         ),
         None => None,
     })
 }
 
-/// The devices that a process has open or mapped and that may write into its memory, of which the mapped ones
-/// are known.
+/// The devices that a process has open or mapped and that may write to its memory; the mapped ones are given.
 fn with_open(root: &Root, pid: u32, mapped: BTreeSet<String>) -> Result<Vec<String>, ReadError> {
     let mut all = mapped;
     let folder = format!("/proc/{pid}/fd");
@@ -71,7 +89,7 @@ fn with_open(root: &Root, pid: u32, mapped: BTreeSet<String>) -> Result<Vec<Stri
         match root.link(&path) {
             Ok(target) if is_device(&target) => drop(all.insert(target)),
             Ok(_) => {}
-            // It was closed since.
+            // It was closed in the meantime.
             Err(error) if error.absent => {}
             Err(error) => return Err(error),
         }
@@ -88,7 +106,7 @@ pub(crate) fn read(root: &Root, notes: &mut Notes, pids: &[u32]) -> Vec<ProcessM
         .filter_map(|pid| {
             let subject = format!("process {pid}");
             let path = format!("/proc/{pid}/numa_maps");
-            let maps = root.read(&path).and_then(|bytes| {
+            let maps = numa_maps(root, pid).and_then(|bytes| {
                 parse_numa_maps(&bytes).map_err(|e| ReadError::new(&path, &e.to_string()))
             });
             let mapped = notes.take(&subject, "memory", maps)?;
@@ -106,10 +124,10 @@ pub(crate) fn read(root: &Root, notes: &mut Notes, pids: &[u32]) -> Vec<ProcessM
         .collect()
 }
 
-/// Reads the text of `/proc/PID/numa_maps`.
+/// Parses `/proc/PID/numa_maps`.
 ///
 /// # Errors
-/// Pages on a node without their size, a number that is none, or more bytes than fit.
+/// Pages on a node without their size, a malformed number, or more bytes than fit.
 pub fn parse_numa_maps(bytes: &[u8]) -> Result<MappedBytes, Malformed> {
     let mut mapped = MappedBytes::default();
     for line in bytes.split(|&b| b == b'\n') {
@@ -121,7 +139,7 @@ pub fn parse_numa_maps(bytes: &[u8]) -> Result<MappedBytes, Malformed> {
     Ok(mapped)
 }
 
-/// Adds a line; `None` when it is not understood.
+/// Adds a line; `None` if it is malformed.
 fn add_mapping(mapped: &mut MappedBytes, line: &[u8]) -> Option<()> {
     if let Some(file) = line.split(|&b| b == b' ').find_map(|word| word.strip_prefix(b"file=")) {
         let file = String::from_utf8_lossy(file);
@@ -129,7 +147,7 @@ fn add_mapping(mapped: &mut MappedBytes, line: &[u8]) -> Option<()> {
             mapped.devices.insert(file.into_owned());
         }
     }
-    // The address and the policy come first, and a policy may be written like a node.
+    // The address and the policy come first, and a policy may look like a node.
     let words = || line.split(|&b| b == b' ').filter(|word| !word.is_empty()).skip(2);
     let pages = words().filter_map(|word| {
         let (node, pages) = split(word.strip_prefix(b"N")?)?;
@@ -171,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_counted_in_their_size() {
+    fn pages_are_counted_by_their_size() {
         let text = "55d0c8a00000 default file=/usr/bin/N0=7\\040x mapped=6 N0=6 kernelpagesize_kB=4\n\
             7f2a40000000 bind:0 file=/dev/hugepages/rtemap_0 huge dirty=4 N0=3 N1=1 kernelpagesize_kB=2048\n\
             7f2b00000000 default\n\
@@ -181,8 +199,36 @@ mod tests {
         assert_eq!(mapped.all, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge + 12 * 4096)]));
         assert_eq!(mapped.huge, bytes(&[(0, 3 * huge), (1, huge)]));
         assert_eq!(mapped.file, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge)]));
-        // A kernel thread has no memory of its own.
+        // A kernel thread has no user memory.
         assert_eq!(parse_numa_maps(b"").unwrap(), MappedBytes::default());
+    }
+
+    #[test]
+    fn a_process_of_many_pages_is_not_walked() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("proc/70");
+        std::fs::create_dir_all(folder.join("fd")).unwrap();
+        std::fs::write(folder.join("comm"), "postgres\n").unwrap();
+        let maps = "7f2 default anon=1 N1=1 kernelpagesize_kB=4\n";
+        std::fs::write(folder.join("numa_maps"), maps).unwrap();
+        let read = |statm: &str| {
+            std::fs::write(folder.join("statm"), statm).unwrap();
+            let mut notes = Notes::default();
+            let memory = read(&Root::tree(dir.path()).unwrap(), &mut notes, &[70]);
+            (memory.len(), notes.unknown().first().map(|note| note.reason.clone()))
+        };
+        assert_eq!(read("9000 1000 10 1 0 5 0\n"), (1, None));
+        let (known, reason) = read("99999999 67108864 10 1 0 5 0\n");
+        assert_eq!(known, 0);
+        assert!(reason.unwrap().contains("would walk 67108864 resident pages"));
+    }
+
+    #[test]
+    fn reading_stops_when_the_time_is_over() {
+        let root = Root::live();
+        let error = root.read_within("/proc/self/status", Duration::ZERO).unwrap_err();
+        assert_eq!(error.reason, "takes too long to read");
+        assert!(root.read_within("/proc/self/status", Duration::from_secs(60)).is_ok());
     }
 
     #[test]
@@ -220,7 +266,7 @@ mod tests {
             assert!(is_device(device), "{device}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
-        assert!(devices(&root).is_err() && must_stay(&root, 70).is_err(), "unknown is not none");
+        assert!(devices(&root).is_err() && must_stay(&root, 70).is_err(), "unknown is not empty");
         std::fs::create_dir_all(&folder).unwrap();
         let huge = "7f2 default file=/x huge N0=1 kernelpagesize_kB=2048\n";
         for (maps, reason) in [
@@ -240,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_refused() {
+    fn inconsistent_lines_are_rejected() {
         for bad in [
             "0 default N0=1",
             "0 default N0=x kernelpagesize_kB=4",

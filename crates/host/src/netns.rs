@@ -1,31 +1,35 @@
-//! Network namespaces: which one facts are read from, and reading from another.
+//! Network namespaces: the one that facts are read from, and reading from another one.
 //!
-//! In goes a [`NetnsRef`] and what is to be read there; it is read on a thread of its own that has
-//! entered the namespace, so that the process itself stays where it is. Nothing is mounted on the
-//! file tree, and the namespace is left as the thread ends.
+//! Input: a [`NetnsRef`] and a function that reads. It runs on a separate thread that has entered the
+//! namespace, so that the process itself is not affected. Nothing is mounted in the file tree, and the
+//! namespace is released when the thread ends.
 
+use crate::root::open_here;
 use crate::{ReadError, Root};
 use nearpath_model::Netns;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, openat, stat};
+use rustix::fs::{stat, statfs};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where `ip netns add` keeps named namespaces.
+/// Directory of the namespaces named by `ip netns add`.
 const NAMED: &str = "/run/netns";
 
-/// A network namespace of this machine, as people name it.
+/// The file system of namespaces (include/uapi/linux/magic.h).
+const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
+
+/// A network namespace of this machine, as given by the user.
 ///
-/// As text: `blue` is the one in `/run/netns`, `pid:123` that of a process, and anything with a
-/// slash the path of a namespace file.
+/// As text: `blue` is the one in `/run/netns`, `pid:123` that of a process, and anything with a slash is the
+/// path of a namespace file.
 #[derive(Debug)]
 pub enum NetnsRef {
     /// Its name in `/run/netns`.
     Name(String),
-    /// The file of a namespace: `/proc/123/ns/net`, or what it is mounted on.
+    /// The file of a namespace: `/proc/123/ns/net`, or its mount point.
     Path(PathBuf),
     /// That of a process.
     Pid(u32),
@@ -46,11 +50,11 @@ impl FromStr for NetnsRef {
     }
 }
 
-/// Runs `read` in a network namespace, with a live [`Root`] that shows that namespace's devices
-/// and sockets. Netlink sockets that `read` opens are of that namespace as well.
+/// Runs `read` in a network namespace, with a live [`Root`] that shows that namespace's devices and sockets.
+/// Netlink sockets opened by `read` belong to that namespace as well.
 ///
 /// # Errors
-/// There is no such namespace, or it may not be entered (CAP_SYS_ADMIN).
+/// The namespace does not exist, or cannot be entered (CAP_SYS_ADMIN).
 pub fn in_netns<T: Send>(
     netns: &NetnsRef,
     read: impl FnOnce(Root) -> T + Send,
@@ -59,17 +63,17 @@ pub fn in_netns<T: Send>(
         NetnsRef::Name(name) => {
             let what = format!("{NAMED}/{name}");
             if name.is_empty() || name.contains('/') || matches!(name.as_str(), "." | "..") {
-                return Err(ReadError::new(&what, "not a namespace's name"));
+                return Err(ReadError::new(&what, "not the name of a namespace"));
             }
-            (what.clone(), open(&what)?)
+            (what.clone(), open_here(&what)?)
         }
         NetnsRef::Path(path) => {
             let what = path.display().to_string();
-            (what.clone(), open(&what)?)
+            (what.clone(), open_here(&what)?)
         }
         NetnsRef::Pid(pid) => {
             let what = format!("/proc/{pid}/ns/net");
-            (what.clone(), open(&what)?)
+            (what.clone(), open_here(&what)?)
         }
         NetnsRef::Fd(fd) => {
             let what = "the open network namespace".to_owned();
@@ -83,7 +87,7 @@ pub fn in_netns<T: Send>(
             enter(&what, opened)?;
             Ok(read(Root::live()))
         });
-        // A panic of `read` is passed on as it is.
+        // A panic of `read` is propagated.
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -92,21 +96,13 @@ fn enter(what: &str, netns: OwnedFd) -> Result<(), ReadError> {
     move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|errno| {
         match errno {
             Errno::INVAL => ReadError::new(what, "not a network namespace"),
-            Errno::PERM => {
-                ReadError::new(what, "may not be entered: it takes root (CAP_SYS_ADMIN)")
-            }
+            Errno::PERM => ReadError::new(what, "cannot be entered: requires root (CAP_SYS_ADMIN)"),
             other => ReadError::from_errno(what, other),
         }
     })
 }
 
-fn open(path: &str) -> Result<OwnedFd, ReadError> {
-    // O_NONBLOCK: a path that people give may be a FIFO.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    openat(CWD, path, flags, Mode::empty()).map_err(|errno| ReadError::from_errno(path, errno))
-}
-
-/// The network namespace that a root shows: its inode, and its name in `/run/netns` if it has one.
+/// The network namespace shown by a root: its inode, and its name in `/run/netns` if it has one.
 pub fn current_netns(root: &Root) -> Netns {
     let inode = ["/proc/thread-self/ns/net", "/proc/self/ns/net"]
         .iter()
@@ -122,13 +118,12 @@ fn namespace_inode(link: &str) -> Option<u64> {
     link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The name of the file in `/run/netns` on which the namespace of this inode is mounted.
+/// The name of the file in `/run/netns` on which the namespace with this inode is mounted.
 fn name_of(inode: u64) -> Option<String> {
-    // All namespaces are inodes of one file system, which tells them from other files here.
-    let nsfs = stat("/proc/self/ns/net").ok()?.st_dev;
     std::fs::read_dir(NAMED).ok()?.flatten().find_map(|entry| {
-        let found = stat(entry.path()).ok()?;
-        let is_it = found.st_ino == inode && found.st_dev == nsfs;
+        let path = entry.path();
+        // Namespaces are inodes of one file system, which distinguishes them from other files here.
+        let is_it = stat(&path).ok()?.st_ino == inode && statfs(&path).ok()?.f_type == NSFS_MAGIC;
         is_it.then(|| entry.file_name().to_string_lossy().into_owned())
     })
 }
@@ -138,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_told_apart() {
+    fn references_are_parsed() {
         let parsed = |text: &str| text.parse::<NetnsRef>().unwrap();
         assert!(matches!(parsed("blue"), NetnsRef::Name(name) if name == "blue"));
         assert!(matches!(parsed("pid:12"), NetnsRef::Pid(12)));
@@ -147,12 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_namespace_is_refused() {
+    fn invalid_namespaces_are_rejected() {
         for (netns, reason) in [
-            (NetnsRef::Name("../../etc/passwd".into()), "not a namespace's name"),
-            (NetnsRef::Name("no-such-namespace".into()), "is not there"),
+            (NetnsRef::Name("../../etc/passwd".into()), "not the name of a namespace"),
+            (NetnsRef::Name("no-such-namespace".into()), "not found"),
             (NetnsRef::Path("/proc/self/status".into()), "not a network namespace"),
-            (NetnsRef::Pid(u32::MAX), "is not there"),
+            (NetnsRef::Pid(u32::MAX), "not found"),
         ] {
             let error = in_netns(&netns, |_| ()).unwrap_err();
             assert_eq!(error.reason, reason, "{netns:?}");

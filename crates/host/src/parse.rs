@@ -1,5 +1,5 @@
-//! The pure parsers: from the bytes of a file to plain values, without a root. They are public
-//! for the fuzz targets, and for whoever has the text from elsewhere.
+//! The pure parsers: from the bytes of a file to plain values, without a root. Public for the fuzz targets, and
+//! for callers that have the text from another source.
 
 pub use crate::counters::{
     parse_cpu_time, parse_net_dev, parse_protocols, parse_snmp6, parse_softirqs, parse_softnet,

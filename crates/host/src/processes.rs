@@ -1,24 +1,21 @@
-//! The processes under `/proc`, as far as this user and this namespace see them.
+//! The processes under `/proc`, as visible to this user and namespace.
 //!
-//! In goes a root, out come process ids, and of a process its name, its affinity and its cgroup.
+//! Input: a root. Output: process ids, and the name, affinity and cgroup of a process.
 
 use crate::cpu_table::{Malformed, printable};
 use crate::{ReadError, Root};
 use nearpath_model::CpuSet;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 
 /// The process ids, ascending.
 ///
 /// # Errors
-/// `/proc` cannot be read, or holds no process (a tree that was not taken with processes).
+/// `/proc` cannot be read, or has no processes (a tree captured without processes).
 pub(crate) fn pids(root: &Root) -> Result<Vec<u32>, ReadError> {
     let names = root.list("/proc")?;
     let mut pids: Vec<u32> = names.iter().filter_map(|entry| entry.name.parse().ok()).collect();
     if pids.is_empty() {
-        return Err(ReadError::new("/proc", "holds no process"));
+        return Err(ReadError::new("/proc", "no processes"));
     }
     pids.sort_unstable();
     Ok(pids)
@@ -27,39 +24,39 @@ pub(crate) fn pids(root: &Root) -> Result<Vec<u32>, ReadError> {
 /// A process's name, without its final newline.
 ///
 /// # Errors
-/// It has ended, or belongs to somebody else who hides it.
+/// It has exited, or is hidden and belongs to another user.
 pub(crate) fn comm(root: &Root, pid: u32) -> Result<String, ReadError> {
     Ok(printable(root.read(&format!("/proc/{pid}/comm"))?.trim_ascii_end()))
 }
 
-/// What `/proc/PID/status` tells of where a process or a thread may run.
+/// Where a process or a thread may run, according to `/proc/PID/status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// `Cpus_allowed_list`.
     pub cpus: Option<CpuSet>,
-    /// `Mems_allowed_list`, a list of nodes like a cpulist; `None` without NUMA and cpusets.
+    /// `Mems_allowed_list`, nodes in cpulist format; `None` without NUMA and cpusets.
     pub mems: Option<String>,
 }
 
-/// Reads the text of `/proc/PID/status`.
+/// Parses `/proc/PID/status`.
 ///
 /// # Errors
-/// A list that is none.
+/// A malformed list.
 pub fn parse_status(bytes: &[u8]) -> Result<Allowed, Malformed> {
     let mut allowed = Allowed::default();
-    // These lines stand near the end; a thread's name, the first, cannot hold a newline there.
+    // These lines are near the end; the thread's name, in the first line, cannot contain a newline.
     for line in bytes.split(|&b| b == b'\n') {
         if let Some(list) = line.strip_prefix(b"Cpus_allowed_list:") {
             allowed.cpus = Some(cpu_list(list)?);
         } else if let Some(list) = line.strip_prefix(b"Mems_allowed_list:") {
-            // Checked, since it is shown; nodes are numbered like CPUs.
+            // Validated, since it is printed; nodes are numbered like CPUs.
             allowed.mems = Some(cpu_list(list)?.to_string());
         }
     }
     Ok(allowed)
 }
 
-/// The CPUs that a thread may run on; `None` when it has ended or may not be looked at.
+/// The CPUs that a thread may run on; `None` if it has exited or access is denied.
 pub fn thread_cpus(root: &Root, pid: u32, tid: u32) -> Option<CpuSet> {
     let status = root.read(&format!("/proc/{pid}/task/{tid}/status")).ok()?;
     parse_status(&status).ok()?.cpus
@@ -69,13 +66,12 @@ fn cpu_list(text: &[u8]) -> Result<CpuSet, Malformed> {
     CpuSet::from_list(&String::from_utf8_lossy(text)).map_err(|e| Malformed(e.to_string()))
 }
 
-/// The cgroup that decides where a process runs, from the text of `/proc/PID/cgroup`: the v2
-/// path, else that of the cpuset or the cpu controller. On hosts that mount both kinds, the first
-/// that is not the root.
+/// The cgroup that determines where a process runs, from `/proc/PID/cgroup`: the v2 path, else that of the
+/// cpuset or the cpu controller. On hosts with both versions, the first one that is not the root.
 pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
     let mut paths = [None; 3];
     for line in bytes.split(|&b| b == b'\n') {
-        // `3:cpu,cpuacct:/system.slice`; the path may hold colons.
+        // `3:cpu,cpuacct:/system.slice`; the path may contain colons.
         let mut fields = line.splitn(3, |&b| b == b':');
         let (Some(_), Some(controllers), Some(path)) =
             (fields.next(), fields.next(), fields.next())
@@ -92,45 +88,56 @@ pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
     known().find(|path| **path != b"/").or_else(|| known().next()).map(|path| printable(path))
 }
 
-/// The cgroup of a thread of this host that is known by its id in /proc; `None` for the idle task, and when it is gone.
-pub fn cgroup_of(pid: u32) -> Option<String> {
+/// The cgroup of a thread, given its id in /proc; `None` for the idle task, and if it has exited.
+pub fn cgroup_of(root: &Root, pid: u32) -> Option<String> {
     if pid == 0 {
         return None;
     }
-    let file = File::open(format!("/proc/{pid}/cgroup")).ok()?;
-    let mut text = Vec::new();
-    file.take(CGROUP_BYTES).read_to_end(&mut text).ok()?;
-    parse_cgroup(&text)
+    parse_cgroup(&root.read(&format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// Inode of the PID namespace whose ids /proc shows, and so all other tools; `None` for the first one, where these
-/// are the ids that the kernel uses itself, and where it is not known.
+/// Whether the kernel refuses to move a task to other CPUs (`PF_NO_SETAFFINITY` of include/linux/sched.h),
+/// like per-CPU workqueue workers and per-CPU threads; `None` if it has exited.
+pub fn is_bound(root: &Root, pid: u32) -> Option<bool> {
+    const PF_NO_SETAFFINITY: u32 = 0x0400_0000;
+    let stat = root.read(&format!("/proc/{pid}/stat")).ok()?;
+    Some(parse_flags(&stat)? & PF_NO_SETAFFINITY != 0)
+}
+
+/// The flags, the ninth field of `/proc/PID/stat`. The second is a name in parentheses, which may contain
+/// blanks and parentheses.
+fn parse_flags(stat: &[u8]) -> Option<u32> {
+    let end = stat.iter().rposition(|&b| b == b')')?;
+    let text = str::from_utf8(stat.get(end + 1..)?).ok()?;
+    text.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
+/// Inode of the PID namespace whose ids this machine's /proc shows, like all other tools; `None` for the initial
+/// one, whose ids are the kernel's own, and if unknown.
 pub fn pid_namespace() -> Option<u32> {
-    static INODE: LazyLock<Option<u32>> = LazyLock::new(|| {
-        let inode = namespace_shown("self").or_else(|| {
-            // We are in a namespace below it. Not all of its processes may be looked at.
-            let processes = std::fs::read_dir("/proc")
-                .ok()?
-                .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-            processes
-                .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-                .find_map(|pid| namespace_shown(&pid))
-        })?;
-        u32::try_from(inode).ok().filter(|_| inode != FIRST_PID_NAMESPACE)
-    });
+    static INODE: LazyLock<Option<u32>> = LazyLock::new(|| pid_namespace_of(&Root::live()));
     *INODE
 }
 
-/// Inode of a process's PID namespace, if that is the one of /proc: then it has one id there.
-fn namespace_shown(process: &str) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+fn pid_namespace_of(root: &Root) -> Option<u32> {
+    let inode = namespace_shown(root, "self").or_else(|| {
+        // We are in a child namespace. Not all of its processes may be accessible.
+        pids(root).ok()?.iter().find_map(|pid| namespace_shown(root, &pid.to_string()))
+    })?;
+    u32::try_from(inode).ok().filter(|_| inode != FIRST_PID_NAMESPACE)
+}
+
+/// Inode of a process's PID namespace, if that is the one of /proc: it then has a single id there.
+fn namespace_shown(root: &Root, process: &str) -> Option<u64> {
+    let status = root.text(&format!("/proc/{process}/status")).ok()?;
     if ids_shown(&status)? > 1 {
         return None;
     }
-    Some(std::fs::metadata(format!("/proc/{process}/ns/pid")).ok()?.ino())
+    let link = root.link(&format!("/proc/{process}/ns/pid")).ok()?;
+    link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// How many ids a process has, in the namespace of /proc and those below, by the text of `/proc/PID/status`.
+/// Number of ids of a process, in the namespace of /proc and its children, from `/proc/PID/status`.
 fn ids_shown(status: &str) -> Option<usize> {
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     Some(ids.split_whitespace().count())
@@ -138,8 +145,6 @@ fn ids_shown(status: &str) -> Option<usize> {
 
 /// Its inode (`PROC_PID_INIT_INO` in `include/linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-/// More than a line of 4 KiB for each controller that there is.
-const CGROUP_BYTES: u64 = 128 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -154,7 +159,37 @@ mod tests {
     }
 
     #[test]
-    fn status_tells_where_a_thread_may_run() {
+    fn the_namespace_is_that_of_the_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = |pid: &str, ids: &str, inode: &str| {
+            let folder = dir.path().join("proc").join(pid);
+            std::fs::create_dir_all(folder.join("ns")).unwrap();
+            std::fs::write(folder.join("status"), format!("NSpid:\t{ids}\n")).unwrap();
+            std::fs::write(folder.join("cgroup"), format!("0::/slice-{pid}\n")).unwrap();
+            std::os::unix::fs::symlink(format!("pid:[{inode}]"), folder.join("ns/pid")).unwrap();
+        };
+        process("self", "70 1", "4026532300");
+        process("70", "70 1", "4026532300");
+        process("90", "90", "4026532200");
+        let root = Root::tree(dir.path()).unwrap();
+        assert_eq!(pid_namespace_of(&root), Some(4_026_532_200), "of the process with one id");
+        assert_eq!(cgroup_of(&root, 90).as_deref(), Some("/slice-90"));
+        assert_eq!((cgroup_of(&root, 0), cgroup_of(&root, 91)), (None, None));
+        process("80", "80", "4026531836");
+        assert_eq!(pid_namespace_of(&root), None, "the initial one");
+    }
+
+    #[test]
+    fn tasks_that_cannot_be_migrated() {
+        let stat = b"19 (ksoftirqd/1) S 2 0 0 0 -1 69238848 0 0 0 0 7 81 0 0 20 0 1 0 8 0 0\n";
+        assert_eq!(parse_flags(stat).unwrap() & 0x0400_0000, 0x0400_0000);
+        assert_eq!(parse_flags(b"7 (a b) c) R 1 7 7 0 -1 4194304 0\n"), Some(4_194_304));
+        assert_eq!((parse_flags(b"7 (a) R 1"), parse_flags(b"")), (None, None));
+        assert_eq!(is_bound(&Root::live(), std::process::id()), Some(false));
+    }
+
+    #[test]
+    fn status_has_the_affinity_of_a_thread() {
         let text = b"Name:\tnginx\nThreads:\t1\nCpus_allowed:\tf0\nCpus_allowed_list:\t4-7\n\
             Mems_allowed:\t00000000,00000003\nMems_allowed_list:\t0-1\n";
         let allowed = parse_status(text).unwrap();

@@ -1,10 +1,12 @@
-//! All facts at once: runs each reader and gathers what could not be read.
+//! Reads all facts: runs each reader and collects the reasons of unknown facts.
 
 use crate::{ReadError, Root};
-use crate::{counters, daemons, irqs, kernel, memory, nics, sockets, sysctls, topology};
+use crate::{
+    cgroups, counters, daemons, irqs, kernel, memory, nics, power, sockets, sysctls, topology,
+};
 use nearpath_model::{HOST_SCHEMA, Host, Unknown};
 
-/// What to read beside the facts that every command needs.
+/// Facts to read in addition to those that every command needs.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Sockets and the processes behind them: a walk over `/proc/*/fd`.
@@ -13,12 +15,12 @@ pub struct Wanted {
     pub memory_of: Vec<u32>,
 }
 
-/// Gathers why facts are unknown, while they are read.
+/// Collects the reasons of unknown facts.
 #[derive(Debug, Default)]
 pub struct Notes(Vec<Unknown>);
 
 impl Notes {
-    /// Takes the value, or notes why there is none.
+    /// Returns the value, or notes the reason why there is none.
     pub fn take<T>(&mut self, subject: &str, fact: &str, value: Result<T, ReadError>) -> Option<T> {
         match value {
             Ok(value) => Some(value),
@@ -29,7 +31,7 @@ impl Notes {
         }
     }
 
-    /// Notes that a fact is unknown, and why.
+    /// Notes that a fact is unknown, with the reason.
     pub fn add(&mut self, subject: &str, fact: &str, reason: &str) {
         self.0.push(Unknown {
             subject: subject.to_owned(),
@@ -38,7 +40,7 @@ impl Notes {
         });
     }
 
-    /// What has been noted so far.
+    /// The notes so far.
     pub fn unknown(&self) -> &[Unknown] {
         &self.0
     }
@@ -47,11 +49,11 @@ impl Notes {
 /// Reads the host behind a root.
 ///
 /// # Errors
-/// Only when there is nothing of a host at all: neither `/sys` nor `/proc`.
+/// Only if there is nothing of a host: neither `/sys` nor `/proc`.
 pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     let mut notes = Notes::default();
     let mut host = Host { schema: HOST_SCHEMA, ..Host::default() };
-    // One line for each reader, in the order of the fields of `Host`.
+    // One line per reader, in the order of the fields of `Host`.
     host.topology = topology::read(root, &mut notes);
     host.kernel = kernel::read(root, &host.topology.possible, &mut notes);
     (host.irqs, host.arch_irqs) = irqs::read(root, &mut notes);
@@ -61,9 +63,11 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     host.cpu_time = counters::cpu_time(root, &mut notes);
     host.counters = counters::named(root, &mut notes);
     host.sysctls = sysctls::read(root, &mut notes);
-    host.daemons = daemons::read(root, &mut notes);
+    (host.daemons, host.net_threads) = daemons::read(root, &mut notes);
+    host.power = power::read(root, &host.topology.online);
     if wanted.sockets {
         (host.sockets, host.owners) = sockets::read(root, &mut notes);
+        host.cgroups = cgroups::read(root, &mut host.owners);
     }
     host.process_memory = memory::read(root, &mut notes, &wanted.memory_of);
     notes.0.sort();

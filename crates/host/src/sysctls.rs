@@ -1,16 +1,16 @@
-//! Sysctls that steer where packets, threads and memory go.
+//! Sysctls that affect the placement of packets, threads and memory.
 //!
-//! In goes a root, out come values as the kernel writes them, by dotted name. [`TABLE`] lists
-//! them; to read another one, add a row. Some moved from `/proc/sys` to debugfs in 5.13 (commit
-//! 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs"): they keep their old name here.
+//! Input: a root. Output: values as printed by the kernel, by dotted name. [`TABLE`] lists them; to read
+//! another one, add a row. Some moved from `/proc/sys` to debugfs in 5.13 (commit 8a99b6833c88, "sched: Move
+//! SCHED_DEBUG sysctl to debugfs"): they keep their old name here.
 
 use crate::{Notes, ReadError, Root};
 use std::collections::BTreeMap;
 
-/// A row: the dotted name, and where else newer kernels have it.
+/// A row: the dotted name, and the path in newer kernels if it moved.
 type Row = (&'static str, Option<&'static str>);
 
-/// What is read. Names that documents 000 and 002 set, then what decides beside them.
+/// The sysctls that are read: those that tuning guides set, and others that affect placement.
 const TABLE: &[Row] = &[
     // RPS, RFS and the flow limit (Documentation/networking/scaling.rst).
     ("net.core.rps_sock_flow_entries", None),
@@ -69,7 +69,7 @@ const TABLE: &[Row] = &[
     ("kernel.sched_rt_period_us", None),
     ("kernel.sched_rt_runtime_us", None),
     ("kernel.timer_migration", None),
-    // Watchdogs wake isolated CPUs too.
+    // Watchdogs also wake isolated CPUs.
     ("kernel.watchdog", None),
     ("kernel.nmi_watchdog", None),
     ("kernel.soft_watchdog", None),
@@ -85,16 +85,16 @@ const TABLE: &[Row] = &[
     ("vm.swappiness", None),
 ];
 
-/// Where the scheduler's knobs are since 5.13.
+/// Path of the scheduler's knobs since 5.13.
 const SCHED_DEBUG: &str = "/sys/kernel/debug/sched";
 
-/// The settings of transparent hugepages: no sysctls, but of the same kind and as short.
+/// The settings of transparent hugepages: not sysctls, but of the same kind.
 const TRANSPARENT_HUGEPAGE: [(&str, &str); 2] = [
     ("transparent_hugepage.enabled", "/sys/kernel/mm/transparent_hugepage/enabled"),
     ("transparent_hugepage.defrag", "/sys/kernel/mm/transparent_hugepage/defrag"),
 ];
 
-/// Reads all of them. One that is not there is noted, and a folder that is not there once.
+/// Reads all of them. A missing one is noted, and a missing directory once.
 pub(crate) fn read(root: &Root, notes: &mut Notes) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
     let mut take = |notes: &mut Notes, name: &str, value| {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_as_the_kernel_writes_them() {
+    fn values_are_as_printed_by_the_kernel() {
         let (values, notes) = read_tree(machine());
         assert_eq!(values["net.core.netdev_budget"], "300");
         assert_eq!(values["net.ipv4.tcp_rmem"], "4096\t131072\t6291456");
@@ -173,22 +173,22 @@ mod tests {
         assert_eq!(values.len() + notes.len(), others + TRANSPARENT_HUGEPAGE.len() + 1);
         assert_eq!(
             notes["net.core.skb_defer_max"],
-            "/proc/sys/net/core/skb_defer_max: is not there (not in this kernel, or only in the \
+            "/proc/sys/net/core/skb_defer_max: not found (not in this kernel, or only in the \
              initial network namespace)"
         );
-        assert_eq!(notes["net.ipv4.tcp_mem"], "/proc/sys/net/ipv4/tcp_mem: is not there");
-        assert_eq!(notes["vm"], "/proc/sys/vm: is not there");
+        assert_eq!(notes["net.ipv4.tcp_mem"], "/proc/sys/net/ipv4/tcp_mem: not found");
+        assert_eq!(notes["vm"], "/proc/sys/vm: not found");
     }
 
     #[test]
-    fn what_moved_to_debugfs_keeps_its_name() {
+    fn sysctls_moved_to_debugfs_keep_their_name() {
         let name = "kernel.sched_migration_cost_ns";
         let (values, notes) = read_tree(machine());
         assert!(!values.contains_key(name));
         assert_eq!(
             notes[name],
             "/proc/sys/kernel/sched_migration_cost_ns; since 5.13 \
-             /sys/kernel/debug/sched/migration_cost_ns: is not there (debugfs must be mounted and \
+             /sys/kernel/debug/sched/migration_cost_ns: not found (debugfs must be mounted and \
              readable)"
         );
         let new = machine().file("/sys/kernel/debug/sched/migration_cost_ns", "500000\n");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_in_order_of_their_folders() {
+    fn names_are_unique_and_sorted_by_directory() {
         let names: std::collections::BTreeSet<_> = TABLE.iter().map(|row| row.0).collect();
         assert_eq!(names.len(), TABLE.len());
         let folders: Vec<_> = TABLE.chunk_by(|a, b| folder(a.0) == folder(b.0)).collect();

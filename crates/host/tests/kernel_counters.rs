@@ -1,5 +1,5 @@
-//! Interrupts, counters, sysctls, daemons, sockets and memory of this machine, against what the
-//! kernel and other programs say of the same in other words.
+//! Interrupts, counters, sysctls, daemons, sockets and memory of this machine, compared with what the kernel
+//! and other programs report elsewhere.
 
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{CpuId, Host, SocketProtocol};
@@ -20,8 +20,8 @@ fn output(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The numbers behind a word of `/proc/stat`: `intr` is followed by the sum of all interrupts and
-/// then that of each number, `softirq` by the sum and that of each vector, as the kernel adds up.
+/// The numbers after a keyword of `/proc/stat`: `intr` is followed by the sum of all interrupts and then the
+/// count of each number, `softirq` by the sum and the count of each vector.
 fn stat(word: &str) -> Vec<u64> {
     let text = fs::read_to_string("/proc/stat").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(word)).unwrap();
@@ -29,7 +29,7 @@ fn stat(word: &str) -> Vec<u64> {
 }
 
 #[test]
-fn interrupts_add_up_to_what_the_kernel_adds_up() {
+fn interrupts_add_up_to_the_kernels_sums() {
     let before = stat("intr ");
     let host = host(&Wanted::default());
     let after = stat("intr ");
@@ -39,7 +39,7 @@ fn interrupts_add_up_to_what_the_kernel_adds_up() {
     for irq in &host.irqs {
         let at = irq.irq.0 as usize + 1;
         let sum: u64 = irq.counts.values().sum();
-        // The sums hold also what offline CPUs took.
+        // The sums also include what offline CPUs handled.
         if host.topology.online == host.topology.present {
             assert!(before[at] <= sum, "{irq:?} before {}", before[at]);
         }
@@ -52,11 +52,11 @@ fn interrupts_add_up_to_what_the_kernel_adds_up() {
         assert!(!affinity.is_empty() && effective.is_subset(affinity), "{irq:?}");
     }
     let total: u64 = host.irqs.iter().flat_map(|irq| irq.counts.values()).sum();
-    assert!(total > 0, "no interrupt was counted on a machine that runs");
+    assert!(total > 0, "no interrupt was counted on a running machine");
 }
 
 #[test]
-fn softirqs_add_up_to_what_the_kernel_adds_up() {
+fn softirqs_add_up_to_the_kernels_sums() {
     let before = stat("softirq ");
     let host = host(&Wanted::default());
     let after = stat("softirq ");
@@ -74,7 +74,7 @@ fn cpu_times_add_up() {
     let after = stat("cpu ");
     let cpus: BTreeSet<CpuId> = host.cpu_time.iter().map(|cpu| cpu.cpu).collect();
     assert_eq!(cpus, host.topology.online.iter().collect());
-    // Each line is rounded to ticks of its own.
+    // Each line is rounded to ticks separately.
     let slack = cpus.len() as u64;
     let sums: [(usize, u64); 4] = [
         (0, host.cpu_time.iter().map(|cpu| cpu.user).sum()),
@@ -116,7 +116,7 @@ fn sysctls_are_those_of_sysctl() {
         return;
     }
     let host = host(&Wanted::default());
-    // Those that moved to debugfs keep their name, by which sysctl does not know them.
+    // Those that moved to debugfs keep their name, which sysctl does not know.
     let in_proc = |name: &&String| Path::new("/proc/sys").join(name.replace('.', "/")).exists();
     let names: Vec<&String> = host.sysctls.keys().filter(in_proc).collect();
     assert!(names.len() > 20, "{names:?}");
@@ -140,7 +140,7 @@ fn daemons_are_those_of_pgrep() {
     }
 }
 
-/// In a namespace of its own, so that there are no other sockets.
+/// In a separate namespace, so that there are no other sockets.
 #[test]
 fn sockets_are_those_of_ss() {
     if !require_netns() || !require_program("ss") {
@@ -157,7 +157,7 @@ fn sockets_are_those_of_ss() {
                 .map(|address| TcpListener::bind(address).unwrap())
                 .into();
             let _udp = UdpSocket::bind("127.0.0.1:5353").unwrap();
-            // A socket that hears one peer only.
+            // A connected socket, which receives from one peer only.
             let connected = UdpSocket::bind("127.0.0.1:5354").unwrap();
             connected.connect("127.0.0.1:5353").unwrap();
             // A kernel without IPv6 has none of these.
@@ -190,7 +190,7 @@ fn ss_socket(line: &str) -> (SocketProtocol, IpAddr, u16, Vec<u32>) {
 }
 
 #[test]
-fn the_owner_tells_where_each_thread_may_run() {
+fn the_owner_has_the_affinity_of_each_thread() {
     let Ok(listener) = TcpListener::bind("127.0.0.1:0") else {
         return skip("no loopback address");
     };
@@ -209,7 +209,7 @@ fn the_owner_tells_where_each_thread_may_run() {
     });
     let ours = std::process::id();
     let socket = host.sockets.iter().find(|socket| socket.port == port).unwrap();
-    // Another test may be starting a program: its child has our descriptors until it executes.
+    // Another test may be starting a program: its child has our descriptors until exec.
     assert!(socket.pids.contains(&ours), "{:?}", socket.pids);
     let owner = host.owners.iter().find(|owner| owner.pid == ours).unwrap();
     assert_eq!(owner.threads[&tid.unsigned_abs()].to_string(), cpu.to_string());
@@ -226,7 +226,7 @@ fn memory_by_node_adds_up_to_the_resident_set() {
         return skip("the kernel has no NUMA");
     }
     const BYTES: usize = 64 << 20;
-    // Counted from the page tables, as numa_maps; VmRSS is only about right.
+    // Counted from the page tables, like numa_maps; VmRSS is only approximate.
     let resident = || {
         let sums = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
         let line = sums.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
@@ -238,7 +238,7 @@ fn memory_by_node_adds_up_to_the_resident_set() {
     let (bytes, resident) = (memory.bytes.values().sum::<u64>(), resident());
     drop(block);
     assert!(bytes >= BYTES as u64, "{memory:?}");
-    // Other tests of this process allocate meanwhile.
+    // Other tests of this process allocate memory in the meantime.
     assert!(bytes.abs_diff(resident) < 32 << 20, "{bytes} by node, {resident} resident");
     assert!(memory.file_bytes.values().sum::<u64>() < bytes);
     let nodes: BTreeSet<_> = host.topology.nodes.iter().map(|node| node.node).collect();
@@ -246,15 +246,15 @@ fn memory_by_node_adds_up_to_the_resident_set() {
 }
 
 #[test]
-fn a_process_that_is_not_there_is_noted() {
+fn a_missing_process_is_noted() {
     let host = host(&Wanted { memory_of: vec![u32::MAX], ..Wanted::default() });
     assert!(host.process_memory.is_empty());
     let note = host.unknown.iter().find(|unknown| unknown.fact == "memory").unwrap();
-    assert_eq!(note.reason, "/proc/4294967295/numa_maps: is not there");
+    assert_eq!(note.reason, "/proc/4294967295/numa_maps: not found");
 }
 
 #[test]
-fn a_snapshot_tells_the_same() {
+fn a_snapshot_has_the_same_facts() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("host.tar.zst");
     let _listener = TcpListener::bind("127.0.0.1:0");

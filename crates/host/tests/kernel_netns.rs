@@ -1,7 +1,7 @@
 //! Reading from another network namespace shows that namespace, and only that.
 //!
-//! The namespaces are made by unshare on threads of the tests, have no names and no mounts, and
-//! go away with their last descriptor.
+//! The namespaces are created by unshare on threads of the tests, have no names and no mounts, and are released
+//! with their last descriptor.
 
 use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
 use nearpath_testing::require_netns;
@@ -48,7 +48,7 @@ fn sysfs_and_proc_are_those_of_the_namespace() {
 }
 
 #[test]
-fn live_is_right_in_a_namespace_with_another_sysfs_on_sys() {
+fn live_is_correct_with_the_sysfs_of_another_namespace_on_sys() {
     if !require_netns() {
         return;
     }
@@ -76,7 +76,7 @@ fn namespaces_are_found_by_process_and_by_path() {
     }
 }
 
-/// A namespace with a name, as long as this lives.
+/// A namespace with a name, removed on drop.
 struct Named(String);
 
 impl Drop for Named {

@@ -1,6 +1,6 @@
-//! Interfaces as this kernel makes them, in a network namespace of the test's own thread:
-//! what is read must be what `ip`, `ethtool` and `tc` say. The namespace goes away with the
-//! thread. The machine's own interfaces are only read.
+//! Interfaces as created by this kernel, in a network namespace of the test's thread: the facts read must equal
+//! the output of `ip`, `ethtool` and `tc`. The namespace is released with the thread. The machine's own
+//! interfaces are only read.
 
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{Nic, NicKind, QueueId};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Runs a test on a thread in a network namespace of its own; commands inherit it.
+/// Runs a test on a thread in a new network namespace; commands inherit it.
 fn in_new_netns(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -24,7 +24,7 @@ fn in_new_netns(test: impl FnOnce() + Send) {
     });
 }
 
-/// What a command prints; it must succeed.
+/// The output of a command, which must succeed.
 fn run(line: &str) -> String {
     try_run(line).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
@@ -48,7 +48,7 @@ fn read() -> BTreeMap<String, Nic> {
     host.nics.into_iter().map(|nic| (nic.name.clone(), nic)).collect()
 }
 
-/// `ip -d link` and what was read agree on what both have.
+/// Compares `ip -d link` with the facts read, where both have a field.
 fn agrees_with_ip(nics: &BTreeMap<String, Nic>) {
     let links = json("ip -j -d link");
     assert_eq!(links.len(), nics.len());
@@ -61,7 +61,7 @@ fn agrees_with_ip(nics: &BTreeMap<String, Nic>) {
         assert_eq!(text("address"), nic.address, "{}", nic.name);
         assert_eq!(text("master"), nic.master, "{}", nic.name);
         assert_eq!(text("link"), nic.link, "{}", nic.name);
-        // A tap has room for 256 queues, and as many as its user has opened.
+        // A tap has room for 256 queues, and as many queues as its user has opened.
         if !matches!(nic.kind, NicKind::Tap | NicKind::Macvtap) {
             assert_eq!(link["num_rx_queues"], nic.rx_queues.len(), "{}", nic.name);
             assert_eq!(link["num_tx_queues"], nic.tx_queues.len(), "{}", nic.name);
@@ -69,7 +69,7 @@ fn agrees_with_ip(nics: &BTreeMap<String, Nic>) {
     }
 }
 
-/// `ethtool -l`, `-g`, `-k`, `-c` and what was read agree.
+/// Compares `ethtool -l`, `-g`, `-k`, `-c` with the facts read.
 fn agrees_with_ethtool(nic: &Nic) {
     let name = &nic.name;
     let channels = table(try_run(&format!("ethtool -l {name}")));
@@ -100,7 +100,7 @@ fn agrees_with_ethtool(nic: &Nic) {
 
     let coalesce = table(try_run(&format!("ethtool -c {name}")));
     for (word, value) in nic.coalesce.iter().flatten() {
-        // ethtool's own words for these differ from the kernel's.
+        // ethtool's names for these differ from the kernel's.
         let word = word.replace("-max-frames", "-frames");
         if let Some([shown, ..]) = coalesce.get(&word).map(Vec::as_slice) {
             assert_eq!(*shown, Some(*value as u32), "{name}: {word}");
@@ -112,7 +112,7 @@ fn agrees_with_ethtool(nic: &Nic) {
     }
 }
 
-/// The rows `RX: 4` of ethtool's text: for each word its values from top to bottom.
+/// The rows `RX: 4` of ethtool's text: the values of each keyword from top to bottom.
 fn table(text: Result<String, String>) -> BTreeMap<String, Vec<Option<u32>>> {
     let mut rows: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for line in text.unwrap_or_default().lines() {
@@ -123,7 +123,7 @@ fn table(text: Result<String, String>) -> BTreeMap<String, Vec<Option<u32>>> {
     rows
 }
 
-/// The maxima of these rows, then the values as set.
+/// The maxima of these rows, then the current values.
 fn numbers(table: &BTreeMap<String, Vec<Option<u32>>>, rows: &[&str]) -> Vec<Option<u32>> {
     let value =
         |row: &str, i: usize| table.get(row).and_then(|values| values.get(i).copied().flatten());
@@ -135,7 +135,7 @@ fn ready() -> bool {
 }
 
 #[test]
-fn software_interfaces_are_what_ip_and_ethtool_say() {
+fn software_interfaces_match_ip_and_ethtool() {
     if !ready() {
         return;
     }
@@ -184,13 +184,13 @@ fn software_interfaces_are_what_ip_and_ethtool_say() {
 }
 
 #[test]
-fn a_peer_in_another_namespace_is_no_link() {
+fn a_peer_in_another_namespace_is_not_a_link() {
     if !ready() {
         return;
     }
     in_new_netns(|| {
         run("ip link add v0 type veth peer name v1");
-        // The namespace lives as long as the process, which ends with its standard input.
+        // The namespace lives as long as the process, which exits with its standard input.
         let mut other = Command::new("unshare")
             .args(["--net", "cat"])
             .stdin(std::process::Stdio::piped())
@@ -283,7 +283,7 @@ fn qdiscs_are_those_of_tc() {
 }
 
 #[test]
-fn interfaces_that_come_and_go_do_no_harm() {
+fn interfaces_that_come_and_go_are_tolerated() {
     if !ready() {
         return;
     }
@@ -323,7 +323,7 @@ fn a_snapshot_shows_the_same_interfaces() {
 }
 
 #[test]
-fn nothing_about_interfaces_takes_privilege() {
+fn reading_interfaces_needs_no_privilege() {
     if !require_root() {
         return;
     }
@@ -338,7 +338,7 @@ fn nothing_about_interfaces_takes_privilege() {
     let as_root = settled();
     let as_nobody = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: the call itself changes this thread only, which ends after the reading.
+            // SAFETY: the call affects this thread only, which ends after the reading.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
             assert_eq!(changed, 0);
             settled()
@@ -374,7 +374,7 @@ fn the_machines_own_interfaces() {
             let prefix = format!("{irq}:");
             let line = interrupts.lines().find(|line| line.trim_start().starts_with(&prefix));
             let name = line.and_then(|line| line.split_whitespace().last()).expect("its line");
-            // A name with a number has the queue's.
+            // A name with a number has the queue's number.
             let digits = name.split('@').next().unwrap_or(name);
             let stem = digits.trim_end_matches(|c: char| c.is_ascii_digit());
             let number = &digits[stem.len()..];

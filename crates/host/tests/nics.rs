@@ -1,5 +1,5 @@
-//! Interfaces of machines that are not here: trees as their kernels show them, with answers
-//! recorded from netlink and ioctl, and without.
+//! Interfaces of other machines: trees as shown by their kernels, with answers recorded from netlink and ioctl,
+//! and without.
 
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{IrqNumber, Nic, NicKind, NodeId, QueueId};
@@ -17,7 +17,7 @@ fn two_nodes() -> Machine {
     Machine::regular(Layout { packages: 2, cores: 2, ..Layout::default() })
 }
 
-/// Two nodes, a NIC on the second, its virtual function, and software interfaces above it.
+/// Two nodes, a NIC on the second, its virtual function, and software interfaces stacked on it.
 fn host_of_vms() -> Tree {
     let software = |name: &str, index| TreeNic { ifindex: Some(index), ..TreeNic::software(name) };
     let eth0 = TreeNic {
@@ -63,7 +63,7 @@ fn link(tree: &Tree, path: &str, target: &str) {
     symlink(target, path).unwrap();
 }
 
-/// Saves answers, by their keys, where a snapshot has them.
+/// Saves answers by key at the path used in snapshots.
 fn answer(tree: &Tree, answers: &str) {
     for (key, answer) in serde_json::from_str::<BTreeMap<String, Value>>(answers).unwrap() {
         let file = format!("/nearpath/answers/{}.json", key.replace('/', "%2F"));
@@ -94,7 +94,7 @@ fn a_physical_nic_with_all_answers() {
 }
 
 #[test]
-fn interfaces_by_what_rtnetlink_calls_them() {
+fn interfaces_by_rtnetlink_kind() {
     let tree = host_of_vms();
     answer(&tree, ANSWERS);
     let (nics, _) = read(&tree);
@@ -114,15 +114,15 @@ fn interfaces_by_what_rtnetlink_calls_them() {
             "{name}"
         );
     }
-    assert_eq!(nics.len(), 7, "bonding_masters is no interface");
+    assert_eq!(nics.len(), 7, "bonding_masters is not an interface");
     assert_eq!(nics["eth0.100"].vlan, Some(100));
     assert_eq!(nics["eth0v0"].physical_function.as_deref(), Some("eth0"));
     assert_eq!(nics["br-int"].driver.as_deref(), Some("openvswitch"));
 }
 
-/// As igb answers on Linux 6.12: a table without a key, and queues without NAPI instances.
+/// As answered by igb on Linux 6.12: a table without a key, and queues without NAPI instances.
 #[test]
-fn what_a_driver_leaves_out_of_an_answer_has_a_reason() {
+fn fields_missing_in_an_answer_have_a_reason() {
     let tree = host_of_vms();
     let rss = json!({ "indirection": [0, 0], "key": null, "function": "toeplitz" });
     let answers = json!({ "ethtool/rss": { "answers": { "2": rss } }, "netdev/queues": {}, "netdev/napi-irqs": {} });
@@ -133,8 +133,8 @@ fn what_a_driver_leaves_out_of_an_answer_has_a_reason() {
     assert_eq!(vf.rss.as_ref().map(|rss| (rss.indirection.len(), &rss.key)), Some((2, &None)));
     assert_eq!((vf.rx_queues[0].napi_id, vf.tx_queues[0].napi_id), (None, None));
     for reason in [
-        "nic eth0v0: channels, rings, offloads, fixed_offloads, ntuple, rss.key: not supported by the driver",
-        "nic eth0v0: napi_id: the kernel's netdev family does not tell it",
+        "nic eth0v0: channels, rings, offloads, fixed_offloads, ntuple, driver_counters, rss.key: not supported by the driver",
+        "nic eth0v0: napi_id: not reported by the kernel's netdev family",
     ] {
         assert_eq!(unknown.iter().filter(|u| u.starts_with(reason)).count(), 1, "{unknown:?}");
     }
@@ -142,7 +142,7 @@ fn what_a_driver_leaves_out_of_an_answer_has_a_reason() {
 }
 
 #[test]
-fn a_tree_without_answers_gives_one_reason_for_each_nic() {
+fn a_tree_without_answers_gives_one_reason_per_nic() {
     let (nics, unknown) = read(&host_of_vms());
     for (name, kind) in [
         ("eth0", NicKind::Physical),
@@ -151,7 +151,7 @@ fn a_tree_without_answers_gives_one_reason_for_each_nic() {
         ("macvtap0", NicKind::Macvtap),
         ("eth0.100", NicKind::Vlan),
         ("ovs-system", NicKind::OvsInternal),
-        // An internal port looks like any software device without rtnetlink's word for it.
+        // Without rtnetlink an internal port looks like any software device.
         ("br-int", NicKind::Other),
     ] {
         assert_eq!(nics[name].kind, kind, "{name}");
@@ -160,10 +160,42 @@ fn a_tree_without_answers_gives_one_reason_for_each_nic() {
     }
     assert_eq!(nics["macvtap0"].link.as_deref(), Some("eth0"));
     assert_eq!(nics["tap0"].master.as_deref(), Some("ovs-system"));
-    // Without the netdev family the names of the interrupts tell.
+    // Without the netdev family the names of the interrupts are used.
     let irqs: Vec<_> = nics["eth0"].rx_queues.iter().map(|queue| queue.irq).collect();
     assert_eq!(irqs, [Some(IrqNumber(100)), Some(IrqNumber(101))]);
     assert_eq!((&nics["eth0"].channels, &nics["eth0"].rss), (&None, &None));
+}
+
+#[test]
+fn what_tells_of_loss_and_of_the_link() {
+    let bond = TreeNic { ifindex: Some(9), ..TreeNic::software("bond0") };
+    let tree = two_nodes()
+        .nic(TreeNic::pci("eth0", "mlx5_core", "0000:5e:00.0").on_node(1).queues(2, 100))
+        .nic(bond)
+        .file("/sys/devices/virtual/net/bond0/bonding/mode", "802.3ad 4\n")
+        .file("/sys/devices/virtual/net/bond0/bonding/xmit_hash_policy", "layer3+4 1\n")
+        .write();
+    let pci = "/sys/devices/pci0000:5e/0000:5e:00.0";
+    for (file, text) in [
+        ("current_link_speed", "8.0 GT/s PCIe\n"),
+        ("current_link_width", "8\n"),
+        ("max_link_speed", "16.0 GT/s PCIe\n"),
+        ("max_link_width", "16\n"),
+        ("net/eth0/queues/tx-0/tx_timeout", "2\n"),
+        ("net/eth0/queues/tx-1/tx_timeout", "1\n"),
+    ] {
+        put(&tree, &format!("{pci}/{file}"), text);
+    }
+    answer(&tree, r#"{"ethtool/driver-counters": {"answers": {"1": {"rx_out_of_buffer": 7}}}}"#);
+    let (nics, _) = read(&tree);
+    let eth0 = &nics["eth0"];
+    assert_eq!(eth0.tx_timeouts, Some(3));
+    let link = eth0.pcie.unwrap();
+    assert_eq!((link.speed_mts, link.width, link.max_speed_mts), (8_000, 8, 16_000));
+    assert_eq!(eth0.driver_counters.as_ref().unwrap()["rx_out_of_buffer"], 7);
+    let bond = nics["bond0"].bond.as_ref().unwrap();
+    assert_eq!((bond.mode.as_str(), bond.hash.as_deref()), ("802.3ad", Some("layer3+4")));
+    assert_eq!((nics["bond0"].pcie, nics["bond0"].tx_timeouts), (None, None));
 }
 
 #[test]
@@ -184,9 +216,23 @@ fn unknown_nodes_are_not_node_0() {
     assert_eq!(nics["zero"].numa_node, Some(NodeId(0)));
 }
 
-/// A virtio NIC: its node, its address and its interrupts are those of the PCI function.
 #[test]
-fn virtio_keeps_its_node_one_level_up() {
+fn a_device_of_a_host_with_one_node_is_on_it() {
+    let nic = || TreeNic::pci("minus", "ixgbe", "0000:01:00.0").on_node(-1);
+    let one = Layout { cores: 2, ..Layout::default() };
+    let (nics, unknown) = read(&Machine::regular(one).nic(nic()).write());
+    assert_eq!(nics["minus"].numa_node, Some(NodeId(0)));
+    assert!(!unknown.iter().any(|u| u.contains("numa_node")), "{unknown:?}");
+    // Without NUMA there is no node to be on.
+    let mut machine = Machine::regular(one).nic(nic());
+    machine.nodes.clear();
+    let (nics, _) = read(&machine.each_cpu(|_, cpu| cpu.node = None).write());
+    assert_eq!(nics["minus"].numa_node, None);
+}
+
+/// A virtio NIC: its node, address and interrupts are those of the PCI function.
+#[test]
+fn virtio_has_the_node_of_its_parent() {
     let interrupts = "           CPU0       CPU1\n\
          37:  0  0 PCI-MSIX-0000:00:03.0 0-edge virtio2-config\n\
          38:  5  0 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0\n\
@@ -219,7 +265,7 @@ fn virtio_keeps_its_node_one_level_up() {
     );
     assert_eq!(nic.local_cpus.as_ref().map(ToString::to_string).as_deref(), Some("2-3"));
     assert_eq!(nic.speed_mbps, None);
-    let why = "nic eth1: speed_mbps: /sys/class/net/eth1/speed: the driver does not know it";
+    let why = "nic eth1: speed_mbps: /sys/class/net/eth1/speed: not reported by the driver";
     assert!(unknown.contains(&why.to_owned()), "{unknown:?}");
     let rx: Vec<_> = nic.rx_queues.iter().map(|q| (q.queue, q.irq)).collect();
     let tx: Vec<_> = nic.tx_queues.iter().map(|q| (q.queue, q.irq)).collect();
@@ -227,10 +273,10 @@ fn virtio_keeps_its_node_one_level_up() {
     assert_eq!(tx, [(QueueId(0), Some(IrqNumber(39))), (QueueId(1), Some(IrqNumber(41)))]);
 }
 
-/// As e1000e answers on Linux 7.2: one NAPI instance for both directions, with the interrupt of
-/// the receive queue; that of the transmit queue has its own.
+/// As answered by e1000e on Linux 7.2: one NAPI instance for both directions, with the interrupt of the receive
+/// queue; the transmit queue has a separate one.
 #[test]
-fn an_interrupt_that_is_named_for_the_other_direction_is_not_the_queues() {
+fn an_interrupt_named_for_the_other_direction_is_not_assigned() {
     let interrupts = "           CPU0\n\
         100:  5 PCI-MSIX-0000:01:00.0 0-edge eth0-rx-0\n\
         101:  7 PCI-MSIX-0000:01:00.0 1-edge eth0-tx-0\n";
@@ -251,7 +297,7 @@ fn an_interrupt_that_is_named_for_the_other_direction_is_not_the_queues() {
 }
 
 #[test]
-fn what_is_malformed_or_gone_is_left_out() {
+fn malformed_or_removed_interfaces_are_skipped() {
     let tree = two_nodes()
         .nic(TreeNic::pci("eth0", "ixgbe", "0000:01:00.0").on_node(0))
         .nic(TreeNic::software("bad"))
@@ -274,7 +320,7 @@ fn what_is_malformed_or_gone_is_left_out() {
     assert_eq!(eth0.rx_queues[0].rps_cpus, None);
 }
 
-/// Queues in the order of their numbers, each with the interrupt of its number.
+/// Queues in numerical order, each with the interrupt of its number.
 #[test]
 fn many_queues() {
     let eth0 = TreeNic::pci("eth0", "mlx5_core", "0000:10:00.0").on_node(1).queues(128, 1000);
@@ -287,7 +333,7 @@ fn many_queues() {
 }
 
 #[test]
-fn steering_that_cannot_be_read_is_told_once() {
+fn unreadable_steering_is_reported_once() {
     let nic = TreeNic::pci("eth0", "mlx5_core", "0000:5e:00.0").queues(4, 100);
     let one = TreeNic::pci("eth1", "igb", "0000:5f:00.0").queues(1, 200);
     let queues = |pci: &str, nic| format!("/sys/devices/pci{}/{pci}/net/{nic}/queues", &pci[..7]);
@@ -305,7 +351,7 @@ fn steering_that_cannot_be_read_is_told_once() {
         let fact = format!(": {fact}: ");
         unknown.iter().filter(|u| u.contains(&fact)).map(String::as_str).collect::<Vec<_>>()
     };
-    let rps = "nic eth0: rps_cpus: /sys/class/net/eth0/queues/rx-1/rps_cpus: is not there";
+    let rps = "nic eth0: rps_cpus: /sys/class/net/eth0/queues/rx-1/rps_cpus: not found";
     assert_eq!(about("rps_cpus"), [rps]);
     let xps = "nic eth0: xps_cpus: /sys/class/net/eth0/queues/tx-2/xps_cpus: not a CPU mask: \
                \"nonsense\"";

@@ -1,5 +1,5 @@
-//! What is read from a machine, from the recording of it, from the snapshot that this makes, and
-//! from the snapshot unpacked, is the same.
+//! Facts read from a machine, from its recording, from the snapshot made of it, and from the unpacked snapshot
+//! are the same.
 
 use nearpath_host::{ReadError, Root};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -8,7 +8,7 @@ use std::io::Cursor;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-/// A small machine: a NIC behind a link, a file that refuses, answers, and files nobody reads.
+/// A small machine: a NIC behind a link, an unreadable file, answers, and files that are not read.
 fn machine(dir: &Path) {
     let write = |path: &str, text: &str| {
         let path = dir.join(path);
@@ -38,12 +38,12 @@ fn machine(dir: &Path) {
     symlink("/etc/passwd", dir.join("proc/escape")).unwrap();
     symlink("../../../../../../../etc/passwd", dir.join("proc/climb")).unwrap();
     symlink("loop", dir.join("proc/loop")).unwrap();
-    // What refuses to be read, whoever asks.
+    // An entry that cannot be read by anyone.
     let speed = dir.join("sys/devices/pci0/net/eth0/speed");
     mknodat(CWD, speed, FileType::Fifo, Mode::RUSR, 0).unwrap();
 }
 
-/// Everything that is asked of the machine, with the answers.
+/// All queries to the machine, with the answers.
 fn interview(root: &Root) -> Vec<String> {
     let mut said = Vec::new();
     for path in [
@@ -97,18 +97,18 @@ fn unzipped(file: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn all_forms_of_a_machine_say_the_same() {
+fn all_forms_of_a_machine_give_the_same_answers() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     machine(&tree);
     let expected = interview(&Root::tree(&tree).unwrap());
     assert!(expected[0].contains("Ok([49, 53, 48, 48, 10])"), "{}", expected[0]);
-    assert!(expected[1].contains("is neither a file nor a folder"), "{}", expected[1]);
+    assert!(expected[1].contains("is not a regular file or directory"), "{}", expected[1]);
     assert!(expected.iter().all(|said| !said.contains("root:")), "read outside the tree");
 
     let recording = Root::tree(&tree).unwrap().recording();
     assert_eq!(interview(&recording), expected);
-    assert_eq!(interview(&recording), expected, "asked again");
+    assert_eq!(interview(&recording), expected, "second query");
     let file = dir.path().join("machine.tar.zst");
     let summary = recording.save(&file).unwrap();
     assert_eq!((summary.answers, summary.bytes as u64), (3, fs::metadata(&file).unwrap().len()));
@@ -128,7 +128,7 @@ fn all_forms_of_a_machine_say_the_same() {
 }
 
 #[test]
-fn what_nobody_read_is_not_called_absent() {
+fn unread_files_are_not_reported_as_absent() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     machine(&tree);
@@ -145,7 +145,7 @@ fn what_nobody_read_is_not_called_absent() {
     assert!(!unread.absent && unread.reason.contains("was not read"), "{unread}");
     let unlisted = root.list("/sys/devices/pci0").unwrap_err();
     assert!(!unlisted.absent && unlisted.reason.contains("was not listed"), "{unlisted}");
-    // The folder was listed, and has no such name.
+    // The directory was listed, and has no such name.
     assert!(root.read("/sys/class/net/eth7/mtu").unwrap_err().absent);
 }
 
@@ -176,7 +176,7 @@ fn a_snapshot_that_cannot_be_written_leaves_nothing() {
     let recording = not_recording.recording();
     let missing = recording.save(&dir.path().join("none/x.tar.zst")).unwrap_err();
     assert!(missing.to_string().contains("cannot be written"), "{missing}");
-    // Renaming a file onto a folder fails after all was written.
+    // Renaming a file over a directory fails after everything was written.
     let out = dir.path().join("out");
     fs::create_dir_all(out.join("x.tar.zst/full")).unwrap();
     assert!(recording.save(&out.join("x.tar.zst")).is_err());
@@ -195,6 +195,6 @@ fn a_file_without_permission_keeps_its_reason() {
     let direct = recording.read("/proc/secret");
     let file = dir.path().join("machine.tar.zst");
     recording.save(&file).unwrap();
-    // Root may read it; then the bytes must come back instead of the reason.
+    // Root may read it; then the content must come back instead of the reason.
     assert_eq!(Root::snapshot(&file).unwrap().read("/proc/secret"), direct);
 }

@@ -1,4 +1,4 @@
-//! This machine, recorded: its snapshot gives the very same host.
+//! This machine, recorded: its snapshot gives exactly the same host.
 
 use nearpath_host::{Root, Wanted};
 use std::process::Command;

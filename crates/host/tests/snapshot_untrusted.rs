@@ -1,5 +1,5 @@
-//! A snapshot may be anybody's: whatever is in the file, opening it and reading the host from it
-//! ends in facts or in one clear line.
+//! Snapshots are untrusted: whatever is in the file, opening it and reading the host from it gives facts or one
+//! clear line of error.
 
 use nearpath_host::{Root, Wanted};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::fs;
 use tar::{EntryType, Header};
 
-/// An entry of a tar archive with any name, type and link text, also those that tar refuses.
+/// An entry of a tar archive with any name, type and link target, including those that tar rejects.
 fn entry(kind: EntryType, name: &[u8], link: &[u8], content: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -41,7 +41,7 @@ fn host() -> Vec<u8> {
     .concat()
 }
 
-/// The archive with its end and compressed.
+/// The archive with its end marker, compressed.
 fn packed(mut tar: Vec<u8>) -> Vec<u8> {
     tar.resize(tar.len() + 1024, 0);
     compress_to_vec(tar.as_slice(), CompressionLevel::Fastest)
@@ -51,7 +51,7 @@ fn open(packed: &[u8]) -> Result<Root, String> {
     Root::snapshot_from_bytes(packed, "x.tar.zst").map_err(|error| error.to_string())
 }
 
-/// Opens an archive and reads all of the host; must come back, that is all.
+/// Opens an archive and reads all of the host; it only has to return.
 fn exhaust(packed: &[u8]) {
     if let Ok(root) = open(packed) {
         let wanted = Wanted { sockets: true, memory_of: vec![1, 12] };
@@ -60,23 +60,26 @@ fn exhaust(packed: &[u8]) {
 }
 
 #[test]
-fn a_sound_archive_is_read() {
+fn a_valid_archive_is_read() {
     let root = open(&packed(host())).unwrap();
     assert_eq!(root.text("/sys/class/net/lo/mtu").unwrap(), "65536");
     assert!(root.read("/sys/class/net/lo/speed").unwrap_err().absent);
 }
 
 #[test]
-fn what_leads_out_is_refused_in_one_line() {
+fn paths_outside_are_rejected_in_one_line() {
     for (bad, reason) in [
-        (file("../outside", "x"), "leads out of it"),
-        (file("/etc/passwd", "x"), "leads out of it"),
-        (file("sys/../../outside", "x"), "leads out of it"),
-        (file("sys/class/net/lo/mtu", "x"), "both a folder and something else"),
-        (file("sys/devices/virtual/net/lo/mtu", "x"), "is there twice"),
-        (entry(EntryType::Char, b"sys/null", b"", b""), "no file, folder or symbolic link"),
-        (entry(EntryType::Fifo, b"sys/fifo", b"", b""), "no file, folder or symbolic link"),
-        (entry(EntryType::Link, b"sys/l", b"/etc/passwd", b""), "no file, folder or symbolic"),
+        (file("../outside", "x"), "points outside the snapshot"),
+        (file("/etc/passwd", "x"), "points outside the snapshot"),
+        (file("sys/../../outside", "x"), "points outside the snapshot"),
+        (file("sys/class/net/lo/mtu", "x"), "both a directory and another kind of entry"),
+        (file("sys/devices/virtual/net/lo/mtu", "x"), "occurs twice"),
+        (entry(EntryType::Char, b"sys/null", b"", b""), "not a file, directory or symbolic link"),
+        (entry(EntryType::Fifo, b"sys/fifo", b"", b""), "not a file, directory or symbolic link"),
+        (
+            entry(EntryType::Link, b"sys/l", b"/etc/passwd", b""),
+            "not a file, directory or symbolic",
+        ),
     ] {
         let error = open(&packed([host(), bad].concat())).unwrap_err();
         assert!(error.contains(reason), "{error}");
@@ -98,17 +101,17 @@ fn links_do_not_leave_the_snapshot() {
     for path in ["/proc/absolute", "/proc/climb", "/etc/passwd", "/../etc/passwd"] {
         assert!(root.read(path).unwrap_err().absent, "{path}");
     }
-    assert_eq!(root.read("/proc/loop").unwrap_err().reason, "links go in a circle");
+    assert_eq!(root.read("/proc/loop").unwrap_err().reason, "symbolic link loop");
     assert!(root.read("/proc/long").is_err());
 }
 
 #[test]
-fn a_cut_archive_is_refused() {
+fn a_truncated_archive_is_rejected() {
     let (tar, whole) = (host(), packed(host()));
     for tenth in 0..10 {
         let error = open(&whole[..whole.len() * tenth / 10]).unwrap_err();
         assert!(!error.contains('\n') && error.starts_with("x.tar.zst: "), "{error}");
-        // The same of the tar archive inside, which a wrong disk may have cut before.
+        // The same for the inner tar archive, which may have been truncated before compression.
         let inner = &tar[..tar.len() * tenth / 10];
         let error = open(&compress_to_vec(inner, CompressionLevel::Fastest)).unwrap_err();
         assert!(!error.contains('\n'), "{error}");
@@ -116,18 +119,15 @@ fn a_cut_archive_is_refused() {
 }
 
 #[test]
-fn what_is_no_host_is_refused() {
+fn files_without_a_host_are_rejected() {
     for (bytes, reason) in [
         (b"hello".to_vec(), "not a snapshot"),
-        (Vec::new(), "it is empty"),
+        (Vec::new(), "empty file"),
         (packed(file("etc/passwd", "x")), "no /sys and no /proc in x.tar.zst"),
-        (
-            packed([host(), file("nearpath/manifest.json", "{")].concat()),
-            "manifest.json is damaged",
-        ),
+        (packed([host(), file("nearpath/manifest.json", "{")].concat()), "damaged manifest.json"),
         (
             packed([host(), file("nearpath/manifest.json", NEWER_MANIFEST)].concat()),
-            "form 99 is not known",
+            "format 99 is not supported",
         ),
     ] {
         let error = open(&bytes).unwrap_err();
@@ -139,19 +139,19 @@ const NEWER_MANIFEST: &str = r#"{"schema": 99, "nearpath": "9", "time_unix_s": 0
     "refused": {}, "absent": [], "folders": {}}"#;
 
 #[test]
-fn a_small_file_does_not_fill_the_memory() {
+fn a_small_file_does_not_exhaust_memory() {
     let zeros = vec![0; 65 << 20];
     let error = open(&compress_to_vec(zeros.as_slice(), CompressionLevel::Fastest)).unwrap_err();
     assert!(error.contains("unpacks to more than 64 MiB"), "{error}");
 }
 
 #[test]
-fn deep_and_endless_paths_are_refused() {
+fn deep_and_endless_paths_are_rejected() {
     let deep = "d/".repeat(46) + "f";
     let long_link = "x/../".repeat(19);
     let mut tar = host();
     for n in 0..39 {
-        // Each link goes round and on to the next: steps grow, links stay below the bound.
+        // Each link loops and continues to the next: steps grow, links stay below the bound.
         let link = format!("{long_link}l{}", n + 1);
         tar.extend(entry(
             EntryType::Symlink,
@@ -165,16 +165,16 @@ fn deep_and_endless_paths_are_refused() {
     tar.extend(file(&format!("proc/{deep}"), "shallow enough"));
     let root = open(&packed(tar)).unwrap();
     assert_eq!(root.text("/proc/l30").unwrap(), "end");
-    assert_eq!(root.read("/proc/l0").unwrap_err().reason, "links go in a circle");
+    assert_eq!(root.read("/proc/l0").unwrap_err().reason, "symbolic link loop");
     assert_eq!(root.text(&format!("/proc/{deep}")).unwrap(), "shallow enough");
-    // The name of an entry may be longer by an extension of GNU tar.
+    // The name of an entry may be longer through an extension of GNU tar.
     let name = "d/".repeat(70);
     let longer = entry(EntryType::GNULongName, b"././@LongLink", b"", name.as_bytes());
     let error = open(&packed([host(), longer, file("x", "x")].concat())).unwrap_err();
-    assert!(error.contains("too deep"), "{error}");
+    assert!(error.contains("too deeply"), "{error}");
 }
 
-/// Names and link texts that come near the edges.
+/// Names and link targets near the limits.
 fn name() -> impl Strategy<Value = String> {
     let component = prop_oneof![
         Just("sys"),
@@ -215,7 +215,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn damaged_bytes_do_no_harm(
+    fn damaged_bytes_do_not_panic(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_tar_does_no_harm(
+    fn a_damaged_tar_does_not_panic(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let mut tar = host();
@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn any_entries_do_no_harm(entries in prop::collection::vec(any_entry(), 0..20)) {
+    fn arbitrary_entries_do_not_panic(entries in prop::collection::vec(any_entry(), 0..20)) {
         exhaust(&packed([host(), entries.concat()].concat()));
     }
 }

@@ -1,5 +1,5 @@
-//! Topologies made at random are read back as they were made, and arbitrary bytes in any of
-//! the files give unknown facts, never a panic or facts that contradict each other.
+//! Randomly generated topologies are read back unchanged, and arbitrary bytes in any of the files give unknown
+//! facts, never a panic or contradictory facts.
 
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{Cpu, CpuId, CpuSet, Host, Topology};
@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A small machine with numbers, ids and absences as they come.
+/// A small machine with random numbers, ids and missing files.
 fn machines() -> impl Strategy<Value = Machine> {
     let counts = (1..3u32, 1..3u32, 1..3u32, 1..4u32, 1..4u32);
     let numbers = (prop_oneof![Just(1u32), Just(4), Just(70)], prop_oneof![Just(1u32), Just(8)]);
     let ids = (0..3i64, any::<bool>(), any::<bool>());
     let forms = (any::<bool>(), any::<bool>());
-    // For each CPU by turns: offline, without files, without node, other last level.
+    // For each CPU in turn: offline, without files, without node, another last level.
     let quirks = proptest::collection::vec((0..6u8, 0..8u8, 0..8u8, 0..8u8), 1..40);
     (counts, numbers, ids, forms, quirks).prop_map(|(counts, numbers, ids, forms, quirks)| {
         let (packages, nodes, llcs, cores, threads) = counts;
@@ -49,8 +49,8 @@ fn read(tree: &Path) -> Host {
     nearpath_host::read(&Root::tree(tree).unwrap(), &Wanted::default()).unwrap()
 }
 
-/// The online CPUs of which one at least has files and so can speak for all.
-fn told(machine: &Machine, which: impl Fn(&nearpath_testing::trees::Cpu) -> bool) -> CpuSet {
+/// The online CPUs of cores with at least one CPU that has files.
+fn cpus_where(machine: &Machine, which: impl Fn(&nearpath_testing::trees::Cpu) -> bool) -> CpuSet {
     let group = machine.cpus.iter().filter(|(_, cpu)| cpu.online && which(cpu));
     let group: Vec<_> = group.collect();
     if group.iter().all(|(_, cpu)| cpu.bare) {
@@ -68,20 +68,20 @@ fn compare(machine: &Machine, topology: &Topology) {
     let package_known = machine.cpus.values().all(|cpu| cpu.package != Some(-1));
     for (read, (number, made)) in topology.cpus.iter().zip(&machine.cpus) {
         assert_eq!((read.cpu.0, read.online), (*number, made.online));
-        let siblings = told(machine, |cpu| cpu.smt_group == made.smt_group);
+        let siblings = cpus_where(machine, |cpu| cpu.smt_group == made.smt_group);
         let siblings = if made.online { siblings } else { CpuSet::new() };
         assert_eq!(read.siblings, siblings, "siblings of {number}");
         let speaks = !siblings.is_empty();
-        // Without the first package's number its cores cannot be told from each other by id.
+        // Without the first package's number its cores cannot be distinguished by id.
         if package_known {
             assert_eq!(read.core, id(made.core).filter(|_| speaks), "core of {number}");
         }
         assert_eq!(read.package, id(made.package).filter(|_| speaks), "package of {number}");
         assert_eq!(read.die, id(made.die).filter(|_| speaks), "die of {number}");
-        // A bare CPU that is offline has no link to its node.
+        // An offline CPU without files has no link to its node.
         let placed = made.node.filter(|_| made.online || !made.bare);
         assert_eq!(read.node.map(|node| node.0), placed, "node of {number}");
-        let sharing = told(machine, |cpu| cpu.cache == made.cache);
+        let sharing = cpus_where(machine, |cpu| cpu.cache == made.cache);
         let llc = topology.llcs.iter().find(|llc| Some(llc.llc) == read.llc);
         let expected = Some(sharing).filter(|cpus| made.online && !cpus.is_empty());
         assert_eq!(llc.map(|llc| llc.cpus.clone()), expected, "cache of {number}");
@@ -97,7 +97,7 @@ fn compare(machine: &Machine, topology: &Topology) {
     }
 }
 
-/// What holds of every topology, whatever it was read from.
+/// Invariants of every topology, whatever its source.
 fn consistent(topology: &Topology) {
     let ascending = topology.cpus.windows(2).all(|pair| pair[0].cpu < pair[1].cpu);
     assert!(ascending);
@@ -129,7 +129,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Content that a file may get: noise, or the right form with a wrong meaning.
+/// Content for a file: noise, or the right format with a wrong meaning.
 fn contents() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..40),

@@ -1,5 +1,4 @@
-//! The topology of hosts that are hard to read: each tree has one thing that goes wrong when
-//! it is read carelessly.
+//! The topology of hosts that are hard to read: each tree has one peculiarity that careless code gets wrong.
 
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{CpuId, Host, LlcId, Nearness, NodeId, Topology};
@@ -22,7 +21,7 @@ fn llcs(topology: &Topology) -> Vec<(u32, String)> {
     topology.llcs.iter().map(|llc| (llc.llc.0, llc.cpus.to_string())).collect()
 }
 
-/// The reason that a fact is unknown.
+/// The reason why a fact is unknown.
 fn reason<'a>(host: &'a Host, subject: &str, fact: &str) -> &'a str {
     let found = host.unknown.iter().find(|u| u.subject == subject && u.fact == fact);
     &found.unwrap_or_else(|| panic!("{subject} {fact}: {:?}", host.unknown)).reason
@@ -72,7 +71,7 @@ fn offline_cpus_are_listed_with_their_node() {
 }
 
 #[test]
-fn offline_cpus_that_the_shared_lists_still_name_do_not_count() {
+fn offline_cpus_in_shared_lists_do_not_count() {
     let stale = "0-1,16-17\n";
     let index = |cpu: u32| format!("{CPUS}/cpu{cpu}/cache/index3/shared_cpu_list");
     let siblings = format!("{CPUS}/cpu0/topology/core_cpus_list");
@@ -124,7 +123,7 @@ fn a_node_without_cpus_and_a_cpu_without_node() {
     assert_eq!(memory_only.memory_bytes, Some(16 << 30));
     assert_eq!(host.topology.node_of(CpuId(2)), Some(NodeId(0)));
     assert_eq!(host.topology.node_of(CpuId(3)), None);
-    assert_eq!(reason(&host, "cpu 3", "node"), "no node lists it");
+    assert_eq!(reason(&host, "cpu 3", "node"), "not listed by any node");
 }
 
 #[test]
@@ -163,7 +162,7 @@ fn masks_instead_of_lists() {
 
 #[test]
 fn hybrid_cores_with_different_last_levels() {
-    // As Meteor Lake: 0-5 share an L3, the two low-power cores 6-7 have but an L2.
+    // As on Meteor Lake: 0-5 share an L3, the two low-power cores 6-7 have only an L2.
     let mut machine = Machine::regular(Layout { cores: 8, ..Layout::default() });
     machine.caches.get_mut(&0).unwrap().id = Some(0);
     machine.caches.insert(9, Cache { level: 2, id: Some(0), size_kib: 2048 });
@@ -192,8 +191,8 @@ fn sub_numa_clustering_one_cache_over_two_nodes() {
 }
 
 #[test]
-fn cache_ids_that_are_not_unique_are_counted_instead() {
-    // As a guest whose CPUs each claim cache 0 of their own package.
+fn cache_ids_that_are_not_unique_are_renumbered() {
+    // As in a guest whose CPUs each report cache 0 of their own package.
     let mut machine = two_packages();
     machine.caches.values_mut().for_each(|cache| cache.id = Some(cache.id.unwrap() % 4));
     let ids: Vec<_> = llcs(&topology(&machine)).iter().map(|(id, _)| *id).collect();
@@ -218,15 +217,15 @@ fn arm64_without_cache_ids_packages_and_dies() {
     let cpu = topology.cpu(CpuId(5)).unwrap();
     assert_eq!((cpu.package, cpu.die, cpu.cluster), (None, None, Some(1)));
     assert_eq!(cpu.capacity, Some(1024));
-    // core_id counts within the cluster there, and clusters are not what makes a core unique.
+    // core_id is numbered within the cluster there, and cores of different clusters are distinct.
     assert_eq!(cpu.core, Some(5));
     assert!(reason(&host, "host", "core").contains("lowest CPU"));
-    assert!(reason(&host, "cpu 0-7", "package").contains("the kernel says -1"));
-    assert!(reason(&host, "cpu 0-7", "die").contains("is not there"));
+    assert!(reason(&host, "cpu 0-7", "package").contains("the kernel reports -1"));
+    assert!(reason(&host, "cpu 0-7", "die").contains("not found"));
 }
 
 #[test]
-fn ids_by_which_kernels_say_unknown() {
+fn ids_that_mean_unknown() {
     let host = host(&two_packages().each_cpu(|_, cpu| {
         (cpu.core, cpu.package, cpu.cluster) = (Some(-1), Some(4_294_967_295), Some(65_535));
     }));
@@ -239,7 +238,7 @@ fn ids_by_which_kernels_say_unknown() {
 
 #[test]
 fn s390_packages_that_repeat_in_each_book() {
-    // Two books, each with a package 1; the kernel's lists tell them apart.
+    // Two books, each with a package 1; the kernel's lists distinguish them.
     let mut machine = Machine::regular(Layout { packages: 2, cores: 3, ..Layout::default() })
         .each_cpu(|number, cpu| (cpu.package, cpu.core) = (Some(1), Some(number.into())));
     for cpu in 0..6 {
@@ -254,7 +253,7 @@ fn s390_packages_that_repeat_in_each_book() {
     assert!(reason(&host, "host", "package").contains("lowest CPU"));
 }
 
-/// Writes the kernel's lists of the CPUs of each package, whatever the ids are.
+/// Writes the kernel's lists of the CPUs of each package, whatever the ids.
 fn package_lists(machine: Machine, packages: &[&[u32]]) -> Machine {
     let all = packages.iter().flat_map(|package| package.iter().map(move |cpu| (cpu, package)));
     all.fold(machine, |machine, (cpu, package)| {
@@ -273,8 +272,8 @@ fn packages(topology: &Topology) -> Vec<(u32, Option<u32>)> {
 
 #[test]
 fn s390_lpar_with_packages_only_in_lists() {
-    // As lscpu's s390-lpar: no package ids, core ids that count packages within a book, CPUs
-    // offline at both ends of a package.
+    // As in lscpu's s390-lpar: no package ids, core ids that number packages within a book, CPUs offline at
+    // both ends of a package.
     let lists: [&[u32]; 4] = [&[1, 2], &[3, 4, 5], &[8, 9], &[10]];
     let machine = Machine::regular(Layout { cores: 12, ..Layout::default() })
         .offline(&[0, 6, 7, 11])
@@ -284,7 +283,7 @@ fn s390_lpar_with_packages_only_in_lists() {
     let host = host(&package_lists(machine, &lists));
     let expected = [(1, 1), (2, 1), (3, 3), (4, 3), (5, 3), (8, 8), (9, 8), (10, 10)];
     assert_eq!(packages(&host.topology), expected.map(|(cpu, package)| (cpu, Some(package))));
-    // Every CPU is a core, though 1 and 2 both say core 1.
+    // Every CPU is a core, although 1 and 2 both report core 1.
     let cores: Vec<_> = host.topology.cpus.iter().filter_map(|cpu| cpu.core).collect();
     assert_eq!(cores, [1, 2, 3, 4, 5, 8, 9, 10]);
     assert!(reason(&host, "host", "package").contains("lists of their CPUs"));
@@ -292,8 +291,8 @@ fn s390_lpar_with_packages_only_in_lists() {
 
 #[test]
 fn power7_lpar_with_a_package_for_each_core() {
-    // As lscpu's ppc64-POWER7-64cpu: SMT4, no package ids, all CPUs on the first of two nodes,
-    // a cache of the first level and none beyond.
+    // As in lscpu's ppc64-POWER7-64cpu: SMT4, no package ids, all CPUs on the first of two nodes, a cache of
+    // the first level and none above.
     let layout = Layout { cores: 4, threads: 4, nodes: 2, ..Layout::default() };
     let mut machine = Machine::regular(layout).each_cpu(|number, cpu| {
         let core = number / 4;
@@ -304,19 +303,63 @@ fn power7_lpar_with_a_package_for_each_core() {
     machine.caches = (0..8).map(|i| (i, Cache { level: 1, id: None, size_kib: 32 })).collect();
     let lists: Vec<Vec<u32>> = (0..8).map(|core| (core * 4..core * 4 + 4).collect()).collect();
     let lists: Vec<&[u32]> = lists.iter().map(Vec::as_slice).collect();
-    let topology = topology(&package_lists(machine, &lists));
-    assert!(packages(&topology).iter().all(|(cpu, package)| *package == Some(cpu / 4 * 4)));
+    let host = host(&package_lists(machine, &lists));
+    let topology = &host.topology;
+    assert!(packages(topology).iter().all(|(cpu, package)| *package == Some(cpu / 4 * 4)));
     assert_eq!(topology.cpu(CpuId(7)).unwrap().core, Some(4));
     assert_eq!(topology.cpu(CpuId(7)).unwrap().siblings.to_string(), "4-7");
-    assert_eq!(llcs(&topology)[..2], [(0, "0-3".into()), (1, "4-7".into())]);
-    assert_eq!(topology.llcs[0].level, Some(1));
+    // The second and third level of POWER7 exist, but are not shown.
+    assert_eq!(llcs(topology), []);
+    assert!(reason(&host, "cpu 0-31", "llc").contains("no shared cache is shown"));
     assert!(topology.node(NodeId(1)).unwrap().cpus.is_empty());
+}
+
+/// Each core has a private cache.
+fn private(layout: Layout, level: u32) -> Machine {
+    let machine = Machine::regular(Layout { llcs: layout.llcs * layout.cores, cores: 1, ..layout });
+    let mut machine = machine.each_cpu(|_, cpu| cpu.die = None);
+    machine.caches.values_mut().for_each(|cache| cache.level = level);
+    machine
+}
+
+#[test]
+fn private_caches_are_no_last_level_caches() {
+    // As Ampere Altra: an L2 for each of many cores, and a system-level cache that is not described.
+    let layout = Layout { cores: 64, ..Layout::default() };
+    let host = host(&private(layout, 2));
+    assert_eq!((host.topology.llcs.len(), host.topology.llc_of(CpuId(5))), (0, None));
+    assert!(reason(&host, "cpu 0-63", "llc").contains("no shared cache is shown"));
+    assert_eq!(host.topology.nearness(CpuId(0), CpuId(63)), Some(Nearness::SameNode));
+    // With threads, the cache is still private to the core.
+    let threads = Layout { cores: 4, threads: 2, ..Layout::default() };
+    assert_eq!(topology(&private(threads, 2)).llcs, []);
+    // As EPYC 72F3: an L3 for each core, really.
+    assert_eq!(topology(&private(Layout { cores: 8, ..layout }, 3)).llcs.len(), 8);
+    // A cluster of four cores shares its L2; a machine with one core has nothing to share.
+    let mut cluster = Machine::regular(Layout { llcs: 2, cores: 4, ..Layout::default() });
+    cluster.caches.values_mut().for_each(|cache| cache.level = 2);
+    assert_eq!(topology(&cluster).llcs.len(), 2);
+    assert_eq!(topology(&private(Layout::default(), 2)).llcs.len(), 1);
+}
+
+#[test]
+fn a_guest_whose_cpus_are_sockets_has_no_cache_for_each() {
+    let sockets = Layout { packages: 8, ..Layout::default() };
+    // All on one node, or on two as a guest with virtual NUMA.
+    for nodes in [1, 2] {
+        let machine = Machine::regular(sockets).each_cpu(|n, cpu| cpu.node = Some(n % nodes));
+        let host = host(&machine);
+        assert_eq!(host.topology.llcs, []);
+        assert!(reason(&host, "cpu 0-7", "llc").contains("hypervisor presents as a package"));
+    }
+    // A package on each node is what real machines have.
+    assert_eq!(topology(&Machine::regular(sockets)).llcs.len(), 8);
 }
 
 #[test]
 fn bulldozer_whose_siblings_have_two_core_ids() {
-    // As lscpu's vmware_fpe: two threads of a module have core ids of their own, which repeat
-    // on the package's other node. The lists of siblings say what a core is.
+    // As in lscpu's vmware_fpe: two threads of a module have different core ids, which repeat on the package's
+    // other node. The lists of siblings define the cores.
     let machine = Machine::regular(Layout { packages: 2, nodes: 2, cores: 4, ..Layout::default() })
         .each_cpu(|number, cpu| {
             (cpu.smt_group, cpu.core) = (number / 2, Some(i64::from(number % 4)));
@@ -330,7 +373,7 @@ fn bulldozer_whose_siblings_have_two_core_ids() {
 
 #[test]
 fn a_node_that_only_links_to_its_cpus() {
-    // Captures that have neither the node's files nor the links of the CPUs.
+    // Captures without the node's files and without the links of the CPUs.
     let mut machine = two_packages().each_cpu(|_, cpu| cpu.node = cpu.node.filter(|n| *n != 1));
     for file in ["cpulist", "cpumap"] {
         machine = machine.without(&format!("{NODES}/node1/{file}"));
@@ -345,8 +388,8 @@ fn a_node_that_only_links_to_its_cpus() {
 }
 
 #[test]
-fn a_node_that_lists_cpus_which_are_not_there() {
-    // As lscpu's s390-lpar-drawer: node 0 lists all that are possible.
+fn a_node_that_lists_missing_cpus() {
+    // As in lscpu's s390-lpar-drawer: node 0 lists all possible CPUs.
     let machine = Machine::regular(Layout { cores: 4, ..Layout::default() })
         .file(&format!("{NODES}/node0/cpulist"), "0-140\n");
     assert_eq!(topology(&machine).node(NodeId(0)).unwrap().cpus.to_string(), "0-3");
@@ -356,15 +399,15 @@ fn a_node_that_lists_cpus_which_are_not_there() {
 fn no_sys_or_no_proc() {
     let host = host(&two_packages().without("/sys"));
     assert!(host.topology.cpus.is_empty() && host.topology.nodes.is_empty());
-    assert_eq!(reason(&host, "host", "cpus"), "/sys/devices/system/cpu: is not there");
+    assert_eq!(reason(&host, "host", "cpus"), "/sys/devices/system/cpu: not found");
     let host = self::host(&two_packages().without("/proc"));
     assert_eq!(host.topology, topology(&two_packages()));
-    assert!(reason(&host, "host", "irqs").contains("/proc/interrupts: is not there"));
+    assert!(reason(&host, "host", "irqs").contains("/proc/interrupts: not found"));
 }
 
 #[test]
 fn core_ids_that_are_all_zero() {
-    // Old sparc: the generic answers, while the lists of siblings are right.
+    // Old sparc: the generic values, while the lists of siblings are correct.
     let machine = Machine::regular(Layout { cores: 3, threads: 2, ..Layout::default() })
         .each_cpu(|_, cpu| (cpu.core, cpu.package) = (Some(0), Some(-1)));
     let topology = topology(&machine);
@@ -373,12 +416,12 @@ fn core_ids_that_are_all_zero() {
 }
 
 #[test]
-fn a_cpu_without_files_is_placed_by_what_others_say() {
+fn a_cpu_without_files_is_placed_by_the_lists_of_others() {
     let host = host(&two_packages().cpu(17, |cpu| cpu.bare = true));
     let cpu = host.topology.cpu(CpuId(17)).unwrap();
     assert_eq!(cpu.siblings.to_string(), "1,17");
     assert_eq!((cpu.core, cpu.llc, cpu.node), (Some(1), Some(LlcId(0)), Some(NodeId(0))));
-    // With nobody to speak for it, it stays unknown.
+    // If no other CPU lists it, it stays unknown.
     let machine = Machine::regular(Layout { nodes: 4, ..Layout::default() });
     let host = self::host(&machine.cpu(2, |cpu| cpu.bare = true));
     let cpu = host.topology.cpu(CpuId(2)).unwrap();
@@ -390,7 +433,7 @@ fn a_cpu_without_files_is_placed_by_what_others_say() {
 
 #[test]
 fn no_lists_of_cpus_at_all() {
-    // A capture of nothing but the CPUs' own folders.
+    // A capture of only the CPUs' own directories.
     let mut machine = two_packages().offline(&[3]);
     for file in ["possible", "present", "online"] {
         machine = machine.without(&format!("{CPUS}/{file}"));
@@ -412,8 +455,8 @@ fn nodes_that_do_not_list_their_cpus() {
 }
 
 #[test]
-fn lists_that_contradict_each_other_are_not_believed() {
-    // CPU 0 claims CPU 1 as its sibling and cache mate, which CPU 1 denies.
+fn contradictory_lists_are_not_used() {
+    // CPU 0 lists CPU 1 as its sibling and cache mate, CPU 1 does not.
     let file = |cpu: u32, name: &str| format!("{CPUS}/cpu{cpu}/{name}");
     let machine = Machine::regular(Layout { llcs: 3, ..Layout::default() })
         .file(&file(0, "topology/core_cpus_list"), "0-1\n")
@@ -426,25 +469,25 @@ fn lists_that_contradict_each_other_are_not_believed() {
 }
 
 #[test]
-fn a_list_of_cpus_that_are_not_there_costs_nothing() {
+fn a_list_of_missing_cpus_costs_nothing() {
     let machine = Machine::regular(Layout { cores: 2, ..Layout::default() })
         .file(&format!("{CPUS}/present"), "0-65535\n")
         .file(&format!("{CPUS}/online"), "0-65535\n");
     let host = host(&machine);
     assert_eq!(host.topology.cpus.len(), 65536);
     assert_eq!(host.topology.llc_of(CpuId(1)), Some(LlcId(0)));
-    assert!(reason(&host, "cpu 2-65535", "topology").contains("no folder"));
+    assert!(reason(&host, "cpu 2-65535", "topology").contains("no directory"));
     assert!(host.unknown.len() < 200, "{}", host.unknown.len());
 }
 
-/// Read system calls of this thread, where the kernel counts them.
+/// Number of read system calls of this thread, if the kernel counts them.
 fn reads() -> Option<u64> {
     let io = std::fs::read_to_string("/proc/thread-self/io").ok()?;
     io.lines().find_map(|line| line.strip_prefix("syscr: ")?.parse().ok())
 }
 
 #[test]
-fn little_is_read() {
+fn few_files_are_read() {
     if reads().is_none() {
         nearpath_testing::skip("the kernel does not count system calls (/proc/thread-self/io)");
         return;
@@ -458,8 +501,8 @@ fn little_is_read() {
     let host = nearpath_host::read(&root, &Wanted::default()).unwrap();
     let after = reads().unwrap();
     assert_eq!(host.topology.llcs.len(), 16);
-    // Each CPU confirms its core and its cache (2 files); a core's ids (4, one of them absent)
-    // are read once, and a cache once. A file is two reads: its content and its end.
+    // Each CPU confirms its core and its cache (2 files); a core's ids (4, one of them absent) are read once,
+    // and a cache once. A file takes two reads: its content and the end of file.
     let per_cpu = (after - before) as f64 / cpus as f64;
     assert!(per_cpu < 12.0, "{per_cpu} read calls per CPU");
 }

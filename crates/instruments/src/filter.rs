@@ -1,4 +1,4 @@
-//! Which packets are looked at.
+//! Which packets are observed.
 
 use ipnet::IpNet;
 use nearpath_model::{Direction, Protocol};
@@ -15,40 +15,41 @@ pub(crate) fn protocol_numbers(protocol: Protocol) -> (u32, u32) {
     }
 }
 
-/// Most devices below one that packets can be told from (`LOWER_DEVICES_MAX` in `bpf/filter.h`).
+/// Maximum number of lower devices (`LOWER_DEVICES_MAX` in `bpf/filter.h`).
 pub const LOWER_DEVICES_MAX: usize = 16;
-/// Most VLANs one within the other (`VLANS_MAX` in `bpf/filter.h`).
+/// Maximum number of nested VLANs (`VLANS_MAX` in `bpf/filter.h`).
 pub const VLANS_MAX: usize = 2;
 
-/// A device by which packets come to one that is stacked on it (a bond, a VLAN, a macvlan). The kernel gives
-/// them to the protocols by this one alone, so what of them is the upper device's is known by tags and address.
+/// A lower device through which packets reach an upper (stacked) device (a bond, a VLAN, a macvlan). The kernel
+/// passes them to the protocols on the lower device only, so the upper device's packets are recognized by tags
+/// and address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LowerDevice {
     /// Its index, in the same namespace.
     pub ifindex: u32,
-    /// VLAN tags that the packets come with, outermost first; at most [`VLANS_MAX`].
+    /// VLAN tags of the packets, outermost first; at most [`VLANS_MAX`].
     pub vlans: Vec<u16>,
-    /// Their destination, where it says whose they are.
+    /// Their destination address, if it identifies the upper device.
     pub address: Option<[u8; 6]>,
 }
 
-/// An interface to look at. Its index means something only within its namespace.
+/// An interface to observe. Its index is valid only within its namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
     /// Its name.
     pub name: String,
     /// Its index.
     pub ifindex: u32,
-    /// Inode of its namespace; `None` when that cannot be told, then the index alone counts.
+    /// Inode of its namespace; `None` if unknown, then only the index is compared.
     pub netns: Option<u32>,
-    /// Devices below it by which its packets are received; at most [`LOWER_DEVICES_MAX`].
+    /// Lower devices through which its packets are received; at most [`LOWER_DEVICES_MAX`].
     pub lower: Vec<LowerDevice>,
 }
 
-/// Which packets are looked at; the default is all of IPv4 and IPv6 in all namespaces.
+/// Which packets are observed; the default is all of IPv4 and IPv6 in all namespaces.
 ///
-/// All that is given must hold. A packet is judged where its path begins, so `device` is the
-/// first device that it is seen on which matches.
+/// All given conditions must hold. A packet is matched at the start of its path, so `device` is the first
+/// matching device on which it is seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Receive or transmit; both when `None`.
@@ -71,12 +72,12 @@ pub struct Filter {
     pub dport: Option<u16>,
     /// Only from or to this port.
     pub port: Option<u16>,
-    /// Only one flow in so many.
+    /// Only one flow in this many.
     pub sample: Option<NonZeroU32>,
 }
 
 impl Filter {
-    /// Whether the headers of packets must be read to judge them.
+    /// Whether the headers of packets must be read to match them.
     pub(crate) fn reads_headers(&self) -> bool {
         self.protocol.is_some()
             || self.src.or(self.dst).or(self.host).is_some()
@@ -85,7 +86,7 @@ impl Filter {
     }
 }
 
-/// The form of the command line: `--proto tcp --port 443`; empty when all packets are looked at.
+/// As on the command line: `--proto tcp --port 443`; empty if all packets are observed.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direction = self.direction.map(|d| match d {
@@ -121,7 +122,7 @@ pub(crate) fn words(address: IpAddr) -> [u32; 4] {
     [word(0), word(4), word(8), word(12)]
 }
 
-/// The mask of a prefix, likewise.
+/// The mask of a prefix, in the same form.
 pub(crate) fn mask_words(net: IpNet) -> [u32; 4] {
     let length = match net {
         IpNet::V4(_) => u32::from(net.prefix_len()) + 96,
@@ -131,8 +132,8 @@ pub(crate) fn mask_words(net: IpNet) -> [u32; 4] {
     words(IpAddr::V6(mask.into()))
 }
 
-/// Makes the function that turns a [`Filter`] into the constants of `bpf/filter.h`, as the types of one
-/// of the skeletons: each skeleton has its own.
+/// Defines the function that turns a [`Filter`] into the constants of `bpf/filter.h`, with the types of a
+/// skeleton: each skeleton has its own.
 macro_rules! constants_of_filter {
     ($types:ident) => {
         fn filter_constants(filter: &$crate::Filter) -> $types::filter {
@@ -176,7 +177,7 @@ macro_rules! constants_of_filter {
                 port: filter.port.unwrap_or(0).into(),
                 headers: filter.reads_headers().into(),
                 sample: filter.sample.map_or(1, Into::into),
-                // Which flows a sample takes differs from run to run.
+                // The flows in a sample differ between runs.
                 seed: std::process::id().wrapping_mul(0x9e37_79b1),
                 src: prefix(filter.src),
                 dst: prefix(filter.dst),

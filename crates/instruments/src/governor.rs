@@ -1,53 +1,53 @@
-//! When to observe, so that observing takes no more than a share of a CPU: a pure function of time and
-//! of what observing has cost so far.
+//! Decides when to observe, so that the overhead stays below a share of a CPU: a pure function of time and of
+//! the cost so far.
 //!
-//! The allowance grows with time, and all that is spent is taken off it. As long as there is some left,
-//! packets are observed without a break. Once it is used up they are observed in slices: each may cost
-//! some milliseconds of CPU time, so that pausing and resuming are a small part of it, and is followed by a
-//! pause until the allowance is made up for. How long a pause is varies at random, so that slices do not
-//! fall into step with what they observe.
+//! The allowance grows with time, and costs are subtracted from it. While there is some, packets are observed
+//! continuously. Once it is used up they are observed in slices: each slice costs some milliseconds of CPU
+//! time, so that the cost of pausing and resuming is a small part of it, and is followed by a pause until the
+//! allowance is balanced again. The length of a pause is randomized, so that slices do not synchronize with
+//! what they observe.
 
 use std::time::Duration;
 
-/// The most that is kept of an allowance that was not needed.
+/// Maximum unused allowance that is kept.
 const KEPT: Duration = Duration::from_secs(1);
-/// A slice costs this many times what pausing and resuming do.
+/// A slice costs this many times as much as pausing and resuming.
 const SWITCHES: f64 = 8.0;
-/// A slice may cost the allowance of so long,
+/// A slice may cost the allowance of this period,
 const OF_SLICE: Duration = Duration::from_millis(250);
-/// and no more than this part of that of the whole measurement.
+/// and no more than this share of the allowance of the whole measurement.
 const PART: f64 = 0.2;
-/// Shorter slices are not worth attaching for.
+/// Minimum slice: attaching for less is not worthwhile.
 const SHORTEST_SLICE: Duration = Duration::from_millis(10);
-/// Between looks at what was spent.
+/// Interval between checks of the cost.
 const SHORTEST_LOOK: Duration = Duration::from_millis(2);
 const LONGEST_LOOK: Duration = Duration::from_millis(50);
 
-/// Keeps the cost of observing within a limit.
+/// Keeps the overhead within a limit.
 #[derive(Debug)]
 pub struct Governor {
     /// The share of a CPU.
     limit: f64,
-    /// The most that a slice may cost, in nanoseconds, whatever pausing costs.
+    /// Maximum cost of a slice, in nanoseconds, whatever pausing costs.
     most: f64,
-    /// What is left of the allowance; below zero it has been overdrawn.
+    /// The remaining allowance; negative if overdrawn.
     left: f64,
-    /// When that was, and what had been spent by then.
+    /// Time of the last update, and the cost up to then.
     at: Duration,
     spent: f64,
-    /// CPU time per time while observing, lately.
+    /// Recent CPU time per time while observing.
     rate: f64,
-    /// What pausing and resuming cost, lately.
+    /// Recent cost of pausing and resuming.
     switching: f64,
-    /// Since when the slice under way is, and what it has cost.
+    /// Start of the current slice, and its cost.
     slice: Option<(Duration, f64)>,
-    /// The allowance at which the pause under way ends.
+    /// The allowance at which the current pause ends.
     enough: f64,
     random: u64,
 }
 
 impl Governor {
-    /// For a measurement of so long, which begins with a slice; `limit` is a share of one CPU.
+    /// For a measurement of this duration, which starts with a slice; `limit` is a share of one CPU.
     pub fn new(limit: f64, duration: Duration, seed: u64) -> Self {
         Self {
             limit,
@@ -63,7 +63,7 @@ impl Governor {
         }
     }
 
-    /// By now so much has been spent in all.
+    /// Updates the total cost so far.
     pub fn account(&mut self, now: Duration, spent: Duration) {
         let passed = nanoseconds(now.saturating_sub(self.at));
         let more = (nanoseconds(spent) - self.spent).max(0.0);
@@ -71,7 +71,7 @@ impl Governor {
         if let Some((_, cost)) = &mut self.slice {
             *cost += more;
             if passed > 0.0 {
-                // Bursts show at once, their end within some looks.
+                // A burst is reflected immediately, its end after several updates.
                 let rate = more / passed;
                 self.rate = rate.max((self.rate + rate) / 2.0);
             }
@@ -80,19 +80,20 @@ impl Governor {
         self.spent = self.spent.max(nanoseconds(spent));
     }
 
-    /// What a slice may cost once the allowance is used up.
+    /// Maximum cost of a slice once the allowance is used up.
     fn of_slice(&self) -> f64 {
         let wanted = (SWITCHES * self.switching).max(self.limit * nanoseconds(OF_SLICE));
         wanted.min(self.most.max(self.switching))
     }
 
-    /// Whether the slice under way is over: more is spent than there is, and enough for it to be worth it.
+    /// Whether the current slice is over: the allowance is overdrawn, and the slice has cost enough to be
+    /// worthwhile.
     pub fn is_over(&self) -> bool {
         let Some((since, cost)) = self.slice else { return false };
         self.left < 0.0 && cost >= self.of_slice() && self.at - since >= SHORTEST_SLICE
     }
 
-    /// How long the slice under way will be, by what it costs so far.
+    /// Expected length of the current slice, from its cost so far.
     pub fn expected_slice(&self) -> Duration {
         if self.rate <= self.limit {
             return KEPT;
@@ -101,7 +102,7 @@ impl Governor {
         slice.clamp(SHORTEST_SLICE, KEPT)
     }
 
-    /// When to look again at what was spent.
+    /// When to check the cost again.
     pub fn look_again(&self) -> Duration {
         let Some((_, cost)) = self.slice else { return self.pause_left() };
         if self.rate <= self.limit {
@@ -112,7 +113,7 @@ impl Governor {
         look.clamp(SHORTEST_LOOK, LONGEST_LOOK)
     }
 
-    /// The slice has ended; so much may pausing and resuming cost.
+    /// The slice has ended; estimated cost of pausing and resuming.
     pub fn paused(&mut self, switching: Duration) {
         self.slice = None;
         self.switching = nanoseconds(switching);
@@ -121,17 +122,17 @@ impl Governor {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let part = (self.random >> 11) as f64 / (1u64 << 53) as f64;
-        // Half a slice's allowance more or less, as much of one as of the other.
+        // Randomized by up to half a slice's allowance in either direction.
         self.enough = (part - 0.5) * self.of_slice();
     }
 
-    /// How much longer it is to be paused.
+    /// Remaining length of the pause.
     pub fn pause_left(&self) -> Duration {
         let lacks = (self.enough - self.left).max(0.0);
         Duration::from_nanos((lacks / self.limit).min(1e18) as u64)
     }
 
-    /// A slice begins; so much did pausing before it and resuming cost.
+    /// A slice starts; actual cost of the pause before it and of resuming.
     pub fn resumed(&mut self, now: Duration, switching: Duration) {
         self.switching = nanoseconds(switching);
         self.slice = Some((now, 0.0));
@@ -147,17 +148,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// CPU time per time that observing takes, by when.
+    /// CPU time per time that observing takes, as a function of time.
     type Load<'a> = &'a dyn Fn(f64) -> f64;
 
-    /// What came of a measurement: CPU time spent, time observed, and slices.
+    /// Result of a measurement: CPU time spent, time observed, and slices.
     struct Came {
         spent_s: f64,
         observed_s: f64,
         pauses: u32,
     }
 
-    /// A measurement of a load, as `limited.rs` makes it, a tenth of a millisecond after the other.
+    /// A measurement of a load, as driven by `limited.rs`, in steps of a tenth of a millisecond.
     fn simulate(limit: f64, seconds: f64, switching_s: f64, load: Load<'_>) -> Came {
         let time = Duration::from_secs_f64;
         let mut governor = Governor::new(limit, time(seconds), 0x1234_5678);
@@ -189,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_less_than_the_limit_is_observed_all_the_time() {
+    fn a_cost_below_the_limit_is_observed_continuously() {
         let came = simulate(0.02, 20.0, 0.002, &|_| 0.015);
         assert_eq!(came.pauses, 0);
     }
 
     #[test]
-    fn an_allowance_that_is_there_is_used() {
+    fn the_allowance_is_used() {
         for (limit, load) in [(0.02, 0.15), (0.02, 0.4), (0.05, 0.06), (0.01, 2.0)] {
             let came = simulate(limit, 20.0, 0.001, &|_| load);
             let share = came.spent_s / 20.0 / limit;
@@ -205,12 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn slices_do_not_fall_into_step_with_a_load() {
-        // Half the time busy, in step with the pauses that a load of this height would have on average.
+    fn slices_do_not_synchronize_with_a_load() {
+        // Busy half of the time, in step with the average pauses for a load of this height.
         let busy = |now: f64| now.rem_euclid(0.06) < 0.03;
         let load = |now: f64| if busy(now) { 0.2 } else { 0.1 };
         let came = simulate(0.02, 60.0, 0.0005, &load);
-        // Were only one of the halves seen, it would cost 0.1 or 0.2 for each second observed.
+        // If only one of the halves were observed, it would cost 0.1 or 0.2 per second observed.
         let mean = came.spent_s / came.observed_s;
         assert!((0.13..0.18).contains(&mean), "{mean}");
     }

@@ -1,44 +1,44 @@
-//! What packets are split by, and what people call a group: in go the bytes of a `struct group`
-//! (`bpf/group_names.h`), out come its name as the kernel's tools write it.
+//! Grouping of packets, and the names of groups. Input: the bytes of a `struct group` (`bpf/group_names.h`).
+//! Output: its name, as in the kernel's tools.
 
 use nearpath_model::Per;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Groups that are kept apart (`GROUPS_MAX`).
+/// Maximum number of groups (`GROUPS_MAX`).
 pub const GROUPS_MAX: u32 = 512;
 
-/// Where the fields of a `struct group` begin, by kind.
+/// Offsets of the fields of a `struct group`, by kind.
 const NAME: usize = 8;
-/// In place of the name of a cgroup: it had been removed before that was read (`bpf/cgroups.h`).
+/// Used instead of the name of a cgroup that was removed before its name was read (`bpf/cgroups.h`).
 const CGROUP_REMOVED: u8 = 1;
 const CGROUP_LEVELS: usize = 8;
 const CGROUP_NAME: usize = 64;
-/// The group of what no process took or sent.
+/// The group of packets without a process.
 const NO_PROCESS: u64 = 1 << 54;
-/// What stands between a queue and its namespace.
+/// Separates a queue and its namespace.
 const NETNS: &str = " netns ";
-/// The name of what is not shown by itself.
+/// Name of the group of all others.
 pub const OTHERS: &str = "others";
 
-/// How the result is split.
+/// How the result is grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grouping {
-    /// By what.
+    /// The grouping.
     pub per: Per,
-    /// How many groups are shown.
+    /// Number of groups shown.
     pub top: usize,
-    /// Which.
+    /// Order of the groups.
     pub sort: Sort,
 }
 
-/// Which groups are shown.
+/// Selects the groups shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sort {
     /// Those with most packets.
     #[default]
     Packets,
-    /// Those whose packets have the highest 99th percentile from end to end, or maximum where samples are few.
+    /// Those with the highest end-to-end 99th percentile, or maximum if there are few samples.
     P99,
 }
 
@@ -54,18 +54,18 @@ pub fn number(per: Per) -> u32 {
     }
 }
 
-/// Whether groups are known only when a path ends, so that it must be kept.
+/// Whether the group is known only at the end of a path, so that the path must be recorded.
 pub fn is_known_late(per: Per) -> bool {
     matches!(per, Per::Process | Per::Cgroup)
 }
 
-/// The 64-bit number that begins at a byte; 0 behind the end.
+/// The 64-bit number at an offset; 0 beyond the end.
 pub fn word(bytes: &[u8], at: usize) -> u64 {
     let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
     bytes.map(u64::from_ne_bytes).unwrap_or_default()
 }
 
-/// What people call a group.
+/// Display name of a group.
 pub fn name(per: Per, id: u64, value: &[u8]) -> String {
     let half = |at: usize| u32::try_from(word(value, NAME + at) & 0xffff_ffff).unwrap_or_default();
     let name = value.get(NAME..).unwrap_or_default();
@@ -93,7 +93,7 @@ pub fn name(per: Per, id: u64, value: &[u8]) -> String {
     }
 }
 
-/// The path from its names, the leaf first; the root of a hierarchy has none.
+/// The path from its names, the leaf first; the root of a hierarchy has no name.
 pub fn cgroup(names: &[u8]) -> String {
     if names.first() == Some(&CGROUP_REMOVED) {
         return "removed".to_owned();
@@ -106,27 +106,27 @@ pub fn cgroup(names: &[u8]) -> String {
     format!("{}/{}", if deep { "…" } else { "" }, path.join("/"))
 }
 
-/// The short name of each group where it tells groups apart, else its whole name.
+/// The short name of each group if that is unique, else its full name.
 pub fn short_names(names: &[&str]) -> Vec<String> {
     let short = |name: &str| name.split(NETNS).next().unwrap_or_default().to_owned();
     let mut uses: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {
         *uses.entry(short(name)).or_default() += 1;
     }
-    let told = |name: &&str| match short(name) {
+    let unique = |name: &&str| match short(name) {
         short if uses.get(&short) == Some(&1) => short,
         _ => (*name).to_owned(),
     };
-    names.iter().map(told).collect()
+    names.iter().map(unique).collect()
 }
 
-/// A name that a zero ends.
+/// A zero-terminated name.
 pub fn comm(bytes: &[u8]) -> String {
     let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// `struct tuple` of `bpf/filter.h` in words.
+/// `struct tuple` of `bpf/filter.h` as text.
 pub fn flow(bytes: &[u8]) -> Option<String> {
     let address = |at: usize| {
         let bytes: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
@@ -158,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn groups_have_names_that_people_know() {
+    fn groups_have_their_usual_names() {
         let mut value = vec![0; 8 + 512];
         assert_eq!(name(Per::Cpu, 4, &value), "cpu 3");
         assert_eq!(name(Per::Node, 1, &value), "node 0");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_written_as_people_know_them() {
+    fn flows_have_their_usual_format() {
         let mut tuple = [0; 40];
         tuple[10..12].copy_from_slice(&[0xff; 2]);
         tuple[12..16].copy_from_slice(&[10, 0, 0, 1]);

@@ -1,4 +1,5 @@
-//! The programs' histogram (`bpf/histogram.h`) against [`nearpath_model::histogram`], and both against exact arithmetic.
+//! Tests of the programs' histogram (`bpf/histogram.h`) against [`nearpath_model::histogram`], and of both
+//! against exact arithmetic.
 
 use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -67,7 +68,7 @@ fn compare_to_boundary(ns: u64, index: i32) -> Ordering {
     }
 }
 
-/// The times next to each boundary: where an error of one part in 10^19 would show.
+/// The times next to each boundary, where an error of one part in 10^19 would show.
 fn times_at_boundaries() -> impl Iterator<Item = u64> {
     (0..BUCKETS).flat_map(|bucket| {
         let upper = upper_ns(bucket);
@@ -81,15 +82,15 @@ fn each_time_is_in_the_bucket_whose_boundaries_enclose_it() {
         let bucket = bucket(ns);
         let index = index(bucket);
         if bucket < BUCKETS - 1 {
-            assert_ne!(compare_to_boundary(ns, index), Ordering::Greater, "{ns} ns, {index}");
+            assert_ne!(compare_to_boundary(ns, index), Ordering::Greater, "{ns}ns, {index}");
         }
         if bucket > 0 {
-            assert_eq!(compare_to_boundary(ns, index - 1), Ordering::Greater, "{ns} ns, {index}");
+            assert_eq!(compare_to_boundary(ns, index - 1), Ordering::Greater, "{ns}ns, {index}");
         }
     }
     assert_eq!((bucket(0), bucket(15), bucket(16)), (0, 0, 1));
     assert_eq!((index(0), index(BUCKETS - 1)), (-415, 96));
-    // Whole powers of two of a second belong to the bucket below.
+    // Whole powers of two of a second belong to the lower bucket.
     assert_eq!(index(bucket(1_000_000_000)), 0);
     assert_eq!(index(bucket(1_000_000_001)), 1);
     assert_eq!(index(bucket(500_000_000)), -16);
@@ -99,7 +100,7 @@ fn each_time_is_in_the_bucket_whose_boundaries_enclose_it() {
 }
 
 #[test]
-fn a_bucket_is_found_again_by_the_longest_time_in_it() {
+fn a_bucket_is_found_by_the_longest_time_in_it() {
     for ns in times_at_boundaries() {
         let number = bucket(ns);
         assert_eq!(bucket(upper_ns(number)), number, "{ns}");
@@ -107,7 +108,7 @@ fn a_bucket_is_found_again_by_the_longest_time_in_it() {
     }
 }
 
-/// The programs compute what the code here does: at each boundary, and everywhere else.
+/// The programs compute the same as the code here: at each boundary, and elsewhere.
 #[test]
 fn the_kernel_finds_the_same_bucket() {
     if !nearpath_testing::require_bpf() {
@@ -117,7 +118,7 @@ fn the_kernel_finds_the_same_bucket() {
     let mut open = skeleton::HistogramSkelBuilder::default().open(&mut storage).unwrap();
     open.maps.rodata_data.as_deref_mut().unwrap().histogram_cells = cells();
     let mut loaded = open.load().unwrap();
-    // Of all sizes: random bits, cut off anywhere.
+    // Random numbers of all magnitudes.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let random = (0..200_000).map(|i| {
         state =
@@ -131,7 +132,7 @@ fn the_kernel_finds_the_same_bucket() {
         loaded.progs.find_buckets.test_run(ProgramInput::default()).unwrap();
         let found = &loaded.maps.bss_data.as_deref().unwrap().buckets;
         for (&ns, &found) in times.iter().zip(found) {
-            assert_eq!(found as usize, bucket(ns), "{ns} ns");
+            assert_eq!(found as usize, bucket(ns), "{ns}ns");
         }
     }
 }
@@ -153,7 +154,7 @@ proptest! {
         samples.sort_unstable();
         for q in [0.1, 0.5, 0.9, 0.99, 0.999] {
             let found = quantile_ns(&buckets, q).unwrap();
-            // Between the samples next to the rank there may be a gap, of which either end is right.
+            // There may be a gap between the samples next to the rank; either end is correct.
             let rank = samples.len() as f64 * q;
             let at = |rank: f64| samples[(rank as usize).clamp(1, samples.len()) - 1] as f64;
             let (low, high) = (at((rank - 1e-6).floor()), at((rank + 1e-6).ceil() + 1.0));
@@ -170,7 +171,7 @@ proptest! {
         prop_assert!((middles as f64 / sum - 1.0).abs() < 0.0225, "{middles} for {sum}");
     }
 
-    /// What a file holds may be anything.
+    /// File contents may be arbitrary.
     #[test]
     fn no_buckets_panic(
         buckets in prop::collection::vec((any::<u64>(), any::<u64>()), 0..20),
@@ -180,7 +181,7 @@ proptest! {
     }
 }
 
-/// What Prometheus 3.5.3 answers to the same buckets (`tests/prometheus.rs` asks it).
+/// The results of Prometheus 3.5.3 for the same buckets (queried by `tests/prometheus.rs`).
 #[test]
 fn percentiles_are_interpolated_on_the_logarithmic_scale() {
     let all_in_one = [(bucket(1_000_000_000), 1000)];
@@ -190,9 +191,9 @@ fn percentiles_are_interpolated_on_the_logarithmic_scale() {
         let found = quantile_ns(&all_in_one, q).unwrap();
         assert!((found / at(q) - 1.0).abs() < 1e-12, "{q}: {found}");
     }
-    // From 0 on within the zero bucket, linear.
+    // Within the zero bucket, linear from 0.
     assert!((quantile_ns(&[(0, 10)], 0.5).unwrap() - 15.558 / 2.0).abs() < 0.01);
-    // Where the half ends with a bucket, it is the lower end of the next.
+    // If the half is at the end of a bucket, it is the lower bound of the next one.
     let halves = [(100, 5), (200, 5)];
     assert!((quantile_ns(&halves, 0.5).unwrap() - bounds(200).0).abs() < 1e-6);
 }

@@ -1,76 +1,75 @@
-//! What all instruments have in common.
+//! The common interface of all instruments.
 
 use std::time::{Duration, Instant};
 
-/// The longest wait for packets under way before the programs are detached.
+/// Maximum wait for packets in flight before the programs are detached.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A way to gather evidence from the running kernel.
 pub trait Instrument {
-    /// What it returns: plain data.
+    /// The result: plain data.
     type Measurement;
 
     /// Whether it can run here.
     ///
     /// # Errors
-    /// Why it cannot: a missing privilege, something that the kernel lacks.
+    /// Why it cannot: a missing privilege, or a missing kernel feature.
     fn available(&self) -> Result<(), InstrumentError>;
 
-    /// Attaches to the kernel and begins to count.
+    /// Attaches to the kernel and starts counting.
     ///
     /// # Errors
     /// As [`Instrument::available`], or the kernel refused to load or attach.
     fn start(&mut self) -> Result<(), InstrumentError>;
 
-    /// Begins to look at what observing costs, until [`Instrument::end_cost_window`]: the kernel's
-    /// run-time statistics are on meanwhile, which cost something themselves.
+    /// Starts a window in which the overhead is measured, until [`Instrument::end_cost_window`]: the kernel's
+    /// run-time statistics are enabled meanwhile, which has a cost as well.
     fn begin_cost_window(&mut self);
 
     /// Ends the window.
     fn end_cost_window(&mut self);
 
-    /// What was gathered since the start; cheap enough for every interval, and changes nothing.
+    /// The result so far; cheap enough for every interval, and without side effects.
     ///
     /// # Errors
     /// It has not been started.
     fn read(&mut self) -> Result<Self::Measurement, InstrumentError>;
 
-    /// Counts no longer, and returns what was gathered in all. What is attached stays so, to no effect,
-    /// until the instrument is dropped or started again: the result need not wait for the kernel, which takes
-    /// some 100 ms to let go of each function (`synchronize_rcu_tasks` in `ftrace_shutdown` of
-    /// kernel/trace/ftrace.c).
+    /// Stops counting, and returns the result. Programs stay attached, without effect, until the instrument is
+    /// dropped or started again: the caller need not wait for the kernel, which takes some 100ms to detach from
+    /// each function (`synchronize_rcu_tasks` in `ftrace_shutdown` of kernel/trace/ftrace.c).
     ///
     /// # Errors
     /// It has not been started.
     fn stop(&mut self) -> Result<Self::Measurement, InstrumentError>;
 
-    /// For how long it observes at the begin of each interval of this length; for the rest of it the
-    /// instrument is paused.
+    /// How long it observes at the start of each interval of this length; it is paused for the rest of the
+    /// interval.
     fn slice(&self, interval: Duration) -> Duration {
         interval
     }
 
-    /// Begins nothing any more, waits for what is under way as long as `goes_on` says, at most for
-    /// `patience`, and then detaches until [`Instrument::resume`]. An instrument that observes all the time
-    /// is never paused.
+    /// Stops tracking new packets, waits for those in flight while `should_continue` returns true, at most for
+    /// `patience`, and then detaches until [`Instrument::resume`]. An instrument that observes continuously is
+    /// never paused.
     fn pause(&mut self, _patience: Duration, _goes_on: &dyn Fn(Duration) -> bool) {}
 
-    /// Attaches again, and counts on.
+    /// Attaches again, and continues counting.
     fn resume(&mut self) {}
 
-    /// The share of a CPU that observing may take, if it is limited.
+    /// The limit on overhead as a share of a CPU, if set.
     fn limit(&self) -> Option<f64> {
         None
     }
 
-    /// CPU time that the instrument's programs have taken since it was started, calling them included; by
-    /// estimate between cost windows. Cheap, as it is asked for many times a second.
+    /// CPU time of the instrument's programs since the start, including the calls; estimated between cost
+    /// windows. Cheap, as it is called many times per second.
     fn spent(&mut self) -> Duration {
         Duration::ZERO
     }
 
-    /// Measures until `duration` has passed or `goes_on` says no, with a cost window of a fifth
-    /// of what it observes of each interval (at most 200 ms); `each` sees what was gathered after each
+    /// Measures until `duration` has passed or `should_continue` returns false, with a cost window of a fifth
+    /// of the observed part of each interval (at most 200ms); `each` receives the result so far after each
     /// interval.
     ///
     /// # Errors
@@ -79,18 +78,18 @@ pub trait Instrument {
         &mut self,
         duration: Duration,
         interval: Duration,
-        goes_on: &dyn Fn(Duration) -> bool,
+        should_continue: &dyn Fn(Duration) -> bool,
         each: &mut dyn FnMut(&Self::Measurement),
     ) -> Result<Self::Measurement, InstrumentError> {
         let interval = interval.max(Duration::from_millis(10));
         if let Some(limit) = self.limit() {
-            return crate::limited::measure(self, limit, duration, interval, goes_on, each);
+            return crate::limited::measure(self, limit, duration, interval, should_continue, each);
         }
         let slice = self.slice(interval).min(interval);
         let window = (slice / 5).min(Duration::from_millis(200));
         self.start()?;
         let began = Instant::now();
-        let goes_on_until = |end: Duration| goes_on(end.saturating_sub(began.elapsed()));
+        let goes_on_until = |end: Duration| should_continue(end.saturating_sub(began.elapsed()));
         let mut next = Duration::ZERO;
         loop {
             let end = (next + interval).min(duration);
@@ -100,7 +99,7 @@ pub trait Instrument {
             self.end_cost_window();
             running = running && goes_on_until(pause);
             if running && pause < end {
-                self.pause(slice.min(end - pause).min(PATIENCE), goes_on);
+                self.pause(slice.min(end - pause).min(PATIENCE), should_continue);
                 running = goes_on_until(end);
             }
             if !running || end >= duration {
@@ -110,7 +109,7 @@ pub trait Instrument {
             each(&self.read()?);
             if pause < end {
                 self.resume();
-                // Attaching takes its time, for which neither slice nor pause is shorter.
+                // Attaching takes time, so neither slice nor pause is shorter than that.
                 next = began.elapsed();
             }
         }
@@ -129,9 +128,9 @@ pub enum InstrumentError {
     /// The kernel refused a step.
     #[error("{step}: {reason}")]
     Refused {
-        /// What was tried.
+        /// The operation.
         step: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         reason: String,
     },
     /// `read` or `stop` without `start`.

@@ -1,50 +1,49 @@
-//! How this host's CPUs are laid out in the maps: where each CPU counts and how it is named.
+//! Layout of this host's CPUs in the maps: the shard of each CPU, and its row.
 
 use nearpath_model::{CpuId, NodeId, Topology};
 use std::collections::BTreeMap;
 
-/// CPUs that have histograms of their own; beyond that several share one, which is as exact but
-/// not as fast.
+/// Maximum number of CPUs with separate histograms; beyond that several share one, which is as exact but
+/// slower.
 const SHARDS_MAX: u32 = 64;
-/// Rows of the matrix of places.
+/// Rows of the matrix of CPU pairs.
 const PLACES_MAX: u32 = 128;
-/// What the programs take for an unknown node or cache.
+/// The programs' value for an unknown node or cache.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What the programs are told of one CPU.
+/// What the programs know of one CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuRow {
     /// Its node.
     pub node: u32,
     /// Its last-level cache.
     pub llc: u32,
-    /// Its histograms and counters.
+    /// Its shard: histograms and counters.
     pub shard: u32,
-    /// Its row in the matrix of places.
+    /// Its row in the matrix of CPU pairs.
     pub place: u32,
 }
 
-/// The host as the maps see it.
+/// The host as represented in the maps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// By CPU number, up to the highest possible CPU.
     pub cpus: Vec<CpuRow>,
-    /// For each CPU the distance from its node to the farthest, as the firmware tells it; 0 where
-    /// none is known.
+    /// For each CPU the distance from its node to the farthest one, as reported by the firmware; 0 if unknown.
     pub farthest: Vec<u32>,
-    /// How many shards there are.
+    /// Number of shards.
     pub shards: u32,
-    /// For each place the CPU that it is named after and that CPU's node.
+    /// For each row, the CPU that represents it, and that CPU's node.
     pub places: Vec<(CpuId, Option<NodeId>)>,
-    /// Whether caches and nodes are known, so that crossings can be told at all.
+    /// Whether caches are known, so that crossings can be reported.
     pub knows_llcs: bool,
-    /// Likewise.
+    /// The same for nodes.
     pub knows_nodes: bool,
 }
 
 impl Layout {
-    /// Whether each CPU has a shard and a place of its own: then the programs need not enter the
-    /// samples that stay on their CPU, which are those of its shard that came from nowhere else.
+    /// Whether each CPU has its own shard and row: the programs then need not count samples that stay on their
+    /// CPU, which are the remainder of its shard.
     pub fn is_by_cpu(&self) -> bool {
         self.cpus.len() == self.shards as usize && self.cpus.len() == self.places.len()
     }
@@ -67,10 +66,15 @@ impl Layout {
             .map(|(number, shard)| {
                 let cpu = CpuId(number);
                 let (node, llc) = (topology.node_of(cpu), topology.llc_of(cpu));
-                let key = if by_cpu { (Some(number), None) } else { (None, llc.map(|l| l.0)) };
+                // If the cache is unknown, the row is that of the node.
+                let key = match llc {
+                    _ if by_cpu => (Some(number), None, None),
+                    Some(llc) => (None, Some(llc), None),
+                    None => (None, None, node),
+                };
                 let next = u32::try_from(places.len()).unwrap_or(PLACES_MAX);
                 let place = *place_of.entry(key).or_insert_with(|| {
-                    // More caches than rows: the last row takes the rest.
+                    // More caches than rows: the last row has the rest.
                     if next >= PLACES_MAX {
                         return PLACES_MAX - 1;
                     }
@@ -102,8 +106,8 @@ impl Layout {
     }
 }
 
-/// The shard of each CPU up to the highest, and how many there are. Where CPUs share them they are of one node, so that
-/// no counter is written from two, and of as few caches as can be.
+/// The shard of each CPU up to the highest, and the number of shards. CPUs that share a shard are on one node,
+/// so that no counter is written from two nodes, and under as few caches as possible.
 fn shards(topology: &Topology, highest: u32) -> (Vec<u32>, u32) {
     if highest < SHARDS_MAX {
         return ((0..=highest).collect(), highest + 1);
@@ -118,7 +122,7 @@ fn shards(topology: &Topology, highest: u32) -> (Vec<u32>, u32) {
     for mut cpus in nodes.into_values() {
         cpus.sort_by_key(|&number| (topology.llc_of(CpuId(number)), number));
         let all = u32::try_from(cpus.len()).unwrap_or(1);
-        // One for each node, and of the others its share.
+        // One per node, and a proportional share of the rest.
         let others = (SHARDS_MAX - count) * (all - 1) / (highest + 1 - count).max(1);
         let own = (1 + others).min(all);
         let first = next.min(SHARDS_MAX - own);
@@ -176,8 +180,18 @@ mod tests {
     }
 
     #[test]
+    fn where_caches_are_unknown_nodes_are_the_places() {
+        let mut host = topology(1024, 16);
+        host.cpus.iter_mut().for_each(|cpu| cpu.llc = None);
+        let layout = Layout::new(&host);
+        assert_eq!(layout.places.len(), 16);
+        assert_eq!(layout.places[15], (CpuId(960), Some(NodeId(15))));
+        assert!(!layout.knows_llcs);
+    }
+
+    #[test]
     fn no_shard_is_written_from_two_nodes() {
-        // Numbers alternate between nodes, as on many servers; and one node is far smaller than the others.
+        // Numbers alternate between nodes, as on many servers; and one node is much smaller than the others.
         let mut host = topology(300, 8);
         for cpu in &mut host.cpus {
             cpu.node = Some(NodeId(if cpu.cpu.0 < 10 { 7 } else { cpu.cpu.0 % 4 }));
@@ -190,13 +204,13 @@ mod tests {
             assert!(row.shard < layout.shards);
             assert_eq!(*nodes.entry(row.shard).or_insert(row.node), row.node, "{row:?}");
         }
-        assert_eq!(nodes.len(), layout.shards as usize, "each is used");
+        assert_eq!(nodes.len(), layout.shards as usize, "all are used");
         let many = Layout::new(&topology(1024, 2));
         assert!(many.cpus.iter().all(|row| row.shard < many.shards));
     }
 
     #[test]
-    fn a_host_that_tells_nothing_has_one_cpu() {
+    fn a_host_without_facts_has_one_cpu() {
         let layout = Layout::new(&Topology::default());
         assert_eq!((layout.cpus.len(), layout.places.len()), (1, 1));
         assert!(!layout.knows_llcs && !layout.knows_nodes);

@@ -1,10 +1,9 @@
-//! Instruments: ways to gather evidence from the running kernel. In goes what to look at, out
-//! comes a measurement: plain data.
+//! Instruments: ways to gather evidence from the running kernel. Input: what to observe. Output: a measurement,
+//! which is plain data.
 //!
-//! Each instrument has a folder here and a file of the same name in `bpf/`; `kernel` has what all
-//! of them need of the kernel. It attaches when it is started and detaches when it is dropped; all
-//! that it holds in the kernel hangs on file descriptors, so nothing stays after the process ends,
-//! however it ends.
+//! Each instrument has a folder here and a file of the same name in `bpf/`; `kernel` has the code shared by all
+//! of them. An instrument attaches when it is started and detaches when it is dropped; all of its kernel state
+//! is held by file descriptors, so nothing remains after the process ends, however it ends.
 
 pub mod accepts;
 pub mod drops;
@@ -21,8 +20,16 @@ mod limited;
 pub mod locality;
 mod reuseport;
 pub mod stages;
+pub mod tcp;
 
 pub use filter::{Device, Filter, LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};
 pub use grouping::{GROUPS_MAX, Grouping, Sort};
 pub use instrument::{Instrument, InstrumentError};
 pub use reuseport::{ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of};
+
+/// The version of the linked libbpf, as `v1.7`.
+pub fn libbpf_version() -> String {
+    // SAFETY: it returns a string that lives as long as the program.
+    let version = unsafe { std::ffi::CStr::from_ptr(libbpf_sys::libbpf_version_string()) };
+    version.to_string_lossy().into_owned()
+}

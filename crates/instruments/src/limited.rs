@@ -6,23 +6,23 @@ use crate::{Instrument, InstrumentError};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// How long the programs are timed when it is not known yet what they cost,
+/// Length of the cost window while the cost is unknown,
 const FIRST_WINDOW: Duration = Duration::from_millis(20);
-/// and later, of what is observed at a time: this part, within these bounds, at least each second.
+/// and later: this share of the observed time, within these bounds, at least once per second.
 const WINDOW_PART: u32 = 5;
 const SHORTEST_WINDOW: Duration = Duration::from_millis(8);
 const LONGEST_WINDOW: Duration = Duration::from_millis(200);
 const BETWEEN_WINDOWS: Duration = Duration::from_secs(1);
 
-/// CPU time of the calling thread: attaching, detaching and reading are a part of what observing costs.
+/// CPU time of the calling thread: attaching, detaching and reading are part of the overhead.
 fn own_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let (s, ns) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     Duration::new(s.unwrap_or(0), ns.unwrap_or(0))
 }
 
-/// Measures as [`Instrument::measure`] does, and pauses the instrument whenever it has cost more than
-/// `limit`, a share of one CPU.
+/// Measures like [`Instrument::measure`], and pauses the instrument whenever it has cost more than `limit`, a
+/// share of one CPU.
 ///
 /// # Errors
 /// As [`Instrument::start`] and [`Instrument::stop`].
@@ -31,7 +31,7 @@ pub fn measure<I: Instrument + ?Sized>(
     limit: f64,
     duration: Duration,
     interval: Duration,
-    goes_on: &dyn Fn(Duration) -> bool,
+    should_continue: &dyn Fn(Duration) -> bool,
     per_interval: &mut dyn FnMut(&I::Measurement),
 ) -> Result<I::Measurement, InstrumentError> {
     instrument.start()?;
@@ -49,7 +49,7 @@ pub fn measure<I: Instrument + ?Sized>(
         let due = duration.min(reading).saturating_sub(now);
         let wait = governor.look_again().min(due);
         let in_window = window.map_or(wait, |end| end.saturating_sub(now));
-        let running = goes_on(wait.min(in_window));
+        let running = should_continue(wait.min(in_window));
         let now = began.elapsed();
         if !running || now >= duration {
             return instrument.stop();
@@ -68,7 +68,7 @@ pub fn measure<I: Instrument + ?Sized>(
             instrument.end_cost_window();
             window = None;
             let before = own_time();
-            instrument.pause(PATIENCE, goes_on);
+            instrument.pause(PATIENCE, should_continue);
             pausing = own_time().saturating_sub(before);
             governor.paused(2 * pausing);
             observes = false;

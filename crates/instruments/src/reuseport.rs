@@ -1,10 +1,8 @@
-//! Which sockets are in which REUSEPORT group, in the kernel's order, and which program chooses
-//! among them. No system call tells: two BPF iterators look (`bpf/reuseport.bpf.c`), and are gone
-//! when they have.
+//! Which sockets are in which REUSEPORT group, in the kernel's order, and which program selects among them. No
+//! system call reports this: two BPF iterators read it (`bpf/reuseport.bpf.c`), and are removed afterwards.
 //!
-//! In goes the network namespace of the calling thread, out come the listening TCP and the UDP
-//! sockets that are in a group. A kernel without BTF of its own has no iterators: there a program
-//! looks at sockets that this process has.
+//! Input: the network namespace of the calling thread. Output: the listening TCP and the UDP sockets that are
+//! in a group. A kernel without BTF has no iterators: there a program reads sockets that this process has open.
 
 use crate::InstrumentError;
 use crate::kernel::{Kernel, has_btf, listening, may_load, refused};
@@ -25,14 +23,13 @@ mod skeleton {
 pub struct ReuseportSocket {
     /// Its inode, as in `/proc/net/tcp`.
     pub inode: u64,
-    /// The same number for all sockets of a group and for no others, as long as it exists.
+    /// The same number for all sockets of a group and for no others, while the group exists.
     pub group: u64,
-    /// How many sockets the group has.
+    /// Number of sockets in the group.
     pub sockets: u32,
-    /// Its place in the group's order, which classic programs choose by; `None` in groups of more
-    /// than 1,024.
+    /// Its index in the group, as used by classic programs; `None` in groups of more than 1,024 sockets.
     pub index: Option<u32>,
-    /// What chooses among the sockets; `None`: the kernel, by a hash of addresses and ports.
+    /// What selects among the sockets; `None`: the kernel, by a hash of addresses and ports.
     pub program: Option<ReuseportProgram>,
 }
 
@@ -43,7 +40,7 @@ pub enum ReuseportProgram {
     Classic {
         /// Its number of instructions.
         length: u32,
-        /// The instructions as `[code, jt, jf, k]`; empty when there are more than four.
+        /// The instructions as `[code, jt, jf, k]`; empty if there are more than four.
         instructions: Vec<[u32; 4]>,
     },
     /// SO_ATTACH_REUSEPORT_EBPF.
@@ -88,19 +85,19 @@ pub fn reuseport_sockets() -> Result<Vec<ReuseportSocket>, InstrumentError> {
     })
 }
 
-/// The same of these sockets, for a kernel whose BTF is in a file; those that are in no group are left
-/// out. Each is closed when it was looked at.
+/// The same for these sockets, for a kernel whose BTF is in a file; those that are in no group are omitted.
+/// Each socket is closed after it was read.
 ///
 /// # Errors
-/// The process may not use BPF, the kernel cannot run a program by hand (before 5.10), or the file is
-/// no BTF.
+/// The process may not use BPF, the kernel does not support BPF_PROG_TEST_RUN (before 5.10), or the file is not
+/// valid BTF.
 pub fn reuseport_sockets_of(
     sockets: impl IntoIterator<Item = OwnedFd>,
     btf: &Path,
 ) -> Result<Vec<ReuseportSocket>, InstrumentError> {
     may_look()?;
     Kernel::inspect(&[], Some(btf))?;
-    let step = "looking at sockets for their REUSEPORT group";
+    let step = "reading the REUSEPORT groups of sockets";
     listening(|| {
         let mut place = MaybeUninit::uninit();
         let mut builder = skeleton::ReuseportSkelBuilder::default();
@@ -126,7 +123,7 @@ pub fn reuseport_sockets_of(
 fn may_look() -> Result<(), InstrumentError> {
     may_load().map_err(|error| match error {
         InstrumentError::Privilege(_) => {
-            InstrumentError::Privilege("looking at REUSEPORT groups".to_owned())
+            InstrumentError::Privilege("reading REUSEPORT groups".to_owned())
         }
         error => error,
     })

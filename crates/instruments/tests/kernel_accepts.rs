@@ -1,5 +1,5 @@
-//! The instrument `accepts` on this kernel, against what the server itself asks of each connection
-//! (SO_INCOMING_CPU) and knows of its own CPU.
+//! The instrument `accepts` on this kernel, compared with the server's own data: SO_INCOMING_CPU of each
+//! connection, and its own CPU.
 
 #![allow(clippy::print_stdout, reason = "the figures are worth reading")]
 
@@ -12,7 +12,7 @@ use common::{
 use nearpath_host::Root;
 use nearpath_instruments::Instrument;
 use nearpath_instruments::accepts::{Accepts, Options};
-use nearpath_model::accepts::{AcceptMeasurement, Listener, Places};
+use nearpath_model::accepts::{AcceptMeasurement, DistanceCounts, Listener};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
@@ -31,7 +31,7 @@ fn connections(listener: &TcpListener) -> u64 {
     })
 }
 
-/// What the instrument tells while connections are made to each of these.
+/// The measurement while connections are made to each of these.
 fn measured(options: Options, listeners: &[&TcpListener]) -> (AcceptMeasurement, Vec<u64>) {
     let root = Root::live();
     let mut accepts = Accepts::new(&root, &each_cpu_a_node(), options);
@@ -56,19 +56,23 @@ fn counts_are_those_of_the_server() {
     for (listener, own) in [&v4, &v6].into_iter().zip(own) {
         let found = found(&m, listener).unwrap();
         assert!(is_half(own), "what a CPU sends to its own machine it receives: {own}");
-        let places =
-            Places { accepts: all, same_cpu: own, other_node: all - own, ..Places::default() };
+        let places = DistanceCounts {
+            accepts: all,
+            same_cpu: own,
+            other_node: all - own,
+            ..DistanceCounts::default()
+        };
         println!("{}: {:?}, the server says {places:?}", found.local, found.places);
         assert_eq!(found.places, places, "{} runs skipped", m.skipped);
         let [worker] = found.workers.as_slice() else { panic!("{found:?}") };
         assert_eq!((worker.pid, worker.places), (std::process::id(), places));
-        assert_ne!(worker.tid, worker.pid, "a thread of its own accepts");
+        assert_ne!(worker.tid, worker.pid, "another thread accepts");
     }
     assert_eq!(m.lost, 0);
 }
 
 #[test]
-fn only_those_asked_for_are_counted_and_each_is_told() {
+fn only_matching_accepts_are_counted_and_listed() {
     if !can_run() || !has_two_cpus() {
         return;
     }
@@ -76,24 +80,24 @@ fn only_those_asked_for_are_counted_and_each_is_told() {
     let port = Some(one.local_addr().unwrap().port());
     let (m, _) = measured(Options { port, each: true, ..Options::default() }, &[&one, &other]);
     assert!(found(&m, &one).is_some() && m.listeners.len() == 1, "{:?}", m.listeners);
-    assert_eq!((m.told.len(), m.not_told), (2 * EACH, 0));
+    assert_eq!((m.events.len(), m.events_dropped), (2 * EACH, 0));
     let fd = one.as_raw_fd();
-    for told in &m.told {
-        let (received_on, accepted_on) = told.cpus();
-        let (pid, said) = (std::process::id(), told.to_string());
+    for event in &m.events {
+        let (received_on, accepted_on) = event.cpus();
+        let (pid, said) = (std::process::id(), event.to_string());
         let begin = format!("cpu=#{accepted_on} pid={pid} accept({fd}) -> fd=");
         assert!(said.starts_with(&begin), "{said}");
         let rxcpu = format!(" rxcpu=#{}", received_on.unwrap());
         assert!(said.ends_with(&rxcpu) && accepted_on == 1, "{said}");
     }
-    let own = m.told.iter().filter(|told| told.cpus() == (Some(1), 1)).count();
+    let own = m.events.iter().filter(|event| event.cpus() == (Some(1), 1)).count();
     assert!(is_half(own as u64), "{own}");
 
     // A thread's name is that of its test, cut at 15 bytes.
     for (options, seen) in [
         (Options { pid: Some(std::process::id()), ..Options::default() }, true),
         (Options { pid: Some(1), ..Options::default() }, false),
-        (Options { comm: Some("only_those_aske".into()), ..Options::default() }, true),
+        (Options { comm: Some("only_matching_a".into()), ..Options::default() }, true),
         (Options { comm: Some("only_those".into()), ..Options::default() }, false),
         (Options { netns: Some(1), ..Options::default() }, false),
     ] {

@@ -1,5 +1,5 @@
-//! The instrument `accepts` on this kernel with servers of UDP: workers that are pinned, each with its own
-//! socket of a REUSEPORT group, which count by themselves where datagrams come from.
+//! The instrument `accepts` on this kernel with UDP servers: pinned workers, each with its own
+//! socket of a REUSEPORT group, which count the origin of datagrams themselves.
 
 #![allow(clippy::print_stdout, reason = "the figures are worth reading")]
 
@@ -10,7 +10,7 @@ use nearpath_host::Root;
 use nearpath_instruments::Instrument;
 use nearpath_instruments::accepts::{Accepts, Options};
 use nearpath_model::Protocol;
-use nearpath_model::accepts::{AcceptMeasurement, Places};
+use nearpath_model::accepts::{AcceptMeasurement, DistanceCounts};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketType, bind, socket};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// Datagrams from each of two CPUs.
 const EACH: usize = 3000;
-/// Sockets that each CPU sends from, so that the group's hash has something to choose by.
+/// Sockets that each CPU sends from, so that the group's hash has different flows.
 const CLIENTS: usize = 50;
 
 /// How a worker waits for datagrams.
@@ -29,7 +29,7 @@ enum Waiting {
     Spinning,
 }
 
-/// A socket of the group, with room for all that is sent.
+/// A socket of the group, whose buffer fits everything that is sent.
 fn member(address: SocketAddr) -> UdpSocket {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket(family, SocketType::DGRAM, None).unwrap();
@@ -52,10 +52,15 @@ impl Read {
         self.from.iter().sum()
     }
 
-    /// As the instrument should tell it of CPUs that are a node each.
-    fn places(&self) -> Places {
+    /// The expected result of the instrument for CPUs that are a node each.
+    fn places(&self) -> DistanceCounts {
         let (accepts, same_cpu) = (self.all(), self.from[self.cpu]);
-        Places { accepts, same_cpu, other_node: accepts - same_cpu, ..Places::default() }
+        DistanceCounts {
+            accepts,
+            same_cpu,
+            other_node: accepts - same_cpu,
+            ..DistanceCounts::default()
+        }
     }
 }
 
@@ -103,7 +108,7 @@ fn send(to: SocketAddr) {
     });
 }
 
-/// What the instrument tells of a group's workers while both CPUs send to it, and what these say.
+/// The instrument's results for a group's workers while both CPUs send to it, and the workers' own counts.
 fn measured(
     options: Options,
     local: SocketAddr,
@@ -128,7 +133,7 @@ fn measured(
             (read.load(SeqCst) == 2 * EACH).then_some(())
         });
         for socket in &sockets {
-            // It says that it is not connected, and wakes the reader all the same.
+            // It returns ENOTCONN, and wakes the reader nevertheless.
             let _ = rustix::net::shutdown(socket.as_fd(), rustix::net::Shutdown::Both);
         }
         workers.map(|worker| worker.join().unwrap())
@@ -136,7 +141,7 @@ fn measured(
     (accepts.stop().unwrap(), workers.to_vec(), address)
 }
 
-/// Whether two counts of so many differ by no more than one in a hundred.
+/// Whether two counts differ by no more than one in a hundred.
 fn agree(one: u64, other: u64, of: u64) -> bool {
     one.abs_diff(other) * 100 <= of
 }
@@ -211,20 +216,20 @@ fn counts_are_those_of_the_kernel() {
             }
         }
         let m = accepts.stop().unwrap();
-        let told: Vec<_> = m.told.iter().map(|one| one.cpus()).collect();
-        let said = m.told[0].to_string();
+        let seen: Vec<_> = m.events.iter().map(|event| event.cpus()).collect();
+        let said = m.events[0].to_string();
         let begin =
             format!("cpu=#0 pid={} recv({address}) -> length=8 rxcpu=#0", std::process::id());
-        if told == own && said == begin {
+        if seen == own && said == begin {
             Ok(())
         } else {
-            Err(format!("{said}: {told:?}, not {own:?}"))
+            Err(format!("{said}: {seen:?}, not {own:?}"))
         }
     });
 }
 
 #[test]
-fn what_is_no_datagram_that_is_taken_is_not_counted() {
+fn only_datagrams_that_are_taken_are_counted() {
     if !can_run() || !has_two_cpus() {
         return;
     }
@@ -232,7 +237,7 @@ fn what_is_no_datagram_that_is_taken_is_not_counted() {
     let server = member((Ipv4Addr::LOCALHOST, 0).into());
     let address = server.local_addr().unwrap();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // One that comes before is read, but where it was received was not seen.
+    // One that arrives before is read, but its receiving CPU was not seen.
     client.send_to(b"before", address).unwrap();
     let options = Options { port: Some(address.port()), datagrams: true, ..Options::default() };
     let mut accepts = Accepts::new(&root, &each_cpu_a_node(), options);
@@ -243,7 +248,7 @@ fn what_is_no_datagram_that_is_taken_is_not_counted() {
         server.peek(&mut [0; 16]).unwrap();
     }
     server.recv(&mut [0; 16]).unwrap();
-    // An empty one is a datagram; the end of the socket is none, and neither is nothing.
+    // An empty one is a datagram; the end of the socket is not, nor is an error.
     client.send_to(b"", address).unwrap();
     assert_eq!(server.recv(&mut [0; 16]).unwrap(), 0);
     server.set_nonblocking(true).unwrap();

@@ -1,5 +1,5 @@
-//! The instrument `accepts` on this kernel with servers that accept by io_uring: once for each request or
-//! again and again, into descriptors or into the ring's own table, by the thread itself or by the kernel's.
+//! The instrument `accepts` on this kernel with servers that accept by io_uring: single-shot or
+//! multishot, into descriptors or into the ring's file table, by the thread itself or by a kernel thread.
 
 #![allow(clippy::print_stdout, reason = "the figures are worth reading")]
 
@@ -55,12 +55,12 @@ impl Ring {
                 builder.setup_sqpoll(1000).setup_sqpoll_cpu(1);
             }
         }
-        // Room for a completion of each connection, as they may come at once.
+        // Fits a completion per connection, as they may arrive at once.
         builder.setup_cqsize(2048).build(64)
     }
 }
 
-/// Whether this kernel lets rings be made; else the test is skipped.
+/// Whether this kernel supports rings; else the test is skipped.
 fn has_io_uring() -> bool {
     let ring = IoUring::new(1);
     if let Err(error) = &ring {
@@ -86,15 +86,15 @@ fn submit(ring: &mut IoUring, entry: &squeue::Entry) {
 }
 
 /// Accepts all connections on CPU 1; how many of them the kernel received there, as far as descriptors
-/// let it be asked. Others may go on when the first request stands.
-fn serve(listener: &TcpListener, how: How, kind: Ring, stands: &Barrier) -> u64 {
+/// let it be asked. Other threads continue once the first request is submitted.
+fn serve(listener: &TcpListener, how: How, kind: Ring, submitted: &Barrier) -> u64 {
     pin(1);
     let mut ring = kind.open().unwrap();
     if how == How::Direct {
         ring.submitter().register_files_sparse(ALL as u32).unwrap();
     }
     submit(&mut ring, &request(how, listener));
-    stands.wait();
+    submitted.wait();
     let (mut accepted, mut own) = (0, 0);
     while accepted < ALL {
         ring.submit_and_wait(1).unwrap();
@@ -104,7 +104,7 @@ fn serve(listener: &TcpListener, how: How, kind: Ring, stands: &Barrier) -> u64 
             assert!(fd >= 0, "{}", std::io::Error::from_raw_os_error(-fd));
             accepted += 1;
             if how != How::Direct {
-                // SAFETY: the kernel has just made it, and nobody else has it.
+                // SAFETY: the kernel has just created it, and it has no other owner.
                 let connection = unsafe { OwnedFd::from_raw_fd(fd) };
                 own += u64::from(incoming_cpu(&connection) == 1);
             }
@@ -116,7 +116,7 @@ fn serve(listener: &TcpListener, how: How, kind: Ring, stands: &Barrier) -> u64 
     own
 }
 
-/// What the instrument tells of a server that had its request before, and what the server says.
+/// The instrument's result for a server that submitted its request before, and the server's own count.
 fn measured(how: How, kind: Ring) -> (AcceptMeasurement, u64, TcpListener) {
     let listener = listen(Ipv4Addr::LOCALHOST.into());
     let address = listener.local_addr().unwrap();
@@ -124,10 +124,10 @@ fn measured(how: How, kind: Ring) -> (AcceptMeasurement, u64, TcpListener) {
     let port = Some(address.port());
     let options = Options { port, each: true, ..Options::default() };
     let mut accepts = Accepts::new(&root, &each_cpu_a_node(), options);
-    let stands = Barrier::new(2);
+    let submitted = Barrier::new(2);
     let own = std::thread::scope(|scope| {
-        let server = scope.spawn(|| serve(&listener, how, kind, &stands));
-        stands.wait();
+        let server = scope.spawn(|| serve(&listener, how, kind, &submitted));
+        submitted.wait();
         accepts.start().unwrap();
         connect_from_both(address);
         server.join().unwrap()
@@ -152,11 +152,11 @@ fn check(how: How, kind: Ring) {
     assert_eq!(worker.pid, std::process::id());
     let is_kernels = worker.comm.starts_with("iou-sqp-");
     assert_eq!(is_kernels, kind == Ring::Polled, "{}", worker.comm);
-    assert_eq!((m.lost, m.told.len(), m.unknown.len()), (0, ALL, 0), "{how:?} {kind:?}");
-    for told in &m.told {
-        let said = told.to_string();
+    assert_eq!((m.lost, m.events.len(), m.unknown.len()), (0, ALL, 0), "{how:?} {kind:?}");
+    for event in &m.events {
+        let said = event.to_string();
         assert!(said.contains(" accept(io_uring) -> fd="), "{said}");
-        assert_eq!(told.fd.is_none(), how == How::Direct, "{said}");
+        assert_eq!(event.fd.is_none(), how == How::Direct, "{said}");
     }
     println!(
         "{how:?} {kind:?}: {all} accepts, {} of their own CPU; {own}, the server says",
@@ -177,7 +177,7 @@ fn a_request_for_each_connection() {
 }
 
 #[test]
-fn one_request_for_all_that_stood_before() {
+fn one_multishot_request_submitted_before() {
     if can_run() {
         check(How::Multishot, Ring::Plain);
         check(How::Multishot, Ring::Deferred);
@@ -219,7 +219,7 @@ fn connections_that_wait_are_counted_when_the_request_comes() {
     let mut descriptors = Vec::new();
     while descriptors.len() < waiting.len() {
         ring.submit_and_wait(1).unwrap();
-        // SAFETY: the kernel has just made it, and nobody else has it.
+        // SAFETY: the kernel has just created it, and it has no other owner.
         let own = |c: cqueue::Entry| unsafe { OwnedFd::from_raw_fd(c.result()) };
         descriptors.extend(ring.completion().map(own));
     }
@@ -229,7 +229,7 @@ fn connections_that_wait_are_counted_when_the_request_comes() {
 }
 
 #[test]
-fn other_completions_are_none() {
+fn other_completions_are_not_accepts() {
     if !can_run() {
         return;
     }

@@ -31,7 +31,7 @@ fn read(socket: &UdpSocket, count: &AtomicU64, over: &AtomicBool) {
     }
 }
 
-/// Keeps CPU 1 from all others while the flag is set.
+/// Occupies CPU 1 while the flag is set.
 fn hold(held: &AtomicBool, holds: &AtomicBool, over: &AtomicBool) {
     pin(1);
     let parameters = libc::sched_param { sched_priority: 1 };
@@ -56,23 +56,23 @@ impl Drop for End<'_> {
     }
 }
 
-/// Starts threads until one has an id that is to be had; that one stays for the work.
+/// Starts threads until one has a suitable id; that thread does the work.
 fn start_with_id<'s>(
     scope: &'s Scope<'s, '_>,
     is_it: impl Fn(u32) -> bool + Copy + Send + 's,
     work: impl Fn() + Copy + Send + 's,
 ) {
-    // Others on the machine may take the id in question: a few laps.
+    // Other processes may take the id in question: several rounds.
     for _ in 0..4 * SLOTS {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let thread = scope.spawn(move || {
             let is_it = is_it(tid());
-            tell.send(is_it).unwrap();
+            sender.send(is_it).unwrap();
             if is_it {
                 work();
             }
         });
-        if told.recv().unwrap() {
+        if receiver.recv().unwrap() {
             return;
         }
         thread.join().unwrap();
@@ -80,7 +80,7 @@ fn start_with_id<'s>(
     panic!("no thread got such an id");
 }
 
-/// What two readers lose that are woken one after the other, before either runs.
+/// Events lost by two readers that are woken one after the other, before either runs.
 fn events_lost(same_slot: bool) -> u64 {
     let pair = VethPair::new(1).unwrap();
     let sockets = [acquainted_pair(&pair, false), acquainted_pair(&pair, false)];

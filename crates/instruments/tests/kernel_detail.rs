@@ -1,5 +1,5 @@
 //! The instrument `stages` with fewer hooks: the packets are the same, and so are the times between the
-//! stages that are left. What more hooks see of the same packets at the same time is the judge.
+//! remaining stages. The reference is a measurement of the same packets with more hooks.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn measure_all(all: Vec<Options>, work: impl FnOnce()) -> Vec<Measurement> {
     running.iter_mut().map(|stages| stages.stop().unwrap()).collect()
 }
 
-/// Packets that came to a stage, by whichever way.
+/// Packets that reached a stage, by any path.
 fn arrived(m: &Measurement, direction: Direction, to: &str) -> u64 {
     m.spans.iter().filter(|s| s.direction == direction && s.to == to).map(|s| s.count).sum()
 }
@@ -104,7 +104,7 @@ fn the_time_since_net_rx_was_raised_needs_no_look_at_softirqs() {
     let sockets = acquainted_pair(&pair, false);
     let filter = udp_filter(sockets.1.local_addr().unwrap().port());
     until_exact(|| {
-        // Others' packets, which the filter leaves out, raise NET_RX between.
+        // Other packets, which do not match the filter, raise NET_RX in between.
         let other = acquainted_pair(&pair, true);
         // Each pays for the other's hooks, the second most: so each comes second once.
         let mut times = [0.0; 2];
@@ -199,8 +199,7 @@ fn own_programs() -> BTreeSet<u32> {
     numbers
 }
 
-/// What the benchmark takes for the floor under each tool: programs whose whole body the verifier has
-/// dropped.
+/// The benchmark's baseline: programs whose whole body was removed by the verifier.
 #[test]
 fn empty_programs_do_nothing() {
     if !can_run() {
@@ -217,7 +216,7 @@ fn empty_programs_do_nothing() {
         // The kernel counts them from 5.16 on.
         let lengths: Vec<_> = programs.map(|p| (p.verified_insns, p.name)).collect();
         if lengths.iter().all(|&(length, _)| length == 0) {
-            nearpath_testing::skip("the kernel does not tell how long a program is");
+            nearpath_testing::skip("the kernel does not report the length of programs");
             return;
         }
         if empty {

@@ -1,9 +1,9 @@
-//! The instrument `stages` under 100,000 flows on this kernel: what it takes of memory is bounded,
+//! The instrument `stages` under 100,000 flows on this kernel: its memory is bounded,
 //! in the kernel and in its own process, and does not grow.
 //!
 //! For 8 seconds; `NEARPATH_FLOWS_SECONDS` for longer (`make bench-flows`: ten minutes).
 
-#![allow(clippy::print_stdout, reason = "what was taken is worth reading")]
+#![allow(clippy::print_stdout, reason = "prints the memory used")]
 
 mod common;
 
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const CLIENTS: usize = 200;
 const SERVERS: usize = 500;
 const FLOWS: usize = CLIENTS * SERVERS;
-/// What the process may take more at the end than when it had seen some flows: its allocator's
+/// Allowed growth of the process from some flows to all of them: its allocator's
 /// change, and pages of counters that are touched for the first time.
 const GROWTH_BYTES: u64 = 2 << 20;
 
@@ -63,7 +63,7 @@ fn memory_does_not_grow_with_flows_or_time() {
     assert!(last.maps_bytes > 0, "the maps were not found");
     let grown = last.process_bytes.saturating_sub(first.process_bytes);
     assert!(grown <= GROWTH_BYTES, "{grown} bytes more than after {FLOWS} flows: {last:?}");
-    // They were looked at, all of them: each is a packet sent and a packet received.
+    // All of them were observed: each is a packet sent and a packet received.
     assert!(m.packets.started * 100 >= 2 * sent * 99, "{sent} sent: {:?}", m.packets);
     assert!(m.packets.completed * 100 >= m.packets.started * 95, "{:?}", m.packets);
 }
@@ -99,7 +99,7 @@ fn send_and_receive(clients: &[UdpSocket], servers: &[UdpSocket]) -> u64 {
     (clients.len() * servers.len()) as u64
 }
 
-/// What is taken of memory.
+/// Memory used.
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     /// By this process (RSS).

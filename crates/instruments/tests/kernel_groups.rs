@@ -58,7 +58,7 @@ fn assert_adds_up(m: &Measurement) {
     }
 }
 
-/// What holds also while packets pass.
+/// Invariants that also hold under traffic.
 fn assert_counts_add_up(m: &Measurement) {
     assert_eq!(m.groups.iter().map(|group| group.packets).sum::<u64>(), m.packets.started);
     for path in &m.paths {
@@ -91,7 +91,7 @@ fn packets(m: &Measurement) -> BTreeMap<&str, u64> {
     m.groups.iter().map(|group| (group.name.as_str(), group.packets)).collect()
 }
 
-/// Packets of a group that came to a stage, by whichever way.
+/// Packets of a group that reached a stage, by any path.
 fn arrived(group: &Group, to: &str) -> u64 {
     group.spans.iter().filter(|span| span.to == to).map(|span| span.count).sum()
 }
@@ -165,7 +165,7 @@ fn each_flow_has_its_packets() {
 }
 
 #[test]
-fn more_flows_than_there_is_room_for_are_among_the_others() {
+fn flows_that_do_not_fit_are_among_the_others() {
     if !can_run() {
         return;
     }
@@ -278,7 +278,7 @@ fn groups_add_up_while_packets_pass() {
     }
 }
 
-/// A process of its own that reads from a socket and answers, as often as is told.
+/// A child process that reads from a socket and answers, this many times.
 fn read_in_child(server: &UdpSocket, rounds: u64) -> libc::pid_t {
     // SAFETY: the child calls nothing but read(), write() and _exit(), on descriptors that it
     // inherits.
@@ -318,7 +318,7 @@ fn answered_flows() -> Flows {
     flows
 }
 
-/// So many datagrams from the client, each answered.
+/// This many datagrams from the client, each answered.
 fn ask(client: &UdpSocket, rounds: u64) {
     for _ in 0..rounds {
         client.send(b"ping").unwrap();
@@ -357,7 +357,7 @@ fn pid_of(name: &str) -> Option<libc::pid_t> {
 }
 
 #[test]
-fn senders_have_theirs_and_what_nobody_takes_is_told() {
+fn senders_have_their_packets_and_unread_ones_have_no_process() {
     if !can_run() {
         return;
     }
@@ -381,7 +381,7 @@ fn senders_have_theirs_and_what_nobody_takes_is_told() {
             }
         });
         // What the server reads and what it sends, with the acknowledgements that its kernel sends in
-        // its name; those that it gets are nobody's.
+        // its name; those that it receives have no process.
         let own = i32::try_from(std::process::id()).unwrap();
         let mine = m.groups.iter().find(|group| pid_of(&group.name) == Some(own));
         let Some(mine) = mine else { return exactly(None, Some(own), &m) };
@@ -398,7 +398,7 @@ fn senders_have_theirs_and_what_nobody_takes_is_told() {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Below the root of each hierarchy that groups are told by: the unified one, and version 1's cpu.
+    /// Below the root of each hierarchy used for groups: the unified one, and version 1's cpu.
     fn everywhere() -> Vec<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mut roots = Vec::new();

@@ -24,7 +24,7 @@ fn measured(pair: &VethPair, options: Options, during: impl FnOnce() + Send) -> 
         let mut irqs = Irqs::new(&root, &host.topology, &host.nics, options);
         irqs.start().unwrap();
         during();
-        // A look in between changes nothing.
+        // Readings in between have no side effects.
         irqs.read().unwrap();
         Ok(irqs.stop().unwrap())
     };
@@ -98,7 +98,7 @@ fn assert_times(m: &IrqMeasurement) {
 }
 
 #[test]
-fn counts_are_the_kernels() {
+fn counts_match_the_kernels() {
     if !can_run() {
         return;
     }
@@ -166,7 +166,7 @@ fn napi_instances_of_virtual_devices_are_seen() {
 }
 
 #[test]
-fn what_is_not_started_says_so() {
+fn an_instrument_that_was_not_started_reports_it() {
     let root = Root::live();
     let host = Host::default();
     let mut irqs = Irqs::new(&root, &host.topology, &host.nics, Options::default());

@@ -1,5 +1,5 @@
-//! The overhead limit: what observing takes stays within it from an idle host to the highest rate, and what
-//! is seen in slices is as what is seen all the time.
+//! The overhead limit: it is kept from an idle host to the highest rate, and measurements in slices agree with
+//! continuous ones.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn filter_of((_, server): &(UdpSocket, UdpSocket)) -> Filter {
     Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() }
 }
 
-/// Measures for so long on a thread of its own, while `work` is called again and again.
+/// Measures for this long on a separate thread, while `work` is called repeatedly.
 fn measure_while(
     options: Vec<Options>,
     time: Duration,
@@ -35,11 +35,11 @@ fn measure_while(
             .map(|options| {
                 scope.spawn(|| {
                     let mut stages = Stages::new(&possible_cpus(), options);
-                    let goes_on = |wait: Duration| {
+                    let should_continue = |wait: Duration| {
                         std::thread::sleep(wait);
                         true
                     };
-                    stages.measure(time, SECOND, &goes_on, &mut |_| ()).unwrap()
+                    stages.measure(time, SECOND, &should_continue, &mut |_| ()).unwrap()
                 })
             })
             .collect();
@@ -65,7 +65,7 @@ struct Account {
 impl Account {
     fn open() -> Self {
         let before = ProgInfoIter::default().map(|p| p.id).collect();
-        // SAFETY: a system call without pointers, whose descriptor nobody else owns.
+        // SAFETY: a system call without pointers, whose descriptor has no other owner.
         let statistics = unsafe {
             let fd = libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME);
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -74,7 +74,7 @@ impl Account {
         Self { _statistics: statistics, before }
     }
 
-    /// Of those that are attached now: to be asked for before they are gone.
+    /// Of the programs attached now: to be read before they are removed.
     fn programs_ns(&self) -> u64 {
         let new = ProgInfoIter::default().filter(|p| !self.before.contains(&p.id));
         new.filter(|p| p.name.to_string_lossy() != "empty").map(|p| p.run_time_ns).sum()
@@ -82,7 +82,7 @@ impl Account {
 }
 
 #[test]
-fn an_idle_host_is_observed_all_the_time() {
+fn an_idle_host_is_observed_continuously() {
     if !can_run() {
         return;
     }
@@ -128,11 +128,11 @@ fn the_limit_is_kept_at_the_highest_rate() {
                     ping_pong(&sockets, 1000);
                 }
             });
-            let goes_on = |wait: Duration| {
+            let should_continue = |wait: Duration| {
                 std::thread::sleep(wait);
                 true
             };
-            let m = stages.measure(time, SECOND, &goes_on, &mut |_| ()).unwrap();
+            let m = stages.measure(time, SECOND, &should_continue, &mut |_| ()).unwrap();
             ended.store(true, Relaxed);
             m
         });
@@ -141,9 +141,12 @@ fn the_limit_is_kept_at_the_highest_rate() {
         let observed = m.observed_s.unwrap_or(m.duration_s) / m.duration_s;
         assert!(share < 1.5 * limit, "{detail:?}: {share} of {limit}, observed {observed}");
         assert!(m.packets.started > 500, "{detail:?}: {:?}", m.packets);
-        let told = m.cost.unwrap().cpu_percent / 100.0;
+        let reported = m.cost.unwrap().cpu_percent / 100.0;
         // Less than allowed is allowed, but not nothing: at the end of the time no slice is begun that is too long.
-        assert!(told < 1.5 * limit && told > 0.05 * limit, "{detail:?}: {told} of {limit}");
+        assert!(
+            reported < 1.5 * limit && reported > 0.05 * limit,
+            "{detail:?}: {reported} of {limit}"
+        );
     }
 }
 
@@ -153,7 +156,7 @@ fn span<'a>(m: &'a Measurement, from: &str, to: &str) -> &'a Span {
     found.unwrap_or_else(|| panic!("{from} -> {to}: {:?}", m.spans))
 }
 
-/// Makes a socket's buffer large enough for what comes in while nobody reads.
+/// Makes a socket's buffer large enough for the data that arrives while it is not read.
 fn has_room(socket: &UdpSocket) {
     let bytes: libc::c_int = 8 << 20;
     // SAFETY: `bytes` is read within its length.
@@ -210,7 +213,7 @@ fn late_reader(period: Duration, limit: f64, time: Duration) -> [Measurement; 2]
     })
 }
 
-/// The bucket of a latency: each is 4.4 % wide.
+/// The bucket of a latency: each is 4.4% wide.
 fn bucket(ns: Option<u64>) -> f64 {
     (ns.unwrap_or(1) as f64).log2() * 16.0
 }
@@ -226,15 +229,15 @@ fn percentiles_in_slices_are_those_of_all_packets() {
         let [all, limited] = late_reader(Duration::from_millis(6), 0.03, 8 * SECOND);
         assert!(limited.observed_s.is_some(), "it was not limited: {:?}", limited.cost);
         let spans = [&all, &limited].map(|m| span(m, "sk_data_ready", "sock_recv"));
-        let apart =
+        let distance =
             |of: fn(&Span) -> Option<u64>| (bucket(of(spans[0])) - bucket(of(spans[1]))).abs();
-        let (p50, p90) = (apart(|s| s.p50_ns), apart(|s| s.p90_ns));
+        let (p50, p90) = (distance(|s| s.p50_ns), distance(|s| s.p90_ns));
         if spans.iter().all(|s| s.count >= 10_000) && p50 <= 1.0 && p90 <= 1.0 {
             return;
         }
         wrong.push((p50, p90, spans.map(|s| s.count)));
     }
-    panic!("buckets apart, and packets: {wrong:?}");
+    panic!("distance in buckets, and packets: {wrong:?}");
 }
 
 /// The share of packets that took longer.
@@ -243,9 +246,9 @@ fn longer(span: &Span, than: Duration) -> f64 {
     longer.map(|(_, count)| count).sum::<u64>() as f64 / span.count as f64
 }
 
-/// A reader that comes each 60 ms: datagrams wait for it up to 40 ms, as long as a slice is.
+/// A reader that comes each 60ms: datagrams wait for it up to 40ms, as long as a slice is.
 #[test]
-fn what_waits_longer_than_a_slice_is_seen_as_often_as_it_is() {
+fn waits_longer_than_a_slice_are_seen_in_proportion() {
     if !can_run() {
         return;
     }
@@ -259,5 +262,5 @@ fn what_waits_longer_than_a_slice_is_seen_as_often_as_it_is() {
         }
         wrong.push((shares, spans.map(|s| s.count)));
     }
-    panic!("shares beyond 20 ms, and packets: {wrong:?}");
+    panic!("shares beyond 20ms, and packets: {wrong:?}");
 }

@@ -72,16 +72,16 @@ fn exactly(m: &Locality, rx: Distances, tx: Distances) -> Result<(), String> {
     if (m.rx, m.tx) == (rx, tx) { Ok(()) } else { Err(format!("not {rx:?}, {tx:?}: {m:#?}")) }
 }
 
-/// Sends from [`CPU`] and reads on another, in turn.
+/// Sends from [`CPU`] and reads on another, alternately.
 fn send_and_read((client, server): &(UdpSocket, UdpSocket), reader_cpu: usize) {
     thread::scope(|scope| {
         let (ask, asked) = std::sync::mpsc::sync_channel(0);
-        let (tell, told) = std::sync::mpsc::sync_channel(0);
+        let (sender, receiver) = std::sync::mpsc::sync_channel(0);
         scope.spawn(move || {
             pin(reader_cpu);
             for () in asked {
                 server.recv(&mut [0; 16]).unwrap();
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
             }
         });
         scope.spawn(move || {
@@ -89,14 +89,14 @@ fn send_and_read((client, server): &(UdpSocket, UdpSocket), reader_cpu: usize) {
             for _ in 0..DATAGRAMS {
                 ask.send(()).unwrap();
                 client.send(b"datagram").unwrap();
-                told.recv().unwrap();
+                receiver.recv().unwrap();
             }
         });
     });
 }
 
 #[test]
-fn datagrams_are_let_go_of_where_their_reader_is() {
+fn datagrams_are_freed_where_their_reader_is() {
     if !can_run() || !has_two_cpus() {
         return;
     }
@@ -116,7 +116,7 @@ fn datagrams_are_let_go_of_where_their_reader_is() {
 }
 
 #[test]
-fn rps_moves_the_end_of_packets_that_nobody_reads() {
+fn rps_moves_the_end_of_packets_without_a_reader() {
     if !can_run() || !has_two_cpus() {
         return;
     }
@@ -155,7 +155,7 @@ fn rps_moves_the_end_of_packets_that_nobody_reads() {
 }
 
 #[test]
-fn segments_are_let_go_of_where_their_reader_is() {
+fn segments_are_freed_where_their_reader_is() {
     const BYTES: usize = 4 << 20;
     if !can_run() || !has_two_cpus() {
         return;
@@ -194,7 +194,7 @@ fn segments_are_let_go_of_where_their_reader_is() {
 }
 
 #[test]
-fn packets_that_do_not_match_or_are_not_sampled_are_left_out() {
+fn packets_that_do_not_match_or_are_not_sampled_are_omitted() {
     if !can_run() {
         return;
     }
@@ -258,7 +258,7 @@ fn each_group_has_its_packets() {
 }
 
 #[test]
-fn what_observing_costs_is_known() {
+fn the_overhead_is_known() {
     if !can_run() {
         return;
     }

@@ -1,7 +1,7 @@
-//! Hardware time stamps on this kernel. No NIC of a test machine gives any, so the test makes the packets itself: a
-//! program that is run by hand gives the stack copies of a frame with a stamp of the test's choice
-//! (`BPF_PROG_TEST_RUN` and `bpf_clone_redirect`), as a driver does, by a device whose clock the test is. (The lab's
-//! `test_nic_stamps.py` does it with a NIC's own stamps and clock.)
+//! Hardware timestamps on this kernel. Test machines have no NIC that provides them, so the test injects packets: a
+//! BPF program passes copies of a frame with a chosen timestamp to the stack (`BPF_PROG_TEST_RUN` and
+//! `bpf_clone_redirect`), like a driver, on a device whose clock is simulated. (The lab's `test_nic_stamps.py` uses a
+//! NIC's own timestamps and clock.)
 
 mod common;
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const S: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
-/// The test's clock shows the time of an epoch of its own, and is this much faster.
+/// The test's clock has its own epoch, and is faster by this much.
 const EPOCH: i64 = 1_800_000_000 * S;
 const FASTER_PPM: i64 = 150;
 
@@ -56,7 +56,7 @@ fn instructions(ifindex: u32) -> [u64; 4] {
     ]
 }
 
-/// Where `hwtstamp` stands in `struct __sk_buff` (include/uapi/linux/bpf.h), and how long that is.
+/// Offset of `hwtstamp` in `struct __sk_buff` (include/uapi/linux/bpf.h), and how long that is.
 const HWTSTAMP: usize = 184;
 const CONTEXT: usize = 192;
 
@@ -209,7 +209,7 @@ fn from_nic(m: &Measurement) -> &Span {
 }
 
 #[test]
-fn paths_begin_at_the_stamp_whatever_the_detail_and_those_without_are_kept_apart() {
+fn paths_start_at_the_timestamp_at_every_detail_and_others_are_separate() {
     if !can_run() {
         return;
     }
@@ -249,7 +249,7 @@ fn paths_begin_at_the_stamp_whatever_the_detail_and_those_without_are_kept_apart
 }
 
 #[test]
-fn stamps_that_cannot_be_are_counted_and_never_used() {
+fn impossible_timestamps_are_counted_and_never_used() {
     if !can_run() {
         return;
     }
@@ -258,11 +258,11 @@ fn stamps_that_cannot_be_are_counted_and_never_used() {
     let m = scene.measure(stages, || {
         for _ in 0..20 {
             let now = monotonic();
-            // Of the future.
+            // In the future.
             for stamp in [phc(now + S), phc(now + 100 * S), i64::MAX, EPOCH * 3] {
                 scene.receive(stamp);
             }
-            // Too long ago: of another clock, of before it was set, or of a register that was not read.
+            // Too old: from another clock, from before it was set, or from a register that was not read.
             for stamp in [phc(now - 3 * S / 2), phc(now - 100 * S), 1, now, -1, i64::MIN] {
                 scene.receive(stamp);
             }
@@ -277,7 +277,7 @@ fn stamps_that_cannot_be_are_counted_and_never_used() {
 }
 
 #[test]
-fn stamps_are_not_looked_at_where_no_device_gives_them_or_nobody_asks() {
+fn timestamps_are_not_read_without_a_device_or_a_request() {
     if !can_run() {
         return;
     }
@@ -315,7 +315,7 @@ fn the_clock_is_followed_as_long_as_it_is_measured() {
     let stages = Stages::new(&possible_cpus(), scene.options()).with_nic_clock(scene.clock());
     let m = scene.measure(stages, || {
         let end = monotonic() + 2 * S;
-        // 150 ppm are 300 µs in this time: without following the clock the last would be of the future.
+        // 150 ppm are 300µs in this time: without following the clock the last would be of the future.
         while monotonic() < end {
             scene.receive(phc(monotonic() - MS / 20));
             std::thread::sleep(Duration::from_millis(5));
@@ -330,7 +330,7 @@ fn the_clock_is_followed_as_long_as_it_is_measured() {
 }
 
 #[test]
-fn what_the_nic_had_is_no_cpus() {
+fn time_in_the_nic_is_not_assigned_to_a_cpu() {
     if !can_run() {
         return;
     }
@@ -357,7 +357,7 @@ fn what_the_nic_had_is_no_cpus() {
 }
 
 #[test]
-fn a_packet_that_is_sent_on_keeps_its_stamp_which_is_not_the_next_devices() {
+fn a_forwarded_packet_keeps_its_timestamp_which_is_not_the_next_devices() {
     if !can_run() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Whole paths on this kernel: which packets have one, of which kind, and that their times are those of all spans
-//! together. (`kernel_reference.rs` compares the times with the kernel's own stamps.)
+//! Whole paths on this kernel: which packets have one, of which kind, and that their times are the sum of all
+//! spans. (`kernel_reference.rs` compares the times with the kernel's timestamps.)
 
 mod common;
 
@@ -25,7 +25,7 @@ fn measure(options: Options, work: impl FnOnce()) -> Measurement {
     m
 }
 
-/// What holds of any measurement.
+/// Invariants of any measurement.
 fn assert_consistent(m: &Measurement) {
     let all: u64 = m.paths.iter().map(|path| path.count).sum();
     assert!(all <= m.packets.completed, "{:?} {:?}", m.paths, m.packets);
@@ -111,7 +111,7 @@ fn few_stages_see_the_same_packets() {
 
 /// A late reader makes its packets' paths long, and how many were too long is exact.
 #[test]
-fn packets_of_a_late_reader_are_above_the_time_that_it_was_late() {
+fn packets_of_a_late_reader_exceed_the_thresholds() {
     if !can_run() {
         return;
     }
@@ -133,7 +133,7 @@ fn packets_of_a_late_reader_are_above_the_time_that_it_was_late() {
             for round in 0..200 {
                 let begin = Instant::now();
                 client.send(b"ping").unwrap();
-                // One of ten waits for 4 ms, one of fifty for 40.
+                // One of ten waits for 4ms, one of fifty for 40.
                 match round % 50 {
                     7 => std::thread::sleep(ms(40)),
                     n if n % 10 == 0 => std::thread::sleep(ms(4)),
@@ -154,13 +154,13 @@ fn packets_of_a_late_reader_are_above_the_time_that_it_was_late() {
             exactly(certain >= least, true, &m)?;
             exactly((certain..=most).contains(&above.count), true, &m)?;
         }
-        // Interpolated within a bucket, so below it by up to a bucket (4.4 %).
+        // Interpolated within a bucket, so below it by up to a bucket (4.4%).
         exactly(path.p90_ns.unwrap() >= 3_800_000 && path.p99_ns.unwrap() >= 38_000_000, true, &m)
     });
 }
 
 #[test]
-fn acknowledgements_are_no_data_that_somebody_reads() {
+fn acknowledgements_have_no_receive_path() {
     if !can_run() {
         return;
     }
@@ -193,12 +193,12 @@ fn acknowledgements_are_no_data_that_somebody_reads() {
 }
 
 #[test]
-fn what_is_sent_on_is_forwarded() {
+fn forwarded_packets_have_a_forward_path() {
     if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    // A second pair of devices behind the server's, and a route to somebody there who does not listen.
+    // A second pair of devices behind the server's, and a route to a host there that does not listen.
     pair.run(Side::Server, |_| {
         for command in [
             "ip link add fw0 type veth peer name fw1",
@@ -236,7 +236,7 @@ fn what_is_sent_on_is_forwarded() {
             }
             std::thread::sleep(Duration::from_millis(50));
         });
-        // The client sends, the server sends on; what comes to the other end nobody reads.
+        // The client sends, the server forwards; the other end does not read.
         let right = [
             (PathKind::Forward, ROUNDS),
             (PathKind::Transmit, ROUNDS),
@@ -244,7 +244,7 @@ fn what_is_sent_on_is_forwarded() {
         ];
         exactly(counts(&m), right.into(), &m)
     });
-    // Without a look at send calls all that is sent is one kind.
+    // If send calls are not observed, everything sent is of one kind.
     until_exact(|| {
         let without = vec!["sock_send".to_owned()];
         let options = Options { filter: filter.clone(), without, ..Options::default() };
@@ -260,7 +260,7 @@ fn what_is_sent_on_is_forwarded() {
 }
 
 #[test]
-fn what_is_dropped_has_no_path() {
+fn dropped_packets_have_no_path() {
     if !can_run() {
         return;
     }
@@ -276,7 +276,7 @@ fn what_is_dropped_has_no_path() {
     until_exact(|| {
         let m = measure(Options { filter: filter.clone(), ..Options::default() }, || {
             for _ in 0..ROUNDS {
-                // Nobody listens, which the socket is told of now and then.
+                // There is no listener, which the socket is occasionally notified of (ICMP).
                 let _ = client.send(b"ping");
             }
             std::thread::sleep(Duration::from_millis(50));

@@ -1,7 +1,7 @@
 //! Percentiles against Prometheus itself: promtool's rule tests are given the same buckets as native histograms, and
 //! must find the same quantiles.
 //!
-//! It takes promtool from 3.0 on, which interpolates exponentially: that of the PATH, or the one that
+//! Needs promtool 3.0 or later, which interpolates exponentially: that of the PATH, or the one that
 //! NEARPATH_PROMTOOL names (`scripts/test` fetches one).
 
 mod common;
@@ -19,7 +19,7 @@ use std::process::Command;
 
 const QUANTILES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 0.999];
 
-/// A promtool that can do it; else the test is skipped.
+/// A suitable promtool; else the test is skipped.
 fn promtool() -> Option<String> {
     let named = std::env::var("NEARPATH_PROMTOOL").ok().filter(|name| !name.is_empty());
     if named.is_none() && !nearpath_testing::require_program("promtool") {
@@ -66,8 +66,8 @@ impl Case {
     }
 }
 
-/// What Prometheus answers for each quantile of the cases, in nanoseconds. As rule tests say what they got only where
-/// something else was expected, none of them expects what it gets.
+/// Prometheus' result for each quantile of the cases, in nanoseconds. Rule tests print the result only if it differs
+/// from the expected value, so the expected values are wrong on purpose.
 fn ask(promtool: &str, cases: &[Case]) -> Vec<f64> {
     let mut rules = "tests:\n  - interval: 1m\n    input_series:\n".to_owned();
     for (number, case) in cases.iter().enumerate() {
@@ -100,12 +100,12 @@ fn ask(promtool: &str, cases: &[Case]) -> Vec<f64> {
     answers
 }
 
-/// Asks, and compares.
+/// Queries Prometheus, and compares.
 fn assert_same(promtool: &str, cases: &[Case]) {
     let ours = cases.iter().flat_map(|case| case.quantiles.iter().map(move |q| (case, q)));
     for ((case, (q, ns)), prometheus) in ours.zip(ask(promtool, cases)) {
         let error = (ns - prometheus).abs() / prometheus;
-        assert!(error < 1e-12, "p{q}: {ns} and {prometheus} ns of {:?}", case.buckets);
+        assert!(error < 1e-12, "p{q}: {ns} and {prometheus}ns of {:?}", case.buckets);
     }
 }
 
@@ -130,7 +130,7 @@ fn prometheus_finds_the_same_percentiles() {
         Case::of(counted([1_000_000_000; 4000].into_iter())),
         Case::of(counted(0..10)),
         Case::of(counted([3, 16, 17, 90, 64_000_000_000].into_iter())),
-        // Empty buckets between two halves, where the half is asked for.
+        // Empty buckets between two halves, at the median.
         Case::of(vec![(100, 5), (200, 5)]),
     ];
     for number in 0..40 {

@@ -1,10 +1,10 @@
-//! The instrument `stages` against other means: the kernel's own software time stamps
+//! The instrument `stages` against other means: the kernel's own software timestamps
 //! (SO_TIMESTAMPING, Documentation/networking/timestamping.rst) of the same packets at the same
-//! two moments. Percentiles agree within 5 %.
+//! two moments. Percentiles agree within 5%.
 //!
 //! Each test prints both, for `--nocapture`.
 
-#![allow(clippy::print_stdout, reason = "what both have measured is worth reading")]
+#![allow(clippy::print_stdout, reason = "prints both measurements")]
 
 mod common;
 
@@ -12,6 +12,7 @@ use common::{can_run, possible_cpus};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Instrument};
 use nearpath_model::{Direction, Measurement, PathKind, Span};
+use nearpath_testing::calls::Calls;
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io;
@@ -22,12 +23,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PACKETS: usize = 1500;
-/// What is agreed upon: a bucket is 4.4 % wide.
+/// What is agreed upon: a bucket is 4.4% wide.
 const TOLERANCE: f64 = 0.05;
 /// Packets that may lack a stage: on some virtual machines a CPU runs for a millisecond now and
-/// then without any of its tracepoints being called.
+/// then without any of its tracepoints being called. More only if a second count misses them, too.
 const LOST: usize = PACKETS / 100;
-/// A thread that loses its CPU between the two ways to take the time is no error of either. A fault
+/// A thread that loses its CPU between the two measurements is not an error of either. A fault
 /// of the instrument would show in each trial.
 const TRIALS: usize = 5;
 
@@ -42,12 +43,12 @@ const SCM_TSTAMP_SND: u32 = 0;
 const SCM_TSTAMP_SCHED: u32 = 1;
 
 #[test]
-fn a_queue_holds_packets_as_long_as_the_kernels_stamps_say() {
+fn time_in_a_queue_matches_the_kernels_timestamps() {
     if !can_run() || !nearpath_testing::require_program("tc") {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    // 242 bytes take about 194 µs.
+    // 242 bytes take about 194µs.
     pair.run(Side::Client, |side| {
         let shaper = "root tbf rate 10mbit burst 2kb limit 200kb";
         let tc = ["qdisc", "replace", "dev", side.device()];
@@ -57,11 +58,52 @@ fn a_queue_holds_packets_as_long_as_the_kernels_stamps_say() {
     .unwrap();
     let (client, server) = sockets(&pair);
     stamp(&client, TX_SOFTWARE | TX_SCHED | SOFTWARE | OPT_ID | OPT_TSONLY).unwrap();
-    until_same(|| queued(&client, &server));
+    let mut hidden = Vec::new();
+    nearpath_testing::up_to(TRIALS, || {
+        let (calls, agree) = queued(&client, &server);
+        hidden.extend(calls.filter(|&calls| calls > LOST));
+        match agree {
+            // Packets that are missing in a row are of one burst, which counts for a percentile.
+            Err(_) if hidden.len() == TRIALS => {
+                let most = hidden.iter().max().unwrap_or(&0);
+                let (reason, seen) = ("this machine hides tracepoints", 2 * PACKETS - most);
+                println!("{reason}: perf counted {seen} of {} calls, too", 2 * PACKETS);
+                nearpath_testing::skip(&format!("{reason} (also from perf's counters)"));
+                Ok(())
+            }
+            agree => agree,
+        }
+    });
 }
 
-/// Bursts of datagrams through a queue: what nearpath measures, and what the stamps say.
-fn queued(client: &UdpSocket, server: &UdpSocket) -> Result<(), String> {
+/// Bursts of datagrams through a queue: how many calls of the two tracepoints the kernel's own counters
+/// miss, if they can be had, and whether what nearpath measures is what the stamps say.
+fn queued(client: &UdpSocket, server: &UdpSocket) -> (Option<usize>, Result<(), String>) {
+    const SENT: &str = "name == \"np0\" && len == 242";
+    let both = ["net/net_dev_queue", "net/net_dev_start_xmit"].map(|name| Calls::begin(name, SENT));
+    let compared = queued_and_compared(client, server);
+    let counts = both.into_iter().map(|calls| calls?.count());
+    let counts: io::Result<Vec<u64>> = counts.collect();
+    if let Err(reason) = &counts {
+        println!("no second count of the tracepoints' calls: {reason}");
+    }
+    let missed = |count: u64| {
+        let count = usize::try_from(count).unwrap();
+        assert!(2 * count > PACKETS, "a second count that counts {count} proves nothing");
+        PACKETS.saturating_sub(count)
+    };
+    let hidden = counts.ok().map(|counts| counts.into_iter().map(missed).sum());
+    if let Some(hidden) = hidden.filter(|&hidden| hidden > 0) {
+        println!("{hidden} of {} calls of the tracepoints were hidden from perf, too", 2 * PACKETS);
+    }
+    (hidden, compared(hidden.unwrap_or(0)))
+}
+
+/// Sends them; returns a comparison that allows this many missing packets.
+fn queued_and_compared(
+    client: &UdpSocket,
+    server: &UdpSocket,
+) -> impl FnOnce(usize) -> Result<(), String> + use<> {
     stamp(client, TX_SOFTWARE | TX_SCHED | SOFTWARE | OPT_ID | OPT_TSONLY).unwrap();
     // By the packet's number: when it came to the queue, and when it left.
     let mut stamps: BTreeMap<u32, [u64; 2]> = BTreeMap::new();
@@ -93,16 +135,19 @@ fn queued(client: &UdpSocket, server: &UdpSocket) -> Result<(), String> {
         }
     });
     assert_eq!(stamps.len(), PACKETS);
-    let reference = stamps.values().map(|[begin, end]| end.saturating_sub(*begin)).collect();
-    compare(&m, Direction::Tx, "net_dev_queue", "net_dev_start_xmit", reference)?;
-    // The packets' numbers go up by one with each call.
-    let ends = stamps.values().map(|[_, end]| *end);
-    let reference = ends.zip(calls).map(|(end, call)| end.saturating_sub(call)).collect();
-    compare_path(&m, PathKind::Transmit, reference)
+    move |hidden| {
+        let lost = LOST + hidden;
+        let reference = stamps.values().map(|[begin, end]| end.saturating_sub(*begin)).collect();
+        compare(&m, Direction::Tx, "net_dev_queue", "net_dev_start_xmit", reference, lost)?;
+        // The packets' numbers go up by one with each call.
+        let ends = stamps.values().map(|[_, end]| *end);
+        let reference = ends.zip(calls).map(|(end, call)| end.saturating_sub(call)).collect();
+        compare_path(&m, PathKind::Transmit, reference, lost)
+    }
 }
 
 #[test]
-fn datagrams_wait_for_their_reader_as_long_as_the_kernels_stamps_say() {
+fn waiting_for_a_reader_matches_the_kernels_timestamps() {
     if !can_run() {
         return;
     }
@@ -119,7 +164,7 @@ fn datagrams_wait_for_their_reader_as_long_as_the_kernels_stamps_say() {
         }
         assert!(begun.elapsed() < nearpath_testing::PATIENCE, "the kernel stamps no packets");
     }
-    until_same(|| waiting(&client, &server));
+    nearpath_testing::up_to(TRIALS, || waiting(&client, &server));
 }
 
 /// Datagrams that wait for a reader: what nearpath measures, and what stamps and the reader say.
@@ -128,21 +173,15 @@ fn waiting(client: &UdpSocket, server: &UdpSocket) -> Result<(), String> {
     let m = measure(server, &[], || {
         for packet in 0..PACKETS {
             client.send(&[0; 64]).unwrap();
-            // Between 0.2 and 2.2 ms, without any order.
+            // Between 0.2 and 2.2ms, without any order.
             spin(Duration::from_micros(200 + packet as u64 * 7919 % 2000));
             let stamp_ns = received_stamp(server).unwrap().unwrap();
             reference.push(realtime_ns().saturating_sub(stamp_ns));
         }
     });
-    compare(&m, Direction::Rx, "sk_data_ready", "sock_recv", reference.clone())?;
+    compare(&m, Direction::Rx, "sk_data_ready", "sock_recv", reference.clone(), LOST)?;
     // The stamp is set where the packet comes from its device, at its first stage.
-    compare_path(&m, PathKind::Receive, reference)
-}
-
-/// Tries until both agree.
-fn until_same(mut trial: impl FnMut() -> Result<(), String>) {
-    let wrong: Vec<String> = (0..TRIALS).map_while(|_| trial().err()).collect();
-    assert!(wrong.len() < TRIALS, "different each time: {wrong:#?}");
+    compare_path(&m, PathKind::Receive, reference, LOST)
 }
 
 /// A client that is connected to the server.
@@ -179,15 +218,21 @@ fn compare(
     from: &str,
     to: &str,
     reference: Vec<u64>,
+    lost: usize,
 ) -> Result<(), String> {
     let is_it = |s: &&Span| s.direction == direction && s.from == from && s.to == to;
     let span = m.spans.iter().find(is_it).ok_or_else(|| format!("no {from} -> {to}: {m:#?}"))?;
     let found = [span.p50_ns, span.p90_ns, span.p99_ns];
-    compare_percentiles(&format!("{from} -> {to}"), span.count, found, reference)
+    compare_percentiles(&format!("{from} -> {to}"), span.count, found, reference, lost)
 }
 
 /// The same of whole paths, and how many took longer than a time.
-fn compare_path(m: &Measurement, kind: PathKind, reference: Vec<u64>) -> Result<(), String> {
+fn compare_path(
+    m: &Measurement,
+    kind: PathKind,
+    reference: Vec<u64>,
+    lost: usize,
+) -> Result<(), String> {
     let path = m.paths.iter().find(|path| path.kind == kind);
     let path = path.ok_or_else(|| format!("no {kind:?}: {m:#?}"))?;
     for above in &path.above {
@@ -195,12 +240,12 @@ fn compare_path(m: &Measurement, kind: PathKind, reference: Vec<u64>) -> Result<
         // Those next to the time may be on its other side.
         let near = |ns: u64| (ns as f64 / above.ns as f64 - 1.0).abs() < TOLERANCE;
         let near = reference.iter().filter(|&&ns| near(ns)).count() as u64;
-        if above.count.abs_diff(right) > near + LOST as u64 {
+        if above.count.abs_diff(right) > near + lost as u64 {
             return Err(format!("{kind:?}: {right} by the kernel's stamps, {above:?}"));
         }
     }
     let found = [path.p50_ns, path.p90_ns, path.p99_ns];
-    compare_percentiles(&format!("{kind:?}, end to end"), path.count, found, reference)
+    compare_percentiles(&format!("{kind:?}, end to end"), path.count, found, reference, lost)
 }
 
 fn compare_percentiles(
@@ -208,9 +253,10 @@ fn compare_percentiles(
     count: u64,
     [p50, p90, p99]: [Option<u64>; 3],
     mut reference: Vec<u64>,
+    lost: usize,
 ) -> Result<(), String> {
     let samples = usize::try_from(count).unwrap();
-    if samples > PACKETS || samples + LOST < PACKETS {
+    if samples > PACKETS || samples + lost < PACKETS {
         return Err(format!("{what} has {samples} of {PACKETS}"));
     }
     reference.sort_unstable();
@@ -218,7 +264,7 @@ fn compare_percentiles(
         let rank = (percentile * reference.len() as f64).ceil() as usize;
         let (found, right) = (found.unwrap() as f64, reference[rank - 1] as f64);
         let said = format!(
-            "{what} {name}: {:.1} µs, by the kernel's stamps {:.1} µs ({:+.2} %)",
+            "{what} {name}: {:.1}µs, by the kernel's stamps {:.1}µs ({:+.2}%)",
             found / 1e3,
             right / 1e3,
             100.0 * (found / right - 1.0)
@@ -231,7 +277,7 @@ fn compare_percentiles(
     Ok(())
 }
 
-/// Asks for time stamps.
+/// Enables timestamps.
 fn stamp(socket: &UdpSocket, flags: u32) -> io::Result<()> {
     let length = size_of::<u32>() as libc::socklen_t;
     // SAFETY: the option's value is read within its length.
@@ -277,7 +323,7 @@ fn sent_stamp(socket: &UdpSocket) -> io::Result<(u32, u32, u64)> {
     })?;
     match (error, at_ns) {
         (Some(error), Some(at_ns)) => Ok((error.ee_info, error.ee_data, at_ns)),
-        _ => Err(io::Error::other("an error that is no stamp")),
+        _ => Err(io::Error::other("an error other than a timestamp")),
     }
 }
 

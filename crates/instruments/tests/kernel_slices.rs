@@ -1,5 +1,5 @@
-//! The instrument `stages` in slices: what passes while it is paused is not seen, and what it knew before
-//! is not mistaken for it.
+//! The instrument `stages` in slices: packets during a pause are not seen, and earlier state is not
+//! mistaken for them.
 
 mod common;
 
@@ -16,7 +16,7 @@ const ROUNDS: u64 = 300;
 /// A round is a datagram and its answer, each sent and received.
 const PACKETS: u64 = 4 * ROUNDS;
 
-/// The packets of a conversation.
+/// The packets of a flow.
 fn filter_of((_, server): &(UdpSocket, UdpSocket)) -> Filter {
     let port = server.local_addr().unwrap().port();
     Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() }
@@ -28,7 +28,7 @@ fn longest(m: &Measurement) -> Duration {
 }
 
 #[test]
-fn what_passes_in_a_pause_is_not_seen() {
+fn packets_in_a_pause_are_not_seen() {
     if !can_run() {
         return;
     }
@@ -56,7 +56,7 @@ fn what_passes_in_a_pause_is_not_seen() {
 }
 
 #[test]
-fn what_waits_through_a_pause_is_abandoned() {
+fn packets_that_wait_through_a_pause_are_abandoned() {
     if !can_run() {
         return;
     }
@@ -89,7 +89,7 @@ fn what_waits_through_a_pause_is_abandoned() {
 }
 
 #[test]
-fn a_measurement_in_slices_says_how_long_it_observed() {
+fn a_measurement_in_slices_reports_how_long_it_observed() {
     if !can_run() {
         return;
     }
@@ -99,7 +99,7 @@ fn a_measurement_in_slices_says_how_long_it_observed() {
     let filter = filter_of(&sockets);
     let options = Options { filter, duty: NonZeroU32::new(8), ..Options::default() };
     let mut stages = Stages::new(&possible_cpus(), options);
-    let goes_on = |wait: Duration| {
+    let should_continue = |wait: Duration| {
         let end = Instant::now() + wait;
         let mut waited = false;
         while !waited {
@@ -111,7 +111,9 @@ fn a_measurement_in_slices_says_how_long_it_observed() {
     let mut seen = Vec::new();
     let interval = Duration::from_millis(200);
     let m = stages
-        .measure(INTERVALS * interval, interval, &goes_on, &mut |m| seen.push(m.packets.started))
+        .measure(INTERVALS * interval, interval, &should_continue, &mut |m| {
+            seen.push(m.packets.started)
+        })
         .unwrap();
     let observed = m.observed_s.unwrap();
     assert!(observed > 0.0 && observed < 0.9 * m.duration_s, "{observed} of {}", m.duration_s);

@@ -48,7 +48,7 @@ fn span<'a>(m: &'a Measurement, direction: Direction, from: &str, to: &str) -> O
     m.spans.iter().find(|s| s.direction == direction && s.from == from && s.to == to)
 }
 
-/// Packets that came to a stage, by whichever way.
+/// Packets that reached a stage, by any path.
 fn arrived(m: &Measurement, direction: Direction, to: &str) -> u64 {
     m.spans.iter().filter(|s| s.direction == direction && s.to == to).map(|s| s.count).sum()
 }
@@ -206,7 +206,7 @@ fn filters_let_only_matching_packets_begin() {
 }
 
 #[test]
-fn icmp_is_seen_and_told_apart() {
+fn icmp_is_seen_and_distinguished() {
     if !can_run() {
         return;
     }
@@ -328,14 +328,14 @@ fn a_full_socket_drops_are_counted() {
 }
 
 #[test]
-fn a_tap_does_not_take_packets_from_their_readers() {
+fn a_packet_socket_does_not_take_packets_from_their_readers() {
     use rustix::net::{AddressFamily, SocketType, eth, socket};
     if !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
     let sockets = acquainted_pair(&pair, false);
-    // As tcpdump has one: it is told of every packet before the packet's own socket is.
+    // Like that of tcpdump: it receives every packet before the packet's own socket does.
     let tap = |_| Ok(socket(AddressFamily::PACKET, SocketType::DGRAM, Some(eth::ALL))?);
     let _tap = pair.run(Side::Server, tap).unwrap();
     let filter = Filter {
@@ -357,7 +357,7 @@ fn a_tap_does_not_take_packets_from_their_readers() {
 }
 
 #[test]
-fn quick_readers_end_every_datagram() {
+fn fast_readers_end_every_datagram() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() || !has_two_cpus() {
         return;
     }
@@ -370,7 +370,7 @@ fn quick_readers_end_every_datagram() {
         ..Filter::default()
     };
     let packets = 40 * ROUNDS;
-    // One that polls takes a datagram before it is told of it; one that sleeps has the next ones in its queue.
+    // A polling reader takes a datagram before it is signalled; a sleeping one has the next ones in its queue.
     for polls in [true, false] {
         sockets.1.set_nonblocking(polls).unwrap();
         until_exact(|| {
@@ -386,7 +386,7 @@ fn quick_readers_end_every_datagram() {
     }
 }
 
-/// So many datagrams from CPU 0 to a reader on CPU 1.
+/// This many datagrams from CPU 0 to a reader on CPU 1.
 fn stream((client, server): &(UdpSocket, UdpSocket), packets: u64) {
     let taken = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -410,7 +410,7 @@ fn stream((client, server): &(UdpSocket, UdpSocket), packets: u64) {
 }
 
 #[test]
-fn nothing_is_left_in_the_kernel() {
+fn nothing_remains_in_the_kernel() {
     if !nearpath_testing::require_bpf() {
         return;
     }
@@ -435,7 +435,7 @@ fn nothing_is_left_in_the_kernel() {
     assert_eq!(ours(), 0);
     stages.start().unwrap();
     assert_eq!(ours(), 2);
-    // The result is there before the kernel has let go of them.
+    // The result is available before the kernel has detached them.
     stages.stop().unwrap();
     assert_eq!(ours(), 2);
     assert_eq!(stages.read(), Err(InstrumentError::NotStarted));
@@ -469,7 +469,7 @@ fn maps_for_a_thousand_cpus_count_the_same() {
 }
 
 #[test]
-fn cost_is_told_and_stages_can_be_left_out() {
+fn cost_is_reported_and_stages_can_be_skipped() {
     if !can_run() {
         return;
     }
@@ -479,7 +479,7 @@ fn cost_is_told_and_stages_can_be_left_out() {
     let mut stages = Stages::new(&possible_cpus(), without);
     stages.start().unwrap();
     stages.begin_cost_window();
-    // For longer than the shortest window of which a cost is told, however quick the machine is.
+    // For longer than the minimum window of a cost, on machines of any speed.
     ping_pong(&sockets, 10 * ROUNDS);
     stages.end_cost_window();
     let m = stages.stop().unwrap();

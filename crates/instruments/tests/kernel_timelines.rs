@@ -28,7 +28,7 @@ fn explain(port: u16, slow: Duration, work: impl FnOnce()) -> Measurement {
     stages.stop().unwrap()
 }
 
-/// Each slow packet's path holds its slow spans, and goes on to where its path ended.
+/// Each slow packet's path contains its slow spans, and continues to its end.
 #[test]
 fn slow_packets_have_their_whole_path() {
     if !can_run() {

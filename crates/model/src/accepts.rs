@@ -1,4 +1,4 @@
-//! What the instrument `accepts` returns.
+//! Results of the instrument `accepts`.
 
 use crate::{CpuSet, Nearness, Unknown};
 use crate::{EventCost, Protocol};
@@ -11,47 +11,47 @@ use std::ops::AddAssign;
 /// Version of the JSON form of [`AcceptMeasurement`].
 pub const ACCEPT_MEASUREMENT_SCHEMA: u32 = 1;
 
-/// Accepts of an interval.
+/// Accepts in an interval.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AcceptMeasurement {
     /// [`ACCEPT_MEASUREMENT_SCHEMA`].
     pub schema: u32,
-    /// [`Protocol::Udp`] where what is counted as accepts is datagrams that are read, and a listener any
-    /// socket of UDP.
+    /// [`Protocol::Udp`] if datagrams read are counted instead of accepts; a listener is then any UDP socket.
     pub protocol: Protocol,
-    /// How long was measured.
+    /// Duration of the measurement.
     pub duration_s: f64,
-    /// The listeners of which connections were accepted, by address and port.
+    /// Listeners that accepted connections, by address and port.
     pub listeners: Vec<Listener>,
-    /// Accepts that there was no room to count, and that no listener has.
+    /// Accepts that did not fit in the map and belong to no listener.
     pub lost: u64,
-    /// Runs of the programs that the kernel skipped, as the program was under way on that CPU: of any system
-    /// call, so few of them can be accepts.
+    /// Runs of the programs that the kernel skipped because the program was already running on that CPU: for
+    /// any system call, so few of them can be accepts.
     pub skipped: u64,
-    /// Accepts that there was no room to tell one by one; counted all the same.
-    pub not_told: u64,
-    /// The accepts one by one since the last reading, when each is asked for.
+    /// Accepts dropped from the individual list because the buffer was full; still counted.
+    #[serde(rename = "not_told")]
+    pub events_dropped: u64,
+    /// The individual accepts since the last reading, if requested.
     #[serde(skip)]
-    pub told: Vec<One>,
-    /// What observing cost, by run of a program: for every system call of the machine, every request and
-    /// completion of io_uring; of datagrams for every packet that is received, every socket that has data
-    /// and every receive call. `None` when it is unknown.
+    pub events: Vec<AcceptEvent>,
+    /// Cost per run of a program: one run per system call of the machine, and per request and completion of
+    /// io_uring; for datagrams per received packet, per socket that has data and per receive call. `None` if
+    /// unknown.
     pub cost: Option<EventCost>,
-    /// What could not be observed, and why.
+    /// What could not be observed, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
-/// The accepts from sockets that are bound to the same.
+/// Accepts of the sockets bound to one address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
     /// Address and port.
     pub local: String,
     /// Inode of the network namespace.
     pub netns: u32,
-    /// All of them.
+    /// All accepts.
     #[serde(flatten)]
-    pub places: Places,
-    /// Those of each thread, most first.
+    pub places: DistanceCounts,
+    /// Per thread, highest count first.
     pub workers: Vec<Worker>,
 }
 
@@ -64,38 +64,39 @@ pub struct Worker {
     pub tid: u32,
     /// Its name.
     pub comm: String,
-    /// The CPUs that it may run on; `None` when it has ended.
+    /// The CPUs that it may run on; `None` if it has exited.
     pub cpus: Option<CpuSet>,
     /// Its accepts.
     #[serde(flatten)]
-    pub places: Places,
+    pub places: DistanceCounts,
 }
 
-/// How far the CPU that received is from the CPU that accepts; each counts only what the ones before
-/// it do not, so that they add up to `accepts`.
+/// Distance between the receiving and the accepting CPU. Each accept is counted in the first category that
+/// applies, so the categories add up to `accepts`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
+pub struct DistanceCounts {
     /// All.
     pub accepts: u64,
     /// On the same CPU.
     pub same_cpu: u64,
     /// Under the same last-level cache, SMT siblings included.
     pub same_llc: u64,
-    /// On the same node.
+    /// On the same node, under another cache.
     pub same_node: u64,
     /// On another node.
     pub other_node: u64,
-    /// The facts of the host do not tell how far, or the CPU that received is not known.
+    /// The distance, or the receiving CPU, is unknown.
     pub unknown: u64,
 }
 
 impl AcceptMeasurement {
-    /// What came since an earlier reading: the listeners and workers that have accepted. What it cost, and what
+    /// The change since an earlier reading: the listeners and workers that have accepted. Cost and unknowns are
+    /// those of the whole measurement.
     /// is unknown, is of the whole.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let known = |listener: &Listener| (listener.netns, listener.local.clone());
-        // There may be ten thousand.
+        // There may be ten thousand listeners.
         let before: BTreeMap<_, _> =
             earlier.listeners.iter().map(|old| (known(old), old)).collect();
         let listener = |now: &Listener| now.since(before.get(&known(now)).copied());
@@ -106,8 +107,8 @@ impl AcceptMeasurement {
             listeners: self.listeners.iter().filter_map(listener).collect(),
             lost: self.lost.saturating_sub(earlier.lost),
             skipped: self.skipped.saturating_sub(earlier.skipped),
-            not_told: self.not_told.saturating_sub(earlier.not_told),
-            told: self.told.clone(),
+            events_dropped: self.events_dropped.saturating_sub(earlier.events_dropped),
+            events: self.events.clone(),
             cost: self.cost,
             unknown: self.unknown.clone(),
         }
@@ -115,7 +116,7 @@ impl AcceptMeasurement {
 }
 
 impl Listener {
-    /// `None` when nothing came.
+    /// `None` if there were none.
     fn since(&self, earlier: Option<&Self>) -> Option<Self> {
         let places = earlier.map_or(self.places, |old| self.places.since(&old.places));
         let before: BTreeMap<_, _> = earlier
@@ -134,8 +135,8 @@ impl Listener {
     }
 }
 
-impl Places {
-    /// Accepts that all went so far.
+impl DistanceCounts {
+    /// All accepts so far.
     pub fn of(nearness: Option<Nearness>, accepts: u64) -> Self {
         let mut places = Self { accepts, ..Self::default() };
         let place = match nearness {
@@ -149,7 +150,7 @@ impl Places {
         places
     }
 
-    /// What came since an earlier reading.
+    /// The change since an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -168,7 +169,7 @@ impl Places {
     }
 }
 
-impl AddAssign for Places {
+impl AddAssign for DistanceCounts {
     fn add_assign(&mut self, other: Self) {
         self.accepts += other.accepts;
         self.same_cpu += other.same_cpu;
@@ -179,17 +180,16 @@ impl AddAssign for Places {
     }
 }
 
-/// One accept, or one datagram. Shown in the form of document 004:
-/// `cpu=#12 pid=29333 accept(3) -> fd=30 rxcpu=#12`; of io_uring, which has no descriptor of the
-/// listener, `accept(io_uring)`. What is not known is `-`. Of a datagram:
-/// `cpu=#12 pid=29333 recv(10.0.0.1:53) -> length=40 rxcpu=#12`.
+/// One accept, or one datagram, in the output format `cpu=#12 pid=29333 accept(3) -> fd=30 rxcpu=#12`. io_uring
+/// has no descriptor of the listener: `accept(io_uring)`. Unknown values are `-`. For a datagram: `cpu=#12
+/// pid=29333 recv(10.0.0.1:53) -> length=40 rxcpu=#12`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct One {
-    /// Where the listener, or the socket, is bound.
+pub struct AcceptEvent {
+    /// Local address of the listener, or of the socket.
     pub local: SocketAddr,
-    /// The process that took it.
+    /// The process that accepted it.
     pub pid: u32,
-    /// The CPU on which it was received, if that is known.
+    /// The CPU on which it was received, if known.
     pub received_on: Option<u32>,
     /// The CPU on which it was accepted.
     pub accepted_on: u32,
@@ -197,21 +197,21 @@ pub struct One {
     pub protocol: Protocol,
     /// The listener's descriptor; `None` for an accept of io_uring, and for a datagram.
     pub listener_fd: Option<i32>,
-    /// The descriptor of the connection, `None` where it is in io_uring's own table; or the length of the
-    /// datagram.
+    /// The descriptor of the connection, `None` if it is in io_uring's own file table; for a datagram, its
+    /// length.
     pub fd: Option<i32>,
     /// The thread's name.
     pub comm: String,
 }
 
-impl One {
-    /// The CPU on which it was received, if that is known, and the one on which it was accepted.
+impl AcceptEvent {
+    /// The CPU on which it was received, if known, and the CPU on which it was accepted.
     pub fn cpus(&self) -> (Option<u32>, u32) {
         (self.received_on, self.accepted_on)
     }
 }
 
-impl fmt::Display for One {
+impl fmt::Display for AcceptEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (received_on, accepted_on) = self.cpus();
         let of = |number: Option<i32>, other: &str| {
@@ -236,8 +236,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_has_those_that_accepted_in_it() {
-        let places = |accepts, same_cpu| Places { accepts, same_cpu, ..Places::default() };
+    fn an_interval_contains_its_accepts_only() {
+        let places =
+            |accepts, same_cpu| DistanceCounts { accepts, same_cpu, ..DistanceCounts::default() };
         let listener = |port: u16, accepts: &[(u32, u64)]| Listener {
             local: format!("0.0.0.0:{port}"),
             netns: 1,

@@ -30,12 +30,12 @@ impl CpuSet {
         Self::default()
     }
 
-    /// Reads a cpulist such as `0-3,8`, the form of `smp_affinity_list`. Empty text is the empty
-    /// set. The kernel's `first-last:used/group` form is understood (lib/bitmap-str.c).
+    /// Parses a cpulist such as `0-3,8`, the format of `smp_affinity_list`. Empty text is the empty set. The
+    /// kernel's `first-last:used/group` form is accepted (lib/bitmap-str.c).
     ///
     /// # Errors
-    /// Text that is no cpulist, a CPU number of [`MAX_CPUS`] or more, or ranges that overlap so
-    /// often that they name more CPUs than that (megabytes of `0-65535,` would keep us busy).
+    /// Text that is not a cpulist, a CPU number of [`MAX_CPUS`] or more, or ranges that overlap so often that
+    /// they name more CPUs than that (megabytes of `0-65535,` would take very long).
     pub fn from_list(text: &str) -> Result<Self, ParseCpuSetError> {
         let error =
             || ParseCpuSetError { expected: "cpulist", text: text.chars().take(80).collect() };
@@ -78,11 +78,11 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Reads a hexadecimal mask in groups of 32 bits, highest first, the form of `rps_cpus` and
+    /// Parses a hexadecimal mask in groups of 32 bits, highest first, the format of `rps_cpus` and
     /// `smp_affinity`.
     ///
     /// # Errors
-    /// Text that is no mask, or a CPU number of [`MAX_CPUS`] or more.
+    /// Text that is not a mask, or a CPU number of [`MAX_CPUS`] or more.
     pub fn from_mask(text: &str) -> Result<Self, ParseCpuSetError> {
         let error =
             || ParseCpuSetError { expected: "CPU mask", text: text.chars().take(80).collect() };
@@ -113,7 +113,7 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Adds a CPU; one of [`MAX_CPUS`] or more is ignored, as no kernel has it.
+    /// Adds a CPU; numbers of [`MAX_CPUS`] or more are ignored, as no kernel has them.
     pub fn insert(&mut self, cpu: CpuId) {
         if cpu.0 >= MAX_CPUS {
             return;
@@ -125,7 +125,7 @@ impl CpuSet {
         self.words[word] |= 1 << (cpu.0 % 64);
     }
 
-    /// Takes a CPU out.
+    /// Removes a CPU.
     pub fn remove(&mut self, cpu: CpuId) {
         if let Some(word) = self.words.get_mut(cpu.0 as usize / 64) {
             *word &= !(1 << (cpu.0 % 64));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_and_shown() {
+    fn lists_are_parsed_and_formatted() {
         for text in ["", "0", "0-3", "0-3,8", "1,3,5,7", "0-5,48-53", "1023-1025,2000"] {
             assert_eq!(list(text).to_string(), text);
         }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_are_read_and_shown() {
+    fn masks_are_parsed_and_formatted() {
         for (mask, cpus) in [
             ("00000000", ""),
             ("0000000f", "0-3"),

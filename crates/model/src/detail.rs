@@ -3,15 +3,15 @@
 use crate::Direction;
 use serde::{Deserialize, Serialize};
 
-/// How much of the path is observed: the fewer hooks, the cheaper.
+/// How much of the path is observed: fewer hooks cost less.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Detail {
-    /// Device, stack, socket and reader; queue and driver: what tells the parts of the path apart.
+    /// Device, stack, socket and reader; queue and driver: what separates the parts of the path.
     Coarse,
-    /// The main stages between them.
+    /// Also the main stages between them.
     Path,
-    /// All.
+    /// All stages.
     #[default]
     Full,
 }
@@ -34,11 +34,11 @@ pub struct StageListing {
     pub direction: Direction,
     /// Name of the stage.
     pub stage: &'static str,
-    /// The lowest detail that observes it.
+    /// The lowest detail that includes it.
     pub detail: Detail,
-    /// The kernel function behind it.
+    /// The kernel function that it observes.
     pub function: &'static str,
-    /// The tracepoint and how it is attached; `None` when the stage cannot be observed.
+    /// The tracepoint and how it is attached; `None` if the stage cannot be observed.
     pub attach: Option<String>,
     /// Why it cannot be observed.
     pub reason: Option<String>,

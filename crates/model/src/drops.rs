@@ -1,4 +1,4 @@
-//! What the instrument `drops` returns: the JSON of `measure drops --json`.
+//! Results of the instrument `drops`: the JSON of `measure drops --json`.
 
 use crate::EventCost;
 use crate::Unknown;
@@ -10,62 +10,62 @@ use std::fmt;
 /// Version of the JSON form of [`DropMeasurement`].
 pub const DROP_MEASUREMENT_SCHEMA: u32 = 1;
 
-/// Packets that the kernel dropped in an interval, and what its own counters say of it.
+/// Packets that the kernel dropped in an interval, compared with its own counters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DropMeasurement {
     /// [`DROP_MEASUREMENT_SCHEMA`] of the nearpath that wrote this.
     pub schema: u32,
-    /// How long was measured, in seconds.
+    /// Duration of the measurement, in seconds.
     pub duration_s: f64,
-    /// The filters in force, as on the command line; empty when every packet was looked at.
+    /// The filters used, as on the command line; empty if all packets were observed.
     pub filter: String,
-    /// Packets that were dropped. One that would still have been segmented, or was merged by GRO, counts once.
+    /// Packets dropped. One that was still to be segmented, or was merged by GRO, counts once.
     pub packets: u64,
-    /// Their bytes, from the header on that the kernel was at.
+    /// Their bytes, from the header that the kernel was processing.
     pub bytes: u64,
-    /// The commonest reason; `None` where nothing was dropped.
+    /// The most common reason; `None` if nothing was dropped.
     pub main: Option<MainReason>,
     /// By reason, function, device and protocol, most packets first.
     pub drops: Vec<Drop>,
-    /// Those of IP by flow and reason: the ones with most packets.
+    /// IP packets by flow and reason: those with most packets.
     pub flows: Vec<DroppedFlow>,
-    /// By what was asked for: those with most packets, and all others as one.
+    /// By the requested grouping: groups with most packets, and all others as one.
     pub groups: Vec<DropGroup>,
-    /// What there was no room for.
+    /// What did not fit in the maps.
     pub no_room: NoRoom,
-    /// sk_buffs that are no packets (of netlink, of Unix sockets); no part of `packets`.
+    /// sk_buffs that are not packets (netlink, Unix sockets); not part of `packets`.
     pub not_packets: u64,
-    /// Counters of the kernel that rose, or should have; those of protocols, interfaces and qdiscs are of the
-    /// network namespace that is looked at.
+    /// Kernel counters that increased, or should have; those of protocols, interfaces and qdiscs are of the
+    /// observed network namespace.
     pub counters: Vec<CounterCheck>,
-    /// Interfaces that counted drops or errors. Some of these packets never had an sk_buff, and are not among
+    /// Interfaces that counted drops or errors. Some of these packets never had an sk_buff, and are not in
     /// `drops`.
     pub devices: Vec<DeviceDrops>,
-    /// Drops that the kernel did not report, as the program was under way on that CPU.
+    /// Drops that the kernel did not report because the program was already running on that CPU.
     pub events_lost: u64,
-    /// What observing cost, by drop; `None` where the kernel gives no run-time statistics, or there was none
-    /// while they were on.
+    /// Cost per drop; `None` if the kernel has no run-time statistics, or there was no drop while they were
+    /// enabled.
     pub cost: Option<EventCost>,
-    /// What could not be observed, and why.
+    /// What could not be observed, with the reason.
     pub unknown: Vec<Unknown>,
-    /// All flows, of which `flows` are the first.
+    /// All flows; `flows` has the first of them.
     #[serde(skip)]
     pub all_flows: Vec<DroppedFlow>,
-    /// What is shown of them.
+    /// What is shown of the groups.
     #[serde(skip)]
     pub shown: Shown,
 }
 
-/// What is shown of the parts.
+/// What is shown of the groups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shown {
-    /// By what the packets are grouped.
+    /// The grouping of packets.
     pub per: Option<DropPer>,
-    /// How many flows and groups.
+    /// Maximum number of flows and groups.
     pub top: usize,
 }
 
-/// By what dropped packets are grouped.
+/// Grouping of dropped packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DropPer {
@@ -83,39 +83,39 @@ pub enum DropPer {
     Flow,
 }
 
-/// The commonest reason.
+/// The most common reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MainReason {
-    /// Its name; where the kernel tells none, the function.
+    /// Its name; the function if the kernel has no reasons.
     pub reason: String,
-    /// What it means, in a few words.
+    /// Short description.
     pub meaning: Option<String>,
-    /// Its part of all packets, 0 to 1.
+    /// Its share of all packets, 0 to 1.
     pub share: f64,
     /// The protocol and the destination port of (nearly) all of its packets.
     pub protocol: Option<String>,
-    /// Likewise.
+    /// The same for the port.
     pub port: Option<u16>,
     /// The device of (nearly) all of its packets.
     pub device: Option<String>,
 }
 
-/// Packets that were dropped for one reason, by one function, at one device.
+/// Packets dropped for one reason, by one function, on one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drop {
-    /// The kernel's name for the reason, without `SKB_DROP_REASON_`; `None` on a kernel that tells none.
+    /// The kernel's name of the reason, without `SKB_DROP_REASON_`; `None` on kernels without reasons.
     pub reason: Option<String>,
-    /// What it means.
+    /// Description of the reason.
     pub meaning: Option<String>,
-    /// The kernel function that dropped them; an address where functions are not known.
+    /// The kernel function that dropped them; an address if function names are not available.
     pub function: String,
-    /// Where in the path that is.
+    /// Its position in the path.
     pub stage: DropStage,
-    /// The device that they were at, or had come by; `None` when it is not known any more.
+    /// The device that they were on, or came from; `None` if no longer known.
     pub device: Option<String>,
     /// Its index.
     pub ifindex: Option<u32>,
-    /// Inode of the network namespace; `None` when it is not known any more.
+    /// Inode of the network namespace; `None` if no longer known.
     pub netns: Option<u32>,
     /// `UDP`, `TCP`, `ICMP`, `ARP`, `protocol 132`, `ethertype 0x88cc`.
     pub protocol: String,
@@ -130,9 +130,9 @@ pub struct Drop {
 pub struct DroppedFlow {
     /// `UDP 10.0.0.1:5000 > 10.0.0.2:80`.
     pub flow: String,
-    /// As that of a [`Drop`].
+    /// As in [`Drop`].
     pub reason: Option<String>,
-    /// Inode of the network namespace; `None` when it is not known any more.
+    /// Inode of the network namespace; `None` if no longer known.
     pub netns: Option<u32>,
     /// Packets.
     pub packets: u64,
@@ -143,10 +143,10 @@ pub struct DroppedFlow {
     pub port: Option<u16>,
 }
 
-/// A part of the dropped packets.
+/// A group of the dropped packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropGroup {
-    /// By what.
+    /// The grouping.
     pub per: DropPer,
     /// The reason, device, function, stage, protocol or flow; `others`; `unknown`.
     pub name: String,
@@ -156,59 +156,58 @@ pub struct DropGroup {
     pub bytes: u64,
 }
 
-/// Packets that there was no room to keep apart.
+/// Packets that did not fit in the maps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoRoom {
-    /// Packets that are among all, and among no `drops`.
+    /// Packets that are in the total but not in `drops`.
     pub packets: u64,
-    /// Packets of more flows than there is room for.
+    /// Packets of flows that did not fit.
     pub flow_packets: u64,
 }
 
-/// A counter of the kernel beside what was seen.
+/// A kernel counter, compared with the observed drops.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterCheck {
     /// `Udp.RcvbufErrors`, `softnet dropped`, `qdisc tbf`.
     pub counter: String,
-    /// The interface, of a qdisc.
+    /// The interface of a qdisc.
     pub device: Option<String>,
-    /// By how much it rose at least while drops were counted, and at most: it is read before and after each
-    /// end.
+    /// Lower and upper bound of its increase while drops were counted: it is read before and after both the
+    /// start and the end.
     pub least: u64,
-    /// Likewise.
+    /// The upper bound.
     pub most: u64,
-    /// Drops that it should have counted, those that the filter leaves out included; `None` where that cannot
-    /// be told.
+    /// Drops that it should have counted, including those that do not match the filter; `None` if unknown.
     pub seen: Option<u64>,
-    /// Whether the two agree; `None` where that cannot be told.
+    /// Whether the two agree; `None` if unknown.
     pub agrees: Option<bool>,
 }
 
-/// What an interface counted.
+/// Counters of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceDrops {
     /// Its name.
     pub device: String,
-    /// Packets that driver, device (`rx_missed_errors`) or stack had no room or use for.
+    /// Packets that driver, device (`rx_missed_errors`) or stack dropped.
     pub rx_dropped: u64,
-    /// Received packets that were damaged.
+    /// Damaged packets received.
     pub rx_errors: u64,
-    /// Packets that were not sent.
+    /// Packets dropped on transmit.
     pub tx_dropped: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
 }
 
-/// The part of a reason's packets from which a port or device is named for all of them.
+/// The share of a reason's packets above which a port or device is reported for all of them.
 const NEARLY_ALL: f64 = 0.9;
-/// What is not known.
+/// Name of the unknown group.
 const UNKNOWN: &str = "unknown";
-/// What is not shown by itself.
+/// Name of the group of all others.
 const OTHERS: &str = "others";
 
 impl DropMeasurement {
-    /// What came since an earlier reading. Counters, cost and what is unknown are of the whole alone: `counters`
-    /// and `devices` are empty.
+    /// The change since an earlier reading. Counters, cost and unknowns exist only for the whole measurement:
+    /// `counters` and `devices` are empty.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before: BTreeMap<_, _> =
@@ -247,7 +246,7 @@ impl DropMeasurement {
         .arranged()
     }
 
-    /// In order, with what follows from the parts.
+    /// Sorted, with the values derived from the parts.
     pub fn arranged(mut self) -> Self {
         self.drops.sort_by_cached_key(|drop| (Reverse(drop.packets), drop.key()));
         self.all_flows.sort_by_cached_key(|flow| (Reverse(flow.packets), flow.key()));
@@ -292,7 +291,7 @@ impl DropMeasurement {
         let (reason, packets) =
             by_reason.into_iter().max_by_key(|(name, packets)| (*packets, Reverse(*name)))?;
         let ours = || self.drops.iter().filter(|drop| drop.cause() == reason);
-        // What nearly all of its packets have in common, and only if they have one.
+        // What nearly all of its packets share, if there is a single value.
         let common = |parts: Vec<(Option<String>, u64)>| {
             let mut sums: BTreeMap<Option<String>, u64> = BTreeMap::new();
             for (name, packets) in parts {
@@ -316,13 +315,13 @@ impl DropMeasurement {
 }
 
 impl Drop {
-    /// What tells one from another.
+    /// The fields that identify an entry.
     pub fn key(&self) -> impl Ord + use<> {
         let reason = (self.reason.clone(), self.function.clone());
         (reason, self.netns, self.ifindex, self.device.clone(), self.protocol.clone())
     }
 
-    /// Its reason; where the kernel tells none, the function.
+    /// Its reason; the function if the kernel has no reasons.
     fn cause(&self) -> &str {
         self.reason.as_deref().unwrap_or(&self.function)
     }
@@ -340,21 +339,21 @@ impl Drop {
 }
 
 impl DroppedFlow {
-    /// What tells one from another.
+    /// The fields that identify an entry.
     pub fn key(&self) -> impl Ord + use<> {
         (self.flow.clone(), self.reason.clone(), self.netns)
     }
 }
 
-/// Where in the path.
+/// Position in the path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropStage {
-    /// The driver of a device, or what stands in for one (veth, tap).
+    /// The driver of a device, or a virtual device (veth, tap).
     Driver,
     /// XDP.
     Xdp,
-    /// The queue of a CPU that RPS or `netif_rx` fills.
+    /// A CPU's backlog, filled by RPS or `netif_rx`.
     Backlog,
     /// Between the driver and the protocols: `__netif_receive_skb_core`, GRO, taps.
     NetifReceive,
@@ -362,7 +361,7 @@ pub enum DropStage {
     UpperDevice,
     /// Open vSwitch's datapath.
     Openvswitch,
-    /// Filters of tc.
+    /// tc filters.
     Tc,
     /// Netfilter: nftables, iptables.
     Netfilter,
@@ -382,7 +381,7 @@ pub enum DropStage {
     PacketSocket,
     /// A queueing discipline.
     Qdisc,
-    /// On its way to the device.
+    /// On the way to the device.
     Transmit,
     /// Another function.
     #[default]
@@ -415,7 +414,7 @@ impl fmt::Display for DropStage {
     }
 }
 
-/// Its first words.
+/// The first words of a description.
 pub fn in_short(meaning: &str) -> &str {
     let end = meaning.find([':', ';', '(']).unwrap_or(meaning.len());
     meaning.get(..end).unwrap_or(meaning).trim_end()
@@ -463,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_main_reason_names_what_its_packets_have_in_common() {
+    fn the_main_reason_names_what_its_packets_share() {
         let drops = vec![
             drop("NO_SOCKET", "udp_rcv", "np1", 30),
             drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", "np1", 60),
@@ -489,7 +488,7 @@ mod tests {
             ]
         };
         let mut m = measurement(drops(), vec![flow(1, "XDP", 5)], DropPer::Reason);
-        // Two packets that there was no room for.
+        // Two packets that did not fit.
         m.packets += 2;
         let m = m.arranged();
         let groups: Vec<_> = m.groups.iter().map(|g| (g.name.as_str(), g.packets)).collect();
@@ -500,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_has_what_was_dropped_in_it() {
+    fn an_interval_contains_its_drops_only() {
         let of = |rcvbuf, flows| {
             let drops = vec![
                 drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", "np1", rcvbuf),

@@ -2,7 +2,7 @@
 
 use crate::accepts::AcceptMeasurement;
 use crate::locality::Locality;
-use crate::{Measurement, ProposedChange};
+use crate::{CpuId, CpuSet, Measurement, ProposedChange};
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`Diagnosis`].
@@ -13,21 +13,22 @@ pub const DIAGNOSIS_SCHEMA: u32 = 1;
 pub struct Diagnosis {
     /// [`DIAGNOSIS_SCHEMA`] of the nearpath that wrote this.
     pub schema: u32,
-    /// Ranked: what costs most comes first.
+    /// Ranked: the most expensive first.
     pub findings: Vec<Finding>,
     /// Checks that could not be made, or only in part.
     pub not_checked: Vec<NotChecked>,
-    /// The host in short.
+    /// Summary of the host.
     pub host: HostSummary,
-    /// The measurement of stages that the findings rest on; `None` when there was none.
+    /// The measurement of stages that the findings are based on; `None` if there was none.
     pub measurement: Option<Measurement>,
-    /// Where stages were measured twice, coarsely and then closer: the one that the findings do not rest on.
+    /// If stages were measured twice, first coarsely and then in detail: the one that the findings are not
+    /// based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_look: Option<Measurement>,
-    /// The measurement of packets' locality; `None` when there was none.
+    /// The measurement of packet locality; `None` if there was none.
     #[serde(default)]
     pub locality: Option<Locality>,
-    /// The measurement of accepts; `None` when there was none.
+    /// The measurement of accepts; `None` if there was none.
     #[serde(default)]
     pub accepts: Option<AcceptMeasurement>,
 }
@@ -39,22 +40,42 @@ pub struct Finding {
     pub check: String,
     /// How bad it is.
     pub severity: Severity,
-    /// One line that names the thing and the problem.
+    /// One line that names the object and the problem.
     pub title: String,
-    /// Facts and figures that show it, a sentence each.
+    /// Facts and figures, one sentence each.
     pub evidence: Vec<String>,
     /// What it costs.
     pub cost: FindingCost,
-    /// Changes that would fix it, in the order to make them; one that is marked as an
-    /// alternative is made instead of those that are not.
+    /// What it is about; used to merge findings of one cause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<Subject>,
+    /// Findings of other checks that this one explains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub symptoms: Vec<Finding>,
+    /// Changes that would fix it, in the order in which to make them; one marked as an alternative replaces
+    /// those that are not.
     pub changes: Vec<ProposedChange>,
 }
 
-/// How bad a finding is; the order is that of the ranking.
+/// What a finding is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// A CPU.
+    Cpu(CpuId),
+    /// A network interface.
+    Nic(String),
+    /// A span of the path, between two stages.
+    Span(String, String),
+    /// The hypervisor.
+    Hypervisor,
+}
+
+/// Severity of a finding, in ranking order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing; nothing was seen to suffer from it.
+    /// Worth fixing; no effect was observed.
     Info,
     /// It costs something or is likely to.
     Warning,
@@ -62,16 +83,22 @@ pub enum Severity {
     Critical,
 }
 
-/// What a finding costs, as far as it is known. Ranking goes by severity, then by
-/// `seconds_per_second`, then by `share_percent`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+/// The cost of a finding, as far as it is known. Ranking is by severity, then `seconds_per_second`, then
+/// `share_percent`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FindingCost {
-    /// Seconds of packets' waiting in each second measured, summed over packets.
+    /// Seconds that packets waited per second measured, summed over packets.
     pub seconds_per_second: Option<f64>,
     /// Share of the packets (or of what the check counts) that is affected, 0 to 100.
     pub share_percent: Option<f64>,
+    /// What it is a share of: `369k packets`, `its interrupts`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub share_of: String,
     /// Extra latency of one affected packet, at the median.
     pub per_packet_ns: Option<u64>,
+    /// The longest latency observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ns: Option<u64>,
 }
 
 /// A check that could not be made, or only in part.
@@ -83,14 +110,14 @@ pub struct NotChecked {
     pub reason: String,
 }
 
-/// The host in short.
+/// Summary of the host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostSummary {
     /// Kernel release.
     pub kernel: Option<String>,
     /// Hypervisor, `none`, or unknown.
     pub virtualisation: Option<String>,
-    /// CPUs that run.
+    /// CPUs that are online.
     pub online_cpus: usize,
     /// Packages.
     pub packages: usize,
@@ -102,8 +129,15 @@ pub struct HostSummary {
     pub nics: Vec<String>,
 }
 
+impl Subject {
+    /// Each one of several CPUs.
+    pub fn cpus(cpus: &CpuSet) -> impl Iterator<Item = Self> {
+        cpus.iter().map(Self::Cpu)
+    }
+}
+
 impl Finding {
-    /// A finding without evidence, cost and changes, to which the check adds them.
+    /// A finding without evidence, cost and changes; the check adds those.
     pub fn new(severity: Severity, title: impl Into<String>) -> Self {
         Self {
             check: String::new(),
@@ -111,6 +145,8 @@ impl Finding {
             title: title.into(),
             evidence: Vec::new(),
             cost: FindingCost::default(),
+            subjects: Vec::new(),
+            symptoms: Vec::new(),
             changes: Vec::new(),
         }
     }
@@ -122,11 +158,23 @@ impl Finding {
         self
     }
 
-    /// Sets the share that is affected, from a fraction of 0 to 1; what is no number stays unknown.
+    /// Sets the affected share, from a fraction of 0 to 1, and what it is of; NaN leaves it unknown.
     #[must_use]
-    pub fn share(mut self, share: Option<f64>) -> Self {
+    pub fn share(mut self, share: Option<f64>, of: impl Into<String>) -> Self {
         self.cost.share_percent =
             share.filter(|s| s.is_finite()).map(|s| s.clamp(0.0, 1.0) * 100.0);
+        self.cost.share_of = of.into();
+        self
+    }
+
+    /// Adds a subject.
+    #[must_use]
+    pub fn about(mut self, subjects: impl IntoIterator<Item = Subject>) -> Self {
+        for subject in subjects {
+            if !self.subjects.contains(&subject) {
+                self.subjects.push(subject);
+            }
+        }
         self
     }
 
@@ -139,14 +187,14 @@ impl Finding {
 }
 
 impl Diagnosis {
-    /// Says first of all that nothing was measured, and why.
+    /// Reports, first, that nothing was measured, and why.
     #[must_use]
     pub fn not_measured(mut self, reason: &str) -> Self {
         self.not_checked.insert(0, missing("nothing was", reason));
         self
     }
 
-    /// Says that an instrument's part of the evidence is missing, and why: `stages`.
+    /// Reports that an instrument's part of the evidence is missing, and why: `stages`.
     #[must_use]
     pub fn not_measured_by(mut self, instrument: &str, reason: &str) -> Self {
         self.not_checked.insert(0, missing(&format!("{instrument} were not"), reason));
@@ -154,7 +202,7 @@ impl Diagnosis {
     }
 }
 
-/// The reason in one harmless line, whoever gave it.
+/// The reason as one line without control characters.
 fn missing(what: &str, reason: &str) -> NotChecked {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let reason: String = reason.chars().take(200).map(plain).collect();

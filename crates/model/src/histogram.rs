@@ -1,25 +1,25 @@
-//! Histograms of times, as the programs count them (`bpf/histogram.h`): base-2 exponential, with boundaries at
-//! 2^(k/16) seconds. These are the buckets of Prometheus' native histograms of schema 4 and of OpenTelemetry's
-//! exponential histograms of scale 4, and percentiles are interpolated as Prometheus does
-//! (`histogram_quantile` from 3.0 on: `promql/quantile.go`), so that both say the same.
+//! Histograms of times, as counted by the BPF programs (`bpf/histogram.h`): base-2 exponential, with boundaries
+//! at 2^(k/16) seconds. These are the buckets of Prometheus' native histograms of schema 4 and of
+//! OpenTelemetry's exponential histograms of scale 4. Percentiles are interpolated as in Prometheus
+//! (`histogram_quantile` since 3.0: `promql/quantile.go`), so that both give the same values.
 //!
 //! ```text
 //!   bucket   0          1                       2                            511
 //!   index k  (zero)     -414                    -413                         96
-//!   holds    0..15.6 ns (15.6 ns .. 2^(-414/16) s]  (.. 2^(-413/16) s]  …    (61.3 s .. 64 s], and all above
+//!   holds    0..15.6ns (15.6ns .. 2^(-414/16) s]  (.. 2^(-413/16) s]  …    (61.3 s .. 64 s], and all above
 //! ```
 
-/// The resolution, in Prometheus' numbering: 2^4 buckets for each power of two, each 4.4 % wide.
+/// The resolution in Prometheus' numbering: 2^4 buckets per power of two, each 4.4% wide.
 pub const SCHEMA: u32 = 4;
-/// Buckets of a histogram.
+/// Number of buckets of a histogram.
 pub const BUCKETS: usize = 512;
 /// Prometheus' index of bucket 0, which is its zero bucket: all times up to and including 2^(-415/16) seconds.
 pub const ZERO_INDEX: i32 = -415;
 
-/// Boundaries in each power of two.
+/// Boundaries per power of two.
 const PER_OCTAVE: usize = 1 << SCHEMA;
-/// 10^9 × 2^(k/16) for k from 2 to 17 (mod 16), scaled by a power of two to 64 bits and rounded down: the boundaries in
-/// nanoseconds, in their order within an octave.
+/// 10^9 × 2^(k/16) for k from 2 to 17 (mod 16), scaled by a power of two to 64 bits and rounded down: the
+/// boundaries in nanoseconds, in ascending order within an octave.
 const MANTISSAS: [u64; PER_OCTAVE] = [
     0x81ff_a7a9_549c_a6e3,
     0x87c1_1235_836d_16a3,
@@ -40,10 +40,10 @@ const MANTISSAS: [u64; PER_OCTAVE] = [
 ];
 /// The boundary above 2^e ns is the upper end of bucket 16 e - 63.
 const FIRST_BOUNDARY: usize = 63;
-/// The part of an octave's boundaries that the programs look at: times of 36 bits leave the low 28 zero.
+/// The bits of an octave's boundaries that the programs compare: times of 36 bits leave the low 28 zero.
 const CELL_MASK: u64 = !0 << 28;
 
-/// What the programs find a bucket by (`histogram_cells`).
+/// The lookup table of the programs (`histogram_cells`).
 pub fn cells() -> [u64; 32] {
     std::array::from_fn(|cell| {
         let part = |mantissa: u64| (mantissa >> 58) as usize & 31;
@@ -69,36 +69,37 @@ pub fn index(bucket: usize) -> i32 {
     ZERO_INDEX + i32::try_from(bucket.min(BUCKETS - 1)).unwrap_or(0)
 }
 
-/// The longest time that a bucket holds, in whole nanoseconds; for the last one the end of its range, though longer
-/// times are in it, too.
+/// The longest time that a bucket holds, in whole nanoseconds; for the last bucket the end of its range,
+/// although it also holds longer times.
 pub fn upper_ns(bucket: usize) -> u64 {
     let boundary = bucket.min(BUCKETS - 1) + FIRST_BOUNDARY;
     MANTISSAS[boundary % PER_OCTAVE] >> (63 - boundary / PER_OCTAVE)
 }
 
-/// The boundaries of a bucket in nanoseconds, which are no whole numbers.
+/// The boundaries of a bucket in nanoseconds, which are not whole numbers.
 pub fn bounds(bucket: usize) -> (f64, f64) {
     let boundary = |index: i32| f64::exp2(f64::from(index) / 16.0) * 1e9;
     let index = index(bucket);
     (if bucket == 0 { 0.0 } else { boundary(index - 1) }, boundary(index))
 }
 
-/// What a bucket's times are taken to be for a sum: the middle of its range on the logarithmic scale, at most 2.2 % off.
-/// Whole nanoseconds, so that sums can be subtracted.
+/// The value used for a bucket's times in a sum: the middle of its range on a logarithmic scale, at most 2.2%
+/// off. Whole nanoseconds, so that sums can be subtracted.
 pub fn middle_ns(bucket: usize) -> u64 {
     let (lower, upper) = bounds(bucket);
     (if lower > 0.0 { (lower * upper).sqrt() } else { upper / 2.0 }).round() as u64
 }
 
-/// A percentile in nanoseconds, as [`interpolated_ns`]; `None` when there are too few samples to have one beyond it.
+/// A percentile in nanoseconds, as [`interpolated_ns`]; `None` if there are too few samples for one to lie
+/// beyond it.
 pub fn quantile_ns(buckets: &[(usize, u64)], q: f64) -> Option<f64> {
     // Whole samples, rounded so that 1 - 0.999 of 1,000 is one.
     let enough = count(buckets) * (1.0 - q) + 1e-6 >= 1.0;
     enough.then(|| interpolated_ns(buckets, q))?
 }
 
-/// The time in nanoseconds that the share `q` (0 to 1) of the samples does not exceed, as Prometheus answers
-/// `histogram_quantile(q, …)`; `None` without a sample. `buckets` are `(bucket, count)`, ascending.
+/// The time in nanoseconds that the share `q` (0 to 1) of the samples does not exceed, as computed by
+/// Prometheus' `histogram_quantile(q, …)`; `None` without a sample. `buckets` are `(bucket, count)`, ascending.
 pub fn interpolated_ns(buckets: &[(usize, u64)], q: f64) -> Option<f64> {
     let count = count(buckets);
     let (bucket, within) = if q < 0.5 {
@@ -119,7 +120,8 @@ fn count(buckets: &[(usize, u64)]) -> f64 {
     buckets.iter().fold(0u64, |sum, &(_, n)| sum.saturating_add(n)) as f64
 }
 
-/// The bucket that the sample of a rank is in, counted from the first of `buckets`, and how far into it.
+/// The bucket of the sample with a rank, counted from the first of `buckets`, and the position within the
+/// bucket.
 fn find<'a>(buckets: impl Iterator<Item = &'a (usize, u64)>, rank: f64) -> Option<(usize, f64)> {
     let (mut before, mut last) = (0.0, None);
     for &(bucket, n) in buckets.filter(|(_, n)| *n > 0) {
@@ -133,7 +135,7 @@ fn find<'a>(buckets: impl Iterator<Item = &'a (usize, u64)>, rank: f64) -> Optio
     last
 }
 
-/// Buckets by number, of those by the longest time that each holds, as in a [`crate::Span`].
+/// Converts buckets given by the longest time that each holds, as in [`crate::Span`], to bucket numbers.
 pub fn by_number(buckets: &[(u64, u64)]) -> Vec<(usize, u64)> {
     buckets.iter().map(|&(upper, n)| (bucket(upper), n)).collect()
 }

@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed up, each with a type of its own.
+//! Numbers that must not be mixed up: one type per kind.
 
 use serde::{Deserialize, Serialize};
 

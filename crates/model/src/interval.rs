@@ -1,11 +1,11 @@
-//! What came between two readings of one measurement: in go both, out come the spans and the paths of the
-//! interval, in the same form.
+//! The difference between two readings of one measurement. Input: both readings. Output: the spans and paths of
+//! the interval, in the same form.
 
 use crate::histogram::{by_number, quantile_ns};
 use crate::{Above, Measurement, PathLatency, Place, Slow, Span};
 
 impl Measurement {
-    /// The spans that packets have passed since an earlier reading.
+    /// The spans that packets passed since an earlier reading.
     pub fn spans_since(&self, earlier: &Self) -> Vec<Span> {
         let is =
             |a: &Span, b: &Span| (a.direction, &a.from, &a.to) == (b.direction, &b.from, &b.to);
@@ -13,7 +13,7 @@ impl Measurement {
         self.spans.iter().filter_map(span).collect()
     }
 
-    /// The whole paths that have ended since an earlier reading.
+    /// The whole paths that ended since an earlier reading.
     pub fn paths_since(&self, earlier: &Self) -> Vec<PathLatency> {
         let old = |now: &PathLatency| earlier.paths.iter().find(|old| old.kind == now.kind);
         self.paths.iter().filter_map(|now| now.since(old(now))).collect()
@@ -21,7 +21,7 @@ impl Measurement {
 }
 
 impl Slow {
-    /// Those since an earlier reading.
+    /// The difference since an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Slow {
     }
 }
 
-/// The samples of an interval, by their buckets, and their percentiles.
+/// The samples of an interval, by bucket, with their percentiles.
 struct Since {
     count: u64,
     buckets: Vec<(u64, u64)>,
@@ -42,7 +42,7 @@ struct Since {
 }
 
 impl Since {
-    /// What came to buckets since they were `old`, between the extremes of the whole; `None` when nothing did.
+    /// The increase of the buckets since `old`, clamped to the extremes of the whole; `None` if there was none.
     fn of(
         now: &[(u64, u64)],
         old: &[(u64, u64)],
@@ -67,7 +67,7 @@ impl Since {
 
     /// The share of the interval's samples, from those of the whole: `(share, count)` now and before.
     fn share(&self, now: (Option<f64>, u64), old: (Option<f64>, u64)) -> Option<f64> {
-        // Shares of counts: by the counts, they are whole numbers.
+        // Shares of counts: multiplied by the counts they are whole numbers.
         let part = |(share, count): (Option<f64>, u64)| Some((share? * count as f64).round());
         let more = part(now)? - part(old).unwrap_or(0.0);
         Some((more / self.count as f64).clamp(0.0, 1.0))
@@ -75,8 +75,8 @@ impl Since {
 }
 
 impl Span {
-    /// What came since an earlier reading; `None` when nothing did. The extremes are known only where those
-    /// of the whole have moved.
+    /// The change since an earlier reading; `None` if there was none. The extremes are known only if those of
+    /// the whole have changed.
     pub fn since(&self, earlier: Option<&Self>) -> Option<Self> {
         let Some(old) = earlier else { return Some(self.clone()) };
         let since = Since::of(&self.buckets, &old.buckets, (self.min_ns, self.max_ns))?;
@@ -106,7 +106,7 @@ impl Span {
 }
 
 impl PathLatency {
-    /// The same of a kind of path.
+    /// The same for a kind of path.
     pub fn since(&self, earlier: Option<&Self>) -> Option<Self> {
         let Some(old) = earlier else { return Some(self.clone()) };
         let since = Since::of(&self.buckets, &old.buckets, (self.min_ns, self.max_ns))?;

@@ -1,4 +1,4 @@
-//! What the instrument `irqs` returns for an interval: the JSON of `measure irqs --json`.
+//! Results of the instrument `irqs` for an interval: the JSON of `measure irqs --json`.
 //!
 //! Counts by CPU are lists with an element for each CPU number up to the highest possible CPU.
 
@@ -17,27 +17,27 @@ pub const IRQ_MEASUREMENT_SCHEMA: u32 = 1;
 pub struct IrqMeasurement {
     /// [`IRQ_MEASUREMENT_SCHEMA`] of the nearpath that wrote this.
     pub schema: u32,
-    /// How long was measured, in seconds.
+    /// Duration of the measurement, in seconds.
     pub duration_s: f64,
-    /// Queues that have an interrupt, a NAPI instance or counted packets, by NIC.
+    /// Queues that have an interrupt, a NAPI instance or packet counts, by NIC.
     pub queues: Vec<QueueInterrupts>,
     /// How evenly packets are spread over the queues of each NIC.
     pub nics: Vec<NicBalance>,
-    /// Devices' interrupts that came and are no queue's.
+    /// Interrupts of devices that occurred and do not belong to a queue.
     pub irqs: Vec<OtherInterrupts>,
-    /// The architecture's own interrupts that came (`LOC`, `RES`, `CAL`).
+    /// Interrupts of the architecture that occurred (`LOC`, `RES`, `CAL`).
     pub arch_irqs: Vec<ArchInterrupts>,
     /// Softirqs by vector (`NET_RX`), runs by CPU.
     pub softirqs: BTreeMap<String, Vec<u64>>,
-    /// All CPUs that are present.
+    /// All present CPUs.
     pub cpus: Vec<CpuInterrupts>,
     /// NAPI instances of devices that were polled.
     pub napi: Vec<NapiPolls>,
-    /// Runs of programs that the kernel skipped, and polls for which there was no room.
+    /// Runs of programs that the kernel skipped, and polls that did not fit in the map.
     pub events_lost: u64,
-    /// What observing cost; `None` where the kernel gives no run-time statistics.
+    /// Measurement overhead; `None` if the kernel has no run-time statistics.
     pub cost: Option<EventCost>,
-    /// What could not be observed, and why.
+    /// What could not be observed, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
@@ -46,9 +46,9 @@ pub struct IrqMeasurement {
 pub struct QueueInterrupts {
     /// The NIC.
     pub nic: String,
-    /// The queue's number; `None` for an interrupt of several queues.
+    /// The queue's number; `None` for an interrupt shared by several queues.
     pub queue: Option<QueueId>,
-    /// Which of the two queues of that number it serves.
+    /// Which of the two queues with that number it serves.
     pub direction: Serves,
     /// The interrupt.
     pub irq: Option<IrqNumber>,
@@ -58,30 +58,30 @@ pub struct QueueInterrupts {
     pub per_cpu: Vec<u64>,
     /// Their sum.
     pub interrupts: u64,
-    /// The same for each second.
+    /// The same per second.
     pub interrupts_per_s: f64,
-    /// Packets that the receive queue was given.
+    /// Packets received by the receive queue.
     pub rx_packets: Option<u64>,
-    /// Packets that the transmit queue was given.
+    /// Packets sent through the transmit queue.
     pub tx_packets: Option<u64>,
-    /// The NAPI instance that serves it, where it is known.
+    /// The NAPI instance that serves it, if known.
     pub napi: Option<Polls>,
 }
 
-/// What a NAPI instance was polled for.
+/// Polls of a NAPI instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Polls {
-    /// How often.
+    /// Number of polls.
     pub polls: u64,
     /// Received packets that it delivered (what its polls returned).
     pub work: u64,
-    /// Packets that it might have delivered in these polls.
+    /// Maximum that it could have delivered in these polls (the sum of budgets).
     pub budget: u64,
     /// Polls that used up their budget.
     pub full_polls: u64,
 }
 
-/// Which queues of a number an interrupt serves.
+/// Which queues with a number an interrupt serves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Serves {
     /// Receive and transmit.
@@ -101,16 +101,16 @@ pub enum Serves {
 pub struct NicBalance {
     /// The NIC.
     pub nic: String,
-    /// Who counted its packets by queue; `None` where nobody does.
+    /// The source of its packet counts per queue; `None` if there is none.
     pub packets_from: Option<PacketSource>,
-    /// Packets of the busiest receive queue divided by the mean of all: 1 is even, the number of
-    /// queues is all by one. `None` without packets.
+    /// Packets of the busiest receive queue divided by the mean of all: 1 is even; equal to the number of
+    /// queues if one queue receives everything. `None` without packets.
     pub rx_imbalance: Option<f64>,
-    /// The same of the transmit queues.
+    /// The same for the transmit queues.
     pub tx_imbalance: Option<f64>,
 }
 
-/// An interrupt that is no queue's.
+/// An interrupt that does not belong to a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherInterrupts {
     /// The interrupt.
@@ -121,19 +121,18 @@ pub struct OtherInterrupts {
     pub per_cpu: Vec<u64>,
 }
 
-/// An interrupt of the architecture's own.
+/// An interrupt of the architecture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchInterrupts {
     /// `CAL`.
     pub name: String,
-    /// What it is, in the kernel's words.
+    /// The kernel's description.
     pub description: Option<String>,
     /// Interrupts by CPU.
     pub per_cpu: Vec<u64>,
 }
 
-/// What a CPU had to do with interrupts. Times are `None` where they could not be observed, counters
-/// where the kernel has none.
+/// Interrupt work of a CPU. Times are `None` if they could not be observed, counters if the kernel lacks them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CpuInterrupts {
     /// The CPU.
@@ -142,29 +141,29 @@ pub struct CpuInterrupts {
     pub node: Option<NodeId>,
     /// Whether it was online at the end.
     pub online: bool,
-    /// Devices' interrupts.
+    /// Interrupts of devices.
     pub interrupts: u64,
     /// Time in handlers of hard interrupts: the sum of `hard_ns`.
     pub irq_ns: Option<u64>,
-    /// Time in softirqs, without hard interrupts meanwhile: the sum of `soft_ns`.
+    /// Time in softirqs, excluding hard interrupts during them: the sum of `soft_ns`.
     pub softirq_ns: Option<u64>,
-    /// The first by kind: `device`, `timer`, `call`.
+    /// Time in hard interrupts by kind: `device`, `timer`, `call`.
     pub hard_ns: BTreeMap<String, u64>,
-    /// The second by vector (`NET_RX`); those that did not run are left out.
+    /// Time in softirqs by vector (`NET_RX`); those that did not run are omitted.
     pub soft_ns: BTreeMap<String, u64>,
-    /// Packets that the stack took (`/proc/net/softnet_stat`, as all that follow but the last two).
+    /// Packets processed by the stack (`/proc/net/softnet_stat`, like all that follow except the last two).
     pub processed: Option<u64>,
     /// Packets dropped because the backlog was full.
     pub dropped: Option<u64>,
-    /// Times that NET_RX ran out of budget or time with work left.
+    /// Times that NET_RX stopped because its budget or time was used up.
     pub time_squeeze: Option<u64>,
-    /// Inter-processor interrupts that other CPUs sent here for RPS.
+    /// Inter-processor interrupts sent here by other CPUs for RPS.
     pub received_rps: Option<u64>,
     /// Packets dropped by the flow limit.
     pub flow_limit: Option<u64>,
-    /// Packets that waited in the backlog at the end.
+    /// Packets in the backlog at the end.
     pub backlog: Option<u64>,
-    /// Most of them at the end of any interval.
+    /// Maximum of that at the end of any interval.
     pub backlog_max: Option<u64>,
     /// Polls of its backlog.
     pub backlog_polls: Option<Polls>,
@@ -175,11 +174,11 @@ pub struct CpuInterrupts {
 pub struct NapiPolls {
     /// Name of its device.
     pub device: String,
-    /// Inode of the network namespace that the device is in.
+    /// Inode of the network namespace of the device.
     pub netns: u64,
-    /// Its id; `None` for instances that have none (those of transmit queues alone).
+    /// Its id; `None` for instances without one (of transmit queues only).
     pub napi_id: Option<u32>,
-    /// The queue that it serves, where that is known.
+    /// The queue that it serves, if known.
     pub queue: Option<QueueId>,
     /// Its polls.
     #[serde(flatten)]
@@ -189,7 +188,7 @@ pub struct NapiPolls {
 }
 
 impl CpuInterrupts {
-    /// A CPU of which nothing is known.
+    /// A CPU without any data.
     pub fn new(cpu: CpuId) -> Self {
         Self {
             cpu,
@@ -213,7 +212,7 @@ impl CpuInterrupts {
 }
 
 impl Polls {
-    /// Both together.
+    /// Sum of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -232,13 +231,13 @@ impl IrqMeasurement {
         runs.copied().unwrap_or(0)
     }
 
-    /// A count for each second.
+    /// A count per second.
     pub fn per_s(&self, count: u64) -> f64 {
         if self.duration_s > 0.0 { count as f64 / self.duration_s } else { 0.0 }
     }
 }
 
-/// The most divided by the mean; `None` when there is nothing to divide.
+/// The maximum divided by the mean; `None` if there is nothing to divide.
 pub fn imbalance(packets: impl Iterator<Item = u64>) -> Option<f64> {
     let packets: Vec<u64> = packets.collect();
     let sum = packets.iter().fold(0u64, |sum, &n| sum.saturating_add(n));

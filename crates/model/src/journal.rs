@@ -1,16 +1,16 @@
-//! What is known of the changes that were made: the entries of the journal, how they stand, and what became
-//! of a plan.
+//! State of the changes made: the entries of the journal, their current state, and the result of applying a
+//! plan.
 
 use crate::{Change, Persistence};
 use serde::{Deserialize, Serialize};
 
-/// How far a change has come.
+/// Progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It was about to be made when the last record was written: it may be there or not.
+    /// The last record says that it was about to be written: it may be in effect or not.
     Begun,
-    /// It was made.
+    /// It was written.
     Done,
 }
 
@@ -19,97 +19,96 @@ pub enum State {
 pub struct Entry {
     /// Its number in the journal.
     pub id: u64,
-    /// When it began, in seconds since 1970.
+    /// When it was started, in seconds since 1970.
     pub time_s: u64,
-    /// The boot that it belongs to (`/proc/sys/kernel/random/boot_id`).
+    /// The boot in which it was made (`/proc/sys/kernel/random/boot_id`).
     pub boot: String,
-    /// How far it came.
+    /// Its progress.
     pub state: State,
     /// The change.
     pub change: Change,
-    /// While it is being made again: the number of the change that is lost. It takes that one's place
-    /// when it is made.
+    /// While it is being re-applied: the number of the lost change, which it replaces once it is made.
     pub replaces: Option<u64>,
 }
 
 impl Entry {
-    /// Whether a reboot since it was made has undone it, going by the boot that is now.
+    /// Whether a reboot since it was made has undone it, given the current boot.
     pub fn lost_by_reboot(&self, boot: &str) -> bool {
         self.boot != boot && self.change.persistence != Persistence::Kept
     }
 }
 
-/// How a change stands.
+/// The current state of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// The host has it.
+pub enum ChangeState {
+    /// The value is in effect.
     Applied,
-    /// Somebody else has changed it since.
+    /// The value was changed externally since (drift).
     Drifted,
-    /// It was begun, but nothing was written: an interruption came before.
+    /// It was started, but nothing was written because of an interruption.
     Undone,
-    /// It is gone by itself: by a reboot, a new interface, a driver's reset, a thread's end.
+    /// It was lost: by a reboot, a re-created interface, a driver reset, or the exit of a thread.
     Lost,
 }
 
-/// A change of the journal, and how it stands.
+/// A change of the journal with its current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeStatus {
     /// The entry.
     pub entry: Entry,
-    /// How it stands; `None` when it cannot be seen from here.
-    pub standing: Option<Standing>,
-    /// What there is to say about it.
+    /// Its state; `None` if it cannot be seen from here.
+    pub standing: Option<ChangeState>,
+    /// Further explanation.
     pub reason: Option<String>,
     /// Whether the old value is back on the same interface, queue or interrupt: it was changed back externally,
     /// or an undo was interrupted.
     pub set_back: bool,
 }
 
-/// Something to tell of a change.
+/// A report about a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     /// Its number in the journal.
     pub id: u64,
-    /// What it writes to.
+    /// Its target.
     pub target: String,
-    /// What was noticed.
+    /// What happened.
     pub what: Noticed,
 }
 
-/// What was noticed.
+/// What happened to a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Noticed {
-    /// The host had lost it, and has it again.
+    /// It was lost, and was re-applied.
     Restored {
         /// The number of the change that was lost.
         lost: u64,
-        /// Why it was lost, as far as it can be told.
+        /// Why it was lost, if known.
         reason: String,
-        /// What was there.
+        /// The value found.
         before: String,
-        /// What is there now.
+        /// The value now.
         after: String,
     },
-    /// It is lost, and there is nothing to make it on: a thread has ended, an interface is gone.
+    /// It is lost, and its target no longer exists: a thread has exited, an interface is gone.
     Lost(String),
-    /// Somebody else has set another value; it is left alone.
+    /// The value was changed externally; the change is skipped.
     Drifted(String),
-    /// It is lost, and could not be made again.
+    /// It is lost, and could not be re-applied.
     Failed(String),
 }
 
-/// What became of a plan.
+/// The result of applying a plan.
 #[derive(Debug)]
 pub struct Outcome {
     /// The changes as they were made.
     pub made: Vec<Change>,
-    /// Those that were left out.
+    /// The changes skipped.
     pub skipped: Vec<Skipped>,
 }
 
-/// A change that was left out.
+/// A change that was skipped.
 #[derive(Debug)]
 pub struct Skipped {
     /// The change.

@@ -1,9 +1,8 @@
-//! The plain types of the data flow: what a host is, what was measured, what was found, what is to be
-//! changed, and whether it helped.
+//! The plain types of the data flow: hosts, measurements, findings, changes, plans and verdicts.
 //!
-//! Nothing here reads the machine or writes to it. All types have serde, so that what passes from one crate
-//! to the next can be saved, compared and replayed. What a type can tell of itself alone (a difference of
-//! two readings, a set of CPUs as a list) is here, too; what takes the machine is in the crates that use it.
+//! Nothing here reads or writes the machine. All types have serde, so that everything passed from one crate to
+//! the next can be saved, compared and replayed. Computations on a type alone (the difference of two readings,
+//! a CPU set as a list) are here, too; those that need the machine are in the crates that use them.
 
 pub mod accepts;
 mod change;
@@ -23,6 +22,8 @@ mod outlier;
 mod plan;
 mod proposal;
 pub mod steering;
+pub mod tcp;
+pub mod units;
 mod verdict;
 
 pub use change::*;
@@ -33,7 +34,7 @@ pub use host::*;
 pub use ids::{CpuId, IfIndex, IrqNumber, LlcId, NodeId, QueueId};
 pub use journal::*;
 pub use measurement::*;
-pub use outlier::{Outlier, Passed, Share, ShareKind, Slow, Who};
+pub use outlier::{Culprit, Outlier, Passed, Share, ShareKind, Slow};
 pub use plan::*;
 pub use proposal::{Proposal, ProposedChange};
 pub use verdict::*;

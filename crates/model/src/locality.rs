@@ -1,4 +1,4 @@
-//! What the instrument `locality` returns: the JSON of `measure locality --json`.
+//! Results of the instrument `locality`: the JSON of `measure locality --json`.
 
 use crate::{Cost, Direction, Per, Place};
 use serde::{Deserialize, Serialize};
@@ -6,42 +6,42 @@ use serde::{Deserialize, Serialize};
 /// Version of the JSON form of [`Locality`].
 pub const LOCALITY_SCHEMA: u32 = 1;
 
-/// On which CPUs packets are allocated, on which they are let go of, and what was not seen.
+/// The CPUs on which packets are allocated and freed, and what was not observed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Locality {
     /// [`LOCALITY_SCHEMA`] of the nearpath that wrote this.
     pub schema: u32,
-    /// How long was measured, in seconds.
+    /// Duration of the measurement, in seconds.
     pub duration_s: f64,
-    /// The filters in force, as on the command line; empty when every packet was looked at.
+    /// The filters used, as on the command line; empty if all packets were observed.
     pub filter: String,
-    /// How it was seen.
+    /// The method of observation.
     pub method: Method,
-    /// What the kernel refused, where less is seen than it should let be seen.
+    /// What the kernel refused, if less was observed than it should allow.
     pub fallback: Option<String>,
     /// Received packets.
     pub rx: Distances,
     /// Sent packets.
     pub tx: Distances,
-    /// What became of the packets.
+    /// The fate of the packets.
     pub packets: Fates,
     /// Events that the kernel dropped (recursion misses of the programs).
     pub events_lost: u64,
-    /// What observing cost; `None` where the kernel gives no run-time statistics.
+    /// Measurement overhead; `None` if the kernel has no run-time statistics.
     pub cost: Option<Cost>,
     /// From which CPU to which packets went, receive first.
-    pub places: Vec<Places>,
-    /// The same by group, those asked for and all others as one; empty where none were asked for.
+    pub places: Vec<CpuPairCount>,
+    /// The same by group: those requested, and all others as one; empty if no grouping was requested.
     #[serde(default)]
     pub groups: Vec<LocalityGroup>,
 }
 
-/// A part of the packets.
+/// A group of packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalityGroup {
-    /// By what.
+    /// The grouping.
     pub per: Per,
-    /// As that of a [`crate::Group`].
+    /// As in [`crate::Group`].
     pub name: String,
     /// Its received packets.
     pub rx: Distances,
@@ -49,19 +49,19 @@ pub struct LocalityGroup {
     pub tx: Distances,
 }
 
-/// How allocation and end of a packet are seen.
+/// How allocation and free of a packet are observed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// At the functions that allocate sk_buffs and let go of them.
+    /// At the functions that allocate and free sk_buffs.
     Exact,
-    /// At tracepoints alone: from where a packet is first seen to where it is last seen.
+    /// At tracepoints only: from where a packet is first seen to where it is last seen.
     #[default]
     Tracepoints,
 }
 
-/// Packets that were let go of, by how far the CPU on which they were is from the one that
-/// allocated them: each is counted once, so that all but the first add up to `packets`.
+/// Packets freed, by distance between the CPU that freed them and the CPU that allocated them. Each packet is
+/// counted once, so all but the first add up to `packets`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distances {
     /// All of them.
@@ -76,7 +76,7 @@ pub struct Distances {
     pub same_node: u64,
     /// On another node.
     pub other_node: u64,
-    /// On another CPU, of which the host does not tell where it is.
+    /// On another CPU whose location is unknown.
     pub unknown: u64,
 }
 
@@ -88,7 +88,7 @@ impl Distances {
         Self { packets, same_cpu, same_core, same_llc, same_node, other_node, unknown }
     }
 
-    /// What came since an earlier reading.
+    /// The change since an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Distances {
         }
     }
 
-    /// With those of another part.
+    /// The sum with those of another group.
     #[must_use]
     pub fn with(&self, more: &Self) -> Self {
         Self {
@@ -122,35 +122,34 @@ impl Distances {
     }
 }
 
-/// What became of the packets that were looked at:
+/// The fate of the observed packets:
 /// `started = completed + dropped + abandoned + collided + not_allocated`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fates {
     /// Packets that were received or sent.
     pub started: u64,
-    /// Packets that were let go of by who they were for; with those dropped they are what [`Distances`]
-    /// counts.
+    /// Packets freed by their consumer; with the dropped ones they are what [`Distances`] counts.
     pub completed: u64,
     /// Packets that the kernel dropped (`kfree_skb`).
     pub dropped: u64,
-    /// Packets whose end was not seen, or still under way: what the other counts leave of those started.
+    /// Packets whose end was not seen, or that are still in flight: the remainder of those started.
     pub abandoned: u64,
     /// Packets lost to another with the same slot of the in-flight table.
     pub collided: u64,
-    /// Packets whose allocation was not seen, as it was before the measurement.
+    /// Packets whose allocation was not seen because it was before the measurement.
     pub not_allocated: u64,
-    /// Of those let go of on another CPU: sent back by the kernel to be freed on their own.
+    /// Of those freed on another CPU: freed individually because the kernel sent them back.
     pub returned: u64,
-    /// Packets that matched the filter and were left out by `--sample`; no part of those started.
+    /// Packets that matched the filter and were skipped by `--sample`; not part of those started.
     pub sampled_out: u64,
 }
 
-/// Packets of one direction that went from one place to another.
+/// Packets of one direction that went from one CPU to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
+pub struct CpuPairCount {
     /// Receive or transmit.
     pub direction: Direction,
-    /// `from`: allocated there. `to`: let go of there.
+    /// `from`: allocated there. `to`: freed there.
     #[serde(flatten)]
     pub place: Place,
 }

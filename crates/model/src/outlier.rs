@@ -1,5 +1,4 @@
-//! Packets that were slow, and where the time of each went: plain data, part of a
-//! [`Measurement`](crate::Measurement).
+//! Slow packets, and where the time of each went: plain data, part of a [`Measurement`](crate::Measurement).
 
 use crate::Direction;
 use crate::{CpuId, NodeId};
@@ -10,34 +9,33 @@ use serde::{Deserialize, Serialize};
 pub struct Outlier {
     /// Receive or transmit.
     pub direction: Direction,
-    /// Name of the stage before.
+    /// Name of the first stage.
     pub from: String,
-    /// Name of the stage after.
+    /// Name of the second stage.
     pub to: String,
     /// The latency between the two.
     pub span_ns: u64,
-    /// CPU of the stage before.
+    /// CPU of the first stage.
     pub from_cpu: CpuId,
-    /// CPU of the stage after: the one that should have run the packet, of which the budget tells.
+    /// CPU of the second stage: the one that should have processed the packet, which the budget is about.
     pub cpu: CpuId,
     /// Its node.
     pub node: Option<NodeId>,
-    /// `TCP 10.0.0.1:5000 > 10.0.0.2:80`, where the packet's headers could be read.
+    /// `TCP 10.0.0.1:5000 > 10.0.0.2:80`, if the packet's headers could be read.
     pub flow: Option<String>,
     /// End of the span, in nanoseconds of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// Packets that the CPU's stack was given during the span.
+    /// Packets that the CPU's stack received during the span.
     pub packets_meanwhile: u16,
-    /// Whether what the CPU did is known for all of the span.
+    /// Whether the activity of the CPU is known for the whole span.
     pub complete: bool,
-    /// Where the time went; adds up to `span_ns`, the largest share first. Behind these, on a host
-    /// with several nodes, a [`ShareKind::RemoteMemoryBound`], which is no part of the sum.
+    /// Where the time went; adds up to `span_ns`, the largest share first. On a host with several nodes they
+    /// are followed by a [`ShareKind::RemoteMemoryBound`], which is not part of the sum.
     pub budget: Vec<Share>,
-    /// Which packet: the same number for all outliers of one.
+    /// Identifies the packet: the same number for all outliers of one packet.
     #[serde(default)]
     pub packet: u64,
-    /// The stages that it passed, with the slow span among them; up to that where its end was not
-    /// seen.
+    /// The stages that it passed, including the slow span; up to the span if its end was not seen.
     #[serde(default)]
     pub path: Vec<Passed>,
 }
@@ -47,7 +45,7 @@ pub struct Outlier {
 pub struct Passed {
     /// Name of the stage.
     pub stage: String,
-    /// On which CPU.
+    /// The CPU.
     pub cpu: CpuId,
     /// Its node.
     pub node: Option<NodeId>,
@@ -56,7 +54,7 @@ pub struct Passed {
 }
 
 impl Outlier {
-    /// Whether the slow span ends at this stage of the path, which comes after `before`.
+    /// Whether the slow span ends at this stage of the path, which follows `before`.
     pub fn ends_at(&self, before: &Passed, stage: &Passed) -> bool {
         (stage.at_ns, &stage.stage, &before.stage) == (self.at_ns, &self.to, &self.from)
     }
@@ -67,68 +65,69 @@ impl Outlier {
 pub struct Share {
     /// What the CPU did.
     pub share: ShareKind,
-    /// For how long.
+    /// Duration.
     pub ns: u64,
-    /// Who it was.
-    pub who: Option<Who>,
+    /// What caused it.
+    pub who: Option<Culprit>,
 }
 
-/// What a CPU did instead of running the packet.
+/// What a CPU did instead of processing the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareKind {
-    /// The work between the two stages itself, in the packet's own context.
+    /// The work between the two stages, in the packet's own context.
     Own,
     /// A hard interrupt.
     Irq,
-    /// A softirq: another vector than the packet waits for, or NET_RX where a task waits.
+    /// A softirq: of another vector than the one the packet waits for, or NET_RX if a task waits.
     Softirq,
-    /// NET_RX worked on what was queued ahead of the packet.
+    /// NET_RX processed packets queued ahead of this one.
     NetRxAhead,
-    /// A task ran while the softirq was left to ksoftirqd, or to another thread.
+    /// A task ran while the softirq was deferred to ksoftirqd, or to another thread.
     Task,
-    /// A task ran, with softirqs or interrupts off: nothing else keeps them from running.
+    /// A task ran with softirqs or interrupts disabled: nothing else prevents them from running.
     Disabled,
-    /// The CPU idled, and woke up.
+    /// The CPU was idle, and woke up.
     Idle,
-    /// The CPU idled until an inter-processor interrupt came.
+    /// The CPU was idle until an inter-processor interrupt arrived.
     Ipi,
-    /// The reader was ready and another task ran.
+    /// The reader was runnable and another task ran.
     Runqueue,
-    /// The reader was ready, but its cgroup had used up its CPU quota.
+    /// The reader was runnable, but its cgroup had used up its CPU quota.
     Throttled,
-    /// The reader waited for another CPU, from which the scheduler took it.
+    /// The reader waited for another CPU, from which the scheduler migrated it.
     Migration,
-    /// The reader was blocked: in what, and what woke it.
+    /// The reader was blocked: where, and what woke it.
     Asleep,
-    /// A queueing discipline held the packet back: it shapes, paces or delays.
+    /// A queueing discipline held the packet: it shapes, paces or delays.
     Qdisc,
-    /// The device took no packets: its ring was full, or its limit of bytes was reached (BQL).
+    /// The device's queue was stopped: its ring was full, or its byte limit was reached (BQL).
     DeviceQueue,
-    /// The NIC had the packet, and had not interrupted yet: its interrupt moderation, its bus, or interrupts were off on
+    /// The NIC had the packet, and had not interrupted yet: interrupt moderation, its bus, or interrupts
+    /// disabled on the CPU.
     /// the CPU.
     Nic,
-    /// TCP waited for data before this, which was missing.
+    /// TCP waited for missing data before this.
     TcpGap,
-    /// A task had the socket locked.
+    /// A task held the socket lock.
     SocketLocked,
     /// The sender waited for room in its socket.
     SocketFull,
     /// Open vSwitch's user space had the packet.
     Upcall,
-    /// The CPU that the packet was queued for was offline, or went offline and another took it over.
+    /// The CPU that the packet was queued for was offline, or went offline and another one took over its queue.
     Offline,
-    /// The hypervisor had the CPU.
+    /// The hypervisor ran something else on the CPU.
     Stolen,
-    /// What the CPU did is not known.
+    /// The activity of the CPU is unknown.
     Unknown,
-    /// The most that the distance between nodes can have added: a bound, which is contained in the
-    /// other shares and no part of the sum.
+    /// Upper bound of what the distance between nodes can have added: included in the other shares and not part
+    /// of the sum.
     RemoteMemoryBound,
 }
 
 impl ShareKind {
-    /// Whether the packet waited for something that no CPU could have given it.
+    /// Whether the packet waited for something other than a CPU.
     pub fn is_elsewhere(self) -> bool {
         matches!(
             self,
@@ -142,38 +141,42 @@ impl ShareKind {
         )
     }
 
-    /// Whether it is a part of the span's time, not a bound.
+    /// Whether it is part of the span's time, not a bound.
     pub fn is_time(self) -> bool {
         self != Self::RemoteMemoryBound
     }
 }
 
-/// Who had the CPU. Fields that do not apply are `None`.
+/// What had the CPU. Fields that do not apply are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Who {
+pub struct Culprit {
     /// Name of a task.
     pub comm: Option<String>,
-    /// Its thread id as /proc has it; `None` of a task in another PID namespace.
+    /// Its thread id in /proc; `None` for a task in another PID namespace.
     pub pid: Option<u32>,
     /// Its scheduling policy (`SCHED_FIFO`).
     pub policy: Option<String>,
-    /// Its priority: 1 to 99 of a real-time policy, else the nice value.
+    /// Its priority: 1 to 99 for a real-time policy, else the nice value.
     pub prio: Option<i32>,
     /// Number of a device's interrupt.
     pub irq: Option<u32>,
     /// Name of a softirq (`NET_RX`), or of an interrupt of the CPU itself (`local_timer`).
     pub vector: Option<String>,
-    /// The task's cgroup, in which it was last seen.
+    /// Whether the kernel refuses to move it to other CPUs (`PF_NO_SETAFFINITY`), like per-CPU workers; `None` if
+    /// unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<bool>,
+    /// The last known cgroup of the task.
     pub cgroup: Option<String>,
-    /// The CPU that a reader was taken from.
+    /// The CPU that a reader was migrated from.
     pub cpu: Option<CpuId>,
-    /// In what the task blocked: `futex`, `io`, `fault`, `nanosleep`, `poll`, `pipe`, `socket`, `stopped`,
+    /// What the task blocked on: `futex`, `io`, `fault`, `nanosleep`, `poll`, `pipe`, `socket`, `stopped`,
     /// `frozen`, … or the kernel function.
     #[serde(default)]
     pub on: Option<String>,
     /// What woke it: a task, a softirq or an interrupt.
     #[serde(default)]
-    pub woken_by: Option<Box<Who>>,
+    pub woken_by: Option<Box<Culprit>>,
     /// Kind of a queueing discipline.
     #[serde(default)]
     pub qdisc: Option<String>,
@@ -182,18 +185,18 @@ pub struct Who {
     pub device: Option<String>,
 }
 
-/// How many packets were slow, and how many of them are explained.
+/// Number of slow packets, and of those that are explained.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slow {
-    /// How many were seen.
+    /// Number observed.
     pub seen: u64,
-    /// How many more there were than could be sent up.
+    /// Number that could not be sent to user space.
     pub lost: u64,
-    /// How many of those seen have a complete budget.
+    /// Number of those observed with a complete budget.
     pub complete: u64,
     /// Sum of their spans.
     pub span_ns: u64,
-    /// How many packets there were whose whole path could not be sent up.
+    /// Number of packets whose whole path could not be sent to user space.
     #[serde(default)]
     pub paths_lost: u64,
 }

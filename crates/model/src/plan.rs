@@ -1,7 +1,7 @@
-//! A plan: an ordered list of changes as plain data, with the effect predicted for them.
+//! A plan: an ordered list of changes as plain data, with their predicted effect.
 //!
-//! It is what `tune plan --json` prints and what `tune apply FILE` takes: values and targets are
-//! text, so that a person can read it, leave changes out, and save it.
+//! `tune plan --json` prints it and `tune apply FILE` reads it: values and targets are text, so that a person
+//! can read it, remove changes, and save it.
 
 use crate::{Change, CpuSet, NicIrq, Target, Value};
 use serde::{Deserialize, Serialize};
@@ -15,43 +15,43 @@ pub const PLAN_SCHEMA: u32 = 1;
 pub struct Plan {
     /// [`PLAN_SCHEMA`] of the nearpath that wrote this.
     pub schema: u32,
-    /// What it is for.
+    /// Its goal.
     pub goal: Goal,
-    /// The boot that it was made in: interrupts and threads have other numbers in the next. `None`
-    /// when it was made of a host that is not this one.
+    /// The boot in which it was made: interrupts and threads have other numbers in the next boot. `None` if it
+    /// was made for another host.
     pub boot: Option<String>,
-    /// When it was made, in clock ticks since boot, as the start of threads is told.
+    /// When it was made, in clock ticks since boot, like the start of threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_ticks: Option<u64>,
-    /// Inode of the network namespace that it was made in.
+    /// Inode of the network namespace in which it was made.
     pub netns: Option<u64>,
     /// The changes.
     pub changes: Vec<PlannedChange>,
-    /// Which share of packets crosses something as the host is now.
+    /// Shares of packets on the host as it is now.
     pub now: Crossings,
-    /// Which share will, after the plan.
+    /// Shares predicted with the plan.
     pub predicted: Crossings,
-    /// What is not planned, and why; and what to know before it is applied.
+    /// What is not planned, with the reason; and notes to read before it is applied.
     pub notes: Vec<String>,
 }
 
-/// What a host is tuned for.
+/// The goal of tuning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Goal {
-    /// Each packet soon: no steering that costs a hop.
+    /// Low latency: no steering that costs a hop.
     #[default]
     Latency,
-    /// Many packets: CPUs that are free help with RPS where there are fewer queues than CPUs.
+    /// Throughput: idle CPUs help with RPS if there are fewer queues than CPUs.
     Throughput,
-    /// Interrupts away from the application's CPUs.
+    /// Isolation: no interrupts on the application's CPUs.
     Isolation,
 }
 
 /// Shares of packets, from 0 to 1; `None` is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Crossings {
-    /// Packets that two or more CPUs have their hands on.
+    /// Packets processed by two or more CPUs.
     pub other_cpu: Option<f64>,
     /// Packets that cross to another last-level cache.
     pub other_llc: Option<f64>,
@@ -64,26 +64,25 @@ pub struct Crossings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct PlannedChange {
-    /// Its name within the plan: `eth0/rx-0/rps_cpus`.
+    /// Its id within the plan: `eth0/rx-0/rps_cpus`.
     pub id: String,
-    /// What is written to.
+    /// The target of the write.
     pub target: Target,
-    /// What is there when the plan is made.
+    /// The value when the plan is made.
     pub before: Value,
-    /// What will be there.
+    /// The new value.
     pub after: Value,
     /// Why, in one sentence with its evidence.
     pub why: String,
-    /// The check whose finding it mends, if one asked for it.
+    /// The check whose finding it fixes, if there is one.
     pub finding: Option<String>,
-    /// The system's own means by which it can be made to outlast a reboot.
+    /// The system's own means to make it persistent.
     pub persist: Vec<String>,
-    /// Whether it takes a reboot.
+    /// Whether it requires a reboot.
     pub reboot: bool,
-    /// Whether the plan goes on without it where the kernel can never do it (a managed interrupt).
+    /// Whether the plan continues without it if the kernel does not support it (a managed interrupt).
     pub optional: bool,
-    /// Which share of packets will cross something after it and the changes before it; `None` of a plan
-    /// that does not tell.
+    /// Predicted shares of packets after it and the changes before it; `None` if the plan has no prediction.
     pub predicted: Option<Crossings>,
 }
 
@@ -91,7 +90,7 @@ pub struct PlannedChange {
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
     id: String,
-    /// `irq_affinity`, `rps_cpus`, `sysctl`, …; it follows from the target, and is for people.
+    /// `irq_affinity`, `rps_cpus`, `sysctl`, …; derived from the target, for readers.
     #[serde(default)]
     kind: String,
     /// A path, `affinity pid PID tid TID start TICKS`, or a path and a variable in the file.
@@ -105,7 +104,7 @@ struct Written {
     optional: bool,
     #[serde(default)]
     predicted: Option<Crossings>,
-    /// For the affinity of a queue's interrupt: what it is found again by when it has another number.
+    /// For the affinity of a queue's interrupt: identifies it when its number has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     interrupt: Option<NicIrq>,
 }
@@ -138,13 +137,14 @@ impl TryFrom<Written> for PlannedChange {
     fn try_from(written: Written) -> Result<Self, String> {
         let Written { id, target, before, after, why, finding, persist, .. } = written;
         let Written { reboot, optional, predicted, interrupt, .. } = written;
-        let mut target = Target::parse(&target, None)
-            .ok_or_else(|| format!("{target:?} of the plan is no setting that nearpath changes"))?;
+        let mut target = Target::parse(&target, None).ok_or_else(|| {
+            format!("{target:?} of the plan is not a setting that nearpath changes")
+        })?;
         if let Target::File(file) = &mut target {
             file.interrupt = interrupt;
         }
         let value = |text: &str| {
-            let refuse = || format!("{target}: {text:?} is no value of it");
+            let refuse = || format!("{target}: {text:?} is not a valid value");
             Value::parse(&target, text).ok_or_else(refuse)
         };
         let (before, after) = (value(&before)?, value(&after)?);
@@ -154,26 +154,26 @@ impl TryFrom<Written> for PlannedChange {
     }
 }
 
-/// A plan that is not for this machine, or not as it is now.
+/// A plan that does not apply to this machine, or to its current state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the plan {0}")]
 pub struct PlanRefused(String);
 
-/// A change for the executor, and whether it may be left out.
+/// A change for the executor, and whether it is optional.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The change.
     pub change: Change,
-    /// Whether the plan goes on without it where the kernel can never do it.
+    /// Whether the plan continues without it if the kernel does not support it.
     pub optional: bool,
 }
 
-/// What of a plan can be re-applied after a reboot.
+/// The part of a plan that can be re-applied after a reboot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AtBoot {
-    /// The changes that can.
+    /// The changes that can be.
     pub steps: Vec<Step>,
-    /// The ids of those that cannot, each with the reason.
+    /// The ids of those that cannot be, each with the reason.
     pub left_out: Vec<(String, &'static str)>,
 }
 
@@ -181,8 +181,8 @@ impl Plan {
     /// The steps for the executor: all changes, or those of these ids.
     ///
     /// # Errors
-    /// The plan is of a newer nearpath, of another boot, network namespace or machine; or there is no
-    /// change of such an id.
+    /// The plan is of a newer nearpath, of another boot, network namespace or machine, or contains no change
+    /// with such an id.
     pub fn steps(
         &self,
         only: &[String],
@@ -191,7 +191,7 @@ impl Plan {
     ) -> Result<Vec<Step>, PlanRefused> {
         let refuse = |reason: &str| Err(PlanRefused(reason.to_owned()));
         if self.schema > PLAN_SCHEMA {
-            return refuse(&format!("is of a newer nearpath (schema {})", self.schema));
+            return refuse(&format!("was made by a newer nearpath (schema {})", self.schema));
         }
         match &self.boot {
             None => return refuse("was made of another host's facts; make one on this machine"),
@@ -201,9 +201,7 @@ impl Plan {
             Some(_) => {}
         }
         if self.netns != netns {
-            return refuse(
-                "was made in another network namespace; use --netns as it was made with",
-            );
+            return refuse("was made in another network namespace; use the same --netns");
         }
         let mut ids = BTreeSet::new();
         if let Some(twice) = self.changes.iter().find(|change| !ids.insert(change.id.as_str())) {
@@ -225,11 +223,11 @@ impl Plan {
 }
 
 impl Plan {
-    /// The changes that can be re-applied after a reboot, of all or of those of these ids: the namespace is
-    /// the one that is looked at then, and what is there is not what the plan found.
+    /// The changes that can be re-applied after a reboot: all, or those with these ids. The namespace is the
+    /// current one at that time, and the values found then differ from the plan's.
     ///
     /// # Errors
-    /// The plan is of a newer nearpath, or there is no change of such an id.
+    /// The plan is of a newer nearpath, or contains no change with such an id.
     pub fn at_boot(&self, only: &[String], netns: Option<u64>) -> Result<AtBoot, PlanRefused> {
         let same = Self { boot: Some(String::new()), netns, ..self.clone() };
         let mut made = AtBoot::default();
@@ -244,8 +242,8 @@ impl Plan {
         Ok(made)
     }
 
-    /// How much each change lowers the shares by itself, after those before it: to another node, cache,
-    /// CPU; nothing where it is unknown.
+    /// How much each change alone lowers the shares, after those before it: to another node, cache, CPU; zero
+    /// if unknown.
     fn gains(&self) -> Vec<[f64; 3]> {
         let mut before = self.now;
         let gain = |change: &PlannedChange| {
@@ -260,9 +258,8 @@ impl Plan {
         self.changes.iter().map(gain).collect()
     }
 
-    /// The ids of the changes, that with the largest predicted effect first: it is the one that keeps
-    /// most packets on their node, then under their cache, then on their CPU. Others follow in the
-    /// plan's order.
+    /// The ids of the changes by predicted effect, largest first: the one that keeps most packets on their
+    /// node, then under their cache, then on their CPU. Others follow in the plan's order.
     pub fn by_effect(&self) -> Vec<String> {
         let mut changes: Vec<_> = self.changes.iter().zip(self.gains()).collect();
         changes.sort_by(|(_, a), (_, b)| b.partial_cmp(a).unwrap_or(std::cmp::Ordering::Equal));
@@ -271,13 +268,13 @@ impl Plan {
 }
 
 impl PlannedChange {
-    /// What kind of setting it is: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`, `unit_drop_in`,
+    /// The kind of setting: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`, `unit_drop_in`,
     /// `kernel_command_line`.
     pub fn kind(&self) -> &'static str {
         self.target.kind()
     }
 
-    /// For the affinity of a queue's interrupt: what it is found again by when it has another number.
+    /// For the affinity of a queue's interrupt: identifies it when its number has changed.
     pub fn interrupt(&self) -> Option<&NicIrq> {
         match &self.target {
             Target::File(file) => file.interrupt.as_ref(),
@@ -285,7 +282,7 @@ impl PlannedChange {
         }
     }
 
-    /// The CPUs that it sets; `None` where it is about something else.
+    /// The CPUs that it sets; `None` if it does not set CPUs.
     pub fn cpus_after(&self) -> Option<CpuSet> {
         self.target.set_of(&self.after)
     }
@@ -359,7 +356,7 @@ mod tests {
             steps.iter().map(|step| step.optional).collect::<Vec<_>>(),
             [true, false, false]
         );
-        // Threads that are born later follow it.
+        // Threads that start later follow it.
         let timed = Plan { made_ticks: Some(100), ..plan() };
         let steps_of_timed = timed.steps(&["thread".to_owned()], "now", Some(5)).unwrap();
         let Target::Thread(thread) = &steps_of_timed[0].change.target else { panic!() };
@@ -369,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_names_that_scripts_look_for() {
+    fn the_json_has_the_documented_names() {
         let json = serde_json::to_value(plan()).unwrap();
         for name in ["goal", "changes", "predicted"] {
             assert!(json.get(name).is_some(), "{name}");
@@ -383,14 +380,14 @@ mod tests {
         ] {
             assert!(json["changes"][0].get(name).is_some(), "{name}");
         }
-        // A plan of before effects were told of each change is a plan still.
+        // A plan from before per-change predictions is still accepted.
         let mut older = json;
         older["changes"][0].as_object_mut().unwrap().remove("predicted");
         assert_eq!(serde_json::from_value::<Plan>(older).unwrap(), plan());
     }
 
     #[test]
-    fn changes_are_put_in_the_order_of_their_effect() {
+    fn changes_are_sorted_by_effect() {
         let shares = |node: f64, cpu: f64| Crossings {
             other_cpu: Some(cpu),
             other_llc: None,
@@ -398,8 +395,8 @@ mod tests {
         };
         let mut plan = Plan { now: shares(1.0, 1.0), ..plan() };
         plan.changes.push(planned("xps", "/sys/class/net/eth0/queues/tx-0/xps_cpus"));
-        assert_eq!(plan.by_effect(), ["irq", "rps", "thread", "xps"], "nothing is known");
-        // A fifth less to another node, then less to another CPU alone, then all of the rest.
+        assert_eq!(plan.by_effect(), ["irq", "rps", "thread", "xps"], "no prediction");
+        // A fifth fewer packets to another node, then fewer to another CPU only, then all of the rest.
         let effects = [shares(0.8, 1.0), shares(0.8, 0.5), shares(0.0, 0.5), shares(0.0, 0.5)];
         for (change, effect) in plan.changes.iter_mut().zip(effects) {
             change.predicted = Some(effect);
@@ -408,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_this_machine_is_refused() {
+    fn plans_of_other_machines_are_refused() {
         let said = |plan: &Plan, only: &[String], boot, netns| {
             plan.steps(only, boot, netns).unwrap_err().to_string()
         };
@@ -425,13 +422,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_with_what_is_no_setting_is_not_read() {
+    fn a_plan_with_an_unknown_setting_is_rejected() {
         let json = serde_json::to_value(plan()).unwrap();
         for (field, text) in [("target", "/etc/passwd"), ("target", "ethtool x flash")] {
             let mut bad = json.clone();
             bad["changes"][0][field] = text.into();
             let refused = serde_json::from_value::<Plan>(bad).unwrap_err().to_string();
-            assert!(refused.contains("no setting that nearpath changes"), "{refused}");
+            assert!(refused.contains("not a setting that nearpath changes"), "{refused}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a finding proposes to change. In JSON a target is text as people write it: a path, a sysctl, an option
-//! of ethtool.
+//! Changes proposed by findings. In JSON a target is text as people write it: a path, a sysctl, an ethtool
+//! option.
 
 use crate::{
     Ethtool, FileOf, NicSetting, SettingFile, SocketProtocol, Target, Value, is_interface_name,
@@ -10,12 +10,12 @@ use std::fmt;
 /// A change that would fix a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProposedChange {
-    /// What is changed. In JSON it is text: a path under /sys or /proc
-    /// (`/sys/class/net/eth0/queues/rx-0/rps_cpus`), a sysctl (`sysctl net.core.netdev_budget`), an option of
-    /// ethtool (`ethtool -X eth0`), the affinity of a process or a thread (`affinity pid 4711`, `affinity pid
-    /// 4711 tid 4712`), a command of nearpath (`nearpath steer --port 80`).
+    /// The target. In JSON it is text: a path under /sys or /proc (`/sys/class/net/eth0/queues/rx-0/rps_cpus`),
+    /// a sysctl (`sysctl net.core.netdev_budget`), an ethtool option (`ethtool -X eth0`), the affinity of a
+    /// process or a thread (`affinity pid 4711`, `affinity pid 4711 tid 4712`), a nearpath command (`nearpath
+    /// steer --port 80`).
     pub target: Proposal,
-    /// The value now, in the form that the target takes; `None` when it is unknown.
+    /// The current value, in the format of the target; `None` if unknown.
     #[serde(with = "optional_text")]
     pub before: Option<Value>,
     /// The value that would fix it.
@@ -23,12 +23,12 @@ pub struct ProposedChange {
     pub after: Value,
     /// Why, in one sentence.
     pub why: String,
-    /// Whether it stands in for the changes before it, instead of being made after them.
+    /// Whether it is an alternative to the changes before it, instead of following them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alternative: bool,
 }
 
-/// A value as its text.
+/// Serializes a value as its text.
 mod text {
     use super::{Deserialize, Deserializer, Serializer, Value};
 
@@ -41,7 +41,7 @@ mod text {
     }
 }
 
-/// A value that may be missing, as its text.
+/// Serializes an optional value as its text.
 mod optional_text {
     use super::{Deserialize, Deserializer, Serialize, Serializer, Value};
 
@@ -54,8 +54,8 @@ mod optional_text {
     }
 }
 
-/// What a finding proposes to change: a target as it is, or something that a planner makes one or several
-/// targets of, as a check does not know all of it.
+/// What a finding proposes to change: a complete target, or something that a planner expands into one or
+/// several targets, because the check does not have all details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Proposal {
@@ -65,7 +65,7 @@ pub enum Proposal {
     Affinity {
         /// The process.
         pid: u32,
-        /// One of its threads; `None` means all.
+        /// One of its threads; `None`: all.
         tid: Option<u32>,
     },
     /// The pages of a process, to another node.
@@ -80,7 +80,7 @@ pub enum Proposal {
         /// Its port.
         port: u16,
     },
-    /// The interrupts that irqbalance leaves alone.
+    /// The interrupts banned from irqbalance.
     IrqbalanceBans,
 }
 
@@ -91,7 +91,7 @@ impl<T: Into<Target>> From<T> for Proposal {
 }
 
 impl Proposal {
-    /// The setting, if it is one as it is.
+    /// The setting, if it is a complete target.
     pub fn setting(&self) -> Option<&Target> {
         match self {
             Self::Setting(target) => Some(target),
@@ -99,7 +99,7 @@ impl Proposal {
         }
     }
 
-    /// The name of the sysctl that it is.
+    /// The name of the sysctl, if it is one.
     pub fn sysctl(&self) -> Option<String> {
         match self.setting()? {
             Target::File(file) => match file.of()? {
@@ -118,7 +118,7 @@ const PAGES: &str = "migratepages pid ";
 const AFFINITY: &str = "affinity pid ";
 const TID: &str = " tid ";
 const BANS: &str = "irqbalance banned";
-/// The options of ethtool by which a finding calls a setting.
+/// The ethtool options that name a setting in findings.
 const OPTIONS: [(&str, Ethtool); 4] = [
     ("-L", Ethtool::Channels),
     ("-G", Ethtool::Rings),
@@ -161,7 +161,8 @@ impl TryFrom<String> for Proposal {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        Self::parse(&text).ok_or_else(|| format!("{text:?} is nothing that a finding proposes"))
+        Self::parse(&text)
+            .ok_or_else(|| format!("{text:?} is not a change that a finding can propose"))
     }
 }
 
@@ -200,7 +201,7 @@ impl Proposal {
 }
 
 impl ProposedChange {
-    /// A change that is made in its turn.
+    /// A change to be made in sequence.
     pub fn new(
         target: impl Into<Proposal>,
         before: Option<String>,
@@ -216,7 +217,7 @@ impl ProposedChange {
         }
     }
 
-    /// The same change, to be made instead of those before it.
+    /// The same change as an alternative to those before it.
     #[must_use]
     pub fn instead(self) -> Self {
         Self { alternative: true, ..self }
@@ -229,7 +230,7 @@ mod tests {
     use crate::QueueId;
 
     #[test]
-    fn a_proposal_is_read_back_from_its_text() {
+    fn proposals_round_trip() {
         for (proposal, text) in [
             (SettingFile::sysctl("net.core.busy_read").into(), "sysctl net.core.busy_read"),
             (NicSetting::new("eth0", Ethtool::Rings).into(), "ethtool -G eth0"),

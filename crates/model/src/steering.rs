@@ -8,9 +8,9 @@ use serde::Serialize;
 pub struct Status {
     /// Version of this form.
     pub schema: u32,
-    /// The REUSEPORT groups of several sockets, and those with a program.
+    /// The REUSEPORT groups with several sockets, and those with a program.
     pub groups: Vec<GroupStatus>,
-    /// Changes of the journal that are not there any more, or cannot be seen from here.
+    /// Changes of the journal that are no longer in effect, or cannot be seen from here.
     pub gone: Vec<Gone>,
 }
 
@@ -23,21 +23,21 @@ pub struct GroupStatus {
     pub protocol: SocketProtocol,
     /// Its sockets, in the group's order.
     pub sockets: Vec<SocketStatus>,
-    /// Whose program chooses among them; `None`: the kernel chooses by a hash.
+    /// Whose program selects among them; `None`: the kernel selects by a hash.
     pub program: Option<ProgramOwner>,
-    /// The program in words.
+    /// Description of the program.
     pub detail: Option<String>,
-    /// When it was attached, in seconds since 1970; of ours only.
+    /// When it was attached, in seconds since 1970; only for nearpath's own programs.
     pub since_s: Option<u64>,
 }
 
-/// Whose a program is.
+/// Owner of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramOwner {
-    /// Ours, by the journal.
+    /// nearpath, according to the journal.
     Nearpath,
-    /// Somebody else's.
+    /// Another program.
     Other,
 }
 
@@ -46,9 +46,9 @@ pub enum ProgramOwner {
 pub struct SocketStatus {
     /// Its inode.
     pub inode: u64,
-    /// The worker's process; `None` (as all below) when the worker is unknown.
+    /// The worker's process; `None` (like all below) if the worker is unknown.
     pub pid: Option<u32>,
-    /// Its thread, when one alone reads.
+    /// Its thread, if only one reads.
     pub tid: Option<u32>,
     /// Its name.
     pub comm: Option<String>,
@@ -56,7 +56,7 @@ pub struct SocketStatus {
     pub cpus: Option<CpuSet>,
 }
 
-/// A change that is not there.
+/// A change that is not in effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Gone {
     /// Address and port.
@@ -65,6 +65,6 @@ pub struct Gone {
     pub protocol: SocketProtocol,
     /// When it was made, in seconds since 1970.
     pub since_s: u64,
-    /// Why it is not.
+    /// Why it is not in effect.
     pub reason: String,
 }

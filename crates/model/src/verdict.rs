@@ -1,18 +1,18 @@
-//! Verdicts: what a trial says of a plan.
+//! Verdicts: the result of trying a plan.
 
 use crate::PathKind;
 use serde::{Deserialize, Serialize};
 
-/// One block: a stretch of time in one of the two states.
+/// One block: a period in one of the two states.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Block {
-    /// The metric, of which less is better: a latency in nanoseconds, or the inverse of a rate.
+    /// The metric, where less is better: a latency in nanoseconds, or the inverse of a rate.
     pub metric: f64,
     /// Share of messages that were lost, 0 to 1.
     pub lost: f64,
     /// CPU time used by the whole host, in CPUs.
     pub cpus_busy: f64,
-    /// Messages that came through, per second.
+    /// Messages delivered per second.
     pub rate_per_s: f64,
 }
 
@@ -25,20 +25,20 @@ pub struct Cycle {
     pub with: [Block; 2],
 }
 
-/// What is asked of a difference.
+/// Thresholds for a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Demands {
-    /// A smaller difference is none, in percent.
+pub struct Thresholds {
+    /// Smaller differences are ignored, in percent.
     pub minimum_effect_percent: f64,
-    /// How much more may be lost, in percent of all messages.
+    /// Allowed increase of loss, in percent of all messages.
     pub more_lost_percent: f64,
-    /// How much more CPU time may be used, in percent of what was used before.
+    /// Allowed increase of CPU time, in percent of the baseline.
     pub more_cpu_percent: f64,
-    /// How many fewer messages may come through, in percent.
+    /// Allowed decrease of messages delivered, in percent.
     pub fewer_messages_percent: f64,
 }
 
-impl Default for Demands {
+impl Default for Thresholds {
     fn default() -> Self {
         Self {
             minimum_effect_percent: 2.0,
@@ -49,38 +49,38 @@ impl Default for Demands {
     }
 }
 
-/// What the change did to the metric.
+/// The effect of the change on the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The metric fell, beyond noise and minimum effect, and no guard objects.
+    /// The metric fell by more than noise and minimum effect, and no guard failed.
     Better,
-    /// It rose, or a guard objects beyond noise.
+    /// It rose, or a guard failed beyond noise.
     Worse,
-    /// Whatever it did is smaller than the minimum effect.
+    /// The effect is smaller than the minimum effect.
     NoDifference,
-    /// Noise hides what it did, or whether a guard objects.
+    /// Noise hides the effect, or whether a guard failed.
     Inconclusive,
 }
 
 /// A comparison of all cycles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Blocks in all.
+    /// Number of blocks.
     pub blocks: usize,
     /// The metric without the change: geometric mean of its blocks.
     pub baseline: f64,
     /// The metric with it.
     pub with_plan: f64,
-    /// The difference in percent of the baseline; negative is better (of a rate positive).
+    /// The difference in percent of the baseline; negative is better (for a rate, positive).
     pub delta_percent: f64,
-    /// Where it lies with a confidence of 95 %.
+    /// 95% confidence interval of the difference.
     pub ci95: [f64; 2],
-    /// How large a difference the blocks without the change show among themselves, at 95 %.
+    /// A/A noise: the difference among the blocks without the change (95% CI).
     pub noise_floor_percent: f64,
-    /// What happened to loss, CPU time and throughput.
+    /// The effect on loss, CPU time and throughput.
     pub guards: Guards,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
@@ -91,9 +91,9 @@ pub struct Guard {
     pub without: f64,
     /// With it.
     pub with: f64,
-    /// Whether that is more than is allowed.
+    /// Whether the difference is more than allowed.
     pub objects: bool,
-    /// Whether it is more than noise: the interval of the difference leaves out zero.
+    /// Whether it is more than noise: the confidence interval excludes zero.
     pub sure: bool,
 }
 
@@ -104,7 +104,7 @@ pub struct Guards {
     pub lost: Guard,
     /// CPU time used by the whole host, in CPUs.
     pub cpus_busy: Guard,
-    /// Messages that came through, per second.
+    /// Messages delivered per second.
     pub rate_per_s: Guard,
 }
 
@@ -113,25 +113,25 @@ impl Guards {
         [&self.lost, &self.cpus_busy, &self.rate_per_s]
     }
 
-    /// Whether any of them objects.
+    /// Whether any of them failed.
     pub fn object(&self) -> bool {
         self.all().into_iter().any(|guard| guard.objects)
     }
 
-    /// Whether any of them objects to what is no noise.
+    /// Whether any of them failed by more than noise.
     pub fn are_sure(&self) -> bool {
         self.all().into_iter().any(|guard| guard.objects && guard.sure)
     }
 }
 
-/// How often packets went to another CPU, cache or node between two stages; hops for each packet.
+/// How often packets changed CPU, cache or node between two stages; hops per packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hops {
     /// To another CPU.
     pub other_cpu: f64,
-    /// To another last-level cache; `None` where caches are not known.
+    /// To another last-level cache; `None` if caches are unknown.
     pub other_llc: Option<f64>,
-    /// To another node; `None` where there are none.
+    /// To another node; `None` if there are none.
     pub other_node: Option<f64>,
 }
 
@@ -145,23 +145,22 @@ pub struct TrialReport {
     pub schema: u32,
     /// What was tried: the ids of the plan's changes.
     pub changes: Vec<String>,
-    /// What was compared; latencies are in nanoseconds, `pps` in packets and `gbps` in 10⁹ bits a second.
+    /// The metric compared; latencies are in nanoseconds, `pps` in packets and `gbps` in 10⁹ bits per second.
     pub metric: String,
-    /// Of which packets' path from end to end the metric is; `None` of probes, spans and rates, and in what an
-    /// older nearpath wrote.
+    /// The kind of packet path that the metric is of, end to end; `None` for probes, spans and rates, and in
+    /// reports of an older nearpath.
     #[serde(default)]
     pub path: Option<PathKind>,
-    /// The numbers and the verdict.
+    /// The figures and the verdict.
     #[serde(flatten)]
     pub comparison: Comparison,
-    /// Whether packets went elsewhere, which is how a change of placement works; `None` where they could
-    /// not be followed.
+    /// Hops of packets, which is how a change of placement works; `None` if packets could not be tracked.
     pub mechanism: Option<Moved>,
-    /// Whether the changes are in force now.
+    /// Whether the changes are in effect now.
     pub kept: bool,
 }
 
-/// How far packets went, without the change and with it.
+/// Hops of packets, without the change and with it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Moved {
     /// Without.
@@ -171,9 +170,8 @@ pub struct Moved {
 }
 
 impl Comparison {
-    /// The same numbers for a metric of which more is better, and whose inverse was compared: they are
-    /// of the metric itself, and a positive difference is better. Means of logarithms turn round
-    /// exactly.
+    /// The same figures for a metric where more is better, whose inverse was compared: they are of the metric
+    /// itself, and a positive difference is better. The inversion of means of logarithms is exact.
     #[must_use]
     pub fn of_rate(self) -> Self {
         let turned = |percent: f64| 100.0 * (1.0 / (1.0 + percent / 100.0) - 1.0);

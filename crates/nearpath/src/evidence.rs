@@ -1,8 +1,8 @@
-//! What `diagnose` rests on beside facts: the instruments that it measures with, all over the same
-//! time, or files that they wrote before.
+//! The evidence of `diagnose` besides facts: its instruments, which all measure over the same time, or files
+//! that they wrote earlier.
 //!
-//! In go the instruments that are wanted, or the files; out comes what each has measured, or why not.
-//! An instrument that cannot run here does not keep the others from it.
+//! Input: the requested instruments, or the files. Output: the measurement of each, or why there is none. An
+//! instrument that cannot run does not stop the others.
 
 use crate::failure::say;
 use anyhow::{Context, anyhow, bail};
@@ -19,22 +19,22 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What each instrument has measured; `None` for those that are not wanted.
+/// The measurement of each instrument; `None` for those not requested.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// By `stages`, or why not.
+    /// Of `stages`, or why not.
     pub stages: Option<Result<Measurement, String>>,
-    /// By `locality`, or why not.
+    /// Of `locality`, or why not.
     pub locality: Option<Result<Locality, String>>,
-    /// By `accepts`, or why not.
+    /// Of `accepts`, or why not.
     pub accepts: Option<Result<AcceptMeasurement, String>>,
-    /// Of two looks at stages the one that nothing rests on.
+    /// Of two measurements of stages, the one that is not used as evidence.
     pub other_look: Option<Measurement>,
 }
 
 impl Measured {
-    /// What came of a first and a closer look: stages as seen by the closer one, unless too few packets came
-    /// during it and more before; of the rest the whole, which is in the closer one.
+    /// Combines a first and a closer measurement. Stages are those of the closer one, unless it saw too few packets
+    /// and the first one saw more; the other instruments have run through, so their totals are in the closer one.
     pub fn after(mut self, first: Self) -> Self {
         let Some(Ok(first)) = first.stages else { return self };
         self.other_look = match &mut self.stages {
@@ -45,7 +45,7 @@ impl Measured {
             }
             refused => {
                 if let Some(Err(reason)) = refused {
-                    say(&format!("cannot look closer: {reason}"));
+                    say(&format!("cannot measure more stages: {reason}"));
                 }
                 *refused = Some(Ok(first));
                 None
@@ -54,7 +54,7 @@ impl Measured {
         self
     }
 
-    /// What there is.
+    /// The measurements that there are.
     pub fn evidence(&self) -> Evidence<'_> {
         fn of<T>(measured: &Option<Result<T, String>>) -> Option<&T> {
             measured.as_ref()?.as_ref().ok()
@@ -66,7 +66,7 @@ impl Measured {
         }
     }
 
-    /// Why those that are not there are not, by instrument.
+    /// Why measurements are missing, by instrument.
     fn reasons(&self) -> Vec<(&'static str, &str)> {
         fn of<'a, T>(
             name: &'static str,
@@ -80,7 +80,7 @@ impl Measured {
             .collect()
     }
 
-    /// Notes in a diagnosis what could not be measured, and what was beside the evidence.
+    /// Adds to a diagnosis what could not be measured, and the measurement that was not used.
     pub fn note(self, mut diagnosis: Diagnosis) -> Diagnosis {
         diagnosis.other_look.clone_from(&self.other_look);
         let reasons = self.reasons();
@@ -100,41 +100,41 @@ const STAGES: &str = "stages";
 const LOCALITY: &str = "packets' CPUs";
 const ACCEPTS: &str = "accepts";
 
-/// The instruments of a diagnosis as one.
+/// The instruments of a diagnosis, run as one.
 pub struct Together<'a> {
-    stages: Attempt<Stages>,
-    locality: Attempt<PacketLocality>,
-    accepts: Attempt<Accepts<'a>>,
-    /// Stages are looked at more closely afterwards: the others run on when these stop.
+    stages: AttachAttempt<Stages>,
+    locality: AttachAttempt<PacketLocality>,
+    accepts: AttachAttempt<Accepts<'a>>,
+    /// A closer measurement of stages follows: the others keep running when stages stop.
     is_first_look: bool,
 }
 
 impl<'a> Together<'a> {
-    /// Those that are wanted.
+    /// Creates those requested.
     pub fn new(
         stages: Option<Stages>,
         locality: Option<PacketLocality>,
         accepts: Option<Accepts<'a>>,
     ) -> Self {
         Self {
-            stages: Attempt::new(stages),
-            locality: Attempt::new(locality),
-            accepts: Attempt::new(accepts),
+            stages: AttachAttempt::new(stages),
+            locality: AttachAttempt::new(locality),
+            accepts: AttachAttempt::new(accepts),
             is_first_look: false,
         }
     }
 
-    /// The next measurement is a first look, after which only stages stop ([`Together::look_closer`]).
+    /// Makes the next measurement the first of two; only stages stop after it ([`Together::look_closer`]).
     pub fn look_first(&mut self) {
         self.is_first_look = true;
     }
 
-    /// Observes these stages from the next measurement on, if any could be observed at first; the others
-    /// have run on.
+    /// Observes these stages from the next measurement on, if stages could be observed at all; the others are
+    /// still running.
     pub fn look_closer(&mut self, stages: Stages) {
         self.is_first_look = false;
         if self.stages.refused.is_none() {
-            self.stages = Attempt::new(Some(stages));
+            self.stages = AttachAttempt::new(Some(stages));
         }
     }
 
@@ -147,8 +147,8 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// Says at once what is not measured: the time passes all the same.
-    fn tell(&self) {
+    /// Reports at the start what is not measured; the measurement takes its full time anyway.
+    fn report_refused(&self) {
         let refused = [&self.stages.refused, &self.locality.refused, &self.accepts.refused];
         let mut said: Vec<&InstrumentError> = Vec::new();
         for error in refused.into_iter().flatten() {
@@ -157,21 +157,21 @@ impl<'a> Together<'a> {
             }
         }
         let none = !(self.stages.runs() || self.locality.runs() || self.accepts.runs());
-        let instead = if none { "; watching the counters instead" } else { "" };
+        let instead = if none { "; using kernel counters only" } else { "" };
         for error in said {
             say(&format!("cannot measure: {error}{instead}"));
         }
     }
 }
 
-/// An instrument that may be unwanted, or refused by the kernel.
-struct Attempt<I> {
+/// An instrument that may not be requested, or that may be refused by the kernel.
+struct AttachAttempt<I> {
     instrument: Option<I>,
     refused: Option<InstrumentError>,
     started: bool,
 }
 
-impl<I: Instrument> Attempt<I> {
+impl<I: Instrument> AttachAttempt<I> {
     fn new(instrument: Option<I>) -> Self {
         Self { instrument, refused: None, started: false }
     }
@@ -180,7 +180,7 @@ impl<I: Instrument> Attempt<I> {
         self.instrument.is_some() && self.refused.is_none()
     }
 
-    /// Starts it, unless it runs or was refused before.
+    /// Starts it, unless it is running or was refused earlier.
     fn start(&mut self) {
         if !self.started {
             self.started = true;
@@ -188,7 +188,7 @@ impl<I: Instrument> Attempt<I> {
         }
     }
 
-    /// Does something with it while it runs.
+    /// Calls `act` if it is running.
     fn with(&mut self, act: impl FnOnce(&mut I)) {
         if let (Some(instrument), None) = (&mut self.instrument, &self.refused) {
             act(instrument);
@@ -214,12 +214,12 @@ impl Instrument for Together<'_> {
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         let is_second = self.accepts.started;
-        // The one that takes longest to load comes last, so that the others look at little more.
+        // The slowest to load comes last, so that the others start little earlier.
         self.accepts.start();
         self.locality.start();
         self.stages.start();
         if !is_second {
-            self.tell();
+            self.report_refused();
         }
         Ok(())
     }
@@ -234,8 +234,8 @@ impl Instrument for Together<'_> {
         spent
     }
 
-    fn pause(&mut self, patience: Duration, goes_on: &dyn Fn(Duration) -> bool) {
-        self.stages.with(|stages| stages.pause(patience, goes_on));
+    fn pause(&mut self, patience: Duration, should_continue: &dyn Fn(Duration) -> bool) {
+        self.stages.with(|stages| stages.pause(patience, should_continue));
     }
 
     fn resume(&mut self) {
@@ -277,10 +277,10 @@ impl Instrument for Together<'_> {
     }
 }
 
-/// What was measured before, from files that `measure … --json` wrote.
+/// Reads earlier measurements from files that `measure … --json` wrote.
 ///
 /// # Errors
-/// A file cannot be read, is none of theirs, or there are two of an instrument.
+/// A file cannot be read or is not such a file, or two files are of the same instrument.
 pub fn read(files: &[PathBuf]) -> anyhow::Result<Measured> {
     let mut measured = Measured::default();
     for file in files {
@@ -292,10 +292,10 @@ pub fn read(files: &[PathBuf]) -> anyhow::Result<Measured> {
 impl Measured {
     fn add(&mut self, file: &Path) -> anyhow::Result<()> {
         let text = std::fs::read(file)?;
-        // Of several documents, one for each interval and then the whole, the last.
+        // With one document per interval and then the total: the last.
         let documents = serde_json::Deserializer::from_slice(&text).into_iter::<Value>();
-        let last = documents.last().ok_or_else(|| anyhow!("it is empty"))?;
-        let document = last.map_err(|error| anyhow!("it is no JSON: {error}"))?;
+        let last = documents.last().ok_or_else(|| anyhow!("the file is empty"))?;
+        let document = last.map_err(|error| anyhow!("not valid JSON: {error}"))?;
         let has = |field: &str| document.get(field).is_some();
         if has("spans") {
             put(&mut self.stages, document, MEASUREMENT_SCHEMA)
@@ -305,7 +305,7 @@ impl Measured {
             put(&mut self.locality, document, LOCALITY_SCHEMA)
         } else {
             bail!(
-                "it is not what 'measure stages', 'measure locality' or 'measure accepts' print with --json"
+                "not an output of 'measure stages', 'measure locality' or 'measure accepts' with --json"
             )
         }
     }
@@ -318,10 +318,10 @@ fn put<T: DeserializeOwned>(
 ) -> anyhow::Result<()> {
     let schema = document.get("schema").and_then(Value::as_u64).unwrap_or(0);
     if schema > u64::from(known) {
-        bail!("it is of a newer nearpath (schema {schema})");
+        bail!("written by a newer nearpath (schema {schema})");
     }
     if to.is_some() {
-        bail!("there is another of the same instrument");
+        bail!("another file is of the same instrument");
     }
     *to = Some(Ok(serde_json::from_value(document)?));
     Ok(())
@@ -343,11 +343,11 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_apart_by_what_they_hold() {
+    fn files_are_recognized_by_content() {
         let dir = tempfile::tempdir().unwrap();
         let stages = file(&dir, "a", &json(&Measurement::default()));
         let accepts = file(&dir, "b", &json(&AcceptMeasurement::default()));
-        // A line for an interval before the whole.
+        // One line for an interval, then the total.
         let whole = Locality { duration_s: 7.0, ..Locality::default() };
         let lines = format!("{{\"from_s\":0}}\n{}\n", json(&whole));
         let locality = file(&dir, "c", &lines);
@@ -359,9 +359,9 @@ mod tests {
         let newer = json(&Locality { schema: LOCALITY_SCHEMA + 1, ..Locality::default() });
         for (text, says) in [
             ("", "is empty"),
-            ("{", "no JSON"),
-            ("{}", "is not what"),
-            ("[1]", "is not what"),
+            ("{", "not valid JSON"),
+            ("{}", "not an output"),
+            ("[1]", "not an output"),
             (newer.as_str(), "newer nearpath"),
             ("{\"listeners\": 7}", "invalid type"),
         ] {
@@ -369,11 +369,11 @@ mod tests {
             assert!(format!("{error:#}").contains(says), "{text}: {error:#}");
         }
         let twice = read(&[stages.clone(), stages]).unwrap_err();
-        assert!(format!("{twice:#}").contains("another of the same"), "{twice:#}");
+        assert!(format!("{twice:#}").contains("is of the same instrument"), "{twice:#}");
     }
 
     #[test]
-    fn of_two_looks_the_closer_one_is_evidence_unless_the_packets_came_before() {
+    fn the_closer_measurement_is_evidence_unless_the_first_saw_the_packets() {
         let looked = |started| {
             let packets = Packets { started, ..Packets::default() };
             let stages = Some(Ok(Measurement { packets, ..Measurement::default() }));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_once_or_by_instrument() {
+    fn missing_measurements_are_reported_once_or_by_instrument() {
         let diagnosis = || nearpath_diagnose::diagnose(&Default::default(), None, None);
         let notes = |measured: Measured| {
             let noted = measured.note(diagnosis());

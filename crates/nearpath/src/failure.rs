@@ -1,27 +1,27 @@
-//! What can go wrong on the command line, and what is said of it: one line on standard error.
+//! Failures of a command, and their message: one line on standard error.
 
 use nearpath_views::text::printable;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Why a command did not end well.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line asks for what does not go together: exit status 2.
+    /// Options that cannot be combined: exit status 2.
     Usage(String),
-    /// What clap says of a command (`nearpath show`): help and version that were asked for
-    /// (status 0), or wrong usage (2).
+    /// An outcome of clap for a command (`nearpath show`): requested help or version (status 0), or wrong
+    /// usage (2).
     Clap(Box<clap::Error>, String),
-    /// The command could not do its work: exit status 1.
+    /// The command failed: exit status 1.
     Error(anyhow::Error),
-    /// The command did its work, and its exit status reports what it found (`--exit-code`).
+    /// The command succeeded, and its exit status reports what it found (`--exit-code`).
     Found(u8),
-    /// Nobody reads the output any more (`| head`); that is no error.
+    /// The reader of the output closed the pipe (`| head`); not an error.
     BrokenPipe,
 }
 
 impl Failure {
-    /// Says what is wrong and returns the exit status.
+    /// Prints the message and returns the exit status.
     pub fn report(self) -> ExitCode {
         match self {
             Self::Usage(message) => {
@@ -45,8 +45,8 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Prints `nearpath: message` as one line on standard error. When that cannot be written there
-/// is nobody left to tell.
+/// Prints `nearpath: message` as one line on standard error. Errors are ignored, as there is nowhere left to
+/// report them.
 pub fn say(message: &str) {
     let one_line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(std::io::stderr(), "nearpath: {}", printable(&one_line));
@@ -75,7 +75,7 @@ fn report_clap(error: &clap::Error, command: &str) -> ExitCode {
     }
 }
 
-/// Clap's message of several lines as one: what is wrong, its tip, and where to read on.
+/// Joins clap's lines into one: the error, its tip, and a pointer to the help.
 fn usage_line(message: &str, command: &str) -> String {
     let said = message
         .lines()

@@ -1,7 +1,7 @@
-//! The options that say which packets are looked at, and their meaning for the instrument.
+//! The options that select packets, and the filter that they mean for the instrument.
 //!
-//! In go arguments and the host (for the index of an interface), out comes a
-//! [`Filter`]. What can be judged without the host is judged while parsing: wrong usage.
+//! Input: arguments and the host (for interface indexes). Output: a [`Filter`]. Everything that does not need
+//! the host is checked while parsing, as a usage error.
 
 use crate::lower_devices::lower_devices;
 use anyhow::anyhow;
@@ -14,38 +14,38 @@ use nearpath_views::text::printable;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-/// Which packets are looked at; all that is given must hold.
+/// Packet filter; a packet must match all given options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Which packets")]
+#[command(next_help_heading = "Packet filter")]
 pub struct Filters {
-    /// Only packets of this interface
+    /// Only packets on this interface
     #[arg(long, value_name = "NAME")]
     dev: Option<String>,
-    /// Only of this protocol
+    /// Only this protocol
     #[arg(long, value_enum, value_name = "PROTOCOL")]
     proto: Option<Proto>,
-    /// Only from this address or network (IPv4 or IPv6)
+    /// Only packets from this address or network (IPv4 or IPv6)
     #[arg(long, value_name = "CIDR", value_parser = network)]
     src: Option<IpNet>,
-    /// Only to this address or network
+    /// Only packets to this address or network
     #[arg(long, value_name = "CIDR", value_parser = network)]
     dst: Option<IpNet>,
-    /// Only from or to this address or network
+    /// Only packets from or to this address or network
     #[arg(long, value_name = "CIDR", value_parser = network)]
     host: Option<IpNet>,
-    /// Only from this port
+    /// Only packets from this port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     sport: Option<u16>,
-    /// Only to this port
+    /// Only packets to this port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     dport: Option<u16>,
-    /// Only from or to this port
+    /// Only packets from or to this port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Only received or only sent packets
+    /// Only received, or only sent packets
     #[arg(long, value_enum, value_name = "DIRECTION", default_value = "both")]
-    direction: Way,
-    /// Only one flow in N, chosen by its hash
+    direction: DirectionArg,
+    /// Only one in N flows, selected by hash
     #[arg(long, value_name = "1/N", value_parser = one_in)]
     sample: Option<NonZeroU32>,
 }
@@ -58,7 +58,7 @@ enum Proto {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum DirectionArg {
     Rx,
     Tx,
     #[default]
@@ -66,22 +66,22 @@ enum Way {
 }
 
 impl Filters {
-    /// Received or sent packets of an interface and a port, where these are given.
+    /// Received or sent packets, of an interface and a port if given.
     pub fn one_way(direction: Direction, dev: Option<String>, port: Option<u16>) -> Self {
         let direction = match direction {
-            Direction::Rx => Way::Rx,
-            Direction::Tx => Way::Tx,
+            Direction::Rx => DirectionArg::Rx,
+            Direction::Tx => DirectionArg::Tx,
         };
         Self { dev, port, direction, ..Self::default() }
     }
 
-    /// Whether any packet is left out.
+    /// Whether any packet is excluded.
     pub fn is_set(&self) -> bool {
         *self != Self::default()
     }
 
-    /// The filter for the instrument. `host` was read in the namespace that is looked at;
-    /// `netns` is its inode when only packets in it count.
+    /// The filter for the instrument. `host` was read in the observed namespace; `netns` is its inode if only
+    /// packets in it count.
     ///
     /// # Errors
     /// There is no such interface.
@@ -89,9 +89,9 @@ impl Filters {
         let device = self.dev.as_ref().map(|name| device(host, name)).transpose()?;
         Ok(Filter {
             direction: match self.direction {
-                Way::Rx => Some(Direction::Rx),
-                Way::Tx => Some(Direction::Tx),
-                Way::Both => None,
+                DirectionArg::Rx => Some(Direction::Rx),
+                DirectionArg::Tx => Some(Direction::Tx),
+                DirectionArg::Both => None,
             },
             device,
             netns: netns.map(namespace).transpose()?,
@@ -111,22 +111,24 @@ impl Filters {
     }
 }
 
-/// The interface of that name.
+/// The interface with this name.
 ///
 /// # Errors
-/// There is none; the error names those there are.
+/// There is none; the error lists the existing ones.
 pub fn interface<'a>(host: &'a Host, name: &str) -> anyhow::Result<&'a Nic> {
     const NAMED: usize = 12;
     let Some(nic) = host.nics.iter().find(|nic| nic.name == name) else {
         let names: Vec<&str> = host.nics.iter().take(NAMED).map(|nic| nic.name.as_str()).collect();
         let more = if host.nics.len() > NAMED { ", …" } else { "" };
         let there = printable(&names.join(", "));
-        return Err(anyhow!("no interface {name:?} in this namespace; there are: {there}{more}"));
+        return Err(anyhow!(
+            "no interface {name:?} in this network namespace; it has: {there}{more}"
+        ));
     };
     Ok(nic)
 }
 
-/// The interface of that name as a filter.
+/// The interface with this name as a filter.
 fn device(host: &Host, name: &str) -> anyhow::Result<Device> {
     let nic = interface(host, name)?;
     let netns = |nic: &Nic| nic.netns.inode.map(namespace).transpose();
@@ -138,24 +140,26 @@ fn device(host: &Host, name: &str) -> anyhow::Result<Device> {
     })
 }
 
-/// The inode of a namespace as the kernel's programs see it (`ns_common.inum`, 32 bits).
+/// The inode of a namespace as BPF programs see it (`ns_common.inum`, 32 bits).
 fn namespace(inode: u64) -> anyhow::Result<u32> {
-    u32::try_from(inode).map_err(|_| anyhow!("{inode} is no number of a network namespace"))
+    u32::try_from(inode).map_err(|_| anyhow!("{inode} is not a network namespace inode"))
 }
 
-/// An address, which stands for itself alone, or a network.
-fn network(text: &str) -> Result<IpNet, String> {
+/// Parses an address, as a network of one, or a network.
+pub fn network(text: &str) -> Result<IpNet, String> {
     if let Ok(net) = text.parse::<IpNet>() {
         return Ok(net);
     }
     let address = text.parse::<IpAddr>();
-    address.map(IpNet::from).map_err(|_| "give it as 10.0.0.1, 10.0.0.0/8 or fd00::/8".to_owned())
+    address.map(IpNet::from).map_err(|_| {
+        "expected an address or network, e.g. 10.0.0.1, 10.0.0.0/8 or fd00::/8".to_owned()
+    })
 }
 
 /// `1/16`, or `16` for short.
 pub fn one_in(text: &str) -> Result<NonZeroU32, String> {
     let number = text.strip_prefix("1/").unwrap_or(text);
-    number.parse().map_err(|_| "give it as 1/N, for instance 1/16".to_owned())
+    number.parse().map_err(|_| "expected 1/N, e.g. 1/16".to_owned())
 }
 
 #[cfg(test)]
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn invalid_values_are_refused() {
         for bad in [
             "--src 10.0.0.0/33",
             "--host 10.0.0",

@@ -1,22 +1,22 @@
-//! The options that split a measurement, and their meaning for the instrument.
+//! The options that group a measurement, and their meaning for the instrument.
 
 use clap::{Args, ValueEnum};
 use nearpath_instruments::{GROUPS_MAX, Grouping, Sort};
 use nearpath_model::Per;
 
-/// Whether and how the result is split.
+/// Whether and how results are grouped.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "How to split the result")]
+#[command(next_help_heading = "Grouping")]
 pub struct Groups {
-    /// Also show the packets of each CPU, node, queue, flow, process or cgroup by themselves: the
-    /// CPU that ran a span's end, the queue that a packet came by or is sent by, who reads or sends it
+    /// Also show results per CPU, node, queue, flow, process or cgroup: the CPU at the end of a span, the
+    /// queue that received or sends a packet, the process that reads or sends it
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<What>,
-    /// How many groups to show; all others are one
+    /// Number of groups to show; the rest are summed in one
     #[arg(long, value_name = "N", default_value_t = 10, requires = "per")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUPS_MAX)))]
     top: u32,
-    /// Which groups: those with most packets, or with the highest 99th percentile of packets from end to end
+    /// Which groups to show: those with the most packets, or with the highest end-to-end 99th percentile
     #[arg(long, value_enum, value_name = "ORDER", default_value = "packets", requires = "per")]
     sort: Order,
 }
@@ -38,7 +38,7 @@ enum Order {
 }
 
 impl Groups {
-    /// For the instrument; `None` where the result is not split.
+    /// The option of the instrument; `None` without grouping.
     pub fn wanted(&self) -> Option<Grouping> {
         let per = match self.per? {
             What::Cpu => Per::Cpu,

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM as an event, so that what was gathered is still shown and what was attached
-//! is taken off. Who sends another a second later or more wants it to end at once.
+//! SIGINT and SIGTERM as an event, so that results are still printed and programs detached. Another signal more
+//! than a second later ends the process immediately.
 
 use anyhow::Context;
 use rustix::time::{ClockId, clock_gettime};
@@ -12,25 +12,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A signal that comes sooner after the first is the same wish once more: `timeout` sends one to
-/// the process and one to its group.
-const SAME_WISH_S: i64 = 1;
-/// When the first signal came, before it did.
+/// A second signal within this time counts as the same request: timeout(1) sends one to the process and one to
+/// its group.
+const SAME_REQUEST_S: i64 = 1;
+/// Time of the first signal before there was one.
 const NEVER: i64 = i64::MIN;
 
-/// Listens for signals from its making to the end of the process.
+/// Listens for signals from its creation to the end of the process.
 #[derive(Debug)]
 pub struct Interrupt {
-    /// When the first signal came, in seconds on the monotonic clock.
+    /// Time of the first signal, in seconds on the monotonic clock.
     first_s: Arc<AtomicI64>,
     woken: UnixStream,
 }
 
 impl Interrupt {
-    /// Begins to listen.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// No file can be opened any more.
+    /// The process has no file descriptors left.
     pub fn listen() -> anyhow::Result<Self> {
         Self::of(&[SIGINT, SIGTERM]).context("cannot listen for signals")
     }
@@ -44,29 +44,29 @@ impl Interrupt {
                 let now_s = clock_gettime(ClockId::Monotonic).tv_sec;
                 let first =
                     first_s.compare_exchange(NEVER, now_s, Ordering::Relaxed, Ordering::Relaxed);
-                if first.is_err_and(|first_s| now_s - first_s > SAME_WISH_S) {
+                if first.is_err_and(|first_s| now_s - first_s > SAME_REQUEST_S) {
                     exit(128 + signal);
                 }
             };
-            // SAFETY: it reads a clock, swaps an atomic and may call _exit, all of which a signal
-            // handler may do; it cannot panic.
+            // SAFETY: it reads a clock, swaps an atomic and may call _exit, which are all
+            // async-signal-safe; it cannot panic.
             unsafe { register(signal, note) }?;
             pipe::register(signal, write.try_clone()?)?;
         }
         Ok(Self { first_s, woken })
     }
 
-    /// Whether a signal came.
+    /// Whether a signal arrived.
     pub fn happened(&self) -> bool {
         self.first_s.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Waits that long, or until a signal comes; whether one came.
+    /// Waits for this time or until a signal arrives; returns whether one arrived.
     pub fn wait(&self, time: Duration) -> bool {
         let begin = Instant::now();
         while !self.happened() {
             let left = time.saturating_sub(begin.elapsed());
-            // A timeout of zero would mean none at all.
+            // A timeout of zero would mean no timeout.
             if left.is_zero() || self.woken.set_read_timeout(Some(left)).is_err() {
                 break;
             }
@@ -77,7 +77,7 @@ impl Interrupt {
 }
 
 impl AsFd for Interrupt {
-    /// What can be read from once a signal came.
+    /// Becomes readable when a signal arrives.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
@@ -97,12 +97,12 @@ mod tests {
         assert!(interrupt.wait(Duration::from_secs(20)));
         assert!(begin.elapsed() < Duration::from_secs(10));
         assert!(interrupt.happened() && interrupt.wait(Duration::from_secs(20)));
-        // The same wish once more does not end the process.
+        // A repeated signal does not end the process.
         raise(SIGUSR1).unwrap();
     }
 
     #[test]
-    fn without_a_signal_the_time_passes() {
+    fn without_a_signal_it_waits_the_full_time() {
         let (interrupt, begin) = (Interrupt::of(&[SIGUSR2]).unwrap(), Instant::now());
         assert!(!interrupt.wait(Duration::from_millis(30)));
         assert!(begin.elapsed() >= Duration::from_millis(30));

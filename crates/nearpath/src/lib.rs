@@ -1,8 +1,8 @@
-//! The command line: parse, call, render. Each command is one file in [`commands`]; what it
-//! does is in the crates below.
+//! The command line: parse, call, render. Each command is one file in [`commands`]; the work is done in the
+//! crates below.
 //!
-//! In goes an argument vector, out come text or one JSON document on standard output, progress
-//! and warnings on standard error, and an exit status: 0 done, 1 error, 2 wrong usage.
+//! Input: an argument vector. Output: text or one JSON document on standard output, progress and warnings on
+//! standard error, and an exit status: 0 success, 1 error, 2 wrong usage.
 
 pub mod commands;
 pub mod demo;
@@ -10,55 +10,61 @@ mod evidence;
 mod failure;
 mod filters;
 mod grouping;
+mod help;
 mod interrupt;
 mod lower_devices;
+mod manual;
+mod names;
 mod output;
 mod session;
 mod source;
 mod trial;
 mod verbose;
+mod version;
 
-use clap::{CommandFactory, Parser};
+use clap::{Command, CommandFactory, FromArgMatches, Parser};
 use failure::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-const ABOUT: &str = "Measures where packets spend their time inside the Linux network path, and \
-    on which CPU and NUMA node; says what is wrong and what would mend it.";
+const ABOUT: &str = "Measures where packets spend their time in the Linux network stack, on which \
+    CPU and NUMA node; reports what is wrong and what would fix it.";
 
 const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath diagnose                            what is wrong with this machine's packet path
-  nearpath measure stages --dev eth0 --for 30s where its packets spend their time
-  nearpath measure locality                    are they let go of on the CPU that they came to?
-  nearpath steer --port 443 --dry-run          which worker would get which CPU's connections
-  nearpath tune plan --nic eth0                what would bring its packets near
+  nearpath measure stages --dev eth0 --for 30s where packets of eth0 spend their time
+  nearpath measure locality                    are packets freed on the CPU that received them?
+  nearpath steer --port 443 --dry-run          which worker would get each CPU's connections
+  nearpath tune plan --nic eth0                what would move its packets closer to their readers
   nearpath show cpus                           sockets, cores, LLCs and nodes
-  nearpath show --svg host.svg                 a picture of the machine and its NICs
-  nearpath snapshot -o host.tar.zst            take its facts along
-  nearpath show --snapshot host.tar.zst        and look at them elsewhere
+  nearpath show --svg host.svg                 a picture of the host and its NICs
+  nearpath snapshot -o host.tar.zst            save its configuration
+  nearpath show --snapshot host.tar.zst        and inspect it elsewhere
 
 EXIT STATUS
-  0  done
-  1  error: one line on standard error says what is wrong and what to do
+  0  success
+  1  error; one line on standard error gives the reason
   2  wrong usage
 
-Standard output carries the result alone; with --json it is one JSON document. Progress and
-warnings go to standard error. Colours are used on a terminal only, and not with NO_COLOR set.";
+Standard output carries only the result; with --json, one JSON document. Progress and warnings go to
+standard error. Colours are used on terminals only, unless NO_COLOR is set.";
 
 /// nearpath's arguments.
 #[derive(Debug, Parser)]
-#[command(name = "nearpath", version, about = ABOUT, after_long_help = AFTER_HELP)]
+#[command(name = "nearpath", version = version::NUMBER, about = ABOUT, after_long_help = AFTER_HELP)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: commands::Command,
 }
 
-/// Runs one command line, the program's name included, and returns its exit status.
+/// Runs one command line, including the program name, and returns its exit status.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    let outcome = Cli::try_parse_from(&args)
+    let outcome = command()
+        .try_get_matches_from(&args)
+        .and_then(|matches| Cli::from_arg_matches(&matches))
         .map_err(|error| Failure::Clap(Box::new(error), command_of(&args)))
         .and_then(|cli| commands::run(&cli.command));
     match outcome {
@@ -67,9 +73,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The command that an argument vector names, as it is typed: `nearpath measure stages`.
+/// The command with its subcommands, and grouped help.
+fn command() -> Command {
+    help::grouped(Cli::command().long_version(version::long()))
+}
+
+/// The command that an argument vector names, as typed: `nearpath measure stages`.
 fn command_of(args: &[OsString]) -> String {
-    let mut command = Cli::command();
+    let mut command = command();
     let mut words = vec![command.get_name().to_owned()];
     for arg in args.iter().skip(1) {
         let Some(subcommand) = command.find_subcommand(arg) else { break };

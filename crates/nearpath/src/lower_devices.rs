@@ -1,34 +1,34 @@
-//! By which devices the packets of a stacked one are received: a bond, a VLAN, a macvlan.
+//! The lower devices that receive the packets of an upper (stacked) device: a bond, a VLAN, a macvlan.
 //!
-//! The kernel shows a packet that comes in once (`__netif_receive_skb_core` of net/core/dev.c), with the device that
-//! received it; the devices stacked on that one take it inside that function. So `--dev bond0` looks for packets
-//! of the devices below, by the VLAN tags and the address that would bring them to `bond0`. A bridge, an internal
-//! port of Open vSwitch and a tunnel receive packets again, and need none of this.
+//! The kernel traces a received packet once (`__netif_receive_skb_core` of net/core/dev.c), with the device that
+//! received it; upper devices take it over inside that function. So `--dev bond0` looks for packets of the lower
+//! devices, with the VLAN tags and the address that would lead them to `bond0`. A bridge, an internal port of
+//! Open vSwitch and a tunnel receive packets again, and do not need this.
 
 use anyhow::anyhow;
 use nearpath_instruments::{LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};
 use nearpath_model::{Host, Nic, NicKind};
 
-/// Devices one above the other that are looked at.
+/// Maximum depth of stacked devices.
 const DEPTH_MAX: usize = 8;
 
-/// The devices by which packets come to this one, from below.
+/// The lower devices that packets reach this one through.
 ///
 /// # Errors
-/// There are more than the programs can look for.
+/// There are more than the BPF programs can match.
 pub fn lower_devices(host: &Host, upper: &Nic) -> anyhow::Result<Vec<LowerDevice>> {
     let mut found = Vec::new();
     descend(host, upper, &LowerDevice::default(), DEPTH_MAX, &mut found);
     if found.len() > LOWER_DEVICES_MAX {
         return Err(anyhow!(
-            "{} stands on {} devices; packets can be told of {LOWER_DEVICES_MAX}: give one of them",
+            "{} has {} lower devices; the filter supports up to {LOWER_DEVICES_MAX}: name one of them",
             upper.name,
             found.len()
         ));
     }
     if let Some(lower) = found.iter().find(|lower| lower.vlans.len() > VLANS_MAX) {
         return Err(anyhow!(
-            "{} is {} VLANs deep; packets can be told of {VLANS_MAX}: give the device below",
+            "{} has {} nested VLAN tags; the filter supports up to {VLANS_MAX}: name a lower device",
             upper.name,
             lower.vlans.len()
         ));
@@ -36,7 +36,7 @@ pub fn lower_devices(host: &Host, upper: &Nic) -> anyhow::Result<Vec<LowerDevice
     Ok(found)
 }
 
-/// Adds the devices below `nic`; `above` is what is known of the packets that come to it.
+/// Adds the lower devices of `nic`; `above` is what its packets must match.
 fn descend(
     host: &Host,
     nic: &Nic,
@@ -47,18 +47,18 @@ fn descend(
     let here = |other: &&Nic| other.netns == nic.netns && other.ifindex != nic.ifindex;
     let mut above = above.clone();
     let below: Vec<&Nic> = match nic.kind {
-        // Its ports; a VRF is one of the others.
+        // Its ports. A VRF is of kind `Other`.
         NicKind::Bond | NicKind::Other => {
             let is_port = |other: &&Nic| other.master.as_deref() == Some(nic.name.as_str());
             host.nics.iter().filter(here).filter(is_port).collect()
         }
         NicKind::Vlan => {
             let Some(vlan) = nic.vlan else { return };
-            // The tag of the lower device is outside of this one's.
+            // The tag of the lower device is the outer one.
             above.vlans.insert(0, vlan);
             link(host, nic).into_iter().collect()
         }
-        // An ipvlan has its lower device's address, and takes packets by theirs.
+        // An ipvlan shares its lower device's address, and matches packets by IP address.
         NicKind::Macvlan | NicKind::Macvtap if nic.driver.as_deref() != Some("ipvlan") => {
             above.address = above.address.or(nic.address.as_deref().and_then(address));
             link(host, nic).into_iter().collect()
@@ -74,7 +74,7 @@ fn descend(
     }
 }
 
-/// The device that one stands on, if it is in the same namespace.
+/// The lower device, if it is in the same namespace.
 fn link<'a>(host: &'a Host, nic: &Nic) -> Option<&'a Nic> {
     let name = nic.link.as_deref()?;
     host.nics.iter().find(|other| other.name == name && other.netns == nic.netns)
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_of_devices_is_followed_down() {
+    fn stacked_devices_are_resolved() {
         assert_eq!(below("eth0").unwrap(), []);
         assert_eq!(below("bond0").unwrap(), [(2, vec![], None), (3, vec![], None)]);
         let tagged = |ifindex, vlans: &[u16]| (ifindex, vlans.to_vec(), None);
@@ -160,13 +160,16 @@ mod tests {
                 (3, vec![100, 7], address)
             ]
         );
-        assert_eq!(below("ipvlan0").unwrap(), [], "an ipvlan is not known by its address");
+        assert_eq!(below("ipvlan0").unwrap(), [], "an ipvlan has no address of its own");
     }
 
     #[test]
-    fn what_cannot_be_told_is_an_error() {
+    fn too_many_vlans_are_an_error() {
         let error = below("deep").unwrap_err().to_string();
-        assert_eq!(error, "deep is 3 VLANs deep; packets can be told of 2: give the device below");
+        assert_eq!(
+            error,
+            "deep has 3 nested VLAN tags; the filter supports up to 2: name a lower device"
+        );
     }
 
     #[test]

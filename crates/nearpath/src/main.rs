@@ -1,4 +1,4 @@
-//! The binary `nearpath`: hands the command line to the library and its outcome to the shell.
+//! The binary `nearpath`: passes the command line to the library and returns its exit status.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Results on standard output, and files that a user named.
+//! Results on standard output, and files named by the user.
 
 use crate::failure::Failure;
 use anyhow::{Context, anyhow};
@@ -10,16 +10,16 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Prints text; its colours only where standard output is a terminal and NO_COLOR is not set.
+/// Prints text, with colours only if standard output is a terminal and NO_COLOR is not set.
 ///
 /// # Errors
-/// Nobody reads any more, or the disk behind standard output is full.
+/// The reader closed the pipe, or the disk behind standard output is full.
 pub fn text(text: &str) -> Result<(), Failure> {
     let mut out = anstream::AutoStream::auto(io::stdout().lock());
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failure)
 }
 
-/// Columns of the terminal behind standard output; `None` when it is none, or does not tell.
+/// Width of the terminal on standard output; `None` if it is not a terminal or has no width.
 pub fn width() -> Option<usize> {
     let out = io::stdout();
     let size =
@@ -37,7 +37,7 @@ pub fn json(document: &impl Serialize) -> Result<(), Failure> {
     out.write_all(b"\n").and_then(|()| out.flush()).map_err(failure)
 }
 
-/// Prints a JSON document in one line, for those who read line by line.
+/// Prints a JSON document on one line, for line-based readers.
 ///
 /// # Errors
 /// As [`text`].
@@ -55,11 +55,11 @@ fn failure(error: io::Error) -> Failure {
     Failure::Error(anyhow::Error::new(error).context("cannot write to standard output"))
 }
 
-/// Writes a file that a user named: a new one, or a regular one that is overwritten. A link is
-/// not followed and a device or FIFO not touched, as another user may have put it there.
+/// Writes a file named by the user: a new one, or an existing regular file. Symbolic links are not followed, and
+/// devices and FIFOs not written to, as another user may have put them there.
 ///
 /// # Errors
-/// The file is none of these, or cannot be written.
+/// The file is of another type, or cannot be written.
 pub fn file(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let name = path.display();
     let mut file = regular_file(path).with_context(|| format!("cannot write {name}"))?;
@@ -70,7 +70,7 @@ pub fn file(path: &Path, content: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file as [`file`] does, which may be executed if it is a program.
+/// Writes a file as [`file`] does, and makes it executable if it is a program.
 ///
 /// # Errors
 /// As [`file`].
@@ -83,25 +83,25 @@ pub fn program(path: &Path, content: &[u8], is_program: bool) -> Result<(), Fail
             permissions.set_mode(permissions.mode() | (permissions.mode() & 0o444) >> 2);
             Ok(file.set_permissions(permissions)?)
         });
-        made.with_context(|| format!("cannot make {name} a program"))?;
+        made.with_context(|| format!("cannot make {name} executable"))?;
     }
     Ok(())
 }
 
 fn regular_file(path: &Path) -> anyhow::Result<File> {
-    // O_NONBLOCK: opening a FIFO must not wait for its reader.
+    // O_NONBLOCK: opening a FIFO must not block until it has a reader.
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o666));
     let file = match opened {
         Ok(fd) => File::from(fd),
-        Err(Errno::LOOP) => return Err(anyhow!("it is a symbolic link; name the file itself")),
-        // A FIFO that nobody reads, or a socket.
-        Err(Errno::NXIO) => return Err(anyhow!("it is no regular file")),
+        Err(Errno::LOOP) => return Err(anyhow!("it is a symbolic link")),
+        // A FIFO without a reader, or a socket.
+        Err(Errno::NXIO) => return Err(anyhow!("it is not a regular file")),
         Err(errno) => return Err(io::Error::from(errno).into()),
     };
     if !file.metadata()?.is_file() {
-        return Err(anyhow!("it is no regular file"));
+        return Err(anyhow!("it is not a regular file"));
     }
     Ok(file)
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_and_devices_are_not_written_through() {
+    fn links_and_devices_are_not_written_to() {
         let dir = tempfile::tempdir().unwrap();
         let (target, link) = (dir.path().join("target"), dir.path().join("link"));
         file(&target, b"a longer content").unwrap();

@@ -1,8 +1,8 @@
-//! A measurement on this machine: for how long, and what is seen of it while it runs.
+//! A measurement on this host: its options, its duration, and its progress.
 //!
-//! In go the host and which packets are looked at, out comes the measurement. A signal ends it
-//! early with what was gathered. That it has begun is said on standard error, so that who calls it in a
-//! script knows when to send packets; a progress bar is there where that is a terminal.
+//! Input: the host and the packets to observe. Output: the measurement. A signal stops it early and keeps the
+//! results so far. A line on standard error reports its start, so that scripts know when to send packets; on a
+//! terminal there is a progress bar instead.
 
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
@@ -21,40 +21,39 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Shorter than this says nothing; longer is a mistake.
+/// Shorter measurements are useless; longer ones are probably a mistake.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Between looks at what was gathered, where no interval was asked for.
+/// Default interval between readings.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Slow packets that are shown, where no number is given.
+/// Default number of slow packets shown.
 const OUTLIERS: usize = 10;
 
-/// How long is measured.
+/// Duration and interval of a measurement.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "How to measure")]
+#[command(next_help_heading = "Measurement")]
 pub struct Time {
-    /// How long to measure: 500ms, 10s, 2m
+    /// Duration of the measurement: 500ms, 10s, 2m
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub duration: Duration,
-    /// How often to look at what was gathered, and at what observing costs; each second where it is not
-    /// given
+    /// Interval between readings of the results and the overhead [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub interval: Option<Duration>,
-    /// The kernel's BTF from a file, for a kernel that has none of its own
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
 }
 
 impl Time {
-    /// Between looks at what was gathered.
+    /// Interval between readings.
     fn interval(&self) -> Duration {
         self.interval.unwrap_or(INTERVAL)
     }
 
-    /// Measures until the time is over or a signal comes; `each` sees what was gathered after each
-    /// interval, and says it in a word for the progress bar. The instrument is the caller's to drop, once
-    /// the result is told: each of its functions takes the kernel some 100 ms to let go of
-    /// (`synchronize_rcu_tasks` in `ftrace_shutdown` of kernel/trace/ftrace.c).
+    /// Measures until the time is over or a signal arrives. `each` gets the results after each interval and
+    /// returns a short text for the progress bar. The caller should print the result before it drops the
+    /// instrument: the kernel takes some 100ms to detach each function (`synchronize_rcu_tasks` in
+    /// `ftrace_shutdown` of kernel/trace/ftrace.c).
     ///
     /// # Errors
     /// The instrument cannot run here.
@@ -67,7 +66,7 @@ impl Time {
         self.measure_part(instrument, interrupt, Duration::ZERO..self.duration, each)
     }
 
-    /// The same for a part of the time; what is said of the progress is of the whole.
+    /// The same for part of the time; progress is reported for the whole.
     ///
     /// # Errors
     /// The instrument cannot run here.
@@ -80,8 +79,8 @@ impl Time {
     ) -> anyhow::Result<I::Measurement> {
         let progress = Progress::new(self.duration);
         let began = Cell::new(None);
-        let goes_on = |wait: Duration| {
-            // Asked for the first time when the programs are attached.
+        let should_continue = |wait: Duration| {
+            // First called when the programs are attached.
             if began.get().is_none() {
                 began.set(Some(Instant::now()));
                 if part.start.is_zero() {
@@ -95,13 +94,15 @@ impl Time {
             progress.show(part.start + passed, &each(measurement));
         };
         let length = part.end.saturating_sub(part.start);
-        instrument.measure(length, self.interval(), &goes_on, &mut each).context("cannot measure")
+        instrument
+            .measure(length, self.interval(), &should_continue, &mut each)
+            .context("cannot measure")
     }
 }
 
 impl Time {
-    /// The same for who prints what is gathered as it comes, and so without a progress bar; it ends,
-    /// too, when `each` says no.
+    /// The same without a progress bar, for callers that print results as they arrive. It also ends when `each`
+    /// returns false.
     ///
     /// # Errors
     /// The instrument cannot run here.
@@ -112,7 +113,7 @@ impl Time {
         mut each: impl FnMut(&I::Measurement) -> bool,
     ) -> anyhow::Result<I::Measurement> {
         let (wanted, begun) = (Cell::new(true), Cell::new(false));
-        let goes_on = |wait: Duration| {
+        let should_continue = |wait: Duration| {
             if !begun.replace(true) {
                 say_begun(self.duration);
             }
@@ -120,15 +121,15 @@ impl Time {
         };
         let mut each = |measurement: &I::Measurement| wanted.set(each(measurement));
         instrument
-            .measure(self.duration, self.interval(), &goes_on, &mut each)
+            .measure(self.duration, self.interval(), &should_continue, &mut each)
             .context("cannot measure")
     }
 
-    /// The same in JSON, a document a line: `print` prints what came between two readings, and the last line
-    /// is the whole. Who reads them may go away; then it ends.
+    /// The same as JSON, one document per line: `print` prints the difference of two readings, and the last line
+    /// is the total. It ends when the reader closes the pipe.
     ///
     /// # Errors
-    /// The instrument cannot run here, or nobody reads.
+    /// The instrument cannot run here, or the output cannot be written.
     pub fn print_lines<I>(
         &self,
         instrument: &mut I,
@@ -153,51 +154,51 @@ impl Time {
     }
 }
 
-/// How the stages are measured.
+/// How stages are measured.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "How to measure")]
+#[command(next_help_heading = "Measurement")]
 pub struct Timing {
     #[command(flatten)]
     pub time: Time,
-    /// How much of the path to observe: 'coarse' has the device, the stack, the socket and its reader, the
-    /// queue and the driver; 'path' the main stages between them; 'full' all that this kernel has. Without
-    /// it 'measure stages' takes 'coarse', and 'diagnose' what it needs
+    /// How much of the path to observe: 'coarse' is device, stack, socket, reader, queue and driver; 'path'
+    /// adds the main stages in between; 'full' is everything that this kernel supports. Default: 'coarse' for
+    /// 'measure stages', automatic for 'diagnose'
     #[arg(long, value_name = "HOW", value_enum)]
     detail: Option<How>,
-    /// Stages to observe, and no others, by their names in 'measure stages --list-stages'
+    /// Observe only these stages, named as in 'measure stages --list-stages'
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
     #[arg(hide_possible_values = true, conflicts_with = "detail")]
     stages: Option<Vec<String>>,
-    /// How much of one CPU observing may take: a share such as '2%', or 'none'. Beyond it packets are
-    /// observed in slices, and the output says for how long they were
+    /// Overhead limit, as a share of one CPU such as '2%', or 'none'. Above it, packets are observed in time
+    /// slices, and the output reports the observed time
     #[arg(long, value_name = "SHARE", default_value = "2%", value_parser = overhead)]
     max_overhead: Overhead,
-    /// Stages not to observe, by their names in 'measure stages --list-stages'. 'sock_send' watches
-    /// every system call of the host and is the dearest where there are many
+    /// Stages not to observe, named as in 'measure stages --list-stages'. 'sock_send' hooks every system call
+    /// of the host, and is the most expensive where there are many
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
     #[arg(hide_possible_values = true)]
     without: Vec<String>,
-    /// From which latency on a packet is slow and explained; without it the slowest 1 in 10,000 of
-    /// each span that has had so many
+    /// Explain packets slower than this [default: the slowest 1 in 10,000 of each span with at least that
+    /// many packets]
     #[arg(long, value_name = "TIME", value_parser = latency)]
     slow: Option<Duration>,
-    /// Count how many packets took longer than each of these times from end to end: up to three, 1ms,10ms. Without
-    /// it that of --slow, else 100us, 1ms and 10ms
+    /// Count packets whose end-to-end time exceeds each of up to three limits, e.g. 1ms,10ms [default: that of
+    /// --slow, else 100us,1ms,10ms]
     #[arg(long, value_name = "TIME[,TIME]", value_parser = latencies)]
     above: Option<Latencies>,
-    /// How many of the slowest packets to show individually, as timelines [default: 10]
+    /// Number of slowest packets to show as timelines [default: 10]
     #[arg(long, value_name = "N")]
     outliers: Option<usize>,
-    /// Do not explain slow packets: saves the history of what each CPU runs
+    /// Do not explain slow packets; saves recording what each CPU runs
     #[arg(long, conflicts_with_all = ["slow", "outliers"])]
     no_budgets: bool,
 }
 
-/// The share of one CPU that observing may take; `None` is no limit.
+/// Overhead limit as a share of one CPU; `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Overhead(Option<f64>);
 
-/// A share on the command line.
+/// Parses an overhead limit.
 fn overhead(text: &str) -> Result<Overhead, String> {
     if text == "none" {
         return Ok(Overhead(None));
@@ -205,11 +206,11 @@ fn overhead(text: &str) -> Result<Overhead, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     match percent {
         Some(percent) if (0.1..=100.0).contains(&percent) => Ok(Overhead(Some(percent / 100.0))),
-        _ => Err("from 0.1% to 100%, or none".to_owned()),
+        _ => Err("expected 0.1% to 100%, or none".to_owned()),
     }
 }
 
-/// How much of the path is observed.
+/// How much of the path to observe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum How {
     Coarse,
@@ -227,13 +228,13 @@ impl From<How> for Detail {
     }
 }
 
-/// A stage of both directions has one name.
+/// Stages of both directions share a name.
 fn stage_names() -> PossibleValuesParser {
     PossibleValuesParser::new(STAGES.iter().map(|stage| stage.name).collect::<BTreeSet<_>>())
 }
 
-/// Whether RPS is set on a queue, or is at work: queues of other namespaces are not seen, but what the CPUs count of
-/// them is.
+/// Whether RPS is set on a queue or active: queues of other namespaces are not visible, but the per-CPU counters
+/// include them.
 fn steers(host: &Host) -> bool {
     let mut queues = host.nics.iter().flat_map(|nic| &nic.rx_queues);
     queues.any(|queue| queue.rps_cpus.as_ref().is_none_or(|cpus| !cpus.is_empty()))
@@ -241,7 +242,7 @@ fn steers(host: &Host) -> bool {
 }
 
 impl Timing {
-    /// The instrument's options for these packets, with a detail where none is asked for.
+    /// The instrument's options for these packets, with a default detail.
     pub fn options(&self, filter: Filter, or: Detail) -> Options {
         let detail = self.detail.map_or(or, Detail::from);
         Options {
@@ -262,33 +263,33 @@ impl Timing {
         }
     }
 
-    /// Whether it was said what to observe; otherwise that can be found out.
+    /// Whether options select what to observe; otherwise it is chosen automatically.
     pub fn says_what(&self) -> bool {
         self.detail.is_some() || self.stages.is_some()
     }
 
-    /// The options of a coarse look, with what is asked for. Where RPS chooses CPUs, the stages before it does are
-    /// observed as well: else what a packet waits for the CPU that was chosen is in none of its spans.
+    /// The options of a coarse measurement. Where RPS is active, the stages before it chooses a CPU are included:
+    /// otherwise the wait for that CPU would be in none of the spans.
     pub fn coarse(&self, host: &Host, filter: Filter) -> Options {
         let arrivals = !self.says_what() && steers(host);
         Options { arrivals, ..self.options(filter, Detail::Coarse) }
     }
 
-    /// The options of a closer look at these stages, which explains slow packets, too.
+    /// The options of a closer measurement of these stages, which also explains slow packets.
     pub fn closer(&self, filter: Filter, stages: Vec<String>) -> Options {
         let budgets = !self.no_budgets;
         Options { stages: Some(stages), budgets, ..self.options(filter, Detail::Path) }
     }
 
-    /// Whether slow packets are explained: if that is asked for, or the detail is not the cheapest. What
-    /// each CPU runs is observed for it, which costs more than the stages of `coarse` do.
+    /// Whether slow packets are explained: if requested, or if the detail is not the cheapest. It requires recording
+    /// what each CPU runs, which costs more than the stages of `coarse`.
     fn explains(&self, detail: Detail) -> bool {
         let wanted = self.slow.is_some() || self.outliers.is_some();
         let detailed = self.stages.is_none() && detail > Detail::Coarse;
         (wanted || detailed) && !self.no_budgets
     }
 
-    /// Measures until the time is over or a signal comes.
+    /// Measures until the time is over or a signal arrives.
     ///
     /// # Errors
     /// The instrument cannot run here.
@@ -302,36 +303,36 @@ impl Timing {
     }
 }
 
-/// The bar on standard error; nothing where that is no terminal.
+/// The progress bar on standard error; absent if that is not a terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// Of what takes so long.
+    /// A bar for this duration.
     pub fn new(duration: Duration) -> Self {
         let length = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let bar = ProgressBar::new(length);
-        // The template is a constant: were it wrong, the default style would do.
+        // The template is a constant; if it were wrong, the default style would do.
         if let Ok(style) = ProgressStyle::with_template("measuring [{wide_bar}] {msg}") {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_message("loading the programs");
+        bar.set_message("loading programs");
         Self { bar }
     }
 
-    /// All is attached.
+    /// All programs are attached.
     fn begin(&self, duration: Duration) {
         if self.bar.is_hidden() {
             say_begun(duration);
         } else {
-            self.bar.set_message("(^C ends it early)");
+            self.bar.set_message("(Ctrl-C stops early)");
         }
     }
 
-    /// So much has passed; `seen` says what was gathered.
+    /// Shows the time passed; `seen` describes the results so far.
     pub fn show(&self, passed: Duration, seen: &str) {
-        self.bar.set_message(format!("{seen} (^C ends it early)"));
+        self.bar.set_message(format!("{seen} (Ctrl-C stops early)"));
         self.bar.set_position(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX));
     }
 }
@@ -342,12 +343,12 @@ impl Drop for Progress {
     }
 }
 
-/// Says that packets are seen from now on.
+/// Reports that packets are observed from now on.
 fn say_begun(duration: Duration) {
-    say(&format!("measuring for {}; ^C ends it early", humantime::format_duration(duration)));
+    say(&format!("measuring for {}; Ctrl-C stops early", humantime::format_duration(duration)));
 }
 
-/// A time as people write it: `10s`, `500ms`, `1m`; a number alone is of seconds.
+/// Parses a time: `10s`, `500ms`, `1m`; a bare number is in seconds.
 pub fn span(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|_| !text.contains(['e', 'E', 'n', 'N']));
     match seconds {
@@ -356,35 +357,35 @@ pub fn span(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time as people write it, within bounds.
+/// Parses a time within bounds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let time = span(text)?;
     if (SHORTEST..=LONGEST).contains(&time) {
         Ok(time)
     } else {
-        Err("from 100ms to 1day".to_owned())
+        Err("expected 100ms to 1day".to_owned())
     }
 }
 
-/// A latency on the command line.
+/// Parses a latency.
 fn latency(text: &str) -> Result<Duration, String> {
-    // With its unit: a bare number would be of seconds elsewhere, and of microseconds to some.
+    // The unit is required: a bare number is in seconds elsewhere, but could be read as microseconds.
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if (Duration::from_nanos(100)..=Duration::from_secs(30)).contains(&time) {
         Ok(time)
     } else {
-        Err("from 100ns to 30s".to_owned())
+        Err("expected 100ns to 30s".to_owned())
     }
 }
 
-/// One or a few latencies.
+/// Parses up to [`ABOVE_MAX`] latencies.
 #[derive(Debug, Clone)]
 struct Latencies(Vec<Duration>);
 
 fn latencies(text: &str) -> Result<Latencies, String> {
     let times: Vec<Duration> = text.split(',').map(latency).collect::<Result<_, _>>()?;
     if times.len() > ABOVE_MAX {
-        return Err(format!("{ABOVE_MAX} times at the most"));
+        return Err(format!("at most {ABOVE_MAX} times"));
     }
     Ok(Latencies(times))
 }
@@ -394,15 +395,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_latencies_may_be_given() {
+    fn up_to_three_latencies_are_accepted() {
         let ms = Duration::from_millis;
         assert_eq!(latencies("1ms,10ms").unwrap().0, [ms(1), ms(10)]);
-        assert_eq!(latencies("1ms,2ms,3ms,4ms").unwrap_err(), "3 times at the most");
+        assert_eq!(latencies("1ms,2ms,3ms,4ms").unwrap_err(), "at most 3 times");
         assert!(latencies("1ms,").is_err() && latencies("").is_err());
     }
 
     #[test]
-    fn latencies_are_read_and_bounded() {
+    fn latencies_are_parsed_and_bounded() {
         assert_eq!(latency("1ms"), Ok(Duration::from_millis(1)));
         assert_eq!(latency("250us"), Ok(Duration::from_micros(250)));
         for bad in ["", "0s", "1ns", "31s", "fast"] {
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn overheads_are_read_and_bounded() {
+    fn overheads_are_parsed_and_bounded() {
         assert_eq!(overhead("none"), Ok(Overhead(None)));
         assert_eq!(overhead("2%"), Ok(Overhead(Some(0.02))));
         assert_eq!(overhead("0.5%"), Ok(Overhead(Some(0.005))));
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_and_bounded() {
+    fn times_are_parsed_and_bounded() {
         for (text, ms) in [
             ("500ms", 500),
             ("10s", 10_000),

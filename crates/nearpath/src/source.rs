@@ -1,5 +1,5 @@
-//! Which host a read-only command looks at: this machine, one of its network namespaces, an
-//! unpacked tree, or a snapshot.
+//! The host that a read-only command reads: this one, one of its network namespaces, an unpacked tree, or a
+//! snapshot.
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -7,39 +7,39 @@ use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
 use nearpath_model::Host;
 use std::path::{Path, PathBuf};
 
-/// Processes whose memory is read at most: `numa_maps` walks their page tables.
+/// Maximum number of processes whose memory is read: `numa_maps` walks their page tables, 50 ms each.
 const MEMORY_OF: usize = 64;
 
-/// The options of every read-only command.
+/// Options of every read-only command.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Which host")]
+#[command(next_help_heading = "Host")]
 pub struct Source {
-    /// Read the host from a folder that holds its sys and proc
+    /// Read the host from a directory with copies of its sys and proc
     #[arg(long, value_name = "DIR", conflicts_with_all = ["snapshot", "netns"])]
     root: Option<PathBuf>,
-    /// Read the host from a file that 'nearpath snapshot' wrote
+    /// Read the host from a file written by 'nearpath snapshot'
     #[arg(long, value_name = "FILE", conflicts_with = "netns")]
     snapshot: Option<PathBuf>,
     #[command(flatten)]
     namespace: Namespace,
 }
 
-/// The option of every command on this machine.
+/// The option of every command on this host.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Which host")]
+#[command(next_help_heading = "Host")]
 pub struct Namespace {
-    /// Look at another network namespace: its name in /run/netns, a path, or pid:NUMBER
+    /// Use another network namespace: a name in /run/netns, a path, or pid:NUMBER
     #[arg(long, value_name = "NAME|PATH")]
     netns: Option<String>,
 }
 
 impl Source {
-    /// Whether it is this machine.
+    /// Whether it is the running host.
     pub fn is_live(&self) -> bool {
         self.root.is_none() && self.snapshot.is_none()
     }
 
-    /// The inode of the namespace that was asked for.
+    /// The inode of the requested namespace.
     ///
     /// # Errors
     /// As [`Namespace::inode`].
@@ -58,7 +58,7 @@ impl Source {
     /// Opens the host and reads from it.
     ///
     /// # Errors
-    /// The tree, the snapshot or the namespace cannot be opened, or what `read` says.
+    /// The tree, the snapshot or the namespace cannot be opened, or `read` fails.
     pub fn read<T: Send>(
         &self,
         read: impl FnOnce(&Root) -> anyhow::Result<T> + Send,
@@ -74,7 +74,7 @@ impl Source {
 }
 
 impl Namespace {
-    /// Reads facts of this machine.
+    /// Reads facts of this host.
     ///
     /// # Errors
     /// As [`Namespace::read`].
@@ -82,22 +82,22 @@ impl Namespace {
         self.read(|root| nearpath_host::read(root, wanted).context("cannot read the host"))
     }
 
-    /// The inode of the namespace, when one was asked for.
+    /// The inode of the requested namespace, if any.
     ///
     /// # Errors
-    /// It cannot be entered, or does not tell its number.
+    /// It cannot be entered, or its inode cannot be read.
     pub fn inode(&self) -> anyhow::Result<Option<u64>> {
         if self.netns.is_none() {
             return Ok(None);
         }
         let inode = self.read(|root| Ok(current_netns(root).inode))?;
-        inode.map(Some).context("the kernel does not tell the number of the network namespace")
+        inode.map(Some).context("cannot read the inode of the network namespace")
     }
 
-    /// Reads from this machine with a root that remembers what was read.
+    /// Reads from this host with a root that records what was read.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or what `read` says.
+    /// The namespace cannot be entered, or `read` fails.
     pub fn recorded<T: Send>(
         &self,
         read: impl FnOnce(&Root) -> anyhow::Result<T> + Send,
@@ -105,10 +105,10 @@ impl Namespace {
         self.with_root(|root| read(&root.recording()))
     }
 
-    /// Reads from this machine, on a thread that is in the namespace.
+    /// Reads from this host, on a thread inside the namespace.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or what `read` says.
+    /// The namespace cannot be entered, or `read` fails.
     pub fn read<T: Send>(
         &self,
         read: impl FnOnce(&Root) -> anyhow::Result<T> + Send,
@@ -126,31 +126,35 @@ impl Namespace {
     }
 }
 
-/// The tree in a folder, one that holds the part without which there are no CPUs and interfaces.
+/// Opens a tree, which must have both parts: without sys there are no CPUs and interfaces, without proc no
+/// interrupts, and a host must not appear to have none.
 fn tree(dir: &Path) -> anyhow::Result<Root> {
     let root = Root::tree(dir)?;
-    match root.list("/sys") {
-        Err(error) if error.absent => {
-            Err(anyhow!("it has no sys folder; copy both sys and proc of the machine"))
+    for folder in ["sys", "proc"] {
+        // Other errors come from a directory that was not listed when the snapshot in this tree was made.
+        if root.list(&format!("/{folder}")).is_err_and(|error| error.absent) {
+            return Err(anyhow!(
+                "it has no {folder} directory; copy both sys and proc of the host"
+            ));
         }
-        // Also a folder that was not listed when the snapshot in this tree was made.
-        _ => Ok(root),
     }
+    Ok(root)
 }
 
-/// The processes whose memory tells where a reader's buffers are: those that hold receiving
-/// sockets.
-pub fn memory_of_owners(host: &Host) -> Vec<u32> {
-    host.owners.iter().map(|owner| owner.pid).take(MEMORY_OF).collect()
+/// The processes whose per-node memory is read.
+pub fn memory_of_readers(host: &Host) -> Vec<u32> {
+    let mut pids = nearpath_diagnose::readers_with_nodes(host);
+    pids.truncate(MEMORY_OF);
+    pids
 }
 
-/// Everything that any command reads: facts, sockets, and the memory of the sockets' owners.
+/// Reads everything that any command needs: facts, sockets, and the memory of readers where its node matters.
 ///
 /// # Errors
-/// There is nothing of a host behind the root.
+/// There is no host behind the root.
 pub fn all_facts(root: &Root) -> anyhow::Result<Host> {
     let read = |wanted: &Wanted| nearpath_host::read(root, wanted).context("cannot read the host");
     let sockets = Wanted { sockets: true, ..Wanted::default() };
-    let memory_of = memory_of_owners(&read(&sockets)?);
+    let memory_of = memory_of_readers(&read(&sockets)?);
     read(&Wanted { memory_of, ..sockets })
 }

@@ -1,20 +1,20 @@
-//! How much is shown of a diagnosis.
+//! The verbosity of a diagnosis.
 
 use crate::output;
 use clap::{ArgAction, Args};
 use nearpath_model::Diagnosis;
 use nearpath_views::text;
 
-/// The verdict on one screen, or more.
+/// The verdict on one screen, or more detail.
 #[derive(Debug, Args)]
 pub struct Verbose {
-    /// Show the evidence of each finding; twice, all tables
+    /// Show the evidence of each finding; give twice for all tables
     #[arg(short, long, action = ArgAction::Count, conflicts_with = "json")]
     verbose: u8,
 }
 
 impl Verbose {
-    /// A diagnosis in words; `next` as of [`text::verdict`].
+    /// A diagnosis as text; `next` as in [`text::verdict`].
     pub fn diagnosis(&self, diagnosis: &Diagnosis, next: Option<&str>) -> String {
         match self.verbose {
             0 => text::verdict(diagnosis, next),

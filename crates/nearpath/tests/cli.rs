@@ -1,4 +1,4 @@
-//! The real binary on wrong command lines, and what it prints where.
+//! The real binary: usage errors, and what it prints where.
 
 use nearpath_testing::trees::{Layout, Machine, Nic, Tree};
 use std::fs;
@@ -21,7 +21,7 @@ fn parts(output: &Output) -> (i32, String, String) {
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
 
-/// Fails unless the command says one line on standard error only, and exits with the status.
+/// Asserts that the command prints exactly one line, on standard error, and exits with this status.
 fn refused(args: &[&str], status: i32, says: &str) {
     let (code, out, err) = parts(&nearpath(args));
     assert_eq!((code, out.as_str()), (status, ""), "{args:?}: {err}");
@@ -56,13 +56,13 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["snapshot"], 2, "--output <FILE>");
     refused(&["tune", "export"], 2, "--as <FORM>");
     refused(&["tune", "export", "--as", "upstart"], 2, "sh, boot, systemd");
-    refused(&["tune", "export", "--as", "systemd"], 2, "name a folder");
+    refused(&["tune", "export", "--as", "systemd"], 2, "give a directory");
     refused(&["tune", "export", "--as", "sh", "--applied", "--nic", "x"], 2, "cannot be used with");
     refused(&["tune", "watch", "--interval", "1ms"], 2, "less than 100ms");
 }
 
 #[test]
-fn nothing_to_read_is_one_line_and_status_1() {
+fn an_unreadable_host_is_one_line_and_status_1() {
     let empty = tempfile::tempdir().unwrap();
     let empty = empty.path().to_str().unwrap();
     refused(&["show", "--root", empty], 1, empty);
@@ -70,6 +70,11 @@ fn nothing_to_read_is_one_line_and_status_1() {
     fs::create_dir(Path::new(empty).join("proc")).unwrap();
     refused(&["show", "--root", empty], 1, "no sys");
     refused(&["diagnose", "--root", empty], 1, "no sys");
+    let no_proc = tempfile::tempdir().unwrap();
+    fs::create_dir(no_proc.path().join("sys")).unwrap();
+    let no_proc = no_proc.path().to_str().unwrap();
+    refused(&["show", "--root", no_proc], 1, "no proc");
+    refused(&["show", "irqs", "--json", "--root", no_proc], 1, "no proc");
     refused(&["show", "--root", "/no/such/folder"], 1, "/no/such/folder");
     refused(&["show", "--netns", "no-such-namespace"], 1, "no-such-namespace");
     refused(&["show", "--snapshot", "/no/such/file"], 1, "/no/such/file");
@@ -89,7 +94,45 @@ fn help_has_examples_and_the_exit_status() {
     assert!(err.contains("Usage: nearpath"), "{err}");
 }
 
-/// Two packages of one node each, eight CPUs, a NIC of two queues on node 1.
+#[test]
+fn the_version_lists_commit_target_and_libbpf() {
+    let (code, out, err) = parts(&nearpath(&["--version"]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let (first, rest) = out.split_once('\n').unwrap();
+    assert_eq!(first, concat!("nearpath ", env!("CARGO_PKG_VERSION")));
+    let names: Vec<&str> =
+        rest.lines().map(|line| line.split_once(": ").map_or(line, |(name, _)| name)).collect();
+    assert_eq!(names, ["commit", "date", "target", "profile", "libbpf"]);
+    let libbpf = rest.lines().last().unwrap().rsplit_once(' ').unwrap().1;
+    assert!(libbpf.starts_with("v1."), "{out}");
+    let (_, short, _) = parts(&nearpath(&["-V"]));
+    assert_eq!(short, format!("{first}\n"));
+}
+
+#[test]
+fn completions_have_commands_and_options() {
+    for (shell, begins) in
+        [("bash", "_nearpath()"), ("zsh", "#compdef nearpath"), ("fish", "# Print an optspec")]
+    {
+        let (code, out, err) = parts(&nearpath(&["completions", shell]));
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(out.starts_with(begins), "{shell}: {out}");
+        assert!(out.contains("diagnose") && out.contains("max-overhead"), "{shell}");
+    }
+    refused(&["completions", "csh"], 2, "bash");
+}
+
+#[test]
+fn man_pages_are_written_for_each_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, out, err) = parts(&nearpath(&["man-pages", folder.path().to_str().unwrap()]));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+    let page = fs::read_to_string(folder.path().join("nearpath-tune-plan.1")).unwrap();
+    assert!(page.contains(".TH nearpath-tune-plan 1"), "{page}");
+    refused(&["man-pages", "/no/such/folder"], 1, "/no/such/folder/");
+}
+
+/// Two packages with one node each, eight CPUs, and a NIC with two queues on node 1.
 fn two_nodes() -> Tree {
     Machine::regular(Layout { packages: 2, cores: 2, threads: 2, ..Layout::default() })
         .nic(Nic::pci("eth0", "mlx5_core", "0000:5e:00.0").on_node(1).queues(2, 100))
@@ -107,25 +150,22 @@ fn a_tree_is_shown_as_text() {
     let tree = two_nodes();
     let (code, out, err) = parts(&nearpath(&of_tree(&tree, &["show", "cpus"])));
     assert_eq!((code, err.as_str()), (0, ""));
-    let head: Vec<&str> = out.lines().take(9).collect();
+    let head: Vec<&str> = out.lines().take(6).collect();
     assert_eq!(
         head,
         [
             "8 CPUs online (0-7), 4 cores, 2 packages, 2 LLCs, 2 nodes",
             "",
-            "cores =  [0, 1]",
-            "sockets =  [0, 1]",
-            "",
-            "        Socket 0  Socket 1",
-            "        --------  --------",
-            "Core 0  [0, 4]    [2, 6]",
-            "Core 1  [1, 5]    [3, 7]",
+            "CPU  CORE  PACKAGE  DIE  LLC  CACHE     NODE  SMT  ONLINE",
+            "  0     0        0    0    0  L3 8 MiB     0  0,4  yes",
+            "  1     1        0    0    0  L3 8 MiB     0  1,5  yes",
+            "  2     0        1    0    1  L3 8 MiB     1  2,6  yes",
         ]
     );
 }
 
 #[test]
-fn the_contract_of_show_cpus_is_kept() {
+fn show_cpus_has_the_documented_fields() {
     let tree = two_nodes();
     for args in [["show", "cpus", "--json"].as_slice(), &["show", "--json"]] {
         let (code, out, err) = parts(&nearpath(&of_tree(&tree, args)));
@@ -158,7 +198,7 @@ fn every_subject_is_one_json_document() {
 }
 
 #[test]
-fn a_diagnosis_is_a_verdict_with_more_behind_it() {
+fn a_diagnosis_is_a_verdict_with_detail_on_request() {
     let tree = two_nodes();
     let run = |words: &[&str]| parts(&nearpath(&of_tree(&tree, &[&["diagnose"], words].concat())));
     let document: serde_json::Value = serde_json::from_str(&run(&["--json"]).1).unwrap();
@@ -189,8 +229,8 @@ fn a_pipe_carries_no_colours() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
-    // More than a pipe holds (64 KiB), so that writing goes on after the reader left.
+fn a_closed_pipe_is_not_an_error() {
+    // More than a pipe holds (64 KiB), so that writing continues after the reader has closed it.
     let layout = Layout { packages: 2, cores: 64, threads: 2, ..Layout::default() };
     let tree = Machine::regular(layout).write();
     let mut child = Command::new(env!("CARGO_BIN_EXE_nearpath"))
@@ -224,7 +264,7 @@ fn snapshot(file: &Path) -> (i32, String, String) {
 }
 
 #[test]
-fn a_snapshot_shows_what_the_machine_shows() {
+fn a_snapshot_shows_what_the_host_shows() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("host.tar.zst");
     let (code, out, err) = snapshot(&file);
@@ -265,7 +305,7 @@ fn an_unpacked_snapshot_shows_what_the_file_shows() {
 }
 
 #[test]
-fn a_snapshot_replaces_nothing_but_a_file() {
+fn a_snapshot_replaces_only_regular_files() {
     let dir = tempfile::tempdir().unwrap();
     let (device, link) = (dir.path().join("socket"), dir.path().join("link"));
     let _listening = std::os::unix::net::UnixListener::bind(&device).unwrap();
@@ -273,7 +313,7 @@ fn a_snapshot_replaces_nothing_but_a_file() {
     for file in [&device, &link, &dir.path().to_owned()] {
         let before = file.symlink_metadata().unwrap().file_type();
         let name = file.to_str().unwrap();
-        refused(&["snapshot", "--force", "-o", name], 1, "no regular file");
+        refused(&["snapshot", "--force", "-o", name], 1, "not a regular file");
         assert_eq!(file.symlink_metadata().unwrap().file_type(), before);
     }
 }
@@ -308,7 +348,7 @@ fn a_damaged_snapshot_is_one_line() {
     }
 }
 
-/// A packed archive with one file of that name, which a writer of good will refuses to make.
+/// A packed archive with one file of this name, which ordinary archivers refuse to create.
 fn archive_with(name: &str) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     let field = &mut header.as_old_mut().name;
@@ -323,7 +363,7 @@ fn archive_with(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_snapshot_cannot_lead_out_of_itself() {
+fn a_snapshot_cannot_refer_outside_itself() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("inner/host.tar.zst");
     fs::create_dir(dir.path().join("inner")).unwrap();
@@ -348,7 +388,7 @@ fn a_plan_of_another_host_is_exported() {
     assert_eq!((status, out.as_str()), (0, ""), "{err}");
     let text = fs::read_to_string(&script).unwrap();
     assert!(text.contains("'eth0' 'eth0-TxRx-1' '*-TxRx-1'"), "{text}");
-    assert!(!text.contains("/proc/irq/101/"), "a number is another's after a boot: {text}");
+    assert!(!text.contains("/proc/irq/101/"), "interrupt numbers change across boots: {text}");
     let run = Command::new(&script).arg("nonsense").output().unwrap();
     assert_eq!(run.status.code(), Some(2), "it can be run");
 
@@ -358,10 +398,10 @@ fn a_plan_of_another_host_is_exported() {
     assert!(
         units.join("nearpath-tune.service").is_file() && units.join("nearpath-tune.sh").is_file()
     );
-    // What a form cannot carry is told: one interrupt alone, for rules of queues.
+    // Changes that a format cannot express are reported: here a single interrupt, with udev rules for queues.
     let (status, out, err) = export("udev", &["--only", "irq-100"]);
     assert_eq!((status, out.as_str(), err.lines().count()), (1, "", 1), "{err}");
     assert!(err.contains("irq-100: udev has no event for an interrupt"), "{err}");
     let (status, _, err) = export("sh", &["--only", "irq-7"]);
-    assert!(status == 1 && err.contains("there is no change with the id"), "{err}");
+    assert!(status == 1 && err.contains("no change has the id"), "{err}");
 }

@@ -1,5 +1,5 @@
-//! The real binary on this kernel: what it measures between two namespaces that the test made,
-//! how it ends, and what it says where it may not or cannot measure.
+//! The real binary on this kernel: what it measures between two test namespaces, how it ends, and what it reports
+//! where it may not or cannot measure.
 
 use nearpath_instruments::stages::STAGES;
 use nearpath_model::Measurement;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
-/// User and group `nobody`, by custom; all that matters is that it is not root.
+/// User and group `nobody` by convention; it only matters that it is not root.
 const NOBODY: u32 = 65534;
 
 fn command(args: &[&str]) -> Command {
@@ -31,8 +31,8 @@ fn nearpath(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// What is said of a measurement once it has begun.
-const BEGUN: &str = "nearpath: measuring for 500ms; ^C ends it early\n";
+/// The message at the start of a measurement.
+const BEGUN: &str = "nearpath: measuring for 500ms; Ctrl-C stops early\n";
 
 /// Exit status, standard output, standard error.
 fn parts(output: &Output) -> (Option<i32>, String, String) {
@@ -40,14 +40,14 @@ fn parts(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// The one JSON document that a command printed, and nothing else, with exit status 0.
+/// The JSON document that a command printed; asserts that there is nothing else, and exit status 0.
 fn document(output: &Output) -> Value {
     let (code, out, err) = parts(output);
     assert_eq!(code, Some(0), "{err}");
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
 }
 
-/// Fails unless a command said one line on standard error only, with exit status 1.
+/// Asserts that a command printed exactly one line, on standard error, with exit status 1.
 fn refused(output: &Output, says: &str) {
     let (code, out, err) = parts(output);
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
@@ -55,12 +55,12 @@ fn refused(output: &Output, says: &str) {
     assert!(err.starts_with("nearpath: ") && err.contains(says), "{err}");
 }
 
-/// The namespace of a side as a path that any process of root can open.
+/// The namespace of a side as a path that any root process can open.
 fn netns_path(pair: &VethPair, side: Side) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), pair.netns(side).as_raw_fd())
 }
 
-/// Runs while a client sends datagrams and a server answers each; gets the server's port.
+/// Calls `run` with the server's port while a client sends datagrams and a server answers each.
 fn with_traffic<T>(pair: &VethPair, run: impl FnOnce(u16) -> T) -> T {
     let server = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
     let address = server.local_addr().unwrap();
@@ -69,7 +69,7 @@ fn with_traffic<T>(pair: &VethPair, run: impl FnOnce(u16) -> T) -> T {
     for socket in [&server, &client] {
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     }
-    /// Ends the traffic also when `run` fails.
+    /// Ends the traffic even if `run` fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -90,7 +90,7 @@ fn with_traffic<T>(pair: &VethPair, run: impl FnOnce(u16) -> T) -> T {
             let mut buffer = [0; 64];
             while !over.load(Ordering::Relaxed) {
                 client.send(b"ping").unwrap();
-                // One that was lost at the end is not waited for twice.
+                // Do not wait twice for one that was lost at the end.
                 let _ = client.recv(&mut buffer);
             }
         });
@@ -113,22 +113,22 @@ fn programs_of(child: &Child) -> BTreeSet<u32> {
 /// Waits until a measurement has loaded its programs, and returns their ids.
 fn wait_for_programs(child: &mut Child) -> BTreeSet<u32> {
     wait_for("programs", || {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        // More than the probes of features that loading makes, which are gone at once.
+        assert!(child.try_wait().unwrap().is_none(), "it exited early");
+        // More than the feature probes of loading, which are freed immediately.
         Some(programs_of(child)).filter(|programs| programs.len() > 10)
     })
 }
 
-/// Waits until the kernel has freed these programs, which takes a grace period.
+/// Waits until the kernel has freed these programs, which takes an RCU grace period.
 fn wait_until_gone(programs: &BTreeSet<u32>) {
-    wait_for("the programs to go", || {
+    wait_for("the programs to be freed", || {
         let mut all = libbpf_rs::query::ProgInfoIter::default();
         (!all.any(|program| programs.contains(&program.id))).then_some(())
     });
 }
 
 #[test]
-fn groups_are_as_many_as_asked_for_and_add_up() {
+fn groups_are_limited_and_add_up() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -147,7 +147,7 @@ fn groups_are_as_many_as_asked_for_and_add_up() {
         "none",
     ];
     let run = |args: &[&str]| with_traffic(&pair, |_| nearpath(&[&common, args].concat()));
-    // One flow there, and one back.
+    // One flow in each direction.
     let m = document(&run(&["--per", "flow", "--top", "1", "--sort", "p99", "--json"]));
     let groups = m["groups"].as_array().unwrap();
     assert_eq!(groups.len(), 2, "{m}");
@@ -167,7 +167,7 @@ fn groups_are_as_many_as_asked_for_and_add_up() {
 }
 
 #[test]
-fn the_contract_of_measure_stages_is_kept() {
+fn measure_stages_has_the_documented_fields() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -175,7 +175,7 @@ fn the_contract_of_measure_stages_is_kept() {
     let netns = netns_path(&pair, Side::Server);
     let args = ["measure", "stages", "--for", "1s", "--netns", &netns, "--proto", "udp", "--json"];
     let args = [&args[..], &["--detail", "full"]].concat();
-    // Without a packet in the window in which the programs are timed (a fifth) their cost is unknown.
+    // Without a packet in the window in which the programs are timed (a fifth), their overhead is unknown.
     let m = with_traffic(&pair, |_| {
         wait_for("a packet while the programs were timed", || {
             let m = document(&nearpath(&args));
@@ -214,13 +214,13 @@ fn the_contract_of_measure_stages_is_kept() {
         let counts = span["buckets"].as_array().unwrap().iter().map(|b| b[1].as_u64().unwrap());
         assert_eq!(counts.sum::<u64>(), span["count"].as_u64().unwrap(), "{span}");
     }
-    // What was printed is the type's own form: nothing is lost when it is read back.
+    // The document round-trips through the type without loss.
     let typed: Measurement = serde_json::from_value(m.clone()).unwrap();
     assert_eq!(serde_json::to_value(typed).unwrap(), m);
 }
 
 #[test]
-fn filters_choose_the_packets() {
+fn filters_select_packets() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -243,11 +243,11 @@ fn filters_choose_the_packets() {
         assert_eq!(started(&["--host", "fd99::/64", "--proto", "udp"]), 0);
     });
     let other = ["measure", "stages", "--netns", &netns, "--dev", "np0"];
-    refused(&nearpath(&other), "there are: lo, np1");
+    refused(&nearpath(&other), "it has: lo, np1");
 }
 
 #[test]
-fn a_detail_decides_what_is_observed() {
+fn the_detail_selects_what_is_observed() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -265,7 +265,7 @@ fn a_detail_decides_what_is_observed() {
     let (detail, full) = observed(&["--detail", "full"]);
     assert_eq!(detail, "full");
     assert!(full.len() > coarse.len() && coarse.iter().all(|name| full.contains(name)), "{full:?}");
-    // What explains slow packets is observed with any detail, if that is asked for.
+    // Slow packets are explained with any detail, if requested.
     let (_, explained) = observed(&["--slow", "1ms"]);
     assert!(explained.iter().any(|name| name == "net_rx_entry"), "{explained:?}");
     let (detail, chosen) = observed(&["--stages", "net_dev_queue,net_dev_start_xmit"]);
@@ -279,7 +279,7 @@ fn a_detail_decides_what_is_observed() {
 }
 
 #[test]
-fn the_overhead_is_limited_unless_it_is_lifted() {
+fn the_overhead_is_limited_by_default() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -292,7 +292,7 @@ fn the_overhead_is_limited_unless_it_is_lifted() {
     let observed = m["observed_s"].as_f64().unwrap();
     assert!(observed > 0.0 && observed < m["duration_s"].as_f64().unwrap(), "{observed}");
     let (_, out, _) = parts(&run(&["--max-overhead", "0.5%", "--detail", "full"]));
-    assert!(out.contains("to take no more than 0.500 % of a CPU"), "{out}");
+    assert!(out.contains("limited to 0.500% of a CPU"), "{out}");
     let all = document(&run(&["--max-overhead", "none", "--json"]));
     assert!(all["observed_s"].is_null() && all["limit_percent"].is_null(), "{all}");
     for bad in ["0%", "2", "two", "101%"] {
@@ -302,7 +302,7 @@ fn the_overhead_is_limited_unless_it_is_lifted() {
 }
 
 #[test]
-fn a_stage_is_left_out_and_the_text_says_so() {
+fn an_excluded_stage_is_reported() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -329,7 +329,7 @@ fn a_stage_is_left_out_and_the_text_says_so() {
 }
 
 #[test]
-fn a_part_of_each_interval_is_observed_and_the_document_says_how_much() {
+fn with_a_duty_cycle_the_observed_time_is_reported() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -346,7 +346,7 @@ fn a_part_of_each_interval_is_observed_and_the_document_says_how_much() {
     let started: Vec<_> =
         intervals.iter().filter_map(|i| i["packets"]["started"].as_u64()).collect();
     assert_eq!(started.iter().sum::<u64>(), whole["packets"]["started"]);
-    // It went on after the first pause.
+    // It continued after the first pause.
     assert!(started.iter().filter(|&&packets| packets > 0).count() > 1, "{started:?}");
     for bad in ["1/0", "2/3", "much"] {
         let (code, out, err) = parts(&nearpath(&["measure", "stages", "--duty", bad]));
@@ -356,7 +356,7 @@ fn a_part_of_each_interval_is_observed_and_the_document_says_how_much() {
 }
 
 #[test]
-fn an_interrupt_ends_it_early_with_what_was_gathered() {
+fn an_interrupt_stops_early_and_keeps_the_results() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -368,7 +368,7 @@ fn an_interrupt_ends_it_early_with_what_was_gathered() {
         let mut child = command(&args).spawn().unwrap();
         let programs = wait_for_programs(&mut child);
         let pid = libc::pid_t::try_from(child.id()).unwrap();
-        // SAFETY: a child of this process that has not been waited for.
+        // SAFETY: a child of this process that has not been reaped.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
         let output = child.wait_with_output().unwrap();
         wait_until_gone(&programs);
@@ -378,8 +378,8 @@ fn an_interrupt_ends_it_early_with_what_was_gathered() {
     assert!(m["duration_s"].as_f64().unwrap() <= begin.elapsed().as_secs_f64());
     assert!(m["spans"].is_array(), "{m}");
     let (_, _, err) = parts(&output);
-    let begun = "nearpath: measuring for 1h; ^C ends it early\n";
-    assert_eq!(err, format!("{begun}nearpath: ended early by a signal\n"));
+    let begun = "nearpath: measuring for 1h; Ctrl-C stops early\n";
+    assert_eq!(err, format!("{begun}nearpath: stopped early by a signal\n"));
 }
 
 #[test]
@@ -395,11 +395,11 @@ fn nothing_is_left_after_kill_9() {
 }
 
 #[test]
-fn without_privilege_nothing_is_measured_and_facts_are_still_diagnosed() {
+fn without_privilege_only_facts_are_diagnosed() {
     if !nearpath_testing::require_root() {
         return;
     }
-    // The folder that it was built in may be closed to others.
+    // Other users may not have access to the build directory.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let binary = dir.path().join("nearpath");
@@ -420,10 +420,7 @@ fn without_privilege_nothing_is_measured_and_facts_are_still_diagnosed() {
     assert!(reason.starts_with("nothing was measured: measuring packets needs root"), "{reason}");
     let err = parts(&output).2;
     let said: Vec<_> = err.lines().collect();
-    assert!(
-        matches!(said[..], [why, _] if why.ends_with("watching the counters instead")),
-        "{err}"
-    );
+    assert!(matches!(said[..], [why, _] if why.ends_with("using kernel counters only")), "{err}");
 }
 
 #[test]
@@ -444,7 +441,7 @@ fn a_kernel_without_btf_is_one_line() {
 }
 
 #[test]
-fn every_stage_is_listed_with_how_it_is_observed_or_why_not() {
+fn every_stage_is_listed_with_its_hook_or_the_reason_for_none() {
     if !nearpath_testing::require_bpf() {
         return;
     }
@@ -461,7 +458,7 @@ fn every_stage_is_listed_with_how_it_is_observed_or_why_not() {
 }
 
 #[test]
-fn the_interfaces_of_a_namespace_are_shown_and_no_others() {
+fn only_interfaces_of_the_namespace_are_shown() {
     if !nearpath_testing::require_netns() {
         return;
     }
@@ -479,9 +476,9 @@ fn the_interfaces_of_a_namespace_are_shown_and_no_others() {
     assert!(out.contains("\nnp1 ") && !out.contains("np0"), "{out}");
 }
 
-/// A burst that is over when the closer look begins must neither vanish nor leave the checks without packets.
+/// A burst that is over when the closer measurement starts must not be lost to the checks.
 #[test]
-fn packets_of_the_first_look_alone_are_diagnosed() {
+fn packets_of_the_first_measurement_alone_are_diagnosed() {
     const SENT: u64 = 300;
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
@@ -495,7 +492,7 @@ fn packets_of_the_first_look_alone_are_diagnosed() {
     let netns = netns_path(&pair, Side::Server);
     let filter = ["--netns", &netns, "--proto", "udp", "--dport", &port, "--direction", "rx"];
     let how = ["--measure", "stages", "--max-overhead", "none", "--json"];
-    // The first look takes a second of it.
+    // The first measurement takes one second of it.
     let args = [&["diagnose", "--for", "4s"][..], &filter, &how].concat();
     let mut child = command(&args).spawn().unwrap();
     let mut said = [0; 16];
@@ -509,7 +506,7 @@ fn packets_of_the_first_look_alone_are_diagnosed() {
     let measured = &diagnosis["measurement"];
     assert_eq!(measured["packets"]["started"], SENT, "{measured}");
     assert_eq!(diagnosis["other_look"]["packets"]["started"], 0, "{}", diagnosis["other_look"]);
-    // RPS is set, so that the stages before a CPU is chosen are observed from the start.
+    // RPS is set, so the stages before it chooses a CPU are observed from the start.
     let observed = |name: &str| measured["stages"].as_array().unwrap().iter().any(|s| s == name);
     assert!(observed("netif_rx") && !observed("udp_rcv"), "{}", measured["stages"]);
     let unchecked = diagnosis["not_checked"].as_array().unwrap();
@@ -524,16 +521,16 @@ fn a_namespace_is_diagnosed_with_its_packets() {
     let pair = VethPair::new(2).unwrap();
     let netns = netns_path(&pair, Side::Server);
     let args = ["diagnose", "--for", "1s", "--netns", &netns, "--json"];
-    // A first look in which a busy machine let hardly a packet through is followed by all stages.
+    // If a busy machine lets hardly any packet through in the first measurement, all stages follow.
     let diagnosis = with_traffic(&pair, |_| {
-        wait_for("a first look with enough packets", || {
+        wait_for("a first measurement with enough packets", || {
             let diagnosis = document(&nearpath(&args));
             diagnosis["measurement"]["detail"].is_null().then_some(diagnosis)
         })
     });
     let measured = &diagnosis["measurement"];
     assert!(measured["packets"]["started"].as_u64().unwrap() > 0);
-    // After a coarse look it observed what lies where time is lost, and where packets are steered.
+    // After the coarse measurement it observed the stages where time is lost, and where packets are steered.
     let observed = |name: &str| measured["stages"].as_array().unwrap().iter().any(|s| s == name);
     assert!(observed("netif_rx") && observed("netif_receive_skb"), "{}", measured["stages"]);
     assert!(measured["detail"].is_null() && !observed("sock_send"), "{measured}");

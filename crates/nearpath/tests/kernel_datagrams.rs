@@ -1,5 +1,5 @@
-//! `nearpath measure accepts --udp`, the real binary on this kernel: its document, its tables and the line
-//! of each datagram, while this process sends to itself.
+//! `nearpath measure accepts --udp`: the real binary on this kernel. Its document, its tables and the line of each
+//! datagram, while this process sends to itself.
 
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_testing::require_bpf;
@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Runs it while datagrams are sent and read, until it ends; what it printed, and the port.
+/// Runs it to completion while datagrams are sent and read; returns its output and the port.
 fn measured(args: &[&str]) -> (Output, u16) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -21,12 +21,12 @@ fn measured(args: &[&str]) -> (Output, u16) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Its lines are taken meanwhile: a pipe that is full would hold it up.
+    // Its output is read meanwhile: a full pipe would block it.
     let output = std::thread::spawn(|| child.wait_with_output().unwrap());
     while !output.is_finished() {
         socket.send_to(b"datagram", address).unwrap();
         socket.recv(&mut [0; 16]).unwrap();
-        // At a pace that allows for a line each.
+        // At a rate that allows one line for each.
         std::thread::sleep(Duration::from_micros(100));
     }
     (output.join().unwrap(), address.port())
@@ -39,7 +39,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn the_contract_of_the_document_is_kept() {
+fn the_document_has_the_documented_fields() {
     if !require_bpf() {
         return;
     }
@@ -55,7 +55,7 @@ fn the_contract_of_the_document_is_kept() {
         assert!(sum > 100, "{json}");
     }
     assert_eq!(listener["workers"][0]["pid"], std::process::id());
-    // It reads back as what it was made from.
+    // It round-trips without loss.
     let m: AcceptMeasurement = serde_json::from_value(json).unwrap();
     assert!(m.cost.unwrap().ns_per_event > 0.0);
 }
@@ -70,22 +70,22 @@ fn each_datagram_is_a_line_before_the_table() {
     let said = format!("pid={} recv(127.0.0.1:{port}) -> length=8 rxcpu=", std::process::id());
     let lines: Vec<&str> = text.lines().take_while(|line| line.starts_with("cpu=#")).collect();
     assert!(lines.iter().all(|line| line.contains(&said)), "{lines:#?}");
-    // What came before it measured may have been read after.
+    // Datagrams sent before it started may have been read after.
     assert!(lines.iter().skip(1).all(|line| line.contains(" rxcpu=#")), "{lines:#?}");
-    let told = lines.len();
-    let table: Vec<&str> = text.lines().skip(told).collect();
+    let accepts = lines.len();
+    let table: Vec<&str> = text.lines().skip(accepts).collect();
     assert!(table[0].starts_with("datagrams read for "), "{}", table[0]);
     let all = table.last().unwrap().split_whitespace().nth(2).unwrap();
-    assert_eq!(all.parse(), Ok(told), "{table:#?}");
-    assert!(told > 100, "{told}");
+    assert_eq!(all.parse(), Ok(accepts), "{table:#?}");
+    assert!(accepts > 100, "{accepts}");
 }
 
 #[test]
-fn without_traffic_it_says_so() {
+fn no_traffic_is_reported() {
     if !require_bpf() {
         return;
     }
-    // The port of a socket that is bound is nobody else's.
+    // No other process can use the port of a bound socket.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port().to_string();
     let output = Command::new(env!("CARGO_BIN_EXE_nearpath"))

@@ -12,7 +12,7 @@ const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
 /// Datagrams to a port without a reader.
 const MANY: u64 = 200;
 
-/// What it prints while datagrams are sent to a port that nobody reads.
+/// Its output while datagrams are sent to a port without a reader.
 fn output(pair: &VethPair, args: &[&str]) -> (String, u16) {
     let netns = format!("/proc/{}/fd/{}", std::process::id(), pair.netns(Side::Server).as_raw_fd());
     let mut child = Command::new(NEARPATH)
@@ -25,8 +25,8 @@ fn output(pair: &VethPair, args: &[&str]) -> (String, u16) {
         .unwrap();
     let mut said = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("^C ends it early"), "{said}");
-    // A port that was bound a moment ago.
+    assert!(said.contains("Ctrl-C stops early"), "{said}");
+    // A port that was bound just before.
     let bind = |side: Side| pair.run(side, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
     let (sender, to) = (bind(Side::Client), bind(Side::Server).local_addr().unwrap());
     for _ in 0..MANY {
@@ -43,7 +43,7 @@ fn can_run() -> bool {
 }
 
 #[test]
-fn a_document_tells_where_and_why() {
+fn a_document_has_where_and_why() {
     if !can_run() {
         return;
     }
@@ -91,8 +91,8 @@ fn text_begins_with_the_answer() {
     let (text, port) = output(&pair, &["--proto", "udp", "--top", "3"]);
     let first = text.lines().next().unwrap();
     assert!(first.contains(" packets dropped in "), "{text}");
-    assert!(first.ends_with(&format!("100 % no socket (UDP to port {port}, np1)")), "{text}");
-    assert!(text.contains("NO_SOCKET: no socket: nobody listens on the port"), "{text}");
+    assert!(first.ends_with(&format!("100% no socket (UDP to port {port}, np1)")), "{text}");
+    assert!(text.contains("NO_SOCKET: no socket: no listener on the port"), "{text}");
     let counter = text.lines().find(|line| line.starts_with("Udp.NoPorts")).unwrap();
     assert!(counter.contains(&format!("+{MANY}")), "{text}");
 }

@@ -1,6 +1,5 @@
-//! `nearpath measure … --json --interval` on this kernel: a document a line for each interval, and the whole
-//! as the last; together the intervals have what the whole has. Connections are made between two
-//! namespaces meanwhile.
+//! `nearpath measure … --json --interval` on this kernel: one document per line for each interval, and the total
+//! last; the intervals add up to the total. Meanwhile connections are made between two namespaces.
 
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_bpf, require_netns, wait_for};
@@ -17,14 +16,14 @@ fn start(args: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// The intervals that are printed while connections are made, and the whole.
+/// The intervals printed while connections are made, and the total.
 fn measured(pair: &VethPair, args: &[&str]) -> (Vec<Value>, Value) {
     let listen = |side: Side| TcpListener::bind((side.ipv4(), 0));
     let listeners = [(); 2].map(|()| pair.run(Side::Server, listen).unwrap());
     let netns = format!("/proc/{}/fd/{}", std::process::id(), pair.netns(Side::Server).as_raw_fd());
     let times = ["--json", "--for", "800ms", "--interval", "200ms", "--netns", &netns];
     let mut child = start(&[args, &times].concat());
-    // Lines are read as they come: they may be more than a pipe holds.
+    // Lines are read as they arrive: they may be more than a pipe holds.
     let out = BufReader::new(child.stdout.take().unwrap());
     let reader = std::thread::spawn(move || out.lines().map(Result::unwrap).collect::<Vec<_>>());
     let ended = AtomicBool::new(false);
@@ -36,7 +35,7 @@ fn measured(pair: &VethPair, args: &[&str]) -> (Vec<Value>, Value) {
         }
     };
     std::thread::scope(|scope| {
-        // Threads that are made of one that is in a namespace are in it, too.
+        // New threads inherit the namespace of their creator.
         scope.spawn(|| {
             let both = |_| {
                 std::thread::scope(|scope| {
@@ -67,7 +66,7 @@ fn measured(pair: &VethPair, args: &[&str]) -> (Vec<Value>, Value) {
     (lines, whole)
 }
 
-/// What a document counts, summed up over the intervals, is what the whole has; and it is not nothing.
+/// Asserts that a count, summed over the intervals, equals that of the total and is not zero.
 fn add_up((lines, whole): &(Vec<Value>, Value), count: impl Fn(&Value) -> u64) {
     let sum: u64 = lines.iter().map(&count).sum();
     assert_eq!(sum, count(whole), "{whole}");
@@ -83,7 +82,7 @@ fn numbers<'a>(values: &'a Value, field: &'a str) -> impl Iterator<Item = u64> +
 }
 
 #[test]
-fn stages_print_a_document_a_line() {
+fn stages_print_one_document_per_line() {
     if !require_bpf() || !require_netns() {
         return;
     }
@@ -101,7 +100,7 @@ fn stages_print_a_document_a_line() {
 }
 
 #[test]
-fn accepts_print_a_document_a_line() {
+fn accepts_print_one_document_per_line() {
     if !require_bpf() || !require_netns() {
         return;
     }
@@ -116,7 +115,7 @@ fn accepts_print_a_document_a_line() {
 }
 
 #[test]
-fn irqs_print_a_document_a_line() {
+fn irqs_print_one_document_per_line() {
     if !require_bpf() || !require_netns() {
         return;
     }
@@ -128,7 +127,7 @@ fn irqs_print_a_document_a_line() {
 }
 
 #[test]
-fn they_end_when_nobody_reads_them() {
+fn they_end_when_the_pipe_is_closed() {
     if !require_bpf() {
         return;
     }

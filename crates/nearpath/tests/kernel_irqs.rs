@@ -1,4 +1,4 @@
-//! `nearpath measure irqs` on this kernel: its document, its lines, and what it says without privilege.
+//! `nearpath measure irqs` on this kernel: its document, its lines, and its output without privilege.
 
 use nearpath_model::irqs::IrqMeasurement;
 use nearpath_testing::PATIENCE;
@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
-/// User and group `nobody`, by custom; all that matters is that it is not root.
+/// User and group `nobody` by convention; it only matters that it is not root.
 const NOBODY: u32 = 65534;
 
 fn command(args: &[&str]) -> Command {
@@ -20,7 +20,7 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Standard output of a command that ends well.
+/// Standard output of a successful command.
 fn output(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -33,7 +33,7 @@ fn document(args: &[&str]) -> Value {
 }
 
 #[test]
-fn the_contract_of_measure_irqs_is_kept() {
+fn measure_irqs_has_the_documented_fields() {
     if !nearpath_testing::require_bpf() {
         return;
     }
@@ -53,10 +53,10 @@ fn the_contract_of_measure_irqs_is_kept() {
         let highest = cpus.iter().map(|cpu| cpu["cpu"].as_u64().unwrap()).max().unwrap();
         assert!(m["softirqs"][vector].as_array().unwrap().len() as u64 > highest, "{m}");
     }
-    // The kernel has a timer: no CPU is in no interrupt in half a second.
+    // With timer interrupts, some CPU has interrupt time in half a second.
     assert!(cpus.iter().any(|cpu| cpu["irq_ns"].as_u64() > Some(0)), "{m}");
     assert!(m["duration_s"].as_f64().unwrap() >= 0.5, "{m}");
-    // It reads back as what it was made from.
+    // It round-trips without loss.
     let read: IrqMeasurement = serde_json::from_value(m).unwrap();
     assert_eq!(read.unknown, []);
 }
@@ -80,7 +80,7 @@ fn an_interval_prints_lines_before_the_tables() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_one_line() {
+fn an_unknown_interface_is_one_line() {
     let output = command(&["--nic", "nosuch0", "--for", "100ms"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
@@ -88,7 +88,7 @@ fn an_interface_that_is_not_there_is_one_line() {
 }
 
 #[test]
-fn who_reads_the_lines_may_go_away() {
+fn it_ends_when_the_pipe_is_closed() {
     if !nearpath_testing::require_bpf() {
         return;
     }
@@ -96,15 +96,15 @@ fn who_reads_the_lines_may_go_away() {
     let mut child = command(&["--for", "10m", "--interval", "100ms"]).spawn().unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
-    assert!(begin.elapsed() < PATIENCE, "it went on without a reader");
+    assert!(begin.elapsed() < PATIENCE, "it kept running without a reader");
 }
 
 #[test]
-fn without_privilege_the_kernels_counters_are_told_and_why_no_more() {
+fn without_privilege_kernel_counters_and_the_reason_are_reported() {
     if !nearpath_testing::require_root() {
         return;
     }
-    // Where that user may go.
+    // A directory that this user may enter.
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("nearpath");
     std::fs::copy(NEARPATH, &program).unwrap();

@@ -1,5 +1,5 @@
-//! `nearpath measure locality`, the real binary on this kernel: datagrams between two namespaces that
-//! the test made, as text, JSON and a picture.
+//! `nearpath measure locality`: the real binary on this kernel, with datagrams between two test namespaces. Text,
+//! JSON and a picture.
 
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
 use nearpath_testing::veth::{Side, VethPair};
@@ -16,7 +16,7 @@ fn start(args: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Runs it while datagrams are sent, until it ends; returns what it printed, and the port.
+/// Runs it to completion while datagrams are sent; returns its output and the port.
 fn measured(pair: &VethPair, args: &[&str]) -> (Output, u16) {
     let bind = |side: Side| UdpSocket::bind((side.ipv4(), 0));
     let server = pair.run(Side::Server, bind).unwrap();
@@ -33,7 +33,7 @@ fn measured(pair: &VethPair, args: &[&str]) -> (Output, u16) {
 }
 
 #[test]
-fn the_contract_of_measure_locality_is_kept() {
+fn measure_locality_has_the_documented_fields() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -52,7 +52,7 @@ fn the_contract_of_measure_locality_is_kept() {
     let m: Locality = serde_json::from_value(json).unwrap();
     assert_eq!(m.schema, LOCALITY_SCHEMA);
     assert_eq!(m.filter, format!("--proto udp --dport {port}"));
-    // The sender is the reader, and each datagram both sent and received; but it may be moved.
+    // The sender is also the reader, and each datagram is both sent and received; but it may migrate.
     assert!(m.rx.packets > 10 && m.rx.packets.abs_diff(m.tx.packets) <= 2, "{m:?}");
     assert!(m.rx.local().unwrap() > 0.9 && m.tx.local().unwrap() > 0.9, "{m:?}");
     assert!(m.cost.unwrap().ns_per_packet > 0.0);
@@ -100,7 +100,7 @@ fn with_an_interval_each_line_is_a_document() {
     let mut lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let whole: Locality = serde_json::from_value(lines.pop().unwrap()).unwrap();
     assert_eq!(lines.len(), 4, "{text}");
-    // Each begins where the one before ends, and together they have all packets.
+    // Each starts where the previous one ends, and together they have all packets.
     let mut end = 0.0;
     for line in &lines {
         assert_eq!(line["from_s"], end);
@@ -118,7 +118,7 @@ fn with_an_interval_each_line_is_a_document() {
 }
 
 #[test]
-fn it_ends_when_nobody_reads_its_lines() {
+fn it_ends_when_the_pipe_is_closed() {
     if !nearpath_testing::require_bpf() {
         return;
     }

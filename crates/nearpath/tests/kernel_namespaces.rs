@@ -1,5 +1,5 @@
-//! Processes that are gone before anybody looks, and nearpath in a PID namespace of its own: their cgroups and
-//! their ids are those that they had, as the user of that namespace knows them.
+//! Processes that exit before they are looked up, and nearpath in its own PID namespace: cgroups and process ids
+//! are reported as they were, in terms of that namespace.
 
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_bpf, require_netns, require_program, require_root, wait_for};
@@ -17,9 +17,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
-/// Name of the tasks that keep the reader from its CPU.
+/// Name of the tasks that occupy the reader's CPU.
 const HOG: &str = "np-hog";
-/// How long each lives.
+/// Lifetime of each.
 const LIFE: Duration = Duration::from_millis(100);
 const HOGS: usize = 8;
 
@@ -32,21 +32,21 @@ fn can_run() -> bool {
         && ["chrt", "taskset", "unshare"].iter().all(|name| require_program(name))
 }
 
-/// Where the unified hierarchy is mounted.
+/// Mount point of the unified hierarchy.
 fn unified() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     mount.split(' ').nth(4).map(PathBuf::from)
 }
 
-/// A shell by the name of [`HOG`].
+/// A copy of the shell named [`HOG`].
 fn hog(folder: &TempDir) -> PathBuf {
     let path = folder.path().join(HOG);
     symlink(fs::canonicalize("/bin/sh").unwrap(), &path).unwrap();
     path
 }
 
-/// The shell's commands in the server's namespace.
+/// Runs shell commands in the server's namespace.
 fn shell(pair: &VethPair, commands: &str, variables: &[(&str, &Path)]) -> Child {
     let start = |_| {
         Command::new("sh")
@@ -61,10 +61,10 @@ fn shell(pair: &VethPair, commands: &str, variables: &[(&str, &Path)]) -> Child 
     pair.run(Side::Server, start).unwrap()
 }
 
-/// Reads what is said until nearpath measures.
+/// Reads standard error until nearpath is measuring.
 fn until_measuring(mut said: BufReader<ChildStderr>) -> BufReader<ChildStderr> {
     let mut all = String::new();
-    while !all.contains("^C ends it early") {
+    while !all.contains("Ctrl-C stops early") {
         assert!(said.read_line(&mut all).unwrap() > 0, "{all}");
     }
     said
@@ -77,7 +77,7 @@ fn document(mut child: Child) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Says that it is over, also when a test fails, whose threads would else go on for ever.
+/// Signals the end, even if a test fails: otherwise its threads would run forever.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -86,14 +86,14 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A datagram each half millisecond, while something else goes on.
+/// Sends a datagram every half millisecond while `meanwhile` runs.
 fn while_sending<T>(pair: &VethPair, to: SocketAddr, meanwhile: impl FnOnce() -> T) -> T {
     let socket = pair.run(Side::Client, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // Nobody may listen any more.
+                // There may be no listener any more.
                 let _ = socket.send_to(&[0; 64], to);
                 thread::sleep(Duration::from_micros(500));
             }
@@ -103,7 +103,7 @@ fn while_sending<T>(pair: &VethPair, to: SocketAddr, meanwhile: impl FnOnce() ->
     })
 }
 
-/// The tasks that the document blames for a millisecond or more of a slow packet.
+/// The tasks that the document names for a millisecond or more of a slow packet.
 fn blamed(document: &Value) -> Vec<&Value> {
     let outliers = document["outliers"].as_array().unwrap().iter();
     let shares = outliers.flat_map(|outlier| outlier["budget"].as_array().unwrap());
@@ -112,7 +112,7 @@ fn blamed(document: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn a_task_that_is_gone_has_the_cgroup_that_it_was_in() {
+fn an_exited_task_is_reported_with_its_cgroup() {
     if !can_run() {
         return;
     }
@@ -143,7 +143,7 @@ fn a_task_that_is_gone_has_the_cgroup_that_it_was_in() {
         })
     });
     let document = document(child);
-    // By their ids: the name is that which a task had when it was switched to.
+    // By id: the name is that of the task when it was switched to.
     let mut found = blamed(&document);
     found.retain(|who| who["pid"].as_u64().is_some_and(|pid| cgroups.contains_key(&pid)));
     let pids: std::collections::BTreeSet<u64> =
@@ -155,7 +155,8 @@ fn a_task_that_is_gone_has_the_cgroup_that_it_was_in() {
     }
 }
 
-/// A hog with a real-time priority in a cgroup of its own; both are gone when this returns. Its id and its cgroup.
+/// Runs a hog with real-time priority in its own cgroup; both are gone when this returns. Returns its id and
+/// cgroup.
 fn short_life(unified: &Path, hog: &Path, number: usize) -> (u64, String) {
     let name = format!("nearpath-test-{}-{number}", std::process::id());
     let cgroup = unified.join(&name);
@@ -170,21 +171,21 @@ fn short_life(unified: &Path, hog: &Path, number: usize) -> (u64, String) {
     thread::sleep(LIFE);
     child.kill().unwrap();
     child.wait().unwrap();
-    // The kernel takes a moment to free a task that has ended.
+    // The kernel takes a moment to free an exited task.
     wait_for("the cgroup to be empty", || fs::remove_dir(&cgroup).ok());
     (child.id().into(), format!("/{name}"))
 }
 
-/// Starts a reflector in a PID namespace of its own, and then, with its id there in `$READER` and that of /proc in
-/// `$SHOWN`, the commands.
-/// Returns when nearpath measures: the shell, the reflector's address, and its id there.
+/// Starts a reflector in its own PID namespace, and then the commands, with its id in that namespace in `$READER`
+/// and its id in /proc in `$SHOWN`.
+/// Returns when nearpath is measuring: the shell, the reflector's address, and its id in the namespace.
 fn in_pid_namespace(
     pair: &VethPair,
     hog: &Path,
     mounts_proc: bool,
     commands: &str,
 ) -> (Child, SocketAddr, u64) {
-    // The shell itself opens its file in /proc, by the id that it has there.
+    // The shell itself opens its file in /proc, under the id that it has there.
     let script = format!(
         "sh -c 'read -r SHOWN REST </proc/self/stat; echo $SHOWN >\"$HOG.reader\"
             exec taskset -c 1 \"$NEARPATH\" bench reflect --bind {} --port 6327' >/dev/null 2>&1 & READER=$!
@@ -204,13 +205,13 @@ fn in_pid_namespace(
     let reader = line.trim().strip_prefix("reader ").unwrap_or_else(|| panic!("{line}"));
     let reader = reader.parse().unwrap();
     let mut said = until_measuring(said);
-    // What it says to the end is read, so that it never waits for that.
+    // Its output is read to the end, so that it never blocks.
     thread::spawn(move || said.read_to_string(&mut String::new()));
     (child, SocketAddr::new(Side::Server.ipv4(), 6327), reader)
 }
 
-/// What `measure accepts` says in a PID namespace of its own of twenty connections to the reflector; `pid` is the
-/// variable of the id to look for. Returns its id there, too.
+/// Runs `measure accepts` in its own PID namespace during twenty connections to the reflector; `pid` is the
+/// variable with the id to filter for. Returns the document and the id in the namespace.
 fn accepts(mounts_proc: bool, pid: &str) -> (Value, u64) {
     let pair = VethPair::new(1).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -232,7 +233,7 @@ fn workers(document: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn a_pid_is_that_of_the_namespace_that_nearpath_runs_in() {
+fn pids_are_those_of_nearpaths_own_namespace() {
     if !can_run() {
         return;
     }
@@ -240,16 +241,16 @@ fn a_pid_is_that_of_the_namespace_that_nearpath_runs_in() {
     let workers = workers(&document);
     assert!(!workers.is_empty(), "{document}");
     assert!(workers.iter().all(|worker| worker["pid"] == reader), "{document}");
-    // The CPUs that a thread may run on are read under its ids.
+    // The affinity of a thread is read under its ids.
     assert!(workers.iter().all(|worker| worker["cpus"] == "1"), "{document}");
 }
 
 #[test]
-fn a_pid_is_that_which_proc_shows() {
+fn pids_are_those_in_proc() {
     if !can_run() {
         return;
     }
-    // /proc is still that of the namespace above, and so are the ids that ps(1) and all other tools show.
+    // /proc is still that of the parent namespace, and so are the ids that ps(1) and other tools show.
     let (document, reader) = accepts(false, "$SHOWN");
     let workers = workers(&document);
     assert!(!workers.is_empty(), "{document}");
@@ -258,7 +259,7 @@ fn a_pid_is_that_which_proc_shows() {
 }
 
 #[test]
-fn groups_and_causes_have_the_pids_of_that_namespace() {
+fn groups_and_causes_have_pids_of_that_namespace() {
     if !can_run() {
         return;
     }
@@ -273,10 +274,10 @@ fn groups_and_causes_have_the_pids_of_that_namespace() {
     let document = while_sending(&pair, to, || document(child));
     let hog_pid = fs::read_to_string(hog.with_extension("pid")).unwrap();
     let hog_pid: u64 = hog_pid.trim().parse().unwrap();
-    assert!(hog_pid < 50, "the namespace is young");
+    assert!(hog_pid < 50, "the namespace is new");
     let mut found = blamed(&document);
     found.retain(|who| who["comm"] == HOG);
-    // It forks, and what it forks has its name for a moment.
+    // It forks, and its children briefly have its name.
     assert!(found.iter().filter(|who| who["pid"] == hog_pid).count() > 5, "{found:?}");
     assert!(found.iter().all(|who| who["cgroup"].is_string()), "{found:?}");
     let names: Vec<&str> = document["groups"]

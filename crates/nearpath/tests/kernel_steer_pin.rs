@@ -1,5 +1,5 @@
-//! `nearpath steer --pin` on this kernel: the workers of a server that pins none get a CPU each and are
-//! steered to; taken off, they run where they did before.
+//! `nearpath steer --pin` on this kernel: unpinned workers get a CPU each and are steered to; `off` restores their
+//! affinity.
 
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_bpf, require_netns, require_program, skip};
@@ -53,7 +53,7 @@ impl Scene {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Where each worker may run, by its process.
+    /// The affinity of each worker, by process id.
     fn workers(&self) -> BTreeMap<u32, String> {
         let pid = self.server.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -61,7 +61,7 @@ impl Scene {
         pids.map(|pid: u32| (pid, allowed(pid))).collect()
     }
 
-    /// Of connections from each CPU that a worker is pinned to, who accepts them.
+    /// For connections from each CPU that a worker is pinned to: the accepting worker.
     fn accepted_by(&self) -> Vec<(String, u32)> {
         let cpus: BTreeSet<String> = self.workers().into_values().collect();
         let each = cpus.iter().flat_map(|cpu| std::iter::repeat_n(cpu, CONNECTIONS));
@@ -82,7 +82,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // Its workers end with it.
+        // Its workers exit with it.
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
@@ -102,7 +102,7 @@ fn start_server(pair: &VethPair, workers: &[&str]) -> Child {
     server
 }
 
-/// The process that accepts a connection from a CPU, on which it is received, too.
+/// The process that accepts a connection from a CPU; the connection is also received on that CPU.
 fn ask(side: Side, cpu: &str) -> std::io::Result<u32> {
     let mut only = rustix::thread::CpuSet::new();
     only.set(cpu.parse().unwrap());
@@ -119,13 +119,13 @@ fn allowed(pid: u32) -> String {
 }
 
 #[test]
-fn workers_are_pinned_steered_to_and_put_back() {
+fn workers_are_pinned_steered_to_and_restored() {
     let Some(mut scene) = Scene::new() else { return };
     let free = scene.workers();
     assert!(free.values().all(|cpus| *cpus == scene.online), "{free:?}");
     let refused = scene.nearpath(&format!("steer --port {PORT}"));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(1) && said.contains("--pin gives each"), "{said}");
+    assert!(refused.status.code() == Some(1) && said.contains("--pin pins each"), "{said}");
 
     // A dry run changes nothing.
     let dry = scene.document(&format!("steer --port {PORT} --pin --dry-run --json"));
@@ -147,7 +147,7 @@ fn workers_are_pinned_steered_to_and_put_back() {
         assert_eq!(pinned[&pid], cpu);
     }
 
-    // Taken off, they run where they ran, but for one that somebody else has moved.
+    // `off` restores their affinity, except for one that was changed externally.
     let (&moved, to) = pinned.iter().next().unwrap();
     assert!(scene.nearpath(&format!("steer off --port {PORT}")).status.success());
     assert_eq!(scene.workers(), free);
@@ -162,12 +162,12 @@ fn workers_are_pinned_steered_to_and_put_back() {
     );
     let off = scene.nearpath("steer off");
     let said = String::from_utf8_lossy(&off.stderr).into_owned();
-    assert!(off.status.success() && said.contains("somebody else"), "{said}");
+    assert!(off.status.success() && said.contains("changed externally"), "{said}");
     assert_eq!((&scene.workers()[&moved], scene.workers().len()), (elsewhere, 2));
     let others = scene.workers().into_iter().filter(|(pid, _)| *pid != moved);
     assert_eq!(others.map(|(_, cpus)| cpus).collect::<Vec<_>>(), [scene.online.clone()]);
 
-    // The server's end is no obstacle; nothing of it is left in the journal.
+    // `off` works after the server's exit, and leaves nothing of it in the journal.
     assert!(scene.nearpath(&format!("steer --port {PORT} --pin")).status.success());
     scene.end_server();
     assert!(scene.nearpath("steer off").status.success());

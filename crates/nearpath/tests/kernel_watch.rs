@@ -1,5 +1,5 @@
-//! `nearpath tune watch` on this kernel: an interface that is removed and made again gets its settings
-//! again, as its queues come; what somebody else has set is left alone; SIGTERM ends it.
+//! `nearpath tune watch` on this kernel: an interface that is removed and re-created gets its settings back as its queues
+//! appear; external changes are skipped; SIGTERM stops it.
 
 use nearpath_host::{Root, current_netns};
 use nearpath_testing::veth::{Side, VethPair};
@@ -53,7 +53,7 @@ impl Scene {
         output
     }
 
-    /// Makes each of these files have that value.
+    /// Applies these values to these files.
     fn apply(&self, wanted: &[(&str, &str)]) {
         let root = Root::live();
         let change = |(target, after): &(&str, &str)| {
@@ -79,14 +79,14 @@ impl Scene {
         entries.iter().map(|entry| entry["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// One that looks at least at that interval.
+    /// A watch that checks at least at this interval.
     fn watch(&self, interval: &str) -> Watch {
         let mut command = self.command(&["watch", "--json", "--interval", interval]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It listens before it says that it watches.
+        // It subscribes to events before it prints its message.
         let mut said = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-        assert!(said.contains("watching over"), "{said}");
+        assert!(said.contains("watching the changes"), "{said}");
         let lines = lines(child.stdout.take().unwrap());
         Watch { child, lines }
     }
@@ -103,7 +103,7 @@ fn lines(out: ChildStdout) -> Receiver<Value> {
 }
 
 impl Watch {
-    /// The next line of that event about that file; those before it are passed over.
+    /// The next line with this event and file; earlier lines are skipped.
     fn next(&self, event: &str, target: &str) -> Value {
         let found = || {
             let line = self.lines.try_recv().ok()?;
@@ -112,10 +112,10 @@ impl Watch {
         wait_for(&format!("{event} of {target}"), found)
     }
 
-    /// Ends it with SIGTERM; what it had said until then.
+    /// Stops it with SIGTERM; returns its remaining output.
     fn end(mut self) -> Vec<Value> {
         let pid = i32::try_from(self.child.id()).unwrap();
-        // SAFETY: it sends a signal to a child that was not waited for.
+        // SAFETY: sends a signal to a child that has not been reaped.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
         assert!(self.child.wait().unwrap().success(), "SIGTERM is no failure");
         self.lines.iter().collect()
@@ -139,7 +139,7 @@ fn write(path: &str, value: &str) {
 }
 
 #[test]
-fn a_device_that_comes_back_gets_its_settings_again() {
+fn a_re_created_device_gets_its_settings_back() {
     in_scene(|scene| {
         write(FLOWS, "32");
         scene.apply(&[(RPS, "1"), (FLOWS, "64"), (SOMAXCONN, "321")]);
@@ -149,12 +149,12 @@ fn a_device_that_comes_back_gets_its_settings_again() {
         assert_eq!(scene.states(), ["lost", "lost", "applied"]);
         ip(&format!("link add np1 {QUEUES} type veth peer name np0 {QUEUES}"));
         let restored = watch.next("restored", FLOWS);
-        // What the kernel gave the new queue, and not what the old one had.
+        // The value before is that of the new queue, not of the old one.
         assert_eq!((&restored["before"], &restored["after"]), (&json!("0"), &json!("64")));
         assert_eq!(restored["lost"], 2);
         wait_for("the journal", || (scene.states() == ["applied"; 3]).then_some(()));
         assert_eq!((text(RPS).trim_start_matches('0'), text(FLOWS).as_str()), ("1", "64"));
-        // Once more, with no time to see that it was gone.
+        // Once more, without time to notice that it was gone.
         ip("link del np1");
         ip(&format!("link add np1 {QUEUES} type veth peer name np0 {QUEUES}"));
         watch.next("restored", FLOWS);
@@ -167,14 +167,14 @@ fn a_device_that_comes_back_gets_its_settings_again() {
 }
 
 #[test]
-fn what_somebody_else_has_set_is_reported_and_left_alone() {
+fn external_changes_are_reported_and_skipped() {
     in_scene(|scene| {
         scene.apply(&[(RPS, "1"), (FLOWS, "64")]);
         let watch = scene.watch("100ms");
         write(FLOWS, "128");
         let line = watch.next("drifted", FLOWS);
         assert!(line["reason"].as_str().unwrap().contains("128"), "{line}");
-        // The queue is another by now, and what it has is the kernel's: it is lost, and no drift.
+        // The queue was re-created with the kernel's value: the change is lost, which is not drift.
         ip("link del np1");
         ip(&format!("link add np1 {QUEUES} type veth peer name np0 {QUEUES}"));
         watch.next("restored", FLOWS);
@@ -182,7 +182,7 @@ fn what_somebody_else_has_set_is_reported_and_left_alone() {
         write(FLOWS, "256");
         watch.next("drifted", FLOWS);
         let more = watch.end();
-        assert!(more.len() <= 1, "each is told once: {more:?}");
+        assert!(more.len() <= 1, "each is reported once: {more:?}");
         assert_eq!(text(FLOWS), "256");
         assert_eq!(scene.states(), ["applied", "drifted"]);
         scene.run(&["rollback", "--force"]);
@@ -190,21 +190,21 @@ fn what_somebody_else_has_set_is_reported_and_left_alone() {
 }
 
 #[test]
-fn looking_once_makes_again_and_ends() {
+fn once_re_applies_and_exits() {
     in_scene(|scene| {
         assert!(scene.run(&["watch", "--once"]).stdout.is_empty(), "nothing is changed yet");
         scene.apply(&[(RPS, "1")]);
         assert!(scene.run(&["watch", "--once"]).stdout.is_empty(), "nothing is lost");
-        // An administrator who restores the old value means it.
+        // A restored old value is intentional.
         write(RPS, "0");
         let said = String::from_utf8(scene.run(&["watch", "--once"]).stdout).unwrap();
-        assert!(said.contains("left alone: changed back externally"), "{said}");
+        assert!(said.contains("skipped: changed back externally"), "{said}");
         assert!(!text(RPS).ends_with('1'));
-        // A new queue that has it has lost what was set.
+        // On a re-created queue the change is lost.
         ip("link del np1");
         ip(&format!("link add np1 {QUEUES} type veth peer name np0 {QUEUES}"));
         let said = String::from_utf8(scene.run(&["watch", "--once"]).stdout).unwrap();
-        assert!(said.contains("made again") && said.lines().count() == 1, "{said}");
+        assert!(said.contains("re-applied") && said.lines().count() == 1, "{said}");
         assert!(text(RPS).ends_with('1'));
         let bad = scene.command(&["watch", "--interval", "1ms"]).output().unwrap();
         assert_eq!(bad.status.code(), Some(2));

@@ -1,8 +1,9 @@
-//! What the tests of every crate share; never part of the program.
+//! Shared test support; never part of the program.
 //!
-//! A test that needs something of the machine asks for it first and returns if it is not
-//! there. Nothing is skipped in silence: each requirement that is not met is recorded with
-//! its reason, and `make test` ends with the count of the skipped tests by reason.
+//! A test first checks what it requires of the machine, and returns if that is not
+//! available. Nothing is skipped silently: each unmet requirement is recorded with
+//! its reason, and `make test` ends with the number of skipped tests by reason. The same holds
+//! for retries after a failure ([`up_to`]).
 //!
 //! ```no_run
 //! #[test]
@@ -16,14 +17,16 @@
 //!
 //! Use it as a dev-dependency: `nearpath-testing.workspace = true`.
 
+pub mod calls;
+mod log;
 mod require;
-mod skip;
 pub mod trees;
 pub mod veth;
 mod wait;
 
+pub use log::{rerun, skip, up_to};
 pub use require::{
-    hosts_dir, require_bpf, require_kernel, require_netns, require_program, require_root,
+    hosts_dir, lengthy, require_bpf, require_kernel, require_lengthy, require_netns,
+    require_program, require_root,
 };
-pub use skip::skip;
 pub use wait::{PATIENCE, wait_for, with_blocks_long_enough};

@@ -1,11 +1,11 @@
-//! What a test may require of the machine.
+//! Requirements of tests on the machine.
 //!
-//! Each `require_*` function tries the very thing that the test is about to do, not a sign
+//! Each `require_*` function tries the operation itself, not an indication
 //! of it (root in a container may not be allowed to load BPF). It returns `true` if the test
-//! can go on; otherwise it has recorded the skip with its reason and returns `false`.
+//! can continue. Otherwise it records the skip with its reason and returns `false`.
 //!
-//! Tests on the kernel share the one kernel, with its load and its namespaces. From its first
-//! `require_root`, `require_bpf` or `require_netns` on, a test therefore runs alone among
+//! Tests on the kernel share one kernel, with its load and its namespaces. Starting with its first
+//! `require_root`, `require_bpf` or `require_netns`, a test therefore runs alone among
 //! those of its program that called one, until its thread ends. Call them on the test's own
 //! thread.
 
@@ -27,7 +27,7 @@ pub fn require_bpf() -> bool {
     met(root().and_then(|()| bpf())) && hold_kernel()
 }
 
-/// Network namespaces can be made, and `ip` is there to fill them.
+/// Network namespaces can be created, and `ip` is available to configure them.
 pub fn require_netns() -> bool {
     met(root().and_then(|()| netns()).and_then(|()| program("ip", &search_path()))) && hold_kernel()
 }
@@ -37,25 +37,35 @@ pub fn require_program(name: &str) -> bool {
     met(program(name, &search_path()))
 }
 
-/// The kernel is of this version or a newer one, which `what` needs.
+/// The kernel has this version or a newer one, which `what` needs.
 pub fn require_kernel(version: (u32, u32), what: &str) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     met(newer_kernel(&release, version, what))
 }
 
-/// The folder of captured hosts: archives of /proc and /sys of real machines beside what
-/// `lscpu` printed on them (`NAME.tar.gz`, `NAME.lscpu.txt`).
+/// Whether tests may take minutes: `make test-all` sets `NEARPATH_LENGTHY`.
+pub fn lengthy() -> bool {
+    std::env::var_os("NEARPATH_LENGTHY").is_some()
+}
+
+/// The test may take longer than 20 s.
+pub fn require_lengthy() -> bool {
+    met(if lengthy() { Ok(()) } else { Err("lengthy: run by `make test-all`".into()) })
+}
+
+/// The directory of captured hosts: archives of /proc and /sys of real machines, with the output of
+/// `lscpu` on them (`NAME.tar.gz`, `NAME.lscpu.txt`).
 ///
-/// They are not part of the repository. The folder is the one that `NEARPATH_HOSTS` names,
-/// else the first `shared/hosts` in a folder above the workspace; with neither the skip is
-/// recorded and `None` returned.
+/// They are not part of the repository. The directory is `NEARPATH_HOSTS`,
+/// else the first `shared/hosts` in a parent of the workspace. With neither, records the skip
+/// and returns `None`.
 ///
 /// # Panics
-/// If `NEARPATH_HOSTS` is set to something that is not a folder: the tests asked for would
+/// If `NEARPATH_HOSTS` is not a directory: the requested tests would
 /// silently not run.
 pub fn hosts_dir() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("NEARPATH_HOSTS").map(PathBuf::from) {
-        assert!(dir.is_dir(), "NEARPATH_HOSTS: {} is not a folder", dir.display());
+        assert!(dir.is_dir(), "NEARPATH_HOSTS: {} is not a directory", dir.display());
         return Some(dir);
     }
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
@@ -76,12 +86,12 @@ fn newer_kernel(release: &str, version: (u32, u32), what: &str) -> Result<(), St
     Err(format!("{what} needs Linux {major}.{minor} (this is {}.{})", running.0, running.1))
 }
 
-/// Records the skip if the requirement is not met.
+/// Records the skip if the requirement is unmet.
 fn met(requirement: Result<(), String>) -> bool {
     requirement.inspect_err(|reason| skip(reason)).is_ok()
 }
 
-/// Waits for the kernel's turn and keeps it until the calling thread ends, which is where
+/// Locks the kernel until the calling thread ends, which is when
 /// the test ends; always `true`.
 fn hold_kernel() -> bool {
     static KERNEL: Mutex<()> = Mutex::new(());
@@ -140,20 +150,20 @@ fn load_raw_tracepoint() -> io::Result<OwnedFd> {
         kern_version: 0,
         prog_flags: 0,
     };
-    // SAFETY: attr and what it points to live through the call, and its size is given; the
-    // kernel takes the fields past it as zero.
+    // SAFETY: attr and its pointers are valid during the call, and its size is passed; the
+    // kernel treats later fields as zero.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &attr, size_of::<ProgLoad>()) };
     match i32::try_from(fd) {
-        // SAFETY: the kernel just made this descriptor for us.
+        // SAFETY: the kernel just returned this descriptor to us.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Makes a network namespace for a thread that ends at once, and the namespace with it.
+/// Creates a network namespace in a thread that ends immediately, and the namespace with it.
 fn netns() -> Result<(), String> {
     let probe = std::thread::spawn(|| {
-        // SAFETY: unshare changes the namespace of this thread alone.
+        // SAFETY: unshare changes only the namespace of this thread.
         match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -182,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_for_on_the_path() {
+    fn programs_are_found_on_the_path() {
         let path = ["/nowhere".into(), "/bin".into(), "/usr/bin".into()];
         assert_eq!(program("sh", &path), Ok(()));
         assert_eq!(program("sh", &path[..1]), Err("sh is not on the PATH".into()));
@@ -190,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_is_as_new_as_its_release_says() {
+    fn kernel_releases_are_compared_by_version() {
         for release in ["5.15.0-25-generic\n", "5.15", "5.100.1", "6.1.0", "10.0-rc1+"] {
             assert_eq!(newer_kernel(release, (5, 15), "it"), Ok(()), "{release}");
         }
@@ -201,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_on_the_kernel_take_turns() {
+    fn tests_on_the_kernel_are_serialised() {
         let running = Arc::new(AtomicUsize::new(0));
         let tests = (0..8).map(|_| {
             let running = Arc::clone(&running);
@@ -218,11 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn a_test_thread_bears_the_name_of_its_test() {
+    fn a_test_thread_has_the_name_of_its_test() {
         let name = std::thread::current().name().map(str::to_owned);
-        assert_eq!(
-            name.as_deref(),
-            Some("require::tests::a_test_thread_bears_the_name_of_its_test")
-        );
+        assert_eq!(name.as_deref(), Some("require::tests::a_test_thread_has_the_name_of_its_test"));
     }
 }

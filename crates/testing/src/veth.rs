@@ -1,18 +1,20 @@
 //! Two network namespaces joined by a veth pair, for tests that send packets.
 //!
 //! The namespaces have no names and no files: they live as long as their descriptors here, so
-//! nothing is left of them however the test ends.
+//! nothing remains, however the test ends.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{
     LinkNameSpaceType, UnshareFlags, gettid, move_into_link_name_space, unshare_unsafe,
 };
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-/// A client's and a server's namespace, with `np0` in the one and `np1` in the other.
+/// A client's namespace with `np0`, and a server's with `np1`.
 #[derive(Debug)]
 pub struct VethPair {
     client: OwnedFd,
@@ -20,7 +22,7 @@ pub struct VethPair {
     bridge: Option<Bridge>,
 }
 
-/// The bridge of Open vSwitch that joins the two sides; removed with them.
+/// The Open vSwitch bridge that joins the two sides; removed with them.
 #[derive(Debug)]
 struct Bridge;
 
@@ -56,7 +58,7 @@ impl Side {
 }
 
 impl VethPair {
-    /// Makes both namespaces and brings the pair up, with so many queues at either end.
+    /// Creates both namespaces and brings the pair up, with `queues` queues at either end.
     ///
     /// # Errors
     /// The kernel or `ip` refused; call [`crate::require_netns`] first.
@@ -77,8 +79,8 @@ impl VethPair {
         Ok(pair)
     }
 
-    /// Makes both namespaces with the two devices as internal ports of a bridge of Open vSwitch,
-    /// which must be running here: what is sent goes through its datapath.
+    /// Creates both namespaces with the two devices as internal ports of an Open vSwitch bridge:
+    /// packets pass its datapath. Open vSwitch must be running.
     ///
     /// # Errors
     /// The kernel, `ip` or `ovs-vsctl` refused.
@@ -111,13 +113,28 @@ impl VethPair {
                 ip(&["link", "set", side.device(), "up"])
             })?;
         }
+        [Side::Client, Side::Server].into_iter().try_for_each(|side| self.wait_until_up(side))
+    }
+
+    /// Waits until the device transmits. The kernel handles the carrier in a worker
+    /// (net/core/link_watch.c); until then packets are dropped, and a neighbour lookup retries only
+    /// after a second.
+    fn wait_until_up(&self, side: Side) -> io::Result<()> {
+        let begin = Instant::now();
+        // Internal ports of Open vSwitch always have the state `unknown`.
+        while self.read(side, "operstate")?.trim() == "down" {
+            if begin.elapsed() > crate::PATIENCE {
+                return Err(io::Error::other(format!("{} does not come up", side.device())));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 
-    /// Runs on a thread of its own in the namespace of a side.
+    /// Runs in the namespace of a side, on a separate thread.
     ///
     /// # Errors
-    /// What `run` returns, or the namespace could not be entered.
+    /// The error of `run`, or the namespace could not be entered.
     pub fn run<T: Send>(
         &self,
         side: Side,
@@ -134,19 +151,30 @@ impl VethPair {
         }
     }
 
-    /// The inode of the namespace of a side, by which the kernel knows it.
+    /// The inode of the namespace of a side, which identifies it in the kernel.
     ///
     /// # Errors
-    /// The descriptor cannot be looked at.
+    /// The descriptor cannot be read.
     pub fn inode(&self, side: Side) -> io::Result<u64> {
         Ok(rustix::fs::fstat(self.netns(side))?.st_ino)
     }
 
-    /// Writes a file of the device's folder in `/sys/class/net`, such as `queues/rx-0/rps_cpus`.
+    /// Writes a file in the device's directory in `/sys/class/net`, such as `queues/rx-0/rps_cpus`.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn write(&self, side: Side, file: &str, value: &str) -> io::Result<()> {
+        let file = self.open(side, file, OFlags::WRONLY)?;
+        rustix::io::write(&file, value.as_bytes())?;
+        Ok(())
+    }
+
+    /// Reads such a file.
+    fn read(&self, side: Side, file: &str) -> io::Result<String> {
+        io::read_to_string(File::from(self.open(side, file, OFlags::RDONLY)?))
+    }
+
+    fn open(&self, side: Side, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
         let file = format!("class/net/{}/{file}", side.device());
         self.run(side, |_| {
             use rustix::mount::{
@@ -156,18 +184,15 @@ impl VethPair {
             fsconfig_create(sysfs.as_fd())?;
             let sys =
                 fsmount(sysfs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(&sys, file, flags, Mode::empty())?;
-            rustix::io::write(&file, value.as_bytes())?;
-            Ok(())
+            Ok(rustix::fs::openat(&sys, file, flags | OFlags::CLOEXEC, Mode::empty())?)
         })
     }
 }
 
 fn new_netns() -> io::Result<OwnedFd> {
     std::thread::spawn(|| {
-        // SAFETY: only the network namespace of this thread is unshared; no descriptor table or
-        // memory is.
+        // SAFETY: only the network namespace of this thread is unshared, not its descriptor table or
+        // memory.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
         let path = format!("/proc/self/task/{}/ns/net", gettid().as_raw_nonzero());
         Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
@@ -194,12 +219,12 @@ fn in_thread<T: Send>(
 
 impl Drop for Bridge {
     fn drop(&mut self) {
-        // Whatever went wrong before it is what there is to tell.
+        // An earlier error matters more than this one.
         let _ = run("ovs-vsctl", &["--if-exists", "del-br", BRIDGE]);
     }
 }
 
-/// Runs `ip` in the namespace of the thread.
+/// Runs `ip` in the thread's namespace.
 fn ip(arguments: &[&str]) -> io::Result<()> {
     run("ip", arguments)
 }

@@ -1,9 +1,9 @@
-//! The requirements are probed on the running kernel without a trace of the probe.
+//! Probing the requirements leaves nothing behind on the running kernel.
 
 use std::fs::read_link;
 
 #[test]
-fn probing_leaves_the_thread_in_its_namespace() {
+fn probing_keeps_the_thread_in_its_namespace() {
     let before = read_link("/proc/thread-self/ns/net").unwrap();
     if !nearpath_testing::require_netns() {
         return;
@@ -12,7 +12,7 @@ fn probing_leaves_the_thread_in_its_namespace() {
 }
 
 #[test]
-fn probing_leaves_no_descriptor_of_a_program() {
+fn probing_leaks_no_program_descriptor() {
     if !nearpath_testing::require_bpf() {
         return;
     }

@@ -1,5 +1,5 @@
-//! The CPUs that a thread may run on. In goes a [`CpuSet`] of any size (the mask of `rustix` and
-//! of glibc's `cpu_set_t` ends at CPU 1023), out comes the thread's affinity.
+//! The CPUs that a thread may run on. Input: a [`CpuSet`] of any size (the masks of `rustix` and of glibc's
+//! `cpu_set_t` end at CPU 1023). Output: the thread's affinity.
 
 use nearpath_model::{CpuId, CpuSet, MAX_CPUS};
 use std::io;
@@ -12,8 +12,7 @@ pub fn tid() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// The CPUs that the calling thread may run on: what `taskset`, a cpuset cgroup and hotplug
-/// leave of the machine.
+/// The CPUs that the calling thread may run on, as limited by `taskset`, a cpuset cgroup and hotplug.
 ///
 /// # Errors
 /// The kernel refused, which it does only for a mask shorter than its own.
@@ -41,7 +40,7 @@ pub fn of(tid: u32) -> io::Result<CpuSet> {
     Ok(bits.filter(|(_, word)| word & 1 == 1).map(|(cpu, _)| CpuId(cpu)).collect())
 }
 
-/// Lets the calling thread run on these CPUs only; threads that it starts inherit it.
+/// Restricts the calling thread to these CPUs; threads that it starts inherit this.
 ///
 /// # Errors
 /// None of the CPUs is online and allowed to this thread (`EINVAL`).
@@ -51,7 +50,7 @@ pub fn pin(cpus: &CpuSet) -> io::Result<()> {
     })
 }
 
-/// The kernel's mask of numbers, as long as it has to be.
+/// The kernel's mask of the numbers, as long as needed.
 pub(crate) fn mask(cpus: &CpuSet) -> Vec<Word> {
     let last = cpus.iter().last().map_or(0, |cpu| cpu.0);
     let mut mask = vec![0 as Word; (last / Word::BITS) as usize + 1];
@@ -63,7 +62,7 @@ pub(crate) fn mask(cpus: &CpuSet) -> Vec<Word> {
     mask
 }
 
-/// Lets the calling thread run on the CPUs of this mask only. Allocates nothing.
+/// Restricts the calling thread to the CPUs of this mask. Does not allocate.
 pub(crate) fn set_mask(mask: &[Word]) -> io::Result<()> {
     // SAFETY: the pointer and the length are those of `mask`, which outlives the call.
     let result =
@@ -76,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_thread_runs_where_it_was_put() {
+    fn a_pinned_thread_runs_on_its_cpu() {
         std::thread::spawn(|| {
             let allowed = current().unwrap();
             let last: CpuSet = allowed.iter().last().into_iter().collect();
             assert_eq!(last.len(), 1);
             pin(&last).unwrap();
             assert_eq!(current().unwrap(), last);
-            // SAFETY: takes nothing and touches no memory of ours.
+            // SAFETY: takes no arguments and accesses no memory of ours.
             let running = unsafe { libc::sched_getcpu() };
             assert!(last.contains(CpuId(u32::try_from(running).unwrap())));
         })
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_not_there_are_refused() {
+    fn missing_cpus_are_refused() {
         for cpus in [CpuSet::new(), CpuSet::from_list("60000").unwrap()] {
             let error = pin(&cpus).unwrap_err();
             assert!(error.to_string().contains("pinning to CPUs"), "{error}");

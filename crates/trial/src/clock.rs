@@ -1,6 +1,5 @@
-//! The clocks: the monotonic one for schedules and latencies, and the wall clock for the kernel's
-//! stamps of packets, which are taken by it (`ktime_get_real` in `__net_timestamp` and
-//! `__skb_tstamp_tx`, net/core).
+//! The clocks: the monotonic one for schedules and latencies, and the wall clock for the kernel's packet
+//! timestamps, which use it (`ktime_get_real` in `__net_timestamp` and `__skb_tstamp_tx`, net/core).
 
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -8,7 +7,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// Nanoseconds in a second.
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds on the monotonic clock, which does not begin before 0.
+/// Nanoseconds on the monotonic clock, which starts at 0 or later.
 pub(crate) fn now_ns() -> u64 {
     nanoseconds(&clock_gettime(ClockId::Monotonic))
 }
@@ -23,7 +22,7 @@ fn nanoseconds(time: &Timespec) -> u64 {
     seconds.saturating_mul(SECOND_NS).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Sleeps until then; a signal ends the sleep early, and the caller looks at the clock again.
+/// Sleeps until that time; a signal ends the sleep early, and the caller checks the clock again.
 pub(crate) fn sleep_until(ns: u64) {
     let at = Timespec {
         tv_sec: (ns / SECOND_NS).try_into().unwrap_or(i64::MAX),

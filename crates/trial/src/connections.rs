@@ -1,7 +1,6 @@
-//! The connections of a server: a thread for each, of which there is a limit, and all of them end with
-//! the server.
+//! The connections of a server: one thread each, up to a limit, and all of them end with the server.
 //!
-//! In go listeners and what to do with a connection; each ends by itself, or when the server is stopped.
+//! Input: listeners and a connection handler. Each connection ends by itself, or when the server is stopped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A connection on which nothing comes for so long is closed, and one that takes nothing.
+/// Timeout of an idle connection, or one that does not read.
 const SILENCE: Duration = Duration::from_secs(60);
 const STUCK: Duration = Duration::from_secs(10);
-/// When no descriptor is left, for instance, it is tried again after so long.
+/// Delay before a retry if, for example, no descriptor is available.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// The listeners and open connections of one server.
@@ -22,22 +21,22 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Connections {
     stop: AtomicBool,
     listeners: Mutex<Vec<TcpListener>>,
-    /// By a number that no other connection of the server has, whichever listener took it.
+    /// By a number that is unique in the server, across its listeners.
     streams: Mutex<BTreeMap<u64, TcpStream>>,
     next: AtomicU64,
 }
 
-/// What a server does with its connections.
+/// Handler of a server's connections.
 pub(crate) trait Service: Sync {
     /// The name of their threads.
     const THREAD: &'static str;
-    /// How many there may be at a time, on all listeners.
+    /// Maximum number of connections, on all listeners.
     const LIMIT: usize;
 
-    /// Sets a connection up before it is served.
+    /// Prepares a connection before it is served.
     fn welcome(&self, stream: &TcpStream) -> io::Result<()>;
 
-    /// A connection is closed unserved: it is one too many, or could not be set up.
+    /// A connection is closed unserved: the limit was reached, or it could not be prepared.
     fn refuse(&self, stream: &TcpStream);
 
     /// Serves it until it ends.
@@ -45,22 +44,22 @@ pub(crate) trait Service: Sync {
 }
 
 impl Connections {
-    /// A listener that is to end with the server.
+    /// A listener that ends with the server.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub fn add(&self, listener: &TcpListener) -> io::Result<()> {
         lock(&self.listeners).push(listener.try_clone()?);
         Ok(())
     }
 
-    /// Whether the server is to end.
+    /// Whether the server is stopping.
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Ends all: wakes who accepts and who reads. On a listener shutting down wakes too, although it may
-    /// answer ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
+    /// Ends everything: wakes threads that accept or read. Shutting down a listener wakes its thread too,
+    /// although it may return ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         for listener in lock(&self.listeners).iter() {
@@ -69,7 +68,7 @@ impl Connections {
         self.end_streams();
     }
 
-    /// Takes connections from a listener until the server is stopped, and returns when those have ended.
+    /// Accepts connections from a listener until the server is stopped, and returns when they have ended.
     pub fn accept(&self, listener: &TcpListener, service: &impl Service) {
         thread::scope(|scope| {
             while !self.stopped() {
@@ -81,7 +80,7 @@ impl Connections {
                 };
                 self.start(scope, stream, service);
             }
-            // Also those that were accepted while it was told to stop.
+            // Including those accepted while the server was being stopped.
             self.end_streams();
         });
     }
@@ -97,7 +96,7 @@ impl Connections {
             return service.refuse(&stream);
         }
         let serve = move || {
-            // Whatever ends it, the other side sees the end.
+            // However it ends, the peer sees the end.
             let _ = service.serve(&stream);
             let _ = stream.shutdown(Shutdown::Both);
             lock(&self.streams).remove(&number);
@@ -110,7 +109,7 @@ impl Connections {
         }
     }
 
-    /// Sets a connection up and remembers it, unless there are too many.
+    /// Prepares a connection and registers it, unless there are too many.
     fn keep<S: Service>(&self, number: u64, stream: &TcpStream, service: &S) -> Option<()> {
         let mut streams = lock(&self.streams);
         if streams.len() >= S::LIMIT {
@@ -134,7 +133,7 @@ impl Connections {
     }
 }
 
-/// The lock, also after a thread that held it has panicked: what it guards is whole at each step.
+/// Locks, even if a thread panicked while holding it: the data is consistent at each step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! The order of a trial: in goes a host that can be switched between two states and measured, out come
-//! cycles of blocks A B B A.
+//! The order of a trial. Input: a host that can be switched between two states and measured. Output: cycles of
+//! blocks A B B A.
 
 use nearpath_model::{Block, Cycle};
 
 /// A host without and with a change.
 pub trait Experiment {
-    /// What can go wrong.
+    /// The error type.
     type Error;
 
     /// Switches the change on or off, and waits until the host has settled.
@@ -14,17 +14,17 @@ pub trait Experiment {
     /// It cannot be switched.
     fn set(&mut self, with: bool) -> Result<(), Self::Error>;
 
-    /// Measures for the time of a block.
+    /// Measures one block.
     ///
     /// # Errors
     /// It cannot be measured.
     fn block(&mut self) -> Result<Block, Self::Error>;
 }
 
-/// Runs so many cycles, with the change off in the end; `each` sees how many blocks are done.
+/// Runs this many cycles and leaves the change off; `each` receives the number of completed blocks.
 ///
 /// # Errors
-/// The first error of the experiment; the change may then be on.
+/// The first error of the experiment; the change may then still be on.
 pub fn run<E: Experiment>(
     experiment: &mut E,
     cycles: usize,
@@ -53,7 +53,7 @@ pub fn run<E: Experiment>(
 mod tests {
     use super::*;
 
-    /// Writes down what is done with it; each block's metric is its number.
+    /// Records its calls; each block's metric is its number.
     #[derive(Default)]
     struct Written {
         log: String,
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_in_turns_and_the_change_is_off_in_the_end() {
+    fn blocks_alternate_and_the_change_is_off_at_the_end() {
         let (mut host, mut seen) = (Written::default(), Vec::new());
         let cycles = run(&mut host, 2, |done| seen.push(done)).unwrap();
         assert_eq!(host.log, "-A+BB-AA+BB-A");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_ends_it() {
+    fn an_error_ends_the_trial() {
         let mut host = Written { broken_at: Some(3), ..Written::default() };
         assert_eq!(run(&mut host, 2, |_| ()), Err(3));
     }

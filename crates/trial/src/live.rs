@@ -1,9 +1,8 @@
-//! The block between two readings: in go what instruments and counters had counted at the begin and the
-//! end, what a prober saw between them, and how busy the CPUs were; out come the block and how far packets
-//! went.
+//! The block between two readings. Input: the values of instruments and counters at the start and the end, the
+//! probes between them, and the CPU times. Output: the block and the hops of packets.
 //!
-//! Latencies are those of whole packets, each from its first stage to its end: a percentile is one of packets,
-//! and stays defined when a change takes a span out of the path.
+//! Latencies are those of whole packets, each from its first stage to its end: percentiles are of packets, and
+//! stay defined if a change removes a span from the path.
 
 mod metric;
 mod part;
@@ -14,22 +13,22 @@ use crate::latency::Probes;
 use nearpath_model::{Block, CpuTime, Hops, Measurement, PathKind};
 use part::{Part, PathPart, paths_between, spans_between};
 
-/// How the host stood at the begin or the end of a block.
+/// The state of the host at the start or the end of a block.
 #[derive(Debug, Clone)]
 pub struct Reading {
-    /// On a clock that only goes forward, in seconds.
+    /// On a monotonic clock, in seconds.
     pub time_s: f64,
-    /// What the instrument has counted so far; `None` where packets cannot be followed.
+    /// The instrument's totals; `None` if packets cannot be tracked.
     pub measurement: Option<Measurement>,
-    /// What interfaces have received and sent so far, in bytes.
+    /// Bytes received and sent by interfaces, in total.
     pub bytes: Option<u64>,
-    /// Probes since the reading before; `None` when none are sent.
+    /// Probes since the previous reading; `None` if none are sent.
     pub probes: Option<Probes>,
-    /// The CPUs' times so far.
+    /// The CPUs' total times.
     pub cpu_time: Vec<CpuTime>,
 }
 
-/// What came between two readings of the instrument.
+/// The difference between two readings of the instrument.
 struct Followed<'a> {
     started: u64,
     completed: u64,
@@ -51,7 +50,7 @@ impl<'a> Followed<'a> {
         })
     }
 
-    /// A figure of the whole packets with this kind of path, and how many there were.
+    /// A figure of the whole packets with this kind of path, and their number.
     fn of_path(&self, kind: PathKind, figure: Figure) -> Result<(f64, u64), String> {
         let has_packets = |part: &&PathPart| part.samples.count() > 0;
         let part = self.paths.iter().filter(has_packets).find(|part| part.kind == kind);
@@ -66,9 +65,9 @@ impl<'a> Followed<'a> {
                 .collect();
             let advice = match others.as_slice() {
                 [] => String::new(),
-                others => format!("; there are {}", others.join(", ")),
+                others => format!("; available: {}", others.join(", ")),
             };
-            return Err(format!("no packet was seen to the end of a {} path{advice}", kind.name()));
+            return Err(format!("no packet completed a {} path{advice}", kind.name()));
         };
         let value = match figure {
             Figure::Mean => samples.mean(),
@@ -78,10 +77,10 @@ impl<'a> Followed<'a> {
     }
 }
 
-/// The block between two readings, and the hops of its packets where they were followed.
+/// The block between two readings, and the hops of its packets if they were tracked.
 ///
 /// # Errors
-/// What the block lacks: packets or probes enough for the metric, or the span that it is of.
+/// Data missing for the metric: too few packets or probes, or the span does not occur.
 pub fn block(
     metric: &Metric,
     begin: &Reading,
@@ -95,7 +94,7 @@ pub fn block(
             return Ok(());
         }
         Err(format!(
-            "{count} {what} in {seconds:.1} s are too few for {metric}: it takes {least}; try a longer --block"
+            "{count} {what} in {seconds:.1}s are too few for {metric}: {least} needed; try a longer --block"
         ))
     };
     let value = match (metric, &end.probes) {
@@ -105,7 +104,7 @@ pub fn block(
             of_probes(*figure, probes)?
         }
         _ => {
-            let followed = followed.as_ref().ok_or("packets cannot be followed here")?;
+            let followed = followed.as_ref().ok_or("packets cannot be tracked on this host")?;
             let (value, count) = of_packets(metric, followed, seconds)?;
             enough(count, "packets")?;
             value
@@ -127,9 +126,10 @@ pub fn block(
 }
 
 fn gigabits(begin: &Reading, end: &Reading, seconds: f64) -> Result<f64, String> {
-    let (before, after) = begin.bytes.zip(end.bytes).ok_or("interfaces do not count bytes here")?;
+    let (before, after) =
+        begin.bytes.zip(end.bytes).ok_or("the interfaces have no byte counters")?;
     match after.saturating_sub(before) {
-        0 => Err(format!("no byte came or went in {seconds:.1} s")),
+        0 => Err(format!("no bytes were received or sent in {seconds:.1}s")),
         bytes => Ok(bytes as f64 * 8e-9),
     }
 }
@@ -145,7 +145,7 @@ fn of_probes(figure: Figure, probes: &Probes) -> Result<f64, String> {
     value.ok_or_else(|| format!("{} probes have no {figure}", probes.latency.count))
 }
 
-/// The metric, and of how many packets it is.
+/// The metric, and the number of packets behind it.
 fn of_packets(
     metric: &Metric,
     followed: &Followed<'_>,
@@ -159,14 +159,14 @@ fn of_packets(
         Metric::Span { from, to } => {
             let is_asked = |part: &&Part| part.span.from == *from && part.span.to == *to;
             let part = followed.spans.iter().find(is_asked).ok_or_else(|| {
-                format!("no packet went from {from} to {to}: a change that takes this span out of the path has no other to be compared with")
+                format!("no packet passed from {from} to {to}: if a change removes this span from the path, compare a whole path instead")
             })?;
             (part.samples.percentile(0.99), part.samples.count())
         }
     })
 }
 
-/// How many CPUs did something between two readings, on average.
+/// Average number of busy CPUs between two readings.
 pub fn cpus_busy(begin: &[CpuTime], end: &[CpuTime]) -> f64 {
     let busy = |now: &CpuTime| {
         let was = begin.iter().find(|was| was.cpu == now.cpu)?;

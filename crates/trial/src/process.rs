@@ -1,8 +1,8 @@
-//! A program that runs beside a benchmark: its output is read all the time, and it never outlives this
-//! process, nor the value here.
+//! A program that runs beside a benchmark: its output is read continuously, and it outlives neither this
+//! process nor the value here.
 //!
-//! In go a program and its arguments (no shell), and where it and its memory may be; out come how it ended
-//! and what it said.
+//! Input: a program and its arguments (no shell), and the CPUs and memory node for it. Output: its exit status
+//! and output.
 
 use crate::affinity;
 use nearpath_model::{CpuId, CpuSet, NodeId};
@@ -12,21 +12,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What is kept of each output; the rest is read and thrown away, so that nobody waits for a full pipe.
+/// Maximum kept of each output; the rest is read and discarded, so that the program never blocks on a full
+/// pipe.
 const KEPT_BYTES: u64 = 4 << 20;
-/// How often it is looked whether it has ended.
+/// Interval at which its end is checked.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Where a program may be. Its threads and children inherit it.
+/// Placement of a program. Its threads and children inherit it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Binding {
-    /// CPUs that it may run on; `None`: those of this process.
+    /// CPUs on which it may run; `None`: those of this process.
     pub cpus: Option<CpuSet>,
-    /// The node that it has memory from, and from no other (MPOL_BIND); `None`: as this process.
+    /// The only node on which it may allocate memory (MPOL_BIND); `None`: as this process.
     pub memory: Option<NodeId>,
 }
 
-/// A running program. Dropped it is killed.
+/// A running program, killed on drop.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -34,10 +35,10 @@ pub struct Process {
     err: Option<JoinHandle<Vec<u8>>>,
 }
 
-/// What a program left.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ended {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// The first 4 MiB of its standard output.
     pub out: Vec<u8>,
@@ -46,20 +47,21 @@ pub struct Ended {
 }
 
 impl Process {
-    /// Starts it, in a group of its own: ^C is for nearpath, which then ends it in order. The kernel kills it when the calling *thread* ends (PR_SET_PDEATHSIG), so it is to be
-    /// called on one that lives as long as the program shall.
+    /// Starts it, in its own process group: ^C goes to nearpath, which then ends the program in order. The
+    /// kernel kills it when the calling *thread* ends (PR_SET_PDEATHSIG), so the thread must live as long as
+    /// the program.
     ///
     /// # Errors
-    /// It is not installed (`NotFound`), or cannot be started, or not where it shall be.
+    /// It is not installed (`NotFound`), cannot be started, or not with this placement.
     pub fn start(program: &str, arguments: &[String], binding: &Binding) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let parent = rustix::process::getpid();
-        // Made here: between fork and exec nothing may be allocated.
+        // Prepared here: between fork and exec nothing may be allocated.
         let cpus = binding.cpus.as_ref().map(affinity::mask);
         let memory = binding.memory.map(|node| affinity::mask(&CpuSet::from_iter([CpuId(node.0)])));
-        // SAFETY: system calls alone, which touch no memory that is shared with the parent.
+        // SAFETY: only system calls, which access no memory shared with the parent.
         unsafe {
             command.pre_exec(move || {
                 let kill = Some(rustix::process::Signal::KILL);
@@ -84,12 +86,12 @@ impl Process {
         Ok(process)
     }
 
-    /// Whether it has ended.
+    /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end, no longer than that; whether it has ended.
+    /// Waits for its end with a timeout; returns whether it has exited.
     pub fn wait(&mut self, time: Duration) -> bool {
         let begin = Instant::now();
         while !self.has_ended() {
@@ -101,17 +103,17 @@ impl Process {
         true
     }
 
-    /// Asks it to end. (Not as ^C does: what a script starts in the background has that ignored.)
+    /// Requests its end by SIGTERM. (Not SIGINT, which is ignored by background processes of a script.)
     pub fn interrupt(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
-        // Not after it was waited for: another process may have its number.
+        // Not after it was waited for: its number may have been reused.
         if let (Some(pid), false) = (pid, self.has_ended()) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }
 
-    /// Kills it with its children, which are in its group. Its number is its own until it was waited for,
-    /// and the group's until its last member has gone.
+    /// Kills it with its children, which are in its group. Its number is not reused until it was waited for,
+    /// nor that of the group until its last member has exited.
     fn kill(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
         if let (Some(pid), false) = (pid, self.has_ended()) {
@@ -119,10 +121,10 @@ impl Process {
         }
     }
 
-    /// Kills it if it has not ended, and returns what it said.
+    /// Kills it if it is still running, and returns its output.
     ///
     /// # Errors
-    /// The kernel does not tell how it ended.
+    /// Its exit status is not available.
     pub fn end(mut self) -> io::Result<Ended> {
         self.kill();
         let status = self.child.wait()?;
@@ -140,13 +142,13 @@ impl Drop for Process {
     }
 }
 
-/// Lets what the calling thread runs have memory of these nodes alone.
+/// Restricts memory of the calling thread and its children to these nodes.
 fn bind_memory(mask: &[libc::c_ulong]) -> io::Result<()> {
     /// include/uapi/linux/mempolicy.h
     const MPOL_BIND: libc::c_long = 2;
-    // One more than there are, as the kernel takes one off (`get_nodes` in mm/mempolicy.c).
+    // One more than there are, as the kernel subtracts one (`get_nodes` in mm/mempolicy.c).
     let bits = std::mem::size_of_val(mask) * 8 + 1;
-    // SAFETY: the pointer is that of `mask`, which has the bits but for the one that is taken off.
+    // SAFETY: the pointer is that of `mask`, which has the bits except the one that is subtracted.
     let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_BIND, mask.as_ptr(), bits) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -178,7 +180,7 @@ mod tests {
         assert!(process.wait(Duration::from_secs(20)));
         let said = String::from_utf8(process.end().unwrap().out).unwrap();
         assert_eq!(said.split_whitespace().last(), Some(last.to_string().as_str()));
-        // Memory of a node that is there, and of one that is not.
+        // Memory of a node that exists, and of one that does not.
         if std::path::Path::new("/sys/devices/system/node/node0").is_dir() {
             let start = |node| {
                 let binding = Binding { cpus: None, memory: Some(NodeId(node)) };
@@ -197,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_is_read_also_when_nobody_waits_for_it() {
-        // More than a pipe holds, and than is kept.
+    fn output_is_read_even_if_nobody_waits_for_it() {
+        // More than fits in a pipe, and than is kept.
         let mut process = start("head", &["-c", "5000000", "/dev/zero"]).unwrap();
         assert!(process.wait(Duration::from_secs(20)));
         let ended = process.end().unwrap();
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_it_is_told_and_when_it_is_dropped() {
+    fn it_ends_on_request_and_on_drop() {
         let mut process = start("sleep", &["600"]).unwrap();
         assert!(!process.wait(Duration::from_millis(30)));
         process.interrupt();
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn a_missing_program_is_reported() {
         let error = start("nearpath-has-no-such-program", &[]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

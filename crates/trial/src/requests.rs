@@ -1,10 +1,9 @@
-//! Latency of a server by its own protocol: one request over TCP, again and again, and the time until its
-//! answer is there.
+//! Latency of a server with its own protocol: one request over TCP, repeated, and the time to its answer.
 //!
-//! In go the bytes of a request and when to send it, out come latencies. A request that is due while the
-//! answer to the one before is not there yet is sent when that has come, and its latency counts from when it
-//! was due: a server that stalls is seen in every request that was due meanwhile. All answers must be as long
-//! as the first, which ends when nothing more comes for a while.
+//! Input: the bytes of a request and a rate. Output: latencies. A request that is due before the previous
+//! answer has arrived is sent after it, and its latency counts from when it was due: a stall of the server
+//! shows in every request that was due during it. All answers must have the length of the first, which ends
+//! when no more data arrives for a while.
 
 use crate::clock::{SECOND_NS, now_ns, sleep_until};
 use crate::latency::Distribution;
@@ -13,46 +12,49 @@ use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// How long a connection may take, and an answer.
+/// Timeout of a connection, and of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// After so long without another byte the first answer is there.
+/// The first answer is complete after this long without another byte.
 const SILENCE: Duration = Duration::from_millis(100);
-/// The longest answer.
+/// Maximum length of an answer.
 pub const ANSWER_MAX: usize = 1 << 20;
 
-/// What to ask.
+/// The requests.
 #[derive(Debug, Clone)]
 pub struct RequestPlan {
-    /// Where the server listens.
+    /// Address of the server.
     pub target: SocketAddr,
     /// The bytes of a request.
     pub request: Vec<u8>,
     /// Requests per second.
     pub rate_per_s: u32,
-    /// How long requests are sent that do not count, before those that do.
+    /// Duration of the warm-up, whose requests do not count.
     pub warm_up: Duration,
-    /// How long those are sent that count.
+    /// Duration of the measurement.
     pub duration: Duration,
 }
 
-/// What came of requests.
+/// The results.
 #[derive(Debug, Clone, Default)]
 pub struct Answered {
     /// Requests that were due and sent.
     pub sent: u64,
-    /// Those without an answer in time.
+    /// Requests without an answer in time.
     pub lost: u64,
-    /// Connections that the server ended, as it may after so many requests.
+    /// Connections closed by the server, for example after a maximum number of requests.
     pub reconnected: u64,
     /// `[upper_ns, count]` of each bucket that is not empty, ascending.
     pub histogram: Vec<(u64, u64)>,
 }
 
-/// Asks. `goes_on` is looked at before each request.
+/// Sends the requests. `should_continue` is checked before each of them.
 ///
 /// # Errors
-/// The server is not there, or its answers are not of one length.
-pub fn measure_requests(plan: &RequestPlan, goes_on: &dyn Fn() -> bool) -> io::Result<Answered> {
+/// The server does not answer, or its answers differ in length.
+pub fn measure_requests(
+    plan: &RequestPlan,
+    should_continue: &dyn Fn() -> bool,
+) -> io::Result<Answered> {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut server = Server::connect(plan)?;
     let interval_ns = SECOND_NS / u64::from(plan.rate_per_s.max(1));
@@ -62,7 +64,7 @@ pub fn measure_requests(plan: &RequestPlan, goes_on: &dyn Fn() -> bool) -> io::R
     let end_ns = count_from_ns + nanoseconds(plan.duration);
     let (mut answered, mut latencies) = (Answered::default(), Distribution::new());
     let mut due_ns = begin_ns;
-    while due_ns < end_ns && goes_on() {
+    while due_ns < end_ns && should_continue() {
         while now_ns() < due_ns {
             sleep_until(due_ns);
         }
@@ -81,7 +83,7 @@ pub fn measure_requests(plan: &RequestPlan, goes_on: &dyn Fn() -> bool) -> io::R
     Ok(answered)
 }
 
-/// A connection, and how long an answer is.
+/// A connection, and the length of an answer.
 struct Server {
     stream: TcpStream,
     answer: Vec<u8>,
@@ -89,7 +91,7 @@ struct Server {
 }
 
 impl Server {
-    /// Connects, and asks once to learn how long an answer is.
+    /// Connects, and sends one request to determine the length of an answer.
     fn connect(plan: &RequestPlan) -> io::Result<Self> {
         let mut stream = connect(plan.target)?;
         stream.write_all(&plan.request)?;
@@ -108,21 +110,21 @@ impl Server {
             stream.set_read_timeout(Some(SILENCE))?;
         }
         if length == 0 {
-            return Err(odd("the server does not answer this request".to_owned()));
+            return Err(odd("no answer from the server to this request".to_owned()));
         }
-        // A new one: the server may have ended this one with its answer.
+        // Reconnect: the server may have closed this connection after its answer.
         let (stream, answer) = (connect(plan.target)?, vec![0; length]);
         Ok(Self { stream, answer, reconnected: 0 })
     }
 
-    /// Whether the answer came in time.
+    /// Whether the answer arrived in time.
     fn ask(&mut self, plan: &RequestPlan) -> io::Result<bool> {
         for again in [true, false] {
             let asked = self.stream.write_all(&plan.request);
             match asked.and_then(|()| self.stream.read_exact(&mut self.answer)) {
                 Ok(()) => return Ok(true),
                 Err(reason) if is_timeout(&reason) => {
-                    // What comes late would be taken for the answer to the next one.
+                    // A late answer would be mistaken for that to the next request.
                     self.stream = connect(plan.target)?;
                     return Ok(false);
                 }
@@ -169,7 +171,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Answers `ask` by `hello`, so many of a connection.
+    /// Answers `ask` with `hello`, this many times per connection.
     fn server(each: usize, answers: &'static [&'static [u8]]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_that_was_due_is_answered_also_over_new_connections() {
+    fn every_due_request_is_answered_over_new_connections_too() {
         let all = measure_requests(&plan(server(usize::MAX, &[b"hello"])), &|| true).unwrap();
         assert_eq!((all.sent, all.lost, all.reconnected), (200, 0, 0));
         assert_eq!(all.histogram.iter().map(|bucket| bucket.1).sum::<u64>(), 200);
@@ -211,9 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_answer_is_an_error() {
+    fn a_server_without_answers_is_an_error() {
         let silent = measure_requests(&plan(server(usize::MAX, &[b""])), &|| true).unwrap_err();
-        assert!(silent.to_string().contains("does not answer"), "{silent}");
+        assert!(silent.to_string().contains("no answer"), "{silent}");
         let nobody = plan("127.0.0.1:1".parse().unwrap());
         assert_eq!(
             measure_requests(&nobody, &|| true).unwrap_err().kind(),

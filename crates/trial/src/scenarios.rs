@@ -1,11 +1,11 @@
-//! The scenarios of a placement, compared: an application bound to nothing, to CPUs, to CPUs and memory,
-//! and with the host's interrupts and steering brought near, too.
+//! Comparison of placement scenarios: an application not bound, bound to CPUs, bound to CPUs and memory, and in
+//! addition with the host's interrupts and steering placed nearby.
 //!
-//! In go blocks of each scenario, taken in turns, out comes a table. The scenarios are measured 1 2 3 4 4 3
-//! 2 1 and so on, so that steady drift cancels out, and what happens on the host meanwhile meets all of them.
+//! Input: blocks of each scenario, measured alternately. Output: a table. The order is 1 2 3 4 4 3 2 1 and so
+//! on, so that linear drift cancels out, and disturbances of the host affect all of them.
 
 use crate::comparison::{CYCLES_MIN, compare};
-use nearpath_model::{Block, Comparison, CpuSet, Cycle, Demands, NodeId};
+use nearpath_model::{Block, Comparison, CpuSet, Cycle, NodeId, Thresholds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -13,31 +13,31 @@ use std::net::IpAddr;
 
 /// Version of the JSON form of [`ScenariosReport`].
 pub const SCENARIOS_SCHEMA: u32 = 1;
-/// The percentiles that are told, with how many samples must lie beyond.
+/// The percentiles reported, with the number of samples that must lie beyond.
 const PERCENTILES: [(&str, f64); 4] = [("50", 0.5), ("90", 0.9), ("99", 0.99), ("99.9", 0.999)];
-/// Of resampling: the same blocks give the same numbers.
+/// Seed of the resampling: the same blocks give the same numbers.
 const SEED: u64 = 1;
 
 /// A scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scenario {
-    /// The application runs where the scheduler puts it.
+    /// The scheduler places the application.
     NoBinding,
     /// It runs on the CPUs near the NIC.
     CpuBinding,
-    /// And has its memory there.
+    /// And its memory is on that node.
     CpuAndMemoryBinding,
-    /// And interrupts, RPS and XPS are where a plan puts them.
+    /// And interrupts, RPS and XPS are placed by a plan.
     FullOptimisation,
 }
 
 impl Scenario {
-    /// All, in the order of the table.
+    /// All scenarios, in the order of the table.
     pub const ALL: [Self; 4] =
         [Self::NoBinding, Self::CpuBinding, Self::CpuAndMemoryBinding, Self::FullOptimisation];
 
-    /// As people call it.
+    /// Display name.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoBinding => "no binding",
@@ -54,64 +54,64 @@ pub fn order(scenarios: &[Scenario], cycles: usize) -> Vec<Scenario> {
     cycle.repeat(cycles)
 }
 
-/// A block that was measured.
+/// A measured block.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
-    /// Requests or probes that were sent.
+    /// Requests or probes sent.
     pub sent: u64,
     /// Those without an answer.
     pub lost: u64,
-    /// How long they were sent.
+    /// Duration.
     pub seconds: f64,
-    /// CPUs that were busy meanwhile, of the whole host.
+    /// Busy CPUs meanwhile, of the whole host.
     pub cpus_busy: f64,
     /// `[upper_ns, count]` of each bucket that is not empty, ascending.
     pub histogram: Vec<(u64, u64)>,
 }
 
-/// The scenarios beside each other.
+/// The scenarios side by side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScenariosReport {
     /// Version of this form.
     pub schema: u32,
     /// What was measured: `bench reflect`, or the command of the application.
     pub application: String,
-    /// Where it listened.
+    /// The address on which it listened.
     pub target: String,
     /// The interface whose node it was bound to.
     pub nic: Option<String>,
-    /// The node of it.
+    /// The NUMA node of the interface.
     pub node: Option<NodeId>,
-    /// The CPUs that it was bound to; `None`: there was nothing to bind it to.
+    /// The CPUs to which it was bound; `None`: there was no node to bind it to.
     pub cpus: Option<CpuSet>,
     /// Ids of the changes of the full optimisation.
     pub changes: Vec<String>,
     /// Cycles of blocks; each scenario has two in each.
     pub cycles: usize,
-    /// Seconds of a block.
+    /// Duration of a block in seconds.
     pub block_s: f64,
     /// The rows of the table.
     pub scenarios: Vec<ScenarioResult>,
-    /// What is to be known of the result.
+    /// Notes on the result.
     pub notes: Vec<String>,
 }
 
 /// One scenario over all of its blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioResult {
-    /// Which.
+    /// The scenario.
     pub scenario: Scenario,
-    /// Answers.
+    /// Number of answers.
     pub count: u64,
-    /// Requests or probes without one.
+    /// Requests or probes without an answer.
     pub lost: u64,
-    /// By percentile, as deep as the samples allow.
+    /// By percentile, as far as there are enough samples.
     pub percentiles: BTreeMap<String, u64>,
     /// The longest.
     pub max_ns: Option<u64>,
-    /// The 99th percentile of each block, in their order.
+    /// The 99th percentile of each block, in order.
     pub p99_of_blocks: Vec<u64>,
-    /// The 99th percentile beside that without binding; `None` for that itself, and with fewer than four
+    /// The 99th percentile relative to that without binding; `None` for the latter, and with fewer than four
     /// cycles.
     pub against_no_binding: Option<Comparison>,
 }
@@ -146,7 +146,7 @@ pub fn results(scenarios: &[Scenario], blocks: &[(Scenario, Measured)]) -> Vec<S
     scenarios.iter().map(row).collect()
 }
 
-/// The latency that a share of the samples does not exceed; `None` when none is beyond it.
+/// The latency that a share of the samples does not exceed; `None` if no sample lies beyond it.
 fn percentile(histogram: &[(u64, u64)], share: f64) -> Option<u64> {
     let count: u64 = histogram.iter().map(|bucket| bucket.1).sum();
     let beyond = (count as f64 * (1.0 - share) + 1e-6).floor() as u64;
@@ -159,7 +159,7 @@ fn percentile(histogram: &[(u64, u64)], share: f64) -> Option<u64> {
     found.map(|bucket| bucket.0)
 }
 
-/// Blocks of a scenario beside those without binding: a cycle has two of each.
+/// Compares blocks of a scenario with those without binding: a cycle has two of each.
 fn against(without: &[&Measured], with: &[&Measured]) -> Option<Comparison> {
     let block = |measured: &Measured| {
         Some(Block {
@@ -177,13 +177,13 @@ fn against(without: &[&Measured], with: &[&Measured]) -> Option<Comparison> {
         .map(|(without, with)| Some(Cycle { without: pair(without)?, with: pair(with)? }))
         .collect();
     let cycles = cycles.filter(|cycles| cycles.len() >= CYCLES_MIN)?;
-    compare(&cycles, &Demands::default(), SEED)
+    compare(&cycles, &Thresholds::default(), SEED)
 }
 
-/// The interface that has an address.
+/// The interface with an address.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// An error of the kernel.
 pub fn interface_of(address: IpAddr) -> io::Result<Option<String>> {
     let has = |interface: &nix::ifaddrs::InterfaceAddress| {
         let Some(storage) = interface.address else { return false };
@@ -201,20 +201,20 @@ mod tests {
     use nearpath_model::Verdict;
 
     fn measured(ns: u64) -> Measured {
-        // 980 of the latency, 19 of twice that, one of ten times that.
+        // 980 with the latency, 19 with twice that, one with ten times that.
         let histogram = vec![(ns, 980), (2 * ns, 19), (10 * ns, 1)];
         Measured { sent: 1_001, lost: 1, seconds: 1.0, cpus_busy: 0.5, histogram }
     }
 
     #[test]
-    fn scenarios_go_there_and_back() {
+    fn scenarios_alternate_there_and_back() {
         let [none, cpu, ..] = Scenario::ALL;
         assert_eq!(order(&[none, cpu], 2), [none, cpu, cpu, none, none, cpu, cpu, none]);
         assert_eq!(order(&Scenario::ALL, 3).len(), 24);
     }
 
     #[test]
-    fn blocks_of_a_scenario_are_one_distribution_and_are_compared() {
+    fn blocks_of_a_scenario_are_merged_and_compared() {
         let scenarios = [Scenario::NoBinding, Scenario::CpuBinding];
         let blocks: Vec<(Scenario, Measured)> = order(&scenarios, 5)
             .into_iter()

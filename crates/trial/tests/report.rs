@@ -1,11 +1,11 @@
 //! The JSON of `tune try --json`.
 
 use nearpath_model::PathKind;
-use nearpath_model::{Block, Cycle, Demands, TRIAL_SCHEMA, TrialReport};
+use nearpath_model::{Block, Cycle, TRIAL_SCHEMA, Thresholds, TrialReport};
 use nearpath_trial::comparison::compare;
 
 #[test]
-fn the_json_has_the_names_that_scripts_look_for() {
+fn the_json_has_the_documented_names() {
     let block = |metric| Block { metric, lost: 0.0, cpus_busy: 1.0, rate_per_s: 5.0 };
     let cycle = Cycle { without: [block(2.0); 2], with: [block(1.0); 2] };
     let report = TrialReport {
@@ -13,7 +13,7 @@ fn the_json_has_the_names_that_scripts_look_for() {
         changes: vec!["irq-40".to_owned()],
         metric: "p99".to_owned(),
         path: Some(PathKind::Receive),
-        comparison: compare(&[cycle; 4], &Demands::default(), 1).unwrap(),
+        comparison: compare(&[cycle; 4], &Thresholds::default(), 1).unwrap(),
         mechanism: None,
         kept: true,
     };
@@ -43,7 +43,7 @@ fn the_json_has_the_names_that_scripts_look_for() {
     assert_eq!(json["ci95"].as_array().unwrap().len(), 2);
     let back: TrialReport = serde_json::from_value(json.clone()).unwrap();
     assert_eq!(back, report);
-    // As it was before paths were measured.
+    // The format before paths were measured.
     let mut old = json;
     old.as_object_mut().unwrap().remove("path");
     let back: TrialReport = serde_json::from_value(old).unwrap();

@@ -1,9 +1,9 @@
 //! The cpuset of a cgroup (cgroup v2): which CPUs and nodes its processes may use.
 //!
-//! A cgroup is named by its path and its inode, so that a later one of the same name is not bound in
-//! its stead. It is reached by the mounted hierarchy, which is not mounted anew for it: that would
-//! change its options for the whole machine (`apply_cgroup_root_flags` of kernel/cgroup/cgroup.c).
-//! Controllers are never enabled here: that is for whom the cgroup is delegated by.
+//! A cgroup is identified by path and inode, so that a later one with the same name is not changed instead. It is
+//! accessed through the mounted hierarchy; mounting it again would change its options for the whole host
+//! (`apply_cgroup_root_flags` of kernel/cgroup/cgroup.c). Controllers are never enabled here: that is up to the
+//! owner of the parent cgroup.
 
 use crate::TuneError;
 use crate::setting::Setting;
@@ -17,17 +17,17 @@ use std::os::fd::OwnedFd;
 
 /// `CGROUP2_SUPER_MAGIC` of include/uapi/linux/magic.h.
 const CGROUP2: FsWord = 0x6367_7270;
-/// Bytes that are read at most: a list of all CPUs takes less.
+/// Maximum number of bytes read: a list of all CPUs is shorter.
 const MAX_FILE: u64 = 64 << 10;
 
-/// Where cgroup v2 is mounted as a whole; `None` where it is not.
+/// Mount point of the whole cgroup2 tree; `None` if it is not mounted.
 pub(crate) fn mount_point(root: &Root) -> Option<String> {
     let mounts = root.text("/proc/self/mountinfo").ok()?;
     mounts.lines().find_map(mount_point_of).map(str::to_owned)
 }
 
-/// The mount point of a line of mountinfo, when it is of the whole cgroup2 tree (proc(5)). One with
-/// an escaped character is nobody's.
+/// The mount point in a line of mountinfo (proc(5)), if it is of the whole cgroup2 tree. One with an escaped
+/// character is ignored.
 fn mount_point_of(line: &str) -> Option<&str> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut fields = mount.split(' ').skip(3);
@@ -36,7 +36,7 @@ fn mount_point_of(line: &str) -> Option<&str> {
     is_it.then_some(point)
 }
 
-/// A setting of a cpuset, on this machine.
+/// A setting of a cpuset on this host.
 #[derive(Debug)]
 pub(crate) struct CpusetSetting<'a> {
     pub root: &'a Root,
@@ -44,7 +44,7 @@ pub(crate) struct CpusetSetting<'a> {
 }
 
 impl CpusetSetting<'_> {
-    /// The cgroup's folder; `None` when it is gone.
+    /// The cgroup's directory; `None` if it no longer exists.
     fn folder(&self) -> Result<Option<OwnedFd>, Errno> {
         let Some(point) = mount_point(self.root) else { return Ok(None) };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -72,10 +72,12 @@ impl CpusetSetting<'_> {
     fn refusal(&self, doing: &str, error: &io::Error) -> TuneError {
         let more = match Errno::from_io_error(error) {
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
-                "; it takes root, and a cgroup2 that may be written"
+                "; requires root and a writable cgroup2"
             }
-            Some(Errno::NOSPC) => "; none of it is left to its processes",
-            Some(Errno::INVAL) => "; the cgroup above does not have it, or another has it alone",
+            Some(Errno::NOSPC) => "; it would leave none for its processes",
+            Some(Errno::INVAL) => {
+                "; the parent cgroup does not have it, or another cgroup has it exclusively"
+            }
             _ => "",
         };
         TuneError::kernel(format!("{doing} {}", self.cpuset), format!("{error}{more}"))
@@ -118,15 +120,15 @@ impl Setting for CpusetSetting<'_> {
     fn write(&self, value: &str) -> Result<(), TuneError> {
         let refused = |error: io::Error| self.refusal("writing", &error);
         let file = self.file(OFlags::WRONLY).map_err(refused)?;
-        let mut file = file.ok_or_else(|| refused(io::Error::other("it is gone")))?;
+        let mut file = file.ok_or_else(|| refused(io::Error::other("it no longer exists")))?;
         if !value.is_empty() {
             self.check(value)?;
         }
-        // An empty write is none; an empty line is the empty list.
+        // An empty write does nothing; an empty line is the empty list.
         let line = format!("{value}\n");
         match file.write(line.as_bytes()) {
             Ok(length) if length == line.len() => Ok(()),
-            Ok(_) => Err(refused(io::Error::other("the kernel took only a part of it"))),
+            Ok(_) => Err(refused(io::Error::other("the kernel accepted only part of it"))),
             Err(error) => Err(refused(error)),
         }
     }
@@ -145,7 +147,7 @@ mod tests {
     use nearpath_model::CpusetFile;
 
     #[test]
-    fn its_text_is_read_back_and_leads_nowhere_else() {
+    fn targets_round_trip_and_stay_in_the_hierarchy() {
         let cpuset =
             Cpuset { cgroup: "/a b/c.service".to_owned(), inode: 99, what: CpusetFile::Mems };
         assert_eq!(Cpuset::parse(&cpuset.to_string()), Some(cpuset));
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_tree_is_found_among_mounts() {
+    fn the_mount_of_the_whole_tree_is_found() {
         let whole =
             "35 25 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
         assert_eq!(mount_point_of(whole), Some("/sys/fs/cgroup"));
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_there_is_gone() {
+    fn a_missing_cgroup_is_gone() {
         let cpuset = Cpuset::parse("cpuset.cpus inode 1 cgroup /nearpath-none").unwrap();
         let its = CpusetSetting { root: &Root::live(), cpuset: &cpuset };
         assert!(matches!(its.read(), Ok(None) | Err(_)));

@@ -1,4 +1,4 @@
-//! What can go wrong with a change.
+//! Errors of changes.
 
 use nearpath_host::ReadError;
 use nearpath_instruments::InstrumentError;
@@ -7,75 +7,75 @@ use std::fmt;
 /// Why a change was not made, or not undone.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
-    /// It would do no good, or cannot be undone: nothing was tried.
+    /// It would have no effect, or cannot be undone; nothing was tried.
     #[error("{0}")]
     Refused(String),
-    /// A fact that it rests on cannot be read.
+    /// A fact that it depends on cannot be read.
     #[error(transparent)]
     Unread(#[from] ReadError),
-    /// What only programs in the kernel can tell cannot be learnt.
+    /// Information that requires BPF programs is not available.
     #[error(transparent)]
     Unobservable(#[from] InstrumentError),
     /// The kernel refused a step.
     #[error("{step}: {reason}")]
     Kernel {
-        /// What was tried.
+        /// The step that failed.
         step: String,
-        /// What it said.
+        /// The kernel's answer.
         reason: String,
     },
-    /// The kernel can never do it here: a managed interrupt, a queue that has no such setting.
+    /// The kernel does not support it here: a managed interrupt, a queue without this setting.
     #[error("{step}: {reason}")]
-    ByNature {
-        /// What was tried.
+    Unsupported {
+        /// The step that failed.
         step: String,
-        /// What it said, and what that means.
+        /// The kernel's answer, and what it means.
         reason: String,
     },
-    /// The kernel can set it here, but not to this value: out of what the driver takes, or in between.
+    /// The setting exists, but the driver does not accept this value.
     #[error("{step}: {reason}")]
     ValueNotTaken {
-        /// What was tried.
+        /// The step that failed.
         step: String,
-        /// What it said, and what that means.
+        /// The kernel's answer, and what it means.
         reason: String,
     },
-    /// The host has the wanted value already.
-    #[error("{0}: that is its value already")]
+    /// The host already has this value.
+    #[error("{0}: already set")]
     InPlace(String),
-    /// Somebody else has changed it since.
+    /// It was changed externally since.
     #[error(
-        "{target}: somebody else has changed it since: {now} is there now, not {expected}; it is \
-         left alone (--force overwrites it)"
+        "{target}: changed externally (drift): it is {now}, not {expected}; skipped \
+         (use --force to overwrite)"
     )]
     Drift {
-        /// What was to be written to.
+        /// The target.
         target: String,
-        /// What is there.
+        /// The current value.
         now: String,
-        /// What should have been there.
+        /// The expected value.
         expected: String,
     },
-    /// A change was not made, and of those before it not all could be undone.
+    /// A change failed, and not all of the earlier ones could be undone.
     #[error("{error}; {kept}")]
     NotUndone {
-        /// Why it was not made.
+        /// Why it failed.
         error: Box<TuneError>,
-        /// What is still there.
+        /// The changes that are still in effect.
         kept: NotUndone,
     },
-    /// The journal cannot be read or written; without it nothing is changed.
-    #[error("the journal {file}: {reason}")]
+    /// The journal cannot be read or written; nothing is changed without it.
+    #[error("journal {file}: {reason}")]
     Journal {
         /// Its path.
         file: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
 
 impl TuneError {
-    /// A step that the kernel refused.
+    /// A step refused by the kernel.
     pub(crate) fn kernel(step: impl Into<String>, reason: impl ToString) -> Self {
         Self::Kernel { step: step.into(), reason: reason.to_string() }
     }
@@ -85,16 +85,16 @@ impl TuneError {
 #[derive(Debug)]
 pub struct NotUndone(pub(crate) Vec<Kept>);
 
-/// One of them.
+/// One of these changes.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// Its number in the journal, where one remembers it.
+    /// Its number in the journal, if there is a journal.
     pub id: Option<u64>,
     pub target: String,
     pub reason: TuneError,
 }
 
-/// So many are listed individually.
+/// How many are listed individually.
 const LISTED: usize = 3;
 
 impl fmt::Display for NotUndone {
@@ -126,7 +126,7 @@ impl fmt::Display for NotUndone {
             )?;
         }
         if self.0.iter().any(|kept| kept.id.is_some()) {
-            f.write_str("; the journal keeps what is left: 'nearpath tune rollback' tries again")?;
+            f.write_str("; they stay in the journal: 'nearpath tune rollback' retries")?;
         }
         Ok(())
     }

@@ -1,65 +1,64 @@
-//! The executor: the one way in which a host is changed.
+//! The executor: the only code path that changes a host.
 //!
-//! In go changes that a planner made. Each is prepared, written into the journal, and made, in this
-//! order, so that after a crash at any point the journal tells what may have been changed. When one
-//! fails, those before it are undone.
+//! Input: changes of a planner. Each is prepared, recorded in the journal, and applied, in this order, so that after a
+//! crash at any point the journal has everything that may have been changed. If one fails, the earlier ones are undone.
 
 use crate::error::{Kept, NotUndone};
 use crate::{Journal, TuneError};
 use nearpath_model::{Change, Entry, Outcome, Skipped, State, Step};
 
-/// Makes changes, or shows them.
+/// Applies changes, or shows them.
 pub trait Writer {
-    /// Gets everything ready without touching the host; returns the change as it will be made.
+    /// Prepares a change without touching the host; returns it as it will be applied.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be applied.
     fn prepare(&mut self, change: Change) -> Result<Change, TuneError>;
 
-    /// Makes a change that was prepared, and looks whether the host has it.
+    /// Applies a prepared change, and verifies it on the host.
     ///
     /// # Errors
     /// The kernel refused, or does not have it although it did not refuse.
     fn write(&mut self, change: &Change) -> Result<(), TuneError>;
 
-    /// Puts back what was before; fine when it is there already. The `state` says whether the change was made
-    /// as a whole, or may be there in part.
+    /// Restores the original value; succeeds if it is there already. The `state` says whether the change was
+    /// completed, or may be partial.
     ///
     /// # Errors
-    /// The kernel refused, or somebody else has changed it since.
+    /// The kernel refused, or it was changed externally.
     fn undo(&mut self, change: &Change, state: State) -> Result<(), TuneError>;
 }
 
-/// Makes changes by a writer and remembers them.
+/// Applies changes through a writer and records them.
 pub struct Executor<W> {
-    /// `None` where there is nothing to remember, as in a dry run.
+    /// `None` if nothing is recorded, as in a dry run.
     journal: Option<Journal>,
     writer: W,
 }
 
 impl<W: Writer> Executor<W> {
-    /// An executor that remembers in this journal.
+    /// An executor that records in this journal.
     pub fn new(journal: Journal, writer: W) -> Self {
         Self { journal: Some(journal), writer }
     }
 
-    /// An executor that remembers nothing: for what does not outlive the process that changes it,
-    /// as the devices and servers of a demonstration, which leave nothing to undo.
-    pub fn forgetful(writer: W) -> Self {
+    /// An executor that records nothing: for objects that do not outlive the process that changes them, such as the
+    /// devices and servers of a demonstration, which leave nothing to undo.
+    pub fn without_journal(writer: W) -> Self {
         Self { journal: None, writer }
     }
 
-    /// Makes all changes of a plan, or none; returns them as they were made.
+    /// Applies all changes of a plan, or none; returns them as applied.
     ///
     /// # Errors
-    /// One could not be made, and none is made now; or the journal cannot be written.
+    /// One failed, and none is applied; or the journal cannot be written.
     pub fn apply(&mut self, plan: Vec<Change>) -> Result<Vec<Change>, TuneError> {
         let steps = plan.into_iter().map(|change| Step { change, optional: false });
         Ok(self.apply_steps(steps.collect())?.made)
     }
 
-    /// Makes all steps of a plan, or none. Left out is what the host has already, and where the step is
-    /// optional what the kernel can never do, or not with this value.
+    /// Applies all steps of a plan, or none. Steps that the host already has are skipped, and optional steps that
+    /// the kernel does not support or whose value it does not accept.
     ///
     /// # Errors
     /// As [`Executor::apply`].
@@ -71,10 +70,10 @@ impl<W: Writer> Executor<W> {
             let Err(reason) = self.make(change.clone(), None, &mut made) else { continue };
             let may_be_skipped = match &reason {
                 TuneError::InPlace(_) => true,
-                TuneError::ByNature { .. } | TuneError::ValueNotTaken { .. } => optional,
+                TuneError::Unsupported { .. } | TuneError::ValueNotTaken { .. } => optional,
                 _ => false,
             };
-            // A write that was refused may be there in part: then the plan does not go on.
+            // A refused write may be partial: then the plan is aborted.
             let begun = made.split_off(before);
             if may_be_skipped && self.undo_made(begun.clone()).is_empty() {
                 skipped.push(Skipped { change, reason: reason.to_string() });
@@ -86,23 +85,22 @@ impl<W: Writer> Executor<W> {
         Ok(Outcome { made: made.into_iter().map(|made| made.change).collect(), skipped })
     }
 
-    /// Makes a change again that the host has lost; `anew` is what is to be written now. The journal
-    /// has both until it is made, and then the new one in the place of the other.
+    /// Re-applies a lost change; `change` is what to write now. The journal has both until it is applied, and then only
+    /// the new one.
     ///
     /// # Errors
-    /// It could not be made; the journal still has the one that is lost.
-    pub fn restore(&mut self, lost: &Entry, anew: Change) -> Result<Change, TuneError> {
+    /// It failed; the journal still has the lost change.
+    pub fn restore(&mut self, lost: &Entry, change: Change) -> Result<Change, TuneError> {
         let mut made = Vec::new();
-        if let Err(reason) = self.make(anew, Some(lost.id), &mut made) {
+        if let Err(reason) = self.make(change, Some(lost.id), &mut made) {
             return Err(self.take_back(reason, made));
         }
-        made.pop()
-            .map(|made| made.change)
-            .ok_or_else(|| TuneError::Refused(format!("{}: nothing was made", lost.change.target)))
+        made.pop().map(|made| made.change).ok_or_else(|| {
+            TuneError::Refused(format!("{}: no change was applied", lost.change.target))
+        })
     }
 
-    /// Finishes what an interruption left between a change that was lost and the one in its place:
-    /// `is_there` says whether the host has the latter.
+    /// Finishes an interrupted [`Executor::restore`]: `is_there` says whether the host has the new change.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -113,8 +111,8 @@ impl<W: Writer> Executor<W> {
         }
     }
 
-    /// Makes a change. It is among those `made` from when the journal has it, so that it is undone
-    /// with them when its write fails.
+    /// Applies a change. It is added to `made` as soon as the journal has it, so that it is undone with the others if
+    /// its write fails.
     fn make(
         &mut self,
         change: Change,
@@ -138,7 +136,7 @@ impl<W: Writer> Executor<W> {
         }
     }
 
-    /// Undoes what was made in vain; the reason why it was, and what could not be undone.
+    /// Undoes the changes of a failed plan; returns the reason, with the changes that could not be undone.
     fn take_back(&mut self, reason: TuneError, made: Vec<Made>) -> TuneError {
         match self.undo_made(made) {
             kept if kept.is_empty() => reason,
@@ -146,7 +144,7 @@ impl<W: Writer> Executor<W> {
         }
     }
 
-    /// Undoes changes, the last first; those that could not be. The journal keeps these.
+    /// Undoes changes, the last first; returns those that could not be undone, which stay in the journal.
     fn undo_made(&mut self, made: Vec<Made>) -> Vec<Kept> {
         let ends = undo_backwards(made, |Made { id, change, state }| {
             self.writer.undo(change, *state)?;
@@ -159,20 +157,20 @@ impl<W: Writer> Executor<W> {
         ends.into_iter().filter_map(kept).collect()
     }
 
-    /// Undoes a change that the journal holds.
+    /// Undoes a change in the journal.
     ///
     /// # Errors
-    /// It cannot be undone; the journal still holds it.
+    /// It cannot be undone; it stays in the journal.
     pub fn undo(&mut self, entry: &Entry) -> Result<(), TuneError> {
         self.writer.undo(&entry.change, entry.state)?;
         self.close(Some(entry.id))
     }
 
-    /// Undoes the changes after one of this number, or all, the last first; each that was undone, or
-    /// why it was not. What a reboot has undone is forgotten.
+    /// Undoes the changes after the one with this number, or all, the last first. Returns each with its result.
+    /// Changes undone by a reboot are dropped.
     ///
-    /// What could not be undone is tried again as long as that undoes one more: a NIC takes its table for four
-    /// queues only when it has four again.
+    /// Failed changes are retried as long as another one succeeds: a NIC accepts its table for four queues only when it
+    /// has four queues again.
     pub fn rollback(&mut self, to: Option<u64>, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
         let mut entries = self.entries();
         entries.retain(|entry| to.is_none_or(|to| entry.id > to));
@@ -181,7 +179,7 @@ impl<W: Writer> Executor<W> {
         })
     }
 
-    /// Forgets what a reboot has undone; how many changes that were.
+    /// Drops the changes undone by a reboot; returns their number.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -190,12 +188,12 @@ impl<W: Writer> Executor<W> {
         lost.map(|entry| self.forget(&entry)).try_fold(0, |count, one| one.map(|()| count + 1))
     }
 
-    /// The changes that have not been undone, in the order in which they were made.
+    /// The changes that have not been undone, in the order in which they were applied.
     pub fn entries(&self) -> Vec<Entry> {
         self.journal.as_ref().map(|journal| journal.entries().to_vec()).unwrap_or_default()
     }
 
-    /// Forgets a change that is gone by itself.
+    /// Drops a change that no longer exists.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -211,7 +209,7 @@ impl<W: Writer> Executor<W> {
     }
 }
 
-/// A change that was begun, with its number in the journal.
+/// A started change, with its number in the journal.
 #[derive(Debug, Clone)]
 struct Made {
     id: Option<u64>,
@@ -219,7 +217,7 @@ struct Made {
     state: State,
 }
 
-/// Undoes the last first, and tries again what could not be undone as long as that undoes one more.
+/// Undoes in reverse order, and retries failed ones as long as another one succeeds.
 fn undo_backwards<T>(
     all: Vec<T>,
     mut undo: impl FnMut(&T) -> Result<(), TuneError>,
@@ -228,7 +226,8 @@ fn undo_backwards<T>(
         .into_iter()
         .rev()
         .map(|one| {
-            let undone = undo(&one);
+            // At once: undoing those before may take away what it is undone on, as channels do with a table.
+            let undone = undo(&one).or_else(|_| undo(&one));
             (one, undone)
         })
         .collect();
@@ -243,12 +242,12 @@ fn undo_backwards<T>(
     ends
 }
 
-/// A writer that only shows: `made` and `undone` see each change, once `check` has found that it could
-/// be made ([`crate::Live::check`]).
+/// A writer that only shows: `made` and `undone` see each change after `check` has accepted it
+/// ([`crate::Live::check`]).
 pub struct DryRun<C, M, U> {
-    /// Refuses what the host would refuse, and returns the change as it would be made.
+    /// Refuses what the host would refuse, and returns the change as it would be applied.
     pub check: C,
-    /// Sees a change that would be made.
+    /// Sees a change that would be applied.
     pub made: M,
     /// Sees a change that would be undone.
     pub undone: U,
@@ -260,7 +259,7 @@ where
     M: FnMut(&Change),
     U: FnMut(&Change),
 {
-    /// An executor that changes nothing and remembers nothing.
+    /// An executor that changes and records nothing.
     pub fn dry(writer: DryRun<C, M, U>) -> Self {
         Self { journal: None, writer }
     }

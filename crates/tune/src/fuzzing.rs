@@ -3,8 +3,8 @@
 use crate::configuration;
 use nearpath_model::{Target, Value};
 
-/// The first line as the target of a plan, the rest as a value and as a file. A target that is understood
-/// must be understood again from what is shown of it, and a variable's line that is set must be found again.
+/// Parses the first line as the target of a plan, the rest as a value and as a file. A valid target must
+/// round-trip through its text, and a variable's line that was set must be found again.
 pub fn fuzzing_targets(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));

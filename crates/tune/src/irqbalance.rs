@@ -1,9 +1,8 @@
-//! The interrupts that a running irqbalance leaves alone: asked and told by its socket, as
-//! irqbalance-ui does.
+//! The interrupts banned from a running irqbalance, read and set through its socket, as irqbalance-ui does.
 //!
-//! `setup` has it list them, and `settings ban irqs` gives it another list in the place of the one it
-//! has. It forgets them as it ends, so the list is a setting of the process, named by when it started.
-//! (irqbalance 1.2 and later; it takes no more than 500 bytes at once.)
+//! `setup` lists them, and `settings ban irqs` replaces the list. It is lost when irqbalance exits, so it is a
+//! setting of the process, identified by its start time. (irqbalance 1.2 and later; a request is limited to 500
+//! bytes.)
 
 use crate::TuneError;
 use crate::find_thread;
@@ -16,15 +15,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
-/// How long it may take to answer: it does so between two looks at the interrupts.
+/// How long it may take to answer: it does so between two scans of the interrupts.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a request, at most: it reads no more.
+/// Maximum size of a request in bytes: it reads no more.
 const REQUEST: usize = 499;
-/// Bytes of an answer, at most: a line for each interrupt.
+/// Maximum size of an answer in bytes: one line per interrupt.
 const ANSWER: u64 = 1 << 20;
 const BAN: &str = "settings ban irqs ";
 
-/// The irqbalance that runs; `None` where none does, or cannot be seen.
+/// The running irqbalance; `None` if there is none, or if it is not visible.
 pub(crate) fn find_irqbalance(root: &Root) -> Option<Irqbalance> {
     let pids = root.list("/proc").ok()?;
     let is_it =
@@ -34,7 +33,7 @@ pub(crate) fn find_irqbalance(root: &Root) -> Option<Irqbalance> {
     Some(Irqbalance { pid, start_ticks })
 }
 
-/// The interrupts that it leaves alone, as ascending numbers with spaces between them.
+/// The banned interrupts, as ascending numbers separated by spaces.
 #[derive(Debug)]
 pub(crate) struct Bans<'a> {
     pub root: &'a Root,
@@ -48,7 +47,7 @@ impl Bans<'_> {
             .is_some_and(|thread| thread.start_ticks == self.irqbalance.start_ticks)
     }
 
-    /// Connects to the socket: in /run, else, as of one that was started by hand, without a file.
+    /// Connects to the socket: in /run, else to the abstract one, if it was started by hand.
     fn connect(&self) -> io::Result<UnixStream> {
         let name = format!("irqbalance{}.sock", self.irqbalance.pid);
         let stream = UnixStream::connect(format!("/run/irqbalance/{name}"))
@@ -58,11 +57,11 @@ impl Bans<'_> {
         Ok(stream)
     }
 
-    /// One request, and the answer until the connection is closed. The kernel tells it who asks.
+    /// Sends one request and reads the answer until the connection is closed. irqbalance checks the peer credentials.
     fn ask(&self, request: &str) -> io::Result<Vec<u8>> {
         self.answer(request).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
-                io::Error::other(format!("no answer in {} s", PATIENCE.as_secs()))
+                io::Error::other(format!("no answer in {}s", PATIENCE.as_secs()))
             }
             _ => error,
         })
@@ -80,7 +79,7 @@ impl Bans<'_> {
 
     fn refusal(&self, doing: &str, error: impl ToString) -> TuneError {
         TuneError::kernel(
-            format!("{doing} irqbalance (process {}) by its socket", self.irqbalance.pid),
+            format!("{doing} irqbalance (process {}) over its socket", self.irqbalance.pid),
             error,
         )
     }
@@ -93,13 +92,16 @@ impl Setting for Bans<'_> {
 
     fn check(&self, value: &str) -> Result<(), TuneError> {
         let Some(irqs) = numbers(value) else {
-            return Err(TuneError::Refused(format!("{}: must be numbers", self.irqbalance)));
+            return Err(TuneError::Refused(format!(
+                "{}: must be a list of numbers",
+                self.irqbalance
+            )));
         };
         if fits(&irqs) {
             return Ok(());
         }
         Err(TuneError::Refused(format!(
-            "{}: more than irqbalance takes at once ({} interrupts)",
+            "{}: too many for one request to irqbalance ({} interrupts)",
             self.irqbalance,
             irqs.len()
         )))
@@ -109,16 +111,18 @@ impl Setting for Bans<'_> {
         if !self.is_there() {
             return Ok(None);
         }
-        let answer = self.ask("setup").map_err(|error| self.refusal("asking", error))?;
+        let answer = self.ask("setup").map_err(|error| self.refusal("querying", error))?;
         let banned = banned(&answer)
-            .ok_or_else(|| self.refusal("asking", "its answer is not understood; it takes root"))?;
+            .ok_or_else(|| self.refusal("querying", "unexpected answer; requires root"))?;
         Ok(Some(text(&banned)))
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
         self.check(value)?;
         let list = if value.trim().is_empty() { "NONE" } else { value };
-        self.ask(&format!("{BAN}{list}")).map(drop).map_err(|error| self.refusal("telling", error))
+        self.ask(&format!("{BAN}{list}"))
+            .map(drop)
+            .map_err(|error| self.refusal("configuring", error))
     }
 
     fn same(&self, a: &str, b: &str) -> bool {
@@ -134,7 +138,7 @@ pub(crate) fn text(irqs: &BTreeSet<IrqNumber>) -> String {
     irqs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// The numbers of a text; 0 is the end of its list to irqbalance, and no interrupt of a NIC.
+/// The numbers of a text. 0 ends the list for irqbalance, and is never a NIC interrupt.
 pub(crate) fn numbers(text: &str) -> Option<BTreeSet<IrqNumber>> {
     let number = |word: &str| {
         let plain = word.bytes().all(|b| b.is_ascii_digit());
@@ -143,16 +147,16 @@ pub(crate) fn numbers(text: &str) -> Option<BTreeSet<IrqNumber>> {
     text.split_ascii_whitespace().map(number).collect()
 }
 
-/// irqbalance has them as a signed number.
+/// irqbalance stores them as signed numbers.
 const MAX_IRQ: u32 = i32::MAX as u32;
 
-/// Whether irqbalance takes so many at once.
+/// Whether they fit in one request.
 pub(crate) fn fits(irqs: &BTreeSet<IrqNumber>) -> bool {
     BAN.len() + text(irqs).len() < REQUEST
 }
 
-/// The banned interrupts of an answer to `setup`: `SLEEP 10 IRQ 24 LOAD 0 DIFF 0 CLASS 0 BANNED …`;
-/// `None` for anything else, as the silence towards who may not ask.
+/// The banned interrupts in an answer to `setup`: `SLEEP 10 IRQ 24 LOAD 0 DIFF 0 CLASS 0 BANNED …`; `None` for
+/// anything else, such as the empty answer to unprivileged clients.
 fn banned(answer: &[u8]) -> Option<BTreeSet<IrqNumber>> {
     let answer = std::str::from_utf8(answer).ok()?.trim_end_matches('\0');
     let mut words = answer.split_ascii_whitespace();
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_understood() {
+    fn answers_are_parsed() {
         let answer =
             b"SLEEP 10 IRQ 24 LOAD 0 DIFF 0 CLASS 0 IRQ 5 LOAD 1 DIFF 1 CLASS 5 BANNED 0\0";
         assert_eq!(banned(answer), Some(set(&[5, 24])));
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn its_text_is_read_back() {
+    fn targets_round_trip() {
         let one = Irqbalance { pid: 7, start_ticks: 99 };
         assert_eq!(Irqbalance::parse(&one.to_string()), Some(one));
         for text in
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_numbers_and_no_more_than_fit_are_told() {
+    fn only_numbers_that_fit_are_accepted() {
         let irqbalance = Irqbalance { pid: 1, start_ticks: 0 };
         let its = Bans { root: &Root::live(), irqbalance: &irqbalance };
         assert!(its.check("").is_ok() && its.check("5 24").is_ok() && its.same("24 5", "5 24"));
@@ -207,6 +211,6 @@ mod tests {
             assert!(its.check(text).is_err(), "{text}");
         }
         let many = (1000..1200).map(|irq| irq.to_string()).collect::<Vec<_>>().join(" ");
-        assert!(its.check(&many).unwrap_err().to_string().contains("more than irqbalance takes"));
+        assert!(its.check(&many).unwrap_err().to_string().contains("too many for one request"));
     }
 }

@@ -1,10 +1,10 @@
-//! The journal: which changes this host has from us, on disk before they are made.
+//! The journal: the changes that nearpath has made on this host, on disk before they are applied.
 //!
-//! A file of lines (`records`), each a JSON record that is synced before the write that it tells of: a
-//! change begins, is done, is undone. A line that a power loss cut short tells of nothing that was done
-//! yet and is dropped; so is a last line whose checksum is wrong. A damaged line before others hides a change:
-//! the others can be undone, but nothing more is changed. When most of the file tells of what was undone it is replaced by a shorter one
-//! (`file`). One process writes at a time; reading needs no lock.
+//! A file of lines (`records`), each a JSON record that is synced before the write that it describes: a change starts, is
+//! done, or is undone. A line that a power loss cut short describes nothing that has happened yet and is dropped; so is
+//! a last line with a wrong checksum. A damaged line before others hides a change: the others can be undone, but no new
+//! changes are made. When most of the file is about undone changes, it is compacted (`file`). One process writes at a
+//! time; reading needs no lock.
 
 mod file;
 mod records;
@@ -18,14 +18,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Version of the records; an older nearpath refuses a newer journal.
+/// Version of the records. An older nearpath refuses a newer journal.
 pub const JOURNAL_VERSION: u32 = 1;
 
 /// Where the journal is kept.
 const FOLDER: &str = "/var/lib/nearpath";
-/// Names another folder, for tests and for images that are made elsewhere.
+/// Selects another directory, for tests and for image builds.
 const FOLDER_VARIABLE: &str = "NEARPATH_STATE_DIR";
-/// A journal of fewer bytes is left as it is; some hundred changes.
+/// A journal below this size, some hundred changes, is not compacted.
 const SHORT: u64 = 64 << 10;
 
 /// The journal, open for writing.
@@ -35,31 +35,31 @@ pub struct Journal {
     file: JournalFile,
     boot: String,
     next: u64,
-    /// From how many bytes on it is looked at whether a shorter file would do.
+    /// The size in bytes above which compaction is considered.
     long: u64,
     entries: Vec<Entry>,
     damaged: Vec<Damage>,
 }
 
-/// What a journal has.
+/// The contents of a journal.
 #[derive(Debug, Default, PartialEq)]
 pub struct JournalContents {
-    /// The changes that have not been undone, in the order in which they were made.
+    /// The changes that have not been undone, in the order in which they were applied.
     pub entries: Vec<Entry>,
-    /// Lines that are damaged: a change that one of them tells of is not among the entries.
+    /// Damaged lines; their changes are not among the entries.
     pub damaged: Vec<Damage>,
-    /// The last line, if it is damaged: the change that it tells of was not made yet.
+    /// The last line, if it is damaged; its change was not applied yet.
     pub torn: Option<Damage>,
 }
 
 impl JournalContents {
-    /// What there is to say of damaged lines.
+    /// Warnings about damaged lines.
     pub fn warnings(&self) -> Vec<String> {
         let file = Journal::folder().join(FILE);
         let torn = self.torn.iter().map(|Damage { line, reason }| {
             format!(
-                "{}: the last line ({line}) is damaged ({reason}), as after a power loss while it \
-                 was written; it is left out",
+                "{}: ignoring the damaged last line ({line}: {reason}), probably cut short by a \
+                 power loss",
                 file.display()
             )
         });
@@ -68,13 +68,13 @@ impl JournalContents {
     }
 }
 
-/// What damaged lines before others mean.
+/// The warning about damaged lines before others.
 fn hidden(damaged: &[Damage]) -> String {
     let lines: Vec<String> = damaged.iter().map(|damage| damage.line.to_string()).collect();
     let reason = damaged.first().map_or("", |damage| damage.reason.as_str());
     format!(
-        "line {} damaged ({reason}): a change that was written there is not known, and not undone; \
-         'nearpath tune rollback' undoes the others, then move the file away",
+        "line {} damaged ({reason}): its change is unknown and cannot be undone; run \
+         'nearpath tune rollback' to undo the others, then move the file away",
         match lines.len() {
             1 => format!("{} is", lines.concat()),
             n if n > 8 => format!("{} and {} others are", lines[..8].join(", "), n - 8),
@@ -84,20 +84,20 @@ fn hidden(damaged: &[Damage]) -> String {
 }
 
 impl Journal {
-    /// The folder that it is kept in: that of `NEARPATH_STATE_DIR`, else `/var/lib/nearpath`.
+    /// Its directory: `NEARPATH_STATE_DIR`, else `/var/lib/nearpath`.
     pub fn folder() -> PathBuf {
         std::env::var_os(FOLDER_VARIABLE).map_or_else(|| FOLDER.into(), PathBuf::from)
     }
 
-    /// Reads the changes that have not been undone; none where there is no journal yet.
+    /// Reads the changes that have not been undone; none if there is no journal yet.
     ///
     /// # Errors
-    /// The file cannot be read or is not understood.
+    /// The file cannot be read or parsed.
     pub fn read(folder: &Path) -> Result<Vec<Entry>, TuneError> {
         Ok(Self::contents(folder)?.entries)
     }
 
-    /// The same with what is damaged.
+    /// The same, with damaged lines.
     ///
     /// # Errors
     /// As [`Journal::read`].
@@ -109,10 +109,10 @@ impl Journal {
         Ok(JournalContents { entries, damaged, torn })
     }
 
-    /// Whether changes may be added to it, as far as that can be known without writing.
+    /// Checks whether changes may be added, as far as possible without writing.
     ///
     /// # Errors
-    /// It cannot be read, is of a newer nearpath, or a line of it is damaged.
+    /// It cannot be read, was written by a newer nearpath, or has a damaged line.
     pub fn check(folder: &Path) -> Result<(), TuneError> {
         match Self::contents(folder)?.damaged.as_slice() {
             [] => Ok(()),
@@ -120,10 +120,10 @@ impl Journal {
         }
     }
 
-    /// Opens it for writing, for changes of this boot.
+    /// Opens it for writing changes of this boot.
     ///
     /// # Errors
-    /// Another process writes, or the file cannot be opened, or is not understood.
+    /// Another process has it open for writing, or the file cannot be opened or parsed.
     pub fn open(folder: &Path, boot: &str) -> Result<Self, TuneError> {
         const BUSY: &str = "another nearpath is changing this host; try again when it is done";
         let path = folder.join(FILE);
@@ -131,22 +131,22 @@ impl Journal {
         let (mut file, bytes) = opened.ok_or_else(|| failed(&path, BUSY))?;
         let Parsed { entries, last, whole, damaged, .. } =
             parse(&bytes).map_err(|reason| failed(&path, reason))?;
-        let next = last.checked_add(1).ok_or_else(|| failed(&path, "no number is left"))?;
+        let next = last.checked_add(1).ok_or_else(|| failed(&path, "no change numbers left"))?;
         file.cut(whole as u64).map_err(|error| failed(&path, error))?;
         Ok(Self { path, file, boot: boot.to_owned(), next, long: SHORT, entries, damaged })
     }
 
-    /// The changes that have not been undone, in the order in which they were made.
+    /// The changes that have not been undone, in the order in which they were applied.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// A change is about to be made; its number. It is on disk when this returns.
+    /// Records a change that is about to be applied and returns its number. It is on disk when this returns.
     pub(crate) fn begin(&mut self, change: &Change) -> Result<u64, TuneError> {
         self.begin_of(change, None)
     }
 
-    /// The same of a change that takes the place of one that is lost.
+    /// The same for a change that replaces a lost one.
     pub(crate) fn begin_again(&mut self, change: &Change, lost: u64) -> Result<u64, TuneError> {
         self.begin_of(change, Some(lost))
     }
@@ -156,9 +156,9 @@ impl Journal {
             return Err(failed(&self.path, hidden(&self.damaged)));
         }
         self.keep_short();
-        // Half of what can be read, so that there is room to tell that changes are undone.
+        // Half of the maximum size, so that there is room to record undone changes.
         if self.file.length() > LONGEST / 2 {
-            return Err(failed(&self.path, "it is full: undo changes that it holds"));
+            return Err(failed(&self.path, "it is full; undo some changes"));
         }
         let id = self.next;
         let time_s = self.append_of(id, replaces, Event::Begin(Box::new(change.clone())))?;
@@ -168,14 +168,14 @@ impl Journal {
         Ok(id)
     }
 
-    /// It was made.
+    /// Records that a change was applied.
     pub(crate) fn done(&mut self, id: u64) -> Result<(), TuneError> {
         self.append(id, Event::Done)?;
         records::done(&mut self.entries, id);
         Ok(())
     }
 
-    /// It is not there any more.
+    /// Records that a change was undone.
     pub(crate) fn undone(&mut self, id: u64) -> Result<(), TuneError> {
         self.append(id, Event::Undone)?;
         self.entries.retain(|entry| entry.id != id);
@@ -200,8 +200,8 @@ impl Journal {
         Ok(time_s)
     }
 
-    /// Forgets what was undone, when that is half of the file or more. It need not succeed: a long
-    /// journal is as good as a short one, and the next change tries again.
+    /// Drops undone changes if they are half of the file or more. Failure is harmless: a long journal works as well, and
+    /// the next change tries again.
     fn keep_short(&mut self) {
         if self.file.length() < self.long {
             return;
@@ -210,7 +210,7 @@ impl Journal {
         let Ok(lines) = compacted(&self.entries, last, &self.boot, now_s()) else { return };
         let length = lines.len() as u64;
         self.long = length.saturating_mul(2).max(SHORT);
-        // What replaces the only record of these changes is looked at first.
+        // Verify the replacement of the only record of these changes first.
         let same = |read: Parsed| {
             let whole = read.damaged.is_empty() && read.torn.is_none();
             whole && (read.last, read.entries == self.entries) == (last, true)
@@ -229,7 +229,7 @@ fn failed(path: &Path, reason: impl ToString) -> TuneError {
     TuneError::Journal { file: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// For fuzz targets: any bytes as a journal. What is read must come back the same from fewer lines.
+/// For fuzz targets: parses any bytes as a journal. Entries must survive compaction unchanged.
 #[doc(hidden)]
 pub fn fuzzing(bytes: &[u8]) {
     let Ok(read) = parse(bytes) else { return };

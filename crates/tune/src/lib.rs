@@ -1,9 +1,8 @@
-//! Changes of a host. Planners make them from facts, the executor writes them down and makes them,
-//! the journal remembers them until they are undone.
+//! Changes of a host. Planners derive them from facts, the executor records and applies them, and the journal
+//! keeps them until they are undone.
 //!
-//! In goes what is wanted of the host, out come changes: plain data with what was before and what
-//! is after, why, and how long it lasts. Only the executor's writer touches the machine; a dry run
-//! is the same code with a writer that shows.
+//! Input: a request. Output: changes, plain data with the value before and after, the reason, and how long they
+//! last. Only the executor's writer touches the host; a dry run is the same code with a writer that only shows.
 
 mod cgroups;
 mod configuration;
@@ -36,7 +35,7 @@ pub use fuzzing::fuzzing_targets;
 pub use journal::fuzzing;
 pub use journal::{Damage, JOURNAL_VERSION, Journal, JournalContents};
 pub use live::Live;
-pub use setting::Presence;
+pub use setting::ObservedValue;
 pub use status::change_status;
 pub use threads::{find_thread, ticks_since_boot};
 pub use watch::{Events, Watch};

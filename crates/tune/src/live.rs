@@ -1,16 +1,14 @@
-//! The writer of this machine: one for all kinds of change, so that one executor and one journal do
-//! for them.
+//! The writer for this host: one for all kinds of changes, so that one executor and one journal are enough.
 //!
-//! It works in the network namespace of the thread that makes it. To add a kind: a variant of
-//! [`Target`], and an arm in [`Live::setting`] if its value is text that is read and written, else
-//! in each of the four functions.
+//! It works in the network namespace of the thread that creates it. To add a kind: a variant of [`Target`], and an
+//! arm in [`Live::setting`] if its value is text that is read and written, else in each of the four functions.
 
 use crate::cgroups::CpusetSetting;
 use crate::configuration::Etc;
 use crate::ethtool;
 use crate::files::Files;
 use crate::irqbalance::{Bans, find_irqbalance};
-use crate::setting::{self, Presence, Setting};
+use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
 use crate::units;
@@ -29,7 +27,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// The writer of this machine and of the calling thread's network namespace.
+    /// The writer for this host and the calling thread's network namespace.
     pub fn new() -> Self {
         Self {
             groups: Groups::default(),
@@ -40,21 +38,21 @@ impl Live {
         }
     }
 
-    /// One that overwrites what somebody else has changed since.
+    /// Makes it overwrite external changes.
     #[must_use]
     pub fn forced(self, force: bool) -> Self {
         Self { force, ..self }
     }
 
-    /// One for a kernel without BTF of its own, which is in this file.
+    /// Makes it read the kernel's BTF from this file.
     #[must_use]
     pub fn with_btf(self, btf: Option<&Path>) -> Self {
         Self { groups: self.groups.with_btf(btf), ..self }
     }
 
-    /// Whether a change can be made, as far as that can be known without making it: the form of its
-    /// value, and that the host has what it expects. Returns it as it would be made. Nothing is
-    /// written, nor loaded into the kernel.
+    /// Checks whether a change can be made, as far as possible without making it: the form of its value, and that
+    /// the host has the expected value. Returns it as it would be made. Nothing is written or loaded into the
+    /// kernel.
     ///
     /// # Errors
     /// It cannot be made.
@@ -77,23 +75,23 @@ impl Live {
         Ok(change)
     }
 
-    /// Whether the host has a change, or what was there before it, or neither.
+    /// Whether the host has the new value of a change, the old one, or neither.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn look(&self, change: &Change) -> Result<Presence, TuneError> {
+    pub fn look(&self, change: &Change) -> Result<ObservedValue, TuneError> {
         match self.setting(&change.target)? {
             Some(its) => setting::look(&*its, change),
             None => self.groups.look(change),
         }
     }
 
-    /// What is to be written to make a change again where it is gone: on the interrupt, the queue,
-    /// the interface or the irqbalance that is in its place now. `None` where nothing is, and for what is no text.
+    /// The change that re-applies a lost one: to the interrupt, queue, interface or irqbalance that is there now.
+    /// `None` if there is none, and for values that are not text.
     ///
     /// # Errors
-    /// It cannot be read, or is one of another network namespace.
-    pub fn anew(&self, root: &Root, change: &Change) -> Result<Option<Change>, TuneError> {
+    /// It cannot be read, or belongs to another network namespace.
+    pub fn retargeted(&self, root: &Root, change: &Change) -> Result<Option<Change>, TuneError> {
         let mut change = change.clone();
         if let Target::File(file) = &mut change.target {
             file.instance = None;
@@ -122,7 +120,7 @@ impl Live {
         Ok(Some(Change { before: Value::Text(now), ..change }))
     }
 
-    /// The setting that a target is; `None` for what is no text that is read and written.
+    /// The setting of a target; `None` if its value is not text that is read and written.
     fn setting<'a>(
         &'a self,
         target: &'a Target,

@@ -1,72 +1,70 @@
-//! Settings that are read and written as text, and what is the same for all of them: that the value
-//! is the expected one before it is written, that it is read back, and that what somebody else has
-//! written since is left alone.
+//! Settings that are read and written as text, and their common protocol: the value must be the expected one before it is
+//! written, it is read back, and external changes are not overwritten.
 //!
-//! In goes a change of such a setting, out comes the change as it was made, or the refusal.
+//! Input: a change of such a setting. Output: the change as applied, or an error.
 
 use crate::TuneError;
 use nearpath_model::{Change, Saved, SavedPart, Value};
 
-/// Where a setting lives: a file, a thread, an interface.
+/// A setting of a file, a thread or an interface.
 pub(crate) trait Setting {
-    /// What messages call it.
+    /// Its name in messages.
     fn name(&self) -> String;
 
-    /// Whether it takes such a value at all, as far as its form tells.
+    /// Checks the form of a value.
     fn check(&self, value: &str) -> Result<(), TuneError>;
 
-    /// What is there, as the kernel writes it; `None` when the thing that it is a setting of is
-    /// gone.
+    /// The current value in the kernel's spelling; `None` if the object of the setting no longer exists.
     fn read(&self) -> Result<Option<String>, TuneError>;
 
-    /// Writes a value that was checked, or one that was read.
+    /// Writes a checked value, or one that was read.
     fn write(&self, value: &str) -> Result<(), TuneError>;
 
-    /// Whether two texts mean the same value: `3` and `00000003` of a mask.
+    /// Whether two texts are the same value: `3` and `00000003` for a mask.
     fn same(&self, a: &str, b: &str) -> bool;
 
-    /// Whether it is one of another thing by now: of a new interface of the same name.
+    /// Whether the object was replaced by another: a new interface with the same name.
     fn is_another(&self) -> bool {
         false
     }
 
-    /// Whether what is there is what the kernel itself made of a value, as nothing of it was online.
+    /// Whether the current value is what the kernel or the driver made of another when a CPU went offline.
     fn is_left_by_kernel(&self, _now: &str, _was: &str) -> bool {
         false
     }
 
-    /// Whether what is there can be put back later, by its form; `force` takes it over all the same.
+    /// Checks whether the current value can be restored later, by its form; `force` accepts it anyway.
     fn may_be_replaced(&self, _now: &str, _force: bool) -> Result<(), TuneError> {
         Ok(())
     }
 
-    /// The part of what is there that a value is about, where a setting has several parts.
+    /// The part of the current value that a value refers to, if a setting has several parts.
     fn part(&self, now: &str, _of: &str) -> String {
         now.to_owned()
     }
 
-    /// What else a write of it loses; `None` where nothing is.
+    /// Other settings that a write resets; `None` if there are none.
     fn dependents(&self) -> Option<&dyn Dependents> {
         None
     }
 
-    /// Changes in the same way what came into being from it and has its value.
+    /// Changes objects that were created from it and inherited its value in the same way.
     fn follow(&self, _from: &str, _to: &str) -> Result<(), TuneError> {
         Ok(())
     }
 
-    /// Takes away what was made beside it, once the value from before is there again.
+    /// Removes what was created next to it, once the original value is restored.
     fn tidy(&self) -> Result<(), TuneError> {
         Ok(())
     }
 }
 
-/// What a setting's write loses besides.
+/// The other settings that a write resets.
 pub(crate) trait Dependents {
-    /// All that there is now.
+    /// A snapshot of all of them.
     fn take(&self) -> Result<Vec<Saved>, TuneError>;
 
-    /// Calls with the setting that a part is now; `None` where there is none now.
+    /// Calls with the current setting of a part; `None` if it does not exist.
     fn with(
         &self,
         part: &SavedPart,
@@ -74,37 +72,37 @@ pub(crate) trait Dependents {
     ) -> Result<Option<()>, TuneError>;
 }
 
-/// Whether a change is there.
+/// Whether a change is in effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Presence {
-    /// The host has what the change made.
+pub enum ObservedValue {
+    /// The host has the new value.
     After,
-    /// The host has what was there before.
+    /// The host has the original value.
     Before,
-    /// The host has the value from before, but not all that was lost with it.
+    /// The host has the original value, but not all settings that were reset with it.
     InPart {
-        /// What it lacks.
+        /// The missing settings.
         lacks: String,
     },
-    /// The kernel has moved it, as all its CPUs were offline.
+    /// The kernel or the driver moved it when a CPU went offline.
     Unplugged {
-        /// Where it is.
+        /// The current value.
         now: String,
     },
-    /// The host has something else.
+    /// The host has another value.
     Other {
-        /// What it has.
+        /// That value.
         now: String,
     },
-    /// What was changed is not there any more.
+    /// The object of the change no longer exists.
     Gone {
-        /// Why, as far as it can be told.
+        /// Why, as far as known.
         reason: String,
     },
 }
 
-/// Checks the value, and that what is there is what the change expects; its `before` becomes the
-/// text of the kernel. With `force` whatever is there becomes it.
+/// Checks the value, and that the current value is the one that the change expects; `before` becomes the kernel's
+/// text. With `force` any current value is accepted.
 pub(crate) fn prepare(
     setting: &dyn Setting,
     mut change: Change,
@@ -163,7 +161,7 @@ pub(crate) fn undo(
     }
     let ours = setting.same(&now, after) || setting.is_left_by_kernel(&now, after);
     if !force && !ours {
-        // What was changed is gone, and what is there is the kernel's or somebody else's.
+        // The changed object is gone; the current one is not ours.
         return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
     }
     let wanted = match setting.dependents() {
@@ -176,12 +174,12 @@ pub(crate) fn undo(
     setting.tidy()
 }
 
-/// A snapshot with the values of now, of those parts that survive a change and are there.
+/// A snapshot with the current values of the parts that survive a change and exist.
 fn as_now(dependents: &dyn Dependents, snapshot: &[Saved]) -> Result<Vec<Saved>, TuneError> {
     let mut wanted = snapshot.to_vec();
     for Saved { part, value } in wanted.iter_mut().filter(|saved| saved.part.survives()) {
         dependents.with(part, &mut |its| {
-            // What the kernel made of it while a CPU was offline was not chosen.
+            // A value set by the kernel while a CPU was offline is not a choice.
             match its.read()? {
                 Some(now) if !its.is_left_by_kernel(&now, value) => *value = now,
                 _ => {}
@@ -192,21 +190,36 @@ fn as_now(dependents: &dyn Dependents, snapshot: &[Saved]) -> Result<Vec<Saved>,
     Ok(wanted)
 }
 
-/// Puts back all of a snapshot that can be, whatever cannot; says what could not.
+/// How often a snapshot is restored, if a CPU going offline or a driver changes it meanwhile.
+const ROUNDS: usize = 3;
+
+/// Restores as much of a snapshot as possible; the error names what could not be restored. All of it is verified at
+/// the end: parts restored first may have been changed while the others were.
 fn restore_all(setting: &dyn Setting, snapshot: &[Saved]) -> Result<(), TuneError> {
     let Some(dependents) = setting.dependents() else { return Ok(()) };
     let one = |saved: &Saved| match restore(dependents, saved)? {
         Some(()) => Ok(()),
         None => Err(TuneError::kernel(
-            format!("putting back {} of {}", saved.part, setting.name()),
-            "what it is a value of is not there now",
+            format!("restoring {} of {}", saved.part, setting.name()),
+            "it no longer exists",
         )),
     };
-    let ends: Vec<_> = snapshot.iter().map(one).collect();
-    ends.into_iter().collect()
+    let mut lacks = Vec::new();
+    for _ in 0..ROUNDS {
+        let ends: Vec<_> = snapshot.iter().map(one).collect();
+        ends.into_iter().collect::<Result<(), _>>()?;
+        lacks = lacking(setting, snapshot)?;
+        if lacks.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(TuneError::kernel(
+        format!("restoring {} of {}", lacks.join(", "), setting.name()),
+        "it was changed again immediately",
+    ))
 }
 
-/// Puts back a value, unless it is there; `None` where what has it is not there.
+/// Restores a value, unless it is there already; `None` if its object does not exist.
 fn restore(dependents: &dyn Dependents, saved: &Saved) -> Result<Option<()>, TuneError> {
     let Saved { part, value } = saved;
     dependents.with(part, &mut |its| match its.read()? {
@@ -215,7 +228,7 @@ fn restore(dependents: &dyn Dependents, saved: &Saved) -> Result<Option<()>, Tun
     })
 }
 
-/// What of a snapshot the host does not have.
+/// The parts of a snapshot that the host does not have.
 fn lacking(setting: &dyn Setting, snapshot: &[Saved]) -> Result<Vec<String>, TuneError> {
     let Some(dependents) = setting.dependents() else { return Ok(Vec::new()) };
     let mut lacks = Vec::new();
@@ -233,27 +246,27 @@ fn lacking(setting: &dyn Setting, snapshot: &[Saved]) -> Result<Vec<String>, Tun
 }
 
 /// Whether the host has it.
-pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<Presence, TuneError> {
+pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<ObservedValue, TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
     let Some(now) = setting.read()? else {
-        return Ok(Presence::Gone { reason: format!("{} is not there any more", setting.name()) });
+        return Ok(ObservedValue::Gone { reason: format!("{} no longer exists", setting.name()) });
     };
     let now = setting.part(&now, after);
     Ok(if setting.same(&now, after) {
-        Presence::After
+        ObservedValue::After
     } else if setting.same(&now, before) && setting.is_another() {
-        Presence::Gone { reason: format!("{} was re-created", setting.name()) }
+        ObservedValue::Gone { reason: format!("{} was re-created", setting.name()) }
     } else if setting.same(&now, before) {
         match lacking(setting, &change.snapshot)? {
-            lacks if lacks.is_empty() => Presence::Before,
-            lacks => Presence::InPart { lacks: lacks.join(", ") },
+            lacks if lacks.is_empty() => ObservedValue::Before,
+            lacks => ObservedValue::InPart { lacks: lacks.join(", ") },
         }
     } else if setting.is_another() {
-        Presence::Gone { reason: format!("{} was re-created, with {now:?}", setting.name()) }
+        ObservedValue::Gone { reason: format!("{} was re-created, with {now:?}", setting.name()) }
     } else if setting.is_left_by_kernel(&now, after) {
-        Presence::Unplugged { now }
+        ObservedValue::Unplugged { now }
     } else {
-        Presence::Other { now }
+        ObservedValue::Other { now }
     })
 }
 
@@ -263,7 +276,7 @@ fn put(setting: &dyn Setting, value: &str) -> Result<(), TuneError> {
         Some(now) if setting.same(&now, value) => Ok(()),
         Some(now) => Err(TuneError::kernel(
             format!("writing {value:?} to {}", setting.name()),
-            format!("the kernel took it, but has {now:?}"),
+            format!("the kernel accepted it, but has {now:?}"),
         )),
         None => Err(gone(setting)),
     }
@@ -272,14 +285,12 @@ fn put(setting: &dyn Setting, value: &str) -> Result<(), TuneError> {
 fn text<'a>(setting: &dyn Setting, value: &'a Value) -> Result<&'a str, TuneError> {
     match value {
         Value::Text(text) => Ok(text),
-        _ => {
-            Err(TuneError::Refused(format!("{}: the change has no text to write", setting.name())))
-        }
+        _ => Err(TuneError::Refused(format!("{}: the change has no text value", setting.name()))),
     }
 }
 
 fn gone(setting: &dyn Setting) -> TuneError {
-    TuneError::kernel(setting.name(), "it is not there any more")
+    TuneError::kernel(setting.name(), "it no longer exists")
 }
 
 fn drift(setting: &dyn Setting, now: &str, expected: &str) -> TuneError {

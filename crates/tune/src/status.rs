@@ -1,14 +1,13 @@
-//! What the journal has, beside what the host has: which changes are there, and which are not any
-//! more.
+//! The state of the changes in the journal, compared with the host.
 //!
-//! In go entries of the journal and what the host has of each; out comes the state of each. But for
-//! files of configuration nothing outlasts a reboot, so any other change of an older boot is lost,
-//! whatever the host has now: the same number may be another interrupt's.
+//! Input: entries of the journal and the current values. Output: the state of each. Only configuration files
+//! survive a reboot, so any other change of an earlier boot is lost, whatever the host has now: the same interrupt
+//! number may belong to another interrupt.
 
-use crate::{Live, Presence};
-use nearpath_model::{ChangeStatus, Entry, Standing, State};
+use crate::{Live, ObservedValue};
+use nearpath_model::{ChangeState, ChangeStatus, Entry, State};
 
-/// How the changes of the journal stand, in its order.
+/// The state of each change, in the order of the journal.
 pub fn change_status(entries: &[Entry], live: &Live, boot: &str) -> Vec<ChangeStatus> {
     statuses(entries, boot, |entry| live.look(&entry.change).map_err(|error| error.to_string()))
 }
@@ -16,26 +15,26 @@ pub fn change_status(entries: &[Entry], live: &Live, boot: &str) -> Vec<ChangeSt
 fn statuses(
     entries: &[Entry],
     boot: &str,
-    look: impl Fn(&Entry) -> Result<Presence, String>,
+    look: impl Fn(&Entry) -> Result<ObservedValue, String>,
 ) -> Vec<ChangeStatus> {
     let of = |(place, entry): (usize, &Entry)| {
         let further = |later: &&Entry| {
             let same = later.change.target.same_place(&entry.change.target);
-            // While it is being made again, the host alone tells of both.
+            // While it is being re-applied, only the host shows which of both is in effect.
             !later.lost_by_reboot(boot) && same && later.replaces != Some(entry.id)
         };
         let later = entries.iter().skip(place + 1).find(further);
         let mut set_back = false;
         let (standing, reason) = match later {
             _ if entry.lost_by_reboot(boot) => {
-                (Some(Standing::Lost), Some("the machine was booted since".to_owned()))
+                (Some(ChangeState::Lost), Some("the host was rebooted since".to_owned()))
             }
             Some(later) => {
-                (Some(Standing::Applied), Some(format!("changed further by change {}", later.id)))
+                (Some(ChangeState::Applied), Some(format!("superseded by change {}", later.id)))
             }
             None => match look(entry) {
                 Ok(presence) => {
-                    set_back = presence == Presence::Before && entry.state == State::Done;
+                    set_back = presence == ObservedValue::Before && entry.state == State::Done;
                     standing(entry.state, presence)
                 }
                 Err(reason) => (None, Some(reason)),
@@ -46,32 +45,32 @@ fn statuses(
     entries.iter().enumerate().map(of).collect()
 }
 
-fn standing(state: State, presence: Presence) -> (Option<Standing>, Option<String>) {
+fn standing(state: State, presence: ObservedValue) -> (Option<ChangeState>, Option<String>) {
     let (standing, reason) = match (presence, state) {
-        (Presence::After, _) => return (Some(Standing::Applied), None),
-        (Presence::Before, State::Begun) => {
-            (Standing::Undone, "nothing was written: it was interrupted before".to_owned())
+        (ObservedValue::After, _) => return (Some(ChangeState::Applied), None),
+        (ObservedValue::Before, State::Begun) => {
+            (ChangeState::Undone, "interrupted before anything was written".to_owned())
         }
-        (Presence::Before, State::Done) => {
-            (Standing::Lost, "the value from before is there again".to_owned())
+        (ObservedValue::Before, State::Done) => {
+            (ChangeState::Lost, "the original value is back".to_owned())
         }
-        (Presence::InPart { lacks }, _) => (
-            Standing::Drifted,
+        (ObservedValue::InPart { lacks }, _) => (
+            ChangeState::Drifted,
             format!(
-                "the old value is back, but not what the change had reset: {lacks}; 'nearpath tune rollback' restores it"
+                "the original value is back, but settings reset by the change are not: {lacks}; 'nearpath tune rollback' restores them"
             ),
         ),
-        (Presence::Unplugged { now }, _) => (
-            Standing::Drifted,
+        (ObservedValue::Unplugged { now }, _) => (
+            ChangeState::Drifted,
             format!(
-                "its CPU was offline, and the kernel has moved it to {now}; 'nearpath tune rollback' puts back \
-                 what was there before"
+                "a CPU went offline, and the kernel or the driver moved it to {now}; 'nearpath tune rollback' \
+                 restores the original value"
             ),
         ),
-        (Presence::Other { now }, _) => {
-            (Standing::Drifted, format!("somebody else has set it to {now:?}"))
+        (ObservedValue::Other { now }, _) => {
+            (ChangeState::Drifted, format!("changed externally to {now:?}"))
         }
-        (Presence::Gone { reason }, _) => (Standing::Lost, reason),
+        (ObservedValue::Gone { reason }, _) => (ChangeState::Lost, reason),
     };
     (Some(standing), Some(reason))
 }
@@ -85,42 +84,48 @@ mod tests {
         Entry { id, time_s: 5, boot: boot.to_owned(), state, change: change(port), replaces: None }
     }
 
-    fn told(entries: &[Entry], presence: Result<Presence, String>) -> Vec<Option<Standing>> {
+    fn state_of(
+        entries: &[Entry],
+        presence: Result<ObservedValue, String>,
+    ) -> Vec<Option<ChangeState>> {
         let statuses = statuses(entries, "now", |_| presence.clone());
         statuses.into_iter().map(|status| status.standing).collect()
     }
 
     #[test]
-    fn the_host_decides_how_a_change_stands() {
+    fn the_host_determines_the_state() {
         let done = [entry(1, 80, State::Done, "now")];
         let begun = [entry(1, 80, State::Begun, "now")];
-        let other = || Presence::Other { now: "x".to_owned() };
-        let gone = || Presence::Gone { reason: "x".to_owned() };
+        let other = || ObservedValue::Other { now: "x".to_owned() };
+        let gone = || ObservedValue::Gone { reason: "x".to_owned() };
         for (entries, presence, standing) in [
-            (&done, Presence::After, Standing::Applied),
-            (&begun, Presence::After, Standing::Applied),
-            (&done, Presence::Before, Standing::Lost),
-            (&begun, Presence::Before, Standing::Undone),
-            (&done, other(), Standing::Drifted),
-            (&begun, other(), Standing::Drifted),
-            (&done, Presence::Unplugged { now: "0-2".to_owned() }, Standing::Drifted),
-            (&done, gone(), Standing::Lost),
+            (&done, ObservedValue::After, ChangeState::Applied),
+            (&begun, ObservedValue::After, ChangeState::Applied),
+            (&done, ObservedValue::Before, ChangeState::Lost),
+            (&begun, ObservedValue::Before, ChangeState::Undone),
+            (&done, other(), ChangeState::Drifted),
+            (&begun, other(), ChangeState::Drifted),
+            (&done, ObservedValue::Unplugged { now: "0-2".to_owned() }, ChangeState::Drifted),
+            (&done, gone(), ChangeState::Lost),
         ] {
-            assert_eq!(told(entries, Ok(presence.clone())), [Some(standing)], "{presence:?}");
+            assert_eq!(state_of(entries, Ok(presence.clone())), [Some(standing)], "{presence:?}");
         }
-        assert_eq!(told(&done, Err("not from here".to_owned())), [None]);
+        assert_eq!(state_of(&done, Err("not from here".to_owned())), [None]);
     }
 
     #[test]
-    fn a_reboot_loses_all_whatever_the_host_has_now() {
+    fn a_reboot_loses_every_change() {
         let old = [entry(1, 80, State::Done, "before")];
-        assert_eq!(told(&old, Ok(Presence::After)), [Some(Standing::Lost)]);
+        assert_eq!(state_of(&old, Ok(ObservedValue::After)), [Some(ChangeState::Lost)]);
     }
 
     #[test]
-    fn what_was_changed_further_by_us_is_no_drift() {
+    fn a_later_change_of_ours_is_not_drift() {
         let twice = [entry(1, 80, State::Done, "now"), entry(2, 80, State::Done, "now")];
-        let other = Presence::Other { now: "x".to_owned() };
-        assert_eq!(told(&twice, Ok(other)), [Some(Standing::Applied), Some(Standing::Drifted)]);
+        let other = ObservedValue::Other { now: "x".to_owned() };
+        assert_eq!(
+            state_of(&twice, Ok(other)),
+            [Some(ChangeState::Applied), Some(ChangeState::Drifted)]
+        );
     }
 }

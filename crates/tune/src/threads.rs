@@ -1,8 +1,8 @@
 //! The affinity of a thread.
 //!
-//! A thread is named by its process, its number and when it started: numbers are given anew, and
-//! another thread must never be moved in its stead. What it may run on is read from its `status`,
-//! which also names CPUs that are offline now, and written with sched_setaffinity(2).
+//! A thread is identified by process id, thread id and start time: ids are reused, and another thread must never be
+//! moved instead. Its affinity is read from its `status`, which includes offline CPUs, and written with
+//! sched_setaffinity(2).
 
 use crate::TuneError;
 use crate::hotplug::left_by_kernel;
@@ -11,13 +11,13 @@ use nearpath_host::{Root, thread_cpus};
 use nearpath_model::{CpuId, CpuSet, MAX_CPUS, Thread};
 use std::io;
 
-/// The thread that has this number now; `None` when none of the process has.
+/// The thread that has this id now; `None` if the process has no such thread.
 pub fn find_thread(root: &Root, pid: u32, tid: u32) -> Option<Thread> {
     let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     Some(Thread { pid, tid, start_ticks: start_of(&stat)?, since_ticks: None })
 }
 
-/// Now, in the clock ticks in which the start of threads is told (USER_HZ, 100 a second).
+/// The current time in the clock ticks of thread start times (USER_HZ, 100 per second).
 pub fn ticks_since_boot(root: &Root) -> Option<u64> {
     let uptime = root.text("/proc/uptime").ok()?;
     let (seconds, rest) = uptime.split_once('.')?;
@@ -25,7 +25,7 @@ pub fn ticks_since_boot(root: &Root) -> Option<u64> {
     seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)
 }
 
-/// Whether a thread runs still.
+/// Whether a thread still exists.
 fn is_there(root: &Root, thread: &Thread) -> bool {
     find_thread(root, thread.pid, thread.tid).is_some_and(|now| now.same_place(thread))
 }
@@ -34,7 +34,7 @@ fn is_there(root: &Root, thread: &Thread) -> bool {
 fn start_of(stat: &[u8]) -> Option<u64> {
     let name_ends = stat.iter().rposition(|&b| b == b')')?;
     let rest = std::str::from_utf8(stat.get(name_ends + 1..)?).ok()?;
-    // What follows the name begins with field 3.
+    // Field 3 follows the name.
     rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
@@ -56,7 +56,7 @@ impl Setting for ThreadSetting<'_> {
 
     fn read(&self) -> Result<Option<String>, TuneError> {
         let cpus = thread_cpus(self.root, self.thread.pid, self.thread.tid);
-        // After it was read: before it the number may have been another thread's.
+        // Checked after reading: before that the id may have belonged to another thread.
         if !is_there(self.root, self.thread) {
             return Ok(None);
         }
@@ -64,7 +64,7 @@ impl Setting for ThreadSetting<'_> {
             Some(cpus) => Ok(Some(cpus.to_string())),
             None => Err(TuneError::kernel(
                 format!("reading {}", self.thread),
-                "its status does not tell where it may run",
+                "no CPU list in its status",
             )),
         }
     }
@@ -73,13 +73,13 @@ impl Setting for ThreadSetting<'_> {
         let step = || format!("setting {} to {value}", self.thread);
         let cpus = self.cpus(value)?;
         if !is_there(self.root, self.thread) {
-            return Err(TuneError::kernel(step(), "it has ended"));
+            return Err(TuneError::kernel(step(), "it has exited"));
         }
         set_affinity(self.thread.tid, &cpus).map_err(|error| {
             let more = match error.raw_os_error() {
-                Some(libc::EPERM) => "; it takes root (CAP_SYS_NICE)",
+                Some(libc::EPERM) => "; requires root (CAP_SYS_NICE)",
                 Some(libc::EINVAL) => "; none of these CPUs is online and in its cpuset",
-                Some(libc::ESRCH) => "; it has ended",
+                Some(libc::ESRCH) => "; it has exited",
                 _ => "",
             };
             TuneError::kernel(step(), format!("{error}{more}"))
@@ -92,7 +92,7 @@ impl Setting for ThreadSetting<'_> {
 
     fn follow(&self, from: &str, to: &str) -> Result<(), TuneError> {
         let Some(since) = self.thread.since_ticks else { return Ok(()) };
-        // One that is born meanwhile by one that is not changed yet is found in the next round.
+        // Threads created meanwhile by threads not changed yet are found in the next round.
         for _ in 0..ROUNDS {
             let mut changed = false;
             for thread in self.born_since(since) {
@@ -115,7 +115,7 @@ impl Setting for ThreadSetting<'_> {
 
     fn same(&self, a: &str, b: &str) -> bool {
         let (Ok(a), Ok(b)) = (CpuSet::from_list(a), CpuSet::from_list(b)) else { return a == b };
-        // Until 6.2 the kernel forgets CPUs that are offline while it sets an affinity.
+        // Before 6.2 the kernel drops offline CPUs when it sets an affinity.
         let online = self.root.text("/sys/devices/system/cpu/online").ok();
         match online.and_then(|list| CpuSet::from_list(&list).ok()) {
             Some(online) => a == b || same_of(&online, &a, &b),
@@ -124,17 +124,17 @@ impl Setting for ThreadSetting<'_> {
     }
 }
 
-/// Whether two sets have the same online CPUs, and some of them.
+/// Whether two sets have the same, non-empty set of online CPUs.
 fn same_of(online: &CpuSet, a: &CpuSet, b: &CpuSet) -> bool {
     let a = a.intersection(online);
     !a.is_empty() && a == b.intersection(online)
 }
 
-/// More rounds than threads that bear threads need, but an end.
+/// More rounds than threads that create threads need, but bounded.
 const ROUNDS: usize = 64;
 
 impl ThreadSetting<'_> {
-    /// The other threads of its process that were born after this.
+    /// The other threads of its process that were created after this time.
     fn born_since(&self, since: u64) -> Vec<Thread> {
         let pid = self.thread.pid;
         let tasks = self.root.list(&format!("/proc/{pid}/task")).unwrap_or_default();
@@ -161,9 +161,9 @@ fn set_affinity(tid: u32, cpus: &CpuSet) -> io::Result<()> {
             *word |= 1 << (cpu % 64);
         }
     }
-    // Longer than the kernel's own mask is fine: it takes the part that it has.
+    // Longer than the kernel's own mask is fine: the excess is ignored.
     let bytes = mask.len() * size_of::<u64>();
-    // SAFETY: the mask is as long as is said, and the kernel only reads it.
+    // SAFETY: the mask has the given length, and the kernel only reads it.
     let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, bytes, mask.as_ptr()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -171,7 +171,7 @@ fn set_affinity(tid: u32, cpus: &CpuSet) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Presence;
+    use crate::ObservedValue;
     use crate::setting;
     use nearpath_model::{Change, Persistence, Target, Value};
     use nearpath_testing::wait_for;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_is_found_behind_any_name() {
+    fn the_start_time_is_found_after_any_name() {
         let fields = (3..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(start_of(format!("7 (a) b) {fields}\n").as_bytes()), Some(22));
         assert_eq!(start_of(b"7 (short) S 1"), None);
@@ -198,16 +198,16 @@ mod tests {
         assert!(!same_of(&online, &list("5"), &list("6")));
     }
 
-    /// A thread that waits to be moved, until the sender is dropped.
+    /// A thread that blocks until the sender is dropped.
     fn waiting() -> (Thread, std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>) {
-        let (told, tell) = channel();
+        let (send, receive) = channel();
         let (end, ended) = channel::<()>();
         let thread = std::thread::spawn(move || {
             let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
-            told.send(tid).unwrap();
+            send.send(tid).unwrap();
             let _ = ended.recv();
         });
-        let tid = tell.recv().unwrap();
+        let tid = receive.recv().unwrap();
         (find_thread(&Root::live(), std::process::id(), tid).unwrap(), end, thread)
     }
 
@@ -229,11 +229,11 @@ mod tests {
         let change = setting::prepare(&its, change, false).unwrap();
         setting::write(&its, &change).unwrap();
         assert_eq!(its.read().unwrap(), Some(last.to_string()));
-        assert_eq!(setting::look(&its, &change).unwrap(), Presence::After);
+        assert_eq!(setting::look(&its, &change).unwrap(), ObservedValue::After);
         setting::undo(&its, &change, false, false).unwrap();
         assert_eq!(its.read().unwrap(), Some(before));
 
-        // Another thread that has its number now is not it.
+        // Another thread with its id is not the same.
         let other = Thread { start_ticks: thread.start_ticks + 1, ..thread.clone() };
         let other = ThreadSetting { root: &root, thread: &other };
         assert_eq!(other.read().unwrap(), None);
@@ -241,14 +241,14 @@ mod tests {
         setting::undo(&other, &change, false, false).unwrap();
         drop(end);
         handle.join().unwrap();
-        // It is joined a moment before the kernel has done with it.
-        wait_for("the thread's end", || its.read().unwrap().is_none().then_some(()));
-        assert!(matches!(setting::look(&its, &change).unwrap(), Presence::Gone { .. }));
-        assert!(its.write("0").unwrap_err().to_string().contains("it has ended"));
+        // Joining returns slightly before the kernel has removed it.
+        wait_for("the thread's exit", || its.read().unwrap().is_none().then_some(()));
+        assert!(matches!(setting::look(&its, &change).unwrap(), ObservedValue::Gone { .. }));
+        assert!(its.write("0").unwrap_err().to_string().contains("it has exited"));
     }
 
     #[test]
-    fn threads_that_are_born_later_go_and_come_back_with_it() {
+    fn threads_created_later_follow_it() {
         let root = Root::live();
         let later = |ticks: u64| {
             let passed = || (ticks_since_boot(&root)? > ticks + 1).then_some(());
@@ -260,14 +260,14 @@ mod tests {
         later(thread.start_ticks);
         let since = now();
         later(since);
-        // Between the plan and its making.
+        // Created between the plan and its application.
         let (first, end_first, handle_first) = waiting();
         let thread = Thread { since_ticks: Some(since), ..thread };
         let cpus = |thread: &Thread| ThreadSetting { root: &root, thread }.read().unwrap().unwrap();
         let before = cpus(&thread);
         let last = CpuSet::from_list(&before).unwrap().iter().last().unwrap().to_string();
         if before == last {
-            return nearpath_testing::skip("it takes two CPUs");
+            return nearpath_testing::skip("requires two CPUs");
         }
         let its = ThreadSetting { root: &root, thread: &thread };
         let change = Change {
@@ -281,24 +281,24 @@ mod tests {
         let change = setting::prepare(&its, change, false).unwrap();
         setting::write(&its, &change).unwrap();
         assert_eq!([cpus(&thread), cpus(&first)], [last.as_str(); 2]);
-        assert_eq!(cpus(&older), before, "it was there, and the plan left it where it was");
-        // Under the plan, by one that has its affinity.
-        let (told, tell) = channel();
+        assert_eq!(cpus(&older), before, "it existed, and the plan did not move it");
+        // Created while the plan is applied, by a thread that has its affinity.
+        let (send, receive) = channel();
         let bearer = std::thread::spawn({
             let last = last.clone();
             move || {
                 let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
                 set_affinity(tid, &list(&last)).unwrap();
-                told.send(waiting()).unwrap();
+                send.send(waiting()).unwrap();
             }
         });
         bearer.join().unwrap();
-        let (second, end_second, handle_second) = tell.recv().unwrap();
+        let (second, end_second, handle_second) = receive.recv().unwrap();
         assert_eq!(cpus(&second), last);
-        // Also when the thread itself has ended.
+        // Even after the thread itself has exited.
         drop(end);
         handle.join().unwrap();
-        wait_for("the thread's end", || its.read().unwrap().is_none().then_some(()));
+        wait_for("the thread's exit", || its.read().unwrap().is_none().then_some(()));
         setting::undo(&its, &change, false, false).unwrap();
         assert_eq!([cpus(&first), cpus(&second), cpus(&older)], [before.as_str(); 3]);
         drop((end_older, end_first, end_second));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cpu_at_all_is_refused() {
+    fn an_empty_set_is_refused() {
         let thread = Thread { pid: 1, tid: 1, start_ticks: 0, since_ticks: None };
         let its = ThreadSetting { root: &Root::live(), thread: &thread };
         assert!(its.check("").is_err() && its.check("x").is_err() && its.check("0-1").is_ok());

@@ -1,8 +1,8 @@
-//! Settings of a systemd unit that runs: whether it runs, and the CPUs and nodes of its cgroup. They are
-//! asked of and told to systemd by systemctl(1), as the cgroup is systemd's.
+//! Settings of a running systemd unit: whether it is active, and the CPUs and nodes of its cgroup. They are read and
+//! set through systemctl(1), as systemd owns the cgroup.
 //!
-//! `--runtime` is what `systemctl set-property` calls a change that the next boot forgets. systemd keeps
-//! it in a drop-in of its own below `/run`, which it never removes: undoing does, unless it was there before.
+//! With `--runtime`, `systemctl set-property` makes a change that lasts until the next boot. systemd keeps it in a
+//! drop-in below `/run`, which it never removes: undo removes it, unless it existed before.
 
 use crate::TuneError;
 use crate::setting::Setting;
@@ -13,12 +13,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// systemd has this folder where it runs as the first process (sd_booted(3)).
+/// This directory exists if systemd runs as PID 1 (sd_booted(3)).
 const BOOTED: &str = "/run/systemd/system";
 /// Where systemd keeps settings that were made with `--runtime` (systemd.unit(5)).
 const CONTROL: &str = "/run/systemd/system.control";
 
-/// The same setting, as it is before it is changed.
+/// The same setting, with its state before the change.
 pub(crate) fn prepared(setting: UnitSetting) -> UnitSetting {
     let drop_in_is_new = drop_in(&setting).is_some_and(|(folder, name)| {
         folder.join(name).symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
@@ -26,8 +26,8 @@ pub(crate) fn prepared(setting: UnitSetting) -> UnitSetting {
     UnitSetting { drop_in_is_new, ..setting }
 }
 
-/// The folder and the name of the file in which systemd keeps a value until the next boot
-/// (`unit_drop_in_file` and `unit_write_setting` of src/core/unit.c); none of whether it runs.
+/// Directory and name of the file in which systemd keeps a value until the next boot (`unit_drop_in_file` and
+/// `unit_write_setting` of src/core/unit.c); `None` for the active state.
 fn drop_in(setting: &UnitSetting) -> Option<(PathBuf, String)> {
     let is_kept = setting.property != UnitProperty::ActiveState && is_service(&setting.unit);
     is_kept.then(|| {
@@ -36,7 +36,7 @@ fn drop_in(setting: &UnitSetting) -> Option<(PathBuf, String)> {
     })
 }
 
-/// All CPUs or nodes that there may ever be.
+/// All possible CPUs or nodes.
 fn every(property: UnitProperty) -> Result<String, TuneError> {
     let file = match property {
         UnitProperty::AllowedMemoryNodes => "/sys/devices/system/node/possible",
@@ -45,12 +45,12 @@ fn every(property: UnitProperty) -> Result<String, TuneError> {
     Ok(Root::live().text(file)?)
 }
 
-/// Whether systemd runs here as the first process.
+/// Whether systemd runs as PID 1.
 pub(crate) fn booted() -> bool {
     Path::new(BOOTED).is_dir()
 }
 
-/// Lets systemd read all units anew; nothing is to be done where it does not run.
+/// Makes systemd reload all units; does nothing if systemd is not running.
 ///
 /// # Errors
 /// It cannot be reached, or refuses.
@@ -61,7 +61,7 @@ pub(crate) fn reload() -> Result<(), TuneError> {
     systemctl(&["daemon-reload"]).map(drop)
 }
 
-/// What systemctl prints; it waits until what it was asked to do is done.
+/// Runs systemctl to completion and returns its output.
 fn systemctl(arguments: &[&str]) -> Result<String, TuneError> {
     let step = || format!("systemctl {}", arguments.join(" "));
     let output = Command::new("systemctl")
@@ -84,7 +84,7 @@ fn set(setting: &UnitSetting, value: &str) -> Result<String, TuneError> {
     systemctl(&["set-property", "--runtime", "--", &setting.unit, &assignment])
 }
 
-/// Removes a drop-in, and its folder with the last one; whether it was there.
+/// Removes a drop-in, and its directory with the last one; returns whether it existed.
 fn remove_drop_in(folder: &Path, name: &str) -> io::Result<bool> {
     match fs::remove_file(folder.join(name)) {
         Ok(()) => {}
@@ -122,12 +122,12 @@ impl Setting for UnitSetting {
         if taken {
             return Ok(());
         }
-        Err(TuneError::Refused(format!("{self}: {value:?} is no value of it")))
+        Err(TuneError::Refused(format!("{self}: invalid value {value:?}")))
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
         if !booted() {
-            return Err(TuneError::Refused(format!("{self}: systemd does not run here")));
+            return Err(TuneError::Refused(format!("{self}: systemd is not running")));
         }
         let wanted = format!("--property=LoadState,{}", self.property.name());
         let shown = systemctl(&["show", &wanted, "--", &self.unit])?;
@@ -137,12 +137,12 @@ impl Setting for UnitSetting {
             return Ok(None);
         }
         let Some(value) = value(self.property.name()) else {
-            let reason = "this systemd does not know it";
+            let reason = "not supported by this version of systemd";
             return Err(TuneError::kernel(self.to_string(), reason));
         };
         Ok(Some(match self.property {
             UnitProperty::ActiveState => value.to_owned(),
-            // `0-3 6` is how systemd writes it (cpu_set_to_range_string of src/shared/cpu-set-util.c).
+            // systemd writes `0-3 6` (cpu_set_to_range_string of src/shared/cpu-set-util.c).
             _ => value.split_ascii_whitespace().collect::<Vec<_>>().join(","),
         }))
     }
@@ -153,8 +153,8 @@ impl Setting for UnitSetting {
             (UnitProperty::ActiveState, "active") => systemctl(&["start", "--", &self.unit]),
             (UnitProperty::ActiveState, _) => systemctl(&["stop", "--", &self.unit]),
             (_, "") => {
-                // The kernel lets nobody empty the cpuset of a cgroup with processes (validate_change of
-                // kernel/cgroup/cpuset.c): systemd would forget the limit, and the cgroup keep it.
+                // The kernel refuses an empty cpuset for a cgroup with processes (validate_change of
+                // kernel/cgroup/cpuset.c): systemd would drop the limit, and the cgroup keep it.
                 set(self, &every(self.property)?)?;
                 set(self, "")
             }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn their_texts_are_read_back() {
+    fn targets_round_trip() {
         for text in [
             "unit nginx.service AllowedCPUs",
             "unit a@b.service AllowedMemoryNodes",
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_of_systemd_is_changed() {
+    fn other_units_and_properties_are_refused() {
         for text in [
             "",
             "unit",
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_in_goes_with_its_folder_when_it_is_the_last() {
+    fn the_last_drop_in_is_removed_with_its_directory() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("nginx.service.d");
         fs::create_dir(&folder).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_lists_and_states_are_values() {
+    fn only_lists_and_states_are_valid() {
         let its = |text: &str| UnitSetting::parse(text).unwrap();
         let cpus = its("unit nginx.service AllowedCPUs");
         assert!(cpus.check("").is_ok() && cpus.check("0-3,8").is_ok() && cpus.same("0,1", "0-1"));

@@ -1,4 +1,4 @@
-//! Each exported form, looked at by the tool that it is for, where the machine has it.
+//! Each exported format, checked with the tool that reads it, if installed.
 
 use nearpath_model::{NicIrq, PlannedChange, Target};
 use nearpath_testing::{require_program, skip};
@@ -75,7 +75,7 @@ fn written(form: &str) -> (TempDir, Vec<PathBuf>) {
     (folder, paths)
 }
 
-/// Fails unless the command ends well; what it printed.
+/// Asserts that the command succeeds; returns its output.
 fn passes(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
@@ -106,7 +106,7 @@ fn systemd_takes(form: &str, service: &str) {
     let server = "[Service]\nExecStart=/bin/sleep 9\n";
     std::fs::write(folder.path().join("test-server.service"), server).unwrap();
     let mut verify = Command::new("systemd-analyze");
-    // The test's folder before those of the system.
+    // The test's directory before those of the system.
     verify.env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()));
     verify.args(["verify", "--man=no", service, "test-server.service"]);
     let said = passes(&mut verify);
@@ -134,7 +134,7 @@ fn udevadm_verifies_the_rules() {
     }
     let version = passes(Command::new("udevadm").arg("--version"));
     if version.trim().parse::<u32>().is_ok_and(|version| version < 254) {
-        return skip("udevadm verify is not there before version 254");
+        return skip("udevadm verify requires version 254");
     }
     let (_folder, paths) = written("udev");
     passes(Command::new("udevadm").args(["verify", "--no-style"]).args(&paths));

@@ -1,5 +1,5 @@
-//! A process that is killed while it changes a host, again and again: the journal is whole, and tells
-//! of what may be there.
+//! A process that is repeatedly killed while it changes a host: the journal stays intact, and has every change that may be
+//! in effect.
 
 use nearpath_model::{
     Change, Persistence, Program, ReuseportGroup, SocketProtocol, State, Target, Value,
@@ -10,14 +10,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// In the process that is to be killed: the journal's folder.
+/// In the process to be killed: the journal's directory.
 const FOLDER: &str = "NEARPATH_TEST_KILLED_IN";
 /// The change that no process undoes.
 const KEPT: u16 = 80;
-/// So long that the journal is replaced at every third.
+/// So long that the journal is compacted at every third change.
 const WHY: usize = 30_000;
 
-/// A host on which nothing is there.
+/// A host without any objects.
 struct Nothing;
 
 impl Writer for Nothing {
@@ -52,7 +52,7 @@ fn executor(folder: &Path) -> Executor<Nothing> {
     Executor::new(Journal::open(folder, "boot").unwrap(), Nothing)
 }
 
-/// Makes and undoes a change until it is killed, with a line for each.
+/// Applies and undoes a change until it is killed, printing a line for each.
 fn change_for_ever(folder: &OsStr) -> ! {
     let (mut executor, mut out) = (executor(folder.as_ref()), std::io::stdout());
     loop {
@@ -64,7 +64,7 @@ fn change_for_ever(folder: &OsStr) -> ! {
 }
 
 #[test]
-fn a_journal_is_whole_whenever_its_writer_is_killed() {
+fn the_journal_is_intact_whenever_its_writer_is_killed() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         change_for_ever(&folder);
     }
@@ -85,12 +85,12 @@ fn a_journal_is_whole_whenever_its_writer_is_killed() {
         let seen = undone.take(1 + round % 7).last().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
-        let told = lines.map_while(Result::ok).filter_map(number).last();
+        let reported = lines.map_while(Result::ok).filter_map(number).last();
         let entries = Journal::read(dir.path()).unwrap();
         assert_eq!(entries[0], kept[0]);
-        // At most the one that it was at.
+        // At most the change in progress.
         for entry in &entries[1..] {
-            assert!(entry.id > told.unwrap_or(seen), "{} is there again", entry.id);
+            assert!(entry.id > reported.unwrap_or(seen), "{} is there again", entry.id);
             assert!(matches!(entry.state, State::Begun | State::Done));
         }
         assert!(entries.len() <= 2 && seen > last);

@@ -1,5 +1,5 @@
-//! What ethtool sets, on this kernel's veth: channels and features are taken and put back with all that
-//! they reset, and what veth does not have is refused by nature.
+//! ethtool settings on this kernel's veth: channels and features are set and restored with everything they reset, and
+//! settings that veth lacks are unsupported.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::in_namespace;
 use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_model::{Change, Nic, NicSetting, Persistence, Step, Target, Value};
 use nearpath_testing::veth::Side;
-use nearpath_tune::{Executor, Journal, Live, Presence, TuneError};
+use nearpath_tune::{Executor, Journal, Live, ObservedValue, TuneError};
 use std::path::Path;
 
 fn change(target: &str, before: &str, after: &str) -> Change {
@@ -33,9 +33,9 @@ fn executor(folder: &Path) -> Executor<Live> {
 fn nic() -> Nic {
     let host = nearpath_host::read(&Root::live(), &Wanted::default()).unwrap();
     let mut nic = host.nics.into_iter().find(|nic| nic.name == "np1").unwrap();
-    // They count on.
+    // Counters keep running.
     nic.statistics.clear();
-    // The kernel tells of a link that came up when it gets to it (net/core/link_watch.c).
+    // The kernel reports a link that came up with a delay (net/core/link_watch.c).
     nic.state = None;
     nic
 }
@@ -50,7 +50,7 @@ fn offloads(nic: &Nic, name: &str) -> bool {
 }
 
 #[test]
-fn channels_come_back_with_what_their_queues_had() {
+fn channels_are_restored_with_the_settings_of_their_queues() {
     in_namespace(|pair| {
         pair.write(Side::Server, "queues/rx-1/rps_cpus", "1").unwrap();
         pair.write(Side::Server, "queues/rx-1/rps_flow_cnt", "512").unwrap();
@@ -61,17 +61,17 @@ fn channels_come_back_with_what_their_queues_had() {
         let mut executor = executor(dir.path());
         let made = executor.apply(vec![channels()]).unwrap();
         assert_eq!((nic().rx_queues.len(), nic().tx_queues.len()), (1, 1));
-        assert_eq!(Live::new().look(&made[0]).unwrap(), Presence::After);
+        assert_eq!(Live::new().look(&made[0]).unwrap(), ObservedValue::After);
         // The kernel forgets them with their queue.
         executor.undo(&executor.entries()[0]).unwrap();
         assert_eq!(nic(), before);
-        assert_eq!(Live::new().look(&made[0]).unwrap(), Presence::Before);
+        assert_eq!(Live::new().look(&made[0]).unwrap(), ObservedValue::Before);
         assert!(executor.entries().is_empty());
     });
 }
 
 #[test]
-fn a_feature_is_switched_and_switched_back() {
+fn a_feature_is_toggled_and_restored() {
     in_namespace(|_| {
         let before = nic();
         let now = if offloads(&before, "rx-gro") { "on" } else { "off" };
@@ -80,14 +80,14 @@ fn a_feature_is_switched_and_switched_back() {
         let mut executor = executor(dir.path());
         let made = executor.apply(vec![change("ethtool np1 feature rx-gro", now, other)]).unwrap();
         assert_eq!(offloads(&nic(), "rx-gro"), other == "on");
-        assert_eq!(Live::new().look(&made[0]).unwrap(), Presence::After);
+        assert_eq!(Live::new().look(&made[0]).unwrap(), ObservedValue::After);
         executor.undo(&executor.entries()[0]).unwrap();
         assert_eq!(nic(), before);
     });
 }
 
 #[test]
-fn what_veth_does_not_have_is_refused_by_nature() {
+fn settings_that_veth_lacks_are_unsupported() {
     in_namespace(|_| {
         for (target, after) in [
             ("rings", "rx 512"),
@@ -101,14 +101,14 @@ fn what_veth_does_not_have_is_refused_by_nature() {
             let dir = tempfile::tempdir().unwrap();
             let wanted = change(&format!("ethtool np1 {target}"), "off", after);
             let error = executor(dir.path()).apply(vec![wanted]).unwrap_err();
-            assert!(matches!(error, TuneError::ByNature { .. }), "{target}: {error}");
+            assert!(matches!(error, TuneError::Unsupported { .. }), "{target}: {error}");
             assert_eq!(Journal::read(dir.path()).unwrap(), []);
         }
     });
 }
 
 #[test]
-fn what_the_kernel_refuses_is_told_in_its_words() {
+fn refusals_have_the_kernels_message() {
     in_namespace(|_| {
         let dir = tempfile::tempdir().unwrap();
         let too_many = change("ethtool np1 channels", "rx 2", "rx 99");
@@ -122,7 +122,7 @@ fn what_the_kernel_refuses_is_told_in_its_words() {
 }
 
 #[test]
-fn a_value_that_a_driver_does_not_take_is_left_out_where_it_is_optional() {
+fn optional_values_that_a_driver_refuses_are_skipped() {
     in_namespace(|_| {
         let before = nic();
         let step = |target: &str, before: &str, after: &str, optional: bool| Step {
@@ -154,7 +154,7 @@ fn a_value_that_a_driver_does_not_take_is_left_out_where_it_is_optional() {
 }
 
 #[test]
-fn what_is_gone_or_elsewhere_is_left_alone() {
+fn removed_and_foreign_interfaces_are_not_changed() {
     in_namespace(|_| {
         let dir = tempfile::tempdir().unwrap();
         let mut elsewhere = channels();
@@ -168,10 +168,10 @@ fn what_is_gone_or_elsewhere_is_left_alone() {
         ip("link set np1 down");
         ip("link set np1 name other1");
         let entry = executor.entries().remove(0);
-        let gone = |found| matches!(found, Presence::Gone { .. });
+        let gone = |found| matches!(found, ObservedValue::Gone { .. });
         assert!(gone(Live::new().look(&entry.change).unwrap()));
         ip("link set other1 name np1");
-        assert_eq!(Live::new().look(&entry.change).unwrap(), Presence::After);
+        assert_eq!(Live::new().look(&entry.change).unwrap(), ObservedValue::After);
         ip("link del np1");
         assert!(gone(Live::new().look(&entry.change).unwrap()));
         executor.undo(&entry).unwrap();

@@ -1,6 +1,5 @@
-//! The exported script, run on this kernel in a namespace of the test's own: it makes what the plan
-//! says, changes nothing when it is run again, leaves alone what somebody else has set, and puts
-//! everything back to the byte.
+//! The exported script, run on this kernel in a namespace of the test: it applies the plan, changes nothing when
+//! run again, skips values that were changed externally, and restores everything byte for byte.
 
 use nearpath_host::Root;
 use nearpath_model::{PlannedChange, SettingFile, Target};
@@ -13,11 +12,11 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A name that the kernel takes for an interface, and a shell might take for something else.
+/// A valid interface name with special characters for a shell.
 const ODD: &str = "n'p$(ls)\";*~`";
 const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
-/// The script of a plan, in a folder of its own.
+/// The script of a plan, in its own directory.
 struct Script {
     folder: TempDir,
     path: PathBuf,
@@ -40,7 +39,7 @@ impl Script {
         command.env("NEARPATH_TUNE_STATE", self.folder.path()).output().unwrap()
     }
 
-    /// What it printed; it must have ended with this status.
+    /// Its output; asserts the exit status.
     fn said(&self, args: &[&str], status: i32) -> String {
         let output = self.run(args);
         let said = [output.stdout, output.stderr].concat();
@@ -87,7 +86,7 @@ fn write(path: &str, value: &str) {
     assert!(echo.status().unwrap().success());
 }
 
-/// A plan of each form of value.
+/// A plan with every form of value.
 fn plan(device: &str) -> Vec<PlannedChange> {
     let queues = format!("/sys/class/net/{device}/queues");
     vec![
@@ -99,7 +98,7 @@ fn plan(device: &str) -> Vec<PlannedChange> {
     ]
 }
 
-/// Runs on the server's side of a pair with two queues, after its device got that name.
+/// Runs on the server's side of a pair with two queues, with its device renamed.
 fn in_namespace(device: &str, run: impl FnOnce() + Send) {
     if !require_netns() || !require_program("unshare") {
         return;
@@ -119,12 +118,12 @@ fn in_namespace(device: &str, run: impl FnOnce() + Send) {
 }
 
 #[test]
-fn a_script_makes_the_plan_and_undoes_it_to_the_byte() {
+fn a_script_applies_a_plan_and_restores_every_byte() {
     for device in ["np1", ODD] {
         in_namespace(device, || {
             let before = settings(device);
             let script = Script::new(&plan(device));
-            assert!(script.said(&["status"], 1).contains("not made"));
+            assert!(script.said(&["status"], 1).contains("not applied"));
             assert!(script.said(&["apply"], 0).ends_with("changed 5 of 5 settings\n"));
             let made = settings(device);
             let of = |path: &str| String::from_utf8_lossy(&made[path]).trim().to_owned();
@@ -147,7 +146,7 @@ fn a_script_makes_the_plan_and_undoes_it_to_the_byte() {
 }
 
 #[test]
-fn what_was_there_on_this_host_comes_back_and_not_what_the_plan_found() {
+fn this_hosts_values_are_restored_not_those_of_the_plan() {
     in_namespace("np1", || {
         let script = Script::new(&plan("np1"));
         write(SOMAXCONN, "77");
@@ -158,7 +157,7 @@ fn what_was_there_on_this_host_comes_back_and_not_what_the_plan_found() {
 }
 
 #[test]
-fn what_somebody_else_has_set_is_left_alone() {
+fn external_changes_are_skipped() {
     in_namespace("np1", || {
         let before = settings("np1");
         let script = Script::new(&plan("np1"));
@@ -166,7 +165,7 @@ fn what_somebody_else_has_set_is_left_alone() {
         write(SOMAXCONN, "99");
         assert!(script.said(&["status"], 1).contains("it is '99', not '321'"));
         let said = script.said(&["undo"], 1);
-        assert!(said.contains("somebody else has set it to '99'"), "{said}");
+        assert!(said.contains("changed externally to '99'"), "{said}");
         assert_eq!(Root::live().text(SOMAXCONN).unwrap(), "99");
         script.said(&["undo", "--force"], 0);
         assert_eq!(settings("np1"), before);
@@ -174,18 +173,18 @@ fn what_somebody_else_has_set_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_made_does_not_stop_the_rest() {
+fn a_failing_change_does_not_stop_the_rest() {
     in_namespace("np1", || {
         let before = settings("np1");
         let mut changes = plan("np1");
-        // CPU 60000, which no machine has.
+        // CPU 60000, which does not exist.
         changes[0].after = format!("1{}", "0".repeat(15_000)).into();
         changes[1].target =
             SettingFile::new(changes[1].target.to_string().replace("np1", "gone"), None).into();
         let script = Script::new(&changes);
         let said = script.said(&["apply"], 1);
-        assert!(said.contains("it is not there") && said.contains("changed 3 of 5"), "{said}");
-        assert!(script.said(&["status"], 1).contains("not there  /sys/class/net/gone"));
+        assert!(said.contains("not present") && said.contains("changed 3 of 5"), "{said}");
+        assert!(script.said(&["status"], 1).contains("not present  /sys/class/net/gone"));
         script.said(&["undo"], 0);
         assert_eq!(settings("np1"), before);
         assert_eq!(script.run(&["something"]).status.code(), Some(2));
@@ -193,7 +192,7 @@ fn what_cannot_be_made_does_not_stop_the_rest() {
 }
 
 #[test]
-fn what_ethtool_sets_is_set_and_put_back() {
+fn ethtool_settings_are_applied_and_restored() {
     in_namespace(ODD, || {
         if !require_program("ethtool") {
             return;
@@ -224,12 +223,12 @@ fn what_ethtool_sets_is_set_and_put_back() {
         assert!(!script.said(&["status"], 0).contains("not"));
         assert!(script.said(&["undo"], 0).ends_with("changed 2 of 2 settings\n"));
         assert_eq!(shown(), before);
-        // What somebody else has set since.
+        // Changed externally since.
         script.said(&["apply"], 0);
         assert!(
             Command::new("ethtool").args(["-K", ODD, "gro", "off"]).status().unwrap().success()
         );
-        assert!(script.said(&["undo"], 1).contains("somebody else has set it"));
+        assert!(script.said(&["undo"], 1).contains("changed externally"));
         script.said(&["undo", "--force"], 0);
         assert_eq!(shown(), before);
     });

@@ -1,5 +1,5 @@
-//! Settings of this kernel's own files, in a namespace of the test's own: written, read back, put
-//! back to the byte, and left alone when somebody else has written since.
+//! Settings in this kernel's files, in a namespace of the test: written, read back, restored byte for byte, and skipped if
+//! changed externally.
 
 mod common;
 
@@ -8,7 +8,7 @@ use nearpath_host::{Root, current_netns};
 use nearpath_model::{Change, Persistence, SettingFile, Target, Value};
 use nearpath_testing::require_netns;
 use nearpath_testing::veth::{Side, VethPair};
-use nearpath_tune::{Executor, Journal, Live, Presence, TuneError};
+use nearpath_tune::{Executor, Journal, Live, ObservedValue, TuneError};
 use std::io;
 use std::path::Path;
 
@@ -46,7 +46,7 @@ fn all() -> Vec<String> {
 }
 
 #[test]
-fn settings_are_written_and_put_back_to_the_byte() {
+fn settings_are_written_and_restored_to_the_byte() {
     in_namespace(|_| {
         let dir = tempfile::tempdir().unwrap();
         let before = all();
@@ -63,14 +63,14 @@ fn settings_are_written_and_put_back_to_the_byte() {
         assert!(text(&format!("{QUEUES}/tx-1/xps_cpus")).ends_with('1'));
         let live = Live::new();
         for change in &made {
-            assert_eq!(live.look(change).unwrap(), Presence::After, "{}", change.target);
+            assert_eq!(live.look(change).unwrap(), ObservedValue::After, "{}", change.target);
         }
         for entry in executor.entries().iter().rev() {
             executor.undo(entry).unwrap();
         }
         assert_eq!(all(), before);
         for change in &made {
-            assert_eq!(live.look(change).unwrap(), Presence::Before, "{}", change.target);
+            assert_eq!(live.look(change).unwrap(), ObservedValue::Before, "{}", change.target);
         }
         assert!(executor.entries().is_empty());
     });
@@ -93,7 +93,7 @@ fn a_refusal_of_the_kernel_undoes_the_plan() {
 }
 
 #[test]
-fn what_somebody_else_has_written_is_left_alone() {
+fn external_changes_are_skipped() {
     in_namespace(|pair| {
         let dir = tempfile::tempdir().unwrap();
         let mut ours = executor(dir.path());
@@ -108,10 +108,10 @@ fn what_somebody_else_has_written_is_left_alone() {
         ours.apply(vec![change(FLOWS, "512")]).unwrap();
         pair.write(Side::Server, "queues/rx-1/rps_flow_cnt", "2048").unwrap();
         let entries = ours.entries();
-        let other = Presence::Other { now: "2048".to_owned() };
+        let other = ObservedValue::Other { now: "2048".to_owned() };
         assert_eq!(Live::new().look(&entries[0].change).unwrap(), other);
         let error = ours.undo(&entries[0]).unwrap_err();
-        assert!(error.to_string().contains("\"2048\" is there now, not \"512\""), "{error}");
+        assert!(error.to_string().contains("it is \"2048\", not \"512\""), "{error}");
         assert_eq!((text(FLOWS), ours.entries().len()), ("2048".to_owned(), 1));
         drop(ours);
 
@@ -125,7 +125,7 @@ fn what_somebody_else_has_written_is_left_alone() {
 }
 
 #[test]
-fn what_is_gone_needs_no_undoing() {
+fn removed_objects_need_no_undo() {
     in_namespace(|_| {
         let dir = tempfile::tempdir().unwrap();
         let mut executor = executor(dir.path());
@@ -134,14 +134,14 @@ fn what_is_gone_needs_no_undoing() {
         assert!(removed.unwrap().success());
         let entries = executor.entries();
         let found = Live::new().look(&entries[0].change).unwrap();
-        assert!(matches!(found, Presence::Gone { .. }), "{found:?}");
+        assert!(matches!(found, ObservedValue::Gone { .. }), "{found:?}");
         executor.undo(&entries[0]).unwrap();
         assert!(executor.entries().is_empty());
     });
 }
 
 #[test]
-fn what_an_interface_cannot_have_is_refused_by_nature() {
+fn unsupported_settings_are_recognized() {
     if !require_netns() {
         return;
     }
@@ -153,7 +153,7 @@ fn what_an_interface_cannot_have_is_refused_by_nature() {
         let path = format!("{QUEUES}/tx-0/xps_cpus");
         xps.target = Target::File(SettingFile::new(path, netns));
         let error = executor(dir.path()).apply(vec![xps]).unwrap_err();
-        assert!(matches!(error, TuneError::ByNature { .. }), "{error}");
+        assert!(matches!(error, TuneError::Unsupported { .. }), "{error}");
         io::Result::Ok(())
     })
     .unwrap();

@@ -1,5 +1,5 @@
 //! The places that packets of one direction come from and go to, as rows and columns: CPUs, or nodes
-//! where there are too many CPUs to tell apart.
+//! if there are too many CPUs to show individually.
 
 use nearpath_model::locality::Locality;
 use nearpath_model::{CpuId, Direction, NodeId};
@@ -48,7 +48,7 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix of a direction, of at most so many CPUs.
+    /// The matrix of a direction, with a maximum number of CPUs.
     pub(crate) fn of(locality: &Locality, direction: Direction, most: usize) -> Self {
         let cpus = Self::by(locality, direction, Place::Cpu);
         if cpus.places.len() <= most {

@@ -12,6 +12,7 @@ use nearpath_views::{json, svg, text};
 fn show_as_text() {
     let host = two_nodes();
     golden("cpus.txt", &text::cpus(&host));
+    golden("cpus-layout.txt", &text::layout(&host));
     golden("nodes.txt", &text::nodes(&host));
     golden("nics.txt", &text::nics(&host));
     golden("queues.txt", &text::queues(&host));

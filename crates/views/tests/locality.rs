@@ -4,12 +4,12 @@ mod golden_files;
 
 use golden_files::{golden, golden_json};
 use nearpath_model::locality::{
-    Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method, Places,
+    CpuPairCount, Distances, Fates, LOCALITY_SCHEMA, Locality, LocalityGroup, Method,
 };
 use nearpath_model::{Cost, CpuId, Direction, NodeId, Per, Place};
 use nearpath_views::{svg, text};
 
-fn places(direction: Direction, from: u32, to: u32, per_node: u32, count: u64) -> Places {
+fn places(direction: Direction, from: u32, to: u32, per_node: u32, count: u64) -> CpuPairCount {
     let node = |cpu: u32| Some(NodeId(cpu / per_node));
     let place = Place {
         from_cpu: CpuId(from),
@@ -18,7 +18,7 @@ fn places(direction: Direction, from: u32, to: u32, per_node: u32, count: u64) -
         to_node: node(to),
         count,
     };
-    Places { direction, place }
+    CpuPairCount { direction, place }
 }
 
 fn group(name: &str, rx: (u64, u64), tx: (u64, u64)) -> LocalityGroup {

@@ -3,7 +3,7 @@
 mod golden_files;
 
 use golden_files::{golden, golden_json};
-use nearpath_model::locality::{Distances, Method, Places};
+use nearpath_model::locality::{CpuPairCount, Distances, Method};
 use nearpath_model::{CpuId, CpuSet, Direction, Place, ProposedChange, accepts};
 use nearpath_views::json::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
 use nearpath_views::text;
@@ -22,9 +22,12 @@ fn change(target: &str, before: &str, after: &str, why: &str) -> ProposedChange 
     }
 }
 
-fn places(direction: Direction, from: u32, to: u32, count: u64) -> Places {
+fn places(direction: Direction, from: u32, to: u32, count: u64) -> CpuPairCount {
     let (from_cpu, to_cpu) = (CpuId(from), CpuId(to));
-    Places { direction, place: Place { from_cpu, to_cpu, from_node: None, to_node: None, count } }
+    CpuPairCount {
+        direction,
+        place: Place { from_cpu, to_cpu, from_node: None, to_node: None, count },
+    }
 }
 
 /// A step with shares of packets received, sent and of connections that are local.
@@ -34,11 +37,11 @@ fn step(name: &str, rx: u64, tx: u64, accepted: u64, busiest: f64) -> LocalitySt
         duration_s: 2.0,
         rx: distances(10_000, rx),
         tx: distances(9_000, tx),
-        accepts: accepts::Places {
+        accepts: accepts::DistanceCounts {
             accepts: 400,
             same_cpu: accepted,
             same_llc: 400 - accepted,
-            ..accepts::Places::default()
+            ..accepts::DistanceCounts::default()
         },
         busiest_cpu: Some(busiest),
         ..LocalityStep::default()
@@ -48,7 +51,7 @@ fn step(name: &str, rx: u64, tx: u64, accepted: u64, busiest: f64) -> LocalitySt
 fn steps() -> LocalitySteps {
     let rps = |queue| {
         let file = format!("/sys/class/net/demo-server/queues/rx-{queue}/rps_cpus");
-        change(&file, "1", "0", "packets are handled on the CPU that they come in on")
+        change(&file, "1", "0", "packets are processed on the receiving CPU")
     };
     LocalitySteps {
         schema: LOCALITY_STEPS_SCHEMA,
@@ -62,7 +65,7 @@ fn steps() -> LocalitySteps {
                     "affinity pid 4711",
                     "0-1",
                     "0",
-                    "each worker stays on a CPU of its own",
+                    "each worker stays on its own CPU",
                 )],
                 ..step("workers pinned", 5_011, 4_498, 197, 0.5125)
             },

@@ -3,11 +3,13 @@
 mod golden_files;
 
 use golden_files::{golden, golden_json};
-use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, Listener, Places};
+use nearpath_model::accepts::{
+    ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, DistanceCounts, Listener,
+};
 use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality};
 use nearpath_model::*;
 use nearpath_model::{CpuId, Detail, NodeId, SnapshotSummary, StageListing};
-use nearpath_views::{json, text};
+use nearpath_views::{json, svg, text};
 
 fn span(direction: Direction, from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {
     let count = buckets.iter().map(|bucket| bucket.1).sum();
@@ -139,18 +141,18 @@ fn measurement() -> Measurement {
 }
 
 fn hog(ns: u64) -> Share {
-    let who = Who {
+    let who = Culprit {
         comm: Some("backup".into()),
         pid: Some(4711),
         policy: Some("SCHED_FIFO".into()),
         prio: Some(50),
-        ..Who::default()
+        ..Culprit::default()
     };
     Share { share: ShareKind::Task, ns, who: Some(who) }
 }
 
 fn outlier() -> Outlier {
-    let irq = Who { irq: Some(33), ..Who::default() };
+    let irq = Culprit { irq: Some(33), ..Culprit::default() };
     Outlier {
         direction: Direction::Rx,
         from: "net_rx_raise".into(),
@@ -228,7 +230,8 @@ fn packets_and_their_cpus() -> Locality {
 /// Of more listeners than are shown.
 fn connections() -> AcceptMeasurement {
     let listener = |port: u64| {
-        let places = Places { accepts: 10 * port, same_cpu: 5 * port, ..Places::default() };
+        let places =
+            DistanceCounts { accepts: 10 * port, same_cpu: 5 * port, ..DistanceCounts::default() };
         let local = format!("10.0.0.1:{port}");
         Listener { local, netns: 1, places, workers: Vec::new() }
     };
@@ -247,12 +250,19 @@ fn diagnosis() -> Diagnosis {
                 check: "rps_placement".into(),
                 severity: Severity::Critical,
                 title: "RPS of eth0 sends packets to node 1".into(),
-                evidence: vec!["42.5 % of 905 packets changed CPU.".into(), "\u{1b}[2J".into()],
+                evidence: vec!["42.5% of 905 packets changed CPU.".into(), "\u{1b}[2J".into()],
                 cost: FindingCost {
                     seconds_per_second: Some(0.123),
                     share_percent: Some(42.5),
                     per_packet_ns: Some(12_300),
+                    share_of: "905 packets".into(),
+                    max_ns: Some(656_000),
                 },
+                subjects: vec![Subject::Nic("eth0".into())],
+                symptoms: vec![
+                    Finding::new(Severity::Info, "CPU 1 does 97.7% of the receive work")
+                        .evidence("97.7% of 905 NET_RX runs were on CPU 1."),
+                ],
                 changes: vec![change("f0", "0f", false), change("f0", "00", true)],
             },
             Finding {
@@ -261,6 +271,8 @@ fn diagnosis() -> Diagnosis {
                 title: "irqbalance runs".into(),
                 evidence: Vec::new(),
                 cost: FindingCost::default(),
+                subjects: Vec::new(),
+                symptoms: Vec::new(),
                 changes: Vec::new(),
             },
         ],
@@ -333,6 +345,13 @@ fn a_measurement_by_group() {
 }
 
 #[test]
+fn latencies_along_the_path_as_a_chart() {
+    golden("spans.svg", &svg::spans(&measurement()));
+    let none = svg::spans(&Measurement::default());
+    assert!(none.contains("of 0 packets"), "{none}");
+}
+
+#[test]
 fn a_diagnosis() {
     golden("diagnosis.txt", &text::diagnosis(&diagnosis(), None));
     golden("verdict.txt", &text::verdict(&diagnosis(), Some("nearpath tune try")));
@@ -340,7 +359,7 @@ fn a_diagnosis() {
     let finding = long.findings[0].clone();
     long.findings = vec![finding; 30];
     let shown = text::verdict(&long, Some("nearpath tune try"));
-    assert!(shown.lines().count() <= 24 && shown.contains("26 more critical"), "{shown}");
+    assert!(shown.lines().count() <= 24 && shown.contains("27 more critical"), "{shown}");
     golden("findings.txt", &text::findings(&diagnosis()));
     golden_json("diagnosis.json", &diagnosis());
     let facts = Diagnosis {
@@ -354,9 +373,14 @@ fn a_diagnosis() {
     golden("diagnosis-facts.txt", &text::diagnosis(&facts, None));
 }
 
-/// What a terminal of so many columns shows of the spans.
+/// Without colours.
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+/// The spans as shown in a terminal of this width.
 fn at_width(measurement: &Measurement, width: usize) -> String {
-    let shown = text::measurement(measurement, Some(width));
+    let shown = plain(&text::measurement(measurement, Some(width)));
     let table: Vec<&str> = shown.lines().take_while(|line| !line.ends_with(':')).collect();
     for line in table.iter().skip(6) {
         assert!(line.chars().count() <= width, "{width}: {line}");
@@ -372,7 +396,7 @@ fn a_measurement_fits_its_terminal() {
     golden("measurement-80.txt", &at_width(&measurement(), 80));
     // Nothing that is left gives way: it is then wider than the terminal, and whole.
     let narrow = text::measurement(&measurement(), Some(10));
-    assert!(narrow.contains("  -> netif_receive_skb    905  9.00 µs  62.0 µs"), "{narrow}");
+    assert!(narrow.contains("  -> netif_receive_skb    905  9.00µs  62.0µs"), "{narrow}");
 }
 
 #[test]

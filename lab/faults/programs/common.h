@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs of the fault scenes share: CPUs, policies, clocks, random pauses, errors. */
+/* Shared by the programs of the fault scenes: CPUs, policies, clocks, random pauses, errors. */
 #ifndef FAULTS_COMMON_H
 #define FAULTS_COMMON_H
 
@@ -49,7 +49,7 @@ static inline void pin_task(pid_t tid, int cpu)
 
 	CPU_ZERO(&cpus);
 	CPU_SET(cpu, &cpus);
-	/* A thread that has ended in between is no error. */
+	/* The thread may have exited in between. */
 	if (sched_setaffinity(tid, sizeof(cpus), &cpus) < 0 && errno != ESRCH)
 		fail("sched_setaffinity");
 }
@@ -74,7 +74,7 @@ static inline void be_named(const char *name)
 }
 
 /*
- * Before what else the machine may have to do, and equal among themselves: what runs besides would
+ * Above other tasks of the machine, and equal to each other: other tasks would
  * otherwise be the cause of most late packets.
  */
 static inline void be_important(void)
@@ -83,7 +83,7 @@ static inline void be_important(void)
 		fail("nice");
 }
 
-/* Uses the CPU, whatever it is for. */
+/* Busy loop. */
 static inline void spin(uint64_t ns)
 {
 	uint64_t end = now_ns() + ns;
@@ -100,7 +100,7 @@ static inline void nap(uint64_t ns)
 		;
 }
 
-/* The same numbers in each run (xorshift64). */
+/* The same sequence in each run (xorshift64). */
 static inline uint64_t random_between(uint64_t low, uint64_t high)
 {
 	static _Thread_local uint64_t state = 88172645463325252ULL;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fault of a scene, until it is killed: disturb FAULT CPU OTHER_CPU [ARGUMENT...]
+ * Causes the fault of a scene until it is killed: disturb FAULT CPU OTHER_CPU [ARGUMENT...]
  *
  *   task            uses the CPU for 20 to 40 ms, sleeps for 10 to 20; an ordinary task named hog
  *   fifo            3 to 9 ms, 10 to 30 ms; SCHED_FIFO
  *   burn            uses the CPU all the time, named burner
  *   stop TID...     stops the reader's process for 2 to 8 ms
- *   migrate TID...  a SCHED_FIFO task takes the CPU for 6 ms; after 2 ms the readers are moved to OTHER_CPU
+ *   migrate TID...  a SCHED_FIFO task takes the CPU for 6 ms; after 2 ms the readers are migrated to OTHER_CPU
  *   interrupts_off  interrupts of the CPU are off for 2 to 6 ms, in a task named cli
- *   interrupts FILE a device's interrupt handler takes 2 to 6 ms; reading FILE calls it
+ *   interrupts FILE a device's interrupt handler takes 2 to 6 ms; reading FILE triggers it
  *   timers          thousands of timers of the CPU expire at once
  *   softirqs RECEIVER_NS SENDER_NS DEVICE_IP SENDER_IP
  *                   bursts of packets that are expensive to receive, through another device
  *
- * Exit status 77: the kernel or the machine cannot do it; the reason is on standard error.
+ * Exit status 77: not supported by the kernel or the machine; the reason is on standard error.
  */
 #include "common.h"
 #include "hold_cpu.h"
@@ -41,7 +41,7 @@ static void hog(const char *name, int fifo, uint64_t least, uint64_t most, uint6
 	}
 }
 
-/* From the other CPU, in time. */
+/* Runs on the other CPU, in real time. */
 static void conduct(void)
 {
 	be_named("disturb");
@@ -119,7 +119,7 @@ static void interrupts_off(void)
 	be_named("cli");
 	check(pipe(wake_fds), "pipe");
 	pthread_create(&thread, NULL, be_woken, NULL);
-	/* Loading takes the CPU for a while. The tracepoint is called with interrupts off, by whoever wakes. */
+	/* Loading takes the CPU for a while. The tracepoint is called with interrupts off, by the waker. */
 	pin(other_cpu);
 	hold_prepare(&hold);
 	hold_attach(&hold, "sched_waking", cpu, gettid(), -1);
@@ -148,7 +148,7 @@ static void interrupts(const char *file)
 		fail("memory");
 	check(fstat(fd, &stat), file);
 	hold_prepare(&hold);
-	/* With one queue its handler leaves the request to a softirq, with several it completes the request itself. */
+	/* With one queue the handler defers the request to a softirq, with several it completes the request itself. */
 	hold_attach(&hold, "softirq_raise", cpu, 0, BLOCK_SOFTIRQ);
 	hold_attach(&hold, "block_rq_complete", cpu, 0, -1);
 	conduct();
@@ -204,7 +204,7 @@ static void enter(const char *netns)
 	close(fd);
 }
 
-/* Each datagram is delivered to so many sockets that its reception takes a tenth of a millisecond. */
+/* Each datagram is delivered to enough sockets to take a tenth of a millisecond. */
 static void softirqs(char **arguments)
 {
 	enum { LISTENERS = 200 };
@@ -221,7 +221,7 @@ static void softirqs(char **arguments)
 		int on = 1, fd = check(socket(AF_INET, SOCK_DGRAM, 0), "socket");
 
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-		/* Room for a few; what is more is dropped, which costs as much. */
+		/* Room for a few; dropping the rest costs as much. */
 		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &on, sizeof(on));
 		check(bind(fd, (void *)&group, sizeof(group)), "bind");
 		check(setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof(join)), "join");
@@ -233,7 +233,7 @@ static void softirqs(char **arguments)
 	check(setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &join, sizeof(join)), "multicast");
 	conduct();
 	for (;;) {
-		/* Some milliseconds of work; a backlog that never ends would be another fault. */
+		/* Some milliseconds of work; a permanent backlog would be another fault. */
 		for (int i = random_between(15, 40); i > 0; i--)
 			sendto(fd, data, sizeof(data), 0, (void *)&group, sizeof(group));
 		nap(random_between(15 * MS, 30 * MS));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A BPF program of our own, without any library: at a raw tracepoint on one CPU it takes some
- * milliseconds, once for each time that it is armed. In `sched_waking` interrupts are off; a disk's
- * handler raises its softirq, or completes the request, in between its own begin and end, which others observe.
+ * A BPF program without a library: at a raw tracepoint on one CPU it runs for some
+ * milliseconds, once each time it is armed. In `sched_waking` interrupts are off; a disk's
+ * handler raises its softirq, or completes the request, between its observable start and end.
  */
 #ifndef FAULTS_HOLD_CPU_H
 #define FAULTS_HOLD_CPU_H
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 struct hold {
-	/* Milliseconds to hold the CPU for, or 0. */
+	/* Milliseconds to hold the CPU, or 0. */
 	volatile uint64_t *armed;
 	int map;
 };
@@ -24,7 +24,7 @@ static long bpf(int command, union bpf_attr *attr)
 
 #define INSN(c, d, s, o, i) ((struct bpf_insn){ .code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (i) })
 #define CALL(f) INSN(BPF_JMP | BPF_CALL, 0, 0, 0, f)
-/* The distance from an instruction to the last but one, where the program ends. */
+/* The distance from an instruction to the second to last, where the program ends. */
 #define END(from) (46 - (from) - 1)
 #define CLOCK_4 CLOCK_2, CLOCK_2
 #define CLOCK_2 CALL(BPF_FUNC_ktime_get_ns), CALL(BPF_FUNC_ktime_get_ns)
@@ -32,7 +32,7 @@ static long bpf(int command, union bpf_attr *attr)
 #define MOVI(d, i) INSN(BPF_ALU64 | BPF_MOV | BPF_K, d, 0, 0, i)
 
 /*
- * `tid`: only where this thread is the current one; 0 is any. `first`: only where the tracepoint's first argument is this;
+ * `tid`: only if this is the current thread; 0 is any. `first`: only if this is the tracepoint's first argument;
  * negative is any.
  */
 static int hold_program(int map, int cpu, int tid, int first)
@@ -43,17 +43,17 @@ static int hold_program(int map, int cpu, int tid, int first)
 		INSN(BPF_JMP | BPF_JNE | BPF_K, 0, 0, END(-1), first < 0 ? 0 : first),
 		CALL(BPF_FUNC_get_smp_processor_id), INSN(BPF_JMP | BPF_JNE | BPF_K, 0, 0, END(1), cpu),
 		CALL(BPF_FUNC_get_current_pid_tgid), INSN(BPF_ALU | BPF_MOV | BPF_X, 0, 0, 0, 0),
-		/* With tid 0 the comparison is of 0 with 0. */
+		/* With tid 0 this compares 0 with 0. */
 		INSN(BPF_ALU64 | BPF_AND | BPF_K, 0, 0, 0, tid ? -1 : 0), INSN(BPF_JMP | BPF_JNE | BPF_K, 0, 0, END(5), tid),
 		MOVI(1, 0), INSN(BPF_STX | BPF_MEM | BPF_W, 10, 1, -4, 0),
 		INSN(BPF_LD | BPF_DW | BPF_IMM, 1, BPF_PSEUDO_MAP_FD, 0, map), INSN(0, 0, 0, 0, 0),
 		MOVR(2, 10), INSN(BPF_ALU64 | BPF_ADD | BPF_K, 2, 0, 0, -4),
 		CALL(BPF_FUNC_map_lookup_elem), INSN(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, END(13), 0),
-		/* r6: the time to hold the CPU for, taken so that the next call finds 0. */
+		/* r6: the time to hold the CPU, exchanged with 0 so that the next call does nothing. */
 		INSN(BPF_LDX | BPF_MEM | BPF_DW, 6, 0, 0, 0), INSN(BPF_JMP | BPF_JEQ | BPF_K, 6, 0, END(15), 0),
 		MOVI(1, 0), INSN(BPF_STX | BPF_MEM | BPF_DW, 0, 1, 0, 0),
 		CALL(BPF_FUNC_ktime_get_ns), MOVR(7, 0), INSN(BPF_ALU64 | BPF_ADD | BPF_X, 7, 6, 0, 0),
-		/* Bounded, as the verifier demands (at most 8,192 branches): so several clocks each time. */
+		/* Bounded for the verifier (at most 8,192 branches), so it reads the clock several times per iteration. */
 		MOVI(8, 0),
 		CALL(BPF_FUNC_ktime_get_ns), INSN(BPF_JMP | BPF_JGT | BPF_X, 0, 7, END(23), 0),
 		CLOCK_4, CLOCK_4, CLOCK_4, CLOCK_4, CLOCK_4,
@@ -98,14 +98,14 @@ static void hold_prepare(struct hold *hold)
 	hold->map = fd;
 }
 
-/* At one of several tracepoints, where the first that is called takes the time. */
+/* At several tracepoints, of which the first that is called holds the CPU. */
 static void hold_attach(struct hold *hold, const char *tracepoint, int cpu, int tid, int first)
 {
 	int program = hold_program(hold->map, cpu, tid, first);
 	union bpf_attr link = { .raw_tracepoint = { .name = (uint64_t)(unsigned long)tracepoint,
 						    .prog_fd = program } };
 
-	/* Attached as long as this process lives. */
+	/* Attached until this process exits. */
 	check(bpf(BPF_RAW_TRACEPOINT_OPEN, &link), tracepoint);
 }
 

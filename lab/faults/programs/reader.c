@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receives the packets of a scene in one of many ways:
+ * Receives the packets of a scene:
  *
  *   reader KIND udp|tcp ADDRESS PORT CPU [answer] [compute] [lock] [memory=FILE] [loss] [OTHER=...]
  *
  * KIND: recv, recvmmsg, poll, select, epoll_lt, epoll_et, uring_poll, uring_multishot, threads, busy.
- * Prints one line of JSON when it is ready: its threads that receive, and those that do not.
- * Ends when its standard input does; then it prints how many bytes and calls it was given.
+ * Prints one line of JSON when it is ready: its receiving threads, and the others.
+ * Exits at the end of its standard input, and prints how many bytes and calls it received.
  *
- * What it does besides: `answer` sends 64 bytes for each 64 received; `compute` uses the CPU for some
- * milliseconds now and then; `lock` takes a mutex that another thread holds now and then; `memory` touches
- * pages of a mapped file; `loss` has a filter at its socket drop one TCP segment in 100; `pipe` and
- * `nanosleep` wait for something else now and then.
+ * Options: `answer` sends 64 bytes for each 64 received; `compute` sometimes uses the CPU for some
+ * milliseconds; `lock` takes a mutex that another thread sometimes holds; `memory` touches
+ * pages of a mapped file; `loss` attaches a filter to its socket that drops one TCP segment in 100; `pipe` and
+ * `nanosleep` sometimes wait for something else.
  */
 #include "common.h"
 #include "uring.h"
@@ -41,7 +41,7 @@ static _Atomic uint64_t bytes, calls;
 static _Atomic int ready_threads;
 static pid_t tids[THREADS], helper_tid;
 
-/* Work of some milliseconds, or waiting for something that is not the socket. */
+/* Work of some milliseconds, or waiting for something other than the socket. */
 static void something_else(void)
 {
 	char c;
@@ -57,7 +57,7 @@ static void something_else(void)
 			((volatile char *)pages)[4096 * random_between(0, page_count - 1)];
 }
 
-/* What the application does with what it was given, other than receiving. */
+/* The application's work on received data. */
 static void work(int fd, ssize_t got)
 {
 	static _Thread_local uint64_t next_work;
@@ -188,7 +188,7 @@ static void by_uring_poll(int fd)
 	}
 }
 
-/* Receives into buffers that the kernel chooses: one request, many completions. */
+/* Receives into buffers that the kernel selects: one request, many completions. */
 static void by_uring_multishot(int fd)
 {
 	enum { COUNT = 64, SIZE = 4096, GROUP = 1 };
@@ -276,7 +276,7 @@ static void *read_socket(void *argument)
 	exit(2);
 }
 
-/* Holds the mutex, or writes into the pipe, at its own times. */
+/* Holds the mutex, or writes to the pipe, at independent times. */
 static void *help(void *unused)
 {
 	helper_tid = gettid();
@@ -297,11 +297,11 @@ static void *help(void *unused)
 	}
 }
 
-/* Drops one segment with data in 100, before TCP sees it: as if it had been lost on the way. */
+/* Drops one segment with data in 100, before TCP sees it, as if it had been lost in the network. */
 static void lose_segments(int fd)
 {
 	struct sock_filter code[] = {
-		/* Behind the TCP header: SYN, pure ACKs and FIN pass. */
+		/* Payload after the TCP header: SYN, pure ACKs and FIN pass. */
 		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 12),
 		BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 2),
 		BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0x3c),
@@ -329,7 +329,7 @@ static void map_pages(const char *file)
 	pages = mmap(NULL, stat.st_size, PROT_READ, MAP_SHARED, fd, 0);
 	if (pages == MAP_FAILED)
 		fail(file);
-	/* Without read-ahead: each page is a fault of its own. */
+	/* Without read-ahead: each page faults separately. */
 	madvise(pages, stat.st_size, MADV_RANDOM);
 }
 
@@ -355,7 +355,7 @@ static void option(const char *text)
 	}
 }
 
-/* The socket to read: for TCP, once somebody has connected. */
+/* The socket to read: for TCP, the accepted connection. */
 static int open_socket(int tcp, struct sockaddr_in *at)
 {
 	int on = 1, size = 4 << 20;

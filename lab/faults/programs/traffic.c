@@ -2,9 +2,9 @@
 /*
  * Sends the packets of a scene: traffic SHAPE ADDRESS PORT SECONDS CPU
  *
- * SHAPE is single, bursts, continuous (UDP), stream or requests (TCP). Real time, so that packets
- * are sent when a fault is there, too. Prints how many messages were sent and, of requests, how
- * many answers came.
+ * SHAPE is single, bursts, continuous (UDP), stream or requests (TCP). Runs in real time, so that packets
+ * are also sent during a fault. Prints how many messages were sent and, for requests, how
+ * many answers arrived.
  */
 #include "common.h"
 #include <netinet/tcp.h>
@@ -14,7 +14,7 @@
 #define MESSAGE 64
 #define CHUNK 4000
 #define BURST 16
-/* Requests without an answer at a time. */
+/* Maximum number of outstanding requests. */
 #define OUTSTANDING 4
 
 static char data[CHUNK];
@@ -22,7 +22,7 @@ static uint64_t sent, answered;
 
 static void send_message(int fd)
 {
-	/* A full buffer of a shaped device and a reader that is gone lose a datagram, as on any network. */
+	/* A full buffer of a shaped device or an exited reader loses a datagram, as on any network. */
 	if (send(fd, data, MESSAGE, MSG_NOSIGNAL) == MESSAGE)
 		sent++;
 }
@@ -78,7 +78,7 @@ static void take_answers(int fd, int flags)
 	answered = bytes / MESSAGE;
 }
 
-/* Takes answers as they come, so that none waits for this end. */
+/* Reads answers immediately, so that none waits for this end. */
 static void requests(int fd, uint64_t end)
 {
 	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };

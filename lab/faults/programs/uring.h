@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io_uring by its system calls, as far as the reader needs it: one ring, requests, completions. */
+/* Minimal io_uring by system calls, for the reader: one ring, requests, completions. */
 #ifndef FAULTS_URING_H
 #define FAULTS_URING_H
 
@@ -65,7 +65,7 @@ static struct io_uring_sqe *uring_sqe(struct uring *u)
 	return sqe;
 }
 
-/* Submits, and waits for so many completions. */
+/* Submits, and waits for `wait` completions. */
 static void uring_enter(struct uring *u, unsigned wait)
 {
 	long n = syscall(__NR_io_uring_enter, u->fd, u->to_submit, wait, IORING_ENTER_GETEVENTS, NULL, 0);
@@ -90,7 +90,7 @@ static void uring_seen(struct uring *u)
 	__atomic_store_n(u->cq_head, *u->cq_head + 1, __ATOMIC_RELEASE);
 }
 
-/* Gives buffers to the kernel; its completion has user_data 1. */
+/* Provides buffers to the kernel; the completion has user_data 1. */
 static inline void uring_provide(struct uring *u, void *memory, int size, int count, int first, int group)
 {
 	struct io_uring_sqe *sqe = uring_sqe(u);
@@ -102,7 +102,7 @@ static inline void uring_provide(struct uring *u, void *memory, int size, int co
 	sqe->off = first;
 	sqe->buf_group = group;
 	sqe->user_data = 1;
-	/* Success has no completion to look at (5.17), or one that is skipped. */
+	/* On success there is no completion (5.17), or it is skipped. */
 }
 
 #endif

@@ -1,7 +1,7 @@
 //! Connections that are accepted, or datagrams that are read, on another CPU than they are received on.
 //!
-//! In go the accepts measured by listener and thread, the sockets that share its port, and where NET_RX
-//! ran. Out comes a finding for each listener, with workers pinned to CPUs of their own and the port's
+//! Input: the accepts measured by listener and thread, the sockets that share its port, and where NET_RX
+//! ran. Output: a finding for each listener, with workers pinned to CPUs of their own and the port's
 //! connections steered to them.
 //!
 //! Rules: document 004 (accept() on the CPU that received the connection, by pinned workers with a
@@ -9,18 +9,21 @@
 
 use crate::counters::{ratio, total};
 use crate::locality::{Elsewhere, steer_change};
+use crate::place::allowed;
 use crate::spans::NOTABLE_SHARE;
 use crate::{Check, CheckOutcome, Context, nearest_cpus, text};
 use nearpath_model::accepts::{Listener, Worker};
-use nearpath_model::{CpuId, CpuSet, Finding, Proposal, ProposedChange, Protocol, SocketProtocol};
+use nearpath_model::{
+    CpuId, CpuSet, Finding, Proposal, ProposedChange, Protocol, Severity, SocketProtocol,
+};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-pub(super) const CHECK: Check = Check {
-    name: "accepts_off_cpu",
-    looks_at: "connections and datagrams that are taken on another CPU than they are received on",
+pub(super) const CHECK: Check = Check::new(
+    "accepts_off_cpu",
+    "connections and datagrams that are taken on another CPU than they are received on",
     run,
-};
+);
 
 /// Fewer accepts than this prove nothing.
 const ENOUGH: u64 = 100;
@@ -36,20 +39,20 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         outcome.not_checked("accepts were not measured");
         return outcome;
     };
-    let words = Words::of(measured.protocol);
+    let words = Wording::of(measured.protocol);
     let listeners = measured.listeners.iter();
     outcome.findings.extend(listeners.filter_map(|l| finding(context, &words, l)));
     outcome
 }
 
 /// What differs between connections and datagrams.
-struct Words {
+struct Wording {
     protocol: SocketProtocol,
     what: &'static str,
     taken: &'static str,
 }
 
-impl Words {
+impl Wording {
     fn of(protocol: Protocol) -> Self {
         if protocol == Protocol::Udp {
             Self { protocol: SocketProtocol::Udp, what: "datagrams", taken: "read" }
@@ -59,7 +62,7 @@ impl Words {
     }
 }
 
-fn finding(context: &Context<'_>, words: &Words, listener: &Listener) -> Option<Finding> {
+fn finding(context: &Context<'_>, words: &Wording, listener: &Listener) -> Option<Finding> {
     let p = &listener.places;
     let off = Elsewhere::of(p.same_cpu, p.same_llc, p.same_node, p.other_node, p.unknown)?;
     let reachable = reachable(context, listener);
@@ -70,13 +73,15 @@ fn finding(context: &Context<'_>, words: &Words, listener: &Listener) -> Option<
     }
     let local = text::clean(&listener.local);
     let share = text::percent(off.share);
-    let Words { what, taken, .. } = words;
+    let Wording { what, taken, .. } = words;
     let title = format!("{share} of the {what} to {local} are {taken} off their CPU");
-    let mut finding = Finding::new(off.severity(), title).share(Some(off.share)).evidence(format!(
-        "Of {} {what} {share} were {taken} on another CPU than they were received on{}.",
-        off.all,
-        off.how_far()
-    ));
+    let mut finding = Finding::new(Severity::Info, title)
+        .share(Some(off.share), format!("{} {what}", text::short(off.all)))
+        .evidence(format!(
+            "Of {} {what} {share} were {taken} on another CPU than they were received on{}.",
+            off.all,
+            off.how_far()
+        ));
     let workers = &listener.workers;
     let pinned = workers.iter().filter_map(own_cpu).collect::<BTreeSet<_>>().len();
     finding = finding.evidence(format!(
@@ -90,10 +95,10 @@ fn finding(context: &Context<'_>, words: &Words, listener: &Listener) -> Option<
             text::percent(reachable)
         ));
     }
-    mend(context, words.protocol, listener, finding)
+    fix(context, words.protocol, listener, finding)
 }
 
-/// The share of connections that have a worker on the CPU that receives them, as far as NET_RX tells
+/// The share of connections that have a worker on the CPU that receives them, as far as NET_RX shows
 /// where that is. A worker that may run on several CPUs may be moved to any.
 fn reachable(context: &Context<'_>, listener: &Listener) -> f64 {
     let own: Option<CpuSet> = listener.workers.iter().map(own_cpu).collect();
@@ -108,7 +113,7 @@ fn own_cpu(worker: &Worker) -> Option<CpuId> {
 }
 
 /// Adds what would bring them to their CPU, or what is in the way of it.
-fn mend(
+fn fix(
     context: &Context<'_>,
     protocol: SocketProtocol,
     listener: &Listener,
@@ -163,12 +168,17 @@ fn pin(context: &Context<'_>, workers: &[Worker]) -> Vec<ProposedChange> {
     free.sort_by_key(|cpu| !receives(cpu));
     let mut loose: Vec<&Worker> = workers.iter().filter(|w| own_cpu(w).is_none()).collect();
     loose.sort_by_key(|worker| (worker.pid, worker.tid));
-    let change = |(worker, cpu): (&Worker, CpuId)| {
+    let change = |worker: &Worker| {
         let tid = Some(worker.tid).filter(|tid| *tid != worker.pid);
         let thread = Proposal::Affinity { pid: worker.pid, tid };
         let before = worker.cpus.as_ref()?.to_string();
+        let owner = context.host.owners.iter().find(|owner| owner.pid == worker.pid);
+        let may_run = |cpu: &CpuId| {
+            owner.is_none_or(|o| allowed(context.host, o, &CpuSet::from_iter([*cpu])).is_some())
+        };
+        let cpu = free.remove(free.iter().position(may_run)?);
         let why = "Connections can be steered to a worker that stays on its CPU.";
         Some(ProposedChange::new(thread, Some(before), cpu.to_string(), why))
     };
-    loose.into_iter().zip(free).take(NAMED).filter_map(change).collect()
+    loose.into_iter().take(NAMED).filter_map(change).collect()
 }

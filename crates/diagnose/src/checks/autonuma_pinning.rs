@@ -1,20 +1,20 @@
 //! AutoNUMA at work on readers that are pinned to nodes already.
 //!
-//! In go `kernel.numa_balancing` and the affinities of the processes that hold receiving sockets.
-//! Out comes one finding: the balancer unmaps pages to see who touches them, which costs the
+//! Input: `kernel.numa_balancing` and the affinities of the processes that hold receiving sockets.
+//! Output: one finding: the balancer unmaps pages to see who touches them, which costs the
 //! pinned reader page faults and can gain it nothing but late page moves.
 //!
 //! Rules: document 002 (tune AutoNUMA or bind explicitly), Documentation/admin-guide/sysctl/
 //! kernel.rst (`numa_balancing`: bit 0 is the balancing, bit 1 memory tiering).
 
-use crate::{Check, CheckOutcome, Context, text};
+use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
 
-pub(super) const CHECK: Check = Check {
-    name: "autonuma_pinning",
-    looks_at: "AutoNUMA balancing together with readers pinned to a node",
+pub(super) const CHECK: Check = Check::new(
+    "autonuma_pinning",
+    "AutoNUMA balancing together with readers pinned to a node",
     run,
-};
+);
 
 const SYSCTL: &str = "kernel.numa_balancing";
 const FAULTS: &str = "vm.numa_hint_faults";
@@ -63,12 +63,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             (mode & !1).to_string(),
             "Pinned processes have nothing to gain from it and pay its page faults.",
         ));
-    // Faults of the whole host: which of them are the readers', the kernel does not tell.
+    // Faults of the whole host: the kernel does not report them per process.
     if let Some(faults) = context.counter(FAULTS).filter(|_| context.earlier.is_some())
         && faults >= MANY
     {
         let moved = context.counter("vm.numa_pages_migrated").unwrap_or(0);
-        finding.severity = Severity::Warning;
+        finding.severity = severity::of_events(context, faults);
         finding = finding.evidence(format!(
             "It took {faults} page faults in the interval, and moved {moved} pages."
         ));

@@ -1,21 +1,21 @@
 //! Tasks that wait while the kernel compacts memory for huge pages.
 //!
-//! In go `compact_stall` of /proc/vmstat over the interval, and how transparent hugepages are set up.
-//! Out comes one finding when tasks waited in the interval: each such stall takes as long as many
+//! Input: `compact_stall` of /proc/vmstat over the interval, and how transparent hugepages are set up.
+//! Output: one finding when tasks waited in the interval: each such stall takes as long as many
 //! packets. Without an earlier reading nothing is said: a host that booted with little memory free
 //! has stalls of long ago.
 //!
 //! Rule: Documentation/admin-guide/mm/transhuge.rst (`defrag`: only `always` lets any page fault
 //! stall).
 
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{Finding, ProposedChange, SettingFile};
 
-pub(super) const CHECK: Check = Check {
-    name: "compaction_stalls",
-    looks_at: "tasks that wait while the kernel compacts memory for huge pages",
+pub(super) const CHECK: Check = Check::new(
+    "compaction_stalls",
+    "tasks that wait while the kernel compacts memory for huge pages",
     run,
-};
+);
 
 const COUNTER: &str = "vm.compact_stall";
 const DEFRAG: &str = "transparent_hugepage.defrag";
@@ -41,12 +41,13 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     let title = format!("tasks waited {} for memory to be compacted", text::count(stalls, "time"));
-    let mut finding = Finding::new(Severity::Warning, title)
-        .evidence(format!("Transparent hugepages are defragmented: {defrag}."));
+    let mut finding =
+        Finding::new(severity::of_condition(context, context.per_second(stalls) >= 1.0), title)
+            .evidence(format!("Transparent hugepages are defragmented: {defrag}."));
     if let Some(taken) = context.counter("vm.thp_fault_alloc") {
         finding = finding.evidence(format!("Page faults took {taken} huge pages in the interval."));
     }
-    // With any other choice only who asks for huge pages (madvise) waits for them.
+    // With any other setting only programs that request huge pages (madvise) wait for them.
     if defrag == "always" {
         finding = finding.change(ProposedChange::new(
             SettingFile::new("/sys/kernel/mm/transparent_hugepage/defrag", None),

@@ -1,18 +1,15 @@
 //! CPUs that the hypervisor takes away while packets wait.
 //!
-//! In goes how each CPU spent its time. Out comes one finding for a guest whose CPUs were
-//! stolen from; nothing inside the guest mends it, so there is no change.
+//! Input: how each CPU spent its time. Output: one finding for a guest whose CPUs were
+//! stolen from; nothing inside the guest fixes it, so there is no change.
 //!
 //! Rule: Documentation/filesystems/proc.rst (`steal`: involuntary wait of a guest).
 
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{CpuSet, Finding, Severity};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{CpuSet, Finding, Subject};
 
-pub(super) const CHECK: Check = Check {
-    name: "cpu_steal",
-    looks_at: "time that the hypervisor took from this guest's CPUs",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("cpu_steal", "time that the hypervisor took from this guest's CPUs", run);
 
 /// Share of a CPU's time from which packets on it are likely to be late.
 const NOTABLE: f64 = 0.05;
@@ -35,10 +32,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     };
     let cpus: CpuSet = stolen.iter().map(|(cpu, _)| *cpu).collect();
-    let severity = if context.earlier.is_some() { Severity::Warning } else { Severity::Info };
+    let severity = severity::of_condition(context, true);
     let title =
         format!("The hypervisor took up to {} of {}", text::percent(worst), text::cpus(&cpus));
-    let mut finding = Finding::new(severity, title).share(Some(worst));
+    let mut finding =
+        Finding::new(severity, title).share(Some(worst), "its time").about([Subject::Hypervisor]);
     for (cpu, steal) in stolen.iter().take(8) {
         let (steal, since) = (text::percent(*steal), context.since());
         finding = finding.evidence(format!("CPU {cpu}: {steal} of its time {since}."));

@@ -1,8 +1,8 @@
 //! Slow packets that wait for idle CPUs to wake.
 //!
-//! In go the budgets of the packets that were slow: how long the CPU that should have run them was idle
-//! and on its way out of it. Out comes one finding when that is most of their time; one of weight when a
-//! wake-up takes so long that a deep idle state, or a virtual machine's way to its CPU, must be behind it.
+//! Input: the budgets of the packets that were slow: how long the CPU that should have run them was idle
+//! and on its way out of it. Output: one finding when that is most of their time; a deep idle state, or a virtual machine's
+//! way to its CPU, is behind it.
 //! A reader that polls does not sleep, so that no CPU has to wake for it; that costs the CPU, so it is no
 //! remedy where nothing waits.
 //!
@@ -10,20 +10,15 @@
 //! (busy polling), Documentation/admin-guide/pm/cpuidle.rst (exit latency of idle states).
 
 use super::slow_packets::ENOUGH;
+use crate::severity::{self, LATE_NS};
 use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity, ShareKind};
+use nearpath_model::{Finding, ProposedChange, SettingFile, ShareKind, Subject};
 
-pub(super) const CHECK: Check = Check {
-    name: "idle_wakeups",
-    looks_at: "how long slow packets wait for idle CPUs to wake",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("idle_wakeups", "how long slow packets wait for idle CPUs to wake", run);
 
-/// Share of the slow packets' time from which it is told.
+/// Minimum share of the slow packets' time to report it.
 const NOTABLE: f64 = 0.5;
-/// What a slow packet waits for a wake-up on average, from which it is of weight: shallow idle states take
-/// a few µs to leave, deep ones a hundred and more.
-const LONG_NS: u64 = 50_000;
 /// How long a reader polls before it sleeps, in µs: what Documentation/admin-guide/sysctl/net.rst
 /// recommends.
 const POLL_US: &str = "50";
@@ -43,9 +38,13 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     let each = ns / slow.seen;
-    let severity = if each >= LONG_NS { Severity::Warning } else { Severity::Info };
+    let observed_s = measurement.observed_time_s().max(f64::MIN_POSITIVE);
+    let seconds = ns as f64 / 1e9 / observed_s;
+    // Only packets that wait for longer than any healthy wake-up takes are late.
+    let late = if each >= LATE_NS { slow.seen.saturating_add(slow.lost) } else { 0 };
+    let severity = severity::of_tail(late as f64, measurement.packets.started, observed_s);
     let mut finding = Finding::new(severity, "Slow packets wait for idle CPUs to wake")
-        .share(Some(share))
+        .share(Some(share), "the time of slow packets")
         .evidence(format!(
             "{} of the {} that {} took: their CPU was idle, {} for each.",
             text::percent(share),
@@ -57,8 +56,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             "Deep idle states are left out with cpupower idle-set --disable-by-latency, or by who holds \
              /dev/cpu_dma_latency open; in a virtual machine the host below decides.",
         );
-    finding.cost.seconds_per_second =
-        Some(ns as f64 / 1e9 / measurement.observed_time_s().max(f64::MIN_POSITIVE));
+    finding.cost.seconds_per_second = Some(seconds);
+    let idle = measurement.outliers.iter().filter(|outlier| {
+        outlier.budget.iter().any(|part| part.share == ShareKind::Idle && part.ns > 0)
+    });
+    finding = finding.about(idle.map(|o| Subject::Span(o.from.clone(), o.to.clone())));
     // Only packets that a NIC's driver polls for can be waited for.
     if context.hardware_nics().next().is_some() {
         for name in SYSCTLS {
@@ -68,7 +70,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
                     SettingFile::sysctl(name),
                     Some("0".to_owned()),
                     POLL_US,
-                    "A reader polls its queue for so many µs before it sleeps; each keeps a CPU busy.",
+                    "A reader polls its queue for this many µs before it sleeps; each keeps a CPU busy.",
                 ));
             }
         }

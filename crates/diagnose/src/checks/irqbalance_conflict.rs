@@ -1,26 +1,22 @@
-//! irqbalance moving interrupts that somebody set by hand.
+//! irqbalance moving interrupts that were set manually.
 //!
-//! In go whether irqbalance runs, and the affinities of each NIC's receive interrupts, now and
-//! earlier. Out comes a finding when they were moved in the interval, or when they look set by
-//! hand: four or more queues on single CPUs in ascending order, one after the other, as the
-//! drivers' `set_irq_affinity` scripts do and irqbalance does not.
+//! Input: whether irqbalance runs, and the affinities of each NIC's receive interrupts, now and
+//! earlier. Output: a finding for each NIC of which it moved some in the interval. Single CPUs in
+//! ascending order prove nothing: drivers set them themselves.
 //!
 //! Rule: document 000 (stop irqbalance, or it overrides the affinities).
 
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, text};
 use nearpath_model::{
-    CpuId, CpuSet, Finding, Irq, Nic, Proposal, ProposedChange, Severity, Target, UnitSetting,
+    CpuSet, Finding, Irq, Nic, Proposal, ProposedChange, Severity, Subject, Target, UnitSetting,
 };
 
-pub(super) const CHECK: Check = Check {
-    name: "irqbalance_conflict",
-    looks_at: "irqbalance moving NIC interrupts that were set by hand",
+pub(super) const CHECK: Check = Check::new(
+    "irqbalance_conflict",
+    "irqbalance moving NIC interrupts that were set by hand",
     run,
-};
-
-/// From how many queues an ascending order is no chance.
-const IN_ORDER: usize = 4;
+);
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -53,34 +49,23 @@ fn moved<'a>(context: &Context<'a>, irqs: &[&'a Irq]) -> Vec<(&'a Irq, &'a CpuSe
     irqs.iter().filter_map(change).collect()
 }
 
-/// Whether each interrupt has one CPU, and these ascend with the queues.
-fn in_order(irqs: &[&Irq]) -> bool {
-    let one = |irq: &&Irq| irq.affinity.as_ref().filter(|cpus| cpus.len() == 1)?.first();
-    let cpus: Vec<CpuId> = irqs.iter().filter_map(one).collect();
-    cpus.len() == irqs.len() && cpus.len() >= IN_ORDER && cpus.is_sorted_by(|a, b| a < b)
-}
-
 fn finding(context: &Context<'_>, nic: &Nic, irqs: &[&Irq]) -> Option<Finding> {
     let moved = moved(context, irqs);
-    let finding = if !moved.is_empty() {
-        let title = format!("irqbalance runs and interrupts of {} were moved", nic.name);
-        let words = moved.iter().take(8).map(|(irq, then, now)| {
-            format!("Interrupt {} went from {} to {}.", irq.irq, text::cpus(then), text::cpus(now))
-        });
-        let mut finding = Finding::new(Severity::Warning, title);
-        finding.evidence.extend(words);
-        finding.share(ratio(moved.len() as u64, irqs.len() as u64))
-    } else if in_order(irqs) {
-        let title =
-            format!("irqbalance runs while interrupts of {} seem to be set by hand", nic.name);
-        Finding::new(Severity::Info, title).evidence(format!(
-            "Its {} receive interrupts are on single CPUs in the order of the queues, which is \
-             how scripts set them; irqbalance looks every 10 s whether to move them.",
-            irqs.len()
-        ))
-    } else {
+    if moved.is_empty() {
         return None;
-    };
+    }
+    let title = format!(
+        "irqbalance moved {} of {}",
+        text::count(moved.len() as u64, "interrupt"),
+        nic.name
+    );
+    let words = moved.iter().take(8).map(|(irq, then, now)| {
+        format!("Interrupt {} went from {} to {}.", irq.irq, text::cpus(then), text::cpus(now))
+    });
+    let mut finding = Finding::new(Severity::Info, title)
+        .share(ratio(moved.len() as u64, irqs.len() as u64), "its interrupts")
+        .about([Subject::Nic(nic.name.clone())]);
+    finding.evidence.extend(words);
     let banned: Vec<String> = irqs.iter().map(|irq| irq.irq.to_string()).collect();
     Some(
         finding

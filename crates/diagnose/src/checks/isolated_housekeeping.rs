@@ -1,6 +1,6 @@
 //! Receive work on CPUs that were isolated from it.
 //!
-//! In go the isolated and `nohz_full` CPUs, the NICs' interrupts and RPS. Out comes one finding
+//! Input: the isolated and `nohz_full` CPUs, the NICs' interrupts and RPS. Output: one finding
 //! for each NIC that works there, with housekeeping CPUs instead. XPS is left alone: `xps_cpus`
 //! says which queue a sender's CPU uses and brings no work to a CPU.
 //!
@@ -12,14 +12,14 @@ use crate::context::irq_cpus;
 use crate::counters::ratio;
 use crate::place::spared;
 use crate::steering::rps_change;
-use crate::{Check, CheckOutcome, Context, housekeeping, nearest_cpus, spread, text};
-use nearpath_model::{CpuSet, Finding, Irq, Nic, RxQueue, Severity};
+use crate::{Check, CheckOutcome, Context, housekeeping, nearest_cpus, severity, spread, text};
+use nearpath_model::{CpuSet, Finding, Irq, Nic, RxQueue};
 
-pub(super) const CHECK: Check = Check {
-    name: "isolated_housekeeping",
-    looks_at: "NIC interrupts and RPS on isolated or nohz_full CPUs",
+pub(super) const CHECK: Check = Check::new(
+    "isolated_housekeeping",
+    "NIC interrupts and RPS on isolated or nohz_full CPUs",
     run,
-};
+);
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -43,7 +43,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 fn finding(context: &Context<'_>, nic: &Nic, isolated: &CpuSet) -> Option<Finding> {
     let meets =
         |cpus: Option<&CpuSet>| cpus.is_some_and(|cpus| !cpus.intersection(isolated).is_empty());
-    // An interrupt with a wide affinity goes to one CPU: the effective affinity tells which.
+    // An interrupt with a wide affinity goes to one CPU: the effective affinity shows which.
     let irqs: Vec<&Irq> =
         context.queue_irqs(nic).into_iter().filter(|irq| meets(irq_cpus(irq))).collect();
     let queues: Vec<&RxQueue> =
@@ -54,10 +54,11 @@ fn finding(context: &Context<'_>, nic: &Nic, isolated: &CpuSet) -> Option<Findin
     let fired = irqs.iter().any(|irq| {
         context.irq_counts(irq).iter().any(|(cpu, &n)| n > 0 && isolated.contains(*cpu))
     });
-    let severity = if fired || !queues.is_empty() { Severity::Warning } else { Severity::Info };
+    let severity = severity::of_condition(context, fired);
     let title = format!("{} works on isolated {}", nic.name, text::cpus(isolated));
     let all = context.queue_irqs(nic).len() as u64;
-    let mut finding = Finding::new(severity, title).share(ratio(irqs.len() as u64, all));
+    let mut finding =
+        Finding::new(severity, title).share(ratio(irqs.len() as u64, all), "its interrupts");
     for irq in irqs.iter().take(8) {
         let cpus = irq_cpus(irq).map(text::cpus).unwrap_or_default();
         finding = finding.evidence(format!("Interrupt {} goes to {cpus}.", irq.irq));

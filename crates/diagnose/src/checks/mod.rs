@@ -5,16 +5,30 @@ use crate::Check;
 
 mod accepts_off_cpu;
 mod autonuma_pinning;
+mod bond_hash;
+mod cgroup_throttling;
+mod coalescing;
 mod compaction_stalls;
+mod conntrack;
+mod cpu_power;
 mod cpu_steal;
+mod driver_discards;
 mod idle_wakeups;
 mod irqbalance_conflict;
 mod isolated_housekeeping;
+mod ksoftirqd_starved;
 mod latency_tail;
+mod listen_overflows;
+mod mtu_mismatch;
 mod net_rx_concentration;
+mod net_threads_off_node;
 mod nic_drops;
 mod nic_irq_node;
+mod offloads_off;
 mod ovs_port_rps;
+mod pause_frames;
+mod pcie_link;
+mod qdisc_drops;
 mod reader_memory;
 mod reader_migrations;
 mod reader_placement;
@@ -26,6 +40,8 @@ mod slow_packets;
 mod smt_siblings;
 mod socket_buffers;
 mod softnet;
+mod tap_queues;
+mod tcp_retransmissions;
 mod tx_freed_elsewhere;
 mod xps_mismatch;
 
@@ -33,16 +49,30 @@ mod xps_mismatch;
 pub const CHECKS: &[Check] = &[
     accepts_off_cpu::CHECK,
     autonuma_pinning::CHECK,
+    bond_hash::CHECK,
+    cgroup_throttling::CHECK,
+    coalescing::CHECK,
     compaction_stalls::CHECK,
+    conntrack::CHECK,
+    cpu_power::CHECK,
     cpu_steal::CHECK,
+    driver_discards::CHECK,
     idle_wakeups::CHECK,
     irqbalance_conflict::CHECK,
     isolated_housekeeping::CHECK,
+    ksoftirqd_starved::CHECK,
     latency_tail::CHECK,
+    listen_overflows::CHECK,
+    mtu_mismatch::CHECK,
     net_rx_concentration::CHECK,
+    net_threads_off_node::CHECK,
     nic_drops::CHECK,
     nic_irq_node::CHECK,
+    offloads_off::CHECK,
     ovs_port_rps::CHECK,
+    pause_frames::CHECK,
+    pcie_link::CHECK,
+    qdisc_drops::CHECK,
     reader_memory::CHECK,
     reader_migrations::CHECK,
     reader_placement::CHECK,
@@ -54,6 +84,8 @@ pub const CHECKS: &[Check] = &[
     smt_siblings::CHECK,
     socket_buffers::CHECK,
     softnet::CHECK,
+    tap_queues::CHECK,
+    tcp_retransmissions::CHECK,
     tx_freed_elsewhere::CHECK,
     xps_mismatch::CHECK,
 ];

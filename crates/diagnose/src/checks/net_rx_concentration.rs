@@ -1,7 +1,7 @@
 //! One CPU that does most of the receive work.
 //!
-//! In go the NET_RX runs by CPU (else the packets of softnet_stat), how busy that CPU is with
-//! interrupts, and where the queues' interrupts go. Out comes one finding, with changes when
+//! Input: the NET_RX runs by CPU (else the packets of softnet_stat), how busy that CPU is with
+//! interrupts, and where the queues' interrupts go. Output: one finding, with changes when
 //! several queue interrupts share that CPU.
 //!
 //! Rule: document 000 (check whether NET_RX is concentrated on specific CPUs).
@@ -9,12 +9,13 @@
 use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;
 use crate::counters::{busiest, total};
-use crate::{Check, CheckOutcome, Context, nearest_cpus, spread, text};
-use nearpath_model::{CpuId, CpuSet, Finding, Irq, Nic, ProposedChange, Severity};
+use crate::{Check, CheckOutcome, Context, nearest_cpus, severity, spread, text};
+use nearpath_model::{CpuId, CpuSet, Finding, Irq, Nic, ProposedChange, Subject};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check =
-    Check { name: "net_rx_concentration", looks_at: "one CPU that runs most of NET_RX", run };
+    Check::new("net_rx_concentration", "one CPU that runs most of NET_RX", run)
+        .explained_by(&["rps_placement", "rss_uneven"]);
 
 /// Share of all NET_RX on one CPU from which it is concentrated.
 const CONCENTRATED: f64 = 0.75;
@@ -38,12 +39,15 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             Some(counts) => ("received packets", counts),
             None => {
                 outcome.not_checked(
-                    "neither /proc/softirqs nor /proc/net/softnet_stat tells of NET_RX",
+                    "neither /proc/softirqs nor /proc/net/softnet_stat reports NET_RX",
                 );
                 return outcome;
             }
         },
     };
+    if !spreads(context) {
+        return outcome;
+    }
     let all = total(counts.values().copied());
     if let Some((cpu, share)) = busiest(&counts)
         && share >= CONCENTRATED
@@ -54,16 +58,25 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
+/// Whether there is anything to spread: a NIC with several receive queues whose interrupts came. Loopback and a NIC of
+/// one queue do their work where they are configured to.
+fn spreads(context: &Context<'_>) -> bool {
+    context.hardware_nics().filter(|nic| nic.rx_queues.len() > 1).any(|nic| {
+        let irqs = context.rx_irqs(nic);
+        irqs.is_empty() || total(irqs.iter().map(|(_, irq)| context.irq_total(irq))) >= LOAD
+    })
+}
+
 fn finding(context: &Context<'_>, what: &str, cpu: CpuId, share: f64, all: u64) -> Finding {
     let since = context.since();
     let busy = context.time_shares().get(&cpu).map(|time| time.interrupts);
-    // Totals since boot tell of the past: they never make more than a hint.
-    let loaded = context.earlier.is_some() && busy.is_some_and(|busy| busy >= BUSY);
-    let severity = if loaded { Severity::Warning } else { Severity::Info };
+    // Totals since boot are about the past: they are never more than a hint.
+    let severity = severity::of_condition(context, busy.is_some_and(|busy| busy >= BUSY));
     let title = format!("CPU {cpu} does {} of the receive work", text::percent(share));
     let mut finding = Finding::new(severity, title)
         .evidence(format!("{} of {all} {what} {since} were on CPU {cpu}.", text::percent(share)))
-        .share(Some(share));
+        .share(Some(share), what)
+        .about([Subject::Cpu(cpu)]);
     if let Some(busy) = busy {
         let busy = text::percent(busy);
         finding =

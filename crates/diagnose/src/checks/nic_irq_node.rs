@@ -1,20 +1,17 @@
 //! NIC interrupts that go to another node than the NIC is on.
 //!
-//! In go each queue interrupt's effective affinity and the NIC's node. Out comes one finding for
+//! Input: each queue interrupt's effective affinity and the NIC's node. Output: one finding for
 //! each NIC with the interrupts that leave its node, and for each a near CPU.
 //!
 //! Rule: document 000 (set the NIC's IRQs to its node), document 002.
 
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, cpus_near_node, nearest_cpus, spread, text};
-use nearpath_model::{CpuSet, Finding, Irq, Nic, NodeId, ProposedChange, SettingFile, Severity};
+use crate::{Check, CheckOutcome, Context, cpus_near_node, nearest_cpus, severity, spread, text};
+use nearpath_model::{CpuSet, Finding, Irq, Nic, NodeId, ProposedChange, SettingFile, Subject};
 
-pub(super) const CHECK: Check = Check {
-    name: "nic_irq_node",
-    looks_at: "NIC interrupts that go to another node than the NIC's",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("nic_irq_node", "NIC interrupts that go to another node than the NIC's", run);
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -56,7 +53,7 @@ fn is_off(irq: &Irq, near: &CpuSet) -> bool {
 fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[&Irq]) -> Finding {
     let count = |irqs: &[&Irq]| total(irqs.iter().map(|irq| context.irq_total(irq)));
     let (off_count, all_count) = (count(off), count(all));
-    let severity = if off_count > 0 { Severity::Warning } else { Severity::Info };
+    let severity = severity::of_traffic(context.rate(off_count));
     let places =
         off.iter().filter_map(|irq| irq_cpus(irq)).fold(CpuSet::new(), |all, c| all.union(c));
     let nodes = context.host.topology.nodes_of(&places);
@@ -69,7 +66,8 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
             text::cpus(&places),
             text::list(&nodes)
         ))
-        .share(ratio(off_count, all_count));
+        .share(ratio(off_count, all_count), "its interrupts")
+        .about([Subject::Nic(nic.name.clone())]);
     if all_count > 0 {
         let since = context.since();
         finding = finding
@@ -77,7 +75,7 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
     }
     if context.host.daemons.irqbalance == Some(true) {
         finding = finding.evidence(
-            "irqbalance runs: it moves interrupts again unless it is told to leave these alone.",
+            "irqbalance runs: it moves interrupts again unless these are banned from it.",
         );
     }
     let cpus = spread(&nearest_cpus(context.host, Some(node)), off.len());

@@ -1,6 +1,6 @@
 //! Readers whose memory is on another node than they are.
 //!
-//! In go `process_memory` (numa_maps) and the affinities of these processes. Out comes one
+//! Input: `process_memory` (numa_maps) and the affinities of these processes. Output: one
 //! finding for each process with more than a twentieth of its memory on nodes where it does not
 //! run. To move it is proposed only where no device can write into it: a device would go on writing to the
 //! pages from before.
@@ -8,18 +8,17 @@
 //! Rule: document 002 (a remote ratio above 0.05 flags trouble; alert at 100 MB remote).
 
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, NodeId, ProcessMemory, Proposal, ProposedChange, Severity};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{Finding, NodeId, ProcessMemory, Proposal, ProposedChange};
 
-pub(super) const CHECK: Check = Check {
-    name: "reader_memory",
-    looks_at: "memory of pinned readers on nodes where they do not run",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("reader_memory", "memory of pinned readers on nodes where they do not run", run);
 
 const REMOTE_RATIO: f64 = 0.05;
 /// Below this the remote part may be but libraries, which all processes share.
 const REMOTE_BYTES: u64 = 100_000_000;
+/// Below this nothing is worth a move.
+const FLOOR_BYTES: u64 = 16 << 20;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -27,8 +26,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     let readers = context.pinned_readers();
-    if context.host.process_memory.is_empty() && !readers.is_empty() {
-        outcome.not_checked("the memory of the readers by node was not read (numa_maps)");
+    let known = |pid| context.host.process_memory.iter().any(|memory| memory.pid == pid);
+    for reader in readers.iter().filter(|reader| !known(reader.owner.pid)).take(5) {
+        let pid = reader.owner.pid;
+        let why = context.why_unknown(&format!("process {pid}"), "memory");
+        outcome.not_checked(format!("the memory of pid {pid} by node is unknown{why}"));
     }
     for memory in &context.host.process_memory {
         match readers.iter().find(|reader| reader.owner.pid == memory.pid) {
@@ -43,6 +45,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         }
     }
     outcome
+}
+
+/// Whether the process runs; one of which that is unknown is taken to.
+fn readers_are_busy(context: &Context<'_>, memory: &ProcessMemory) -> bool {
+    let owner = context.host.owners.iter().find(|owner| owner.pid == memory.pid);
+    owner.and_then(|owner| context.is_busy(owner)) != Some(false)
 }
 
 /// Why the memory of a process must not be moved.
@@ -77,10 +85,11 @@ fn finding(
     let away = || memory.bytes.iter().filter(|(node, n)| !nodes.contains(node) && **n > 0);
     let remote = total(away().map(|(_, n)| *n));
     let share = ratio(remote, total(memory.bytes.values().copied()))?;
-    if share <= REMOTE_RATIO {
+    if share <= REMOTE_RATIO || remote < FLOOR_BYTES {
         return None;
     }
-    let severity = if remote >= REMOTE_BYTES { Severity::Warning } else { Severity::Info };
+    let is_busy = readers_are_busy(context, memory);
+    let severity = severity::of_condition(context, remote >= REMOTE_BYTES && is_busy);
     let comm = memory.comm.as_deref().map(text::clean).unwrap_or_default();
     let title = format!(
         "{} of the memory of {comm} (pid {}) is on other nodes than its CPUs",
@@ -89,7 +98,7 @@ fn finding(
     );
     let mut finding = Finding::new(severity, title)
         .evidence(format!("{reader}, node {}.", text::list(nodes)))
-        .share(Some(share));
+        .share(Some(share), "its memory");
     for (node, n) in away() {
         let files = memory.file_bytes.get(node).copied().unwrap_or(0);
         let (all, files) = (text::bytes(*n), text::bytes(files));

@@ -1,23 +1,20 @@
-//! Readers that the scheduler moves about.
+//! Readers that the scheduler moves between CPUs.
 //!
-//! In go how often the threads of each process that holds a receiving socket were moved to another
-//! CPU in the interval. Out comes one finding when there are readers that are moved often and may
+//! Input: how often the threads of each process that holds a receiving socket were moved to another
+//! CPU in the interval. Output: one finding when there are readers that are moved often and may
 //! run on several nodes: each move leaves the caches behind, and between nodes the memory.
 //!
 //! Rules: document 000 (CPU binding; `sched_migration_cost_ns` where threads cannot be bound),
 //! kernel/sched/fair.c (`task_hot`: a task that ran less than this ago is not moved).
 
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity, SocketOwner};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{Finding, ProposedChange, SettingFile, SocketOwner};
 
-pub(super) const CHECK: Check = Check {
-    name: "reader_migrations",
-    looks_at: "readers that the scheduler moves from CPU to CPU",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("reader_migrations", "readers that the scheduler moves from CPU to CPU", run);
 
-/// Moves of a process in an interval from which they are many.
-const MANY: u64 = 1000;
+/// Moves of a process in each second from which they are worth a note.
+const SOME_PER_S: f64 = 10.0;
 /// Processes that are named.
 const NAMED: usize = 10;
 const SYSCTL: &str = "kernel.sched_migration_cost_ns";
@@ -31,9 +28,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     };
     let owners = &context.host.owners;
     if !owners.is_empty() && owners.iter().all(|owner| owner.migrations.is_none()) {
-        outcome.not_checked(
-            "the kernel does not tell how often threads are moved (CONFIG_SCHED_DEBUG)",
-        );
+        outcome.not_checked("the kernel does not report thread migrations (CONFIG_SCHED_DEBUG)");
         return outcome;
     }
     let mut moved: Vec<(u64, &SocketOwner)> = Vec::new();
@@ -44,7 +39,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         let rise = rise.map_or(0, |(now, then)| now.saturating_sub(then));
         let nodes =
             owner.affinity.as_ref().map_or(0, |cpus| context.host.topology.nodes_of(cpus).len());
-        if rise >= MANY && nodes > 1 {
+        if context.per_second(rise) >= SOME_PER_S && nodes > 1 {
             moved.push((rise, owner));
         }
     }
@@ -52,16 +47,19 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     moved.sort_by_key(|(rise, owner)| (std::cmp::Reverse(*rise), owner.pid));
+    let most = moved.first().map_or(0, |(rise, _)| *rise);
+    let severity = severity::of_events(context, most);
     let title = format!(
-        "the scheduler moves {} about, and they may run on several nodes",
+        "The scheduler moves {} between CPUs of several nodes",
         text::count(moved.len() as u64, "reader")
     );
-    let mut finding = Finding::new(Severity::Warning, title);
+    let mut finding = Finding::new(severity, title);
     for (rise, owner) in moved.iter().take(NAMED) {
         let comm = text::clean(&owner.comm);
         finding = finding.evidence(format!(
-            "The threads of {comm} ({}) were moved {rise} times in the interval.",
-            owner.pid
+            "The threads of {comm} ({}) were moved {} times a second.",
+            owner.pid,
+            text::digits(context.per_second(*rise))
         ));
     }
     outcome.findings.push(change_of_cost(finding, context));

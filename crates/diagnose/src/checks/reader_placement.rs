@@ -1,27 +1,26 @@
 //! Readers that run elsewhere than where softirqs deliver their packets.
 //!
-//! In go the measured hand-overs from softirq to reader, and the affinities of the processes
-//! that hold receiving sockets. Out comes a finding for what was measured, or, by facts alone,
+//! Input: the measured hand-overs from softirq to reader, and the affinities of the processes
+//! that hold receiving sockets. Output: a finding for what was measured, or, by facts alone,
 //! one for readers that are pinned off the nodes of all NICs.
 //!
 //! Rules: document 000 (bind the application to the NIC's node), document 004 (a packet is read
 //! on the CPU that received it).
 
 use crate::context::irq_cpus;
+use crate::place::allowed;
 use crate::readers::PinnedReader;
 use crate::spans::{Boundary, Crossing, crossing};
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{CpuSet, Finding, NodeId, Proposal, ProposedChange, Severity};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{CpuSet, Finding, NodeId, Proposal, ProposedChange, Severity, Subject};
 use std::collections::BTreeSet;
 
-pub(super) const CHECK: Check = Check {
-    name: "reader_placement",
-    looks_at: "readers on another node, cache or CPU than where packets are delivered",
+pub(super) const CHECK: Check = Check::new(
+    "reader_placement",
+    "readers on another node, cache or CPU than where packets are delivered",
     run,
-};
-
-/// A hand-over this long is late whatever the reader does.
-const LATE_NS: u64 = 1_000_000;
+)
+.explained_by(&["rps_placement"]);
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -63,40 +62,33 @@ fn from_measurement(
     let steered = !context.steered().is_empty();
     let severity = match crossed.boundary {
         Boundary::Cpu => Severity::Info,
-        Boundary::Node if is_late(crossed) && !steered => Severity::Critical,
-        Boundary::Llc | Boundary::Node => Severity::Warning,
+        Boundary::Llc | Boundary::Node if steered => Severity::Info,
+        Boundary::Llc | Boundary::Node => severity::of_delay(crossed.delay()),
     };
     let title = format!(
         "{} of packets are read {} than they are delivered",
         text::percent(crossed.share),
         crossed.boundary.at()
     );
-    let mut finding = Finding::new(severity, title).share(Some(crossed.share));
+    let mut finding =
+        Finding::new(severity, title).share(Some(crossed.share), text::packets(crossed.packets));
     // Between two CPUs under one cache most of the wait is the scheduler's, not the distance's.
     if severity > Severity::Info && !steered {
         finding.cost.seconds_per_second = crossed.seconds_per_second;
         finding.cost.per_packet_ns = crossed.per_packet_ns();
+        finding.cost.max_ns = crossed.main.max_ns;
     }
     finding.evidence = crossed.evidence();
     finding.evidence.extend(readers.iter().take(5).map(|r| format!("{} reads.", r.words())));
     let delivered: CpuSet = crossed.left.keys().copied().collect();
     if !steered {
         let near = near_delivery(context, crossed.boundary, &delivered);
-        finding.changes = move_readers(readers, &near);
+        finding.changes = move_readers(context, readers, &near);
     } else {
-        finding.evidence.push(
-            "RPS is on: see rps_placement first, it decides where packets are delivered."
-                .to_owned(),
-        );
+        let why = "RPS is on and decides where packets are delivered: see rps_placement.";
+        finding.evidence.push(why.to_owned());
     }
-    Some(finding)
-}
-
-/// Whether most packets cross and some of them come to their reader very late. What all wait
-/// together proves nothing here: most of it is the scheduler's, wherever the reader is.
-fn is_late(crossed: &Crossing<'_>) -> bool {
-    let tail = crossed.main.p999_ns.or(crossed.main.p99_ns);
-    crossed.is_costly() && crossed.share >= 0.5 && tail.is_some_and(|ns| ns >= LATE_NS)
+    Some(finding.about(Subject::cpus(&delivered)))
 }
 
 /// Where readers should run: on the nodes, under the caches, or on the CPUs that packets are
@@ -116,20 +108,25 @@ fn node_cpus(context: &Context<'_>, nodes: impl IntoIterator<Item = NodeId>) -> 
     nodes.fold(CpuSet::new(), |all, node| all.union(&node.cpus))
 }
 
-fn move_readers(readers: &[PinnedReader<'_>], near: &CpuSet) -> Vec<ProposedChange> {
+fn move_readers(
+    context: &Context<'_>,
+    readers: &[PinnedReader<'_>],
+    near: &CpuSet,
+) -> Vec<ProposedChange> {
     if near.is_empty() {
         return Vec::new();
     }
     readers
         .iter()
         .filter(|reader| reader.cpus.intersection(near).is_empty())
-        .map(|reader| {
-            ProposedChange::new(
+        .filter_map(|reader| {
+            let to = allowed(context.host, reader.owner, near)?;
+            Some(ProposedChange::new(
                 Proposal::Affinity { pid: reader.owner.pid, tid: None },
                 Some(reader.cpus.to_string()),
-                near.to_string(),
+                to.to_string(),
                 "Runs the reader where its packets are delivered.",
-            )
+            ))
         })
         .collect()
 }
@@ -149,6 +146,7 @@ fn by_facts(context: &Context<'_>, outcome: &mut CheckOutcome, readers: &[Pinned
     let far: Vec<PinnedReader<'_>> = readers
         .iter()
         .filter(|reader| !near.is_empty() && reader.cpus.intersection(&near).is_empty())
+        .filter(|reader| context.is_busy(reader.owner) != Some(false))
         .cloned()
         .collect();
     if far.is_empty() {
@@ -164,10 +162,12 @@ fn by_facts(context: &Context<'_>, outcome: &mut CheckOutcome, readers: &[Pinned
         },
         text::list(&nodes)
     );
-    let mut finding = Finding::new(Severity::Warning, title);
+    let is_busy = far.iter().any(|reader| context.is_busy(reader.owner) == Some(true));
+    let severity = severity::of_condition(context, is_busy);
+    let mut finding = Finding::new(severity, title);
     finding.evidence = far.iter().take(10).map(|reader| format!("{}.", reader.words())).collect();
     finding.evidence.push(format!("Packets arrive on {}.", text::cpus(&near)));
-    finding.changes = move_readers(&far, &near);
+    finding.changes = move_readers(context, &far, &near);
     outcome.findings.push(finding);
 }
 

@@ -1,7 +1,7 @@
 //! RPS off on a NIC whose few queues keep few CPUs busy while others of its node could help.
 //!
-//! In go the NIC's queues, its interrupts' CPUs, how busy these are, and its node's CPUs. Out
-//! comes one finding for each such NIC: more queues where the NIC has them, else RPS.
+//! Input: the NIC's queues, its interrupts' CPUs, how busy these are, and its node's CPUs.
+//! Output: one finding for each such NIC: more queues where the NIC has them, else RPS.
 //!
 //! Rule: Documentation/networking/scaling.rst (RPS on a single-queue device, or when there are
 //! fewer queues than CPUs in the interrupt's memory domain); not for OVS internal ports, see
@@ -10,14 +10,14 @@
 use crate::context::irq_cpus;
 use crate::counters::ratio;
 use crate::steering::rps_change;
-use crate::{Check, CheckOutcome, Context, nearest_cpus, text};
-use nearpath_model::{CpuSet, Ethtool, Finding, Nic, NicSetting, ProposedChange, Severity};
+use crate::{Check, CheckOutcome, Context, nearest_cpus, severity, text};
+use nearpath_model::{CpuSet, Ethtool, Finding, Nic, NicSetting, ProposedChange};
 
-pub(super) const CHECK: Check = Check {
-    name: "rps_off",
-    looks_at: "RPS off where a busy NIC has fewer queues than CPUs that would help",
+pub(super) const CHECK: Check = Check::new(
+    "rps_off",
+    "RPS off where a busy NIC has fewer queues than CPUs that would help",
     run,
-};
+);
 
 /// Share of its time in interrupts from which a CPU needs help.
 const BUSY: f64 = 0.3;
@@ -95,7 +95,7 @@ fn finding(
     let queues = text::count(nic.rx_queues.len() as u64, "receive queue");
     let helping = text::cpus(&helpers);
     let title = format!("{} has {queues} and RPS off while {helping} could help", nic.name);
-    let mut finding = Finding::new(Severity::Warning, title);
+    let mut finding = Finding::new(severity::of_condition(context, true), title);
     for (cpu, share) in busy {
         finding = finding.evidence(format!(
             "{}, which serves its interrupts, spent {} of the interval in them.",
@@ -103,7 +103,7 @@ fn finding(
             text::percent(*share)
         ));
     }
-    finding = finding.share(ratio(busy.len() as u64, nic.rx_queues.len() as u64));
+    finding = finding.share(ratio(busy.len() as u64, nic.rx_queues.len() as u64), "its queues");
     finding.changes.extend(more_queues(nic, near.len()));
     let more = !finding.changes.is_empty();
     let rps = nic.rx_queues.iter().map(|queue| {
@@ -119,7 +119,7 @@ fn finding(
     Some(finding)
 }
 
-/// More channels, where the NIC has them: hardware spreads for nothing.
+/// More channels, where the NIC has them: hardware spreads packets at no cost.
 fn more_queues(nic: &Nic, useful: usize) -> Option<ProposedChange> {
     let channels = nic.channels?;
     let (now, most) = (channels.combined?, channels.combined_max?);

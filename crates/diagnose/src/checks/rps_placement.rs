@@ -1,7 +1,7 @@
 //! RPS that carries packets away from where they are read.
 //!
-//! In go the `rps_cpus` of every receive queue, the interrupts' CPUs, the readers and, when
-//! there is one, the measured crossing where RPS queues packets. Out comes one finding for what
+//! Input: the `rps_cpus` of every receive queue, the interrupts' CPUs, the readers and, when
+//! there is one, the measured crossing where RPS queues packets. Output: one finding for what
 //! was measured, or else one for each NIC whose RPS points to a place where neither its
 //! interrupts nor its readers are.
 //!
@@ -10,20 +10,21 @@
 
 use crate::context::irq_cpus;
 use crate::counters::total;
+use crate::place::allowed;
 use crate::readers::PinnedReader;
 use crate::spans::{Boundary, Crossing, crossing, rx_spans};
 use crate::steering::{Steered, nic_names, nics_below, rfs_changes, rps_change, steering_evidence};
-use crate::{Check, CheckOutcome, Context, cpus_near_node, text};
+use crate::{Check, CheckOutcome, Context, cpus_near_node, severity, text};
 use nearpath_model::{
     CpuId, CpuSet, Direction, Finding, Measurement, Nic, NicKind, Proposal, ProposedChange,
-    Severity, Span,
+    Severity, Span, Subject,
 };
 
-pub(super) const CHECK: Check = Check {
-    name: "rps_placement",
-    looks_at: "RPS that moves packets to a CPU, cache or node where they are not read",
+pub(super) const CHECK: Check = Check::new(
+    "rps_placement",
+    "RPS that moves packets to a CPU, cache or node where they are not read",
     run,
-};
+);
 
 /// The stages after which RPS may move a packet, and those that may come next. RPS does it by
 /// queueing a packet for another CPU (`enqueue_to_backlog`); where that is not observed, the stage
@@ -122,10 +123,9 @@ fn measured(
     // Steering over a set that holds the readers' CPUs spreads load; only its aim is poor.
     let spread = !guilty.is_empty()
         && guilty.iter().all(|s| s.cpus.len() > 1 && !s.cpus.intersection(&read_on).is_empty());
-    let severity = match (crossed.is_costly(), spread && crossed.boundary == Boundary::Cpu) {
-        (true, false) => Severity::Critical,
-        (true, true) | (false, false) => Severity::Warning,
-        (false, true) => Severity::Info,
+    let severity = match severity::of_delay(crossed.delay()) {
+        Severity::Critical if spread && crossed.boundary == Boundary::Cpu => Severity::Warning,
+        severity => severity,
     };
     let names = nic_names(guilty);
     let title = if guilty.is_empty() {
@@ -136,9 +136,13 @@ fn measured(
             place_words(crossed.boundary, &targets)
         )
     };
-    let mut finding = Finding::new(severity, title).share(Some(crossed.share));
+    let mut finding =
+        Finding::new(severity, title).share(Some(crossed.share), text::packets(crossed.packets));
     finding.cost.seconds_per_second = crossed.seconds_per_second;
     finding.cost.per_packet_ns = crossed.per_packet_ns();
+    finding.cost.max_ns = crossed.main.max_ns;
+    let nics = guilty.iter().map(|s| Subject::Nic(s.nic.name.clone()));
+    finding = finding.about(nics.chain(Subject::cpus(&targets)));
     finding.evidence = crossed.evidence();
     finding.evidence.extend(steering_evidence(guilty));
     finding.evidence.extend(reader_evidence(read_beyond, crossed.boundary, &targets, readers));
@@ -166,7 +170,7 @@ fn measured(
         (false, false) => rps_to_readers(context, &others, &read_on),
     };
     if !guilty.is_empty() && !spread {
-        finding.changes.extend(reader_changes(&targets, readers));
+        finding.changes.extend(reader_changes(context, &targets, readers));
     }
     outcome.findings.push(finding);
 }
@@ -241,15 +245,19 @@ fn rps_to_readers(
 }
 
 /// Moving the readers to where packets are delivered, instead of the packets.
-fn reader_changes(targets: &CpuSet, readers: &[PinnedReader<'_>]) -> Vec<ProposedChange> {
+fn reader_changes(
+    context: &Context<'_>,
+    targets: &CpuSet,
+    readers: &[PinnedReader<'_>],
+) -> Vec<ProposedChange> {
     readers
         .iter()
         .filter(|reader| reader.cpus.intersection(targets).is_empty())
-        .map(|reader| {
+        .filter_map(|reader| {
             let why = "Moves the reader to where packets are delivered, instead of the packets.";
             let target = Proposal::Affinity { pid: reader.owner.pid, tid: None };
-            ProposedChange::new(target, Some(reader.cpus.to_string()), targets.to_string(), why)
-                .instead()
+            let to = allowed(context.host, reader.owner, targets)?.to_string();
+            Some(ProposedChange::new(target, Some(reader.cpus.to_string()), to, why).instead())
         })
         .collect()
 }
@@ -266,7 +274,7 @@ fn by_facts(
         steered.chunk_by(|a, b| a.nic.ifindex == b.nic.ifindex && a.nic.name == b.nic.name)
     {
         let Some(nic) = queues.first().map(|s| s.nic) else { continue };
-        // What packets of an internal port do is told by the check `ovs_port_rps`.
+        // Packets of internal ports are handled by the check `ovs_port_rps`.
         if nic.kind == NicKind::OvsInternal {
             continue;
         }
@@ -302,18 +310,18 @@ fn beyond(
     read_on: &CpuSet,
 ) -> Option<Boundary> {
     let topology = &context.host.topology;
-    let stray = s.cpus.difference(read_on);
+    let misplaced = s.cpus.difference(read_on);
     let (origin_nodes, reader_nodes) = (topology.nodes_of(origin), topology.nodes_of(read_on));
     let off_node = |cpu: CpuId| {
         topology
             .node_of(cpu)
             .is_some_and(|node| !origin_nodes.contains(&node) && !reader_nodes.contains(&node))
     };
-    if !origin_nodes.is_empty() && stray.iter().any(off_node) {
+    if !origin_nodes.is_empty() && misplaced.iter().any(off_node) {
         return Some(Boundary::Node);
     }
     let near = context.llc_cpus(&origin.union(read_on));
-    // The caches tell only for an interrupt that is bound to some of them.
+    // Caches matter only for an interrupt that is bound to some of them.
     let bound = !origin.is_empty() && origin.len() < topology.online.len();
     if bound && !near.is_empty() && s.cpus.intersection(&near).is_empty() {
         return Some(Boundary::Llc);
@@ -333,11 +341,16 @@ fn fact_finding(
 ) -> Finding {
     let targets = wrong.iter().fold(CpuSet::new(), |all, (s, ..)| all.union(&s.cpus));
     let read_on = readers.iter().fold(CpuSet::new(), |all, reader| all.union(&reader.cpus));
-    let severity = if worst == Boundary::Llc { Severity::Info } else { Severity::Warning };
+    let received = context.statistic(nic, "rx_packets").and_then(|n| context.rate(n));
+    let severity = match worst {
+        Boundary::Llc => Severity::Info,
+        Boundary::Cpu | Boundary::Node => severity::of_traffic(received),
+    };
     let title = format!("RPS of {} steers {}", nic.name, place_words(worst, &targets));
     let share = crate::counters::ratio(wrong.len() as u64, nic.rx_queues.len() as u64);
-    let mut finding = Finding::new(severity, title).share(share);
+    let mut finding = Finding::new(severity, title).share(share, "its queues");
     let queues: Vec<Steered<'_>> = wrong.iter().map(|(s, ..)| (*s).clone()).collect();
+    finding = finding.about([Subject::Nic(nic.name.clone())]);
     finding.evidence = steering_evidence(&queues);
     let origin = wrong.iter().fold(CpuSet::new(), |all, (_, _, origin)| all.union(origin));
     if !origin.is_empty() {
@@ -347,7 +360,7 @@ fn fact_finding(
     finding.changes = wrong
         .iter()
         .map(|(s, boundary, origin)| {
-            let (after, why) = mended(context, s, *boundary, origin, &read_on);
+            let (after, why) = fixed(context, s, *boundary, origin, &read_on);
             rps_change(s.nic, s.queue, &after, why)
         })
         .collect();
@@ -355,7 +368,7 @@ fn fact_finding(
 }
 
 /// What `rps_cpus` should be by facts alone.
-fn mended(
+fn fixed(
     context: &Context<'_>,
     s: &Steered<'_>,
     boundary: Boundary,

@@ -1,21 +1,18 @@
 //! An RSS indirection table that does not spread evenly over the receive queues.
 //!
-//! In go the table and the number of queues. Out comes one finding for each NIC whose queues
+//! Input: the table and the number of queues. Output: one finding for each NIC whose queues
 //! have unequal shares of the table or none.
 //!
 //! Rule: ethtool(8) `-X … equal N`; document 004 (inspect the indirection table). Queues may be
-//! left out of the table on purpose, for n-tuple rules or AF_XDP: then it is only told.
+//! left out of the table on purpose, for n-tuple rules or AF_XDP: then it is only reported.
 
 use crate::counters::ratio;
-use crate::{Check, CheckOutcome, Context, text};
+use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Ethtool, Finding, Nic, NicSetting, ProposedChange, QueueId, Severity};
 use std::collections::BTreeMap;
 
-pub(super) const CHECK: Check = Check {
-    name: "rss_uneven",
-    looks_at: "an RSS indirection table that is uneven or leaves queues out",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("rss_uneven", "an RSS indirection table that is uneven or leaves queues out", run);
 
 /// More queues than any NIC has: a bound for the words of `weight`.
 const MOST_QUEUES: usize = 1_024;
@@ -25,7 +22,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     for nic in context.hardware_nics().filter(|nic| nic.rx_queues.len() > 1) {
         match &nic.rss {
             Some(rss) if !rss.indirection.is_empty() => {
-                outcome.findings.extend(finding(nic, &rss.indirection));
+                outcome.findings.extend(finding(context, nic, &rss.indirection));
             }
             _ => {
                 let why = context.why_unknown(&format!("nic {}", nic.name), "rss");
@@ -46,7 +43,7 @@ fn queues(nic: &Nic) -> usize {
     channels.unwrap_or(nic.rx_queues.len()).min(nic.rx_queues.len()).min(MOST_QUEUES)
 }
 
-fn finding(nic: &Nic, table: &[QueueId]) -> Option<Finding> {
+fn finding(context: &Context<'_>, nic: &Nic, table: &[QueueId]) -> Option<Finding> {
     let queues = queues(nic);
     let mut buckets: BTreeMap<QueueId, u64> =
         (0..u32::try_from(queues).ok()?).map(|queue| (QueueId(queue), 0)).collect();
@@ -64,7 +61,11 @@ fn finding(nic: &Nic, table: &[QueueId]) -> Option<Finding> {
     if !uneven && !left_out {
         return None;
     }
-    let severity = if uneven && most >= 2 * least { Severity::Warning } else { Severity::Info };
+    let received = context.statistic(nic, "rx_packets").and_then(|n| context.rate(n));
+    let severity = match uneven && most >= 2 * least {
+        true => severity::of_traffic(received),
+        false => Severity::Info,
+    };
     let title = match (uneven, unused.len()) {
         (true, _) => format!("RSS of {} is uneven", nic.name),
         (false, 1) => format!("RSS of {} leaves one of {queues} queues out", nic.name),
@@ -78,7 +79,7 @@ fn finding(nic: &Nic, table: &[QueueId]) -> Option<Finding> {
             text::percent(share),
             text::percent(fair)
         ))
-        .share(uneven.then_some(share - fair));
+        .share(uneven.then_some(share - fair), "the hash values");
     if left_out {
         let names: Vec<&QueueId> = unused.iter().take(16).collect();
         let more = if unused.len() > 16 { ", …" } else { "" };

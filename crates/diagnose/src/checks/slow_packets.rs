@@ -1,25 +1,26 @@
 //! What slow packets waited for, by name.
 //!
-//! In go the budgets of the packets that were slow, summed by cause. Out comes one finding for
+//! Input: the budgets of the packets that were slow, summed by cause. Output: one finding for
 //! each task, interrupt or softirq that took a large part of that time.
 //!
 //! Rule: document 000 (a tail has a cause on the CPU that should have run the packet).
 
-use crate::{Check, CheckOutcome, Context, text};
+use crate::place::{allowed, spared};
+use crate::severity::LATE_NS;
+use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{
-    CpuSet, Finding, IrqNumber, Measurement, Proposal, ProposedChange, SettingFile, Severity,
-    Share, ShareKind, Who,
+    CpuSet, Culprit, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
+    SettingFile, Share, ShareKind, Subject,
 };
+use std::collections::BTreeSet;
 
-pub(super) const CHECK: Check = Check {
-    name: "slow_packets",
-    looks_at: "what slow packets waited for: tasks, interrupts, softirqs",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("slow_packets", "what slow packets waited for: tasks, interrupts, softirqs", run)
+        .explained_by(&["cpu_steal"]);
 
 /// Slow packets from which their causes say something.
 pub(super) const ENOUGH: u64 = 20;
-/// Share of the slow packets' time from which a cause is told.
+/// Minimum share of the slow packets' time to report a cause.
 const NOTABLE: f64 = 0.25;
 /// The same for packets ahead, which there are on any busy host.
 const NOTABLE_AHEAD: f64 = 0.5;
@@ -34,7 +35,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     if slow.seen < ENOUGH {
         if slow.seen > 0 {
             outcome.not_checked(format!(
-                "{} were slow and looked at: too few to tell a cause",
+                "{} were slow and analysed: too few to name a cause",
                 text::count(slow.seen, "packet")
             ));
         }
@@ -68,14 +69,7 @@ fn finding(
         (None, ShareKind::Offline) => "a CPU".to_owned(),
         (None, _) => "packets ahead of them".to_owned(),
     };
-    let cpus: CpuSet = measurement
-        .outliers
-        .iter()
-        .filter(|outlier| {
-            outlier.budget.iter().any(|part| part.share == cause.share && part.who == cause.who)
-        })
-        .map(|outlier| outlier.cpu)
-        .collect();
+    let cpus: CpuSet = outliers_of(measurement, cause).map(|outlier| outlier.cpu).collect();
     // Where a reader was moved from it waited.
     let left = cause.who.as_ref().and_then(|who| who.cpu);
     let cpus = left.map_or(cpus, |cpu| CpuSet::from_iter([cpu]));
@@ -84,20 +78,32 @@ fn finding(
         false => format!(" on {}", text::cpus(&cpus)),
     };
     let slow = measurement.slow;
-    let severity = if share >= 0.5 { Severity::Critical } else { Severity::Warning };
+    let spans: BTreeSet<(&str, &str)> = outliers_of(measurement, cause)
+        .map(|outlier| (outlier.from.as_str(), outlier.to.as_str()))
+        .collect();
+    let late = severity::late_packets(measurement, spans.iter().copied());
+    // At the least those that were looked at, if they are late one with another.
+    let looked_at = slow.seen.saturating_add(slow.lost);
+    let late = if slow.span_ns / slow.seen >= LATE_NS { late.max(looked_at) } else { late };
+    let late = late as f64 * share;
+    let observed_s = measurement.observed_time_s();
+    let severity = severity::of_tail(late, measurement.packets.started, observed_s);
     let title = format!("Slow packets wait for {}{place}", name);
-    let seconds = cause.ns as f64 / 1e9 / measurement.observed_time_s().max(f64::MIN_POSITIVE);
-    let mut finding = Finding::new(severity, title).share(Some(share)).evidence(format!(
-        "{} of the {} that {} took: {} {doing}.",
-        text::percent(share),
-        text::time(slow.span_ns),
-        text::count(slow.seen, "slow packet"),
-        name,
-    ));
+    let seconds = cause.ns as f64 / 1e9 / observed_s.max(f64::MIN_POSITIVE);
+    let mut finding = Finding::new(severity, title)
+        .share(Some(share), "the time of slow packets")
+        .evidence(format!(
+            "{} of the {} that {} took: {} {doing}.",
+            text::percent(share),
+            text::time(slow.span_ns),
+            text::count(slow.seen, "slow packet"),
+            name,
+        ));
     if let Some(blocked) = cause.who.as_ref().and_then(blocked) {
         finding = finding.evidence(blocked);
     }
     finding.cost.seconds_per_second = Some(seconds);
+    finding.cost.max_ns = outliers_of(measurement, cause).map(|outlier| outlier.span_ns).max();
     if let Some(worst) = measurement.outliers.first() {
         finding = finding.evidence(format!(
             "The slowest took {} from {} to {}.",
@@ -109,9 +115,14 @@ fn finding(
     finding = finding.evidence(hint);
     if slow.lost > 0 {
         let lost = slow.lost;
-        finding = finding.evidence(format!("{lost} more came too fast to be looked at."));
+        finding = finding.evidence(format!("{lost} more arrived too fast to be analysed."));
     }
-    // Who is kept from running is not what to move.
+    let about = spans.into_iter().map(|(from, to)| Subject::Span(from.into(), to.into()));
+    finding = finding.about(about.chain(Subject::cpus(&cpus)));
+    if cause.share == ShareKind::Stolen {
+        finding = finding.about([Subject::Hypervisor]);
+    }
+    // A task that is kept from running should not be moved.
     if matches!(
         cause.share,
         ShareKind::Task
@@ -125,9 +136,18 @@ fn finding(
     Some(finding)
 }
 
+/// The slow packets in whose budgets the cause is.
+fn outliers_of<'a>(
+    measurement: &'a Measurement,
+    cause: &'a Share,
+) -> impl Iterator<Item = &'a Outlier> {
+    let is_it = |part: &Share| part.share == cause.share && part.who == cause.who;
+    measurement.outliers.iter().filter(move |outlier| outlier.budget.iter().any(is_it))
+}
+
 /// What a cause did, and what to do about it; nothing for those that are no fault.
 fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
-    let had = |who: &Who| who.comm.is_some() || who.irq.is_some() || who.vector.is_some();
+    let had = |who: &Culprit| who.comm.is_some() || who.irq.is_some() || who.vector.is_some();
     Some(match cause.share {
         ShareKind::Migration if cause.who.as_ref().is_some_and(had) => (
             "had the CPU that the packets' reader waited for until it was moved to another",
@@ -211,7 +231,7 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
 }
 
 /// `backup (pid 4711, SCHED_FIFO 50)`, `interrupt 33`, `the softirq TIMER`.
-fn name(who: &Who) -> String {
+fn name(who: &Culprit) -> String {
     if let Some(irq) = who.irq {
         return format!("interrupt {irq}");
     }
@@ -230,7 +250,7 @@ fn name(who: &Who) -> String {
 }
 
 /// `the qdisc tbf of eth0`, `eth0`.
-fn queue(who: &Who, share: ShareKind) -> String {
+fn queue(who: &Culprit, share: ShareKind) -> String {
     let device = text::clean(who.device.as_deref().unwrap_or("a device"));
     match share {
         ShareKind::Qdisc => {
@@ -241,7 +261,7 @@ fn queue(who: &Who, share: ShareKind) -> String {
 }
 
 /// In what a reader was blocked, and what woke it.
-fn blocked(who: &Who) -> Option<String> {
+fn blocked(who: &Culprit) -> Option<String> {
     let on = who.on.as_deref().map(|on| format!("It was blocked in {}", text::clean(on)));
     let by = who.woken_by.as_deref().map(|by| format!("{} woke it", name(by)));
     match (on, by) {
@@ -251,22 +271,13 @@ fn blocked(who: &Who) -> Option<String> {
     }
 }
 
-/// Kernel threads that stay where the kernel has put them: it refuses sched_setaffinity(2) of a task with
-/// `PF_NO_SETAFFINITY` (include/linux/sched.h), which workers of workqueues and threads of one CPU have.
-const BOUND: [&str; 7] =
-    ["kworker/", "ksoftirqd/", "migration/", "cpuhp/", "rcuc/", "idle_inject/", "irq_work/"];
-
 /// Off the CPUs where it kept packets waiting, if others are left and it can be moved.
-fn change(context: &Context<'_>, who: &Who, cpus: &CpuSet) -> Option<ProposedChange> {
-    let others: CpuSet =
-        context.host.topology.online.iter().filter(|cpu| !cpus.contains(*cpu)).collect();
-    if cpus.is_empty() || others.is_empty() {
+fn change(context: &Context<'_>, who: &Culprit, cpus: &CpuSet) -> Option<ProposedChange> {
+    // The kernel keeps it where it is.
+    if cpus.is_empty() || (who.irq.is_none() && who.bound == Some(true)) {
         return None;
     }
-    let is_bound = |comm: &String| BOUND.iter().any(|prefix| comm.starts_with(prefix));
-    if who.irq.is_none() && who.comm.as_ref().is_some_and(is_bound) {
-        return None;
-    }
+    let others = others(context, who, cpus)?;
     let target = match (who.pid, who.irq) {
         (Some(pid), _) => Proposal::Affinity { pid, tid: None },
         (_, Some(irq)) => SettingFile::irq_affinity(IrqNumber(irq)).into(),
@@ -279,4 +290,22 @@ fn change(context: &Context<'_>, who: &Who, cpus: &CpuSet) -> Option<ProposedCha
         why: format!("Packets wait for it on {}.", text::cpus(cpus)),
         alternative: false,
     })
+}
+
+/// The CPUs that it may be moved to: on the same nodes if some are left there, where its memory is.
+fn others(context: &Context<'_>, who: &Culprit, cpus: &CpuSet) -> Option<CpuSet> {
+    let topology = &context.host.topology;
+    let others = topology.online.difference(cpus);
+    let owner = |pid| context.host.owners.iter().find(move |owner| owner.pid == pid);
+    let others = match who.pid.and_then(owner) {
+        Some(owner) => allowed(context.host, owner, &others)?,
+        None => others.difference(&spared(context.host)),
+    };
+    let nodes = topology.nodes_of(cpus);
+    let near: CpuSet = others
+        .iter()
+        .filter(|cpu| topology.node_of(*cpu).is_some_and(|node| nodes.contains(&node)))
+        .collect();
+    let chosen = if near.is_empty() { others } else { near };
+    (!chosen.is_empty()).then_some(chosen)
 }

@@ -1,7 +1,7 @@
 //! Two busy queues' interrupts on SMT siblings of one core, while other cores of the node have
 //! none.
 //!
-//! In go where each queue interrupt goes and how often it came. Out comes one finding for each
+//! Input: where each queue interrupt goes and how often it came. Output: one finding for each
 //! NIC, with the second interrupt of each crowded core moved to a free one.
 //!
 //! Rule: document 003 (do not use both hardware threads of one core), document 000 (SMT
@@ -10,14 +10,14 @@
 use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, nearest_cpus, text};
-use nearpath_model::{CpuId, CpuSet, Finding, Irq, Nic, Severity};
+use crate::{Check, CheckOutcome, Context, nearest_cpus, severity, text};
+use nearpath_model::{CpuId, CpuSet, Finding, Irq, Nic};
 
-pub(super) const CHECK: Check = Check {
-    name: "smt_siblings",
-    looks_at: "two busy queues on SMT siblings of one core while other cores are free",
+pub(super) const CHECK: Check = Check::new(
+    "smt_siblings",
+    "two busy queues on SMT siblings of one core while other cores are free",
     run,
-};
+);
 
 /// Share of a NIC's interrupts from which a queue is busy, and how many there must be at all.
 const BUSY: f64 = 0.05;
@@ -78,7 +78,8 @@ fn finding(context: &Context<'_>, nic: &Nic, busy: &[(&Irq, CpuId)]) -> Option<F
     if crowded.is_empty() || free.is_empty() {
         return None;
     }
-    let severity = if context.earlier.is_some() { Severity::Warning } else { Severity::Info };
+    let busy_irqs = total(crowded.iter().map(|(irq, ..)| context.irq_total(irq)));
+    let severity = severity::of_traffic(context.rate(busy_irqs));
     let title = format!(
         "{} of {} {} a core with another while {} free",
         text::count(crowded.len() as u64, "busy queue"),
@@ -87,7 +88,7 @@ fn finding(context: &Context<'_>, nic: &Nic, busy: &[(&Irq, CpuId)]) -> Option<F
         if free.len() == 1 { "a core is".to_owned() } else { format!("{} cores are", free.len()) },
     );
     let mut finding = Finding::new(severity, title)
-        .share(ratio(crowded.len() as u64 * 2, nic.rx_queues.len() as u64));
+        .share(ratio(crowded.len() as u64 * 2, nic.rx_queues.len() as u64), "its queues");
     for (irq, cpu, other) in &crowded {
         let count = context.irq_total(irq);
         finding = finding.evidence(format!(

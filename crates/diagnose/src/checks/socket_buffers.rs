@@ -1,7 +1,7 @@
-//! Packets thrown away because the buffer of their socket was full.
+//! Packets dropped because the receive buffer of their socket was full.
 //!
-//! In go the counters of UDP and TCP, over the interval when there is an earlier reading. Out comes at
-//! most one finding for each protocol: critical when it happened in the interval. Full buffers without
+//! Input: the counters of UDP and TCP, over the interval when there is an earlier reading. Output: at
+//! most one finding for each protocol. Full buffers without
 //! any of it are none: buffers that are never full do not become faster by being larger.
 //!
 //! Rules: document 000 (socket buffers), Documentation/networking/snmp_counter.rst,
@@ -9,17 +9,15 @@
 //! net/ipv4/tcp_input.c.
 
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{Finding, ProposedChange, SettingFile};
 
-pub(super) const CHECK: Check = Check {
-    name: "socket_buffers",
-    looks_at: "packets thrown away because the buffer of their socket was full",
+pub(super) const CHECK: Check = Check::new(
+    "socket_buffers",
+    "packets dropped because the receive buffer of their socket was full",
     run,
-};
+);
 
-/// Share of packets since boot from which it is more than a hint.
-const MANY: f64 = 0.0001;
 /// Bytes beyond which a default for all sockets is no remedy.
 const LARGEST_DEFAULT: u64 = 16 << 20;
 /// Bytes of the largest buffer that document 000 gives.
@@ -47,24 +45,20 @@ fn finding(context: &Context<'_>, what: &str, lost: u64, arrived: u64) -> Option
         return None;
     }
     let share = ratio(lost, arrived.saturating_add(lost));
-    let severity = match context.earlier {
-        Some(_) => Severity::Critical,
-        None if share.is_some_and(|share| share >= MANY) => Severity::Warning,
-        None => Severity::Info,
-    };
-    let plural = if lost == 1 { " was" } else { "s were" };
-    let title = format!(
-        "{lost} {what}{plural} thrown away, as the buffer of the socket was full, {}",
-        context.since()
-    );
-    Some(Finding::new(severity, title).share(share))
+    let severity = severity::of_loss(context, lost, Some(arrived));
+    let title =
+        format!("{} dropped {}: receive buffer full", text::count(lost, what), context.since());
+    Some(
+        Finding::new(severity, title)
+            .share(share, text::short(arrived.saturating_add(lost)) + " " + what + "s"),
+    )
 }
 
 fn datagrams(context: &Context<'_>) -> Option<Finding> {
     let lost = sum(context, &["Udp.RcvbufErrors", "Udp6.RcvbufErrors"]);
     let arrived = sum(context, &["Udp.InDatagrams", "Udp6.InDatagrams"]);
     let mut finding = finding(context, "datagram", lost, arrived)?.evidence(
-        "A socket that sets SO_RCVBUF itself has what it asked for, up to net.core.rmem_max; others \
+        "A socket that sets SO_RCVBUF itself gets that size, up to net.core.rmem_max; others \
          have net.core.rmem_default.",
     );
     let Some((now, wanted)) = doubled(context, "net.core.rmem_default", LARGEST_DEFAULT) else {

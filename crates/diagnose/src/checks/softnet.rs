@@ -1,26 +1,27 @@
 //! Packets dropped from a full backlog, and NET_RX running out of budget.
 //!
-//! In goes /proc/net/softnet_stat, over the interval when there is an earlier reading. Out come
-//! at most two findings: drops (critical when they happened in the interval) and squeezes.
+//! Input: /proc/net/softnet_stat, over the interval when there is an earlier reading.
+//! Output: at most two findings: drops (critical when they happened in the interval) and squeezes.
 //!
 //! Rules: net/core/dev.c (`enqueue_to_backlog` drops beyond `net.core.netdev_max_backlog`,
 //! `net_rx_action` counts a squeeze when `netdev_budget` or `netdev_budget_usecs` ran out with
 //! work left), Documentation/admin-guide/sysctl/net.rst.
 
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{CpuId, Finding, ProposedChange, SettingFile, Severity, SoftnetCpu};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{CpuId, Finding, ProposedChange, SettingFile, SoftnetCpu};
 
-pub(super) const CHECK: Check = Check {
-    name: "softnet",
-    looks_at: "packets dropped from a full backlog, and NET_RX out of budget",
-    run,
-};
+pub(super) const CHECK: Check =
+    Check::new("softnet", "packets dropped from a full backlog, and NET_RX out of budget", run);
 
 /// Squeezes in each NET_RX run from which the budget is too small.
 const SQUEEZED: f64 = 0.01;
-/// Share of packets dropped since boot from which it is more than a hint.
-const MANY_DROPS: f64 = 0.0001;
+/// Fewer runs prove nothing.
+const ENOUGH_RUNS: u64 = 1_000;
+/// The same, from which packets wait for it.
+const OFTEN_SQUEEZED: f64 = 0.1;
+/// Runs in each second below which NET_RX has little to do.
+const BUSY_PER_S: f64 = 1_000.0;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -51,16 +52,12 @@ fn drops(context: &Context<'_>, lines: &[SoftnetCpu]) -> Option<Finding> {
         return None;
     }
     let share = ratio(dropped, processed.saturating_add(dropped));
-    let severity = match context.earlier {
-        Some(_) => Severity::Critical,
-        None if share.is_some_and(|share| share >= MANY_DROPS) => Severity::Warning,
-        None => Severity::Info,
-    };
+    let severity = severity::of_loss(context, dropped, Some(processed));
     let since = context.since();
     let title = format!("{} dropped from a full backlog {since}", packets(dropped));
     let mut finding = Finding::new(severity, title)
         .evidence(format!("Dropped by CPU: {}.", by_cpu(lines, |line| line.dropped)))
-        .share(share);
+        .share(share, text::packets(processed));
     let by_flow_limit = total(lines.iter().filter_map(|line| line.flow_limit));
     if by_flow_limit > 0 {
         finding = finding.evidence(format!("The flow limit dropped {by_flow_limit} of them."));
@@ -82,16 +79,17 @@ fn squeezes(context: &Context<'_>, lines: &[SoftnetCpu]) -> Option<Finding> {
         |counts| total(counts.into_values()),
     );
     let share = ratio(squeezed, runs)?;
-    if share < SQUEEZED {
+    if share < SQUEEZED || runs < ENOUGH_RUNS {
         return None;
     }
-    let severity = if context.earlier.is_some() { Severity::Warning } else { Severity::Info };
+    let busy = context.per_second(runs) >= BUSY_PER_S;
+    let severity = severity::of_condition(context, busy && share >= OFTEN_SQUEEZED);
     let since = context.since();
     let title = format!("NET_RX ran out of budget {} {since}", text::count(squeezed, "time"));
     let mut finding = Finding::new(severity, title)
         .evidence(format!("By CPU: {}.", by_cpu(lines, |line| line.time_squeeze)))
         .evidence(format!("{} of the NET_RX runs left work behind.", text::percent(share.min(1.0))))
-        .share(Some(share));
+        .share(Some(share), "NET_RX runs");
     let why = "NET_RX may take more packets before it lets other work run.";
     finding.changes.extend(raised(context, "net.core.netdev_budget", 4_800, why));
     let why = "NET_RX may run longer before it lets other work run.";

@@ -1,7 +1,7 @@
 //! XPS that sends from a CPU by another queue than the one whose interrupt the CPU serves.
 //!
-//! In go `xps_cpus` and `xps_rxqs` of each transmit queue, the CPU of the receive interrupt of the
-//! same number, and whether sent packets were measured to leave their core. Out comes one finding for
+//! Input: `xps_cpus` and `xps_rxqs` of each transmit queue, the CPU of the receive interrupt of the
+//! same number, and whether sent packets were measured to leave their core. Output: one finding for
 //! each NIC, with the masks that give every CPU the queue that is nearest to it.
 //!
 //! Rules: Documentation/networking/scaling.rst (XPS: a CPU maps onto the queue whose completions
@@ -11,18 +11,18 @@ use crate::context::irq_cpus;
 use crate::counters::ratio;
 use crate::locality::Elsewhere;
 use crate::spans::NOTABLE_SHARE;
-use crate::{Check, CheckOutcome, Context, text};
+use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{
     CpuId, CpuSet, Direction, Finding, Nearness, Nic, ProposedChange, QueueId, SettingFile,
     Severity, TxQueue,
 };
 use std::collections::BTreeMap;
 
-pub(super) const CHECK: Check = Check {
-    name: "xps_mismatch",
-    looks_at: "XPS that does not match the CPU of the receive queue of the same number",
+pub(super) const CHECK: Check = Check::new(
+    "xps_mismatch",
+    "XPS that does not match the CPU of the receive queue of the same number",
     run,
-};
+);
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -84,7 +84,8 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
     let harmless = left.is_some_and(|left| left.share < NOTABLE_SHARE);
     let (severity, title) = if !wrong.is_empty() {
         let n = text::count(wrong.len() as u64, "transmit queue");
-        let severity = if harmless { Severity::Info } else { Severity::Warning };
+        let sent = context.statistic(nic, "tx_packets").and_then(|n| context.rate(n));
+        let severity = if harmless { Severity::Info } else { severity::of_traffic(sent) };
         (severity, format!("XPS of {n} of {} misses the queue's own CPU", nic.name))
     } else if off && queues.len() > 1 && !harmless {
         (
@@ -94,8 +95,10 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
     } else {
         return None;
     };
-    let mut finding = Finding::new(severity, title)
-        .share(ratio(wrong.len() as u64, nic.tx_queues.len() as u64).filter(|_| !off));
+    let mut finding = Finding::new(severity, title).share(
+        ratio(wrong.len() as u64, nic.tx_queues.len() as u64).filter(|_| !off),
+        "its queues",
+    );
     for (queue, home) in wrong.iter().take(8) {
         let cpus = set(queue).unwrap_or_default();
         finding = finding.evidence(format!(
@@ -114,7 +117,7 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
     if let Some(Elsewhere { all, share, .. }) = left {
         let share = text::percent(share);
         finding = finding.evidence(format!(
-            "Of {all} packets sent by all interfaces {share} were let go of on another core than \
+            "Of {all} packets sent by all interfaces {share} were freed on another core than \
              they were allocated on."
         ));
     }

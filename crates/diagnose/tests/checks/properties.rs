@@ -152,11 +152,15 @@ fn finding() -> impl Strategy<Value = Finding> {
     let cost = || prop::option::of(prop::num::f64::ANY);
     (severity, cost(), cost(), "[ab]", "[ab]", "[ab]").prop_map(
         |(severity, seconds, share, check, title, evidence)| Finding {
+            subjects: Vec::new(),
+            symptoms: Vec::new(),
             check,
             severity,
             title,
             evidence: vec![evidence],
             cost: FindingCost {
+                share_of: String::new(),
+                max_ns: None,
                 seconds_per_second: seconds,
                 share_percent: share,
                 per_packet_ns: None,

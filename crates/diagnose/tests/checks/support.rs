@@ -1,5 +1,5 @@
-//! Loads fixtures: readable JSON of partial hosts and measurements, and renders what a check
-//! said of them.
+//! Loads fixtures: readable JSON of partial hosts and measurements, and renders the
+//! output of a check.
 //!
 //! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts"}`.
 //! `machine` names the topology in `fixtures/machines/`; the others hold only what matters, over empty
@@ -182,9 +182,9 @@ pub fn render_finding(finding: &Finding) -> String {
     let mut text = format!("{}: {}\n", severity.as_str().unwrap(), finding.title);
     let cost = &finding.cost;
     let costs = [
-        cost.seconds_per_second.map(|s| format!("{s:.4} s/s")),
-        cost.share_percent.map(|p| format!("{p:.2} %")),
-        cost.per_packet_ns.map(|ns| format!("{ns} ns a packet")),
+        cost.seconds_per_second.map(|s| format!("{s:.4}s/s")),
+        cost.share_percent.map(|p| format!("{p:.2}% of {}", cost.share_of)),
+        cost.per_packet_ns.map(|ns| format!("{ns}ns a packet")),
     ];
     let costs: Vec<String> = costs.into_iter().flatten().collect();
     if !costs.is_empty() {
@@ -192,6 +192,9 @@ pub fn render_finding(finding: &Finding) -> String {
     }
     for sentence in &finding.evidence {
         text.push_str(&format!("  {sentence}\n"));
+    }
+    for symptom in &finding.symptoms {
+        text.push_str(&format!("  causes: {} [{}]\n", symptom.title, symptom.check));
     }
     for change in &finding.changes {
         let ProposedChange { target, before, after, why, alternative } = change;
@@ -212,5 +215,5 @@ pub fn golden(path: &Path, text: &str) -> Result<(), String> {
         return Ok(());
     }
     let path = path.display();
-    Err(format!("{path} differs (NEARPATH_BLESS=1 writes it anew):\n{golden}--- now:\n{text}"))
+    Err(format!("{path} differs (NEARPATH_BLESS=1 rewrites it):\n{golden}--- now:\n{text}"))
 }

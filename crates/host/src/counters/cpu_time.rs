@@ -4,17 +4,17 @@
 use crate::cpu_table::{Malformed, cpu_id, number, split_line};
 use nearpath_model::CpuTime;
 
-/// Reads the text of `/proc/stat`.
+/// Parses `/proc/stat`.
 ///
 /// # Errors
-/// A line of a CPU has not at least seven numbers, or there is no such line.
+/// A CPU line has fewer than seven numbers, or there is no such line.
 pub fn parse_cpu_time(bytes: &[u8]) -> Result<Vec<CpuTime>, Malformed> {
     let mut cpus = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {
         let line;
         (line, rest) = split_line(rest);
-        // The CPUs come first; the line of all interrupts that follows may be long.
+        // The CPUs come first; the following line with all interrupts may be long.
         let Some(line) = line.strip_prefix(b"cpu") else { break };
         let mut words = line.split(u8::is_ascii_whitespace);
         let Some(cpu) = words.next().and_then(number).and_then(cpu_id) else { continue };
@@ -22,13 +22,13 @@ pub fn parse_cpu_time(bytes: &[u8]) -> Result<Vec<CpuTime>, Malformed> {
         let Some(&[user, nice, system, idle, iowait, irq, softirq, ref more @ ..]) =
             values.as_deref()
         else {
-            return Err(Malformed(format!("cpu{cpu}: not the seven times of a CPU")));
+            return Err(Malformed(format!("cpu{cpu}: fewer than seven numbers")));
         };
         let steal = more.first().copied();
         cpus.push(CpuTime { cpu, user, nice, system, idle, iowait, irq, softirq, steal });
     }
     if cpus.is_empty() {
-        return Err(Malformed("no line of a CPU".into()));
+        return Err(Malformed("no CPU line".into()));
     }
     cpus.sort_by_key(|cpu| cpu.cpu);
     cpus.dedup_by_key(|cpu| cpu.cpu);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn malformed_text_is_rejected() {
         for bad in ["", "intr 5", "cpu 1 2 3\n", "cpu0 1 2 3\n", "cpu0 1 2 3 4 5 6 x\n"] {
             assert!(parse_cpu_time(bad.as_bytes()).is_err(), "{bad}");
         }

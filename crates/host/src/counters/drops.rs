@@ -1,8 +1,7 @@
 //! The kernel's counters of dropped packets at one moment.
 //!
-//! In goes a root; out come those of its network namespace (protocols, queueing disciplines, interfaces) and
-//! the drops of the CPUs' backlogs, which are of the whole host. What cannot be read is missing, with the
-//! reason.
+//! Input: a root. Output: the counters of its network namespace (protocols, queueing disciplines, interfaces)
+//! and the drops of the CPUs' backlogs, which are host-wide. What cannot be read is missing, with the reason.
 
 use super::{named, softnet_drops};
 use crate::nics::netlink::{Connection, rtnetlink};
@@ -12,32 +11,32 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 
-/// Counters of packets that were dropped.
+/// Counters of dropped packets.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DropCounters {
-    /// Those of protocols by name: `Udp.RcvbufErrors`, `TcpExt.ListenDrops`.
+    /// Protocol counters by name: `Udp.RcvbufErrors`, `TcpExt.ListenDrops`.
     pub protocols: BTreeMap<String, u64>,
-    /// Packets that found a CPU's backlog full, on all CPUs (`/proc/net/softnet_stat`).
+    /// Packets dropped because a CPU's backlog was full, on all CPUs (`/proc/net/softnet_stat`).
     pub backlog: Option<u64>,
-    /// What the root queueing discipline of each interface has dropped.
+    /// Drops of the root queueing discipline of each interface.
     pub qdiscs: BTreeMap<IfIndex, QdiscDrops>,
-    /// What each interface has counted.
+    /// Counters of each interface.
     pub devices: Vec<DeviceCounts>,
-    /// What could not be read, and why.
+    /// What could not be read, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
-/// Packets that a root queueing discipline has dropped.
+/// Packets dropped by a root queueing discipline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QdiscDrops {
     /// Its kind: `fq_codel`.
     pub kind: String,
-    /// How many, those of its classes included.
+    /// The number, including its classes.
     pub drops: u64,
 }
 
 impl DropCounters {
-    /// Reads them now.
+    /// Reads the current values.
     pub fn read(root: &Root) -> Self {
         let mut notes = Notes::default();
         let protocols = named(root, &mut notes);
@@ -67,7 +66,7 @@ mod tests {
     use nearpath_testing::trees::{Layout, Machine};
 
     #[test]
-    fn counters_are_read_and_what_is_missing_says_so() {
+    fn counters_are_read_and_missing_ones_are_reported() {
         let machine = Machine::regular(Layout { packages: 1, cores: 2, ..Layout::default() })
             .file("/proc/net/snmp", "Udp: NoPorts RcvbufErrors\nUdp: 3 4\n")
             .file("/proc/net/netstat", "TcpExt: ListenDrops\nTcpExt: 5\n")

@@ -1,14 +1,14 @@
-//! Counters of the kernel: by CPU those of `/proc/softirqs`, `/proc/net/softnet_stat` and
-//! `/proc/stat`, by interface those of `/proc/net/dev`, of the whole host some of the protocols and of
-//! memory.
+//! Kernel counters: per CPU those of `/proc/softirqs`, `/proc/net/softnet_stat` and `/proc/stat`, per interface
+//! those of `/proc/net/dev`, host-wide some protocol and memory counters.
 //!
-//! In goes a root, out come plain values. Each file has its parser, from bytes to values, in a
-//! file of its own.
+//! Input: a root. Output: plain values. Each file has its own parser from bytes to values.
 
+mod conntrack;
 mod cpu_time;
 mod drops;
 mod named;
 mod net_dev;
+mod nstat;
 mod reading;
 mod softirqs;
 mod softnet;
@@ -18,6 +18,7 @@ pub use drops::{DropCounters, QdiscDrops};
 pub use named::{parse_protocols, parse_snmp6, parse_vmstat};
 pub use net_dev::parse_net_dev;
 pub use net_dev::read_device_counts;
+pub use nstat::read_nstat;
 pub use reading::read_counters;
 pub use softirqs::parse_softirqs;
 pub use softnet::parse_softnet;
@@ -32,16 +33,15 @@ pub(crate) fn softirqs(root: &Root, notes: &mut Notes) -> Vec<SoftirqCounts> {
     read(root, notes, "softirqs", "/proc/softirqs", parse_softirqs)
 }
 
-/// Reads `/proc/net/softnet_stat`; `online` tells which CPUs its lines are of on kernels that do
-/// not say it.
+/// Reads `/proc/net/softnet_stat`; `online` has the CPUs of the lines on kernels that do not print them.
 pub(crate) fn softnet(root: &Root, notes: &mut Notes, online: &CpuSet) -> Vec<SoftnetCpu> {
     read(root, notes, "softnet", "/proc/net/softnet_stat", |bytes| parse_softnet(bytes, online))
 }
 
-/// The counters of all CPUs now.
+/// The current counters of all CPUs.
 ///
 /// # Errors
-/// The file cannot be read, or is another one.
+/// The file cannot be read, or is malformed.
 pub fn read_softnet(root: &Root) -> Result<Vec<SoftnetCpu>, ReadError> {
     const PATH: &str = "/proc/net/softnet_stat";
     let online = root.text("/sys/devices/system/cpu/online")?;
@@ -50,23 +50,23 @@ pub fn read_softnet(root: &Root) -> Result<Vec<SoftnetCpu>, ReadError> {
     parse_softnet(&root.read(PATH)?, &online).map_err(|e| ReadError::new(PATH, &e.to_string()))
 }
 
-/// Packets that found the backlog of their CPU full, on all CPUs.
+/// Packets dropped because the backlog of their CPU was full, on all CPUs.
 fn softnet_drops(root: &Root) -> Result<u64, ReadError> {
     let cpus = crate::read_softnet(root)?;
     Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.saturating_add(cpu.dropped)))
 }
 
-/// The times of all CPUs now; empty where the kernel does not tell them.
+/// The current times of all CPUs; empty if not available.
 pub fn read_cpu_time(root: &Root) -> Vec<CpuTime> {
     cpu_time(root, &mut Notes::default())
 }
 
-/// Reads the lines by CPU of `/proc/stat`.
+/// Reads the CPU lines of `/proc/stat`.
 pub(crate) fn cpu_time(root: &Root, notes: &mut Notes) -> Vec<CpuTime> {
     read(root, notes, "cpu_time", "/proc/stat", parse_cpu_time)
 }
 
-/// Reads counters of the whole host by name.
+/// Reads host-wide counters by name.
 pub(crate) fn named(root: &Root, notes: &mut Notes) -> BTreeMap<String, u64> {
     type Parse = fn(&[u8]) -> BTreeMap<String, u64>;
     const FILES: [(&str, Parse); 4] = [
@@ -75,7 +75,7 @@ pub(crate) fn named(root: &Root, notes: &mut Notes) -> BTreeMap<String, u64> {
         ("/proc/net/netstat", parse_protocols),
         ("/proc/vmstat", parse_vmstat),
     ];
-    let mut all = BTreeMap::new();
+    let mut all = conntrack::read(root);
     for (path, parse) in FILES {
         match root.read(path) {
             Ok(bytes) => all.extend(parse(&bytes)),

@@ -1,22 +1,22 @@
-//! Counters of the whole host by name, of which only a few tell something of packets and of memory:
-//! `/proc/net/snmp`, `/proc/net/snmp6` and `/proc/net/netstat` of the network namespace
-//! (net/ipv4/proc.c, net/ipv6/proc.c), and `/proc/vmstat` (mm/vmstat.c).
+//! Host-wide counters by name, of which only a few concern packets and memory: `/proc/net/snmp`,
+//! `/proc/net/snmp6` and `/proc/net/netstat` of the network namespace (net/ipv4/proc.c, net/ipv6/proc.c), and
+//! `/proc/vmstat` (mm/vmstat.c).
 //!
-//! In goes the text of a file, out come values under `Udp.RcvbufErrors`, `Udp6.RcvbufErrors`,
-//! `TcpExt.RcvPruned`, `vm.compact_stall`.
+//! Input: the text of a file. Output: values under `Udp.RcvbufErrors`, `Udp6.RcvbufErrors`, `TcpExt.RcvPruned`,
+//! `vm.compact_stall`.
 
 use std::collections::BTreeMap;
 
 /// The counters that are kept.
 const KEPT: &[&str] = &[
-    // Datagrams, and those for which a socket's buffer had no room.
+    // Datagrams, and those dropped because a socket's buffer was full.
     "Udp.InDatagrams",
     "Udp.RcvbufErrors",
     "Udp.SndbufErrors",
     "Udp6.InDatagrams",
     "Udp6.RcvbufErrors",
     "Udp6.SndbufErrors",
-    // Datagrams that were dropped for another reason.
+    // Datagrams dropped for another reason.
     "Udp.NoPorts",
     "Udp.InCsumErrors",
     "Udp.MemErrors",
@@ -31,8 +31,13 @@ const KEPT: &[&str] = &[
     "IpExt.InNoRoutes",
     "IpExt.InTruncatedPkts",
     "TcpExt.IPReversePathFilter",
-    // Segments, and those that were dropped or thrown out again for want of room in the buffer.
+    // Segments, and those dropped or pruned because the buffer was full.
     "Tcp.InSegs",
+    "Tcp.OutSegs",
+    "Tcp.RetransSegs",
+    "TcpExt.TCPTimeouts",
+    "TcpExt.TCPDSACKRecv",
+    "Tcp.PassiveOpens",
     "TcpExt.RcvPruned",
     "TcpExt.OfoPruned",
     "TcpExt.TCPRcvQDrop",
@@ -42,18 +47,18 @@ const KEPT: &[&str] = &[
     "TcpExt.PAWSEstab",
     "TcpExt.ListenOverflows",
     "TcpExt.ListenDrops",
-    // Tasks that waited for memory to be compacted, and huge pages that faults took.
+    // Tasks that waited for memory compaction, and huge pages allocated by faults.
     "vm.compact_stall",
     "vm.thp_fault_alloc",
     "vm.thp_fault_fallback",
-    // AutoNUMA: its page faults, and the pages that it moved.
+    // AutoNUMA: its page faults, and the pages that it migrated.
     "vm.numa_hint_faults",
     "vm.numa_hint_faults_local",
     "vm.numa_pages_migrated",
 ];
 
-/// Reads `/proc/net/snmp` or `/proc/net/netstat`: a line of names and one of numbers for each
-/// protocol. What is no pair of such lines is passed over.
+/// Parses `/proc/net/snmp` or `/proc/net/netstat`: a line of names and a line of numbers per protocol. Anything
+/// that is not such a pair of lines is skipped.
 pub fn parse_protocols(bytes: &[u8]) -> BTreeMap<String, u64> {
     let text = String::from_utf8_lossy(bytes);
     let mut counters = BTreeMap::new();
@@ -74,13 +79,13 @@ pub fn parse_protocols(bytes: &[u8]) -> BTreeMap<String, u64> {
     counters
 }
 
-/// Reads `/proc/net/snmp6`: a name and a number on each line, `Udp6InDatagrams 3`.
+/// Parses `/proc/net/snmp6`: a name and a number per line, `Udp6InDatagrams 3`.
 pub fn parse_snmp6(bytes: &[u8]) -> BTreeMap<String, u64> {
     let name = |name: &str| Some(format!("Udp6.{}", name.strip_prefix("Udp6")?));
     of_lines(bytes, name)
 }
 
-/// Reads `/proc/vmstat`: a name and a number on each line.
+/// Parses `/proc/vmstat`: a name and a number per line.
 pub fn parse_vmstat(bytes: &[u8]) -> BTreeMap<String, u64> {
     of_lines(bytes, |name| Some(format!("vm.{name}")))
 }
@@ -98,7 +103,7 @@ fn of_lines(bytes: &[u8], name: impl Fn(&str) -> Option<String>) -> BTreeMap<Str
     counters
 }
 
-/// Keeps a counter that is known and has a value; -1 is none.
+/// Keeps a counter that is known and has a value; -1 means no value.
 fn keep(counters: &mut BTreeMap<String, u64>, name: String, value: &str) {
     if KEPT.contains(&name.as_str())
         && let Ok(value) = value.parse()

@@ -1,42 +1,42 @@
-//! `/proc/net/dev` (net/core/net-procfs.c, `dev_seq_printf_stats`): two lines of headings, then a line for
-//! each interface of the network namespace:
+//! `/proc/net/dev` (net/core/net-procfs.c, `dev_seq_printf_stats`): two header lines, then a line for each
+//! interface of the network namespace:
 //!
 //! ```text
 //! eth0: bytes packets errs drop fifo frame compressed multicast   bytes packets errs drop fifo colls carrier compressed
 //! ```
-//! The kernel adds rx_missed_errors to what was dropped.
+//! The kernel adds rx_missed_errors to drop.
 
 use crate::cpu_table::Malformed;
 use crate::{ReadError, Root};
 use nearpath_model::DeviceCounts;
 
 const PATH: &str = "/proc/net/dev";
-/// A host with more interfaces has its first ones counted.
+/// Maximum number of interfaces read.
 const MOST: usize = 65_536;
-/// Columns of an interface.
+/// Columns per interface.
 const COLUMNS: usize = 16;
 
-/// Those of all interfaces of the network namespace.
+/// The counters of all interfaces of the network namespace.
 ///
 /// # Errors
-/// The file cannot be read, or is another one.
+/// The file cannot be read, or is malformed.
 pub fn read_device_counts(root: &Root) -> Result<Vec<DeviceCounts>, ReadError> {
     let bytes = root.read(PATH)?;
     parse_net_dev(&bytes).map_err(|reason| ReadError::new(PATH, &reason.to_string()))
 }
 
-/// Reads the text of `/proc/net/dev`.
+/// Parses `/proc/net/dev`.
 ///
 /// # Errors
-/// A line of an interface without 16 numbers.
+/// An interface line without 16 numbers.
 pub fn parse_net_dev(bytes: &[u8]) -> Result<Vec<DeviceCounts>, Malformed> {
     let text = String::from_utf8_lossy(bytes);
     text.lines().skip(2).filter(|line| !line.trim().is_empty()).take(MOST).map(device).collect()
 }
 
-/// A name may hold a colon, and the numbers none.
+/// A name may contain a colon, the numbers do not.
 fn device(line: &str) -> Result<DeviceCounts, Malformed> {
-    let malformed = || Malformed("a line that is of no interface".to_owned());
+    let malformed = || Malformed("not an interface line".to_owned());
     let (name, numbers) = line.rsplit_once(':').ok_or_else(malformed)?;
     let numbers: Vec<u64> =
         numbers.split_ascii_whitespace().map_while(|number| number.parse().ok()).collect();
@@ -77,7 +77,7 @@ eth0:1: 200 20 1 2 0 0 0 7 300 30 3 4 0 0 0 0
 ";
 
     #[test]
-    fn interfaces_are_read_with_what_they_dropped() {
+    fn interfaces_are_read_with_their_drops() {
         let devices = parse_net_dev(TEXT.as_bytes()).unwrap();
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["lo", "eth0:1"]);
@@ -89,7 +89,7 @@ eth0:1: 200 20 1 2 0 0 0 7 300 30 3 4 0 0 0 0
     }
 
     #[test]
-    fn what_is_no_interface_is_refused() {
+    fn malformed_lines_are_rejected() {
         for line in ["eth0 1 2 3", "eth0: 1 2 3", "eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 x"] {
             assert!(parse_net_dev(format!("a\nb\n{line}\n").as_bytes()).is_err(), "{line}");
         }

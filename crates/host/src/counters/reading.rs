@@ -1,7 +1,7 @@
-//! All counters that a measurement takes the difference of, at one moment.
+//! Counters at one moment; a measurement takes the difference of two.
 //!
-//! In go a root and the interfaces whose queues are of interest; out come plain values. What cannot be
-//! read is empty, with the reason.
+//! Input: a root and the interfaces whose queues are of interest. Output: plain values. What cannot be read is
+//! empty, with the reason.
 
 use super::{softirqs, softnet};
 use crate::irqs::{Interrupts, TABLE, parse_interrupts};
@@ -9,22 +9,26 @@ use crate::nics::queue_packets;
 use crate::{Notes, ReadError, Root};
 use nearpath_model::{Counters, Nic};
 
-/// How often a table is read at most that changes meanwhile.
+/// Maximum attempts to read a table that changes in the meantime.
 const ATTEMPTS: usize = 5;
 
-/// Reads them, and the packets by queue of these interfaces.
+/// Reads all counters, and the packets by queue of these interfaces.
 pub fn read_counters(root: &Root, nics: &[Nic]) -> Counters {
     let mut notes = Notes::default();
     let table = notes.take("host", "irqs", table(root)).unwrap_or_default();
     let Interrupts { mut irqs, mut arch, cpus, uneven, cut } = table;
     if let Some(label) = uneven.first() {
-        let reason = format!("{TABLE}: CPUs came or went whenever it was read");
+        let reason = format!("{TABLE}: CPUs went online or offline at each attempt to read it");
         notes.add(&format!("irq {label}"), "counts", &reason);
     }
     irqs.retain(|irq| !uneven.contains(&irq.irq.to_string()));
     arch.retain(|irq| !uneven.contains(&irq.name));
     if cut {
-        notes.add("host", "irqs", &format!("{TABLE}: only the first {} lines", irqs.len()));
+        notes.add(
+            "host",
+            "irqs",
+            &format!("{TABLE}: only the first {} lines were read", irqs.len()),
+        );
     }
     let softirqs = softirqs(root, &mut notes);
     let softnet = softnet(root, &mut notes, &cpus);
@@ -37,8 +41,8 @@ pub fn read_counters(root: &Root, nics: &[Nic]) -> Counters {
     Counters { cpus, irqs, arch_irqs: arch, softirqs, softnet, queue_packets, unknown }
 }
 
-/// The table of interrupts. Whose the counts of a line are that was written while a CPU came or went
-/// is not known: it is read again then.
+/// The table of interrupts. If a CPU went online or offline while a line was written, its counts cannot be
+/// assigned to CPUs: the table is read again.
 fn table(root: &Root) -> Result<Interrupts, ReadError> {
     let read = || {
         let bytes = root.read(TABLE)?;
@@ -73,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_and_the_cpus_that_they_are_of() {
+    fn counters_and_their_cpus() {
         let counters = read(&machine());
         assert_eq!(counters.cpus.to_string(), "0,2");
         assert_eq!(counters.irqs[1].counts, [(CpuId(0), 5)].into());
@@ -83,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_written_while_a_cpu_goes_has_no_counts() {
+    fn a_line_written_during_cpu_hotplug_has_no_counts() {
         let table = "  CPU0 CPU1\n 7: 1 2 chip 1-edge a\n 8: 3 chip 2-edge b\nRES: 1\nERR: 0\n";
         let counters = read(&machine().file("/proc/interrupts", table));
         assert_eq!(counters.irqs.len(), 1);
@@ -92,16 +96,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_so() {
+    fn unreadable_files_are_reported() {
         let counters = read(&machine().without("/proc/interrupts").without("/proc/softirqs"));
         assert!(counters.irqs.is_empty() && counters.softirqs.is_empty());
         let facts: Vec<_> = counters.unknown.iter().map(|u| u.fact.as_str()).collect();
         assert_eq!(facts, ["irqs", "softirqs"]);
     }
 
-    /// On this machine, where the kernel answers or refuses by itself.
+    /// On this machine, whose kernel answers or refuses.
     #[test]
-    fn the_loopback_has_no_queues_that_count() {
+    fn the_loopback_has_no_queue_counters() {
         let counters = crate::read_counters(&Root::live(), &[]);
         assert!(!counters.cpus.is_empty() && !counters.softnet.is_empty());
         let (packets, _) = queue_packets::read(&Root::live(), &[(IfIndex(1), "lo")]);

@@ -1,4 +1,4 @@
-//! `/proc/softirqs` (fs/proc/softirqs.c): a line for each vector, a column for each possible CPU.
+//! `/proc/softirqs` (fs/proc/softirqs.c): a line per vector, a column per possible CPU.
 
 use crate::cpu_table::{CpuTable, Malformed, printable};
 use nearpath_model::SoftirqCounts;
@@ -6,10 +6,10 @@ use nearpath_model::SoftirqCounts;
 /// The kernel has ten vectors (include/linux/interrupt.h); more lines than this are not read.
 const MAX_VECTORS: usize = 64;
 
-/// Reads the text of `/proc/softirqs`.
+/// Parses `/proc/softirqs`.
 ///
 /// # Errors
-/// The header names no CPUs, or a line has not one count for each of them.
+/// The header lists no CPUs, or a line does not have one count per CPU.
 pub fn parse_softirqs(bytes: &[u8]) -> Result<Vec<SoftirqCounts>, Malformed> {
     let mut table = CpuTable::new(bytes)?;
     let cpus = table.cpus().len();
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_line_is_told() {
+    fn a_truncated_line_is_reported() {
         let error = parse_softirqs(b" CPU0 CPU1\n NET_RX: 1 2\n NET_TX: 1\n").unwrap_err();
         assert_eq!(error.to_string(), "NET_TX: 1 counts for 2 CPUs");
     }

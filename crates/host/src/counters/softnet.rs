@@ -1,27 +1,27 @@
-//! `/proc/net/softnet_stat` (net/core/net-procfs.c, `softnet_seq_show`): a line for each online
-//! CPU, of hexadecimal columns:
+//! `/proc/net/softnet_stat` (net/core/net-procfs.c, `softnet_seq_show`): a line per online CPU, with
+//! hexadecimal columns:
 //!
 //! | columns | since | meaning |
 //! |---|---|---|
 //! | 0–2 | | processed, dropped, time_squeeze |
-//! | 3–8 | | 0 today (they were fastroute's and cpu_collision) |
+//! | 3–8 | | 0 today (formerly fastroute and cpu_collision) |
 //! | 9 | 2.6.35 | received_rps |
 //! | 10 | 3.11 | flow_limit |
 //! | 11, 12 | 5.7 | length of the backlog, the CPU |
 //! | 13, 14 | 6.4 | length of input_pkt_queue, of process_queue |
 //!
-//! Before 5.7 a line does not say whose it is: then the lines are those of the online CPUs.
+//! Before 5.7 the lines do not have a CPU number: they are then those of the online CPUs, in order.
 
 use crate::cpu_table::{Malformed, cpu_id};
 use nearpath_model::{CpuSet, MAX_CPUS, SoftnetCpu};
 
 const CPU: usize = 12;
 
-/// Reads the text of `/proc/net/softnet_stat`; `online` is used when it does not name the CPUs.
+/// Parses `/proc/net/softnet_stat`; `online` is used if it does not have CPU numbers.
 ///
 /// # Errors
-/// A line without the first three columns, a column that is no number, or lines that do not name
-/// their CPU and are not as many as the online CPUs.
+/// A line without the first three columns, a column that is not a number, or lines without CPU numbers that are
+/// not as many as the online CPUs.
 pub fn parse_softnet(bytes: &[u8], online: &CpuSet) -> Result<Vec<SoftnetCpu>, Malformed> {
     let lines: Vec<Vec<u64>> = bytes
         .split(|&b| b == b'\n')
@@ -33,7 +33,7 @@ pub fn parse_softnet(bytes: &[u8], online: &CpuSet) -> Result<Vec<SoftnetCpu>, M
     if !named && lines.len() != online.len() {
         let (lines, cpus) = (lines.len(), online.len());
         return Err(Malformed(format!(
-            "{lines} lines that do not name their CPU, and {cpus} CPUs known to be online"
+            "{lines} lines without a CPU number, but {cpus} CPUs are online"
         )));
     }
     let mut online = online.iter();
@@ -41,10 +41,10 @@ pub fn parse_softnet(bytes: &[u8], online: &CpuSet) -> Result<Vec<SoftnetCpu>, M
     for line in lines {
         let cpu = if named { line.get(CPU).copied().and_then(cpu_id) } else { online.next() };
         let &[processed, dropped, time_squeeze, ..] = line.as_slice() else {
-            return Err(Malformed(format!("a line of only {} columns", line.len())));
+            return Err(Malformed(format!("a line with only {} columns", line.len())));
         };
         cpus.push(SoftnetCpu {
-            cpu: cpu.ok_or_else(|| Malformed("a CPU number that no kernel has".into()))?,
+            cpu: cpu.ok_or_else(|| Malformed("a CPU number that is too large".into()))?,
             processed,
             dropped,
             time_squeeze,
@@ -60,9 +60,9 @@ pub fn parse_softnet(bytes: &[u8], online: &CpuSet) -> Result<Vec<SoftnetCpu>, M
     Ok(cpus)
 }
 
-/// The columns of a line; those behind the ones that are known are left out.
+/// The columns of a line; unknown ones at the end are omitted.
 fn columns(line: &[u8]) -> Result<Vec<u64>, Malformed> {
-    let bad = || Malformed("a column that is no hexadecimal number".into());
+    let bad = || Malformed("a column that is not a hexadecimal number".into());
     line.split(u8::is_ascii_whitespace)
         .filter(|word| !word.is_empty())
         .take(15)
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn kernel_6_18_names_the_cpu_and_both_queues() {
         let text = include_bytes!("fixtures/softnet_stat-6.18.txt");
-        // The index column wins over what is thought to be online.
+        // The index column takes precedence over `online`.
         let cpus = parse_softnet(text, &online("0-1")).unwrap();
         assert_eq!(cpus.iter().map(|c| c.cpu.0).collect::<Vec<_>>(), [0, 2]);
         let expected = SoftnetCpu {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn malformed_text_is_rejected() {
         for bad in ["1 2", "1 2 x", "1 2 -3", "1 2 1ffffffff", "0 0 0 0 0 0 0 0 0 0 0 0 ffffffff"] {
             assert!(parse_softnet(bad.as_bytes(), &online("0")).is_err(), "{bad}");
         }

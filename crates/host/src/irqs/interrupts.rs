@@ -1,7 +1,7 @@
-//! `/proc/interrupts`, taken apart.
+//! Parser of `/proc/interrupts`.
 //!
-//! In goes the text, out come the numbered interrupts and the architecture's own (`LOC`, `RES`,
-//! `CAL`). A line is (kernel/irq/proc.c, `show_interrupts`):
+//! Input: the text. Output: the numbered interrupts and those of the architecture (`LOC`, `RES`, `CAL`). A line
+//! is (kernel/irq/proc.c, `show_interrupts`):
 //!
 //! ```text
 //!            CPU0       CPU2
@@ -13,36 +13,36 @@
 //! CAL:      29030      24073   Function call interrupts
 //! ERR:          0
 //! ```
-//! that is: counts, the chip, the hardware's number with the handler's name (`-edge`), the
-//! trigger where the architecture shows it, and the names of the actions between commas.
+//! that is: counts, the chip, the hardware number with the handler's name (`-edge`), the trigger if the
+//! architecture shows it, and the names of the actions separated by commas.
 
 use crate::cpu_table::{CpuTable, Malformed, number, printable};
 use nearpath_model::{ArchIrq, CpuSet, Irq, IrqNumber};
 
-/// More lines than this are not read: a kernel has at most some ten thousand interrupts, and
-/// the text may come from a stranger.
+/// Maximum number of lines read: a kernel has at most some ten thousand interrupts, and the text may be
+/// untrusted.
 const MAX_LINES: usize = 65_536;
 
-/// What `/proc/interrupts` tells.
+/// Contents of `/proc/interrupts`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// The numbered interrupts, ascending; affinities and nodes stand elsewhere and are `None`.
+    /// The numbered interrupts, ascending; affinities and nodes are in other files and `None` here.
     pub irqs: Vec<Irq>,
-    /// The architecture's own interrupts, in the order of the file.
+    /// The interrupts of the architecture, in the order of the file.
     pub arch: Vec<ArchIrq>,
-    /// The CPUs that have a column: those that are online.
+    /// The CPUs with a column: those that are online.
     pub cpus: CpuSet,
-    /// Labels of lines whose numbers do not match the CPUs of the header, as when a CPU comes or
-    /// goes while the file is written: whose counts they are is not known, so they have none.
+    /// Labels of lines whose numbers do not match the CPUs of the header, for example if a CPU went online or
+    /// offline while the file was written: the counts cannot be assigned, so they are omitted.
     pub uneven: Vec<String>,
-    /// Whether there were more lines than are read.
+    /// Whether there were more lines than the maximum.
     pub cut: bool,
 }
 
-/// Reads the text of `/proc/interrupts`.
+/// Parses `/proc/interrupts`.
 ///
 /// # Errors
-/// The header names no CPUs.
+/// The header lists no CPUs.
 pub fn parse_interrupts(bytes: &[u8]) -> Result<Interrupts, Malformed> {
     let mut table = CpuTable::new(bytes)?;
     let cpus = table.cpus().len();
@@ -55,7 +55,7 @@ pub fn parse_interrupts(bytes: &[u8]) -> Result<Interrupts, Malformed> {
             break;
         }
         let irq = number(line.label).and_then(|n| u32::try_from(n).ok());
-        // `ERR` and `MIS` count for the whole machine; they are the ones without a description.
+        // `ERR` and `MIS` are machine-wide; they are the ones without a description.
         let total = irq.is_none() && line.numbers == 1 && line.text.is_empty();
         if line.numbers != cpus && !total {
             found.uneven.push(printable(line.label));
@@ -88,12 +88,11 @@ pub fn parse_interrupts(bytes: &[u8]) -> Result<Interrupts, Malformed> {
     Ok(found)
 }
 
-/// Parts what follows the counts into the chip's columns and the names of the actions.
+/// Splits the text after the counts into the chip's columns and the names of the actions.
 fn split_text(text: &[u8]) -> (Option<String>, String) {
     let end = match chip_end(text) {
         Some(end) => end,
-        // No column that is the hardware's number, as in `PCI-MSI-edge      eth0`: the names
-        // stand behind at least two blanks.
+        // There is no hardware number, as in `PCI-MSI-edge      eth0`: the names follow at least two blanks.
         None => text.windows(2).rposition(|pair| pair == b"  ").unwrap_or(text.len()),
     };
     let (chip, names) = text.split_at_checked(end).unwrap_or((text, &[]));
@@ -106,16 +105,16 @@ fn split_text(text: &[u8]) -> (Option<String>, String) {
     ((!chip.is_empty()).then_some(chip), printable(names.trim_ascii()))
 }
 
-/// Where the chip's columns end: behind the hardware's number or the handler's name that follow
-/// the chip, and behind the trigger. A chip's name has up to three words (`SiFive PLIC`).
+/// The end of the chip's columns: after the hardware number or the handler's name that follows the chip, and
+/// after the trigger. A chip's name has up to three words (`SiFive PLIC`).
 fn chip_end(text: &[u8]) -> Option<usize> {
-    let mut words = Words { text, at: 0 };
+    let mut words = Tokens { text, at: 0 };
     words.next()?;
     let mut end = (0..3).find_map(|_| words.next().filter(|(word, _)| is_hwirq(word)))?.1;
-    let mut words = Words { text, at: end };
+    let mut words = Tokens { text, at: end };
     if let Some((b"Level" | b"Edge", after)) = words.next() {
         end = after;
-        // Where the architecture shows the trigger, the handler's name follows in its own column.
+        // If the architecture shows the trigger, the handler's name follows in its own column.
         if let Some((word, after)) = words.next()
             && word.starts_with(b"-")
         {
@@ -135,13 +134,13 @@ fn is_hwirq(word: &[u8]) -> bool {
     }
 }
 
-/// The words of a text, each with the place behind it.
-struct Words<'a> {
+/// The words of a text, each with its end offset.
+struct Tokens<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for Tokens<'a> {
     type Item = (&'a [u8], usize);
 
     fn next(&mut self) -> Option<Self::Item> {

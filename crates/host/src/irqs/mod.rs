@@ -1,8 +1,8 @@
-//! Interrupts: what they are and how often each CPU took them (`/proc/interrupts`), where they
-//! may go and where they go (`/proc/irq/N`).
+//! Interrupts: their names and how often each CPU handled them (`/proc/interrupts`), their requested and
+//! effective affinity (`/proc/irq/N`).
 //!
-//! In goes a root, out come the numbered interrupts and the architecture's own. What cannot be
-//! read of an interrupt is `None` with a note, which stands once for all that share the reason.
+//! Input: a root. Output: the numbered interrupts and those of the architecture. What cannot be read of an
+//! interrupt is `None` with a note, one for all interrupts with the same reason.
 
 mod interrupts;
 
@@ -28,17 +28,21 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Irq>, Vec<ArchIrq>) {
         notes.add(
             &format!("irq {label}"),
             "counts",
-            &format!("{TABLE}: the line has not one count for each CPU of the header"),
+            &format!("{TABLE}: the line does not have one count per CPU of the header"),
         );
     }
     if cut {
-        notes.add("host", "irqs", &format!("{TABLE}: only the first {} lines", irqs.len()));
+        notes.add(
+            "host",
+            "irqs",
+            &format!("{TABLE}: only the first {} lines were read", irqs.len()),
+        );
     }
     read_affinities(root, notes, &mut irqs);
     (irqs, arch)
 }
 
-/// Completes the interrupts with what `/proc/irq/N` tells.
+/// Adds the contents of `/proc/irq/N` to the interrupts.
 fn read_affinities(root: &Root, notes: &mut Notes, irqs: &mut [Irq]) {
     fill(irqs, notes, "affinity", |irq, folder| {
         irq.affinity = Some(cpu_set(root, folder, "smp_affinity")?);
@@ -54,8 +58,8 @@ fn read_affinities(root: &Root, notes: &mut Notes, irqs: &mut [Irq]) {
     });
 }
 
-/// Reads one fact of each interrupt, and notes where that failed: once for each reason, since
-/// most reasons are those of many (a node of -1, a kernel without effective affinities).
+/// Reads one fact of each interrupt, and notes failures once per reason, since most reasons are shared by many
+/// interrupts (a node of -1, a kernel without effective affinities).
 fn fill(
     irqs: &mut [Irq],
     notes: &mut Notes,
@@ -75,12 +79,12 @@ fn fill(
             [irq] => format!("irq {irq}"),
             many => format!("irqs {}", ranges(many)),
         };
-        // The path is that of the first.
+        // The path is that of the first one.
         notes.add(&subject, fact, &format!("{what}: {reason}"));
     }
 }
 
-/// Ascending numbers as people write them: `24-26,28`.
+/// Ascending numbers as ranges: `24-26,28`.
 fn ranges(numbers: &[u32]) -> String {
     let runs = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
     let runs = runs.filter_map(|run| match (run.first()?, run.last()?) {
@@ -90,14 +94,14 @@ fn ranges(numbers: &[u32]) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// A set of CPUs from its cpulist, else from its mask (kernels have had the mask for longer).
+/// A CPU set from its cpulist, else from its mask (older kernels have only the mask).
 fn cpu_set(root: &Root, folder: &str, file: &str) -> Result<CpuSet, ReadError> {
     let path = format!("{folder}/{file}_list");
     let (path, set) = match root.text(&path) {
         Ok(text) => (path, CpuSet::from_list(&text)),
         Err(absent) if absent.absent => {
             let path = format!("{folder}/{file}");
-            // The list's absence is the better reason when there is no mask either.
+            // If there is no mask either, the missing list is the better reason.
             let text = root.text(&path).map_err(|e| if e.absent { absent } else { e })?;
             (path, CpuSet::from_mask(&text))
         }
@@ -111,7 +115,7 @@ fn node(root: &Root, folder: &str) -> Result<NodeId, ReadError> {
     let text = root.text(&path)?;
     text.parse().map_err(|_| {
         let reason = match text.as_str() {
-            "-1" => "the kernel says -1".to_owned(),
+            "-1" => "the kernel reports -1".to_owned(),
             other => format!("not a node: {:?}", other.chars().take(20).collect::<String>()),
         };
         ReadError::new(&path, &reason)
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_stand_in_for_lists() {
+    fn masks_replace_missing_lists() {
         let machine = machine()
             .without("/proc/irq/101/smp_affinity_list")
             .file("/proc/irq/101/smp_affinity", "00000001,0000000c\n");
@@ -165,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_that_has_gone_is_noted_alone() {
+    fn a_removed_interrupt_is_noted_individually() {
         let (irqs, notes) = read_tree(&machine().without("/proc/irq/102"));
         assert_eq!(irqs.len(), 3);
         assert_eq!((&irqs[2].affinity, irqs[2].node), (&None, None));
         let of =
-            |fact: &str, file: &str| format!("irq 102 {fact}: /proc/irq/102/{file}: is not there");
+            |fact: &str, file: &str| format!("irq 102 {fact}: /proc/irq/102/{file}: not found");
         assert_eq!(
             notes,
             [
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_many_share_is_noted_once() {
+    fn a_shared_reason_is_noted_once() {
         let mut machine = machine()
             .file("/proc/irq/100/smp_affinity_list", "all")
             .file("/proc/irq/100/node", "-1\n")
@@ -197,19 +201,16 @@ mod tests {
             [
                 "irq 100 affinity: /proc/irq/100/smp_affinity_list: not a cpulist: \"all\"",
                 "irqs 100-102 effective_affinity: /proc/irq/100/effective_affinity_list: \
-                 is not there",
-                "irqs 100,102 node: /proc/irq/100/node: the kernel says -1",
+                 not found",
+                "irqs 100,102 node: /proc/irq/100/node: the kernel reports -1",
             ]
         );
     }
 
     #[test]
-    fn a_table_that_is_none_is_noted() {
+    fn a_malformed_table_is_noted() {
         let (irqs, notes) = read_tree(&machine().file("/proc/interrupts", "nothing here\n"));
         assert_eq!(irqs, []);
-        assert_eq!(
-            notes,
-            ["host irqs: /proc/interrupts: the first line names other things than CPUs"]
-        );
+        assert_eq!(notes, ["host irqs: /proc/interrupts: the first line is not a list of CPUs"]);
     }
 }

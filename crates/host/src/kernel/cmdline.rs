@@ -1,12 +1,12 @@
-//! The kernel's command line: values of a parameter, and sets of CPUs in the forms that it
-//! takes (Documentation/admin-guide/kernel-parameters.rst, lib/bitmap-str.c).
+//! The kernel's command line: values of a parameter, and CPU sets in the formats that it accepts
+//! (Documentation/admin-guide/kernel-parameters.rst, lib/bitmap-str.c).
 
 use nearpath_model::{CpuId, CpuSet, ParseCpuSetError};
 
 /// The values of a parameter, in order; one without `=` has an empty value.
 ///
-/// As in the kernel (kernel/params.c), `-` and `_` in names are the same, double quotes hold
-/// white space together, and what follows `--` is for init.
+/// As in the kernel (kernel/params.c), `-` and `_` in names are equal, double quotes protect white space, and
+/// everything after `--` is for init.
 pub(super) fn values(line: &str, name: &str) -> Vec<String> {
     let same_name = |written: &str| written.replace('-', "_") == name;
     let value = |word: String| match word.split_once('=') {
@@ -30,33 +30,33 @@ fn words(line: &str) -> Vec<String> {
     unquoted.collect()
 }
 
-/// A list of CPUs in which `N` is the last possible one and `all` are all.
+/// A CPU list in which `N` is the last possible CPU and `all` are all CPUs.
 pub(super) fn cpus(text: &str, possible: &CpuSet) -> Result<CpuSet, ParseCpuSetError> {
     let last = possible.iter().last().unwrap_or(CpuId(0)).to_string();
     let part = |part: &str| match part.trim() {
         part if part.eq_ignore_ascii_case("all") => format!("0-{last}"),
-        // Of `all:1/2` the kernel makes `0-N:1/2`.
+        // The kernel expands `all:1/2` to `0-N:1/2`.
         part => part.replace("all:", &format!("0-{last}:")).replace('N', &last),
     };
     let list = text.split(',').map(part).collect::<Vec<_>>().join(",");
     let named = CpuSet::from_list(&list)?;
-    // What the kernel cannot have is not set apart, but a host whose CPUs we do not know
-    // restricts nothing.
+    // CPUs that the kernel cannot have are not isolated; if the CPUs of the host are unknown, none are
+    // excluded.
     Ok(if possible.is_empty() { named } else { named.intersection(possible) })
 }
 
 /// The value of `isolcpus=`: flags, then CPUs (kernel/sched/isolation.c
 /// `housekeeping_isolcpus_setup`).
 pub(super) struct IsolCpus<'a> {
-    /// Whether the CPUs leave the scheduler's domains: what `/sys/…/isolated` shows.
+    /// Whether the CPUs leave the scheduler's domains, as shown by `/sys/…/isolated`.
     pub(super) domain: bool,
-    /// Whether they are `nohz_full` too.
+    /// Whether they are also `nohz_full`.
     pub(super) nohz: bool,
     /// The CPUs, as written.
     pub(super) cpus: &'a str,
 }
 
-/// Parts the flags from the CPUs.
+/// Separates the flags from the CPUs.
 pub(super) fn isolcpus(value: &str) -> IsolCpus<'_> {
     let (mut cpus, mut domain, mut nohz, mut managed_irq) = (value, false, false, false);
     while cpus.starts_with(|c: char| c.is_ascii_alphabetic()) {
@@ -65,7 +65,7 @@ pub(super) fn isolcpus(value: &str) -> IsolCpus<'_> {
             "domain" => domain = true,
             "nohz" => nohz = true,
             "managed_irq" => managed_irq = true,
-            // Unknown flags are skipped, as the kernel does.
+            // Unknown flags are skipped, as in the kernel.
             _ => {}
         }
         cpus = rest;

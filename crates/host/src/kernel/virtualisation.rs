@@ -1,7 +1,7 @@
-//! The hypervisor that the machine is a guest of, by the names of `systemd-detect-virt`.
+//! The hypervisor of a guest, named as by `systemd-detect-virt`.
 //!
-//! It asks the processor itself; here only files tell, in the order of the trust that they
-//! deserve. A machine is said to be no guest only where a guest would show.
+//! systemd queries the processor itself; here only files are used, the most reliable first. A machine is
+//! reported as bare metal only if a guest would be recognized.
 
 use crate::Root;
 
@@ -11,17 +11,17 @@ const HYPERVISOR_FEATURE: &str = "009F";
 /// XENFEAT_dom0 in `/sys/hypervisor/properties/features` (xen/include/public/features.h).
 const XENFEAT_DOM0: u64 = 1 << 11;
 
-/// Reads the hypervisor's name, `none` when the machine is known to be no guest.
+/// Reads the hypervisor's name, `none` if the machine is known to be bare metal.
 ///
 /// # Errors
 /// Why neither is known.
 pub(super) fn read(root: &Root) -> Result<String, String> {
     let (dmi, hypervisor) = (dmi(root), hypervisor_flag(root));
-    // The firmware of bare metal may keep the vendor's name; the processor does not lie.
+    // The firmware of bare metal may contain the vendor's name; the CPU flag is reliable.
     let dmi = if hypervisor == Some(false) { None } else { dmi };
     match dmi {
         Some("amazon") if bare_metal_amazon(root) => return Ok("none".to_owned()),
-        // These use another's interfaces, KVM's or Hyper-V's.
+        // These use the interfaces of another hypervisor, KVM or Hyper-V.
         Some(name @ ("oracle" | "xen" | "amazon" | "parallels" | "google")) => {
             return Ok(name.to_owned());
         }
@@ -31,18 +31,18 @@ pub(super) fn read(root: &Root) -> Result<String, String> {
     let found = found.or_else(|| device_tree(root)).or_else(|| s390(root));
     match (found, hypervisor) {
         (Some(name), _) => Ok(name.to_owned()),
-        // KVM offers Hyper-V's clock too, so it counts only when nothing else is known.
+        // KVM offers Hyper-V's clock too, so it counts only if nothing else is known.
         (None, Some(true)) if clock(root, "hyperv_clocksource_tsc_page") => {
             Ok("microsoft".to_owned())
         }
         (None, Some(true)) => Ok("vm-other".to_owned()),
         (None, Some(false)) => Ok("none".to_owned()),
-        (None, None) => Err("no file names a hypervisor, and none excludes one".to_owned()),
+        (None, None) => Err("no file identifies a hypervisor, and none rules it out".to_owned()),
     }
 }
 
-/// Whether an x86 processor says that a hypervisor runs it; `None` on other machines. The
-/// short `cpu/modalias` is preferred: to show `/proc/cpuinfo` some kernels wake every CPU.
+/// Whether an x86 processor reports a hypervisor; `None` on other machines. The short `cpu/modalias` is
+/// preferred: on some kernels reading `/proc/cpuinfo` wakes every CPU.
 fn hypervisor_flag(root: &Root) -> Option<bool> {
     let features = root.text("/sys/devices/system/cpu/modalias").ok().and_then(|modalias| {
         let (kind, features) = modalias.split_once(":feature:")?;
@@ -62,7 +62,7 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     (written.trim() == name).then(|| value.trim())
 }
 
-/// A guest of Xen, or its first domain, which is no guest.
+/// A Xen guest, or dom0, which does not count as a guest.
 fn xen(root: &Root) -> Option<&'static str> {
     let is_xen = root.text("/sys/hypervisor/type").is_ok_and(|kind| kind == "xen")
         || root.list("/proc/xen").is_ok();
@@ -80,13 +80,13 @@ fn xen(root: &Root) -> Option<&'static str> {
     Some(if first_domain { "none" } else { "xen" })
 }
 
-/// Whether the kernel could take its time from a clock that only guests have.
+/// Whether the kernel could use a clock source that only guests have.
 fn clock(root: &Root, name: &str) -> bool {
     let path = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
     root.text(path).is_ok_and(|clocks| clocks.split_whitespace().any(|clock| clock == name))
 }
 
-/// The vendor that the firmware names (the table of systemd's src/basic/virt.c).
+/// The vendor in the firmware tables (the table of systemd's src/basic/virt.c).
 fn dmi(root: &Root) -> Option<&'static str> {
     const VENDORS: [(&str, &str); 17] = [
         ("KVM", "kvm"),
@@ -114,14 +114,14 @@ fn dmi(root: &Root) -> Option<&'static str> {
         .map(|(_, name)| *name)
 }
 
-/// Whether Amazon's product is a bare machine: `m5.metal`, `m7i.metal-24xl`.
+/// Whether Amazon's product is bare metal: `m5.metal`, `m7i.metal-24xl`.
 fn bare_metal_amazon(root: &Root) -> bool {
     let product = root.text("/sys/class/dmi/id/product_name").unwrap_or_default();
     let after = product.split_once(".metal").map(|(_, after)| after);
     after.is_some_and(|after| after.is_empty() || after.starts_with('-'))
 }
 
-/// What the device tree of arm64, ppc64 or RISC-V names.
+/// The hypervisor in the device tree of arm64, ppc64 or RISC-V.
 fn device_tree(root: &Root) -> Option<&'static str> {
     const TREE: &str = "/proc/device-tree";
     if let Ok(compatible) = root.text(&format!("{TREE}/hypervisor/compatible")) {
@@ -146,11 +146,11 @@ fn device_tree(root: &Root) -> Option<&'static str> {
     if qemu {
         return Some("qemu");
     }
-    // OPAL firmware runs Linux on the bare machine (arch/powerpc/platforms/powernv).
+    // OPAL firmware runs Linux on bare metal (arch/powerpc/platforms/powernv).
     compatible.split('\0').any(|text| text == "ibm,powernv").then_some("none")
 }
 
-/// s390: the line of the outermost control program; a logical partition counts as no guest.
+/// s390: the line of the outermost control program; a logical partition counts as bare metal.
 fn s390(root: &Root) -> Option<&'static str> {
     let sysinfo = root.text("/proc/sysinfo").ok()?;
     match sysinfo.lines().find_map(|line| field(line, "VM00 Control Program")) {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_guest_only_where_a_guest_would_show() {
+    fn bare_metal_only_if_a_guest_would_be_recognized() {
         assert_eq!(named(&[(MODALIAS, &x86(false))]).unwrap(), "none");
         let flags = "processor : 0\nflags\t\t: fpu vme sse2\n";
         assert_eq!(named(&[("/proc/cpuinfo", flags)]).unwrap(), "none");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn xen_and_its_first_domain() {
+    fn xen_and_dom0() {
         let xen = ("/sys/hypervisor/type", "xen\n");
         assert_eq!(named(&[xen]).unwrap(), "xen");
         let features = "/sys/hypervisor/properties/features";

@@ -1,24 +1,24 @@
-//! What the kernel answers about NICs beside sysfs: netlink dumps and ioctls, one key for all
-//! interfaces, through [`Root::answer`] so that a snapshot holds them.
+//! The kernel's answers about NICs other than sysfs: netlink dumps and ioctls, one key for all interfaces,
+//! through [`Root::answer`] so that snapshots contain them.
 //!
-//! In go a root and its interfaces; out come the answers by interface, or why there are none.
+//! Input: a root and its interfaces. Output: the answers by interface, or the reason why there are none.
 
 use super::ioctl::Ioctl;
 use super::netlink::{Connection, ethtool, ethtool::Ethtool, netdev, rtnetlink};
 use super::per_nic::{PerNic, words};
 use crate::{ReadError, Root};
-use nearpath_model::{Channels, IfIndex, IrqNumber, NtupleRule, Qdisc, Rings, Rss};
+use nearpath_model::{Channels, IfIndex, IrqNumber, NtupleRule, Qdisc, Rings, Rss, counter_kind};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// An answer about all interfaces, or why there is none.
+/// An answer about all interfaces, or the reason why there is none.
 type Answer<T> = Result<T, ReadError>;
 
-/// Why a fact is unknown that others of the kind have.
+/// The reason for a missing fact that other NICs have.
 pub(super) const NOT_SUPPORTED: &str = "not supported by the driver";
 
-/// Everything that is asked.
+/// All requests.
 #[derive(Debug)]
 pub(super) struct Answers {
     pub links: Answer<BTreeMap<IfIndex, rtnetlink::Link>>,
@@ -31,13 +31,14 @@ pub(super) struct Answers {
     pub rss: Answer<PerNic<Rss>>,
     pub ntuple: Answer<PerNic<Vec<NtupleRule>>>,
     pub drivers: Answer<PerNic<String>>,
+    pub driver_counters: Answer<PerNic<BTreeMap<String, u64>>>,
     pub queues: Answer<BTreeMap<IfIndex, netdev::QueueNapi>>,
     pub napi_irqs: Answer<BTreeMap<u32, IrqNumber>>,
 }
 
 impl Answers {
-    /// Asks the kernel behind a root about its interfaces, given by index and name. The name of
-    /// the driver is asked only of those whose driver sysfs does not tell.
+    /// Queries the kernel behind a root about its interfaces, given by index and name. The driver's name is
+    /// queried only if sysfs does not have it.
     pub(super) fn gather(
         root: &Root,
         nics: &[(IfIndex, &str)],
@@ -58,6 +59,10 @@ impl Answers {
             rss: ask(root, "ethtool/rss", || live.rss(nics)),
             ntuple: ask(root, "ethtool/ntuple", || by_ioctl(nics, Ioctl::ntuple)),
             drivers: ask(root, "ethtool/drivers", || by_ioctl(driverless, Ioctl::driver)),
+            driver_counters: ask(root, "ethtool/driver-counters", || {
+                let wanted = |name: &str| counter_kind(name).is_some();
+                by_ioctl(nics, |ioctl, name| ioctl.statistics(name, wanted))
+            }),
             queues: ask(root, "netdev/queues", || {
                 let (connection, family) = live.family(netdev::FAMILY)?;
                 netdev::queues(connection, family)
@@ -70,7 +75,7 @@ impl Answers {
     }
 }
 
-/// What is known of one interface, or why nothing is.
+/// The fact of one interface, or the reason why it is unknown.
 pub(super) fn fact<T>(answer: &mut Answer<PerNic<T>>, index: IfIndex) -> Result<T, String> {
     let per_nic = answer.as_mut().map_err(|error| error.reason.clone())?;
     match per_nic.answers.remove(&index) {
@@ -82,7 +87,7 @@ pub(super) fn fact<T>(answer: &mut Answer<PerNic<T>>, index: IfIndex) -> Result<
     }
 }
 
-/// What a list of all interfaces says of one; one that it does not name has none of it.
+/// The entry of one interface in a list of all; `None` if it is not listed.
 pub(super) fn listed<T: Default>(
     answer: &mut Answer<BTreeMap<IfIndex, T>>,
     index: IfIndex,
@@ -105,7 +110,7 @@ fn ask<T: Serialize + DeserializeOwned>(
     })
 }
 
-/// One request by ioctl for each interface.
+/// One ioctl per interface.
 fn by_ioctl<T>(
     nics: &[(IfIndex, &str)],
     request: impl Fn(&Ioctl, &str) -> io::Result<T>,
@@ -118,7 +123,7 @@ fn by_ioctl<T>(
     Ok(all)
 }
 
-/// The sockets of one reading, opened when first used.
+/// The sockets of one reading, opened on first use.
 #[derive(Default)]
 struct Live {
     route: Option<Connection>,
@@ -146,7 +151,7 @@ impl Live {
         Ok(Ethtool { connection, family })
     }
 
-    /// By a dump where the kernel has one, else one ioctl for each interface.
+    /// One dump if the kernel supports it, else one ioctl per interface.
     fn rss(&mut self, nics: &[(IfIndex, &str)]) -> io::Result<PerNic<Rss>> {
         if let Ok(all) = self.ethtool().and_then(|mut ethtool| ethtool.rss()) {
             return Ok(all);

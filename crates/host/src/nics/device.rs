@@ -1,9 +1,8 @@
-//! One interface, asked by ethtool's requests when it is needed: what a change of it is compared with
-//! before and after it is made.
+//! One interface, queried with ethtool requests on demand: the state to compare before and after a change.
 //!
-//! In goes the name of an interface of the calling thread's network namespace; out come its settings as
-//! they are now. What changes it is written elsewhere (`crates/tune`): [`Device::send`] and
-//! [`Device::ioctl`] only carry the requests.
+//! Input: the name of an interface of the calling thread's network namespace. Output: its current settings. The
+//! code that changes it is elsewhere (`crates/tune`): [`Device::send`] and [`Device::ioctl`] only transmit
+//! requests.
 
 use super::ioctl::Ioctl;
 use super::netlink::attributes::{attribute, nested};
@@ -18,11 +17,11 @@ use std::io;
 pub struct Feature {
     /// Whether it is on.
     pub active: bool,
-    /// Whether it can be switched.
+    /// Whether it can be changed.
     pub changeable: bool,
 }
 
-/// A conversation about one interface.
+/// A connection for requests about one interface.
 pub struct Device {
     connection: Connection,
     family: u16,
@@ -31,11 +30,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens sockets in the thread's network namespace. That there is such an interface only the
-    /// requests tell, by ENODEV.
+    /// Opens sockets in the thread's network namespace. Whether the interface exists is known only from the
+    /// requests (ENODEV).
     ///
     /// # Errors
-    /// ENOENT: the kernel has no ethtool by netlink (before 5.6, or left out of it).
+    /// ENOENT: the kernel has no ethtool netlink family (before 5.6, or not configured).
     pub fn open(name: &str) -> io::Result<Self> {
         let mut connection = Connection::open(libc::NETLINK_GENERIC)?;
         let family = connection.family(ethtool::FAMILY)?;
@@ -45,7 +44,7 @@ impl Device {
     /// `ethtool -l`.
     ///
     /// # Errors
-    /// ENODEV: there is no such interface. EOPNOTSUPP: the driver does not tell it.
+    /// ENODEV: no such interface. EOPNOTSUPP: not supported by the driver.
     pub fn channels(&mut self) -> io::Result<Channels> {
         self.ask(ethtool::CHANNELS_GET, ethtool::channels)
     }
@@ -53,7 +52,7 @@ impl Device {
     /// `ethtool -g`.
     ///
     /// # Errors
-    /// As of [`Device::channels`].
+    /// As [`Device::channels`].
     pub fn rings(&mut self) -> io::Result<Rings> {
         self.ask(ethtool::RINGS_GET, ethtool::rings)
     }
@@ -61,7 +60,7 @@ impl Device {
     /// `ethtool -c`, by the names of the kernel's attributes, booleans as 0 and 1.
     ///
     /// # Errors
-    /// As of [`Device::channels`].
+    /// As [`Device::channels`].
     pub fn coalesce(&mut self) -> io::Result<BTreeMap<String, u64>> {
         self.ask(ethtool::COALESCE_GET, ethtool::coalesce)
     }
@@ -69,7 +68,7 @@ impl Device {
     /// `ethtool -k`, by name (`rx-gro`).
     ///
     /// # Errors
-    /// As of [`Device::channels`].
+    /// As [`Device::channels`].
     pub fn features(&mut self) -> io::Result<BTreeMap<String, Feature>> {
         let family = self.family;
         let names = Ethtool { connection: &mut self.connection, family }.feature_names()?;
@@ -83,11 +82,11 @@ impl Device {
         })
     }
 
-    /// `ethtool -x`; `None` when the NIC has neither a table nor a key. By ioctl, as kernels before
-    /// 6.3 have no other way, and it is the same.
+    /// `ethtool -x`; `None` if the NIC has neither a table nor a key. Uses the ioctl: kernels before 6.3 have
+    /// nothing else, and the result is the same.
     ///
     /// # Errors
-    /// As of [`Device::channels`].
+    /// As [`Device::channels`].
     pub fn rss(&mut self) -> io::Result<Option<Rss>> {
         self.ioctl.rss(&self.name)
     }
@@ -96,19 +95,19 @@ impl Device {
     /// acknowledgement.
     ///
     /// # Errors
-    /// What the kernel or the driver refused it with; [`Device::words`] may say more.
+    /// The error of the kernel or the driver; [`Device::words`] may have a message.
     pub fn send(&mut self, command: u8, attributes: &[Vec<u8>]) -> io::Result<()> {
         let request = [self.header(0), attributes.concat()].concat();
         self.connection.ask(self.family, &generic(command, &request), |_| {})
     }
 
-    /// The kernel's own words for the last refusal, if it had any.
+    /// The kernel's message for the last error, if it had one.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
         self.connection.words()
     }
 
-    /// The socket for what netlink has no request for.
+    /// The socket for requests that netlink does not have.
     #[must_use]
     pub fn ioctl(&self) -> &Ioctl {
         &self.ioctl
@@ -139,7 +138,7 @@ impl Device {
     }
 }
 
-/// The number of a coalescing parameter's attribute, by its name in [`Device::coalesce`].
+/// The attribute number of a coalescing parameter, by its name in [`Device::coalesce`].
 #[must_use]
 pub fn coalesce_attribute(name: &str) -> Option<u16> {
     let index = ethtool::COALESCE_NAMES.iter().position(|known| *known == name)?;

@@ -1,5 +1,4 @@
-//! The parsers of what kernels and snapshots say of NICs, for fuzz targets: any bytes go in,
-//! and nothing may panic.
+//! The parsers of NIC data from kernels and snapshots, for fuzz targets: no input may cause a panic.
 
 use super::netlink::attributes::{attributes, text_of};
 use super::netlink::{Message, ethtool, generic_body, messages, netdev, rtnetlink};
@@ -7,7 +6,7 @@ use super::{irq_names, ntuple};
 use nearpath_model::IrqNumber;
 use std::collections::BTreeMap;
 
-/// A datagram of netlink, each message of which is read as every kind of reply.
+/// A netlink datagram; each message is parsed as every kind of reply.
 pub fn netlink(datagram: &[u8]) {
     for message in messages(datagram) {
         let Message::Data { payload, .. } = message else { continue };
@@ -40,10 +39,10 @@ pub fn ntuple_rule(bytes: &[u8]) {
     ntuple::rule(&spec, 0);
 }
 
-/// Lines of `/proc/interrupts`' names, as those of one device.
+/// Interrupt names from `/proc/interrupts`, as those of one device.
 pub fn irq_names(text: &str) {
     let irqs: Vec<_> = (1..).map(IrqNumber).zip(text.lines()).collect();
-    irq_names::assign(text.lines().next().unwrap_or_default(), &irqs, 8, 8);
+    irq_names::assign(text.lines().next().unwrap_or_default(), None, &irqs, 8, 8);
 }
 
 #[cfg(test)]

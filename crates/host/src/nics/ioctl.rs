@@ -1,5 +1,5 @@
-//! ethtool's requests by ioctl, for what its netlink family does not answer: the driver's name,
-//! n-tuple rules, and receive-side scaling on kernels before 6.12.
+//! ethtool ioctls, for requests that its netlink family does not have: the driver's name, n-tuple rules, and
+//! receive-side scaling on kernels before 6.12.
 //!
 //! Layouts are those of include/uapi/linux/ethtool.h. The socket belongs to the network
 //! namespace of the calling thread.
@@ -21,17 +21,17 @@ const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 const ETHTOOL_GET_TS_INFO: u32 = 0x41;
 const ETHTOOL_GRSSH: u32 = 0x46;
-/// Of include/uapi/linux/sockios.h: what a NIC stamps, without setting it.
+/// From include/uapi/linux/sockios.h: reads which packets a NIC timestamps, without changing it.
 const SIOCGHWTSTAMP: u32 = 0x89b1;
 
-/// A bound for the rules of one NIC; the largest tables have 8,192 places.
+/// Upper bound of rules per NIC; the largest tables have 8,192 locations.
 const MAX_RULES: usize = 16_384;
-/// Which set of strings has the names of a driver's statistics.
+/// The string set with the names of a driver's statistics.
 const ETH_SS_STATS: u32 = 1;
 const STRING_BYTES: usize = 32;
-/// A bound for the statistics of one NIC; a large one has some thousands.
+/// Upper bound of statistics per NIC; a large one has some thousands.
 const MAX_STATISTICS: usize = 65_536;
-/// Where `n_stats` stands in what follows `driver` in `struct ethtool_drvinfo`.
+/// Offset of `n_stats` in what follows `driver` in `struct ethtool_drvinfo`.
 const N_STATS: usize = 144;
 /// Bounds for one NIC's indirection table and key.
 const MAX_INDIRECTION: usize = 65_536;
@@ -69,11 +69,11 @@ struct HwtstampConfig {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Rxnfc<const LOCATIONS: usize> {
-    /// Which request it is.
+    /// The command.
     pub cmd: u32,
-    /// Used by requests about hashing alone.
+    /// Used only by requests about hashing.
     pub flow_type: u32,
-    /// Size of the NIC's table where it is asked for the number of rules.
+    /// Size of the NIC's table in the answer to a request for the number of rules.
     pub data: u64,
     /// The rule.
     pub spec: FlowSpec,
@@ -87,17 +87,17 @@ pub struct Rxnfc<const LOCATIONS: usize> {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Rxfh {
-    /// Which request it is.
+    /// The command.
     pub cmd: u32,
-    /// 0 is the NIC itself.
+    /// 0: the NIC itself.
     pub rss_context: u32,
-    /// Entries of the table.
+    /// Number of table entries.
     pub indir_size: u32,
-    /// Bytes of the key.
+    /// Key length in bytes.
     pub key_size: u32,
-    /// The hash function, a bit.
+    /// The hash function, as a bit.
     pub hfunc: u8,
-    /// `input_xfrm` (kernel 6.8 and later), and what must be 0.
+    /// `input_xfrm` (since 6.8), followed by reserved bytes.
     pub reserved8: [u8; 3],
     /// Must be 0.
     pub reserved32: u32,
@@ -115,7 +115,7 @@ const _: () = assert!(
         && size_of::<Rxnfc<1>>() == 192
 );
 
-/// A socket to ask through.
+/// A socket for requests.
 pub struct Ioctl {
     socket: Socket,
 }
@@ -126,14 +126,14 @@ impl Ioctl {
     /// # Errors
     /// The kernel refuses.
     pub fn open() -> io::Result<Self> {
-        // Any socket will do; ethtool itself takes a netlink one where there is no IPv4.
+        // Any socket works; ethtool itself uses a netlink socket if there is no IPv4.
         Ok(Self { socket: Socket::new(NETLINK_GENERIC)? })
     }
 
     /// `ethtool -i`: the driver's name.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the driver tells none.
+    /// EOPNOTSUPP: not supported by the driver.
     pub(crate) fn driver(&self, name: &str) -> io::Result<String> {
         let mut info = DriverInfo { cmd: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
         // SAFETY: the kernel writes one `struct ethtool_drvinfo`, whose size is asserted above.
@@ -141,10 +141,10 @@ impl Ioctl {
         Ok(super::netlink::attributes::text_of(&info.driver))
     }
 
-    /// `hwstamp_ctl -i`: which received packets the NIC stamps (`enum hwtstamp_rx_filters`).
+    /// `hwstamp_ctl -i`: which received packets the NIC timestamps (`enum hwtstamp_rx_filters`).
     ///
     /// # Errors
-    /// EOPNOTSUPP: the driver stamps none.
+    /// EOPNOTSUPP: the driver does not timestamp.
     pub(crate) fn rx_filter(&self, name: &str) -> io::Result<u32> {
         let mut config = HwtstampConfig { flags: 0, tx_type: 0, rx_filter: 0 };
         // SAFETY: the kernel writes one `struct hwtstamp_config`, whose size is asserted above.
@@ -152,10 +152,10 @@ impl Ioctl {
         Ok(u32::try_from(config.rx_filter).unwrap_or(0))
     }
 
-    /// `ethtool -T`: the number of the NIC's clock; `None`: it has none.
+    /// `ethtool -T`: the number of the NIC's clock; `None` if it has none.
     ///
     /// # Errors
-    /// What the kernel or the driver said.
+    /// The error of the kernel or the driver.
     pub(crate) fn phc_index(&self, name: &str) -> io::Result<Option<u32>> {
         let mut info = TimestampingInfo {
             cmd: ETHTOOL_GET_TS_INFO,
@@ -171,10 +171,10 @@ impl Ioctl {
         Ok(u32::try_from(info.phc_index).ok())
     }
 
-    /// `ethtool -S`: those of the driver's own counters whose names are wanted.
+    /// `ethtool -S`: the requested counters of the driver.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the driver has none. E2BIG: it has more than this reads.
+    /// EOPNOTSUPP: the driver has none. E2BIG: more than the limit.
     pub(crate) fn statistics(
         &self,
         name: &str,
@@ -191,9 +191,9 @@ impl Ioctl {
         if count > MAX_STATISTICS {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
-        // The kernel writes as many as there are when it is asked, without a bound: there is room for
-        // all that there may ever be, should the driver make queues meanwhile. Pages that nobody
-        // writes to cost nothing.
+        // The kernel writes as many values as exist at the time of the call, without a bound: the buffer has
+        // room for the maximum, in case the driver creates queues in the meantime. Untouched pages cost
+        // nothing.
         let mut names = vec![0u64; 2 + MAX_STATISTICS * STRING_BYTES / 8];
         names[0] = u64::from_ne_bytes(two_words(ETHTOOL_GSTRINGS, ETH_SS_STATS));
         // SAFETY: `struct ethtool_gstrings` is 12 bytes and followed by the strings.
@@ -216,13 +216,13 @@ impl Ioctl {
     /// `ethtool -n`: all n-tuple rules.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the NIC takes none. E2BIG: it has more than this reads.
+    /// EOPNOTSUPP: not supported by the NIC. E2BIG: more than the limit.
     pub(crate) fn ntuple(&self, name: &str) -> io::Result<Vec<NtupleRule>> {
         let mut rules = Vec::new();
         for location in self.rule_locations(name)? {
             match self.rule_at(name, location) {
                 Ok((spec, context)) => rules.push(ntuple::rule(&spec, context)),
-                // It was deleted since it was listed.
+                // It was deleted in the meantime.
                 Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {}
                 Err(e) => return Err(e),
             }
@@ -230,10 +230,10 @@ impl Ioctl {
         Ok(rules)
     }
 
-    /// The places of the NIC's table that have a rule.
+    /// The locations of the NIC's table that have a rule.
     ///
     /// # Errors
-    /// As of [`Ioctl::ntuple`].
+    /// As [`Ioctl::ntuple`].
     pub fn rule_locations(&self, name: &str) -> io::Result<Vec<u32>> {
         let mut known = rxnfc::<1>(ETHTOOL_GRXCLSRLCNT);
         // SAFETY: for this command the kernel writes one `struct ethtool_rxnfc`.
@@ -253,10 +253,10 @@ impl Ioctl {
         Ok(list.locations.iter().take(count).copied().collect())
     }
 
-    /// The rule at a place, and its RSS context.
+    /// The rule at a location, and its RSS context.
     ///
     /// # Errors
-    /// ENOENT, and of some drivers EINVAL: there is none.
+    /// ENOENT, and for some drivers EINVAL: no rule there.
     pub fn rule_at(&self, name: &str, location: u32) -> io::Result<(FlowSpec, u32)> {
         let mut one = rxnfc::<1>(ETHTOOL_GRXCLSRULE);
         one.spec.location = location;
@@ -265,10 +265,10 @@ impl Ioctl {
         Ok((one.spec.clone(), one.count))
     }
 
-    /// `ethtool -x`: indirection table and hash key; `None` when the NIC has neither.
+    /// `ethtool -x`: indirection table and hash key; `None` if the NIC has neither.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the driver has no receive-side scaling. E2BIG: the table is longer than any.
+    /// EOPNOTSUPP: no receive-side scaling. E2BIG: the table is longer than the limit.
     pub fn rss(&self, name: &str) -> io::Result<Option<Rss>> {
         let mut sizes = self.rss_sizes(name)?;
         sizes.cmd = ETHTOOL_GRSSH;
@@ -280,8 +280,8 @@ impl Ioctl {
         let mut buffer = vec![0u32; words + entries + key.div_ceil(4)];
         // SAFETY: the buffer is aligned for the structure and longer than it.
         unsafe { buffer.as_mut_ptr().cast::<Rxfh>().write(sizes) };
-        // SAFETY: the kernel writes the structure, `entries` words and `key` bytes, for which
-        // the buffer has room; if the driver's sizes changed meanwhile it refuses with EINVAL.
+        // SAFETY: the kernel writes the structure, `entries` words and `key` bytes, for which the buffer has
+        // room; if the driver's sizes changed in the meantime it fails with EINVAL.
         unsafe { self.ask(name, buffer.as_mut_ptr()) }?;
         let (table, key_words) = buffer[words..].split_at(entries);
         let bytes: Vec<u8> =
@@ -291,10 +291,10 @@ impl Ioctl {
         Ok(rss::from_parts(table.iter().copied(), &bytes, u32::from(filled.hfunc)))
     }
 
-    /// How long the table and the key are, and how the NIC hashes.
+    /// Length of the table and the key, and the hash function.
     ///
     /// # Errors
-    /// EOPNOTSUPP: the driver has no receive-side scaling.
+    /// EOPNOTSUPP: no receive-side scaling.
     pub fn rss_sizes(&self, name: &str) -> io::Result<Rxfh> {
         let mut sizes = Rxfh {
             cmd: ETHTOOL_GRSSH,
@@ -313,19 +313,19 @@ impl Ioctl {
     /// `ioctl(SIOCETHTOOL)`.
     ///
     /// # Errors
-    /// What the kernel or the driver said.
+    /// The error of the kernel or the driver.
     ///
     /// # Safety
-    /// `request` begins with the command, and has room for all that the kernel writes for it.
+    /// `request` starts with the command, and has room for everything that the kernel writes.
     pub unsafe fn ask<T>(&self, name: &str, request: *mut T) -> io::Result<()> {
-        // SAFETY: the caller answers for `request`.
+        // SAFETY: guaranteed by the caller for `request`.
         unsafe { self.request(libc::SIOCETHTOOL as u32, name, request) }
     }
 
     /// `ioctl` with a `struct ifreq` that points to `data`.
     ///
     /// # Safety
-    /// `data` has room for all that the kernel writes for this request.
+    /// `data` has room for everything that the kernel writes for this request.
     unsafe fn request<T>(&self, request: u32, name: &str, data: *mut T) -> io::Result<()> {
         // SAFETY: all zero bytes are a valid `ifreq`.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -336,13 +336,13 @@ impl Ioctl {
             *to = from as libc::c_char;
         }
         ifreq.ifr_ifru.ifru_data = data.cast();
-        // SAFETY: `ifreq` lives through the call; the caller answers for `data`.
+        // SAFETY: `ifreq` lives through the call; the caller guarantees `data`.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request as _, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// The bytes of two fields that stand one after the other.
+/// The bytes of two adjacent fields.
 fn two_words(first: u32, second: u32) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());
@@ -350,7 +350,7 @@ fn two_words(first: u32, second: u32) -> [u8; 8] {
     bytes
 }
 
-/// An empty request about n-tuple rules, on the heap as it may be long.
+/// An empty request about n-tuple rules, on the heap because it may be long.
 pub fn rxnfc<const LOCATIONS: usize>(cmd: u32) -> Box<Rxnfc<LOCATIONS>> {
     Box::new(Rxnfc {
         cmd,

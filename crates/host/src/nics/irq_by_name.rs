@@ -1,18 +1,17 @@
-//! An interrupt by its interface and its handler's name: each boot, and each load of a
-//! driver, assigns new ones.
+//! Finds an interrupt by its interface and its handler's name, because each boot and each load of a driver
+//! assigns new numbers.
 //!
-//! In goes a [`NicIrq`], out comes the number that it has now. The name is searched for among the
-//! interrupts of the interface's device alone. The part before the queue's number may
-//! have changed (`virtio2-input.0` is `virtio3-input.0` when another device was found first), so that
-//! part decides where no name is the same.
+//! Input: a [`NicIrq`]. Output: its current number. Only the interrupts of the interface's device are searched.
+//! The part of the name before the queue's number may have changed (`virtio2-input.0` becomes `virtio3-input.0`
+//! if another device was found first), so if no name is equal, the remaining part is compared.
 
 use super::irq_names;
 use super::sysfs::Device;
 use crate::{Root, parse};
 use nearpath_model::{Host, Irq, IrqNumber, NicIrq};
 
-/// The part of the name that identifies the queue, as a pattern of fnmatch(3): `*-TxRx-3`,
-/// `*-input.3`, `mlx5_comp3@*`. `None` when no part is known to.
+/// The part of the name that identifies the queue, as a pattern of fnmatch(3): `*-TxRx-3`, `*-input.3`,
+/// `mlx5_comp3@*`. `None` if no part does.
 pub fn irq_pattern(irq: &NicIrq) -> Option<String> {
     let (name, device) = match irq.name.split_once('@') {
         Some((name, _)) => (name, "@*"),
@@ -21,14 +20,14 @@ pub fn irq_pattern(irq: &NicIrq) -> Option<String> {
     let start = irq_names::ending(name)?;
     let (before, ending) = name.split_at_checked(start)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    // The separator before it stays: `*-rx-0` is not `eth0-txrx-0`.
+    // The separator before it is kept: `*-rx-0` does not match `eth0-txrx-0`.
     let separator: String = before.chars().last().into_iter().collect();
     let any = if before.is_empty() { "" } else { "*" };
     let whole = format!("{separator}{ending}");
     whole.chars().all(plain).then(|| format!("{any}{whole}{device}"))
 }
 
-/// The number and the name that it has now on this machine.
+/// Its current number and name on this machine.
 pub fn locate_irq(root: &Root, irq: &NicIrq) -> Option<(IrqNumber, NicIrq)> {
     let table = root.read(crate::irqs::TABLE).ok()?;
     let irqs = parse::parse_interrupts(&table).ok()?.irqs;
@@ -37,8 +36,7 @@ pub fn locate_irq(root: &Root, irq: &NicIrq) -> Option<(IrqNumber, NicIrq)> {
     Some((number, NicIrq { nic: irq.nic.clone(), name }))
 }
 
-/// The interrupt of this name among those of a host. `None` when there is none, or when several
-/// could be it.
+/// The interrupt with this name among those of a host. `None` if there is none, or several candidates.
 pub fn find_irq(root: &Root, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber> {
     let path = root.resolve(&format!("/sys/class/net/{}/device", nic_irq.nic)).ok()?;
     let numbers = super::queues::device_irqs(root, &Device { path, ..Device::default() });
@@ -51,8 +49,8 @@ pub fn find_irq(root: &Root, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber
     alike.next().filter(|_| alike.next().is_none()).map(|irq| irq.irq)
 }
 
-/// The interrupts of an interface's device that belong to no queue and to one handler: of its link, of
-/// its errors.
+/// The interrupts of an interface's device that belong to no queue and have one handler, such as link or error
+/// interrupts.
 pub fn irqs_beside_queues<'a>(root: &Root, host: &'a Host, nic: &str) -> Vec<&'a Irq> {
     let Some(nic) = host.nics.iter().find(|its| its.name == nic) else { return Vec::new() };
     let path = root.resolve(&format!("/sys/class/net/{}/device", nic.name));
@@ -81,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_that_tells_the_queue_is_the_pattern() {
+    fn the_part_that_identifies_the_queue_is_the_pattern() {
         for (name, pattern) in [
             ("eth0-TxRx-3", Some("*-TxRx-3")),
             ("ens5-Tx-Rx-7", Some("*-Tx-Rx-7")),
@@ -96,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_by_its_device_whatever_its_number() {
+    fn it_is_found_by_its_device_with_any_number() {
         let layout = Layout { packages: 1, nodes: 1, llcs: 1, cores: 2, threads: 1 };
         let nic = |name, bus, first| trees::Nic::pci(name, "igb", bus).queues(2, first);
         let machine = Machine::regular(layout).nic(nic("eth0", "0000:5e:00.0", 100)).nic(nic(
@@ -110,7 +108,7 @@ mod tests {
         let found =
             |nic: &str, name: &str| find_irq(&root, &irq(nic, name), &host.irqs).map(|n| n.0);
         assert_eq!(found("eth0", "eth0-TxRx-1"), Some(101));
-        // Named by another boot.
+        // Named in another boot.
         assert_eq!(found("eth1", "eth7-TxRx-1"), Some(201));
         assert_eq!(found("eth1", "eth1-TxRx-2"), None);
         assert_eq!(found("eth1", "eth1-rx-1"), None, "it served both directions");

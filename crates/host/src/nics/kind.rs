@@ -1,5 +1,4 @@
-//! What an interface is: rtnetlink's word for it where there is one, then the driver's, else
-//! what sysfs shows.
+//! The kind of an interface: from rtnetlink if available, else from the driver, else from sysfs.
 
 use super::sysfs::Interface;
 use nearpath_model::NicKind;
@@ -7,7 +6,7 @@ use nearpath_model::NicKind;
 /// `ARPHRD_LOOPBACK`, include/uapi/linux/if_arp.h.
 const ARPHRD_LOOPBACK: u32 = 772;
 
-/// Decides what an interface is. `rtnl` is `IFLA_INFO_KIND`, `driver` what `ethtool -i` says,
+/// Determines the kind of an interface. `rtnl` is `IFLA_INFO_KIND`, `driver` the driver in `ethtool -i`,
 /// `mutual` whether its `iflink` is an interface whose `iflink` is this one.
 pub(super) fn kind(
     interface: &Interface,
@@ -33,10 +32,10 @@ pub(super) fn kind(
     let word =
         driver.and_then(by_rtnl_kind).or_else(|| by_rtnl_kind(interface.devtype.as_deref()?));
     match word {
-        // What ethtool calls the driver of a macvtap is `macvlan`.
+        // ethtool's name for the driver of a macvtap is `macvlan`.
         Some(NicKind::Macvlan) if interface.macvtap => NicKind::Macvtap,
         Some(kind) => kind,
-        // rtnetlink's answer is final where it has one: only a tree without it is guessed at.
+        // rtnetlink's answer is final; the kind is guessed only without it.
         None if rtnl.is_some() => NicKind::Other,
         None if interface.macvtap => NicKind::Macvtap,
         None if interface.tun => NicKind::Tap,
@@ -47,7 +46,7 @@ pub(super) fn kind(
     }
 }
 
-/// The words of `rtnl_link_ops.kind`, which are mostly those of the drivers and of DEVTYPE too.
+/// The names in `rtnl_link_ops.kind`, mostly equal to those of the drivers and of DEVTYPE.
 fn by_rtnl_kind(word: &str) -> Option<NicKind> {
     Some(match word {
         "veth" => NicKind::Veth,
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn rtnetlink_says_what_it_is() {
+    fn rtnetlink_has_the_kind() {
         for (word, expected) in [
             ("openvswitch", NicKind::OvsInternal),
             ("macvtap", NicKind::Macvtap),

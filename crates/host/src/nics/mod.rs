@@ -1,8 +1,8 @@
 //! The network interfaces of a root's network namespace, with their queues.
 //!
-//! In go a root and its interrupts by name; out come the [`Nic`]s, by index. What sysfs tells
-//! is read from there ([`sysfs`], [`queues`]); the rest is the kernel's answers to netlink and
-//! ioctl ([`answers`]). An interface that vanishes meanwhile is left out or partly unknown.
+//! Input: a root and its interrupts by name. Output: the [`Nic`]s, by index. What sysfs has is read there
+//! ([`sysfs`], [`queues`]); the rest comes from netlink and ioctl answers ([`answers`]). An interface that
+//! vanishes in the meantime is omitted or partly unknown.
 
 mod answers;
 pub(crate) mod device;
@@ -13,6 +13,7 @@ mod irq_names;
 mod kind;
 pub(crate) mod netlink;
 pub(crate) mod ntuple;
+mod pcie;
 mod per_nic;
 pub(crate) mod queue_packets;
 mod queues;
@@ -27,18 +28,18 @@ use std::collections::BTreeMap;
 use sysfs::Interface;
 
 const UNKNOWN_IRQ: &str = "neither the kernel's netdev family nor the names of the device's \
-                           interrupts tell which is the queue's";
+                           interrupts identify the queue";
 
-const UNKNOWN_NAPI: &str = "the kernel's netdev family does not tell it: the interface is down, \
-                            or its driver does not say which NAPI instance serves a queue";
+const UNKNOWN_NAPI: &str = "not reported by the kernel's netdev family: the interface is down, \
+                            or its driver does not report which NAPI instance serves a queue";
 
-/// Reads all interfaces again. `irqs` are the root's interrupts now, as in [`nearpath_model::Counters`].
+/// Reads all interfaces again. `irqs` are the root's current interrupts, as in [`nearpath_model::Counters`].
 pub fn read_nics(root: &Root, irqs: &[Irq]) -> Vec<Nic> {
     read(root, irqs, &mut Notes::default())
 }
 
-/// Reads all interfaces. `irqs` are the root's interrupts, whose names tell the queues' where
-/// the kernel has no netdev family.
+/// Reads all interfaces. `irqs` are the root's interrupts, whose names identify the queues if the kernel has no
+/// netdev family.
 pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
     let mut interfaces = Vec::new();
     let entries = notes.take("host", "nics", root.list("/sys/class/net"));
@@ -48,12 +49,12 @@ pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
         {
             match interface.ifindex {
                 Some(index) => interfaces.push((index, interface)),
-                // The file was there a moment ago: it has vanished, or it is none of a kernel.
+                // The file existed a moment ago: the interface has vanished, or the file is not from a kernel.
                 None if root.is_live() => {}
                 None => notes.add(
                     &format!("nic {}", interface.name),
                     "ifindex",
-                    &format!("{}/ifindex: no number; the interface is left out", interface.dir),
+                    &format!("{}/ifindex: not a number; the interface is skipped", interface.dir),
                 ),
             }
         }
@@ -72,7 +73,7 @@ pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
     nics.map(|(index, interface)| context.nic(index, interface, &mut answers, notes)).collect()
 }
 
-/// What is the same for all interfaces.
+/// Data that is the same for all interfaces.
 struct Context<'a> {
     root: &'a Root,
     names: BTreeMap<IfIndex, String>,
@@ -105,6 +106,10 @@ impl Context<'_> {
         let kind = self.kind(index, &interface, answers, &mut unknown);
         let (rx_queues, tx_queues) = self.queues(index, &interface, answers, &mut unknown);
         let link = unknown.take("link, vlan", listed(&mut answers.links, index));
+        // Software devices have no watchdog.
+        let watched = interface.device.is_some();
+        let tx_timeouts =
+            watched.then(|| queues::tx_timeouts(self.root, &interface.dir, &tx_queues)).flatten();
         let mut device = interface.device.take().unwrap_or_default();
         let driver = match device.driver.take() {
             Some(driver) => Some(driver),
@@ -115,6 +120,7 @@ impl Context<'_> {
             kind,
             driver,
             bus: device.bus,
+            pcie: device.pcie,
             numa_node: device.numa_node,
             local_cpus: device.local_cpus,
             address: interface.address,
@@ -142,9 +148,13 @@ impl Context<'_> {
             ntuple: unknown.take("ntuple", fact(&mut answers.ntuple, index)),
             rx_queues,
             tx_queues,
-            // The kernel lists none for an interface that has only its built-in one.
+            // The kernel lists none for an interface that has only the built-in one.
             qdiscs: unknown.take("qdiscs", listed(&mut answers.qdiscs, index)),
             statistics: interface.statistics,
+            driver_counters: unknown
+                .take("driver_counters", fact(&mut answers.driver_counters, index)),
+            tx_timeouts,
+            bond: interface.bond,
             name: interface.name,
         };
         if nic.rss.as_ref().is_some_and(|rss| rss.key.is_none()) {
@@ -154,7 +164,7 @@ impl Context<'_> {
         nic
     }
 
-    /// What it is. Without rtnetlink's word for it, what sysfs does not tell apart is `Other`.
+    /// Its kind. Without rtnetlink, kinds that sysfs cannot distinguish are `Other`.
     fn kind(
         &self,
         index: IfIndex,
@@ -164,8 +174,8 @@ impl Context<'_> {
     ) -> NicKind {
         let rtnl = answers.links.as_ref().ok().and_then(|l| l.get(&index)?.kind.as_deref());
         let of_device = interface.device.as_ref().and_then(|device| device.driver.as_deref());
-        let told = answers.drivers.as_ref().ok().and_then(|all| all.answers.get(&index));
-        let driver = of_device.or(told.map(String::as_str));
+        let driver_name = answers.drivers.as_ref().ok().and_then(|all| all.answers.get(&index));
+        let driver = of_device.or(driver_name.map(String::as_str));
         let kind = kind::kind(interface, rtnl, driver, self.peer(index).is_some());
         if let (NicKind::Other, Err(error)) = (kind, &answers.links) {
             unknown.add("kind", &error.reason);
@@ -188,8 +198,8 @@ impl Context<'_> {
             queues::enter_napi(&mut rx, &mut tx, of_nic, irqs);
         }
         if let Some(device) = &interface.device {
-            let name = |irq| self.irqs.get(&irq).copied();
-            queues::enter_irqs(self.root, &interface.name, device, &mut rx, &mut tx, name);
+            let names = &self.irqs;
+            queues::enter_irqs(self.root, &interface.name, device, &mut rx, &mut tx, names);
             let mut napi = rx.iter().map(|q| q.napi_id).chain(tx.iter().map(|q| q.napi_id));
             match &answers.queues {
                 Err(error) => unknown.add("napi_id", &error.reason),
@@ -208,11 +218,11 @@ impl Context<'_> {
         self.names.get(&index).cloned()
     }
 
-    /// Without rtnetlink: the one device below, or the peer of a veth.
+    /// Without rtnetlink: the only lower device, or the peer of a veth.
     fn lower(&self, index: IfIndex, lower: &[String]) -> Option<String> {
         match lower {
             [] => self.name(self.peer(index)?),
-            // The ports of a bridge or a bond are not what it is made on.
+            // The ports of a bridge or a bond are not its lower device in this sense.
             [one] if self.links.get(&index).and_then(|i| self.names.get(i)) == Some(one) => {
                 Some(one.clone())
             }
@@ -220,15 +230,15 @@ impl Context<'_> {
         }
     }
 
-    /// The other interface whose `iflink` is this one and that is this one's `iflink`: a veth's
-    /// peer in another namespace may have the index of any interface here.
+    /// The other interface, if each is the `iflink` of the other: the peer of a veth in another namespace may
+    /// have the index of any interface here.
     fn peer(&self, index: IfIndex) -> Option<IfIndex> {
         let peer = *self.links.get(&index)?;
         (peer != index && self.links.get(&peer) == Some(&index)).then_some(peer)
     }
 }
 
-/// Why facts of one interface are unknown: one note for each reason.
+/// The reasons for unknown facts of one interface: one note per reason.
 #[derive(Default)]
 struct Reasons(BTreeMap<String, Vec<&'static str>>);
 

@@ -1,5 +1,5 @@
-//! N-tuple rules in ethtool's words, from `struct ethtool_rx_flow_spec`
-//! (include/uapi/linux/ethtool.h). A bit of a mask that is set is a bit that is compared.
+//! N-tuple rules in ethtool's keywords, from `struct ethtool_rx_flow_spec` (include/uapi/linux/ethtool.h). Set
+//! bits in a mask are compared.
 
 use nearpath_model::{NtupleRule, QueueId};
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ pub const EXT_BYTES: usize = 20;
 #[repr(C)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowSpec {
-    /// Which kind of packets, and which of the extensions are used.
+    /// The flow type, and which extensions are used.
     pub flow_type: u32,
-    /// What fields of the headers must be, in network byte order.
+    /// Values of the header fields, in network byte order.
     pub value: [u8; FLOW_BYTES],
-    /// The same of `struct ethtool_flow_ext`.
+    /// The same for `struct ethtool_flow_ext`.
     pub value_ext: [u8; EXT_BYTES],
-    /// Which of their bits are compared.
+    /// Masks of the header fields.
     pub mask: [u8; FLOW_BYTES],
-    /// The same of `struct ethtool_flow_ext`.
+    /// The same for `struct ethtool_flow_ext`.
     pub mask_ext: [u8; EXT_BYTES],
-    /// Where packets go.
+    /// The destination.
     pub ring_cookie: u64,
-    /// The place in the NIC's table.
+    /// The location in the NIC's table.
     pub location: u32,
 }
 
@@ -50,7 +50,7 @@ const FLOW_RSS: u32 = 0x2000_0000;
 const RX_CLS_FLOW_DISC: u64 = u64::MAX;
 const RX_CLS_FLOW_WAKE: u64 = u64::MAX - 1;
 
-/// How a field is written.
+/// Text format of a field.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Ip,
@@ -59,7 +59,7 @@ enum Form {
     Hexadecimal,
 }
 
-/// ethtool's word, offset, bytes, form.
+/// ethtool's keyword, offset, length in bytes, format.
 type Field = (&'static str, usize, usize, Form);
 
 const TCP4: &[Field] = &[
@@ -111,7 +111,7 @@ const EXT: &[Field] = &[
 ];
 const MAC_EXT: &[Field] = &[("dst-mac", 2, 6, Form::Mac)];
 
-/// Number, ethtool's word, fields.
+/// Number, ethtool's keyword, fields.
 const FLOW_TYPES: &[(u32, &str, &[Field])] = &[
     (0x01, "tcp4", TCP4),
     (0x02, "udp4", TCP4),
@@ -128,11 +128,11 @@ const FLOW_TYPES: &[(u32, &str, &[Field])] = &[
     (0x12, "ether", ETHER),
 ];
 
-/// The rule in words. `context` is the RSS context, where the rule leads to one.
+/// The rule as text. `context` is the RSS context, if the rule's destination is one.
 pub fn rule(spec: &FlowSpec, context: u32) -> NtupleRule {
     let number = spec.flow_type & !(FLOW_EXT | FLOW_MAC_EXT | FLOW_RSS);
     let known = FLOW_TYPES.iter().find(|(n, _, _)| *n == number);
-    // A type that this does not know is shown by its number, and matches nothing known.
+    // An unknown type is shown by its number, with no known fields.
     let (flow_type, fields) =
         known.map_or(("", [].as_slice()), |(_, word, fields)| (*word, *fields));
     let mut matches = BTreeMap::new();
@@ -157,8 +157,8 @@ pub fn rule(spec: &FlowSpec, context: u32) -> NtupleRule {
     }
 }
 
-/// The queue that the rule leads to. What is no queue of the NIC itself (a virtual function,
-/// waking the host) is added to `matches` under the word that ethtool has for it.
+/// The queue of the rule's destination. Another destination (a virtual function, wake-on-LAN) is added to
+/// `matches` under ethtool's keyword.
 fn queue(cookie: u64, matches: &mut BTreeMap<String, String>) -> Option<QueueId> {
     match cookie {
         RX_CLS_FLOW_DISC => None,
@@ -176,8 +176,8 @@ fn queue(cookie: u64, matches: &mut BTreeMap<String, String>) -> Option<QueueId>
     }
 }
 
-/// The rule from its words, and its RSS context; the inverse of [`rule`]. `None` when a word or a
-/// number is not understood.
+/// Parses a rule and its RSS context from its text; the inverse of [`rule`]. `None` if a keyword or a number is
+/// invalid.
 pub fn spec(rule: &NtupleRule) -> Option<(FlowSpec, u32)> {
     let (number, _, fields) = FLOW_TYPES.iter().find(|(_, word, _)| *word == rule.flow_type)?;
     let mut spec = FlowSpec { flow_type: *number, location: rule.location, ..FlowSpec::default() };
@@ -213,7 +213,7 @@ pub fn spec(rule: &NtupleRule) -> Option<(FlowSpec, u32)> {
     Some((spec, context))
 }
 
-/// Writes a field and its mask; `None` when they do not fit.
+/// Stores a field and its mask; `None` if they do not fit.
 fn put(field: Field, text: &str, value: &mut [u8], mask: &mut [u8]) -> Option<()> {
     let (_, offset, bytes, form) = field;
     let range = offset..offset.checked_add(bytes)?;
@@ -267,7 +267,7 @@ fn add(matches: &mut BTreeMap<String, String>, fields: &[Field], value: &[u8], m
         let mut text = write(value, form);
         if mask.iter().any(|byte| *byte != 0xff) {
             text.push('/');
-            // The mask of a number is a bit pattern, whatever the number is written in.
+            // The mask of a number is a bit pattern, in whatever base the number is written.
             let form = if matches!(form, Form::Decimal) { Form::Hexadecimal } else { form };
             text.push_str(&write(mask, form));
         }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_rules_are_read_back() {
         let mut spec = FlowSpec { flow_type: 0x12 | FLOW_EXT, location: 7, ..Default::default() };
         spec.value_ext[10..12].copy_from_slice(&0xa000u16.to_be_bytes());
         spec.mask_ext[10..12].copy_from_slice(&0xe000u16.to_be_bytes());

@@ -1,5 +1,4 @@
-//! One kind of fact by interface, as the kernel answered it: what netlink and ioctls return and
-//! what a snapshot keeps.
+//! One kind of fact by interface: the result of netlink and ioctl requests, as stored in snapshots.
 
 use nearpath_model::IfIndex;
 use serde::{Deserialize, Serialize};
@@ -9,9 +8,9 @@ use std::io;
 /// One kind of fact by interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PerNic<T> {
-    /// What was answered.
+    /// The answers.
     pub answers: BTreeMap<IfIndex, T>,
-    /// Why an interface has no answer. One that is in neither does not support it.
+    /// The errors of interfaces without an answer. An interface in neither does not support it.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<IfIndex, String>,
 }
@@ -23,7 +22,7 @@ impl<T> Default for PerNic<T> {
 }
 
 impl<T> PerNic<T> {
-    /// Keeps the reason of a refusal, unless it is that the driver does not support the request.
+    /// Stores an error, unless the driver does not support the request.
     pub(crate) fn refuse<A>(&mut self, index: IfIndex, asked: io::Result<A>) {
         if let Err(error) = asked
             && error.raw_os_error() != Some(libc::EOPNOTSUPP)
@@ -40,15 +39,15 @@ impl<T> PerNic<T> {
     }
 }
 
-/// Why the kernel refused a request, in words.
+/// Describes why the kernel refused a request.
 pub(super) fn words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "not permitted: CAP_NET_ADMIN is missing".to_owned(),
         Some(libc::ENODEV) => "the interface is gone, or its device is not present".to_owned(),
         Some(libc::ENOENT) => "this kernel has no such netlink family".to_owned(),
-        Some(libc::EOPNOTSUPP) => "this kernel does not answer it".to_owned(),
+        Some(libc::EOPNOTSUPP) => "not supported by this kernel".to_owned(),
         Some(libc::EAGAIN) => "no answer from the kernel in time".to_owned(),
-        Some(libc::E2BIG) => "the driver says that there is more of it than any NIC has".to_owned(),
+        Some(libc::E2BIG) => "the driver reports an implausible size".to_owned(),
         _ => error.to_string(),
     }
 }

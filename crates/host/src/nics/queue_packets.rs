@@ -1,8 +1,8 @@
-//! Packets by queue: from the kernel's netdev family (`qstats`, 6.9 and later, of drivers that take
-//! part), else from the driver's own statistics (`ethtool -S`), whose names differ by driver.
+//! Packets by queue: from the kernel's netdev family (`qstats`, since 6.9, for drivers that support it), else
+//! from the driver's statistics (`ethtool -S`), whose names differ by driver.
 //!
-//! In go a root and interfaces; out come the packets that each queue has counted since the driver
-//! made it. An interface of which neither tells any is left out.
+//! Input: a root and interfaces. Output: the packets that each queue has counted since the driver created it.
+//! An interface without either is omitted.
 
 use super::ioctl::Ioctl;
 use super::netlink::{Connection, netdev};
@@ -13,15 +13,15 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io;
 
-/// Reads the packets of the queues of these interfaces, given by index and name; beside it why they
-/// are not known of some.
+/// Reads the packets of the queues of these interfaces, given by index and name, and the reasons for those that
+/// are unknown.
 pub(crate) fn read(
     root: &Root,
     nics: &[(IfIndex, &str)],
 ) -> (BTreeMap<IfIndex, QueuePackets>, Vec<ReadError>) {
     let mut errors = Vec::new();
     let mut take = |error: ReadError| {
-        // A kernel or a driver that lacks the one has the other, or nothing to tell.
+        // A kernel or a driver without one has the other, or nothing.
         if !error.absent {
             errors.push(error);
         }
@@ -70,8 +70,8 @@ fn of_driver(counters: &BTreeMap<String, u64>) -> QueuePackets {
         QueuePackets { source: PacketSource::Driver, rx: BTreeMap::new(), tx: BTreeMap::new() };
     for (name, count) in counters {
         match named(name) {
-            Some((Way::Rx, queue)) => drop(packets.rx.insert(queue, *count)),
-            Some((Way::Tx, queue)) => drop(packets.tx.insert(queue, *count)),
+            Some((QueueDirection::Rx, queue)) => drop(packets.rx.insert(queue, *count)),
+            Some((QueueDirection::Tx, queue)) => drop(packets.tx.insert(queue, *count)),
             None => {}
         }
     }
@@ -79,16 +79,16 @@ fn of_driver(counters: &BTreeMap<String, u64>) -> QueuePackets {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum QueueDirection {
     Rx,
     Tx,
 }
 
-use Way::{Rx, Tx};
+use QueueDirection::{Rx, Tx};
 
-/// What stands before and behind the queue's number in the names of drivers' packet counters
-/// (`get_strings` in drivers/net).
-const NAMES: [(&str, &str, Way); 12] = [
+/// Prefix and suffix of the queue's number in the names of drivers' packet counters (`get_strings` in
+/// drivers/net).
+const NAMES: [(&str, &str, QueueDirection); 12] = [
     // igb, igc, ixgbe, ice, virtio_net before 6.9
     ("rx_queue_", "_packets", Rx),
     ("tx_queue_", "_packets", Tx),
@@ -109,8 +109,8 @@ const NAMES: [(&str, &str, Way); 12] = [
     ("tx_packets[", "]", Tx),
 ];
 
-/// The queue whose packets a counter of this name counts.
-fn named(name: &str) -> Option<(Way, QueueId)> {
+/// The queue counted by a counter with this name.
+fn named(name: &str) -> Option<(QueueDirection, QueueId)> {
     NAMES.iter().find_map(|(before, behind, way)| {
         let number = name.strip_prefix(before)?.strip_suffix(behind)?;
         let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_a_driver_become_those_of_queues() {
+    fn driver_counters_are_assigned_to_queues() {
         let counters = [("rx_queue_0_packets", 5), ("rx_queue_1_packets", 0), ("rx_bytes", 9)];
         let counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
         let packets = of_driver(&counters);

@@ -1,5 +1,4 @@
-//! The queues of an interface: steering files of sysfs, then the NAPI instance and the
-//! interrupt of each.
+//! The queues of an interface: steering files of sysfs, then the NAPI instance and the interrupt of each queue.
 
 use super::irq_names::{self, Serves};
 use super::netlink::netdev::QueueNapi;
@@ -8,8 +7,8 @@ use crate::Root;
 use nearpath_model::{CpuSet, IrqNumber, QueueId, RxQueue, TxQueue};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The queues of an interface, ascending, without their NAPI instances and interrupts. `unknown`
-/// is told, once for each kind of file, why one of a queue could not be read.
+/// The queues of an interface, ascending, without their NAPI instances and interrupts. `unknown` receives, once
+/// per kind of file, the reason why it could not be read.
 pub(super) fn read(
     root: &Root,
     dir: &str,
@@ -20,7 +19,7 @@ pub(super) fn read(
     let entries = match root.list(&dir) {
         Ok(entries) => entries,
         Err(error) => {
-            // A live interface that has no such folder any more has vanished.
+            // A live interface without this directory has vanished.
             if !(error.absent && root.is_live()) {
                 unknown("queues", &error.to_string());
             }
@@ -29,17 +28,17 @@ pub(super) fn read(
     };
     let count = |prefix| entries.iter().filter(|e| number(&e.name, prefix).is_some()).count();
     let one_tx_queue = count("tx-") == 1;
-    let mut files = Files { root, dir: &dir, told: BTreeSet::new(), unknown: &mut unknown };
+    let mut files = Files { root, dir: &dir, reported: BTreeSet::new(), unknown: &mut unknown };
     for entry in &entries {
         if let Some(queue) = number(&entry.name, "rx-") {
             let rps_cpus = files.mask(&entry.name, "rps_cpus", false);
             let rps_flow_cnt = files.count(&entry.name, "rps_flow_cnt");
             rx.push(RxQueue { queue, napi_id: None, irq: None, rps_cpus, rps_flow_cnt });
         } else if let Some(queue) = number(&entry.name, "tx-") {
-            // An interface with one queue has nothing to choose, and says ENOENT
+            // With a single queue there is nothing to select, and the kernel returns ENOENT
             // (net/core/net-sysfs.c `xps_cpus_show`).
             let xps_cpus = files.mask(&entry.name, "xps_cpus", one_tx_queue);
-            // A mask of queues has the form of one of CPUs. Kernels before 4.18 have no such file.
+            // A queue mask has the format of a CPU mask. Kernels before 4.18 do not have the file.
             let xps_rxqs = files.mask(&entry.name, "xps_rxqs", true);
             let xps_rxqs = xps_rxqs.map(|queues| queues.iter().map(|q| QueueId(q.0)).collect());
             tx.push(TxQueue { queue, napi_id: None, irq: None, xps_cpus, xps_rxqs });
@@ -50,24 +49,34 @@ pub(super) fn read(
     (rx, tx)
 }
 
+/// How often the watchdog found a transmit queue stuck, summed over queues; `None` if not reported.
+pub(super) fn tx_timeouts(root: &Root, dir: &str, tx: &[TxQueue]) -> Option<u64> {
+    let of_queue = |queue: &TxQueue| -> Option<u64> {
+        root.text(&format!("{dir}/queues/tx-{}/tx_timeout", queue.queue)).ok()?.parse().ok()
+    };
+    tx.iter().filter_map(of_queue).reduce(u64::saturating_add)
+}
+
 /// The files of one interface's queues.
 struct Files<'a> {
     root: &'a Root,
     /// The folder `queues`.
     dir: &'a str,
-    /// The kinds of file of which it is told that one could not be read.
-    told: BTreeSet<&'static str>,
+    /// The kinds of file already reported as unreadable.
+    reported: BTreeSet<&'static str>,
     unknown: &'a mut dyn FnMut(&'static str, &str),
 }
 
 impl Files<'_> {
-    /// A mask; `may_miss` says that the kernel shows none where there is nothing to choose.
+    /// A mask; `may_miss`: the kernel does not show it if there is nothing to select.
     fn mask(&mut self, queue: &str, file: &'static str, may_miss: bool) -> Option<CpuSet> {
         self.value(queue, file, may_miss, |text| CpuSet::from_mask(text).map_err(|e| e.to_string()))
     }
 
     fn count(&mut self, queue: &str, file: &'static str) -> Option<u32> {
-        self.value(queue, file, false, |text| text.parse().map_err(|_| "is no number".to_owned()))
+        self.value(queue, file, false, |text| {
+            text.parse().map_err(|_| "is not a number".to_owned())
+        })
     }
 
     fn value<T>(
@@ -86,7 +95,7 @@ impl Files<'_> {
             Err(error) if error.absent && may_miss => return None,
             Err(error) => error.to_string(),
         };
-        if self.told.insert(file) {
+        if self.reported.insert(file) {
             (self.unknown)(file, &reason);
         }
         None
@@ -97,7 +106,7 @@ fn number(name: &str, prefix: &str) -> Option<QueueId> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
-/// Enters what the netdev family says: the NAPI instance of a queue, and that one's interrupt.
+/// Adds data of the netdev family: the NAPI instance of a queue, and its interrupt.
 pub(super) fn enter_napi(
     rx: &mut [RxQueue],
     tx: &mut [TxQueue],
@@ -121,31 +130,41 @@ pub(super) fn device_irqs(root: &Root, device: &Device) -> Vec<IrqNumber> {
     let msi = root.list(&format!("{on_bus}/msi_irqs")).unwrap_or_default();
     let mut irqs: Vec<IrqNumber> = msi.iter().filter_map(|e| e.name.parse().ok()).collect();
     if irqs.is_empty() {
-        // A device without MSI has one interrupt line, or none, which is 0.
+        // A device without MSI has one interrupt line, or none (0).
         let line = root.text(&format!("{on_bus}/irq")).ok().and_then(|irq| irq.parse().ok());
         irqs.extend(line.filter(|irq: &IrqNumber| irq.0 != 0));
     }
     irqs
 }
 
-/// Enters the interrupts of queues by the names of the device's interrupts, where NAPI instances
-/// tell none, or tell that of the other direction. `interface` is the interface's name, `name`
-/// gives that of an interrupt.
-pub(super) fn enter_irqs<'a>(
+/// Assigns interrupts to queues by the names of the device's interrupts, if NAPI instances do not report any,
+/// or report that of the other direction. `interface` is the interface's name, `names` those of all interrupts.
+pub(super) fn enter_irqs(
     root: &Root,
     interface: &str,
     device: &Device,
     rx: &mut [RxQueue],
     tx: &mut [TxQueue],
-    name: impl Fn(IrqNumber) -> Option<&'a str>,
+    names: &BTreeMap<IrqNumber, &str>,
 ) {
     let irqs = device_irqs(root, device);
-    let named: Vec<_> = irqs.iter().filter_map(|irq| Some((*irq, name(*irq)?))).collect();
-    let found = irq_names::assign(interface, &named, rx.len(), tx.len());
+    let name = |irq| names.get(&irq).copied();
+    let mut named: Vec<_> = irqs.iter().filter_map(|irq| Some((*irq, name(*irq)?))).collect();
+    if irqs.is_empty() {
+        // Platform devices show no interrupts in sysfs. No interface's name contains a colon, so
+        // these names (stmmac) are unambiguous.
+        let own = |name: &str| {
+            name.strip_prefix(interface)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        };
+        named.extend(names.iter().filter(|(_, name)| own(name)).map(|(irq, name)| (*irq, *name)));
+    }
+    let driver = device.driver.as_deref();
+    let found = irq_names::assign(interface, driver, &named, rx.len(), tx.len());
     let better = |serves, queue, of_napi: Option<IrqNumber>| {
         let by_name = found.get(&(serves, queue)).copied();
-        // e1000e reaps what was sent in an interrupt of its own, but tells the kernel of one NAPI
-        // instance for both directions, which has the receive queue's.
+        // e1000e has a separate transmit interrupt, but reports one NAPI instance for both directions, with the
+        // interrupt of the receive queue.
         let serves_it =
             |irq| name(irq).and_then(irq_names::parse).is_none_or(|(s, _)| s.contains(&serves));
         of_napi.filter(|irq| by_name.is_none() || serves_it(*irq)).or(by_name)

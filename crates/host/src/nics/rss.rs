@@ -1,4 +1,4 @@
-//! Receive-side scaling from the parts in which netlink and the ioctl give it.
+//! Receive-side scaling, assembled from the parts returned by netlink and the ioctl.
 
 use nearpath_model::{QueueId, Rss};
 
@@ -6,8 +6,8 @@ use nearpath_model::{QueueId, Rss};
 /// them under the same names).
 const FUNCTIONS: [&str; 3] = ["toeplitz", "xor", "crc32"];
 
-/// Puts the parts together. `None` when the NIC has neither a table nor a key, as drivers do
-/// that know only a hash function.
+/// Assembles the parts. `None` if the NIC has neither a table nor a key, as with drivers that report only a
+/// hash function.
 pub(crate) fn from_parts(
     indirection: impl Iterator<Item = u32>,
     key: &[u8],

@@ -1,27 +1,27 @@
-//! What sysfs says of one interface, apart from its queues.
+//! Data of one interface in sysfs, except its queues.
 //!
-//! In goes a name in `/sys/class/net`; out comes an [`Interface`], or `None` when it is no
-//! interface or has vanished. A file that cannot be read leaves its field `None`.
+//! Input: a name in `/sys/class/net`. Output: an [`Interface`], or `None` if it is not an interface or has
+//! vanished. Fields of unreadable files are `None`.
 
 use crate::{EntryKind, Notes, Root};
-use nearpath_model::{CpuSet, IfIndex, NodeId};
+use nearpath_model::{Bond, CpuSet, IfIndex, NodeId, PcieLink};
 use std::collections::BTreeMap;
 
-/// How far up from the device its NUMA node is searched.
+/// Maximum number of parent devices searched for a NUMA node.
 const MAX_ANCESTORS: usize = 8;
 
-/// `SPEED_UNKNOWN` (include/uapi/linux/ethtool.h), as kernels write it that print it unsigned.
+/// `SPEED_UNKNOWN` (include/uapi/linux/ethtool.h), as printed unsigned by some kernels.
 const UNKNOWN_SPEED: u64 = u32::MAX as u64;
 
-/// What sysfs says of an interface.
+/// Data of an interface in sysfs.
 #[derive(Debug, Default)]
 pub(super) struct Interface {
     pub name: String,
-    /// Its folder, `/sys/class/net/eth0`.
+    /// Its directory, `/sys/class/net/eth0`.
     pub dir: String,
     pub ifindex: Option<IfIndex>,
-    /// Index of the lower device or the peer; its own when there is none. It may be an index of
-    /// another namespace.
+    /// Index of the lower device or the peer; its own if there is none. It may be an index in another
+    /// namespace.
     pub iflink: Option<IfIndex>,
     pub address: Option<String>,
     pub mtu_bytes: Option<u32>,
@@ -30,7 +30,7 @@ pub(super) struct Interface {
     pub statistics: BTreeMap<String, u64>,
     /// Name of the device that it is a port of.
     pub master: Option<String>,
-    /// Names of the devices below it.
+    /// Names of its lower devices.
     pub lower: Vec<String>,
     /// `ARPHRD_*`.
     pub hardware_type: Option<u32>,
@@ -38,7 +38,9 @@ pub(super) struct Interface {
     pub devtype: Option<String>,
     /// Whether it has `tun_flags`.
     pub tun: bool,
-    /// Whether it has a character device of macvtap.
+    /// How a bond distributes packets.
+    pub bond: Option<Bond>,
+    /// Whether it has a macvtap character device.
     pub macvtap: bool,
     /// The device behind it; software interfaces have none.
     pub device: Option<Device>,
@@ -53,24 +55,24 @@ pub(super) struct Device {
     pub bus: Option<String>,
     pub numa_node: Option<NodeId>,
     pub local_cpus: Option<CpuSet>,
+    pub pcie: Option<PcieLink>,
     /// For a virtual function its physical function: the interface or the bus address.
     pub physical_function: Option<String>,
 }
 
 impl Device {
-    /// Whether it is on the virtio bus. Its interrupts, its node and its address are those of
-    /// the parent.
+    /// Whether it is on the virtio bus. Its interrupts, node and address are those of the parent.
     pub(super) fn is_virtio(&self) -> bool {
         last(&self.path).starts_with("virtio")
     }
 
-    /// The device that interrupts and addresses belong to.
+    /// The device that has the interrupts and the address.
     pub(super) fn on_bus(&self) -> &str {
         if self.is_virtio() { parent(&self.path) } else { &self.path }
     }
 }
 
-/// Reads an interface; `None` when it is none (`bonding_masters` is a file) or has vanished.
+/// Reads an interface; `None` if it is not one (`bonding_masters` is a file) or has vanished.
 pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interface> {
     let dir = format!("/sys/class/net/{name}");
     let entries = root.list(&dir).ok()?;
@@ -91,7 +93,7 @@ pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interfa
         speed_mbps: match speed(root, &dir) {
             Ok(speed) => speed,
             Err(reason) => {
-                // A software interface has none to know.
+                // Not applicable to a software interface.
                 if has("device") {
                     notes.add(&subject, "speed_mbps", &reason);
                 }
@@ -112,19 +114,20 @@ pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interfa
             uevent.lines().find_map(|line| Some(line.strip_prefix("DEVTYPE=")?.to_owned()))
         }),
         tun: has("tun_flags"),
+        bond: has("bonding").then(|| bond(root, &dir)).flatten(),
         macvtap: has("macvtap"),
         device: has("device").then(|| device(root, &dir, &subject, notes)).flatten(),
         dir,
     })
 }
 
-/// Speed in Mbit/s; `None` when there is no file. Otherwise why it is unknown.
+/// Speed in Mbit/s; `None` if there is no file. Otherwise the reason why it is unknown.
 fn speed(root: &Root, dir: &str) -> Result<Option<u64>, String> {
     let file = format!("{dir}/speed");
     match root.text(&file) {
         Ok(text) => match text.parse() {
-            // -1, its unsigned form or 0 when the driver does not know.
-            Err(_) | Ok(0 | UNKNOWN_SPEED) => Err(format!("{file}: the driver does not know it")),
+            // -1, its unsigned form or 0 if the driver does not know.
+            Err(_) | Ok(0 | UNKNOWN_SPEED) => Err(format!("{file}: not reported by the driver")),
             Ok(speed) => Ok(Some(speed)),
         },
         Err(error) if error.absent => Ok(None),
@@ -163,12 +166,22 @@ fn device(root: &Root, dir: &str, subject: &str, notes: &mut Notes) -> Option<De
                 None
             }
         });
+    device.pcie = super::pcie::read(root, device.on_bus());
     device.physical_function = link("physfn").map(|bus| pf_interface(root, &path).unwrap_or(bus));
     Some(device)
 }
 
-/// The node of the device, or of the nearest device above it that has one: virtio devices have
-/// none of their own (drivers/virtio/virtio.c), the PCI function that they are on has.
+/// `bonding/mode` and `xmit_hash_policy`: `802.3ad 4`, `layer2 0`.
+fn bond(root: &Root, dir: &str) -> Option<Bond> {
+    let word = |file: &str| {
+        let text = root.text(&format!("{dir}/bonding/{file}")).ok()?;
+        Some(text.split(' ').next()?.to_owned())
+    };
+    Some(Bond { mode: word("mode")?, hash: word("xmit_hash_policy") })
+}
+
+/// The node of the device, or of the nearest parent device that has one: virtio devices have none
+/// (drivers/virtio/virtio.c), but their PCI function has.
 fn numa_node(root: &Root, path: &str, subject: &str, notes: &mut Notes) -> Option<NodeId> {
     for at in ancestors(path) {
         let file = format!("{at}/numa_node");
@@ -176,9 +189,14 @@ fn numa_node(root: &Root, path: &str, subject: &str, notes: &mut Notes) -> Optio
             Ok(text) => match text.parse() {
                 Ok(node) => return Some(node),
                 Err(_) if text == "-1" => {
-                    let reason = format!("{file}: the firmware says -1");
-                    notes.add(subject, "numa_node", &reason);
-                    return None;
+                    // NUMA_NO_NODE means that the firmware reports none; if there is only one,
+                    // the device is on it.
+                    let only = only_node(root);
+                    if only.is_none() {
+                        let reason = format!("{file}: the firmware reports -1");
+                        notes.add(subject, "numa_node", &reason);
+                    }
+                    return only;
                 }
                 Err(_) => {
                     let text: String = text.chars().take(40).collect();
@@ -193,13 +211,19 @@ fn numa_node(root: &Root, path: &str, subject: &str, notes: &mut Notes) -> Optio
             }
         }
     }
-    let reason = format!("{path}/numa_node: is not there, nor at the devices above");
+    let reason = format!("{path}/numa_node: not found, nor in any parent device");
     notes.add(subject, "numa_node", &reason);
     None
 }
 
-/// The interface of a virtual function's physical function, where there is just one. A PF in
-/// switchdev mode also carries the representors of its functions (`pf0vf1`).
+/// The node of a host with a single node.
+fn only_node(root: &Root) -> Option<NodeId> {
+    let nodes = CpuSet::from_list(&root.text("/sys/devices/system/node/online").ok()?).ok()?;
+    nodes.first().filter(|_| nodes.len() == 1).map(|node| NodeId(node.0))
+}
+
+/// The interface of a virtual function's physical function, if there is exactly one. A PF in
+/// switchdev mode also has the representors of its functions (`pf0vf1`).
 fn pf_interface(root: &Root, path: &str) -> Option<String> {
     let dir = format!("{path}/physfn/net");
     let is_representor = |name: &str| {
@@ -211,7 +235,7 @@ fn pf_interface(root: &Root, path: &str) -> Option<String> {
     own.next().filter(|_| own.next().is_none())
 }
 
-/// The device and those above it, nearest first.
+/// The device and its parents, nearest first.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |at| Some(parent(at)))
         .take_while(|at| at.starts_with("/sys/devices/"))

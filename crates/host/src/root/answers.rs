@@ -1,33 +1,33 @@
-//! Answers of the kernel to requests that are no files, saved as JSON beside the files: one file
-//! `nearpath/answers/<key>.json` for each, with the answer or the reason of its refusal.
+//! Answers of the kernel to requests other than files, saved as JSON beside the files: one file
+//! `nearpath/answers/<key>.json` per request, with the answer or the error.
 
 use super::ReadError;
 use super::fault::Fault;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt::Write as _;
 
-/// Longest name of an answer's file that every file system takes, without `.json`.
+/// Maximum length of an answer's file name that every file system supports, without `.json`.
 const MAX_NAME: usize = 240;
 
-/// What is saved of a request.
+/// The saved result of a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer<T> {
     /// The kernel's answer.
     Given(T),
-    /// The kernel refused.
+    /// The kernel returned an error.
     Refused {
-        /// The request, in words.
+        /// The request.
         what: String,
-        /// What the kernel said.
+        /// The error.
         reason: String,
-        /// Whether what was asked for is simply not there.
+        /// Whether the object of the request does not exist.
         absent: bool,
     },
 }
 
 impl<'a, T> Answer<&'a T> {
-    /// What is to be saved of a request.
+    /// The form in which a result is saved.
     pub fn new(result: &'a Result<T, ReadError>) -> Self {
         match result {
             Ok(answer) => Self::Given(answer),
@@ -38,7 +38,7 @@ impl<'a, T> Answer<&'a T> {
     }
 }
 
-/// What a request returned when it was made, from its saved form.
+/// The result of a request, from its saved form.
 pub(super) fn decoded<T: DeserializeOwned>(
     key: &str,
     json: Result<Vec<u8>, Fault>,
@@ -54,8 +54,8 @@ pub(super) fn decoded<T: DeserializeOwned>(
     }
 }
 
-/// Where the answer to a key is saved. All that might be unsafe in a file's name is written as in
-/// a URL: interfaces may be called anything.
+/// Path of the saved answer to a key. Characters that are unsafe in file names are percent-encoded: interfaces
+/// may have any name.
 pub(super) fn path(key: &str) -> Result<String, Fault> {
     let mut name = String::with_capacity(key.len());
     for byte in key.bytes() {
@@ -66,7 +66,7 @@ pub(super) fn path(key: &str) -> Result<String, Fault> {
         }
     }
     if name.is_empty() || name.len() > MAX_NAME {
-        return Err(Fault::new("no such key can be saved: too long or empty"));
+        return Err(Fault::new("cannot be saved: key too long or empty"));
     }
     Ok(format!("/nearpath/answers/{name}.json"))
 }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_refusals_come_back() {
+    fn answers_and_errors_round_trip() {
         let refusal = ReadError { what: "rings".into(), reason: "no".into(), absent: false };
         for result in [Ok(vec![1u64, u64::MAX]), Err(refusal)] {
             let json = serde_json::to_vec(&Answer::new(&result)).unwrap();

@@ -1,8 +1,8 @@
-//! The file of a snapshot: a tar archive, compressed with zstd, of the files at their paths
-//! (`sys/…`, `proc/…`) and of what `nearpath/` adds to them.
+//! The file format of a snapshot: a tar archive, compressed with zstd, of the files at their paths (`sys/…`,
+//! `proc/…`) and of additional files in `nearpath/`.
 //!
-//! An archive may be anybody's. It is unpacked into memory only, within bounds, and refused as a
-//! whole when it is damaged, cut short, or holds a path that leads out of it.
+//! An archive is untrusted. It is unpacked in memory only, within bounds, and rejected as a whole if it is
+//! damaged, truncated, or contains a path outside of it.
 
 use super::fault::Fault;
 use super::manifest::{self, Manifest};
@@ -14,20 +14,20 @@ use tar::{Archive, Builder, EntryType, Header};
 
 /// Largest archive that is opened, in bytes.
 pub(super) const MAX_PACKED: usize = 256 << 20;
-/// Largest window that a decompressor is asked to keep; `zstd --ultra` asks for 128 MiB.
+/// Largest decompression window accepted; `zstd --ultra` requests 128 MiB.
 const MAX_WINDOW: u64 = 128 << 20;
-/// What any archive may grow to, in bytes, and how many times its size beyond that. Files of
-/// /proc and /sys in tar's blocks shrink 30 to 300 times.
+/// Maximum unpacked size, in bytes, and maximum compression ratio beyond that. Files of /proc and /sys in tar's
+/// blocks shrink 30 to 300 times.
 const MIN_UNPACKED: usize = 64 << 20;
 const MAX_RATIO: usize = 1000;
-/// tar's unit.
+/// tar's block size.
 const BLOCK: usize = 512;
 
-/// The bytes of an archive of a tree and its manifest.
+/// Packs a tree and its manifest.
 pub(super) fn pack(files: &Memory, manifest: &Manifest) -> io::Result<Vec<u8>> {
     let mut tar = Builder::new(Vec::new());
     let time = manifest.time_unix_s;
-    // Links last: nothing can then be unpacked through one, whatever unpacks it.
+    // Links last, so that nothing can be unpacked through one, by any program.
     let mut links = Vec::new();
     files.visit(|path, entry| {
         let path = path.trim_start_matches('/');
@@ -67,7 +67,7 @@ fn header(kind: EntryType, mode: u32, size: usize, time: u64) -> Header {
     header
 }
 
-/// The tree in an archive.
+/// Unpacks an archive.
 pub(super) fn unpack(packed: &[u8]) -> Result<Memory, Fault> {
     let tar = decompress(packed)?;
     let parts = parts(&tar)?;
@@ -85,16 +85,16 @@ pub(super) fn unpack(packed: &[u8]) -> Result<Memory, Fault> {
     Ok(tree)
 }
 
-/// The bytes of the tar archive.
+/// Decompresses the tar archive.
 fn decompress(mut packed: &[u8]) -> Result<Vec<u8>, Fault> {
-    // What the decoder says of it is of use to its developers alone.
-    let damaged = || Fault::new("not a snapshot, or it is cut short or damaged");
+    // The decoder's own messages are of use only to its developers.
+    let damaged = || Fault::new("not a snapshot, or truncated or damaged");
     if packed.is_empty() {
-        return Err(Fault::new("it is empty"));
+        return Err(Fault::new("empty file"));
     }
     let bound = MAX_BYTES.min(packed.len().saturating_mul(MAX_RATIO).max(MIN_UNPACKED));
     let mut tar = Vec::new();
-    // A zstd file may be several frames on end.
+    // A zstd file may consist of several frames.
     while !packed.is_empty() {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(MAX_WINDOW);
@@ -103,7 +103,7 @@ fn decompress(mut packed: &[u8]) -> Result<Vec<u8>, Fault> {
         let left = (bound + 1).saturating_sub(tar.len());
         frame.by_ref().take(left as u64).read_to_end(&mut tar).map_err(|_| damaged())?;
         if tar.len() > bound {
-            return Err(Fault::new(format!("it unpacks to more than {} MiB", bound >> 20)));
+            return Err(Fault::new(format!("unpacks to more than {} MiB", bound >> 20)));
         }
         let decoder = frame.into_frame_decoder();
         match decoder.get_checksum_from_data() {
@@ -128,9 +128,9 @@ enum PartKind {
     Link(String),
 }
 
-/// The files, folders and links in a tar archive.
+/// The files, directories and links in a tar archive.
 fn parts(tar: &[u8]) -> Result<Vec<Part>, Fault> {
-    let damaged = |error: io::Error| Fault::new(format!("its tar archive is damaged: {error}"));
+    let damaged = |error: io::Error| Fault::new(format!("damaged tar archive: {error}"));
     let mut parts = Vec::new();
     let mut end = 0;
     for entry in Archive::new(tar).entries().map_err(damaged)? {
@@ -144,13 +144,13 @@ fn parts(tar: &[u8]) -> Result<Vec<Part>, Fault> {
             EntryType::Directory => PartKind::Dir,
             EntryType::Symlink => {
                 let target = entry.link_name_bytes().ok_or_else(|| {
-                    Fault::new(format!("the link {} leads nowhere", path.escape_debug()))
+                    Fault::new(format!("the link {} has no valid target", path.escape_debug()))
                 })?;
                 PartKind::Link(String::from_utf8_lossy(&target).into_owned())
             }
             other => {
                 return Err(Fault::new(format!(
-                    "{} is no file, folder or symbolic link (tar type {:?})",
+                    "{} is not a file, directory or symbolic link (tar type {:?})",
                     path.escape_debug(),
                     char::from(other.as_byte())
                 )));
@@ -160,7 +160,7 @@ fn parts(tar: &[u8]) -> Result<Vec<Part>, Fault> {
             parts.push(Part { path, kind });
         }
     }
-    // An archive ends with blocks of zeros; one that was cut between two entries has none.
+    // An archive ends with blocks of zeros; one that was truncated between two entries does not.
     let end = end.checked_next_multiple_of(BLOCK).ok_or_else(cut)?;
     match tar.get(end..end.saturating_add(BLOCK)) {
         Some(zeros) if zeros.iter().all(|&byte| byte == 0) => Ok(parts),
@@ -171,8 +171,12 @@ fn parts(tar: &[u8]) -> Result<Vec<Part>, Fault> {
 /// The path of an entry within the tree: `./sys/x` and `sys/x` are `/sys/x`.
 fn inner_path(raw: &[u8]) -> Result<String, Fault> {
     let path = String::from_utf8_lossy(raw);
-    let out =
-        || Fault::new(format!("the path {:.80} leads out of it", path.escape_debug().to_string()));
+    let out = || {
+        Fault::new(format!(
+            "the path {:.80} points outside the snapshot",
+            path.escape_debug().to_string()
+        ))
+    };
     if path.starts_with('/') || path.split('/').any(|component| component == "..") {
         return Err(out());
     }
@@ -182,5 +186,5 @@ fn inner_path(raw: &[u8]) -> Result<String, Fault> {
 }
 
 fn cut() -> Fault {
-    Fault::new("it is cut short")
+    Fault::new("truncated")
 }

@@ -1,5 +1,5 @@
-//! Reading what a descriptor stands for: a whole file, the names in a folder, a link. Bounded,
-//! and it never waits: FIFOs and devices are refused.
+//! Reads files, directories and links through descriptors. Bounded, and never blocks: FIFOs and devices are
+//! rejected.
 
 use super::fault::Fault;
 use super::{Entry, EntryKind, order};
@@ -7,48 +7,60 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
+use std::time::Instant;
 
-/// Largest file that is read. `/proc/interrupts` of 1,024 CPUs and 600 interrupts has about 7 MB.
+/// Largest file that is read. `/proc/interrupts` with 1,024 CPUs and 600 interrupts is about 7 MB.
 pub(super) const MAX_FILE: usize = 64 << 20;
-/// Most names of one folder that are read; `/proc` of a busy host has some 100,000.
+/// Maximum number of names read from one directory; `/proc` of a busy host has some 100,000.
 pub(super) const MAX_NAMES: usize = 1 << 20;
 
-/// How files and folders are opened. O_NONBLOCK, so that a FIFO in a tree cannot stop us.
+/// Flags to open files and directories. O_NONBLOCK, so that a FIFO in a tree cannot block us.
 pub(super) const READ: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-/// How something is opened to look at it only.
+/// Flags to open a path without reading it.
 pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// What stands at a path.
+/// The kind of entry at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Look {
-    /// A file, or something that is neither of the below.
+    /// A file, or anything other than the below.
     File,
-    /// A folder.
+    /// A directory.
     Dir,
-    /// A symbolic link, with its text.
+    /// A symbolic link, with its target.
     Link(String),
 }
 
-/// The size of a file, as the file system tells it; refuses what is no regular file.
+/// The size of a file, as reported by the file system; rejects anything but a regular file.
 pub(super) fn regular(fd: impl AsFd) -> Result<u64, Fault> {
     regular_size(&fstat(fd)?)
 }
 
-/// As [`regular`], of what was found about a file.
+/// Like [`regular`], given the result of fstat.
 pub(super) fn regular_size(stat: &Stat) -> Result<u64, Fault> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
         FileType::Directory => Err(Errno::ISDIR.into()),
-        _ => Err(Fault::new("is neither a file nor a folder")),
+        _ => Err(Fault::new("is not a regular file or directory")),
     }
 }
 
-/// The whole content. Files of /proc (size 0) and /sys (a page) do not tell their true size and
-/// may give less than asked for, so reading goes on until nothing comes, or `size` is reached:
-/// a file that has exactly that much ends there.
+/// Reads the whole content. Files of /proc (size 0) and /sys (one page) do not report their true size and may
+/// return less than requested, so reading continues until the end of file, or until `size` is reached: a file
+/// with exactly that size ends there.
 pub(super) fn content(fd: OwnedFd, size: u64, most: usize) -> Result<Vec<u8>, Fault> {
-    // Nearly all are small: these cost one allocation, of the right size.
+    content_until(fd, size, most, None)
+}
+
+/// Like [`content`], with a deadline, for files that take the kernel long to generate. A read in progress
+/// is not interrupted.
+pub(super) fn content_until(
+    fd: OwnedFd,
+    size: u64,
+    most: usize,
+    until: Option<Instant>,
+) -> Result<Vec<u8>, Fault> {
+    // Nearly all files are small: these cost one allocation, of the right size.
     let mut first = [0u8; 8192];
     let mut filled = 0;
     while filled < first.len() {
@@ -56,12 +68,14 @@ pub(super) fn content(fd: OwnedFd, size: u64, most: usize) -> Result<Vec<u8>, Fa
             0 => return Ok(first[..filled].to_vec()),
             read => filled += read,
         }
+        in_time(until)?;
         if filled as u64 == size {
             return Ok(first[..filled].to_vec());
         }
     }
     let mut bytes = first.to_vec();
     loop {
+        in_time(until)?;
         bytes.reserve(bytes.len().max(1 << 16));
         if retry(|| rustix::io::read(&fd, rustix::buffer::spare_capacity(&mut bytes)))? == 0 {
             return Ok(bytes);
@@ -72,7 +86,14 @@ pub(super) fn content(fd: OwnedFd, size: u64, most: usize) -> Result<Vec<u8>, Fa
     }
 }
 
-/// The names in a folder, in natural order.
+fn in_time(until: Option<Instant>) -> Result<(), Fault> {
+    match until.is_some_and(|until| Instant::now() >= until) {
+        true => Err(Fault::new("takes too long to read")),
+        false => Ok(()),
+    }
+}
+
+/// The names in a directory, in natural order.
 pub(super) fn names(fd: OwnedFd) -> Result<Vec<Entry>, Fault> {
     let mut buffer = [MaybeUninit::<u8>::uninit(); 16384];
     let mut names = Vec::new();
@@ -84,12 +105,12 @@ pub(super) fn names(fd: OwnedFd) -> Result<Vec<Entry>, Fault> {
             continue;
         }
         if names.len() == MAX_NAMES {
-            return Err(Fault::new("holds more than a million names"));
+            return Err(Fault::new("contains more than a million names"));
         }
         let file_type = match entry.file_type() {
             FileType::Unknown => match statat(&fd, raw, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                // Gone since it was listed.
+                // Removed since it was listed.
                 Err(_) => continue,
             },
             known => known,
@@ -105,7 +126,7 @@ pub(super) fn names(fd: OwnedFd) -> Result<Vec<Entry>, Fault> {
     Ok(names)
 }
 
-/// What stands at a path that was opened with [`LOOK`] and O_NOFOLLOW.
+/// The kind of a path that was opened with [`LOOK`] and O_NOFOLLOW.
 pub(super) fn look(fd: OwnedFd) -> Result<Look, Fault> {
     Ok(match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
         FileType::Symlink => {
@@ -117,7 +138,7 @@ pub(super) fn look(fd: OwnedFd) -> Result<Look, Fault> {
     })
 }
 
-/// Runs a call again that a signal has interrupted.
+/// Retries a call that was interrupted by a signal.
 fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     loop {
         match call() {

@@ -1,34 +1,35 @@
-//! This machine, as the calling thread's network namespace sees it.
+//! This machine, as seen by the calling thread's network namespace.
 //!
-//! Two places of the file tree depend on the namespace. `/proc/net` is that of the process's main
-//! thread, so that of the calling thread is read in its stead. A sysfs shows the interfaces of the
-//! namespace in which it was mounted (fs/sysfs/mount.c), which need not be ours: then a sysfs of
-//! our own is mounted, attached nowhere, and read through its descriptor.
+//! Two parts of the file tree depend on the namespace. `/proc/net` is that of the process's main thread, so
+//! that of the calling thread is read instead. A sysfs shows the interfaces of the namespace in which it was
+//! mounted (fs/sysfs/mount.c), which may be another one: a separate sysfs is then mounted, not attached to the
+//! tree, and read through its descriptor.
 
 use super::fault::Fault;
 use super::files::{self, LOOK, Look, MAX_FILE, READ};
-use super::{Entry, EntryKind};
+use super::{Entry, EntryKind, ReadError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat, stat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::time::Instant;
 
-/// The calling thread's own `/proc/net`, from `/proc`.
+/// The calling thread's `/proc/net`, relative to `/proc`.
 const OWN_NET: &str = "thread-self/net";
 
-/// The size of a file of /proc or /sys: whatever it says, reading tells.
+/// The size of a file of /proc or /sys is not used: the content ends at the end of file.
 const UNTOLD: u64 = 0;
 
-/// The sysfs that shows the interfaces of our namespace.
+/// The sysfs that shows the interfaces of the current namespace.
 #[derive(Debug)]
 enum Sysfs {
     /// The one on `/sys`.
     Mounted,
-    /// One that is attached nowhere. It goes away with its descriptor.
+    /// A detached one. It is unmounted when its descriptor is closed.
     Detached(OwnedFd),
-    /// None: the one on `/sys` is of another namespace, and no other could be had.
+    /// None: the one on `/sys` belongs to another namespace, and mounting another one failed.
     Foreign(Fault),
 }
 
@@ -45,18 +46,18 @@ impl Live {
     }
 
     /// A file's bytes.
-    pub fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
+    pub fn read(&self, path: &str, until: Option<Instant>) -> Result<Vec<u8>, Fault> {
         let fd = self.open(path, READ)?;
         files::regular(&fd)?;
-        files::content(fd, UNTOLD, MAX_FILE)
+        files::content_until(fd, UNTOLD, MAX_FILE, until)
     }
 
-    /// The names in a folder.
+    /// The names in a directory.
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
         files::names(self.open(path, READ | OFlags::DIRECTORY)?)
     }
 
-    /// What stands at a path, of whose components only the last may be a link.
+    /// The kind of entry at a path, of which only the last component may be a link.
     pub fn look(&self, path: &str) -> Result<Look, Fault> {
         if path == "/proc/net" {
             return Ok(Look::Link(OWN_NET.to_owned()));
@@ -64,7 +65,7 @@ impl Live {
         files::look(self.open(path, LOOK | OFlags::NOFOLLOW)?)
     }
 
-    /// Where a link points; links on the way to it are followed.
+    /// The target of a link; links in the path to it are followed.
     pub fn link(&self, path: &str) -> Result<String, Fault> {
         if path == "/proc/net" {
             return Ok(OWN_NET.to_owned());
@@ -90,7 +91,7 @@ impl Live {
         match &self.sysfs {
             Sysfs::Detached(fd) => {
                 if let Some(rest) = below(path, "/sys")
-                    // Other file systems are mounted below these; nothing there is by namespace.
+                    // Other file systems are mounted below these; nothing there depends on the namespace.
                     && below(path, "/sys/fs").is_none()
                     && below(path, "/sys/kernel").is_none()
                 {
@@ -110,21 +111,27 @@ impl Live {
     }
 }
 
-/// What follows `prefix` in a path that is it or lies below it.
+/// The part of a path after `prefix`, if the path is equal to it or below it.
 fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     path.strip_prefix(prefix).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Finds out whether the sysfs on `/sys` is that of our network namespace, and has another if not.
-/// There is one superblock, so one device number, for each namespace.
+/// An open file of this machine, for calls that take a descriptor (setns(2)).
+pub(crate) fn open_here(path: &str) -> Result<OwnedFd, ReadError> {
+    // A path given by the user may be a FIFO: READ does not block on one.
+    openat(CWD, path, READ, Mode::empty()).map_err(|errno| ReadError::from_errno(path, errno))
+}
+
+/// Determines whether the sysfs on `/sys` is that of the current network namespace, and mounts another one if not.
+/// There is one superblock, and so one device number, per namespace.
 fn own_sysfs() -> Sysfs {
     match detached_sysfs() {
         Ok((own, device)) => match stat("/sys/class/net/.") {
             Ok(mounted) if mounted.st_dev == device => Sysfs::Mounted,
             _ => Sysfs::Detached(own),
         },
-        // Without the privilege to mount, the names tell: good enough as long as the namespaces
-        // do not have the same ones.
+        // Without the privilege to mount, the interface names are compared: sufficient as long as the
+        // namespaces do not have the same names.
         Err(errno) if names_differ() => {
             let why = Fault::from(errno).reason;
             Sysfs::Foreign(Fault::new(format!(
@@ -136,7 +143,7 @@ fn own_sysfs() -> Sysfs {
     }
 }
 
-/// A sysfs of our network namespace that is attached nowhere (5.2 and later), and its device.
+/// A detached sysfs of the current network namespace (since 5.2), and its device number.
 fn detached_sysfs() -> Result<(OwnedFd, u64), Errno> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -149,11 +156,11 @@ fn detached_sysfs() -> Result<(OwnedFd, u64), Errno> {
     Ok((mount, device))
 }
 
-/// Whether `/sys/class/net` and `/proc/net/dev` name other interfaces. False when either cannot
-/// be read.
+/// Whether `/sys/class/net` and `/proc/net/dev` list different interfaces. False if either cannot be read.
 fn names_differ() -> bool {
     let plain = Live { sysfs: Sysfs::Mounted };
-    let (Ok(listed), Ok(dev)) = (plain.list("/sys/class/net"), plain.read("/proc/net/dev")) else {
+    let (Ok(listed), Ok(dev)) = (plain.list("/sys/class/net"), plain.read("/proc/net/dev", None))
+    else {
         return false;
     };
     // `bonding_masters` is a file among the links.
@@ -181,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_sysfs_is_not_believed() {
+    fn the_sysfs_of_another_namespace_is_not_used() {
         let live = Live { sysfs: Sysfs::Foreign(Fault::new("of another namespace")) };
         assert!(live.list("/sys/class/net").is_err());
         assert!(live.list("/sys/class").is_ok());

@@ -1,7 +1,7 @@
-//! What a snapshot tells about itself beside the files: when and of what it was made, what the
-//! machine refused, what was looked for and is not there, and what is there but was not read.
+//! Metadata of a snapshot: when and from what it was made, errors, what was looked for and not found, and what
+//! exists but was not read.
 //!
-//! It makes the difference between "this machine does not have it" and "nobody looked".
+//! It distinguishes "the machine does not have it" from "it was not read".
 
 use super::fault::Fault;
 use super::files::Look;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where it stands in the tree.
+/// Its path in the tree.
 pub(super) const PATH: &str = "/nearpath/manifest.json";
-/// Version of the form; it grows when what is there changes its meaning.
+/// Version of the format; incremented when a field changes its meaning.
 pub(super) const SCHEMA: u32 = 1;
 
-/// What a snapshot tells about itself.
+/// Metadata of a snapshot.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     /// [`SCHEMA`] of the nearpath that wrote it.
@@ -26,53 +26,53 @@ pub(super) struct Manifest {
     pub time_unix_s: u64,
     /// The kernel's release.
     pub kernel: Option<String>,
-    /// What could not be read, by path, and why.
+    /// Paths that could not be read, with the reasons.
     pub refused: BTreeMap<String, String>,
-    /// What was looked for and is not there.
+    /// Paths that do not exist.
     pub absent: BTreeSet<String>,
-    /// What is known of folders beyond what the snapshot holds.
+    /// Entries of directories that are known but not part of the snapshot.
     pub folders: BTreeMap<String, Folder>,
 }
 
-/// What is known of a folder.
+/// Known entries of a directory.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Folder {
-    /// Whether all its names are known.
+    /// Whether all of its names are known.
     pub listed: bool,
     /// Files in it that were not read.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub files: BTreeSet<String>,
-    /// Folders in it in which nothing was read.
+    /// Directories in it in which nothing was read.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub dirs: BTreeSet<String>,
     /// Links in it that were not read.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub links: BTreeSet<String>,
-    /// Names that the snapshot holds and the machine does not list (threads in /proc).
+    /// Names in the snapshot that the machine does not list (threads in /proc).
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub hidden: BTreeSet<String>,
 }
 
 impl Manifest {
-    /// Reads a manifest.
+    /// Parses a manifest.
     pub fn parse(json: &[u8]) -> Result<Self, Fault> {
         let manifest: Self = serde_json::from_slice(json)
-            .map_err(|error| Fault::new(format!("its manifest.json is damaged: {error}")))?;
+            .map_err(|error| Fault::new(format!("damaged manifest.json: {error}")))?;
         match manifest.schema {
             SCHEMA => Ok(manifest),
             other => Err(Fault::new(format!(
-                "its form {other} is not known to this nearpath, which reads form {SCHEMA}"
+                "snapshot format {other} is not supported; this nearpath reads format {SCHEMA}"
             ))),
         }
     }
 
-    /// Why a path is refused that the snapshot holds.
+    /// The error for a path that could not be read.
     pub fn refusal(&self, path: &str) -> Option<Fault> {
         self.refused.get(path).map(|reason| Fault::new(reason.clone()))
     }
 
-    /// Why the snapshot holds nothing at a path that it might have held.
+    /// The error for a path that is not in the snapshot.
     pub fn fault(&self, path: &str) -> Fault {
         match self.refusal(path) {
             Some(fault) => fault,
@@ -81,7 +81,7 @@ impl Manifest {
         }
     }
 
-    /// What stands at a path that the snapshot does not hold, as far as is known.
+    /// The kind of entry at a path that is not in the snapshot, as far as known.
     pub fn look(&self, path: &str) -> Result<Look, Fault> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let parent = if parent.is_empty() { "/" } else { parent };
@@ -96,7 +96,7 @@ impl Manifest {
         }
     }
 
-    /// The names in a folder, from those that the snapshot holds in it.
+    /// The names in a directory, given those that the snapshot has.
     pub fn list(&self, path: &str, held: Vec<Entry>) -> Result<Vec<Entry>, Fault> {
         let Some(folder) = self.folders.get(path).filter(|folder| folder.listed) else {
             return Err(Fault::new("was not listed when the snapshot was made"));

@@ -1,7 +1,7 @@
-//! A file tree in memory: what a recording remembers, and what a snapshot is opened as.
+//! A file tree in memory: the storage of a recording, and of an opened snapshot.
 //!
-//! Everything in it may come from an untrusted archive, so its size, depth and number of entries
-//! are bounded, and links are followed within it only.
+//! Everything in it may come from an untrusted archive, so its size, depth and number of entries are bounded,
+//! and links are followed only within it.
 
 use super::fault::Fault;
 use super::files::{Look, MAX_FILE};
@@ -11,27 +11,27 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most bytes of all files together.
+/// Maximum size of all files together, in bytes.
 pub(super) const MAX_BYTES: usize = 512 << 20;
-/// Most files, folders and links.
+/// Maximum number of files, directories and links.
 const MAX_ENTRIES: usize = 500_000;
-/// Deepest nesting of folders.
+/// Maximum nesting of directories.
 const MAX_DEPTH: usize = 64;
-/// Longest name (`NAME_MAX` in include/uapi/linux/limits.h).
+/// Maximum length of a name (`NAME_MAX` in include/uapi/linux/limits.h).
 const MAX_NAME: usize = 255;
 
-/// Index of the top folder.
+/// Index of the root directory.
 const TOP: usize = 0;
 
 /// A file tree in memory.
 #[derive(Debug)]
 pub(super) struct Memory {
     nodes: Vec<Node>,
-    /// The bytes of all files; a file is a part of it.
+    /// The bytes of all files; a file is a range of it.
     data: Vec<u8>,
 }
 
-/// What stands at a path.
+/// An entry.
 #[derive(Debug)]
 enum Node {
     File(Range<usize>),
@@ -39,23 +39,23 @@ enum Node {
     Link(Box<str>),
 }
 
-/// An entry as a walk over the tree sees it.
+/// An entry as passed to a visitor of the tree.
 pub(super) enum Visit<'a> {
     /// A file and its bytes.
     File(&'a [u8]),
-    /// A folder.
+    /// A directory.
     Dir,
-    /// A link and its text.
+    /// A link and its target.
     Link(&'a str),
 }
 
 impl Memory {
-    /// An empty tree over bytes in which its files will be found.
+    /// An empty tree over bytes that contain its files.
     pub fn over(data: Vec<u8>) -> Self {
         Self { nodes: vec![Node::Dir(BTreeMap::new())], data }
     }
 
-    /// Adds a file, and the folders that lead to it.
+    /// Adds a file, and its parent directories.
     pub fn add_file(&mut self, path: &str, bytes: &[u8]) -> Result<(), Fault> {
         if self.data.len().saturating_add(bytes.len()) > MAX_BYTES {
             return Err(Fault::new("more than 512 MiB"));
@@ -65,26 +65,26 @@ impl Memory {
         self.add(path, Node::File(start..self.data.len()))
     }
 
-    /// Adds a file whose bytes are a part of those that the tree was made over.
+    /// Adds a file whose content is a range of the bytes of the tree.
     pub fn add_part(&mut self, path: &str, part: Range<usize>) -> Result<(), Fault> {
         if self.data.get(part.clone()).is_none() {
-            return Err(Fault::new("it is cut short"));
+            return Err(Fault::new("truncated"));
         }
         if part.len() > MAX_FILE {
-            return Err(Fault::new("a file in it is larger than 64 MiB"));
+            return Err(Fault::new("contains a file larger than 64 MiB"));
         }
         self.add(path, Node::File(part))
     }
 
-    /// Adds a link, and the folders that lead to it.
+    /// Adds a link, and its parent directories.
     pub fn add_link(&mut self, path: &str, target: &str) -> Result<(), Fault> {
         if target.len() > MAX_PATH {
-            return Err(Fault::new("a link in it is too long"));
+            return Err(Fault::new("contains a link that is too long"));
         }
         self.add(path, Node::Link(target.into()))
     }
 
-    /// Adds a folder, and those that lead to it; it may be there already.
+    /// Adds a directory, and its parents; it may exist already.
     pub fn add_dir(&mut self, path: &str) -> Result<(), Fault> {
         self.folder(path).map(drop)
     }
@@ -102,7 +102,7 @@ impl Memory {
                 names.insert(name.into(), index);
             }
             _ => {
-                let twice = format!("{:.80} is there twice", path.escape_debug().to_string());
+                let twice = format!("{:.80} occurs twice", path.escape_debug().to_string());
                 return Err(Fault::of(Errno::EXIST, twice));
             }
         }
@@ -110,10 +110,10 @@ impl Memory {
         Ok(())
     }
 
-    /// The folder at a path, made where it is missing.
+    /// The directory at a path, created if missing.
     fn folder(&mut self, path: &str) -> Result<usize, Fault> {
         if path.len() > MAX_PATH {
-            return Err(Fault::new("a path in it is too long"));
+            return Err(Fault::new("contains a path that is too long"));
         }
         let mut at = TOP;
         for (depth, name) in path.split('/').filter(|name| !name.is_empty()).enumerate() {
@@ -123,7 +123,7 @@ impl Memory {
                 Some(Node::Dir(names)) => match names.get(name) {
                     Some(&found) => found,
                     None if depth >= MAX_DEPTH || next >= MAX_ENTRIES => {
-                        return Err(Fault::new("too many or too deep folders"));
+                        return Err(Fault::new("too many or too deeply nested directories"));
                     }
                     None => {
                         names.insert(name.into(), next);
@@ -141,7 +141,7 @@ impl Memory {
         }
     }
 
-    /// What stands at a path without links in it.
+    /// The entry at a path without links.
     fn node(&self, path: &str) -> Result<&Node, Errno> {
         let mut node = self.nodes.first().ok_or(Errno::NOENT)?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -152,9 +152,9 @@ impl Memory {
         Ok(node)
     }
 
-    /// What stands at the end of a path, links followed.
+    /// The entry at a path, following links.
     fn follow(&self, path: &str) -> Result<&Node, Fault> {
-        // Most paths have no links and are found at once.
+        // Most paths have no links and are found immediately.
         if let Ok(node @ (Node::File(_) | Node::Dir(_))) = self.node(path) {
             return Ok(node);
         }
@@ -162,7 +162,7 @@ impl Memory {
         Ok(self.node(&resolved)?)
     }
 
-    /// What stands at a path without links in it.
+    /// The kind of entry at a path without links.
     pub fn look(&self, path: &str) -> Result<Look, Fault> {
         Ok(match self.node(path)? {
             Node::File(_) => Look::File,
@@ -179,7 +179,7 @@ impl Memory {
         }
     }
 
-    /// The names in a folder, in natural order.
+    /// The names in a directory, in natural order.
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
         let Node::Dir(names) = self.follow(path)? else {
             return Err(Errno::NOTDIR.into());
@@ -199,7 +199,7 @@ impl Memory {
         Ok(entries)
     }
 
-    /// Shows every entry with its path, a folder before what is in it.
+    /// Visits every entry with its path, a directory before its content.
     pub fn visit<E>(&self, mut see: impl FnMut(&str, Visit<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut waiting = vec![(String::new(), TOP)];
         while let Some((path, index)) = waiting.pop() {
@@ -222,13 +222,15 @@ impl Memory {
     }
 }
 
-/// Refuses names that cannot be those of a file, or that would lead elsewhere.
+/// Rejects names that are invalid or would leave the tree.
 fn checked(name: &str, path: &str) -> Result<(), Fault> {
     let shown = path.escape_debug().to_string();
     match name {
-        ".." | "." | "" => Err(Fault::new(format!("the path {shown:.80} leads out of it"))),
+        ".." | "." | "" => {
+            Err(Fault::new(format!("the path {shown:.80} points outside the snapshot")))
+        }
         name if name.len() > MAX_NAME || name.contains('\0') => {
-            Err(Fault::new(format!("the path {shown:.80} holds a name that no file can have")))
+            Err(Fault::new(format!("the path {shown:.80} contains an invalid file name")))
         }
         _ => Ok(()),
     }
@@ -236,7 +238,7 @@ fn checked(name: &str, path: &str) -> Result<(), Fault> {
 
 fn not_under_a_folder(path: &str) -> Fault {
     let shown = path.escape_debug().to_string();
-    Fault::of(Errno::NOTDIR, format!("{shown:.80} is both a folder and something else"))
+    Fault::of(Errno::NOTDIR, format!("{shown:.80} is both a directory and another kind of entry"))
 }
 
 #[cfg(test)]
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_within() {
+    fn links_are_followed_within_the_tree() {
         let tree = tree();
         assert_eq!(tree.read("/sys/class/net/eth0/mtu").unwrap(), b"1500\n");
         assert!(tree.read("/sys/out").unwrap_err().absent);
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_do_harm_is_refused() {
+    fn harmful_entries_are_rejected() {
         let mut tree = tree();
         for path in ["/sys/../etc/x", "/..", "/sys/./x", "/sys/a\0b", &"/d".repeat(70)] {
             assert!(tree.add_file(path, b"").is_err(), "{path:?}");

@@ -1,7 +1,7 @@
-//! Where facts are read from: the live machine, an unpacked tree, or a snapshot file.
+//! The source of facts: the live machine, an unpacked tree, or a snapshot file.
 //!
-//! In go the machine's own paths (`/sys/class/net/eth0/mtu`) and keys of requests to its kernel;
-//! out come bytes, names, links and answers, or a [`ReadError`] that says why not.
+//! Input: the machine's paths (`/sys/class/net/eth0/mtu`) and keys of requests to its kernel. Output: bytes,
+//! names, links and answers, or a [`ReadError`] with the reason.
 
 mod answers;
 mod archive;
@@ -17,6 +17,7 @@ mod saved;
 mod tree;
 mod walk;
 
+pub(crate) use live::open_here;
 pub use save::SaveError;
 
 use fault::Fault;
@@ -29,61 +30,62 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// A file that could not be read, or a request that was not answered.
+/// A file that could not be read, or a request that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {reason}")]
 pub struct ReadError {
-    /// The path or the request, as the host names it: `/sys/class/net/eth0/mtu`.
+    /// The path or the request, as on the machine: `/sys/class/net/eth0/mtu`.
     pub what: String,
-    /// What the kernel said, in words.
+    /// Description of the error.
     pub reason: String,
-    /// Whether it is simply not there (ENOENT), which many optional facts are.
+    /// Whether it does not exist (ENOENT), as with many optional facts.
     pub absent: bool,
 }
 
 impl ReadError {
-    /// A reason in our own words.
+    /// An error detected by nearpath.
     pub(crate) fn new(what: &str, reason: &str) -> Self {
         Fault::new(reason.to_owned()).about(what)
     }
 
-    /// The kernel's refusal, in words.
+    /// An error of the kernel.
     pub(crate) fn from_errno(what: &str, errno: rustix::io::Errno) -> Self {
         Fault::from(errno).about(what)
     }
 }
 
-/// What a name in a folder is.
+/// The kind of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
     File,
-    /// A folder.
+    /// A directory.
     Dir,
     /// A symbolic link.
     Link,
 }
 
-/// A name in a folder.
+/// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The name, without its folder.
+    /// The name, without its directory.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: EntryKind,
 }
 
 /// The machine that facts are read from.
 ///
-/// Paths are always the machine's own (`/sys/…`, `/proc/…`), whatever stands behind.
+/// Paths are always those of the machine (`/sys/…`, `/proc/…`), whatever the source.
 #[derive(Debug)]
 pub struct Root {
     source: Source,
     recorder: Option<Mutex<Recorder>>,
 }
 
-/// What stands behind a root.
+/// The source behind a root.
 #[derive(Debug)]
 enum Source {
     Live(Live),
@@ -91,15 +93,15 @@ enum Source {
 }
 
 impl Root {
-    /// This machine, as the calling thread's network namespace sees it.
+    /// This machine, as seen by the calling thread's network namespace.
     pub fn live() -> Self {
         Self { source: Source::Live(Live::new()), recorder: None }
     }
 
-    /// An unpacked tree with `sys` and `proc` in it.
+    /// An unpacked tree that contains `sys` and `proc`.
     ///
     /// # Errors
-    /// No such folder, or nothing of a host in it.
+    /// No such directory, or no host data in it.
     pub fn tree(dir: &Path) -> Result<Self, ReadError> {
         let saved = Saved::tree(dir).map_err(|fault| fault.about(&dir.display().to_string()))?;
         Ok(Self { source: Source::Saved(saved), recorder: None })
@@ -108,15 +110,15 @@ impl Root {
     /// A snapshot, opened in memory; nothing is unpacked to disk.
     ///
     /// # Errors
-    /// The file cannot be read, is no snapshot, is damaged or cut short, holds a path that leads
-    /// out of it, or would take more than 512 MiB.
+    /// The file cannot be read, is not a snapshot, is damaged or truncated, contains a path outside of it, or
+    /// would need more than 512 MiB.
     pub fn snapshot(file: &Path) -> Result<Self, ReadError> {
         let what = file.display().to_string();
         let bytes = save::packed(file).map_err(|fault| fault.about(&what))?;
         Self::snapshot_from_bytes(&bytes, &what)
     }
 
-    /// A snapshot from the bytes of its file; `name` is what errors call it.
+    /// A snapshot from the bytes of its file; `name` is used in errors.
     ///
     /// # Errors
     /// As [`Root::snapshot`].
@@ -125,20 +127,20 @@ impl Root {
         Ok(Self { source: Source::Saved(saved), recorder: None })
     }
 
-    /// The same root, which from now on remembers all that is read from it, for [`Root::save`].
-    /// What was read once does not change any more.
+    /// The same root, which from now on records everything that is read from it, for [`Root::save`]. What was
+    /// read once does not change afterwards.
     #[must_use]
     pub fn recording(self) -> Self {
         Self { recorder: Some(Mutex::new(Recorder::new())), ..self }
     }
 
-    /// Saves what was read since [`Root::recording`] as a snapshot, a file that is read by its
-    /// owner only; a file of that name is replaced once all is written. Unpacked with `tar x` it
-    /// is a tree for [`Root::tree`].
+    /// Saves what was read since [`Root::recording`] as a snapshot, a file readable by its owner only. An
+    /// existing file with that name is replaced once everything is written. Unpacked with `tar x` it is a tree
+    /// for [`Root::tree`].
     ///
     /// # Errors
-    /// The root does not record, more was read than a snapshot may hold, or the file cannot be
-    /// written; then nothing is left behind.
+    /// The root does not record, more was read than a snapshot may contain, or the file cannot be written; no
+    /// partial file remains.
     pub fn save(&self, file: &Path) -> Result<SnapshotSummary, SaveError> {
         let recorder = self.recorder().ok_or_else(|| SaveError::not_recording(file))?;
         save::save(&recorder, file)
@@ -152,17 +154,30 @@ impl Root {
     /// A file's bytes.
     ///
     /// # Errors
-    /// The file is not there or cannot be read, is no regular file, or larger than 64 MiB.
+    /// The file does not exist or cannot be read, is not a regular file, or is larger than 64 MiB.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, ReadError> {
+        self.read_until(path, None)
+    }
+
+    /// A file's bytes, with a time limit, for files that take the kernel long to generate. Saved files
+    /// are read without delay.
+    ///
+    /// # Errors
+    /// As [`Root::read`], or the time limit is exceeded.
+    pub(crate) fn read_within(&self, path: &str, time: Duration) -> Result<Vec<u8>, ReadError> {
+        self.read_until(path, Some(Instant::now() + time))
+    }
+
+    fn read_until(&self, path: &str, until: Option<Instant>) -> Result<Vec<u8>, ReadError> {
         let rooted = rooted(path);
         let bytes = match self.recorder() {
-            Some(mut recorder) => recorder.read(&self.source, &rooted),
-            None => self.source.read(&rooted),
+            Some(mut recorder) => recorder.read(&self.source, &rooted, until),
+            None => self.source.read(&rooted, until),
         };
         bytes.map_err(|fault| fault.about(path))
     }
 
-    /// A file's text without the white space around it; bytes that are no UTF-8 are replaced.
+    /// A file's text without surrounding white space; invalid UTF-8 is replaced.
     ///
     /// # Errors
     /// As [`Root::read`].
@@ -170,10 +185,10 @@ impl Root {
         Ok(String::from_utf8_lossy(self.read(path)?.trim_ascii()).into_owned())
     }
 
-    /// The names in a folder, in natural order (`cpu2` before `cpu10`).
+    /// The names in a directory, in natural order (`cpu2` before `cpu10`).
     ///
     /// # Errors
-    /// The folder is not there or cannot be read.
+    /// The directory does not exist or cannot be read.
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, ReadError> {
         let rooted = rooted(path);
         let names = match self.recorder() {
@@ -183,7 +198,7 @@ impl Root {
         names.map_err(|fault| fault.about(path))
     }
 
-    /// Where a symbolic link points, as written in it.
+    /// The target of a symbolic link, as stored in it.
     ///
     /// # Errors
     /// No such link.
@@ -199,22 +214,21 @@ impl Root {
         }
     }
 
-    /// The path with all links resolved, still the machine's own (`/sys/devices/pci…/net/eth0`).
+    /// The path with all links resolved, still on the machine (`/sys/devices/pci…/net/eth0`).
     ///
     /// # Errors
-    /// Nothing is there, or links go in a circle.
+    /// The path does not exist, or there is a symbolic link loop.
     pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
         self.walk(path, true).map_err(|fault| fault.about(path))
     }
 
-    /// The kernel's answer to a request that is no file (netlink, ioctl): on a live machine what
-    /// `ask` returns, in a tree or a snapshot what was saved under the same key.
+    /// The kernel's answer to a request other than a file (netlink, ioctl): on a live machine the result of
+    /// `ask`, in a tree or a snapshot the answer saved under the same key.
     ///
-    /// A key names the request and what it is about, as `ethtool/eth0/rings`; it has no more than
-    /// some 80 characters.
+    /// A key names the request and its object, as `ethtool/eth0/rings`; it has at most some 80 characters.
     ///
     /// # Errors
-    /// The request was refused, or the tree holds no answer to it.
+    /// The request failed, or the tree has no answer to it.
     pub fn answer<T: Serialize + DeserializeOwned>(
         &self,
         key: &str,
@@ -226,7 +240,7 @@ impl Root {
         {
             return answers::decoded(key, Ok(json));
         }
-        // The recorder is free meanwhile: `ask` may read from this root.
+        // The recorder is not locked meanwhile: `ask` may read from this root.
         let result = match &self.source {
             Source::Live(_) => ask(),
             Source::Saved(saved) => answers::decoded(key, saved.read(&path)),
@@ -238,7 +252,7 @@ impl Root {
     }
 
     fn recorder(&self) -> Option<MutexGuard<'_, Recorder>> {
-        // What a panic elsewhere left there is whole: nothing is remembered in part.
+        // Valid even after a panic elsewhere: nothing is recorded in part.
         Some(self.recorder.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -255,9 +269,9 @@ impl Root {
 }
 
 impl Source {
-    fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
+    fn read(&self, path: &str, until: Option<Instant>) -> Result<Vec<u8>, Fault> {
         match self {
-            Self::Live(live) => live.read(path),
+            Self::Live(live) => live.read(path, until),
             Self::Saved(saved) => saved.read(path),
         }
     }
@@ -277,7 +291,7 @@ impl Source {
     }
 }
 
-/// The path from the machine's `/`.
+/// The path relative to the machine's `/`.
 fn rooted(path: &str) -> Cow<'_, str> {
     if path.starts_with('/') { Cow::Borrowed(path) } else { Cow::Owned(format!("/{path}")) }
 }
@@ -288,7 +302,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_folder_without_a_host_is_refused() {
+    fn a_directory_without_a_host_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let error = Root::tree(dir.path()).unwrap_err();
         assert!(error.to_string().contains("no /sys and no /proc in"), "{error}");
@@ -306,14 +320,14 @@ mod tests {
         for path in ["/sys/class/net/lo", "/proc/self/cwd", "/proc/net"] {
             assert_eq!(root.link(path), Root::live().recording().link(path), "{path}");
         }
-        assert_eq!(root.link("/proc/self/none").unwrap_err().reason, "is not there");
+        assert_eq!(root.link("/proc/self/none").unwrap_err().reason, "not found");
         assert_eq!(root.link("/proc/self/fd").unwrap_err().reason, "is not a link");
         assert!(root.read("/proc/net/dev").unwrap().windows(3).any(|w| w == b"lo:"));
         let error = root.read("/sys/class/net/none/mtu").unwrap_err();
         assert_eq!(
             (error.to_string().as_str(), error.absent),
-            ("/sys/class/net/none/mtu: is not there", true)
+            ("/sys/class/net/none/mtu: not found", true)
         );
-        assert_eq!(root.read("/sys").unwrap_err().reason, "is a folder, not a file");
+        assert_eq!(root.read("/sys").unwrap_err().reason, "is a directory, not a file");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-/// Compares two names, with each run of digits as the number that it is. Names that differ only
-/// in leading zeros are put in the order of their bytes, so that the order is total.
+/// Compares two names, with each run of digits as a number. Names that differ only in leading zeros are ordered
+/// by their bytes, so that the order is total.
 pub(super) fn natural(a: &str, b: &str) -> Ordering {
     let (mut x, mut y) = (a.as_bytes(), b.as_bytes());
     while let (Some(&c), Some(&d)) = (x.first(), y.first()) {
@@ -24,7 +24,7 @@ pub(super) fn natural(a: &str, b: &str) -> Ordering {
     x.len().cmp(&y.len()).then_with(|| a.cmp(b))
 }
 
-/// The digits that a name begins with, without leading zeros, and the rest of it.
+/// The leading digits of a name, without leading zeros, and the rest.
 fn number(name: &[u8]) -> (&[u8], &[u8]) {
     let end = name.iter().position(|c| !c.is_ascii_digit()).unwrap_or(name.len());
     let (digits, rest) = name.split_at(end);

@@ -1,8 +1,8 @@
-//! Remembers what is read from a root, so that it can be saved as a snapshot.
+//! Records what is read from a root, so that it can be saved as a snapshot.
 //!
-//! Everything is kept under its path without links, and the links that led to it as links, so
-//! that the archive is a part of the machine's tree. What was read once is answered from memory
-//! from then on: facts from the recording and from the snapshot made of it are the same.
+//! Everything is stored under its path without links, and the links to it as links, so that the archive is a
+//! part of the machine's tree. Repeated reads are answered from memory: facts from the recording and from the
+//! snapshot made of it are the same.
 
 use super::answers::Answer;
 use super::fault::Fault;
@@ -14,7 +14,7 @@ use super::{Entry, EntryKind, ReadError, Source};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What was read so far.
 #[derive(Debug)]
@@ -23,15 +23,15 @@ pub(super) struct Recorder {
     refused: BTreeMap<String, Fault>,
     absent: BTreeSet<String>,
     listed: BTreeMap<String, Vec<Entry>>,
-    /// Files that are known to be there.
+    /// Files known to exist.
     seen: BTreeSet<String>,
     answers: usize,
-    /// Why not everything that was read is remembered.
+    /// Why not everything that was read was recorded.
     incomplete: Option<Fault>,
 }
 
 impl Recorder {
-    /// Nothing was read yet.
+    /// An empty recording.
     pub fn new() -> Self {
         Self {
             files: Memory::over(Vec::new()),
@@ -45,13 +45,18 @@ impl Recorder {
     }
 
     /// A file's bytes.
-    pub fn read(&mut self, source: &Source, path: &str) -> Result<Vec<u8>, Fault> {
+    pub fn read(
+        &mut self,
+        source: &Source,
+        path: &str,
+        until: Option<Instant>,
+    ) -> Result<Vec<u8>, Fault> {
         let path = self.resolve(source, path, true)?;
         self.known_fault(&path)?;
         if let Ok(bytes) = self.files.read(&path) {
             return Ok(bytes.to_vec());
         }
-        match source.read(&path) {
+        match source.read(&path, until) {
             Ok(bytes) => {
                 let added = self.files.add_file(&path, &bytes);
                 self.note(added);
@@ -61,7 +66,7 @@ impl Recorder {
         }
     }
 
-    /// The names in a folder.
+    /// The names in a directory.
     pub fn list(&mut self, source: &Source, path: &str) -> Result<Vec<Entry>, Fault> {
         let path = self.resolve(source, path, true)?;
         if let Some(names) = self.listed.get(&path) {
@@ -79,7 +84,7 @@ impl Recorder {
         }
     }
 
-    /// The path with its links resolved, the last one if `follow_last`.
+    /// The path with its links resolved, including the last one if `follow_last`.
     pub fn resolve(
         &mut self,
         source: &Source,
@@ -89,7 +94,7 @@ impl Recorder {
         walk(path, follow_last, |at| self.look(source, at))
     }
 
-    /// What stands at a path, of whose components only the last may be a link.
+    /// The kind of entry at a path, of which only the last component may be a link.
     pub fn look(&mut self, source: &Source, path: &str) -> Result<Look, Fault> {
         if let Ok(look) = self.files.look(path) {
             return Ok(look);
@@ -111,12 +116,12 @@ impl Recorder {
         Ok(look)
     }
 
-    /// The saved form of an answer that was given before.
+    /// The saved form of an answer that was recorded before.
     pub fn answer(&self, path: &str) -> Result<Vec<u8>, Fault> {
         self.files.read(path).map(<[u8]>::to_vec)
     }
 
-    /// Remembers what a request returned.
+    /// Records the result of a request.
     pub fn remember<T: Serialize>(&mut self, path: &str, result: &Result<T, ReadError>) {
         if self.files.read(path).is_ok() {
             return;
@@ -128,7 +133,7 @@ impl Recorder {
         self.answers += 1;
     }
 
-    /// What was remembered, with its manifest.
+    /// The recorded tree, with its manifest.
     pub fn finished(&self) -> Result<(&Memory, Manifest), Fault> {
         if let Some(fault) = &self.incomplete {
             return Err(fault.clone());
@@ -151,12 +156,12 @@ impl Recorder {
         Ok((&self.files, manifest))
     }
 
-    /// How many answers and refusals are remembered.
+    /// Number of recorded answers and errors.
     pub fn counts(&self) -> (usize, usize) {
         (self.answers, self.refused.len())
     }
 
-    /// What is known of folders beyond what was read in them.
+    /// Known entries of directories beyond what was read in them.
     fn folders(&self) -> BTreeMap<String, Folder> {
         let mut folders: BTreeMap<String, Folder> = BTreeMap::new();
         for (path, listed) in &self.listed {
@@ -184,7 +189,7 @@ impl Recorder {
         folders
     }
 
-    /// Fails as it did before, if it did.
+    /// Returns the error of an earlier attempt, if it failed.
     fn known_fault(&self, path: &str) -> Result<(), Fault> {
         match self.refused.get(path) {
             Some(fault) => Err(fault.clone()),
@@ -193,10 +198,10 @@ impl Recorder {
         }
     }
 
-    /// Remembers why a path could not be read.
+    /// Records why a path could not be read.
     fn refusal(&mut self, path: &str, fault: Fault) -> Fault {
         match fault.errno {
-            // Both are seen again from what stands there.
+            // Both follow from the kind of entry.
             Some(Errno::NOTDIR | Errno::ISDIR) => {}
             _ if fault.absent => {
                 self.absent.insert(path.to_owned());
@@ -210,8 +215,8 @@ impl Recorder {
         fault
     }
 
-    /// Notes that there was no room. That something else already stands there is no matter: the
-    /// machine changed while it was read, and what was read first stays.
+    /// Notes that a limit was exceeded. A conflicting entry is ignored: the machine changed while it was read,
+    /// and what was read first is kept.
     fn note(&mut self, added: Result<(), Fault>) {
         if let Err(fault @ Fault { errno: None, .. }) = added {
             self.incomplete.get_or_insert(fault);

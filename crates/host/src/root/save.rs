@@ -1,4 +1,4 @@
-//! Snapshot files on disk: read within bounds, written whole or not at all.
+//! Snapshot files on disk: bounded reads, atomic writes.
 
 use super::archive::{self, MAX_PACKED};
 use super::fault::Fault;
@@ -14,16 +14,16 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// How a file without a name is made in a folder.
+/// Flags to create an unnamed file in a directory.
 const UNNAMED: OFlags = OFlags::TMPFILE.union(OFlags::RDWR).union(OFlags::CLOEXEC);
 
 /// A snapshot that could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct SaveError {
-    /// The file that was to be written.
+    /// The file to be written.
     pub path: String,
-    /// Why it was not.
+    /// The reason.
     pub reason: String,
 }
 
@@ -37,9 +37,9 @@ impl SaveError {
     }
 }
 
-/// Writes what was remembered. The file gets its name when it is whole: a link of that name is
-/// replaced and not followed, and nobody sees a part of it. It holds facts of the host, so only its owner
-/// may read it.
+/// Writes a recording. The file gets its name when it is complete: an existing link of that name is replaced
+/// and not followed, and no partial file is ever visible. It contains facts of the host, so only its owner may
+/// read it.
 pub(super) fn save(recorder: &Recorder, file: &Path) -> Result<SnapshotSummary, SaveError> {
     let because = |reason: String| SaveError::new(file, reason);
     let (files, manifest) = recorder
@@ -52,7 +52,7 @@ pub(super) fn save(recorder: &Recorder, file: &Path) -> Result<SnapshotSummary, 
     Ok(SnapshotSummary { files, answers, refused, bytes: packed.len() })
 }
 
-/// How many files a tree holds.
+/// Number of files in a tree.
 fn count(tree: &Memory) -> usize {
     let mut files = 0;
     let Ok(()) = tree.visit(|_, visit| -> Result<(), Infallible> {
@@ -69,7 +69,7 @@ fn write(packed: &[u8], file: &Path) -> io::Result<()> {
     };
     match openat(CWD, folder, UNNAMED, Mode::RUSR | Mode::WUSR) {
         Ok(fd) => write_unnamed(File::from(fd), packed, folder, file),
-        // File systems and kernels that have no such files (openat(2), O_TMPFILE).
+        // File systems and kernels without unnamed files (openat(2), O_TMPFILE).
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
             write_named(packed, folder, file)
         }
@@ -77,7 +77,7 @@ fn write(packed: &[u8], file: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file that has no name until it is whole: whatever kills us meanwhile, nothing is left.
+/// Writes a file that has no name until it is complete, so that nothing remains if we are killed.
 fn write_unnamed(mut new: File, packed: &[u8], folder: &Path, file: &Path) -> io::Result<()> {
     new.write_all(packed)?;
     new.sync_all()?;
@@ -85,7 +85,7 @@ fn write_unnamed(mut new: File, packed: &[u8], folder: &Path, file: &Path) -> io
     let give = |name: &Path| linkat(CWD, own.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW);
     match give(file) {
         Ok(()) => Ok(()),
-        // A link does not replace what has the name: it is renamed over it, and goes if it cannot.
+        // A link does not replace an existing file, so it is renamed over it, and removed if that fails.
         Err(Errno::EXIST) => {
             let named = prefixed().make_in(folder, |name| Ok(give(name)?))?;
             named.into_temp_path().persist(file)?;
@@ -97,11 +97,11 @@ fn write_unnamed(mut new: File, packed: &[u8], folder: &Path, file: &Path) -> io
     }
 }
 
-/// Writes a file that has a name of its own until it is whole.
+/// Writes a temporary file, renamed when it is complete.
 fn write_named(packed: &[u8], folder: &Path, file: &Path) -> io::Result<()> {
-    // Made with O_EXCL and mode 0600, and removed again unless it is persisted.
+    // Created with O_EXCL and mode 0600, and removed unless it is persisted.
     let mut new = prefixed().tempfile_in(folder)?;
-    // Through the file itself: errors then do not name the temporary one.
+    // Through the file itself, so that errors do not contain the temporary name.
     new.as_file_mut().write_all(packed)?;
     new.as_file().sync_all()?;
     new.persist(file)?;
@@ -114,7 +114,7 @@ fn prefixed() -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// The bytes of a snapshot's file.
+/// The bytes of a snapshot file.
 pub(super) fn packed(file: &Path) -> Result<Vec<u8>, Fault> {
     let fd = openat(CWD, file, READ, Mode::empty())?;
     let size = files::regular(&fd)?;
@@ -127,10 +127,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
 
-    type Way = fn(&[u8], &Path, &Path) -> io::Result<()>;
+    type CreateArchive = fn(&[u8], &Path, &Path) -> io::Result<()>;
 
-    /// Both ways to write, the second as where the first is not to be had.
-    const WAYS: [Way; 2] = [
+    /// Both methods; the second one is used if the first is not available.
+    const WAYS: [CreateArchive; 2] = [
         |packed, folder, file| {
             let fd = openat(CWD, folder, UNNAMED, Mode::RUSR | Mode::WUSR)?;
             write_unnamed(File::from(fd), packed, folder, file)
@@ -139,7 +139,7 @@ mod tests {
     ];
 
     #[test]
-    fn written_whole_and_for_its_owner() {
+    fn written_atomically_and_only_for_its_owner() {
         for way in WAYS {
             let dir = tempfile::tempdir().unwrap();
             let (file, other) = (dir.path().join("host.tar.zst"), dir.path().join("other"));
@@ -153,7 +153,7 @@ mod tests {
             way(b"three", dir.path(), &file).unwrap();
             assert_eq!(fs::read(&file).unwrap(), b"three");
             assert!(!other.exists() && !file.is_symlink());
-            // A folder is in the way: nothing stays behind.
+            // A directory of that name exists: nothing remains.
             fs::create_dir(&other).unwrap();
             assert!(way(b"four", dir.path(), &other).is_err());
             let names = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());

@@ -1,5 +1,5 @@
-//! A machine that was saved: an unpacked tree or a snapshot in memory, with its manifest if it
-//! has one. Without a manifest what is not there is taken to be absent on the machine.
+//! A saved machine: an unpacked tree or a snapshot in memory, with its manifest if it has one. Without a
+//! manifest, what is missing is taken to be absent on the machine.
 
 use super::fault::Fault;
 use super::files::Look;
@@ -11,14 +11,14 @@ use super::{Entry, archive};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// A machine that was saved.
+/// A saved machine.
 #[derive(Debug)]
 pub(super) struct Saved {
     store: Store,
     manifest: Option<Manifest>,
 }
 
-/// Where its files are.
+/// Storage of its files.
 #[derive(Debug)]
 enum Store {
     Tree(Tree),
@@ -31,7 +31,7 @@ impl Saved {
         Self::new(Store::Tree(Tree::new(dir)?), &dir.display().to_string())
     }
 
-    /// A snapshot, from the bytes of its file, which is called `name`.
+    /// A snapshot, from the bytes of its file; `name` is used in errors.
     pub fn snapshot(bytes: &[u8], name: &str) -> Result<Self, Fault> {
         Self::new(Store::Memory(archive::unpack(bytes)?), name)
     }
@@ -60,7 +60,7 @@ impl Saved {
         })
     }
 
-    /// The names in a folder.
+    /// The names in a directory.
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
         let Some(manifest) = &self.manifest else { return self.store.list(path) };
         let path = walk(path, true, |at| self.look(at))?;
@@ -74,7 +74,7 @@ impl Saved {
         }
     }
 
-    /// What stands at a path, of whose components only the last may be a link.
+    /// The kind of entry at a path, of which only the last component may be a link.
     pub fn look(&self, path: &str) -> Result<Look, Fault> {
         self.store.look(path).or_else(|fault| match &self.manifest {
             Some(manifest) if fault.errno == Some(Errno::NOENT) => manifest.look(path),

@@ -1,5 +1,5 @@
-//! An unpacked tree, which may be anybody's: links are resolved inside it, and nothing in it can
-//! make us wait or touch a device.
+//! An unpacked tree, which is untrusted: links are resolved inside it, and nothing in it can make us block or
+//! open a device.
 
 use super::Entry;
 use super::fault::Fault;
@@ -11,30 +11,30 @@ use rustix::io::Errno;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// How often a lookup is tried again that a rename somewhere in the tree disturbed (EAGAIN).
+/// Maximum retries of a lookup disturbed by a rename elsewhere in the tree (EAGAIN).
 const RETRIES: usize = 16;
 
-/// A folder that stands for `/` of a machine.
+/// A directory that represents `/` of a machine.
 #[derive(Debug)]
 pub(super) struct Tree {
     dir: OwnedFd,
-    /// Whether this kernel has openat2 (5.6 and later) and lets us use it.
+    /// Whether this kernel has openat2 (since 5.6) and permits it.
     openat2: bool,
-    /// The folder that a file was last read from.
+    /// The directory from which a file was last read.
     last_folder: Mutex<Option<(String, OwnedFd)>>,
 }
 
 impl Tree {
-    /// Opens the folder.
+    /// Opens the directory.
     pub fn new(dir: &Path) -> Result<Self, Errno> {
         let dir = openat(CWD, dir, LOOK | OFlags::DIRECTORY, Mode::empty())?;
-        // A sandbox that knows no openat2 says EPERM.
+        // A sandbox that does not know openat2 returns EPERM.
         let openat2 =
             !matches!(in_root(&dir, ".", LOOK), Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS));
         Ok(Self { dir, openat2, last_folder: Mutex::default() })
     }
 
-    /// A file's bytes. Opening a device can do things, so what it is is looked at first.
+    /// A file's bytes. Opening a device may have side effects, so the kind is checked first.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, Fault> {
         if let Some((folder, name)) = split(path)
             && let Some((fd, size)) = self.open_in(folder, name)?
@@ -47,10 +47,10 @@ impl Tree {
         files::content(fd, size, MAX_FILE)
     }
 
-    /// Opens a file in a folder and tells its size; `None` when a link stands there.
+    /// Opens a file in a directory and returns its size; `None` if it is a link.
     ///
-    /// Files are mostly read folder by folder: the last folder stays open, which makes a read
-    /// half as dear. A tree is taken not to change while it is read.
+    /// Files are mostly read directory by directory: the last directory stays open, which halves the cost of a
+    /// read. A tree is assumed not to change while it is read.
     fn open_in(&self, folder: &str, name: &str) -> Result<Option<(OwnedFd, u64)>, Fault> {
         let mut last = self.last_folder.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_none_or(|(path, _)| path != folder) {
@@ -67,12 +67,12 @@ impl Tree {
         Ok(Some((fd, size)))
     }
 
-    /// The names in a folder.
+    /// The names in a directory.
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
         files::names(self.open(path, READ | OFlags::DIRECTORY)?)
     }
 
-    /// What stands at a path; a link as its last component is not followed.
+    /// The kind of entry at a path; a link as the last component is not followed.
     pub fn look(&self, path: &str) -> Result<Look, Fault> {
         files::look(self.open(path, LOOK | OFlags::NOFOLLOW)?)
     }
@@ -88,7 +88,7 @@ impl Tree {
         }
     }
 
-    /// Opens a path that has no links before its last component, to look at it.
+    /// Opens a path that has no links before its last component, without reading it.
     fn open_step(&self, path: &str) -> Result<OwnedFd, Errno> {
         openat(&self.dir, relative(path), LOOK | OFlags::NOFOLLOW, Mode::empty())
     }
@@ -105,7 +105,7 @@ fn in_root(dir: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     Err(Errno::AGAIN)
 }
 
-/// The folder of a path and the name in it, if it ends in a name.
+/// The directory of a path and the name in it, if it ends in a name.
 fn split(path: &str) -> Option<(&str, &str)> {
     path.rsplit_once('/').filter(|(_, name)| !matches!(*name, "" | "." | ".."))
 }
@@ -150,8 +150,8 @@ mod tests {
             assert_eq!(read("/sys/out").unwrap(), "inside");
             assert_eq!(read("/../../etc/passwd").unwrap(), "inside");
             assert!(read("/sys/shadow").unwrap_err().absent);
-            assert_eq!(read("/sys/loop").unwrap_err().reason, "links go in a circle");
-            assert_eq!(read("/sys").unwrap_err().reason, "is a folder, not a file");
+            assert_eq!(read("/sys/loop").unwrap_err().reason, "symbolic link loop");
+            assert_eq!(read("/sys").unwrap_err().reason, "is a directory, not a file");
             let out = Look::Link("../../../../../../etc/passwd".to_owned());
             assert_eq!(tree.look("/sys/out").unwrap(), out);
             assert_eq!(tree.look("/sys/class").unwrap(), Look::Dir);
@@ -165,7 +165,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         mknodat(CWD, dir.path().join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
         for tree in both(dir.path()) {
-            assert_eq!(tree.read("/fifo").unwrap_err().reason, "is neither a file nor a folder");
+            assert_eq!(
+                tree.read("/fifo").unwrap_err().reason,
+                "is not a regular file or directory"
+            );
         }
     }
 }

@@ -1,23 +1,23 @@
-//! Resolves a path component by component, as the kernel does, within one tree: an absolute link
-//! starts at the tree's top, and `..` does not leave it.
+//! Resolves a path component by component, like the kernel, within one tree: an absolute link starts at the
+//! root of the tree, and `..` does not leave it.
 //!
-//! In goes a path and a function that tells what stands at a path without links; out comes the
-//! path without links, or why there is none.
+//! Input: a path and a function that returns the kind of entry at a path without links. Output: the path
+//! without links, or an error.
 
 use super::fault::{Fault, MAX_LINKS};
 use super::files::Look;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 
-/// Longest path that is followed, in bytes (`PATH_MAX` in include/uapi/linux/limits.h).
+/// Maximum path length, in bytes (`PATH_MAX` in include/uapi/linux/limits.h).
 pub(super) const MAX_PATH: usize = 4096;
 
-/// Most components that are followed for one path, those of links included: links in an archive
-/// may be made to take long. The deepest device of a real machine has some 30.
+/// Maximum number of components followed for one path, including those of links: links in an archive may be
+/// crafted to take long. The deepest device of a real machine has some 30.
 const MAX_STEPS: usize = 1024;
 
-/// Resolves `path`; `look` is asked about each component by its path so far (`/sys/class`) and
-/// tells what stands there. The last component is looked at only if `follow_last`.
+/// Resolves `path`; `look` is called for each component with the path so far (`/sys/class`) and returns the
+/// kind of entry. The last component is checked only if `follow_last`.
 pub(super) fn walk(
     path: &str,
     follow_last: bool,
@@ -103,8 +103,8 @@ mod tests {
             ("/", Ok("/")),
             ("/sys/out", Ok("/etc/passwd")),
             ("/sys/absolute/stat", Ok("/proc/self/stat")),
-            ("/sys/a/x", Err("links go in a circle")),
-            ("/sys/none/x", Err("is not there")),
+            ("/sys/a/x", Err("symbolic link loop")),
+            ("/sys/none/x", Err("not found")),
         ] {
             let expected = expected.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(resolved(path), expected, "{path}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_link_may_be_kept() {
+    fn the_last_link_can_be_kept() {
         let kept = walk("/x/l", false, |_| Ok(Look::Dir)).unwrap();
         assert_eq!(kept, "/x/l");
     }

@@ -1,15 +1,18 @@
-//! Sockets that receive, and the processes behind them.
+//! Receiving sockets and the processes that own them.
 //!
-//! In goes a root, out come the listening TCP and all UDP sockets of the namespace that is
-//! read, and their owners with the CPUs that their threads may run on. A process that ends
-//! while it is looked at is passed over; processes of other users, whose descriptors may not be
-//! read, are noted once.
+//! Input: a root. Output: the listening TCP and all UDP sockets of the namespace (by sock_diag, else from
+//! `/proc/net`), and their owners with the CPUs that their threads may run on. A process that exits in the
+//! meantime is skipped; processes of other users, whose descriptors are not accessible, are noted once.
 
+mod diag;
 mod owners;
 mod table;
+mod tcp;
 mod workers;
 
+pub use owners::{ConnectionOwner, connection_owners};
 pub use table::{ByteOrder, SocketTable, parse_sockets};
+pub use tcp::{SocketMemory, TcpDiag, TcpFilter, TcpInfo, TcpSocket, parse_tcp_socket};
 pub use workers::{WorkedSocket, socket_workers};
 
 use crate::{Notes, Root};
@@ -22,14 +25,19 @@ const TABLES: [(&str, SocketProtocol); 4] = [
     ("/proc/net/udp6", SocketProtocol::Udp),
 ];
 
-/// Tells `little` or `big` (kernel/ksysfs.c, 6.2 and later).
+/// Contains `little` or `big` (kernel/ksysfs.c, since 6.2).
 const BYTE_ORDER: &str = "/sys/kernel/cpu_byteorder";
 
 /// Reads the sockets and their owners.
 pub fn read(root: &Root, notes: &mut Notes) -> (Vec<Socket>, Vec<SocketOwner>) {
     let mut sockets = Vec::new();
     let order = byte_order(root);
+    let mut addresses_in_order = false;
     for (path, protocol) in TABLES {
+        if let Ok(answered) = diag::read(root, protocol, path.ends_with('6')) {
+            sockets.extend(answered);
+            continue;
+        }
         let bytes = match root.read(path) {
             Ok(bytes) => bytes,
             // A kernel without IPv6 has no such table, and no such socket.
@@ -41,27 +49,29 @@ pub fn read(root: &Root, notes: &mut Notes) -> (Vec<Socket>, Vec<SocketOwner>) {
         };
         let table = parse_sockets(&bytes, protocol, order.unwrap_or(ByteOrder::NATIVE));
         if table.malformed > 0 {
-            let reason = format!("{path}: {} lines are not understood", table.malformed);
+            let reason = format!("{path}: {} malformed lines", table.malformed);
             notes.add("host", "sockets", &reason);
         }
         if table.cut {
-            let reason = format!("{path}: only the first {} sockets", table.sockets.len());
+            let reason =
+                format!("{path}: only the first {} sockets were read", table.sockets.len());
             notes.add("host", "sockets", &reason);
         }
+        addresses_in_order |= table.sockets.iter().any(|s| !s.address.is_unspecified());
         sockets.extend(table.sockets);
     }
     sockets.sort_by_key(|s| (s.protocol, s.port, s.address, s.inode));
-    if order.is_none() && sockets.iter().any(|socket| !socket.address.is_unspecified()) {
-        let reason = format!("{BYTE_ORDER} is not there: taken to be as on this machine");
+    if order.is_none() && addresses_in_order {
+        let reason = format!("{BYTE_ORDER} not found: assumed to be that of this machine");
         notes.add("host", "sockets' addresses", &reason);
     }
     let owners = owners::read(root, notes, &mut sockets);
     (sockets, owners)
 }
 
-/// The byte order of the machine, which a snapshot may have from elsewhere.
+/// The byte order of the machine, which differs if a snapshot is from another architecture.
 fn byte_order(root: &Root) -> Option<ByteOrder> {
-    // Also read on a live machine, so that a snapshot of it has it.
+    // Also read on a live machine, so that its snapshot contains it.
     match root.text(BYTE_ORDER).as_deref() {
         Ok("little") => Some(ByteOrder::Little),
         Ok("big") => Some(ByteOrder::Big),

@@ -1,19 +1,19 @@
-//! Which processes hold a socket: the links `socket:[inode]` in `/proc/PID/fd`, in one pass over
-//! all processes; then what is known of those that hold one.
+//! The processes that have a socket open: the links `socket:[inode]` in `/proc/PID/fd`, in one pass over all
+//! processes; then the facts of those processes.
 
 use crate::processes::{self, parse_cgroup, parse_status};
 use crate::{Notes, ReadError, Root};
 use nearpath_model::{CpuSet, Socket, SocketOwner};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Threads whose affinity is read, of one process and of all: a status costs the kernel some
-/// ten microseconds, and a Java server may have ten thousand threads.
+/// Maximum threads whose affinity is read, per process and in total: a status costs the kernel some ten
+/// microseconds, and a Java server may have ten thousand threads.
 const MAX_THREADS: usize = 1024;
 const MAX_THREADS_IN_ALL: usize = 16_384;
-/// Threads of a process whose migrations are read: a file of some kilobytes each.
+/// Maximum threads per process whose migrations are read: each is a file of some kilobytes.
 const MAX_MIGRATIONS: usize = 64;
 
-/// Finds the processes of the sockets, and returns what is known of them.
+/// Finds the processes of the sockets, and returns their facts.
 pub(super) fn read(root: &Root, notes: &mut Notes, sockets: &mut [Socket]) -> Vec<SocketOwner> {
     let mut by_inode: HashMap<u64, usize> = HashMap::new();
     for (i, socket) in sockets.iter().enumerate().filter(|(_, socket)| socket.inode != 0) {
@@ -47,12 +47,61 @@ pub(super) fn read(root: &Root, notes: &mut Notes, sockets: &mut [Socket]) -> Ve
     owners
 }
 
-/// The sockets, by their place, that a process holds. Links that vanish are passed over.
-fn held_sockets(
+/// The process that has a connection open; of several, the first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionOwner {
+    /// Process id.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its cgroup, as in `/proc/PID/cgroup`.
+    pub cgroup: Option<String>,
+}
+
+/// Finds the processes of sockets by their inodes, in one pass over all processes. A process that exits in the
+/// meantime is skipped.
+///
+/// Returns also why the processes of some sockets may be missing: descriptors of other users are not accessible.
+pub fn connection_owners(
+    root: &Root,
+    wanted: &HashSet<u64>,
+) -> (HashMap<u64, ConnectionOwner>, Option<String>) {
+    let mut owners = HashMap::new();
+    if wanted.is_empty() {
+        return (owners, None);
+    }
+    let pids = match processes::pids(root) {
+        Ok(pids) => pids,
+        Err(error) => return (owners, Some(error.to_string())),
+    };
+    let by_inode: HashMap<u64, u64> = wanted.iter().map(|&inode| (inode, inode)).collect();
+    let mut refused = Refused::default();
+    for pid in pids {
+        let held = match held_sockets(root, pid, &by_inode) {
+            Ok(held) => held,
+            Err(error) => {
+                refused.count(error);
+                continue;
+            }
+        };
+        if held.is_empty() {
+            continue;
+        }
+        let Ok(comm) = processes::comm(root, pid) else { continue };
+        let owner = ConnectionOwner { pid, comm, cgroup: processes::cgroup_of(root, pid) };
+        for inode in held {
+            owners.entry(inode).or_insert_with(|| owner.clone());
+        }
+    }
+    (owners, refused.reason())
+}
+
+/// What is known of the sockets that a process has open. Links that vanish are skipped.
+fn held_sockets<T: Copy + Ord>(
     root: &Root,
     pid: u32,
-    by_inode: &HashMap<u64, usize>,
-) -> Result<BTreeSet<usize>, ReadError> {
+    by_inode: &HashMap<u64, T>,
+) -> Result<BTreeSet<T>, ReadError> {
     let folder = format!("/proc/{pid}/fd");
     let mut held = BTreeSet::new();
     for entry in root.list(&folder)? {
@@ -61,7 +110,7 @@ fn held_sockets(
             Err(error) if error.absent => continue,
             Err(error) => return Err(error),
         };
-        held.extend(socket_inode(&target).and_then(|inode| by_inode.get(&inode)));
+        held.extend(socket_inode(&target).and_then(|inode| by_inode.get(&inode)).copied());
     }
     Ok(held)
 }
@@ -71,7 +120,7 @@ pub(super) fn socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Processes whose descriptors may not be read.
+/// Processes whose descriptors are not accessible.
 #[derive(Default)]
 struct Refused {
     count: usize,
@@ -80,23 +129,27 @@ struct Refused {
 
 impl Refused {
     fn count(&mut self, error: ReadError) {
-        // A process that has ended holds nothing.
+        // A process that has exited has no sockets.
         if !error.absent {
             self.count += 1;
             self.first.get_or_insert(error);
         }
     }
 
+    fn reason(self) -> Option<String> {
+        let first = self.first?;
+        Some(format!("not of {} processes; of the first, {first}", self.count))
+    }
+
     fn note(self, notes: &mut Notes) {
-        if let Some(first) = self.first {
-            let reason = format!("not of {} processes; of the first, {first}", self.count);
+        if let Some(reason) = self.reason() {
             notes.add("host", "sockets' processes", &reason);
         }
     }
 }
 
-/// How often threads were moved to another CPU, all together; a thread that ends meanwhile counts as
-/// none. `None` where the kernel does not tell of the first.
+/// How often threads migrated to another CPU, in total; a thread that exits in the meantime counts as none.
+/// `None` if the kernel does not report it for the first thread.
 fn migrations<'a>(root: &Root, pid: u32, tids: impl Iterator<Item = &'a u32>) -> Option<u64> {
     let mut sum = None;
     for tid in tids.take(MAX_MIGRATIONS) {
@@ -119,7 +172,17 @@ fn parse_migrations(bytes: &[u8]) -> Option<u64> {
     line.rsplit_once(':')?.1.trim().parse().ok()
 }
 
-/// What is known of a process; `None` if it has ended.
+/// Fields 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)): the user and kernel time of all its threads. The
+/// second field is the name in parentheses, which may contain anything.
+fn cpu_ticks(stat: &[u8]) -> Option<u64> {
+    let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = String::from_utf8_lossy(stat.get(end_of_name + 1..)?).into_owned();
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    user.checked_add(system)
+}
+
+/// The facts of a process; `None` if it has exited.
 fn owner(
     root: &Root,
     notes: &mut Notes,
@@ -142,12 +205,14 @@ fn owner(
         affinity: status.cpus,
         threads,
         migrations,
+        cpu_ticks: root.read(&format!("/proc/{pid}/stat")).ok().and_then(|stat| cpu_ticks(&stat)),
+        cpuset: None,
         mems_allowed: status.mems,
         cgroup: cgroup.and_then(|bytes| parse_cgroup(&bytes)),
     })
 }
 
-/// Where each thread of a process may run, as far as the bounds allow.
+/// The affinity of each thread of a process, within the bounds.
 fn threads(root: &Root, notes: &mut Notes, pid: u32, left: &mut usize) -> BTreeMap<u32, CpuSet> {
     let folder = format!("/proc/{pid}/task");
     let subject = format!("process {pid}");
@@ -167,9 +232,23 @@ fn threads(root: &Root, notes: &mut Notes, pid: u32, left: &mut usize) -> BTreeM
     *left -= most.min(tasks.len());
     let tids = tasks.iter().take(most).filter_map(|task| task.name.parse::<u32>().ok());
     tids.filter_map(|tid| {
-        // One that ended meanwhile runs nowhere.
+        // A thread that has exited runs nowhere.
         let status = root.read(&format!("{folder}/{tid}/status")).ok()?;
         Some((tid, parse_status(&status).ok()?.cpus?))
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
+        let stat = b"4711 (a) R (b) S 1 2 3 0 -1 4194304 5 0 0 0 120 30 0 0 20 0 1 0 99\n";
+        assert_eq!(cpu_ticks(stat), Some(150));
+        for broken in [b"".as_slice(), b"1 (x)", b"1 (x) S 1 2 3", b"no name"] {
+            assert_eq!(cpu_ticks(broken), None);
+        }
+    }
 }

@@ -1,33 +1,33 @@
-//! `/proc/net/{tcp,tcp6,udp,udp6}` (net/ipv4/tcp_ipv4.c, net/ipv4/udp.c): a line for each socket.
+//! `/proc/net/{tcp,tcp6,udp,udp6}` (net/ipv4/tcp_ipv4.c, net/ipv4/udp.c): a line per socket.
 //!
 //! ```text
 //!   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 //!    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20437 …
 //! ```
-//! In goes the text, out come the sockets that are read from without a connection being accepted
-//! first: listening TCP, and UDP, connected to one peer or not. A server may have a hundred
-//! thousand TCP connections: their lines are passed over by their state alone.
+//! Input: the text. Output: the sockets that receive without a prior accept: listening TCP sockets, and UDP
+//! sockets, connected or not. A server may have a hundred thousand TCP connections; their lines are skipped
+//! after checking the state.
 
 use crate::cpu_table::number;
 use nearpath_model::{Socket, SocketProtocol};
 use std::net::IpAddr;
 
-/// More sockets than this are not kept: each of 65,535 ports of several addresses may be bound,
-/// but the text may come from a stranger.
-const MAX_SOCKETS: usize = 262_144;
+/// Maximum number of sockets: each of 65,535 ports may be bound on several addresses, but the text may be
+/// untrusted.
+pub(super) const MAX_SOCKETS: usize = 262_144;
 
-/// What a table tells.
+/// Contents of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketTable {
-    /// The sockets that receive, without their processes.
+    /// The receiving sockets, without their processes.
     pub sockets: Vec<Socket>,
-    /// Lines that are not understood.
+    /// Number of malformed lines.
     pub malformed: usize,
-    /// Whether there were more sockets than are kept.
+    /// Whether there were more sockets than the maximum.
     pub cut: bool,
 }
 
-/// The order in which a machine keeps the bytes of a number.
+/// The byte order of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteOrder {
     /// x86, arm64, ppc64le, riscv.
@@ -37,12 +37,12 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// That of this machine.
+    /// The byte order of this machine.
     pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 }
 
-/// Whether a socket in this state receives, and then whether it is connected
-/// (include/net/tcp_states.h; UDP has only these two).
+/// Whether a socket in this state receives and, if so, whether it is connected (include/net/tcp_states.h; UDP
+/// has only these two states).
 fn connected(state: &[u8], protocol: SocketProtocol) -> Option<bool> {
     match (protocol, state) {
         (SocketProtocol::Tcp, b"0A") => Some(false), // TCP_LISTEN
@@ -52,7 +52,7 @@ fn connected(state: &[u8], protocol: SocketProtocol) -> Option<bool> {
     }
 }
 
-/// Reads the text of one of the tables, of a machine with this byte order.
+/// Parses one of the tables, of a machine with this byte order.
 pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol, order: ByteOrder) -> SocketTable {
     let mut table = SocketTable::default();
     for line in bytes.split(|&b| b == b'\n').skip(1) {
@@ -79,8 +79,8 @@ pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol, order: ByteOrder) -
     table
 }
 
-/// `0100007F:1F90`, or four such groups for IPv6. The kernel prints the words of an address in
-/// its own byte order.
+/// `0100007F:1F90`, or four such groups for IPv6. The kernel prints the words of an address in its own byte
+/// order.
 fn address(text: &[u8], order: ByteOrder) -> Option<(IpAddr, u16)> {
     let (address, port) = str::from_utf8(text).ok()?.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Address and port as people write them, and the inode.
+    /// Address and port, and the inode.
     fn shown(table: &SocketTable) -> Vec<(String, u64)> {
         table.sockets.iter().map(|s| (format!("{} {}", s.address, s.port), s.inode)).collect()
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_counted() {
+    fn malformed_lines_are_counted() {
         let text =
             b"header\n 0: 0100007F:1F90 0:0 0A 0 0 0 0 0 x\n 1: 01:1 0:0 0A 0 0 0 0 0 1\nzz\n\n\
             2: 0100007F:1F90 0:0 01 0 0 0 0 0 1\n 3: \xff:1 0:0 0A 0 0 0 0 0 1\n";
@@ -168,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn addresses_read_back(address: [u32; 4], port: u16, inode: u64) {
+        fn addresses_round_trip(address: [u32; 4], port: u16, inode: u64) {
             let hex: String = address.iter().map(|w| format!("{:08X}", u32::from_le_bytes(w.to_be_bytes()))).collect();
             let text = format!("h\n  12: {hex}:{port:04X} 0:0 0A 0:0 0:0 0 0 0 {inode} 1 0\n");
             let table = parse_sockets(text.as_bytes(), SocketProtocol::Tcp, ByteOrder::Little);

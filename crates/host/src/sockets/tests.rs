@@ -1,4 +1,4 @@
-//! Sockets and owners from a tree as `/proc` shows it.
+//! Sockets and owners from a tree in the format of `/proc`.
 
 use super::*;
 use nearpath_model::Unknown;
@@ -51,7 +51,7 @@ fn link(target: &str, at: &Path) {
 }
 
 #[test]
-fn sockets_have_their_processes() {
+fn sockets_have_their_owners() {
     let tree = Tree::new();
     tree.process(10, "nginx", &[20437, 20437, 5], "0-3");
     tree.process(9, "nginx: worker", &[20437], "2");
@@ -76,14 +76,14 @@ fn sockets_have_their_processes() {
 }
 
 #[test]
-fn a_tree_without_processes_says_so() {
+fn a_tree_without_processes_is_noted() {
     let (sockets, owners, unknown) = Tree::new().read();
     assert_eq!((sockets.len(), owners.len()), (5, 0));
-    assert_eq!(unknown[0].reason, "/proc: holds no process");
+    assert_eq!(unknown[0].reason, "/proc: no processes");
 }
 
 #[test]
-fn the_byte_order_is_the_trees() {
+fn the_byte_order_is_that_of_the_tree() {
     let tree = Tree::new();
     tree.file("sys/kernel/cpu_byteorder", "big\n");
     let (sockets, _, _) = tree.read();
@@ -94,7 +94,7 @@ fn the_byte_order_is_the_trees() {
 }
 
 #[test]
-fn many_threads_are_cut_and_noted() {
+fn too_many_threads_are_truncated_and_noted() {
     let tree = Tree::new();
     tree.process(10, "java", &[1180], "0");
     for tid in 11..=1100 {
@@ -103,4 +103,19 @@ fn many_threads_are_cut_and_noted() {
     let (_, owners, unknown) = tree.read();
     assert_eq!(owners[0].threads.len(), 1024);
     assert_eq!(unknown[0].reason, "/proc/10/task: only 1024 of 1091 threads were read");
+}
+
+#[test]
+fn a_snapshot_keeps_what_the_kernel_answered() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let root = Root::live().recording();
+    let (live, _) = read(&root, &mut Notes::default());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.tar.zst");
+    root.save(&file).unwrap();
+    let (saved, _) = read(&Root::snapshot(&file).unwrap(), &mut Notes::default());
+    assert_eq!(saved, live);
+    let own = saved.iter().find(|socket| socket.port == port).unwrap();
+    assert!(own.pids.contains(&std::process::id()));
 }

@@ -1,11 +1,11 @@
-//! Which thread reads from a socket. A server that forks workers gives all of them all of its
-//! sockets, so that holding one open says little; what a worker waits for says more.
+//! Which thread reads from a socket. A server that forks workers shares all its sockets with all of them, so
+//! having one open means little; what a worker waits for means more.
 //!
-//! In go sockets with the processes that hold them, out come for each socket its workers, by the
-//! first of these that names any: the processes that have it in an epoll set
-//! (`/proc/PID/fdinfo`); those with a thread that waits in accept(2) or recv(2) on it
-//! (`/proc/PID/task/TID/syscall`); the one process that holds it. Within a process whose threads
-//! may run on different CPUs, a thread is known by the epoll set or the socket that it waits for.
+//! Input: sockets with the processes that have them open. Output: the workers of each socket, by the first of
+//! these criteria that finds any: the processes that have it in an epoll set (`/proc/PID/fdinfo`); those with a
+//! thread that waits in accept(2) or recv(2) on it (`/proc/PID/task/TID/syscall`); the only process that has it
+//! open. Within a process whose threads may run on different CPUs, a thread is identified by the epoll set or
+//! the socket that it waits for.
 
 use crate::Root;
 use crate::processes::{self, parse_status};
@@ -13,21 +13,21 @@ use nearpath_model::{CpuSet, Socket, SocketWorker};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-/// A socket with those that read from it.
+/// A socket with its workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkedSocket {
     /// The socket's inode.
     pub inode: u64,
-    /// A process that holds it open, and its descriptor there.
+    /// A process that has it open, and its descriptor there.
     pub held: Option<(u32, i32)>,
-    /// Its workers, ascending; empty when none is known.
+    /// Its workers, ascending; empty if unknown.
     pub workers: Vec<SocketWorker>,
 }
 
-/// A thread that is busy shows what it waits for only now and then: so often is it looked at.
+/// A busy thread shows what it waits for only occasionally: number of samples.
 const LOOKS: u32 = 100;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
-/// Threads of one process that are looked at.
+/// Maximum threads sampled per process.
 const MAX_THREADS: usize = 1024;
 
 /// Finds the workers of sockets on the running machine.
@@ -46,7 +46,7 @@ pub fn socket_workers(root: &Root, sockets: &[&Socket]) -> Vec<WorkedSocket> {
     inodes.iter().map(|&inode| worked(inode, &holders)).collect()
 }
 
-/// Whether looking again would tell nothing new of who reads from a socket.
+/// Whether another sample would not add information.
 fn is_known(inode: u64, holders: &[Holder]) -> bool {
     let holding = holders.iter().filter(|holder| holder.holds(inode)).count();
     readers(inode, holders).is_some_and(|(how, readers)| match how {
@@ -56,7 +56,7 @@ fn is_known(inode: u64, holders: &[Holder]) -> bool {
     })
 }
 
-/// How a process is known to read from a socket.
+/// How a process is found to read from a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Epoll,
@@ -85,27 +85,27 @@ fn worked(inode: u64, holders: &[Holder]) -> WorkedSocket {
     WorkedSocket { inode, held, workers }
 }
 
-/// A process that holds some of the sockets.
+/// A process that has some of the sockets open.
 #[derive(Default)]
 struct Holder {
     pid: u32,
     comm: String,
     /// Inodes of those sockets, by descriptor.
     fds: BTreeMap<i32, u64>,
-    /// The lowest descriptor of each: a host may have ten thousand.
+    /// The lowest descriptor of each: a host may have ten thousand descriptors.
     by_inode: HashMap<u64, i32>,
-    /// What of them is in an epoll set, by the set's descriptor.
+    /// Sockets in an epoll set, by the set's descriptor.
     epolls: BTreeMap<i32, BTreeSet<u64>>,
-    /// What of them is in any epoll set.
+    /// Sockets in any epoll set.
     watched: HashSet<u64>,
     /// Name and CPUs of each thread.
     threads: BTreeMap<u32, (String, Option<CpuSet>)>,
-    /// What of them a thread was seen to wait for.
+    /// Sockets that a thread was seen to wait for.
     waits: BTreeMap<u32, BTreeSet<u64>>,
 }
 
 impl Holder {
-    /// Looks at a process; `None` if it has ended or holds none of the sockets.
+    /// Reads a process; `None` if it has exited or has none of the sockets open.
     fn read(root: &Root, pid: u32, inodes: &BTreeSet<u64>) -> Option<Self> {
         let (mut fds, mut epolls) = (BTreeMap::new(), BTreeMap::new());
         for entry in root.list(&format!("/proc/{pid}/fd")).ok()? {
@@ -157,14 +157,14 @@ impl Holder {
         self.waits.values().any(|set| set.contains(&inode))
     }
 
-    /// Whether it does not matter which of the threads reads.
+    /// Whether all its threads may run on the same CPUs.
     fn same_cpus(&self) -> bool {
         let mut cpus = self.threads.values().map(|(_, cpus)| cpus);
         let first = cpus.next();
         cpus.all(|other| Some(other) == first)
     }
 
-    /// Looks at what each thread waits for.
+    /// Samples what each thread waits for.
     fn look(&mut self, root: &Root) {
         for &tid in self.threads.keys() {
             let path = format!("/proc/{}/task/{tid}/syscall", self.pid);
@@ -217,8 +217,8 @@ fn epoll_inodes(info: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// The number of a system call that a thread waits in, and its first argument
-/// (fs/proc/base.c, `proc_pid_syscall`); `None` while it runs.
+/// The number of the system call in which a thread waits, and its first argument (fs/proc/base.c,
+/// `proc_pid_syscall`); `None` while it runs.
 fn system_call(text: &str) -> Option<(i64, i32)> {
     let mut words = text.split_ascii_whitespace();
     let call = words.next()?.parse().ok()?;
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn epoll_sets_name_inodes() {
+    fn epoll_sets_list_inodes() {
         let info = b"pos:\t0\nflags:\t02\nmnt_id:\t15\n\
             tfd:        6 events:       19 data:     55d6c0ffee  pos:0 ino:1f4 sdev:8\n\
             tfd:       11 events: 80000019 data:             b  pos:0 ino:20437 sdev:8\ntfd: x\n";
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_name_descriptors() {
+    fn system_calls_have_descriptors() {
         let text = "281 0x9 0x7ffe 0x200 0xffffffff 0x0 0x8 0x7ffe2 0x7f27\n";
         assert_eq!(system_call(text), Some((281, 9)));
         assert_eq!(system_call("running"), None);
@@ -295,8 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn a_forking_server_is_told_by_its_epoll_sets() {
-        // The first is the master, which holds both and watches none.
+    fn workers_of_a_forking_server_are_found_by_epoll_sets() {
+        // The first is the master, which has both open and watches none.
         let holders = [
             holder(10, &[], &[(10, "0-3", &[])]),
             holder(11, &[&[501]], &[(11, "0", &[])]),
@@ -307,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_by_what_they_wait_for() {
+    fn threads_are_found_by_what_they_wait_for() {
         let threads: &[(u32, &str, &[u64])] =
             &[(10, "0-3", &[]), (11, "0", &[501]), (12, "1", &[502])];
         let server = holder(10, &[&[501], &[502]], threads);
         let server = [server];
         assert!(is_known(501, &server) && is_known(502, &server));
         assert_eq!(shown(&server), [["10/11 0"], ["10/12 1"]]);
-        // A thread that was never seen to wait: nobody knows which it is.
+        // A thread that was never seen waiting: unknown which one it is.
         let busy = holder(10, &[&[501], &[502]], &[(11, "0", &[501]), (12, "1", &[])]);
         let busy = [busy];
         assert!(is_known(501, &busy) && !is_known(502, &busy));
@@ -322,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_in_accept_and_one_that_polls_alone() {
+    fn a_worker_in_accept_and_a_sole_owner() {
         let blocking =
             [holder(10, &[], &[(10, "0", &[501])]), holder(11, &[], &[(11, "1", &[502])])];
         assert_eq!(shown(&blocking), [vec!["10/10 0"], vec!["11/11 1"]]);
         assert_eq!(shown(&[holder(10, &[], &[(10, "2", &[])])]), [["10/10 2"], ["10/10 2"]]);
-        // Two hold it and neither is seen to read it.
+        // Two have it open and neither is seen to read it.
         let nobody = [holder(10, &[], &[(10, "0", &[])]), holder(11, &[], &[(11, "1", &[])])];
         assert!(!is_known(501, &nobody));
         assert_eq!(shown(&nobody), [Vec::<String>::new(), vec![]]);

@@ -1,7 +1,8 @@
-//! Hardware time stamps of received packets: which NICs give them, and the clocks that they are times of.
+//! Hardware timestamps of received packets: the NICs that provide them, and their clocks.
 //!
-//! In goes a root; out come the devices of its network namespace that stamp what they receive ([`rx_stamping`]), and
-//! readings of a NIC's clock beside the kernel's ([`Phc`]). Nothing here sets a NIC or a clock.
+//! Input: a root. Output: the devices of its network namespace that timestamp received packets
+//! ([`rx_stamping`]), and readings of a NIC's clock relative to the kernel's ([`Phc`]). Nothing here configures
+//! a NIC or sets a clock.
 
 mod phc;
 
@@ -13,7 +14,7 @@ use nearpath_model::IfIndex;
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// Names of `enum hwtstamp_rx_filters` (include/uapi/linux/net_tstamp.h), as `hwstamp_ctl` and `ethtool -T` have them.
+/// Names of `enum hwtstamp_rx_filters` (include/uapi/linux/net_tstamp.h), as in `hwstamp_ctl` and `ethtool -T`.
 const RX_FILTERS: [&str; 16] = [
     "none",
     "all",
@@ -33,7 +34,7 @@ const RX_FILTERS: [&str; 16] = [
     "ntpall",
 ];
 
-/// A NIC that stamps packets it receives.
+/// A NIC that timestamps received packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RxStamping {
     /// Its name.
@@ -42,24 +43,24 @@ pub struct RxStamping {
     pub ifindex: IfIndex,
     /// Which packets: `all`, `ptpv2-event`, …
     pub rx_filter: String,
-    /// Number of the clock that the stamps are times of (`/dev/ptp0`); `None`: the driver names none.
+    /// Number of the clock of the timestamps (`/dev/ptp0`); `None`: not reported by the driver.
     pub phc: Option<u32>,
 }
 
-/// What a driver says of one interface: its `rx_filter`, and its clock.
+/// The driver's answer for one interface: its `rx_filter`, and its clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Answer {
     rx_filter: u32,
     phc: Option<u32>,
 }
 
-/// Whether this machine has a clock of a NIC at all.
+/// Whether this machine has any NIC clock.
 pub fn has_phc(root: &Root) -> bool {
     root.list("/sys/class/ptp").is_ok_and(|clocks| !clocks.is_empty())
 }
 
-/// The devices of the root's network namespace that stamp packets they receive, without those that only pass on what a
-/// lower device says (VLANs, bonds).
+/// The devices of the root's network namespace that timestamp received packets, except those that only report
+/// the setting of a lower device (VLANs, bonds).
 ///
 /// # Errors
 /// The interfaces cannot be listed.
@@ -91,7 +92,7 @@ fn filter_name(filter: u32) -> String {
     name.map_or_else(|| format!("filter {filter}"), |&name| name.to_owned())
 }
 
-/// Both of one interface of the calling thread's namespace; the clock only where it stamps.
+/// Both for one interface of the calling thread's namespace; the clock only if it timestamps.
 fn ask(nic: &str) -> Result<Answer, ReadError> {
     let refused = |what: &str, error: &io::Error| {
         let errno = rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO);
@@ -99,7 +100,7 @@ fn ask(nic: &str) -> Result<Answer, ReadError> {
     };
     let ioctl = Ioctl::open().map_err(|e| refused("time stamping", &e))?;
     let rx_filter = ioctl.rx_filter(nic).map_err(|e| refused("time stamping", &e))?;
-    // That it has none is an answer of its own: the stamps cannot be converted.
+    // An interface without a clock is still reported: its timestamps cannot be converted.
     let phc = (rx_filter != 0).then(|| ioctl.phc_index(nic).ok().flatten()).flatten();
     Ok(Answer { rx_filter, phc })
 }
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_stamp_are_found_and_those_above_them_are_not() {
+    fn timestamping_devices_are_found_and_upper_devices_are_not() {
         let tree = tempfile::tempdir().unwrap();
         let answer = |rx_filter, phc| Some(Answer { rx_filter, phc });
         interface(tree.path(), "eth0", 2, None, answer(1, Some(0)));
@@ -149,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn filters_have_the_names_of_the_kernel() {
+    fn filters_have_the_kernels_names() {
         assert_eq!([0, 1, 15].map(filter_name), ["none", "all", "ntpall"]);
         assert_eq!(filter_name(99), "filter 99");
     }
 
     #[test]
-    fn software_devices_of_this_machine_stamp_nothing() {
+    fn software_devices_of_this_machine_do_not_timestamp() {
         assert!(!rx_stamping(&Root::live()).unwrap().iter().any(|s| s.nic == "lo"));
     }
 }

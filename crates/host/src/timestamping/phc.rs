@@ -1,4 +1,4 @@
-//! A NIC's clock (PTP hardware clock, `/dev/ptp0`), read beside the kernel's monotonic clock.
+//! A NIC's clock (PTP hardware clock, `/dev/ptp0`), read relative to the kernel's monotonic clock.
 //!
 //! Layouts and requests are those of include/uapi/linux/ptp_clock.h. The clock is only read.
 
@@ -12,11 +12,11 @@ use std::os::fd::AsRawFd;
 const NS_PER_S: i64 = 1_000_000_000;
 /// `PTP_MAX_SAMPLES`.
 const MAX_SAMPLES: usize = 25;
-/// How many brackets are requested; the shortest is used.
+/// Number of readings requested; the one with the shortest bracket is used.
 const SAMPLES: u32 = 9;
-/// How often the system's own two clocks are read one inside of the other.
+/// How often the two system clocks are read, one bracketing the other.
 const PAIRS: usize = 8;
-/// How often a reading is tried again during which the time of day was set.
+/// Maximum retries of a reading during which the system time was set.
 const TRIES: usize = 3;
 
 /// `struct ptp_clock_time`.
@@ -44,7 +44,7 @@ struct Precise {
     reserved: [u32; 4],
 }
 
-/// `struct ptp_sys_offset_extended`. Kernels that do not know `clockid` want it to be 0, CLOCK_REALTIME.
+/// `struct ptp_sys_offset_extended`. Kernels that do not know `clockid` require it to be 0, CLOCK_REALTIME.
 #[repr(C)]
 struct Extended {
     n_samples: u32,
@@ -76,15 +76,15 @@ const PTP_SYS_OFFSET: u32 = request(WRITE, 5, size_of::<Offset>());
 const PTP_SYS_OFFSET_PRECISE: u32 = request(READ | WRITE, 8, size_of::<Precise>());
 const PTP_SYS_OFFSET_EXTENDED: u32 = request(READ | WRITE, 9, size_of::<Extended>());
 
-/// How both clocks are read, the best first.
+/// Methods to read both clocks, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhcMethod {
     /// The hardware reads both at once (`PTP_SYS_OFFSET_PRECISE`).
     Precise,
-    /// The driver reads the system's clock just before and after it reads its own (`PTP_SYS_OFFSET_EXTENDED`).
+    /// The driver reads the system clock just before and after it reads its own (`PTP_SYS_OFFSET_EXTENDED`).
     Extended,
-    /// The kernel does so around the driver (`PTP_SYS_OFFSET`).
+    /// The kernel does the same around the driver (`PTP_SYS_OFFSET`).
     Offset,
 }
 
@@ -102,11 +102,11 @@ impl PhcMethod {
 /// Both clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PhcReading {
-    /// What the NIC's clock showed, in nanoseconds since its epoch.
+    /// The NIC's clock, in nanoseconds since its epoch.
     pub phc_ns: i64,
-    /// What the kernel's monotonic clock showed, in nanoseconds.
+    /// The kernel's monotonic clock, in nanoseconds.
     pub monotonic_ns: i64,
-    /// Half of the shortest bracket: by so much the two may have been apart.
+    /// Half of the shortest bracket: the maximum error.
     pub uncertainty_ns: u64,
 }
 
@@ -116,16 +116,16 @@ pub struct Phc {
     file: File,
     path: String,
     method: PhcMethod,
-    /// Whether the kernel gives the monotonic clock itself.
+    /// Whether the kernel returns the monotonic clock directly.
     gives_monotonic: bool,
 }
 
 impl Phc {
-    /// Opens the clock with this number, and finds out how it can be read.
+    /// Opens the clock with this number, and determines how it can be read.
     ///
     /// # Errors
-    /// The root is no running machine; there is no such clock, it may not be opened, or the driver gives its time in
-    /// no way.
+    /// The root is not the running machine; there is no such clock, it cannot be opened, or the driver supports
+    /// no method to read it.
     pub fn open(root: &Root, number: u32) -> Result<Self, ReadError> {
         let path = format!("/dev/ptp{number}");
         if !root.is_live() {
@@ -150,7 +150,7 @@ impl Phc {
         Err(refusal.unwrap_or_else(|| ReadError::new(&phc.path, "cannot be read")))
     }
 
-    /// How it is read.
+    /// The method used.
     pub fn method(&self) -> PhcMethod {
         self.method
     }
@@ -163,7 +163,7 @@ impl Phc {
     /// Reads both clocks.
     ///
     /// # Errors
-    /// The driver refuses, or the time of day is set all the time.
+    /// The driver refuses, or the system time is set all the time.
     pub fn read(&self) -> Result<PhcReading, ReadError> {
         for _ in 0..TRIES {
             let before = realtime_to_monotonic();
@@ -179,10 +179,10 @@ impl Phc {
             };
             return Ok(reading);
         }
-        Err(ReadError::new(&self.path, "the time of day was set while the clock was read"))
+        Err(ReadError::new(&self.path, "the system time was set while the clock was read"))
     }
 
-    /// The NIC's clock, the system's at the same moment, and how far that may be off.
+    /// The NIC's clock, the system clock at the same moment, and the maximum error.
     fn brackets(&self) -> io::Result<(i64, i64, u64)> {
         match self.method {
             PhcMethod::Precise => {
@@ -210,13 +210,14 @@ impl Phc {
             }
         }
         .and_then(|found| {
-            // Some drivers of clocks that are powered down answer with nothing.
+            // Some drivers return nothing while their clock is powered down.
             if found.0 == 0 { Err(io::Error::from_raw_os_error(libc::ENODATA)) } else { Ok(found) }
         })
     }
 
     fn ask<T>(&self, request: u32, answer: &mut T) -> io::Result<()> {
-        // SAFETY: the kernel reads and writes one structure of the size that is in the request, which is that of `T`.
+        // SAFETY: the kernel reads and writes one structure of the size encoded in the request, which is that
+        // of `T`.
         let result =
             unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, std::ptr::from_mut(answer)) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -225,14 +226,14 @@ impl Phc {
 
 fn failed(path: &str, error: &io::Error) -> ReadError {
     match rustix::io::Errno::from_io_error(error) {
-        Some(rustix::io::Errno::NODATA) => ReadError::new(path, "the clock shows no time"),
+        Some(rustix::io::Errno::NODATA) => ReadError::new(path, "the clock is not running"),
         Some(errno) => ReadError::from_errno(path, errno),
         None => ReadError::new(path, &error.to_string()),
     }
 }
 
-/// Of brackets `(before, within, after)` the shortest: what is within, the middle of the other clock, and half of the
-/// bracket. One whose end is before its begin is none.
+/// The shortest of the brackets `(before, within, after)`: the time within, the middle of the other clock, and
+/// half of the bracket. A bracket that ends before it starts is ignored.
 fn shortest(brackets: impl Iterator<Item = (i64, i64, i64)>) -> io::Result<(i64, i64, u64)> {
     let length = |&(before, _, after): &(i64, i64, i64)| {
         after.checked_sub(before).and_then(|length| u64::try_from(length).ok())
@@ -245,8 +246,8 @@ fn shortest(brackets: impl Iterator<Item = (i64, i64, i64)>) -> io::Result<(i64,
     Ok((within, middle, half))
 }
 
-/// What is added to the time of day for the monotonic clock, and how far that may be off. Both run at the same rate;
-/// setting the time of day changes it.
+/// The offset from system time to monotonic clock, and its maximum error. Both run at the same rate; setting
+/// the system time changes the offset.
 fn realtime_to_monotonic() -> (i64, u64) {
     let ns = |clock| {
         let time = clock_gettime(clock);
@@ -257,7 +258,8 @@ fn realtime_to_monotonic() -> (i64, u64) {
     (monotonic.saturating_sub(realtime), half)
 }
 
-/// A reading beside the time of day, on the monotonic clock; `None` where the time of day was set meanwhile.
+/// Converts a reading from system time to the monotonic clock; `None` if the system time was set in the
+/// meantime.
 fn on_monotonic(
     (phc_ns, realtime_ns, half): (i64, i64, u64),
     before: (i64, u64),
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn requests_are_those_of_the_kernel() {
-        // As `strace` prints them.
+        // As printed by `strace`.
         assert_eq!(PTP_SYS_OFFSET, 0x4340_3d05);
         assert_eq!(PTP_SYS_OFFSET_PRECISE, 0xc040_3d08);
         assert_eq!(PTP_SYS_OFFSET_EXTENDED, 0xc4c0_3d09);
@@ -291,7 +293,7 @@ mod tests {
     fn the_shortest_bracket_counts() {
         let brackets = [(100, 5_000, 300), (1_000, 6_000, 1_041), (2_000, 7_000, 2_500)];
         assert_eq!(shortest(brackets.into_iter()).unwrap(), (6_000, 1_020, 21));
-        // A clock that was set back in between is no bracket.
+        // A clock that was set back in between gives no bracket.
         assert_eq!(shortest([(100, 1, 90), (100, 2, 300)].into_iter()).unwrap(), (2, 200, 100));
         assert!(shortest([(100, 1, 90)].into_iter()).is_err());
         assert!(shortest([(i64::MIN, 1, i64::MAX)].into_iter()).is_err());
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_day_that_is_set_meanwhile_gives_no_reading() {
+    fn setting_the_system_time_invalidates_a_reading() {
         let reading = on_monotonic((7, 1_000, 5), (-400, 30), (-410, 20)).unwrap();
         assert_eq!(
             (reading.phc_ns, reading.monotonic_ns, reading.uncertainty_ns),
@@ -310,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn the_two_clocks_of_the_system_keep_their_distance() {
+    fn the_offset_of_the_system_clocks_is_stable() {
         let (offset, off_by) = realtime_to_monotonic();
         let (again, also) = realtime_to_monotonic();
         assert!(off_by < 1_000_000 && offset.abs_diff(again) <= off_by + also);
     }
 
     #[test]
-    fn a_clock_that_is_not_there_says_so() {
+    fn a_missing_clock_is_reported() {
         let error = Phc::open(&Root::live(), 999_999).unwrap_err();
         assert_eq!((error.what.as_str(), error.absent), ("/dev/ptp999999", true));
     }

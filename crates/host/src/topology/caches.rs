@@ -1,8 +1,9 @@
-//! Last-level caches: of each CPU's caches the data or unified one of the highest level
-//! (`cpuN/cache/indexN`, drivers/base/cacheinfo.c).
+//! Last-level caches: for each CPU the data or unified cache of the highest level (`cpuN/cache/indexN`,
+//! drivers/base/cacheinfo.c), if these are really shared ([`trust`]).
 
 use super::CPUS;
 use super::files::{self, SetFiles};
+use super::trust;
 use super::unknown::UnknownOfCpus;
 use crate::Root;
 use nearpath_model::{Cpu, CpuId, CpuSet, Llc, LlcId};
@@ -10,32 +11,31 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const SHARED: &[&str] = &["shared_cpu_list", "shared_cpu_map"];
 
-/// A last-level cache while its CPUs are gathered.
+/// A last-level cache while its CPUs are collected.
 struct Cache {
-    /// N of `indexN` at the CPU that it was first read from.
+    /// N of `indexN` at the CPU from which it was first read.
     index: u32,
     level: u32,
-    /// The kernel's id, unique among caches of the same level where the kernel has it.
+    /// The kernel's id, unique among caches of the same level, if the kernel has it.
     id: Option<u32>,
     size_bytes: Option<u64>,
-    /// As listed; `None` where the kernel lists none and the id tells which are the same.
+    /// As listed; `None` if the kernel lists none and the cache is identified by its id.
     shared: Option<CpuSet>,
 }
 
-/// What tells caches apart: the level with the CPUs that share it, or with the kernel's id where
-/// no CPUs are listed.
+/// Identifies a cache: the level with the CPUs that share it, or with the kernel's id if no CPUs are listed.
 type Key = (u32, Result<CpuSet, Option<u32>>);
 
 #[derive(Default)]
 struct Caches {
     found: Vec<Cache>,
-    /// Places in `found`, by what tells caches apart.
+    /// Indexes in `found`.
     places: HashMap<Key, usize>,
-    /// The cache in whose list a CPU stands: the highest level, among these the first read.
+    /// The cache whose list contains a CPU: the highest level, among these the first read.
     claimed: HashMap<CpuId, usize>,
 }
 
-/// Fills in the last-level cache of each CPU and returns the caches, ascending by id.
+/// Sets the last-level cache of each CPU and returns the caches, ascending by id.
 pub(super) fn read(
     root: &Root,
     readable: &[CpuId],
@@ -48,7 +48,7 @@ pub(super) fn read(
     for &cpu in readable {
         let claimed = caches.claimed.get(&cpu).copied();
         let siblings = cpus.get(&cpu).into_iter().flat_map(|cpu| cpu.siblings.iter());
-        // A sibling has the same caches, if the list of the cache says so too.
+        // A sibling has the same caches, if the list of the cache confirms it.
         let of_sibling = siblings.take_while(|s| *s < cpu).find_map(|s| of_cpu.get(&s)).copied();
         let known = claimed
             .filter(|&claim| of_sibling == Some(claim) || caches.confirms(root, &files, cpu, claim))
@@ -60,7 +60,7 @@ pub(super) fn read(
             Ok(Some(cache)) => {
                 of_cpu.insert(cpu, cache);
             }
-            // It shows no caches; another CPU may still say that it shares one with it.
+            // It shows no caches; another CPU may still list it for a shared cache.
             Ok(None) => {}
             Err(reason) => unknown.add(cpu, "llc", reason),
         }
@@ -70,10 +70,18 @@ pub(super) fn read(
             of_cpu.entry(cpu).or_insert(*cache);
         }
         if !of_cpu.contains_key(&cpu) {
-            unknown.add(cpu, "llc", "cache/index*: no data cache is shown".to_owned());
+            unknown.add(cpu, "llc", "cache/index*: no data cache found".to_owned());
         }
     }
-    caches.number(&of_cpu, cpus)
+    let members = caches.members(&of_cpu);
+    let levels = members.iter().filter_map(|(i, set)| Some((caches.found.get(*i)?.level, set)));
+    if let Some(reason) = trust::distrust(cpus, levels) {
+        for cpu in of_cpu.keys() {
+            unknown.add(*cpu, "llc", reason.to_owned());
+        }
+        return Vec::new();
+    }
+    caches.number(members, cpus)
 }
 
 impl Cache {
@@ -112,8 +120,8 @@ impl Cache {
 }
 
 impl Caches {
-    /// Whether the CPU confirms that it shares a cache that lists it: its own list at the same
-    /// index is the same, and it shows no cache beyond.
+    /// Whether the CPU confirms that it shares a cache that lists it: its own list at the same index is equal,
+    /// and it shows no higher cache.
     fn confirms(&self, root: &Root, files: &SetFiles, cpu: CpuId, claim: usize) -> bool {
         let Some(cache) = self.found.get(claim) else { return false };
         let dir = format!("{CPUS}/cpu{cpu}/cache/index");
@@ -122,7 +130,7 @@ impl Caches {
         own.is_ok_and(|own| cache.shared == Some(own)) && root.text(&beyond).is_err()
     }
 
-    /// Adds a cache unless it is known, and returns its place.
+    /// Adds a cache if it is new, and returns its index.
     fn add(&mut self, cache: Cache, online: &CpuSet) -> usize {
         let key = (cache.level, cache.shared.clone().ok_or(cache.id));
         if let Some(place) = self.places.get(&key) {
@@ -141,13 +149,18 @@ impl Caches {
         place
     }
 
-    /// Gives each cache its id: the kernel's if every cache has one, all are of one level and
-    /// no id comes twice; else they are counted in the order of their lowest CPUs.
-    fn number(self, of_cpu: &BTreeMap<CpuId, usize>, cpus: &mut BTreeMap<CpuId, Cpu>) -> Vec<Llc> {
+    /// The CPUs of each cache, by its index.
+    fn members(&self, of_cpu: &BTreeMap<CpuId, usize>) -> BTreeMap<usize, CpuSet> {
         let mut members: BTreeMap<usize, CpuSet> = BTreeMap::new();
         for (&cpu, &cache) in of_cpu {
             members.entry(cache).or_default().insert(cpu);
         }
+        members
+    }
+
+    /// Assigns ids to the caches: the kernel's if every cache has one, all are of one level and no id is
+    /// repeated; else they are numbered in the order of their lowest CPUs.
+    fn number(self, members: BTreeMap<usize, CpuSet>, cpus: &mut BTreeMap<CpuId, Cpu>) -> Vec<Llc> {
         let mut caches: Vec<(&Cache, CpuSet)> =
             members.into_iter().filter_map(|(i, set)| Some((self.found.get(i)?, set))).collect();
         caches.sort_by_key(|(_, members)| members.first());

@@ -8,7 +8,7 @@ use crate::{Notes, Root};
 use nearpath_model::{Cpu, CpuId, CpuSet};
 use std::collections::{BTreeMap, HashMap};
 
-/// `core_cpus_list` since 5.3, `thread_siblings_list` before, the masks on the oldest.
+/// `core_cpus_list` since 5.3, `thread_siblings_list` before, the masks on the oldest kernels.
 const SIBLINGS: &[&str] =
     &["core_cpus_list", "thread_siblings_list", "thread_siblings", "core_cpus"];
 
@@ -16,7 +16,7 @@ const SIBLINGS: &[&str] =
 const PACKAGE: &[&str] =
     &["package_cpus_list", "core_siblings_list", "core_siblings", "package_cpus"];
 
-/// What the CPUs of one core have in common.
+/// Data shared by the CPUs of one core.
 #[derive(Clone)]
 struct CoreFacts {
     core: Result<u32, String>,
@@ -43,7 +43,7 @@ impl CoreFacts {
     }
 }
 
-/// Fills in the cores of the CPUs. `readable` are the online CPUs with a folder.
+/// Sets the cores of the CPUs. `readable` are the online CPUs with a directory.
 pub(super) fn read(
     root: &Root,
     readable: &[CpuId],
@@ -58,7 +58,7 @@ pub(super) fn read(
             cores.own.insert(cpu, list);
         }
     }
-    // Those with a list first: they speak for those without.
+    // Those with a list first: they also cover those without one.
     let (with, without): (Vec<_>, Vec<_>) =
         readable.iter().partition(|cpu| cores.own.contains_key(cpu));
     for number in with.into_iter().chain(without) {
@@ -84,19 +84,19 @@ pub(super) fn read(
     unique_cores(cpus, notes);
 }
 
-/// What the sibling lists say.
+/// Contents of the sibling lists.
 #[derive(Default)]
 struct Cores {
     /// Each CPU's own list, if it has one.
     own: HashMap<CpuId, CpuSet>,
-    /// The first CPU in whose list a CPU stands.
+    /// The first CPU whose list contains a CPU.
     claimed: HashMap<CpuId, CpuId>,
     facts: HashMap<CpuId, CoreFacts>,
 }
 
 impl Cores {
-    /// The facts of a CPU's core: those of a sibling if the lists of both agree (or the CPU has
-    /// none), else its own.
+    /// The facts of a CPU's core: those of a sibling if the lists of both agree (or the CPU has none), else its
+    /// own.
     fn facts(&mut self, root: &Root, cpu: CpuId) -> CoreFacts {
         let first = self.claimed.get(&cpu);
         let agreed = first.filter(|first| self.list(cpu) == self.own.get(first));
@@ -111,13 +111,13 @@ impl Cores {
         facts
     }
 
-    /// A CPU's own list, else the first in which it stands.
+    /// A CPU's own list, else the first that contains it.
     fn list(&self, cpu: CpuId) -> Option<&CpuSet> {
         self.own.get(&cpu).or_else(|| self.own.get(self.claimed.get(&cpu)?))
     }
 
-    /// The CPUs of the same core: those of the CPU's list whose own lists do not deny it. Empty
-    /// when no list names an online CPU.
+    /// The CPUs of the same core: those of the CPU's list whose own lists do not contradict it. Empty if no
+    /// list contains an online CPU.
     fn siblings(&self, cpu: CpuId, online: &CpuSet) -> CpuSet {
         let Some(listed) = self.list(cpu).filter(|_| online.contains(cpu)) else {
             return CpuSet::new();
@@ -129,9 +129,8 @@ impl Cores {
     }
 }
 
-/// Some kernels give a package id again in another book (s390) or give all packages the same.
-/// The kernel's own list of the package's CPUs then tells them apart, and each package gets the
-/// number of its lowest CPU.
+/// Some kernels repeat a package id in another book (s390) or give all packages the same id. The kernel's own
+/// list of the package's CPUs then distinguishes them, and each package gets the number of its lowest CPU.
 fn unique_packages(root: &Root, cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Notes) {
     let mut by_id: BTreeMap<u32, CpuSet> = BTreeMap::new();
     for cpu in cpus.values() {
@@ -157,7 +156,7 @@ fn unique_packages(root: &Root, cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Not
     notes.add(
         "host",
         "package",
-        "topology/physical_package_id repeats: packages have the number of their lowest CPU",
+        "topology/physical_package_id is not unique: packages are numbered by their lowest CPU",
     );
     for (first, package) in packages {
         for number in package.iter() {
@@ -168,10 +167,9 @@ fn unique_packages(root: &Root, cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Not
     }
 }
 
-/// Kernels that have no id for packages may still tell them apart in their lists of a package's
-/// CPUs (s390 before 3.17, POWER and sparc guests). As `lscpu` does, each list is a package; it
-/// gets the number of its lowest CPU. One list of all CPUs is what kernels show that know nothing
-/// of packages: then they stay unknown.
+/// Kernels without package ids may still distinguish packages in their lists of a package's CPUs (s390 before
+/// 3.17, POWER and sparc guests). As in `lscpu`, each list is a package; it gets the number of its lowest CPU.
+/// Kernels without any package information show one list of all CPUs: packages then stay unknown.
 fn listed_packages(
     root: &Root,
     readable: &[CpuId],
@@ -195,8 +193,8 @@ fn listed_packages(
     notes.add(
         "host",
         "package",
-        "topology/physical_package_id is not known: packages are the kernel's lists of their \
-         CPUs, and have the number of their lowest CPU",
+        "topology/physical_package_id is unknown: packages are the kernel's lists of their \
+         CPUs, and are numbered by their lowest CPU",
     );
     for package in packages {
         let Some(first) = package.first() else { continue };
@@ -208,8 +206,8 @@ fn listed_packages(
     }
 }
 
-/// Some kernels give a core id again in the same package: 0 to all (old sparc), or counted
-/// within a cluster (arm64 device tree). Cores then get the number of their lowest CPU.
+/// Some kernels repeat a core id in the same package: 0 for all (old sparc), or numbered within a cluster
+/// (arm64 device tree). Cores then get the number of their lowest CPU.
 fn unique_cores(cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Notes) {
     let mut first_of: HashMap<_, &CpuSet> = HashMap::new();
     let repeats = cpus.values().filter(|cpu| !cpu.siblings.is_empty()).any(|cpu| {
@@ -223,7 +221,7 @@ fn unique_cores(cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Notes) {
     notes.add(
         "host",
         "core",
-        "topology/core_id repeats within a package: cores have the number of their lowest CPU",
+        "topology/core_id is not unique within a package: cores are numbered by their lowest CPU",
     );
     for cpu in cpus.values_mut().filter(|cpu| cpu.core.is_some()) {
         cpu.core = cpu.siblings.first().map(|first| first.0);

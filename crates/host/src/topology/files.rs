@@ -1,10 +1,10 @@
-//! The forms that topology files come in: a number, a cpulist, a mask, a size.
+//! The formats of topology files: a number, a cpulist, a mask, a size.
 
 use crate::{ReadError, Root};
 use nearpath_model::CpuSet;
 use std::cell::Cell;
 
-/// The number after a prefix: 12 of `cpu12`. Other names (`cpufreq`, `cpu+1`) are none.
+/// The number after a prefix: 12 of `cpu12`. `None` for other names (`cpufreq`, `cpu+1`).
 pub(super) fn numbered(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     if digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
@@ -19,24 +19,24 @@ fn parsed<E: std::fmt::Display>(path: &str, set: Result<CpuSet, E>) -> Result<Cp
     set.map_err(|e| ReadError { what: path.to_owned(), reason: e.to_string(), absent: false })
 }
 
-/// An id of the topology folder.
+/// An id in the topology directory.
 ///
 /// # Errors
-/// Why it is unknown: not there, not a number, or one of the numbers by which kernels say so:
-/// -1 (drivers/base/topology.c) and 65535, an APIC id of 16 bits (arch/x86 `BAD_APICID`).
+/// Why it is unknown: missing, not a number, or one of the values that mean unknown: -1
+/// (drivers/base/topology.c) and 65535, an APIC id of 16 bits (arch/x86 `BAD_APICID`).
 pub(super) fn id(root: &Root, path: &str) -> Result<u32, String> {
     let text = root.text(path).map_err(|e| e.reason)?;
     match text.parse::<i64>() {
-        Ok(65_535) => Err("is 65535, by which the kernel says that it does not know".to_owned()),
+        Ok(65_535) => Err("is 65535, the kernel's value for unknown".to_owned()),
         Ok(id) => match u32::try_from(id) {
-            Ok(u32::MAX) | Err(_) => Err(format!("the kernel says {id}")),
+            Ok(u32::MAX) | Err(_) => Err(format!("the kernel reports {id}")),
             Ok(id) => Ok(id),
         },
         Err(_) => Err(format!("is not a number: {:?}", text.chars().take(40).collect::<String>())),
     }
 }
 
-/// A size as the kernel writes it, in bytes: `8192K` (drivers/base/cacheinfo.c). Zero is unknown.
+/// A size as printed by the kernel, in bytes: `8192K` (drivers/base/cacheinfo.c). Zero means unknown.
 pub(super) fn size(text: &str) -> Option<u64> {
     let (digits, unit) = match text.bytes().last()? {
         b'K' => (text.strip_suffix('K')?, 1 << 10),
@@ -47,10 +47,10 @@ pub(super) fn size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit).filter(|bytes| *bytes > 0)
 }
 
-/// A set of CPUs that kernels show in several files: as a list or a mask, under an old name or
-/// a new one. Remembers which file this host has.
+/// A CPU set that kernels show in several files: as a list or a mask, under an old name or a new one. Remembers
+/// which file this host has.
 pub(super) struct SetFiles {
-    /// Names in the order of preference; those that end in `list` hold lists, others masks.
+    /// Names in order of preference; those ending in `list` contain lists, others masks.
     names: &'static [&'static str],
     last: Cell<usize>,
 }
@@ -60,10 +60,10 @@ impl SetFiles {
         Self { names, last: Cell::new(0) }
     }
 
-    /// The set in the folder, from the first file that can be read.
+    /// The set in the directory, from the first readable file.
     ///
     /// # Errors
-    /// Why the last of them could not be.
+    /// The error of the last file.
     pub(super) fn read(&self, root: &Root, dir: &str) -> Result<CpuSet, ReadError> {
         let last = self.last.get();
         let others = (0..self.names.len()).filter(|i| *i != last);
@@ -85,7 +85,7 @@ impl SetFiles {
         }
         Err(error.unwrap_or_else(|| ReadError {
             what: dir.to_owned(),
-            reason: "has no such file".to_owned(),
+            reason: "no such file".to_owned(),
             absent: true,
         }))
     }

@@ -1,14 +1,14 @@
-//! Reader of CPUs, cores, caches and nodes: `/sys/devices/system/{cpu,node}` in, [`Topology`]
-//! out.
+//! CPUs, cores, caches and nodes. Input: `/sys/devices/system/{cpu,node}`. Output: [`Topology`].
 //!
-//! A host with 1,024 CPUs has some 30,000 files there. What siblings share is read once, from
-//! the first CPU of a core or a cache; each further one only confirms with its own list that it
-//! belongs there, so that a tree whose lists contradict each other is still read rightly.
+//! A host with 1,024 CPUs has some 30,000 files there. What siblings share is read once, from the first CPU of
+//! a core or a cache; each further CPU only confirms with its own list that it belongs there, so that a tree
+//! with contradictory lists is still read correctly.
 
 mod caches;
 mod cores;
 mod files;
 mod nodes;
+mod trust;
 mod unknown;
 
 use crate::{Notes, Root};
@@ -18,24 +18,24 @@ use unknown::UnknownOfCpus;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// How many CPUs are read, so that a tree made in bad faith cannot keep us busy: as many as a
-/// Linux kernel can have (arch/x86/Kconfig `NR_CPUS_RANGE_END`).
+/// Maximum number of CPUs read, as a bound for malicious trees: as many as a Linux kernel can have
+/// (arch/x86/Kconfig `NR_CPUS_RANGE_END`).
 const MOST_CPUS: usize = 8192;
 
-/// Reads the topology. What is not there is unknown and noted; no file is required.
+/// Reads the topology. Missing facts are unknown and noted; no file is required.
 pub(crate) fn read(root: &Root, notes: &mut Notes) -> Topology {
     let Numbers { possible, present, online, folders } = numbers(root, notes);
-    // Only CPUs with a folder can tell anything, whatever the lists claim.
+    // Only CPUs with a directory have facts, whatever the lists contain.
     let readable: Vec<CpuId> = online.intersection(&folders).iter().take(MOST_CPUS).collect();
     let mut unknown = UnknownOfCpus::default();
     for cpu in online.difference(&readable.iter().copied().collect()).iter() {
-        unknown.add(cpu, "topology", format!("{CPUS}: no folder of it is read"));
+        unknown.add(cpu, "topology", format!("{CPUS}: no directory for it"));
     }
     let mut nodes = nodes::read(root, &present, notes);
     let mut cpus = blank(&present, &online);
     cores::read(root, &readable, &online, &mut cpus, &mut unknown, notes);
-    let llcs = caches::read(root, &readable, &online, &mut cpus, &mut unknown);
     nodes::place(root, &mut nodes, &folders, &mut cpus, &mut unknown);
+    let llcs = caches::read(root, &readable, &online, &mut cpus, &mut unknown);
     kinds(root, &mut cpus);
     unknown.note(notes);
     Topology {
@@ -48,12 +48,12 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> Topology {
     }
 }
 
-/// Which CPUs there are.
+/// The CPUs of the host.
 struct Numbers {
     possible: CpuSet,
     present: CpuSet,
     online: CpuSet,
-    /// Those with a folder `cpuN`.
+    /// Those with a directory `cpuN`.
     folders: CpuSet,
 }
 
@@ -79,7 +79,7 @@ fn numbers(root: &Root, notes: &mut Notes) -> Numbers {
     Numbers { possible, present, online, folders }
 }
 
-/// The present CPUs with nothing known of them.
+/// The present CPUs, with all facts unknown.
 fn blank(present: &CpuSet, online: &CpuSet) -> BTreeMap<CpuId, Cpu> {
     let cpu = |cpu| Cpu {
         cpu,
@@ -97,8 +97,8 @@ fn blank(present: &CpuSet, online: &CpuSet) -> BTreeMap<CpuId, Cpu> {
     present.iter().map(|number| (number, cpu(number))).collect()
 }
 
-/// Sets the kind of core on a hybrid machine, from the CPUs that each PMU counts on
-/// (arch/x86/events/intel/core.c, `cpu_core`, `cpu_atom`, `cpu_lowpower`).
+/// Sets the kind of core on a hybrid machine, from the CPUs of each PMU (arch/x86/events/intel/core.c,
+/// `cpu_core`, `cpu_atom`, `cpu_lowpower`).
 fn kinds(root: &Root, cpus: &mut BTreeMap<CpuId, Cpu>) {
     for kind in ["core", "atom", "lowpower"] {
         let of_kind = files::cpulist(root, &format!("/sys/devices/cpu_{kind}/cpus"));

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const NODES: &str = "/sys/devices/system/node";
 const NODE_CPUS: &[&str] = &["cpulist", "cpumap"];
 
-/// A node that was found, while CPUs are placed on nodes.
+/// A node, while CPUs are assigned to nodes.
 pub(super) struct FoundNode {
     pub(super) node: Node,
-    /// Neither `cpulist` nor `cpumap` could be read, and it links to no CPU: its CPUs are those
-    /// that link to it.
+    /// Neither `cpulist` nor `cpumap` could be read, and it has no links to CPUs: its CPUs are those that link
+    /// to it.
     cpus_unknown: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn read(root: &Root, present: &CpuSet, notes: &mut Notes) -> Vec<Foun
         entries.iter().filter_map(|e| files::numbered(&e.name, "node")).map(NodeId).collect();
     ids.sort_unstable();
     ids.dedup();
-    // The columns of `distance`. Node numbers have the form of a cpulist.
+    // The columns of `distance`. Node lists have the format of a cpulist.
     let online = files::cpulist(root, &format!("{NODES}/online"));
     let columns: Vec<NodeId> =
         online.map_or_else(|_| ids.clone(), |o| o.iter().map(|n| NodeId(n.0)).collect());
@@ -68,8 +68,8 @@ fn read_node(
     FoundNode { node: found, cpus_unknown: cpus.is_none() }
 }
 
-/// The CPUs that a node's folder has links to, the only form in some captured trees; `None`
-/// without any (drivers/base/node.c `register_cpu_under_node`).
+/// The CPUs linked in a node's directory, the only information in some captured trees; `None` without any
+/// (drivers/base/node.c `register_cpu_under_node`).
 fn linked_cpus(root: &Root, dir: &str) -> Option<CpuSet> {
     let names = root.list(dir).ok()?;
     let cpus: CpuSet =
@@ -77,7 +77,7 @@ fn linked_cpus(root: &Root, dir: &str) -> Option<CpuSet> {
     (!cpus.is_empty()).then_some(cpus)
 }
 
-/// `10 21`: one column for each online node, ascending, whatever their numbers.
+/// `10 21`: one column per online node, ascending, whatever their numbers.
 fn distances(text: &str, columns: &[NodeId]) -> Result<BTreeMap<NodeId, u32>, String> {
     let parsed: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
     match parsed {
@@ -89,7 +89,7 @@ fn distances(text: &str, columns: &[NodeId]) -> Result<BTreeMap<NodeId, u32>, St
             values.len(),
             columns.len()
         )),
-        Err(_) => Err("distance has something that is no number".to_owned()),
+        Err(_) => Err("distance has a column that is not a number".to_owned()),
     }
 }
 
@@ -137,8 +137,8 @@ fn hugepages(
     sizes
 }
 
-/// Sets the node of each CPU: from the nodes' lists, else from the link `cpuN/nodeM`, which
-/// offline CPUs have too (drivers/base/node.c `register_cpu_under_node`).
+/// Sets the node of each CPU: from the nodes' lists, else from the link `cpuN/nodeM`, which offline CPUs also
+/// have (drivers/base/node.c `register_cpu_under_node`).
 pub(super) fn place(
     root: &Root,
     nodes: &mut [FoundNode],
@@ -157,7 +157,7 @@ pub(super) fn place(
     let folders: CpuSet = folders.iter().take(MOST_CPUS).collect();
     for (&number, cpu) in cpus.iter_mut().filter(|(_, cpu)| cpu.node.is_none()) {
         if ids.is_empty() {
-            unknown.add(number, "node", format!("{NODES} shows no nodes"));
+            unknown.add(number, "node", format!("no nodes in {NODES}"));
             continue;
         }
         let names = if folders.contains(number) {
@@ -168,7 +168,7 @@ pub(super) fn place(
         let mut linked = names.iter().filter_map(|e| files::numbered(&e.name, "node")).map(NodeId);
         cpu.node = linked.find(|node| ids.contains(node));
         match cpu.node {
-            None => unknown.add(number, "node", "no node lists it".to_owned()),
+            None => unknown.add(number, "node", "not listed by any node".to_owned()),
             Some(node) if cpu.online => {
                 let of_links = nodes.iter_mut().find(|f| f.node.node == node && f.cpus_unknown);
                 of_links.into_iter().for_each(|found| found.node.cpus.insert(number));

@@ -1,5 +1,5 @@
-//! The loads: fixed pieces of work between two namespaces, all on one CPU, so that what observing
-//! costs is missing from the work and hides on no other CPU.
+//! The loads: fixed pieces of work between two namespaces, all on one CPU, so that the overhead reduces the
+//! work done and cannot hide on another CPU.
 
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{self, Read, Write};
@@ -7,11 +7,11 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// The CPU that everything runs on.
+/// The CPU for everything.
 const CPU: usize = 0;
-/// Datagrams that are sent at once, as many as fit into a socket's queue by far.
+/// Datagrams per burst; far fewer than fit in a socket's queue.
 const BURST: usize = 64;
-/// Flows of the datagrams: enough that about one in 16 is one in 16.
+/// Number of flows: enough that a sample of one in 16 flows is about one in 16 datagrams.
 const FLOWS: usize = 256;
 /// Bytes of a small datagram.
 const SMALL: usize = 64;
@@ -23,31 +23,31 @@ const REQUEST: usize = 1000;
 pub struct Load {
     /// Its name.
     pub name: &'static str,
-    /// What is counted: datagrams, MiB, requests.
+    /// The unit of work: datagrams, MiB, requests.
     pub unit: &'static str,
-    /// How many of them one piece of work has.
+    /// Number of units in one piece of work.
     pub units: usize,
     /// Does one piece of work.
     pub work: Box<dyn FnMut() -> io::Result<()>>,
 }
 
-/// All loads over the pair, each with pieces of work that take about as long; `scale` of 1 is for a
-/// real machine, less for an emulated one.
+/// All loads over the pair, with pieces of work of similar duration; `scale` is 1 on a real machine, less on an
+/// emulated one.
 pub fn loads(pair: &VethPair, scale: f64) -> io::Result<Vec<Load>> {
     pin()?;
     let units = |full: usize| ((full as f64 * scale) as usize).max(BURST);
     Ok(vec![udp(pair, units(120_000))?, tcp_bulk(pair, units(1_000))?, tcp(pair, units(20_000))?])
 }
 
-/// Pins the calling thread; those that it starts inherit it.
+/// Pins the calling thread; its child threads inherit the affinity.
 fn pin() -> io::Result<()> {
     let mut only = rustix::thread::CpuSet::new();
     only.set(CPU);
     Ok(rustix::thread::sched_setaffinity(None, &only)?)
 }
 
-/// Small datagrams as fast as they go: the flows take turns with a burst by one system call, and a
-/// word comes back after each, so that none is lost.
+/// Small datagrams at an unlimited rate: the flows alternate with one burst per system call, and a word comes
+/// back after each burst, so that none is lost.
 fn udp(pair: &VethPair, datagrams: usize) -> io::Result<Load> {
     let server = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0)))?;
     let address = server.local_addr()?;
@@ -94,7 +94,7 @@ fn send_burst(socket: &UdpSocket) -> io::Result<()> {
     let mut sent = 0;
     while sent < BURST {
         let left = &mut messages[sent..];
-        // SAFETY: the messages, and the one part that all of them point to, outlive the call.
+        // SAFETY: the messages, and the buffer that all of them point to, outlive the call.
         let n = unsafe {
             libc::sendmmsg(socket.as_raw_fd(), left.as_mut_ptr(), left.len() as libc::c_uint, 0)
         };
@@ -114,7 +114,7 @@ fn connection(pair: &VethPair) -> io::Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-/// One long stream; a byte comes back when all is read.
+/// One long stream; a byte comes back when all data is read.
 fn tcp_bulk(pair: &VethPair, mebibytes: usize) -> io::Result<Load> {
     let (mut client, mut server) = connection(pair)?;
     let bytes = mebibytes << 20;

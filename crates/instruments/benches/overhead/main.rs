@@ -1,15 +1,15 @@
-//! What `measure stages` costs, beside peers that measure the same with a hash map, and beside
-//! programs that do nothing at the same tracepoints.
+//! The cost of `measure stages`, compared with peers that measure the same with a hash map, and with empty
+//! programs at the same tracepoints.
 //!
-//! One run, interleaved: every round takes the tools in turn, forwards and then backwards, each for
-//! the same piece of work twice:
+//! The tools are interleaved: every round runs all tools, forwards and then backwards, each with the same piece
+//! of work twice:
 //! - without the kernel's run-time statistics, for throughput and CPU time;
-//! - with them, for the time of the programs. The accounting is in it for all alike, so the empty
-//!   programs are the floor that is taken off.
+//! - with them, for the time of the programs. The accounting affects all tools equally, so the empty programs
+//!   are the baseline that is subtracted.
 //!
-//! Options: `--rounds N`; `--scale X`, less work than a real machine is given; `--load NAME` and
-//! `--tool NAME`, several times, for some of them; `--ovs`, through ports of an Open vSwitch bridge
-//! instead of a veth pair; `--programs`, what each program costs.
+//! Options: `--rounds N`; `--scale X`, less work than for a real machine; `--load NAME` and `--tool NAME`,
+//! repeatable, to select some of them; `--ovs`, through ports of an Open vSwitch bridge instead of a veth pair;
+//! `--programs`, the cost of each program.
 
 #![allow(
     missing_docs,
@@ -36,17 +36,17 @@ use tools::{Measured, Scripts, Tool};
 #[derive(Debug, Clone)]
 pub struct Sample {
     tool: Tool,
-    /// How long the work took, and what CPU time, interrupts and softirqs included.
+    /// Duration of the work, and its CPU time, including interrupts and softirqs.
     wall_ns: f64,
     cpu_ns: f64,
-    /// Runs of programs in the second piece, and their time.
+    /// Runs of programs in the second piece of work, and their time.
     runs: u64,
     run_ns: u64,
-    /// The same of each program.
+    /// The same per program.
     programs: Programs,
-    /// Stages that nearpath saw passed in one piece.
+    /// Stages passed in one piece of work, as counted by nearpath.
     passes: u64,
-    /// How `measure locality` saw packets.
+    /// How `measure locality` observed packets.
     method: Option<Method>,
 }
 
@@ -69,13 +69,13 @@ struct Settings {
 }
 
 fn main() -> io::Result<()> {
-    // `cargo test --benches` only wants to know that it builds.
+    // `cargo test --benches` only checks that it builds.
     if std::env::args().any(|a| a == "--test") {
         return Ok(());
     }
     let settings = settings()?;
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
-        println!("not measured: see the reason above");
+        println!("not measured: for the reason above");
         return Ok(());
     }
     let scripts = Scripts::write(settings.ovs)?;
@@ -120,7 +120,7 @@ fn settings() -> io::Result<Settings> {
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| bad(format!("{word} wants a value")));
+        let mut value = || words.next().ok_or_else(|| bad(format!("{word} needs a value")));
         match word.as_str() {
             "--rounds" => settings.rounds = value()?.parse().map_err(io::Error::other)?,
             "--scale" => settings.scale = value()?.parse().map_err(io::Error::other)?,
@@ -132,7 +132,7 @@ fn settings() -> io::Result<Settings> {
             }
             "--ovs" => settings.ovs = true,
             "--programs" => settings.programs = true,
-            // cargo adds it.
+            // Added by cargo.
             "--bench" => {}
             other => return Err(bad(format!("no such option: {other}"))),
         }
@@ -181,7 +181,7 @@ fn sample(tool: Tool, load: &mut Load, scripts: &Scripts) -> io::Result<Sample> 
     })
 }
 
-/// What the programs that were not there before have run since they were loaded.
+/// Runs of the programs loaded since an earlier reading.
 fn programs(before: &HashSet<u32>) -> Programs {
     let mut programs = Programs::new();
     for program in ProgInfoIter::default() {
@@ -195,16 +195,16 @@ fn programs(before: &HashSet<u32>) -> Programs {
     programs
 }
 
-/// The kernel's run-time statistics of BPF programs, on as long as the descriptor is open.
+/// The kernel's run-time statistics of BPF programs, enabled as long as the descriptor is open.
 fn statistics() -> io::Result<OwnedFd> {
-    // SAFETY: a system call without pointers, whose descriptor nobody else owns.
+    // SAFETY: a system call without pointers, whose descriptor has no other owner.
     unsafe {
         let fd = libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME);
         (fd >= 0).then(|| OwnedFd::from_raw_fd(fd)).ok_or_else(io::Error::last_os_error)
     }
 }
 
-/// CPU time of this process, both ends of the load: softirqs run at their expense.
+/// CPU time of this process, which is both ends of the load, including softirqs that run in its context.
 fn cpu_ns() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64

@@ -1,14 +1,14 @@
-"""What `peer.bt` does, in C for BCC: latency between adjacent stages of each packet, by pair of stages.
+"""The equivalent of `peer.bt` in C for BCC: latency between adjacent stages of each packet, by pair of stages.
 
-Goes in: `--functions` for stages without tracepoint, too. Comes out: the line `ready` when all programs
-are attached; when its standard input ends, how many packets each pair of stages has had.
+Input: `--functions` to include stages without a tracepoint. Output: the line `ready` when all programs
+are attached; when standard input ends, the number of packets of each pair of stages.
 
-The packets under way are in a hash map by the address of their sk_buff; histograms, and what is known of
-a CPU, in arrays. The stages have the numbers that they have in peer.bt.
+Packets in flight are in a hash map by the address of their sk_buff; histograms and per-CPU state are
+in arrays. The stages are numbered as in peer.bt.
 
-BCC wants the kernel's headers, though these programs read no structure of the kernel: they compare
-addresses. So it gets the few definitions that its own headers need, and no package has to be installed
-for the running kernel.
+BCC requires kernel headers, although these programs read no kernel structures, only addresses. So it
+gets the few definitions that its own headers need, and no package has to be installed for the running
+kernel.
 """
 
 import os
@@ -295,7 +295,7 @@ int kprobe__internal_dev_recv(struct pt_regs *ctx) { go_on(ctx->di, 31, 0); retu
 
 
 def main() -> None:
-    """Attaches the programs, and detaches them when nobody wants them any more."""
+    """Attaches the programs, and detaches them on exit."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in HEADERS.items():
             header = Path(folder, "include", name)

@@ -5,11 +5,11 @@ use crate::load::Load;
 use crate::tools::Tool;
 use nearpath_model::locality::Method;
 
-/// Prints what was found for one load.
+/// Prints the results of one load.
 pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
     let report = Report { samples };
     let Load { name, unit, units, .. } = load;
-    println!("\n{name}: pieces of {units} {unit}s, {} of each tool", report.of(tools[0]).count());
+    println!("\n{name}: pieces of {units} {unit}s, {} per tool", report.of(tools[0]).count());
     let passes = report.stage_passes() / *units as f64;
     if passes.is_finite() {
         println!("  nearpath sees {passes:.1} stages passed for each {unit}");
@@ -72,7 +72,7 @@ pub fn print(load: &Load, tools: &[Tool], samples: &[Sample]) {
     }
 }
 
-/// Prints what each program of each tool costs, in its median round.
+/// Prints the cost of each program of each tool, in its median round.
 pub fn print_programs(load: &Load, tools: &[Tool], samples: &[Sample]) {
     let report = Report { samples };
     let (empty, _, _) = spread(report.of(Tool::Empty).map(Sample::ns_per_run).collect());
@@ -112,19 +112,19 @@ impl Report<'_> {
         median
     }
 
-    /// The stages that a tool itself sees passed; those of all hooks where it does not count them.
+    /// The stages passed as counted by a tool; those of all hooks if it does not count them.
     fn passes_of(&self, tool: Tool) -> f64 {
         let (own, _, _) = spread(self.of(tool).map(|s| s.passes as f64).collect());
         if own > 0.0 { own } else { self.stage_passes() }
     }
 
-    /// A figure of each sample with its neighbour of another tool, as both had the same machine.
+    /// A figure of each sample with the adjacent one of another tool, under the same conditions.
     fn against(&self, tool: Tool, other: Tool, figure: fn(&Sample, &Sample) -> f64) -> Vec<f64> {
         self.of(tool).zip(self.of(other)).map(|(a, b)| figure(a, b)).collect()
     }
 
-    /// Program time of each piece of work, less what as many runs of empty programs take: the
-    /// accounting, and calling a program at all.
+    /// Program time of each piece of work, minus that of as many runs of empty programs: the accounting,
+    /// and the calls.
     fn net(&self, tool: Tool) -> impl Iterator<Item = f64> {
         let empty = self.of(Tool::Empty).map(Sample::ns_per_run);
         self.of(tool).zip(empty).map(|(s, empty)| s.run_ns as f64 - empty * s.runs as f64)

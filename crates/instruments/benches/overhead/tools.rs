@@ -1,5 +1,5 @@
-//! What is compared: nothing, programs that do nothing, nearpath in several settings, and peers that
-//! measure the same with a hash map.
+//! The tools compared: none, empty programs, nearpath with several options, and peers that measure the same
+//! with a hash map.
 
 use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::stages::{Options, Stages};
@@ -14,16 +14,16 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// One way to observe, or not to.
+/// A tool, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// No program is attached.
     Nothing,
-    /// The programs are attached and do nothing.
+    /// Empty programs are attached.
     Empty,
-    /// `measure stages` as it comes: coarse, within 2 % of a CPU.
+    /// `measure stages` with default options: coarse, within 2% of a CPU.
     Default,
-    /// `--detail coarse --max-overhead none`; the same with programs that do nothing.
+    /// `--detail coarse --max-overhead none`; the same with empty programs.
     Coarse,
     CoarseEmpty,
     /// `--detail path --max-overhead none`.
@@ -32,9 +32,9 @@ pub enum Tool {
     Nearpath,
     /// `--no-budgets`.
     NoBudgets,
-    /// `--sample 1/16`; a load of one flow is most times left out as a whole.
+    /// `--sample 1/16`; a load of one flow is usually not sampled at all.
     Sampled,
-    /// `--duty 1/16`, of each second; and `1/64`.
+    /// `--duty 1/16` of each second, and `1/64`.
     Duty16,
     Duty64,
     /// `peer.bt`.
@@ -92,26 +92,26 @@ impl Tool {
         Self::LocalityFunctions,
     ];
 
-    /// Whether it can be run here; says why not.
+    /// Whether it can be run on this machine, or the reason why not.
     pub fn available(self) -> Result<(), String> {
         match self {
             Self::Bpftrace | Self::LocalityBpftrace | Self::LocalityFunctions
                 if !nearpath_testing::require_program("bpftrace") =>
             {
-                Err("there is no bpftrace".to_owned())
+                Err("bpftrace is not installed".to_owned())
             }
             Self::LocalityFunctions => {
                 let program = "kretfunc:__alloc_skb { exit(); } BEGIN { exit(); }";
                 let attached = bpftrace().args(["-e", program]).output();
                 let there = attached.is_ok_and(|output| output.status.success());
-                there.then_some(()).ok_or_else(|| {
-                    "bpftrace cannot attach to the kernel's functions here".to_owned()
-                })
+                there
+                    .then_some(())
+                    .ok_or_else(|| "bpftrace cannot attach to functions of this kernel".to_owned())
             }
             Self::Bcc => {
                 let import = Command::new(PYTHON).args(["-c", "import bcc"]).output();
                 let there = import.is_ok_and(|output| output.status.success());
-                there.then_some(()).ok_or_else(|| "there is no python3-bpfcc".to_owned())
+                there.then_some(()).ok_or_else(|| "python3-bpfcc is not installed".to_owned())
             }
             _ => Ok(()),
         }
@@ -122,12 +122,12 @@ impl Tool {
         matches!(self, Self::Default | Self::Duty16 | Self::Duty64)
     }
 
-    /// Pieces of work that are one for it: it takes several to see it in each of its states.
+    /// Pieces of work per sample: several, so that each of its states is included.
     pub fn pieces(self) -> u32 {
         if self.is_sliced() { 4 } else { 1 }
     }
 
-    /// Attaches it; it observes when this returns.
+    /// Attaches it; it is observing when this returns.
     pub fn start(self, scripts: &Scripts) -> io::Result<Running> {
         let options = match self {
             Self::Nothing => return Ok(Running::Nothing),
@@ -211,29 +211,29 @@ impl Scripts {
     }
 }
 
-/// The distribution's own Python, which the distribution's modules are for.
+/// The distribution's Python, for which its modules are built.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What nearpath says of a piece of work.
+/// nearpath's result for a piece of work.
 pub enum Measured {
     Nothing,
     Stages(Box<Measurement>),
-    /// How packets were seen.
+    /// How packets were observed.
     Locality(Method),
 }
 
-/// A tool at work.
+/// A running tool.
 pub enum Running {
     Nothing,
     Nearpath(Box<Stages>),
-    /// Ends when the sender is gone.
+    /// Ends when the sender is dropped.
     Sliced(Sender<()>, JoinHandle<io::Result<Measurement>>),
     Locality(Box<PacketLocality>),
     Peer(Child),
 }
 
 impl Running {
-    /// Detaches it; what nearpath has measured.
+    /// Detaches it, and returns nearpath's result.
     pub fn stop(self) -> io::Result<Measured> {
         match self {
             Self::Nothing => Ok(Measured::Nothing),
@@ -259,7 +259,7 @@ impl Running {
     }
 }
 
-/// bpftrace in a mount namespace of its own, where it finds the formats of tracepoints and the names of
+/// bpftrace in a separate mount namespace with tracefs, for the formats of tracepoints and the names of
 /// functions.
 fn bpftrace() -> Command {
     let mount = "test -e $T/events || mount -t tracefs nodev $T && exec bpftrace \"$@\"";
@@ -268,25 +268,25 @@ fn bpftrace() -> Command {
     command
 }
 
-/// Measures in slices, on a thread of its own as it is attached and detached meanwhile.
+/// Measures in slices, on a separate thread because it is attached and detached meanwhile.
 fn sliced(options: Options) -> io::Result<Running> {
     let (running, ends) = mpsc::channel();
     let (measures, began) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        let goes_on = |wait: Duration| {
+        let should_continue = |wait: Duration| {
             let _ = measures.send(());
             ends.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
         };
         let mut stages = Stages::new(&topology(), options);
         let (day, second) = (Duration::from_secs(86_400), Duration::from_secs(1));
-        stages.measure(day, second, &goes_on, &mut |_| ()).map_err(io::Error::other)
+        stages.measure(day, second, &should_continue, &mut |_| ()).map_err(io::Error::other)
     });
-    // It is attached when it first asks; or it has ended, with an error that is told at the end.
+    // It is attached at the first callback; or it has ended, with an error that is reported at the end.
     let _ = began.recv();
     Ok(Running::Sliced(running, thread))
 }
 
-/// Starts a peer, and waits until it says that all its probes are attached.
+/// Starts a peer, and waits until it reports that all its probes are attached.
 fn peer(command: &mut Command) -> io::Result<Running> {
     let mut said = tempfile::tempfile()?;
     let mut child = command
@@ -298,7 +298,7 @@ fn peer(command: &mut Command) -> io::Result<Running> {
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next() {
         if line? == "ready" {
-            // Maps are printed at the end; somebody must read them.
+            // Maps are printed at the end, and must be read.
             std::thread::spawn(move || lines.for_each(drop));
             return Ok(Running::Peer(child));
         }

@@ -1,11 +1,11 @@
-//! Listeners and their workers: in go the counts of the program, out they come put together.
+//! Listeners and their workers. Input: the counts of the program. Output: the same, grouped.
 
 use super::load::Key;
-use nearpath_model::accepts::{Listener, Places, Worker};
+use nearpath_model::accepts::{DistanceCounts, Listener, Worker};
 use nearpath_model::{CpuId, CpuSet, Topology};
 use std::collections::BTreeMap;
 
-/// Puts counts together by listener and thread; `cpus_of` tells where a thread may run.
+/// Groups counts by listener and thread; `cpus_of` returns the affinity of a thread.
 pub fn listeners(
     mut counts: Vec<(Key, u64, String)>,
     topology: &Topology,
@@ -14,7 +14,7 @@ pub fn listeners(
     let listener = |key: &Key| (key.local, key.netns);
     let thread = |key: &Key| (key.pid, key.tid);
     counts.sort_unstable_by_key(|(key, ..)| (listener(key), thread(key)));
-    // A thread may be a worker of ten thousand listeners.
+    // A thread may serve ten thousand listeners.
     let mut known = BTreeMap::new();
     let mut listeners = Vec::new();
     for of_listener in counts.chunk_by(|(a, ..), (b, ..)| listener(a) == listener(b)) {
@@ -34,11 +34,11 @@ pub fn listeners(
     listeners
 }
 
-fn places(counts: &[(Key, u64, String)], topology: &Topology) -> Places {
-    let mut places = Places::default();
+fn places(counts: &[(Key, u64, String)], topology: &Topology) -> DistanceCounts {
+    let mut places = DistanceCounts::default();
     for (key, accepts, _) in counts {
         let nearness = topology.nearness(CpuId(key.received_on), CpuId(key.accepted_on));
-        places += Places::of(nearness, *accepts);
+        places += DistanceCounts::of(nearness, *accepts);
     }
     places
 }
@@ -77,12 +77,20 @@ mod tests {
         });
         let [first, second] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!(first.local, "0.0.0.0:80");
-        let whole = Places { accepts: 16, same_cpu: 14, other_node: 2, ..Places::default() };
+        let whole = DistanceCounts {
+            accepts: 16,
+            same_cpu: 14,
+            other_node: 2,
+            ..DistanceCounts::default()
+        };
         assert_eq!(first.places, whole);
         let shown: Vec<_> =
             first.workers.iter().map(|w| (w.tid, w.places.accepts, w.cpus.is_some())).collect();
         assert_eq!(shown, [(11, 9, false), (10, 7, true)]);
-        // CPU 7 is none of this host.
-        assert_eq!(second.places, Places { accepts: 1, unknown: 1, ..Places::default() });
+        // CPU 7 does not exist on this host.
+        assert_eq!(
+            second.places,
+            DistanceCounts { accepts: 1, unknown: 1, ..DistanceCounts::default() }
+        );
     }
 }

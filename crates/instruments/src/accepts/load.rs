@@ -1,18 +1,18 @@
-//! Loading the programs of `bpf/accepts.bpf.c`, and reading what they have counted.
+//! Loads the programs of `bpf/accepts.bpf.c` and reads their counts.
 
 use super::Options;
 use super::probes::{CONSUME_UDP, Completion, SOCK_RECV, io_uring, is_for, is_of_io_uring, lacks};
 use crate::InstrumentError;
 use crate::kernel::{
-    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
+    AttachMode, Attached, Kernel, Probe, attach, choose, load_only, open, refused, within_reach,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::Protocol;
-use nearpath_model::accepts::One;
+use nearpath_model::accepts::AcceptEvent;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The skeleton that `build.rs` makes of `bpf/accepts.bpf.c`.
+/// The skeleton generated from `bpf/accepts.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/accepts.skel.rs"));
@@ -21,36 +21,36 @@ mod skeleton {
 pub use skeleton::AcceptsSkel;
 use skeleton::{AcceptsSkelBuilder, OpenAcceptsSkel};
 
-/// Bytes of a thread's name in the kernel.
+/// Length of a thread's name in the kernel.
 pub const COMM: usize = 16;
 /// `struct key`.
 pub const KEY_BYTES: usize = 40;
 
-/// In place of the number of a CPU: not known.
+/// Used instead of a CPU number: unknown.
 pub const NO_CPU: u32 = u32::MAX;
 
-/// The programs in the kernel; dropping it detaches and frees everything.
+/// The loaded programs; dropping it detaches and frees everything.
 pub struct Loaded {
-    /// Before the object, so that they go first.
+    /// Before the object, so that they are dropped first.
     #[allow(dead_code, reason = "dropping it detaches")]
     pub attached: Attached,
     /// Programs and maps.
     pub skeleton: AcceptsSkel<'static>,
-    /// Why accepts of io_uring are not seen, where they are not.
+    /// Why accepts of io_uring are not observed, if so.
     pub no_io_uring: Option<String>,
 }
 
 /// Loads and attaches.
 ///
 /// # Errors
-/// A missing privilege, or what the kernel refused.
+/// A missing privilege, or a refusal of the kernel.
 pub fn load(kernel: &Kernel, options: &Options) -> Result<Loaded, InstrumentError> {
     within_reach(kernel, |reach| load_within(kernel, reach, options)).map(|(loaded, _)| loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: Reach,
+    reach: AttachMode,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<AcceptsSkelBuilder>(kernel)?;
@@ -79,7 +79,7 @@ fn load_within(
     Ok(Loaded { attached, skeleton, no_io_uring })
 }
 
-/// Of what is not looked at, nothing is kept.
+/// Maps that are not used have one entry.
 fn size_maps(open: &mut OpenAcceptsSkel<'_>, options: &Options) -> libbpf_rs::Result<()> {
     if options.datagrams {
         return open.maps.uring_accepts.set_max_entries(1);
@@ -95,7 +95,7 @@ fn set_constants(
     has_consume_udp: bool,
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
-        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+        InstrumentError::Unsupported("invalid BPF object: it has no constants".to_owned())
     })?;
     constants.only_pid = options.pid.unwrap_or(0);
     constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
@@ -105,7 +105,7 @@ fn set_constants(
     for (to, byte) in constants.only_comm.iter_mut().zip(comm) {
         *to = byte as _;
     }
-    constants.each = options.each;
+    constants.per_event = options.each;
     constants.accept_call = libc::SYS_accept;
     constants.accept4_call = libc::SYS_accept4;
     constants.completion_is_cqe = completion_is_cqe;
@@ -113,10 +113,10 @@ fn set_constants(
     Ok(())
 }
 
-/// What tells one count from another.
+/// Identifies a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Where the listener is bound.
+    /// Local address of the listener.
     pub local: SocketAddr,
     /// Its network namespace.
     pub netns: u32,
@@ -124,14 +124,14 @@ pub struct Key {
     pub pid: u32,
     /// The thread that accepts.
     pub tid: u32,
-    /// The CPU on which the connection was received; [`NO_CPU`] when it is not known.
+    /// The CPU on which the connection was received; [`NO_CPU`] if unknown.
     pub received_on: u32,
     /// The CPU on which it was accepted.
     pub accepted_on: u32,
 }
 
 impl Key {
-    /// Reads `struct key`; `None` when it is none.
+    /// Parses `struct key`; `None` if it is malformed.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         const AF_INET6: u16 = libc::AF_INET6 as u16;
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -152,21 +152,21 @@ impl Key {
     }
 }
 
-/// A thread's name, up to its end.
+/// A thread's name, up to the terminating zero.
 pub fn comm(bytes: &[u8]) -> String {
     let name = bytes.split(|&b| b == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).into_owned()
 }
 
 impl Loaded {
-    /// Has the programs count, or no longer.
+    /// Starts or stops counting.
     pub fn set_active(&mut self, active: bool) {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
     }
 
-    /// What was counted: the key, how often, and the thread's name.
+    /// The counts: the key, the number, and the thread's name.
     pub fn counts(&self) -> Vec<(Key, u64, String)> {
         let map = &self.skeleton.maps.accepted;
         let counted = |bytes: Vec<u8>| {
@@ -179,19 +179,19 @@ impl Loaded {
         map.keys().filter_map(counted).filter(|(_, count, _)| *count > 0).collect()
     }
 
-    /// Accepts that there was no room to count, and those that there was none to tell one by one.
+    /// Accepts that did not fit in the map, and those dropped from the individual list.
     pub fn lost(&self) -> (u64, u64) {
         let variables = self.skeleton.maps.bss_data.as_deref();
-        variables.map_or((0, 0), |variables| (variables.lost, variables.ones_lost))
+        variables.map_or((0, 0), |variables| (variables.lost, variables.events_dropped))
     }
 }
 
-/// A record of the ring buffer (`struct one`).
-pub fn one(bytes: &[u8], protocol: Protocol) -> Option<One> {
+/// A record of the ring buffer (`struct accept_event`).
+pub fn one(bytes: &[u8], protocol: Protocol) -> Option<AcceptEvent> {
     let word = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let descriptor = |fd: i32| (fd >= 0).then_some(fd);
     let key = Key::read(bytes)?;
-    Some(One {
+    Some(AcceptEvent {
         local: key.local,
         pid: key.pid,
         received_on: (key.received_on != NO_CPU).then_some(key.received_on),

@@ -1,6 +1,6 @@
-//! The instrument `accepts`: for each connection the CPU on which it was received and the CPU that
-//! accepts it, by listener and thread; or for each datagram of UDP the CPU on which it was received and
-//! the CPU that reads it. The method is described in `docs/measuring.md`.
+//! The instrument `accepts`: for each connection the CPU that received it and the CPU that accepted it, by
+//! listener and thread; or for each UDP datagram the CPU that received it and the CPU that reads it. The method
+//! is described in `docs/measuring.md`.
 
 mod listeners;
 mod load;
@@ -12,7 +12,7 @@ use libbpf_rs::skel::Skel;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use load::Loaded;
 use nearpath_host::{Root, thread_cpus};
-use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, One};
+use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptEvent, AcceptMeasurement};
 use nearpath_model::{Protocol, Topology, Unknown};
 use probes::PROBES;
 use std::cell::RefCell;
@@ -20,22 +20,22 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// How the instrument is set up: which accepts are looked at. All that is given must hold.
+/// Options of the instrument: which accepts are observed. All given conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Of this process.
     pub pid: Option<u32>,
     /// From listeners on this port.
     pub port: Option<u16>,
-    /// Of threads of this name.
+    /// Of threads with this name.
     pub comm: Option<String>,
     /// In this network namespace.
     pub netns: Option<u32>,
-    /// Datagrams that are read from sockets of UDP, instead of connections.
+    /// UDP datagrams read from sockets, instead of connections.
     pub datagrams: bool,
-    /// Tell each, in [`AcceptMeasurement::told`].
+    /// Report individual accepts, in [`AcceptMeasurement::events`].
     pub each: bool,
-    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
 }
 
@@ -50,13 +50,13 @@ pub struct Accepts<'a> {
     root: &'a Root,
     topology: Topology,
     options: Options,
-    told: Rc<RefCell<Vec<One>>>,
+    events: Rc<RefCell<Vec<AcceptEvent>>>,
     session: Option<Session>,
-    /// The one before, whose programs are attached still.
+    /// The previous session, whose programs are still attached.
     ended: Option<Session>,
 }
 
-/// What is there between `start` and `stop`. The fields are dropped in this order.
+/// State between `start` and `stop`. The fields are dropped in this order.
 struct Session {
     ring: RingBuffer<'static>,
     meter: Meter,
@@ -65,17 +65,17 @@ struct Session {
 }
 
 impl<'a> Accepts<'a> {
-    /// Sets the instrument up for the running machine; nothing is loaded yet.
+    /// Creates the instrument for the running machine; nothing is loaded yet.
     pub fn new(root: &'a Root, topology: &Topology, options: Options) -> Self {
-        let told = Rc::default();
-        Self { root, topology: topology.clone(), options, told, session: None, ended: None }
+        let events = Rc::default();
+        Self { root, topology: topology.clone(), options, events, session: None, ended: None }
     }
 
     fn measurement(&self, session: &Session) -> AcceptMeasurement {
         let cpus_of = |pid, tid| thread_cpus(self.root, pid, tid);
-        // An error is one of the callback's, which has none.
+        // Errors come from the callback, which returns none.
         let _ = session.ring.consume();
-        let (lost, not_told) = session.loaded.lost();
+        let (lost, events_dropped) = session.loaded.lost();
         let missed = session.meter.runs(session.loaded.skeleton.object()).missed;
         let unknown = |reason: &String| Unknown {
             subject: "host".to_owned(),
@@ -89,8 +89,8 @@ impl<'a> Accepts<'a> {
             listeners: listeners::listeners(session.loaded.counts(), &self.topology, cpus_of),
             lost,
             skipped: missed,
-            not_told,
-            told: self.told.take(),
+            events_dropped,
+            events: self.events.take(),
             unknown: session.loaded.no_io_uring.iter().map(unknown).collect(),
             cost: session.meter.event_cost(),
         }
@@ -108,18 +108,18 @@ impl Instrument for Accepts<'_> {
         self.ended = None;
         let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
         let mut loaded = load::load(&kernel, &self.options)?;
-        let told = Rc::clone(&self.told);
+        let events = Rc::clone(&self.events);
         let mut builder = RingBufferBuilder::new();
         let protocol = self.options.protocol();
         let take = move |bytes: &[u8]| {
-            told.borrow_mut().extend(load::one(bytes, protocol));
+            events.borrow_mut().extend(load::one(bytes, protocol));
             0
         };
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
             step: "listening to accepts".to_owned(),
             reason: error.to_string(),
         };
-        builder.add(&loaded.skeleton.maps.ones, take).map_err(refused)?;
+        builder.add(&loaded.skeleton.maps.events, take).map_err(refused)?;
         let ring = builder.build().map_err(refused)?;
         let meter = Meter::new(loaded.skeleton.object());
         loaded.set_active(true);

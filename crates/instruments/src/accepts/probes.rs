@@ -1,7 +1,7 @@
-//! The probes of the instrument `accepts`: which of them are for connections and which for datagrams,
-//! and what the kernel tells of io_uring.
+//! The probes of the instrument `accepts`: those for connections, those for datagrams, and what the kernel
+//! reports about io_uring.
 
-use crate::kernel::{Chosen, Kernel, Probe, entry, exit, keeper, or_at, probe};
+use crate::kernel::{Chosen, Kernel, Probe, entry, exit, helper_probe, or_at, probe};
 
 /// All probes.
 pub const PROBES: &[Probe] = &[
@@ -15,45 +15,45 @@ pub const PROBES: &[Probe] = &[
         probe("sk_data_ready", "sk_data_ready", "sock_def_readable", &[]),
         &[entry("sock_def_readable")],
     ),
-    keeper(&[entry("skb_consume_udp")], CONSUME_UDP),
+    helper_probe(&[entry("skb_consume_udp")], CONSUME_UDP),
     or_at(
         probe("sock_recv", "sock_recv_length", "sock_recvmsg", &["datagram"]),
         &[exit("exit", "inet_recvmsg"), exit("exit6", "inet6_recvmsg")],
     ),
 ];
 
-/// That which says which datagram a reader has; where it cannot be observed the end of the receive call stands in.
+/// The probe that identifies the datagram of a reader; the end of the receive call is the fallback.
 pub const CONSUME_UDP: &str = "consume_udp";
-/// That stand-in.
+/// The fallback.
 pub const SOCK_RECV: &str = "sock_recv";
-/// Those for datagrams, none of which can be done without but for one of the two above.
+/// The probes for datagrams; all are required, except that one of the two above suffices.
 const DATAGRAMS: &[&str] = &["netif_receive_skb", "sk_data_ready", SOCK_RECV];
-/// That without which accept(2) is not seen.
+/// The probe required for accept(2).
 const ACCEPT: &str = "sys_exit";
 
-/// How a completion of io_uring is told.
+/// Arguments of the tracepoint for a completion of io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
-    /// As `struct io_uring_cqe`.
+    /// A `struct io_uring_cqe`.
     Structure,
-    /// Field by field.
+    /// Separate fields.
     Fields,
 }
 
-/// Whether a probe is for datagrams, or else for connections.
+/// Whether a probe is for datagrams, as opposed to connections.
 pub fn is_for(probe: &Probe, datagrams: bool) -> bool {
     (DATAGRAMS.contains(&probe.program) || probe.program == CONSUME_UDP) == datagrams
 }
 
-/// Whether it is one of io_uring.
+/// Whether it is for io_uring.
 pub fn is_of_io_uring(probe: &Probe) -> bool {
     probe.program.starts_with("uring_")
 }
 
-/// How io_uring tells of completions; it does not tell enough before Linux 6.0.
+/// How completions of io_uring are reported; not sufficient before Linux 6.0.
 ///
 /// # Errors
-/// Why its accepts cannot be seen.
+/// Why its accepts cannot be observed.
 pub fn io_uring(kernel: &Kernel) -> Result<Completion, String> {
     let arguments = |program: &str| {
         let probe = PROBES.iter().find(|p| p.program == program)?;
@@ -66,11 +66,14 @@ pub fn io_uring(kernel: &Kernel) -> Result<Completion, String> {
     match (task_add, complete) {
         (2, 3) => Ok(Completion::Structure),
         (2, 7) => Ok(Completion::Fields),
-        _ => Err("this kernel's io_uring does not tell which request is completed".to_owned()),
+        _ => {
+            Err("this kernel's io_uring tracepoints do not identify the completed request"
+                .to_owned())
+        }
     }
 }
 
-/// What cannot be done without and is not there, with the reason.
+/// A missing required probe, with the reason.
 pub fn lacks(
     chosen: &[Chosen],
     skipped: &[(&'static Probe, String)],
@@ -81,7 +84,7 @@ pub fn lacks(
     let missing =
         needed.iter().find(|name| !(has(name) || **name == SOCK_RECV && has(CONSUME_UDP)))?;
     let reason = skipped.iter().find(|(p, _)| p.program == *missing).map(|(_, why)| why.clone());
-    Some(reason.unwrap_or_else(|| format!("there is no program {missing}")))
+    Some(reason.unwrap_or_else(|| format!("no program {missing}")))
 }
 
 #[cfg(test)]

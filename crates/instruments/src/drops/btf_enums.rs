@@ -1,7 +1,7 @@
-//! Enumerations of the kernel's type information (BTF), by which the kernel names the reasons of drops.
+//! Enumerations in the kernel's type information (BTF), which contain the names of drop reasons.
 //!
-//! In go the bytes of `/sys/kernel/btf/vmlinux`, or of a module with those of the kernel itself, out come
-//! names and values. The format: Documentation/bpf/btf.rst. Bytes that are no such thing give nothing.
+//! Input: the bytes of `/sys/kernel/btf/vmlinux`, or of a module with those of the kernel. Output: names and
+//! values. The format: Documentation/bpf/btf.rst. Malformed input gives no enumerations.
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
@@ -12,9 +12,9 @@ const KIND_ENUM64: u32 = 19;
 /// An enumeration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enumeration {
-    /// Its name; empty where it has none.
+    /// Its name; empty if it has none.
     pub name: String,
-    /// Its names with their values, the lower 32 bits of these.
+    /// Its names with the lower 32 bits of their values.
     pub values: Vec<(String, u32)>,
 }
 
@@ -47,7 +47,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// Bytes behind the head of a type; `None` of a kind that is not known.
+/// Number of bytes after the header of a type; `None` for an unknown kind.
 fn members(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         // INT, VAR, DECL_TAG
@@ -64,8 +64,8 @@ fn members(kind: u32, count: usize) -> Option<usize> {
     })
 }
 
-/// All enumerations that `wanted` says yes to, by their name. `base` is the kernel's own BTF where `bytes` are
-/// those of a module, which go on with its strings.
+/// All enumerations accepted by `wanted`, by name. `base` is the kernel's own BTF if `bytes` are those of a
+/// module, which continue its strings.
 pub fn enumerations(
     bytes: &[u8],
     base: Option<&[u8]>,
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// BTF of an int and an enumeration, its strings behind those of a base of so many bytes.
+    /// BTF of an int and an enumeration, whose strings follow those of a base of this many bytes.
     fn btf(base: u32) -> Vec<u8> {
         let strings = b"\0reasons\0FIRST\0SECOND\0";
         let at = |text: &str| {
@@ -135,14 +135,14 @@ mod tests {
         }];
         assert_eq!(enumerations(&btf(0), None, |name| name == "reasons"), expected);
         assert_eq!(enumerations(&btf(0), None, |name| name == "others"), []);
-        // Of a module: its strings go on where those of the kernel end.
+        // A module: its strings continue those of the kernel.
         let base = btf(0);
         let strings = Sections::of(&base).unwrap().strings.len() as u32;
         assert_eq!(enumerations(&btf(strings), Some(&base), |_| true), expected);
     }
 
     #[test]
-    fn the_running_kernel_names_its_reasons() {
+    fn the_running_kernel_has_names_for_its_reasons() {
         let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else { return };
         let found = enumerations(&bytes, None, |name| name == "bpf_map_type");
         let values: Vec<_> = found.iter().flat_map(|e| &e.values).collect();

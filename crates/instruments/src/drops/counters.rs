@@ -1,7 +1,7 @@
-//! The kernel's own counters beside what was seen: which counter counts which drops.
+//! The kernel's counters compared with the observed drops: which counter counts which drops.
 //!
-//! In go two readings of the counters around each end of the measurement, and the drops; out come the
-//! counters that rose, or should have, each with whether the two agree.
+//! Input: two readings of the counters around each end of the measurement, and the drops. Output: the counters
+//! that increased, or should have, and whether the two agree.
 
 use super::load::Row;
 use super::place::is_of_qdisc;
@@ -9,11 +9,11 @@ use nearpath_host::DropCounters;
 use nearpath_model::DeviceCounts;
 use nearpath_model::drops::{CounterCheck, DeviceDrops};
 
-/// A counter that is increased for each packet that is dropped for these reasons.
+/// A counter that is incremented for each packet dropped for these reasons.
 struct Counter {
     name: &'static str,
     reasons: &'static [&'static str],
-    /// Of IP; 0: any.
+    /// IP version; 0: any.
     protocol: u8,
     version: u8,
 }
@@ -32,7 +32,7 @@ const TCP: (u8, u8) = (6, 0);
 const IPV4: (u8, u8) = (0, 4);
 
 /// net/ipv4/udp.c, net/ipv6/udp.c, net/ipv4/ip_input.c, net/ipv4/route.c, net/ipv4/tcp_ipv4.c,
-/// net/ipv4/tcp_input.c: each drops where it counts.
+/// net/ipv4/tcp_input.c: each counts where it drops.
 const COUNTERS: &[Counter] = &[
     counter("Udp.RcvbufErrors", &["SOCKET_RCVBUFF"], UDP),
     counter("Udp.MemErrors", &["PROTO_MEM"], UDP),
@@ -54,7 +54,7 @@ const COUNTERS: &[Counter] = &[
     counter("TcpExt.PAWSEstab", &["TCP_RFC7323_PAWS", "TCP_RFC7323_PAWS_ACK"], TCP),
 ];
 
-/// Counters of what is dropped in several ways, not all of them with a reason of their own.
+/// Counters of packets dropped in several ways, not all of them with a specific reason.
 const OTHERS: &[&str] = &[
     "Ip.OutNoRoutes",
     "TcpExt.ListenOverflows",
@@ -69,14 +69,14 @@ const BACKLOG: &str = "softnet dropped";
 
 /// The counters before and after each end of the measurement.
 pub struct Readings<'a> {
-    /// Before drops were counted, and when they were.
+    /// Before drops were counted, and after counting was enabled.
     pub begin: [&'a DropCounters; 2],
-    /// When drops were still counted, and after the last.
+    /// Before counting was disabled, and after the last drop.
     pub end: [&'a DropCounters; 2],
 }
 
 impl Readings<'_> {
-    /// By how much a counter rose at least and at most; `None` where it went back.
+    /// Lower and upper bound of a counter's increase; `None` if it decreased.
     fn rise(&self, of: impl Fn(&DropCounters) -> Option<u64>) -> Option<(u64, u64)> {
         let [before, begun] = self.begin;
         let [ending, after] = self.end;
@@ -85,18 +85,18 @@ impl Readings<'_> {
     }
 }
 
-/// What the counters are compared with.
+/// The observed drops.
 pub struct Seen<'a> {
-    /// The drops, with the names of their reasons; `None` where the kernel tells none.
+    /// The drops, with the names of their reasons; `None` if the kernel has no reasons.
     pub rows: &'a [(Row, Option<String>)],
-    /// The namespace that the counters are of.
+    /// The namespace of the counters.
     pub netns: Option<u32>,
-    /// Whether there was room for all.
+    /// Whether all drops fitted in the map.
     pub all: bool,
 }
 
 impl Seen<'_> {
-    /// Packets that a counter should have, and those of which it is not known whether it should.
+    /// Packets that a counter must have counted, and packets that it may have counted.
     fn count(&self, wanted: impl Fn(&Row, &str) -> bool, everywhere: bool) -> Option<(u64, u64)> {
         let (mut sure, mut unsure) = (0u64, 0u64);
         for (row, reason) in self.rows {
@@ -127,14 +127,14 @@ impl Seen<'_> {
             .filter(|_| self.all)
             .map(|(sure, unsure)| sure <= most && sure.saturating_add(unsure) >= least);
         let seen = seen.map(|(sure, unsure)| {
-            // Those that may be of another namespace, as many of them as the counter has beyond the sure ones.
+            // Of those that may be in another namespace, as many as the counter exceeds the certain ones.
             sure.saturating_add(unsure.min(least.saturating_sub(sure)))
         });
         Some(CounterCheck { counter: counter.to_owned(), device, least, most, seen, agrees })
     }
 }
 
-/// The counters that rose, or should have.
+/// The counters that increased, or should have.
 pub fn checks(readings: &Readings<'_>, seen: &Seen<'_>, tells_reasons: bool) -> Vec<CounterCheck> {
     let protocol = |name: &'static str| {
         readings.rise(move |counters: &DropCounters| counters.protocols.get(name).copied())
@@ -161,7 +161,7 @@ pub fn checks(readings: &Readings<'_>, seen: &Seen<'_>, tells_reasons: bool) -> 
     checks
 }
 
-/// Of each interface's root qdisc.
+/// The root qdisc of each interface.
 fn qdiscs<'a>(
     readings: &'a Readings<'_>,
     seen: &'a Seen<'_>,
@@ -171,7 +171,7 @@ fn qdiscs<'a>(
     after.qdiscs.iter().filter_map(move |(index, qdisc)| {
         let rise = readings.rise(|counters| {
             let now = counters.qdiscs.get(index)?;
-            // Another one of another kind begins from nothing.
+            // A qdisc replaced by another kind starts at zero.
             (now.kind == qdisc.kind).then_some(now.drops)
         })?;
         let wanted = |row: &Row, reason: &str| row.ifindex == index.0 && is_of_qdisc(reason);
@@ -185,7 +185,7 @@ fn qdiscs<'a>(
     })
 }
 
-/// Interfaces that counted drops or errors from the first reading to the last.
+/// Interfaces that counted drops or errors between the first and the last reading.
 pub fn devices(readings: &Readings<'_>) -> Vec<DeviceDrops> {
     let ([before, _], [_, after]) = (readings.begin, readings.end);
     let rise = |now: &DeviceCounts| {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_agrees_within_its_readings() {
+    fn a_counter_agrees_within_its_bounds() {
         let at = [counters(5, 0, 0), counters(6, 0, 0), counters(26, 0, 0), counters(28, 0, 0)];
         let readings = [&at[0], &at[1], &at[2], &at[3]];
         for (seen, agrees) in [(19, false), (20, true), (23, true), (24, false)] {
@@ -251,7 +251,7 @@ mod tests {
             assert_eq!((check.least, check.most, check.seen), (20, 23, Some(seen)));
             assert_eq!(check.agrees, Some(agrees), "{seen}");
         }
-        // Of another namespace, of one that is not known, for another reason.
+        // In another namespace, in an unknown one, for another reason.
         let rows = [
             row("SOCKET_RCVBUFF", 2, 100),
             row("SOCKET_RCVBUFF", 0, 9),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn backlogs_are_of_the_whole_host_and_qdiscs_of_their_device() {
+    fn backlogs_are_host_wide_and_qdiscs_per_device() {
         let (zero, end) = (counters(0, 0, 0), counters(0, 12, 30));
         let rows = [
             row("CPU_BACKLOG", 1, 4),
@@ -273,12 +273,12 @@ mod tests {
             row("QDISC_DROP", 2, 99),
         ];
         let found = checked([&zero, &zero, &end, &end], &rows);
-        let told: Vec<_> = found
+        let reported: Vec<_> = found
             .iter()
             .map(|c| (c.counter.as_str(), c.device.as_deref(), c.least, c.seen, c.agrees))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 ("softnet dropped", None, 12, Some(12), Some(true)),
                 ("qdisc tbf", Some("np0"), 30, Some(30), Some(true)),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_back_says_nothing() {
+    fn decreasing_counters_are_ignored() {
         let (high, low) = (counters(9, 9, 9), counters(0, 0, 0));
         assert_eq!(checked([&high, &high, &low, &low], &[]), []);
     }

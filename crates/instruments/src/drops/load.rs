@@ -1,18 +1,19 @@
-//! Loading the program of `bpf/drops.bpf.c`, and reading what it has counted.
+//! Loads the program of `bpf/drops.bpf.c` and reads its counts.
 
 use super::Options;
 use crate::InstrumentError;
 use crate::filter::constants_of_filter;
 use crate::grouping::{comm, flow, word};
 use crate::kernel::{
-    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, probe, refused, within_reach,
+    AttachMode, Attached, Kernel, Probe, attach, choose, load_only, open, probe, refused,
+    within_reach,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::drops::NoRoom;
 use std::mem::offset_of;
 
-/// The skeleton that `build.rs` makes of `bpf/drops.bpf.c`.
+/// The skeleton generated from `bpf/drops.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/drops.skel.rs"));
@@ -26,35 +27,35 @@ pub const PROBES: &[Probe] = &[KFREE_SKB];
 
 const KFREE_SKB: Probe = probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &["kfree_skb"]);
 
-/// Whether the tracepoint gives the reason (5.17 and later) and the receiving socket (6.11), by the number of its
-/// arguments: sk_buff, location, reason, socket.
-pub fn what_is_told(arguments: Option<usize>) -> (bool, bool) {
+/// Whether the tracepoint has the reason (since 5.17) and the receiving socket (since 6.11), from the number of
+/// its arguments: sk_buff, location, reason, socket.
+pub fn tracepoint_features(arguments: Option<usize>) -> (bool, bool) {
     let arguments = arguments.unwrap_or(0);
     (arguments >= 3, arguments >= 4)
 }
 
-/// The program in the kernel; dropping it detaches and frees everything.
+/// The loaded program; dropping it detaches and frees everything.
 pub struct Loaded {
-    /// Before the object, so that it goes first.
+    /// Before the object, so that it is dropped first.
     #[allow(dead_code, reason = "dropping it detaches")]
     pub attached: Attached,
     /// Programs and maps.
     pub skeleton: DropsSkel<'static>,
-    /// Whether the kernel tells why.
+    /// Whether the kernel has drop reasons.
     pub tells_reasons: bool,
 }
 
 /// Loads and attaches.
 ///
 /// # Errors
-/// A missing privilege, or what the kernel lacks or refused.
+/// A missing privilege, or something that the kernel lacks or refused.
 pub fn load(kernel: &Kernel, options: &Options) -> Result<Loaded, InstrumentError> {
     within_reach(kernel, |reach| load_within(kernel, reach, options)).map(|(loaded, _)| loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: Reach,
+    reach: AttachMode,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<DropsSkelBuilder>(kernel)?;
@@ -63,7 +64,7 @@ fn load_within(
         return Err(InstrumentError::Unsupported(reason));
     }
     load_only(open.open_object_mut(), &chosen);
-    let (tells_reasons, tells_sockets) = what_is_told(kernel.arguments(&KFREE_SKB));
+    let (tells_reasons, tells_sockets) = tracepoint_features(kernel.arguments(&KFREE_SKB));
     set_constants(&mut open, options, tells_reasons, tells_sockets)?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let attached = attach(skeleton.object(), chosen)?;
@@ -80,7 +81,7 @@ fn set_constants(
     tells_sockets: bool,
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
-        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+        InstrumentError::Unsupported("invalid BPF object: it has no constants".to_owned())
     })?;
     constants.filter = filter_constants(&options.filter);
     constants.has_drop_reason = tells_reasons;
@@ -90,35 +91,35 @@ fn set_constants(
 
 constants_of_filter!(types);
 
-/// What was dropped for one reason at one instruction, by protocol and device.
+/// Drops for one reason at one instruction, by protocol and device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// The instruction after the call that dropped it.
+    /// The instruction after the call that dropped them.
     pub location: u64,
     /// The reason's number.
     pub reason: u32,
-    /// Inode of the network namespace; 0: not known.
+    /// Inode of the network namespace; 0: unknown.
     pub netns: u32,
-    /// 0: not known.
+    /// 0: unknown.
     pub ifindex: u32,
-    /// Of Ethernet.
+    /// Ethertype.
     pub ethertype: u16,
-    /// Of IP; 0: not read.
+    /// IP protocol; 0: not read.
     pub protocol: u8,
-    /// Of IP; 0: none.
+    /// IP version; 0: not IP.
     pub version: u8,
     /// Packets that match the filter.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets, others included.
+    /// Packets, including those that do not match.
     pub all: u64,
-    /// The device's name; empty: not known.
+    /// The device's name; empty: unknown.
     pub device: String,
 }
 
 impl Row {
-    /// Reads `struct drop_key` and `struct drop_count`; `None` where they are too short.
+    /// Parses `struct drop_key` and `struct drop_count`; `None` if they are too short.
     fn read(key: &[u8], count: &[u8]) -> Option<Self> {
         type Key = types::drop_key;
         type Count = types::drop_count;
@@ -142,7 +143,7 @@ impl Row {
     }
 }
 
-/// What was dropped of a flow for one reason.
+/// Drops of a flow for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowRow {
     /// Its name.
@@ -151,7 +152,7 @@ pub struct FlowRow {
     pub port: u16,
     /// The reason's number.
     pub reason: u32,
-    /// Inode of the network namespace; 0: not known.
+    /// Inode of the network namespace; 0: unknown.
     pub netns: u32,
     /// Packets that match the filter.
     pub packets: u64,
@@ -160,7 +161,7 @@ pub struct FlowRow {
 }
 
 impl FlowRow {
-    /// Reads `struct flow_key` and `struct flow_count`; `None` where they are too short, or of no flow.
+    /// Parses `struct flow_key` and `struct flow_count`; `None` if they are too short, or not of a flow.
     fn read(key: &[u8], count: &[u8]) -> Option<Self> {
         type Key = types::flow_key;
         type Count = types::flow_count;
@@ -189,28 +190,28 @@ fn quarter(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
 }
 
-/// What the programs count beside the maps.
+/// Counters of the program besides the maps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets that there was no room for.
+    /// Packets that did not fit.
     pub no_room: NoRoom,
     /// Their bytes.
     pub no_room_bytes: u64,
-    /// Packets that there was no room for, those that the filter leaves out included.
+    /// Packets that did not fit, including those that do not match the filter.
     pub no_room_all: u64,
-    /// sk_buffs that are no packets.
+    /// sk_buffs that are not packets.
     pub not_packets: u64,
 }
 
 impl Loaded {
-    /// Has the program count, or no longer.
+    /// Starts or stops counting.
     pub fn set_active(&mut self, active: bool) {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
     }
 
-    /// What was dropped.
+    /// The drops.
     pub fn rows(&self) -> Vec<Row> {
         entries(&self.skeleton.maps.drops, Row::read)
     }
@@ -220,7 +221,7 @@ impl Loaded {
         entries(&self.skeleton.maps.flows, FlowRow::read)
     }
 
-    /// What is counted beside the maps.
+    /// The counters besides the maps.
     pub fn totals(&self) -> Totals {
         let variables = self.skeleton.maps.bss_data.as_deref();
         variables.map_or_else(Totals::default, |variables| Totals {
@@ -232,7 +233,7 @@ impl Loaded {
     }
 }
 
-/// All entries of a hash map, which are never deleted.
+/// All entries of a hash map; entries are never deleted.
 fn entries<T>(map: &impl MapCore, read: fn(&[u8], &[u8]) -> Option<T>) -> Vec<T> {
     map.keys().filter_map(|key| read(&key, &map.lookup(&key, MapFlags::ANY).ok()??)).collect()
 }

@@ -1,7 +1,6 @@
-//! What reasons of drops mean, in plain words: the rules of include/net/dropreason-core.h, with what to look
-//! at first.
+//! Descriptions of drop reasons, after include/net/dropreason-core.h, with what to check first.
 
-/// By name, ascending. The first words, up to a colon, stand alone in a headline.
+/// By name, ascending. The first words, up to a colon, are used alone in headlines.
 const MEANINGS: &[(&str, &str)] = &[
     ("BPF_CGROUP_EGRESS", "refused by a BPF program of the sender's cgroup"),
     ("CAKE_FLOOD", "unresponsive flow: dropped by the qdisc cake (BLUE)"),
@@ -55,7 +54,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("NETFILTER_DROP", "dropped by a firewall rule (nftables, iptables)"),
     ("NOMEM", "out of memory"),
     ("NOT_SPECIFIED", "not specified: the kernel gives no reason here; look at the function"),
-    ("NO_SOCKET", "no socket: nobody listens on the port"),
+    ("NO_SOCKET", "no socket: no listener on the port"),
     ("NO_TX_TARGET", "no device to send by"),
     (
         "OTHERHOST",
@@ -122,10 +121,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("TCP_OLD_SEQUENCE", "TCP data received before: a retransmission too many"),
     ("TCP_OVERWINDOW", "TCP data beyond the receive window"),
     ("TCP_RESET", "reset, or refused TCP segment"),
-    ("TCP_RFC7323_PAWS", "TCP time stamp too old (PAWS)"),
-    ("TCP_RFC7323_PAWS_ACK", "TCP time stamp of an acknowledgement too old (PAWS)"),
-    ("TCP_RFC7323_TSECR", "TCP time stamp echo not acceptable"),
-    ("TCP_RFC7323_TW_PAWS", "TCP time stamp too old for a connection in TIME_WAIT (PAWS)"),
+    ("TCP_RFC7323_PAWS", "TCP timestamp too old (PAWS)"),
+    ("TCP_RFC7323_PAWS_ACK", "TCP timestamp of an acknowledgement too old (PAWS)"),
+    ("TCP_RFC7323_TSECR", "TCP timestamp echo not acceptable"),
+    ("TCP_RFC7323_TW_PAWS", "TCP timestamp too old for a connection in TIME_WAIT (PAWS)"),
     ("TCP_TOO_OLD_ACK", "TCP acknowledgement too old"),
     ("TCP_ZEROWINDOW", "receive buffer full: TCP data although the window was closed"),
     ("TC_CHAIN_NOTFOUND", "tc chain not found"),
@@ -144,7 +143,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("XFRM_POLICY", "refused by an IPsec policy"),
 ];
 
-/// What a reason means; `None` of one that is not known here.
+/// The description of a reason; `None` if unknown.
 pub fn meaning(reason: &str) -> Option<&'static str> {
     let found = MEANINGS.binary_search_by(|(name, _)| (*name).cmp(reason)).ok()?;
     MEANINGS.get(found).map(|(_, meaning)| *meaning)

@@ -1,5 +1,5 @@
 //! The instrument `drops`: where and why the kernel dropped packets, by reason, function, device, protocol and
-//! flow, beside the kernel's own counters. The method is described in `docs/measuring.md`.
+//! flow, compared with the kernel's own counters. The method is described in `docs/measuring.md`.
 
 mod btf_enums;
 mod counters;
@@ -9,7 +9,7 @@ mod names;
 mod place;
 mod reasons;
 
-pub(crate) use load::what_is_told;
+pub(crate) use load::tracepoint_features;
 pub use meanings::meaning;
 pub(crate) use names::Names;
 
@@ -27,14 +27,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// How the instrument is set up.
+/// Options of the instrument.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Which packets are looked at: `device` and `netns` are where they were dropped.
+    /// Which packets are observed: `device` and `netns` are where they were dropped.
     pub filter: Filter,
-    /// What is shown of flows and groups.
+    /// Limits on flows and groups shown.
     pub shown: Shown,
-    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
 }
 
@@ -44,27 +44,27 @@ pub struct Drops<'a> {
     options: Options,
     names: OnceCell<Names>,
     session: Option<Session>,
-    /// The one before, whose program is attached still.
+    /// The previous session, whose program is still attached.
     ended: Option<Session>,
 }
 
-/// What is there between `start` and `stop`. The fields are dropped in this order.
+/// State between `start` and `stop`. The fields are dropped in this order.
 struct Session {
     meter: Meter,
     loaded: Loaded,
     began: Instant,
-    /// Before drops were counted, and when they were.
+    /// Before drops were counted, and after counting was enabled.
     begin: [DropCounters; 2],
 }
 
 impl<'a> Drops<'a> {
-    /// Sets the instrument up for the running machine, behind a root in the network namespace whose counters
+    /// Creates the instrument for the running machine, behind a root in the network namespace whose counters
     /// are compared; nothing is loaded yet.
     pub fn new(root: &'a Root, options: Options) -> Self {
         Self { root, options, names: OnceCell::new(), session: None, ended: None }
     }
 
-    /// The names of reasons and functions, read when the first packet was dropped.
+    /// The names of reasons and functions, read once the first packet was dropped.
     fn names(&self) -> &Names {
         self.names.get_or_init(|| Names::read(self.root, self.options.btf_file.as_deref()))
     }
@@ -113,7 +113,7 @@ impl<'a> Drops<'a> {
         .arranged()
     }
 
-    /// By what people call them: several instructions of a function are one place.
+    /// By display name: several instructions of a function are one place.
     fn drops(&self, rows: &[(Row, Option<String>)]) -> Vec<Drop> {
         let mut merged = BTreeMap::new();
         for (row, reason) in rows.iter().filter(|(row, _)| row.packets > 0) {
@@ -169,7 +169,7 @@ fn dropped_flow(flow: &FlowRow, reason: Option<String>) -> DroppedFlow {
     }
 }
 
-/// What people call the protocol of a packet.
+/// Display name of a packet's protocol.
 fn protocol(row: &Row) -> String {
     match (row.version, row.protocol, row.ethertype) {
         (4 | 6, 1 | 58, _) => "ICMP".to_owned(),
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protocols_are_written_as_people_know_them() {
+    fn protocols_have_their_usual_names() {
         let of = |version, protocol_number, ethertype| {
             protocol(&Row { version, protocol: protocol_number, ethertype, ..Row::default() })
         };
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_started_says_so() {
+    fn an_instrument_that_was_not_started_reports_it() {
         let root = Root::live();
         let mut drops = Drops::new(&root, Options::default());
         assert!(drops.read().is_err() && drops.stop().is_err());

@@ -1,18 +1,18 @@
-//! In which stage of the path a packet was dropped, by the kernel function that dropped it.
+//! The stage of the path in which a packet was dropped, from the kernel function that dropped it.
 //!
-//! The function is the one that called `kfree_skb`, after inlining, so names differ from kernel to kernel: what
-//! several of them share is looked for, the most specific first.
+//! The function is the caller of `kfree_skb` after inlining, so names differ between kernels: their common
+//! parts are matched, the most specific first.
 
 use nearpath_model::drops::DropStage;
 
-/// How a function is recognised.
+/// How a function is matched.
 enum Named {
     Begins(&'static str),
     Has(&'static str),
 }
 use Named::{Begins, Has};
 
-/// The first that fits counts.
+/// The first match counts.
 const FUNCTIONS: &[(Named, DropStage)] = &[
     (Has("xdp"), DropStage::Xdp),
     (Has("backlog_rcv"), DropStage::Socket),
@@ -103,7 +103,7 @@ const FUNCTIONS: &[(Named, DropStage)] = &[
     (Has("_clean_"), DropStage::Driver),
 ];
 
-/// The stage of a function, where the reason does not tell it already.
+/// The stage of a function, unless the reason determines it.
 pub fn stage_of(function: Option<&str>, reason: Option<&str>) -> DropStage {
     let by_reason = match reason {
         Some(reason) if reason.starts_with("OVS_") => Some(DropStage::Openvswitch),
@@ -118,7 +118,7 @@ pub fn stage_of(function: Option<&str>, reason: Option<&str>) -> DropStage {
     by_reason.unwrap_or_else(|| function.map_or(DropStage::Other, stage_of_function))
 }
 
-/// Whether a queueing discipline counts what it drops for that reason.
+/// Whether a queueing discipline counts drops for that reason.
 pub fn is_of_qdisc(reason: &str) -> bool {
     ["QDISC_", "FQ_"].iter().any(|prefix| reason.starts_with(prefix))
         || matches!(reason, "CAKE_FLOOD" | "DUALPI2_STEP_DROP")
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_has_one_name_and_reads_back() {
+    fn stage_names_round_trip() {
         for stage in [DropStage::Driver, DropStage::NetifReceive, DropStage::PacketSocket] {
             assert_eq!(serde_json::to_value(stage).unwrap(), stage.to_string());
         }

@@ -1,21 +1,20 @@
-//! Reasons of drops: their names, which the kernel's type information holds, and what they mean.
+//! Names of drop reasons, from the kernel's type information.
 //!
-//! A reason is a number whose meaning differs from kernel to kernel. Its upper 16 bits are a subsystem
-//! (`enum skb_drop_reason_subsys`): 0 is the network stack itself, others are modules with numbers of their
-//! own.
+//! A reason is a number whose meaning differs between kernels. Its upper 16 bits are a subsystem (`enum
+//! skb_drop_reason_subsys`): 0 is the network stack itself, others are modules with their own numbers.
 
 use super::btf_enums::enumerations;
 use nearpath_host::Root;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The kernel's own type information.
+/// The kernel's type information.
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
-/// What the names of the stack's own reasons begin with.
+/// Prefix of the stack's own reasons.
 const PREFIX: &str = "SKB_DROP_REASON_";
 const SUBSYSTEM_PREFIX: &str = "SKB_DROP_REASON_SUBSYS_";
 
-/// The names of the reasons of a kernel.
+/// The reason names of a kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reasons {
     names: BTreeMap<u32, String>,
@@ -24,7 +23,7 @@ pub struct Reasons {
 }
 
 impl Reasons {
-    /// Those of the running kernel, or of the BTF file that was given for it.
+    /// Those of the running kernel, or of the given BTF file.
     pub fn read(root: &Root, btf_file: Option<&Path>) -> Self {
         let kernel = match btf_file {
             Some(file) => std::fs::read(file).ok(),
@@ -42,7 +41,7 @@ impl Reasons {
         reasons
     }
 
-    /// Those of the stack itself, and of subsystems that are built in.
+    /// Those of the stack, and of built-in subsystems.
     fn of(kernel: &[u8]) -> Self {
         const BUILT_IN: [&str; 3] =
             ["ovs_drop_reason", "mac80211_drop_reason", "___mac80211_drop_reason"];
@@ -62,7 +61,7 @@ impl Reasons {
         reasons
     }
 
-    /// What a module's enumerations name among the numbers of its subsystem.
+    /// Adds the names in a module's enumerations to those of its subsystem.
     fn add_module(&mut self, subsystem: u32, module: &[u8], kernel: &[u8]) {
         for found in enumerations(module, Some(kernel), |_| true) {
             for (name, value) in found.values {
@@ -75,14 +74,14 @@ impl Reasons {
 
     fn add(&mut self, name: String, value: u32) {
         let name = name.strip_prefix(PREFIX).unwrap_or(&name);
-        // The ends of enumerations, and their masks, are no reasons.
+        // The ends of enumerations, and their masks, are not reasons.
         let none = name.ends_with("MAX") || name.contains("MASK") || name.starts_with("__");
         if !none {
             self.names.entry(value).or_insert_with(|| name.to_owned());
         }
     }
 
-    /// Its name: `SOCKET_RCVBUFF`; `openvswitch reason 3` where only the subsystem has one.
+    /// Its name: `SOCKET_RCVBUFF`; `openvswitch reason 3` if only the subsystem is known.
     pub fn name(&self, reason: u32) -> String {
         if let Some(name) = self.names.get(&reason) {
             return name.clone();
@@ -96,7 +95,7 @@ impl Reasons {
     }
 }
 
-/// The module of a subsystem: mac80211 has had several.
+/// The modules of a subsystem: mac80211 has had several.
 fn module(subsystem: &str) -> String {
     let name = if subsystem.starts_with("mac80211") { "mac80211" } else { subsystem };
     name.to_owned()
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_without_a_name_keep_their_numbers() {
+    fn unnamed_reasons_are_shown_by_number() {
         let mut reasons = Reasons::default();
         reasons.add("SKB_DROP_REASON_NO_SOCKET".to_owned(), 3);
         reasons.add("SKB_CONSUMED".to_owned(), 1);
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_running_kernel_names_its_reasons() {
+    fn the_running_kernel_has_names_for_its_reasons() {
         let reasons = Reasons::read(&Root::live(), None);
         if reasons.names.is_empty() {
             return; // before 5.17, or without BTF

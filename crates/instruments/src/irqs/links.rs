@@ -1,17 +1,17 @@
-//! Which interrupts and NAPI instances serve which queues. In go the NICs of a host, each time that its
-//! interrupts have changed; what they were before stays known.
+//! Which interrupts and NAPI instances serve which queues. Input: the NICs of a host, each time that its
+//! interrupts have changed; earlier assignments are kept.
 
 use super::readings::Readings;
 use nearpath_model::irqs::Serves;
 use nearpath_model::{IfIndex, IrqNumber, Nic, QueueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All that is known of queues.
+/// The assignments known so far.
 #[derive(Debug, Default)]
 pub struct Links {
     /// The NICs by index.
     pub nics: BTreeMap<IfIndex, LinkedNic>,
-    /// What an interrupt of that number and name serves.
+    /// What an interrupt with that number and name serves.
     pub by_irq: BTreeMap<(IrqNumber, String), Served>,
 }
 
@@ -22,15 +22,15 @@ pub struct LinkedNic {
     pub name: String,
     /// Inode of its namespace.
     pub netns: Option<u64>,
-    /// NAPI ids by queue, where the kernel tells them.
-    pub napi: BTreeMap<(Way, QueueId), u32>,
+    /// NAPI ids by queue, if reported by the kernel.
+    pub napi: BTreeMap<(AttachTarget, QueueId), u32>,
     /// All of its queues.
-    pub queues: BTreeSet<(Way, QueueId)>,
+    pub queues: BTreeSet<(AttachTarget, QueueId)>,
 }
 
 /// Receive or transmit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum AttachTarget {
     /// Receive.
     Rx,
     /// Transmit.
@@ -43,21 +43,21 @@ pub struct Served {
     /// The NIC.
     pub ifindex: Option<IfIndex>,
     /// Its queues.
-    pub queues: BTreeSet<(Way, QueueId)>,
+    pub queues: BTreeSet<(AttachTarget, QueueId)>,
 }
 
 impl Served {
-    /// Which of the two queues of a number.
+    /// Which of the two queues with a number.
     pub fn serves(&self) -> Serves {
-        let has = |way: Way| self.queues.iter().any(|(w, _)| *w == way);
-        match (has(Way::Rx), has(Way::Tx)) {
+        let has = |way: AttachTarget| self.queues.iter().any(|(w, _)| *w == way);
+        match (has(AttachTarget::Rx), has(AttachTarget::Tx)) {
             (true, false) => Serves::Rx,
             (false, true) => Serves::Tx,
             _ => Serves::Both,
         }
     }
 
-    /// The number of its queues, if they share one.
+    /// The number of its queues, if it is the same for all of them.
     pub fn queue(&self) -> Option<QueueId> {
         let first = self.queues.first()?.1;
         self.queues.iter().all(|(_, queue)| *queue == first).then_some(first)
@@ -65,11 +65,11 @@ impl Served {
 }
 
 impl Links {
-    /// Enters what NICs have now.
+    /// Adds the current assignments of the NICs.
     pub fn enter<'a>(&mut self, nics: impl IntoIterator<Item = &'a Nic>, readings: &Readings) {
         for nic in nics {
-            let rx = nic.rx_queues.iter().map(|q| (Way::Rx, q.queue, q.irq, q.napi_id));
-            let tx = nic.tx_queues.iter().map(|q| (Way::Tx, q.queue, q.irq, q.napi_id));
+            let rx = nic.rx_queues.iter().map(|q| (AttachTarget::Rx, q.queue, q.irq, q.napi_id));
+            let tx = nic.tx_queues.iter().map(|q| (AttachTarget::Tx, q.queue, q.irq, q.napi_id));
             let linked = self.nics.entry(nic.ifindex).or_default();
             linked.name.clone_from(&nic.name);
             linked.netns = nic.netns.inode;
@@ -88,7 +88,7 @@ impl Links {
         }
     }
 
-    /// Whether the kernel tells the NAPI instance of each queue that has an interrupt.
+    /// Whether the kernel reports the NAPI instance of each queue that has an interrupt.
     pub fn knows_napi(&self) -> bool {
         let mut served = self
             .by_irq

@@ -1,9 +1,8 @@
-//! The instrument `irqs`: how often each queue's interrupt came to each CPU, what softirqs and NAPI
-//! instances did, and the time in both. The method is described in `docs/measuring.md`.
+//! The instrument `irqs`: how often each queue's interrupt occurred on each CPU, the activity of softirqs and
+//! NAPI instances, and the time in both. The method is described in `docs/measuring.md`.
 //!
-//! How often is the difference of the kernel's own counters between two readings; how long, and what
-//! NAPI instances were polled for, is observed by programs (`bpf/irqs.bpf.c`). Where these are refused
-//! the counts are told without them.
+//! Counts are the difference of the kernel's own counters between two readings; times, and the polls of NAPI
+//! instances, are observed by programs (`bpf/irqs.bpf.c`). If these are refused, only the counts are reported.
 
 mod links;
 mod probes;
@@ -29,15 +28,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// How the instrument is set up.
+/// Options of the instrument.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The NIC whose queues are told; without it all of the namespace.
+    /// The NIC whose queues are reported; without it all NICs of the namespace.
     pub nic: Option<String>,
-    /// Count the packets of queues at each reading, and not at the begin and the end alone: it asks each
-    /// driver for its statistics.
+    /// Count the packets of queues at each reading, not only at the start and the end: this queries each driver
+    /// for its statistics.
     pub packets_each: bool,
-    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
 }
 
@@ -49,11 +48,11 @@ pub struct Irqs<'a> {
     nics: Vec<Nic>,
     options: Options,
     session: Option<Session>,
-    /// The one before, whose programs are attached still.
+    /// The previous session, whose programs are still attached.
     ended: Option<Session>,
 }
 
-/// What is there between `start` and `stop`.
+/// State between `start` and `stop`.
 struct Session {
     programs: Result<Programs, String>,
     readings: Readings,
@@ -71,8 +70,7 @@ struct Programs {
 }
 
 impl<'a> Irqs<'a> {
-    /// Sets the instrument up for a host that was read from `root`, the running machine; nothing is
-    /// loaded yet.
+    /// Creates the instrument for a host read from `root`, the running machine; nothing is loaded yet.
     pub fn new(root: &'a Root, topology: &Topology, nics: &[Nic], options: Options) -> Self {
         let layout = Layout::new(topology);
         let nics = nics.iter().filter(|nic| is_wanted(nic, &options)).cloned().collect();
@@ -87,12 +85,12 @@ impl<'a> Irqs<'a> {
         Ok(Programs { cpus, meter, loaded })
     }
 
-    /// NICs that have queues of their own, which alone count packets.
+    /// NICs with hardware queues; only these count packets.
     fn counting(&self) -> Vec<Nic> {
         self.nics.iter().filter(|nic| nic.bus.is_some()).cloned().collect()
     }
 
-    /// Adds a reading, and looks at NICs again when there are other interrupts than before.
+    /// Adds a reading, and reads the NICs again if the interrupts have changed.
     fn take(&mut self, nics: &[Nic]) {
         let now = nearpath_host::read_counters(self.root, nics);
         let Some(session) = &mut self.session else { return };
@@ -122,7 +120,7 @@ impl Instrument for Irqs<'_> {
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
         let mut links = Links::default();
-        // Once before the programs, as they depend on what is known of queues: loading takes a while.
+        // Once before the programs, which depend on the queues: loading takes a while.
         let before = nearpath_host::read_counters(self.root, &[]);
         links.enter(&self.nics, &Readings::new(&before));
         let mut programs = self.programs(&links).map_err(|error| error.to_string());
@@ -252,7 +250,7 @@ impl Irqs<'_> {
     }
 }
 
-/// What could not be observed, and why.
+/// What could not be observed, with the reason.
 fn unknown(session: &Session) -> Vec<Unknown> {
     let host = |fact: &str, reason: &str| Unknown {
         subject: "host".to_owned(),

@@ -1,13 +1,14 @@
-//! The probes of the instrument, and loading their programs (`bpf/irqs.bpf.c`).
+//! The probes of the instrument, and loading of their programs (`bpf/irqs.bpf.c`).
 
 use crate::InstrumentError;
 use crate::kernel::{
-    Attached, Kernel, Probe, Reach, attach, choose, load_only, open, probe, refused, within_reach,
+    AttachMode, Attached, Kernel, Probe, attach, choose, load_only, open, probe, refused,
+    within_reach,
 };
 use crate::layout::Layout;
 use libbpf_rs::skel::{OpenSkel, Skel};
 
-/// The skeleton that `build.rs` makes of `bpf/irqs.bpf.c`.
+/// The skeleton generated from `bpf/irqs.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/irqs.skel.rs"));
@@ -17,21 +18,18 @@ pub use skeleton::IrqsSkel;
 use skeleton::IrqsSkelBuilder;
 pub use skeleton::types::cpu as CpuRow;
 
-/// What is observed, in words, of probes that come in pairs.
+/// Names of what pairs of probes observe.
 pub const DEVICE: &str = "time in devices' interrupts";
-/// Likewise.
 pub const TIMER: &str = "time in the timer's interrupts";
-/// Likewise.
 pub const CALL: &str = "time in other CPUs' calls";
-/// Likewise.
 pub const SOFTIRQ: &str = "time in softirqs";
-/// Of a single one.
+/// The same for single probes.
 pub const POLLS: &str = "NAPI polls";
-/// Needed only where the kernel does not say which queue a NAPI instance serves.
+/// Needed only if the kernel does not report which queue a NAPI instance serves.
 const RAISE: &str = "which interrupt a NAPI instance is polled for";
 
-/// All of them. An exit is attached before its entry: else a CPU may be taken to be in a handler that
-/// it has left.
+/// All of them. An exit is attached before its entry: otherwise a CPU could be taken to be in a handler that it
+/// has left.
 pub const PROBES: &[Probe] = &[
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[DEVICE]),
     probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[DEVICE]),
@@ -47,28 +45,27 @@ pub const PROBES: &[Probe] = &[
 
 const CALL_FUNCTION: &str = "sysvec_call_function_single";
 
-/// The programs in the kernel; dropping it detaches and frees everything.
+/// The loaded programs; dropping it detaches and frees everything.
 pub struct Loaded {
-    /// Before the object, so that they go first.
+    /// Before the object, so that they are dropped first.
     pub attached: Attached,
     /// Programs and maps.
     pub skeleton: IrqsSkel<'static>,
 }
 
-/// Loads and attaches. `asks_napi` says that somebody has to find out which interrupt a NAPI instance
-/// is polled for.
+/// Loads and attaches. `asks_napi`: determine which interrupt a NAPI instance is polled for.
 ///
 /// # Errors
-/// A missing privilege, or what the kernel refused.
+/// A missing privilege, or a refusal of the kernel.
 pub fn load(kernel: &Kernel, layout: &Layout, asks_napi: bool) -> Result<Loaded, InstrumentError> {
-    let load = |reach: Reach| load_within(kernel, reach, layout, asks_napi);
-    // Of tracepoints nothing is lost without BTF in the kernel itself.
+    let load = |reach: AttachMode| load_within(kernel, reach, layout, asks_napi);
+    // With tracepoints nothing is lost if the kernel has no BTF.
     within_reach(kernel, load).map(|(loaded, _)| loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: Reach,
+    reach: AttachMode,
     layout: &Layout,
     asks_napi: bool,
 ) -> Result<Loaded, InstrumentError> {
@@ -85,14 +82,14 @@ fn load_within(
 }
 
 impl Loaded {
-    /// Has the programs count, or no longer.
+    /// Starts or stops counting.
     pub fn set_active(&mut self, active: bool) {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
     }
 
-    /// Whether something is observed: all its probes are attached.
+    /// Whether something is observed: all of its probes are attached.
     pub fn observes(&self, what: &str) -> bool {
         let of = |probe: &&Probe| probe.stages.contains(&what);
         PROBES.iter().filter(of).all(|probe| self.attached.probes.contains(&probe))

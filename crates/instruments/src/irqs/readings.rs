@@ -1,5 +1,5 @@
-//! The kernel's own counters, summed up from reading to reading: in go [`Counters`] of a host, out
-//! come what each interrupt, softirq and CPU had since the first.
+//! The kernel's counters, accumulated over readings. Input: [`Counters`] of a host. Output: the increase of
+//! each interrupt, softirq and CPU since the first reading.
 
 use super::tally::Tally;
 use nearpath_model::{
@@ -10,43 +10,43 @@ use std::collections::BTreeMap;
 /// Counts by CPU.
 pub type ByCpu = Tally<CpuId>;
 
-/// A device's interrupt.
+/// An interrupt of a device.
 #[derive(Debug, Clone, Default)]
 pub struct Line {
-    /// The names of its handlers; the last that it had.
+    /// The names of its handlers; the last ones known.
     pub name: String,
-    /// How often it came.
+    /// Its count.
     pub counts: ByCpu,
 }
 
-/// Everything that was counted since the first reading.
+/// Everything counted since the first reading.
 #[derive(Debug, Default)]
 pub struct Readings {
-    /// CPUs whose interrupts some reading has told.
+    /// CPUs whose interrupts were in some reading.
     seen: CpuSet,
-    /// CPUs that the last reading told of.
+    /// CPUs in the last reading.
     pub online: CpuSet,
-    /// Devices' interrupts.
+    /// Interrupts of devices.
     pub irqs: BTreeMap<IrqNumber, Line>,
-    /// Those whose number another device has got meanwhile.
+    /// Those whose number was reassigned to another device.
     pub former: Vec<(IrqNumber, Line)>,
-    /// The architecture's, with their descriptions.
+    /// Those of the architecture, with their descriptions.
     pub arch_irqs: BTreeMap<String, (Option<String>, ByCpu)>,
     /// Softirqs by vector.
     pub softirqs: BTreeMap<String, ByCpu>,
     /// `/proc/net/softnet_stat`.
     pub softnet: [ByCpu; SOFTNET.len()],
-    /// CPUs that it has told of.
+    /// CPUs that it contained.
     pub softnet_cpus: CpuSet,
-    /// The backlog of each CPU: now, and the longest of any reading.
+    /// The backlog of each CPU: current, and the maximum of all readings.
     pub backlog: BTreeMap<CpuId, (u64, u64)>,
     /// Packets of receive and of transmit queues.
     pub packets: BTreeMap<IfIndex, [Tally<QueueId>; 2]>,
-    /// What could not be read, and why.
+    /// What could not be read, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
-/// The counters of a CPU in `/proc/net/softnet_stat`.
+/// The fields of a CPU in `/proc/net/softnet_stat`.
 pub const SOFTNET: [fn(&SoftnetCpu) -> Option<u64>; 5] = [
     |cpu| Some(cpu.processed),
     |cpu| Some(cpu.dropped),
@@ -56,7 +56,7 @@ pub const SOFTNET: [fn(&SoftnetCpu) -> Option<u64>; 5] = [
 ];
 
 impl Readings {
-    /// Begins with a reading.
+    /// Starts with a reading.
     pub fn new(first: &Counters) -> Self {
         let mut readings = Self::default();
         for irq in &first.irqs {
@@ -94,14 +94,14 @@ impl Readings {
         readings
     }
 
-    /// Adds a reading, so many seconds after the last.
+    /// Adds a reading, this many seconds after the last.
     pub fn add(&mut self, now: &Counters, elapsed_s: f64) {
         self.welcome(now);
-        let told = |cpu: &CpuId| now.cpus.contains(*cpu);
+        let covered = |cpu: &CpuId| now.cpus.contains(*cpu);
         for irq in &now.irqs {
             let line = self.irqs.entry(irq.irq).or_default();
-            // An interface that is down has the interrupt without a handler. The kernel goes on
-            // counting when there is another one, and begins anew with another device.
+            // While an interface is down, its interrupt has no handler. With a new handler the kernel continues
+            // counting; with another device it starts again at zero.
             if !irq.name.is_empty() && line.name != irq.name {
                 let before = line.clone();
                 line.name.clone_from(&irq.name);
@@ -110,14 +110,14 @@ impl Readings {
                     self.former.push((irq.irq, before));
                 }
             }
-            line.counts.add(&irq.counts, elapsed_s, told);
+            line.counts.add(&irq.counts, elapsed_s, covered);
         }
         for irq in &now.arch_irqs {
             let new = || (irq.description.clone(), ByCpu::default());
             let (_, tally) = self.arch_irqs.entry(irq.name.clone()).or_insert_with(new);
-            tally.add(&irq.counts, elapsed_s, told);
+            tally.add(&irq.counts, elapsed_s, covered);
         }
-        // The kernel tells softirqs of all possible CPUs.
+        // The kernel reports softirqs for all possible CPUs.
         for vector in &now.softirqs {
             let tally = self.softirqs.entry(vector.vector.clone()).or_default();
             tally.add(&vector.counts, elapsed_s, |_| true);
@@ -135,14 +135,14 @@ impl Readings {
         self.looked_at(now);
     }
 
-    /// Whether a reading has other interrupts than those that are known.
+    /// Whether a reading has interrupts that are not known yet.
     pub fn differs(&self, now: &Counters) -> bool {
         let known = |irq: &Irq| self.irqs.get(&irq.irq).is_some_and(|line| line.name == irq.name);
         now.irqs.iter().any(|irq| !known(irq))
     }
 
-    /// What CPUs had counted before that come online and were never told of is not known: they count
-    /// from here.
+    /// The earlier counts of CPUs that come online and were never in a reading are unknown: they count from
+    /// here.
     fn welcome(&mut self, now: &Counters) {
         let new = now.cpus.difference(&self.seen);
         let of_new = |counts: &BTreeMap<CpuId, u64>| -> Vec<(CpuId, u64)> {
@@ -162,7 +162,7 @@ impl Readings {
             self.unknown.push(Unknown {
                 subject: format!("cpus {new}"),
                 fact: "interrupts".to_owned(),
-                reason: "came online while it was measured: counted from the next reading on"
+                reason: "came online during the measurement: counted from the next reading"
                     .to_owned(),
             });
             self.seen = self.seen.union(&now.cpus);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_goes_down_and_up_keeps_its_counts() {
+    fn an_interface_that_was_down_keeps_its_counts() {
         let mut r = Readings::new(&counters("0", &[(7, "eth0-rx-0", &[(0, 1000)])]));
         r.add(&counters("0", &[(7, "", &[(0, 1001)])]), 1.0);
         r.add(&counters("0", &[(7, "eth0-rx-0", &[(0, 1003)])]), 1.0);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_comes_counts_from_there() {
+    fn a_cpu_counts_from_when_it_comes_online() {
         let mut r = Readings::new(&counters("0", &[(7, "a", &[(0, 10)])]));
         r.add(&counters("0-1", &[(7, "a", &[(0, 10), (1, 1000)])]), 1.0);
         r.add(&counters("0-1", &[(7, "a", &[(0, 10), (1, 1004)])]), 1.0);
@@ -284,7 +284,7 @@ mod tests {
         r.add(&of(softnet(1, 5)), 1.0);
         assert_eq!(r.backlog[&CpuId(0)], (1, 9));
         assert_eq!(r.softnet[0].sum, [(CpuId(0), 21)].into());
-        // A column that the kernel does not have is not 0.
+        // A column that the kernel lacks is not 0.
         assert!(r.softnet[3].sum.is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! The measurement's rows by queue: in go what was counted by interrupt, by queue and by NAPI
-//! instance, and what serves what; out come queues, NICs and NAPI instances.
+//! The rows of a measurement. Input: counts by interrupt, queue and NAPI instance, and their assignments.
+//! Output: queues, NICs and NAPI instances.
 
-use super::links::{LinkedNic, Links, Way};
+use super::links::{AttachTarget, LinkedNic, Links};
 use super::readings::{Line, Readings};
 use super::times::Instance;
 use nearpath_model::irqs::{
@@ -10,23 +10,23 @@ use nearpath_model::irqs::{
 use nearpath_model::{CpuId, IfIndex, IrqNumber, PacketSource, QueueId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All that rows are made from.
+/// The input of the rows.
 pub struct Counted<'a> {
     /// The kernel's counters.
     pub readings: &'a Readings,
-    /// What serves what.
+    /// The assignments.
     pub links: &'a Links,
     /// NAPI instances, and whether they were observed.
     pub instances: Option<&'a [Instance]>,
-    /// Who counted packets by queue.
+    /// The source of packet counts by queue.
     pub sources: &'a BTreeMap<IfIndex, PacketSource>,
-    /// CPUs of the lists by CPU.
+    /// CPUs in the per-CPU lists.
     pub cpus: usize,
-    /// How long it took.
+    /// Duration.
     pub duration_s: f64,
 }
 
-/// Counts as a list with an element for each CPU.
+/// Counts as a list with an element per CPU.
 pub fn dense(counts: &BTreeMap<CpuId, u64>, cpus: usize) -> Vec<u64> {
     let mut list = vec![0; cpus];
     for (cpu, count) in counts {
@@ -37,15 +37,15 @@ pub fn dense(counts: &BTreeMap<CpuId, u64>, cpus: usize) -> Vec<u64> {
     list
 }
 
-/// A row, and what it is of.
+/// A row, and its queues.
 struct Row {
     ifindex: IfIndex,
-    queues: BTreeSet<(Way, QueueId)>,
+    queues: BTreeSet<(AttachTarget, QueueId)>,
     row: QueueInterrupts,
 }
 
 impl Counted<'_> {
-    /// The queues, by NIC, and how even their packets are.
+    /// The queues, by NIC, and the distribution of their packets.
     pub fn queues(&self) -> (Vec<QueueInterrupts>, Vec<NicBalance>) {
         let mut rows = self.with_interrupts();
         rows.extend(self.without_interrupts(&rows));
@@ -62,7 +62,7 @@ impl Counted<'_> {
         (rows.into_iter().map(|row| row.row).collect(), balance)
     }
 
-    /// All interrupts that a line of the table was of, with what was counted.
+    /// All interrupts of the table, with their counts.
     fn lines(&self) -> impl Iterator<Item = (IrqNumber, &Line)> {
         let former = self.readings.former.iter().map(|(irq, line)| (*irq, line));
         self.readings.irqs.iter().map(|(irq, line)| (*irq, line)).chain(former)
@@ -89,11 +89,12 @@ impl Counted<'_> {
         self.lines().filter_map(row).collect()
     }
 
-    /// Queues that are polled or count packets and have no interrupt, such as a veth's.
+    /// Queues without an interrupt that are polled or count packets, such as those of a veth.
     fn without_interrupts(&self, rows: &[Row]) -> Vec<Row> {
-        let mut found: BTreeMap<(IfIndex, QueueId), BTreeSet<(Way, QueueId)>> = BTreeMap::new();
+        let mut found: BTreeMap<(IfIndex, QueueId), BTreeSet<(AttachTarget, QueueId)>> =
+            BTreeMap::new();
         for (index, nic) in &self.links.nics {
-            let served = |queue: &&(Way, QueueId)| {
+            let served = |queue: &&(AttachTarget, QueueId)| {
                 rows.iter().any(|row| row.ifindex == *index && row.queues.contains(queue))
             };
             for queue in nic.queues.iter().filter(|queue| !served(queue)) {
@@ -105,12 +106,15 @@ impl Counted<'_> {
                 }
             }
         }
-        let row = |((ifindex, queue), queues): ((IfIndex, QueueId), BTreeSet<(Way, QueueId)>)| {
-            let has = |way: Way| queues.contains(&(way, queue));
+        let row = |((ifindex, queue), queues): (
+            (IfIndex, QueueId),
+            BTreeSet<(AttachTarget, QueueId)>,
+        )| {
+            let has = |way: AttachTarget| queues.contains(&(way, queue));
             let row = QueueInterrupts {
                 nic: self.links.nics.get(&ifindex).map_or_else(String::new, |nic| nic.name.clone()),
                 queue: Some(queue),
-                direction: match (has(Way::Rx), has(Way::Tx)) {
+                direction: match (has(AttachTarget::Rx), has(AttachTarget::Tx)) {
                     (true, false) => Serves::Rx,
                     (false, true) => Serves::Tx,
                     _ => Serves::Both,
@@ -122,16 +126,16 @@ impl Counted<'_> {
         found.into_iter().map(row).collect()
     }
 
-    /// Packets that a queue has counted.
-    fn packets(&self, index: IfIndex, (way, queue): (Way, QueueId)) -> Option<u64> {
+    /// Packets counted by a queue.
+    fn packets(&self, index: IfIndex, (way, queue): (AttachTarget, QueueId)) -> Option<u64> {
         let [rx, tx] = self.readings.packets.get(&index)?;
         match way {
-            Way::Rx => rx.counted(&queue),
-            Way::Tx => tx.counted(&queue),
+            AttachTarget::Rx => rx.counted(&queue),
+            AttachTarget::Tx => tx.counted(&queue),
         }
     }
 
-    /// Whether a NAPI instance serves a row: by its id, which the kernel tells, else by evidence.
+    /// Whether a NAPI instance serves a row: by its id if reported by the kernel, else by evidence.
     fn serves(&self, instance: &Instance, row: &Row) -> bool {
         let nic = self.links.nics.get(&row.ifindex);
         let mut ids = row.queues.iter().filter_map(|queue| nic?.napi.get(queue));
@@ -156,8 +160,7 @@ impl Counted<'_> {
         serving.map(Instance::polls).reduce(Polls::and)
     }
 
-    /// Enters the packets of a NIC's rows: those that it counts itself, else what its NAPI instances
-    /// delivered.
+    /// Sets the packets of a NIC's rows: those counted by the NIC, else those delivered by its NAPI instances.
     fn enter_packets<'r>(
         &self,
         index: IfIndex,
@@ -167,15 +170,16 @@ impl Counted<'_> {
         let rows: Vec<&mut Row> = rows.collect();
         if self.readings.packets.contains_key(&index) {
             for row in rows {
-                let of = |way: Way| {
+                let of = |way: AttachTarget| {
                     let queues = row.queues.iter().filter(|(w, _)| *w == way);
                     queues.filter_map(|queue| self.packets(index, *queue)).reduce(|a, b| a + b)
                 };
-                (row.row.rx_packets, row.row.tx_packets) = (of(Way::Rx), of(Way::Tx));
+                (row.row.rx_packets, row.row.tx_packets) =
+                    (of(AttachTarget::Rx), of(AttachTarget::Tx));
             }
             return;
         }
-        // A queue that was not polled has delivered nothing, if all that was polled is a queue's.
+        // A queue that was not polled has delivered nothing, if all polls are assigned to queues.
         let mut of_nic =
             self.instances.unwrap_or_default().iter().filter(|i| self.is_of(i, index, nic));
         let all_known =
@@ -200,7 +204,7 @@ impl Counted<'_> {
         }
     }
 
-    /// Devices' interrupts that came and are no queue's.
+    /// Interrupts of devices that occurred and do not belong to a queue.
     pub fn others(&self) -> Vec<OtherInterrupts> {
         let other = |(irq, line): &(IrqNumber, &Line)| {
             let of_queue = self.links.by_irq.contains_key(&(*irq, line.name.clone()));
@@ -214,7 +218,7 @@ impl Counted<'_> {
         self.lines().filter(other).map(row).collect()
     }
 
-    /// NAPI instances of devices; with `only` those of the NICs that are known.
+    /// NAPI instances of devices; with `only` those of the known NICs.
     pub fn napi(&self, only: bool) -> Vec<NapiPolls> {
         let rows = self.with_interrupts();
         let row = |instance: &Instance| {

@@ -1,18 +1,18 @@
-//! Counts that are summed up over readings of counters that wrap, vanish and begin anew.
+//! Accumulates counters that wrap, vanish and restart.
 //!
-//! In go readings of one counter by CPU (or queue), out come the sums since the first.
+//! Input: readings of one counter by CPU (or queue). Output: the sums since the first reading.
 
 use std::collections::BTreeMap;
 
-/// More than any CPU counts of anything in a second: what a counter went back by is a wrap at 32
-/// bits only if it is less than that since the last reading, and else another counter's begin.
+/// More than any CPU counts in a second. A decrease is a wrap at 32 bits only if the increase is less than this
+/// per second since the last reading; otherwise the counter was restarted.
 const MOST_PER_S: f64 = 100e6;
 
 /// One counter by CPU or queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally<K> {
     last: BTreeMap<K, u64>,
-    /// What was counted since the first reading.
+    /// Counted since the first reading.
     pub sum: BTreeMap<K, u64>,
 }
 
@@ -23,28 +23,27 @@ impl<K> Default for Tally<K> {
 }
 
 impl<K: Ord + Copy> Tally<K> {
-    /// The first reading: what has been counted before.
+    /// The first reading: counts from before.
     pub fn first(&mut self, now: impl IntoIterator<Item = (K, u64)>) {
         self.last.extend(now);
     }
 
-    /// What was counted of a key that some reading has told of.
+    /// The sum of a key that was in some reading.
     pub fn counted(&self, key: &K) -> Option<u64> {
         self.last.get(key)?;
         Some(self.sum.get(key).copied().unwrap_or(0))
     }
 
-    /// A later reading, so many seconds after the last. What `now` does not name is 0, unless
-    /// `told` says that the reading tells nothing of it (a CPU that is offline): then what it had
-    /// still stands.
-    pub fn add(&mut self, now: &BTreeMap<K, u64>, elapsed_s: f64, told: impl Fn(&K) -> bool) {
+    /// A later reading, this many seconds after the last. A key not in `now` is 0, unless `covered` returns false
+    /// because the reading does not cover it (an offline CPU): its sum is then kept.
+    pub fn add(&mut self, now: &BTreeMap<K, u64>, elapsed_s: f64, covered: impl Fn(&K) -> bool) {
         let most = (elapsed_s * MOST_PER_S) as u64 + 1000;
         let before = |key: &K| self.last.get(key).copied().unwrap_or(0);
-        let missing = self.last.keys().filter(|key| told(key) && !now.contains_key(key));
+        let missing = self.last.keys().filter(|key| covered(key) && !now.contains_key(key));
         let values = now.iter().map(|(key, value)| (*key, *value));
         let values: Vec<(K, u64)> = values.chain(missing.map(|key| (*key, 0))).collect();
         let counted = values.iter().map(|(key, value)| counted(before(key), *value, most));
-        // One that goes back is another one of the same name, and so are those beside it.
+        // A counter that decreased was replaced by another of the same name, and so were its neighbours.
         let counted: Option<Vec<u64>> = counted.collect();
         if counted.is_none() {
             self.last.clear();
@@ -59,7 +58,7 @@ impl<K: Ord + Copy> Tally<K> {
     }
 }
 
-/// What was counted between two values; `None` when the counter began anew.
+/// The increase between two values; `None` if the counter was restarted.
 fn counted(before: u64, now: u64, most: u64) -> Option<u64> {
     if now >= before {
         return Some(now - before);
@@ -88,14 +87,14 @@ mod tests {
         let mut tally = tally(&[(0, u64::from(u32::MAX) - 9), (1, 5)]);
         tally.add(&map(&[(0, 90), (1, 7)]), 1.0, |_| true);
         assert_eq!(tally.sum, map(&[(0, 100), (1, 2)]));
-        // Exactly 0 is not named.
+        // Exactly 0 is omitted.
         tally.add(&map(&[(0, u64::from(u32::MAX)), (1, 7)]), 60.0, |_| true);
         tally.add(&map(&[(1, 7)]), 1.0, |_| true);
         assert_eq!(tally.sum[&0], 100 + u64::from(u32::MAX) - 90 + 1);
     }
 
     #[test]
-    fn another_interrupt_of_the_same_number_begins_anew() {
+    fn another_interrupt_with_the_same_number_restarts() {
         let mut tally = tally(&[(0, 1_000_000), (1, 3)]);
         tally.add(&map(&[(0, 20), (1, 8)]), 1.0, |_| true);
         assert_eq!(tally.sum, map(&[(0, 20), (1, 8)]));
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cpu_had_stands_while_it_is_offline() {
+    fn sums_of_a_cpu_are_kept_while_it_is_offline() {
         let mut tally = tally(&[(0, 10), (1, 50)]);
         tally.add(&map(&[(0, 11)]), 1.0, |cpu| *cpu != 1);
         tally.add(&map(&[(0, 12), (1, 53)]), 1.0, |_| true);
@@ -112,10 +111,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the counters were at first and however often they wrap, the sums are what was
-        /// counted, with CPUs that are not told of now and then.
+        /// Whatever the initial values and however often the counters wrap, the sums equal the counts, even if
+        /// CPUs are sometimes missing from readings.
         #[test]
-        fn sums_are_what_was_counted(
+        fn sums_equal_the_counts(
             first in proptest::collection::vec(any::<u64>(), 1..5),
             steps in proptest::collection::vec(proptest::collection::vec((0u64..90_000_000, any::<bool>()), 5), 1..60),
         ) {
@@ -136,7 +135,7 @@ mod tests {
                 now.retain(|cpu, _| !offline.contains(cpu));
                 tally.add(&now, 1.0, |cpu| !offline.contains(cpu));
             }
-            // Those that are offline at last are told of once more.
+            // Those that were offline at the end are read once more.
             tally.add(&shown(&real), 1.0, |_| true);
             for (cpu, (end, begin)) in (0u32..).zip(real.iter().zip(&begin)) {
                 prop_assert_eq!(tally.sum.get(&cpu).copied().unwrap_or(0), end - begin);

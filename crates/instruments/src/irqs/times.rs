@@ -1,4 +1,4 @@
-//! The programs' maps read back: times by CPU, and NAPI polls.
+//! Reads the programs' maps: times by CPU, and NAPI polls.
 
 use super::probes::{CALL, CpuRow, DEVICE, Loaded, POLLS, SOFTIRQ, TIMER};
 use crate::kernel::Mapped;
@@ -8,30 +8,30 @@ use nearpath_model::{CpuId, IfIndex, IrqNumber};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-/// 64-bit words of `struct cpu`, and where its fields are.
+/// Size of `struct cpu` in 64-bit words, and offsets of its fields.
 const CPU_WORDS: usize = size_of::<CpuRow>() / 8;
 const HARD_NS: usize = offset_of!(CpuRow, hard_ns) / 8;
 const SOFTIRQ_NS: usize = offset_of!(CpuRow, softirq_ns) / 8;
 const SOFTIRQS: usize = offset_of!(CpuRow, softirqs) / 8;
 const POLLS_LOST: usize = offset_of!(CpuRow, polls_lost) / 8;
 
-/// What the programs take for contradictory evidence.
+/// The programs' value for contradictory evidence.
 const SEVERAL: u32 = u32::MAX;
 
-/// The kinds of hard interrupt, in the order of `enum hard`, and what has to be observed for each.
+/// The kinds of hard interrupt, in the order of `enum hard`, and the probes for each.
 const HARD: [(&str, &str); 3] = [("device", DEVICE), ("timer", TIMER), ("call", CALL)];
 
 /// Softirqs in the kernel's order (include/linux/interrupt.h).
 const VECTORS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
 
-/// What was observed of a CPU.
+/// The times of a CPU.
 fn words(cpus: &Mapped, cpu: CpuId, first: usize) -> impl Fn(usize) -> u64 {
     let begin = cpu.0 as usize * CPU_WORDS + first;
     move |word| cpus.get(begin + word)
 }
 
-/// Enters the times of a CPU.
+/// Adds the times of a CPU.
 pub fn enter(cpus: &Mapped, loaded: &Loaded, row: &mut CpuInterrupts) {
     let hard = words(cpus, row.cpu, HARD_NS);
     let observed = HARD.iter().enumerate().filter(|(_, (_, what))| loaded.observes(what));
@@ -45,7 +45,7 @@ pub fn enter(cpus: &Mapped, loaded: &Loaded, row: &mut CpuInterrupts) {
     }
 }
 
-/// Polls for which there was no room.
+/// Polls that did not fit in the map.
 pub fn polls_lost(cpus: &Mapped) -> u64 {
     (0..cpus.len() / CPU_WORDS).map(|cpu| cpus.get(cpu * CPU_WORDS + POLLS_LOST)).sum()
 }
@@ -53,7 +53,7 @@ pub fn polls_lost(cpus: &Mapped) -> u64 {
 /// A NAPI instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Instance {
-    /// Its id; 0 for those that have none.
+    /// Its id; 0 if it has none.
     pub napi_id: u32,
     /// Its device; `None` for a CPU's backlog.
     pub ifindex: Option<IfIndex>,
@@ -61,7 +61,7 @@ pub struct Instance {
     pub netns: u32,
     /// The device's name.
     pub device: String,
-    /// The interrupt that it is polled for, where there was evidence and no contradiction.
+    /// The interrupt that it is polled for, if there was consistent evidence.
     pub irq: Option<IrqNumber>,
     /// Its polls by CPU.
     pub per_cpu: BTreeMap<CpuId, Polls>,
@@ -73,7 +73,7 @@ impl Instance {
         self.per_cpu.values().copied().fold(Polls::default(), Polls::and)
     }
 
-    /// Takes in what one CPU saw of it, with its evidence: an interrupt plus 1, 0, or `SEVERAL`.
+    /// Adds the data of one CPU, with its evidence: an interrupt plus 1, 0, or `SEVERAL`.
     fn add(&mut self, cpu: CpuId, polls: Polls, irq: u32, contradicted: &mut bool) {
         self.per_cpu.insert(cpu, polls);
         let irq = match irq {
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_cpus_write_to_the_same_cache_line() {
-        assert_eq!(size_of::<CpuRow>() % 128, 0, "x86 fetches two lines of 64 bytes at a time");
+    fn no_two_cpus_share_a_cache_line() {
+        assert_eq!(size_of::<CpuRow>() % 128, 0, "x86 prefetches pairs of 64-byte lines");
         let row = CpuRow::default();
         assert_eq!((row.softirqs.len(), row.softirq_ns.len()), (16, 16));
         assert!(VECTORS.len() <= row.softirqs.len() && HARD.len() <= row.hard_ns.len());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_put_together_from_its_cpus() {
+    fn an_instance_is_the_sum_of_its_cpus() {
         let found = instances_of(
             [entry(0x10, 9, 0, 3, 0), entry(0x10, 9, 4, 2, 31), entry(0x20, 0, 0, 1, 0)]
                 .into_iter(),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictory_evidence_is_none() {
+    fn contradictory_evidence_is_discarded() {
         let of = |irqs: &[u32]| {
             let entries: Vec<_> =
                 (0..).zip(irqs).map(|(cpu, irq)| entry(1, 9, cpu, 1, *irq)).collect();

@@ -1,7 +1,7 @@
-//! What observing costs, from the kernel's run-time statistics of BPF programs.
+//! Measurement overhead, from the kernel's run-time statistics of BPF programs.
 //!
-//! The statistics cost something themselves, so they are switched on only for a short window in
-//! each interval, and what they add to every run is measured on an empty program and taken off.
+//! The statistics have a cost of their own, so they are enabled only for a short window in each interval, and
+//! what they add to every run is measured with an empty program and subtracted.
 
 use super::dispatch::dispatch_ns;
 use libbpf_rs::{Object, Program, ProgramInput, ProgramMut};
@@ -9,27 +9,27 @@ use nearpath_model::{Cost, EventCost};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Runs of programs and the time that they took.
+/// Runs of programs and their total time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Runs {
-    /// How often programs ran.
+    /// Number of runs.
     pub count: u64,
-    /// Their run time in nanoseconds, accounting included.
+    /// Run time in nanoseconds, including the accounting.
     pub ns: u64,
     /// Runs that the kernel skipped because the program was running already.
     pub missed: u64,
 }
 
-/// The statistics, on as long as this lives (bpf(2), BPF_ENABLE_STATS; 5.8 and later).
+/// The statistics, enabled as long as this lives (bpf(2), BPF_ENABLE_STATS; since 5.8).
 #[derive(Debug)]
 struct Statistics(#[allow(dead_code, reason = "closing it switches them off")] OwnedFd);
 
 impl Statistics {
-    /// Switches them on; `None` when the kernel refuses.
+    /// Enables them; `None` if the kernel refuses.
     fn enable() -> Option<Self> {
         // SAFETY: a system call without pointers; it returns a new descriptor or a negative error.
         let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-        // SAFETY: a descriptor that was just made and that nobody else owns.
+        // SAFETY: a descriptor that was just created and has no other owner.
         (fd >= 0).then(|| Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 }
@@ -38,8 +38,8 @@ impl Statistics {
 pub fn runs_of(program: &Program<'_>) -> Runs {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut length = size_of_val(&info) as u32;
-    // SAFETY: `info` is written within `length` bytes; all its pointers are null, so the kernel
-    // copies no arrays out.
+    // SAFETY: `info` is written within `length` bytes; all its pointers are null, so the kernel copies no
+    // arrays.
     let error = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(
             program.as_fd().as_raw_fd(),
@@ -53,12 +53,12 @@ pub fn runs_of(program: &Program<'_>) -> Runs {
     Runs { count: info.run_cnt, ns: info.run_time_ns, missed: info.recursion_misses }
 }
 
-/// How often the empty program is run to learn what accounting adds. A machine under load
-/// interrupts some of the batches; the fastest one was left alone.
+/// Runs of the empty program to measure the cost of accounting. A loaded machine interrupts some of the
+/// batches; the fastest one is used.
 const CALIBRATION_BATCHES: u32 = 20;
 const CALIBRATION_RUNS: u32 = 100;
 
-/// Nanoseconds that accounting adds to each run: the mean of an empty program.
+/// Nanoseconds that accounting adds to each run: the mean of the empty program.
 pub fn accounting_ns(empty: &ProgramMut<'_>) -> Option<f64> {
     let _on = Statistics::enable()?;
     (0..CALIBRATION_BATCHES)
@@ -66,7 +66,7 @@ pub fn accounting_ns(empty: &ProgramMut<'_>) -> Option<f64> {
         .try_fold(f64::INFINITY, |fastest, mean| Some(fastest.min(mean?)))
 }
 
-/// The mean of one batch, while the statistics are on.
+/// The mean of one batch, while the statistics are enabled.
 fn batch_ns(empty: &ProgramMut<'_>) -> Option<f64> {
     let before = runs_of(empty);
     for _ in 0..CALIBRATION_RUNS {
@@ -77,35 +77,35 @@ fn batch_ns(empty: &ProgramMut<'_>) -> Option<f64> {
     Some(after.ns.saturating_sub(before.ns) as f64 / runs as f64)
 }
 
-/// The program that does nothing.
+/// The empty program.
 fn empty_program(object: &Object) -> Option<ProgramMut<'_>> {
     object.progs_mut().find(|program| program.name() == "empty")
 }
 
-/// A shorter window says nothing: looking at the programs one by one takes about as long.
+/// Minimum window: reading the statistics of all programs takes about as long.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(5);
 
-/// What observing has cost so far: exact in windows, and estimated between them from what a packet and a
-/// time without packets cost in the last of them.
+/// Overhead so far: exact in windows, and estimated between them from the cost per packet and per time without
+/// packets in the last window.
 #[derive(Debug, Default)]
 struct Estimate {
     ns: f64,
-    /// The part of it that was estimated in the window under way.
+    /// The part that was estimated in the current window.
     in_window_ns: f64,
-    /// Up to when, and how many packets had started; `None` while nothing is attached.
+    /// Time of the last update, and packets started by then; `None` while nothing is attached.
     at: Option<(Instant, u64)>,
-    /// Of a packet, if the last window had some.
+    /// Cost per packet, if the last window had any.
     per_packet: Option<f64>,
-    /// CPU time per time in the last window, and the least in any.
+    /// CPU time per time in the last window, and the minimum of all windows.
     rate: f64,
     idle_rate: Option<f64>,
 }
 
-/// So many packets in a window tell what one costs.
+/// Minimum packets in a window to determine the cost per packet.
 const PACKETS: u64 = 50;
 
 impl Estimate {
-    /// Up to now.
+    /// Updates the estimate.
     fn advance(&mut self, now: Instant, packets: u64) {
         if let Some((at, before)) = self.at {
             let passed = now.saturating_duration_since(at).as_nanos() as f64;
@@ -120,8 +120,8 @@ impl Estimate {
         self.at = Some((now, packets));
     }
 
-    /// In a window that has ended all cost `ns`, the statistics included; without them `net` would have been
-    /// the cost.
+    /// A window has ended whose total cost was `ns`, including the statistics; without them it would have been
+    /// `net`.
     fn correct(&mut self, ns: f64, net: f64, passed: Duration, packets: u64) {
         self.ns += ns - self.in_window_ns;
         self.rate = net / passed.as_nanos() as f64;
@@ -130,14 +130,14 @@ impl Estimate {
     }
 }
 
-/// Gathers what observing costs over its windows.
+/// Measures the overhead in its windows.
 #[derive(Debug)]
 pub struct Meter {
     accounting_ns: Option<f64>,
-    /// What calling a program costs, where that is to be counted.
+    /// Cost of calling a program, if it is to be included.
     dispatch_ns: Option<f64>,
     estimate: Estimate,
-    /// The window under way: what switches the statistics on; statistics, packets and time at its begin.
+    /// The current window: the handle that enables the statistics; statistics, packets and time at its start.
     window: Option<(Statistics, Runs, u64, Instant)>,
     runs: Runs,
     packets: u64,
@@ -145,7 +145,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Learns what accounting adds; before anything is attached.
+    /// Measures the cost of accounting; before anything is attached.
     pub fn new(object: &Object) -> Self {
         Self {
             accounting_ns: empty_program(object).as_ref().and_then(accounting_ns),
@@ -158,7 +158,7 @@ impl Meter {
         }
     }
 
-    /// Counts from now on what calling the programs costs, too.
+    /// Includes the cost of calling the programs from now on.
     pub fn count_dispatch(&mut self, object: &Object) {
         self.dispatch_ns = empty_program(object).as_ref().map(dispatch_ns);
     }
@@ -171,12 +171,12 @@ impl Meter {
         self.spent_before()
     }
 
-    /// The same up to when it was last asked for.
+    /// The same up to the last update.
     pub fn spent_before(&self) -> Duration {
         Duration::from_nanos(self.estimate.ns.max(0.0) as u64)
     }
 
-    /// Nothing is attached from now on; for `drained` before that no packet began, but programs ran.
+    /// Nothing is attached from now on; during `drained` before that no packet started, but programs ran.
     pub fn pause(&mut self, drained: Duration) {
         self.estimate.ns += self.estimate.rate * drained.as_nanos() as f64;
         self.estimate.at = None;
@@ -187,7 +187,7 @@ impl Meter {
         self.estimate.at = Some((Instant::now(), packets_started));
     }
 
-    /// The statistics of all attached programs together.
+    /// The sum of the statistics of all attached programs.
     pub fn runs(&self, object: &Object) -> Runs {
         let programs = object.progs();
         programs.filter(|p| p.autoload() && p.name() != "empty").map(|p| runs_of(&p)).fold(
@@ -200,7 +200,7 @@ impl Meter {
         )
     }
 
-    /// A window begins, unless one is under way; the kernel's statistics are on until it ends.
+    /// Starts a window, unless one is open; the kernel's statistics are enabled until it ends.
     pub fn begin(&mut self, object: &Object, packets_started: u64) {
         if self.window.is_none()
             && let Some(on) = Statistics::enable()
@@ -216,7 +216,7 @@ impl Meter {
         }
     }
 
-    /// The window ends, if one is under way.
+    /// Ends the window, if one is open.
     pub fn end(&mut self, object: &Object, packets_started: u64) {
         let Some((on, before, packets, since)) = self.window.take() else { return };
         let now = self.runs(object);
@@ -225,7 +225,7 @@ impl Meter {
         if elapsed < SHORTEST_WINDOW {
             return;
         }
-        // The machine may be faster by now than it was at the begin.
+        // The machine may be faster now than at the start.
         let fastest = empty_program(object).as_ref().and_then(batch_ns);
         drop(on);
         if let (Some(known), Some(fastest)) = (&mut self.accounting_ns, fastest) {
@@ -244,7 +244,7 @@ impl Meter {
         self.time += elapsed;
     }
 
-    /// What observing cost in all windows; `None` when nothing could be learnt.
+    /// Overhead in all windows; `None` if it could not be measured.
     pub fn cost(&self) -> Option<Cost> {
         let EventCost { ns_per_event, cpu_percent } = self.event_cost()?;
         let events_per_packet = self.runs.count as f64 / self.packets as f64;
@@ -253,7 +253,7 @@ impl Meter {
         (self.packets > 0).then_some(Cost { ns_per_packet, ns_per_event, dispatch_ns, cpu_percent })
     }
 
-    /// The same of an instrument that follows no packets.
+    /// The same for an instrument that does not track packets.
     pub fn event_cost(&self) -> Option<EventCost> {
         let accounting = self.accounting_ns?;
         if self.runs.count == 0 || self.time.is_zero() {

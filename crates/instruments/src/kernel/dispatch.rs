@@ -1,20 +1,21 @@
-//! What it costs to call a program at a tracepoint at all, which the kernel's statistics leave out: found by
-//! attaching the one that does nothing to a tracepoint that this thread itself passes.
+//! The cost of calling a program at a tracepoint, which the kernel's statistics do not include. Measured by
+//! attaching the empty program to a tracepoint that this thread passes.
 
 use libbpf_rs::ProgramMut;
 use std::time::{Duration, Instant};
 
-/// Passed by each change of a thread's name, and by little else.
+/// Passed when a thread's name changes, and rarely otherwise.
 const TRACEPOINT: &str = "task_rename";
 const BATCHES: u32 = 12;
 const CALLS: u32 = 100;
-/// Where it cannot be found out: what it took on a virtual machine of 2026 with retpolines.
+/// Used if it cannot be measured: the value on a virtual machine of 2026 with retpolines.
 const USUAL_NS: f64 = 90.0;
-/// In a loop the caches hold all that a call needs; in the path of a packet it takes longer. Of `make bench-overhead`: what
-/// a datagram costs with empty programs and without, by call, is 0.9 to 1.3 times what is found here.
+/// In a loop the caches hold everything that a call needs; in the path of a packet it takes longer. From `make
+/// bench-overhead`: the cost of a datagram with empty programs, minus that without, per call is 0.9 to 1.3
+/// times the value measured here.
 const UNPREPARED: f64 = 1.2;
 
-/// Nanoseconds of a call, on the way of packets.
+/// Nanoseconds per call, in the path of packets.
 pub fn dispatch_ns(empty: &ProgramMut<'_>) -> f64 {
     measured_ns(empty).map_or(USUAL_NS, |ns| (ns * UNPREPARED).clamp(10.0, 2_000.0))
 }
@@ -35,8 +36,8 @@ fn own_name() -> Option<[u8; 16]> {
     (result == 0).then_some(name)
 }
 
-/// Nanoseconds of a call that gives the thread the name it has: of the quickest batch, as the machine may
-/// interrupt the others.
+/// Nanoseconds of a call that sets the thread's name to its current value: the fastest batch, as others may be
+/// interrupted.
 fn batch(name: &[u8; 16]) -> Option<f64> {
     let mut quickest = Duration::MAX;
     for _ in 0..BATCHES {

@@ -1,4 +1,4 @@
-//! The programs' maps as memory: mapped once, then read without system calls.
+//! The programs' maps as memory: mapped once, then accessed without system calls.
 
 use crate::InstrumentError;
 use libbpf_rs::MapCore;
@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 /// An array map (`BPF_F_MMAPABLE`) as a slice of its values.
 ///
-/// The kernel writes to it at any time, so values are copied out one 64-bit word at a time.
+/// The kernel writes to it at any time, so values are copied one 64-bit word at a time.
 #[derive(Debug)]
 pub struct Mapped {
     start: NonNull<u64>,
@@ -15,7 +15,7 @@ pub struct Mapped {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and whatever is read or written is one word.
+// SAFETY: the mapping is not tied to a thread, and every access is one word.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
@@ -27,8 +27,8 @@ impl Mapped {
         let words =
             map.max_entries() as usize * (map.value_size() as usize).next_multiple_of(8) / 8;
         let bytes = (words * 8).next_multiple_of(rustix::param::page_size());
-        // SAFETY: a new mapping at an address of the kernel's choice; `bytes` covers the array,
-        // whose size the kernel rounds up to whole pages.
+        // SAFETY: a new mapping at an address chosen by the kernel; `bytes` covers the array, whose size the
+        // kernel rounds up to whole pages.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -48,7 +48,7 @@ impl Mapped {
         Ok(Self { start, words, bytes })
     }
 
-    /// How many 64-bit words it has.
+    /// Size in 64-bit words.
     pub fn len(&self) -> usize {
         self.words
     }
@@ -58,17 +58,17 @@ impl Mapped {
         if word >= self.words {
             return 0;
         }
-        // SAFETY: within the mapping, aligned; volatile because the kernel writes meanwhile.
+        // SAFETY: within the mapping, aligned; volatile because the kernel writes concurrently.
         unsafe { self.start.add(word).read_volatile() }
     }
 
-    /// Makes all of it zero, which nothing may write to meanwhile.
+    /// Sets everything to zero, while nothing else writes to it.
     pub fn clear(&self) {
-        // SAFETY: all of the mapping, which is of whole words; whatever is zero is a value of every map.
+        // SAFETY: the whole mapping, which consists of words; zero is a valid value of every map.
         unsafe { self.start.as_ptr().write_bytes(0, self.words) }
     }
 
-    /// Writes a word; nothing beyond the end.
+    /// Writes a word; ignored beyond the end.
     pub fn set(&self, word: usize, value: u64) {
         if word < self.words {
             // SAFETY: as in `get`.
@@ -79,13 +79,13 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, which nothing borrows any more.
+        // SAFETY: the mapping created in `new`, which nothing borrows any more.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// Two 32-bit fields that stand one after the other, as one word.
+/// Two adjacent 32-bit fields as one word.
 pub fn pack(first: u32, second: u32) -> u64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());
@@ -93,7 +93,7 @@ pub fn pack(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// 64-bit words of a structure of the programs, as the skeleton has it.
+/// Size of a program structure in 64-bit words, from the skeleton.
 pub const fn words_of<T>() -> usize {
     assert!(
         size_of::<T>().is_multiple_of(8),
@@ -102,7 +102,7 @@ pub const fn words_of<T>() -> usize {
     size_of::<T>() / 8
 }
 
-/// The word at which a 64-bit field (or an array of them) of such a structure stands.
+/// Word offset of a 64-bit field (or an array of them) of such a structure.
 macro_rules! word_of {
     ($structure:ty, $field:ident) => {
         const {
@@ -112,7 +112,7 @@ macro_rules! word_of {
     };
 }
 
-/// The word of two 32-bit fields that stand one after the other (see [`pack`]).
+/// Word offset of two adjacent 32-bit fields (see [`pack`]).
 macro_rules! pair_at {
     ($structure:ty, $first:ident, $second:ident) => {
         const {

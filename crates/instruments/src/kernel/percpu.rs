@@ -1,5 +1,5 @@
-//! Where a CPU keeps whether a softirq runs on it and which are pending: variables of its own, whose
-//! places relative to its run queue the kernel's BTF has.
+//! Offsets of the per-CPU variables with the current and pending softirqs, relative to the CPU's run queue,
+//! from the kernel's BTF.
 
 use libbpf_rs::btf::ReferencesType;
 use libbpf_rs::btf::types::{Composite, DataSec, MemberAttr, Struct, Var};
@@ -8,16 +8,16 @@ use libbpf_rs::btf::{Btf, BtfType};
 /// Distances from a CPU's run queue, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoftirqWords {
-    /// The preemption count, of which a bit says that a softirq runs (`include/linux/preempt.h`).
+    /// The preemption count, with bits that are set while a softirq runs (`include/linux/preempt.h`).
     pub preempt_count: i64,
     /// The mask of pending softirqs.
     pub pending: i64,
 }
 
-/// A variable of each CPU, or a field of one: the variable's name, and the field's.
+/// A per-CPU variable, or a field of one: the names of the variable and the field.
 type Place = (&'static str, Option<&'static str>);
 
-/// x86, where the preemption count is the CPU's: from 6.15 on and up to 6.1, and between.
+/// x86, where the preemption count is per CPU: since 6.15 and up to 6.1, and in between.
 const PREEMPT_COUNT: [Place; 2] = [("__preempt_count", None), ("pcpu_hot", Some("preempt_count"))];
 const PENDING: [Place; 3] = [
     ("__softirq_pending", None),
@@ -25,8 +25,8 @@ const PENDING: [Place; 3] = [
     ("irq_stat", Some("__softirq_pending")),
 ];
 
-/// Finds them; `None` where the kernel keeps them otherwise: on other machines in the task, with
-/// PREEMPT_RT as well (`softirq_disable_cnt`).
+/// Finds the offsets; `None` if the kernel stores the data elsewhere: on other architectures in the task, and
+/// also with PREEMPT_RT (`softirq_disable_cnt`).
 pub fn softirq_words(btf: &Btf<'_>) -> Option<SoftirqWords> {
     if !cfg!(target_arch = "x86_64") {
         return None;
@@ -57,7 +57,7 @@ pub fn softirq_words(btf: &Btf<'_>) -> Option<SoftirqWords> {
     })
 }
 
-/// Where a field of a structure stands, in bits; also in a structure or union without name in it.
+/// Bit offset of a field in a structure, including fields of anonymous members.
 fn bits_of(btf: &Btf<'_>, of: &BtfType<'_>, field: &str) -> Option<u32> {
     let composite = Composite::try_from(of.skip_mods_and_typedefs()).ok()?;
     composite.iter().find_map(|member| {
@@ -78,10 +78,10 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// The kernel that the test runs on, if it has types: the distances are those of variables that each
-    /// CPU has, not of anything else.
+    /// On the running kernel, if it has BTF: the distances are those of per-CPU variables, not of anything
+    /// else.
     #[test]
-    fn the_words_lie_among_the_variables_of_a_cpu() {
+    fn the_words_are_per_cpu_variables() {
         let kernel = Path::new("/sys/kernel/btf/vmlinux");
         if !kernel.exists() || !cfg!(target_arch = "x86_64") {
             return;

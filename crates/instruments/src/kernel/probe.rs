@@ -1,59 +1,58 @@
-//! Probes: programs and what each is attached to.
+//! Probes: programs and their attach points.
 //!
 //! A probe at a tracepoint is a pair of programs (`PROBE` in `bpf/probe.h`), `NAME_btf` and
 //! `NAME_raw`, and may have others at functions for kernels that lack its tracepoint. A probe at a
 //! function is `NAME_entry` (fentry) and `NAME_kprobe`, or `NAME_exit` (fexit) and, if it wants only the
 //! result, `NAME_exit_ret` (kretprobe).
 
-/// Where a probe is attached.
+/// A probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Name of the programs without their suffix.
+    /// Name of the programs without suffix.
     pub program: &'static str,
     /// The tracepoint, as in `btf_trace_NAME`; `None` for a probe at a function.
     pub tracepoint: Option<&'static str>,
-    /// The kernel function that calls it, or is probed itself.
+    /// The kernel function that calls the tracepoint, or that is probed.
     pub function: &'static str,
-    /// Functions that are probed, all of them together, where there is no such tracepoint.
+    /// Functions that are probed, all together, if the tracepoint does not exist.
     pub points: &'static [Point],
-    /// Whether the functions come first, by fentry and fexit, and the tracepoint stands in for them.
+    /// Whether the functions are preferred, by fentry and fexit, and the tracepoint is the fallback.
     pub prefers_functions: bool,
-    /// Names of what it observes, of both directions; empty for a probe that only keeps what others
-    /// need.
+    /// Names of what it observes, in both directions; empty for a probe that only supports others.
     pub stages: &'static [&'static str],
-    /// Names of stages that cannot be observed, or not be told from others, without it.
+    /// Names of stages that cannot be observed, or not be distinguished from others, without it.
     pub keeps_for: &'static [&'static str],
-    /// Whether budgets rest on it, so that it is attached for them whichever stages are observed.
+    /// Whether budgets need it, so that it is attached for them whatever stages are observed.
     pub history: bool,
 }
 
 /// A program at a kernel function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// The program's name behind that of the probe.
+    /// Suffix of the program's name.
     pub suffix: &'static str,
-    /// Its entry (fentry, or a kprobe by the program with the suffix `kprobe`), or its exit (fexit).
+    /// Entry (fentry, or a kprobe by the program with the suffix `kprobe`), or exit (fexit).
     pub at: At,
     /// The function.
     pub function: &'static str,
-    /// The module that has it, when it is not the kernel itself.
+    /// The module that contains it, if it is not in the kernel itself.
     pub module: Option<&'static str>,
-    /// Whether its first argument points to a pointer, which programs of fentry may not read.
+    /// Whether its first argument is a pointer to a pointer, which fentry programs may not read.
     pub indirect: bool,
-    /// Whether the program at its exit has another for a kretprobe, which sees nothing but the result.
+    /// Whether there is another program for a kretprobe, which sees only the result.
     pub result_only: bool,
 }
 
-/// Which end of a function.
+/// Entry or exit of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// Where it begins.
+    /// At its entry.
     Entry,
-    /// Where it returns.
+    /// At its return.
     Exit,
 }
 
-/// A probe at a tracepoint, which the function calls.
+/// A probe at a tracepoint, which is called by the function.
 pub const fn probe(
     program: &'static str,
     tracepoint: &'static str,
@@ -72,30 +71,30 @@ pub const fn probe(
     }
 }
 
-/// The same, and functions for kernels without the tracepoint.
+/// The same, with functions for kernels without the tracepoint.
 pub const fn or_at(probe: Probe, points: &'static [Point]) -> Probe {
     Probe { points, ..probe }
 }
 
-/// The same where functions are better: the tracepoint stands in for them.
+/// The same if the functions are preferred and the tracepoint is the fallback.
 pub const fn better_at(probe: Probe, points: &'static [Point]) -> Probe {
     Probe { points, prefers_functions: true, ..probe }
 }
 
-/// A probe at the entry of a function without tracepoint, which the stage is named after.
+/// A probe at the entry of a function without a tracepoint, with the name of the stage.
 pub const fn at(points: &'static [Point; 1], stages: &'static [&'static str; 1]) -> Probe {
     let [program] = stages;
-    Probe { stages, ..keeper(points, program) }
+    Probe { stages, ..helper_probe(points, program) }
 }
 
-/// The same, of what others need.
-pub const fn keeper(points: &'static [Point; 1], program: &'static str) -> Probe {
+/// The same, in support of other probes.
+pub const fn helper_probe(points: &'static [Point; 1], program: &'static str) -> Probe {
     let [point] = points;
     let probe = probe(program, "", point.function, &[]);
     Probe { tracepoint: None, points, ..probe }
 }
 
-/// A probe at the return of a function, which keeps what others need.
+/// A probe at the return of a function, in support of other probes.
 pub const fn returns(program: &'static str, points: &'static [Point; 1]) -> Probe {
     let [point] = points;
     Probe { tracepoint: None, points, ..probe(program, "", point.function, &[]) }
@@ -113,17 +112,17 @@ pub const fn entry(function: &'static str) -> Point {
     }
 }
 
-/// The entry of a function, by the program with that suffix.
+/// The entry of a function, with the program of that suffix.
 pub const fn entry_by(suffix: &'static str, function: &'static str) -> Point {
     Point { suffix, ..entry(function) }
 }
 
-/// The return of a function, by the program with that suffix.
+/// The return of a function, with the program of that suffix.
 pub const fn exit(suffix: &'static str, function: &'static str) -> Point {
     Point { suffix, at: At::Exit, ..entry(function) }
 }
 
-/// The return of a function of which only the result is wanted.
+/// The return of a function, of which only the result is used.
 pub const fn result(suffix: &'static str, function: &'static str) -> Point {
     Point { result_only: true, ..exit(suffix, function) }
 }
@@ -133,7 +132,7 @@ pub const fn of(module: &'static str, point: Point) -> Point {
     Point { module: Some(module), ..point }
 }
 
-/// A function whose first argument points to a pointer.
+/// A function whose first argument is a pointer to a pointer.
 pub const fn pointed_to(point: Point) -> Point {
     Point { indirect: true, ..point }
 }

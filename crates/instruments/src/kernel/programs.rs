@@ -1,7 +1,7 @@
-//! Which of an instrument's programs are loaded, and attaching them.
+//! Selects an instrument's programs to load, and attaches them.
 
+use super::attach_mode::{AttachMode, AttachTarget, Kernel};
 use super::probe::Probe;
-use super::reach::{Kernel, Reach, Way};
 use super::refusal::{self, refused};
 use crate::InstrumentError;
 use libbpf_rs::skel::SkelBuilder;
@@ -10,22 +10,22 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A probe with the programs that observe it here.
-pub type Chosen = (&'static Probe, Vec<Way>);
+/// A probe with the programs that observe it on this kernel.
+pub type Chosen = (&'static Probe, Vec<AttachTarget>);
 
-/// Programs that are attached; dropping it detaches them.
+/// Attached programs; dropping it detaches them.
 #[derive(Debug, Default)]
 pub struct Attached {
     functions: Vec<Link>,
-    /// In the order in which they are attached.
+    /// In the order of attachment.
     tracepoints: Vec<AtTracepoint>,
     /// Probes that are attached.
     pub probes: Vec<&'static Probe>,
-    /// Probes that are not, and why.
+    /// Probes that are not, with the reason.
     pub refused: Vec<(&'static Probe, String)>,
 }
 
-/// A program that is attached to a tracepoint, or was.
+/// A program that is or was attached to a tracepoint.
 #[derive(Debug)]
 struct AtTracepoint {
     probe: &'static Probe,
@@ -34,15 +34,15 @@ struct AtTracepoint {
 }
 
 impl Attached {
-    /// Detaches what is at tracepoints, which takes some 30 µs each. What is at functions stays, as the kernel
-    /// takes some 100 ms to let go of each (`ftrace_shutdown` in kernel/trace/ftrace.c).
+    /// Detaches programs at tracepoints, which takes some 30µs each. Those at functions stay attached, as the
+    /// kernel takes some 100ms to detach each of them (`ftrace_shutdown` in kernel/trace/ftrace.c).
     pub fn detach_tracepoints(&mut self) {
         for at in &mut self.tracepoints {
             at.link = None;
         }
     }
 
-    /// Attaches it again; what the kernel refuses by now is noted, and the rest goes on.
+    /// Attaches them again; refusals of the kernel are noted, and the rest continues.
     pub fn attach_tracepoints(&mut self, object: &Object) {
         for at in &mut self.tracepoints {
             match program(object, &at.program).map(|program| program.attach()) {
@@ -51,7 +51,7 @@ impl Attached {
                     self.probes.retain(|&probe| probe != at.probe);
                     let known = self.refused.iter().any(|&(probe, _)| probe == at.probe);
                     if !known {
-                        self.refused.push((at.probe, format!("not attached again: {error}")));
+                        self.refused.push((at.probe, format!("could not be re-attached: {error}")));
                     }
                 }
                 None => {}
@@ -60,12 +60,12 @@ impl Attached {
     }
 }
 
-/// The program of that name.
+/// The program with that name.
 fn program<'a>(object: &'a Object, name: &str) -> Option<ProgramMut<'a>> {
     object.progs_mut().find(|program| program.name().as_bytes() == name.as_bytes())
 }
 
-/// Whether the process may use BPF at all, told by the smallest thing that takes the privilege.
+/// Whether the process may use BPF, determined by a minimal operation that needs the privilege.
 ///
 /// # Errors
 /// It may not, or the kernel has no BPF.
@@ -80,7 +80,7 @@ pub fn may_load() -> Result<(), InstrumentError> {
 }
 
 impl Kernel {
-    /// What the running kernel has of the probes, if the process may load programs into it.
+    /// What the running kernel has for the probes, if the process may load programs.
     ///
     /// # Errors
     /// As [`may_load`] and [`Kernel::inspect`].
@@ -93,18 +93,18 @@ impl Kernel {
     }
 }
 
-/// Loads as far as this kernel lets programs reach; with what it refused before that.
+/// Loads in the best mode that this kernel accepts; returns the refusal of better modes as well.
 ///
 /// # Errors
-/// The first refusal, when every reach was refused; or an error that is no refusal.
+/// The first refusal, if every mode was refused; or any other error.
 pub fn within_reach<T>(
     kernel: &Kernel,
-    mut load: impl FnMut(Reach) -> Result<T, InstrumentError>,
+    mut load: impl FnMut(AttachMode) -> Result<T, InstrumentError>,
 ) -> Result<(T, Option<String>), InstrumentError> {
     let mut refusal = None;
     for reach in kernel.reaches() {
         match refusal::listening(|| load(reach)) {
-            // That BPF may be used at all was tried before: it is this reach that is forbidden.
+            // BPF itself was tried before: only this mode is not permitted.
             Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
                 refusal.get_or_insert(error);
             }
@@ -115,8 +115,7 @@ pub fn within_reach<T>(
     Err(refusal.unwrap_or(InstrumentError::NotStarted))
 }
 
-/// A refusal of what reaches farther than what was loaded in the end: so a lack of privilege is one for
-/// functions alone.
+/// The refusal of a better mode than the one that was loaded: a lack of privilege then concerns functions only.
 fn why_not_all(refusal: &InstrumentError) -> String {
     match refusal {
         InstrumentError::Privilege(_) => {
@@ -138,8 +137,8 @@ pub fn open<B: SkelBuilder<'static> + Default>(
         let object = builder.object_builder_mut();
         object.btf_custom_path(file).map_err(|e| refused("reading the BTF file", &e))?;
     }
-    // The skeleton borrows the place that its object stands in (a pointer's worth of memory for
-    // each start); leaking it is simpler than a self-reference, and no more than that leaks.
+    // The skeleton borrows the storage of its object (the size of a pointer per start); leaking it is simpler
+    // than a self-reference, and nothing else is leaked.
     let place = Box::leak(Box::new(MaybeUninit::uninit()));
     builder.open(place).map_err(|e| refused("opening the BPF programs", &e))
 }
@@ -147,7 +146,7 @@ pub fn open<B: SkelBuilder<'static> + Default>(
 /// The probes with their programs, and those that cannot be observed with the reason.
 pub fn choose(
     kernel: &Kernel,
-    reach: Reach,
+    reach: AttachMode,
     wanted: impl Fn(&Probe) -> bool,
 ) -> (Vec<Chosen>, Vec<(&'static Probe, String)>) {
     let (mut chosen, mut skipped) = (Vec::new(), Vec::new());
@@ -160,7 +159,7 @@ pub fn choose(
     (chosen, skipped)
 }
 
-/// Has these programs loaded, the one that measures the cost of accounting, and no others.
+/// Selects these programs for loading, and the one that measures the cost of accounting.
 pub fn load_only(open: &mut OpenObject, chosen: &[Chosen]) {
     let programs: Vec<&str> =
         chosen.iter().flat_map(|(_, ways)| ways).map(|way| way.program.as_str()).collect();
@@ -170,8 +169,8 @@ pub fn load_only(open: &mut OpenObject, chosen: &[Chosen]) {
     }
 }
 
-/// Attaches every program that was chosen. A tracepoint that the kernel refuses is noted and
-/// the rest goes on; a function that it refuses is an error, as others count on it.
+/// Attaches every selected program. A tracepoint that the kernel refuses is noted and the rest continues; a
+/// function that it refuses is an error, as other programs depend on it.
 ///
 /// # Errors
 /// The kernel refused a function.

@@ -1,17 +1,17 @@
-//! What the kernel said when it refused to load: from libbpf's warnings to one line.
+//! Turns the kernel's errors on loading into one line, from libbpf's warnings.
 
 use crate::InstrumentError;
 use libbpf_rs::PrintLevel;
 use nearpath_host::Root;
 use std::sync::Mutex;
 
-/// Where the kernel tells whether it is locked down (security/lockdown/lockdown.c).
+/// Path of the lockdown state (security/lockdown/lockdown.c).
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
-/// What libbpf said last while loading.
+/// libbpf's last warning while loading.
 static LAST_WORDS: Mutex<String> = Mutex::new(String::new());
 
-/// Runs `load` and keeps what libbpf says meanwhile, which would else go to standard error.
+/// Runs `load` and captures libbpf's warnings, which would otherwise go to standard error.
 pub fn listening<T>(load: impl FnOnce() -> T) -> T {
     if let Ok(mut last) = LAST_WORDS.lock() {
         last.clear();
@@ -22,7 +22,7 @@ pub fn listening<T>(load: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Keeps a warning. What the verifier says is worth more than what libbpf makes of it.
+/// Stores a warning. The verifier's message takes precedence over libbpf's.
 fn remember(_level: PrintLevel, message: String) {
     let Ok(mut last) = LAST_WORDS.lock() else { return };
     if let Some(line) = verdict_of_verifier(&message) {
@@ -32,7 +32,7 @@ fn remember(_level: PrintLevel, message: String) {
     }
 }
 
-/// The last line of a verifier's log that is no statistics.
+/// The last line of a verifier log that is not statistics.
 fn verdict_of_verifier(message: &str) -> Option<&str> {
     let log = message.split("BEGIN PROG LOAD LOG --").nth(1)?;
     let lines = log.lines().map(str::trim);
@@ -45,13 +45,13 @@ fn verdict_of_verifier(message: &str) -> Option<&str> {
 pub fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
     let said = LAST_WORDS.lock().map(|last| last.clone()).unwrap_or_default();
     let denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-    // The verifier refuses with EACCES as well, but only what it was given.
+    // The verifier also refuses with EACCES, but that concerns the program.
     if denied && !said.starts_with("the verifier") {
         return InstrumentError::Privilege("measuring packets".to_owned());
     }
     let locked = Root::live().text(LOCKDOWN).is_ok_and(|mode| mode.contains("[confidentiality]"));
     let reason = if locked {
-        format!("{error}: lockdown=confidentiality lets no program read the kernel ({LOCKDOWN})")
+        format!("{error}: not permitted with lockdown=confidentiality ({LOCKDOWN})")
     } else if said.is_empty() {
         error.to_string()
     } else {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verifier_is_quoted_with_its_last_line() {
+    fn the_last_line_of_the_verifier_is_reported() {
         let log = "libbpf: prog 'x': -- BEGIN PROG LOAD LOG --\n0: R1=ctx() R10=fp0\n\
                    unknown func bpf_probe_read#4\nprocessed 5 insns (limit 1000000)\n\
                    -- END PROG LOAD LOG --\n";

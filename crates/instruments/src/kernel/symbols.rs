@@ -1,28 +1,28 @@
-//! Which function of the kernel an address is in, by `/proc/kallsyms`.
+//! Kernel functions by address, from `/proc/kallsyms`.
 //!
-//! In goes the text of the file, out come functions by address. Readers who may not know addresses see zeros
-//! (`kernel.kptr_restrict`): then nothing is known.
+//! Input: the text of the file. Output: functions by address. Readers without permission see zeros
+//! (`kernel.kptr_restrict`): then no function is known.
 
 use nearpath_host::Root;
 
-/// Where the kernel lists its symbols, with those of its modules.
+/// Path of the symbols of the kernel and its modules.
 const KALLSYMS: &str = "/proc/kallsyms";
 
 /// The functions of a kernel by their addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols {
-    /// Address, and where the name begins and ends; ascending, one name for each address.
+    /// Address, and start and end of the name; ascending, one name per address.
     functions: Vec<(u64, u32, u32)>,
     names: String,
 }
 
 impl Symbols {
-    /// Those of the running kernel, behind a root; none where it does not show addresses. It takes some 50 ms.
+    /// Those of the running kernel, behind a root; none if addresses are hidden. Takes some 50ms.
     pub fn read(root: &Root) -> Self {
         Self::parse(&root.read(KALLSYMS).unwrap_or_default())
     }
 
-    /// Reads the text of `/proc/kallsyms`; lines that are no symbols of functions are passed over.
+    /// Parses `/proc/kallsyms`; lines other than function symbols are skipped.
     fn parse(kallsyms: &[u8]) -> Self {
         let mut symbols = Self::default();
         for (address, name) in kallsyms.split(|&byte| byte == b'\n').filter_map(symbol) {
@@ -32,17 +32,17 @@ impl Symbols {
                 symbols.functions.push((address, begin, end));
             }
         }
-        // Of several names of an address the first, as the kernel itself takes it.
+        // If an address has several names, the first, as in the kernel.
         symbols.functions.sort_by_key(|&(address, ..)| address);
         symbols.functions.dedup_by_key(|&mut (address, ..)| address);
         symbols
     }
 
-    /// The function that an address is in, without what its compiler has added (`.isra.0`).
+    /// The function that contains an address, without compiler suffixes (`.isra.0`).
     pub fn name(&self, address: u64) -> Option<&str> {
         let after = self.functions.partition_point(|&(begin, ..)| begin <= address);
         let &(function, begin, end) = self.functions.get(after.checked_sub(1)?)?;
-        // Farther away than any function is long: beyond the last symbol, or between modules.
+        // Beyond the maximum size of a function: after the last symbol, or between modules.
         if address - function >= LONGEST {
             return None;
         }
@@ -56,7 +56,7 @@ impl Symbols {
     }
 }
 
-/// No function of the kernel has so many bytes.
+/// Maximum size of a kernel function.
 const LONGEST: u64 = 1 << 20;
 
 /// A function of the kernel or of a module: `ffffffff81000000 T _text`.
@@ -79,7 +79,7 @@ mod tests {
         ffffffffc0000000 t ovs_vport_receive\t[openvswitch]\nbad\n\xff\xff T x\n";
 
     #[test]
-    fn addresses_are_in_the_function_before_them() {
+    fn addresses_belong_to_the_preceding_function() {
         let symbols = Symbols::parse(TEXT);
         let at = |address: u64| symbols.name(address);
         assert_eq!(at(0xffff_ffff_8100_0000), Some("udp_rcv"));

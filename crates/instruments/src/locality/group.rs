@@ -1,5 +1,5 @@
-//! Packets by group: in go the programs' groups and the counts of each, out come the groups asked
-//! for, and one of all others, so that they add up to the whole.
+//! Packets by group. Input: the programs' groups and their counts. Output: the requested groups, and one of all
+//! others, so that they add up to the whole.
 
 use crate::Grouping;
 use crate::grouping::{OTHERS, name, short_names};
@@ -9,10 +9,10 @@ use nearpath_model::locality::{Distances, LocalityGroup};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Words of `rx` in `struct group_counts`; as many of `tx` follow.
+/// Number of words in `rx` of `struct group_counts`; `tx` follows with the same number.
 const WORDS: usize = 8;
 
-/// The groups as the programs have them now.
+/// The current groups of the programs.
 pub fn read(groups: &dyn MapCore, counts: &dyn MapCore, per: Per) -> Vec<LocalityGroup> {
     let value = |map: &dyn MapCore, key: &[u8]| map.lookup(key, MapFlags::ANY).ok().flatten();
     let group = |key: Vec<u8>| {
@@ -20,7 +20,7 @@ pub fn read(groups: &dyn MapCore, counts: &dyn MapCore, per: Per) -> Vec<Localit
         let counts = value(counts, &key)?;
         let distances =
             |first: usize| Distances::of(std::array::from_fn(|i| word(&counts, first + i)));
-        // A group beyond those that there was room for has counts, or none, and no name.
+        // A group that did not fit in its map may have counts, but no name.
         let name = name(per, id, &value(groups, &key)?);
         Some(LocalityGroup { per, name, rx: distances(0), tx: distances(WORDS) })
     };
@@ -32,7 +32,7 @@ fn word(bytes: &[u8], number: usize) -> u64 {
     bytes.map(u64::from_ne_bytes).unwrap_or_default()
 }
 
-/// Those with most packets, and what they leave of the whole.
+/// Those with most packets, and the remainder of the whole.
 pub fn shown(
     parts: Vec<LocalityGroup>,
     grouping: Grouping,

@@ -1,11 +1,12 @@
-//! Loading the programs: by which method, settings, sizes of the maps, attaching.
+//! Loads the programs: method, settings, map sizes, attaching.
 
 use super::probes::{is_for, lacks};
 use super::{Options, group};
 use crate::filter::constants_of_filter;
 use crate::grouping::{is_known_late, number};
 use crate::kernel::{
-    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
+    AttachMode, Attached, Chosen, Kernel, Probe, attach, choose, load_only, open, refused,
+    within_reach,
 };
 use crate::layout::Layout;
 use crate::{GROUPS_MAX, InstrumentError};
@@ -13,7 +14,7 @@ use libbpf_rs::skel::{OpenSkel, Skel};
 use nearpath_model::Per;
 use nearpath_model::locality::{LocalityGroup, Method};
 
-/// The skeleton that `build.rs` makes of `bpf/locality.bpf.c`.
+/// The skeleton generated from `bpf/locality.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/locality.skel.rs"));
@@ -22,27 +23,27 @@ mod skeleton {
 pub use skeleton::LocalitySkel;
 use skeleton::{LocalitySkelBuilder, OpenLocalitySkel, types};
 
-/// Sockets that are kept apart (`SOCKET_SLOT_BITS`), where they are needed at all.
+/// Slots for sockets (`SOCKET_SLOT_BITS`), if they are needed.
 const SOCKETS: u32 = 1 << 12;
-/// Packets that may be under way (`PACKET_SLOT_BITS`).
+/// Slots for packets in flight (`PACKET_SLOT_BITS`).
 const PACKETS: u32 = 1 << 16;
 
-/// The programs in the kernel; dropping it detaches and frees everything.
+/// The loaded programs; dropping it detaches and frees everything.
 pub struct Loaded {
-    /// Before the object, so that they go first.
+    /// Before the object, so that they are dropped first.
     pub attached: Attached,
     /// Programs and maps.
     pub skeleton: LocalitySkel<'static>,
-    /// How packets are seen.
+    /// How packets are observed.
     pub method: Method,
-    /// What is in the way of a better one.
+    /// Why not by a better method.
     pub fallback: Option<String>,
 }
 
-/// Loads and attaches for a filter, as far as this kernel lets programs reach.
+/// Loads and attaches for a filter, in the best mode that this kernel accepts.
 ///
 /// # Errors
-/// A missing privilege, or what the kernel refused.
+/// A missing privilege, or a refusal of the kernel.
 pub fn load(
     kernel: &Kernel,
     layout: &Layout,
@@ -50,14 +51,14 @@ pub fn load(
 ) -> Result<Loaded, InstrumentError> {
     let (mut loaded, refusal) =
         within_reach(kernel, |reach| load_within(kernel, reach, layout, options))?;
-    // What the kernel refused explains what it then does not have.
+    // A refusal of the kernel explains what is missing afterwards.
     loaded.fallback = refusal.or(loaded.fallback);
     Ok(loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: Reach,
+    reach: AttachMode,
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
@@ -88,7 +89,7 @@ fn set_constants(
     chosen: &[Chosen],
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
-        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+        InstrumentError::Unsupported("invalid BPF object: it has no constants".to_owned())
     })?;
     let has = |program: &str| chosen.iter().any(|(p, _)| p.program == program);
     constants.filter = filter_constants(&options.filter);
@@ -98,8 +99,8 @@ fn set_constants(
     constants.per = options.groups.map_or(0, |groups| number(groups.per));
     constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.socket_mask = sockets(method) - 1;
-    constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
-    constants.place_all = !layout.is_by_cpu();
+    constants.row_count = u32::try_from(layout.places.len()).unwrap_or(1);
+    constants.all_cpu_pairs = !layout.is_by_cpu();
     Ok(())
 }
 
@@ -123,7 +124,7 @@ fn size_maps(
     open.maps.cpus.set_max_entries(cpus)?;
     open.maps.sockets.set_max_entries(sockets(method))?;
     open.maps.counters.set_max_entries(layout.shards)?;
-    open.maps.places.set_max_entries(2 * places * places)?;
+    open.maps.cpu_pairs.set_max_entries(2 * places * places)?;
     if options.groups.is_some() {
         open.maps.groups.set_max_entries(GROUPS_MAX)?;
         open.maps.group_counts.set_max_entries(GROUPS_MAX)?;
@@ -135,19 +136,19 @@ fn size_maps(
 }
 
 impl Loaded {
-    /// Lets packets begin, or no longer.
+    /// Lets packets start, or not.
     pub fn set_active(&mut self, active: bool) {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
     }
 
-    /// The groups that packets are in, with what they have been let go of at which distance.
+    /// The groups of packets, with the packets freed by distance.
     pub fn groups(&self, per: Per) -> Vec<LocalityGroup> {
         group::read(&self.skeleton.maps.groups, &self.skeleton.maps.group_counts, per)
     }
 
-    /// Whether packets are seen that come in, or that go out.
+    /// Whether received or sent packets can be observed.
     pub fn sees_packets(&self) -> bool {
         let begins = ["napi_gro_receive", "netif_rx", "netif_receive_skb", "net_dev_queue"];
         self.attached.probes.iter().any(|p| begins.contains(&p.program))

@@ -1,5 +1,5 @@
-//! The instrument `locality`: on which CPU each packet's sk_buff is allocated and on which it is let
-//! go of. The method is described in `docs/measuring.md`.
+//! The instrument `locality`: the CPU on which each packet's sk_buff is allocated and the CPU on which it is
+//! freed. The method is described in `docs/measuring.md`.
 
 mod group;
 mod load;
@@ -19,16 +19,16 @@ use reading::Reading;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// How the instrument is set up.
+/// Options of the instrument.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Which packets are looked at.
+    /// Which packets are observed.
     pub filter: Filter,
-    /// Split the result; of `sort` only packets are looked at.
+    /// Group the result; `sort` is only by packets.
     pub groups: Option<Grouping>,
-    /// Attach programs that do nothing: what attaching alone costs, for benchmarks.
+    /// Attach empty programs, to measure the cost of attaching alone, for benchmarks.
     pub empty: bool,
-    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
 }
 
@@ -38,11 +38,11 @@ pub struct PacketLocality {
     topology: Topology,
     layout: Layout,
     session: Option<Session>,
-    /// The one before, whose programs are attached still.
+    /// The previous session, whose programs are still attached.
     ended: Option<Session>,
 }
 
-/// What is there between `start` and `stop`. The fields are dropped in this order.
+/// State between `start` and `stop`. The fields are dropped in this order.
 struct Session {
     counters: Mapped,
     places: Mapped,
@@ -52,7 +52,7 @@ struct Session {
 }
 
 impl PacketLocality {
-    /// Sets the instrument up for a host; nothing is loaded yet.
+    /// Creates the instrument for a host; nothing is loaded yet.
     pub fn new(topology: &Topology, options: Options) -> Self {
         let layout = Layout::new(topology);
         Self { options, topology: topology.clone(), layout, session: None, ended: None }
@@ -60,7 +60,7 @@ impl PacketLocality {
 
     fn measurement(&self, session: &Session) -> Locality {
         let reading = session.reading(&self.layout);
-        // Before the whole: groups are a part of it.
+        // Before the whole: groups are part of it.
         let parts = self.options.groups.map(|by| (by, session.loaded.groups(by.per)));
         let duration_s = session.started.elapsed().as_secs_f64();
         let (rx, tx) = (reading.distances(Direction::Rx), reading.distances(Direction::Tx));
@@ -101,12 +101,12 @@ impl Instrument for PacketLocality {
         if !loaded.sees_packets() {
             let reason = loaded.attached.refused.first().map_or("", |(_, why)| why.as_str());
             return Err(InstrumentError::Unsupported(format!(
-                "no packet can be seen to be received or sent here: {reason}"
+                "neither received nor sent packets can be observed: {reason}"
             )));
         }
         let maps = &loaded.skeleton.maps;
         let counters = Mapped::new(&maps.counters)?;
-        let places = Mapped::new(&maps.places)?;
+        let places = Mapped::new(&maps.cpu_pairs)?;
         reading::prepare(&Mapped::new(&maps.cpus)?, &self.layout, &self.topology);
         let meter = Meter::new(loaded.skeleton.object());
         loaded.set_active(true);

@@ -1,6 +1,6 @@
-//! The probes of the instrument `locality`, and which of them each method needs.
+//! The probes of the instrument `locality`, by method.
 
-use crate::kernel::{Chosen, Point, Probe, entry, keeper, probe, result, returns};
+use crate::kernel::{Chosen, Point, Probe, entry, helper_probe, probe, result, returns};
 use nearpath_model::locality::Method;
 
 /// The return of a function that allocates an sk_buff.
@@ -8,7 +8,7 @@ const fn allocates(point: &'static [Point; 1]) -> Probe {
     returns("alloc", point)
 }
 
-/// Its program has its name.
+/// Its program has the same name.
 const fn allocation(function: &'static str) -> Point {
     result(function, function)
 }
@@ -40,18 +40,17 @@ pub const PROBES: &[Probe] = &[
     probe("sock_recv", "sock_recv_length", "sock_recvmsg", &[]),
     probe("consume_skb", "consume_skb", "consume_skb", &[]),
     probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &[]),
-    keeper(&[entry("skb_release_head_state")], "skb_release_head_state"),
-    keeper(&[entry("napi_skb_free_stolen_head")], "napi_skb_free_stolen_head"),
-    keeper(&[entry("skb_attempt_defer_free")], "skb_attempt_defer_free"),
+    helper_probe(&[entry("skb_release_head_state")], "skb_release_head_state"),
+    helper_probe(&[entry("napi_skb_free_stolen_head")], "napi_skb_free_stolen_head"),
+    helper_probe(&[entry("skb_attempt_defer_free")], "skb_attempt_defer_free"),
 ];
 
-/// The functions without which packets would be missed. The others call one of these, or are there
-/// on some kernels alone: `slab_build_skb` from 6.3 on, `napi_build_skb` from 5.13 on,
-/// `skb_attempt_defer_free` from 5.19 on.
+/// The functions that are required. The others call one of these, or exist only on some kernels:
+/// `slab_build_skb` since 6.3, `napi_build_skb` since 5.13, `skb_attempt_defer_free` since 5.19.
 const NEEDED: &[&str] =
     &["__alloc_skb", "build_skb", "skb_release_head_state", "napi_skb_free_stolen_head"];
 
-/// Tracepoints that stand in for functions where these cannot be attached to.
+/// Tracepoints that replace functions if these cannot be attached to.
 const STAND_INS: &[&str] = &[
     "napi_gro_receive_exit",
     "napi_gro_frags_exit",
@@ -62,10 +61,10 @@ const STAND_INS: &[&str] = &[
     "sock_recv",
 ];
 
-/// Tracepoints that tell whose packets are.
+/// Tracepoints that identify the process of packets.
 const FOR_PROCESSES: &[&str] = &["softirq_entry", "softirq_exit", "sock_recv"];
 
-/// Whether a probe is for a method, and for a split by process or cgroup or not.
+/// Whether a probe is needed for a method, with or without grouping by process or cgroup.
 pub fn is_for(probe: &Probe, method: Method, by_process: bool) -> bool {
     if FOR_PROCESSES.contains(&probe.program) && by_process {
         return true;
@@ -79,7 +78,7 @@ pub fn is_for(probe: &Probe, method: Method, by_process: bool) -> bool {
     }
 }
 
-/// Why packets cannot be followed exactly with these probes: what they lack.
+/// Why packets cannot be tracked exactly with these probes: the missing ones.
 pub fn lacks(chosen: &[Chosen], skipped: &[(&'static Probe, String)]) -> Option<String> {
     let missing = NEEDED.iter().find(|function| {
         !chosen.iter().any(|(p, _)| p.tracepoint.is_none() && p.function == **function)

@@ -1,11 +1,11 @@
-//! The programs' maps read back: counters by CPU, and the matrix of places.
+//! Reads the programs' maps: counters by CPU, and the matrix of CPU pairs.
 
 use crate::kernel::{Mapped, pack};
 use crate::layout::Layout;
-use nearpath_model::locality::{Distances, Fates, Places};
+use nearpath_model::locality::{CpuPairCount, Distances, Fates};
 use nearpath_model::{CpuId, Direction, Place, Topology};
 
-/// 64-bit words of `struct counters` and `struct cpu`, and where their fields are.
+/// Sizes of `struct counters` and `struct cpu` in 64-bit words, and offsets of their fields.
 const COUNTERS_WORDS: usize = 24;
 const STARTED: usize = 0;
 const DROPPED: usize = 1;
@@ -16,10 +16,10 @@ const RETURNED: usize = 5;
 const RX: usize = 8;
 const TX: usize = 16;
 const CPU_WORDS: usize = 24;
-/// What the programs take for an unknown core.
+/// The programs' value for an unknown core.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Tells the programs where each CPU is, and where it counts.
+/// Passes each CPU's location and shard to the programs.
 pub fn prepare(cpus: &Mapped, layout: &Layout, topology: &Topology) {
     for (number, row) in layout.cpus.iter().enumerate() {
         let word = number * CPU_WORDS;
@@ -29,7 +29,7 @@ pub fn prepare(cpus: &Mapped, layout: &Layout, topology: &Topology) {
     }
 }
 
-/// A core by the lowest of its CPUs.
+/// Identifies a core by its lowest CPU.
 fn core_of(topology: &Topology, number: usize) -> u32 {
     let cpu = u32::try_from(number).ok().and_then(|number| topology.cpu(CpuId(number)));
     let core = cpu.and_then(|cpu| cpu.siblings.iter().chain([cpu.cpu]).min());
@@ -58,11 +58,11 @@ impl Reading<'_> {
         Distances::of(std::array::from_fn(|distance| self.sum(first + distance)))
     }
 
-    /// What became of the packets, of which so many were let go of.
+    /// The fate of the packets, of which this many were freed.
     pub fn fates(&self, let_go: u64) -> Fates {
         let (dropped, collided) = (self.sum(DROPPED), self.sum(COLLIDED));
         let not_allocated = self.sum(NOT_ALLOCATED);
-        // Read last: a packet that starts meanwhile is one under way.
+        // Read last: a packet that starts in the meantime counts as in flight.
         let started = self.sum(STARTED);
         Fates {
             started,
@@ -76,13 +76,13 @@ impl Reading<'_> {
         }
     }
 
-    /// Packets that were started so far.
+    /// Packets started so far.
     pub fn started(&self) -> u64 {
         self.sum(STARTED)
     }
 
-    /// The matrix, receive first, without what is empty.
-    pub fn matrix(&self) -> Vec<Places> {
+    /// The matrix without empty entries, receive first.
+    pub fn matrix(&self) -> Vec<CpuPairCount> {
         let mut found = Vec::new();
         for direction in [Direction::Rx, Direction::Tx] {
             for (from, &(from_cpu, from_node)) in self.layout.places.iter().enumerate() {
@@ -90,7 +90,7 @@ impl Reading<'_> {
                     let count = self.count(direction, from, to);
                     if count > 0 {
                         let place = Place { from_cpu, to_cpu, from_node, to_node, count };
-                        found.push(Places { direction, place });
+                        found.push(CpuPairCount { direction, place });
                     }
                 }
             }
@@ -119,7 +119,7 @@ fn first_of(direction: Direction) -> usize {
 mod tests {
     use super::*;
 
-    /// The offsets above against the structures in C.
+    /// Checks the offsets above against the structures in C.
     #[test]
     fn words_are_where_the_programs_put_them() {
         let header = include_str!("../../../../bpf/locality.h");
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!((RX, TX, COUNTERS_WORDS), (names.len() + 1, RX + 8, TX + 8));
         assert!(counters[1].starts_with("u64 rx[8], tx[8];"));
         let cpu: Vec<&str> = body("cpu").into_iter().filter(|l| l.starts_with('u')).collect();
-        assert_eq!(cpu[..2], ["u32 core, llc, node;", "u32 shard, place;"]);
+        assert_eq!(cpu[..2], ["u32 core, llc, node;", "u32 shard, row;"]);
         assert!(cpu[2].starts_with("u32 serving;"));
         let words: Vec<&str> = cpu[3..].iter().filter_map(|l| l.split(';').next()).collect();
         let given =

@@ -1,7 +1,7 @@
-//! In what a task blocks, by name: from the functions on its kernel stack, the innermost first.
+//! Names what a task is blocked on, from the functions on its kernel stack, innermost first.
 //!
-//! The scheduler's own functions say nothing, nor do those that wait for anything. The first function
-//! that is known says it; where none is, the first function that is not the scheduler's is the name.
+//! Functions of the scheduler, and generic wait functions, are skipped. The first known function determines the
+//! name; if there is none, the first function outside of the scheduler is the name.
 
 use super::record::{Block, Change, ReaderEvents};
 use crate::InstrumentError;
@@ -9,7 +9,7 @@ use crate::kernel::{Symbols, refused};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 
-/// Functions that begin like this belong to the scheduler, or wait for whatever their caller says.
+/// Prefixes of functions that belong to the scheduler, or wait on behalf of their caller.
 const WAITING: [&str; 24] = [
     "bpf_",
     "__bpf_",
@@ -37,9 +37,9 @@ const WAITING: [&str; 24] = [
     "__perf_",
 ];
 
-/// Functions that begin like this, and what a task waits for in them; the first that fits.
+/// Prefixes of functions, and what a task waits for in them; the first match counts.
 const CAUSES: &[(&str, &str)] = &[
-    // The data of another packet, and room for what the task sends.
+    // The data of another packet, and space for what the task sends.
     ("sk_stream_wait_memory", "send_buffer"),
     ("sock_wait_for_wmem", "send_buffer"),
     ("sock_alloc_send_", "send_buffer"),
@@ -115,7 +115,7 @@ const CAUSES: &[(&str, &str)] = &[
     ("exit_to_user_mode_", "stopped"),
 ];
 
-/// Where one of these is anywhere on the stack the task touched memory that was not there.
+/// If one of these is anywhere on the stack, the task accessed memory that was not present.
 const FAULTS: [&str; 6] = [
     "handle_mm_fault",
     "__handle_mm_fault",
@@ -125,7 +125,7 @@ const FAULTS: [&str; 6] = [
     "filemap_fault",
 ];
 
-/// And where one of these is, for storage.
+/// If one of these is on the stack as well, it waits for storage.
 const STORAGE: [&str; 16] = [
     "folio_wait_",
     "wait_on_page_",
@@ -145,12 +145,12 @@ const STORAGE: [&str; 16] = [
     "__iomap_dio_rw",
 ];
 
-/// States of the scheduler (`include/linux/sched.h`).
+/// Scheduler states (`include/linux/sched.h`).
 const STOPPED: u32 = 0x4 | 0x8;
 const UNINTERRUPTIBLE: u32 = 0x2;
 const FROZEN: u32 = 0x8000;
 
-/// The stacks that the programs have seen.
+/// The stacks recorded by the programs.
 #[derive(Debug)]
 pub struct Stacks {
     map: MapHandle,
@@ -159,17 +159,17 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Those of a map of stacks.
+    /// Those of a stack map.
     ///
     /// # Errors
-    /// The kernel refused a further handle of it.
+    /// The kernel refused another handle of the map.
     pub fn new(map: &Map<'_>) -> Result<Self, InstrumentError> {
         let map = MapHandle::try_from(map);
         let map = map.map_err(|e| refused("reading the stacks of readers", &e))?;
         Ok(Self { map, symbols: None, known: BTreeMap::new() })
     }
 
-    /// Looks up in what a reader was blocked each time.
+    /// Sets the names of what a reader was blocked on.
     pub fn name(&mut self, reader: &mut ReaderEvents) {
         for event in &mut reader.events {
             if let Change::Blocks(block) = &mut event.what {
@@ -201,7 +201,7 @@ impl Stacks {
         by_stack.or_else(by_state)
     }
 
-    /// What a stack says. A number stays that of the same stack.
+    /// The name for a stack. Numbers are not reused for other stacks.
     fn look_up(&mut self, stack: i32) -> Option<String> {
         let key = u32::try_from(stack).ok()?.to_ne_bytes();
         let frames = self.map.lookup(&key, MapFlags::ANY).ok()??;
@@ -214,11 +214,11 @@ impl Stacks {
     }
 }
 
-/// What a stack says, the innermost function first.
+/// The name for a stack, innermost function first.
 fn cause(stack: &[&str]) -> Option<String> {
     let begins = |name: &str, with: &[&str]| with.iter().any(|prefix| name.starts_with(prefix));
     let known = |name: &str| CAUSES.iter().find(|(prefix, _)| name.starts_with(prefix));
-    // A task that is stopped or throttled in the midst of a fault is on the way out of it.
+    // A task that is stopped or throttled during a fault is on its way out of it.
     let first = stack.iter().find_map(|name| known(name)).map(|&(_, on)| on);
     let any = |of: &[&str]| stack.iter().any(|name| begins(name, of));
     let on = match first {
@@ -236,9 +236,9 @@ fn cause(stack: &[&str]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Stacks as kernels have printed them (`/proc/PID/stack`, with what is above).
+    /// Stacks as printed by kernels (`/proc/PID/stack`, with the functions above).
     #[test]
-    fn a_stack_says_in_what_a_task_blocks() {
+    fn a_stack_shows_what_a_task_is_blocked_on() {
         for (stack, on) in [
             ("__schedule schedule futex_wait_queue __futex_wait futex_wait do_futex", "futex"),
             ("__schedule schedule futex_wait_queue_me futex_wait do_futex", "futex"),

@@ -1,25 +1,25 @@
-//! Takes slow packets from the programs, explains each, and keeps the slowest and the sums.
+//! Receives slow packets from the programs, explains each, and keeps the slowest and the sums.
 
 use super::blocked::Stacks;
 use super::budget::{budget, remote_memory_bound};
 use super::events::{BLOCK_BYTES, Logs};
 use super::load::Maps;
+use super::packet_path::{PACKET_PATH_BYTES, PacketPath};
 use super::record::Record;
 use super::slowest::Slowest;
 use super::tasks::Tasks;
-use super::trail::{TRAIL_BYTES, Trail};
 use crate::InstrumentError;
 use crate::layout::Layout;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
-use nearpath_model::{Outlier, Share, ShareKind, Slow, Who};
+use nearpath_model::{Culprit, Outlier, Share, ShareKind, Slow};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Different causes that are kept apart; what else there is counts as unknown.
+/// Maximum number of distinct causes; further ones count as unknown.
 const CAUSES_MAX: usize = 4096;
 
-/// Bytes of the ring that the programs send by (`outliers` in `bpf/trail.h`).
+/// Size in bytes of the ring buffer used by the programs (`outliers` in `bpf/packet_path.h`).
 const RING_BYTES: usize = 8 << 20;
 
 /// The slow packets of a measurement.
@@ -28,20 +28,20 @@ pub struct Collector {
     found: Arc<Mutex<Found>>,
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Debug)]
 struct Found {
     farthest: Vec<u32>,
     tasks: Tasks,
     slow: Slow,
     slowest: Slowest,
-    sums: BTreeMap<(ShareKind, Option<Who>), u64>,
+    sums: BTreeMap<(ShareKind, Option<Culprit>), u64>,
     logs: Logs,
     stacks: Stacks,
 }
 
 impl Collector {
-    /// Listens to the programs; keeps the slowest `keep` packets.
+    /// Opens the ring buffer; keeps the slowest `keep` packets.
     ///
     /// # Errors
     /// The kernel refused.
@@ -70,25 +70,25 @@ impl Collector {
         Ok(Self { ring: builder.build().map_err(refused)?, found })
     }
 
-    /// Takes no more than there may have been when it began: the programs go on meanwhile, and may be
-    /// quicker than each is explained. An error is one of the callback's, which has none.
+    /// Receives at most as much as was there at the start: the programs continue in the meantime, and may be
+    /// faster than the explanation. Errors come from the callback, which returns none.
     fn consume(&self) {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).tasks.forget();
-        let _ = self.ring.consume_raw_n(RING_BYTES / TRAIL_BYTES);
+        let _ = self.ring.consume_raw_n(RING_BYTES / PACKET_PATH_BYTES);
     }
 
-    /// Takes what the programs have sent, and forgets what it was put together from: they begin again.
+    /// Receives what the programs have sent, and resets the reassembly state: the programs restart.
     pub fn restart(&self) {
         self.consume();
         self.found.lock().unwrap_or_else(PoisonError::into_inner).logs.clear();
     }
 
-    /// Takes what the programs have sent; then what was found in all: how many, the slowest, the
-    /// sums by cause.
+    /// Receives what the programs have sent; returns the totals: the number, the slowest, and the sums by
+    /// cause.
     pub fn collect(&self) -> (Slow, Vec<Outlier>, Vec<Share>) {
         self.consume();
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let total = |((share, who), &ns): (&(ShareKind, Option<Who>), &u64)| Share {
+        let total = |((share, who), &ns): (&(ShareKind, Option<Culprit>), &u64)| Share {
             share: *share,
             ns,
             who: who.clone(),
@@ -102,9 +102,9 @@ impl Collector {
 impl Found {
     /// A record of any kind: events of a ring, the path of a packet that had a slow span, or such a span.
     fn take(&mut self, bytes: &[u8]) {
-        if bytes.len() == TRAIL_BYTES {
-            if let Some(trail) = Trail::read(bytes) {
-                self.slowest.follow(&trail);
+        if bytes.len() == PACKET_PATH_BYTES {
+            if let Some(packet_path) = PacketPath::read(bytes) {
+                self.slowest.follow(&packet_path);
             }
         } else if bytes.len() == BLOCK_BYTES {
             self.logs.take(bytes);

@@ -1,5 +1,5 @@
-//! Packets under way that were dropped, read back: what the programs count by the last stage, the reason and the
-//! instruction becomes names.
+//! Reads dropped packets that were tracked: converts the programs' counts by last stage, reason and instruction
+//! to names.
 
 use super::load::types;
 use super::table::stage;
@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
-/// What was counted for one key.
+/// The count of one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Row {
     location: u64,
@@ -24,7 +24,7 @@ struct Row {
 }
 
 impl Row {
-    /// Reads `struct stage_drop` and `struct stage_drop_count`; `None` where they are too short.
+    /// Parses `struct stage_drop` and `struct stage_drop_count`; `None` if they are too short.
     fn read(key: &[u8], count: &[u8]) -> Option<Self> {
         type Key = types::stage_drop;
         type Count = types::stage_drop_count;
@@ -44,8 +44,8 @@ impl Row {
     }
 }
 
-/// The drops, most packets first. `names` is asked for only when there are some; `tells_reasons` says whether the
-/// kernel gives a reason.
+/// The drops, most packets first. `names` is called only if there are any; `tells_reasons` is whether the
+/// kernel has drop reasons.
 pub fn read<'a>(
     map: &impl MapCore,
     tells_reasons: bool,

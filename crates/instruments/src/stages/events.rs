@@ -1,8 +1,7 @@
-//! What the programs have sent of their rings of events (`bpf/events.h`), put together by the events'
-//! numbers.
+//! Events from the programs' rings (`bpf/events.h`), reassembled by their numbers.
 //!
-//! In go blocks, in the order in which they were reserved, out come the events of a ring up to one.
-//! Numbers go up by one, so a block that found no room leaves a gap, and what is before it is not used.
+//! Input: blocks, in the order in which they were reserved. Output: the events of a ring up to a given one.
+//! Numbers are consecutive, so a block that did not fit leaves a gap, and nothing before it is used.
 
 use super::record::{
     READER_EVENTS, ReaderEvents, Ring, event, half, is_timer, reader_event, tells_what_it_does,
@@ -10,67 +9,67 @@ use super::record::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes of `struct event`.
+/// Size of `struct event` in bytes.
 pub const EVENT_BYTES: usize = 32;
-/// Events that a ring of a CPU has room for, the most on any host.
+/// Maximum number of events in a ring of a CPU, on any host.
 const EVENTS_MAX: usize = 4096;
-/// Events in a block.
+/// Events per block.
 const BLOCK_EVENTS: usize = 16;
-/// Where they begin.
+/// Offset of the events.
 const BLOCK_HEADER: usize = 32;
-/// Bytes of a block, by which it is told from the other records.
+/// Size of a block in bytes, which distinguishes it from the other records.
 pub const BLOCK_BYTES: usize = BLOCK_HEADER + BLOCK_EVENTS * EVENT_BYTES;
-/// Events of a ring that are kept: twice what a ring has room for, as older ones may have come before.
+/// Maximum events kept per ring: twice its size, as older ones may have been received before.
 const KEEP: usize = 2 * EVENTS_MAX;
-/// Memory for the rings of all CPUs, as long as that is enough for rings of 1,024 events.
+/// Memory for the rings of all CPUs, unless rings of 1,024 events need more.
 const EVENTS_BYTES: usize = 16 << 20;
-/// Rings of a CPU, and of a reader.
+/// Rings per CPU, and per reader.
 pub const RINGS: u32 = 2;
 
-/// A CPU without a timer's interrupt for so long (that of 100 a second) had been told to do without.
+/// A CPU without a timer interrupt for this long (at 100 per second) has its tick stopped.
 const TIMER_NS: u64 = 10_000_000;
 
 type Bytes = [u8; EVENT_BYTES];
 
-/// Events that each ring of a CPU has room for on a host of so many CPUs: a power of two. 4,096 are what a CPU does in some
-/// 0.7 s at 2,000 packets per second.
+/// Events per ring of a CPU on a host with this many CPUs: a power of two. 4,096 events are what a CPU produces
+/// in some 0.7 s at 2,000 packets per second.
 pub fn events_of_cpu(cpus: usize) -> usize {
     let all = EVENTS_BYTES / EVENT_BYTES / RINGS as usize;
     let fair = (all / cpus.max(1)).max(1);
     (1 << fair.ilog2()).clamp(1024, EVENTS_MAX)
 }
 
-/// The rings of which something has come.
+/// The rings received so far.
 #[derive(Debug)]
 pub struct Logs {
     rings: BTreeMap<u32, Log>,
     /// Number of the first ring of readers.
     reader_rings: u32,
-    /// Events that a ring of a CPU has room for.
+    /// Events in a ring of a CPU.
     cpu_events: usize,
 }
 
 /// One ring: events with consecutive numbers.
 #[derive(Debug, Default)]
 struct Log {
-    /// Number of the oldest.
+    /// Number of the oldest one.
     first: u64,
     events: VecDeque<Bytes>,
 }
 
 impl Logs {
-    /// Of a host with so many CPUs.
+    /// For a host with this many CPUs.
     pub fn new(cpus: usize) -> Self {
         let reader_rings = u32::try_from(cpus).unwrap_or(u32::MAX).saturating_mul(RINGS);
         Self { rings: BTreeMap::new(), reader_rings, cpu_events: events_of_cpu(cpus) }
     }
 
-    /// Forgets all: numbers begin at 0 again.
+    /// Resets: numbers start at 0 again.
     pub fn clear(&mut self) {
         self.rings.clear();
     }
 
-    /// Takes a block; what is none is left out.
+    /// Adds a block; anything else is ignored.
     pub fn take(&mut self, block: &[u8]) {
         let (Some(ring), Some(first), Some(head), Some(after)) =
             (half(block, 0), word(block, 8), word(block, 16), word(block, 24))
@@ -81,7 +80,7 @@ impl Logs {
         let log = self.rings.entry(ring).or_default();
         let events = block.get(BLOCK_HEADER..).unwrap_or_default();
         for (number, bytes) in (first..head).zip(events.chunks_exact(EVENT_BYTES)) {
-            // A newer one lies there by now, or is about to be written.
+            // A newer event is stored there already, or is about to be written.
             let overwritten = number.saturating_add(size as u64) <= after;
             if let (Ok(bytes), false) = (bytes.try_into(), overwritten) {
                 log.add(number, bytes);
@@ -89,8 +88,8 @@ impl Logs {
         }
     }
 
-    /// The events of a CPU's ring before number `head`, oldest first: those after a moment, and so many
-    /// before it that what the CPU did then is known.
+    /// The events of a CPU's ring before number `head`, oldest first: those after a moment, and enough before
+    /// it to tell what the CPU did then.
     pub fn cpu(&self, ring: u32, head: u64, after_ns: u64) -> Ring {
         let (first, events) = self.events(ring, 0, head);
         let skip = not_needed(events.clone(), after_ns);
@@ -100,15 +99,15 @@ impl Logs {
         }
     }
 
-    /// How many events of a ring have come, if any have.
+    /// Number of events received of a ring, if any.
     pub fn head(&self, ring: u32) -> Option<u64> {
         self.rings.get(&ring).map(Log::end)
     }
 
-    /// The switches of a reader, or its wake-ups, from number `claimed` on and before `head`: those after a
-    /// moment, and as many before it as it takes to know what it did then. And since when they are all there.
+    /// The switches of a reader, or its wake-ups, from number `claimed` and before `head`: those after a
+    /// moment, and enough before it to determine the reader's state then. Also since when they are complete.
     pub fn reader(&self, ring: u32, claimed: u64, head: u64, after_ns: u64) -> ReaderEvents {
-        // The oldest may be just being written over.
+        // The oldest may be in the process of being overwritten.
         let oldest = head.saturating_sub(READER_EVENTS as u64 - 1).max(claimed);
         let (first, events) = self.events(ring, oldest, head);
         let known_from = match events.clone().next() {
@@ -122,7 +121,7 @@ impl Logs {
         ReaderEvents { events: events.collect(), known_from }
     }
 
-    /// The same as they came, with the number of the first.
+    /// The same events unchanged, with the number of the first.
     fn events(
         &self,
         ring: u32,
@@ -141,9 +140,8 @@ impl Logs {
     }
 }
 
-/// How many of the oldest events are not needed for what a CPU did after a moment: what it ran then is
-/// known from a switch before it (of softirqs, from any event), and what the hypervisor has taken since
-/// is told by the timer.
+/// How many of the oldest events are not needed for what a CPU did after a moment: what it ran then is known
+/// from a switch before it (for softirqs, from any event), and stolen time is reported by the timer.
 fn not_needed<'a>(
     events: impl DoubleEndedIterator<Item = &'a Bytes> + ExactSizeIterator,
     after_ns: u64,
@@ -190,12 +188,12 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A block whose events are ends of interrupts at as many nanoseconds as their number.
+    /// A block of interrupt-exit events at as many nanoseconds as their number.
     pub fn block(ring: u32, first: u64, head: u64) -> Vec<u8> {
         copied(ring, first, head, head)
     }
 
-    /// The same where there were more events in the ring once it had been copied.
+    /// The same with more events in the ring after it had been copied.
     fn copied(ring: u32, first: u64, head: u64, after: u64) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK_BYTES];
         bytes[0..4].copy_from_slice(&ring.to_ne_bytes());
@@ -216,15 +214,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn blocks_are_put_together_by_the_numbers_of_their_events() {
+    fn blocks_are_reassembled_by_event_numbers() {
         let mut logs = Logs::new(2);
-        // The last block is there in part, and comes again when there is more in it.
+        // The last block is partial, and is sent again when it has more events.
         logs.take(&block(2, 0, 20));
         logs.take(&block(2, 16, 20));
         logs.take(&block(2, 16, 25));
         let ring = logs.cpu(2, 25, 0);
         assert_eq!((times(&ring), ring.cut), ((0..25).collect(), false));
-        // Up to a packet that was slow before.
+        // Up to a packet that was slow earlier.
         assert_eq!(times(&logs.cpu(2, 18, 0)), (0..18).collect::<Vec<_>>());
         assert_eq!(logs.cpu(3, 5, 0), Ring { events: vec![], cut: true });
     }
@@ -236,12 +234,12 @@ pub(super) mod tests {
         logs.take(&block(0, 32, 40));
         let ring = logs.cpu(0, 40, 0);
         assert_eq!((times(&ring), ring.cut), ((32..40).collect(), true));
-        // Its block found no room.
+        // Its block did not fit.
         assert_eq!(logs.cpu(0, 41, 0), Ring { events: vec![], cut: true });
     }
 
     #[test]
-    fn rings_are_long_on_small_hosts_and_take_no_more_memory_on_large_ones() {
+    fn rings_are_longer_on_small_hosts_and_bounded_in_memory() {
         assert_eq!(
             [1, 2, 64, 65, 128, 256, 1024].map(events_of_cpu),
             [4096, 4096, 4096, 2048, 2048, 1024, 1024]
@@ -249,9 +247,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_overwritten_meanwhile_is_left_out() {
+    fn overwritten_events_are_omitted() {
         let mut logs = Logs::new(2);
-        // Of 16 events three are newer ones by now, and a fourth is being written.
+        // Of 16 events three have been replaced by newer ones, and a fourth is being written.
         logs.take(&block(0, 64, 64 + events_of_cpu(2) as u64 + 3));
         assert_eq!(times(&logs.cpu(0, 80, 0)), (68..80).collect::<Vec<_>>());
         // A reader's ring is shorter.
@@ -260,9 +258,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_entered_while_it_was_copied_is_left_for_the_next_block() {
+    fn events_written_during_the_copy_are_left_for_the_next_block() {
         let mut logs = Logs::new(2);
-        // Two interrupts came in between: what was copied of their events is of another time.
+        // Two interrupts occurred in between: the copy of their events is not consistent.
         logs.take(&copied(0, 0, 5, 7));
         assert_eq!(logs.head(0), Some(5));
         logs.take(&copied(0, 0, 7, 7));
@@ -270,7 +268,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_reader_s_events_begin_where_it_took_the_ring() {
+    fn a_readers_events_start_where_it_claimed_the_ring() {
         let mut logs = Logs::new(2);
         let mut bytes = block(4, 0, 8);
         (0..8).for_each(|n| bytes[BLOCK_HEADER + n * EVENT_BYTES + 15] = 8);
@@ -280,7 +278,7 @@ pub(super) mod tests {
             (reader.events.iter().map(|e| e.ns).collect::<Vec<_>>(), reader.known_from)
         };
         assert_eq!(read(5, 0), (vec![5, 6, 7], 0));
-        // Nor before what it did at a moment is told.
+        // Nor before its state at a moment is known.
         let mut bytes = bytes.clone();
         bytes[BLOCK_HEADER + 2 * EVENT_BYTES + 15] = 10;
         let mut logs = Logs::new(2);
@@ -289,7 +287,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn events_go_back_to_what_ran_at_a_moment_and_no_further() {
+    fn events_go_back_only_to_what_ran_at_a_moment() {
         let mut logs = Logs::new(2);
         let mut bytes = block(0, 0, 16);
         // Switches at 3 and at 6, timers at 2 and 8.
@@ -307,7 +305,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken_or_left_out(
+        fn any_bytes_are_accepted_or_ignored(
             blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..4),
             head in any::<u64>(),
             after in any::<u64>(),

@@ -1,5 +1,5 @@
-//! Packets by group (`bpf/group.h`): in go the programs' groups, the samples of each and those of
-//! the whole, out come the groups asked for, and one of all others, so that the sums agree.
+//! Packets by group (`bpf/group.h`). Input: the programs' groups, their samples and those of the whole. Output:
+//! the requested groups, and one of all others, so that the sums agree.
 
 use super::path::{self, PathTerms, PathsOfWhole};
 use super::samples::Samples;
@@ -12,10 +12,10 @@ use nearpath_model::{Group, PathKind, Per};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Spans of groups that are kept apart (`CELLS_MAX`).
+/// Maximum number of spans of groups (`CELLS_MAX`).
 pub const CELLS_MAX: u32 = 8192;
 
-/// A group, or several, by numbers of spans.
+/// A group, or several, by span number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Part {
     name: String,
@@ -23,7 +23,7 @@ pub struct Part {
     samples: BTreeMap<usize, Samples>,
 }
 
-/// The groups as the programs have them now. Read before the whole, which then has at least as many.
+/// The current groups of the programs. Read before the whole, which then has at least as many samples.
 pub fn read(groups: &dyn MapCore, cells: &dyn MapCore, per: Per) -> Vec<Part> {
     let value = |map: &dyn MapCore, key: &[u8]| map.lookup(key, MapFlags::ANY).ok().flatten();
     let number = |key: &[u8]| key.try_into().ok().map(u64::from_ne_bytes);
@@ -47,9 +47,9 @@ pub fn read(groups: &dyn MapCore, cells: &dyn MapCore, per: Per) -> Vec<Part> {
 /// A span of the whole: its stages, its number, its samples.
 pub type SpanOfWhole = ((usize, usize), usize, Samples);
 
-/// All packets, which groups are a part of.
+/// All packets; groups are part of them.
 pub struct Whole {
-    /// How many have begun.
+    /// Number of packets started.
     pub packets: u64,
     pub spans: Vec<SpanOfWhole>,
     pub paths: PathsOfWhole,
@@ -57,14 +57,14 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// All samples by the number of the cell that a group has of them.
+    /// All samples by the number of their cell in a group.
     fn samples(&self) -> impl Iterator<Item = (usize, &Samples)> {
         let paths = self.paths.iter().map(|(kind, samples)| (path::cell(*kind), samples));
         self.spans.iter().map(|(_, number, samples)| (*number, samples)).chain(paths)
     }
 }
 
-/// The groups to show, and the others as one: what these leave of the whole.
+/// The groups to show, and the others as one: the remainder of the whole.
 pub fn shown(parts: Vec<Part>, grouping: Grouping, whole: &Whole, layout: &Layout) -> Vec<Group> {
     let group = |part: &Part| {
         let span = |(pair, number, _): &SpanOfWhole| {
@@ -86,7 +86,7 @@ pub fn shown(parts: Vec<Part>, grouping: Grouping, whole: &Whole, layout: &Layou
         let group = group(part);
         let path = group.worst_path().map(|path| (path.p99_ns, path.max_ns));
         let span = group.worst().map(|span| (span.p99_ns, span.max_ns));
-        // A group whose packets do not end as paths do comes after those that have paths.
+        // Groups without whole paths come after those with paths.
         (path, span)
     };
     let mut parts = merged(parts);
@@ -103,7 +103,7 @@ pub fn shown(parts: Vec<Part>, grouping: Grouping, whole: &Whole, layout: &Layou
     groups
 }
 
-/// Under short names where they tell groups apart; parts of one name are one.
+/// Uses short names if they are unique; groups with the same name are merged.
 fn merged(parts: Vec<Part>) -> Vec<Part> {
     let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
     let names = short_names(&names);
@@ -118,8 +118,8 @@ fn merged(parts: Vec<Part>) -> Vec<Part> {
     merged.into_values().collect()
 }
 
-/// What the shown groups leave of the whole. Of the groups that make up the rest extremes are
-/// known; not so of packets whose group is unknown, such as those that are still under way.
+/// The remainder of the whole without the shown groups. Extremes are known for the groups in the remainder, but
+/// not for packets whose group is unknown, such as those still in flight.
 fn others(shown: &[Part], rest: &[Part], whole: &Whole) -> Part {
     let sum = shown.iter().map(|part| part.packets).sum();
     let mut others = Part { name: OTHERS.to_owned(), ..Part::default() };
@@ -175,7 +175,7 @@ mod tests {
         let most = groups(parts(), top(2, Sort::Packets), 9, &whole);
         assert_eq!(names(&most), ["b", "a", "others"]);
         assert_eq!((most[2].packets, most[2].spans[0].count), (1, 1));
-        assert_eq!(most[2].spans[0].max_ns, Some(9), "the others are known");
+        assert_eq!(most[2].spans[0].max_ns, Some(9), "the others have known extremes");
         let worst = groups(parts(), top(1, Sort::P99), 9, &whole);
         assert_eq!(names(&worst), ["c", "others"]);
         assert_eq!(names(&groups(parts(), top(3, Sort::P99), 9, &whole)), ["c", "b", "a"]);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_worst_tail_is_that_of_whole_packets() {
-        // In one span `a` is the slower one, from end to end it is `b`; `c` has no packet that is read.
+        // In one span `a` is the slower one, end to end `b` is; `c` has no packets that are read.
         let cells = |span: &[u64], kind: PathKind, path: &[u64]| {
             [(1, counted(span)), (path::cell(kind), counted(path))].into()
         };
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_no_known_group_are_among_the_others() {
+    fn packets_without_a_known_group_are_among_the_others() {
         let found = groups(vec![part("a", 3, &[1])], top(10, Sort::Packets), 4, &[1, 7]);
         assert_eq!(names(&found), ["a", "others"]);
         assert_eq!((found[1].packets, found[1].spans[0].max_ns), (1, None));
     }
 
     #[test]
-    fn namespaces_are_told_where_names_are_not_enough() {
+    fn namespaces_are_shown_if_names_are_not_unique() {
         let parts = vec![
             part("eth0 rx-0 netns 1", 1, &[1]),
             part("eth0 rx-0 netns 2", 1, &[1]),

@@ -1,4 +1,4 @@
-//! What came between two readings, as the programs' counters give them.
+//! The difference between two readings, as computed from the programs' counters.
 
 use super::path::{self, PathTerms};
 use super::samples::tests::counted;
@@ -21,10 +21,10 @@ fn span(latencies: &[u64], places: &[(u32, u64)]) -> Option<Span> {
 }
 
 proptest! {
-    /// What came between two readings is what would have been measured of it alone, but for its
+    /// The difference between two readings equals a separate measurement of the interval, except for its
     /// extremes.
     #[test]
-    fn an_interval_is_what_would_have_been_measured_of_it(
+    fn an_interval_equals_a_separate_measurement(
         before in prop::collection::vec(0..16u64, 1..200),
         more in prop::collection::vec(0..16u64, 0..200),
     ) {
@@ -36,7 +36,7 @@ proptest! {
             return Ok(());
         };
         let interval = interval.unwrap();
-        // Exact extremes bound a percentile, which may move it within its bucket.
+        // Exact extremes bound a percentile, which may change it within its bucket.
         let of = |span: &Span| [span.p50_ns, span.p90_ns, span.p99_ns, span.p999_ns];
         for (a, b) in of(&interval).into_iter().zip(of(&alone)) {
             prop_assert_eq!(a.is_some(), b.is_some());

@@ -1,4 +1,4 @@
-//! Loading the programs: settings, sizes of the maps, which of the programs, and attaching them.
+//! Loads the programs: settings, map sizes, program selection, attaching.
 
 use super::Options;
 use super::events::{RINGS, events_of_cpu};
@@ -7,11 +7,12 @@ use super::record::READER_EVENTS;
 use super::samples::{HISTOGRAM_WORDS, MIN};
 use super::table::{PROBES, SPANS_MAX};
 use super::tasks::{CGROUPS_MAX, SEEN_TASKS};
-use crate::drops::what_is_told;
+use crate::drops::tracepoint_features;
 use crate::filter::constants_of_filter;
 use crate::grouping::{is_known_late, number};
 use crate::kernel::{
-    Attached, Chosen, Kernel, Probe, Reach, attach, choose, load_only, open, refused, within_reach,
+    AttachMode, Attached, Chosen, Kernel, Probe, attach, choose, load_only, open, refused,
+    within_reach,
 };
 use crate::layout::Layout;
 use crate::{GROUPS_MAX, InstrumentError};
@@ -19,7 +20,7 @@ use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::{NotGrouped, PathKind, Per};
 
-/// The skeleton that `build.rs` makes of `bpf/stages.bpf.c`.
+/// The skeleton generated from `bpf/stages.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/stages.skel.rs"));
@@ -28,36 +29,36 @@ mod skeleton {
 use skeleton::{OpenStagesSkel, StagesSkelBuilder};
 pub use skeleton::{StagesMaps as Maps, StagesSkel, types};
 
-/// Events that all readers have room for (`1 << READER_SLOT_BITS` times two rings).
+/// Events in the rings of all readers (`1 << READER_SLOT_BITS` times two rings).
 const EVENTS_OF_READERS: u32 = (1 << 9) * RINGS * READER_EVENTS as u32;
 /// The programs at both ends of softirqs.
 const SOFTIRQS: [&str; 2] = ["softirq_entry", "softirq_exit"];
-/// Trails that are kept for the paths of slow packets, a power of two (of 280 bytes each).
-const TRAILS: u32 = 1 << 14;
-/// Packets that may be under way (`PACKET_SLOT_BITS`).
+/// Recorded paths kept for slow packets, a power of two (280 bytes each).
+const PACKET_PATHS: u32 = 1 << 14;
+/// Slots for packets in flight (`PACKET_SLOT_BITS`).
 const PACKETS: u32 = 1 << 16;
 /// A system call that sends one message.
 const SENDS_ONE: u8 = 1;
 /// A system call that sends several (`SENDS_SEVERAL` in `bpf/stages_packet.h`).
 const SENDS_SEVERAL: u8 = 2;
 
-/// The programs in the kernel; dropping it detaches and frees everything.
+/// The loaded programs; dropping it detaches and frees everything.
 pub struct Loaded {
-    /// Before the object, so that they go first.
+    /// Before the object, so that they are dropped first.
     pub attached: Attached,
     /// Programs and maps.
     pub skeleton: StagesSkel<'static>,
-    /// What the kernel refused before it took these.
+    /// What the kernel refused before it accepted these.
     pub fallback: Option<String>,
-    /// Whether the kernel gives a reason when it drops a packet.
+    /// Whether the kernel has drop reasons.
     pub tells_reasons: bool,
 }
 
-/// Loads and attaches for a filter, as far as this kernel lets programs reach; with `has_nic_stamps` they look for
-/// hardware time stamps.
+/// Loads and attaches for a filter, in the best mode that this kernel accepts; with `has_nic_stamps` the
+/// programs read hardware timestamps.
 ///
 /// # Errors
-/// A missing privilege, or what the kernel refused.
+/// A missing privilege, or a refusal of the kernel.
 pub fn load(
     kernel: &Kernel,
     layout: &Layout,
@@ -72,14 +73,14 @@ pub fn load(
 
 fn load_within(
     kernel: &Kernel,
-    reach: Reach,
+    reach: AttachMode,
     layout: &Layout,
     options: &Options,
     has_nic_stamps: bool,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<StagesSkelBuilder>(kernel)?;
 
-    // What runs on the CPU must be known, by the tracepoints or by its own words.
+    // What runs on the CPU must be known, from the tracepoints or from the CPU's own state.
     let keeps_softirqs =
         |probe: &Probe| kernel.softirq_words.is_none() && SOFTIRQS.contains(&probe.program);
     let (chosen, mut skipped) =
@@ -112,7 +113,7 @@ fn set_constants(
     kernel: &Kernel,
 ) -> Result<(), InstrumentError> {
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
-        InstrumentError::Unsupported("the BPF object has no constants: a broken build".to_owned())
+        InstrumentError::Unsupported("invalid BPF object: it has no constants".to_owned())
     })?;
     constants.filter = filter_constants(&options.filter);
     constants.histogram_cells = nearpath_model::histogram::cells();
@@ -124,8 +125,8 @@ fn set_constants(
     constants.cpu_events = u32::try_from(events_of_cpu(layout.cpus.len())).unwrap_or(1024);
     constants.reader_rings = u32::try_from(layout.cpus.len()).unwrap_or(1) * RINGS;
     constants.per = options.groups.map_or(0, |groups| number(groups.per));
-    constants.has_trails = trail_slots(options) > 1;
-    constants.trail_mask = trail_slots(options) - 1;
+    constants.has_packet_paths = packet_path_slots(options) > 1;
+    constants.packet_path_mask = packet_path_slots(options) - 1;
     let has = |program: &str| chosen.iter().any(|(p, _)| p.program == program);
     constants.has_data_ready = has("sk_data_ready");
     constants.has_sock_recv = has("sock_recv");
@@ -137,15 +138,15 @@ fn set_constants(
     constants.knows_readers = has("sched_waking") && has("sched_switch");
     (constants.has_drop_reason, constants.has_rx_sk) = what_drops_tell(kernel);
     constants.has_upcall_answers = has("ovs_packet_cmd_execute");
-    // Without either a packet's run is not told from another: as if the tracepoints were there.
+    // Without either, runs cannot be distinguished: assume the tracepoints.
     let words = kernel.softirq_words.filter(|_| !SOFTIRQS.iter().all(|program| has(program)));
     constants.has_softirqs = words.is_none();
     if let Some(words) = words {
         constants.preempt_count_at = words.preempt_count;
         constants.pending_softirqs_at = words.pending;
     }
-    constants.place_count = u32::try_from(layout.places.len()).unwrap_or(1);
-    constants.place_all = !layout.is_by_cpu();
+    constants.row_count = u32::try_from(layout.places.len()).unwrap_or(1);
+    constants.all_cpu_pairs = !layout.is_by_cpu();
     constants.recvfrom_call = libc::SYS_recvfrom.cast_unsigned();
     constants.recvmsg_call = libc::SYS_recvmsg.cast_unsigned();
     constants.recvmmsg_call = libc::SYS_recvmmsg.cast_unsigned();
@@ -169,14 +170,14 @@ fn set_constants(
 
 constants_of_filter!(types);
 
-/// How many packets under way have their stages kept; when two meet in a slot the older loses its
-/// trail, not its place among the packets.
-fn trail_slots(options: &Options) -> u32 {
+/// Number of packets in flight whose stages are recorded; if two collide in a slot the older one loses its
+/// recorded path, but is still tracked.
+fn packet_path_slots(options: &Options) -> u32 {
     let per = options.groups.map(|groups| groups.per);
     match per {
-        // Spans are counted from them: none is lost but with its packet.
+        // Spans are counted from them: one is lost only together with its packet.
         Some(per) if is_known_late(per) => PACKETS,
-        _ if options.budgets && options.outliers > 0 => TRAILS,
+        _ if options.budgets && options.outliers > 0 => PACKET_PATHS,
         _ => 1,
     }
 }
@@ -202,42 +203,42 @@ fn size_maps(
         open.maps.groups.set_max_entries(GROUPS_MAX)?;
         open.maps.cells.set_max_entries(CELLS_MAX)?;
     }
-    open.maps.trails.set_max_entries(trail_slots(options))?;
-    if trail_slots(options) == 1 {
-        open.maps.trails_away.set_max_entries(1)?;
+    open.maps.packet_paths.set_max_entries(packet_path_slots(options))?;
+    if packet_path_slots(options) == 1 {
+        open.maps.packet_paths_away.set_max_entries(1)?;
     }
     open.maps.histograms.set_max_entries(layout.shards * spans)?;
     let paths = u32::try_from(PathKind::ALL.len()).unwrap_or(1);
     open.maps.path_histograms.set_max_entries(layout.shards * paths)?;
-    open.maps.places.set_max_entries(spans * places * places)?;
+    open.maps.cpu_pairs.set_max_entries(spans * places * places)?;
     Ok(())
 }
 
-/// Whether drops have a reason and a socket here.
+/// Whether drops have a reason and a socket on this kernel.
 fn what_drops_tell(kernel: &Kernel) -> (bool, bool) {
     let probe = PROBES.iter().find(|probe| probe.program == "kfree_skb");
-    what_is_told(probe.and_then(|probe| kernel.arguments(probe)))
+    tracepoint_features(probe.and_then(|probe| kernel.arguments(probe)))
 }
 
 impl Loaded {
-    /// Lets packets begin, or no longer.
+    /// Lets packets start, or not.
     pub fn set_active(&mut self, active: bool) {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
         }
     }
 
-    /// Threads whose slot another took while they had a packet.
+    /// Threads whose slot was reused while they had a packet.
     pub fn tasks_collided(&self) -> u64 {
         self.skeleton.maps.bss_data.as_deref().map_or(0, |variables| variables.tasks_collided)
     }
 
-    /// The groups that packets are in.
+    /// The groups of packets.
     pub fn groups(&self, per: Per) -> Vec<Part> {
         group::read(&self.skeleton.maps.groups, &self.skeleton.maps.cells, per)
     }
 
-    /// What there was no room for among the groups.
+    /// What did not fit in the groups.
     pub fn not_grouped(&self) -> NotGrouped {
         let variables = self.skeleton.maps.bss_data.as_deref();
         variables.map_or_else(NotGrouped::default, |variables| NotGrouped {

@@ -10,6 +10,7 @@ mod group;
 #[cfg(test)]
 mod interval_tests;
 mod load;
+mod packet_path;
 mod path;
 mod reading;
 mod record;
@@ -18,7 +19,6 @@ mod slowest;
 mod stamps;
 mod table;
 mod tasks;
-mod trail;
 mod under_way;
 pub mod zoom;
 
@@ -28,7 +28,7 @@ pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
 use crate::filter::Filter;
-use crate::kernel::{Functions, Kernel, Mapped, Meter, Probe, Reach, Way};
+use crate::kernel::{AttachMode, AttachTarget, Functions, Kernel, Mapped, Meter, Probe};
 use crate::layout::Layout;
 use crate::{Grouping, Instrument, InstrumentError};
 use collector::Collector;
@@ -49,37 +49,37 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use under_way::UnderWay;
 
-/// How the instrument is set up.
+/// Options of the instrument.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Which packets are looked at.
+    /// Which packets are observed.
     pub filter: Filter,
     /// How much of the path is observed.
     pub detail: Detail,
-    /// Beside the stages of the detail those at which packets come in before RPS chooses a CPU for them.
+    /// In addition to the stages of the detail, those before RPS selects a CPU.
     pub arrivals: bool,
-    /// Stages to observe, by name, whatever the detail; `None`: those of the detail.
+    /// Stages to observe, by name, regardless of the detail; `None`: those of the detail.
     pub stages: Option<Vec<String>>,
-    /// Stages to leave out, by name.
+    /// Stages to skip, by name.
     pub without: Vec<String>,
-    /// Attach programs that do nothing: what attaching alone costs, for benchmarks.
+    /// Attach empty programs, to measure the cost of attaching alone, for benchmarks.
     pub empty: bool,
-    /// Keep a history of each CPU, and explain slow packets by it.
+    /// Record a history of each CPU, and explain slow packets by it.
     pub budgets: bool,
-    /// From when on a span is slow; `None`: the slowest 1 in 10,000 of each.
+    /// Latency above which a span is slow; `None`: the slowest 1 in 10,000 of each span.
     pub slow: Option<Duration>,
-    /// Times of which it is counted how many packets' paths took longer: three at the most. With none, those are 100
-    /// µs, 1 ms and 10 ms.
+    /// Thresholds for which the number of slower paths is counted: three at most. If empty, 100 µs, 1ms and
+    /// 10ms.
     pub above: Vec<Duration>,
-    /// How many slow packets are kept one by one.
+    /// Number of slow packets kept individually.
     pub outliers: usize,
-    /// Split the result.
+    /// Group the result.
     pub groups: Option<Grouping>,
-    /// Observe only one part in so many of each interval (at least 10 ms of it).
+    /// Observe only one part in this many of each interval (at least 10ms of it).
     pub duty: Option<NonZeroU32>,
-    /// The share of one CPU that observing may take; without it, and with a duty, it takes what it takes.
+    /// Limit on overhead as a share of one CPU; without it, and with a duty, there is no limit.
     pub limit: Option<f64>,
-    /// The kernel's BTF from a file, for a kernel that has none of its own.
+    /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
 }
 
@@ -87,15 +87,15 @@ pub struct Options {
 pub struct Stages {
     options: Options,
     layout: Layout,
-    /// Read when the first packet was dropped.
+    /// Read once the first packet was dropped.
     names: OnceLock<Names>,
     given_clocks: Vec<GivenClock>,
     session: Option<Session>,
-    /// The one before, whose programs are attached still.
+    /// The previous session, whose programs are still attached.
     ended: Option<Session>,
 }
 
-/// What is there between `start` and `stop`. The fields are dropped in this order.
+/// State between `start` and `stop`. The fields are dropped in this order.
 struct Session {
     counters: Mapped,
     span_of: Mapped,
@@ -112,14 +112,14 @@ struct Session {
     observed: Observed,
 }
 
-/// For how long packets were observed.
+/// How long packets were observed.
 struct Observed {
     before: Duration,
-    /// Since when they are; `None` while the instrument is paused.
+    /// Start of the current observation; `None` while paused.
     since: Option<Instant>,
-    /// Packets whose end was not seen by then.
+    /// Packets whose end had not been seen by then.
     abandoned: u64,
-    /// How often it was paused.
+    /// Number of pauses.
     pauses: u64,
 }
 
@@ -129,11 +129,11 @@ impl Observed {
     }
 }
 
-/// The least that is observed of an interval.
+/// Minimum observed time of an interval.
 const SHORTEST_SLICE: Duration = Duration::from_millis(10);
 
 impl Options {
-    /// Whether a stage is asked for.
+    /// Whether a stage is requested.
     pub fn observes(&self, stage: &str) -> bool {
         let among = |names: &[String]| names.iter().any(|name| name == stage);
         let wanted = match &self.stages {
@@ -146,13 +146,13 @@ impl Options {
         wanted && !among(&self.without)
     }
 
-    /// Whether all that a probe observes is left out by name.
+    /// Whether everything that a probe observes is excluded by name.
     fn is_without(&self, probe: &Probe) -> bool {
         let names = |stage: &str| self.without.iter().any(|name| name == stage);
         stages_of(probe).next().is_some() && stages_of(probe).all(names)
     }
 
-    /// Whether a probe is attached, where the kernel has what it is attached to.
+    /// Whether a probe is attached, if the kernel has its attach point.
     fn attaches(&self, probe: &Probe) -> bool {
         let mut of_stages = stages_of(probe).chain(probe.keeps_for.iter().copied());
         (self.budgets && probe.history && !self.is_without(probe))
@@ -160,13 +160,13 @@ impl Options {
     }
 }
 
-/// The stages that a probe is attached for: with a packet's first one comes what the NIC says of it.
+/// The stages for which a probe is attached: the NIC's timestamp belongs to a packet's first stage.
 fn stages_of(probe: &Probe) -> impl Iterator<Item = &'static str> {
     probe.stages.iter().copied().filter(|&stage| stage != NIC_RX)
 }
 
 impl Stages {
-    /// Sets the instrument up for a host; nothing is loaded yet.
+    /// Creates the instrument for a host; nothing is loaded yet.
     pub fn new(topology: &Topology, options: Options) -> Self {
         Self {
             options,
@@ -178,14 +178,14 @@ impl Stages {
         }
     }
 
-    /// Takes a device for one that stamps packets by this clock, beside those that the kernel says so of.
+    /// Adds a device that timestamps packets with this clock, to those reported by the kernel.
     #[must_use]
     pub fn with_nic_clock(mut self, clock: GivenClock) -> Self {
         self.given_clocks.push(clock);
         self
     }
 
-    /// The devices that stamp packets; none where nobody asks.
+    /// The devices that timestamp packets; none if not requested.
     fn stamping(&self) -> Candidates {
         match self.options.observes(NIC_RX) {
             true => Candidates::find(&self.given_clocks),
@@ -193,13 +193,13 @@ impl Stages {
         }
     }
 
-    /// All stages, with how each is observed here or why it cannot be.
+    /// All stages, with how each is observed on this kernel or why it cannot be.
     ///
     /// # Errors
     /// The kernel has no BTF.
     pub fn list(&self) -> Result<Vec<StageListing>, InstrumentError> {
         let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
-        let raw = Reach { typed: false, functions: Functions::Refused };
+        let raw = AttachMode { typed: false, functions: Functions::Refused };
         let reach = kernel.reaches().first().copied().unwrap_or(raw);
         let stamping = Candidates::find(&self.given_clocks);
         let listing = |stage: &Stage| {
@@ -217,7 +217,7 @@ impl Stages {
             let first = probes.clone().next();
             let usable = probes.find_map(|p| Some((p, kernel.ways(p, reach).ok()?)));
             let reason = first.and_then(|p| kernel.ways(p, reach).err());
-            let targets = |ways: Vec<Way>| {
+            let targets = |ways: Vec<AttachTarget>| {
                 ways.into_iter().map(|way| way.target).collect::<Vec<_>>().join(", ")
             };
             StageListing {
@@ -261,7 +261,7 @@ impl Instrument for Stages {
         let span_of = Mapped::new(&maps.span_of)?;
         let histograms = Mapped::new(&maps.histograms)?;
         let path_histograms = Mapped::new(&maps.path_histograms)?;
-        let places = Mapped::new(&maps.places)?;
+        let places = Mapped::new(&maps.cpu_pairs)?;
         let under_way = UnderWay::new(maps, &self.layout)?;
         reading::prepare(&span_of, &histograms, &path_histograms);
         let slow_ns = Mapped::new(&maps.slow_ns)?;
@@ -283,7 +283,7 @@ impl Instrument for Stages {
             let reason =
                 loaded.attached.refused.first().map_or_else(String::new, |(_, why)| why.clone());
             return Err(InstrumentError::Unsupported(format!(
-                "no stage at which a packet's path begins can be observed here: {reason}"
+                "no stage at the start of a packet's path can be observed: {reason}"
             )));
         }
         let stamps = stamping.watch(&loaded.skeleton.maps)?;
@@ -317,9 +317,9 @@ impl Instrument for Stages {
         self.options.duty.map_or(interval, part)
     }
 
-    fn pause(&mut self, patience: Duration, goes_on: &dyn Fn(Duration) -> bool) {
+    fn pause(&mut self, patience: Duration, should_continue: &dyn Fn(Duration) -> bool) {
         let Some(session) = &mut self.session else { return };
-        // What was spent so far is known from the packets so far.
+        // The cost so far is estimated from the packets so far.
         let started = session.packets_started();
         session.meter.spent(started);
         session.loaded.set_active(false);
@@ -332,7 +332,7 @@ impl Instrument for Stages {
             let packets = reading::packets(&session.counters);
             let left = patience.saturating_sub(began.elapsed());
             let all_ended = packets.abandoned <= session.observed.abandoned;
-            if all_ended || left.is_zero() || !goes_on(wait.min(left)) {
+            if all_ended || left.is_zero() || !should_continue(wait.min(left)) {
                 session.observed.abandoned = packets.abandoned;
                 break;
             }
@@ -397,8 +397,8 @@ impl Instrument for Stages {
 }
 
 impl Stages {
-    /// Packets that were dropped. Naming their functions takes longer than an overhead limit allows while packets are
-    /// observed (60 ms here: 3 s of a limit of 2 %), so that it is done afterwards alone.
+    /// Dropped packets. Resolving their functions takes longer than an overhead limit allows while packets are
+    /// observed (60ms here: 3 s of a limit of 2%), so it is done only afterwards.
     fn drops(&self, session: &Session) -> Vec<StageDrop> {
         let map = &session.loaded.skeleton.maps.stage_drops;
         drops::read(map, session.loaded.tells_reasons, || self.names())
@@ -428,7 +428,7 @@ impl Stages {
         }
         let collected = session.collector.as_ref().map(Collector::collect).unwrap_or_default();
         let (slow, outliers, budget_totals) = collected;
-        // Before the whole: groups are a part of it.
+        // Before the whole: groups are part of it.
         let parts = self.options.groups.map(|by| (by, session.loaded.groups(by.per)));
         let runs = session.meter.runs(session.object());
         let packets = reading::packets(&session.counters);
@@ -456,7 +456,7 @@ impl Stages {
             fallback: session.loaded.fallback.clone(),
             cost: cost.map(|cost| Cost {
                 cpu_percent: match self.limit() {
-                    // Slices are of different loads, and their windows of different lengths.
+                    // Slices have different loads, and their windows different lengths.
                     Some(_) => 100.0 * session.meter.spent_before().as_secs_f64() / elapsed,
                     None => part * cost.cpu_percent,
                 },
@@ -467,7 +467,11 @@ impl Stages {
             nic_stamps: session.stamps.as_ref().map(|stamps| stamps.result(&session.counters)),
             spans,
             not_observable: not_observable(&session.loaded),
-            slow: Slow { lost: reading.outliers_lost(), paths_lost: reading.trails_lost(), ..slow },
+            slow: Slow {
+                lost: reading.outliers_lost(),
+                paths_lost: reading.packet_paths_lost(),
+                ..slow
+            },
             outliers,
             budget_totals,
             drops: Vec::new(),
@@ -477,7 +481,7 @@ impl Stages {
     }
 }
 
-/// Names of the stages of which a probe is attached.
+/// Names of the stages with an attached probe.
 fn observed_stages(session: &Session) -> Vec<String> {
     let probes = &session.loaded.attached.probes;
     let has_stamps = session.stamps.as_ref().is_some_and(Stamps::is_on);
@@ -493,7 +497,7 @@ fn observed_stages(session: &Session) -> Vec<String> {
     names
 }
 
-/// Stages of which no probe is attached, with the reason of the first.
+/// Stages without an attached probe, with the reason of the first one.
 fn not_observable(loaded: &Loaded) -> Vec<NotObservable> {
     let reason = |stage: &Stage| {
         let seen = loaded.attached.probes.iter().any(|p| p.stages.contains(&stage.name));
@@ -502,7 +506,7 @@ fn not_observable(loaded: &Loaded) -> Vec<NotObservable> {
     };
     STAGES
         .iter()
-        // That no NIC stamps is usual; what is left out of those that do is said with them.
+        // Usually no NIC timestamps; what those that do leave out is reported with them.
         .filter(|stage| stage.name != NIC_RX)
         .filter_map(|stage| {
             Some(NotObservable {

@@ -1,4 +1,4 @@
-//! Whole paths (`bpf/path.h`): in go the samples of each kind of path, out comes a [`PathLatency`].
+//! Whole paths (`bpf/path.h`). Input: the samples of each kind of path. Output: a [`PathLatency`].
 
 use super::load::types::histogram;
 use super::samples::Samples;
@@ -9,15 +9,15 @@ use crate::layout::Layout;
 use nearpath_model::{Above, Direction, PathKind, PathLatency};
 use std::time::Duration;
 
-/// Of how many times it can be counted how many paths took longer (`ABOVE_MAX`).
+/// Maximum number of thresholds for which slower paths are counted (`ABOVE_MAX`).
 pub const ABOVE_MAX: usize = word_of!(histogram, buckets) - word_of!(histogram, above);
-/// The number of the first kind's cell of a group (`PATH_CELLS`).
+/// The number of the first kind's cell in a group (`PATH_CELLS`).
 const FIRST_CELL: usize = SPANS_MAX + 1;
 
 const _: () = assert!(FIRST_CELL + PathKind::ALL.len() <= 256, "a cell's number has eight bits");
 const _: () = assert!(words_of::<histogram>() > ABOVE_MAX);
 
-/// The times that are looked at where none are asked for.
+/// The default thresholds.
 const DEFAULT_ABOVE: [Duration; ABOVE_MAX] =
     [Duration::from_micros(100), Duration::from_millis(1), Duration::from_millis(10)];
 
@@ -26,8 +26,8 @@ pub fn cell(kind: PathKind) -> usize {
     FIRST_CELL + kind as usize
 }
 
-/// The times of which it is counted how many paths took longer, in nanoseconds, ascending: those asked for, as many as
-/// there is room for.
+/// The thresholds for which slower paths are counted, in nanoseconds, ascending: those requested, up to the
+/// maximum.
 fn thresholds(asked: &[Duration]) -> Vec<u64> {
     let times = if asked.is_empty() { &DEFAULT_ABOVE[..] } else { asked };
     let ns = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -38,19 +38,19 @@ fn thresholds(asked: &[Duration]) -> Vec<u64> {
     thresholds
 }
 
-/// The same as the programs have them.
+/// The same in the programs' format.
 pub fn above_ns(asked: &[Duration]) -> [u64; ABOVE_MAX] {
     let thresholds = thresholds(asked);
     std::array::from_fn(|at| thresholds.get(at).copied().unwrap_or(u64::MAX))
 }
 
-/// The samples of each kind that has some.
+/// The samples of each kind that has any.
 pub type PathsOfWhole = Vec<(PathKind, Samples)>;
 
-/// Stages of a send call: what the kernel sends by itself begins after them.
+/// Stages of a send call: what the kernel sends by itself starts after them.
 const OF_SEND_CALL: [&str; 2] = ["sock_send", "tcp_sendmsg"];
 
-/// What the paths of a measurement have in common.
+/// Data shared by the paths of a measurement.
 #[derive(Debug, Clone)]
 pub struct PathTerms {
     thresholds: Vec<u64>,
@@ -58,7 +58,7 @@ pub struct PathTerms {
 }
 
 impl PathTerms {
-    /// With the times asked for, and the stages that are observed.
+    /// With the requested thresholds, and the observed stages.
     pub fn new(above: &[Duration], is_observed: impl Fn(&Stage) -> bool) -> Self {
         let begins = |kind: PathKind, stage: &Stage| match kind {
             PathKind::ReceiveFromNic | PathKind::ForwardFromNic => stage.name == NIC_RX,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_ascending_and_no_more_than_there_is_room_for() {
+    fn thresholds_are_ascending_and_limited_in_number() {
         let ms = Duration::from_millis;
         assert_eq!(thresholds(&[]), [100_000, 1_000_000, 10_000_000]);
         assert_eq!(thresholds(&[ms(5), ms(1), ms(5)]), [1_000_000, 5_000_000]);

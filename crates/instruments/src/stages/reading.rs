@@ -1,4 +1,4 @@
-//! The programs' maps read back into a measurement.
+//! Reads the programs' maps into a measurement.
 
 use super::group::SpanOfWhole;
 use super::load::types::{counters, cpu};
@@ -10,21 +10,21 @@ use crate::layout::Layout;
 use nearpath_model::histogram::quantile_ns;
 use nearpath_model::{Packets, PathKind, Place, Span};
 
-/// Packets beyond this share of a span are slow by themselves.
+/// Packets beyond this share of a span are slow by default.
 const SLOWEST: f64 = 0.9999;
-/// What the programs take for a pair of stages that no path joins.
+/// The programs' value for an impossible pair of stages.
 const NO_SPAN: u64 = u32::MAX as u64;
 
-/// Tells the programs where each CPU counts.
+/// Passes each CPU's shard to the programs.
 pub fn prepare_cpus(cpus: &Mapped, layout: &Layout) {
     for (number, row) in layout.cpus.iter().enumerate() {
         let first = number * words_of::<cpu>();
         cpus.set(first + pair_at!(cpu, node, llc), pack(row.node, row.llc));
-        cpus.set(first + pair_at!(cpu, shard, place), pack(row.shard, row.place));
+        cpus.set(first + pair_at!(cpu, shard, row), pack(row.shard, row.place));
     }
 }
 
-/// Tells the programs which stages no path joins, and makes every minimum the largest number.
+/// Marks pairs of stages that no path joins, and sets every minimum to the largest number.
 pub fn prepare(span_of: &Mapped, histograms: &Mapped, path_histograms: &Mapped) {
     for pair in 0..span_of.len() {
         span_of.set(pair, NO_SPAN);
@@ -39,21 +39,20 @@ pub fn prepare(span_of: &Mapped, histograms: &Mapped, path_histograms: &Mapped) 
     }
 }
 
-/// Whether packets can be begun by this probe.
+/// Whether packets can start at this probe.
 pub fn begins_a_path(probe: &Probe) -> bool {
     ["napi_gro_receive", "netif_rx", "netif_receive_skb", "net_dev_queue"]
         .iter()
         .any(|stage| probe.stages.contains(stage))
 }
 
-/// The counters summed over all CPUs. Packets that ended in no way that was seen are what is
-/// left of those that started.
+/// The counters summed over all CPUs. Packets without an observed end are the remainder of those started.
 pub fn packets(by_shard: &Mapped) -> Packets {
     let sum = |field| sum(by_shard, field);
     let completed = sum(word_of!(counters, completed));
     let dropped = sum(word_of!(counters, dropped));
     let collided = sum(word_of!(counters, collided));
-    // Read last: a packet that starts meanwhile is one under way.
+    // Read last: a packet that starts in the meantime counts as in flight.
     let started = sum(word_of!(counters, started));
     Packets {
         started,
@@ -65,7 +64,7 @@ pub fn packets(by_shard: &Mapped) -> Packets {
     }
 }
 
-/// A counter over all shards.
+/// Sum of a counter over all shards.
 pub fn sum(by_shard: &Mapped, field: usize) -> u64 {
     let each = words_of::<counters>();
     (0..by_shard.len() / each).map(|shard| by_shard.get(shard * each + field)).sum()
@@ -82,22 +81,22 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Events between stages that no path joins, or for which there was no span left.
+    /// Events between stages that no path joins, or for which no span was free.
     pub fn unexpected(&self) -> u64 {
         sum(self.counters, word_of!(counters, unexpected))
     }
 
-    /// Slow packets that there was no room to send up.
+    /// Slow packets that did not fit in the ring buffer.
     pub fn outliers_lost(&self) -> u64 {
         sum(self.counters, word_of!(counters, outliers_lost))
     }
 
-    /// Paths of slow packets that there was no room to send up.
-    pub fn trails_lost(&self) -> u64 {
-        sum(self.counters, word_of!(counters, trails_lost))
+    /// Paths of slow packets that did not fit in the ring buffer.
+    pub fn packet_paths_lost(&self) -> u64 {
+        sum(self.counters, word_of!(counters, packet_paths_lost))
     }
 
-    /// Sends up, from now on, the slowest 1 in 10,000 of each span that has had so many packets.
+    /// From now on, sends the slowest 1 in 10,000 of each span with enough packets to user space.
     pub fn follow_slowest(&self, slow_ns: &Mapped) {
         for (from, to) in spans() {
             let Some(number) = self.number_of((from, to)) else { continue };
@@ -108,8 +107,8 @@ impl Reading<'_> {
         }
     }
 
-    /// All spans with a sample, in the order of the path, beside what they are made of: groups are
-    /// taken from the same moment.
+    /// All spans with a sample, in the order of the path, with their samples: groups are computed from the same
+    /// moment.
     pub fn spans(&self) -> Vec<(SpanOfWhole, Span)> {
         spans().into_iter().filter_map(|pair| self.span(pair)).collect()
     }
@@ -120,12 +119,12 @@ impl Reading<'_> {
         (1..=SPANS_MAX).contains(&number).then_some(number)
     }
 
-    /// The samples of a span over all shards, and how many each has.
+    /// The samples of a span over all shards, and the number per shard.
     pub fn samples(&self, number: usize) -> (Samples, Vec<u64>) {
         self.sum(self.histograms, SPANS_MAX, number - 1)
     }
 
-    /// The samples of each kind of path that has some.
+    /// The samples of each kind of path that has any.
     pub fn paths(&self) -> PathsOfWhole {
         let samples = |kind: PathKind| {
             (kind, self.sum(self.path_histograms, PathKind::ALL.len(), kind as usize).0)
@@ -134,7 +133,7 @@ impl Reading<'_> {
         paths.filter(|(_, samples)| samples.count() > 0).collect()
     }
 
-    /// One of so many histograms of each shard, over all shards.
+    /// A histogram, by its index in each shard, summed over all shards.
     fn sum(&self, histograms: &Mapped, of_shard: usize, number: usize) -> (Samples, Vec<u64>) {
         let mut sum = Samples::default();
         let shards = 0..self.layout.shards as usize;
@@ -157,7 +156,7 @@ impl Reading<'_> {
         Some(((pair, number, samples), span))
     }
 
-    /// `ended` has the samples of each shard.
+    /// `ended` has the samples per shard.
     fn places_of(&self, span: usize, ended: &[u64]) -> Vec<Place> {
         let rows = self.layout.places.len();
         let entered = |from: usize, to: usize| self.places.get((span * rows + from) * rows + to);

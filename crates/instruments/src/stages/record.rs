@@ -1,16 +1,16 @@
-//! A slow packet as the programs send it (`struct outlier` of `bpf/history.h`), and what its CPU and its
-//! reader did before.
+//! A slow packet as sent by the programs (`struct outlier` of `bpf/history.h`), and the activity of its CPU and
+//! its reader before.
 
 use super::events::{Logs, RINGS};
+use super::packet_path::PacketPath;
 use super::table::{STAGES_MAX, Stage, stage};
-use super::trail::Trail;
 use crate::grouping::{comm, flow};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Events that a ring of a reader has room for.
+/// Events in a ring of a reader.
 pub const READER_EVENTS: usize = 256;
-/// Where the parts of `struct outlier` are that stand behind its first fields.
+/// Offsets of the parts of `struct outlier` after its first fields.
 const FLOW: usize = 40;
 const COMM: usize = 80;
 const HEADS: usize = 96;
@@ -22,8 +22,8 @@ const DEVICE: usize = 168;
 const RAISED: usize = 184;
 const GAP_END: usize = 192;
 const THROTTLED: usize = 200;
-const TRAIL: usize = 264;
-/// Times that are kept of a cgroup on a CPU.
+const PACKET_PATH_OFFSET: usize = 264;
+/// Throttled periods kept per cgroup and CPU.
 const THROTTLES: usize = 4;
 /// Flags of an outlier (`WAIT_*` in `bpf/waits.h`).
 const ENDED_IN_TASK: u16 = 1;
@@ -39,38 +39,38 @@ pub struct Record {
     pub at_ns: u64,
     /// Its length.
     pub span_ns: u64,
-    /// CPU of the stage before.
+    /// CPU of the first stage.
     pub from_cpu: u32,
-    /// CPU of the stage after.
+    /// CPU of the second stage.
     pub to_cpu: u32,
-    /// The stage before.
+    /// The first stage.
     pub from: &'static Stage,
-    /// The stage after.
+    /// The second stage.
     pub to: &'static Stage,
-    /// The task that takes the packet, or that runs at the end; its name and thread id alone.
+    /// The task that takes the packet, or that runs at the end; only its name and thread id.
     pub task: Task,
-    /// Whether the span ends in no softirq.
+    /// Whether the span does not end in a softirq.
     pub ended_in_task: bool,
     /// Where it was queued to be sent.
     pub queued: Option<Queued>,
-    /// Of TCP: data before it was missing; until when, where that is known.
+    /// For TCP: data before it was missing; until when, if known.
     pub early: Option<Option<u64>>,
-    /// From when until when its cgroup had used up its quota on this CPU, the last times.
+    /// Recent periods in which its cgroup was throttled on this CPU: start and end.
     pub throttled: Vec<Range<u64>>,
-    /// Bytes of the packet; 0: not known.
+    /// Length of the packet in bytes; 0: unknown.
     pub bytes: u32,
     /// Packets that the CPU's stack has received, modulo 2^16.
     pub received: u16,
     /// The packet's flow.
     pub flow: Option<String>,
-    /// What the CPU of the stage after did.
+    /// Activity of the CPU of the second stage.
     pub cpu: CpuEvents,
-    /// What others did on which the reader was.
+    /// Activity of other CPUs that the reader was on.
     pub others: BTreeMap<u32, CpuEvents>,
-    /// What the task did that takes the packet, where it is known as a reader.
+    /// Activity of the task that takes the packet, if it is known as a reader.
     pub reader: ReaderEvents,
-    /// The packet's path up to here, where one is kept.
-    pub trail: Option<Trail>,
+    /// The packet's path so far, if recorded.
+    pub packet_path: Option<PacketPath>,
 }
 
 /// Where a packet was queued to be sent.
@@ -80,9 +80,9 @@ pub struct Queued {
     pub qdisc: String,
     /// The device.
     pub device: String,
-    /// Whether the device took no packets when this one was queued.
+    /// Whether the device's queue was stopped when this packet was queued.
     pub stopped: bool,
-    /// When NET_TX was raised that took it from its queue, and what raised it.
+    /// When NET_TX was raised that dequeued it, and its source.
     pub raised: Option<(u64, Raiser)>,
 }
 
@@ -97,7 +97,7 @@ pub enum Raiser {
     Other,
 }
 
-/// What a CPU did.
+/// Activity of a CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuEvents {
     /// Tasks and interrupts, oldest first.
@@ -106,36 +106,36 @@ pub struct CpuEvents {
     pub softirqs: Ring,
 }
 
-/// What a reader did: in order, switches and wake-ups.
+/// Activity of a reader: switches and wake-ups, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReaderEvents {
     /// The events.
     pub events: Vec<ReaderEvent>,
-    /// Since when they are all there.
+    /// Since when they are complete.
     pub known_from: u64,
 }
 
-/// A change of what a reader does.
+/// A change of a reader's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderEvent {
-    /// When.
+    /// The time.
     pub ns: u64,
     /// Its CPU.
     pub cpu: u32,
-    /// What.
+    /// The change.
     pub what: Change,
 }
 
-/// What changed.
+/// Kind of change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// It runs.
     Runs,
-    /// It runs, and was not known to be a reader before.
+    /// It runs, and was not known as a reader before.
     Found,
-    /// It leaves its CPU and could go on; or it may not, as its cgroup has used up its quota.
+    /// It is preempted; or it is throttled, as its cgroup has used up its quota.
     Ready {
-        /// Whether that is so.
+        /// Whether it is throttled.
         throttled: bool,
     },
     /// It leaves its CPU to wait.
@@ -144,23 +144,23 @@ pub enum Change {
     Moves(u32),
     /// It is woken, by whom; it may not run yet as its cgroup has used up its quota.
     Woken {
-        /// By whom.
+        /// What woke it.
         by: Waker,
-        /// Whether that is so.
+        /// Whether it is throttled.
         throttled: bool,
     },
 }
 
-/// In what a task blocks.
+/// What a task is blocked on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Number of its stack; negative: not known.
+    /// Number of its stack; negative: unknown.
     pub stack: i32,
     /// State of the scheduler.
     pub state: u32,
     /// Whether it waits for I/O.
     pub io: bool,
-    /// What that is, by name, once it has been looked up.
+    /// The name, once it has been looked up.
     pub on: Option<String>,
 }
 
@@ -171,7 +171,7 @@ pub enum Waker {
     Task(u32, String),
     /// A softirq, by its vector.
     Softirq(u32),
-    /// An interrupt (with [`VECTOR`], one of the CPU's own).
+    /// An interrupt (with [`VECTOR`], one of the CPU itself).
     Irq(u32),
 }
 
@@ -184,7 +184,7 @@ pub struct Ring {
     pub cut: bool,
 }
 
-/// A task as the scheduler knows it.
+/// A task as known to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Task {
     /// Thread id; 0 is the idle task.
@@ -195,51 +195,51 @@ pub struct Task {
     pub prio: u16,
     /// `SCHED_*`.
     pub policy: u8,
-    /// Whether the task that ran before it could have gone on.
+    /// Whether the task that ran before it was still runnable.
     pub ready_before: bool,
 }
 
 /// A change of what a CPU runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When, CLOCK_MONOTONIC.
+    /// The time, CLOCK_MONOTONIC.
     pub ns: u64,
-    /// What.
+    /// The change.
     pub what: What,
-    /// The thread that the CPU was at, by its id; `None` where `what` is a switch to another.
+    /// The thread that the CPU was running, by its id; `None` if `what` is a switch to another.
     pub current: Option<u32>,
 }
 
-/// What changed.
+/// Kind of change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// It turned to a task.
+    /// It switched to a task.
     Task(Task),
-    /// A device's interrupt began, or one of the CPU's own (with [`VECTOR`]).
+    /// Entry of a device interrupt, or of one of the CPU itself (with [`VECTOR`]).
     Irq(u32),
-    /// It ended.
+    /// Its exit.
     IrqEnd,
-    /// A softirq began: its vector, and how many packets had been received by then.
+    /// Entry of a softirq: its vector, and how many packets had been received by then.
     Softirq(u32, u16),
-    /// It ended.
+    /// Its exit.
     SoftirqEnd(u16),
-    /// The hypervisor had the CPU for so many nanoseconds, at some time since the timer before.
+    /// The hypervisor stole this many nanoseconds, at some time since the previous timer interrupt.
     Stolen(u32),
-    /// The CPU came online: it was offline since the event before.
+    /// The CPU came online; it was offline since the previous event.
     Online,
-    /// The task that the CPU turns to next could have run since then.
+    /// The next task of the CPU was runnable since then.
     Queued(u64),
 }
 
-/// Bit of an interrupt of the CPU's own.
+/// Flag of an interrupt of the CPU itself.
 pub const VECTOR: u32 = 1 << 31;
 /// The timer's interrupt on x86.
 pub const LOCAL_TIMER: u32 = VECTOR | 0xec;
-/// Bit of a task's policy: the task before it could have gone on.
+/// Flag in a task's policy: the previous task was still runnable.
 const READY_BEFORE: u8 = 1 << 7;
 
 impl Record {
-    /// Reads a record, with what the programs have sent before it; `None` if it is none.
+    /// Parses a record, with the data received before it; `None` if it is malformed.
     pub fn read(bytes: &[u8], logs: &Logs) -> Option<Self> {
         let (word, half) = (|at| word(bytes, at), |at| half(bytes, at));
         let quarter = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
@@ -282,18 +282,18 @@ impl Record {
             },
             others,
             reader,
-            trail: bytes.get(TRAIL..).and_then(Trail::read),
+            packet_path: bytes.get(PACKET_PATH_OFFSET..).and_then(PacketPath::read),
         })
     }
 
-    /// Begin of the span.
+    /// Start of the span.
     pub fn begin_ns(&self) -> u64 {
         self.at_ns.saturating_sub(self.span_ns)
     }
 }
 
 impl CpuEvents {
-    /// What has come of a CPU, if anything has.
+    /// The events of a CPU, if any were received.
     fn latest(cpu: u32, logs: &Logs, after_ns: u64) -> Option<Self> {
         let ring = cpu.checked_mul(RINGS)?;
         let latest = |ring| logs.head(ring).map(|head| logs.cpu(ring, head, after_ns));
@@ -309,7 +309,7 @@ impl ReaderEvents {
     }
 }
 
-/// What the reader did up to the end of a slow packet's span.
+/// The activity of the reader up to the end of a slow packet's span.
 fn reader(bytes: &[u8], logs: &Logs, begin_ns: u64) -> Option<ReaderEvents> {
     let ring = half(bytes, READER_RING)?;
     if ring == 0 {
@@ -358,23 +358,23 @@ pub(super) fn half(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Whether an event of a CPU says what it runs from then on: a task, or a softirq or none.
+/// Whether an event of a CPU determines what it runs from then on: a task, or a softirq or none.
 pub(super) fn tells_what_runs(bytes: &[u8]) -> bool {
     matches!(bytes.get(15), Some(1 | 4 | 5))
 }
 
-/// Whether an event of a reader says what it does from then on, and what it last waited for: it blocks, or
+/// Whether an event of a reader determines its state from then on, and what it last waited for: it blocks, or
 /// is woken.
 pub(super) fn tells_what_it_does(bytes: &[u8]) -> bool {
     matches!(bytes.get(15), Some(10 | 12))
 }
 
-/// Whether an event is the timer's interrupt (x86).
+/// Whether an event is the timer interrupt (x86).
 pub(super) fn is_timer(bytes: &[u8]) -> bool {
     matches!(bytes.get(15), Some(2)) && half(bytes, 8) == Some(LOCAL_TIMER)
 }
 
-/// An event of a reader; `None` if it is none.
+/// Parses an event of a reader.
 pub(super) fn reader_event(bytes: &[u8]) -> Option<ReaderEvent> {
     const IOWAIT: u32 = 1;
     const THROTTLED: u32 = 2;
@@ -407,7 +407,7 @@ pub(super) fn reader_event(bytes: &[u8]) -> Option<ReaderEvent> {
     Some(ReaderEvent { ns: word(bytes, 0)?, cpu, what })
 }
 
-/// An event of a CPU; `None` if it is none.
+/// Parses an event of a CPU.
 pub(super) fn event(bytes: &[u8]) -> Option<Event> {
     let id = u32::from_ne_bytes(bytes.get(8..12)?.try_into().ok()?);
     let prio = u16::from_ne_bytes(bytes.get(12..14)?.try_into().ok()?);
@@ -437,7 +437,7 @@ pub(super) fn event(bytes: &[u8]) -> Option<Event> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trail::tests::written;
+    use super::super::packet_path::tests::written;
     use super::*;
     use proptest::prelude::*;
 
@@ -446,7 +446,7 @@ mod tests {
 
     /// A record of CPU 3.
     fn bytes() -> Vec<u8> {
-        let mut bytes = vec![0; TRAIL];
+        let mut bytes = vec![0; PACKET_PATH_OFFSET];
         let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         set(0, &5000u64.to_ne_bytes());
         set(8, &700u64.to_ne_bytes());
@@ -469,7 +469,7 @@ mod tests {
         bytes
     }
 
-    /// An event as the programs write it.
+    /// An event as encoded by the programs.
     fn written_event(ns: u64, id: u32, prio: u16, policy: u8, kind: u8, rest: &[u8]) -> Vec<u8> {
         let mut bytes =
             [&ns.to_ne_bytes()[..], &id.to_ne_bytes(), &prio.to_ne_bytes(), &[policy, kind], rest]
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn records_round_trip() {
         let record = Record::read(&bytes(), &logs()).unwrap();
         assert_eq!((record.begin_ns(), record.to_cpu, record.bytes), (4300, 3, 1500));
         assert_eq!((record.from.name, record.to.name), ("irq_handler", "net_rx_raise"));
@@ -527,7 +527,7 @@ mod tests {
         ];
         assert_eq!(record.cpu.tasks, Ring { events: events.to_vec(), cut: false });
         assert_eq!(record.cpu.softirqs, Ring::default());
-        assert_eq!((record.flow, record.trail), (None, None));
+        assert_eq!((record.flow, record.packet_path), (None, None));
         assert_eq!((record.throttled[0].start, record.throttled[0].end), (4400, 4500));
         let queued = Queued {
             qdisc: "tbf".to_owned(),
@@ -537,9 +537,10 @@ mod tests {
         };
         assert_eq!((record.queued, record.early), (Some(queued), Some(Some(4800))));
         assert!(record.ended_in_task);
-        let trail = written((64, 4000), &[(1, 2, 4300), (2, 3, 5000)]);
-        let with_trail = Record::read(&[bytes(), trail].concat(), &logs()).unwrap().trail.unwrap();
-        assert_eq!((with_trail.packet, with_trail.steps.len()), ((64, 4000), 2));
+        let packet_path = written((64, 4000), &[(1, 2, 4300), (2, 3, 5000)]);
+        let with_packet_path =
+            Record::read(&[bytes(), packet_path].concat(), &logs()).unwrap().packet_path.unwrap();
+        assert_eq!((with_packet_path.packet, with_packet_path.steps.len()), ((64, 4000), 2));
         assert_eq!(Record::read(&bytes()[..100], &logs()), None);
     }
 
@@ -555,9 +556,9 @@ mod tests {
             event(4700, 3, Change::Runs),
         ];
         assert_eq!(record.reader, ReaderEvents { events, known_from: 0 });
-        // And what the other CPU did on which it was.
+        // And the activity of the other CPU that it was on.
         assert_eq!(record.others.keys().collect::<Vec<_>>(), [&4]);
-        // What did not come is not known.
+        // What was not received is unknown.
         let lost = Record::read(&bytes(), &Logs::new(8)).unwrap();
         assert_eq!(lost.reader.known_from, u64::MAX);
         assert!(lost.cpu.tasks.cut);
@@ -565,7 +566,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+        fn any_bytes_are_parsed_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
             let _ = (Record::read(&bytes, &logs()), event(&bytes), reader_event(&bytes));
         }
     }

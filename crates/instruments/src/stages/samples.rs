@@ -1,6 +1,6 @@
-//! The latencies of one span, as the programs count them (`struct histogram` of
-//! `bpf/histogram.h`): in go its words, out comes a [`Span`]. They can be added and subtracted, so that
-//! groups and what is left of them agree with the whole.
+//! The latencies of one span, as counted by the programs (`struct histogram` of `bpf/histogram.h`). Input: its
+//! words. Output: a [`Span`]. Samples can be added and subtracted, so that groups and their remainder agree
+//! with the whole.
 
 use super::load::types::histogram;
 use super::table::Stage;
@@ -9,9 +9,9 @@ use crate::layout::Layout;
 use nearpath_model::histogram::{BUCKETS, middle_ns, quantile_ns, upper_ns};
 use nearpath_model::{Place, Span};
 
-/// 64-bit words of a `struct histogram`, and where its fields are.
+/// Size of `struct histogram` in 64-bit words, and offsets of its fields.
 pub const HISTOGRAM_WORDS: usize = words_of::<histogram>();
-/// The shortest latency; the largest number where there is none.
+/// The shortest latency; the largest number if there is none.
 pub const MIN: usize = word_of!(histogram, min_ns);
 const MAX: usize = word_of!(histogram, max_ns);
 const OTHER_CPU: usize = word_of!(histogram, other_cpu);
@@ -21,16 +21,16 @@ const ABOVE: usize = word_of!(histogram, above);
 /// The first of the counts.
 pub const FIRST_BUCKET: usize = word_of!(histogram, buckets);
 
-/// All that follows the extremes is counted, up to the last bucket.
+/// Everything after the extremes is a count, up to the last bucket.
 const _: () = assert!(MIN < OTHER_CPU && MAX < OTHER_CPU && OTHER_CPU < FIRST_BUCKET);
 const _: () = assert!(FIRST_BUCKET + BUCKETS == HISTOGRAM_WORDS);
 
 /// Latencies of one span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Samples {
-    /// The shortest and the longest, where they are known.
+    /// The shortest and the longest, if known.
     extremes: Option<(u64, u64)>,
-    /// Crossings and buckets, at their places.
+    /// Crossings and buckets, at their offsets.
     words: Vec<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Adds what the programs have counted; returns how many that was.
+    /// Adds the programs' counts; returns the number of samples.
     pub fn add_words(&mut self, word: impl Fn(usize) -> u64) -> u64 {
         let shortest = word(MIN);
         if shortest == u64::MAX {
@@ -67,7 +67,7 @@ impl Samples {
         }
     }
 
-    /// Takes samples away that are among these; the extremes of what is left are not known.
+    /// Subtracts samples that are part of these; the extremes of the remainder are unknown.
     pub fn subtract(&mut self, other: &Self) {
         self.extremes = None;
         for (total, less) in self.words.iter_mut().zip(&other.words) {
@@ -75,7 +75,7 @@ impl Samples {
         }
     }
 
-    /// How many there are.
+    /// The number of samples.
     pub fn count(&self) -> u64 {
         self.buckets().iter().fold(0, |sum, &n| sum.saturating_add(n))
     }
@@ -95,12 +95,12 @@ impl Samples {
         buckets.filter(|&(_, n)| n > 0).collect()
     }
 
-    /// How many took longer than the time of that number.
+    /// How many took longer than the threshold with that number.
     pub fn above(&self, number: usize) -> u64 {
         self.words.get(ABOVE + number).copied().unwrap_or_default()
     }
 
-    /// What is to be said of them; `None` without a sample.
+    /// Their statistics; `None` without a sample.
     pub fn figures(&self, layout: &Layout) -> Option<Figures> {
         let count = self.count();
         if count == 0 {
@@ -108,7 +108,7 @@ impl Samples {
         }
         let buckets = self.filled();
         let (min, max) = self.extremes.unwrap_or((0, u64::MAX));
-        // A percentile is known to its bucket only; the exact extremes bound it.
+        // A percentile is exact to its bucket only; the exact extremes bound it.
         let within = |ns: f64| (ns.round() as u64).clamp(min, max.max(min));
         let percentile = |q: f64| quantile_ns(&buckets, q).map(within);
         let share = |word: usize| {
@@ -162,7 +162,7 @@ impl Samples {
     }
 }
 
-/// What spans and paths say of their latencies alike.
+/// The fields shared by spans and paths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figures {
     pub count: u64,
@@ -185,7 +185,7 @@ pub(super) mod tests {
     use nearpath_model::histogram::bucket;
     use proptest::prelude::*;
 
-    /// Samples as the programs would have counted these latencies.
+    /// Samples as the programs would count these latencies.
     pub fn counted(latencies: &[u64]) -> Samples {
         let mut words = vec![0; HISTOGRAM_WORDS];
         words[MIN] = latencies.iter().copied().min().unwrap_or(u64::MAX);
@@ -201,7 +201,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn parts_and_what_is_left_are_the_whole(
+        fn parts_and_remainder_are_the_whole(
             part in prop::collection::vec(0..5000u64, 0..50),
             rest in prop::collection::vec(0..5000u64, 0..50),
         ) {

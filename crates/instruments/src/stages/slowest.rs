@@ -1,14 +1,14 @@
-//! The slowest packets one by one: in go slow spans with their budgets, and the paths of the
-//! packets that had them, as they end; out come outliers, each with its packet's path.
+//! The slowest packets individually. Input: slow spans with their budgets, and the recorded paths of their
+//! packets, as they end. Output: outliers, each with its packet's path.
 
 use super::budget::Budget;
+use super::packet_path::{Identity, PacketPath, Step};
 use super::record::Record;
-use super::trail::{Identity, Step, Trail};
 use crate::layout::Layout;
 use nearpath_model::{CpuId, NodeId, Outlier, Passed};
 use std::cmp::Reverse;
 
-/// Sorting them out is put off until there are so many.
+/// Pruning is deferred until there are this many.
 const FEW: usize = 32;
 
 /// The slowest packets so far.
@@ -21,7 +21,7 @@ pub struct Slowest {
 }
 
 impl Slowest {
-    /// Keeps so many.
+    /// Keeps this many.
     pub fn new(layout: &Layout, keep: usize) -> Self {
         let nodes =
             layout.cpus.iter().map(|row| (row.node != u32::MAX).then_some(NodeId(row.node)));
@@ -30,7 +30,7 @@ impl Slowest {
 
     /// A span was slow.
     pub fn add(&mut self, record: &Record, budget: Budget) {
-        let identity = record.trail.as_ref().map(|trail| trail.packet);
+        let identity = record.packet_path.as_ref().map(|packet_path| packet_path.packet);
         let same =
             |(other, _): &&(Option<Identity>, Outlier)| identity.is_some() && *other == identity;
         let packet = match self.kept.iter().find(same) {
@@ -57,8 +57,8 @@ impl Slowest {
             path: Vec::new(),
         };
         self.kept.push((identity, outlier));
-        match &record.trail {
-            Some(trail) => self.follow(trail),
+        match &record.packet_path {
+            Some(packet_path) => self.follow(packet_path),
             None => self.set_path(self.kept.len() - 1, &[]),
         }
         if self.kept.len() >= 2 * self.keep.max(FEW) {
@@ -67,15 +67,15 @@ impl Slowest {
     }
 
     /// The path of a packet is known up to its end, or further than before.
-    pub fn follow(&mut self, trail: &Trail) {
+    pub fn follow(&mut self, packet_path: &PacketPath) {
         for index in 0..self.kept.len() {
-            if self.kept[index].0 == Some(trail.packet) {
-                self.set_path(index, &trail.steps);
+            if self.kept[index].0 == Some(packet_path.packet) {
+                self.set_path(index, &packet_path.steps);
             }
         }
     }
 
-    /// The slowest, the slowest first.
+    /// The slowest ones, slowest first.
     pub fn outliers(&mut self) -> Vec<Outlier> {
         self.trim();
         self.kept.iter().map(|(_, outlier)| outlier.clone()).collect()
@@ -89,7 +89,7 @@ impl Slowest {
             [before, stage] => outlier.ends_at(before, stage),
             _ => false,
         });
-        // A slow span beyond what a trail has room for, or after the end of its packet's path.
+        // A slow span beyond the end of a recorded path.
         let rest = (!is_told).then(|| {
             [
                 self.passed(
@@ -122,9 +122,9 @@ impl Slowest {
 
 #[cfg(test)]
 mod tests {
+    use super::super::packet_path::tests::written;
     use super::super::record::{CpuEvents, ReaderEvents, Task};
     use super::super::table::STAGES;
-    use super::super::trail::tests::written;
     use super::*;
     use nearpath_model::Topology;
     use std::collections::BTreeMap;
@@ -140,12 +140,18 @@ mod tests {
         STAGES.iter().position(|stage| stage.name == name).unwrap() + 1
     }
 
-    fn trail(steps: &[(usize, u32, u64)]) -> Trail {
-        Trail::read(&written(PACKET, steps)).unwrap()
+    fn packet_path(steps: &[(usize, u32, u64)]) -> PacketPath {
+        PacketPath::read(&written(PACKET, steps)).unwrap()
     }
 
     /// A span between two stages that ends at `at_ns`.
-    fn record(from: usize, to: usize, at_ns: u64, span_ns: u64, trail: Option<Trail>) -> Record {
+    fn record(
+        from: usize,
+        to: usize,
+        at_ns: u64,
+        span_ns: u64,
+        packet_path: Option<PacketPath>,
+    ) -> Record {
         Record {
             at_ns,
             span_ns,
@@ -164,7 +170,7 @@ mod tests {
             cpu: CpuEvents::default(),
             others: BTreeMap::new(),
             reader: ReaderEvents::default(),
-            trail,
+            packet_path,
         }
     }
 
@@ -185,10 +191,10 @@ mod tests {
         let mut slowest = slowest(10);
         let (receive, ip) = (number("netif_receive_skb"), number("ip_rcv"));
         let steps = [(2, 0, 900), (3, 0, 1900), (4, 0, 1950), (receive, 0, 3950), (ip, 0, 4000)];
-        slowest.add(&record(2, 3, 1900, 1000, Some(trail(&steps[..2]))), budget());
-        slowest.add(&record(4, receive, 3950, 2000, Some(trail(&steps[..4]))), budget());
+        slowest.add(&record(2, 3, 1900, 1000, Some(packet_path(&steps[..2]))), budget());
+        slowest.add(&record(4, receive, 3950, 2000, Some(packet_path(&steps[..4]))), budget());
         slowest.add(&record(2, 3, 9000, 500, None), budget());
-        slowest.follow(&trail(&steps));
+        slowest.follow(&packet_path(&steps));
         let outliers = slowest.outliers();
         assert_eq!(outliers.iter().map(|o| o.span_ns).collect::<Vec<_>>(), [2000, 1000, 500]);
         assert_eq!(outliers[0].packet, outliers[1].packet);
@@ -202,18 +208,18 @@ mod tests {
     #[test]
     fn a_path_whose_end_was_not_seen_ends_at_the_slow_span() {
         let mut slowest = slowest(10);
-        let so_far = trail(&[(2, 0, 900), (3, 0, 1900)]);
+        let so_far = packet_path(&[(2, 0, 900), (3, 0, 1900)]);
         slowest.add(&record(2, 3, 1900, 1000, Some(so_far)), budget());
         // A later packet at the same address.
-        let later = Trail { packet: (64, 5000), steps: Vec::new() };
+        let later = PacketPath { packet: (64, 5000), steps: Vec::new() };
         slowest.follow(&later);
         assert_eq!(path(&slowest.outliers()[0]), [("irq_handler", 900), ("net_rx_raise", 1900)]);
     }
 
     #[test]
-    fn a_slow_span_that_the_path_lacks_stands_at_its_end() {
+    fn a_slow_span_missing_in_the_path_is_added_at_its_end() {
         let mut slowest = slowest(10);
-        let first = trail(&[(2, 0, 900), (3, 0, 950)]);
+        let first = packet_path(&[(2, 0, 900), (3, 0, 950)]);
         let (receive, ip) = (number("netif_receive_skb"), number("ip_rcv"));
         slowest.add(&record(receive, ip, 4000, 1000, Some(first)), budget());
         let outliers = slowest.outliers();

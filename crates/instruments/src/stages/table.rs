@@ -1,12 +1,11 @@
-//! The stages of the packet path and the probes that observe them: the one table that says what
-//! is attached where.
+//! The stages of the packet path and the probes that observe them: the single table of attach points.
 //!
-//! To observe a further stage: a line in `bpf/stages.h`, from which [`STAGES`] is written, a program in
+//! To observe a further stage: a line in `bpf/stages.h`, from which [`STAGES`] is generated, a program in
 //! `bpf/stages_*.h`, a row in [`PROBES`].
 
 use super::stamps::NIC_RX;
 use crate::kernel::{
-    Point, Probe, at, better_at, entry, entry_by, exit, keeper, of, or_at, pointed_to, probe,
+    Point, Probe, at, better_at, entry, entry_by, exit, helper_probe, of, or_at, pointed_to, probe,
     returns,
 };
 use nearpath_model::{Detail, Direction};
@@ -18,7 +17,7 @@ pub struct Stage {
     pub direction: Direction,
     /// Its name in all output.
     pub name: &'static str,
-    /// The lowest detail that observes it.
+    /// The lowest detail that includes it.
     pub detail: Detail,
     /// Whether a packet's path ends here.
     pub last: bool,
@@ -26,27 +25,27 @@ pub struct Stage {
 
 include!(concat!(env!("OUT_DIR"), "/stages_table.rs"));
 
-/// The lowest detail that observes a stage of that name, in either direction.
+/// The lowest detail that includes a stage with that name, in either direction.
 pub fn detail_of(name: &str) -> Option<Detail> {
     STAGES.iter().filter(|stage| stage.name == name).map(|stage| stage.detail).min()
 }
 
-/// A tracepoint of an interrupt that is of interest to budgets alone.
+/// A tracepoint of an interrupt, used only for budgets.
 const fn vector(name: &'static str, function: &'static str) -> Probe {
     budget(probe(name, name, function, &[]))
 }
 
-/// A probe that budgets rest on.
+/// A probe that budgets need.
 const fn budget(probe: Probe) -> Probe {
     Probe { history: true, ..probe }
 }
 
-/// A probe without stages of its own, which the observing of others needs.
+/// A probe without stages, needed to observe others.
 const fn keeps_for(stages: &'static [&'static str], probe: Probe) -> Probe {
     Probe { keeps_for: stages, ..probe }
 }
 
-/// A device that stands on another gets the address of the pointer to the sk_buff, to replace it.
+/// An upper (stacked) device receives the address of the pointer to the sk_buff, so that it can replace it.
 const fn upper(module: Option<&'static str>, function: &'static str) -> Point {
     pointed_to(Point { module, ..entry(function) })
 }
@@ -55,12 +54,12 @@ const fn ovs(function: &'static str) -> Point {
     of("openvswitch", entry(function))
 }
 
-/// What is known only by which run of a softirq it belongs to.
+/// What is known only through the run of a softirq that it belongs to.
 const WITHIN_RUNS: &[&str] =
     &["net_rx_entry", "irq_handler", "napi_poll", "process_backlog", "sock_send"];
 
-/// All probes, in the order in which they are attached: that of the path, but exits before their
-/// entries, so that no CPU is taken to be in a handler whose end was not seen.
+/// All probes, in the order in which they are attached: that of the path, but exits before entries, so that no
+/// CPU is taken to be in a handler whose end was missed.
 pub const PROBES: &[Probe] = &[
     budget(keeps_for(
         &["irq_handler"],
@@ -129,19 +128,19 @@ pub const PROBES: &[Probe] = &[
     budget(probe("sched_waking", "sched_waking", "try_to_wake_up", &["sched_waking"])),
     budget(probe("sched_switch", "sched_switch", "__schedule", &["sched_switch"])),
     budget(probe("sched_migrate_task", "sched_migrate_task", "set_task_cpu", &[])),
-    budget(keeper(&[entry("unthrottle_cfs_rq")], "unthrottle_cfs_rq")),
+    budget(helper_probe(&[entry("unthrottle_cfs_rq")], "unthrottle_cfs_rq")),
     probe(
         "skb_copy_datagram",
         "skb_copy_datagram_iovec",
         "skb_copy_datagram_iter",
         &["skb_copy_datagram"],
     ),
-    keeps_for(&["sock_recv"], keeper(&[entry("skb_consume_udp")], "consume_udp")),
+    keeps_for(&["sock_recv"], helper_probe(&[entry("skb_consume_udp")], "consume_udp")),
     or_at(
         probe("sock_recv", "sock_recv_length", "sock_recvmsg", &["sock_recv"]),
         &[exit("exit", "inet_recvmsg"), exit("exit6", "inet6_recvmsg")],
     ),
-    // For io_uring's own threads, too; and other system calls are left alone.
+    // Includes io_uring threads, and leaves other system calls untouched.
     better_at(
         probe("sock_send", "sys_enter", "syscall entry", &["sock_send"]),
         &[
@@ -151,7 +150,7 @@ pub const PROBES: &[Probe] = &[
             entry_by("inet6", "inet6_sendmsg"),
         ],
     ),
-    // What sendfile(2) and splice(2) send, before 6.5.
+    // Sent by sendfile(2) and splice(2), before 6.5.
     Probe {
         stages: &["sock_send"],
         points: &[exit("page_exit", "inet_sendpage"), entry_by("page", "inet_sendpage")],
@@ -177,20 +176,20 @@ pub const PROBES: &[Probe] = &[
     probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &["kfree_skb"]),
 ];
 
-/// Most different spans that a measurement keeps apart (`SPANS_MAX` in `bpf/inflight.h`).
+/// Maximum number of spans of a measurement (`SPANS_MAX` in `bpf/inflight.h`).
 pub const SPANS_MAX: usize = 128;
 
-/// The stage of that number.
+/// The stage with that number.
 pub fn stage(number: usize) -> Option<&'static Stage> {
     STAGES.get(number.checked_sub(1)?)
 }
 
-/// The pairs of stages that a path can join, as stage numbers, in the order of the path; far more
-/// than those that occur on one host.
+/// The pairs of stages that a path can join, as stage numbers, in the order of the path; far more than occur on
+/// one host.
 ///
-/// A packet may pass stages again (a bridge, a bond, a virtual device on top of another), so a
-/// later stage may also come before an earlier one; only what ends a path is followed by nothing,
-/// and only the NIC's time stamp comes before the interrupt, and nothing before it.
+/// A packet may pass stages again (a bridge, a bond, a stacked virtual device), so a later stage may also come
+/// before an earlier one. Only the end of a path has no successor, and only the NIC's timestamp comes before
+/// the interrupt, and nothing before it.
 pub fn spans() -> Vec<(usize, usize)> {
     let numbers = || 1..=STAGES.len();
     let mut pairs = Vec::new();
@@ -198,11 +197,11 @@ pub fn spans() -> Vec<(usize, usize)> {
         for to in numbers() {
             let (Some(a), Some(b)) = (stage(from), stage(to)) else { continue };
             let begins = match b.name {
-                // What raised NET_RX may have been its interrupt.
+                // NET_RX may have been raised by its interrupt.
                 "irq_handler" => a.name != NIC_RX,
                 name => name == NIC_RX || name == "sock_send",
             };
-            // What was copied is only waited for by the end of the receive call.
+            // After the copy, only the end of the receive call follows.
             let after_copy = a.name != "skb_copy_datagram" || b.name == "sock_recv";
             if a.direction == b.direction && !a.last && !begins && after_copy {
                 pairs.push((from, to));
@@ -220,13 +219,13 @@ mod tests {
     #[test]
     fn the_path_can_be_followed_with_each_detail() {
         assert!(STAGES.len() < STAGES_MAX);
-        // A path begins and ends in either direction, also with the fewest hooks.
+        // A path starts and ends in either direction, even with the fewest hooks.
         for direction in [Direction::Rx, Direction::Tx] {
             let coarse =
                 || STAGES.iter().filter(|s| s.direction == direction && s.detail == Detail::Coarse);
             assert!(coarse().any(|s| s.last) && coarse().any(|s| !s.last));
         }
-        // No program is attached for nothing, whatever is asked for.
+        // No program is attached without need, whatever is requested.
         for probe in PROBES {
             let names = probe.stages.iter().chain(probe.keeps_for);
             assert!(names.clone().all(|name| detail_of(name).is_some()), "{probe:?}");

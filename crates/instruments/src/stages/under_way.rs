@@ -1,6 +1,6 @@
-//! What the programs know of what is under way: packets, tasks, sockets, and what each CPU is at. While
-//! nothing is attached all of it goes stale, and an address may come to be another packet's; so it is
-//! forgotten before they are attached again.
+//! The programs' state of what is in flight: packets, tasks, sockets, and what each CPU runs. While nothing is
+//! attached all of it becomes stale, and an address may be reused for another packet; so it is reset before the
+//! programs are attached again.
 
 use super::load::{Maps, types};
 use super::reading;
@@ -8,7 +8,7 @@ use crate::InstrumentError;
 use crate::kernel::Mapped;
 use crate::layout::Layout;
 
-/// The maps that hold it.
+/// The maps that contain it.
 pub struct UnderWay {
     cpus: Mapped,
     readers: Mapped,
@@ -16,7 +16,7 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    /// Maps them, and tells the programs where each CPU counts.
+    /// Maps them, and passes each CPU's shard to the programs.
     ///
     /// # Errors
     /// The kernel refused.
@@ -35,8 +35,8 @@ impl UnderWay {
         Ok(Self { cpus, readers: Mapped::new(&maps.readers)?, others })
     }
 
-    /// Forgets all of it but which tasks read, so that what they do is seen from the first moment on. Nothing is attached to a tracepoint meanwhile, and without those the programs at
-    /// functions know of no packet.
+    /// Resets everything except which tasks read, so that these are observed from the first moment. No
+    /// tracepoint is attached meanwhile, and without those the programs at functions know no packet.
     pub fn forget(&self, layout: &Layout) {
         for map in &self.others {
             map.clear();
@@ -46,7 +46,7 @@ impl UnderWay {
         reading::prepare_cpus(&self.cpus, layout);
     }
 
-    /// Their rings begin at 0. Where they block, by the numbers of stacks, stays as it is.
+    /// Their rings start at 0. The places where they block, by stack number, are kept.
     fn forget_what_readers_did(&self) {
         const WORDS: usize = size_of::<types::reader>() / 8;
         const KEPT: usize = std::mem::offset_of!(types::reader, sites) / 8;

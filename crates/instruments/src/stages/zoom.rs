@@ -1,20 +1,20 @@
-//! Where to look closer: in goes a measurement with few stages, out come the stages to observe next, which are those
-//! between its stages where time is lost.
+//! Selects stages for a closer look. Input: a measurement with few stages. Output: the stages to observe next,
+//! which are those between its stages where time is lost.
 
 use super::stamps::NIC_RX;
 use super::table::{STAGES, Stage};
 use nearpath_model::{Detail, Direction, Measurement, Span};
 
-/// A span in which so much of all time passes, or whose slowest packets take so long, is looked into.
+/// A span is examined if this share of all time is spent in it, or if its slowest packets take this long.
 const NOTABLE_SHARE: f64 = 0.1;
 const SLOW_NS: u64 = 1_000_000;
-/// Fewer packets than this tell nothing of where time is lost.
+/// Minimum number of packets to determine where time is lost.
 pub const ENOUGH_PACKETS: u64 = 100;
 
-/// At which packets come in before a CPU is chosen for them: without one of these no steering shows.
+/// Stages at which packets are received before a CPU is selected: one of these is needed to see steering.
 pub(super) const ARRIVALS: [&str; 3] = ["napi_gro_receive", "netif_rx", "enqueue_to_backlog"];
 
-/// Names of the stages to observe after a coarse measurement; `None` where it had too few packets to tell.
+/// Names of the stages to observe after a coarse measurement; `None` if it had too few packets.
 pub fn zoom(coarse: &Measurement) -> Option<Vec<String>> {
     if coarse.packets.started < ENOUGH_PACKETS {
         return None;
@@ -34,7 +34,7 @@ pub fn zoom(coarse: &Measurement) -> Option<Vec<String>> {
     }))
 }
 
-/// The names of some stages, in the order of the path, each once.
+/// Names of stages, in the order of the path, without duplicates.
 fn names(wanted: impl Fn(&Stage) -> bool) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for stage in STAGES.iter().filter(|stage| wanted(stage)) {
@@ -45,8 +45,8 @@ fn names(wanted: impl Fn(&Stage) -> bool) -> Vec<String> {
     names
 }
 
-/// Whether a stage may lie within a span: between its ends in the order of the path, or before the first
-/// stage of the CPU that is observed coarsely, where the span begins there.
+/// Whether a stage may be within a span: between its ends in the order of the path, or before the first
+/// coarsely observed stage of the CPU, if the span starts there.
 fn is_within(span: &Span, stage: &Stage) -> bool {
     let find =
         |name: &str| STAGES.iter().position(|s| s.direction == span.direction && s.name == name);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stages_before_the_stack_are_observed_where_softirqs_are_late() {
+    fn the_stages_before_the_stack_are_observed_if_softirqs_are_late() {
         let names = zoomed(vec![
             span(Direction::Rx, "net_rx_raise", "netif_receive_skb", 900, 4_000),
             span(Direction::Rx, "netif_receive_skb", "sk_data_ready", 50, 900),
@@ -112,13 +112,13 @@ mod tests {
         for name in ["ip_rcv", "udp_rcv", "qdisc_enqueue", "sock_send"] {
             assert!(!has(name), "{name}: {names:?}");
         }
-        // What was observed before is observed again, each once.
+        // What was observed before is observed again, without duplicates.
         assert!(has("sk_data_ready") && has("net_dev_queue"));
         assert_eq!(names.iter().filter(|n| *n == "net_dev_queue").count(), 1);
     }
 
     #[test]
-    fn a_rare_long_wait_is_looked_into_though_its_sum_is_small() {
+    fn a_rare_long_wait_is_examined_although_its_sum_is_small() {
         let names = zoomed(vec![
             span(Direction::Rx, "sk_data_ready", "sched_waking", 9_000_000, 2_000),
             span(Direction::Tx, "net_dev_queue", "net_dev_start_xmit", 1_000, 7_000_000),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_packets_tell_nothing() {
+    fn too_few_packets_select_nothing() {
         assert_eq!(zoom(&Measurement::default()), None);
     }
 }

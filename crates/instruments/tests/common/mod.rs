@@ -1,5 +1,5 @@
-//! What several tests on this kernel share: whether it can run them, what they tell the instrument of
-//! the host, CPUs to run on, and trials that may be disturbed.
+//! Shared by tests on this kernel: whether they can run, the host as passed to the instrument, CPUs to
+//! run on, and trials that may be disturbed.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -8,7 +8,7 @@ use nearpath_testing::veth::{Side, VethPair};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 
-/// Whether programs can be loaded and namespaces made; else the test is skipped.
+/// Whether programs can be loaded and namespaces created; else the test is skipped.
 pub fn can_run() -> bool {
     nearpath_testing::require_bpf() && nearpath_testing::require_netns()
 }
@@ -30,7 +30,7 @@ pub fn pin(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &only).unwrap();
 }
 
-/// Both ends of a UDP conversation, each in its namespace.
+/// Both ends of a UDP flow, each in its namespace.
 pub fn udp_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
     let address = |side: Side| if v6 { side.ipv6() } else { side.ipv4() };
     let bind = |side: Side| {
@@ -52,7 +52,7 @@ pub fn acquainted_pair(pair: &VethPair, v6: bool) -> (UdpSocket, UdpSocket) {
     sockets
 }
 
-/// So many datagrams from client to server, each answered: twice as many packets.
+/// This many datagrams from client to server, each answered: twice as many packets.
 pub fn ping_pong((client, server): &(UdpSocket, UdpSocket), rounds: u64) {
     let mut buffer = [0; 2048];
     std::thread::scope(|scope| {
@@ -85,7 +85,7 @@ pub fn connect_from_both(address: SocketAddr) {
     });
 }
 
-/// A listener with room for all connections: without it a SYN is dropped, and sent again after a second.
+/// A listener whose backlog fits all connections: otherwise a SYN is dropped, and retransmitted after a second.
 pub fn listen(address: IpAddr) -> TcpListener {
     let listener = TcpListener::bind((address, 0)).unwrap();
     rustix::net::listen(&listener, 2 * EACH as i32).unwrap();
@@ -115,20 +115,20 @@ pub fn incoming_cpu(connection: &impl AsRawFd) -> i32 {
     cpu
 }
 
-/// How many CPUs there are, and no more.
+/// The number of CPUs, without further facts.
 pub fn possible_cpus() -> Topology {
     let cpus = std::thread::available_parallelism().unwrap().get();
     let highest = u32::try_from(cpus.max(2)).unwrap() * 4;
     Topology { possible: (0..highest).map(CpuId).collect(), ..Topology::default() }
 }
 
-/// Two CPUs or more, each with a cache and a node of its own, so that every change of CPU shows.
+/// Two CPUs or more, each with its own cache and node, so that every change of CPU is visible.
 pub fn each_cpu_a_node() -> Topology {
     let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
     cpus_of_nodes(cpus.max(2), 1)
 }
 
-/// So many CPUs, so many of them on a node and under its one cache.
+/// This many CPUs, in groups with one node and one cache each.
 pub fn cpus_of_nodes(cpus: u32, per_node: u32) -> Topology {
     let cpu = |number: u32| Cpu {
         cpu: CpuId(number),
@@ -155,18 +155,11 @@ pub fn cpus_of_nodes(cpus: u32, per_node: u32) -> Topology {
 /// On some virtual machines a CPU runs for a millisecond now and then without any of its
 /// tracepoints being called: packets are delivered there, yet no program runs, and no miss is
 /// counted. A fault of the engine would show each time.
-pub fn until_exact(mut trial: impl FnMut() -> Result<(), String>) {
-    let mut wrong = String::new();
-    for _ in 0..10 {
-        match trial() {
-            Ok(()) => return,
-            Err(what) => wrong = what,
-        }
-    }
-    panic!("wrong each time: {wrong}");
+pub fn until_exact(trial: impl FnMut() -> Result<(), String>) {
+    nearpath_testing::up_to(10, trial);
 }
 
-/// What `until_exact` wants to know.
+/// The result for `until_exact`.
 pub fn exactly<T: PartialEq + std::fmt::Debug>(
     found: T,
     right: T,

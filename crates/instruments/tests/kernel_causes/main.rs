@@ -1,6 +1,6 @@
-//! Causes of slow packets on this kernel, while packets come all the time: many wait behind one obstacle,
-//! and none but the first wakes the reader. Each slow packet must name the obstacle, and of a reader that
-//! is blocked in what and what woke it.
+//! Causes of slow packets on this kernel under continuous traffic: many packets wait behind one obstacle,
+//! and only the first wakes the reader. Each slow packet must name the obstacle and, for a blocked reader,
+//! what it was blocked on and what woke it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -24,7 +24,7 @@ fn can_run() -> bool {
     common::can_run() && common::has_two_cpus()
 }
 
-/// One test at a time: each is noise to the others.
+/// One test at a time: they disturb each other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,33 +39,31 @@ fn play(
     scene: impl Fn() -> (Measurement, Windows),
 ) -> Measurement {
     let _alone = alone();
-    let mut failures = Vec::new();
-    for _ in 0..TRIES {
+    nearpath_testing::up_to(TRIES, || {
         let (m, windows) = scene();
         let score = Score::of(&m, &windows, &is_named);
         println!("{name}: {score:?}");
         if score.is_good() {
-            return m;
+            return Ok(m);
         }
         let missed = m.outliers.iter().filter(|o| !o.budget.first().is_some_and(&is_named));
         let missed: Vec<_> = missed.take(12).map(summary).collect();
-        failures.push(format!("{score:?}, {:?}; not named in\n{}", m.slow, missed.join("\n")));
-    }
-    panic!("{name}:\n{}", failures.join("\n"));
+        Err(format!("{name}: {score:?}, {:?}; not named in\n{}", m.slow, missed.join("\n")))
+    })
 }
 
-/// The same of a scene that asserts by itself.
+/// The same for a scene with its own assertions.
 fn again(scene: impl Fn()) {
     let _alone = alone();
-    for _ in 1..TRIES {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&scene)).is_ok() {
-            return;
-        }
-    }
-    scene();
+    let asserted = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(&scene));
+    nearpath_testing::up_to(TRIES, || {
+        asserted().map_err(|panic| {
+            panic.downcast::<String>().map_or_else(|_| "a panic".to_owned(), |said| *said)
+        })
+    });
 }
 
-/// A slow packet in a line.
+/// A slow packet as one line.
 fn summary(outlier: &Outlier) -> String {
     let share = |share: &Share| {
         let who = share.who.clone().unwrap_or_default();

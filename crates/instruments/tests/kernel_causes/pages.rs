@@ -1,4 +1,4 @@
-//! A page of memory that a thread of this process brings in, after a time (userfaultfd).
+//! A page of memory that a thread of this process provides after a delay (userfaultfd).
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -20,21 +20,21 @@ pub struct Pages {
     page: *mut c_void,
 }
 
-// SAFETY: the page is only touched, by one thread at a time, and its content means nothing.
+// SAFETY: the page is only touched, by one thread at a time, and its content is not used.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// `None` where the kernel does not let programs do this.
+    /// `None` if the kernel does not permit this.
     pub fn new() -> Option<Self> {
-        // SAFETY: no pointers are passed; what is returned is a new descriptor.
+        // SAFETY: no pointers are passed; the result is a new descriptor.
         let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
         let faults = i32::try_from(faults).ok().filter(|&fd| fd >= 0)?;
-        // SAFETY: nobody else has it.
+        // SAFETY: it has no other owner.
         let faults = unsafe { OwnedFd::from_raw_fd(faults) };
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses where, and nothing else is there.
+        // SAFETY: the kernel chooses the address, which is unused.
         let page = unsafe {
             mmap_anonymous(std::ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE).ok()?
         };
@@ -50,8 +50,8 @@ impl Pages {
     }
 
     /// The next touch is a fault.
-    pub fn take_away(&self) {
-        // SAFETY: it is our own page, to which there are no references.
+    pub fn remove(&self) {
+        // SAFETY: it is this test's page, to which there are no references.
         unsafe { madvise(self.page, PAGE, Advice::LinuxDontNeed).unwrap() };
     }
 
@@ -67,7 +67,7 @@ impl Pages {
         unsafe { libc::recv(socket.as_raw_fd(), self.page, PAGE, 0) > 0 }
     }
 
-    /// Brings the page in after a time, for the thread that waits for it.
+    /// Provides the page after a delay, for the thread that waits for it.
     pub fn serve(&self, after: Duration) {
         std::thread::sleep(after);
         let mut message = [0; MESSAGE_BYTES];
@@ -79,7 +79,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: nobody refers to it any more.
+        // SAFETY: there are no references to it any more.
         let _ = unsafe { munmap(self.page, PAGE) };
     }
 }

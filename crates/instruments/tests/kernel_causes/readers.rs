@@ -3,7 +3,8 @@
 use crate::stream::{OTHER, Stream, VICTIM, Waits, Windows, now, now_and_then, slow, us};
 use crate::worker::{Policy, Worker, pin, schedule, spin};
 use crate::{can_run, play};
-use nearpath_model::{Direction, Measurement, Share, ShareKind, Who};
+use nearpath_model::{Culprit, Direction, Measurement, Share, ShareKind};
+use nearpath_testing::{lengthy, require_lengthy};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -11,23 +12,24 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Before what else the machine may have to do.
+/// Above other work of the machine.
 const READER: Policy = Policy::Fifo(40);
-/// How long the reader is kept from reading.
+/// How long the reader is prevented from reading.
 fn kept() -> Duration {
     us(8000)
 }
 
-/// A blocked reader, in what, and woken by a task or an interrupt of that name.
+/// A reader blocked on this, and woken by a task or an interrupt of that name.
 fn is_blocked(share: &Share, on: &str, by: &str) -> bool {
     let Some(who) = share.who.as_ref().filter(|_| share.share == ShareKind::Asleep) else {
         return false;
     };
-    let woken_by = |who: &Who| who.comm.as_deref() == Some(by) || who.vector.as_deref() == Some(by);
+    let woken_by =
+        |who: &Culprit| who.comm.as_deref() == Some(by) || who.vector.as_deref() == Some(by);
     who.on.as_deref() == Some(on) && who.woken_by.as_deref().is_some_and(woken_by)
 }
 
-/// A reader that now and then does something else.
+/// A reader that occasionally does something else.
 fn play_blocked(on: &str, by: &str, waits: Waits, does: impl Fn() -> Box<dyn FnMut() + Send>) {
     if !can_run() {
         return;
@@ -44,7 +46,7 @@ fn play_blocked(on: &str, by: &str, waits: Waits, does: impl Fn() -> Box<dyn FnM
     );
 }
 
-/// A thread that answers after a time.
+/// A thread that answers after a delay.
 fn helper(mut answer: impl FnMut() + Send + 'static) -> Worker {
     Worker::new("helper", OTHER, Policy::Fifo(46), move |_| {
         std::thread::sleep(kept());
@@ -52,7 +54,7 @@ fn helper(mut answer: impl FnMut() + Send + 'static) -> Worker {
     })
 }
 
-/// Tasks of the same priority share the CPU with the reader; however it waits.
+/// Tasks of the same priority share the CPU with the reader, for all methods of waiting.
 fn behind_a_task(waits: Waits) {
     if !can_run() {
         return;
@@ -65,7 +67,7 @@ fn behind_a_task(waits: Waits) {
         let windows = Windows::default();
         let ran = Arc::clone(&windows);
         let mut stream = Stream::new();
-        // Of real time, so that nothing else the machine has to do is in between.
+        // Real-time, so that no other work of the machine interferes.
         let policy = READER;
         stream.read(waits, policy, Box::new(|| {}));
         stream.start("hog", move |over| {
@@ -80,14 +82,14 @@ fn behind_a_task(waits: Waits) {
         });
         (stream.play(Direction::Rx), windows)
     });
-    // Most of them woke nobody.
+    // Most of them woke no task.
     let woke = m.outliers.iter().filter(|o| o.from == "sched_waking").count();
     assert!(woke * 4 < m.outliers.len(), "{woke} of {}", m.outliers.len());
     bounded(&m);
 }
 
-/// Packets that were late for the same reason do not send the same events again: all that was slow has
-/// found room, which is for 250 if each sends what its CPU did.
+/// Packets that were late for the same reason do not send the same events again: all slow packets fitted,
+/// although there is room for only 250 if each sends the events of its CPU.
 fn bounded(m: &Measurement) {
     assert_eq!(m.slow.lost, 0, "{:?}", m.slow);
     assert!(m.slow.seen > 250, "{:?}", m.slow);
@@ -95,11 +97,17 @@ fn bounded(m: &Measurement) {
 
 #[test]
 fn packets_behind_a_task_recv() {
+    if !require_lengthy() {
+        return;
+    }
     behind_a_task(Waits::Recv);
 }
 
 #[test]
 fn packets_behind_a_task_poll() {
+    if !require_lengthy() {
+        return;
+    }
     behind_a_task(Waits::Poll);
 }
 
@@ -113,7 +121,8 @@ fn a_reader_that_computes() {
     if !can_run() {
         return;
     }
-    for waits in [Waits::Recv, Waits::Epoll] {
+    let ways: &[Waits] = if lengthy() { &[Waits::Recv, Waits::Epoll] } else { &[Waits::Epoll] };
+    for &waits in ways {
         let is_reader = |share: &Share| {
             share.share == ShareKind::Task
                 && share.who.as_ref().is_some_and(|who| who.comm.as_deref() == Some("reader"))
@@ -129,7 +138,8 @@ fn a_reader_that_computes() {
 
 #[test]
 fn a_lock_that_another_thread_holds() {
-    for waits in [Waits::Recv, Waits::Epoll] {
+    let ways: &[Waits] = if lengthy() { &[Waits::Recv, Waits::Epoll] } else { &[Waits::Recv] };
+    for &waits in ways {
         play_blocked("futex", "helper", waits, || {
             let lock = Arc::new(Mutex::new(()));
             let (sender, taken) = std::sync::mpsc::channel();
@@ -158,6 +168,9 @@ fn a_reader_that_sleeps() {
 
 #[test]
 fn a_reader_of_a_pipe() {
+    if !require_lengthy() {
+        return;
+    }
     play_blocked("pipe", "helper", Waits::Epoll, || {
         let (mut reader, mut writer) = std::io::pipe().unwrap();
         let helper = helper(move || writer.write_all(b"x").unwrap());
@@ -171,6 +184,9 @@ fn a_reader_of_a_pipe() {
 
 #[test]
 fn a_reader_that_polls_something_else() {
+    if !require_lengthy() {
+        return;
+    }
     play_blocked("poll", "helper", Waits::Recv, || {
         let (mut reader, mut writer) = std::io::pipe().unwrap();
         let helper = helper(move || writer.write_all(b"x").unwrap());
@@ -185,11 +201,16 @@ fn a_reader_that_polls_something_else() {
 
 #[test]
 fn a_reader_in_a_page_fault() {
+    if !require_lengthy() {
+        return;
+    }
     if !can_run() {
         return;
     }
     if crate::pages::Pages::new().is_none() {
-        nearpath_testing::skip("this kernel lets no program serve page faults (userfaultfd)");
+        nearpath_testing::skip(
+            "page faults cannot be served by a program on this kernel (userfaultfd)",
+        );
         return;
     }
     play_blocked("fault", "helper", Waits::Recv, || {
@@ -197,7 +218,7 @@ fn a_reader_in_a_page_fault() {
         let theirs = Arc::clone(&pages);
         let helper = Worker::new("helper", OTHER, Policy::Fifo(46), move |_| theirs.serve(kept()));
         Box::new(move || {
-            pages.take_away();
+            pages.remove();
             helper.begin();
             pages.touch();
             helper.end();
@@ -302,7 +323,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Whether it came last, or nobody else came.
+    /// Whether it came last, or no other thread came.
     fn is_last(&self) -> bool {
         let mut waits = self.waits.lock().unwrap();
         if std::mem::take(&mut *waits) {
@@ -324,6 +345,9 @@ const LONG: Duration = Duration::from_secs(2);
 
 #[test]
 fn two_threads_of_one_socket() {
+    if !require_lengthy() {
+        return;
+    }
     // While one of them sleeps the other reads: what is late waited for the one that then took it.
     if !can_run() {
         return;

@@ -1,7 +1,7 @@
-//! Datagrams that come all the time, one each half millisecond, so that many wait behind one obstacle; and
-//! how well the budgets of slow packets tell which it was.
+//! A continuous stream of datagrams, one every half millisecond, so that many wait behind one obstacle; and
+//! how well the budgets of slow packets identify it.
 //!
-//! Of every slow packet it is known by the clock whether it waited while the obstacle was there.
+//! For every slow packet the clock shows whether it waited while the obstacle was present.
 
 use crate::common::each_cpu_a_node;
 use crate::worker::{Policy, pin, schedule};
@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The CPU of the readers, and the one of all else.
+/// The CPU of the readers, and that of everything else.
 pub const VICTIM: u32 = 1;
 pub const OTHER: u32 = 0;
-/// One datagram each so many microseconds.
+/// Interval of datagrams in microseconds.
 const INTERVAL_US: u64 = 500;
 
-/// A time of so many microseconds; more by the factor `NEARPATH_FAULT_SCALE` on a machine where all takes
+/// A time of this many microseconds, multiplied by `NEARPATH_FAULT_SCALE` on a machine where all takes
 /// longer.
 pub fn us(microseconds: u64) -> Duration {
     let scale = std::env::var("NEARPATH_FAULT_SCALE");
@@ -33,7 +33,7 @@ pub fn us(microseconds: u64) -> Duration {
     Duration::from_micros(microseconds) * scale
 }
 
-/// From when on a packet is slow.
+/// Latency above which a packet is slow.
 pub fn slow() -> Duration {
     us(2000)
 }
@@ -51,7 +51,7 @@ pub enum Waits {
     Epoll,
 }
 
-/// Times in which an obstacle was there, by the clock of the programs.
+/// Periods in which an obstacle was present, on the clock of the programs.
 pub type Windows = Arc<Mutex<Vec<RangeInclusive<u64>>>>;
 
 /// What a reader does between two datagrams.
@@ -116,7 +116,7 @@ impl Stream {
             pin(OTHER);
             schedule(Policy::Fifo(45));
             while !over.load(SeqCst) {
-                // One that finds no room is not sent.
+                // A datagram that does not fit is not sent.
                 let _ = client.send(&[0; 64]);
                 std::thread::sleep(us(INTERVAL_US));
             }
@@ -131,7 +131,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.over.store(true, SeqCst);
         for thread in self.threads.drain(..) {
-            // That one failed has been told by what it is missed for.
+            // Send failures are counted as missing packets.
             let _ = thread.join();
         }
     }
@@ -168,7 +168,7 @@ pub fn now() -> u64 {
     u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
 }
 
-/// Of every so many datagrams the reader does something else; when that was is noted.
+/// After every N datagrams the reader does something else; the period is recorded.
 pub fn now_and_then(windows: &Windows, mut does: impl FnMut() + Send + 'static) -> Between {
     const EVERY: u32 = 60;
     let windows = Arc::clone(windows);

@@ -1,4 +1,4 @@
-//! Data of TCP that waits for other data, for a socket that is locked, or for room.
+//! TCP data that waits for other data, for a locked socket, or for buffer space.
 
 use crate::stream::{OTHER, Stream, VICTIM, lasts, measure, slow, us};
 use crate::worker::{Policy, Worker, pin, schedule};
@@ -29,7 +29,7 @@ fn received(reader: &TcpStream, direction: Direction) -> Filter {
     }
 }
 
-/// Of those of the slow packets that are meant nearly all have it as their largest share.
+/// Nearly all selected slow packets must have it as their largest share.
 fn assert_named(
     m: &Measurement,
     is_meant: impl Fn(&Outlier) -> bool,
@@ -44,7 +44,7 @@ fn assert_named(
     assert!(named * 20 >= meant.len() * 19, "{named} of {}: {}", meant.len(), other.join("\n"));
 }
 
-/// Now and then a segment is lost, and what comes after it waits until it is sent again.
+/// Occasionally a segment is lost, and the data after it waits until it is retransmitted.
 #[test]
 fn data_that_is_missing() {
     if can_run() {
@@ -54,7 +54,7 @@ fn data_that_is_missing() {
 
 fn segments_are_lost() {
     let mut stream = Stream::new();
-    // So that it is sent again after the third of those behind it has come, not at once.
+    // Retransmitted after the third segment behind it has arrived, not immediately.
     for sysctl in ["tcp_sack", "tcp_early_retrans"] {
         let path = format!("/proc/sys/net/ipv4/{sysctl}");
         stream.pair.run(Side::Client, |_| std::fs::write(&path, "0")).unwrap();
@@ -77,14 +77,14 @@ fn segments_are_lost() {
         }
     });
     let m = measure(filter, us(500), || std::thread::sleep(3 * lasts()));
-    // A segment that comes before others is processed, and only then waits.
+    // An out-of-order segment is processed first, and waits afterwards.
     let meant = |o: &Outlier| o.from == "tcp_rcv_established";
     assert_named(&m, meant, |share| share.share == ShareKind::TcpGap);
 }
 
 /// A filter of the socket drops one segment in fifteen, at random, as a network does.
 fn lose_some(socket: &TcpStream) {
-    // Loads a random number (SKF_AD_RANDOM); a low one returns that nothing is to be kept.
+    // Loads a random number (SKF_AD_RANDOM); a low one drops the segment.
     let instruction = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
     let mut program = [
         instruction(0x20, 0, 0xffff_f000 + 56),
@@ -114,7 +114,9 @@ fn a_socket_that_its_reader_holds_locked() {
         return;
     }
     if crate::pages::Pages::new().is_none() {
-        nearpath_testing::skip("this kernel lets no program serve page faults (userfaultfd)");
+        nearpath_testing::skip(
+            "page faults cannot be served by a program on this kernel (userfaultfd)",
+        );
         return;
     }
     let _alone = alone();
@@ -130,9 +132,9 @@ fn a_socket_that_its_reader_holds_locked() {
         pin(VICTIM);
         schedule(Policy::Fifo(40));
         while !over.load(SeqCst) {
-            pages.take_away();
+            pages.remove();
             helper.begin();
-            // Where its data goes is not there. (Once nothing comes any more, nothing is received.)
+            // The destination page is not present. (At the end of the stream nothing is received.)
             let received = pages.receive(&reader);
             pages.touch();
             helper.end();

@@ -1,7 +1,7 @@
-//! The instrument `drops` on this kernel: each way to lose a packet is made to happen so many times, and what is
-//! seen must be that, must be what the kernel's own counters say, and must name the reason, the device, the
-//! stage and the flow. The judges are the sender's and the receiver's own counts and the kernel's counters, read by
-//! code of this test.
+//! The instrument `drops` on this kernel: each kind of drop is caused a known number of times. The result must
+//! match this number and the kernel's counters, and must name the reason, the device, the stage and the flow. The
+//! references are the sender's and the receiver's own counts and the kernel's counters, read by code of this
+//! test.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -41,7 +41,7 @@ fn measured_with<T: Send>(
         let mut drops = Drops::new(&root, options);
         drops.start().unwrap();
         let result = during();
-        // A look in between changes nothing.
+        // Readings in between have no side effects.
         drops.read().unwrap();
         Ok((drops.stop().unwrap(), result))
     };
@@ -69,7 +69,7 @@ fn packets(m: &DropMeasurement, reason: &str) -> u64 {
     m.drops.iter().filter(|d| d.reason.as_deref() == Some(reason)).map(|d| d.packets).sum()
 }
 
-/// Whether the instrument says of a counter what this test has read of it.
+/// Whether the instrument's value of a counter matches this test's.
 fn agrees(m: &DropMeasurement, counter: &str, rose: u64) -> Result<(), String> {
     let check = m.counters.iter().find(|check| check.counter == counter);
     match check {
@@ -97,7 +97,7 @@ fn a_full_receive_buffer_is_named_with_its_port_and_device() {
             let count = Counter::of(&pair, Side::Server, counter);
             let (m, scene) = measured(&pair, Side::Server, || overflow(&pair, v6, MANY));
             let rose = count.rose();
-            assert_eq!(rose, scene.sent - scene.received, "this test's own judges");
+            assert_eq!(rose, scene.sent - scene.received, "the references of this test");
             assert!(rose > 100, "{rose}");
             exactly(&m, "SOCKET_RCVBUFF", rose)?;
             agrees(&m, counter, rose)?;
@@ -116,7 +116,7 @@ fn a_full_receive_buffer_is_named_with_its_port_and_device() {
 }
 
 #[test]
-fn datagrams_that_nobody_wants_or_that_are_damaged() {
+fn datagrams_without_a_socket_or_with_a_bad_checksum() {
     if !can_run() {
         return;
     }
@@ -136,7 +136,7 @@ fn datagrams_that_nobody_wants_or_that_are_damaged() {
             pair.run(Side::Client, send).unwrap();
         });
         let rose = (ports.rose(), damaged.rose(), protocols.rose());
-        assert_eq!(rose, (20, 30, 40), "this test's own judges");
+        assert_eq!(rose, (20, 30, 40), "the references of this test");
         exactly(&m, "NO_SOCKET", 20)?;
         exactly(&m, "UDP_CSUM", 30)?;
         exactly(&m, "IP_NOPROTO", 40)?;
@@ -181,7 +181,7 @@ fn packets_that_routing_refuses() {
             pair.run(Side::Client, send).unwrap();
         });
         let rose = counts.map(|count| count.rose());
-        assert_eq!(rose, [20, 30, 40], "this test's own judges");
+        assert_eq!(rose, [20, 30, 40], "the references of this test");
         exactly(&m, "IP_RPFILTER", 20)?;
         exactly(&m, "IP_INHDR", 30)?;
         for (name, rose) in names.into_iter().zip(rose) {
@@ -219,7 +219,7 @@ fn a_shaper_drops_at_its_device() {
             pair.run(Side::Client, send).unwrap();
         });
         let rose = scenes::qdisc_drops(&pair, Side::Client) - before;
-        assert!(rose > 100, "this test's own judge: {rose}");
+        assert!(rose > 100, "the reference of this test: {rose}");
         let seen: u64 = m
             .drops
             .iter()
@@ -268,7 +268,7 @@ fn segments_for_a_closed_socket_keep_their_device() {
 fn drop_with_data(mut client: TcpStream, server: TcpStream) {
     use std::io::{Read, Write};
     drop(server);
-    // It has been told.
+    // It has received the reset.
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
     client.write_all(&[0; 100]).unwrap();
     // Answered by a reset, which comes at once over veth.
@@ -323,7 +323,7 @@ fn filters_choose_packets_and_counters_stay_whole() {
 }
 
 #[test]
-fn what_is_delivered_is_no_drop() {
+fn delivered_packets_are_not_drops() {
     if !can_run() {
         return;
     }
@@ -335,7 +335,7 @@ fn what_is_delivered_is_no_drop() {
     assert!(m.counters.iter().all(|check| check.agrees != Some(false)), "{m:#?}");
 }
 
-/// `stages` names what became of the packets that it counts as dropped.
+/// `stages` reports the fate of the packets that it counts as dropped.
 #[test]
 fn followed_packets_are_dropped_after_their_last_stage() {
     if !can_run() {
@@ -352,7 +352,7 @@ fn followed_packets_are_dropped_after_their_last_stage() {
         let mut stages = stages::Stages::new(&common::possible_cpus(), options);
         stages.start().unwrap();
         let scene = overflow(&pair, false, MANY);
-        // To name them takes too long while packets are observed.
+        // Resolving names takes too long while packets are observed.
         let under_way = stages.read().unwrap();
         let m = stages.stop().unwrap();
         assert_eq!((under_way.packets.dropped, under_way.drops), (m.packets.dropped, vec![]));
@@ -370,8 +370,8 @@ fn followed_packets_are_dropped_after_their_last_stage() {
     });
 }
 
-/// A request for a connection that finds the accept queue full is freed as if it had been delivered: the counter
-/// alone knows of it.
+/// A request for a connection that finds the accept queue full is freed as if it had been delivered: only the counter
+/// shows it.
 #[test]
 fn a_full_accept_queue_shows_in_its_counter() {
     if !can_run() {
@@ -388,7 +388,7 @@ fn a_full_accept_queue_shows_in_its_counter() {
         };
         let listener = pair.run(Side::Server, listen).unwrap();
         let to = listener.local_addr().unwrap();
-        // Of these two are taken; the others are told nothing, and send again after a second.
+        // Of these two are taken; the others get no answer, and retransmit after a second.
         let patience = std::time::Duration::from_millis(50);
         let connect = |_| Ok((0..6).map(|_| TcpStream::connect_timeout(&to, patience)).collect());
         let connections: Vec<std::io::Result<TcpStream>> = pair.run(Side::Client, connect).unwrap();
@@ -396,14 +396,14 @@ fn a_full_accept_queue_shows_in_its_counter() {
     });
     for (name, count) in names.into_iter().zip(&counts) {
         let (rose, check) = (count.rose(), m.counters.iter().find(|c| c.counter == name));
-        assert!(rose > 0, "this test's own judge");
+        assert!(rose > 0, "the reference of this test");
         let check = check.unwrap_or_else(|| panic!("{name} rose by {rose}: {m:#?}"));
         assert!((check.least..=check.most).contains(&rose), "{rose}: {check:?}");
         assert_eq!((check.seen, check.agrees), (None, None), "{check:?}");
     }
 }
 
-/// What no program of the network stack's own drops: a filter of tc.
+/// Dropped by a tc filter, not by the network stack itself.
 #[test]
 fn a_tc_filter_drops_on_ingress() {
     if !can_run() || !nearpath_testing::require_program("tc") {

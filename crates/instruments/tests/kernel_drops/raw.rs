@@ -1,4 +1,4 @@
-//! IPv4 packets of our own making, that the kernel sends as they are.
+//! Hand-made IPv4 packets, sent unchanged by the kernel.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// A datagram; a checksum of 0 is none, any other is wrong.
+    /// A datagram; a checksum of 0 means none, any other is wrong.
     pub fn udp(src: Ipv4Addr, dst: Ipv4Addr, port: u16, checksum: u16) -> Self {
         let words = [5000, port, 8 + 4, checksum];
         let mut payload: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -40,7 +40,7 @@ impl Packet {
         bytes
     }
 
-    /// Sends it so many times from the namespace of the thread.
+    /// Sends it this many times from the namespace of the thread.
     pub fn send(&self, times: usize) -> io::Result<()> {
         // SAFETY: a system call without pointers.
         let fd = unsafe {
@@ -49,7 +49,7 @@ impl Packet {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor that was just made and that nobody else owns.
+        // SAFETY: a descriptor that was just created and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let to = libc::sockaddr_in {
             sin_family: libc::AF_INET as libc::sa_family_t,

@@ -1,4 +1,4 @@
-//! What makes packets be lost, and the counts that are compared with.
+//! Scenes in which packets are lost, and the counts used as references.
 
 use nearpath_testing::veth::{Side, VethPair};
 use std::io;
@@ -89,17 +89,17 @@ fn read(pair: &VethPair, side: Side, name: &str) -> u64 {
     paired.or(flat).unwrap_or_else(|| panic!("no counter {name}"))
 }
 
-/// What the two ends of a conversation say of it.
+/// The counts of the two ends of a flow.
 pub struct Conversation {
     /// Datagrams that the sender has sent.
     pub sent: u64,
-    /// Datagrams that were in the receiver's socket when all was over.
+    /// Datagrams that were in the receiver's socket at the end.
     pub received: u64,
     /// The receiver's port.
     pub port: u16,
 }
 
-/// Datagrams for a receiver with little room that reads nothing until all are sent.
+/// Datagrams for a receiver with a small buffer that reads nothing until all are sent.
 pub fn overflow(pair: &VethPair, v6: bool, datagrams: usize) -> Conversation {
     let bind = |side: Side| {
         let address = if v6 { side.ipv6() } else { side.ipv4() };

@@ -2,7 +2,7 @@
 
 use crate::scene::{Burst, Fault, OTHER, Scene, VICTIM, clock, ms, now, steer};
 use crate::worker::{Policy, Worker, pin_thread, spin};
-use nearpath_model::{Share, ShareKind, Who};
+use nearpath_model::{Culprit, Share, ShareKind};
 use nearpath_testing::veth::VethPair;
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Name of the threads that are in the way.
+/// Name of the disturbing threads.
 const HOG: &str = "hog";
 
 fn is_hog(share: &Share) -> bool {
@@ -32,7 +32,7 @@ impl Behind {
     pub fn new(policy: Policy, share: ShareKind) -> Self {
         let ran = Arc::new(Mutex::new(Vec::new()));
         let mine = Arc::clone(&ran);
-        let work = move |_| mine.lock().unwrap().extend(spin_and_tell(ms(4)));
+        let work = move |_| mine.lock().unwrap().extend(spin_and_record(ms(4)));
         Self { hog: Worker::new(HOG, VICTIM, policy, work), share, ran }
     }
 }
@@ -65,8 +65,8 @@ impl Fault for BeforeThread {
     }
 }
 
-/// Keeps the CPU busy, and tells when it had it: others may have been let in between.
-pub fn spin_and_tell(time: Duration) -> Vec<RangeInclusive<u64>> {
+/// Keeps the CPU busy, and records when it had the CPU: others may have run in between.
+pub fn spin_and_record(time: Duration) -> Vec<RangeInclusive<u64>> {
     const GAP_NS: u64 = 50_000;
     let end = now() + u64::try_from(time.as_nanos()).unwrap();
     let (mut ran, mut since, mut last) = (Vec::new(), now(), now());
@@ -102,7 +102,7 @@ impl Fault for Behind {
     }
 }
 
-/// So many timers of the victim's CPU end at once that it spends milliseconds in their interrupt.
+/// Many timers of the victim's CPU expire at once, so that it spends milliseconds in their interrupt.
 pub struct Timers {
     arms: Worker,
     due: Arc<AtomicU64>,
@@ -189,7 +189,7 @@ impl Queued {
 
 impl Fault for Queued {
     fn begin(&mut self, _: &Scene) {
-        // What takes longer is left to ksoftirqd, which may have to wait for others.
+        // Longer work is deferred to ksoftirqd, which may have to wait for other tasks.
         self.burst.send(ms(2));
     }
 
@@ -200,7 +200,7 @@ impl Fault for Queued {
     }
 }
 
-/// The reader waits behind a task until the scheduler is told to have it on another CPU.
+/// The reader waits behind a task until the scheduler is made to migrate it to another CPU.
 pub struct Moved {
     hog: Worker,
 }
@@ -227,7 +227,7 @@ impl Fault for Moved {
     }
 
     fn is_named(&self, share: &Share) -> bool {
-        let had = |who: &Who| {
+        let had = |who: &Culprit| {
             who.comm.as_deref() == Some(HOG) && who.cpu.is_some_and(|cpu| cpu.0 == VICTIM)
         };
         share.share == ShareKind::Migration && share.who.as_ref().is_some_and(had)

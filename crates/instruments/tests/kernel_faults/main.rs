@@ -17,17 +17,17 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use worker::Policy;
 
-/// What is asked of budgets: of the packets that a fault hit, and of those that name it.
+/// Required precision and recall of budgets.
 const GOAL: f64 = 0.95;
 /// Slow packets that must have been hit.
 const ENOUGH: usize = 10;
 const TRIES: usize = 3;
-/// Before what else the machine may have to do, but behind a fault of real time.
+/// Above other work of the machine, but below a real-time fault.
 const READER: Policy = Policy::Fifo(40);
 /// Below this a slow packet is the machine's own noise.
 const SLOW_MS: u64 = 1;
 
-/// Whether the machine can run these tests: a fault and its victim share a CPU, all else has another.
+/// Whether the machine can run these tests: a fault and its victim share a CPU, everything else another.
 fn can_run() -> bool {
     common::can_run() && common::has_two_cpus()
 }
@@ -38,35 +38,31 @@ fn summary(outlier: &Outlier) -> String {
         let percent = share.ns * 100 / outlier.span_ns.max(1);
         let who = share.who.clone().unwrap_or_default();
         let name = who.comm.or(who.vector).unwrap_or_default();
-        format!("{percent} % {:?} {name}", share.share)
+        format!("{percent}% {:?} {name}", share.share)
     };
     let shares: Vec<_> = outlier.budget.iter().take(4).map(share).collect();
     let (from, to, us) = (&outlier.from, &outlier.to, outlier.span_ns / 1000);
     format!("{from} -> {to} {us} us: {}", shares.join(", "))
 }
 
-/// Plays a scene and demands that the fault is named; again, if other work of the machine was seen
+/// Plays a scene and requires that the fault is named; retried if other work of the machine was seen
 /// instead.
 fn play<F: Fault>(name: &str, reader: Policy, fault: impl Fn(&Scene) -> F) -> Measurement {
     static ALONE: Mutex<()> = Mutex::new(());
-    // One after the other: each is noise to the others.
+    // One after the other: they disturb each other.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut failures = Vec::new();
-    for _ in 0..TRIES {
+    nearpath_testing::up_to(TRIES, || {
         let scene = Scene::new(reader);
-        match judge(name, &mut fault(&scene), scene) {
-            Ok(measurement) => return measurement,
-            Err(failure) => failures.push(failure),
-        }
-    }
-    panic!("{name}:\n{}", failures.join("\n"));
+        let judged = judge(name, &mut fault(&scene), scene);
+        judged.map_err(|failure| format!("{name}: {failure}"))
+    })
 }
 
 #[expect(clippy::print_stdout, reason = "the figures are what `make faults` is for")]
 fn judge(name: &str, fault: &mut dyn Fault, scene: Scene) -> Result<Measurement, String> {
     let (score, m) = scene.play(fault, ms(SLOW_MS));
     println!(
-        "{name}: precision {:.1} %, recall {:.1} %, {} slow packets, {} hit, {} of them beneath, {} complete",
+        "{name}: precision {:.1}%, recall {:.1}%, {} slow packets, {} hit, {} of them below, {} complete",
         100.0 * score.precision(),
         100.0 * score.recall(),
         score.slow,
@@ -108,7 +104,7 @@ fn a_real_time_task_before_the_thread_that_receives() {
     if !can_run() || !threads_receive() {
         return;
     }
-    // The reader may run in its place.
+    // The reader may run instead.
     let fault = |scene: &Scene| BeforeThread::new(scene, Policy::Fifo(30));
     play("real-time task on the CPU that RPS steers to", READER, fault);
 }

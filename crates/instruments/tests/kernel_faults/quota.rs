@@ -1,6 +1,6 @@
 //! A cgroup with the reader in it and a task that uses up its quota.
 
-use crate::faults::spin_and_tell;
+use crate::faults::spin_and_record;
 use crate::scene::{Fault, Scene, VICTIM};
 use crate::worker::{Policy, Worker, spin};
 use nearpath_model::{Share, ShareKind};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Of each period the group may run so long, in microseconds.
+/// Quota of the group per period, in microseconds.
 const PERIOD_US: u32 = 40_000;
 const QUOTA_US: u32 = 4_000;
 
@@ -27,7 +27,7 @@ impl Quota {
         let stood = Arc::new(Mutex::new(Vec::new()));
         let mine = Arc::clone(&stood);
         let hog = Worker::new("hog", VICTIM, Policy::Nice(0), move |_| {
-            let ran = spin_and_tell(Duration::from_micros((2 * PERIOD_US).into()));
+            let ran = spin_and_record(Duration::from_micros((2 * PERIOD_US).into()));
             let between = |pair: &[RangeInclusive<u64>]| *pair[0].end()..=*pair[1].start();
             mine.lock().unwrap().extend(ran.windows(2).map(between));
         });
@@ -66,7 +66,7 @@ pub fn can_be_set() -> bool {
     }
     let can = Cgroup::new().is_some();
     if !can {
-        nearpath_testing::skip("no cgroup with the cpu controller can be made");
+        nearpath_testing::skip("no cgroup with the cpu controller can be created");
     }
     can
 }

@@ -1,15 +1,15 @@
 //! Live traffic over a veth pair, with faults at random times, and how well the budgets of slow
-//! packets tell which fault it was.
+//! packets identify the fault.
 //!
-//! A round is a datagram that a fault hits and one that none does. Of every slow packet it is known,
-//! by the clock, whether it waited while the fault was there; and its budget's first share says
+//! A round is a datagram that a fault hits and one that it does not hit. For every slow packet the clock
+//! shows whether it waited while the fault was present; and its budget's first share says
 //! whether the fault was named.
 
 use crate::common::each_cpu_a_node;
 use crate::worker::{Policy, pin, schedule};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Instrument};
-use nearpath_model::{Direction, Measurement, Outlier, Share, ShareKind, Who};
+use nearpath_model::{Culprit, Direction, Measurement, Outlier, Share, ShareKind};
 use nearpath_testing::PATIENCE;
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::time::ClockId;
@@ -22,13 +22,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The CPU of the fault and of the reader, and the one of all else.
+/// The CPU of the fault and of the reader, and that of everything else.
 pub const VICTIM: u32 = 1;
 pub const OTHER: u32 = 0;
 
-/// Rounds, if nobody wants others.
+/// Default number of rounds.
 const ROUNDS: usize = 40;
-/// Sockets that each datagram to the group is delivered to: so much work that a few of them keep
+/// Sockets that each datagram to the group is delivered to: enough work that a few of them keep
 /// a CPU in NET_RX for milliseconds.
 const LISTENERS: usize = 200;
 /// Datagrams that a listener has room for, so that later ones are dropped as those of a test are.
@@ -100,7 +100,7 @@ impl Scene {
 
     /// One fault for each round, and in between packets without.
     pub fn play(self, fault: &mut dyn Fault, slow: Duration) -> (Score, Measurement) {
-        // On a thread of its own: how that is scheduled is nothing to the tests that follow.
+        // On a separate thread: its scheduling does not affect later tests.
         std::thread::scope(|scope| match scope.spawn(|| self.play_here(fault, slow)).join() {
             Ok(played) => played,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -159,7 +159,7 @@ fn rounds() -> usize {
     number_in("NEARPATH_FAULT_ROUNDS").unwrap_or(ROUNDS)
 }
 
-/// A time of so many milliseconds; more by the factor `NEARPATH_FAULT_SCALE` on a machine where all
+/// A time of this many milliseconds, multiplied by `NEARPATH_FAULT_SCALE` on a machine where all
 /// takes longer.
 pub fn ms(milliseconds: u64) -> Duration {
     let scale = number_in("NEARPATH_FAULT_SCALE").unwrap_or(1);
@@ -192,7 +192,7 @@ fn score(m: &Measurement, windows: &[RangeInclusive<u64>], fault: &dyn Fault) ->
 
 /// Whether a share says that it was no task, interrupt or packet of this machine, or that it is not known.
 fn is_beneath(share: &Share) -> bool {
-    let no_who = |who: &Who| *who == Who { cpu: who.cpu, ..Who::default() };
+    let no_who = |who: &Culprit| *who == Culprit { cpu: who.cpu, ..Culprit::default() };
     match share.share {
         ShareKind::Stolen | ShareKind::Unknown => true,
         ShareKind::Migration => share.who.as_ref().is_none_or(no_who),
@@ -222,7 +222,7 @@ pub fn steer(pair: &VethPair) {
     pair.write(Side::Server, "queues/rx-0/rps_cpus", &format!("{:x}", 1 << VICTIM)).unwrap();
 }
 
-/// Reads datagrams as they come, and tells when.
+/// Reads datagrams, and records when.
 pub struct Reader {
     pub received: Receiver<u64>,
     thread: Arc<AtomicI32>,
@@ -234,7 +234,7 @@ impl Reader {
     fn new(socket: UdpSocket, policy: Policy) -> Self {
         // That it ends also when a test fails.
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let (tell, received) = channel();
+        let (sender, received) = channel();
         let (over, thread) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
         let (is_over, id) = (Arc::clone(&over), Arc::clone(&thread));
         let read = move || {
@@ -244,7 +244,7 @@ impl Reader {
             let mut buffer = [0; 64];
             while !is_over.load(SeqCst) {
                 match socket.recv_from(&mut buffer) {
-                    Ok(_) => drop(tell.send(now())),
+                    Ok(_) => drop(sender.send(now())),
                     Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
                 }
             }
@@ -269,7 +269,7 @@ impl Drop for Reader {
     }
 }
 
-/// Sends datagrams that are a lot of work to receive.
+/// Sends datagrams that are expensive to receive.
 pub struct Burst {
     client: UdpSocket,
     port: u16,
@@ -290,7 +290,7 @@ impl Burst {
         listeners.push(first);
         let client = pair.run(Side::Client, |s| UdpSocket::bind((s.ipv4(), 0))).unwrap();
         let send = || assert!(client.send_to(b"to all of you", (GROUP, port)).is_ok());
-        // The CPU that sends receives, too, as long as no other is told to.
+        // The CPU that sends receives, too, unless another one is configured.
         (0..QUEUED).for_each(|_| send());
         let begin = Instant::now();
         (0..QUEUED).for_each(|_| send());
@@ -299,7 +299,7 @@ impl Burst {
         Self { client, port, work, _listeners: listeners }
     }
 
-    /// As many as take so long to receive.
+    /// As many as take this long to receive.
     pub fn send(&self, work: Duration) {
         let datagrams = work.as_nanos().div_ceil(self.work.as_nanos().max(1));
         for _ in 0..datagrams {
@@ -314,7 +314,7 @@ fn listener(own: Ipv4Addr, port: u16) -> std::io::Result<UdpSocket> {
     let it = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     sockopt::set_socket_reuseaddr(&it, true)?;
     bind(&it, &std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
-    // Room for a few.
+    // Fits a few.
     sockopt::set_socket_recv_buffer_size(&it, 4096)?;
     let it = UdpSocket::from(it);
     it.join_multicast_v4(&GROUP, &own)?;

@@ -1,5 +1,4 @@
-//! A thread on a CPU of its own choice that works when it is told to, and ends with its owner also
-//! when a test fails.
+//! A thread on a given CPU that works on request, and ends with its owner even if a test fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
@@ -69,7 +68,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts it; each time that it is told to it does `work`, which is told how often before.
+    /// Starts it; on each request it does `work`, with the number of earlier requests.
     pub fn new(
         name: &str,
         cpu: u32,
@@ -104,14 +103,14 @@ impl Worker {
         self.orders.thread.load(SeqCst)
     }
 
-    /// Tells it to work, and returns when it has begun to.
+    /// Requests work, and returns when it has started.
     pub fn begin(&self) {
         let asked = self.orders.asked.fetch_add(1, SeqCst) + 1;
         self.wake();
         self.until("it begins", || self.orders.begun.load(SeqCst) == asked);
     }
 
-    /// Returns when it has done all that it was told.
+    /// Returns when all requested work is done.
     pub fn end(&self) {
         let asked = self.orders.asked.load(SeqCst);
         self.until("it ends", || self.orders.done.load(SeqCst) == asked);
@@ -138,7 +137,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.orders.over.store(true, SeqCst);
         self.wake();
-        // That it failed has been told by whoever waited for it.
+        // Its failure was reported by the waiting thread.
         let _ = self.handle.take().map(JoinHandle::join);
     }
 }

@@ -1,7 +1,7 @@
-//! Packets that are hard to follow, each kind as a driver, a device or a program makes them: what freed them is
-//! unseen, several come at a time, their headers are in pages, they come to a device stacked on another.
+//! Packets that are hard to track, as produced by drivers, devices and programs: they are freed without being
+//! observed, several arrive at once, their headers are in pages, they arrive on a stacked device.
 //!
-//! How many there were is said by the devices' own counters and by the sender.
+//! The references are the devices' counters and the sender's own count.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -116,17 +116,17 @@ fn each_datagram_of_a_list_is_that_of_its_socket() {
     until_exact(|| {
         let m = measure(options.clone(), || {
             std::thread::scope(|scope| {
-                let (tell, told) = std::sync::mpsc::channel();
+                let (sender, receiver) = std::sync::mpsc::channel();
                 let server = &server;
                 scope.spawn(move || {
                     for _ in 0..ROUNDS {
                         read_many(server, SEGMENTS);
-                        tell.send(()).unwrap();
+                        sender.send(()).unwrap();
                     }
                 });
                 for _ in 0..ROUNDS {
                     segmented_send(&client, SEGMENTS as usize);
-                    told.recv().unwrap();
+                    receiver.recv().unwrap();
                 }
             });
         });
@@ -165,13 +165,13 @@ fn headers_in_pages_are_read() {
 }
 
 #[test]
-fn all_that_a_queue_gives_up_at_a_time_is_seen() {
+fn all_packets_that_a_queue_releases_at_once_are_seen() {
     if !can_run() || !nearpath_testing::require_program("tc") {
         return;
     }
     let pair = VethPair::new(2).unwrap();
     let (client, server) = acquainted_pair(&pair, false);
-    // Its timer comes late for so small packets, and then it gives up several (try_bulk_dequeue_skb_slow).
+    // Its timer is late for such small packets, and it then dequeues several (try_bulk_dequeue_skb_slow).
     let tbf = ["qdisc", "add", "dev", "np0", "root", "tbf", "rate", "100mbit", "burst", "2000"];
     pair.run(Side::Client, |_| tool("tc", &[&tbf[..], &["limit", "1000000"]].concat())).unwrap();
     let options = datagrams_to(&server, Direction::Tx);
@@ -210,13 +210,13 @@ fn each_message_of_a_call_begins_when_the_one_before_has_left() {
     assert!(seen >= 20 * 64 - 64, "{m:#?}");
     // One after the other: together they take no longer than the calls.
     let total: u64 = calls.iter().map(|span| span.total_ns).sum();
-    assert!(total <= wall_ns * 21 / 20, "{total} of {wall_ns} ns: {m:#?}");
+    assert!(total <= wall_ns * 21 / 20, "{total} of {wall_ns}ns: {m:#?}");
 }
 
 #[test]
-fn data_that_is_looked_at_waits_for_its_reader() {
+fn peeked_data_waits_for_its_reader() {
     const WAIT: Duration = Duration::from_millis(3);
-    // Before, nothing says that a segment was only looked at (docs/measuring.md).
+    // Before, a segment that was only peeked at cannot be recognized (docs/measuring.md).
     if !can_run() || !nearpath_testing::require_kernel((5, 15), "MSG_PEEK of TCP") {
         return;
     }
@@ -249,7 +249,7 @@ fn data_that_is_looked_at_waits_for_its_reader() {
     assert!(copied().all(|span| span.min_ns >= Some(wait_ns)), "{m:#?}");
 }
 
-/// A macvlan on a side's device, with an address of its own; returns its index and its Ethernet address.
+/// A macvlan on a side's device, with its own address; returns its index and its Ethernet address.
 fn macvlan(pair: &VethPair, side: Side, address: &str) -> (u32, [u8; 6]) {
     pair.run(side, |side| {
         let below = side.device();
@@ -262,7 +262,7 @@ fn macvlan(pair: &VethPair, side: Side, address: &str) -> (u32, [u8; 6]) {
 }
 
 #[test]
-fn packets_of_a_stacked_device_are_told_from_those_of_the_device_below() {
+fn packets_of_an_upper_device_differ_from_those_of_the_lower_device() {
     if !can_run() {
         return;
     }
@@ -356,19 +356,19 @@ fn threads_that_poll_are_followed() {
     until_exact(|| {
         let m = measure(options.clone(), || {
             std::thread::scope(|scope| {
-                let (tell, told) = std::sync::mpsc::channel();
+                let (sender, receiver) = std::sync::mpsc::channel();
                 let client = &client;
                 scope.spawn(move || {
                     pin(0);
-                    for () in told {
+                    for () in receiver {
                         send_many(client, 4);
                     }
                 });
                 for _ in 0..ROUNDS {
-                    tell.send(()).unwrap();
+                    sender.send(()).unwrap();
                     read_many(&server, 4);
                 }
-                drop(tell);
+                drop(sender);
             });
         });
         let all = 4 * ROUNDS;

@@ -1,4 +1,4 @@
-//! What the scenes are made of: devices set up, packets sent in the ways that matter, and counts of others.
+//! Parts of the scenes: set-up of devices, special ways of sending packets, and reference counts.
 
 use nearpath_model::{Direction, Measurement};
 use nearpath_testing::veth::{Side, VethPair};
@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 
-/// Packets that came to a stage, by whichever way.
+/// Packets that reached a stage, by any path.
 pub fn arrived(m: &Measurement, direction: Direction, to: &str) -> u64 {
     m.spans.iter().filter(|s| s.direction == direction && s.to == to).map(|s| s.count).sum()
 }
@@ -88,7 +88,7 @@ pub fn stream_by_many(pair: &VethPair) {
     }
 }
 
-/// So many datagrams of 32 bytes by one system call, sendmmsg(2).
+/// This many datagrams of 32 bytes in one system call, sendmmsg(2).
 pub fn send_many(client: &UdpSocket, count: usize) {
     let mut bytes = [7u8; 32];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -103,14 +103,14 @@ pub fn send_many(client: &UdpSocket, count: usize) {
     assert_eq!(sent, count.cast_signed(), "{}", io::Error::last_os_error());
 }
 
-/// Reads so many datagrams.
+/// Reads this many datagrams.
 pub fn read_many(reader: &UdpSocket, count: u64) {
     for _ in 0..count {
         reader.recv(&mut [0; 600]).unwrap();
     }
 }
 
-/// So many datagrams of 32 bytes that leave as one, and are segmented on the way (udp(7), `UDP_SEGMENT`).
+/// This many datagrams of 32 bytes that are sent as one, and are segmented later (udp(7), `UDP_SEGMENT`).
 pub fn segmented_send(client: &UdpSocket, count: usize) {
     let segment: libc::c_int = 32;
     // SAFETY: the option is an int, and is read within its length.
@@ -128,7 +128,7 @@ pub fn segmented_send(client: &UdpSocket, count: usize) {
 }
 
 /// An XDP program on a device that lets all packets pass. A veth device then copies what it is handed as a NIC
-/// would: into sk_buffs of its own.
+/// would: into new sk_buffs.
 pub struct Xdp {
     _link: OwnedFd,
 }
@@ -173,6 +173,6 @@ fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }
-    // SAFETY: it has just been opened, and nobody else has it.
+    // SAFETY: it has just been opened, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

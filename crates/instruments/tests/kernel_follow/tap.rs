@@ -1,4 +1,4 @@
-//! A tap whose user gives packets in pages, as some drivers do: only Ethernet's header is in the sk_buff itself.
+//! A tap whose user passes packets in pages, as some drivers do: only Ethernet's header is in the sk_buff itself.
 
 use crate::scene::{ethernet_address, ip};
 use nearpath_testing::veth::{Side, VethPair};
@@ -23,7 +23,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes it with the address 10.96.0.2 on the server's side, and a socket there.
+    /// Creates it with the address 10.96.0.2 on the server's side, and a socket there.
     pub fn with_reader(pair: &VethPair) -> (Self, UdpSocket) {
         pair.run(Side::Server, |_| {
             let file = File::options().read(true).write(true).open("/dev/net/tun")?;

@@ -8,13 +8,13 @@ use std::fmt;
 pub struct Cpuset {
     /// The cgroup, as `/proc/PID/cgroup` names it: `/system.slice/nginx.service`.
     pub cgroup: String,
-    /// The inode of its folder.
+    /// The inode of its directory.
     pub inode: u64,
     /// Which of its settings.
     pub what: CpusetFile,
 }
 
-/// A setting of a cpuset.
+/// A file of a cgroup's cpuset controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CpusetFile {
@@ -25,7 +25,7 @@ pub enum CpusetFile {
 }
 
 impl CpusetFile {
-    /// Its name in the cgroup's folder.
+    /// Its file name in the cgroup's directory.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpus => "cpuset.cpus",
@@ -41,7 +41,7 @@ impl fmt::Display for Cpuset {
 }
 
 impl Cpuset {
-    /// From its text in a plan: `cpuset.cpus inode 99 cgroup /a`.
+    /// Parses its text in a plan: `cpuset.cpus inode 99 cgroup /a`.
     pub fn parse(text: &str) -> Option<Self> {
         let (what, rest) = text.split_once(" inode ")?;
         let (inode, cgroup) = rest.split_once(" cgroup ")?;

@@ -1,19 +1,19 @@
-//! Files of configuration below `/etc`: systemd drop-ins of nearpath's own, its fragment of the kernel
-//! command line, and one variable in irqbalance's file. Plans and journals may have been edited, so a
-//! path that is none of these is not opened.
+//! Configuration files below `/etc`: nearpath's systemd drop-ins, its fragment of the kernel command line, and
+//! one variable in irqbalance's file. Plans and journals may have been edited, so any other path is rejected
+//! before it is opened.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A file of nearpath's own below `/etc`, or a variable in a file of another program.
+/// One of nearpath's own files below `/etc`, or a variable in another program's file.
 ///
-/// As text: the path, for a variable followed by a space and its name. Its value is the whole text of
-/// the file, or the variable's whole line; empty where there is none.
+/// Text form: the path; for a variable, followed by a space and its name. The value is the whole text of the
+/// file, or the whole line of the variable; empty if absent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConfigFile {
     /// The path: `/etc/systemd/system/nginx.service.d/50-nearpath.conf`.
     pub path: String,
-    /// The variable, in a file that has others, too: `IRQBALANCE_ARGS`.
+    /// The variable, if the file also has others: `IRQBALANCE_ARGS`.
     pub variable: Option<String>,
 }
 
@@ -26,14 +26,14 @@ impl fmt::Display for ConfigFile {
     }
 }
 
-/// What may be written below `/etc`.
+/// Files below `/etc` that may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigPlace {
     /// A drop-in of a systemd service.
     DropIn,
-    /// A fragment that grub-mkconfig reads.
+    /// A fragment read by grub-mkconfig.
     CommandLine,
-    /// The arguments of irqbalance: plans name them no more, but older journals do.
+    /// The arguments of irqbalance. New plans do not contain them; older journals do.
     Irqbalance,
 }
 
@@ -48,18 +48,18 @@ impl ConfigPlace {
     }
 }
 
-/// nearpath's fragment of the kernel command line (grub-mkconfig as Debian has it).
+/// nearpath's fragment of the kernel command line (grub-mkconfig as in Debian).
 pub const COMMAND_LINE: &str = "/etc/default/grub.d/50-nearpath.cfg";
 /// Where distributions keep the arguments of irqbalance: Debian and SUSE, Red Hat.
 pub const IRQBALANCE: [&str; 2] = ["/etc/default/irqbalance", "/etc/sysconfig/irqbalance"];
-/// The variable in it.
+/// The variable in these files.
 pub const IRQBALANCE_ARGS: &str = "IRQBALANCE_ARGS";
-/// The folder of drop-ins that outlast a reboot (systemd.unit(5)).
+/// The directory of persistent drop-ins (systemd.unit(5)).
 const DROP_INS: &str = "/etc/systemd/system/";
 const DROP_IN: &str = ".d/50-nearpath.conf";
 
 impl ConfigFile {
-    /// The drop-in of a service; `None` for what is no name of one.
+    /// The drop-in of a service; `None` if the name is not that of a service.
     pub fn drop_in(service: &str) -> Option<Self> {
         let path = format!("{DROP_INS}{service}{DROP_IN}");
         is_service(service).then_some(Self { path, variable: None })
@@ -70,7 +70,7 @@ impl ConfigFile {
         Self { path: COMMAND_LINE.to_owned(), variable: None }
     }
 
-    /// From the text of a plan; `None` for what is no place that may be written.
+    /// Parses the text of a plan; `None` if it is not a file that may be written.
     pub fn parse(text: &str) -> Option<Self> {
         let (path, variable) = match text.split_once(' ') {
             Some((path, variable)) => (path, Some(variable.to_owned())),
@@ -80,7 +80,7 @@ impl ConfigFile {
         file.place().map(|_| file)
     }
 
-    /// Which place it is.
+    /// Which of the files it is.
     pub fn place(&self) -> Option<ConfigPlace> {
         let path = self.path.as_str();
         match self.variable.as_deref() {
@@ -91,15 +91,15 @@ impl ConfigFile {
         }
     }
 
-    /// The service that it is a drop-in of.
+    /// The service of the drop-in.
     pub fn service(&self) -> Option<&str> {
         let service = self.path.strip_prefix(DROP_INS)?.strip_suffix(DROP_IN)?;
         is_service(service).then_some(service)
     }
 }
 
-/// Whether systemd takes it as the name of a service (`unit_name_is_valid` of
-/// src/basic/unit-name.c), which leads out of no folder.
+/// Whether systemd accepts it as the name of a service (`unit_name_is_valid` of src/basic/unit-name.c); such a
+/// name cannot leave its directory.
 pub fn is_service(name: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || b":-_.\\@".contains(&b);
     name.len() < 250
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_known_by_their_text() {
+    fn places_are_parsed_from_their_text() {
         for (text, place) in [
             ("/etc/systemd/system/nginx.service.d/50-nearpath.conf", ConfigPlace::DropIn),
             ("/etc/systemd/system/a@b\\x2dc.service.d/50-nearpath.conf", ConfigPlace::DropIn),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_place() {
+    fn other_paths_are_rejected() {
         for text in [
             "",
             "/etc/passwd",

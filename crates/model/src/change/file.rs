@@ -1,7 +1,7 @@
-//! Settings in files of `/sys` and `/proc`: which may be written, and in what form.
+//! Settings in files of `/sys` and `/proc`: which may be written, and their format.
 //!
-//! [`SETTING_FILES`] is the whole list. Plans and journals may have been edited, so a path that no
-//! row of it matches is never opened.
+//! [`SETTING_FILES`] is the complete list. Plans and journals may have been edited, so a path that matches none
+//! of its rows is never opened.
 
 use super::Form;
 use crate::{IrqNumber, NicIrq, QueueId};
@@ -13,25 +13,26 @@ use std::fmt;
 pub struct SettingFile {
     /// Its path: `/sys/class/net/eth0/queues/rx-0/rps_cpus`.
     pub path: String,
-    /// Inode of the network namespace that it is a setting of; `None` for the whole machine's.
+    /// Inode of the network namespace that the setting belongs to; `None` for a setting of the whole machine.
     pub netns: Option<u64>,
-    /// For the affinity of a queue's interrupt: which it is, as its number is another's one day.
+    /// For the affinity of a queue's interrupt: identifies the interrupt, because its number may be reassigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<NicIrq>,
-    /// For a file of sysfs, once it was changed, its inode (for an interrupt that of its folder there):
-    /// the kernel assigns a new one to an interface, a queue or an interrupt that is created again
-    /// under the same name (`kernfs_ino` of fs/kernfs).
+    /// For a file of sysfs, set once it was changed: its inode (for an interrupt, that of its directory there).
+    /// The kernel assigns a new one to an interface, queue or interrupt that is re-created under the same name
+    /// (`kernfs_ino` of fs/kernfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
 }
 
 impl SettingFile {
-    /// The file of that path in a network namespace; `None` where it is one of the whole machine's.
+    /// The file with that path in a network namespace; `None` for the namespace if it is a file of the whole
+    /// machine.
     pub fn new(path: impl Into<String>, netns: Option<u64>) -> Self {
         Self { path: path.into(), netns, interrupt: None, instance: None }
     }
 
-    /// Where an interrupt goes.
+    /// The affinity of an interrupt.
     pub fn irq_affinity(irq: IrqNumber) -> Self {
         Self::new(format!("/proc/irq/{irq}/smp_affinity_list"), None)
     }
@@ -51,13 +52,13 @@ impl SettingFile {
         Self::new(format!("/sys/class/net/{nic}/{file}"), None)
     }
 
-    /// A sysctl by its dotted name. (Names of interfaces, which may hold dots, are in none of those that may be
-    /// written.)
+    /// A sysctl by its dotted name. (None of the writable ones contains an interface name, which may itself
+    /// hold dots.)
     pub fn sysctl(name: &str) -> Self {
         Self::new(format!("/proc/sys/{}", name.replace('.', "/")), None)
     }
 
-    /// What it is a setting of; `None` when it may not be written.
+    /// What it configures; `None` if it may not be written.
     pub fn of(&self) -> Option<FileOf<'_>> {
         let row = row_of(&self.path)?;
         Some(match self.path.split('/').collect::<Vec<_>>()[..] {
@@ -72,7 +73,7 @@ impl SettingFile {
         })
     }
 
-    /// The interrupt whose affinity it is.
+    /// The interrupt, if it is an affinity.
     pub fn irq(&self) -> Option<IrqNumber> {
         match self.of()? {
             FileOf::Irq(irq) => Some(irq),
@@ -80,7 +81,7 @@ impl SettingFile {
         }
     }
 
-    /// The interface that it is of.
+    /// The interface that it belongs to.
     pub fn nic(&self) -> Option<&str> {
         match self.of()? {
             FileOf::Queue { nic, .. } | FileOf::Interface { nic, .. } => Some(nic),
@@ -88,12 +89,12 @@ impl SettingFile {
         }
     }
 
-    /// How its value is written; `None` when it may not be written.
+    /// The format of its value; `None` if it may not be written.
     pub fn form(&self) -> Option<Form> {
         row_of(&self.path).map(|row| row.form)
     }
 
-    /// Whether another one is the same file, whoever it belonged to.
+    /// Whether another one is the same file, possibly of another device since.
     pub fn same_place(&self, other: &Self) -> bool {
         (&self.path, self.netns) == (&other.path, other.netns)
     }
@@ -105,10 +106,10 @@ impl fmt::Display for SettingFile {
     }
 }
 
-/// What the file of a setting is a setting of.
+/// What the file of a setting configures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileOf<'a> {
-    /// Where this interrupt goes.
+    /// The affinity of this interrupt.
     Irq(IrqNumber),
     /// A queue of an interface.
     Queue {
@@ -130,23 +131,23 @@ pub enum FileOf<'a> {
     Sysctl(String),
     /// Transparent huge pages: `enabled`, `defrag`.
     HugePages(&'a str),
-    /// Another one, by its kind.
+    /// Another kind of setting, by its kind.
     Other(&'static str),
 }
 
-/// What is known of a file that may be written.
+/// Properties of a writable file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SettingRow {
-    /// The path; `{nic}` stands for an interface's name, `{n}` for a number.
+    /// The path; `{nic}` matches an interface's name, `{n}` a number.
     pub path: &'static str,
     /// Its name in plans: `rps_cpus`.
     pub kind: &'static str,
-    /// How its value is written.
+    /// The format of its value.
     pub form: Form,
 }
 
-/// Whether a setting of that path is one of a network namespace: the interfaces'. Of the sysctls
-/// below `net` some are, and the kernel shows each thread those of its own namespace.
+/// Whether a setting with that path belongs to a network namespace: those of interfaces do. So do some sysctls
+/// below `net`; the kernel shows each thread those of its own namespace.
 pub fn of_namespace(path: &str) -> bool {
     path.starts_with("/sys/class/net/") || path.starts_with("/proc/sys/net/")
 }
@@ -159,7 +160,7 @@ const fn sysctl(path: &'static str, form: Form) -> SettingRow {
     row(path, "sysctl", form)
 }
 
-/// The files that may be written (Documentation/networking/scaling.rst,
+/// The writable files (Documentation/networking/scaling.rst,
 /// Documentation/core-api/irq/irq-affinity.rst, Documentation/admin-guide/sysctl).
 pub const SETTING_FILES: &[SettingRow] = &[
     row("/proc/irq/{n}/smp_affinity_list", "irq_affinity", Form::CpuList),
@@ -184,6 +185,7 @@ pub const SETTING_FILES: &[SettingRow] = &[
     sysctl("/proc/sys/net/ipv4/tcp_rmem", Form::Numbers(3)),
     sysctl("/proc/sys/net/ipv4/tcp_wmem", Form::Numbers(3)),
     sysctl("/proc/sys/net/ipv4/udp_mem", Form::Numbers(3)),
+    sysctl("/proc/sys/net/netfilter/nf_conntrack_max", Form::Numbers(1)),
     sysctl("/proc/sys/kernel/numa_balancing", Form::Numbers(1)),
     sysctl("/proc/sys/kernel/sched_migration_cost_ns", Form::Numbers(1)),
     sysctl("/sys/kernel/debug/sched/migration_cost_ns", Form::Numbers(1)),
@@ -195,12 +197,12 @@ pub const SETTING_FILES: &[SettingRow] = &[
     row("/sys/kernel/mm/transparent_hugepage/defrag", "transparent_hugepage", Form::Choice),
 ];
 
-/// The row of a path; `None` when it may not be written.
+/// The row for a path; `None` if it may not be written.
 pub fn row_of(path: &str) -> Option<&'static SettingRow> {
     SETTING_FILES.iter().find(|row| matches(row.path, path))
 }
 
-/// Whether a path is one that a pattern stands for.
+/// Whether a path matches a pattern.
 fn matches(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
     loop {
@@ -212,7 +214,7 @@ fn matches(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Whether a name in a path is one that a part of a pattern stands for.
+/// Whether a component of a path matches a component of a pattern.
 pub fn is_part_of(pattern: &str, part: &str) -> bool {
     if pattern == "{nic}" {
         return is_interface_name(part);
@@ -223,7 +225,7 @@ pub fn is_part_of(pattern: &str, part: &str) -> bool {
     }
 }
 
-/// A number as the kernel names files by it: digits without a leading zero.
+/// A number as the kernel uses it in file names: digits without a leading zero.
 fn is_number(text: &str) -> bool {
     let digits = !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
     digits && (text == "0" || !text.starts_with('0'))

@@ -1,15 +1,15 @@
-//! How the kernel writes a value, so that what is written can be checked before and compared after.
+//! The kernel's format of a value, used to validate it before the write and to compare it afterwards.
 
 use crate::CpuSet;
 
-/// The form of a setting's text.
+/// The format of a setting's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// CPUs or queues as a hexadecimal mask in groups of 32 bits; it may be empty.
     Mask,
     /// CPUs as a cpulist; not empty.
     CpuList,
-    /// So many numbers with white space between them.
+    /// This many numbers separated by white space.
     Numbers(usize),
     /// A number that the kernel rounds up to a power of two; 0 stays.
     PowerOfTwo,
@@ -17,7 +17,7 @@ pub enum Form {
     Choice,
 }
 
-/// A value with the spelling taken off.
+/// A value in normalized form.
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning {
     Cpus(CpuSet),
@@ -26,7 +26,7 @@ enum Meaning {
 }
 
 impl Form {
-    /// Whether the text is a value of this form that may be written.
+    /// Whether the text is a value of this format that may be written.
     ///
     /// # Errors
     /// What such a value must be.
@@ -46,7 +46,7 @@ impl Form {
         }
     }
 
-    /// Whether two texts mean the same value. What is of another form means only itself.
+    /// Whether two texts mean the same value. A text of another format is equal only to itself.
     pub fn same(self, a: &str, b: &str) -> bool {
         match (self.meaning(a), self.meaning(b)) {
             (Some(a), Some(b)) => a == b,
@@ -54,7 +54,7 @@ impl Form {
         }
     }
 
-    /// What is to be written for a value that may have been read.
+    /// The text to write for a value, which may have been read from the kernel.
     pub fn written(self, text: &str) -> String {
         match (self, self.meaning(text)) {
             (Self::Choice, Some(Meaning::Word(word))) => word,
@@ -62,7 +62,7 @@ impl Form {
         }
     }
 
-    /// The value as the kernel keeps it, in one spelling; `None` when the text is of another form.
+    /// The value as the kernel stores it, in normalized form; `None` if the text has another format.
     pub fn kept(self, text: &str) -> Option<String> {
         Some(match self.meaning(text)? {
             Meaning::Cpus(_) if self == Self::Mask => text.trim().to_ascii_lowercase(),
@@ -75,7 +75,7 @@ impl Form {
     }
 
     fn meaning(self, text: &str) -> Option<Meaning> {
-        // The kernel's functions cut at what they do not know; so nothing of that goes in.
+        // The kernel's parsers stop at characters that they do not know; such text is not accepted.
         let plain = |b: u8| b.is_ascii_graphic() || b == b' ' || b == b'\t';
         if text.len() > MAX_TEXT || !text.trim_end().bytes().all(plain) {
             return None;
@@ -99,7 +99,7 @@ impl Form {
     }
 }
 
-/// More than the mask or list of all CPUs that any kernel has.
+/// Longer than the mask or list of all CPUs of any kernel.
 const MAX_TEXT: usize = 64 << 10;
 
 /// The word in brackets, or the only one.
@@ -128,7 +128,7 @@ mod tests {
     ];
 
     #[test]
-    fn spelling_does_not_matter() {
+    fn different_spellings_are_equal() {
         for (form, a, b) in [
             (Form::Mask, "3", "00000000,00000003"),
             (Form::Mask, "0", "00000000"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_form_is_refused() {
+    fn other_formats_are_rejected() {
         for (form, text) in [
             (Form::Mask, ""),
             (Form::Mask, "0-3"),
@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_each_is_the_same_as_itself(text in "\\PC{0,40}") {
+        fn no_text_panics_and_every_text_equals_itself(text in "\\PC{0,40}") {
             for form in FORMS {
                 let _ = form.check(&text);
                 prop_assert!(form.same(&text, &text));

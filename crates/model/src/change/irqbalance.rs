@@ -1,4 +1,4 @@
-//! The interrupts that a running irqbalance leaves alone.
+//! The interrupts banned from a running irqbalance.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,7 +19,7 @@ impl fmt::Display for Irqbalance {
 }
 
 impl Irqbalance {
-    /// From its text in a plan: `irqbalance pid 7 start 99 banned`.
+    /// Parses its text in a plan: `irqbalance pid 7 start 99 banned`.
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let ["irqbalance", "pid", pid, "start", start, "banned"] = words[..] else { return None };

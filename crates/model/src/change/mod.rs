@@ -1,5 +1,5 @@
-//! One reversible write to the host, as plain data: what is written to, in one file for each sort, and the
-//! values from before and after.
+//! One reversible write to the host, as plain data: the target, with one file per kind, and the values before
+//! and after.
 
 mod cgroup;
 mod config_file;
@@ -27,20 +27,20 @@ use crate::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One reversible write: what is written, what was there, what will be, and why.
+/// One reversible write: the target, the old value, the new value, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// What is written to.
+    /// The target of the write.
     pub target: Target,
-    /// What is there before, and again once it is undone: its set point, which is compared and shown.
+    /// The value before, restored by an undo: the set point, which is compared and shown.
     pub before: Value,
-    /// What is there after.
+    /// The value after.
     pub after: Value,
     /// Why, in one sentence with its evidence.
     pub why: String,
-    /// How long it lasts by itself.
+    /// How long it lasts without further action.
     pub persistence: Persistence,
-    /// Once it was prepared, what else is lost by it, and must be put back with it.
+    /// Set once it was prepared: other values that the write resets, which must be restored with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshot: Vec<Saved>,
 }
@@ -49,7 +49,7 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// Which socket of a REUSEPORT group a connection goes to.
+    /// The program that selects the socket of a REUSEPORT group.
     ReuseportGroup(ReuseportGroup),
     /// A file of `/sys` or `/proc` that holds a setting.
     File(SettingFile),
@@ -57,23 +57,23 @@ pub enum Target {
     Thread(Thread),
     /// A setting of an interface that ethtool sets.
     Nic(NicSetting),
-    /// A file of configuration below `/etc`, or a variable in one.
+    /// A configuration file below `/etc`, or a variable in one.
     ConfigFile(ConfigFile),
     /// The CPUs or nodes of a cgroup.
     Cpuset(Cpuset),
-    /// The interrupts that a running irqbalance leaves alone.
+    /// The interrupts banned from a running irqbalance.
     Irqbalance(Irqbalance),
     /// Whether a systemd unit runs, or the CPUs or nodes that it may use.
     Unit(UnitSetting),
 }
 
-/// What the text of a group in a plan begins with; its JSON follows.
+/// Prefix of a group's text in a plan; its JSON follows.
 const REUSEPORT: &str = "reuseport ";
-/// What stands for the kernel's own way in a plan.
+/// Text of the kernel's default in a plan.
 const DEFAULT: &str = "default";
 
 impl Target {
-    /// From the text of a plan that was made in this network namespace; `None` for what is not to be
+    /// Parses the text of a plan made in this network namespace; `None` if it is not a setting that may be
     /// changed.
     #[must_use]
     pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
@@ -103,8 +103,8 @@ impl Target {
         Some(Self::File(SettingFile::new(text, netns)))
     }
 
-    /// Its text in a plan: a group with all its sockets, so that it differs from another of the same
-    /// port; others as they are shown.
+    /// Its text in a plan: a group with all its sockets, so that it differs from another group on the same
+    /// port; others as displayed.
     pub fn to_plan(&self) -> String {
         match self {
             Self::ReuseportGroup(group) => format!("{REUSEPORT}{}", json(group)),
@@ -112,7 +112,7 @@ impl Target {
         }
     }
 
-    /// The same target in a network namespace, where it is one of a namespace.
+    /// The same target in a network namespace, if it belongs to one.
     #[must_use]
     pub fn in_netns(mut self, netns: Option<u64>) -> Self {
         match &mut self {
@@ -123,7 +123,7 @@ impl Target {
         self
     }
 
-    /// The CPUs, or the nodes or queues, that a value of it is a set of; `None` where it is none.
+    /// The kind of numbers (CPUs, nodes or queues) if its value is a set; else `None`.
     pub fn set_of(&self, value: &Value) -> Option<CpuSet> {
         let Value::Text(text) = value else { return None };
         match self {
@@ -140,29 +140,29 @@ impl Target {
         }
     }
 
-    /// Why a change of it cannot be re-applied after a reboot; `None` where it can.
+    /// Why a change of it cannot be re-applied after a reboot; `None` if it can.
     pub fn lost_for_good(&self) -> Option<&'static str> {
         match self {
             Self::Nic(_) | Self::Unit(_) => None,
             Self::File(file) if file.irq().is_some() && file.interrupt.is_none() => {
-                Some("its number is another's after a reboot, and which queue's it is is not known")
+                Some("IRQ numbers change at reboot, and its queue is unknown")
             }
             Self::File(_) => None,
-            Self::ConfigFile(_) => Some("it is a file already, which outlasts a reboot"),
-            Self::Thread(_) => Some("what a thread may run on ends with the thread"),
-            Self::Cpuset(_) => Some("the cgroup is another's after a reboot"),
-            Self::Irqbalance(_) => Some("irqbalance is another process after a reboot"),
-            Self::ReuseportGroup(_) => Some("a program in the kernel ends with its sockets"),
+            Self::ConfigFile(_) => Some("it is a file, which persists across reboots"),
+            Self::Thread(_) => Some("a thread's affinity ends with the thread"),
+            Self::Cpuset(_) => Some("the cgroup is re-created at reboot"),
+            Self::Irqbalance(_) => Some("irqbalance is a new process after a reboot"),
+            Self::ReuseportGroup(_) => Some("a BPF program ends with its sockets"),
         }
     }
 
-    /// Whether the host is another at once, not only when a service or the machine starts again.
-    pub fn is_felt_at_once(&self) -> bool {
+    /// Whether it takes effect immediately, not only when a service or the machine restarts.
+    pub fn takes_effect_immediately(&self) -> bool {
         !matches!(self, Self::ConfigFile(_))
     }
 
-    /// Whether only a write shows if the host takes it: the kernel manages some interrupts itself, and drivers
-    /// show settings that they do not support.
+    /// Whether only a write shows that the host accepts it: the kernel manages some interrupts itself, and
+    /// drivers show settings that they do not support.
     pub fn may_be_refused(&self) -> bool {
         match self {
             Self::File(file) => file.irq().is_some(),
@@ -179,7 +179,7 @@ impl Target {
         matches!(self, Self::ConfigFile(file) if file.place() == Some(ConfigPlace::CommandLine))
     }
 
-    /// What kind of setting it is, as plans call it.
+    /// The kind of setting, as named in plans.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::ReuseportGroup(_) => "reuseport",
@@ -193,7 +193,7 @@ impl Target {
         }
     }
 
-    /// How long a change of it lasts by itself.
+    /// How long a change of it lasts without further action.
     pub fn persistence(&self) -> Persistence {
         match self {
             Self::ReuseportGroup(_) => Persistence::WhileOpen,
@@ -211,7 +211,7 @@ impl Target {
         }
     }
 
-    /// Whether another one is the same place to write to, whoever it belongs to by now.
+    /// Whether another one is the same target, possibly of another owner since.
     pub fn same_place(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::File(file), Self::File(other)) => file.same_place(other),
@@ -256,13 +256,13 @@ impl fmt::Display for Target {
     }
 }
 
-/// What is there.
+/// A value of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Value {
-    /// Nothing: the kernel's own way.
+    /// None: the kernel's default.
     Default,
-    /// A program that chooses a socket.
+    /// A program that selects a socket.
     Program(Program),
     /// The text of a setting, as the kernel shows it or as it is to be written.
     Text(String),
@@ -281,7 +281,7 @@ impl From<&str> for Value {
 }
 
 impl Value {
-    /// Its text, where it is one.
+    /// Its text, if it is one.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -298,7 +298,7 @@ impl Value {
         }
     }
 
-    /// From its text in a plan, as the target has it; `None` for what is none.
+    /// Parses its text in a plan, for the given target; `None` if it is invalid.
     pub fn parse(target: &Target, text: &str) -> Option<Self> {
         match target {
             Target::ReuseportGroup(_) if text == DEFAULT => Some(Self::Default),
@@ -311,7 +311,7 @@ impl Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Default => f.write_str("the kernel's own way"),
+            Self::Default => f.write_str("kernel default"),
             Self::Program(Program::Nearest { .. }) => f.write_str("to the nearest worker"),
             Self::Program(Program::Classic { instructions }) => {
                 write!(f, "a classic program of {} instructions", instructions.len())
@@ -321,21 +321,21 @@ impl fmt::Display for Value {
     }
 }
 
-/// How long a change lasts by itself.
+/// How long a change lasts without further action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Persistence {
     /// As long as its sockets: until the server restarts.
     WhileOpen,
-    /// As long as the thread, the daemon, or what is in the cgroup runs.
+    /// Until the thread, the daemon, or the processes in the cgroup exit.
     WhileRunning,
     /// Until the next boot, or until the driver is reloaded or the interface re-created.
     UntilReboot,
-    /// Until it is undone: a reboot does not undo it.
+    /// Until it is undone; it persists across reboots.
     Kept,
 }
 
-/// The JSON of plain data, which cannot fail: its keys are strings, and it writes to memory.
+/// The JSON of plain data, which cannot fail: the keys are strings, and it is written to memory.
 fn json(data: &impl Serialize) -> String {
     serde_json::to_string(data).unwrap_or_default()
 }

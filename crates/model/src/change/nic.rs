@@ -13,13 +13,13 @@ pub struct NicSetting {
     pub netns: Option<u64>,
     /// Which of its settings.
     pub what: Ethtool,
-    /// Once it was changed, the inode of the interface in sysfs: the kernel gives a new one to an
-    /// interface that is created again under the same name, as in [`super::SettingFile::instance`].
+    /// Set once it was changed: the inode of the interface in sysfs. The kernel assigns a new one to an
+    /// interface re-created under the same name, as in [`super::SettingFile::instance`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
 }
 
-/// What ethtool sets; by the option that does.
+/// What ethtool sets, by its option.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ethtool {
@@ -35,7 +35,7 @@ pub enum Ethtool {
     RssKey,
     /// `-K`: a feature, by its name.
     Feature(String),
-    /// `-N`: the n-tuple rule at a place of the NIC's table.
+    /// `-N`: the n-tuple rule at a location of the NIC's table.
     Rule(u32),
 }
 
@@ -70,12 +70,12 @@ impl fmt::Display for NicSetting {
 }
 
 impl NicSetting {
-    /// A setting of an interface of the namespace that is looked at.
+    /// A setting of an interface in the current namespace.
     pub fn new(nic: impl Into<String>, what: Ethtool) -> Self {
         Self { nic: nic.into(), netns: None, what, instance: None }
     }
 
-    /// A setting from its text in a plan: `ethtool eth0 rings`.
+    /// Parses a setting's text in a plan: `ethtool eth0 rings`.
     #[must_use]
     pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
@@ -92,18 +92,18 @@ impl NicSetting {
             _ => return None,
         };
         let setting = Self { nic: nic.to_owned(), netns, what, instance: None };
-        // One text for each: not `rule 03`, too.
+        // One text per setting: `rule 03` is rejected.
         (is_interface_name(nic) && setting.to_string() == text).then_some(setting)
     }
 
-    /// Whether another one is the same setting, whichever interface it belonged to.
+    /// Whether another one is the same setting, possibly of another interface of that name.
     #[must_use]
     pub fn same_place(&self, other: &Self) -> bool {
         (&self.nic, self.netns, &self.what) == (&other.nic, other.netns, &other.what)
     }
 }
 
-/// As the kernel names features: `rx-ntuple-filter`.
+/// A feature name as the kernel writes it: `rx-ntuple-filter`.
 fn is_feature_name(text: &str) -> bool {
     // ETH_GSTRING_LEN of include/uapi/linux/ethtool.h.
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_read_back() {
+    fn targets_round_trip() {
         for text in [
             "ethtool nic0 channels",
             "ethtool enp94s0f0np0 rings",

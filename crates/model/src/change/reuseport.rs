@@ -1,4 +1,4 @@
-//! Which socket of a REUSEPORT group a connection goes to.
+//! The program that selects the socket of a REUSEPORT group.
 
 use crate::{CpuSet, Nearness, SocketProtocol, SocketWorker};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub struct Group {
     pub local: SocketAddr,
     /// Inode of its network namespace.
     pub netns: Option<u64>,
-    /// Its sockets, in the kernel's order where it is known.
+    /// Its sockets, in the kernel's order if known.
     pub sockets: Vec<GroupSocket>,
 }
 
@@ -24,21 +24,21 @@ pub struct GroupSocket {
     pub inode: u64,
     /// A process that holds it open, and its descriptor there.
     pub held: Option<(u32, i32)>,
-    /// Who reads from it; empty when that is unknown.
+    /// The thread that reads from it; empty if unknown.
     pub workers: Vec<SocketWorker>,
 }
 
-/// A program that chooses a socket of a group.
+/// A program that selects a socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {
-    /// The nearest worker's, by `bpf/steer.bpf.c`.
+    /// Selects the nearest worker (`bpf/steer.bpf.c`).
     Nearest {
         /// Its id in this boot, and its tag; 0 and empty before it is loaded.
         id: u32,
         /// A hash of its instructions.
         tag: String,
-        /// Which workers each CPU's connections go to.
+        /// The workers that each CPU's connections go to.
         choices: Vec<Choice>,
     },
     /// A classic program: its instructions as `[code, jt, jf, k]`.
@@ -53,15 +53,16 @@ pub enum Program {
 pub struct Choice {
     /// The CPUs that connections are received on.
     pub cpus: CpuSet,
-    /// Places of the workers in the list that was given, ascending; several share by the hash of
-    /// addresses and ports, evenly.
+    /// Indexes of the workers in the given list, ascending; several share connections evenly by the hash of
+    /// addresses and ports.
     pub workers: Vec<usize>,
-    /// How far they are; `None` where the facts do not tell.
+    /// Their distance; `None` if unknown.
     pub nearness: Option<Nearness>,
 }
 
 impl Program {
-    /// Document 004's classic program: the CPU's number modulo the size of the group.
+    /// The classic program that selects the socket by CPU number modulo group size (`SO_ATTACH_REUSEPORT_CBPF`,
+    /// socket(7)).
     pub fn cpu_modulo(sockets: u32) -> Self {
         const LD_ABS: u32 = 0x20; // BPF_LD | BPF_W | BPF_ABS
         const ALU_MOD: u32 = 0x94; // BPF_ALU | BPF_MOD | BPF_K

@@ -1,27 +1,27 @@
-//! What a change loses besides its set point, and must be put back with it.
+//! Values other than the set point that a change resets, and that must be restored with it.
 
 use crate::{Change, Ethtool, Target, Value};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A value of something else that a change loses.
+/// A value of another setting that a change resets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// What it is a value of.
+    /// The setting.
     #[serde(flatten)]
     pub part: SavedPart,
     /// The value.
     pub value: String,
 }
 
-/// What a driver or the kernel resets when the queues of an interface are re-created. It is named by the
-/// queue or the handler, as the numbers of interrupts change.
+/// What a driver or the kernel resets when the queues of an interface are re-created. Identified by queue or
+/// handler, as the numbers of interrupts change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SavedPart {
-    /// Where the interrupt of a queue goes: of `rx-0`.
+    /// The affinity of a queue's interrupt: of `rx-0`.
     QueueIrq(String),
-    /// Where the interrupt of this handler goes, which is none of a queue.
+    /// The affinity of the interrupt with this handler, which belongs to no queue.
     Irq(String),
     /// A file of a queue: `rx-0/rps_cpus`.
     QueueFile(String),
@@ -30,12 +30,12 @@ pub enum SavedPart {
 }
 
 impl SavedPart {
-    /// Whether it outlives its queues being re-created, so that a new value may be an administrator's.
+    /// Whether it survives re-creating its queues, so that a new value may be an administrator's.
     pub fn survives(&self) -> bool {
         !matches!(self, Self::Rss)
     }
 
-    /// From the spelling of older journals: `rx-0/irq`, `virtio1-config/irq`, `rx-0/rps_cpus`, `rss`.
+    /// Parses the text used in older journals: `rx-0/irq`, `virtio1-config/irq`, `rx-0/rps_cpus`, `rss`.
     fn parse(text: &str) -> Self {
         match text.strip_suffix("/irq") {
             Some(queue) if queue.starts_with("rx-") || queue.starts_with("tx-") => {
@@ -59,10 +59,10 @@ impl fmt::Display for SavedPart {
 }
 
 impl Change {
-    /// The same with its snapshot apart: older journals have it behind the numbers of channels
-    /// (`combined 4; rx-0/irq 2; rss equal 4`).
+    /// The same with the snapshot separated: older journals have it after the numbers of channels (`combined 4;
+    /// rx-0/irq 2; rss equal 4`).
     #[must_use]
-    pub fn with_snapshot_apart(mut self) -> Self {
+    pub fn with_snapshot_separated(mut self) -> Self {
         let is_channels =
             matches!(&self.target, Target::Nic(setting) if setting.what == Ethtool::Channels);
         if let Value::Text(before) = &self.before
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_snapshot_of_an_older_journal_is_taken_apart() {
+    fn the_snapshot_of_an_older_journal_is_parsed() {
         let json = serde_json::json!({
             "target": {"nic": {"nic": "eth0", "netns": 5, "what": "channels"}},
             "before": {"text": "combined 4; virtio1-config/irq 0; rx-0/irq 2; tx-0/xps_cpus 4; rss equal 4"},
@@ -94,7 +94,7 @@ mod tests {
             "persistence": "until_reboot",
         });
         let change: Change = serde_json::from_value(json).unwrap();
-        let change = change.with_snapshot_apart();
+        let change = change.with_snapshot_separated();
         assert_eq!(change.before, "combined 4".into());
         let saved = |part, value: &str| Saved { part, value: value.to_owned() };
         assert_eq!(
@@ -106,7 +106,7 @@ mod tests {
                 saved(SavedPart::Rss, "equal 4"),
             ]
         );
-        assert_eq!(change.clone().with_snapshot_apart(), change);
+        assert_eq!(change.clone().with_snapshot_separated(), change);
         let json = serde_json::to_string(&change).unwrap();
         assert_eq!(serde_json::from_str::<Change>(&json).unwrap(), change);
     }

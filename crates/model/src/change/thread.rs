@@ -8,12 +8,12 @@ use std::fmt;
 pub struct Thread {
     /// Its process.
     pub pid: u32,
-    /// Its number; that of the process for the main thread.
+    /// Its thread id; equal to the process id for the main thread.
     pub tid: u32,
     /// When it started, in clock ticks since boot: field 22 of `/proc/PID/task/TID/stat`.
     pub start_ticks: u64,
-    /// When the plan was made that changes it: threads of its process that were born later and have its
-    /// affinity from before are changed with it, and put back with it. `None` for it alone.
+    /// When the plan that changes it was made: threads of its process that started later and inherited its old
+    /// affinity are changed and restored with it. `None` for this thread alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ticks: Option<u64>,
 }
@@ -32,7 +32,7 @@ impl Thread {
         (self.pid, self.tid, self.start_ticks) == (other.pid, other.tid, other.start_ticks)
     }
 
-    /// A thread from its text in a plan: `affinity pid 7 tid 8 start 99`.
+    /// Parses a thread's text in a plan: `affinity pid 7 tid 8 start 99`.
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let ["affinity", "pid", pid, "tid", tid, "start", start] = words[..] else { return None };
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_text_is_read_back() {
+    fn its_text_round_trips() {
         let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None };
         assert_eq!(Thread::parse(&thread.to_string()), Some(thread));
         for text in ["", "affinity pid 7", "affinity pid 7 tid x start 1", "affinity  pid 7"] {

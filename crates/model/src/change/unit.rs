@@ -1,10 +1,10 @@
-//! Settings of a systemd unit that runs.
+//! Settings of a running systemd unit.
 
 use super::is_service;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The only service that is started and stopped.
+/// The only service that nearpath starts and stops.
 const IRQBALANCE: &str = "irqbalance.service";
 
 /// A setting of a unit.
@@ -14,7 +14,7 @@ pub struct UnitSetting {
     pub unit: String,
     /// Which of its settings.
     pub property: UnitProperty,
-    /// Once it was changed: whether systemd had no drop-in for it before.
+    /// Set once it was changed: whether systemd had no drop-in for it before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drop_in_is_new: bool,
 }
@@ -25,9 +25,9 @@ pub struct UnitSetting {
 pub enum UnitProperty {
     /// Whether it runs: `active` or `inactive`. Only irqbalance is stopped.
     ActiveState,
-    /// The CPUs that it may use, empty where that is not limited (systemd.resource-control(5)).
+    /// The CPUs that it may use, empty if not limited (systemd.resource-control(5)).
     AllowedCpus,
-    /// The nodes that it may have memory of, empty where that is not limited.
+    /// The nodes that it may allocate memory on, empty if not limited.
     AllowedMemoryNodes,
 }
 
@@ -67,7 +67,8 @@ impl UnitSetting {
         Self::new(IRQBALANCE, UnitProperty::ActiveState)
     }
 
-    /// From its text in a plan: `unit nginx.service AllowedCPUs`; `None` for what is not to be changed.
+    /// Parses its text in a plan: `unit nginx.service AllowedCPUs`; `None` if it is not a setting that may be
+    /// changed.
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let ["unit", unit, name] = words[..] else { return None };
@@ -79,7 +80,7 @@ impl UnitSetting {
         allowed.then(|| Self::new(unit, property))
     }
 
-    /// What kind of setting it is, as plans call it.
+    /// The kind of setting, as named in plans.
     pub fn kind(&self) -> &'static str {
         match self.property {
             UnitProperty::ActiveState => "unit_state",

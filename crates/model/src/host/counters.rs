@@ -1,4 +1,4 @@
-//! Counters of the kernel by CPU.
+//! Kernel counters per CPU.
 
 use crate::{ArchIrq, CpuId, CpuSet, IfIndex, Irq, QueueId, Unknown};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct SoftirqCounts {
     /// The vector: `NET_RX`.
     pub vector: String,
-    /// Runs by CPU; CPUs with none are left out.
+    /// Runs by CPU; CPUs without runs are omitted.
     pub counts: BTreeMap<CpuId, u64>,
 }
 
@@ -17,24 +17,23 @@ pub struct SoftirqCounts {
 /// not have are `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftnetCpu {
-    /// The CPU: the index column where there is one (5.10 and later), else counted over the
-    /// online CPUs.
+    /// The CPU: the index column if present (since 5.10), else its position among the online CPUs.
     pub cpu: CpuId,
     /// Packets taken from the backlog or by NAPI.
     pub processed: u64,
     /// Packets dropped because the backlog was full (`net.core.netdev_max_backlog`).
     pub dropped: u64,
-    /// Times that NET_RX ran out of budget or time with work left.
+    /// Times that NET_RX stopped because its budget or time was used up.
     pub time_squeeze: u64,
     /// Inter-processor interrupts received for RPS.
     pub received_rps: Option<u64>,
     /// Packets dropped by the flow limit.
     pub flow_limit: Option<u64>,
-    /// Packets that wait in the backlog now.
+    /// Packets now in the backlog.
     pub backlog: Option<u64>,
-    /// Of these in `input_pkt_queue` (6.4 and later).
+    /// Of these in `input_pkt_queue` (since 6.4).
     pub input_queue: Option<u64>,
-    /// Of these in `process_queue` (6.4 and later).
+    /// Of these in `process_queue` (since 6.4).
     pub process_queue: Option<u64>,
 }
 
@@ -57,52 +56,61 @@ pub struct CpuTime {
     pub irq: u64,
     /// Soft interrupts.
     pub softirq: u64,
-    /// Taken by the hypervisor for others.
+    /// Stolen by the hypervisor.
     pub steal: Option<u64>,
 }
 
-/// One line of `/proc/net/dev`: what an interface has received and sent since it was made.
+impl CpuTime {
+    /// All of it, in ticks.
+    pub fn total(&self) -> u64 {
+        let busy = [self.user, self.nice, self.system, self.irq, self.softirq];
+        let rest = [self.idle, self.iowait, self.steal.unwrap_or(0)];
+        busy.into_iter().chain(rest).fold(0, u64::saturating_add)
+    }
+}
+
+/// One line of `/proc/net/dev`: what an interface has received and sent since it was created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounts {
     /// Its name.
     pub name: String,
     /// Packets received.
     pub rx_packets: u64,
-    /// Packets that were damaged.
+    /// Damaged packets received.
     pub rx_errors: u64,
-    /// Packets that the driver, the device (rx_missed_errors) or the stack had no room for.
+    /// Packets dropped by the driver, the device (rx_missed_errors) or the stack.
     pub rx_dropped: u64,
     /// Packets sent.
     pub tx_packets: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
-    /// Packets that were not sent for want of room.
+    /// Packets dropped on transmit.
     pub tx_dropped: u64,
 }
 
-/// The counters that a measurement takes the difference of, at one moment.
+/// Counters at one moment; a measurement takes the difference of two.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counters {
-    /// The CPUs that interrupts are told of: those that are online.
+    /// The CPUs with interrupt counts: those that are online.
     pub cpus: CpuSet,
     /// Interrupts with their counts; affinities and nodes are not read.
     pub irqs: Vec<Irq>,
-    /// The architecture's own interrupts.
+    /// The interrupts of the architecture.
     pub arch_irqs: Vec<ArchIrq>,
     /// `/proc/softirqs`.
     pub softirqs: Vec<SoftirqCounts>,
     /// `/proc/net/softnet_stat`.
     pub softnet: Vec<SoftnetCpu>,
-    /// Packets by queue, of interfaces that count them.
+    /// Packets by queue, for interfaces that count them.
     pub queue_packets: BTreeMap<IfIndex, QueuePackets>,
-    /// What could not be read, and why.
+    /// What could not be read, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
-/// Packets of an interface by queue, since the driver made the queue.
+/// Packets of an interface by queue, since the driver created the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePackets {
-    /// Who counted them.
+    /// The source of the counts.
     pub source: PacketSource,
     /// By receive queue.
     pub rx: BTreeMap<QueueId, u64>,
@@ -110,7 +118,7 @@ pub struct QueuePackets {
     pub tx: BTreeMap<QueueId, u64>,
 }
 
-/// Who counts the packets of a queue.
+/// The source of a queue's packet counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PacketSource {
@@ -118,6 +126,6 @@ pub enum PacketSource {
     Netdev,
     /// The driver's statistics (`ethtool -S`).
     Driver,
-    /// What NAPI instances were given to deliver.
+    /// Packets delivered by its NAPI instances.
     Napi,
 }

@@ -9,23 +9,23 @@ use std::collections::BTreeMap;
 pub struct Irq {
     /// Its number.
     pub irq: IrqNumber,
-    /// The last column of `/proc/interrupts`: the names of its handlers (`mlx5_comp0@pci:…`),
-    /// several parted by `, `; empty when it has none now.
+    /// The last column of `/proc/interrupts`: the names of its handlers (`mlx5_comp0@pci:…`), separated by `,
+    /// `; empty if it has none now.
     pub name: String,
     /// The interrupt chip and trigger, the columns before the name.
     pub chip: Option<String>,
-    /// Counts by CPU; CPUs with none are left out.
+    /// Counts by CPU; CPUs without interrupts are omitted.
     pub counts: BTreeMap<CpuId, u64>,
-    /// `smp_affinity_list`: where it may go.
+    /// `smp_affinity_list`: the CPUs allowed.
     pub affinity: Option<CpuSet>,
-    /// `effective_affinity_list`: where it goes.
+    /// `effective_affinity_list`: the CPUs used.
     pub effective_affinity: Option<CpuSet>,
     /// `node`; -1 is unknown.
     pub node: Option<NodeId>,
 }
 
-/// An interrupt as it is found again when it has another number: by the interface of its device and
-/// the name of its handler.
+/// Identifies an interrupt when its number has changed: the interface of its device and the name of its
+/// handler.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NicIrq {
     /// The interface: `eth0`.
@@ -34,16 +34,16 @@ pub struct NicIrq {
     pub name: String,
 }
 
-/// An interrupt of the architecture's own, a line of `/proc/interrupts` with a name instead of a
-/// number: the inter-processor interrupts (`RES`, `CAL`, `TLB`, `IPI0`), the local timer (`LOC`).
+/// An interrupt of the architecture, a line of `/proc/interrupts` with a name instead of a number: the
+/// inter-processor interrupts (`RES`, `CAL`, `TLB`, `IPI0`), the local timer (`LOC`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchIrq {
     /// The name: `CAL`.
     pub name: String,
-    /// What it is, in the kernel's words: `Function call interrupts`.
+    /// The kernel's description: `Function call interrupts`.
     pub description: Option<String>,
-    /// Counts by CPU; CPUs with none are left out.
+    /// Counts by CPU; CPUs without interrupts are omitted.
     pub counts: BTreeMap<CpuId, u64>,
-    /// The count of one that the kernel does not tell by CPU (`ERR`, `MIS`).
+    /// The count if the kernel does not count it per CPU (`ERR`, `MIS`).
     pub total: Option<u64>,
 }

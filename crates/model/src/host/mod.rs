@@ -1,15 +1,23 @@
-//! The types that facts come in: plain data, the same from a live machine, a tree or a snapshot.
+//! The types of host facts: plain data, the same from a live machine, a directory tree or a snapshot.
 
+mod cgroup;
 mod counters;
+mod driver_counters;
 mod irq;
+mod net_thread;
 mod nic;
+mod power;
 mod socket;
 mod topology;
 mod whole;
 
+pub use cgroup::*;
 pub use counters::*;
+pub use driver_counters::*;
 pub use irq::*;
+pub use net_thread::*;
 pub use nic::*;
+pub use power::*;
 pub use socket::*;
 pub use topology::*;
 pub use whole::*;

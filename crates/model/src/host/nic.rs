@@ -1,23 +1,23 @@
-//! Network interfaces, their queues and what steers packets on them.
+//! Network interfaces, their queues and their steering settings.
 
 use crate::{CpuSet, IfIndex, IrqNumber, NodeId, QueueId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A network interface. What the driver refuses or the kernel does not have is `None`.
+/// A network interface. Fields that the driver or the kernel does not support are `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
     /// Name, `eth0`.
     pub name: String,
     /// Index within the namespace.
     pub ifindex: IfIndex,
-    /// What it is.
+    /// Its kind.
     pub kind: NicKind,
     /// Driver: `mlx5_core`, `veth`.
     pub driver: Option<String>,
     /// Bus address: `0000:5e:00.0`.
     pub bus: Option<String>,
-    /// NUMA node of the device; absent and -1 are unknown. Virtio keeps it one level up.
+    /// NUMA node of the device; absent and -1 are unknown. For virtio it is that of the parent device.
     pub numa_node: Option<NodeId>,
     /// `device/local_cpulist`.
     pub local_cpus: Option<CpuSet>,
@@ -35,19 +35,19 @@ pub struct Nic {
     pub link: Option<String>,
     /// The network namespace.
     pub netns: Netns,
-    /// For a virtual function the name of its physical function's interface, or its bus address.
+    /// For a virtual function, the name of its physical function's interface, or its bus address.
     pub physical_function: Option<String>,
-    /// VLAN id, when it is a VLAN.
+    /// VLAN id of a VLAN.
     pub vlan: Option<u16>,
     /// `ethtool -l`.
     pub channels: Option<Channels>,
     /// `ethtool -g`.
     pub rings: Option<Rings>,
-    /// `ethtool -c`: by the names of the kernel's attributes (`rx-usecs`), booleans as 0 and 1.
+    /// `ethtool -c`: by the kernel's attribute names (`rx-usecs`), booleans as 0 and 1.
     pub coalesce: Option<BTreeMap<String, u64>>,
     /// `ethtool -k`: active features by name (`rx-gro`).
     pub offloads: Option<BTreeMap<String, bool>>,
-    /// Those of them that cannot be switched, which `ethtool -k` calls fixed.
+    /// Those of them that `ethtool -k` marks as fixed.
     #[serde(default)]
     pub fixed_offloads: Option<BTreeSet<String>>,
     /// `ethtool -x`.
@@ -62,13 +62,47 @@ pub struct Nic {
     pub qdiscs: Option<Vec<Qdisc>>,
     /// `statistics/*`: rx_packets, rx_dropped, …
     pub statistics: BTreeMap<String, u64>,
+    /// `ethtool -S`: the counters of loss and flow control ([`crate::counter_kind`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_counters: Option<BTreeMap<String, u64>>,
+    /// Its PCIe link; `None` for a device on another bus, and for a virtual function, which has no link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie: Option<PcieLink>,
+    /// How often the watchdog found a transmit queue stuck (`queues/tx-*/tx_timeout`), summed over queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_timeouts: Option<u64>,
+    /// How a bond distributes packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<Bond>,
 }
 
-/// What an interface is.
+/// A PCIe link as it runs and as it could (`current_link_speed`, `max_link_speed`, …).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PcieLink {
+    /// In MT/s: 8000 for `8.0 GT/s PCIe`.
+    pub speed_mts: u32,
+    /// Lanes.
+    pub width: u32,
+    /// The maximum supported by both the device and its upstream port, as far as known.
+    pub max_speed_mts: u32,
+    /// Likewise.
+    pub max_width: u32,
+}
+
+/// How a bond spreads packets (Documentation/networking/bonding.rst).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bond {
+    /// `802.3ad`, `active-backup`.
+    pub mode: String,
+    /// `layer2`, `layer3+4`.
+    pub hash: Option<String>,
+}
+
+/// Kind of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NicKind {
-    /// A device on a bus that is none of the below.
+    /// A device on a bus, other than those below.
     Physical,
     /// A virtual function of an SR-IOV device.
     Vf,
@@ -103,11 +137,11 @@ pub enum NicKind {
 pub struct Netns {
     /// Its name in `/run/netns`, if it has one.
     pub name: Option<String>,
-    /// Inode of the namespace (`net:[4026531840]`), by which the kernel tells them apart.
+    /// Inode of the namespace (`net:[4026531840]`), which identifies it.
     pub inode: Option<u64>,
 }
 
-/// Numbers of channels, as set and at most.
+/// Numbers of channels: current and maximum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channels {
     /// Receive-only channels.
@@ -128,7 +162,7 @@ pub struct Channels {
     pub combined_max: Option<u32>,
 }
 
-/// Ring sizes in descriptors, as set and at most.
+/// Ring sizes in descriptors: current and maximum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rings {
     /// Receive ring.
@@ -144,7 +178,7 @@ pub struct Rings {
 /// Receive-side scaling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rss {
-    /// The indirection table: for each bucket of the hash the receive queue.
+    /// The indirection table: the receive queue of each hash bucket.
     pub indirection: Vec<QueueId>,
     /// The hash key, as `6d:5a:…`.
     pub key: Option<String>,
@@ -152,14 +186,14 @@ pub struct Rss {
     pub function: Option<String>,
 }
 
-/// An n-tuple rule, as the driver tells it.
+/// An n-tuple rule, as reported by the driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NtupleRule {
     /// Location in the NIC's table.
     pub location: u32,
-    /// Flow type in ethtool's word: `tcp4`, `ether`.
+    /// Flow type as named by ethtool: `tcp4`, `ether`.
     pub flow_type: String,
-    /// What is matched, by ethtool's words (`dst-port`), as `value` or `value/mask`.
+    /// Matched fields, as named by ethtool (`dst-port`), as `value` or `value/mask`.
     pub matches: BTreeMap<String, String>,
     /// The queue that packets go to; `None` drops them.
     pub queue: Option<QueueId>,
@@ -170,7 +204,7 @@ pub struct NtupleRule {
 pub struct RxQueue {
     /// Its number.
     pub queue: QueueId,
-    /// NAPI id that serves it (netdev netlink family, kernel 6.8 and later).
+    /// NAPI id that serves it (netdev netlink family, since 6.8).
     pub napi_id: Option<u32>,
     /// Its interrupt.
     pub irq: Option<IrqNumber>,
@@ -204,8 +238,8 @@ pub struct Qdisc {
     pub handle: String,
     /// Parent: `root`, `ingress` or `8001:1`.
     pub parent: String,
-    /// Packets that were dropped.
+    /// Packets dropped.
     pub drops: Option<u64>,
-    /// Packets that wait now.
+    /// Packets now queued.
     pub backlog_packets: Option<u32>,
 }

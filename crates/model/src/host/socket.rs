@@ -1,4 +1,4 @@
-//! Sockets that receive, and the processes behind them.
+//! Receiving sockets and the processes that own them.
 
 use crate::{CpuSet, NodeId};
 use serde::{Deserialize, Serialize};
@@ -14,12 +14,12 @@ pub struct Socket {
     pub address: IpAddr,
     /// The local port.
     pub port: u16,
-    /// Whether it receives from one peer only: a UDP socket that is connected.
+    /// Whether it receives from one peer only (a connected UDP socket).
     #[serde(default)]
     pub connected: bool,
-    /// Inode of the socket, by which processes are found; 0 when it has none any more.
+    /// Inode of the socket, used to find its processes; 0 if it no longer has one.
     pub inode: u64,
-    /// Process ids of those that hold it open, ascending; empty when none is known.
+    /// Ids of the processes that have it open, ascending; empty if none is known.
     pub pids: Vec<u32>,
 }
 
@@ -33,8 +33,8 @@ pub enum SocketProtocol {
     Udp,
 }
 
-/// A process that holds a receiving socket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A process that owns a receiving socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketOwner {
     /// Process id.
     pub pid: u32,
@@ -44,14 +44,20 @@ pub struct SocketOwner {
     pub affinity: Option<CpuSet>,
     /// The CPUs that each thread may run on, by thread id.
     pub threads: BTreeMap<u32, CpuSet>,
-    /// How often the scheduler has moved its threads to another CPU, of as many threads as are in
-    /// `threads` (`se.nr_migrations` of `/proc/PID/task/TID/sched`); `None` without
-    /// CONFIG_SCHED_DEBUG.
+    /// How often the scheduler has migrated its threads to another CPU, summed over as many threads as are in
+    /// `threads` (`se.nr_migrations` of `/proc/PID/task/TID/sched`); `None` without CONFIG_SCHED_DEBUG.
     #[serde(default)]
     pub migrations: Option<u64>,
-    /// The nodes that it may take memory from (`Mems_allowed_list`), as a list like a cpulist.
+    /// CPU time used by its threads, in ticks of 10ms (`USER_HZ`).
+    #[serde(default)]
+    pub cpu_ticks: Option<u64>,
+    /// The CPUs of its cpuset (`cpuset.cpus.effective`), which limit every affinity; `None` if no cpuset
+    /// is known.
+    #[serde(default)]
+    pub cpuset: Option<CpuSet>,
+    /// The nodes that it may allocate memory on (`Mems_allowed_list`), in cpulist format.
     pub mems_allowed: Option<String>,
-    /// Its cgroup: the v2 path, else that of the cpuset or cpu controller.
+    /// Its cgroup: the v2 path, or that of the cpuset or cpu controller.
     pub cgroup: Option<String>,
 }
 
@@ -64,25 +70,25 @@ pub struct ProcessMemory {
     pub comm: Option<String>,
     /// Bytes by node.
     pub bytes: BTreeMap<NodeId, u64>,
-    /// Bytes in hugetlb pages by node, part of the above.
+    /// Bytes in hugetlb pages by node, included in the above.
     pub huge_bytes: BTreeMap<NodeId, u64>,
-    /// Bytes in mappings of files by node, part of `bytes`; the rest is anonymous.
+    /// Bytes in file mappings by node, part of `bytes`; the rest is anonymous.
     pub file_bytes: BTreeMap<NodeId, u64>,
-    /// Devices that it has open or mapped and that may write into its memory by DMA: `/dev/vfio/12`. `None`
-    /// when that is unknown.
+    /// Devices that it has open or mapped and that may write to its memory by DMA: `/dev/vfio/12`. `None` if
+    /// unknown.
     #[serde(default)]
     pub devices: Option<Vec<String>>,
 }
 
-/// A thread, or a process of which any thread may do, that reads from a socket.
+/// A thread that reads from a socket, or a process if any of its threads may.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SocketWorker {
     /// Process id.
     pub pid: u32,
-    /// Thread id; `None` when any of the process's threads may read.
+    /// Thread id; `None` if any of the process's threads may read.
     pub tid: Option<u32>,
     /// `comm` of the thread, or of the process.
     pub comm: String,
-    /// The CPUs that it may run on; `None` when that is unknown.
+    /// The CPUs that it may run on; `None` if unknown.
     pub cpus: Option<CpuSet>,
 }

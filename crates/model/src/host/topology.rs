@@ -9,9 +9,8 @@
 //! │  └─ llc 1
 //! └─ node 1
 //! ```
-//! A node may hold several LLCs, or an LLC several nodes (sub-NUMA clustering); a node may have
-//! no CPU (memory only) and a CPU no node. So each CPU names what it belongs to, and nothing is
-//! nested.
+//! A node may hold several LLCs, or an LLC several nodes (sub-NUMA clustering); a node may have no CPU (memory
+//! only) and a CPU no node. So each CPU refers to its cache and node, and nothing is nested.
 
 use crate::{CpuId, CpuSet, LlcId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -20,28 +19,28 @@ use std::collections::BTreeMap;
 /// CPUs, caches and nodes of a host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Topology {
-    /// CPUs that this boot could ever have.
+    /// CPUs that can exist in this boot.
     pub possible: CpuSet,
     /// CPUs that are plugged in.
     pub present: CpuSet,
-    /// CPUs that run.
+    /// CPUs that are online.
     pub online: CpuSet,
     /// All present CPUs, ascending; offline ones with `online: false`.
     pub cpus: Vec<Cpu>,
     /// Last-level caches, ascending by id.
     pub llcs: Vec<Llc>,
-    /// NUMA nodes, ascending; empty when the kernel has no NUMA.
+    /// NUMA nodes, ascending; empty if the kernel has no NUMA.
     pub nodes: Vec<Node>,
 }
 
-/// One logical CPU. Ids are the kernel's own; -1 and absent files are `None`. Where core or
-/// package ids are not unique, or only lists tell packages apart, cores or packages have the
-/// number of their lowest CPU, and a note says so.
+/// One logical CPU. Ids are the kernel's; -1 and absent files are `None`. If core or package ids are not
+/// unique, or packages can be distinguished only by their CPU lists, cores or packages get the number of their
+/// lowest CPU, and a note says so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// Its number.
     pub cpu: CpuId,
-    /// Whether it runs.
+    /// Whether it is online.
     pub online: bool,
     /// `topology/core_id`, unique within the package (on some kernels within the die).
     pub core: Option<u32>,
@@ -55,21 +54,21 @@ pub struct Cpu {
     pub llc: Option<LlcId>,
     /// Its NUMA node.
     pub node: Option<NodeId>,
-    /// The CPUs of the same core, itself included; empty when unknown.
+    /// The CPUs of the same core, including itself; empty if unknown.
     pub siblings: CpuSet,
-    /// On a hybrid machine what kind of core it is: `core` or `atom` as the kernel's PMU names
-    /// them (`/sys/devices/cpu_core`), else `None`.
+    /// On a hybrid machine the kind of core: `core` or `atom`, as named by the kernel's PMU
+    /// (`/sys/devices/cpu_core`); else `None`.
     pub kind: Option<String>,
-    /// `cpu_capacity`, where the architecture has it (1024 is the biggest core).
+    /// `cpu_capacity`, if the architecture has it (1024 is the largest core).
     pub capacity: Option<u32>,
 }
 
 /// A last-level cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Llc {
-    /// The kernel's cache id where it is unique on the host, else counted by the lowest CPU.
+    /// The kernel's cache id if unique on the host, else numbered by the lowest CPU.
     pub llc: LlcId,
-    /// Cache level, 3 as a rule.
+    /// Cache level, usually 3.
     pub level: Option<u32>,
     /// Size in bytes.
     pub size_bytes: Option<u64>,
@@ -82,13 +81,13 @@ pub struct Llc {
 pub struct Node {
     /// Its number.
     pub node: NodeId,
-    /// Its CPUs; empty for a node of memory only.
+    /// Its CPUs; empty for a node with memory only.
     pub cpus: CpuSet,
     /// MemTotal of its `meminfo`, in bytes.
     pub memory_bytes: Option<u64>,
     /// MemFree of its `meminfo`, in bytes.
     pub free_bytes: Option<u64>,
-    /// Distance to each online node as the firmware tells it (10 is local); empty when unknown.
+    /// Distance to each online node as reported by the firmware (10 is local); empty if unknown.
     pub distances: BTreeMap<NodeId, u32>,
     /// Hugepages by page size in bytes.
     pub hugepages: BTreeMap<u64, Hugepages>,
@@ -108,7 +107,7 @@ pub struct Hugepages {
     pub surplus: u64,
 }
 
-/// How far two CPUs are from each other, nearest first.
+/// Distance between two CPUs, nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Nearness {
@@ -118,19 +117,19 @@ pub enum Nearness {
     SameCore,
     /// The same last-level cache.
     SameLlc,
-    /// The same node, other caches.
+    /// The same node, another cache.
     SameNode,
     /// Another node.
     OtherNode,
 }
 
 impl Topology {
-    /// The CPU of that number.
+    /// The CPU with that number.
     pub fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&cpu, |c| c.cpu).ok().map(|i| &self.cpus[i])
     }
 
-    /// The node of that number.
+    /// The node with that number.
     pub fn node(&self, node: NodeId) -> Option<&Node> {
         self.nodes.iter().find(|n| n.node == node)
     }
@@ -145,7 +144,7 @@ impl Topology {
         self.cpu(cpu)?.llc
     }
 
-    /// The nodes that some of the CPUs are on, ascending.
+    /// The nodes of the CPUs, ascending.
     pub fn nodes_of(&self, cpus: &CpuSet) -> Vec<NodeId> {
         let mut nodes: Vec<_> = cpus.iter().filter_map(|cpu| self.node_of(cpu)).collect();
         nodes.sort_unstable();
@@ -153,7 +152,7 @@ impl Topology {
         nodes
     }
 
-    /// How far two CPUs are from each other; `None` when the facts do not tell.
+    /// Distance between two CPUs; `None` if unknown.
     pub fn nearness(&self, a: CpuId, b: CpuId) -> Option<Nearness> {
         if a == b {
             return Some(Nearness::SameCpu);

@@ -1,13 +1,13 @@
 //! The whole host.
 
 use crate::{
-    ArchIrq, CpuSet, CpuTime, Irq, IrqNumber, Nic, NicIrq, ProcessMemory, Socket, SocketOwner,
-    SoftirqCounts, SoftnetCpu, Topology,
+    ArchIrq, Cgroup, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, NetThread, Nic, NicIrq,
+    ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu, Topology,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the JSON form of [`Host`]; it changes when a field changes its meaning or goes away.
+/// Version of the JSON form of [`Host`]; it changes when a field is removed or changes its meaning.
 pub const HOST_SCHEMA: u32 = 1;
 
 /// The facts of one machine.
@@ -15,28 +15,28 @@ pub const HOST_SCHEMA: u32 = 1;
 pub struct Host {
     /// [`HOST_SCHEMA`] of the nearpath that wrote this.
     pub schema: u32,
-    /// What kernel runs, and on what.
+    /// The kernel and its environment.
     pub kernel: Kernel,
     /// CPUs, cores, caches and nodes.
     pub topology: Topology,
-    /// The network interfaces of the namespace that was read.
+    /// The network interfaces of the namespace read.
     pub nics: Vec<Nic>,
     /// Interrupts with their affinities and counts, ascending by number.
     pub irqs: Vec<Irq>,
-    /// The architecture's own interrupts (`LOC`, `RES`, `CAL`), in the kernel's order.
+    /// The interrupts of the architecture (`LOC`, `RES`, `CAL`), in the kernel's order.
     pub arch_irqs: Vec<ArchIrq>,
-    /// `/proc/softirqs`, by name of the vector (`NET_RX`).
+    /// `/proc/softirqs`, by vector name (`NET_RX`).
     pub softirqs: Vec<SoftirqCounts>,
-    /// `/proc/net/softnet_stat`, one for each CPU that it lists.
+    /// `/proc/net/softnet_stat`, one per CPU listed.
     pub softnet: Vec<SoftnetCpu>,
-    /// `/proc/stat`, one for each CPU that it lists.
+    /// `/proc/stat`, one per CPU listed.
     pub cpu_time: Vec<CpuTime>,
-    /// Counters of the whole host by name: `Udp.RcvbufErrors`, `TcpExt.RcvPruned`,
-    /// `vm.compact_stall`. Those that this kernel does not have are absent.
+    /// Counters of the whole host by name: `Udp.RcvbufErrors`, `TcpExt.RcvPruned`, `vm.compact_stall`. Counters
+    /// that this kernel lacks are absent.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
-    /// Sysctls by dotted name (`net.core.rps_sock_flow_entries`), as the kernel writes them.
-    /// One that this kernel does not have is absent here and stands in `unknown`.
+    /// Sysctls by dotted name (`net.core.rps_sock_flow_entries`), as formatted by the kernel. A sysctl that
+    /// this kernel lacks is absent here and listed in `unknown`.
     pub sysctls: BTreeMap<String, String>,
     /// Programs that change the same settings as nearpath.
     pub daemons: Daemons,
@@ -44,15 +44,24 @@ pub struct Host {
     pub sockets: Vec<Socket>,
     /// The processes that own `sockets`, ascending by process id.
     pub owners: Vec<SocketOwner>,
-    /// Memory of processes by node; only of those asked for.
+    /// Cgroups of the owners that have a CPU limit, by path; only if sockets are read.
+    #[serde(default)]
+    pub cgroups: Vec<Cgroup>,
+    /// Kernel threads that run softirqs, NAPI and vhost, ascending by id.
+    #[serde(default)]
+    pub net_threads: Vec<NetThread>,
+    /// Frequencies, idle states and temperature.
+    #[serde(default)]
+    pub power: CpuPower,
+    /// Memory of processes by node; only of those requested.
     pub process_memory: Vec<ProcessMemory>,
-    /// What could not be read, and why.
+    /// What could not be read, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
 impl Host {
-    /// Of a queue's interrupt, what it is found again by; `None` of one that belongs to no queue, or
-    /// that several handlers share.
+    /// What identifies a queue's interrupt when its number changes; `None` for an interrupt that belongs to no
+    /// queue, or is shared by several handlers.
     pub fn name_of_irq(&self, number: IrqNumber) -> Option<NicIrq> {
         let irq = self.irqs.iter().find(|irq| irq.irq == number)?;
         let named = !irq.name.is_empty() && !irq.name.contains([',', ' ']);
@@ -65,7 +74,7 @@ impl Host {
     }
 }
 
-/// What kernel runs, and on what.
+/// The kernel and its environment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
     /// `/proc/sys/kernel/osrelease`.
@@ -74,48 +83,46 @@ pub struct Kernel {
     pub hostname: Option<String>,
     /// `/proc/cmdline`.
     pub cmdline: Option<String>,
-    /// The hypervisor that this machine is a guest of (`kvm`, `xen`, `vmware`, …); `none` when
-    /// it is known to be no guest.
+    /// The hypervisor (`kvm`, `xen`, `vmware`, …); `none` if the machine is known to be bare metal.
     pub virtualisation: Option<String>,
-    /// `isolcpus=` as in force (`/sys/devices/system/cpu/isolated`).
+    /// `isolcpus=` in effect (`/sys/devices/system/cpu/isolated`).
     pub isolated: Option<CpuSet>,
-    /// `nohz_full=` as in force.
+    /// `nohz_full=` in effect.
     pub nohz_full: Option<CpuSet>,
-    /// `rcu_nocbs=` of the command line (the kernel shows it nowhere else).
+    /// `rcu_nocbs=` of the command line (the kernel does not show it elsewhere).
     pub rcu_nocbs: Option<CpuSet>,
 }
 
 /// Programs that change the same settings as nearpath.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Daemons {
-    /// Whether `irqbalance` runs.
+    /// Whether `irqbalance` is running.
     pub irqbalance: Option<bool>,
-    /// Whether `tuned` runs.
+    /// Whether `tuned` is running.
     pub tuned: Option<bool>,
-    /// The profile that tuned has active (`/etc/tuned/active_profile`).
+    /// The active profile of tuned (`/etc/tuned/active_profile`).
     pub tuned_profile: Option<String>,
 }
 
 /// A fact that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Unknown {
-    /// What it is a fact about: `nic eth0`, `cpu 3`, `host`.
+    /// The subject of the fact: `nic eth0`, `cpu 3`, `host`.
     pub subject: String,
     /// The field's name: `numa_node`.
     pub fact: String,
-    /// Why, with the path or the request: `/sys/class/net/eth0/device/numa_node: the firmware
-    /// says -1`.
+    /// The reason, with the path or the request: `/sys/class/net/eth0/device/numa_node: the firmware reports -1`.
     pub reason: String,
 }
 
-/// What a snapshot holds.
+/// Contents of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotSummary {
-    /// Files of the machine, as they were read.
+    /// Files of the machine, as read.
     pub files: usize,
-    /// Answers of the kernel to requests that are no files.
+    /// Answers of the kernel to requests other than files.
     pub answers: usize,
-    /// Paths that the machine refused to read, with the reasons.
+    /// Paths that could not be read, with the reasons.
     pub refused: usize,
     /// Size of the file in bytes.
     pub bytes: usize,

@@ -1,5 +1,5 @@
-//! What came between two readings of one measurement: in go both, out comes a measurement of the
-//! interval, in the same form. Those of all intervals add up to the whole.
+//! The difference between two readings of one measurement. Input: both readings. Output: a measurement of the
+//! interval, in the same form. All intervals add up to the whole.
 
 use super::imbalance;
 use super::{
@@ -8,8 +8,8 @@ use super::{
 use std::collections::BTreeMap;
 
 impl IrqMeasurement {
-    /// What came since an earlier reading. Costs and what is unknown are those of the whole; what did
-    /// nothing is left out of `irqs`, `arch_irqs` and `napi`, as it is there.
+    /// The change since an earlier reading. Costs and unknowns are those of the whole; entries of `irqs`,
+    /// `arch_irqs` and `napi` without activity are omitted, as in the whole.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let duration_s = self.duration_s - earlier.duration_s;
@@ -79,7 +79,7 @@ impl QueueInterrupts {
 }
 
 impl CpuInterrupts {
-    /// Of the backlog only what stands at the end of the interval is known.
+    /// Only the backlog at the end of the interval is known.
     fn since(&self, earlier: Option<&Self>) -> Self {
         let counted = |of: fn(&Self) -> Option<u64>| more(of(self), earlier.and_then(of));
         let times = |of: fn(&Self) -> &BTreeMap<String, u64>| {
@@ -121,7 +121,7 @@ impl Polls {
     }
 }
 
-/// An interrupt's number may have been given to another device meanwhile: its name tells.
+/// An interrupt's number may have been reassigned to another device in the meantime; the name shows that.
 fn others_since(now: &[OtherInterrupts], earlier: &[OtherInterrupts]) -> Vec<OtherInterrupts> {
     let row = |row: &OtherInterrupts| {
         let same = |old: &&OtherInterrupts| (old.irq, &old.name) == (row.irq, &row.name);
@@ -131,8 +131,8 @@ fn others_since(now: &[OtherInterrupts], earlier: &[OtherInterrupts]) -> Vec<Oth
     now.iter().filter_map(row).collect()
 }
 
-/// Instances without an id are told apart by their place among those of their device. Which queue an
-/// instance serves may have been found out meanwhile.
+/// Instances without an id are distinguished by their position among those of their device. The queue of an
+/// instance may have become known in the meantime.
 fn napi_since(now: &[NapiPolls], earlier: &[NapiPolls]) -> Vec<NapiPolls> {
     let row = |row: &NapiPolls| {
         let same = |old: &&NapiPolls| {
@@ -158,7 +158,7 @@ fn balance(nic: &NicBalance, queues: &[QueueInterrupts]) -> NicBalance {
     }
 }
 
-/// A count that is known now; what was not known before had counted nothing.
+/// The increase of a count that is known now; one that was unknown before had counted nothing.
 fn more(now: Option<u64>, earlier: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(earlier.unwrap_or(0)))
 }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::{CpuId, IrqNumber, QueueId};
 
-    /// A reading after so many seconds, in each of which as much has come as in the others.
+    /// A reading after this many seconds, with the same activity in each second.
     fn reading(seconds: u64) -> IrqMeasurement {
         let polls =
             Polls { polls: 2 * seconds, work: 8 * seconds, budget: 128 * seconds, full_polls: 0 };
@@ -222,17 +222,17 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_has_what_came_in_it() {
+    fn an_interval_contains_its_activity_only() {
         let interval = reading(3).since(&reading(1));
         assert!((interval.duration_s - 2.0).abs() < 1e-9);
         let queue = &interval.queues[0];
         assert_eq!((&queue.per_cpu[..], queue.interrupts), (&[2, 6][..], 8));
         assert!((queue.interrupts_per_s - 4.0).abs() < 1e-9);
         assert_eq!(queue.rx_packets, Some(18));
-        // Found out to be the queue's in this interval.
+        // Became known as the queue's in this interval.
         assert_eq!(queue.napi.unwrap().polls, 6);
         assert!((interval.nics[0].rx_imbalance.unwrap() - 1.8).abs() < 1e-9);
-        // What did not come is left out.
+        // Entries without activity are omitted.
         assert_eq!(interval.irqs.iter().map(|irq| irq.irq.0).collect::<Vec<_>>(), [8]);
         assert_eq!(interval.softirqs["NET_RX"], [0, 20]);
         let cpu = &interval.cpus[0];

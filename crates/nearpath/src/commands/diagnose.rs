@@ -1,4 +1,4 @@
-//! `nearpath diagnose`: facts and measurements together, findings ranked by what they cost.
+//! `nearpath diagnose`: findings from facts and measurements, ranked by cost.
 
 use crate::evidence::{self, Measured, Together};
 use crate::failure::{Failure, say};
@@ -6,7 +6,7 @@ use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Timing;
-use crate::source::{Source, all_facts, memory_of_owners};
+use crate::source::{Source, all_facts, memory_of_readers};
 use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -20,31 +20,31 @@ use nearpath_model::{Detail, Diagnosis, Host, Severity};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The part of the time that the first, coarse look takes, and how long it takes at most.
+/// Share of the time for the first, coarse measurement, and its maximum.
 const FIRST_LOOK: u32 = 4;
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
-Reads the host, measures its packets, reads it again, and says what is wrong: the most expensive first,
-each finding with its evidence and the changes that would fix it. Nothing is changed.
+Reads the host's configuration, measures its packets, and reports what is wrong: the most expensive
+finding first, each with its evidence and the changes that would fix it. Nothing is changed.
 
-Packets are first observed with few hooks, for a quarter of the time; then closer where time is lost.
---detail and --stages say what to observe instead. --max-overhead limits the times of packets, not
-the other measurements.
+The first quarter of the time uses few hooks; the rest looks closer where time is lost. --detail and
+--stages select what to observe instead. --max-overhead applies to packet latency only, not to the
+other measurements.
 
 EXAMPLES
   nearpath diagnose                                   this machine, all packets, ten seconds
   nearpath diagnose -v                                with the evidence; -vv with all tables
   nearpath diagnose --for 1m --dev eth0 --proto tcp
   nearpath diagnose --netns blue --port 6379
-  nearpath diagnose --measure stages                  without a look at allocations and system calls
-  nearpath diagnose --snapshot host.tar.zst           another machine, from its facts alone
+  nearpath diagnose --measure stages                  packet latency only
+  nearpath diagnose --snapshot host.tar.zst           another host, from its configuration only
   nearpath diagnose --snapshot host.tar.zst --evidence locality.json
   nearpath diagnose --json | jq '.findings[] | .title'
 
-Measuring takes root and a kernel with BTF; without them the findings rest on facts, and what
-could not be seen stands under 'not checked'. The fields of the JSON are described in
-docs/json.md.";
+Measuring requires root and a kernel with BTF. Without them the findings are based on configuration
+and counters, and 'not checked' lists what could not be measured. docs/json.md describes the JSON
+fields.";
 
 /// Arguments of `diagnose`.
 #[derive(Debug, Args)]
@@ -53,16 +53,15 @@ pub struct Diagnose {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// What to measure: times of packets, CPUs of packets, CPUs of accepted connections. Each costs
-    /// something of its own
+    /// What to measure: packet latency, packet CPUs, CPUs of accepted connections. Each adds overhead
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     #[arg(default_values = ["stages", "locality", "accepts"])]
     measure: Vec<What>,
-    /// Measure nothing, and take what 'measure stages', 'measure locality' or 'measure accepts' printed
-    /// with --json
+    /// Do not measure; read the --json output of 'measure stages', 'measure locality' or 'measure accepts'
+    /// from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
-    /// Exit with status 2 if a finding is critical, with 1 if one is a warning
+    /// Exit with status 2 if any finding is critical, with 1 if any is a warning
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
@@ -85,7 +84,7 @@ enum What {
 impl Diagnose {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let live = self.source.is_live() && self.evidence.is_empty();
-        // It ends when its findings are told: that takes the kernel a while.
+        // Dropped only after the findings are printed: detaching takes the kernel a while.
         let root = Root::live();
         let mut instrument = None;
         let diagnosis =
@@ -93,7 +92,7 @@ impl Diagnose {
         if self.json {
             output::json(&diagnosis)?;
         } else {
-            // Of another machine nothing can be tried here.
+            // A plan for another host cannot be tried here.
             let next = live.then_some("nearpath tune try");
             output::text(&self.verbose.diagnosis(&diagnosis, next))?;
         }
@@ -106,15 +105,15 @@ impl Diagnose {
 
     fn facts_and_files(&self) -> Result<Diagnosis, Failure> {
         if self.filters.is_set() {
-            let message = "a tree, a snapshot or a file holds no packets, so that filters mean \
-                           nothing there";
+            let message = "packet filters do not apply to --root, --snapshot and --evidence: they \
+                           hold no packets";
             return Err(Failure::Usage(message.to_owned()));
         }
         let measured = evidence::read(&self.evidence)?;
         let host = self.source.read(all_facts)?;
         let diagnosis = diagnose(&host, None, measured.evidence());
         Ok(if self.evidence.is_empty() {
-            diagnosis.not_measured("only a running machine has packets to measure")
+            diagnosis.not_measured("packets can be measured on a running host only")
         } else {
             diagnosis
         })
@@ -133,16 +132,16 @@ impl Diagnose {
         let together = instrument.insert(self.together(root, &before, filter.clone())?);
         let measured = self.measure(together, &before, &filter, &interrupt)?;
         if interrupt.happened() {
-            say("ended early by a signal");
+            say("stopped early by a signal");
         }
-        let memory_of = memory_of_owners(&before);
+        let memory_of = memory_of_readers(&before);
         let after = self.source.host(&Wanted { memory_of, ..sockets })?;
         let diagnosis = diagnose(&after, Some(&before), measured.evidence());
         Ok(measured.note(diagnosis))
     }
 
-    /// Measures for the whole time: where it was not said what to observe, coarsely at first, and then closer
-    /// where time is lost. All but stages is of the whole time.
+    /// Measures for the whole time. Without options that select what to observe, coarsely at first, then closer
+    /// where time is lost. Instruments other than stages run for the whole time.
     fn measure(
         &self,
         together: &mut Together<'_>,
@@ -171,7 +170,7 @@ impl Diagnose {
         }
         let options = match first.evidence().stages.and_then(zoom::zoom) {
             Some(stages) => self.timing.closer(filter.clone(), stages),
-            // Too few packets to tell: those that come are worth all stages.
+            // Too few packets to decide: observe all stages of those that follow.
             None => self.timing.options(filter.clone(), Detail::Full),
         };
         together.look_closer(Stages::new(&host.topology, options));
@@ -179,13 +178,13 @@ impl Diagnose {
         Ok(closer.after(first))
     }
 
-    /// Whether a coarse look decides what is observed.
+    /// Whether a coarse measurement decides what is observed.
     fn looks_twice(&self) -> bool {
         !self.timing.says_what() && self.measure.contains(&What::Stages)
     }
 
-    /// How stages are observed at first. A coarse look has those before a CPU is chosen as well where RPS is
-    /// set: all packets may have come when it ends.
+    /// How stages are observed at first. Where RPS is set, the coarse measurement includes the stages before RPS
+    /// chooses a CPU: there may be no packets left after it.
     fn at_first(&self, host: &Host, filter: &Filter) -> Options {
         if !self.looks_twice() {
             return self.timing.options(filter.clone(), Detail::Full);
@@ -193,7 +192,7 @@ impl Diagnose {
         self.timing.coarse(host, filter.clone())
     }
 
-    /// What measures. Where nothing can, the time passes all the same, for counters to become rates.
+    /// The instruments. Even if none can run, the time passes, so that counters give rates.
     fn together<'a>(
         &self,
         root: &'a Root,
@@ -211,7 +210,7 @@ impl Diagnose {
             PacketLocality::new(topology, options)
         });
         let netns = netns.map(u32::try_from).transpose();
-        let netns = netns.context("the number of the network namespace")?;
+        let netns = netns.context("network namespace inode")?;
         let accepts = wants(What::Accepts).then(|| {
             let port = filter.port.or(filter.dport);
             let options = accepts::Options { port, netns, btf_file, ..Default::default() };

@@ -1,8 +1,10 @@
-//! The commands, one file each: its arguments, its help, and what it does.
+//! The commands, one file each: arguments, help and implementation.
 
 mod bench;
+mod completions;
 mod demo;
 mod diagnose;
+mod man_pages;
 mod measure;
 mod show;
 mod snapshot;
@@ -15,34 +17,39 @@ use clap::Subcommand;
 /// A command with its arguments.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say what is wrong with a host's packet path, and what would mend it
+    /// Report what is wrong with a host's packet path, and what would fix it
     Diagnose(diagnose::Diagnose),
-    /// Gather evidence from the running kernel: where packets spend their time, and on which CPUs
+    /// Measure where packets spend their time, and on which CPUs
     Measure(measure::Measure),
-    /// Measure a path by traffic of its own: latency to a reflector
+    /// Measure a path with its own traffic: latency, packet rate, scenarios
     Bench(bench::Bench),
-    /// Show the facts of a host: CPUs, nodes, NICs, queues, interrupts, softnet counters
+    /// Show a host's CPUs, NUMA nodes, NICs, queues, interrupts and softnet counters
     Show(show::Show),
-    /// Send connections to the worker that is nearest to the CPU they are received on
+    /// Steer connections to the worker nearest to the receiving CPU
     Steer(steer::Steer),
-    /// Plan changes of this host, make them, and undo them
+    /// Plan, apply, test and undo changes of this host's configuration
     Tune(tune::Tune),
-    /// Diagnose real packets on a path that is misplaced on purpose; or put a server's locality right
+    /// Diagnose and fix real packets on a deliberately misplaced path
     Demo(demo::Arguments),
-    /// The demo's server, started by 'demo' itself
+    /// The server of 'demo'; started by 'demo' itself
     #[command(hide = true)]
     DemoServer,
-    /// A worker of the server of 'demo locality', started by that itself
+    /// A worker of the server of 'demo locality'; started by 'demo locality' itself
     #[command(hide = true)]
     DemoWorker,
-    /// Save the facts of this machine in a file, to look at elsewhere
+    /// Save this host's configuration to a file, for use on another machine
     Snapshot(snapshot::Snapshot),
+    /// Print a shell completion script
+    Completions(completions::Completions),
+    /// Write the manual pages to a directory
+    #[command(hide = true)]
+    ManPages(man_pages::ManPages),
 }
 
 /// Runs a command.
 ///
 /// # Errors
-/// The command could not do its work; the failure says why and how to exit.
+/// The command failed; the failure has the reason and the exit status.
 pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Diagnose(diagnose) => diagnose.run(),
@@ -55,5 +62,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::DemoServer => Ok(crate::demo::reader::serve()?),
         Command::DemoWorker => Ok(crate::demo::locality::worker::serve()?),
         Command::Snapshot(snapshot) => snapshot.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::ManPages(pages) => pages.run(),
     }
 }

@@ -1,4 +1,4 @@
-//! `nearpath show`: the facts of a host as text, as JSON, or as a picture.
+//! `nearpath show`: a host's configuration as text, JSON or a picture.
 
 use crate::failure::{Failure, say};
 use crate::output;
@@ -12,14 +12,15 @@ use std::path::PathBuf;
 const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath show cpus                      which CPUs share a core, a cache, a node
+  nearpath show cpus --layout             cores by socket, for choosing worker cores
   nearpath show queues                    where each queue's interrupt goes, and its steering
   nearpath show nics --netns blue         the interfaces of another namespace
-  nearpath show --root tree/              all facts of another machine, from its sys and proc
+  nearpath show --root tree/              another host, from a copy of its sys and proc
   nearpath show cpus --json | jq '.cpus[] | select(.node == 1).cpu'
   nearpath show --svg host.svg            packages, nodes, caches, cores, NICs as a picture
 
-An unknown fact is '-' (null in JSON); the reasons stand at the end under 'unknown:'.
-The fields of the JSON are described in docs/json.md.";
+Unknown values are shown as '-' (null in JSON); the reasons follow at the end under 'unknown:'.
+docs/json.md describes the JSON fields.";
 
 /// Arguments of `show`.
 #[derive(Debug, Args)]
@@ -31,34 +32,40 @@ pub struct Show {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// Draw the host into an SVG file instead of printing text
+    /// With 'cpus': print cores by socket, like DPDK's cpu_layout.py
+    #[arg(long, conflicts_with = "json")]
+    layout: bool,
+    /// Draw the host to this SVG file instead of printing text
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
     source: Source,
 }
 
-/// Part of a host's facts.
+/// Part of a host's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Subject {
-    /// Sockets, cores, SMT siblings, dies, LLCs and the node of each CPU
+    /// Core, package, die, LLC, SMT siblings and node of each CPU
     Cpus,
     /// NUMA nodes: CPUs, memory, hugepages, distances
     Nodes,
-    /// Network interfaces: driver, place, channels, rings, steering
+    /// Network interfaces: driver, location, channels, rings, steering
     Nics,
     /// Queues: NAPI, interrupt, its affinity and node, RPS, RFS, XPS
     Queues,
-    /// Interrupts by count, and the CPUs that took them
+    /// Interrupts by count, and the CPUs that handled them
     Irqs,
-    /// Packets processed, dropped and put off, by CPU
+    /// Packets processed and dropped, and polls that ran out of budget, by CPU
     Softnet,
-    /// All of these
+    /// All of the above
     All,
 }
 
 impl Show {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        if self.layout && self.subject != Subject::Cpus {
+            return Err(Failure::Usage("--layout is an option of 'show cpus'".to_owned()));
+        }
         let host = self.source.host(&Wanted::default())?;
         if let Some(path) = &self.svg {
             output::file(path, svg::host(&host).as_bytes())?;
@@ -73,6 +80,7 @@ impl Show {
 
     fn text(&self, host: &Host) -> String {
         match self.subject {
+            Subject::Cpus if self.layout => text::layout(host),
             Subject::Cpus => text::cpus(host),
             Subject::Nodes => text::nodes(host),
             Subject::Nics => text::nics(host),

@@ -1,4 +1,4 @@
-//! `nearpath snapshot`: saves what facts are read from, for every read-only command elsewhere.
+//! `nearpath snapshot`: saves the files that facts are read from, for read-only commands on other machines.
 
 use crate::failure::Failure;
 use crate::output;
@@ -11,10 +11,10 @@ use nearpath_views::text::{bytes, printable};
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
-Saves exactly the files of /sys and /proc that nearpath reads facts from, and the kernel's answers
-to netlink and ethtool requests, as a tar archive packed with zstd. Nothing else of the machine is
-in it: no packets, no process's memory. It does hold host, interface and process names, addresses
-of interfaces and listening sockets, and the kernel's command line.
+Saves the files of /sys and /proc that nearpath reads, and the kernel's answers to netlink and
+ethtool requests, as a zstd-compressed tar archive. It holds nothing else: no packets, no process
+memory. It does hold host, interface and process names, addresses of interfaces and listening
+sockets, and the kernel command line.
 
 EXAMPLES
   nearpath snapshot -o host.tar.zst
@@ -22,19 +22,19 @@ EXAMPLES
   nearpath diagnose --snapshot host.tar.zst     on any machine
   tar xf host.tar.zst -C tree && nearpath show --root tree
 
-As root it holds more: without, the processes of other users and some settings are unknown.";
+Without root, processes of other users and some settings are missing.";
 
 /// Arguments of `snapshot`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Snapshot {
-    /// The file to write, by custom host.tar.zst; it is readable by its owner only
+    /// File to write, usually named *.tar.zst; readable by its owner only
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Replace the file if it is there
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
-    /// Print what was saved as one JSON document
+    /// Print a summary as one JSON document
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -51,14 +51,14 @@ impl Snapshot {
         self.report(&summary)
     }
 
-    /// Only a file is ever replaced: the snapshot would take the place of a device, too.
+    /// Only regular files are replaced: the rename would replace a device node, too.
     fn refuse_to_overwrite(&self) -> anyhow::Result<()> {
         let name = self.output.display();
         match self.output.symlink_metadata() {
             Ok(there) if !there.is_file() => {
-                Err(anyhow!("{name} is there already and is no regular file; name another"))
+                Err(anyhow!("{name} exists and is not a regular file"))
             }
-            Ok(_) if !self.force => Err(anyhow!("{name} is there already; --force replaces it")),
+            Ok(_) if !self.force => Err(anyhow!("{name} exists; use --force to replace it")),
             Ok(_) | Err(_) => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! `nearpath steer`: connections go to the worker that is nearest to the CPU they are received on.
+//! `nearpath steer`: steers connections to the worker nearest to the receiving CPU.
 
 use crate::failure::{Failure, say};
 use crate::output;
@@ -15,18 +15,19 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
-Finds the sockets that share the port (SO_REUSEPORT), the worker that reads from each and the CPUs
-it may run on, and attaches a program that gives each connection to the worker nearest to the CPU on
-which it is received. The server is neither changed nor restarted; when it restarts its sockets are
-new, and the steering is gone. It takes root and a kernel from 5.10 on with BTF.
+Finds the sockets that share the port (SO_REUSEPORT), the worker that reads from each, and the CPUs
+that the worker may run on. Then attaches a BPF program that gives each connection to the worker
+nearest to the CPU that receives it. The server is neither changed nor restarted. When the server
+restarts, it creates new sockets, and must be steered again. Requires root and Linux 5.10 or later
+with BTF.
 
 EXAMPLES
-  nearpath steer --port 8181 --dry-run     which worker each CPU's connections would go to
-  nearpath steer --port 8181               do it
-  nearpath steer --port 8181 --pin         do it, with workers that are not pinned to CPUs by themselves
-  nearpath steer --port 53 --udp           the same for datagrams
-  nearpath steer status                    the REUSEPORT groups here, and whose program each has
-  nearpath steer off --port 8181           take it off again";
+  nearpath steer --port 8181 --dry-run     show which worker would get each CPU's connections
+  nearpath steer --port 8181               attach the program
+  nearpath steer --port 8181 --pin         also pin the workers, for servers that do not pin them
+  nearpath steer --port 53 --udp           steer datagrams
+  nearpath steer status                    list the REUSEPORT groups and their programs
+  nearpath steer off --port 8181           detach the program";
 
 /// Arguments of `steer`.
 #[derive(Debug, Args)]
@@ -35,26 +36,26 @@ EXAMPLES
 pub struct Steer {
     #[command(subcommand)]
     action: Option<Action>,
-    /// The port that the server's sockets share
+    /// Port that the server's sockets share
     #[arg(long, value_name = "PORT", required = true)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// UDP sockets instead of listening TCP sockets
     #[arg(long)]
     udp: bool,
-    /// The address, where several groups have the port
+    /// Address, if several groups use the port
     #[arg(long, value_name = "ADDRESS")]
     address: Option<IpAddr>,
-    /// Only a group that this process holds sockets of
+    /// Only a group that this process has sockets in
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Attach a classic program: the CPU's number modulo the number of sockets
+    /// Attach a classic BPF program: socket index = CPU number modulo number of sockets
     #[arg(long)]
     cbpf: bool,
-    /// Pin workers that may run on every CPU, each to a CPU of its own, and steer then; 'off' puts both back
+    /// Pin workers that may run on any CPU, each to its own CPU, before steering; 'off' undoes both
     #[arg(long)]
     pin: bool,
-    /// Show what would be done, and do nothing
+    /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON document
@@ -66,10 +67,10 @@ pub struct Steer {
     kernel: KernelBtf,
 }
 
-/// The option for kernels without BTF.
+/// The BTF option.
 #[derive(Debug, Args)]
 struct KernelBtf {
-    /// The kernel's BTF from a file, for a kernel that has none of its own
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
 }
@@ -82,9 +83,9 @@ impl KernelBtf {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show the REUSEPORT groups, and whose program each has
+    /// List the REUSEPORT groups and the program attached to each
     Status(StatusOf),
-    /// Take nearpath's programs off
+    /// Detach nearpath's programs
     Off(Off),
 }
 
@@ -101,7 +102,7 @@ struct StatusOf {
 
 #[derive(Debug, Args)]
 struct Off {
-    /// Only of groups with this port
+    /// Only groups with this port
     #[arg(long, value_name = "PORT")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
@@ -117,7 +118,7 @@ impl Steer {
             (Some(Action::Status(status)), _) => status.run(),
             (Some(Action::Off(off)), _) => off.run(),
             (None, Some(port)) => self.steer(port),
-            (None, None) => Err(Failure::Usage("--port is missing".to_owned())),
+            (None, None) => Err(Failure::Usage("--port is required".to_owned())),
         }
     }
 
@@ -134,7 +135,7 @@ impl Steer {
             if let Some(entry) = entry_of(&found, &entries, &boot) {
                 let local = found.group.local;
                 return Err(TuneError::Refused(format!(
-                    "{local} is steered by nearpath already, since {}; take that off first: \
+                    "{local} is already steered by nearpath, since {}; detach first: \
                      nearpath steer off --port {port}",
                     text::time_of_day(entry.time_s)
                 ))
@@ -161,7 +162,7 @@ impl Steer {
     }
 }
 
-/// What would be changed.
+/// The changes that would be made.
 fn dry(plan: Vec<Change>, btf: Option<&Path>) -> Result<Vec<Change>, TuneError> {
     let mut shown = Vec::new();
     let live = Live::new().with_btf(btf);
@@ -179,12 +180,12 @@ fn apply(
 ) -> Result<Vec<Change>, TuneError> {
     let journal = Journal::open(&Journal::folder(), boot)?;
     let mut executor = Executor::new(journal, Live::new().with_btf(btf));
-    forget_what_is_gone(&mut executor, root, btf, boot)?;
+    forget_closed(&mut executor, root, btf, boot)?;
     executor.apply(plan)
 }
 
-/// Closes steering whose sockets are closed: no later boot or server has them.
-fn forget_what_is_gone(
+/// Drops steering of closed sockets from the journal: no later boot or server has them.
+fn forget_closed(
     executor: &mut Executor<Live>,
     root: &Root,
     btf: Option<&Path>,
@@ -198,7 +199,7 @@ fn forget_what_is_gone(
             Ok(group.netns == netns && steering::groups(root, btf, |s| ours(s.inode))?.is_empty())
         };
         if entry.boot != boot || closed()? {
-            // Threads that have ended have nothing to put back, others may run everywhere again.
+            // Exited threads need no undo; the others may run on their old CPUs again.
             undo_pins(executor, &entry, boot)?;
             executor.forget(&entry)?;
         }
@@ -206,7 +207,7 @@ fn forget_what_is_gone(
     Ok(())
 }
 
-/// Puts back where workers may run that were pinned for a steering. Those of another boot are gone.
+/// Restores the affinity of workers that were pinned for a steering. Those of another boot no longer exist.
 fn undo_pins(executor: &mut Executor<Live>, steering: &Entry, boot: &str) -> Result<(), TuneError> {
     let entries = executor.entries();
     for pin in steering::pins_of(steering, &entries) {
@@ -215,11 +216,9 @@ fn undo_pins(executor: &mut Executor<Live>, steering: &Entry, boot: &str) -> Res
             continue;
         }
         match executor.undo(pin) {
-            // What somebody else has set since is theirs.
+            // An external change is kept.
             Err(TuneError::Drift { target, now, .. }) => {
-                say(&format!(
-                    "{target}: somebody else has set it to {now} since; it is left alone"
-                ));
+                say(&format!("{target}: changed externally to {now}; skipped"));
                 executor.forget(pin)?;
             }
             undone => undone?,
@@ -253,7 +252,7 @@ impl Off {
         let journal = Journal::open(&Journal::folder(), &boot)?;
         let btf = self.kernel.file();
         let mut executor = Executor::new(journal, Live::new().with_btf(btf));
-        forget_what_is_gone(&mut executor, root, btf, &boot)?;
+        forget_closed(&mut executor, root, btf, &boot)?;
         let netns = current_netns(root).inode;
         let mut said = Vec::new();
         for entry in executor.entries() {
@@ -264,18 +263,18 @@ impl Off {
             if group.netns != netns {
                 let number = group.netns.map_or_else(|| "-".to_owned(), |n| n.to_string());
                 said.push(format!(
-                    "{} is steered in network namespace {number}: use --netns there",
+                    "{} is steered in network namespace {number}; use --netns",
                     group.local
                 ));
                 continue;
             }
-            // The pins first: they are found by the steering's entry.
+            // Pins first: they are found through the steering's entry.
             undo_pins(&mut executor, &entry, &boot)?;
             executor.undo(&entry)?;
-            said.push(format!("{} is not steered any more", group.local));
+            said.push(format!("{}: steering removed", group.local));
         }
         if said.is_empty() {
-            said.push("nothing is steered by nearpath here".to_owned());
+            said.push("no steering by nearpath in this network namespace".to_owned());
         }
         Ok(said)
     }

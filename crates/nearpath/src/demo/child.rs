@@ -1,8 +1,8 @@
-//! Processes of the demonstrations: this program, started again within a namespace.
+//! Child processes of the demonstrations: this program, started again inside a namespace.
 //!
-//! The two talk in lines of JSON over the child's standard input and output: in goes a task, out comes
-//! an answer to it; a second line ends the child, out comes what it did. When its input ends before
-//! that, because the parent was killed, it ends too.
+//! Parent and child exchange lines of JSON over the child's standard input and output. The first line is the
+//! task, which the child answers; a second line ends the child, which replies with a report of what it did.
+//! If its input ends earlier, because the parent was killed, the child exits too.
 
 use super::namespace::Namespace;
 use anyhow::{Context, Result, anyhow, bail};
@@ -13,19 +13,19 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-/// The child's side: the line with its task.
+/// Child side: reads the line with the task.
 ///
 /// # Errors
-/// There is none, as when a person runs the hidden command.
+/// There is no line, for instance because a person ran the hidden command.
 pub(super) fn first_line() -> Result<String> {
     let line = io::stdin().lines().next().transpose()?;
-    line.ok_or_else(|| anyhow!("this command is a part of 'nearpath demo'"))
+    line.ok_or_else(|| anyhow!("this command is internal to 'nearpath demo'"))
 }
 
-/// The child's side: an answer, or why there is none.
+/// Child side: writes an answer, or why there is none.
 ///
 /// # Errors
-/// The parent has gone.
+/// The parent has exited.
 pub(super) fn say<T: Serialize>(answer: &Result<T, String>) -> Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, answer)?;
@@ -33,7 +33,7 @@ pub(super) fn say<T: Serialize>(answer: &Result<T, String>) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The parent's side: a running child. Dropped it is killed.
+/// Parent side: a running child. It is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Child {
     process: std::process::Child,
@@ -52,7 +52,7 @@ impl Child {
                 .arg(subcommand)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                // A group of its own: ^C is for the parent, which then ends the load in order.
+                // Its own process group: Ctrl-C goes to the parent only, which then stops the load in order.
                 .process_group(0)
                 .spawn()
                 .context("starting the demo's server")
@@ -63,33 +63,33 @@ impl Child {
         Ok(Self { process, input, output: BufReader::new(output) })
     }
 
-    /// Its process id.
+    /// The process id.
     pub(super) fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Ends it; what it did.
+    /// Ends it and returns its report.
     ///
     /// # Errors
-    /// It ended before, for instance because somebody killed it.
+    /// It exited earlier, for instance because it was killed.
     pub(super) fn finish<T: DeserializeOwned>(mut self) -> Result<T> {
         let report = self.ask("stop")?;
         self.process.wait().context("waiting for the demo's server")?;
         Ok(report)
     }
 
-    /// Sends a line and waits for the answer.
+    /// Sends a line and waits for its answer.
     ///
     /// # Errors
-    /// The child could not do it, or has ended.
+    /// The child failed, or has exited.
     pub(super) fn ask<T: DeserializeOwned>(&mut self, line: &str) -> Result<T> {
         let mut answer = String::new();
         let asked =
             writeln!(self.input, "{line}").and_then(|()| self.output.read_line(&mut answer));
         match asked {
             Ok(1..) => {}
-            // A pipe without its other end: the process says more by how it ended.
-            _ => bail!("the demo's server ended too early: {}", self.process.wait()?),
+            // The other end of the pipe is closed: the exit status says more.
+            _ => bail!("the demo's server exited early: {}", self.process.wait()?),
         }
         let answer: Result<T, String> = serde_json::from_str(&answer)?;
         answer.map_err(|reason| anyhow!("the demo's server: {reason}"))
@@ -98,7 +98,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both do nothing when it has ended.
+        // No-ops if it has exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,17 +1,17 @@
-//! A folder for files that must not outlive this process: a tmpfs that is mounted nowhere, so that the
-//! kernel takes it away also after `kill -9`.
+//! A directory for files that must not outlive this process: a tmpfs that is not attached to the mount tree, so
+//! that the kernel removes it even after `kill -9`.
 
 use anyhow::{Context, Result};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The folder.
+/// The directory.
 #[derive(Debug)]
 pub struct MemoryFolder(OwnedFd);
 
 impl MemoryFolder {
-    /// An empty one.
+    /// Creates an empty one.
     ///
     /// # Errors
     /// The kernel refused: no tmpfs, or no privilege.
@@ -21,7 +21,7 @@ impl MemoryFolder {
             fsconfig_create(&context)?;
             fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
         };
-        mounted().context("a folder in memory for the demo's journal").map(Self)
+        mounted().context("cannot create a tmpfs for the demo's journal").map(Self)
     }
 
     /// Its path in this process.
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_kept_as_long_as_it_is() {
+    fn files_live_as_long_as_the_directory() {
         if !nearpath_testing::require_netns() {
             return;
         }

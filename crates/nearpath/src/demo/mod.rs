@@ -1,14 +1,14 @@
-//! The scene of `nearpath demo`: real packets on a path that is misplaced on purpose.
+//! The scene of `nearpath demo`: real packets on a deliberately misplaced path.
 //!
 //! ```text
 //! namespace of the client           namespace of the server
 //!   senders ─ demo-client ══ veth ══ demo-server ─ RPS ─► its CPU ─► readers on another CPU
 //!   (threads of this process)           (a child process, pinned)
 //! ```
-//! In goes the host, by whose topology CPUs are chosen that are far from each other; out comes,
-//! when it is stopped, what the load was. The namespaces have no names and nothing is put in the
-//! file system: devices, addresses and sockets go away with this process, also when it is killed.
-//! What is written to is the demo's own device alone.
+//! Input: the host, whose topology is used to choose CPUs far from each other. Output: a report of the load,
+//! when it is stopped. The namespaces have no names and nothing is written to the file system: devices,
+//! addresses and sockets disappear with this process, even when it is killed. Only the demo's own device is
+//! changed.
 
 mod child;
 pub mod locality;
@@ -34,7 +34,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use veth::Setup;
 
-/// A running demonstration. Dropped without [`Demo::stop`] it goes away just so.
+/// A running demonstration. If it is dropped without [`Demo::stop`], it disappears without a check.
 #[derive(Debug)]
 pub struct Demo {
     // Dropped in this order: the load before its path.
@@ -47,27 +47,27 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Builds the namespaces and the path, misplaces RPS and the readers, starts the load.
-    /// `program` is nearpath itself, which is started once more as the server.
+    /// Creates the namespaces and the path, misplaces RPS and the readers, starts the load.
+    /// `program` is nearpath itself, which is started again as the server.
     ///
     /// # Errors
     /// No privilege, a kernel without namespaces or veth, or a path that does not carry.
     pub fn start(host: &Host, program: &OsStr) -> Result<Self> {
-        let usable = usable_cpus(host).context("reading which CPUs may be used")?;
+        let usable = usable_cpus(host).context("cannot read the usable CPUs")?;
         let placement =
-            misplace(&host.topology, &usable).ok_or_else(|| anyhow!("no CPU to run on"))?;
+            misplace(&host.topology, &usable).ok_or_else(|| anyhow!("no usable CPU"))?;
         Self::build(program, usable.len(), placement, LoadPlan::moderate())
     }
 
-    /// The same with packets that come in near their readers, whom only RPS takes them away from: without
-    /// it nothing is misplaced. The load is one that a CPU can bear alone.
+    /// Like [`Demo::start`], but packets arrive near their readers and only RPS moves them away: without RPS
+    /// nothing is misplaced. The load is low enough for a single CPU.
     ///
     /// # Errors
     /// As [`Demo::start`].
     pub fn start_near(host: &Host, program: &OsStr) -> Result<Self> {
-        let usable = usable_cpus(host).context("reading which CPUs may be used")?;
+        let usable = usable_cpus(host).context("cannot read the usable CPUs")?;
         let placement =
-            misplace(&host.topology, &usable).ok_or_else(|| anyhow!("no CPU to run on"))?;
+            misplace(&host.topology, &usable).ok_or_else(|| anyhow!("no usable CPU"))?;
         let placement = placement.with_senders_near(&host.topology, &usable);
         Self::build(program, usable.len(), placement, LoadPlan::light())
     }
@@ -106,17 +106,17 @@ impl Demo {
         Ok(Self { sender, reader, client, server, placement, story })
     }
 
-    /// What was built, a line each, for people.
+    /// What was created, one line each, for display.
     pub fn story(&self) -> &[String] {
         &self.story
     }
 
-    /// Who runs where.
+    /// The CPUs of readers, RPS and senders.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Inode of the server's namespace, by which the kernel tells namespaces apart.
+    /// Inode of the server's namespace, which identifies it.
     pub fn server_netns_inode(&self) -> u64 {
         self.server.inode()
     }
@@ -126,20 +126,20 @@ impl Demo {
         self.reader.pid()
     }
 
-    /// Name of the device whose placement is spoilt.
+    /// Name of the device that is misplaced.
     pub fn device(&self) -> &'static str {
         veth::SERVER.device
     }
 
-    /// A file of the server's namespace, to read facts there.
+    /// A file descriptor of the server's namespace, for reading facts in it.
     ///
     /// # Errors
-    /// No file can be opened any more.
+    /// The process has no file descriptors left.
     pub fn server_netns(&self) -> io::Result<OwnedFd> {
         self.server.file().try_clone_to_owned()
     }
 
-    /// Ends the load, takes the path down, and makes sure that it is gone.
+    /// Stops the load, removes the path, and verifies that it is gone.
     ///
     /// # Errors
     /// Something is left. The load's own failures are in the report.
@@ -150,13 +150,13 @@ impl Demo {
     }
 }
 
-/// As many as show queues at work, and no more than there are CPUs for.
+/// Enough queues for a demonstration, at most one per CPU.
 fn queues(cpus: usize) -> u32 {
     u32::try_from(cpus).unwrap_or(u32::MAX).clamp(2, 4)
 }
 
-/// The CPUs that threads may be pinned to and that RPS takes: online, allowed to this process, and
-/// not isolated (the kernel takes isolated CPUs out of `rps_cpus`, net/core/net-sysfs.c).
+/// The CPUs that threads may be pinned to and that RPS accepts: online, allowed for this process, and not
+/// isolated (the kernel removes isolated CPUs from `rps_cpus`, net/core/net-sysfs.c).
 fn usable_cpus(host: &Host) -> io::Result<CpuSet> {
     let mut usable = affinity::current()?;
     if !host.topology.online.is_empty() {
@@ -169,7 +169,7 @@ fn usable_cpus(host: &Host) -> io::Result<CpuSet> {
 
 fn built(client: &Namespace, server: &Namespace, queues: u32, setup: &Setup) -> String {
     format!(
-        "built two network namespaces, net:[{}] and net:[{}], joined by the veth pair {} and {} \
+        "created two network namespaces, net:[{}] and net:[{}], joined by the veth pair {} and {} \
          with {queues} queues each ({})",
         client.inode(),
         server.inode(),
@@ -180,11 +180,11 @@ fn built(client: &Namespace, server: &Namespace, queues: u32, setup: &Setup) -> 
 }
 
 fn misplaced(placement: &Placement) -> String {
-    let Placement { reader, rps, apart, .. } = placement;
+    let Placement { reader, rps, distance, .. } = placement;
     match rps {
         Some(rps) => format!(
-            "misplaced on purpose: RPS of {} sends every packet to CPU {rps}, the readers run on \
-             CPU {reader}: {apart}",
+            "deliberately misplaced: RPS of {} sends every packet to CPU {rps}, the readers run on \
+             CPU {reader}, {distance}",
             veth::SERVER.device
         ),
         None => format!("nothing is misplaced: the readers run on CPU {reader}, RPS is off"),

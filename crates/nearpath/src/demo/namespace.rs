@@ -1,5 +1,5 @@
-//! A network namespace without a name: it lives as long as its file or a socket or thread in it,
-//! so that it goes away with this process in whatever way that ends.
+//! A network namespace without a name. It lives as long as its file descriptor, or a socket or thread in it,
+//! and so disappears with this process however that ends.
 
 use anyhow::{Context, Result, anyhow};
 use rustix::fs::fstat;
@@ -17,14 +17,14 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// A new one, with nothing in it but a loopback device that is down.
+    /// Creates one that holds only a loopback device, which is down.
     ///
     /// # Errors
-    /// No privilege, or no namespaces in this kernel.
+    /// No privilege, or a kernel without network namespaces.
     pub(super) fn create() -> Result<Self> {
         on_own_thread(|| {
-            // SAFETY: of what may be unshared only the table of open files (CLONE_FILES) breaks
-            // what other code relies on.
+            // SAFETY: only unsharing the file descriptor table (CLONE_FILES) would break
+            // assumptions of other code.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(explain)?;
             let path = "/proc/thread-self/ns/net";
             let file: OwnedFd = File::open(path).context(path)?.into();
@@ -33,32 +33,31 @@ impl Namespace {
         })
     }
 
-    /// The file that holds it.
+    /// The file descriptor that keeps it alive.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Its inode, by which the kernel and `lsns` tell namespaces apart.
+    /// Its inode, which identifies it in the kernel and in lsns(8).
     pub(super) fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Runs `work` on a thread of its own within the namespace. Sockets and threads that it makes
-    /// stay there.
+    /// Runs `work` on a new thread inside the namespace. Sockets and threads that it creates stay there.
     pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         on_own_thread(|| {
             move_into_link_name_space(self.file(), Some(LinkNameSpaceType::Network))
-                .context("entering the demo's network namespace")?;
+                .context("cannot enter the demo's network namespace")?;
             work()
         })
     }
 }
 
-/// A namespace is a property of a thread: a thread of its own leaves the caller where it is.
+/// The namespace is a property of a thread: with a new thread the caller stays in its own.
 fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().spawn_scoped(scope, work).context("a thread")?;
-        // A panic of `work` is passed on as it is.
+        // A panic of `work` is propagated.
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
@@ -66,12 +65,12 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> 
 fn explain(errno: Errno) -> anyhow::Error {
     match errno {
         Errno::PERM | Errno::ACCESS => anyhow!(
-            "the demo needs network namespaces of its own, which takes root (CAP_SYS_ADMIN): use \
-             sudo, or in a container --privileged"
+            "the demo creates network namespaces, which requires root (CAP_SYS_ADMIN): use \
+             sudo, or --privileged in a container"
         ),
         Errno::INVAL | Errno::NOSYS => {
-            anyhow!("this kernel has no network namespaces (CONFIG_NET_NS), which the demo needs")
+            anyhow!("the demo requires network namespaces (CONFIG_NET_NS), which this kernel lacks")
         }
-        other => anyhow!("making a network namespace: {other}"),
+        other => anyhow!("cannot create a network namespace: {other}"),
     }
 }

@@ -1,29 +1,29 @@
-//! Where the demo puts things so that they are far apart. In goes the topology and the CPUs that
-//! may be used, out comes the CPU of the readers, that of RPS, and those of the senders.
+//! Chooses CPUs of the demo that are far from each other. Input: the topology and the usable CPUs. Output: the
+//! CPU of the readers, that of RPS, and those of the senders.
 
 use nearpath_model::{CpuId, CpuSet, Nearness, Topology};
 
-/// Who runs where.
+/// The chosen CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The CPU that all readers are pinned to.
     pub reader: CpuId,
-    /// The CPU that RPS sends every packet to; `None` when there is no other.
+    /// The CPU that RPS sends every packet to; `None` if there is no other.
     pub rps: Option<CpuId>,
-    /// The CPUs of the senders: neither of both where there are enough.
+    /// The CPUs of the senders: others than these two, if there are enough.
     pub senders: CpuSet,
-    /// How far the reader's CPU and that of RPS are from each other, in words.
-    pub apart: &'static str,
+    /// The distance between the reader's CPU and that of RPS, in words.
+    pub distance: &'static str,
 }
 
-/// How far two CPUs are from each other, as far as the facts tell; the farthest last.
+/// The distance between two CPUs, as far as the facts show it; the farthest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
     OtherThread,
     Unknown,
     OtherCore,
     OtherLlc,
-    /// With the firmware's distance of the nodes.
+    /// With the firmware's NUMA distance.
     OtherNode(u32),
 }
 
@@ -40,7 +40,7 @@ impl Distance {
                     .unwrap_or(0);
                 Self::OtherNode(distance)
             }
-            // Without NUMA in the kernel the caches still tell.
+            // Without NUMA support in the kernel the caches still show it.
             None if topology.llc_of(a).is_some() && topology.llc_of(b).is_some() => Self::OtherLlc,
             None => Self::Unknown,
         }
@@ -48,17 +48,17 @@ impl Distance {
 
     fn words(self) -> &'static str {
         match self {
-            Self::OtherThread => "another thread of the same core",
+            Self::OtherThread => "an SMT sibling",
             Self::Unknown => "another CPU",
-            Self::OtherCore => "another core under the same last-level cache",
+            Self::OtherCore => "another core with the same last-level cache",
             Self::OtherLlc => "another last-level cache",
             Self::OtherNode(_) => "another NUMA node",
         }
     }
 }
 
-/// Puts the reader on the highest CPU (the lowest has the machine's own work, as a rule) and RPS
-/// on the one that is farthest from it. `None` when there is no CPU at all.
+/// Puts the reader on the highest CPU (the lowest usually has the most other work) and RPS on the CPU that is
+/// farthest from it. `None` without any CPU.
 pub fn misplace(topology: &Topology, usable: &CpuSet) -> Option<Placement> {
     let reader = usable.iter().last()?;
     let others = || usable.iter().filter(|cpu| *cpu != reader);
@@ -72,13 +72,13 @@ pub fn misplace(topology: &Topology, usable: &CpuSet) -> Option<Placement> {
         reader,
         rps,
         senders: if senders.is_empty() { usable.clone() } else { senders },
-        apart: farthest.map_or("the same CPU", |(distance, _)| distance.words()),
+        distance: farthest.map_or("the same CPU", |(distance, _)| distance.words()),
     })
 }
 
 impl Placement {
-    /// The same with the senders as near to the reader as can be, so that packets come in where they are
-    /// read and only RPS takes them away: on CPUs nearer to it than that of RPS, else on its own.
+    /// The same with the senders as near to the reader as possible, so that packets arrive near their reader
+    /// and only RPS moves them away: on CPUs nearer to it than that of RPS, else on its own CPU.
     #[must_use]
     pub fn with_senders_near(self, topology: &Topology, usable: &CpuSet) -> Self {
         let Some(rps) = self.rps else { return self };
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use nearpath_model::{Cpu, LlcId, Node, NodeId};
 
-    /// CPUs by (node, LLC, core); CPUs of one core are siblings.
+    /// CPUs as (node, LLC, core); CPUs of one core are siblings.
     fn topology(cpus: &[(Option<u32>, Option<u32>, u32)]) -> Topology {
         let numbered = || (0..).map(CpuId).zip(cpus);
         let cpus: Vec<Cpu> = numbered()
@@ -118,8 +118,8 @@ mod tests {
 
     fn placed(topology: &Topology) -> (u32, Option<u32>, String, &'static str) {
         let placement = misplace(topology, &topology.online).unwrap();
-        let Placement { reader, rps, senders, apart } = placement;
-        (reader.0, rps.map(|cpu| cpu.0), senders.to_string(), apart)
+        let Placement { reader, rps, senders, distance } = placement;
+        (reader.0, rps.map(|cpu| cpu.0), senders.to_string(), distance)
     }
 
     #[test]
@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn two_cpus_are_too_few_for_senders_of_their_own() {
+    fn with_two_cpus_senders_share_them() {
         let host = topology(&[(Some(0), Some(0), 0), (Some(0), Some(0), 1)]);
-        let apart = "another core under the same last-level cache";
-        assert_eq!(placed(&host), (1, Some(0), "0-1".into(), apart));
+        let distance = "another core with the same last-level cache";
+        assert_eq!(placed(&host), (1, Some(0), "0-1".into(), distance));
     }
 
     #[test]
-    fn another_llc_is_farther_than_another_core_and_that_than_a_sibling() {
+    fn llc_is_farther_than_core_and_core_than_sibling() {
         let host = topology(&[
             (Some(0), Some(0), 0),
             (Some(0), Some(1), 1),
@@ -146,12 +146,12 @@ mod tests {
         ]);
         assert_eq!(placed(&host), (3, Some(0), "1-2".into(), "another last-level cache"));
         let host = topology(&[(None, Some(0), 0), (None, Some(0), 1), (None, Some(0), 0)]);
-        let apart = "another core under the same last-level cache";
-        assert_eq!(placed(&host), (2, Some(1), "0".into(), apart));
+        let distance = "another core with the same last-level cache";
+        assert_eq!(placed(&host), (2, Some(1), "0".into(), distance));
     }
 
     #[test]
-    fn the_farthest_node_is_taken() {
+    fn the_farthest_node_is_chosen() {
         let mut host =
             topology(&[(Some(0), Some(0), 0), (Some(1), Some(1), 1), (Some(2), Some(2), 2)]);
         let distances = [(NodeId(0), 12), (NodeId(1), 32), (NodeId(2), 10)].into();
@@ -173,7 +173,7 @@ mod tests {
             let placement = misplace(host, &host.online).unwrap();
             placement.with_senders_near(host, &host.online).senders.to_string()
         };
-        // The reader is on the last CPU, and RPS as far away as can be.
+        // The reader is on the last CPU, and RPS as far away as possible.
         assert_eq!(near(&topology(&[(Some(0), Some(0), 0)])), "0");
         assert_eq!(near(&topology(&[(Some(0), Some(0), 0), (Some(0), Some(0), 1)])), "1");
         let two_nodes = [(0, 0), (0, 1), (1, 2), (1, 3)];
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_and_ignorance_without_nodes() {
+    fn without_nodes_caches_decide_or_nothing_is_known() {
         let host = topology(&[(None, Some(0), 0), (None, Some(1), 1)]);
         assert_eq!(placed(&host).3, "another last-level cache");
         let host = topology(&[(None, None, 0), (None, None, 1)]);

@@ -1,8 +1,8 @@
-//! The demo's server as a process of its own, as servers are: its affinity is then a fact of the
-//! host that the checks see. It is this program, started again within the server's namespace.
+//! The demo's server as a separate process, like real servers: its affinity is then a fact of the host that
+//! the checks see. It is this program, started again inside the server's namespace.
 //!
-//! In goes a [`Task`], out comes where it listens; a second line has it wait until each connection has
-//! its thread; a third one ends it, out comes what arrived.
+//! Input: a [`Task`]. Output: the addresses it listens on. A second line makes it wait until every connection
+//! has its thread; a third line ends it, and it reports what it received.
 
 use super::child::{Child, first_line, say};
 use super::namespace::Namespace;
@@ -18,7 +18,7 @@ use std::net::IpAddr;
 /// The hidden subcommand that runs [`serve`].
 pub(crate) const SUBCOMMAND: &str = "demo-server";
 
-/// What the server is to do.
+/// The task of the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) plan: LoadPlan,
@@ -26,10 +26,10 @@ pub(super) struct Task {
     pub(super) cpus: CpuSet,
 }
 
-/// The child's side.
+/// Child side.
 ///
 /// # Errors
-/// The task cannot be read or done; the parent is told why.
+/// The task cannot be read or done; the reason is reported to the parent.
 pub(crate) fn serve() -> Result<()> {
     rustix::thread::set_name(c"demo-server").context("naming the server")?;
     let task = first_line()?;
@@ -49,12 +49,12 @@ pub(crate) fn serve() -> Result<()> {
 }
 
 fn start(task: &str) -> Result<Server> {
-    let task: Task = serde_json::from_str(task).context("reading what to serve")?;
+    let task: Task = serde_json::from_str(task).context("cannot parse the task")?;
     affinity::pin(&task.cpus)?;
     Ok(Server::start(&task.plan, &task.addresses, &task.cpus)?)
 }
 
-/// The parent's side: a running server. Dropped it is killed.
+/// Parent side: a running server. It is killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reader {
     child: Child,
@@ -62,26 +62,26 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts `program` as the server within a namespace.
+    /// Starts `program` as the server inside a namespace.
     ///
     /// # Errors
-    /// The program cannot be started, or the task not be done.
+    /// The program cannot be started, or the server cannot do its task.
     pub(super) fn start(namespace: &Namespace, program: &OsStr, task: &Task) -> Result<Self> {
         let mut child = Child::start(namespace, program, SUBCOMMAND)?;
         let endpoints = child.ask(&serde_json::to_string(task)?)?;
         Ok(Self { child, endpoints })
     }
 
-    /// Where it listens.
+    /// The addresses it listens on.
     pub(super) fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// Waits until each connection of the client is read by a thread of its own: from then on its threads
-    /// are the same.
+    /// Waits until each connection of the client has its own reader thread: after that its threads do not
+    /// change.
     ///
     /// # Errors
-    /// Some connections do not come, or it has ended.
+    /// Some connections are missing, or the server has exited.
     pub(super) fn wait_for_threads(&mut self) -> Result<()> {
         self.child.ask("wait")
     }
@@ -91,10 +91,10 @@ impl Reader {
         self.child.pid()
     }
 
-    /// Ends it; what arrived.
+    /// Ends it and returns what it received.
     ///
     /// # Errors
-    /// It ended before, for instance because somebody killed it.
+    /// It exited earlier, for instance because it was killed.
     pub(super) fn finish(self) -> Result<LoadReport> {
         self.child.finish()
     }

@@ -1,4 +1,4 @@
-//! The misplacement itself: `rps_cpus` of the demo's own device.
+//! Sets `rps_cpus` of the demo's own device, which is what misplaces the path.
 
 use super::namespace::Namespace;
 use anyhow::Result;
@@ -6,11 +6,11 @@ use nearpath_host::Root;
 use nearpath_model::{Change, CpuSet, Persistence, SettingFile, Step, Target, Value};
 use nearpath_tune::{Executor, Live};
 
-/// Sends the packets of all receive queues of a device to these CPUs. Nothing remembers it: it does not
-/// outlive the device.
+/// Sends the packets of all receive queues of a device to these CPUs. There is no journal: the setting does
+/// not outlive the device.
 ///
 /// # Errors
-/// No RPS in this kernel, or a write that the kernel refused or changed.
+/// This kernel has no RPS, or refused or altered the value.
 pub(super) fn steer(namespace: &Namespace, device: &str, queues: u32, cpus: &CpuSet) -> Result<()> {
     namespace.run(|| {
         let root = Root::live();
@@ -21,14 +21,14 @@ pub(super) fn steer(namespace: &Namespace, device: &str, queues: u32, cpus: &Cpu
                 target: Target::File(SettingFile::new(path, Some(namespace.inode()))),
                 before,
                 after: Value::Text(cpus.to_mask()),
-                why: "misplaced on purpose".to_owned(),
+                why: "deliberately misplaced".to_owned(),
                 persistence: Persistence::UntilReboot,
                 snapshot: Vec::new(),
             };
             Ok(Step { change, optional: false })
         };
         let steps: Result<Vec<Step>> = (0..queues).map(step).collect();
-        Executor::forgetful(Live::new()).apply_steps(steps?)?;
+        Executor::without_journal(Live::new()).apply_steps(steps?)?;
         Ok(())
     })
 }

@@ -1,5 +1,5 @@
-//! Requests over route netlink that change something, each awaited. In goes a message, out comes
-//! the kernel's acknowledgement. The socket acts in the namespace of the thread that made it.
+//! Requests over rtnetlink that change something. Input: a message. Output: the kernel's acknowledgement. The
+//! socket belongs to the namespace of the thread that created it.
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
@@ -9,31 +9,31 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use std::io;
 
-/// A connection to the kernel.
+/// An rtnetlink socket.
 pub(super) struct Rtnl {
     socket: Socket,
     sequence: u32,
 }
 
 impl Rtnl {
-    /// Connects within the calling thread's network namespace.
+    /// Opens a socket in the calling thread's network namespace.
     pub(super) fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Makes something that is not there yet.
+    /// Creates an object that must not exist yet.
     pub(super) fn create(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.request(message, NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Changes or deletes something that is there.
+    /// Changes or deletes an existing object.
     pub(super) fn change(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.request(message, 0)
     }
 
-    /// Puts something in the place of another, or where there is none.
+    /// Creates an object, or replaces an existing one.
     pub(super) fn replace(&mut self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.request(message, NLM_F_CREATE | NLM_F_REPLACE)
     }

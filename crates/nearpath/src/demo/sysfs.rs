@@ -1,5 +1,5 @@
-//! Files of the demo's own devices, through a sysfs that is mounted nowhere and shows only the
-//! namespace of the calling thread, so that no device of the machine can be meant by mistake.
+//! Files of the demo's own devices, through a sysfs that is not attached to the mount tree and shows only the
+//! namespace of the calling thread, so that no device of the host can be changed by mistake.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{Mode, OFlags, openat};
@@ -7,28 +7,28 @@ use rustix::io::{read, write};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::os::fd::OwnedFd;
 
-/// The sysfs of a thread's network namespace, attached nowhere.
+/// The sysfs of a thread's network namespace, detached from the mount tree.
 #[derive(Debug)]
 pub(super) struct Sysfs(OwnedFd);
 
 impl Sysfs {
-    /// That of the calling thread.
+    /// Opens that of the calling thread.
     ///
     /// # Errors
-    /// The kernel refused (before 5.2 it cannot).
+    /// The kernel refused (it requires Linux 5.2).
     pub(super) fn own() -> Result<Self> {
         let mounted = || {
             let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
             fsconfig_create(&context)?;
             fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
         };
-        mounted().context("a sysfs for the demo's namespace").map(Self)
+        mounted().context("cannot mount a sysfs for the demo's namespace").map(Self)
     }
 
-    /// Writes a file and reads it back; `same` says whether the kernel has what was written.
+    /// Writes a file and reads it back; `same` compares the value read with the one written.
     ///
     /// # Errors
-    /// There is no such file, or the kernel refused or changed the value.
+    /// There is no such file, or the kernel refused or altered the value.
     pub(super) fn set(
         &self,
         path: &str,
@@ -44,7 +44,7 @@ impl Sysfs {
         };
         let now = written().with_context(|| path.to_owned())?;
         if !same(now.trim()) {
-            bail!("{path}: set to {value}, but the kernel has {}", now.trim());
+            bail!("{path}: wrote {value}, but the kernel has {}", now.trim());
         }
         Ok(())
     }

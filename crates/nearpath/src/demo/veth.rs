@@ -1,5 +1,5 @@
-//! The path between the two namespaces: a veth pair with several queues, its addresses and its
-//! queueing disciplines, made over route netlink.
+//! The path between the two namespaces: a veth pair with several queues, its addresses and its qdiscs, created
+//! over rtnetlink.
 
 use super::namespace::Namespace;
 use super::rtnl::Rtnl;
@@ -22,19 +22,19 @@ use std::os::fd::AsRawFd;
 pub(super) struct End {
     /// Name of the interface.
     pub(super) device: &'static str,
-    /// Its addresses, from the ranges kept for benchmarks (RFC 2544, RFC 5180).
+    /// Its addresses, from the ranges reserved for benchmarks (RFC 2544, RFC 5180).
     pub(super) ipv4: Ipv4Addr,
     /// As above.
     pub(super) ipv6: Ipv6Addr,
 }
 
-/// The end that sends.
+/// The sending end.
 pub(super) const CLIENT: End = End {
     device: "demo-client",
     ipv4: Ipv4Addr::new(198, 18, 0, 1),
     ipv6: Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1),
 };
-/// The end that receives, and whose placement is spoilt.
+/// The receiving end, which is misplaced.
 pub(super) const SERVER: End = End {
     device: "demo-server",
     ipv4: Ipv4Addr::new(198, 18, 0, 2),
@@ -43,10 +43,10 @@ pub(super) const SERVER: End = End {
 const IPV4_PREFIX: u8 = 24;
 const IPV6_PREFIX: u8 = 64;
 
-/// Makes the pair, one end in each namespace, with that many receive and transmit queues.
+/// Creates the pair, one end in each namespace, with this number of receive and transmit queues.
 ///
 /// # Errors
-/// The kernel has no veth, or refuses it.
+/// The kernel has no veth, or refused.
 pub(super) fn create(client: &Namespace, server: &Namespace, queues: u32) -> Result<()> {
     let sized = |end: End| {
         let mut link = LinkMessage::default();
@@ -66,9 +66,9 @@ pub(super) fn create(client: &Namespace, server: &Namespace, queues: u32) -> Res
     client.run(|| {
         Rtnl::open()?.create(Message::NewLink(link)).map_err(|error| match error.raw_os_error() {
             Some(libc::EOPNOTSUPP) => {
-                anyhow!("this kernel has no veth devices (CONFIG_VETH), which the demo needs")
+                anyhow!("the demo requires veth devices (CONFIG_VETH), which this kernel lacks")
             }
-            _ => anyhow!("making a veth pair: {error}"),
+            _ => anyhow!("cannot create a veth pair: {error}"),
         })
     })
 }
@@ -76,24 +76,24 @@ pub(super) fn create(client: &Namespace, server: &Namespace, queues: u32) -> Res
 /// How one end was set up.
 #[derive(Debug)]
 pub(super) struct Setup {
-    /// The addresses that it has.
+    /// Its addresses.
     pub(super) addresses: Vec<IpAddr>,
-    /// The queueing discipline of its transmit queues.
+    /// The qdisc of its transmit queues.
     pub(super) qdisc: &'static str,
-    /// What the kernel refused, and why.
+    /// Settings that the kernel refused, and why.
     pub(super) notes: Vec<String>,
 }
 
-/// Gives an end its addresses and switches it on; with a number of transmit queues each of them
-/// gets a queueing discipline.
+/// Assigns the addresses of an end and brings it up; if a number of transmit queues is given, each of them
+/// gets a qdisc.
 ///
 /// # Errors
-/// The kernel refuses what the demo cannot do without.
+/// The kernel refused a setting that the demo requires.
 pub(super) fn set_up(namespace: &Namespace, end: End, queues: Option<u32>) -> Result<Setup> {
     namespace.run(|| {
         let device = end.device;
         let index = index(device)?;
-        let mut rtnl = Rtnl::open().context("route netlink")?;
+        let mut rtnl = Rtnl::open().context("cannot open an rtnetlink socket")?;
         let mut notes = Vec::new();
         let qdisc = match queues {
             Some(queues) => queue(&mut rtnl, end, index, queues, &mut notes)?,
@@ -103,10 +103,10 @@ pub(super) fn set_up(namespace: &Namespace, end: End, queues: Option<u32>) -> Re
         up.header.index = index;
         up.header.flags = LinkFlags::Up;
         up.header.change_mask = LinkFlags::Up;
-        rtnl.change(Message::SetLink(up)).with_context(|| format!("switching on {device}"))?;
+        rtnl.change(Message::SetLink(up)).with_context(|| format!("cannot bring up {device}"))?;
         let ipv4 = IpAddr::V4(end.ipv4);
         rtnl.create(Message::NewAddress(address(index, ipv4, IPV4_PREFIX)))
-            .with_context(|| format!("giving {device} the address {ipv4}"))?;
+            .with_context(|| format!("cannot assign {ipv4} to {device}"))?;
         let mut addresses = vec![ipv4];
         let ipv6 = IpAddr::V6(end.ipv6);
         match rtnl.create(Message::NewAddress(address(index, ipv6, IPV6_PREFIX))) {
@@ -117,19 +117,19 @@ pub(super) fn set_up(namespace: &Namespace, end: End, queues: Option<u32>) -> Re
     })
 }
 
-/// Deletes the pair and makes sure that both ends are gone.
+/// Deletes the pair and verifies that both ends are gone.
 ///
 /// # Errors
-/// It is not there, or an end is left.
+/// It does not exist, or an end is left.
 pub(super) fn delete(client: &Namespace, server: &Namespace) -> Result<()> {
     client.run(|| {
         let mut link = LinkMessage::default();
         link.header.index = index(CLIENT.device)?;
-        Rtnl::open()?.change(Message::DelLink(link)).context("deleting the veth pair")
+        Rtnl::open()?.change(Message::DelLink(link)).context("cannot delete the veth pair")
     })?;
     for (namespace, end) in [(client, CLIENT), (server, SERVER)] {
         if namespace.run(|| index(end.device)).is_ok() {
-            anyhow::bail!("{} is still there after its end", end.device);
+            anyhow::bail!("{} still exists after its deletion", end.device);
         }
     }
     Ok(())
@@ -156,8 +156,8 @@ fn address(index: u32, address: IpAddr, prefix_len: u8) -> AddressMessage {
     message
 }
 
-/// Gives each transmit queue a token bucket, which every packet is put in and taken out of: the
-/// usual disciplines let a packet pass by when they are empty (TCQ_F_CAN_BYPASS).
+/// Gives each transmit queue a token bucket, which enqueues and dequeues every packet: the usual qdiscs let a
+/// packet bypass them when they are empty (TCQ_F_CAN_BYPASS).
 fn queue(
     rtnl: &mut Rtnl,
     end: End,
@@ -170,7 +170,7 @@ fn queue(
     let mut root = qdisc(index, TcHandle::ROOT, "mq");
     root.header.handle = TcHandle { major, minor: 0 };
     if let Err(reason) = rtnl.create(Message::NewQueueDiscipline(root)) {
-        notes.push(format!("no queueing discipline on {}: {reason}", end.device));
+        notes.push(format!("no qdisc on {}: {reason}", end.device));
         return Ok("noqueue");
     }
     for queue in 1..=u16::try_from(queues).context("number of queues")? {
@@ -178,7 +178,7 @@ fn queue(
         bucket.attributes.push(TcAttribute::Options(token_bucket()));
         if let Err(reason) = rtnl.replace(Message::NewQueueDiscipline(bucket)) {
             notes.push(format!("no token bucket on {}: {reason}", end.device));
-            return Ok("mq with the default");
+            return Ok("mq with the default qdisc");
         }
     }
     Ok("mq with tbf")
@@ -191,9 +191,9 @@ fn qdisc(index: i32, parent: TcHandle, kind: &str) -> TcMessage {
     message
 }
 
-/// A rate that the demo's load never comes near, so that nothing waits for tokens.
+/// A rate far above the demo's load, so that nothing waits for tokens.
 const RATE_BYTES_PER_S: u32 = 4_000_000_000;
-/// More than the largest segment that the stack hands down, which would be cut up otherwise.
+/// More than the largest segment that the stack passes down, which would otherwise be split.
 const BURST_BYTES: u32 = 1 << 20;
 const LIMIT_BYTES: u32 = 8 << 20;
 /// Attributes and link layer of `include/uapi/linux/pkt_sched.h`.
@@ -201,8 +201,8 @@ const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_BURST: u16 = 6;
 const TC_LINKLAYER_ETHERNET: u8 = 1;
 
-/// The options of `tbf`: `struct tc_tbf_qopt`, and the burst in bytes. With a link layer given,
-/// the kernel wants no table of rates (`tbf_change` in net/sched/sch_tbf.c).
+/// The options of `tbf`: `struct tc_tbf_qopt`, and the burst in bytes. With a link layer given, the kernel
+/// needs no rate table (`tbf_change` in net/sched/sch_tbf.c).
 fn token_bucket() -> Vec<TcOption> {
     let mut parameters = Vec::with_capacity(36);
     // struct tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate.
@@ -210,7 +210,7 @@ fn token_bucket() -> Vec<TcOption> {
     parameters.extend(RATE_BYTES_PER_S.to_ne_bytes());
     // No peak rate.
     parameters.extend([0; 12]);
-    // limit, then buffer and mtu in ticks, which the burst in bytes stands in for.
+    // limit, then buffer and mtu in ticks, which the burst in bytes replaces.
     parameters.extend(LIMIT_BYTES.to_ne_bytes());
     parameters.extend([0; 8]);
     vec![

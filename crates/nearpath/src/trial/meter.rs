@@ -1,6 +1,6 @@
-//! What measures the blocks of a trial: the instrument `stages`, whose programs stay attached all the
-//! time, so that both halves bear the same cost; the bytes that interfaces count; and, where it is
-//! wanted, a prober that goes on all the time.
+//! Measures the blocks of a trial with the instrument `stages`, whose programs stay attached all the time so that
+//! both sides bear the same overhead; the byte counters of interfaces; and, if requested, a prober that runs all
+//! the time.
 
 use crate::failure::say;
 use anyhow::{Context, bail};
@@ -13,39 +13,39 @@ use nearpath_trial::latency::{LatencyPlan, Probing};
 use nearpath_trial::live::{Metric, Reading, block};
 use std::time::Instant;
 
-/// Measures a block, from its begin to its end.
+/// Measures a block from its start to its end.
 pub struct Meter {
     metric: Metric,
-    /// `None` where packets cannot be followed, and the metric does without.
+    /// `None` if packets cannot be followed and the metric does not need them.
     stages: Option<Stages>,
     probing: Option<Probing>,
-    /// Load beside what is measured.
+    /// Background load.
     loads: Vec<Loading>,
-    /// The interfaces whose bytes count.
+    /// The interfaces whose bytes are counted.
     nics: Vec<String>,
     started: Instant,
     began: Option<Reading>,
 }
 
-/// What is to be measured.
+/// What to measure.
 pub struct Measured {
-    /// What is compared.
+    /// The metric.
     pub metric: Metric,
-    /// How packets are followed.
+    /// How packets are observed.
     pub options: Options,
-    /// The interfaces whose bytes count; none means those with hardware, or else all but loopback.
+    /// The interfaces whose bytes are counted; empty means those with hardware, or else all but loopback.
     pub nics: Vec<String>,
-    /// The probes; `None` leaves it to the host's own traffic.
+    /// The probes; `None` means the host's own traffic.
     pub probes: Option<LatencyPlan>,
-    /// Load at work, which has to last.
+    /// Running loads, which must not end during the trial.
     pub loads: Vec<Loading>,
 }
 
 impl Meter {
-    /// Begins to follow packets and to probe, in the calling thread's network namespace.
+    /// Starts to observe packets and to probe, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// Packets cannot be followed here and the metric is of theirs; no reflector answers.
+    /// Packets cannot be observed here and the metric needs them; no reflector answers.
     pub fn start(host: &Host, measured: Measured) -> anyhow::Result<Self> {
         let Measured { metric, options, nics, probes, loads } = measured;
         let probing = probes.map(|plan| Probing::start(&plan)).transpose()?;
@@ -54,7 +54,7 @@ impl Meter {
         let stages = match stages.start() {
             Ok(()) => Some(stages),
             Err(reason) if of_probes || metric == Metric::Bits => {
-                say(&format!("packets are not followed, so that their hops are unknown: {reason}"));
+                say(&format!("cannot observe packets, so CPU hops are unknown: {reason}"));
                 None
             }
             Err(reason) => return Err(reason).context("cannot measure"),
@@ -63,17 +63,17 @@ impl Meter {
         Ok(Self { metric, stages, probing, loads, nics, started: Instant::now(), began: None })
     }
 
-    /// What is compared.
+    /// The metric.
     pub fn metric(&self) -> &Metric {
         &self.metric
     }
 
-    /// Of which packets' whole path that is.
+    /// The kind of path that the metric is of.
     pub fn path(&self) -> Option<PathKind> {
         self.metric.path(self.probing.is_some())
     }
 
-    /// A block begins.
+    /// Starts a block.
     ///
     /// # Errors
     /// It cannot be measured.
@@ -82,25 +82,25 @@ impl Meter {
         Ok(())
     }
 
-    /// It ends.
+    /// Ends a block.
     ///
     /// # Errors
-    /// It cannot be measured, or lacks what the metric takes, or the load has gone.
+    /// It cannot be measured, has too little data for the metric, or the load has ended.
     pub fn end(&mut self, root: &Root) -> anyhow::Result<(Block, Option<Hops>)> {
         let end = self.reading(root)?;
-        self.loads_last()?;
-        let begin = self.began.take().context("a block ended that did not begin")?;
+        self.check_loads()?;
+        let begin = self.began.take().context("no block was started")?;
         block(&self.metric, &begin, &end).map_err(anyhow::Error::msg)
     }
 
-    fn loads_last(&mut self) -> anyhow::Result<()> {
+    fn check_loads(&mut self) -> anyhow::Result<()> {
         let Some(ended) = self.loads.iter_mut().position(Loading::has_ended) else { return Ok(()) };
         let report = self.loads.swap_remove(ended).finish(true);
         bail!(
             "the load to {} port {} has ended: {}",
             report.target,
             report.port,
-            report.failure.as_deref().unwrap_or("iperf3 does not say why")
+            report.failure.as_deref().unwrap_or("iperf3 gave no reason")
         )
     }
 
@@ -115,7 +115,7 @@ impl Meter {
         })
     }
 
-    /// What the interfaces have received and sent; `None` when one does not tell.
+    /// Bytes received and sent by the interfaces; `None` if a counter cannot be read.
     fn bytes(&self, root: &Root) -> Option<u64> {
         let count = |nic: &String, way: &str| -> Option<u64> {
             root.text(&format!("/sys/class/net/{nic}/statistics/{way}_bytes")).ok()?.parse().ok()
@@ -124,7 +124,8 @@ impl Meter {
     }
 }
 
-/// The interfaces that count bytes once: those with hardware, or else all but loopback.
+/// The interfaces whose bytes are counted by default, without counting any twice: those with hardware, or else all
+/// but loopback.
 fn counted(host: &Host) -> Vec<String> {
     let is_hardware = |kind| matches!(kind, NicKind::Physical | NicKind::Vf | NicKind::Virtio);
     let names = |wanted: &dyn Fn(NicKind) -> bool| -> Vec<String> {

@@ -1,8 +1,8 @@
-//! A trial on this machine: a plan is put into force and undone in turns while a meter measures, and
-//! stays in force only if it made things better. `tune try` and `demo tune` are made of it.
+//! A trial on this host: a plan is applied and undone alternately (A/B) while a meter measures, and stays applied
+//! only if it improves the metric. Used by `tune try` and `demo tune`.
 //!
-//! In go the steps of a plan, an executor with its journal, and a meter; out comes a report. What was
-//! changed stands in the journal meanwhile.
+//! Input: the steps of a plan, an executor with its journal, and a meter. Output: a report. The changes are in the
+//! journal during the trial.
 
 mod meter;
 
@@ -14,7 +14,7 @@ use crate::session::Progress;
 use anyhow::{Context, bail};
 use nearpath_host::Root;
 use nearpath_model::{
-    Block, Comparison, Demands, Hops, Moved, Step, TRIAL_SCHEMA, TrialReport, Verdict,
+    Block, Comparison, Hops, Moved, Step, TRIAL_SCHEMA, Thresholds, TrialReport, Verdict,
 };
 use nearpath_trial::comparison::compare;
 use nearpath_trial::experiment::{self, Experiment};
@@ -22,27 +22,27 @@ use nearpath_tune::{Executor, Live};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Of resampling: the same blocks give the same numbers.
+/// Seed of the bootstrap: the same blocks give the same numbers.
 const SEED: u64 = 1;
 
-/// How long a trial is, and what is asked of it.
+/// The configuration of a trial.
 #[derive(Debug, Clone, Copy)]
-pub struct Course {
-    /// How many cycles of four blocks.
+pub struct TrialConfig {
+    /// Number of cycles, of four blocks each.
     pub cycles: usize,
-    /// How long a block is.
+    /// Duration of a block.
     pub block: Duration,
-    /// How long the host settles after it was switched.
+    /// How long the host settles after each switch.
     pub warm_up: Duration,
-    /// A smaller difference counts as none, in percent.
+    /// Smaller differences are ignored, in percent.
     pub minimum_effect_percent: f64,
 }
 
-impl Course {
-    /// How long all of it takes.
+impl TrialConfig {
+    /// The total duration.
     pub fn time(&self) -> Duration {
         let blocks = self.blocks();
-        // Two switches a cycle, and one at the begin.
+        // Two switches per cycle, and one at the start.
         self.block * blocks + self.warm_up * (blocks / 2 + 1)
     }
 
@@ -51,23 +51,22 @@ impl Course {
     }
 }
 
-/// The host with its journal: plans can be put into force and undone, and packets are followed all the
-/// time.
+/// The host with its journal: plans can be applied and undone, and packets are observed all the time.
 pub struct Bench<'a> {
     pub root: &'a Root,
     pub executor: Executor<Live>,
     pub meter: Meter,
     pub interrupt: &'a Interrupt,
-    pub course: Course,
+    pub config: TrialConfig,
     pub boot: String,
 }
 
 impl Bench<'_> {
-    /// Tries these steps, and leaves them in force only if they make it better. `changes` are their
-    /// names, for the report.
+    /// Tries these steps, and leaves them applied only if they improve the metric. `changes` are their names, for
+    /// the report.
     ///
     /// # Errors
-    /// The kernel refused, a block cannot be measured, or a signal came; the steps are undone.
+    /// The kernel refused, a block cannot be measured, or a signal arrived; the steps are undone.
     pub fn trial(&mut self, changes: Vec<String>, steps: Vec<Step>) -> anyhow::Result<TrialReport> {
         let base = self.executor.entries().last().map_or(0, |entry| entry.id);
         let mut switched =
@@ -78,7 +77,7 @@ impl Bench<'_> {
         let comparison = match (compared, left) {
             (Ok(comparison), Ok(())) => comparison,
             (Ok(_), Err(error)) => return Err(error),
-            (Err(error), Ok(())) => return Err(error.context("the plan is undone")),
+            (Err(error), Ok(())) => return Err(error.context("plan undone")),
             (Err(error), Err(undo)) => {
                 say(&format!("{undo:#}; see 'nearpath tune status'"));
                 return Err(error);
@@ -98,13 +97,13 @@ impl Bench<'_> {
     }
 }
 
-/// The kernel can make nothing of a plan, or the host has it already.
+/// No change of a plan can be applied, or the host already has all of them.
 #[derive(Debug)]
 pub struct NothingMade(String);
 
 impl fmt::Display for NothingMade {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nothing of the plan can be changed: {}", self.0)
+        write!(f, "no change of the plan can be applied: {}", self.0)
     }
 }
 
@@ -114,29 +113,29 @@ impl std::error::Error for NothingMade {}
 struct Switched<'b, 'a> {
     bench: &'b mut Bench<'a>,
     steps: Vec<Step>,
-    /// The journal's last change before the trial.
+    /// The last change in the journal before the trial.
     base: u64,
     with: bool,
-    /// Of the blocks without the plan, and with it, where packets are followed.
+    /// Hops in the blocks without the plan and with it, if packets are observed.
     hops: [Vec<Hops>; 2],
 }
 
 impl Switched<'_, '_> {
     fn compared(&mut self) -> anyhow::Result<Comparison> {
-        let course = self.bench.course;
-        let blocks = course.blocks();
-        let progress = Progress::new(course.time());
+        let config = self.bench.config;
+        let blocks = config.blocks();
+        let progress = Progress::new(config.time());
         let began = Instant::now();
-        let cycles = experiment::run(self, course.cycles, |done| {
+        let cycles = experiment::run(self, config.cycles, |done| {
             progress.show(began.elapsed(), &format!("block {done} of {blocks}"));
         })?;
         drop(progress);
-        let minimum_effect_percent = course.minimum_effect_percent;
-        let demands = Demands { minimum_effect_percent, ..Demands::default() };
-        compare(&cycles, &demands, SEED).context("a block has no metric to compare")
+        let minimum_effect_percent = config.minimum_effect_percent;
+        let thresholds = Thresholds { minimum_effect_percent, ..Thresholds::default() };
+        compare(&cycles, &thresholds, SEED).context("a block has no value of the metric")
     }
 
-    /// Undoes what the trial has in force.
+    /// Undoes what the trial has applied.
     fn undo(&mut self) -> anyhow::Result<()> {
         self.with = false;
         for (entry, undone) in self.bench.executor.rollback(Some(self.base), &self.bench.boot) {
@@ -147,7 +146,7 @@ impl Switched<'_, '_> {
 
     fn wait(&self, time: Duration) -> anyhow::Result<()> {
         if self.bench.interrupt.wait(time) {
-            bail!("ended early by a signal");
+            bail!("stopped early by a signal");
         }
         Ok(())
     }
@@ -167,19 +166,19 @@ impl Experiment for Switched<'_, '_> {
         } else if !with && self.with {
             self.undo()?;
         }
-        self.wait(self.bench.course.warm_up)
+        self.wait(self.bench.config.warm_up)
     }
 
     fn block(&mut self) -> anyhow::Result<Block> {
         self.bench.meter.begin(self.bench.root)?;
-        self.wait(self.bench.course.block)?;
+        self.wait(self.bench.config.block)?;
         let (measured, hops) = self.bench.meter.end(self.bench.root)?;
         self.hops[usize::from(self.with)].extend(hops);
         Ok(measured)
     }
 }
 
-/// `None` of none.
+/// The mean; `None` if empty.
 fn mean(hops: &[Hops]) -> Option<Hops> {
     let count = hops.len() as f64;
     if hops.is_empty() {

@@ -1,8 +1,8 @@
-//! `nearpath bench packets`, `bench scenarios` and `--load`, the real binary on this kernel: between two
-//! namespaces, or over loopback. What is asserted are counts, contracts and errors, never speed.
+//! `nearpath bench packets`, `bench scenarios` and `--load`: the real binary on this kernel, between two
+//! namespaces or over loopback. The assertions are about counts, documented fields and errors, never speed.
 
 #[path = "../kernel_latency/sides.rs"]
-#[allow(dead_code, reason = "the tests of latency use more of it")]
+#[allow(dead_code, reason = "the latency tests use more of it")]
 mod sides;
 
 use nearpath_testing::veth::{Side, VethPair};
@@ -11,7 +11,7 @@ use sides::{Reflecting, probe, spawn};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Runs nearpath in the namespace of a side to its end.
+/// Runs nearpath to completion in the namespace of a side.
 fn run(pair: &VethPair, side: Side, args: &[&str]) -> Output {
     spawn(pair, side, args).wait_with_output().unwrap()
 }
@@ -35,7 +35,7 @@ fn packets_are_counted_between_namespaces_and_cost_cpu_time() {
     let pair = VethPair::new(1).unwrap();
     for address in [Side::Server.ipv4(), Side::Server.ipv6()] {
         let reflecting = Reflecting::start(&pair, address, &[]);
-        // As fast as it goes: /proc/stat may count ticks, and few packets fall between them.
+        // At an unlimited rate: /proc/stat may count ticks, and with few packets none may fall on a tick.
         let args = ["bench", "packets", &reflecting.sink, "--for", "1s", "--flows", "2"];
         let report = json(&run(&pair, Side::Client, &[&args[..], &["--json"]].concat()));
         let result = &report["result"];
@@ -43,7 +43,7 @@ fn packets_are_counted_between_namespaces_and_cost_cpu_time() {
             |field: &str| result[field].as_u64().unwrap_or_else(|| panic!("{field}: {report}"));
         assert_eq!(of("sent"), of("received") + of("lost"), "{report}");
         assert!(of("sent") > 1_000 && of("received") > 0 && of("duplicated") == 0, "{report}");
-        assert_eq!(report["same_host"], true, "both namespaces are of this kernel");
+        assert_eq!(report["same_host"], true, "both namespaces are on this kernel");
         assert!(result["sender_threads_ns"].as_f64() > Some(0.0), "{report}");
         assert!(result["receiver_threads_ns"].as_f64() > Some(0.0), "{report}");
         let cpus = result["cpus"].as_array().unwrap();
@@ -57,12 +57,12 @@ fn packets_are_counted_between_namespaces_and_cost_cpu_time() {
 }
 
 #[test]
-fn a_slow_receiver_loses_packets_and_a_search_finds_what_it_takes() {
+fn a_slow_receiver_loses_packets_and_a_search_finds_its_rate() {
     if !nearpath_testing::require_netns() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    // One packet is let through each millisecond, whatever the machine does besides.
+    // One packet passes per millisecond, whatever else the machine does.
     let shape = [
         "qdisc", "add", "dev", "np0", "root", "tbf", "rate", "480kbit", "burst", "1500", "limit",
         "3000",
@@ -89,13 +89,13 @@ fn a_slow_receiver_loses_packets_and_a_search_finds_what_it_takes() {
 }
 
 #[test]
-fn load_of_iperf3_runs_beside_the_probes_and_is_told() {
+fn iperf3_load_runs_beside_the_probes_and_is_reported() {
     if !nearpath_testing::require_netns() || !nearpath_testing::require_program("iperf3") {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    // Without a server for it there is no load, and no result that looks like one. It is asked for some
-    // seconds, the others meanwhile.
+    // Without an iperf3 server there is no load, and no result that looks like one. This client retries for some
+    // seconds while the others run.
     let lonely = Reflecting::start(&pair, Side::Server.ipv4(), &[]);
     let args = ["bench", "latency", &lonely.target, "--for", "200ms", "--load", "tcp"];
     let refused = spawn(&pair, Side::Client, &[&args[..], &["--load-port", "7201"]].concat());
@@ -126,7 +126,7 @@ fn load_of_iperf3_runs_beside_the_probes_and_is_told() {
 }
 
 #[test]
-fn without_iperf3_the_load_says_what_is_missing() {
+fn without_iperf3_the_error_names_it() {
     if !nearpath_testing::require_netns() {
         return;
     }
@@ -142,7 +142,7 @@ fn without_iperf3_the_load_says_what_is_missing() {
 }
 
 #[test]
-fn scenarios_take_turns_and_leave_nothing_behind() {
+fn scenarios_alternate_and_leave_nothing_behind() {
     if !nearpath_testing::require_netns() {
         return;
     }
@@ -168,20 +168,20 @@ fn scenarios_take_turns_and_leave_nothing_behind() {
     let names: Vec<&str> = scenarios.iter().map(|row| row["scenario"].as_str().unwrap()).collect();
     assert_eq!(names, ["no_binding", "cpu_binding", "cpu_and_memory_binding", "full_optimisation"]);
     for row in scenarios {
-        // 8 blocks of 100 ms at 1,000 a second.
+        // 8 blocks of 100ms at 1,000 per second.
         let answers = row["count"].as_u64().unwrap() + row["lost"].as_u64().unwrap();
         assert!((700..=900).contains(&answers), "{report}");
         assert!(row["percentiles"]["99"].as_u64() > row["percentiles"]["50"].as_u64(), "{report}");
         let is_baseline = row["scenario"] == "no_binding";
         assert_eq!(row["against_no_binding"].is_null(), is_baseline, "{report}");
     }
-    // The reflectors have ended.
+    // The reflectors have exited.
     let again = pair.run(Side::Server, |_| std::net::TcpListener::bind((address.as_str(), 6327)));
     assert!(again.is_ok());
 }
 
 #[test]
-fn an_application_is_asked_in_its_own_words() {
+fn an_application_is_probed_with_its_own_requests() {
     if !nearpath_testing::require_root() || !nearpath_testing::require_program("nginx") {
         return;
     }
@@ -207,12 +207,12 @@ fn an_application_is_asked_in_its_own_words() {
     }
     assert!(
         std::net::TcpListener::bind("127.0.0.1:6390").is_ok(),
-        "nginx has ended with its workers"
+        "nginx and its workers have exited"
     );
 }
 
 #[test]
-fn an_application_that_cannot_be_started_says_why() {
+fn a_failing_application_is_reported_with_its_output() {
     if !nearpath_testing::require_root() {
         return;
     }
@@ -226,5 +226,5 @@ fn an_application_that_cannot_be_started_says_why() {
     };
     assert!(run(&["nearpath-has-no-such-program"]).contains("cannot start"));
     let ended = run(&["sh", "-c", "echo out of order >&2; exit 3"]);
-    assert!(ended.contains("has ended") && ended.contains("out of order"), "{ended}");
+    assert!(ended.contains("exited") && ended.contains("out of order"), "{ended}");
 }

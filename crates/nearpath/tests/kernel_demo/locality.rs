@@ -1,15 +1,14 @@
-//! `nearpath demo locality`: what is local after each step, by where packets and connections are, and
-//! how it ends.
+//! `nearpath demo locality`: the local shares of packets and connections after each step, and how it ends.
 
 use super::NEARPATH;
 use super::running::Running;
 use nearpath_views::json::{LocalityStep, LocalitySteps};
 use std::process::Command;
 
-/// Of packets and connections, what may go astray: those under way when a step is made.
+/// Share of packets and connections that may be elsewhere: those in flight during a step.
 const ALL: f64 = 0.99;
-/// The same before the last step, on a machine that is busy with other tests: a client that sends again
-/// after a timeout may choose another queue (sk_rethink_txhash).
+/// The same before the last step, on a machine that is busy with other tests: a client that retransmits after a
+/// timeout may choose another queue (sk_rethink_txhash).
 const MOST: f64 = 0.95;
 
 fn demonstrate(args: &[&str]) -> (LocalitySteps, String) {
@@ -26,12 +25,12 @@ fn step<'a>(steps: &'a LocalitySteps, name: &str) -> &'a LocalityStep {
 }
 
 #[test]
-fn packets_and_connections_come_to_stay_on_their_cpu() {
+fn packets_and_connections_end_up_local() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
     let (steps, said) = demonstrate(&["--for", "500ms"]);
-    assert!(said.contains("0 connections failed; veth pair and namespaces are gone"), "{said}");
+    assert!(said.contains("0 connections failed; veth pair and namespaces removed"), "{said}");
     if steps.cpus.len() < 2 {
         assert_eq!((steps.steps.len(), steps.not_made.len()), (1, 5), "{steps:?}");
         nearpath_testing::skip("one CPU: everything is local");
@@ -44,12 +43,12 @@ fn packets_and_connections_come_to_stay_on_their_cpu() {
         assert!(step.rx.packets > 100 && step.tx.packets > 100, "{step:?}");
         assert!(step.accepts.accepts > 10, "{step:?}");
     }
-    // Workers and queues on CPUs of their own do nothing alone: which worker gets a connection, and
-    // which queue its packets come by, is by chance.
+    // Pinned workers and queues alone change nothing: the worker that gets a connection, and the queue that
+    // receives its packets, are random.
     let pinned = step(&steps, "queues pinned");
     assert!(pinned.rx.local().unwrap() < 0.9, "{pinned:?}");
     assert!(pinned.accepts.local().unwrap() < 0.9, "{pinned:?}");
-    // RPS has all of them received on half of the CPUs, away from their queue.
+    // RPS moves all packets to half of the CPUs, away from their queue.
     let steered = step(&steps, "steering");
     assert!(steered.accepts.local().unwrap() >= MOST, "{steered:?}");
     assert!(steered.rx.local().unwrap() < 0.9, "{steered:?}");
@@ -68,7 +67,7 @@ fn packets_and_connections_come_to_stay_on_their_cpu() {
 }
 
 #[test]
-fn an_early_end_shows_the_steps_that_were_made() {
+fn an_early_end_shows_the_completed_steps() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -76,14 +75,14 @@ fn an_early_end_shows_the_steps_that_were_made() {
     running.signal(libc::SIGINT);
     let (status, stdout, said) = running.end();
     assert!(status.success(), "{status} {said}");
-    assert!(said.contains("ended early by a signal"), "{said}");
-    assert!(said.contains("veth pair and namespaces are gone"), "{said}");
+    assert!(said.contains("stopped early by a signal"), "{said}");
+    assert!(said.contains("veth pair and namespaces removed"), "{said}");
     let steps: LocalitySteps = serde_json::from_slice(&stdout).unwrap();
     assert_eq!(steps.steps.len(), 1, "{steps:?}");
 }
 
 #[test]
-fn nothing_is_left_of_a_killed_demo_of_locality() {
+fn a_killed_locality_demo_leaves_nothing_behind() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }

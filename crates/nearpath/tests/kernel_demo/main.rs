@@ -1,5 +1,5 @@
-//! The demonstrations on this kernel: real packets, misplaced as told or put right step by step, and
-//! nothing left of them, however they end.
+//! The demonstrations on this kernel: real packets, misplaced as configured or fixed step by step, and nothing
+//! left behind however they end.
 
 mod locality;
 mod running;
@@ -27,7 +27,7 @@ fn received(demo: &Demo) -> u64 {
 }
 
 #[test]
-fn real_packets_go_over_a_misplaced_path() {
+fn real_packets_take_a_misplaced_path() {
     if !nearpath_testing::require_netns() {
         return;
     }
@@ -59,7 +59,7 @@ fn real_packets_go_over_a_misplaced_path() {
     }
 }
 
-/// Packets, for a 99th percentile of each span.
+/// Packets needed for a 99th percentile of each span.
 const ENOUGH: u64 = 20_000;
 
 fn diagnosed(duration: &str) -> Diagnosis {
@@ -75,7 +75,7 @@ fn the_misplacement_is_the_first_finding() {
     if !nearpath_testing::require_netns() {
         return;
     }
-    // How long packets enough for percentiles take is a matter of the machine.
+    // The time to get enough packets for percentiles depends on the machine.
     let mut diagnosis = diagnosed("2s");
     if diagnosis.measurement.as_ref().is_some_and(|m| m.packets.completed < ENOUGH) {
         diagnosis = diagnosed("30s");
@@ -92,14 +92,14 @@ fn the_misplacement_is_the_first_finding() {
         assert!(measurement.packets.completed >= ENOUGH, "{:?}", measurement.packets);
         for (direction, least) in [(Direction::Rx, 6), (Direction::Tx, 5)] {
             let spans = measurement.spans.iter().filter(|span| span.direction == direction);
-            let told = spans.filter(|span| span.p50_ns.is_some() && span.p99_ns.is_some()).count();
-            assert!(told >= least, "{told} spans of {direction:?}: {:?}", measurement.spans);
+            let known = spans.filter(|span| span.p50_ns.is_some() && span.p99_ns.is_some()).count();
+            assert!(known >= least, "{known} spans of {direction:?}: {:?}", measurement.spans);
         }
     }
 }
 
 #[test]
-fn an_early_end_by_sigterm_still_shows_what_was_gathered() {
+fn sigterm_stops_early_and_shows_the_results() {
     if !nearpath_testing::require_netns() {
         return;
     }
@@ -109,12 +109,12 @@ fn an_early_end_by_sigterm_still_shows_what_was_gathered() {
     running.signal(libc::SIGTERM);
     let (status, stdout, said) = running.end();
     assert!(status.success(), "{status} {said}");
-    assert!(said.contains("veth pair and namespaces are gone"), "{said}");
+    assert!(said.contains("veth pair and namespaces removed"), "{said}");
     serde_json::from_slice::<Diagnosis>(&stdout).unwrap();
 }
 
 #[test]
-fn nothing_is_left_of_a_killed_demo() {
+fn a_killed_demo_leaves_nothing_behind() {
     if !nearpath_testing::require_netns() {
         return;
     }
@@ -125,27 +125,27 @@ fn nothing_is_left_of_a_killed_demo() {
 }
 
 #[test]
-fn a_server_that_is_killed_is_one_clear_line() {
+fn a_killed_server_is_one_clear_line() {
     if !nearpath_testing::require_netns() {
         return;
     }
     let host = nearpath_host::read(&Root::live(), &Wanted::default()).unwrap();
     let demo = Demo::start(&host, OsStr::new(NEARPATH)).unwrap();
-    // SAFETY: a process of this test's own, which is not waited for yet.
+    // SAFETY: a child of this test that has not been reaped.
     assert_eq!(unsafe { libc::kill(demo.server_pid().try_into().unwrap(), libc::SIGKILL) }, 0);
     let error = format!("{:#}", demo.stop().unwrap_err());
-    assert_eq!(error, "the demo's server ended too early: signal: 9 (SIGKILL)");
+    assert_eq!(error, "the demo's server exited early: signal: 9 (SIGKILL)");
 }
 
 #[test]
-fn without_privilege_it_says_so_in_one_line() {
+fn missing_privilege_is_one_line() {
     if !nearpath_testing::require_netns() {
         return;
     }
     const CAP_SYS_ADMIN: libc::c_ulong = 21;
     let mut command = Command::new(NEARPATH);
     command.args(["demo", "--for", "1s"]);
-    // SAFETY: prctl is a system call that takes no lock and no memory.
+    // SAFETY: prctl is a plain system call without locks or allocation.
     let output = unsafe {
         command.pre_exec(|| match libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) {
             0 => Ok(()),
@@ -157,5 +157,5 @@ fn without_privilege_it_says_so_in_one_line() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(output.stdout.is_empty());
-    assert!(said.contains("takes root (CAP_SYS_ADMIN)") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("requires root (CAP_SYS_ADMIN)") && said.lines().count() == 1, "{said}");
 }

@@ -1,4 +1,4 @@
-//! A demonstration that runs in the background, and its namespaces, which must end with it.
+//! A demonstration running in the background, and its namespaces, which must end with it.
 
 use super::NEARPATH;
 use nearpath_testing::wait_for;
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread;
 
-/// The demonstration, running with its load, and its namespaces watched.
+/// The running demonstration with its load, and handles to watch its namespaces.
 pub struct Running {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -17,7 +17,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it, and returns when it has said so.
+    /// Starts it; returns when it has printed `says`.
     pub fn start(args: &[&str], says: &str) -> Self {
         let links = links();
         let mut child = Command::new(NEARPATH)
@@ -32,7 +32,7 @@ impl Running {
         while !line.contains(says) {
             line.clear();
             let read = running.stderr.read_line(&mut line).unwrap();
-            assert!(read > 0, "the demo ended too early");
+            assert!(read > 0, "the demo exited early");
         }
         let threads = wait_for("two namespaces", || {
             let threads = threads_elsewhere(running.child.id());
@@ -43,13 +43,13 @@ impl Running {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: signals a child that was not waited for, whose number is still its own.
+        // SAFETY: signals a child that has not been reaped, so its pid is still valid.
         assert_eq!(unsafe { libc::kill(self.child.id().try_into().unwrap(), signal) }, 0);
     }
 
-    /// Waits for its end, and for that of all that it made.
+    /// Waits for it to exit and for everything it created to disappear.
     pub fn end(mut self) -> (ExitStatus, Vec<u8>, String) {
-        // At the same time: what it prints may be more than a pipe takes.
+        // Concurrently: its output may be more than a pipe holds.
         let mut out = self.child.stdout.take().unwrap();
         let reader = thread::spawn(move || {
             let mut stdout = Vec::new();
@@ -68,15 +68,14 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Also a test that fails leaves nothing behind.
+    /// A failing test leaves nothing behind either.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A namespace that got an id in this one, by which the kernel tells when it is gone. Nothing
-/// holds it but what the demonstration has in it.
+/// A namespace with an id in this one, which shows when it is gone. Only the demonstration keeps it alive.
 struct Watched {
     id: String,
 }
@@ -129,7 +128,7 @@ fn threads_elsewhere(pid: u32) -> BTreeMap<String, u32> {
         text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     };
     let own = threads(pid);
-    // The children last, as the threads that this process reads facts with come and go.
+    // Children last, as the threads that read facts in this process are short-lived.
     let all = own.iter().copied().chain(own.iter().flat_map(children).flat_map(threads));
     all.filter_map(|thread| Some((netns(thread)?, thread))).filter(|(ns, _)| *ns != here).collect()
 }

@@ -1,5 +1,4 @@
-//! `nearpath demo tune`: what it says of the plan is what it did, and nothing is left of it, however it
-//! ends.
+//! `nearpath demo tune`: its report matches what it did, and nothing is left behind however it ends.
 
 use super::NEARPATH;
 use super::running::Running;
@@ -14,17 +13,17 @@ fn changes(shown: &Value) -> usize {
 }
 
 #[test]
-fn the_path_is_put_right_and_everything_undone() {
+fn the_path_is_fixed_and_everything_undone() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    // Short blocks: the verdict is not asked for, but that all else follows from it.
+    // Short blocks: the verdict itself is not asserted, only that the rest is consistent with it.
     let shown: Value = with_blocks_long_enough(|block| {
         let mut command = Command::new(NEARPATH);
         let output =
             command.args(SHORT).args(["--cycles", "4", "--block", block]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("veth pair and namespaces are gone"), "{said}");
+        assert!(said.contains("veth pair and namespaces removed"), "{said}");
         if output.status.success() {
             Ok(serde_json::from_slice(&output.stdout).unwrap())
         } else {
@@ -45,7 +44,7 @@ fn the_path_is_put_right_and_everything_undone() {
     assert!(hops("with") < hops("without"), "{trial}");
     let kept = trial["kept"].as_bool().unwrap();
     assert_eq!(kept, trial["verdict"] == "better", "{trial}");
-    // What stood in the journal afterwards was in force, and was undone, the last first.
+    // What was in the journal afterwards was applied, and was undone in reverse order.
     let ids = |of: &str| -> Vec<u64> {
         shown[of].as_array().unwrap().iter().map(|one| one["id"].as_u64().unwrap()).collect()
     };
@@ -63,23 +62,23 @@ fn a_signal_in_the_trial_undoes_the_plan() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "tries the plan");
+    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "trying the plan");
     running.signal(libc::SIGINT);
     let (status, stdout, said) = running.end();
     assert!(status.success(), "{status} {said}");
     let shown: Value = serde_json::from_slice(&stdout).unwrap();
     let why = shown["not_tried"].as_str().unwrap();
-    assert_eq!(why, "the plan is undone: ended early by a signal");
+    assert_eq!(why, "plan undone: stopped early by a signal");
     assert_eq!((&shown["trial"], &shown["not_restored"]), (&Value::Null, &json!([])));
     assert_eq!((&shown["journal"], &shown["undone"]), (&json!([]), &json!([])));
 }
 
 #[test]
-fn nothing_is_left_of_a_killed_trial() {
+fn a_killed_trial_leaves_nothing_behind() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "tries the plan");
+    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "trying the plan");
     running.signal(libc::SIGKILL);
     let (status, stdout, _) = running.end();
     assert!(!status.success() && stdout.is_empty(), "{status}");

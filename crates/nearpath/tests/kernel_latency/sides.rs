@@ -1,4 +1,4 @@
-//! Both sides of a latency benchmark as processes in their namespaces. They end with the test.
+//! Both sides of a latency benchmark, as processes in their namespaces. They end with the test.
 
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,15 +10,15 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// `nearpath bench reflect` on the server's side.
 pub struct Reflecting {
     child: Child,
-    /// Where it answers.
+    /// Address that it answers on.
     pub target: String,
-    /// Where it counts packets.
-    #[allow(dead_code, reason = "the tests of packets read it")]
+    /// Address that it counts packets on.
+    #[allow(dead_code, reason = "the packet tests read it")]
     pub sink: String,
 }
 
-/// Starts nearpath in the namespace of a side: that of these tests, or an optimised one that `make
-/// bench-latency` has built.
+/// Starts nearpath in the namespace of a side: the build of these tests, or the optimised one that
+/// `make bench-latency` has built.
 pub fn spawn(pair: &VethPair, side: Side, args: &[&str]) -> Child {
     let built = env!("CARGO_BIN_EXE_nearpath").into();
     let binary = std::env::var_os("NEARPATH_BINARY").unwrap_or(built);
@@ -69,7 +69,7 @@ impl Reflecting {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// Ends it as ^C does; what it answered.
+    /// Stops it as Ctrl-C does; returns what it answered.
     pub fn end(mut self) -> Value {
         self.signal("INT");
         let out: ChildStdout = self.child.stdout.take().unwrap();

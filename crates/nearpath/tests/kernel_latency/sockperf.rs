@@ -1,13 +1,13 @@
-//! The same path measured by nearpath and by sockperf, in turns within one run.
+//! The same path measured alternately by nearpath and by sockperf within one run.
 //!
-//! Ignored by default: the two run at different moments, and what a busy machine does to a p99 meanwhile
-//! is more than what is compared. On a quiet machine: `make bench-latency`, which takes four minutes.
+//! Ignored by default: the two run at different times, and a busy machine disturbs a p99 by more than the
+//! difference. On a quiet machine run `make bench-latency`, which takes four minutes.
 
 use super::sides::{Reflecting, probe};
 use nearpath_testing::veth::{Side, VethPair};
 use std::process::{Child, Command, Stdio};
 
-/// Cycles of blocks: sockperf, nearpath, nearpath, sockperf, and once with the split.
+/// Number of cycles: sockperf, nearpath, nearpath, sockperf, and once with the split.
 const CYCLES: usize = 24;
 
 /// sockperf's server, which ends with the test.
@@ -34,10 +34,10 @@ impl Server {
     }
 }
 
-/// Median and p99 of full round trips, in µs.
+/// Median and p99 of full round-trip times, in µs.
 type Percentiles = (f64, f64);
 
-/// `None` when the server does not listen yet.
+/// `None` if the server does not listen yet.
 fn sockperf(pair: &VethPair) -> Option<Percentiles> {
     let address = Side::Server.ipv4().to_string();
     let output = pair.run(Side::Client, |_| {
@@ -66,8 +66,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "the figures are what it is run for")]
-#[ignore = "compares figures of a quiet machine"]
+#[allow(clippy::print_stdout, reason = "the figures are the purpose of this test")]
+#[ignore = "needs a quiet machine"]
 fn ping_pong_agrees_with_sockperf() {
     if !nearpath_testing::require_netns() || !nearpath_testing::require_program("sockperf") {
         return;
@@ -87,7 +87,7 @@ fn ping_pong_agrees_with_sockperf() {
     let of = |all: &[Percentiles]| {
         (median(all.iter().map(|p| p.0).collect()), median(all.iter().map(|p| p.1).collect()))
     };
-    // Cycle by cycle: what slows both for a while is no difference between them.
+    // Cycle by cycle: a disturbance of both is not a difference between them.
     let apart = |percentile: fn(&Percentiles) -> f64| {
         let ratio = |(ours, theirs): (&[Percentiles], &[Percentiles])| {
             let sum = |blocks: &[Percentiles]| blocks.iter().map(percentile).sum::<f64>();
@@ -98,7 +98,7 @@ fn ping_pong_agrees_with_sockperf() {
     let (p50, p99) = (apart(|p| p.0), apart(|p| p.1));
     println!(
         "medians of blocks, µs (p50, p99): sockperf {:?}, nearpath {:?}, with the split {:?}; nearpath \
-         beside sockperf in the median cycle: p50 {:+.1} %, p99 {:+.1} %",
+         relative to sockperf in the median cycle: p50 {:+.1}%, p99 {:+.1}%",
         of(&theirs),
         of(&ours),
         of(&split),

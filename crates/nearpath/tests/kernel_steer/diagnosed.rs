@@ -1,5 +1,5 @@
-//! What `nearpath diagnose` says of connections to pinned workers: that they are off their CPU, and to
-//! steer them; and nothing of it once that was done. Live, and from files of the same.
+//! `nearpath diagnose` with connections to pinned workers: it reports that they are accepted on another CPU and
+//! proposes steering, and reports nothing once that is done. Live, and from files.
 
 use super::servers::{PORT, Server, connect, on_cpu};
 use super::{Scene, document, nearpath};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 
-/// Connections that each CPU makes.
+/// Connections made by each CPU.
 const CONNECTIONS: usize = 400;
 /// The checks that look at the CPUs of connections and of their packets.
 const LOCALITY: [&str; 3] = ["accepts_off_cpu", "rx_freed_elsewhere", "tx_freed_elsewhere"];
 
 impl Scene {
-    /// What it prints of a time in which each CPU made [`CONNECTIONS`].
+    /// Its document for a time in which each CPU made [`CONNECTIONS`] connections.
     fn while_connecting(&self, args: &str) -> Value {
         let run = |side: Side| -> std::io::Result<Output> {
             let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
@@ -36,7 +36,7 @@ impl Scene {
     }
 }
 
-/// The findings of these checks, and what they were made of.
+/// The findings of these checks.
 fn found(diagnosis: &Value) -> Vec<&Value> {
     for (measured, count) in [("accepts", "listeners"), ("locality", "places")] {
         assert!(!diagnosis[measured][count].as_array().unwrap().is_empty(), "{diagnosis}");
@@ -46,7 +46,7 @@ fn found(diagnosis: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn pinned_workers_without_steering_are_found_and_with_it_not() {
+fn pinned_workers_are_found_only_without_steering() {
     let Some(scene) = Scene::new(&["python3"]) else { return };
     let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
     let _server = Server::python(&scene.pair, Side::Server.ipv4(), &[&a, &b]);
@@ -63,7 +63,7 @@ fn pinned_workers_without_steering_are_found_and_with_it_not() {
     let target = changes[0]["target"].as_str().unwrap();
     assert_eq!(target, format!("nearpath steer --port {PORT}"));
 
-    // What it advises mends it.
+    // The advice fixes it.
     let advised = target.strip_prefix("nearpath ").unwrap();
     let steered = scene.nearpath(advised);
     assert!(steered.status.success(), "{steered:?}");
@@ -75,7 +75,7 @@ fn pinned_workers_without_steering_are_found_and_with_it_not() {
 }
 
 #[test]
-fn files_of_measurements_are_as_good_as_measuring() {
+fn files_give_the_same_findings_as_measuring() {
     let Some(scene) = Scene::new(&["python3"]) else { return };
     let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
     let _server = Server::python(&scene.pair, Side::Server.ipv4(), &[&a, &b]);
@@ -95,5 +95,5 @@ fn files_of_measurements_are_as_good_as_measuring() {
     let refused = nearpath(dir.path(), "diagnose --evidence /proc/version").unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!((refused.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("cannot use /proc/version: it is no JSON"), "{said}");
+    assert!(said.contains("cannot use /proc/version: not valid JSON"), "{said}");
 }

@@ -1,20 +1,21 @@
-//! `nearpath steer` on this kernel with real servers: who accepts before and after, whether a
-//! request fails meanwhile, what is refused, and what is told after the server restarted.
+//! `nearpath steer` on this kernel with real servers: which worker accepts before and after, whether requests fail
+//! meanwhile, what is refused, and what is reported after a restart of the server.
 
 mod diagnosed;
 mod servers;
 
 use nearpath_testing::veth::{Side, VethPair};
-use nearpath_testing::{require_bpf, require_netns, require_program, skip, wait_for};
+use nearpath_testing::{lengthy, require_bpf, require_netns, require_program, skip, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use servers::{PORT, Server, ask, children, connect, on_cpu, two_cpus};
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// A namespace for server and clients, and a journal of its own.
+/// A namespace for server and clients, with its own journal.
 struct Scene {
     pair: VethPair,
     journal: TempDir,
@@ -22,7 +23,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None`, and the skip is counted, where the machine lacks something.
+    /// `None`, with the skip counted, if the machine lacks something.
     fn new(programs: &[&str]) -> Option<Self> {
         let there = require_bpf() && require_netns() && programs.iter().all(|p| require_program(p));
         if !there {
@@ -41,7 +42,7 @@ impl Scene {
         self.pair.run(Side::Server, |_| nearpath(self.journal.path(), args)).unwrap()
     }
 
-    /// The JSON that it prints.
+    /// Its JSON output.
     fn document(&self, args: &str) -> Value {
         document(&self.nearpath(args))
     }
@@ -53,7 +54,7 @@ impl Scene {
     fn off(&self) {
         let output = self.nearpath(&format!("steer off --port {PORT}"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && said.contains("is not steered any more"), "{said}");
+        assert!(output.status.success() && said.contains("steering removed"), "{said}");
     }
 
     /// The group that listens on the port.
@@ -64,7 +65,7 @@ impl Scene {
         groups.into_iter().find(is_it).unwrap_or_else(|| panic!("{status}"))
     }
 
-    /// Fails unless it is refused with one line that says this.
+    /// Asserts that it is refused with one line that contains this text.
     fn refused(&self, args: &str, says: &str) {
         let output = self.nearpath(&format!("steer --port {PORT} {args}"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -72,8 +73,8 @@ impl Scene {
         assert!(said.contains(says), "{said}");
     }
 
-    /// What `server.py` says of 20 connections from each CPU: where they come from, where they are
-    /// accepted, and where the kernel received them (SO_INCOMING_CPU).
+    /// For 20 connections from each CPU to `server.py`: the CPU of the client, the CPU that accepts, and the CPU that
+    /// received (SO_INCOMING_CPU).
     fn answers(&self) -> Vec<[u64; 3]> {
         let connections = self.cpus.into_iter().flat_map(|cpu| std::iter::repeat_n(cpu, 20));
         let answer = |cpu: usize| {
@@ -84,7 +85,7 @@ impl Scene {
         connections.map(answer).collect()
     }
 
-    /// Of the connections that wrk makes on each CPU, the share that nginx's worker there accepts.
+    /// The share of the connections of wrk on each CPU that nginx's worker on that CPU accepts.
     fn nginx_share(&self, nginx: &Server) -> f64 {
         let before = nginx.read("log").lines().count();
         for wrk in self.cpus.map(|cpu| on_cpu_wrk(&self.pair, cpu, "1s")) {
@@ -132,10 +133,26 @@ fn on_cpu_wrk(pair: &VethPair, cpu: usize, duration: &str) -> Child {
     pair.run(Side::Server, spawn).unwrap()
 }
 
+/// A request that takes longer than the two seconds which wrk allows has not failed: on a busy machine some do.
+/// Whether one waits for ever, [`connections`] show.
 fn assert_no_request_failed(output: &Output) {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("requests in"), "{said}");
-    assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
+    let errors = said.lines().find_map(|line| line.trim().strip_prefix("Socket errors: "));
+    assert!(
+        errors.is_none_or(|errors| errors.starts_with("connect 0, read 0, write 0,")),
+        "{said}"
+    );
+    assert!(!said.contains("Non-2xx"), "{said}");
+}
+
+/// The clients' connections in the server's namespace, from the SYN to the end, by the inodes of their sockets.
+fn connections(pair: &VethPair) -> HashSet<String> {
+    let read = |_| std::fs::read_to_string("/proc/thread-self/net/tcp");
+    let table = pair.run(Side::Server, read).unwrap();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let is_client = |row: &Vec<&str>| row[2].ends_with(&format!(":{PORT:04X}"));
+    rows.filter(is_client).map(|row| row[9].to_owned()).filter(|inode| inode != "0").collect()
 }
 
 #[test]
@@ -148,7 +165,11 @@ fn nginx_accepts_where_connections_are_received() {
     let plan = scene.steer("--dry-run");
     assert_eq!(plan["applied"], false);
     assert_eq!(scene.group("tcp")["program"], Value::Null, "a dry run changes nothing");
-    assert_eq!(std::fs::read_dir(scene.journal.path()).unwrap().count(), 0, "nor remembers");
+    assert_eq!(
+        std::fs::read_dir(scene.journal.path()).unwrap().count(),
+        0,
+        "and leaves no journal"
+    );
 
     assert_eq!(scene.steer("")["applied"], true);
     assert!((scene.nginx_share(&nginx) - 1.0).abs() < f64::EPSILON);
@@ -159,19 +180,19 @@ fn nginx_accepts_where_connections_are_received() {
         assert!(workers.contains(&socket["pid"].as_u64().unwrap()), "{group}");
         assert_eq!(socket["cpus"], allowed(&socket["pid"].to_string()));
     }
-    scene.refused("", "is steered by nearpath already");
+    scene.refused("", "is already steered by nearpath");
     scene.off();
     assert_eq!(scene.group("tcp")["program"], Value::Null);
     by_chance(scene.nginx_share(&nginx));
 
-    // The classic program goes by the order of the group: that of nginx's workers.
+    // The classic program uses the order of the group, which is that of nginx's workers.
     scene.steer("--cbpf");
     assert_eq!(scene.group("tcp")["program"], "nearpath");
     if scene.cpus.iter().enumerate().all(|(place, cpu)| cpu % 2 == place) {
         assert!((scene.nginx_share(&nginx) - 1.0).abs() < f64::EPSILON);
     }
 
-    // The sockets of the next server are new.
+    // The restarted server has new sockets.
     drop(nginx);
     let closed = |status: &Value| {
         let gone = status["gone"].as_array().unwrap();
@@ -189,9 +210,9 @@ fn nginx_accepts_where_connections_are_received() {
 }
 
 #[test]
-fn no_request_fails_while_steering_goes_on_and_off() {
+fn no_request_fails_while_steering_is_attached_and_detached() {
     let Some(scene) = Scene::new(&["nginx", "wrk", "taskset"]) else { return };
-    let times = std::env::var("NEARPATH_STEER_TIMES").map_or(3, |times| times.parse().unwrap());
+    let times = if lengthy() { 100 } else { 3 };
     let nginx = Server::nginx(&scene.pair, scene.cpus);
     let load = scene.cpus.map(|cpu| on_cpu_wrk(&scene.pair, cpu, "1h"));
     for _ in 0..times {
@@ -202,12 +223,20 @@ fn no_request_fails_while_steering_goes_on_and_off() {
         wait_for("requests", || (nginx.read("log").len() > before).then_some(()));
     }
     assert_eq!(scene.group("tcp")["program"], Value::Null);
+    // Each request that was under way is answered: its connection ends while the load goes on.
+    let mut under_way = connections(&scene.pair);
+    assert!(!under_way.is_empty());
+    wait_for("the answer to each request", || {
+        let still = connections(&scene.pair);
+        under_way.retain(|connection| still.contains(connection));
+        under_way.is_empty().then_some(())
+    });
     for wrk in load {
         let pid = Pid::from_raw(wrk.id().try_into().unwrap()).unwrap();
         kill_process(pid, Signal::INT).unwrap();
         assert_no_request_failed(&wrk.wait_with_output().unwrap());
     }
-    // Nothing is left but the number of the last change.
+    // Only the number of the last change is left.
     let journal = std::fs::read_to_string(scene.journal.path().join("journal.jsonl")).unwrap();
     let last: Value = serde_json::from_str(journal.lines().last().unwrap()).unwrap();
     assert_eq!((&last["id"], &last["event"]), (&json!(times), &json!("undone")));
@@ -229,14 +258,14 @@ fn datagrams_go_to_the_thread_on_their_cpu() {
     assert!(chance.iter().all(|&queries| queries > QUERIES / 8), "{chance:?}");
     scene.steer("--udp");
     assert_eq!(scene.group("udp")["program"], "nearpath");
-    // unbound has the group of TCP, too, which stays as it was.
+    // unbound has a TCP group, too, which stays unchanged.
     assert_eq!(scene.group("tcp")["program"], Value::Null);
     assert_eq!(scene.cpus.map(ask_on), [[QUERIES, 0], [0, QUERIES]]);
     scene.off();
 }
 
 #[test]
-fn a_program_of_somebody_else_is_put_back_or_left_alone() {
+fn a_foreign_program_is_restored_or_kept() {
     let Some(mut scene) = Scene::new(&["python3"]) else { return };
     let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
     let _server = Server::python(&scene.pair, Side::Server.ipv4(), &["classic", &b, &a]);
@@ -251,9 +280,9 @@ fn a_program_of_somebody_else_is_put_back_or_left_alone() {
     for [from, accepted_on, received_on] in scene.answers() {
         assert_eq!([accepted_on, received_on], [from, from]);
     }
-    // To a journal that does not know it, it is somebody else's, and could not be put back.
+    // Without it in the journal the program is foreign, and could not be restored.
     let ours = std::mem::replace(&mut scene.journal, tempfile::tempdir().unwrap());
-    scene.refused("", "is attached already, and could not be put back");
+    scene.refused("", "is attached already and could not be restored");
     assert_eq!(scene.group("tcp")["program"], "other");
     scene.journal = ours;
     scene.off();
@@ -262,7 +291,7 @@ fn a_program_of_somebody_else_is_put_back_or_left_alone() {
 }
 
 #[test]
-fn the_connections_of_a_worker_that_ended_go_to_the_others() {
+fn connections_of_an_exited_worker_go_to_the_others() {
     let Some(scene) = Scene::new(&["python3"]) else { return };
     let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
     let server = Server::python(&scene.pair, Side::Server.ipv4(), &["own", &a, &b]);
@@ -271,19 +300,19 @@ fn the_connections_of_a_worker_that_ended_go_to_the_others() {
     let workers = children(server.pid());
     let first = workers.iter().find(|pid| allowed(&pid.to_string()) == a).unwrap();
     kill_process(Pid::from_raw((*first).try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
-    wait_for("the worker's end", || (children(server.pid()).len() == 1).then_some(()));
+    wait_for("the worker's exit", || (children(server.pid()).len() == 1).then_some(()));
     let answers = scene.answers();
     assert_eq!(answers.len(), 40);
     assert!(answers.iter().all(|&[_, accepted_on, _]| accepted_on == scene.cpus[1] as u64));
-    // What is left of the group is still steered, and can be taken off.
+    // The rest of the group is still steered, and can be detached.
     assert_eq!(scene.group("tcp")["program"], "nearpath");
     scene.off();
 }
 
-/// On a kernel whose BTF is hidden, and given back as a file, no iterator can be asked: sockets are taken
-/// and looked at.
+/// With the kernel's BTF hidden and given as a file, BPF iterators cannot be used: sockets are duplicated and
+/// inspected.
 #[test]
-fn sockets_that_are_taken_tell_the_same() {
+fn duplicated_sockets_give_the_same_groups() {
     const HIDE: &str = "mount --bind $1 /sys/kernel/btf && shift && exec \"$@\"";
     let Some(scene) = Scene::new(&["python3", "unshare"]) else { return };
     let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
@@ -322,17 +351,17 @@ fn sockets_that_are_taken_tell_the_same() {
         assert!(said.contains(says), "{said}");
     };
     refused("steer status", "unless it is given with --btf FILE");
-    refused("steer status --btf /missing", "/missing: is not there");
+    refused("steer status --btf /missing", "/missing: not found");
 }
 
 #[test]
-fn what_cannot_be_steered_is_refused_with_the_reason() {
+fn unsupported_groups_are_refused_with_the_reason() {
     let Some(scene) = Scene::new(&["python3"]) else { return };
     let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
     scene.refused("", "no socket is bound to it");
     {
         let server = Server::python(&scene.pair, Side::Server.ipv4(), &[&a]);
-        scene.refused("", "a REUSEPORT group of one socket");
+        scene.refused("", "the REUSEPORT group has only one socket");
         let output =
             nearpath(scene.journal.path(), &format!("steer --port {PORT} --pid {}", server.pid()));
         let said = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
@@ -355,7 +384,7 @@ fn what_cannot_be_steered_is_refused_with_the_reason() {
         let group = &plan["changes"][0]["target"]["reuseport_group"];
         assert_eq!(group["local"], "127.0.0.1:8181");
     }
-    // From outside its namespace, when asked for.
+    // From outside its namespace, with --netns.
     let outside = |args: &str| {
         let args = format!("steer {args} --netns pid:{}", server.pid());
         nearpath(scene.journal.path(), &args).unwrap()

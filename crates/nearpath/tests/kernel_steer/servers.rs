@@ -1,5 +1,5 @@
-//! The servers that are steered: nginx and unbound from the distribution, and one that waits in
-//! accept(2) and tells on which CPU the kernel received a connection. Each ends with its value.
+//! The steered servers: nginx and unbound from the distribution, and one that blocks in accept(2) and reports the
+//! CPU that received a connection. Each is stopped when its value is dropped.
 
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::wait_for;
@@ -12,17 +12,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Where all of them listen.
+/// The port that all of them listen on.
 pub const PORT: u16 = 8181;
 
-/// Two CPUs that this process may run on; `None` on a machine of one.
+/// Two CPUs that this process may run on; `None` if there is only one.
 pub fn two_cpus() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).unwrap();
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     Some([cpus.next()?, cpus.next()?])
 }
 
-/// Runs on a CPU, and so has the packets that it sends to this machine received there.
+/// Runs on a CPU; packets that it sends to this machine are then received there.
 pub fn on_cpu<T: Send>(cpu: usize, run: impl FnOnce() -> T + Send) -> T {
     let pinned = move || {
         let mut cpus = CpuSet::new();
@@ -30,11 +30,11 @@ pub fn on_cpu<T: Send>(cpu: usize, run: impl FnOnce() -> T + Send) -> T {
         sched_setaffinity(None, &cpus).unwrap();
         run()
     };
-    // A thread made of one that is in a namespace is in it, too.
+    // A new thread inherits the namespace of its creator.
     std::thread::scope(|scope| scope.spawn(pinned).join().unwrap())
 }
 
-/// A program that is asked to end, and awaited, when this is dropped.
+/// A program that is stopped and waited for when this is dropped.
 pub struct Server {
     child: Child,
     folder: TempDir,
@@ -55,12 +55,12 @@ impl Server {
         self.child.id()
     }
 
-    /// A file in its folder.
+    /// Reads a file in its directory.
     pub fn read(&self, file: &str) -> String {
         std::fs::read_to_string(self.folder.path().join(file)).unwrap_or_default()
     }
 
-    /// nginx with a pinned worker on each of two CPUs; its log tells who answered what.
+    /// nginx with a pinned worker on each of two CPUs; its log shows which worker answered which request.
     pub fn nginx(pair: &VethPair, cpus: [usize; 2]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [first, second] = cpus.map(|cpu| format!("1{}", "0".repeat(cpu)));
@@ -85,7 +85,7 @@ impl Server {
         server
     }
 
-    /// unbound with two threads, each pinned to one of the CPUs, that answers from memory.
+    /// unbound with two threads, each pinned to one of the CPUs, answering from local data.
     pub fn unbound(pair: &VethPair, cpus: [usize; 2]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
@@ -111,7 +111,7 @@ impl Server {
         server
     }
 
-    /// Queries that each thread of unbound has answered.
+    /// The number of queries answered by each thread of unbound.
     pub fn unbound_queries(&self) -> [u64; 2] {
         let conf = self.folder.path().join("unbound.conf");
         let output = Command::new("unbound-control")
@@ -148,7 +148,7 @@ impl Drop for Server {
     }
 }
 
-/// A DNS query from a new port, answered within the patience of a test.
+/// Sends a DNS query from a new port, and waits for the answer.
 pub fn ask(server: IpAddr) -> std::io::Result<()> {
     const QUERY: &[u8] = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
     let socket = UdpSocket::bind((server, 0))?;
@@ -158,7 +158,7 @@ pub fn ask(server: IpAddr) -> std::io::Result<()> {
     socket.recv(&mut [0; 512]).map(drop)
 }
 
-/// What a worker of `server.py` answers: its process, the CPU it runs on, the CPU that received.
+/// The answer of a worker of `server.py`: its process id, the CPU it runs on, the CPU that received.
 pub fn connect(server: IpAddr) -> [u64; 3] {
     let mut text = String::new();
     TcpStream::connect((server, PORT)).unwrap().read_to_string(&mut text).unwrap();

@@ -192,7 +192,7 @@ fn a_kill_at_any_step_is_survived() {
 #[test]
 fn a_file_that_was_edited_by_hand_is_replaced_by_force_alone_and_comes_back() {
     in_scene(|_| {
-        // As somebody may edit what an earlier plan has left.
+        // A manual edit of a file from an earlier plan.
         let edited =
             "# Theirs, too.\nGRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT quiet\"\n";
         fs::create_dir_all("/etc/default/grub.d").unwrap();

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 const QUEUES: u32 = 13;
 const CHANGES: usize = 40;
 /// Every seventh step as a rule: no change has seven, so that each kind of step has its turn. All of
-/// them with `NEARPATH_TUNE_STEPS=all`.
+/// them in `make test-all`.
 const STRIDE: usize = 7;
 const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
@@ -148,10 +148,9 @@ fn make_older(journal: &Path) {
     std::fs::write(journal, lines.collect::<String>()).unwrap();
 }
 
-/// The steps to end at, of so many.
+/// The steps to stop at, out of `count`.
 fn steps(count: usize) -> impl Iterator<Item = usize> {
-    let all = std::env::var("NEARPATH_TUNE_STEPS").is_ok_and(|which| which == "all");
-    (1..=count).step_by(if all { 1 } else { STRIDE })
+    (1..=count).step_by(if nearpath_testing::lengthy() { 1 } else { STRIDE })
 }
 
 /// Every byte of the settings that are changed, and of their neighbours.
@@ -252,12 +251,12 @@ fn a_kill_at_any_step_of_making_again_is_survived() {
         };
         lose();
         let End::Ended { writes, status: 0 } = killed_at(watch(), usize::MAX).unwrap() else {
-            panic!("what is lost is made again")
+            panic!("lost changes are re-applied")
         };
         assert!(writes >= (CHANGES - 1) * 5, "{writes}");
         let status = scene.status();
         assert!(status.values().all(|entry| entry["state"] == "applied"), "{status:?}");
-        scene.status_is_right_and_rollback_restores("made again");
+        scene.status_is_right_and_rollback_restores("re-applied");
         for step in steps(writes) {
             lose();
             assert_eq!(killed_at(watch(), step).unwrap(), End::Killed);
@@ -311,7 +310,7 @@ fn a_write_that_fails_at_any_step_is_survived() {
             let End::Ended { status, .. } = end else { panic!("{when}: {end:?}") };
             assert!(status == 1 || !for_good && status == 0, "{when}: {status}");
             if status == 0 {
-                assert!(settings() == scene.before, "{when}: made good by the next try");
+                assert!(settings() == scene.before, "{when}: restored by the next try");
                 made_good += 1;
             }
             scene.status_is_right_and_rollback_restores(&when);
@@ -382,7 +381,7 @@ fn a_disk_that_takes_no_more_at_any_step_is_survived() {
     });
 }
 
-/// Runs a command that cannot make any file longer than so many bytes (RLIMIT_FSIZE).
+/// Runs a command that cannot make any file longer than this (RLIMIT_FSIZE).
 fn with_file_limit(mut command: Command, bytes: u64) -> Output {
     // SAFETY: both are plain system calls, and async-signal-safe.
     unsafe {
@@ -445,7 +444,11 @@ fn what_is_asked_for_is_done_and_told() {
         assert!(Command::new("sh").args(["-c", other]).status().unwrap().success());
         let verified = scene.run(&["verify"]);
         assert_eq!(verified.status.code(), Some(1));
-        assert!(said(&verified).contains("1 of 40 changes are not there"), "{}", said(&verified));
+        assert!(
+            said(&verified).contains("1 of 40 changes are no longer in effect"),
+            "{}",
+            said(&verified)
+        );
         assert_eq!(scene.status()[SOMAXCONN]["state"], "drifted");
 
         // All but the first two go.
@@ -458,7 +461,7 @@ fn what_is_asked_for_is_done_and_told() {
         assert_eq!(settings()[SOMAXCONN], b"9\n", "left alone");
         assert!(scene.run(&["rollback", "--force"]).status.success());
         assert!(settings() == scene.before);
-        assert!(scene.run(&["rollback"]).status.success(), "there is nothing to do");
+        assert!(scene.run(&["rollback"]).status.success(), "nothing to do is success");
     });
 }
 
@@ -491,7 +494,7 @@ fn a_dry_run_ends_as_the_plan_would() {
             assert_eq!((tried.status, said(&tried)), (made.status, said(&made)), "{what}");
             scene.forget_journal();
         }
-        // What is in place is left out, and what somebody else has set is overwritten by force.
+        // Values already in place are skipped, and external changes overwritten with --force.
         let mut edited = plan_of_forty();
         edited["changes"][0]["after"] = edited["changes"][0]["before"].clone();
         edited["changes"][1]["before"] = json!("7");
@@ -532,7 +535,7 @@ fn a_plan_of_elsewhere_is_refused() {
         }
         std::fs::write(&scene.plan, "{}").unwrap();
         let said = String::from_utf8_lossy(&scene.apply().output().unwrap().stderr).into_owned();
-        assert!(said.contains("is no plan of 'nearpath tune plan --json'"), "{said}");
+        assert!(said.contains("is not a plan of 'nearpath tune plan --json'"), "{said}");
         assert!(settings() == scene.before);
     });
 }

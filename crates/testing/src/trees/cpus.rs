@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// A set in both its forms: `NAME` as a mask, `NAME_list` as a list.
+    /// A set in both formats: `NAME` as a mask, `NAME_list` as a list.
     fn write_set(&self, w: &mut Writer, path: &str, cpus: &[u32]) {
         w.line(path, mask(cpus, self.bits()));
         if !self.masks_only {
@@ -113,7 +113,7 @@ impl Machine {
         }
     }
 
-    /// Bits in a mask: `nr_cpu_ids`.
+    /// Number of bits in a mask: `nr_cpu_ids`.
     pub(super) fn bits(&self) -> u32 {
         let last = self.cpus.keys().chain(&self.possible_only).max();
         last.map_or(1, |last| last + 1)

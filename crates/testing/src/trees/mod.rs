@@ -1,11 +1,11 @@
-//! Makes host trees: `/sys` and `/proc` of machines that are not here, for tests and
+//! Synthetic host trees: `/sys` and `/proc` of other machines, for tests and
 //! benchmarks of everything that reads through a root.
 //!
-//! In goes a [`Machine`]: a regular one from a [`Layout`], then bent into the hard case that
-//! the test is about. Out comes a [`Tree`], a temporary folder with the files as the kernel
-//! writes them (drivers/base/{topology,cacheinfo,node}.c, net/core/net-sysfs.c,
-//! kernel/irq/proc.c). Numbers and lists are plain, so that a test compares what was read
-//! with what it wrote itself.
+//! Input: a [`Machine`], built from a regular [`Layout`] and then modified for the case that
+//! the test is about. Output: a [`Tree`], a temporary directory with files in the kernel's
+//! format (drivers/base/{topology,cacheinfo,node}.c, net/core/net-sysfs.c,
+//! kernel/irq/proc.c). Numbers and lists are plain values, so that a test compares what was read
+//! with its own input.
 //!
 //! ```
 //! use nearpath_testing::trees::{Layout, Machine, Nic};
@@ -31,10 +31,10 @@ pub use write::{Tree, cpulist, mask};
 
 use std::collections::BTreeMap;
 
-/// How many of each a regular machine has in each of the next larger.
+/// The size of each level of a regular machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// Packages on the machine.
+    /// Packages of the machine.
     pub packages: u32,
     /// Nodes in a package.
     pub nodes: u32,
@@ -53,12 +53,12 @@ impl Default for Layout {
     }
 }
 
-/// A logical CPU. `None` leaves the file out; -1 is written as the kernel would.
+/// A logical CPU. `None` omits the file; -1 is written as the kernel would.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cpu {
-    /// Whether it runs. An offline CPU has neither `topology` nor `cache`.
+    /// Whether it is online. An offline CPU has neither `topology` nor `cache`.
     pub online: bool,
-    /// CPUs of the same number are SMT siblings; not a number that the kernel shows.
+    /// CPUs with the same number are SMT siblings; the kernel does not show this number.
     pub smt_group: u32,
     /// `core_id`.
     pub core: Option<i64>,
@@ -68,7 +68,7 @@ pub struct Cpu {
     pub die: Option<i64>,
     /// `cluster_id`.
     pub cluster: Option<i64>,
-    /// Its last-level cache, a key of [`Machine::caches`]; `None` writes no `cache` folder.
+    /// Its last-level cache, a key of [`Machine::caches`]; `None` writes no `cache` directory.
     pub cache: Option<u32>,
     /// Its node, a key of [`Machine::nodes`].
     pub node: Option<u32>,
@@ -76,7 +76,7 @@ pub struct Cpu {
     pub capacity: Option<u32>,
     /// The hybrid PMU that lists it: `core` or `atom`.
     pub kind: Option<&'static str>,
-    /// Writes nothing but the CPU's empty folder.
+    /// Writes only the CPU's empty directory.
     pub bare: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct Node {
     pub memory_kib: u64,
     /// `MemFree` in KiB.
     pub free_kib: u64,
-    /// Distance to each other node; those left out are written as 20, and to itself as 10.
+    /// Distance to each other node; missing ones are written as 20, and to itself as 10.
     pub distances: BTreeMap<u32, u32>,
     /// By page size in KiB: `nr_hugepages`, `free_hugepages`, `surplus_hugepages`.
     pub hugepages: BTreeMap<u64, [u64; 3]>,
@@ -111,25 +111,25 @@ pub struct Machine {
     pub cpus: BTreeMap<u32, Cpu>,
     /// Last-level caches by a key of the test's own.
     pub caches: BTreeMap<u32, Cache>,
-    /// Nodes by number; without any there is no `node` folder.
+    /// Nodes by number; without any there is no `node` directory.
     pub nodes: BTreeMap<u32, Node>,
     /// Network interfaces.
     pub nics: Vec<Nic>,
-    /// Numbers that are possible but not present.
+    /// CPU numbers that are possible but not present.
     pub possible_only: Vec<u32>,
-    /// Writes masks (`thread_siblings`, `cpumap`) and no lists, as old kernels.
+    /// Writes masks (`thread_siblings`, `cpumap`) and no lists, like old kernels.
     pub masks_only: bool,
-    /// Writes the first-level and second-level caches that each core has for itself.
+    /// Writes the private first-level and second-level caches of each core.
     pub private_caches: bool,
     edits: Vec<(String, Option<Vec<u8>>)>,
 }
 
 impl Machine {
-    /// A machine like a current x86 server: CPU numbers go over all first threads of the cores,
-    /// then over all second ones; `core_id` counts within the package; cache ids are given.
+    /// A machine like a current x86 server: CPU numbers enumerate all first threads of the cores,
+    /// then all second ones; `core_id` counts within the package; caches have ids.
     ///
     /// # Panics
-    /// If the layout has a zero in it.
+    /// If the layout contains a zero.
     pub fn regular(layout: Layout) -> Self {
         let Layout { packages, nodes, llcs, cores, threads } = layout;
         assert!(packages * nodes * llcs * cores * threads > 0, "{layout:?} has no CPU");
@@ -190,13 +190,13 @@ impl Machine {
         self.each_cpu(|number, cpu| cpu.online &= !cpus.contains(&number))
     }
 
-    /// Gives CPUs other numbers.
+    /// Renumbers the CPUs.
     pub fn renumber_cpus(mut self, number: impl Fn(u32) -> u32) -> Self {
         self.cpus = self.cpus.into_iter().map(|(old, cpu)| (number(old), cpu)).collect();
         self
     }
 
-    /// Gives nodes other numbers.
+    /// Renumbers the nodes.
     pub fn renumber_nodes(mut self, number: impl Fn(u32) -> u32) -> Self {
         self.nodes = self.nodes.into_iter().map(|(old, node)| (number(old), node)).collect();
         self.each_cpu(|_, cpu| cpu.node = cpu.node.map(&number))
@@ -211,25 +211,25 @@ impl Machine {
         self
     }
 
-    /// Adds a network interface; its index is counted from 1 unless it has one.
+    /// Adds a network interface; indexes count from 1 unless it has one.
     pub fn nic(mut self, nic: Nic) -> Self {
         self.nics.push(nic);
         self
     }
 
-    /// Writes a file of the test's own, over what the machine has there.
+    /// Writes a file, replacing the machine's own.
     pub fn file(mut self, path: &str, content: impl AsRef<[u8]>) -> Self {
         self.edits.push((path.to_owned(), Some(content.as_ref().to_vec())));
         self
     }
 
-    /// Leaves out a file or a folder with all that is in it.
+    /// Omits a file, or a directory with its contents.
     pub fn without(mut self, path: &str) -> Self {
         self.edits.push((path.to_owned(), None));
         self
     }
 
-    /// Numbers of the CPUs that run, ascending.
+    /// Numbers of the online CPUs, ascending.
     pub fn online(&self) -> Vec<u32> {
         self.online_where(|_| true)
     }

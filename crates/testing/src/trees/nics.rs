@@ -1,16 +1,16 @@
-//! Network interfaces: `/sys/class/net`, the devices behind, and their interrupts
+//! Network interfaces: `/sys/class/net`, their devices, and their interrupts
 //! (net/core/net-sysfs.c, drivers/pci/pci-sysfs.c).
 
 use super::Machine;
 use super::write::{Writer, cpulist, mask};
 use std::collections::BTreeMap;
 
-/// A network interface. `None` leaves the file out.
+/// A network interface. `None` omits the file.
 #[derive(Debug, Clone)]
 pub struct Nic {
     /// Name.
     pub name: String,
-    /// Driver; with a bus address only.
+    /// Driver; only with a bus address.
     pub driver: String,
     /// Bus address; without it the interface is below `/sys/devices/virtual/net`.
     pub bus: Option<String>,
@@ -26,18 +26,18 @@ pub struct Nic {
     pub speed: Option<i64>,
     /// `operstate`.
     pub state: String,
-    /// Queues; each is a receive queue and a transmit queue with one interrupt.
+    /// Queues; each is a receive and a transmit queue with one interrupt.
     pub queues: Vec<Queue>,
 }
 
-/// A receive and a transmit queue of the same number.
+/// A receive and a transmit queue with the same number.
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
-    /// Its interrupt: a row of `/proc/interrupts`, a folder of `/proc/irq`, an `msi_irqs` file.
+    /// Its interrupt: a row of `/proc/interrupts`, a directory of `/proc/irq`, an `msi_irqs` file.
     pub irq: Option<u32>,
-    /// `smp_affinity_list`; empty is all online CPUs.
+    /// `smp_affinity_list`; empty means all online CPUs.
     pub affinity: Vec<u32>,
-    /// `effective_affinity_list`; empty is the online CPU that follows from the queue's number.
+    /// `effective_affinity_list`; empty means the online CPU chosen by the queue's number.
     pub effective: Vec<u32>,
     /// Interrupts counted by CPU; empty counts 1000 on the effective CPU.
     pub counts: BTreeMap<u32, u64>,
@@ -52,12 +52,12 @@ pub struct Queue {
 }
 
 impl Nic {
-    /// An interface of a PCI device, with one queue without an interrupt.
+    /// An interface of a PCI device, with one queue and no interrupt.
     pub fn pci(name: &str, driver: &str, bus: &str) -> Self {
         Self { bus: Some(bus.to_owned()), driver: driver.to_owned(), ..Self::software(name) }
     }
 
-    /// An interface without a device behind it, with one queue.
+    /// An interface without a device, with one queue.
     pub fn software(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -79,7 +79,7 @@ impl Nic {
         self
     }
 
-    /// Gives it so many queues, whose interrupts count up from `first_irq`.
+    /// Sets the number of queues, whose interrupts count up from `first_irq`.
     pub fn queues(mut self, count: u32, first_irq: u32) -> Self {
         let queue = |i| Queue { irq: Some(first_irq + i), ..Queue::default() };
         self.queues = (0..count).map(queue).collect();
@@ -95,7 +95,7 @@ impl Nic {
         self
     }
 
-    /// The folder of the interface: `/sys/devices/pci0000:5e/0000:5e:00.0/net/eth0`.
+    /// The directory of the interface: `/sys/devices/pci0000:5e/0000:5e:00.0/net/eth0`.
     fn dir(&self) -> String {
         match &self.bus {
             Some(bus) => format!("{}/net/{}", device_dir(bus), self.name),
@@ -110,12 +110,12 @@ fn device_dir(bus: &str) -> String {
 }
 
 impl Queue {
-    /// Where its interrupt may go.
+    /// The allowed CPUs of its interrupt.
     pub(super) fn affinity_on(&self, online: &[u32]) -> Vec<u32> {
         if self.affinity.is_empty() { online.to_vec() } else { self.affinity.clone() }
     }
 
-    /// Where its interrupt goes, `number` being the queue's.
+    /// The target of its interrupt; `number` is the queue's.
     pub(super) fn effective_on(&self, online: &[u32], number: usize) -> Vec<u32> {
         let cpus = if self.affinity.is_empty() { online } else { &self.affinity };
         match cpus.get(number % cpus.len().max(1)) {

@@ -1,4 +1,4 @@
-//! `/proc`: interrupts, counters by CPU, and what the kernel says of itself.
+//! `/proc`: interrupts, counters by CPU, and facts about the kernel.
 
 use super::write::{Writer, cpulist};
 use super::{Machine, Nic, Queue};
@@ -34,7 +34,7 @@ impl Machine {
         })
     }
 
-    /// kernel/irq/proc.c: a column for each online CPU.
+    /// kernel/irq/proc.c: one column per online CPU.
     fn interrupts(&self) -> String {
         let online = self.online();
         let mut text = " ".repeat(11);
@@ -64,7 +64,7 @@ impl Machine {
         text
     }
 
-    /// fs/proc/softirqs.c: a column for each possible CPU.
+    /// fs/proc/softirqs.c: one column per possible CPU.
     fn softirqs(&self) -> String {
         let mut possible: Vec<u32> = self.cpus.keys().chain(&self.possible_only).copied().collect();
         possible.sort_unstable();
@@ -94,7 +94,7 @@ impl Machine {
         text
     }
 
-    /// fs/proc/stat.c: a line for each online CPU after the sum.
+    /// fs/proc/stat.c: one line per online CPU after the sum.
     fn stat(&self) -> String {
         let times = "100 1 50 10000 10 0 5 2 0 0";
         let mut text = format!("cpu  {times}\n");

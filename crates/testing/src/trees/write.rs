@@ -1,6 +1,6 @@
-//! Writes a machine into a folder.
+//! Writes a machine into a directory.
 //!
-//! Goes in: a [`Machine`]. Comes out: a [`Tree`] that is removed when it is dropped.
+//! Input: a [`Machine`]. Output: a [`Tree`] that is removed when it is dropped.
 
 use super::Machine;
 use std::collections::HashSet;
@@ -8,37 +8,37 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// A written machine: a temporary folder with `sys` and `proc` in it.
+/// A written machine: a temporary directory with `sys` and `proc`.
 #[derive(Debug)]
 pub struct Tree {
     dir: tempfile::TempDir,
 }
 
 impl Tree {
-    /// The folder, for `Root::tree` or `--root`.
+    /// The directory, for `Root::tree` or `--root`.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 }
 
 impl Machine {
-    /// Writes the machine into a new temporary folder: in memory where there is room, as big
+    /// Writes the machine into a new temporary directory: in memory if there is room, since large
     /// trees have tens of thousands of files.
     ///
     /// # Panics
-    /// If the folder cannot be written.
+    /// If the directory cannot be written.
     pub fn write(&self) -> Tree {
         let memory = Path::new("/dev/shm");
         if has_room(memory) { self.write_in(memory) } else { self.write_in(&std::env::temp_dir()) }
     }
 
-    /// As [`Machine::write`], with the new folder in the one given.
+    /// Like [`Machine::write`], with the new directory in `parent`.
     ///
     /// # Panics
-    /// If the folder cannot be written.
+    /// If the directory cannot be written.
     pub fn write_in(&self, parent: &Path) -> Tree {
         let dir = tempfile::Builder::new().prefix("nearpath-tree-").tempdir_in(parent);
-        let tree = Tree { dir: dir.expect("a temporary folder") };
+        let tree = Tree { dir: dir.expect("a temporary directory") };
         let mut writer = Writer { base: tree.path().to_owned(), made: HashSet::new() };
         self.write_cpus(&mut writer);
         self.write_nodes(&mut writer);
@@ -54,7 +54,7 @@ impl Machine {
     }
 }
 
-/// Whether the biggest trees fit, several at a time: each file takes a page.
+/// Whether the largest trees fit, several at a time: each file takes a page.
 fn has_room(dir: &Path) -> bool {
     let room = rustix::fs::statvfs(dir).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize));
     room.is_ok_and(|bytes| bytes >= 1 << 30) && tempfile::tempfile_in(dir).is_ok()
@@ -73,7 +73,7 @@ impl Writer {
 
     fn make_dir(&mut self, dir: &Path) {
         if !self.made.contains(dir) {
-            fs::create_dir_all(dir).expect("a folder of the tree");
+            fs::create_dir_all(dir).expect("a directory of the tree");
             self.made.insert(dir.to_owned());
         }
     }
@@ -89,7 +89,7 @@ impl Writer {
         fs::write(file, content).expect("a file of the tree");
     }
 
-    /// A file of one line, as most of sysfs.
+    /// A file with one line, like most of sysfs.
     pub(super) fn line(&mut self, path: &str, content: impl std::fmt::Display) {
         self.file(path, format!("{content}\n"));
     }
@@ -108,7 +108,7 @@ impl Writer {
     }
 }
 
-/// CPUs as a cpulist: `0-3,8`. The numbers are ascending.
+/// Formats CPUs as a cpulist: `0-3,8`. The numbers must be ascending.
 pub fn cpulist(cpus: &[u32]) -> String {
     let runs = cpus.chunk_by(|a, b| a + 1 == *b);
     let runs = runs.map(|run| match run {
@@ -118,7 +118,7 @@ pub fn cpulist(cpus: &[u32]) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// CPUs as a mask of `bits` bits in groups of 32, as the kernel writes it.
+/// Formats CPUs as a mask of `bits` bits in groups of 32, in the kernel's format.
 pub fn mask(cpus: &[u32], bits: u32) -> String {
     let mut groups = vec![0u32; bits.div_ceil(32).max(1) as usize];
     for cpu in cpus {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_masks_are_the_kernels() {
+    fn lists_and_masks_have_the_kernels_format() {
         assert_eq!(cpulist(&[]), "");
         assert_eq!(cpulist(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(mask(&[], 8), "00000000");

@@ -1,5 +1,5 @@
-//! iperf3's command line and its JSON (3.1 and newer). In goes a load, out come arguments; in goes what
-//! iperf3 printed, which may be anything, out comes what it carried or why it did not.
+//! iperf3's command line and its JSON (3.1 and later). Input: a load, and the output of iperf3, which may be
+//! malformed. Output: arguments, and the result of the load or an error.
 
 use super::{Background, Carried, Protocol};
 use serde::Deserialize;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 /// The program.
 pub(super) const PROGRAM: &str = "iperf3";
-/// How long iperf3 itself waits for its server.
+/// iperf3's timeout to connect to its server.
 const CONNECT_MS: u32 = 1_000;
 
-/// Arguments of a client that runs so long.
+/// Arguments of a client that runs for this long.
 pub(super) fn client(load: &Background, time: Duration) -> Vec<String> {
     let seconds = time.as_secs_f64().ceil().max(1.0);
     let mut all: Vec<String> = [
@@ -20,9 +20,9 @@ pub(super) fn client(load: &Background, time: Duration) -> Vec<String> {
         ("--time", format!("{seconds:.0}")),
         ("--parallel", load.streams.to_string()),
         ("--connect-timeout", CONNECT_MS.to_string()),
-        // No report but the last, so that its length does not depend on the time.
+        // Only the final report, so that its length does not depend on the duration.
         ("--interval", "0".to_owned()),
-        // 0: as fast as it goes, which by UDP is not what iperf3 does by itself.
+        // 0: unlimited, which is not iperf3's default for UDP.
         ("--bitrate", load.bits_per_s.unwrap_or(0).to_string()),
     ]
     .into_iter()
@@ -45,7 +45,7 @@ pub(super) fn server(address: IpAddr, port: u16) -> Vec<String> {
         .to_vec()
 }
 
-/// What iperf3 prints, as far as it is of interest.
+/// The parts of iperf3's output that are used.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Printed {
@@ -56,7 +56,7 @@ struct Printed {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct End {
-    /// UDP before 3.13 has only this: what was sent, and what of it was lost.
+    /// UDP before 3.13 has only this: what was sent, and how much of it was lost.
     sum: Option<Sum>,
     sum_sent: Option<Sum>,
     sum_received: Option<Sum>,
@@ -71,25 +71,25 @@ struct Sum {
     lost_percent: Option<f64>,
 }
 
-/// What a client carried.
+/// The result of a client.
 ///
 /// # Errors
-/// What iperf3 says went wrong, or that it printed something else.
+/// iperf3 reported an error, or printed something else.
 pub fn carried(out: &[u8]) -> Result<Carried, String> {
     let printed: Printed = serde_json::from_slice(out)
-        .map_err(|reason| format!("iperf3 printed what is no report of its own ({reason})"))?;
+        .map_err(|reason| format!("the output of iperf3 is not a valid report ({reason})"))?;
     if let Some(error) = printed.error {
         return Err(error);
     }
     let End { sum, sum_sent, sum_received } = printed.end;
-    let sent = sum_sent.or(sum).ok_or("iperf3 reports nothing sent")?;
+    let sent = sum_sent.or(sum).ok_or("iperf3 did not report what was sent")?;
     let lost_percent = sum_received.and_then(|sum| sum.lost_percent).or(sent.lost_percent);
     let arrived = 1.0 - lost_percent.unwrap_or(0.0) / 100.0;
     let received =
         sum_received.map_or(sent.bits_per_second * arrived, |received| received.bits_per_second);
     let numbers = [sent.seconds, sent.bits_per_second, received, lost_percent.unwrap_or(0.0)];
     if !numbers.iter().all(|number| number.is_finite() && *number >= 0.0) {
-        return Err("iperf3 reports numbers that cannot be".to_owned());
+        return Err("iperf3 reported impossible numbers".to_owned());
     }
     Ok(Carried {
         seconds: sent.seconds,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_told_in_arguments() {
+    fn a_client_has_its_arguments() {
         let words = |load: &Background| client(load, Duration::from_millis(2_500)).join(" ");
         assert_eq!(
             words(&load(Protocol::Tcp)),
@@ -126,19 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_carried_is_read_of_each_form() {
+    fn results_of_all_formats_are_parsed() {
         let tcp = br#"{"start":{"version":"iperf 3.12"},"end":{"sum_sent":{"seconds":2.0,"bytes":5,
             "bits_per_second":2e9,"retransmits":7},"sum_received":{"seconds":2.0,"bits_per_second":1.9e9}}}"#;
-        let told = carried(tcp).unwrap();
-        assert_eq!((told.seconds, told.retransmits, told.lost_percent), (2.0, Some(7), None));
-        assert_eq!((told.sent_bits_per_s, told.received_bits_per_s), (2e9, 1.9e9));
+        let parsed = carried(tcp).unwrap();
+        assert_eq!((parsed.seconds, parsed.retransmits, parsed.lost_percent), (2.0, Some(7), None));
+        assert_eq!((parsed.sent_bits_per_s, parsed.received_bits_per_s), (2e9, 1.9e9));
         let udp = br#"{"end":{"sum":{"seconds":2.0,"bits_per_second":1e9,"lost_percent":25.0}}}"#;
-        let told = carried(udp).unwrap();
-        assert_eq!((told.received_bits_per_s, told.lost_percent), (7.5e8, Some(25.0)));
+        let parsed = carried(udp).unwrap();
+        assert_eq!((parsed.received_bits_per_s, parsed.lost_percent), (7.5e8, Some(25.0)));
     }
 
     #[test]
-    fn what_went_wrong_is_told() {
+    fn errors_are_reported() {
         let busy = br#"{"start":{},"intervals":[],"end":{},"error":"the server is busy"}"#;
         assert_eq!(carried(busy).unwrap_err(), "the server is busy");
         for odd in [&b""[..], b"{}", b"[1]", b"iperf3: error", br#"{"end":{"sum":{"seconds":-1}}}"#]

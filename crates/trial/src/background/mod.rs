@@ -1,8 +1,8 @@
-//! Load that others make beside a benchmark: streams of iperf3, as they are known.
+//! Background load beside a benchmark: iperf3 streams.
 //!
-//! In goes what to send where, out comes what was carried. The clients are processes of their own, so that
-//! they take CPU time and memory as another program does; [`Servers`] is the other side. None of them
-//! outlives this process.
+//! Input: the load and its target. Output: the data transferred. The clients are separate processes, so that
+//! they use CPU time and memory like any other program; [`Servers`] is the other side. None of them outlives
+//! this process.
 
 mod iperf3;
 
@@ -15,25 +15,25 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The port of iperf3's server for TCP; that for UDP is the next one, as a server takes one client at a time.
+/// The port of iperf3's TCP server; the UDP server uses the next one, as a server accepts one client at a time.
 pub const LOAD_PORT: u16 = 5201;
-/// So many streams iperf3 takes.
+/// Maximum number of iperf3 streams.
 pub const MAX_STREAMS: u16 = 128;
-/// A client that has not ended after that was let in. (iperf3 tells only in the end.)
+/// A client that is still running after this was accepted. (iperf3 reports only at its end.)
 const LET_IN: Duration = Duration::from_millis(400);
-/// A server takes one client at a time, and now and then none while it ends one: so long is tried again.
+/// A server accepts one client at a time, and may refuse while one ends: retry for this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(200);
-/// What a client takes beyond its time to exchange results.
+/// Time that a client needs beyond its duration to exchange results.
 const RESULTS: Duration = Duration::from_secs(5);
 
 /// The protocol of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
-    /// Streams.
+    /// TCP streams.
     Tcp,
-    /// Datagrams.
+    /// UDP datagrams.
     Udp,
 }
 
@@ -42,80 +42,82 @@ pub enum Protocol {
 pub struct Background {
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Where the server runs.
+    /// Address of the server.
     pub target: IpAddr,
     /// The port of the server for TCP.
     pub base_port: u16,
-    /// Streams at a time.
+    /// Number of parallel streams.
     pub streams: u16,
-    /// Of each stream; `None`: as fast as it goes.
+    /// Rate of each stream; `None`: unlimited.
     pub bits_per_s: Option<u64>,
-    /// From the server to here instead of there.
+    /// Whether it is sent from the server to this host.
     pub reverse: bool,
 }
 
-/// What a load carried.
+/// The result of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Carried {
-    /// How long.
+    /// Duration.
     pub seconds: f64,
-    /// What was sent, of all streams.
+    /// Bytes sent, by all streams.
     pub sent_bits_per_s: f64,
-    /// What arrived.
+    /// Bytes received.
     pub received_bits_per_s: f64,
-    /// Of TCP, where the kernel tells: segments that were sent once more.
+    /// TCP: retransmitted segments, if reported.
     pub retransmits: Option<u64>,
-    /// Of UDP: datagrams that did not arrive.
+    /// UDP: lost datagrams.
     pub lost_percent: Option<f64>,
 }
 
-/// A load and what became of it.
+/// A load and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BackgroundReport {
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Where the server runs.
+    /// Address of the server.
     pub target: IpAddr,
     /// Its port.
     pub port: u16,
     /// Streams.
     pub streams: u16,
-    /// Of each stream, as asked; `None`: as fast as it goes.
+    /// Requested rate of each stream; `None`: unlimited.
     pub asked_bits_per_s: Option<u64>,
-    /// Whether from the server to here.
+    /// Whether it was sent from the server to this host.
     pub reverse: bool,
-    /// What it carried; `None` when it failed.
+    /// The result; `None` if it failed.
     pub carried: Option<Carried>,
     /// Why there was no load, or not all the time.
     pub failure: Option<String>,
 }
 
-/// Load that cannot be made.
+/// A load that cannot be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum BackgroundError {
-    /// There is no iperf3.
-    #[error("load is made by iperf3, which is not installed (on Debian: apt-get install iperf3)")]
+    /// iperf3 is not installed.
+    #[error(
+        "background load requires iperf3, which is not installed (on Debian: apt-get install iperf3)"
+    )]
     Missing,
-    /// It was refused, again and again.
+    /// It was refused at each attempt.
     #[error(
         "no load to {target} port {port}: {reason}; is 'nearpath bench reflect --load' running there?"
     )]
     Refused {
-        /// Where to.
+        /// The address.
         target: IpAddr,
         /// The port.
         port: u16,
-        /// What iperf3 said.
+        /// The error of iperf3.
         reason: String,
     },
-    /// The server ended at once.
+    /// The server exited immediately.
     #[error("iperf3 cannot listen on {address} port {port}: {reason}")]
     Listen {
-        /// Where.
+        /// The address.
         address: IpAddr,
         /// The port.
         port: u16,
-        /// What iperf3 said.
+        /// The error of iperf3.
         reason: String,
     },
     /// It could not be started or waited for.
@@ -130,7 +132,7 @@ impl From<io::Error> for BackgroundError {
 }
 
 impl Background {
-    /// One stream as fast as it goes.
+    /// One stream, unlimited.
     pub fn new(protocol: Protocol, target: IpAddr) -> Self {
         let (base_port, streams, bits_per_s, reverse) = (LOAD_PORT, 1, None, false);
         Self { protocol, target, base_port, streams, bits_per_s, reverse }
@@ -146,7 +148,7 @@ fn port(base: u16, protocol: Protocol) -> u16 {
     base.saturating_add(u16::from(protocol == Protocol::Udp))
 }
 
-/// A load at work. Dropped it ends.
+/// A running load, terminated on drop.
 #[derive(Debug)]
 pub struct Loading {
     load: Background,
@@ -155,10 +157,10 @@ pub struct Loading {
 }
 
 impl Loading {
-    /// Starts a load for so long, and waits until the server has taken it.
+    /// Starts a load with this duration, and waits until the server has accepted it.
     ///
     /// # Errors
-    /// No iperf3, no server, or one that stays busy.
+    /// No iperf3, no server, or a server that stays busy.
     pub fn start(load: &Background, time: Duration) -> Result<Self, BackgroundError> {
         let begin = Instant::now();
         loop {
@@ -169,8 +171,8 @@ impl Loading {
             }
             let ended = process.end()?;
             let reason = match iperf3::carried(&ended.out) {
-                // Ended well, and yet sooner than it was told to.
-                Ok(_) => "iperf3 ended at once".to_owned(),
+                // Exited successfully, but earlier than requested.
+                Ok(_) => "iperf3 exited immediately".to_owned(),
                 Err(_) if ended.out.is_empty() => last_line(&ended.err),
                 Err(reason) => reason,
             };
@@ -182,13 +184,13 @@ impl Loading {
         }
     }
 
-    /// Whether it is at work no more.
+    /// Whether it is no longer running.
     pub fn has_ended(&mut self) -> bool {
         self.process.has_ended()
     }
 
-    /// Waits for its end, which has a time, and tells what it carried. To be called when what it was to
-    /// disturb is done; `early`: it is ended now.
+    /// Waits for its end, up to a timeout, and returns its result. To be called when the benchmark is done;
+    /// `early`: terminate it now.
     pub fn finish(mut self, early: bool) -> BackgroundReport {
         let too_short = self.process.has_ended();
         if early {
@@ -199,10 +201,10 @@ impl Loading {
         let Background { protocol, target, streams, bits_per_s, reverse, .. } = self.load;
         let port = self.load.port();
         let (carried, failure) = match self.process.end() {
-            Ok(_) if !ended_itself => (None, Some("iperf3 did not end in time".to_owned())),
+            Ok(_) if !ended_itself => (None, Some("iperf3 did not exit in time".to_owned())),
             Ok(ended) => match iperf3::carried(&ended.out) {
                 Ok(carried) => (Some(carried), None),
-                Err(_) if early => (None, Some("ended early".to_owned())),
+                Err(_) if early => (None, Some("terminated early".to_owned())),
                 Err(_) if ended.out.is_empty() => (None, Some(last_line(&ended.err))),
                 Err(reason) => (None, Some(reason)),
             },
@@ -230,18 +232,18 @@ fn start(arguments: &[String]) -> io::Result<Process> {
 fn last_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    line.map_or("it said nothing".to_owned(), |line| line.trim().to_owned())
+    line.map_or("no output".to_owned(), |line| line.trim().to_owned())
 }
 
-/// iperf3's servers, one for each address and protocol. Dropped they end.
+/// iperf3 servers, one per address and protocol, terminated on drop.
 #[derive(Debug)]
 pub struct Servers(Vec<(IpAddr, u16, Process)>);
 
 impl Servers {
-    /// Starts them.
+    /// Starts the servers.
     ///
     /// # Errors
-    /// No iperf3, or a port that is taken.
+    /// No iperf3, or a port that is in use.
     pub fn start(addresses: &[IpAddr], base_port: u16) -> Result<Self, BackgroundError> {
         let mut servers = Vec::new();
         for &address in addresses {
@@ -251,7 +253,7 @@ impl Servers {
                 servers.push((address, port, process));
             }
         }
-        // One that cannot listen ends at once.
+        // A server that cannot listen exits immediately.
         std::thread::sleep(LET_IN);
         let failed = servers.iter_mut().position(|(_, _, process)| process.has_ended());
         if let Some(index) = failed {
@@ -262,15 +264,15 @@ impl Servers {
         Ok(Self(servers))
     }
 
-    /// Where they listen.
+    /// The addresses on which they listen.
     pub fn addresses(&self) -> Vec<(IpAddr, u16)> {
         self.0.iter().map(|(address, port, _)| (*address, *port)).collect()
     }
 
-    /// Starts those anew that have ended; to be called now and then.
+    /// Restarts servers that have exited; to be called periodically.
     ///
     /// # Errors
-    /// One cannot be started.
+    /// A server cannot be started.
     pub fn revive(&mut self) -> Result<(), BackgroundError> {
         for (address, port, process) in &mut self.0 {
             if process.has_ended() {

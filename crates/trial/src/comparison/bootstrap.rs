@@ -1,14 +1,14 @@
-//! The bootstrap of a mean: in go the differences of the cycles, out comes the mean with a confidence
-//! interval of 95 %.
+//! The bootstrap of a mean. Input: the differences of the cycles. Output: the mean with a confidence interval
+//! of 95%.
 //!
-//! Each resample's mean is taken relative to its own standard error (bootstrap-t: Efron and Tibshirani,
-//! An Introduction to the Bootstrap, chapter 12.5): with the ten or twenty cycles of a trial the plain
-//! percentiles of means would leave out the true value about twice as often as they say.
+//! Each resample's mean is taken relative to its own standard error (bootstrap-t: Efron and Tibshirani, An
+//! Introduction to the Bootstrap, chapter 12.5): with the ten or twenty cycles of a trial, plain percentiles of
+//! means would miss the true value about twice as often as stated.
 
-/// How often it is drawn anew.
+/// Number of resamples.
 const RESAMPLES: usize = 2_000;
 
-/// A mean and where it lies with a confidence of 95 %.
+/// A mean with its 95% confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// Lower end.
@@ -19,13 +19,13 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The mean; not a number of nothing.
+/// The mean; NaN if empty.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The mean of the values with its interval; without bounds when there are fewer than two. The same
-/// values and seed give the same interval.
+/// The mean of the values with its interval; without bounds if there are fewer than two. The same values and
+/// seed give the same interval.
 pub fn interval(values: &[f64], seed: u64) -> Interval {
     let middle = mean(values);
     let error = standard_error(values, middle);
@@ -41,7 +41,7 @@ pub fn interval(values: &[f64], seed: u64) -> Interval {
         .map(|_| {
             drawn.fill_with(|| values[random.usize(..values.len())]);
             let resampled = mean(&drawn);
-            // All draws may have been of one value: as far away as can be, on its side.
+            // All resampled values may be equal: the bound is then infinite, on its side.
             let own = standard_error(&drawn, resampled).max(error * f64::EPSILON);
             (resampled - middle) / own
         })
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_varies_is_known_exactly() {
+    fn constant_values_have_an_exact_interval() {
         assert_eq!(interval(&[2.0; 8], 1), Interval { low: 2.0, middle: 2.0, high: 2.0 });
         assert_eq!(interval(&[2.0], 1).high, f64::INFINITY);
     }
@@ -78,7 +78,7 @@ mod tests {
             let found = interval(&values, trial);
             missed += usize::from(found.low > 1.0 || found.high < 1.0);
         }
-        // 5 % of 1,000 is 50, and 14 is two standard deviations of that.
+        // 5% of 1,000 is 50, and 14 is two standard deviations of that.
         assert!((20..=70).contains(&missed), "{missed} of {trials} missed it");
     }
 }

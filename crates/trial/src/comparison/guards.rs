@@ -1,12 +1,12 @@
-//! What a change must not cost: in go the cycles, out comes what happened to loss, CPU time and
-//! throughput, and whether that is too much.
+//! Limits on the cost of a change. Input: the cycles. Output: the effect on loss, CPU time and throughput, and
+//! whether it exceeds the limits.
 
 use super::bootstrap::{interval, mean};
-use super::{Block, Cycle, Demands};
+use super::{Block, Cycle, Thresholds};
 use nearpath_model::{Guard, Guards};
 
-/// Looks at all cycles.
-pub(super) fn guards(cycles: &[Cycle], demands: &Demands, seed: u64) -> Guards {
+/// Evaluates all cycles.
+pub(super) fn guards(cycles: &[Cycle], demands: &Thresholds, seed: u64) -> Guards {
     let guard = |value: fn(&Block) -> f64, is_too_much: &dyn Fn(f64, f64) -> bool| {
         let mean_of = |blocks: fn(&Cycle) -> &[Block; 2]| {
             let of = |cycle: &Cycle| mean(&blocks(cycle).map(|block| value(&block)));

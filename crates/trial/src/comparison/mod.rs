@@ -1,24 +1,24 @@
-//! Whether a change made a difference: in go measured blocks of the host without it (A) and with it
-//! (B), taken in turns A B B A, out comes a verdict with its confidence interval.
+//! Whether a change made a difference. Input: measured blocks of the host without it (A) and with it (B), in
+//! alternating order A B B A. Output: a verdict with its confidence interval.
 //!
-//! Drift that is steady within a cycle of four blocks cancels out, as both halves have the same mean
-//! time. What is compared is the logarithm of the metric, so that a change is a ratio; each cycle gives
-//! one difference, and the cycles are what is resampled ([`bootstrap`]). The blocks without the change
-//! are compared among themselves in the same way (an A/A control): what shows there is noise.
+//! Drift that is linear within a cycle of four blocks cancels out, as both halves have the same mean time. The
+//! logarithm of the metric is compared, so that a change is a ratio; each cycle gives one difference, and the
+//! cycles are resampled ([`bootstrap`]). The blocks without the change are compared with each other in the same
+//! way (A/A control): the difference found there is noise.
 
 mod bootstrap;
 mod guards;
 
 use bootstrap::{Interval, interval, mean};
-use nearpath_model::{Block, Comparison, Cycle, Demands, Guards, Verdict};
+use nearpath_model::{Block, Comparison, Cycle, Guards, Thresholds, Verdict};
 
-/// Fewer cycles cannot be resampled to any end.
+/// Minimum number of cycles for resampling.
 pub const CYCLES_MIN: usize = 4;
 
 /// Compares. The same cycles and seed give the same numbers.
 ///
-/// Returns `None` with fewer than [`CYCLES_MIN`] cycles, or when a metric is not a positive number.
-pub fn compare(cycles: &[Cycle], demands: &Demands, seed: u64) -> Option<Comparison> {
+/// Returns `None` with fewer than [`CYCLES_MIN`] cycles, or if a metric is not a positive number.
+pub fn compare(cycles: &[Cycle], demands: &Thresholds, seed: u64) -> Option<Comparison> {
     let usable = |block: &Block| block.metric.is_finite() && block.metric > 0.0;
     let all = |cycle: &Cycle| cycle.without.iter().chain(&cycle.with).all(usable);
     if cycles.len() < CYCLES_MIN || !cycles.iter().all(all) {
@@ -48,9 +48,9 @@ fn percent(log_ratio: f64) -> f64 {
     100.0 * log_ratio.exp_m1()
 }
 
-/// What the blocks without the change differ among themselves: the last block of a cycle and the first of
-/// the next stand beside each other, and which of the two is called A and which B takes turns, so
-/// that drift cancels out as it does in a cycle. In log ratios, as far out as the interval goes.
+/// A/A noise: the difference among the blocks without the change. The last block of a cycle and the first of
+/// the next are adjacent; which of the two is called A and which B alternates, so that drift cancels out as it
+/// does in a cycle. In log ratios, the outer bound of the interval.
 fn noise(cycles: &[Cycle], seed: u64) -> f64 {
     let neighbours = cycles.windows(2).enumerate().map(|(number, pair)| {
         let difference = pair[1].without[0].metric.ln() - pair[0].without[1].metric.ln();
@@ -77,5 +77,5 @@ fn verdict(found: &Interval, noise: f64, minimum: f64, guards: &Guards) -> Verdi
 }
 
 #[cfg(test)]
-#[allow(clippy::print_stdout, reason = "how often verdicts are right is worth reading")]
+#[allow(clippy::print_stdout, reason = "prints how often verdicts are right")]
 mod tests;

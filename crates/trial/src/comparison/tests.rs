@@ -1,11 +1,11 @@
-//! Trials on known distributions: latencies of each block are drawn, their 99th percentile is the
-//! metric, and the blocks have noise of their own and drift, as hosts have.
+//! Trials on known distributions: latencies of each block are drawn, their 99th percentile is the metric, and
+//! the blocks have noise and drift, like real hosts.
 
 use super::*;
 
-/// Latencies that a block has; enough for its 99th percentile.
+/// Number of latencies per block; enough for its 99th percentile.
 const SAMPLES: usize = 1_000;
-/// Cycles of a trial, as many as `tune try` makes by itself.
+/// Cycles of a trial, the default of `tune try`.
 const CYCLES: usize = 12;
 const TRIALS: u64 = 400;
 
@@ -19,7 +19,7 @@ fn normal(random: &mut fastrand::Rng) -> f64 {
     radius * (std::f64::consts::TAU * random.f64()).cos()
 }
 
-/// The 99th percentile of log-normal latencies with a median of 20 µs times `factor`.
+/// The 99th percentile of log-normal latencies with a median of 20µs times `factor`.
 fn p99(random: &mut fastrand::Rng, factor: f64) -> f64 {
     let mut latencies: Vec<f64> =
         (0..SAMPLES).map(|_| 20_000.0 * factor * (0.6 * normal(random)).exp()).collect();
@@ -27,8 +27,8 @@ fn p99(random: &mut fastrand::Rng, factor: f64) -> f64 {
     *latencies.select_nth_unstable_by(index, f64::total_cmp).1
 }
 
-/// A trial in which the change multiplies latencies; each block is off by 5 % by itself, also in what
-/// the guards look at, and the host grows slower by 1 % a block.
+/// A trial in which the change multiplies latencies; each block has a random error of 5%, also in the values of
+/// the guards, and the host becomes slower by 1% per block.
 fn trial(seed: u64, effect: f64) -> Comparison {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut blocks = 0;
@@ -47,7 +47,7 @@ fn trial(seed: u64, effect: f64) -> Comparison {
             Cycle { without: [first, measured(1.0)], with }
         })
         .collect();
-    compare(&cycles, &Demands::default(), seed).unwrap()
+    compare(&cycles, &Thresholds::default(), seed).unwrap()
 }
 
 fn verdicts(effect: f64) -> impl Fn(Verdict) -> u64 {
@@ -56,10 +56,10 @@ fn verdicts(effect: f64) -> impl Fn(Verdict) -> u64 {
 }
 
 #[test]
-fn without_a_difference_one_is_seldom_said() {
+fn without_a_difference_one_is_rarely_reported() {
     let count = verdicts(1.0);
     let said = count(Verdict::Better) + count(Verdict::Worse);
-    println!("without a difference: one is said in {said} of {TRIALS} trials");
+    println!("without a difference: one is reported in {said} of {TRIALS} trials");
     assert!(said <= TRIALS / 20, "{said} of {TRIALS}");
 }
 
@@ -75,60 +75,62 @@ fn a_tenth_is_found() {
 #[test]
 fn numbers_are_those_of_the_blocks() {
     let cycle = Cycle { without: [block(100.0); 2], with: [block(80.0); 2] };
-    let found = compare(&[cycle; 5], &Demands::default(), 1).unwrap();
+    let found = compare(&[cycle; 5], &Thresholds::default(), 1).unwrap();
     assert_eq!(found.blocks, 20);
     assert!((found.baseline - 100.0).abs() < 1e-9 && (found.with_plan - 80.0).abs() < 1e-9);
     assert!((found.delta_percent + 20.0).abs() < 1e-9);
     assert_eq!((found.verdict, found.noise_floor_percent), (Verdict::Better, 0.0));
     let tiny = Cycle { with: [block(99.5); 2], ..cycle };
-    let found = compare(&[tiny; 5], &Demands::default(), 1).unwrap();
+    let found = compare(&[tiny; 5], &Thresholds::default(), 1).unwrap();
     assert_eq!(found.verdict, Verdict::NoDifference);
     let around = [95.0, 130.0, 80.0, 101.0, 122.0, 77.0];
     let noisy =
         around.map(|metric| Cycle { with: [block(metric), block(200.0 - metric)], ..cycle });
     let noisy = noisy.map(|cycle| Cycle { without: [cycle.with[1], cycle.with[0]], ..cycle });
-    let found = compare(&noisy, &Demands::default(), 1).unwrap();
+    let found = compare(&noisy, &Thresholds::default(), 1).unwrap();
     assert_eq!(found.verdict, Verdict::NoDifference, "{found:?}");
 }
 
 #[test]
-fn a_guard_objects_to_a_gain_that_costs_too_much() {
+fn a_guard_fails_if_a_gain_costs_too_much() {
     let dear = Block { cpus_busy: 1.5, ..block(50.0) };
     let cycle = Cycle { without: [block(100.0); 2], with: [dear; 2] };
-    let found = compare(&[cycle; 5], &Demands::default(), 1).unwrap();
+    let found = compare(&[cycle; 5], &Thresholds::default(), 1).unwrap();
     assert_eq!(found.verdict, Verdict::Worse);
     assert!(found.guards.cpus_busy.objects && !found.guards.lost.objects);
     let lossy = Block { lost: 0.01, ..block(50.0) };
-    let found = compare(&[Cycle { with: [lossy; 2], ..cycle }; 5], &Demands::default(), 1).unwrap();
+    let found =
+        compare(&[Cycle { with: [lossy; 2], ..cycle }; 5], &Thresholds::default(), 1).unwrap();
     assert!(found.guards.lost.objects);
     let slow = Block { rate_per_s: 900.0, ..block(50.0) };
-    let found = compare(&[Cycle { with: [slow; 2], ..cycle }; 5], &Demands::default(), 1).unwrap();
+    let found =
+        compare(&[Cycle { with: [slow; 2], ..cycle }; 5], &Thresholds::default(), 1).unwrap();
     assert!(found.guards.rate_per_s.objects);
 }
 
 #[test]
-fn what_a_guard_sees_may_be_noise() {
+fn a_guard_may_see_noise() {
     let rate = |metric, rate_per_s| Block { rate_per_s, ..block(metric) };
-    // A tenth fewer on average, but up and down by more than that.
+    // A tenth less on average, but varying by more than that.
     let cycle = |with| Cycle { without: [rate(100.0, 1_000.0); 2], with: [rate(50.0, with); 2] };
     let found = compare(
         &[500.0, 1_300.0].repeat(4).into_iter().map(cycle).collect::<Vec<_>>(),
-        &Demands::default(),
+        &Thresholds::default(),
         1,
     );
     let found = found.unwrap();
     assert!(found.guards.rate_per_s.objects && !found.guards.rate_per_s.sure, "{found:?}");
     assert_eq!(found.verdict, Verdict::Inconclusive, "neither kept nor blamed");
-    let found = compare(&[cycle(900.0); 8], &Demands::default(), 1).unwrap();
+    let found = compare(&[cycle(900.0); 8], &Thresholds::default(), 1).unwrap();
     assert!(found.guards.rate_per_s.sure && found.verdict == Verdict::Worse, "{found:?}");
 }
 
 #[test]
-fn a_rate_is_told_as_a_rate() {
-    // Half a second for each, then 0.4: 2 a second, then 2.5.
+fn a_rate_is_reported_as_a_rate() {
+    // Half a second per event, then 0.4: 2 per second, then 2.5.
     let cycle = Cycle { without: [block(0.5); 2], with: [block(0.4); 2] };
     let noisy = Cycle { with: [block(0.38); 2], ..cycle };
-    let found = compare(&[cycle, cycle, noisy, cycle], &Demands::default(), 1).unwrap();
+    let found = compare(&[cycle, cycle, noisy, cycle], &Thresholds::default(), 1).unwrap();
     let rate = found.clone().of_rate();
     assert!((rate.baseline - 2.0).abs() < 1e-9 && rate.with_plan > 2.5, "{rate:?}");
     assert!((rate.with_plan / rate.baseline - 1.0 - rate.delta_percent / 100.0).abs() < 1e-9);
@@ -141,9 +143,9 @@ fn a_rate_is_told_as_a_rate() {
 }
 
 #[test]
-fn too_little_is_not_compared() {
+fn too_few_cycles_are_not_compared() {
     let cycle = Cycle { without: [block(100.0); 2], with: [block(80.0); 2] };
-    assert_eq!(compare(&[cycle; CYCLES_MIN - 1], &Demands::default(), 1), None);
+    assert_eq!(compare(&[cycle; CYCLES_MIN - 1], &Thresholds::default(), 1), None);
     let none = Cycle { with: [block(0.0), block(80.0)], ..cycle };
-    assert_eq!(compare(&[none; CYCLES_MIN], &Demands::default(), 1), None);
+    assert_eq!(compare(&[none; CYCLES_MIN], &Thresholds::default(), 1), None);
 }

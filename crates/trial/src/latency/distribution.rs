@@ -1,49 +1,49 @@
-//! Many latencies as one distribution: in go nanoseconds, out come count, mean, percentiles, maximum.
+//! Latencies as a distribution. Input: nanoseconds. Output: count, mean, percentiles, maximum.
 //!
-//! Percentiles are within 0.1 % (`hdrhistogram` with three digits); count, minimum, maximum and mean
+//! Percentiles are within 0.1% (`hdrhistogram` with three digits); count, minimum, maximum and mean
 //! are exact.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The percentiles that are told, as far as the samples allow.
+/// The percentiles that are reported, as far as there are enough samples.
 const PERCENTILES: [&str; 6] = ["50", "90", "99", "99.9", "99.99", "99.999"];
-/// Beyond this a histogram's bucket is its last one; the maximum is exact still.
+/// Longer latencies are in the last bucket of the histogram; the maximum stays exact.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// A distribution of latencies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many.
+    /// Number of samples.
     pub count: u64,
-    /// The shortest; `None` of none.
+    /// The shortest; `None` if empty.
     pub min_ns: Option<u64>,
     /// The mean.
     pub mean_ns: Option<f64>,
-    /// The standard deviation; `None` of fewer than two.
+    /// The standard deviation; `None` with fewer than two samples.
     pub stddev_ns: Option<f64>,
-    /// By percentile (`"99.9"`): the latency that this share of the samples does not exceed. One
-    /// that has no sample beyond it is not there.
+    /// By percentile (`"99.9"`): the latency that this share of the samples does not exceed. Absent if no
+    /// sample lies beyond it.
     pub percentiles: BTreeMap<String, u64>,
     /// The longest.
     pub max_ns: Option<u64>,
 }
 
-/// A distribution that grows.
+/// A distribution being collected.
 #[derive(Debug, Clone)]
 pub(crate) struct Distribution {
     histogram: Histogram<u64>,
     min_ns: u64,
     max_ns: u64,
     mean_ns: f64,
-    /// Sum of the squared distances from the mean (Welford; joined as Chan, Golub and LeVeque do).
+    /// Sum of the squared distances from the mean (Welford; merged as by Chan, Golub and LeVeque).
     squares: f64,
 }
 
 impl Distribution {
     pub(crate) fn new() -> Self {
-        // The bounds are constants that the crate takes: were they wrong, one of its own would do.
+        // The bounds are constants that the crate accepts; the fallback is not used.
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             .or_else(|_| Histogram::new(2))
             .unwrap_or_else(|_| unreachable!("hdrhistogram takes two digits"));
@@ -68,16 +68,16 @@ impl Distribution {
         let _ = self.histogram.add(&other.histogram);
         self.min_ns = self.min_ns.min(other.min_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
-        let apart = other.mean_ns - self.mean_ns;
-        self.mean_ns += apart * theirs / (mine + theirs);
-        self.squares += other.squares + apart * apart * mine * theirs / (mine + theirs);
+        let delta = other.mean_ns - self.mean_ns;
+        self.mean_ns += delta * theirs / (mine + theirs);
+        self.squares += other.squares + delta * delta * mine * theirs / (mine + theirs);
     }
 
     pub(crate) fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The latency that a share of the samples does not exceed; `None` when none is beyond it.
+    /// The latency that a share of the samples does not exceed; `None` if no sample lies beyond it.
     fn percentile(&self, percent: f64) -> Option<u64> {
         let count = self.count();
         // Whole samples, rounded so that 1 - 0.999 of 1,000 is one.
@@ -136,26 +136,26 @@ mod tests {
         for (name, at) in
             [("50", 50_000), ("90", 90_000), ("99", 99_000), ("99.9", 99_900), ("99.99", 99_990)]
         {
-            let (told, is) = (summary.percentiles[name] as f64, samples[at - 1] as f64);
-            assert!((told / is - 1.0).abs() < 0.001, "{name}: {told}, not {is}");
+            let (reported, is) = (summary.percentiles[name] as f64, samples[at - 1] as f64);
+            assert!((reported / is - 1.0).abs() < 0.001, "{name}: {reported}, not {is}");
         }
         assert_eq!((summary.min_ns, summary.max_ns), (Some(600), Some(10_000_500)));
         assert_eq!(summary.count, 100_000);
     }
 
     #[test]
-    fn a_percentile_too_deep_is_not_told() {
-        let told =
+    fn a_percentile_without_enough_samples_is_omitted() {
+        let reported =
             |count| -> Vec<String> { of(1..=count).summary().percentiles.into_keys().collect() };
-        assert_eq!(told(1), Vec::<String>::new());
-        assert_eq!(told(2), ["50"]);
-        assert_eq!(told(999), ["50", "90", "99"]);
-        assert_eq!(told(1_000), ["50", "90", "99", "99.9"]);
-        assert_eq!(told(100_000).len(), 6);
+        assert_eq!(reported(1), Vec::<String>::new());
+        assert_eq!(reported(2), ["50"]);
+        assert_eq!(reported(999), ["50", "90", "99"]);
+        assert_eq!(reported(1_000), ["50", "90", "99", "99.9"]);
+        assert_eq!(reported(100_000).len(), 6);
     }
 
     #[test]
-    fn nothing_has_no_numbers() {
+    fn an_empty_distribution_has_no_numbers() {
         let summary = of([]).summary();
         assert_eq!((summary.count, summary.min_ns, summary.max_ns), (0, None, None));
         assert!(summary.mean_ns.is_none() && summary.stddev_ns.is_none());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn two_joined_are_as_one() {
+    fn two_merged_distributions_equal_one() {
         let (few, many) = ((0..10u64).map(|i| i * 1_000), (0..500u64).map(|i| 40_000 + i * i));
         let mut joined = Distribution::new();
         joined.add(&of(few.clone()));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_is_exact_also_beyond_the_histogram() {
+    fn the_maximum_is_exact_beyond_the_histogram() {
         let all = of([u64::MAX, 3]);
         assert_eq!(all.summary().max_ns, Some(u64::MAX));
         assert_eq!(all.buckets().iter().map(|b| b.1).sum::<u64>(), 2);

@@ -1,9 +1,9 @@
 //! One connection or flow: its sockets, the side that sends and the side that receives.
 //!
-//! In go a plan and a target, out come [`Outgoing`] and [`Incoming`]. In an open loop over UDP each has
-//! a socket of its own with the same port: stamps of sending come by the error queue of the socket that
-//! sent, and would wake the thread that waits there for answers. (Of sockets that share a port the
-//! connected one receives, `compute_score` in net/ipv4/udp.c.)
+//! Input: a plan and a target. Output: [`Outgoing`] and [`Incoming`]. In an open loop over UDP each has its own
+//! socket with the same port: transmit timestamps arrive on the error queue of the sending socket, and would
+//! wake a thread that waits there for answers. (Of sockets that share a port the connected one receives,
+//! `compute_score` in net/ipv4/udp.c.)
 
 use super::message::{Kind, Message, Turn};
 use super::plan::{LatencyPlan, Loop, Transport};
@@ -20,14 +20,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connection may take.
+/// Timeout of a connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The side that sends.
+/// The sending side.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     socket: OwnedFd,
-    /// Where to; `None` for a connected socket.
+    /// The destination; `None` for a connected socket.
     to: Option<SockaddrStorage>,
     transport: Transport,
     header: Message,
@@ -35,40 +35,40 @@ pub(super) struct Outgoing {
     slots: Arc<Slots>,
     /// The number of the next probe.
     sequence: u64,
-    /// Whether stamps come, and are those of the probes by their numbers.
+    /// Whether timestamps are available, and can be assigned to probes by their numbers.
     stamps: bool,
     control: Control,
     /// When the last probe was sent.
     pub(super) last_ns: u64,
-    /// Probes that the kernel refused to send, and why the last of them.
+    /// Probes that the kernel refused to send, and the last error.
     pub(super) failed: u64,
     pub(super) failure: Option<io::Error>,
 }
 
-/// The side that receives.
+/// The receiving side.
 #[derive(Debug)]
 pub(super) struct Incoming {
     socket: OwnedFd,
     transport: Transport,
     expected: Message,
     buffer: Vec<u8>,
-    /// Room for stamps; `None` where none were asked for.
+    /// Buffer for timestamps; `None` if they are not requested.
     control: Option<Control>,
 }
 
-/// What was received.
+/// The result of a receive.
 #[derive(Debug)]
 pub(super) enum Event {
     Answer(Answer),
-    /// A datagram that is no answer to this flow, an empty one, or the end of a wait.
+    /// A datagram that is not an answer to this flow, an empty one, or an interrupted wait.
     Other,
-    /// The time to wait is over.
+    /// Timeout.
     Timeout,
-    /// The other side has ended the connection.
+    /// The peer has closed the connection.
     Closed,
 }
 
-/// Both sides of a flow, and why the kernel gives no stamps, if so.
+/// Both sides of a flow, and the reason if the kernel provides no timestamps.
 pub(super) struct Flow {
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
@@ -131,7 +131,7 @@ impl Flow {
                 socket: incoming,
                 transport: plan.transport,
                 expected: Message { kind: Kind::Answer, ..header },
-                // One more byte, so that a longer datagram is not taken for one of the right size.
+                // One more byte, so that a longer datagram is not mistaken for one of the right size.
                 buffer: vec![0; size + 1],
                 control: plan.split.then(Control::new),
             },
@@ -157,7 +157,7 @@ fn udp(target: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A connected socket and one with the same address that is not connected.
+/// A connected socket and an unconnected one with the same address.
 fn udp_pair(target: SocketAddr) -> io::Result<(OwnedFd, OwnedFd)> {
     let (receiving, sending) = (udp_socket(target)?, udp_socket(target)?);
     set_socket_reuseaddr(&receiving, true)?;
@@ -174,10 +174,10 @@ impl Outgoing {
         self.sequence
     }
 
-    /// Sends a probe that was due then; without a time it is due when it is sent.
+    /// Sends a probe that was due at `due`; without a time it is due when it is sent.
     ///
     /// # Errors
-    /// A connection broke. Datagrams that the kernel refuses are counted, as they were due.
+    /// The connection failed. Datagrams that the kernel refuses are counted, as they were due.
     pub(super) fn send(&mut self, intended_ns: Option<u64>) -> io::Result<()> {
         self.header.sequence = self.sequence;
         self.header.write(&mut self.message);
@@ -192,7 +192,7 @@ impl Outgoing {
             (Err(reason), Transport::Udp) => {
                 self.failed += 1;
                 self.failure = Some(reason);
-                // Whether it had a number of its own depends on where it was refused.
+                // Whether it used up a timestamp number depends on where it was refused.
                 self.stamps = false;
                 Ok(())
             }
@@ -216,8 +216,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Takes the kernel's stamps that have come. They are numbered from 0, in a stream by the last
-    /// byte of what was sent, and the numbers begin again after 2^32.
+    /// Reads the kernel's pending timestamps. They are numbered from 0, in a stream by the last byte sent, and
+    /// the numbers wrap at 2^32.
     pub(super) fn take_stamps(&mut self) {
         let (true, Some(latest)) = (self.stamps, self.sequence.checked_sub(1)) else { return };
         let unit = match self.transport {
@@ -233,8 +233,7 @@ impl Outgoing {
     }
 }
 
-/// The probe that a stamp's number means, when `latest` was the last one sent and each is so many
-/// numbers long.
+/// The probe of a timestamp's number, where `latest` was the last one sent and each spans this many numbers.
 fn stamped(latest: u64, unit: u64, number: u32) -> Option<u64> {
     let last = (latest.wrapping_add(1)).wrapping_mul(unit).wrapping_sub(1);
     let back = u64::from((last as u32).wrapping_sub(number));
@@ -242,25 +241,25 @@ fn stamped(latest: u64, unit: u64, number: u32) -> Option<u64> {
 }
 
 impl Incoming {
-    /// The socket, by which another thread can end the wait.
+    /// The socket, through which another thread can end the wait.
     pub(super) fn handle(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
     }
 
-    /// Waits no longer than that for an answer.
+    /// Sets the timeout for an answer.
     pub(super) fn wait_at_most(&self, time: Option<Duration>) -> io::Result<()> {
         Ok(set_socket_timeout(&self.socket, Timeout::Recv, time)?)
     }
 
-    /// Waits for what comes.
+    /// Waits for data.
     ///
     /// # Errors
-    /// What the kernel says; of a connection also that what came is no answer.
+    /// An error of the kernel; for a connection also data that is not an answer.
     pub(super) fn next(&mut self) -> io::Result<Event> {
         let size = self.message_size();
         let mut filled = 0;
         let stamp_ns = loop {
-            // From a connection no more than the rest of this message, so that the stamp is its.
+            // From a connection only the rest of this message, so that the timestamp belongs to it.
             let room = match self.transport {
                 Transport::Udp => &mut self.buffer[..],
                 Transport::Tcp => &mut self.buffer[filled..size],
@@ -268,7 +267,7 @@ impl Incoming {
             let received = match &mut self.control {
                 Some(control) => sockets::receive::<()>(&self.socket, room, control)
                     .map(|received| (received.bytes, received.stamp_ns)),
-                // The shorter system call.
+                // The cheaper system call.
                 None => recv(self.socket.as_raw_fd(), room, MsgFlags::empty())
                     .map(|bytes| (bytes, None))
                     .map_err(io::Error::from),
@@ -288,7 +287,7 @@ impl Incoming {
                 Err(reason) if filled == 0 && reason.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Event::Timeout);
                 }
-                // The rest of a message is on its way.
+                // The rest of a message is still to come.
                 Err(reason) if reason.kind() == io::ErrorKind::WouldBlock => {}
                 Err(reason) => return Err(reason),
             }
@@ -301,7 +300,10 @@ impl Incoming {
                 Ok(Event::Answer(Answer { sequence, turn, stamp_ns, read_ns, read_wall_ns }))
             }
             None if self.transport == Transport::Udp => Ok(Event::Other),
-            None => Err(io::Error::new(io::ErrorKind::InvalidData, "what came is no answer")),
+            None => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "received data that is not an answer",
+            )),
         }
     }
 
@@ -320,14 +322,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_are_those_of_their_probes() {
+    fn timestamps_are_assigned_to_their_probes() {
         assert_eq!(
             (stamped(5, 1, 5), stamped(5, 1, 0), stamped(5, 1, 6)),
             (Some(5), Some(0), None)
         );
         assert_eq!((stamped(2, 100, 299), stamped(2, 100, 99)), (Some(2), Some(0)));
-        assert_eq!(stamped(2, 100, 250), None, "in the midst of a message");
-        // Numbers of 32 bits begin again.
+        assert_eq!(stamped(2, 100, 250), None, "in the middle of a message");
+        // Numbers of 32 bits wrap.
         let latest = (1 << 32) + 3;
         assert_eq!(
             (stamped(latest, 1, 3), stamped(latest, 1, u32::MAX)),

@@ -1,5 +1,5 @@
-//! What the prober's threads do: send in open loop, receive, or both in turns. In go a flow and when probes
-//! are sent, out come answers in the accounts.
+//! The loops of the prober's threads: send in an open loop, receive, or both alternately. Input: a flow and the
+//! send times. Output: answers, recorded in the tally.
 
 use super::Transport;
 use super::flow::{Event, Incoming, Outgoing};
@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest single sleep of a thread that can be told to stop.
+/// Longest single sleep of a thread that can be stopped.
 const NAP: Duration = Duration::from_millis(50);
 
 /// When probes are sent, and which of them count.
@@ -22,12 +22,11 @@ pub(super) struct When<'a> {
     pub(super) count_from_ns: u64,
     pub(super) end_ns: u64,
     pub(super) stop: &'a AtomicBool,
-    /// The sockets are being shut: what wakes a reader is no answer.
+    /// The sockets are being shut down: what wakes a reader is not an answer.
     pub(super) waking: &'a AtomicBool,
 }
 
-/// Sends all that is due, however late it has become. Returns how many of them were not sent because
-/// it was told to stop.
+/// Sends everything that is due, however late. Returns how many probes were not sent because it was stopped.
 pub(super) fn send_all(
     mut schedule: Schedule,
     spin: bool,
@@ -35,7 +34,7 @@ pub(super) fn send_all(
     slots: &Slots,
     outgoing: &mut Outgoing,
 ) -> io::Result<u64> {
-    // A sleep ends at its time, not up to 50 µs later so that timers can be joined.
+    // A sleep ends on time, not up to 50µs later to coalesce timers.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut counting = false;
     let mut stopped = false;
@@ -58,13 +57,13 @@ pub(super) fn send_all(
         slots.begin(outgoing.sequence());
     }
     slots.end(outgoing.sequence());
-    // One that does not count: its answer tells the receiver to look whether all is there.
+    // A probe that does not count: its answer makes the receiver check whether it is finished.
     outgoing.send(None)?;
     outgoing.take_stamps();
     Ok(not_sent)
 }
 
-/// `false` when it was told to stop.
+/// `false` if it was stopped.
 fn wait_until(ns: u64, spin: bool, stop: &AtomicBool) -> bool {
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -82,8 +81,8 @@ fn wait_until(ns: u64, spin: bool, stop: &AtomicBool) -> bool {
     }
 }
 
-/// The same for who knows the time: it is not looked at again where nothing is to be waited for.
-fn goes_on(ns: u64, now: u64, spin: bool, stop: &AtomicBool) -> bool {
+/// The same for callers that know the time: the clock is not read again if there is nothing to wait for.
+fn should_continue(ns: u64, now: u64, spin: bool, stop: &AtomicBool) -> bool {
     if now < ns { wait_until(ns, spin, stop) } else { !stop.load(Ordering::Relaxed) }
 }
 
@@ -108,24 +107,24 @@ pub(super) fn receive_all(
             Ok(Event::Other) => accounts.ignore(),
             Ok(Event::Timeout) => {}
             Ok(Event::Closed) => return Err(closed()),
-            // The probe that it is about is lost, and counted as that.
+            // The probe that caused the error is lost, and counted as such.
             Err(reason) if is_about_a_probe(&reason) => {}
             Err(reason) => return Err(reason),
         }
     }
 }
 
-/// What ICMP tells of a datagram that was sent before.
+/// Whether the error is an ICMP report about a datagram sent before.
 fn is_about_a_probe(reason: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(reason.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
 }
 
 fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, "the reflector has ended the connection")
+    io::Error::new(io::ErrorKind::ConnectionReset, "the reflector has closed the connection")
 }
 
-/// One probe after the other, each when the one before was answered or given up.
+/// One probe after the other, each after the previous one was answered or timed out.
 pub(super) fn ping_pong(
     plan: &LatencyPlan,
     number: u32,
@@ -141,7 +140,7 @@ pub(super) fn ping_pong(
         Schedule::new(when.begin_ns, rate, (number, plan.connections), Arrivals::Constant)
     });
     let mut counting = false;
-    // Of each probe the clock is read twice, as it is sent and as its answer has been read.
+    // The clock is read twice per probe, when it is sent and when its answer has been read.
     let mut now = now_ns();
     loop {
         let mut due_ns = when.begin_ns;
@@ -149,7 +148,7 @@ pub(super) fn ping_pong(
             schedule.skip_to(now);
             due_ns = schedule.next_ns();
         }
-        if now.max(due_ns) >= when.end_ns || !goes_on(due_ns, now, plan.spin, when.stop) {
+        if now.max(due_ns) >= when.end_ns || !should_continue(due_ns, now, plan.spin, when.stop) {
             break;
         }
         if !counting && now.max(due_ns) >= when.count_from_ns {
@@ -172,7 +171,7 @@ pub(super) fn ping_pong(
                 Ok(Event::Other) => accounts.ignore(),
                 Ok(Event::Timeout) => {}
                 Ok(Event::Closed) => return Err(closed()),
-                // A pause in place of the answer, so that a closed port is not flooded.
+                // A pause instead of the answer, so that a closed port is not flooded.
                 Err(reason) if plan.transport == Transport::Udp && is_about_a_probe(&reason) => {
                     wait_until(give_up_ns.min(now_ns() + nanoseconds(NAP)), false, when.stop);
                     now = now_ns();

@@ -1,5 +1,5 @@
-//! Probes and answers as they are on the wire: in go bytes from the network, which may be
-//! anybody's, out comes a message or nothing.
+//! Wire format of probes and answers. Input: bytes from the network, which are untrusted. Output: a message or
+//! nothing.
 //!
 //! ```text
 //! 0  magic "npL1"      4  kind (1 probe, 2 answer)   5  flags   6  reserved, 0
@@ -8,21 +8,21 @@
 //! 32 arrived    40 read     48 sent      (the reflector's wall clock; 0 in a probe)
 //! 56 filler up to the size
 //! ```
-//! Numbers are big-endian. An answer is its probe with the reflector's times written in, so that it is
-//! as long as the probe was.
+//! Numbers are big-endian. An answer is its probe with the reflector's times filled in, so it has the same
+//! length.
 
-/// Bytes of a message without its filler: the smallest one.
+/// Length of a message without filler: the minimum.
 pub const SIZE_MIN: usize = 56;
-/// The largest message: a UDP payload over IPv4 (RFC 768: 65,535 less both headers).
+/// Maximum length: a UDP payload over IPv4 (RFC 768: 65,535 less both headers).
 pub const SIZE_MAX: usize = 65_507;
 
 const MAGIC: [u8; 4] = *b"npL1";
-/// `arrived` is the kernel's stamp, not a time that user space read.
+/// `arrived` is the kernel's timestamp, not a time read in user space.
 const STAMPED: u8 = 1;
-/// The prober wants the reflector's times.
+/// The prober requests the reflector's times.
 const TIMES: u8 = 2;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// From the prober.
@@ -31,41 +31,41 @@ pub enum Kind {
     Answer,
 }
 
-/// A message without its filler.
+/// A message without filler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
     /// Whether it is a probe or an answer.
     pub kind: Kind,
-    /// Size of the whole message in bytes, [`SIZE_MIN`] to [`SIZE_MAX`].
+    /// Length of the whole message in bytes, [`SIZE_MIN`] to [`SIZE_MAX`].
     pub size: u32,
     /// Number of the connection or flow within the session.
     pub flow: u32,
-    /// A random number of the run: answers to another one are no answers.
+    /// A random number of the run: answers with another one are ignored.
     pub session: u64,
     /// Number of the probe within its flow.
     pub sequence: u64,
-    /// Whether the reflector's times are wanted.
+    /// Whether the reflector's times are requested.
     pub times: bool,
-    /// What the reflector did; all zero in a probe.
+    /// The reflector's times; all zero in a probe.
     pub turn: Turn,
 }
 
-/// When the reflector had the probe, by its own wall clock.
+/// The reflector's processing of the probe, on its own wall clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turn {
     /// When its kernel received the probe.
     pub arrived_ns: u64,
-    /// Whether that is the kernel's stamp; else it is the time of reading once more.
+    /// Whether that is the kernel's timestamp; otherwise it is equal to `read`.
     pub stamped: bool,
     /// When the reflector had read it.
     pub read_ns: u64,
-    /// When it began to send the answer.
+    /// When it started to send the answer.
     pub sent_ns: u64,
 }
 
 impl Message {
-    /// Reads the first [`SIZE_MIN`] bytes of a message. `None` for whatever is no message; that as
-    /// many bytes follow as it says is for the caller to look at.
+    /// Parses the first [`SIZE_MIN`] bytes of a message. `None` if they are not a message; the caller checks
+    /// that the total length matches.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; SIZE_MIN] = bytes.first_chunk()?;
         let [m0, m1, m2, m3, kind, flags, reserved @ ..] = header;
@@ -99,7 +99,7 @@ impl Message {
         sound.then_some(message)
     }
 
-    /// Writes the message over the first [`SIZE_MIN`] bytes; a shorter buffer is left as it is.
+    /// Writes the message over the first [`SIZE_MIN`] bytes; a shorter buffer is left unchanged.
     pub fn write(&self, bytes: &mut [u8]) {
         let Some(header) = bytes.first_chunk_mut::<SIZE_MIN>() else { return };
         let kind = match self.kind {
@@ -119,7 +119,7 @@ impl Message {
         header[48..56].copy_from_slice(&self.turn.sent_ns.to_be_bytes());
     }
 
-    /// The answer to a probe; `None` to what is none, so that two reflectors never answer each other.
+    /// The answer to a probe; `None` for anything else, so that two reflectors never answer each other.
     pub fn answer(self, turn: Turn) -> Option<Self> {
         (self.kind == Kind::Probe).then_some(Self { kind: Kind::Answer, turn, ..self })
     }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_read_as_it_was_written() {
+    fn messages_round_trip() {
         let mut bytes = [0; 64];
         probe().write(&mut bytes);
         assert_eq!(Message::parse(&bytes), Some(probe()));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_messages_are_rejected() {
         let mut good = [0; SIZE_MIN];
         probe().write(&mut good);
         for length in 0..SIZE_MIN {
@@ -178,9 +178,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken for a message is one: written again it has the same bytes.
+        /// Everything accepted as a message round-trips to the same bytes.
         #[test]
-        fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, like_one: bool, kind in 0u8..4, size in 0u32..70_000) {
+        fn any_bytes_are_parsed_or_rejected(mut bytes: Vec<u8>, like_one: bool, kind in 0u8..4, size in 0u32..70_000) {
             if like_one && bytes.len() >= SIZE_MIN {
                 bytes[..4].copy_from_slice(&MAGIC);
                 let flags = bytes[5] & (STAMPED | TIMES);

@@ -6,9 +6,9 @@
 //!                 slots (send times, stamps)                    │
 //!   tally   ◄─ receiver thread ◄───────── answer ───────────────┘
 //! ```
-//! In goes a [`LatencyPlan`], out comes a [`LatencyReport`]. In an open loop each probe has an intended
-//! send time; one that is sent late is sent all the same, and its latency counts from that time: a path
-//! that stalls is seen in every probe that was due meanwhile.
+//! Input: a [`LatencyPlan`]. Output: a [`LatencyReport`]. In an open loop each probe has an intended send time.
+//! A late probe is still sent, and its latency counts from the intended time: a stall of the path shows in
+//! every probe that was due during it.
 
 mod distribution;
 mod flow;
@@ -44,21 +44,21 @@ use std::io;
 /// A latency that cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum LatencyError {
-    /// The plan cannot be done.
+    /// The plan is invalid.
     #[error("{0}")]
     Plan(String),
-    /// The kernel refused, or the other side went away.
+    /// The kernel refused, or the peer went away.
     #[error("{what}: {reason}")]
     Io {
-        /// What was tried: `connecting to 10.0.0.1:6327`.
+        /// The operation: `connecting to 10.0.0.1:6327`.
         what: String,
-        /// What the kernel said.
+        /// The error.
         reason: io::Error,
     },
 }
 
 impl LatencyError {
-    /// For `map_err`: names what was tried.
+    /// For `map_err`: adds the operation.
     fn of(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |reason| Self::Io { what, reason }

@@ -1,4 +1,4 @@
-//! What to probe, and how: plain data, checked before use.
+//! What to probe, and how: plain data, validated before use.
 
 use super::message::{SIZE_MAX, SIZE_MIN};
 use super::schedule::Arrivals;
@@ -12,9 +12,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
-    /// A datagram is a message.
+    /// One message per datagram.
     Udp,
-    /// Messages follow each other, without Nagle's algorithm.
+    /// Messages in a stream, without Nagle's algorithm.
     Tcp,
 }
 
@@ -22,51 +22,50 @@ pub enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loop {
-    /// At its time, whatever has become of those before it; latency counts from that time.
+    /// At its scheduled time, regardless of earlier probes; latency counts from that time.
     Open(Arrivals),
-    /// When the one before it was answered or given up; latency counts from the call that sends.
-    /// With a rate no sooner than at its time, else at once.
+    /// After the previous one was answered or timed out; latency counts from the send call. With a rate, not
+    /// before the scheduled time; otherwise immediately.
     Closed,
 }
 
 /// A latency benchmark.
 #[derive(Debug, Clone)]
 pub struct LatencyPlan {
-    /// Where the reflector listens.
+    /// Address of the reflector.
     pub target: SocketAddr,
     /// UDP or TCP.
     pub transport: Transport,
     /// Open loop or ping-pong.
     pub mode: Loop,
-    /// Probes per second, of all connections together; `None` in a closed loop: as fast as it goes.
+    /// Probes per second, of all connections together; `None` in a closed loop: unlimited.
     pub rate_per_s: Option<u32>,
-    /// Bytes of a message.
+    /// Message length in bytes.
     pub size: u32,
-    /// Connections, or flows of UDP; each has a thread that sends and one that receives (in a closed
-    /// loop one for both).
+    /// Connections, or UDP flows; each has a sending and a receiving thread (in a closed loop one thread for
+    /// both).
     pub connections: u32,
-    /// How long probes are sent that are not counted, before those that are.
+    /// Duration of the warm-up, whose probes are not counted.
     pub warm_up: Duration,
-    /// How long probes are sent that are counted.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// From when on an answer is late; so long is waited for answers at the end, and for each
-    /// answer in a closed loop.
+    /// Latency above which an answer is late; also the timeout at the end, and per answer in a closed loop.
     pub late_after: Duration,
-    /// Whether to ask the kernel for stamps.
+    /// Whether to request kernel timestamps.
     pub split: bool,
-    /// Whether to wait for send times by looking at the clock all the time instead of sleeping.
+    /// Whether to wait for send times by polling the clock instead of sleeping.
     pub spin: bool,
-    /// CPUs for the threads; `None`: where the caller may run.
+    /// CPUs for the threads; `None`: those of the caller.
     pub cpus: Option<CpuSet>,
     /// Options of the sockets.
     pub options: SocketOptions,
 }
 
-/// More connections than two threads each is a good way for.
+/// Upper bound, as each connection needs two threads.
 pub const MAX_CONNECTIONS: u32 = 256;
-/// Faster than this no thread sends.
+/// No thread sends faster than this.
 pub const MAX_RATE_PER_S: u32 = 1_000_000;
-/// Probes that a flow remembers.
+/// Maximum number of probes that a flow remembers.
 const WINDOW: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 20;
 
 impl LatencyPlan {
@@ -82,11 +81,11 @@ impl LatencyPlan {
         match (self.rate_per_s, self.mode) {
             (Some(1..=MAX_RATE_PER_S), _) | (None, Loop::Closed) => Ok(()),
             (Some(rate), _) => wrong(format!("{rate} probes per second: 1 to {MAX_RATE_PER_S}")),
-            (None, Loop::Open(_)) => wrong("an open loop without a rate".to_owned()),
+            (None, Loop::Open(_)) => wrong("an open loop needs a rate".to_owned()),
         }
     }
 
-    /// Probes that each flow remembers: those of four times what an answer may take.
+    /// Number of probes that each flow remembers: those sent in four times the timeout.
     pub(super) fn window(&self) -> usize {
         let rate = self.rate_per_s.unwrap_or(0) / self.connections.max(1);
         let probes = u128::from(rate) * self.late_after.as_millis() * 4 / 1000;

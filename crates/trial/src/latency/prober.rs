@@ -1,4 +1,4 @@
-//! The prober: in go a plan and somebody who tells how long to go on, out comes a report.
+//! The prober. Input: a plan and a callback that controls the duration. Output: a report.
 
 use super::LatencyError;
 use super::flow::{Event, Flow, Outgoing};
@@ -20,13 +20,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long the reflector may take to answer for the first time, and when it is asked again.
+/// Timeout of the reflector's first answer, and the interval of its retries.
 const HELLO: Duration = Duration::from_secs(2);
 const HELLO_AGAIN: Duration = Duration::from_millis(200);
-/// From the start of the threads to the first probe.
+/// How long to wait until the kernels of both sides timestamp received packets, and the interval of probes
+/// until then. A kernel enables timestamps in a worker (`net_enable_timestamp` in net/core/dev.c), which may
+/// be late on a busy machine; a kernel without timestamps is not waited for longer than this.
+const STAMPS: Duration = Duration::from_secs(1);
+const STAMPS_AGAIN: Duration = Duration::from_millis(1);
+/// Delay from the start of the threads to the first probe.
 const RUN_UP: Duration = Duration::from_millis(20);
 
-/// A flow with what its threads share.
+/// A flow with the state shared by its threads.
 struct Lane {
     flow: Flow,
     number: u32,
@@ -34,18 +39,18 @@ struct Lane {
     tally: Mutex<Tally>,
 }
 
-/// Sends probes and gathers answers. `goes_on` waits that long and tells whether to go on; `each`
-/// sees what came after every interval.
+/// Sends probes and collects answers. `should_continue` waits for the given time and returns whether to
+/// continue; `each` receives the interval's answers.
 ///
 /// # Errors
-/// A plan that cannot be done, a reflector that does not answer, a connection that broke.
+/// An invalid plan, a reflector that does not answer, a connection that failed.
 pub fn measure_latency(
     plan: &LatencyPlan,
     interval: Option<Duration>,
-    goes_on: &dyn Fn(Duration) -> bool,
+    should_continue: &dyn Fn(Duration) -> bool,
     each: &mut dyn FnMut(&Progress),
 ) -> Result<LatencyReport, LatencyError> {
-    let wait = |time| if goes_on(time) { Wake::GoOn } else { Wake::End };
+    let wait = |time| if should_continue(time) { Wake::GoOn } else { Wake::End };
     probe(plan, interval, &wait, each)
 }
 
@@ -54,13 +59,13 @@ pub fn measure_latency(
 pub(super) enum Wake {
     /// Go on.
     GoOn,
-    /// Let somebody see what came, at once, and go on.
+    /// Report an interval immediately, and continue.
     Look,
     /// End.
     End,
 }
 
-/// As [`measure_latency`], for who also wants to see what came between two moments of his own.
+/// Like [`measure_latency`], for callers that also report intervals at times of their choice.
 pub(super) fn probe(
     plan: &LatencyPlan,
     interval: Option<Duration>,
@@ -69,7 +74,7 @@ pub(super) fn probe(
 ) -> Result<LatencyReport, LatencyError> {
     plan.check()?;
     if let Some(cpus) = &plan.cpus {
-        // Tried once by a thread that ends, so that it is told before anything is sent.
+        // Tried in a temporary thread, so that an error is reported before anything is sent.
         let tried = thread::scope(|scope| scope.spawn(|| affinity::pin(cpus)).join());
         tried
             .unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
@@ -91,7 +96,7 @@ pub(super) fn probe(
     Ok(LatencyReport::of(plan, &run, no_stamps))
 }
 
-/// Opens all flows and waits until the reflector has answered on each.
+/// Opens all flows and waits until the reflector has answered on each of them.
 fn open(plan: &LatencyPlan) -> Result<Vec<Lane>, LatencyError> {
     let target = plan.target;
     let mut session = [0; 8];
@@ -103,7 +108,9 @@ fn open(plan: &LatencyPlan) -> Result<Vec<Lane>, LatencyError> {
         let slots = Arc::new(Slots::new(plan.window()));
         let mut flow = Flow::open(plan, session, number, Arc::clone(&slots))
             .map_err(LatencyError::of(format!("connecting to {target}")))?;
-        hello(&mut flow).map_err(LatencyError::of(format!(
+        // Stamps are on for all flows of a host, or for none.
+        let stamped = number == 0 && plan.split && flow.no_stamps.is_none();
+        hello(&mut flow, stamped).map_err(LatencyError::of(format!(
             "no reflector answers at {target} (is 'nearpath bench reflect' running there?)"
         )))?;
         lanes.push(Lane { flow, number, slots, tally: Mutex::new(Tally::new()) });
@@ -111,26 +118,36 @@ fn open(plan: &LatencyPlan) -> Result<Vec<Lane>, LatencyError> {
     Ok(lanes)
 }
 
-fn hello(flow: &mut Flow) -> io::Result<()> {
+/// Waits until the reflector answers; and, with `stamped`, for a while until both kernels stamp what they
+/// receive.
+fn hello(flow: &mut Flow, stamped: bool) -> io::Result<()> {
     let Flow { outgoing, incoming, .. } = flow;
     let begin_ns = now_ns();
+    let mut answered = false;
     incoming.wait_at_most(Some(HELLO_AGAIN))?;
-    while now_ns() < begin_ns + nanoseconds(HELLO) {
+    while now_ns() < begin_ns + nanoseconds(if answered { STAMPS } else { HELLO }) {
         outgoing.send(None)?;
         outgoing.take_stamps();
         loop {
             match incoming.next()? {
-                Event::Answer(_) => return incoming.wait_at_most(None),
+                Event::Answer(answer) => {
+                    answered = true;
+                    if !stamped || (answer.stamp_ns.is_some() && answer.turn.stamped) {
+                        return incoming.wait_at_most(None);
+                    }
+                    thread::sleep(STAMPS_AGAIN);
+                    break;
+                }
                 Event::Closed => return Err(io::ErrorKind::ConnectionReset.into()),
                 Event::Timeout => break,
                 Event::Other => {}
             }
         }
     }
-    Err(io::ErrorKind::TimedOut.into())
+    if answered { incoming.wait_at_most(None) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
-/// What a flow's threads return, and what is left to be done when all have ended.
+/// The results of a flow's threads, and what remains to be done when all have ended.
 type Ended<'a> = (Option<Outgoing>, Option<Accounts<'a>>, u64);
 
 fn run(
@@ -161,7 +178,7 @@ fn run(
             let accounts = Accounts::new(slots, tally, plan.window(), plan.split, late_after_ns);
             let Flow { mut outgoing, mut incoming, .. } = flow;
             let (sending, receiving, failure) = (sending.clone(), receiving.clone(), &failure);
-            // Of all threads the first failure is told, and ends them.
+            // The first failure of any thread is reported, and ends the others.
             let guard = move |result: io::Result<()>| {
                 if let Err(reason) = result {
                     when.stop.store(true, Ordering::Relaxed);
@@ -228,7 +245,7 @@ fn run(
             each(&Progress::of(passed, sent, total.received, &since.latency));
         };
         watch(when, interval, wait, &senders, &mut look);
-        // Answers to the last probes; a reader that has them all ends by itself.
+        // Answers to the last probes; a receiver that has all of them ends by itself.
         let _ = receivers.recv_timeout(plan.late_after);
         when.waking.store(true, Ordering::Release);
         handles.iter().for_each(wake);
@@ -260,7 +277,7 @@ fn run(
     Ok(Run { tally: total, sent, not_sent, failed, send_failure, seconds })
 }
 
-/// Waits until all senders have ended, and lets somebody look after each interval.
+/// Waits until all senders have ended, and reports each interval.
 fn watch(
     when: &When<'_>,
     interval: Option<Duration>,
@@ -273,7 +290,7 @@ fn watch(
         let now = now_ns();
         let next_look_ns = interval
             .map_or(u64::MAX, |interval| when.count_from_ns + looks * nanoseconds(interval));
-        // Past the end a sender may still be busy with what it is late with.
+        // After the end a sender may still be busy with late probes.
         let until_ns =
             if now < when.end_ns { next_look_ns.min(when.end_ns) } else { next_look_ns.min(now) };
         let time = Duration::from_nanos(until_ns.saturating_sub(now)).max(Duration::from_millis(1));

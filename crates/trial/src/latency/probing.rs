@@ -1,7 +1,7 @@
-//! Probes that go on in the background, for who compares one stretch of time with another: the same
-//! flows all the time, so that no stretch has better luck with a hash than the next.
+//! Probes in the background, for the comparison of periods: the same flows all the time, so that their hash is
+//! the same in every period.
 //!
-//! In goes a plan, out comes at each look what was sent and answered since the one before.
+//! Input: a plan. Output: at each reading, what was sent and answered since the previous one.
 
 use super::distribution::Summary;
 use super::plan::LatencyPlan;
@@ -13,28 +13,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// Longer than any trial; the schedule of probes has an end.
+/// Longer than any trial; the schedule of probes is finite.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Probes between two looks.
+/// Probes between two readings.
 #[derive(Debug, Clone)]
 pub struct Probes {
     /// Sent.
     pub sent: u64,
-    /// Answered; those sent just before a look count as answered after it.
+    /// Answered; those sent just before a reading count as answered after it.
     pub received: u64,
     /// Latencies of the answers.
     pub latency: Summary,
 }
 
 impl Probes {
-    /// Probes that were sent and not answered.
+    /// Probes sent and not answered.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
 }
 
-/// A prober at work. Dropped it ends.
+/// A running prober, stopped on drop.
 #[derive(Debug)]
 pub struct Probing {
     ask: Option<Sender<()>>,
@@ -45,22 +45,22 @@ pub struct Probing {
 }
 
 impl Probing {
-    /// Starts to probe in the calling thread's network namespace; the plan's times do not count.
+    /// Starts probing in the calling thread's network namespace; the durations of the plan are not used.
     ///
     /// # Errors
-    /// A plan that cannot be done, a reflector that does not answer.
+    /// An invalid plan, or a reflector that does not answer.
     pub fn start(plan: &LatencyPlan) -> Result<Self, LatencyError> {
         let plan = LatencyPlan { warm_up: Duration::ZERO, duration: LONGEST, ..plan.clone() };
         let (ask, asked) = channel();
-        let (tell, looks) = channel();
+        let (publish, looks) = channel();
         let work = move || {
             let wait = |time| match asked.recv_timeout(time) {
                 Ok(()) => Wake::Look,
                 Err(RecvTimeoutError::Timeout) => Wake::GoOn,
                 Err(RecvTimeoutError::Disconnected) => Wake::End,
             };
-            // Who does not listen any more has dropped the other end, too.
-            let mut each = |progress: &Progress| drop(tell.send(progress.clone()));
+            // A receiver that no longer listens has also dropped the other end.
+            let mut each = |progress: &Progress| drop(publish.send(progress.clone()));
             probe(&plan, None, &wait, &mut each)
         };
         let thread = Builder::new().name("probing".to_owned()).spawn(work);
@@ -70,10 +70,10 @@ impl Probing {
         Ok(probing)
     }
 
-    /// What came since the last look.
+    /// The change since the last reading.
     ///
     /// # Errors
-    /// Probing has ended: a connection broke.
+    /// Probing has ended: a connection failed.
     pub fn look(&mut self) -> Result<Probes, LatencyError> {
         let asked = self.ask.as_ref().and_then(|ask| ask.send(()).ok());
         let Some(progress) = asked.and_then(|()| self.looks.recv().ok()) else {
@@ -89,7 +89,7 @@ impl Probing {
         Ok(probes)
     }
 
-    /// Why it has ended by itself.
+    /// The reason why it has ended by itself.
     fn failure(&mut self) -> LatencyError {
         let ended = self.thread.take().map(JoinHandle::join);
         match ended {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn each_look_has_what_came_since_the_one_before() {
+    fn each_reading_has_the_change_since_the_previous_one() {
         let reflector = reflector();
         let mut probing = Probing::start(&plan(reflector.addresses()[0], Transport::Udp)).unwrap();
         let mut all = 0;
@@ -150,13 +150,13 @@ mod tests {
             all += probes.received;
         }
         drop(probing);
-        // Two more are those that the flows began with.
+        // Two more are the initial probes of the flows.
         let answered = reflector.reflected().udp_answered;
         assert!(answered >= all, "{answered} answered, {all} seen");
     }
 
     #[test]
-    fn a_reflector_that_is_not_there_or_goes_is_an_error() {
+    fn a_missing_or_vanished_reflector_is_an_error() {
         let gone = reflector().addresses()[0];
         let error = Probing::start(&plan(gone, Transport::Tcp)).unwrap_err().to_string();
         assert!(error.contains("connecting to 127.0.0.1"), "{error}");

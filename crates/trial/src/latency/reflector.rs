@@ -1,10 +1,9 @@
-//! The side that answers: in go addresses to listen on, out come answers to probes, and in the end how
-//! many.
+//! The answering side. Input: addresses to listen on. Output: answers to probes, and finally their number.
 //!
-//! An answer is the probe with the reflector's times in it: as long as what came, and one for each. What
-//! is no probe is not answered, so that two reflectors cannot keep each other busy. Memory is bounded: a
-//! buffer for each address and each connection, of which there is a limit; a connection that is silent
-//! or does not take its answers is closed.
+//! An answer is the probe with the reflector's times in it: same length, one per probe. Anything that is not a
+//! probe is not answered, so that two reflectors cannot keep each other busy. Memory is bounded: a buffer per
+//! address and per connection, the number of which is limited; a connection that is idle or does not read its
+//! answers is closed.
 
 use super::LatencyError;
 use super::message::{Message, SIZE_MAX, SIZE_MIN, Turn};
@@ -24,44 +23,44 @@ use std::thread::{self, JoinHandle};
 
 /// Version of the JSON form of [`Reflected`].
 pub const REFLECT_SCHEMA: u32 = 1;
-/// Connections at a time; more are closed at once.
+/// Maximum number of connections; further ones are closed immediately.
 const CONNECTIONS: usize = 256;
-/// So long after the last probe that wanted times no more stamps are asked for.
+/// Timestamps are switched off this long after the last probe that requested times.
 const UNWANTED_NS: u64 = 1_000_000_000;
-/// Ports that are tried until one is free for both protocols.
+/// Number of ports tried until one is free for both protocols.
 const TRIES: u32 = 16;
 
-/// What to answer on, and how.
+/// Addresses and options.
 #[derive(Debug, Clone)]
 pub struct ReflectorPlan {
-    /// Addresses; each answers UDP and TCP.
+    /// Addresses; both UDP and TCP on each.
     pub addresses: Vec<IpAddr>,
-    /// The port; 0: any that is free, another for each address.
+    /// The port; 0: any free port, which differs by address.
     pub port: u16,
-    /// CPUs for the threads; `None`: where the caller may run.
+    /// CPUs for the threads; `None`: those of the caller.
     pub cpus: Option<CpuSet>,
     /// Options of the sockets.
     pub options: SocketOptions,
 }
 
-/// What a reflector did.
+/// Result of a reflector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reflected {
     /// Version of this form.
     pub schema: u32,
-    /// Datagrams that were answered.
+    /// Datagrams answered.
     pub udp_answered: u64,
-    /// Messages of connections that were answered.
+    /// Messages on connections answered.
     pub tcp_answered: u64,
-    /// What came and is no probe, or could not be answered; a connection that sends such is closed.
+    /// Invalid messages, or ones that could not be answered; a connection that sends such is closed.
     pub ignored: u64,
     /// Connections.
     pub connections: u64,
-    /// Connections that were one too many.
+    /// Connections beyond the limit.
     pub refused: u64,
 }
 
-/// A reflector at work. Dropped it ends.
+/// A running reflector, stopped on drop.
 #[derive(Debug)]
 pub struct Reflector {
     addresses: Vec<SocketAddr>,
@@ -84,7 +83,7 @@ impl Reflector {
     /// Listens on each address and starts to answer.
     ///
     /// # Errors
-    /// An address that is not there, a port that is taken, CPUs or options that are refused.
+    /// An address that does not exist, a port in use, CPUs or options that are refused.
     pub fn start(plan: &ReflectorPlan) -> Result<Self, LatencyError> {
         let mut reflector =
             Self { addresses: Vec::new(), shared: Arc::default(), threads: Vec::new() };
@@ -98,12 +97,12 @@ impl Reflector {
         Ok(reflector)
     }
 
-    /// Where it listens.
+    /// The addresses on which it listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// What it has done so far.
+    /// The result so far.
     pub fn reflected(&self) -> Reflected {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reflected {
@@ -138,7 +137,7 @@ impl Reflector {
         Ok(())
     }
 
-    /// A thread on the plan's CPUs, which those that it starts inherit.
+    /// A thread on the plan's CPUs, which its child threads inherit.
     fn spawn(
         &mut self,
         plan: &ReflectorPlan,
@@ -160,8 +159,8 @@ impl Reflector {
 }
 
 impl Drop for Reflector {
-    /// Wakes all readers and waits for them. On UDP sockets shutting down wakes too, although it may
-    /// answer ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
+    /// Wakes all readers and waits for them. Shutting down a UDP socket wakes its reader too, although it may
+    /// return ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
     fn drop(&mut self) {
         self.shared.connected.stop();
         for socket in lock(&self.shared.datagrams).iter() {
@@ -186,10 +185,9 @@ fn listen(at: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
     }
 }
 
-/// Reads a message and makes it its own answer, with times where they are wanted; `None` for what is no
-/// probe of this size.
+/// Turns a message into its answer in place, with times if requested; `None` if it is not a probe of this size.
 fn turn(bytes: &mut [u8], stamps: &mut Stamps, stamp_ns: Option<u64>) -> Option<()> {
-    // Looked at first, so that what follows is the turn.
+    // Read before parsing, so that the parsing is part of the turnaround time.
     let read_ns = stamps.on.then(wall_ns);
     let probe = Message::parse(bytes)?;
     let is_whole = usize::try_from(probe.size).is_ok_and(|size| size == bytes.len());
@@ -204,12 +202,12 @@ fn turn(bytes: &mut [u8], stamps: &mut Stamps, stamp_ns: Option<u64>) -> Option<
     is_whole.then(|| answer.write(bytes))
 }
 
-/// Whether the reader of a socket asks for stamps, which make each packet dearer: from the first probe
-/// that wants times until there was none for a while.
+/// Whether the reader of a socket requests timestamps, which make each packet more expensive: from the first
+/// probe that requests times until there was none for a while.
 #[derive(Debug)]
 struct Stamps {
     on: bool,
-    /// To be set at the socket before the next message is read.
+    /// To be set on the socket before the next message is read.
     change: bool,
     last_wanted_ns: u64,
     control: Control,
@@ -220,7 +218,7 @@ impl Stamps {
         Self { on: false, change: false, last_wanted_ns: 0, control: Control::new() }
     }
 
-    /// A probe was read, which wants times or not.
+    /// A probe was read; records whether it requests times.
     fn wanted(&mut self, wanted: bool, read_ns: Option<u64>) {
         if wanted {
             self.last_wanted_ns = read_ns.unwrap_or(u64::MAX);
@@ -230,8 +228,8 @@ impl Stamps {
         }
     }
 
-    /// Receives, with a stamp if they are on. A kernel that has none lets the answers tell when their
-    /// probes were read, and that it is no stamp.
+    /// Receives, with a timestamp if enabled. If the kernel has none, the answers contain the time of reading,
+    /// marked as such.
     fn receive<S: SockaddrLike>(
         &mut self,
         socket: &impl AsFd,
@@ -287,7 +285,7 @@ impl Service for Streams<'_> {
     }
 }
 
-/// Answers until the connection ends. All its messages are as long as the first.
+/// Answers until the connection ends. All its messages have the length of the first.
 fn answer_stream(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut stamps = Stamps::new();
     let mut buffer = vec![0; SIZE_MIN];

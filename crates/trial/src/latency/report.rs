@@ -1,4 +1,4 @@
-//! What a latency benchmark found: plain data.
+//! Results of a latency benchmark: plain data.
 
 use super::distribution::{Distribution, Summary};
 use super::plan::{LatencyPlan, Loop, Transport};
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Version of the JSON form of [`LatencyReport`].
 pub const LATENCY_SCHEMA: u32 = 1;
 
-/// Latencies of a path, there and back.
+/// Round-trip latencies of a path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LatencyReport {
     /// Version of this form.
@@ -24,63 +24,63 @@ pub struct LatencyReport {
     pub transport: Transport,
     /// Open or closed loop.
     pub mode: Loop,
-    /// Bytes of a message.
+    /// Message length in bytes.
     pub size_bytes: u32,
     /// Connections or flows.
     pub connections: u32,
-    /// Probes per second that were asked for; `None`: as fast as the answers come.
+    /// Requested probes per second; `None`: unlimited.
     pub asked_rate_per_s: Option<u32>,
-    /// How long probes were sent that count.
+    /// Duration of the measurement.
     pub duration_s: f64,
-    /// Probes that were due and sent; those that the kernel refused are among them.
+    /// Probes that were due and sent, including those that the kernel refused.
     pub sent: u64,
-    /// Of these, probes that were answered.
+    /// Probes that were answered.
     pub received: u64,
-    /// And those that were not.
+    /// Probes that were not answered.
     pub lost: u64,
-    /// Answers that took longer than was allowed; they are among `received`.
+    /// Answers that took longer than the timeout; included in `received`.
     pub late: u64,
-    /// Answers that came after one to a later probe of the same flow.
+    /// Answers that arrived after one to a later probe of the same flow.
     pub reordered: u64,
-    /// Further answers to a probe.
+    /// Duplicate answers to a probe.
     pub duplicated: u64,
-    /// What came and is no answer to any probe, or to one that is forgotten.
+    /// Received data that is not an answer to any remembered probe.
     pub ignored: u64,
-    /// Probes that were due and not sent, as the benchmark was ended early.
+    /// Probes that were due and not sent, because the benchmark was stopped early.
     pub not_sent: u64,
-    /// Probes that were sent, per second.
+    /// Probes sent, per second.
     pub rate_per_s: f64,
-    /// Of the latencies, as [`Summary`] has them.
+    /// The latencies, as in [`Summary`].
     pub min_ns: Option<u64>,
     /// Their mean.
     pub mean_ns: Option<f64>,
     /// Their standard deviation.
     pub stddev_ns: Option<f64>,
-    /// By percentile, as deep as the samples allow.
+    /// By percentile, as far as there are enough samples.
     pub percentiles: std::collections::BTreeMap<String, u64>,
     /// The longest.
     pub max_ns: Option<u64>,
     /// `[upper_ns, count]` of each bucket of the histogram that is not empty, ascending.
     pub histogram: Vec<(u64, u64)>,
-    /// Where they went; `None` when the kernel's stamps do not tell, with the reason in `unknown`.
+    /// Where the time went; `None` if not available from kernel timestamps, with the reason in `unknown`.
     pub split: Option<Split>,
-    /// The load that was put on the path meanwhile.
+    /// The background load on the path.
     #[serde(default)]
     pub load: Vec<BackgroundReport>,
-    /// What is not known, and why.
+    /// What is unknown, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
-/// What has come since the last look.
+/// The change since the last reading.
 #[derive(Debug, Clone)]
 pub struct Progress {
-    /// Time since the first probe that counts was due.
+    /// Time since the first counted probe was due.
     pub passed: Duration,
-    /// Probes that count and were sent so far.
+    /// Counted probes sent so far.
     pub sent: u64,
-    /// Probes that were answered so far.
+    /// Probes answered so far.
     pub received: u64,
-    /// Latencies of the answers since the last look.
+    /// Latencies of the answers since the last reading.
     pub latency: Summary,
 }
 
@@ -90,7 +90,7 @@ impl Progress {
     }
 }
 
-/// What all threads found together.
+/// The combined results of all threads.
 pub(super) struct Run {
     pub(super) tally: Tally,
     pub(super) sent: u64,
@@ -155,15 +155,15 @@ fn fact(fact: &str, reason: String) -> Unknown {
 fn why_no_split(plan: &LatencyPlan, tally: &Tally) -> String {
     let Tally { received, without_sent, without_received, contradictory, .. } = *tally;
     if !plan.split {
-        "not asked for (--no-split)".to_owned()
+        "not requested (--no-split)".to_owned()
     } else if received == 0 {
-        "no answer came".to_owned()
+        "no answer was received".to_owned()
     } else if without_sent >= without_received.max(contradictory) {
-        "the kernel gave no stamps of sending: the device's driver takes none (ethtool -T)"
+        "no transmit timestamps from the kernel: not supported by the device's driver (ethtool -T)"
             .to_owned()
     } else if without_received >= contradictory {
-        "the kernel gave no stamps of receipt".to_owned()
+        "no receive timestamps from the kernel".to_owned()
     } else {
-        "the stamps contradict each other: the clock was set meanwhile".to_owned()
+        "the timestamps are inconsistent: the clock was set in the meantime".to_owned()
     }
 }

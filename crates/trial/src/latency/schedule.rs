@@ -1,17 +1,17 @@
-//! When probes are due: in go a rate and the beginning, out come intended send times one after the
-//! other, whatever becomes of the probes. Nothing is ever skipped.
+//! The schedule of probes. Input: a rate and the start. Output: intended send times, one after the other,
+//! whatever happens to the probes. None is ever skipped.
 
 use crate::clock::SECOND_NS;
 use serde::{Deserialize, Serialize};
 
-/// How probes follow each other.
+/// The distribution of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrivals {
-    /// All the same interval apart.
+    /// At constant intervals.
     Constant,
-    /// As a Poisson process: intervals are exponentially distributed, so that probes meet the path
-    /// at moments that nothing else there can be in step with (PASTA).
+    /// As a Poisson process: intervals are exponentially distributed, so that probes cannot be in step with
+    /// anything on the path (PASTA).
     Poisson,
 }
 
@@ -21,16 +21,16 @@ pub(super) struct Schedule {
     begin_ns: u64,
     /// Mean interval between two probes of this flow.
     interval_ns: f64,
-    /// Due times handed out.
+    /// Number of due times handed out.
     count: u64,
-    /// Of a Poisson process: its random numbers, and the time that has passed since the beginning.
+    /// For a Poisson process: its random numbers, and the time since the start.
     random: Option<(fastrand::Rng, f64)>,
     next_ns: u64,
 }
 
 impl Schedule {
-    /// Of `flows` flows that together send `rate_per_s` probes per second the one numbered `flow`.
-    /// Constant ones are offset against each other; Poisson processes add up to one.
+    /// The flow numbered `flow` of `flows` that together send `rate_per_s` probes per second. Constant
+    /// schedules are offset against each other; Poisson processes add up to one.
     pub(super) fn new(
         begin_ns: u64,
         rate_per_s: u32,
@@ -54,11 +54,11 @@ impl Schedule {
         self.next_ns
     }
 
-    /// Goes on to the one after.
+    /// Advances to the next probe.
     pub(super) fn advance(&mut self) {
         self.count += 1;
         let passed_ns = match &mut self.random {
-            // From the number, not by adding up: no error of rounding grows.
+            // Computed from the number, so that rounding errors do not accumulate.
             None => self.count as f64 * self.interval_ns,
             Some((random, passed_ns)) => {
                 *passed_ns -= (1.0 - random.f64()).ln() * self.interval_ns;
@@ -68,14 +68,14 @@ impl Schedule {
         self.next_ns = self.begin_ns + passed_ns as u64;
     }
 
-    /// Goes on to the first that is due after then.
+    /// Advances to the first probe due after that time.
     pub(super) fn skip_to(&mut self, ns: u64) {
         while self.next_ns < ns {
             self.advance();
         }
     }
 
-    /// How many were due before then that were not handed out.
+    /// How many were due before that time and were not handed out.
     pub(super) fn overdue(mut self, ns: u64) -> u64 {
         let handed_out = self.count;
         self.skip_to(ns);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_take_turns() {
+    fn flows_alternate() {
         let mut all: Vec<u64> = (0..4)
             .flat_map(|flow| {
                 let mut one = Schedule::new(0, 1_000, (flow, 4), Arrivals::Constant);
@@ -127,16 +127,16 @@ mod tests {
         let intervals: Vec<f64> = due.windows(2).map(|w| (w[1] - w[0]) as f64).collect();
         let mean = intervals.iter().sum::<f64>() / 1e5;
         let variance = intervals.iter().map(|i| (i - mean).powi(2)).sum::<f64>() / 1e5;
-        // Of 100,000 the mean is within 1.6 % (5 σ); of an exponential one σ is the mean.
+        // Of 100,000 the mean is within 1.6% (5 σ); the σ of an exponential distribution is its mean.
         assert!((mean / 1e6 - 1.0).abs() < 0.016, "{mean}");
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{variance}");
-        // More than 3 means apart: e^-3 of them.
+        // Intervals longer than 3 means: a share of e^-3.
         let long = intervals.iter().filter(|i| **i > 3e6).count();
         assert!((4_500..5_500).contains(&long), "{long}");
     }
 
     #[test]
-    fn what_is_overdue_is_counted() {
+    fn overdue_probes_are_counted() {
         let mut schedule = Schedule::new(0, 1_000, (0, 1), Arrivals::Constant);
         times(&mut schedule, 3);
         assert_eq!(schedule.clone().overdue(10_000_000), 7);

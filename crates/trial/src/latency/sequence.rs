@@ -1,37 +1,36 @@
-//! What becomes of the probes of one flow, by their numbers: in go the numbers of answers as they
-//! come, out comes for each whether it is the first answer, out of order, one more, or too old.
+//! Sequence tracking of one flow. Input: the numbers of answers in order of arrival. Output: for each one
+//! whether it is the first answer, out of order, a duplicate, or too old.
 //!
-//! Memory is bounded by a window of the newest probes; an answer to an older one is forgotten, and
-//! its probe stays lost.
+//! Memory is bounded by a window of the newest probes; an answer to an older one is unknown, and its probe
+//! stays lost.
 
-/// What an answer is.
+/// Kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// The first to its probe. `reordered` (RFC 4737, section 3): an answer to a later probe came
-    /// before it.
+    /// The first to its probe. `reordered` (RFC 4737, section 3): an answer to a later probe arrived before it.
     First { reordered: bool },
-    /// One more to a probe that has had one.
+    /// A duplicate.
     Duplicate,
-    /// To a probe that is not remembered, or was never sent.
+    /// To a probe that is no longer remembered, or was never sent.
     Unknown,
 }
 
 /// The newest probes of a flow.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// For each place of the window the probe that was answered last there, plus one.
+    /// For each slot of the window, the probe that was last answered there, plus one.
     answered: Vec<u64>,
-    /// The next number that would be in order.
+    /// The next number in order.
     expected: u64,
 }
 
 impl Sequence {
-    /// Remembers so many probes.
+    /// Remembers this many probes.
     pub(super) fn new(window: usize) -> Self {
         Self { answered: vec![0; window.max(1)], expected: 0 }
     }
 
-    /// An answer to a probe came, when those below `sent` had been sent.
+    /// An answer to a probe arrived, when those below `sent` had been sent.
     pub(super) fn arrived(&mut self, sequence: u64, sent: u64) -> Arrival {
         let window = self.answered.len() as u64;
         if sequence >= sent || sent - sequence > window {
@@ -59,31 +58,31 @@ mod tests {
     const REORDERED: Arrival = First { reordered: true };
 
     #[test]
-    fn loss_reordering_and_duplicates_are_told_apart() {
+    fn loss_reordering_and_duplicates_are_distinguished() {
         let mut sequence = Sequence::new(8);
-        let told: Vec<Arrival> =
+        let arrivals_seen: Vec<Arrival> =
             [0, 2, 1, 2, 1, 5, 3, 6, 5].iter().map(|&number| sequence.arrived(number, 7)).collect();
         let expected = [
             IN_ORDER, IN_ORDER, REORDERED, Duplicate, Duplicate, IN_ORDER, REORDERED, IN_ORDER,
             Duplicate,
         ];
-        assert_eq!(told, expected, "4 is lost, and that is all");
+        assert_eq!(arrivals_seen, expected, "only 4 is lost");
     }
 
     #[test]
-    fn what_was_not_sent_or_is_forgotten_is_unknown() {
+    fn unsent_and_forgotten_probes_are_unknown() {
         let mut sequence = Sequence::new(4);
         assert_eq!(sequence.arrived(10, 10), Unknown);
         assert_eq!(sequence.arrived(5, 10), Unknown);
         assert_eq!(sequence.arrived(6, 10), IN_ORDER);
         assert_eq!(sequence.arrived(u64::MAX, 10), Unknown);
-        // The place of 6 is that of 10 later on.
+        // The slot of 6 is later that of 10.
         assert_eq!(sequence.arrived(10, 11), IN_ORDER);
         assert_eq!(sequence.arrived(6, 11), Unknown);
     }
 
     proptest! {
-        /// Whatever comes, each probe is answered at most once.
+        /// In any order of arrival, each probe is answered at most once.
         #[test]
         fn answers_and_losses_add_up(arrivals: Vec<u8>, sent in 0u64..256) {
             let mut sequence = Sequence::new(256);

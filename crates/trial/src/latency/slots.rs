@@ -1,34 +1,34 @@
-//! The newest probes of a flow with their send times, shared by the thread that sends and the one
-//! that receives without either waiting for the other.
+//! The newest probes of a flow with their send times, shared without locks by the sending and the receiving
+//! thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A probe that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sent {
-    /// When it was to be sent, and when the call to send it began, on the monotonic clock.
+    /// When it was to be sent, and when the send call started, on the monotonic clock.
     pub(super) intended_ns: u64,
     pub(super) sending_ns: u64,
 }
 
-/// A slot for each probe of the window.
+/// A slot per probe of the window.
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Box<[Slot]>,
     /// Numbers of the first probe that counts and of the one after the last.
     first: AtomicU64,
     end: AtomicU64,
-    /// Probes that were sent, those that do not count included.
+    /// Probes sent, including those that do not count.
     sent: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The probe's number plus one, as long as the rest is that probe's.
+    /// The probe's number plus one, while the other fields belong to that probe.
     holds: AtomicU64,
     intended_ns: AtomicU64,
     sending_ns: AtomicU64,
-    /// The kernel's stamp on the wall clock, when it has come.
+    /// The kernel's timestamp on the wall clock, once available.
     stamp_ns: AtomicU64,
 }
 
@@ -48,7 +48,7 @@ impl Slots {
         &self.slots[usize::try_from(place).unwrap_or(0)]
     }
 
-    /// A probe is about to be sent. To be called by one thread, with the numbers one by one.
+    /// A probe is about to be sent. Must be called by a single thread, with consecutive numbers.
     pub(super) fn sending(&self, sequence: u64, sent: Sent) {
         let slot = self.slot(sequence);
         slot.holds.store(0, Ordering::Release);
@@ -59,7 +59,7 @@ impl Slots {
         self.sent.store(sequence + 1, Ordering::Release);
     }
 
-    /// The kernel has stamped a probe. A second stamp, of a segment sent once more, is not taken.
+    /// The kernel has timestamped a probe. A second timestamp, of a retransmitted segment, is ignored.
     pub(super) fn stamped(&self, sequence: u64, stamp_ns: u64) {
         let slot = self.slot(sequence);
         if slot.holds.load(Ordering::Acquire) == sequence + 1 {
@@ -68,7 +68,7 @@ impl Slots {
         }
     }
 
-    /// When a probe was sent; `None` when it has left the window.
+    /// When a probe was sent; `None` if it has left the window.
     pub(super) fn get(&self, sequence: u64) -> Option<Sent> {
         let slot = self.slot(sequence);
         let holds = || slot.holds.load(Ordering::Acquire) == sequence + 1;
@@ -79,7 +79,7 @@ impl Slots {
         sent.filter(|_| holds())
     }
 
-    /// The kernel's stamp of a probe, when it has come.
+    /// The kernel's timestamp of a probe, if available.
     pub(super) fn stamp(&self, sequence: u64) -> Option<u64> {
         let slot = self.slot(sequence);
         let holds = || slot.holds.load(Ordering::Acquire) == sequence + 1;
@@ -103,18 +103,18 @@ impl Slots {
         first <= sequence && sequence < self.end.load(Ordering::Acquire)
     }
 
-    /// Probes that were sent.
+    /// Number of probes sent.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Probes that were sent and count, as far as they are sent by now.
+    /// Number of counted probes sent so far.
     pub(super) fn counted(&self) -> u64 {
         let end = self.end.load(Ordering::Acquire).min(self.sent());
         end.saturating_sub(self.first.load(Ordering::Acquire))
     }
 
-    /// Whether all that count are sent.
+    /// Whether all that count have been sent.
     pub(super) fn ended(&self) -> bool {
         self.end.load(Ordering::Acquire) != u64::MAX
     }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_between_warm_up_and_end() {
+    fn probes_between_warm_up_and_end_count() {
         let slots = Slots::new(4);
         slots.sending(0, Sent { intended_ns: 0, sending_ns: 0 });
         assert!(!slots.counts(0) && !slots.ended());

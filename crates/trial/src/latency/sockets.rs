@@ -1,8 +1,8 @@
-//! Sockets with their options and the kernel's stamps of what goes through them.
+//! Sockets with their options and kernel timestamps.
 //!
-//! In go addresses and options, out come sockets that were refused nothing. A stamp of receipt comes
-//! with what is received, one of sending by the socket's error queue
-//! (Documentation/networking/timestamping.rst); both are on the wall clock.
+//! Input: addresses and options. Output: sockets with all options applied. A receive timestamp arrives with the
+//! data, a transmit timestamp on the socket's error queue (Documentation/networking/timestamping.rst); both are
+//! on the wall clock.
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -16,16 +16,16 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Room for the control messages of one message: stamps, and the error with its origin.
+/// Buffer for the control messages of one message: timestamps, and the error with its origin.
 const CONTROL_BYTES: usize = 512;
 /// Receive buffer of a UDP socket.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
-/// Stamps of sending that are taken at once.
+/// Maximum transmit timestamps read at once.
 const STAMPS_AT_ONCE: usize = 64;
-/// Origin and kind of a stamp of sending, handed to the driver (include/uapi/linux/errqueue.h).
+/// Origin and type of a transmit timestamp, taken at the driver (include/uapi/linux/errqueue.h).
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const TSTAMP_SND: u32 = 0;
-/// SO_BUSY_POLL, of all architectures but parisc and sparc (include/uapi/asm-generic/socket.h).
+/// SO_BUSY_POLL on all architectures except parisc and sparc (include/uapi/asm-generic/socket.h).
 const SO_BUSY_POLL: libc::c_int = 46;
 
 /// Options of a benchmark's sockets.
@@ -40,12 +40,12 @@ pub struct SocketOptions {
 }
 
 impl SocketOptions {
-    /// Sets them.
+    /// Sets the options.
     pub(super) fn set(&self, socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
         let named = |option: &str, result: io::Result<()>| {
             result.map_err(|reason| io::Error::new(reason.kind(), format!("{option}: {reason}")))
         };
-        // The DSCP first: setting it sets the priority, too (`rt_tos2priority`).
+        // The DSCP first: setting it also sets the priority (`rt_tos2priority`).
         if let Some(dscp) = self.dscp {
             let tos = dscp << 2;
             let set = if ipv6 {
@@ -82,14 +82,14 @@ fn busy_poll(socket: &impl AsFd, us: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks for room for what comes while its reader waits for a CPU: what is dropped for want of it would
-/// count as lost by the path. Without privilege the kernel may grant less.
+/// Requests a buffer large enough for the data that arrives while its reader waits for a CPU: datagrams dropped
+/// because it is full would count as lost on the path. Without privilege the kernel may grant less.
 pub(crate) fn make_room(socket: &impl AsFd) {
     let forced = set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER_BYTES);
     let _ = forced.or_else(|_| set_socket_recv_buffer_size(socket, RECEIVE_BUFFER_BYTES));
 }
 
-/// Asks for a stamp of what is received, or for none any more.
+/// Switches receive timestamps on or off.
 pub(super) fn stamp_received(socket: &impl AsFd, wanted: bool) -> io::Result<()> {
     let mut flags = TimestampingFlag::empty();
     if wanted {
@@ -99,7 +99,7 @@ pub(super) fn stamp_received(socket: &impl AsFd, wanted: bool) -> io::Result<()>
     Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
 }
 
-/// Asks for stamps of both directions; those of sending are numbered from now on: by datagrams, in a
+/// Switches on timestamps of both directions; transmit timestamps are numbered from then on: by datagrams, in a
 /// stream by bytes.
 pub(super) fn stamp_both(socket: &impl AsFd) -> io::Result<()> {
     let flags = TimestampingFlag::SOF_TIMESTAMPING_RX_SOFTWARE
@@ -110,7 +110,7 @@ pub(super) fn stamp_both(socket: &impl AsFd) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
 }
 
-/// Room for what comes beside a message's bytes.
+/// Buffer for control messages.
 #[derive(Debug)]
 pub(super) struct Control(Vec<u8>);
 
@@ -120,7 +120,7 @@ impl Control {
     }
 }
 
-/// What was received: bytes, the kernel's stamp if there is one, and from where.
+/// Received data: its length, the kernel's timestamp if there is one, and the sender.
 #[derive(Debug)]
 pub(super) struct Received<S> {
     pub(super) bytes: usize,
@@ -128,7 +128,7 @@ pub(super) struct Received<S> {
     pub(super) from: Option<S>,
 }
 
-/// Receives a datagram, or what there is of a stream up to the length of the buffer.
+/// Receives a datagram, or the available bytes of a stream up to the length of the buffer.
 pub(super) fn receive<S: SockaddrLike>(
     socket: &impl AsFd,
     buffer: &mut [u8],
@@ -147,7 +147,7 @@ pub(super) fn receive<S: SockaddrLike>(
     Ok(Received { bytes: message.bytes, stamp_ns, from: message.address })
 }
 
-/// Takes stamps of sending from the error queue without waiting: the number and the time of each.
+/// Reads transmit timestamps from the error queue without waiting: the number and the time of each.
 pub(super) fn sent_stamps(
     socket: &impl AsFd,
     control: &mut Control,
@@ -178,7 +178,7 @@ pub(super) fn sent_stamps(
     }
 }
 
-/// A stamp of the kernel; one that is zero was not taken.
+/// A kernel timestamp; zero means that none was taken.
 fn nanoseconds(stamp: &TimeSpec) -> Option<u64> {
     let seconds = u64::try_from(stamp.tv_sec()).ok()?;
     let ns =
@@ -186,7 +186,7 @@ fn nanoseconds(stamp: &TimeSpec) -> Option<u64> {
     Some(ns).filter(|&ns| ns > 0)
 }
 
-/// Whether a read was interrupted by a signal, and is to be done again.
+/// Whether a read was interrupted by a signal, and must be retried.
 pub(super) fn again(reason: &io::Error) -> bool {
     reason.raw_os_error() == Some(Errno::EINTR as i32)
 }

@@ -1,4 +1,4 @@
-//! One probe's latency taken apart by the kernel's stamps.
+//! Splits a probe's latency into parts, by kernel timestamps.
 //!
 //! ```text
 //! intended ─ sender_late ─ send() ─ send_stack ─ driver ─ wire ─┐
@@ -7,9 +7,9 @@
 //!                                                                 ▼ wire
 //!                                          stamp of receipt ─ receive ─ read
 //! ```
-//! In go the times of this side on one clock and the reflector's on its own, out come parts that add
-//! up to the latency. Only differences of the same clock are taken; `wire` is what is left of the time
-//! between both stamps of this side, and so holds the reflector's way from its `send()` to its driver.
+//! Input: the times of this side on one clock and the reflector's on its own. Output: parts that add up to the
+//! latency. Differences are taken only within one clock; `wire` is the remainder of the time between both
+//! timestamps of this side, and so includes the reflector's path from its `send()` to its driver.
 
 use super::distribution::{Distribution, Summary};
 use super::message::Turn;
@@ -29,10 +29,10 @@ pub(super) struct Parts {
 /// The times of a probe on this side, all on one clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// When it was to be sent, and when the call to send it began.
+    /// When it was to be sent, and when the send call started.
     pub(super) intended_ns: u64,
     pub(super) sending_ns: u64,
-    /// The kernel's stamps: handed to the device, received.
+    /// The kernel's timestamps: handed to the device, received.
     pub(super) sent_ns: u64,
     pub(super) arrived_ns: u64,
     /// When the answer had been read.
@@ -40,8 +40,8 @@ pub(super) struct Times {
 }
 
 impl Parts {
-    /// `None` where the times contradict each other: a clock was set in between, or the reflector
-    /// tells what cannot be.
+    /// `None` if the times are inconsistent: a clock was set in between, or the reflector sent impossible
+    /// values.
     pub(super) fn of(times: &Times, turn: &Turn) -> Option<Self> {
         let far_receive_ns = turn.read_ns.checked_sub(turn.arrived_ns)?;
         let far_turn_ns = turn.sent_ns.checked_sub(turn.read_ns)?;
@@ -57,23 +57,23 @@ impl Parts {
     }
 }
 
-/// Where the latency went, over all probes that could be taken apart.
+/// Where the latency went, over all probes that could be split.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Split {
-    /// From the intended send time to the call that sends.
+    /// From the intended send time to the send call.
     pub sender_late: Summary,
     /// From that call to the device's driver.
     pub send_stack: Summary,
-    /// Both ways between the two hosts, with the reflector's way from its call to its driver.
+    /// Both directions between the two hosts, including the reflector's path from its call to its driver.
     pub wire: Summary,
-    /// In the reflector's kernel, from receipt to its user space; 0 where it had no stamp, and then
-    /// a part of `wire`.
+    /// In the reflector's kernel, from receipt to its user space; 0 if it had no timestamp, and then part of
+    /// `wire`.
     pub far_receive: Summary,
-    /// In the reflector itself.
+    /// In the reflector process.
     pub far_turn: Summary,
     /// From receipt by this kernel to user space: the stack and the wake-up.
     pub receive: Summary,
-    /// Answers that could not be taken apart: without one of the stamps, or a clock was set.
+    /// Answers that could not be split: a timestamp is missing, or a clock was set.
     pub not_split: u64,
 }
 
@@ -103,7 +103,7 @@ impl Splits {
         self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| mine.add(theirs));
     }
 
-    /// `None` when no answer could be taken apart.
+    /// `None` if no answer could be split.
     pub(super) fn summary(&self, not_split: u64) -> Option<Split> {
         let [sender_late, send_stack, wire, far_receive, far_turn, receive] =
             self.0.each_ref().map(Distribution::summary);
@@ -122,7 +122,7 @@ mod tests {
         Times { intended_ns: 100, sending_ns: 130, sent_ns: 137, arrived_ns: 237, read_ns: 250 };
 
     #[test]
-    fn the_stay_at_the_reflector_is_subtracted_by_its_own_clock() {
+    fn the_time_at_the_reflector_is_subtracted_by_its_own_clock() {
         let turn = Turn { arrived_ns: 9_000, stamped: true, read_ns: 9_050, sent_ns: 9_060 };
         let parts = Parts::of(&TIMES, &turn).unwrap();
         let expected = Parts {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_split() {
+    fn impossible_times_are_not_split() {
         let turn =
             |arrived_ns, read_ns, sent_ns| Turn { arrived_ns, stamped: true, read_ns, sent_ns };
         assert_eq!(Parts::of(&TIMES, &turn(10, 9, 20)), None, "read before it came");

@@ -1,5 +1,5 @@
-//! What a flow's answers add up to: in goes each answer with its times, out come counts and
-//! distributions, taken away as often as somebody wants to look.
+//! Statistics of a flow's answers. Input: each answer with its times. Output: counts and distributions, taken
+//! at any time.
 
 use super::distribution::Distribution;
 use super::message::Turn;
@@ -9,10 +9,10 @@ use super::split::{Parts, Splits, Times};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Answers that wait for the stamp of their probe's sending.
+/// Maximum number of answers that wait for the transmit timestamp of their probe.
 const WAITING: usize = 1024;
 
-/// Counts and distributions of answers to probes that count.
+/// Counts and distributions of answers to counted probes.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
     pub(super) latency: Distribution,
@@ -21,9 +21,9 @@ pub(super) struct Tally {
     pub(super) late: u64,
     pub(super) reordered: u64,
     pub(super) duplicated: u64,
-    /// What came and is no answer to a probe of this flow.
+    /// Received data that is not an answer to a probe of this flow.
     pub(super) ignored: u64,
-    /// Answers that lack the stamp of sending, that of receipt, or whose times contradict each other.
+    /// Answers without a transmit or receive timestamp, or with inconsistent times.
     pub(super) without_sent: u64,
     pub(super) without_received: u64,
     pub(super) contradictory: u64,
@@ -64,20 +64,20 @@ impl Tally {
 pub(super) struct Answer {
     pub(super) sequence: u64,
     pub(super) turn: Turn,
-    /// The kernel's stamp, on the wall clock.
+    /// The kernel's timestamp, on the wall clock.
     pub(super) stamp_ns: Option<u64>,
     /// When it had been read, on the monotonic clock and on the wall clock.
     pub(super) read_ns: u64,
     pub(super) read_wall_ns: u64,
 }
 
-/// The side of a flow that receives.
+/// The receiving side of a flow.
 #[derive(Debug)]
 pub(super) struct Accounts<'a> {
     slots: &'a Slots,
     tally: &'a Mutex<Tally>,
     sequence: Sequence,
-    /// Answers to probes that count.
+    /// Answers to counted probes.
     answered: u64,
     split: bool,
     late_after_ns: u64,
@@ -96,12 +96,12 @@ impl<'a> Accounts<'a> {
         Self { slots, tally, sequence, answered: 0, split, late_after_ns, waiting }
     }
 
-    /// Something came that is no answer.
+    /// Data arrived that is not an answer.
     pub(super) fn ignore(&self) {
         self.with(|tally| tally.ignored += 1);
     }
 
-    /// An answer came.
+    /// An answer arrived.
     pub(super) fn answer(&mut self, answer: Answer) {
         let sequence = answer.sequence;
         let arrival = self.sequence.arrived(sequence, self.slots.sent());
@@ -131,8 +131,7 @@ impl<'a> Accounts<'a> {
         }
     }
 
-    /// Takes apart the answers whose probes' stamps are there; in the end also counts those that
-    /// never get one.
+    /// Splits the answers whose probes' timestamps are available; at the end also counts those without one.
     fn settle(&mut self, ending: bool) {
         while let Some(&(answer, sent)) = self.waiting.front() {
             let stamp = self.slots.stamp(answer.sequence);
@@ -142,12 +141,12 @@ impl<'a> Accounts<'a> {
                 return;
             }
             self.waiting.pop_front();
-            self.take_apart(&answer, sent, stamp);
+            self.split_answer(&answer, sent, stamp);
         }
     }
 
-    fn take_apart(&self, answer: &Answer, sent: Sent, sent_stamp_ns: Option<u64>) {
-        // From the wall clock to the monotonic one, by reading both at the same time.
+    fn split_answer(&self, answer: &Answer, sent: Sent, sent_stamp_ns: Option<u64>) {
+        // Converts the wall clock to the monotonic one, by reading both at the same time.
         let monotonic =
             |wall_ns: u64| answer.read_ns.checked_sub(answer.read_wall_ns.checked_sub(wall_ns)?);
         let (Some(sent_stamp_ns), Some(stamp_ns)) = (sent_stamp_ns, answer.stamp_ns) else {
@@ -169,12 +168,12 @@ impl<'a> Accounts<'a> {
         });
     }
 
-    /// Whether every probe that counts has been sent and answered.
+    /// Whether every counted probe has been sent and answered.
     pub(super) fn complete(&self) -> bool {
         self.slots.ended() && self.answered >= self.slots.counted()
     }
 
-    /// No answer comes any more, and no stamp.
+    /// No further answers or timestamps will arrive.
     pub(super) fn finish(mut self) {
         self.settle(true);
     }
@@ -188,7 +187,7 @@ impl<'a> Accounts<'a> {
 mod tests {
     use super::*;
 
-    /// The wall clock is this much ahead of the monotonic one.
+    /// The wall clock is ahead of the monotonic one by this much.
     const AHEAD: u64 = 1_000_000;
 
     fn answer(sequence: u64, read_ns: u64) -> Answer {
@@ -197,7 +196,7 @@ mod tests {
         Answer { sequence, turn, stamp_ns, read_ns, read_wall_ns: read_ns + AHEAD }
     }
 
-    /// Ten probes, each 1 µs after the other, sent 5 ns late; the first does not count.
+    /// Ten probes, 1µs after each other, sent 5ns late; the first does not count.
     fn sent() -> Slots {
         let slots = Slots::new(16);
         slots.begin(1);
@@ -210,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_made_by_hand_are_counted() {
+    fn constructed_answers_are_counted() {
         let (slots, tally) = (sent(), Mutex::new(Tally::new()));
         let mut accounts = Accounts::new(&slots, &tally, 16, true, 5_000);
         for number in [1, 2, 4, 5] {
             slots.stamped(number, 1_000 * (number + 1) + 15 + AHEAD);
         }
-        // 0 does not count; 3 comes after 4, 5 twice, 6 too late, 7 to 9 never, 10 was never sent.
+        // 0 does not count; 3 arrives after 4, 5 twice, 6 too late, 7 to 9 never, 10 was never sent.
         for (number, read_ns) in [
             (0, 1_100),
             (1, 2_100),
@@ -237,18 +236,18 @@ mod tests {
         assert_eq!((tally.late, tally.reordered, tally.duplicated, tally.ignored), (1, 1, 1, 1));
         let summary = tally.latency.summary();
         assert_eq!((summary.min_ns, summary.max_ns), (Some(100), Some(53_000)));
-        // 3 and 6 have no stamp of sending.
+        // 3 and 6 have no transmit timestamp.
         assert_eq!((tally.without_sent, tally.without_received, tally.contradictory), (2, 0, 0));
         let split = tally.splits.summary(0).unwrap();
         assert_eq!((split.wire.count, split.receive.max_ns), (4, Some(7)));
         assert_eq!((split.sender_late.min_ns, split.send_stack.max_ns), (Some(5), Some(10)));
         assert_eq!((split.far_receive.max_ns, split.far_turn.max_ns), (Some(4), Some(1)));
-        // Of 100 ns: 5 late, 10 to the driver, 5 at the reflector, 7 from receipt to reading.
+        // Of 100ns: 5 late, 10 to the driver, 5 at the reflector, 7 from receipt to reading.
         assert_eq!(split.wire.min_ns, Some(73));
     }
 
     #[test]
-    fn a_stamp_may_come_after_the_answer() {
+    fn a_timestamp_may_arrive_after_the_answer() {
         let (slots, tally) = (sent(), Mutex::new(Tally::new()));
         let mut accounts = Accounts::new(&slots, &tally, 16, true, 5_000);
         accounts.answer(answer(1, 2_100));
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_contradicts() {
+    fn a_clock_that_was_set_is_detected() {
         let (slots, tally) = (sent(), Mutex::new(Tally::new()));
         let mut accounts = Accounts::new(&slots, &tally, 16, true, 5_000);
         slots.stamped(1, 2_015 + AHEAD + 500);
@@ -273,6 +272,6 @@ mod tests {
         let tally = tally.into_inner().unwrap();
         assert_eq!((tally.contradictory, tally.without_received), (1, 1));
         assert!(tally.splits.summary(0).is_none());
-        assert_eq!(tally.received, 2, "latencies are not the wall clock's");
+        assert_eq!(tally.received, 2, "latencies do not use the wall clock");
     }
 }

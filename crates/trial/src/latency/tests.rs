@@ -1,6 +1,7 @@
 //! Prober and reflector over loopback.
 
 use super::*;
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ fn reflector(address: IpAddr) -> Reflector {
     Reflector::start(&plan).unwrap()
 }
 
-/// Little enough for a busy machine, on which an answer may also take its time.
+/// A low rate for busy machines, on which an answer may also take long.
 fn plan(target: SocketAddr, transport: Transport, mode: Loop) -> LatencyPlan {
     LatencyPlan {
         target,
@@ -32,7 +33,7 @@ fn plan(target: SocketAddr, transport: Transport, mode: Loop) -> LatencyPlan {
     }
 }
 
-/// Goes on to the end.
+/// Continues to the end.
 fn sleep(time: Duration) -> bool {
     std::thread::sleep(time);
     true
@@ -83,9 +84,9 @@ fn the_split_adds_up(report: &LatencyReport) {
     if split.not_split == 0 {
         let sum: f64 = parts.iter().filter_map(|part| part.mean_ns).sum();
         let mean = report.mean_ns.unwrap();
-        assert!((sum - mean).abs() < 1.0, "{sum} are not {mean}: {report:?}");
+        assert!((sum - mean).abs() < 1.0, "{sum} is not {mean}: {report:?}");
     }
-    // Stamps begin when the kernel has switched them on, and come for nearly all.
+    // Timestamps start when the kernel has enabled them, and exist for nearly all answers.
     assert!(split.not_split * 2 < report.received, "{report:?}");
     if report.mode == Loop::Closed {
         assert_eq!(split.sender_late.max_ns, Some(0));
@@ -93,7 +94,7 @@ fn the_split_adds_up(report: &LatencyReport) {
 }
 
 #[test]
-fn without_stamps_the_split_is_null_with_the_reason() {
+fn without_timestamps_the_split_is_null_with_a_reason() {
     let reflector = reflector(V4);
     let mut plan = plan(reflector.addresses()[0], Transport::Udp, Loop::Closed);
     plan.split = false;
@@ -103,25 +104,25 @@ fn without_stamps_the_split_is_null_with_the_reason() {
 }
 
 #[test]
-fn intervals_are_shown_and_a_wish_to_end_is_heard() {
+fn intervals_are_reported_and_stop_requests_are_honoured() {
     let reflector = reflector(V4);
     let mut plan = plan(reflector.addresses()[0], Transport::Udp, Loop::Open(Arrivals::Constant));
     plan.duration = Duration::from_secs(600);
-    let (begin, mut looks) = (Instant::now(), 0);
-    let goes_on = |time| sleep(time) && begin.elapsed() < Duration::from_millis(400);
+    let (begin, looks) = (Instant::now(), Cell::new(0));
+    let should_continue = |time| sleep(time) && looks.get() < 3;
     let mut each = |progress: &Progress| {
-        looks += 1;
+        looks.set(looks.get() + 1);
         assert!(progress.sent >= progress.received);
     };
     let every = Some(Duration::from_millis(100));
-    let report = measure_latency(&plan, every, &goes_on, &mut each).unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(30) && looks > 0);
+    let report = measure_latency(&plan, every, &should_continue, &mut each).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(30) && looks.get() >= 3);
     assert!(report.sent > 0 && report.duration_s < 30.0);
     assert_eq!(report.received, report.sent);
 }
 
 #[test]
-fn nobody_there_is_an_error_that_names_the_reflector() {
+fn a_missing_reflector_is_an_error_with_its_address() {
     let free = UdpSocket::bind((V4, 0)).unwrap().local_addr().unwrap();
     for transport in [Transport::Udp, Transport::Tcp] {
         let plan = plan(free, transport, Loop::Open(Arrivals::Constant));
@@ -132,7 +133,7 @@ fn nobody_there_is_an_error_that_names_the_reflector() {
 }
 
 #[test]
-fn a_reflector_that_goes_away_is_an_error_over_tcp_and_loss_over_udp() {
+fn a_vanished_reflector_is_an_error_over_tcp_and_loss_over_udp() {
     let ends = |transport| {
         let mut reflector = Some(reflector(V4));
         let target = reflector.as_ref().unwrap().addresses()[0];
@@ -148,7 +149,7 @@ fn a_reflector_that_goes_away_is_an_error_over_tcp_and_loss_over_udp() {
 }
 
 #[test]
-fn plans_that_cannot_be_done_are_refused() {
+fn invalid_plans_are_refused() {
     let target = SocketAddr::new(V4, 9);
     let good = plan(target, Transport::Udp, Loop::Open(Arrivals::Constant));
     let bad: [fn(&mut LatencyPlan); 6] = [
@@ -175,7 +176,7 @@ fn probe(size: u32) -> Vec<u8> {
 }
 
 #[test]
-fn the_reflector_answers_probes_alone_and_with_as_many_bytes() {
+fn the_reflector_answers_only_probes_with_equal_length() {
     let reflector = reflector(V4);
     let socket = UdpSocket::bind((V4, 0)).unwrap();
     socket.connect(reflector.addresses()[0]).unwrap();
@@ -184,27 +185,28 @@ fn the_reflector_answers_probes_alone_and_with_as_many_bytes() {
     longer.push(0);
     let mut echoed = probe(64);
     echoed[4] = 2;
-    for stray in [&[][..], b"hello", &probe(80)[..79], &longer, &echoed] {
-        socket.send(stray).unwrap();
+    for misplaced in [&[][..], b"hello", &probe(80)[..79], &longer, &echoed] {
+        socket.send(misplaced).unwrap();
     }
-    // The one that is answered comes last: nothing else was.
+    // The one that is answered is sent last: the others were not answered.
     for size in [SIZE_MIN as u32, 1_400, 9_000] {
         socket.send(&probe(size)).unwrap();
         let length = socket.recv(&mut answer).unwrap();
-        let told = Message::parse(&answer[..length]).unwrap();
-        assert_eq!((length, told.kind, told.sequence), (size as usize, Kind::Answer, 2));
+        let parsed = Message::parse(&answer[..length]).unwrap();
+        assert_eq!((length, parsed.kind, parsed.sequence), (size as usize, Kind::Answer, 2));
         assert!(
-            told.turn.arrived_ns <= told.turn.read_ns && told.turn.read_ns <= told.turn.sent_ns
+            parsed.turn.arrived_ns <= parsed.turn.read_ns
+                && parsed.turn.read_ns <= parsed.turn.sent_ns
         );
         assert!(answer[SIZE_MIN..length].iter().all(|&byte| byte == 0x77));
     }
-    // The last one is counted when its answer may have been read already.
+    // The last one may be counted after its answer was read.
     let begin = Instant::now();
     while reflector.reflected().udp_answered < 3 && begin.elapsed() < Duration::from_secs(20) {
         std::thread::yield_now();
     }
-    let told = reflector.reflected();
-    assert_eq!((told.udp_answered, told.ignored), (3, 5));
+    let reflected = reflector.reflected();
+    assert_eq!((reflected.udp_answered, reflected.ignored), (3, 5));
 }
 
 #[test]
@@ -219,12 +221,12 @@ fn a_connection_that_sends_anything_else_is_closed() {
     }
     let mut bad = TcpStream::connect(reflector.addresses()[0]).unwrap();
     bad.write_all(&[b'x'; 200]).unwrap();
-    // Closed with what it sent unread it may be reset.
+    // Closed with unread data, the connection may be reset.
     assert!(matches!(bad.read(&mut [0; 10]), Ok(0) | Err(_)));
     // The size may not change within a connection.
     good.write_all(&probe(100)).unwrap();
     good.write_all(&[0; 400]).unwrap();
     assert!(matches!(good.read(&mut [0; 10]), Ok(0) | Err(_)));
-    let told = reflector.reflected();
-    assert_eq!((told.tcp_answered, told.ignored, told.connections), (3, 2, 2));
+    let reflected = reflector.reflected();
+    assert_eq!((reflected.tcp_answered, reflected.ignored, reflected.connections), (3, 2, 2));
 }

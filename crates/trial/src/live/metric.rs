@@ -1,34 +1,34 @@
-//! What is compared, by the names that `--metric` takes.
+//! The metrics, by the names that `--metric` accepts.
 
 use nearpath_model::PathKind;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is compared. Of latencies less is better, of rates more.
+/// A metric. For latencies less is better, for rates more.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Metric {
-    /// The latency of whole packets from end to end.
+    /// End-to-end latency of packets.
     Path {
-        /// Of packets with this kind of path; `None` means round trips of probes where there are any, and
-        /// received packets otherwise.
+        /// Of packets with this kind of path; `None` means round trips of probes if there are any, and received
+        /// packets otherwise.
         kind: Option<PathKind>,
-        /// Which figure of it.
+        /// The figure.
         figure: Figure,
     },
     /// The 99th percentile of one span.
     Span {
-        /// The stage before.
+        /// The first stage.
         from: String,
-        /// The stage after.
+        /// The second stage.
         to: String,
     },
-    /// Packets that reach their end, per second.
+    /// Packets that complete their path, per second.
     Packets,
     /// Bits that interfaces receive and send, per second.
     Bits,
 }
 
-/// One figure of a distribution of latencies.
+/// A figure of a latency distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Figure {
     /// The mean.
@@ -37,7 +37,7 @@ pub enum Figure {
     Percentile(f64),
 }
 
-/// The names of the metrics, as `--metric` takes them.
+/// The names of the metrics, as accepted by `--metric`.
 pub const METRICS: &str = "mean, p50, p90, p99, p99.9 (each also as PATH:p99, where PATH is receive, receive_from_nic, forward, \
                            forward_from_nic, transmit or kernel_transmit), stage:FROM..TO, pps, gbps";
 
@@ -60,7 +60,7 @@ impl FromStr for Metric {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let none = || format!("no metric; there are {METRICS}");
+        let none = || format!("unknown metric; available: {METRICS}");
         if let Some((from, to)) = text.strip_prefix("stage:").and_then(|span| span.split_once(".."))
         {
             return Ok(Self::Span { from: from.to_owned(), to: to.to_owned() });
@@ -103,12 +103,12 @@ impl fmt::Display for Metric {
 }
 
 impl Metric {
-    /// A figure of received packets, or of round trips where there are probes.
+    /// A figure of received packets, or of round trips if there are probes.
     pub fn of(figure: Figure) -> Self {
         Self::Path { kind: None, figure }
     }
 
-    /// How many packets, or probes, a block must have for it.
+    /// Number of packets, or probes, that a block needs for it.
     pub(super) fn samples_min(&self) -> u64 {
         match self {
             Self::Path { figure: Figure::Percentile(share), .. } => {
@@ -124,12 +124,12 @@ impl Metric {
         matches!(self, Self::Packets | Self::Bits)
     }
 
-    /// Whether it is of the probes' round trips, where there are probes.
+    /// Whether it is of the probes' round trips, if there are probes.
     pub fn is_of_probes(&self) -> bool {
         matches!(self, Self::Path { kind: None, .. })
     }
 
-    /// Of which packets' whole path it is, beside probes or without any.
+    /// The kind of path whose packets it is of, with probes or without.
     pub fn path(&self, has_probes: bool) -> Option<PathKind> {
         match self {
             Self::Path { kind: None, .. } if has_probes => None,

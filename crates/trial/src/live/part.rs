@@ -1,5 +1,5 @@
-//! The samples of a span or a path in a block: in go what it had counted at the start and at the end, out come
-//! count, mean and percentiles of what came between.
+//! The samples of a span or a path in a block. Input: its totals at the start and at the end. Output: count,
+//! mean and percentiles of the difference.
 
 use super::Hops;
 use nearpath_model::histogram::{by_number, interpolated_ns};
@@ -25,7 +25,7 @@ fn is_same(a: &Span, b: &Span) -> bool {
     (a.direction, &a.from, &a.to) == (b.direction, &b.from, &b.to)
 }
 
-/// Samples that came between two readings.
+/// Samples between two readings.
 pub(super) struct Samples {
     total_ns: u64,
     /// `[upper_ns, count]`, ascending.
@@ -33,7 +33,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// From the sum and the buckets as they were, if there were any, and as they are.
+    /// From the current sum and buckets, and the earlier ones, if any.
     fn between(
         before: Option<(u64, &[(u64, u64)])>,
         total_ns: u64,
@@ -59,21 +59,21 @@ impl Samples {
         self.total_ns as f64 / self.count() as f64
     }
 
-    /// Interpolated within a bucket, so that a small shift is not lost in its width.
+    /// Interpolated within a bucket, so that a small shift is visible despite the bucket's width.
     pub(super) fn percentile(&self, share: f64) -> f64 {
         interpolated_ns(&by_number(&self.buckets), share).unwrap_or(0.0)
     }
 }
 
-/// What came between two readings of the paths of one kind.
+/// The difference between two readings of the paths of one kind.
 pub(super) struct PathPart {
     pub(super) kind: PathKind,
     pub(super) samples: Samples,
 }
 
-/// What came between two readings of a span.
+/// The difference between two readings of a span.
 pub(super) struct Part<'a> {
-    /// What it had counted at the end of the block.
+    /// Its totals at the end of the block.
     pub(super) span: &'a Span,
     pub(super) samples: Samples,
     hops: [Option<f64>; 3],
@@ -94,7 +94,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// How far the packets went that began in the block.
+/// Hops of the packets that started in the block.
 pub(super) fn hops(spans: &[Part], started: u64) -> Hops {
     let each = |of: usize| {
         let sums: Option<Vec<f64>> = spans.iter().map(|part| part.hops[of]).collect();

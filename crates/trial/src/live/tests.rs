@@ -77,8 +77,8 @@ fn reading(duration_s: f64, packets: u64, spans: Vec<Span>, cpu_time: Vec<CpuTim
     }
 }
 
-/// 2,000 packets went by in two seconds: all through one span, half of them through another. Those that were fast
-/// in the first are slow in the second, so that all of them took 11 µs, but for the half that 2 µs took.
+/// 2,000 packets passed in two seconds: all through one span, half of them through another. Those that were
+/// fast in the first are slow in the second, so all of them took 11µs, except for the half that took 2µs.
 fn readings() -> (Reading, Reading) {
     let mut begin = reading(
         1.0,
@@ -97,16 +97,16 @@ fn readings() -> (Reading, Reading) {
 }
 
 #[test]
-fn a_block_is_what_came_between_two_readings() {
+fn a_block_is_the_difference_of_two_readings() {
     let (begin, end) = readings();
     let (mean, hops) = block(&MEAN, &begin, &end).unwrap();
     let hops = hops.unwrap();
     // (1,000 × 2,000 + 1,000 × 11,000) / 2,000.
     assert!((mean.metric - 6_500.0).abs() < 1e-6, "{mean:?}");
     assert!((mean.rate_per_s - 1_000.0).abs() < 1e-6 && mean.lost == 0.0);
-    // One a quarter busy, the other all the time.
+    // One a quarter busy, the other completely.
     assert!((mean.cpus_busy - 1.25).abs() < 1e-6, "{mean:?}");
-    // Half of 2,000 and half of 1,000 hops, for 2,000 packets; distances to nodes are not known.
+    // Half of 2,000 and half of 1,000 hops, for 2,000 packets; hops between nodes are unknown.
     assert!((hops.other_cpu - 0.75).abs() < 1e-6 && hops.other_node.is_none(), "{hops:?}");
 
     let (tail, _) = block(&percentile(0.99), &begin, &end).unwrap();
@@ -123,22 +123,22 @@ fn a_block_is_what_came_between_two_readings() {
 fn bits_are_those_of_the_interfaces() {
     let (mut begin, mut end) = readings();
     let none = block(&Metric::Bits, &begin, &end).unwrap_err();
-    assert_eq!(none, "interfaces do not count bytes here");
+    assert_eq!(none, "the interfaces have no byte counters");
     (begin.bytes, end.bytes) = (Some(1_000), Some(500_001_000));
     let (bits, _) = block(&Metric::Bits, &begin, &end).unwrap();
-    // 4 Gbit in 2 s: half a second for each.
+    // 4 Gbit in 2 s: half a second per Gbit.
     assert!((bits.metric - 0.5).abs() < 1e-9, "{bits:?}");
-    assert!((bits.rate_per_s - 1_000.0).abs() < 1e-6, "packets, where they are followed: {bits:?}");
-    // Without packets, the guard on what comes through looks at the bytes.
+    assert!((bits.rate_per_s - 1_000.0).abs() < 1e-6, "packets, if they are tracked: {bits:?}");
+    // Without packets, the throughput guard uses bytes.
     (begin.measurement, end.measurement) = (None, None);
     let (bits, hops) = block(&Metric::Bits, &begin, &end).unwrap();
     assert!(hops.is_none() && (bits.rate_per_s - 250e6).abs() < 1.0, "{bits:?}");
     let idle = block(&Metric::Bits, &end, &end).unwrap_err();
-    assert!(idle.starts_with("no byte came or went"), "{idle}");
+    assert!(idle.starts_with("no bytes were received or sent"), "{idle}");
 }
 
 #[test]
-fn probes_have_percentiles_of_their_own() {
+fn probes_have_their_own_percentiles() {
     let (begin, mut end) = readings();
     let latency = Summary {
         count: 2_000,
@@ -151,34 +151,34 @@ fn probes_have_percentiles_of_their_own() {
     end.probes = Some(Probes { sent: 2_100, received: 2_000, latency });
     let (tail, hops) = block(&percentile(0.99), &begin, &end).unwrap();
     assert!((tail.metric - 90.0).abs() < 1e-9 && hops.is_some(), "{tail:?}");
-    assert!((tail.lost - 100.0 / 2_100.0).abs() < 1e-9, "probes that got no answer: {tail:?}");
+    assert!((tail.lost - 100.0 / 2_100.0).abs() < 1e-9, "probes without an answer: {tail:?}");
     assert!((tail.rate_per_s - 1_000.0).abs() < 1e-6, "all traffic: {tail:?}");
     let (mean, _) = block(&MEAN, &begin, &end).unwrap();
     assert!((mean.metric - 50.0).abs() < 1e-9);
     let deep = block(&percentile(0.999), &begin, &end).unwrap_err();
-    assert!(deep.contains("2000 probes in 2.0 s are too few for p99.9: it takes 10000"), "{deep}");
-    // Where packets cannot be followed they are all there is.
+    assert!(deep.contains("2000 probes in 2.0s are too few for p99.9: 10000 needed"), "{deep}");
+    // If packets cannot be tracked, only probes are used.
     end.measurement = None;
     let (alone, hops) = block(&percentile(0.5), &begin, &end).unwrap();
     assert!(hops.is_none() && (alone.rate_per_s - 1_000.0).abs() < 1e-6, "{alone:?}");
     let packets = block(&Metric::Packets, &begin, &end).unwrap_err();
-    assert_eq!(packets, "packets cannot be followed here");
+    assert_eq!(packets, "packets cannot be tracked on this host");
 }
 
 #[test]
-fn what_a_block_lacks_is_told() {
+fn missing_data_of_a_block_is_reported() {
     let (begin, end) = readings();
     let deep = block(&percentile(0.999), &begin, &end).unwrap_err();
-    assert!(deep.contains("too few for p99.9: it takes 10000"), "{deep}");
+    assert!(deep.contains("too few for p99.9: 10000 needed"), "{deep}");
     let none = Metric::Span { from: "x".to_owned(), to: "y".to_owned() };
-    assert!(block(&none, &begin, &end).unwrap_err().starts_with("no packet went from x to y"));
+    assert!(block(&none, &begin, &end).unwrap_err().starts_with("no packet passed from x to y"));
     let idle = block(&MEAN, &end, &end).unwrap_err();
-    assert_eq!(idle, "no packet was seen to the end of a receive path");
+    assert_eq!(idle, "no packet completed a receive path");
 }
 
 #[test]
-fn percentiles_are_of_whole_packets_and_not_sums_over_spans() {
-    // One packet in a hundred is late in each of four spans, and never the same one.
+fn percentiles_are_of_whole_packets_not_sums_over_spans() {
+    // One packet in a hundred is late in each of four spans, each time a different one.
     let late = [(1_000, 9_900), (1_000_000, 100)];
     let spans = ["ab", "bc", "cd", "de"].map(|ends| span(&ends[..1], &ends[1..], &late));
     let mut end = reading(2.0, 10_000, spans.to_vec(), Vec::new());
@@ -186,7 +186,7 @@ fn percentiles_are_of_whole_packets_and_not_sums_over_spans() {
         vec![path(PathKind::Receive, &[(4_000, 9_600), (1_003_000, 400)])];
     let begin = reading(0.0, 0, Vec::new(), Vec::new());
     let (tail, _) = block(&percentile(0.99), &begin, &end).unwrap();
-    // The spans' own add up to 4 µs or to 4 ms, and to nothing that a packet took.
+    // The spans' percentiles add up to 4µs or to 4ms, which no packet took.
     assert!((960_000.0..=1_060_000.0).contains(&tail.metric), "{tail:?}");
 }
 
@@ -199,17 +199,14 @@ fn another_kind_of_path_is_compared_by_its_name() {
     let metric: Metric = "forward:mean".parse().unwrap();
     let (mean, _) = block(&metric, &begin, &end).unwrap();
     assert!((mean.metric - 500.0).abs() < 1e-9, "{mean:?}");
-    // Of a host that only forwards nothing is received; what there is stands in the error.
+    // A host that only forwards receives nothing; the error lists what is available.
     end.measurement.as_mut().unwrap().paths.remove(0);
     let none = block(&percentile(0.99), &begin, &end).unwrap_err();
-    assert_eq!(
-        none,
-        "no packet was seen to the end of a receive path; there are forward:p99 (3000 packets)"
-    );
+    assert_eq!(none, "no packet completed a receive path; available: forward:p99 (3000 packets)");
 }
 
 #[test]
-fn metrics_are_read_as_they_are_written() {
+fn metrics_round_trip() {
     for name in [
         "mean",
         "p50",
@@ -227,7 +224,7 @@ fn metrics_are_read_as_they_are_written() {
     for name in ["p98", "sideways:p99", "forward:", "forward:p98", "forward:pps"] {
         assert!(name.parse::<Metric>().unwrap_err().contains("forward"), "{name}");
     }
-    // Beside probes a percentile is theirs, unless a path is named.
+    // With probes a percentile is theirs, unless a path is named.
     let of = |name: &str, probes| name.parse::<Metric>().unwrap().path(probes);
     assert_eq!((of("p99", true), of("p99", false)), (None, Some(PathKind::Receive)));
     assert_eq!((of("receive:p99", true), of("pps", false)), (Some(PathKind::Receive), None));

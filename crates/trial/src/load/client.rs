@@ -1,5 +1,5 @@
-//! The side that sends. In go a plan and the server's endpoints, out comes, when the load is
-//! ended, what was sent and answered.
+//! The sending side. Input: a plan and the server's endpoints. Output, at the end of the load: what was sent
+//! and answered.
 
 use super::pacer::Pacer;
 use super::report::{LoadCount, LoadKind, LoadReport, Part};
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a connection may take, and an answer: a path that is as slow as this is broken.
+/// Timeout of a connection, and of an answer: a slower path is considered broken.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What messages are filled with.
+/// Filler of messages.
 const FILL: u8 = 0x5a;
 
-/// A client at work. Dropped without [`Client::finish`] it ends its threads just so.
+/// A running client. Dropping it without [`Client::finish`] also ends its threads.
 #[derive(Debug)]
 pub struct Client {
     stop: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ pub struct Client {
     threads: Vec<JoinHandle<Part>>,
 }
 
-/// One connection or flow, and what to do over it.
+/// A connection or flow, and its load.
 enum Flow {
     Requests(TcpStream),
     Stream(TcpStream),
@@ -35,10 +35,10 @@ enum Flow {
 }
 
 impl Client {
-    /// Connects to each endpoint and starts to send, all threads on `cpus`.
+    /// Connects to each endpoint and starts sending, with all threads on `cpus`.
     ///
     /// # Errors
-    /// A plan that cannot be done, a server that does not answer, CPUs that cannot be used.
+    /// An invalid plan, a server that does not answer, CPUs that cannot be used.
     pub fn start(
         plan: &LoadPlan,
         endpoints: &[Endpoint],
@@ -51,7 +51,7 @@ impl Client {
         }
         let (stop, started) = (Arc::default(), Instant::now());
         let mut client = Self { stop, started, threads: Vec::new() };
-        // A scope of its own for the affinity: threads inherit it, the caller keeps its own.
+        // A separate thread for the affinity: its threads inherit it, the caller keeps its own.
         let (stop, threads) = (Arc::clone(&client.stop), &mut client.threads);
         thread::scope(|scope| {
             let starter = scope.spawn(move || -> io::Result<()> {
@@ -67,8 +67,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Ends the load and returns what was sent and answered. The server must still be there, as
-    /// each connection waits for its end; what it got is to be added from [`Server::finish`].
+    /// Ends the load and returns what was sent and answered. The server must still be running, as each
+    /// connection waits for its end; add the server's counts from [`Server::finish`].
     ///
     /// [`Server::finish`]: super::Server::finish
     pub fn finish(mut self) -> LoadReport {
@@ -89,8 +89,7 @@ impl Drop for Client {
     }
 }
 
-/// Opens all connections and flows to one endpoint: each with its family and its place among its
-/// like.
+/// Opens all connections and flows to one endpoint: each with its family and its index among those of its kind.
 fn connect_all(
     plan: &LoadPlan,
     endpoint: &Endpoint,
@@ -203,14 +202,14 @@ fn pour(
     hang_up(stream)
 }
 
-/// Ends a connection and waits until the server has ended its side too, so that no socket stays
-/// behind in the kernel with data for a path that is about to go.
+/// Ends a connection and waits until the server has ended its side too, so that no socket remains in the kernel
+/// with data for a path that is about to be removed.
 fn hang_up(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)?;
     io::copy(&mut stream, &mut io::sink()).map(|_| ())
 }
 
-/// Sends datagrams of each size in turn, and at last the one that ends the flow.
+/// Sends datagrams of each size in turn, and finally the one that ends the flow.
 fn send(
     socket: &UdpSocket,
     plan: &LoadPlan,

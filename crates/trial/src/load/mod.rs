@@ -6,13 +6,12 @@
 //!   one thread per connection ── TCP ──►     one thread per connection
 //!   one thread per UDP flow   ── UDP ──►     one thread per address
 //! ```
-//! Besides connections that come and go, for servers whose workers share a port ([`Worker`],
-//! [`Callers`]).
+//! In addition, short connections for servers whose workers share a port ([`Worker`], [`Callers`]).
 //!
-//! In goes a [`LoadPlan`], out comes a [`LoadReport`] of each side, which add up ([`LoadReport::with`]). Both sides make their sockets in the
-//! calling thread or in threads that it starts, so that a caller within another network namespace
-//! puts them there. The load is open loop: each message has an intended send time, and those that
-//! were missed are counted.
+//! Input: a [`LoadPlan`]. Output: a [`LoadReport`] of each side, which are added up by [`LoadReport::with`].
+//! Both sides create their sockets in the calling thread or its child threads, so they belong to the caller's
+//! network namespace. The load is open loop: each message has an intended send time, and missed ones are
+//! counted.
 
 mod client;
 mod connections;
@@ -29,18 +28,18 @@ pub use server::{Endpoint, Server};
 
 use std::io;
 
-/// Load that cannot be made.
+/// A load that cannot be generated.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {reason}")]
 pub struct LoadError {
-    /// What was tried: `connecting to 10.0.0.1:4711`.
+    /// The operation: `connecting to 10.0.0.1:4711`.
     what: String,
-    /// What the kernel said.
+    /// The error.
     reason: io::Error,
 }
 
 impl LoadError {
-    /// For `map_err`: names what was tried.
+    /// For `map_err`: adds the operation.
     fn of(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |reason| Self { what, reason }

@@ -1,13 +1,13 @@
-//! When to send: the schedule of an open loop. In goes a rate, out come intended send times, one
-//! interval apart whatever the sending itself takes.
+//! The schedule of an open loop. Input: a rate. Output: intended send times at a constant interval, however
+//! long the sending takes.
 
 use crate::clock::{SECOND_NS, now_ns, sleep_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest single sleep, so that a slow schedule can be stopped.
 const NAP_NS: u64 = 50_000_000;
-/// How late a message may be before its turn is skipped: a stalled machine is not answered with
-/// a burst that stalls it again.
+/// How late a message may be before it is skipped: a stalled machine is not followed by a burst that stalls it
+/// again.
 const MAX_LATE_NS: u64 = 20_000_000;
 
 /// A schedule of send times on the monotonic clock.
@@ -15,20 +15,20 @@ const MAX_LATE_NS: u64 = 20_000_000;
 pub(super) struct Pacer {
     next_ns: u64,
     interval_ns: u64,
-    /// Messages whose time has come, sent or skipped.
+    /// Messages that were due, sent or skipped.
     planned: u64,
 }
 
 impl Pacer {
-    /// `rate_hz` messages per second; of `of` pacers the one numbered `index`, so that they do
-    /// not all send at the same moment.
+    /// `rate_hz` messages per second; the pacer numbered `index` of `of`, so that they do not all send at the
+    /// same moment.
     pub(super) fn new(rate_hz: u32, index: u16, of: u16) -> Self {
         let interval_ns = SECOND_NS / u64::from(rate_hz.max(1));
         let phase_ns = interval_ns * u64::from(index) / u64::from(of.max(1));
         Self { next_ns: now_ns() + interval_ns + phase_ns, interval_ns, planned: 0 }
     }
 
-    /// Sleeps until the next message is due. `false` when it was told to stop.
+    /// Sleeps until the next message is due. `false` if it was stopped.
     pub(super) fn wait(&mut self, stop: &AtomicBool) -> bool {
         loop {
             if stop.load(Ordering::Relaxed) {
@@ -43,7 +43,7 @@ impl Pacer {
         }
     }
 
-    /// Messages whose time has come; those that were not sent were skipped as too late.
+    /// Messages that were due; those not sent were skipped as too late.
     pub(super) fn planned(&self) -> u64 {
         self.planned
     }
@@ -67,7 +67,7 @@ mod tests {
             assert!(pacer.wait(&AtomicBool::new(false)));
         }
         let elapsed_ns = now_ns() - begin_ns;
-        assert!(elapsed_ns >= 49_000_000, "{elapsed_ns} ns are too few for 50 at 1,000/s");
+        assert!(elapsed_ns >= 49_000_000, "{elapsed_ns}ns is too short for 50 at 1,000/s");
         assert!(pacer.planned() >= 50);
     }
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pacer_stops_when_told() {
+    fn a_pacer_stops_on_request() {
         assert!(!Pacer::new(1, 0, 1).wait(&AtomicBool::new(true)));
     }
 }

@@ -1,13 +1,13 @@
-//! What load to make: how many connections, how often, how big. Plain data, checked before use.
+//! The load: number of connections, rates, sizes. Plain data, validated before use.
 
 use super::LoadError;
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// The load for each address that the server has. A part with no connections is left out.
+/// The load per server address. A part with no connections is omitted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadPlan {
-    /// TCP requests, each answered by a response.
+    /// TCP requests with responses.
     pub requests: RequestLoad,
     /// TCP streams in one direction, from client to server.
     pub streams: StreamLoad,
@@ -50,9 +50,9 @@ pub struct DatagramLoad {
     pub sizes_bytes: Vec<u32>,
 }
 
-/// More connections than a thread each is a good way for.
+/// Upper bound, as each connection needs a thread.
 const MAX_CONNECTIONS: u16 = 1024;
-/// Faster than this a sleep to each send time means nothing.
+/// Maximum rate at which sleeping until each send time is accurate enough.
 const MAX_RATE_HZ: u32 = 1_000_000;
 /// Largest message over TCP.
 const MAX_MESSAGE_BYTES: u32 = 16 << 20;
@@ -60,9 +60,8 @@ const MAX_MESSAGE_BYTES: u32 = 16 << 20;
 const MAX_DATAGRAM_BYTES: u32 = 65_507;
 
 impl LoadPlan {
-    /// A load that shows a path at work and leaves most of two CPUs free: for each address
-    /// 4 connections of 2,000 requests/s, a stream of 100 Mbit/s, and 2 flows of 5,000
-    /// datagrams/s.
+    /// A load that shows a path at work and leaves most of two CPUs free: per address 4 connections with 2,000
+    /// requests/s, a stream of 100 Mbit/s, and 2 flows of 5,000 datagrams/s.
     pub fn moderate() -> Self {
         Self {
             requests: RequestLoad {
@@ -80,7 +79,7 @@ impl LoadPlan {
         }
     }
 
-    /// A load that one CPU can bear that sends, receives and reads it: a quarter of the moderate one.
+    /// A load for a single CPU that sends, receives and reads it: a quarter of the moderate one.
     pub fn light() -> Self {
         let mut light = Self::moderate();
         light.requests.rate_hz /= 4;
@@ -89,10 +88,10 @@ impl LoadPlan {
         light
     }
 
-    /// Whether this can be done at all.
+    /// Validates the plan.
     ///
     /// # Errors
-    /// A rate or a size of 0, or beyond what the load generator is made for.
+    /// A rate or a size of 0, or beyond the limits of the load generator.
     pub(super) fn check(&self) -> Result<(), LoadError> {
         let wrong = |what: String| {
             Err(LoadError { what, reason: io::Error::from(io::ErrorKind::InvalidInput) })
@@ -118,7 +117,7 @@ impl LoadPlan {
         }
         let sizes = &self.datagrams.sizes_bytes;
         if sizes.is_empty() && self.datagrams.flows > 0 {
-            return wrong("datagrams without a size".to_owned());
+            return wrong("datagrams need a size".to_owned());
         }
         match sizes.iter().find(|bytes| !(1..=MAX_DATAGRAM_BYTES).contains(*bytes)) {
             Some(bytes) => wrong(format!("datagrams of {bytes} bytes")),

@@ -1,16 +1,16 @@
-//! What the load was: counts of what was planned, sent and received, by kind and address family.
+//! Results of the load: messages planned, sent and received, by kind and address family.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a load did.
+/// Results of a load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// How long it ran, in seconds.
+    /// Duration, in seconds.
     pub duration_s: f64,
-    /// One for each kind and family, in that order.
+    /// One entry per kind and family, in that order.
     pub counts: Vec<LoadCount>,
-    /// Connections that broke, and why.
+    /// Connections that failed, with the reason.
     pub failures: Vec<String>,
 }
 
@@ -26,22 +26,22 @@ pub enum LoadKind {
     UdpDatagrams,
 }
 
-/// What became of one kind of load over one address family.
+/// Results of one kind of load over one address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadCount {
-    /// What it was.
+    /// The kind.
     pub kind: LoadKind,
     /// Whether it went over IPv6.
     pub ipv6: bool,
     /// Connections or flows.
     pub connections: u32,
-    /// Messages whose send time came.
+    /// Messages that were due.
     pub planned: u64,
-    /// Messages that were sent; those missing from `planned` were skipped as too late.
+    /// Messages sent; those missing from `planned` were skipped as too late.
     pub sent: u64,
-    /// Messages that arrived: responses at the client, the rest at the server.
+    /// Messages received: responses at the client, the rest at the server.
     pub received: u64,
-    /// Bytes that arrived at the server.
+    /// Bytes received by the server.
     pub received_bytes: u64,
 }
 
@@ -50,7 +50,7 @@ impl LoadCount {
         Self { kind, ipv6, connections: 0, planned: 0, sent: 0, received: 0, received_bytes: 0 }
     }
 
-    /// Messages that were sent and did not arrive.
+    /// Messages sent that did not arrive.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
@@ -64,14 +64,14 @@ impl LoadCount {
     }
 }
 
-/// What one thread of a load did.
+/// Results of one thread.
 pub(super) struct Part {
     pub(super) count: LoadCount,
     pub(super) failure: Option<String>,
 }
 
 impl LoadReport {
-    /// Adds up the threads of one side.
+    /// Sums the threads of one side.
     pub(super) fn of(duration: Duration, parts: impl IntoIterator<Item = Part>) -> Self {
         let mut report = Self { duration_s: duration.as_secs_f64(), ..Self::default() };
         for part in parts {
@@ -82,7 +82,7 @@ impl LoadReport {
         report
     }
 
-    /// Adds what the other side counted; the duration stays.
+    /// Adds the counts of the other side; the duration is kept.
     #[must_use]
     pub fn with(mut self, other: &Self) -> Self {
         other.counts.iter().for_each(|count| self.count(count));
@@ -99,7 +99,7 @@ impl LoadReport {
         }
     }
 
-    /// Messages that were sent, of all kinds; a response counts as one more.
+    /// Messages sent, of all kinds; a response counts as another message.
     pub fn messages(&self) -> u64 {
         let of = |c: &LoadCount| match c.kind {
             LoadKind::TcpRequests => c.sent.saturating_add(c.received),
@@ -108,7 +108,7 @@ impl LoadReport {
         self.counts.iter().map(of).sum()
     }
 
-    /// Messages that were sent and did not arrive, of all kinds.
+    /// Messages sent that did not arrive, of all kinds.
     pub fn lost(&self) -> u64 {
         self.counts.iter().map(LoadCount::lost).sum()
     }

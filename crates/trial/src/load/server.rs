@@ -1,5 +1,5 @@
-//! The side that receives: the readers. In go a plan and the addresses to listen on, out come the
-//! endpoints for the client, and in the end what arrived.
+//! The receiving side. Input: a plan and the addresses to listen on. Output: the endpoints for the client, and
+//! finally what was received.
 
 use super::report::{LoadCount, LoadKind, Part};
 use super::{LoadError, LoadPlan, LoadReport};
@@ -16,16 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// First byte of a datagram that ends its flow; those of the load have another.
+/// First byte of a datagram that ends its flow; those of the load have a different one.
 pub(super) const END_OF_FLOW: u8 = 0xff;
-/// How long the server waits for what is still on the way when the client has ended.
+/// How long the server waits for data still in flight after the client has ended.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long it may take to accept what the client has connected.
+/// Timeout to accept the client's connections.
 const ACCEPTING: Duration = Duration::from_secs(10);
-/// What a read takes at most, and the receive buffer that is asked for.
+/// Maximum size of a read, and the requested receive buffer.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Where the server listens, on one address.
+/// The endpoints on one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Its address.
@@ -38,20 +38,20 @@ pub struct Endpoint {
     pub datagrams: u16,
 }
 
-/// A server at work. Dropped without [`Server::finish`] it ends its threads just so.
+/// A running server. Dropping it without [`Server::finish`] also ends its threads.
 #[derive(Debug)]
 pub struct Server {
     endpoints: Vec<Endpoint>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Vec<Part>>>,
-    /// Disconnected when the last thread is done.
+    /// Disconnected when the last thread has ended.
     done: Receiver<()>,
     /// Disconnected when every connection has its reader.
     accepted: Receiver<()>,
     started: Instant,
 }
 
-/// What the threads and their owner share: the sockets, by which blocked threads are woken.
+/// State shared by the threads and their owner: the sockets, used to wake blocked threads.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -79,8 +79,8 @@ impl Shared {
     }
 }
 
-/// Ends a blocked read or accept. On listeners and UDP sockets Linux wakes them too, although it
-/// may answer ENOTCONN (`inet_shutdown` in net/ipv4/af_inet.c).
+/// Ends a blocked read or accept. Linux wakes listeners and UDP sockets too, although it may return ENOTCONN
+/// (`inet_shutdown` in net/ipv4/af_inet.c).
 fn wake(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
@@ -89,7 +89,7 @@ impl Server {
     /// Listens on each address and starts the readers, all of them on `cpus`.
     ///
     /// # Errors
-    /// A plan that cannot be done, an address that is not there, CPUs that cannot be used.
+    /// An invalid plan, an address that does not exist, CPUs that cannot be used.
     pub fn start(plan: &LoadPlan, addresses: &[IpAddr], cpus: &CpuSet) -> Result<Self, LoadError> {
         plan.check()?;
         let ((alive, done), (accepting, accepted)) = (channel(), channel());
@@ -114,7 +114,7 @@ impl Server {
                 streams: streams.local_addr().map_err(error())?.port(),
                 datagrams: datagrams.local_addr().map_err(error())?.port(),
             });
-            // A bigger buffer helps against loss, and the kernel may grant less.
+            // A larger buffer reduces loss; the kernel may grant less.
             let _ = sockopt::set_socket_recv_buffer_size(&datagrams, 4 * BUFFER_BYTES);
             let handles = [&requests, &streams].map(TcpListener::try_clone);
             for handle in handles {
@@ -133,18 +133,18 @@ impl Server {
         Ok(server)
     }
 
-    /// Where the client finds this server.
+    /// The endpoints for the client.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// Waits until all connections that the plan has are accepted, each by a thread of its own. To be
-    /// called when the client has started.
+    /// Waits until all connections of the plan are accepted, each by its own thread. To be called after the
+    /// client has started.
     ///
     /// # Errors
-    /// Some do not come.
+    /// Some connections did not arrive.
     pub fn wait_for_readers(&self) -> Result<(), LoadError> {
-        // Nothing is ever sent: the channel ends with the last thread that has yet to accept.
+        // Nothing is ever sent: the channel is disconnected by the last thread that has accepted.
         match self.accepted.recv_timeout(ACCEPTING) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
             Err(RecvTimeoutError::Timeout) => {
@@ -154,7 +154,7 @@ impl Server {
         }
     }
 
-    /// One thread, which reports over a channel whether it could be pinned.
+    /// One thread, which reports through a channel whether it could be pinned.
     fn spawn(
         &mut self,
         work: Work,
@@ -177,10 +177,10 @@ impl Server {
         started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))
     }
 
-    /// Waits for what is still on the way, ends the readers and returns what they got. To be called
-    /// when the client has finished.
+    /// Waits for data still in flight, ends the readers and returns what they received. To be called after the
+    /// client has finished.
     pub fn finish(mut self) -> LoadReport {
-        // Nothing is ever sent: the channel ends with the last thread that holds its other side.
+        // Nothing is ever sent: the channel is disconnected by the last thread that holds its other end.
         let _ = self.done.recv_timeout(GRACE);
         LoadReport::of(self.started.elapsed(), self.end())
     }
@@ -197,7 +197,7 @@ impl Drop for Server {
     }
 }
 
-/// What one thread of the server does; the number is that of connections or flows to expect.
+/// The task of a server thread; the number is that of connections or flows to expect.
 enum Work {
     Requests(TcpListener, u16),
     Streams(TcpListener, u16),
@@ -205,7 +205,7 @@ enum Work {
 }
 
 impl Work {
-    /// Short, as the kernel keeps 15 bytes of a thread's name.
+    /// Short, because the kernel keeps 15 bytes of a thread's name.
     fn name(&self) -> &'static str {
         match self {
             Self::Requests(..) => "requests",
@@ -225,7 +225,7 @@ impl Work {
         match self {
             Self::Requests(listener, connections) => {
                 accept_each(&listener, connections, name, shared, accepting, |stream| {
-                    // The client counts requests: it sees the responses too.
+                    // Requests are counted by the client, which also sees the responses.
                     let count = LoadCount::new(LoadKind::TcpRequests, ipv6);
                     let mut bytes = 0;
                     let result = answer(stream, plan, &mut bytes);
@@ -262,8 +262,8 @@ fn failure(name: &str, result: io::Result<()>) -> Option<String> {
     result.err().map(|reason| format!("{name}: {reason}"))
 }
 
-/// Accepts that many connections and serves each in a thread of its own, which inherits the
-/// CPUs of this one. `accepting` is dropped when the last one has its thread.
+/// Accepts this many connections and serves each in its own thread, which inherits the CPUs of this one.
+/// `accepting` is dropped when the last one has its thread.
 fn accept_each(
     listener: &TcpListener,
     connections: u16,
@@ -276,13 +276,13 @@ fn accept_each(
         let mut threads = Vec::new();
         for _ in 0..connections {
             let Ok((stream, _)) = listener.accept() else { break };
-            // Without a second handle the stream would not be woken when it must end.
+            // Without a second handle the stream could not be woken at the end.
             let Ok(handle) = stream.try_clone() else { break };
             shared.register(handle.into());
             let serve = &serve;
             let work = move || {
                 let part = serve(&stream);
-                // The second handle keeps it open; the client waits for the end.
+                // The second handle keeps it open; the client waits for its end.
                 let _ = stream.shutdown(Shutdown::Both);
                 part
             };
@@ -296,7 +296,7 @@ fn accept_each(
     })
 }
 
-/// Reads requests and writes responses until the client ends the connection.
+/// Reads requests and writes responses until the client closes the connection.
 fn answer(mut stream: &TcpStream, plan: &LoadPlan, bytes: &mut u64) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut request = vec![0; plan.requests.request_bytes as usize];

@@ -1,5 +1,4 @@
-//! The load over loopback: everything planned is sent, everything sent arrives, and both sides
-//! end when told.
+//! The load over loopback: everything planned is sent, everything sent arrives, and both sides end on request.
 
 use super::*;
 use nearpath_model::CpuSet;
@@ -12,7 +11,7 @@ fn cpus() -> CpuSet {
     crate::affinity::current().unwrap()
 }
 
-/// Little enough for a busy machine.
+/// A low rate for busy machines.
 fn small() -> LoadPlan {
     LoadPlan {
         requests: RequestLoad {
@@ -68,7 +67,7 @@ fn everything_sent_arrives_over_both_protocols_and_families() {
 }
 
 #[test]
-fn a_part_without_connections_is_left_out() {
+fn a_part_without_connections_is_omitted() {
     let mut plan = small();
     plan.requests.connections = 0;
     plan.streams.connections = 0;
@@ -79,12 +78,12 @@ fn a_part_without_connections_is_left_out() {
 }
 
 #[test]
-fn lost_datagrams_are_counted_and_do_not_hold_up_the_end() {
+fn lost_datagrams_are_counted_and_do_not_delay_the_end() {
     let mut plan = small();
     plan.requests.connections = 0;
     plan.streams.connections = 0;
     let server = Server::start(&plan, &[V4], &cpus()).unwrap();
-    // Somebody else's socket takes the datagrams, so that the server gets none.
+    // Another socket receives the datagrams, so that the server gets none.
     let elsewhere = std::net::UdpSocket::bind((V4, 0)).unwrap();
     let endpoint =
         Endpoint { datagrams: elsewhere.local_addr().unwrap().port(), ..server.endpoints()[0] };
@@ -99,7 +98,7 @@ fn lost_datagrams_are_counted_and_do_not_hold_up_the_end() {
 }
 
 #[test]
-fn a_server_that_goes_away_is_a_failure_of_each_connection() {
+fn a_vanished_server_is_a_failure_of_each_connection() {
     let plan = small();
     let server = Server::start(&plan, &[V4], &cpus()).unwrap();
     let client = Client::start(&plan, server.endpoints(), &cpus()).unwrap();
@@ -128,7 +127,7 @@ fn readers_are_waited_for_until_the_last_connection() {
 }
 
 #[test]
-fn a_server_without_clients_ends_at_once_when_dropped() {
+fn a_server_without_clients_ends_immediately_when_dropped() {
     let server = Server::start(&small(), &addresses(), &cpus()).unwrap();
     let ending = Instant::now();
     drop(server);
@@ -136,7 +135,7 @@ fn a_server_without_clients_ends_at_once_when_dropped() {
 }
 
 #[test]
-fn errors_name_what_was_tried() {
+fn errors_name_the_operation() {
     let plan = small();
     let nobody = Endpoint { address: V4, requests: 1, streams: 1, datagrams: 1 };
     let error = Client::start(&plan, &[nobody], &cpus()).unwrap_err().to_string();
@@ -150,7 +149,7 @@ fn errors_name_what_was_tried() {
 }
 
 #[test]
-fn plans_that_cannot_be_done_are_refused() {
+fn invalid_plans_are_refused() {
     let bad: [fn(&mut LoadPlan); 6] = [
         |p| p.requests.rate_hz = 0,
         |p| p.streams.write_bytes = 0,

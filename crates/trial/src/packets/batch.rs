@@ -1,15 +1,14 @@
-//! Many datagrams with one system call: sendmmsg and recvmmsg. In goes a connected socket, out come or in
-//! go packets of one size.
+//! Several datagrams per system call: sendmmsg and recvmmsg, on a connected socket, with packets of one size.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Packets of a call.
+/// Maximum packets per call.
 pub(super) const MOST: usize = 64;
-/// Bytes of a batch: large packets go in fewer.
+/// Maximum bytes of a batch: it holds fewer large packets.
 const BYTES: usize = 1 << 20;
 
-/// Room for packets.
+/// Buffer for packets.
 #[derive(Debug)]
 pub(super) struct Batch {
     buffer: Vec<u8>,
@@ -18,24 +17,24 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Of packets of so many bytes.
+    /// For packets of this many bytes.
     pub(super) fn new(size: usize) -> Self {
         let size = size.max(1);
         let count = (BYTES / size).clamp(1, MOST);
         Self { buffer: vec![0; count * size], size, lengths: [0; MOST] }
     }
 
-    /// How many packets it holds.
+    /// Number of packets that fit.
     pub(super) fn capacity(&self) -> usize {
         self.buffer.len() / self.size
     }
 
-    /// The packets, to be written.
+    /// The packets, for writing.
     pub(super) fn packets_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.buffer.chunks_exact_mut(self.size)
     }
 
-    /// Sends the first `count` packets; how many of them the kernel has taken, at least one.
+    /// Sends the first `count` packets; returns how many of them the kernel accepted, at least one.
     pub(super) fn send(&mut self, socket: &impl AsFd, count: usize) -> io::Result<usize> {
         let fd = socket.as_fd().as_raw_fd();
         self.with_headers(count, |headers, count| {
@@ -44,17 +43,17 @@ impl Batch {
         })
     }
 
-    /// Waits for a packet and takes those that are there, as many as there is room for; how many.
+    /// Waits for a packet and reads those available, as many as fit; returns their number.
     pub(super) fn receive(&mut self, socket: &impl AsFd) -> io::Result<usize> {
         let (fd, capacity) = (socket.as_fd().as_raw_fd(), self.capacity());
         self.with_headers(capacity, |headers, count| {
             let flags = libc::MSG_WAITFORONE;
-            // SAFETY: as above; no time limit is given.
+            // SAFETY: as above; no timeout is passed.
             unsafe { libc::recvmmsg(fd, headers, count, flags, std::ptr::null_mut()) }
         })
     }
 
-    /// The first `count` packets that were received.
+    /// The first `count` packets received.
     pub(super) fn received(&self, count: usize) -> impl Iterator<Item = &[u8]> {
         let packets = self.buffer.chunks_exact(self.size).zip(self.lengths);
         packets.take(count).filter_map(|(packet, length)| packet.get(..length))
@@ -65,7 +64,7 @@ impl Batch {
         count: usize,
         call: impl FnOnce(*mut libc::mmsghdr, u32) -> i32,
     ) -> io::Result<usize> {
-        // SAFETY: all zero is a value of these plain structures of C.
+        // SAFETY: all zeroes is a valid value of these plain C structures.
         let (mut headers, mut parts): ([libc::mmsghdr; MOST], [libc::iovec; MOST]) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         let count = count.min(self.capacity());

@@ -1,58 +1,58 @@
-//! What the kernel counted while packets were sent: CPU time and drops. In go two readings of the host, out
-//! comes what lies between them.
+//! Kernel counters while packets were sent: CPU time and drops. Input: two readings of the host. Output: their
+//! difference.
 
 use nearpath_host::Root;
 use nearpath_model::{CpuId, CpuTime, DeviceCounts, Unknown};
 use serde::{Deserialize, Serialize};
 
-/// CPU time of one CPU in an interval, by what it was spent on, with all that ran there.
+/// CPU time of one CPU in an interval, by kind, including everything that ran there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuCost {
     /// The CPU.
     pub cpu: CpuId,
-    /// Of programs.
+    /// User space.
     pub user_ns: u64,
-    /// Of system calls and threads of the kernel.
+    /// System calls and kernel threads.
     pub system_ns: u64,
-    /// Of hard interrupts.
+    /// Hard interrupts.
     pub irq_ns: u64,
-    /// Of soft interrupts, among them what is done for packets.
+    /// Softirqs, including packet processing.
     pub softirq_ns: u64,
 }
 
 impl CpuCost {
-    /// All of it.
+    /// The total.
     pub fn busy_ns(&self) -> u64 {
         let Self { user_ns, system_ns, irq_ns, softirq_ns, .. } = *self;
         user_ns.saturating_add(system_ns).saturating_add(irq_ns).saturating_add(softirq_ns)
     }
 }
 
-/// What an interface dropped in an interval.
+/// Drops of an interface in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceDrops {
     /// Its name.
     pub name: String,
     /// Received and dropped, or damaged.
     pub rx: u64,
-    /// Not sent, for want of room or otherwise.
+    /// Not sent, because a queue was full or for another reason.
     pub tx: u64,
 }
 
-/// What a host's kernel counted in an interval, for all that it did meanwhile.
+/// Counters of a host's kernel in an interval, for all of its traffic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// Of the CPUs that did anything.
+    /// The CPUs with any activity.
     pub cpus: Vec<CpuCost>,
     /// Interfaces of the network namespace that dropped packets.
     pub devices: Vec<DeviceDrops>,
-    /// Packets that found a CPU's backlog full (`softnet_stat`); of the whole host.
+    /// Packets dropped because a CPU's backlog was full (`softnet_stat`), host-wide.
     pub backlog_drops: Option<u64>,
-    /// What could not be read, and why.
+    /// What could not be read, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
-/// The counters at a moment.
+/// The counters at one moment.
 #[derive(Debug)]
 pub(super) struct Reading {
     cpus: Vec<CpuTime>,
@@ -62,7 +62,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads them now.
+    /// Reads the current values.
     pub(super) fn take(root: &Root) -> Self {
         let mut unknown = Vec::new();
         let mut note = |fact: &str, reason: String| {
@@ -70,7 +70,7 @@ impl Reading {
         };
         let cpus = nearpath_host::read_cpu_time(root);
         if cpus.is_empty() {
-            note("CPU time", "/proc/stat does not tell it".to_owned());
+            note("CPU time", "not available from /proc/stat".to_owned());
         }
         let devices = nearpath_host::read_device_counts(root).unwrap_or_else(|reason| {
             note("drops of interfaces", reason.to_string());
@@ -86,7 +86,7 @@ impl Reading {
         Self { cpus, devices, backlog_drops, unknown }
     }
 
-    /// What was counted from then to now.
+    /// The difference since an earlier reading.
     pub(super) fn until(&self, now: &Self) -> Kernel {
         let cpus = now.cpus.iter().filter_map(|now| cost(&self.cpus, now));
         let devices = now.devices.iter().filter_map(|now| dropped(&self.devices, now));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_is_told() {
+    fn the_difference_is_reported() {
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         let then = Reading {
             cpus: vec![time(0, [5, 5, 5]), time(1, [0, 0, 0])],
@@ -154,7 +154,7 @@ mod tests {
             unknown: Vec::new(),
         };
         let now = Reading {
-            // CPU 1 did nothing, 2 has come meanwhile.
+            // CPU 1 was idle, CPU 2 came online in the meantime.
             cpus: vec![time(0, [6, 9, 25]), time(1, [0, 0, 0]), time(2, [9, 9, 9])],
             devices: vec![device("eth0", 8), device("new", 9)],
             backlog_drops: Some(7),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells() {
+    fn this_machine_has_counters() {
         let reading = Reading::take(&Root::live());
         assert!(!reading.cpus.is_empty() && !reading.devices.is_empty(), "{reading:?}");
         assert_eq!(reading.unknown, []);

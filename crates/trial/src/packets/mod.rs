@@ -1,12 +1,12 @@
-//! Packets per second between two hosts, interfaces or namespaces, with loss and what each packet costs.
+//! Packets per second between two hosts, interfaces or namespaces, with loss and the cost of each packet.
 //!
 //! ```text
 //! prober                                              sink
 //!   control ──────── TCP: prepare, begin, end ────────► control ─► counts, drops, CPU time
 //!   sender thread of each flow ── UDP, numbered ──────► receiver thread of each flow
 //! ```
-//! In goes a [`PacketsPlan`], out comes a [`PacketsReport`]. Nothing is answered, so that only one way is
-//! measured; loss is known by numbers, and the kernel's counters tell where packets were dropped.
+//! Input: a [`PacketsPlan`]. Output: a [`PacketsReport`]. Nothing is answered, so that only one direction is
+//! measured; loss is known by sequence numbers, and kernel counters show where packets were dropped.
 
 mod batch;
 mod kernel;
@@ -30,30 +30,30 @@ pub use wire::{Answer, Header, Request, parse_answer, parse_request};
 
 use std::io;
 
-/// Packets that cannot be measured.
+/// Packets cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketsError {
-    /// The plan cannot be done.
+    /// The plan is invalid.
     #[error("{0}")]
     Plan(String),
-    /// The kernel refused, or the other side went away.
+    /// The kernel refused, or the peer went away.
     #[error("{what}: {reason}")]
     Io {
-        /// What was tried: `connecting to 10.0.0.1:6328`.
+        /// The operation: `connecting to 10.0.0.1:6328`.
         what: String,
-        /// What the kernel said.
+        /// The error.
         reason: io::Error,
     },
     /// The sink refused.
     #[error("the far side refuses: {0}")]
     Refused(String),
-    /// It was ended before there was anything to tell.
+    /// It was stopped before there was any result.
     #[error("ended early by a signal")]
     Ended,
 }
 
 impl PacketsError {
-    /// For `map_err`: names what was tried.
+    /// For `map_err`: adds the operation.
     fn of(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |reason| Self::Io { what, reason }

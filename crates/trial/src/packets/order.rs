@@ -1,7 +1,7 @@
-//! What becomes of the packets of one flow: in go the numbers as they come, out come how many there were,
-//! how many out of order, and how many twice. Memory is a bit for each of the newest packets.
+//! Sequence tracking of one flow. Input: the numbers in order of arrival. Output: how many packets arrived, how
+//! many out of order, and how many duplicates. Memory is one bit for each of the newest packets.
 
-/// Packets that are remembered; one that is older still counts, as reordered.
+/// Size of the window; older packets still count, as reordered.
 const WINDOW: u64 = 1 << 16;
 const WORD: u64 = u64::BITS as u64;
 
@@ -9,13 +9,13 @@ const WORD: u64 = u64::BITS as u64;
 #[derive(Debug)]
 pub(super) struct Order {
     seen: Box<[u64]>,
-    /// The number after the highest that came.
+    /// The number after the highest received.
     next: u64,
-    /// Packets, each once.
+    /// Packets, without duplicates.
     pub(super) received: u64,
-    /// Of these, those that came after a later one.
+    /// Packets that arrived after a later one.
     pub(super) reordered: u64,
-    /// Further copies.
+    /// Duplicates.
     pub(super) duplicated: u64,
 }
 
@@ -25,13 +25,13 @@ impl Order {
         Self { seen, next: 0, received: 0, reordered: 0, duplicated: 0 }
     }
 
-    /// Forgets all.
+    /// Resets.
     pub(super) fn clear(&mut self) {
         self.seen.fill(0);
         (self.next, self.received, self.reordered, self.duplicated) = (0, 0, 0, 0);
     }
 
-    /// A packet came.
+    /// A packet arrived.
     pub(super) fn arrived(&mut self, sequence: u64) {
         if sequence >= self.next {
             self.forget(sequence);
@@ -48,7 +48,7 @@ impl Order {
         self.received += 1;
     }
 
-    /// Makes room for the numbers up to this one.
+    /// Advances the window up to this number.
     fn forget(&mut self, sequence: u64) {
         if sequence - self.next >= WINDOW {
             self.seen.fill(0);
@@ -60,7 +60,7 @@ impl Order {
         }
     }
 
-    /// Whether it was marked before.
+    /// Whether it was marked already.
     fn mark(&mut self, sequence: u64) -> bool {
         let (word, bit) = place(sequence);
         let marked = self.seen[word] & bit != 0;
@@ -86,10 +86,10 @@ mod tests {
     }
 
     #[test]
-    fn loss_reordering_and_copies_are_told_apart() {
+    fn loss_reordering_and_duplicates_are_distinguished() {
         assert_eq!(of(&[0, 1, 2, 3]), (4, 0, 0));
         assert_eq!(of(&[0, 3, 1, 3, 1, 4]), (4, 1, 2));
-        // Far ahead and back: what is older than the window still counts.
+        // Far ahead and back: a packet older than the window still counts.
         assert_eq!(of(&[0, WINDOW * 3, 5, WINDOW * 3, u64::MAX]), (4, 1, 1));
         let mut order = Order::new();
         order.arrived(7);

@@ -1,4 +1,4 @@
-//! What to send, and how fast: plain data, checked before use.
+//! What to send, and how fast: plain data, validated before use.
 
 use super::PacketsError;
 use nearpath_model::CpuSet;
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Bytes of the smallest UDP payload: what is in it, rounded up to what makes an Ethernet frame of 64 bytes
-/// over IPv4 (14 + 20 + 8 + 18, and 4 of checksum).
+/// Minimum UDP payload: its fields, rounded up to the payload of a 64-byte Ethernet frame over IPv4 (14 + 20 +
+/// 8 + 18, and 4 of checksum).
 pub const PACKET_MIN: u32 = 18;
 /// The largest UDP payload over IPv4.
 pub const PACKET_MAX: u32 = 65_507;
-/// Each has a thread on either side.
+/// Each flow has a thread on either side.
 pub const MAX_FLOWS: u16 = 64;
-/// Faster than this no host sends.
+/// No host sends faster than this.
 pub const MAX_PACKETS_PER_S: u64 = 1_000_000_000;
 
-/// How many packets are offered.
+/// The offered rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Offered {
-    /// As many as go.
+    /// Unlimited.
     Fastest,
-    /// So many per second, of all flows together.
+    /// This many per second, of all flows together.
     Rate(u64),
-    /// The most that arrive with no more than this share lost, looked for by halving (RFC 2544, 26.1).
+    /// The highest rate with no more than this loss, found by binary search (RFC 2544, 26.1).
     Search {
         /// In percent.
         max_loss_percent: f64,
@@ -34,21 +34,21 @@ pub enum Offered {
 /// A benchmark of packets per second.
 #[derive(Debug, Clone)]
 pub struct PacketsPlan {
-    /// Where the sink listens.
+    /// Address of the sink.
     pub target: SocketAddr,
-    /// The address to send from, which can choose the interface.
+    /// The source address, which can select the interface.
     pub source: Option<IpAddr>,
-    /// How fast.
+    /// The rate.
     pub offered: Offered,
     /// Bytes of UDP payload.
     pub size: u32,
-    /// Flows, each with a port of its own and a thread on either side.
+    /// Flows, each with its own port and a thread on either side.
     pub flows: u16,
-    /// How long a trial is whose result counts.
+    /// Duration of the trial that counts.
     pub duration: Duration,
-    /// How long the trials of a search are.
+    /// Duration of the trials of a search.
     pub trial: Duration,
-    /// CPUs for the threads that send; `None`: where the caller may run.
+    /// CPUs for the sending threads; `None`: those of the caller.
     pub cpus: Option<CpuSet>,
 }
 
@@ -66,7 +66,7 @@ impl PacketsPlan {
                 wrong(format!("{rate} packets per second: 1 to {MAX_PACKETS_PER_S}"))
             }
             Offered::Search { max_loss_percent } if !(0.0..100.0).contains(&max_loss_percent) => {
-                wrong(format!("a loss of {max_loss_percent} %: from 0 to less than 100"))
+                wrong(format!("a loss of {max_loss_percent}%: from 0 to less than 100"))
             }
             _ => Ok(()),
         }

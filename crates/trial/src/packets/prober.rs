@@ -1,4 +1,4 @@
-//! The side that sends: in go a plan and somebody who tells how long to go on, out comes a report.
+//! The sending side. Input: a plan and a callback that controls the duration. Output: a report.
 
 use super::PacketsError;
 use super::kernel::Reading;
@@ -18,19 +18,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a connection may take, and an answer, which waits for stragglers.
+/// Timeout of a connection, and of an answer, which waits for stragglers.
 const PATIENCE: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(15);
-/// A first trial that does not count: neighbours are found, caches and buffers filled.
+/// Warm-up trial: resolves neighbours, fills caches and buffers.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// From the start of the threads to the first packet.
+/// Delay from the start of the threads to the first packet.
 const RUN_UP_NS: u64 = 5_000_000;
 
-/// A prober at its sink.
+/// A prober connected to its sink.
 struct Session<'a> {
     plan: &'a PacketsPlan,
     root: &'a Root,
-    goes_on: &'a dyn Fn(Duration) -> bool,
+    should_continue: &'a dyn Fn(Duration) -> bool,
     control: BufReader<TcpStream>,
     sockets: Vec<UdpSocket>,
     number: u32,
@@ -40,26 +40,26 @@ struct Session<'a> {
     unknown: Vec<Unknown>,
 }
 
-/// Sends packets and gathers counts. `goes_on` waits that long and tells whether to go on; `each` sees each
-/// trial of a search.
+/// Sends packets and collects counts. `should_continue` waits for the given time and returns whether to
+/// continue; `each` receives each trial of a search.
 ///
 /// # Errors
-/// A plan that cannot be done, no sink, one that goes away, an end before anything was measured.
+/// An invalid plan, no sink, a sink that went away, or stopped before anything was measured.
 pub fn measure_packets(
     plan: &PacketsPlan,
     root: &Root,
-    goes_on: &dyn Fn(Duration) -> bool,
+    should_continue: &dyn Fn(Duration) -> bool,
     each: &mut dyn FnMut(&PacketsTrial),
 ) -> Result<PacketsReport, PacketsError> {
     plan.check()?;
     if let Some(cpus) = &plan.cpus {
-        // Tried once by a thread that ends, so that it is told before anything is sent.
+        // Tried in a temporary thread, so that an error is reported before anything is sent.
         let tried = thread::scope(|scope| scope.spawn(|| affinity::pin(cpus)).join());
         tried
             .unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
             .map_err(PacketsError::of("--cpus"))?;
     }
-    let mut session = Session::open(plan, root, goes_on)?;
+    let mut session = Session::open(plan, root, should_continue)?;
     let rate = match plan.offered {
         Offered::Rate(rate) => Some(rate as f64),
         _ => None,
@@ -94,11 +94,11 @@ impl<'a> Session<'a> {
     fn open(
         plan: &'a PacketsPlan,
         root: &'a Root,
-        goes_on: &'a dyn Fn(Duration) -> bool,
+        should_continue: &'a dyn Fn(Duration) -> bool,
     ) -> Result<Self, PacketsError> {
         let target = plan.target;
         let control = connect(target).map_err(PacketsError::of(format!(
-            "nobody counts packets at {target} (is 'nearpath bench reflect' running there?)"
+            "no packet sink at {target} (is 'nearpath bench reflect' running there?)"
         )))?;
         let sockets: io::Result<Vec<UdpSocket>> =
             (0..plan.flows).map(|_| open(target, plan.source)).collect();
@@ -109,7 +109,7 @@ impl<'a> Session<'a> {
         let mut session = Self {
             plan,
             root,
-            goes_on,
+            should_continue,
             control: BufReader::new(control),
             sockets,
             number: 0,
@@ -141,7 +141,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sends for so long, and asks what came.
+    /// Sends for this long, and requests the counts.
     fn trial(&mut self, rate: Option<f64>, time: Duration) -> Result<PacketsTrial, PacketsError> {
         self.trial += 1;
         let Answer::Begun = self.ask(&Request::Begin { trial: self.trial })? else {
@@ -180,7 +180,7 @@ impl<'a> Session<'a> {
             end_ns: begin_ns + time_ns,
         };
         let (stop, cpus, sockets) = (AtomicBool::new(false), &self.plan.cpus, &self.sockets);
-        let goes_on = self.goes_on;
+        let should_continue = self.should_continue;
         let (ended, sent) = thread::scope(|scope| -> io::Result<_> {
             let mut threads = Vec::new();
             for (index, socket) in sockets.iter().enumerate() {
@@ -198,7 +198,7 @@ impl<'a> Session<'a> {
                     }
                 }
             }
-            let ended = !goes_on(time + Duration::from_nanos(RUN_UP_NS));
+            let ended = !should_continue(time + Duration::from_nanos(RUN_UP_NS));
             stop.store(ended, Ordering::Relaxed);
             let failed = |_| Err(io::Error::other("a thread failed"));
             let sent: io::Result<Vec<Sent>> =
@@ -210,7 +210,7 @@ impl<'a> Session<'a> {
         Ok(sent)
     }
 
-    /// What both sides do not know, each once.
+    /// Unknown facts of both sides, without duplicates.
     fn note(&mut self, sent: &[Sent], sender: &[Unknown], counted: &Counted) {
         let refused =
             sent.iter().filter_map(|sent| sent.reason.as_ref()).next().map(|reason| Unknown {
@@ -257,14 +257,14 @@ impl<'a> Session<'a> {
             let trial = self.trial(Some(rate), time)?;
             last = is_last.then(|| trial.clone());
             let (passed, offered, received) = tried(trial);
-            search.told(passed, offered, received);
+            search.record_result(passed, offered, received);
         }
         Ok(None)
     }
 }
 
 fn odd() -> PacketsError {
-    PacketsError::Refused("it answered what was not asked".to_owned())
+    PacketsError::Refused("unexpected answer".to_owned())
 }
 
 fn connect(target: SocketAddr) -> io::Result<TcpStream> {

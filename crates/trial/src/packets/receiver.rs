@@ -1,4 +1,4 @@
-//! Threads that receive and count, one for each flow. In go connected sockets, out come counts by trial.
+//! Threads that receive and count, one per flow. Input: connected sockets. Output: counts by trial.
 
 use super::batch::Batch;
 use super::order::Order;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// After so long without a packet a thread tells how much CPU time it has used, and looks for the end.
+/// After this long without a packet a thread publishes its CPU time, and checks whether to end.
 pub(super) const IDLE: Duration = Duration::from_millis(40);
 
-/// The threads of a session. Dropped they end.
+/// The threads of a session, stopped on drop.
 #[derive(Debug)]
 pub(super) struct Receivers {
     shared: Arc<Shared>,
@@ -28,12 +28,12 @@ pub(super) struct Receivers {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    /// Which trial counts.
+    /// The current trial.
     trial: AtomicU32,
     flows: Vec<Flow>,
 }
 
-/// The counts of the trial that a flow's thread has seen last.
+/// The counts of the last trial that a flow's thread has seen.
 #[derive(Debug, Default)]
 struct Flow {
     trial: AtomicU32,
@@ -50,9 +50,9 @@ pub(super) struct Counts {
     pub(super) received: u64,
     pub(super) reordered: u64,
     pub(super) duplicated: u64,
-    /// CPU time of the threads since they began.
+    /// CPU time of the threads since their start.
     pub(super) used_ns: u64,
-    /// Packets since they were opened that the sockets had no room for.
+    /// Packets dropped since the sockets were opened because their buffers were full.
     pub(super) drops: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Receivers {
             let (shared, cpus) = (Arc::clone(&receivers.shared), cpus.cloned());
             let name = format!("count-{index}");
             receivers.threads.push(thread::Builder::new().name(name).spawn(move || {
-                // The CPUs were tried before; one that has gone meanwhile does not end the count.
+                // The CPUs were checked before; one that went offline in the meantime does not end the count.
                 let _ = cpus.as_ref().map(affinity::pin);
                 if let Some(flow) = shared.flows.get(index) {
                     receive(&socket, session, size, flow, &shared);
@@ -83,12 +83,12 @@ impl Receivers {
         Ok(receivers)
     }
 
-    /// Packets of this trial count from now on, and no others.
+    /// From now on only packets of this trial count.
     pub(super) fn begin(&self, trial: u32) {
         self.shared.trial.store(trial, Ordering::Release);
     }
 
-    /// What came of a trial so far.
+    /// The counts of a trial so far.
     pub(super) fn counts(&self, trial: u32) -> Counts {
         let mut all = Counts { drops: self.drops(), ..Counts::default() };
         for flow in &self.shared.flows {
@@ -120,7 +120,7 @@ fn receive(socket: &UdpSocket, session: u32, size: usize, flow: &Flow, shared: &
     let (mut batch, mut order) = (Batch::new(size), Order::new());
     let mut current = 0;
     while !shared.stop.load(Ordering::Relaxed) {
-        // An error is that of ICMP, or the end of the wait.
+        // An ICMP error, or the timeout.
         let Ok(count) = batch.receive(socket) else {
             flow.used_ns.store(thread_ns(), Ordering::Relaxed);
             continue;
@@ -149,12 +149,12 @@ pub(super) fn thread_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Packets that a socket had no room for (SO_MEMINFO, from Linux 4.12 on).
+/// Packets dropped because a socket's buffer was full (SO_MEMINFO, since Linux 4.12).
 fn dropped(socket: &UdpSocket) -> Option<u32> {
     use std::os::fd::AsRawFd;
-    /// Of all architectures but parisc and sparc (include/uapi/asm-generic/socket.h).
+    /// On all architectures except parisc and sparc (include/uapi/asm-generic/socket.h).
     const SO_MEMINFO: libc::c_int = 55;
-    /// SK_MEMINFO_DROPS and how many there are (include/uapi/linux/sock_diag.h).
+    /// Index of SK_MEMINFO_DROPS and the number of values (include/uapi/linux/sock_diag.h).
     const DROPS: usize = 8;
     const VALUES: usize = 9;
     let mut values = [0u32; VALUES];

@@ -1,4 +1,4 @@
-//! What a benchmark of packets found: plain data.
+//! Results of a packet benchmark: plain data.
 
 use super::kernel::{CpuCost, DeviceDrops, Kernel};
 use super::plan::Offered;
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`PacketsReport`].
 pub const PACKETS_SCHEMA: u32 = 1;
-/// A sender that reaches less of the rate than this has not offered it.
+/// A sender below this share of the rate did not offer it.
 const REACHED: f64 = 0.99;
 
-/// Packets per second of a path, one way.
+/// Packets per second of a path, in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PacketsReport {
     /// Version of this form.
     pub schema: u32,
     /// Address and port of the sink.
     pub target: String,
-    /// What was offered.
+    /// The offered rate.
     pub offered: Offered,
     /// Bytes of UDP payload.
     pub size_bytes: u32,
@@ -25,56 +25,56 @@ pub struct PacketsReport {
     pub flows: u16,
     /// Whether both sides are one host, whose CPUs then did the work of both.
     pub same_host: bool,
-    /// The trial that counts: the only one, or the highest rate that a search found; `None` when it found none.
+    /// The trial that counts: the only one, or the highest rate found by a search; `None` if it found none.
     pub result: Option<PacketsTrial>,
-    /// Of a search: its trials in their order.
+    /// For a search: its trials in order.
     pub trials: Vec<PacketsTrial>,
-    /// Whether it was ended early.
+    /// Whether it was stopped early.
     pub ended_early: bool,
-    /// What is not known, and why.
+    /// What is unknown, with the reason.
     pub unknown: Vec<Unknown>,
 }
 
 /// One trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PacketsTrial {
-    /// Packets per second that were asked for; `None`: as many as go.
+    /// Requested packets per second; `None`: unlimited.
     pub asked_per_s: Option<f64>,
-    /// From the begin to the last packet.
+    /// From the start to the last packet.
     pub duration_s: f64,
-    /// Packets that the sender's kernel took.
+    /// Packets accepted by the sender's kernel.
     pub sent: u64,
     /// The same per second.
     pub sent_per_s: f64,
-    /// Whether the sender was as fast as was asked.
+    /// Whether the sender reached the requested rate.
     pub reached: bool,
-    /// Packets that arrived, each once.
+    /// Packets received, without duplicates.
     pub received: u64,
     /// The same per second of sending.
     pub received_per_s: f64,
-    /// Packets that did not.
+    /// Packets lost.
     pub lost: u64,
     /// Their share.
     pub loss_percent: f64,
-    /// Packets that came after a later one of their flow.
+    /// Packets that arrived after a later one of their flow.
     pub reordered: u64,
-    /// Further copies.
+    /// Duplicates.
     pub duplicated: u64,
-    /// Where the kernels of both sides counted drops meanwhile.
+    /// Drops counted by the kernels of both sides in the meantime.
     pub drops: Drops,
-    /// CPU time of the threads that sent, for each packet sent.
+    /// CPU time of the sending threads, per packet sent.
     pub sender_threads_ns: Option<f64>,
-    /// CPU time of the threads that received, for each packet received.
+    /// CPU time of the receiving threads, per packet received.
     pub receiver_threads_ns: Option<f64>,
     /// CPU time by CPU.
     pub cpus: Vec<CpuShare>,
 }
 
-/// Drops that were counted. But for the sockets they are those of all traffic, and one packet may be counted
-/// at several places.
+/// Counted drops. Except for those of the sockets they include all traffic, and one packet may be counted at
+/// several places.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drops {
-    /// Calls to send that the sender's kernel refused; their packets were sent later.
+    /// Send calls that the sender's kernel refused; their packets were sent later.
     pub refused_calls: u64,
     /// By the sender's interfaces.
     pub sender_devices: Vec<DeviceDrops>,
@@ -84,32 +84,32 @@ pub struct Drops {
     pub receiver_devices: Vec<DeviceDrops>,
     /// At the receiver host's backlogs.
     pub receiver_backlog: Option<u64>,
-    /// At the receiving sockets, which had no room: exact.
+    /// At the receiving sockets, whose buffers were full: exact.
     pub socket: Option<u64>,
 }
 
-/// Whose CPU.
+/// Owner of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CpuSide {
-    /// The sending host's.
+    /// The sending host.
     Sender,
-    /// The receiving host's.
+    /// The receiving host.
     Receiver,
-    /// Of the one host that does both.
+    /// The one host that does both.
     Both,
 }
 
-/// What a CPU did in a trial, with all that ran there.
+/// Activity of a CPU in a trial, including everything that ran there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CpuShare {
-    /// Whose.
+    /// The owner.
     pub side: CpuSide,
     /// The CPU.
     pub cpu: CpuId,
-    /// How much of the trial it was busy, 0 to 1.
+    /// Busy share of the trial, 0 to 1.
     pub busy: f64,
-    /// For each packet, of all CPUs together: sent ones on the sender's side, else received ones.
+    /// Per packet, of all CPUs together: packets sent on the sender's side, else packets received.
     pub user_ns: f64,
     /// As above.
     pub system_ns: f64,
@@ -119,7 +119,7 @@ pub struct CpuShare {
     pub softirq_ns: f64,
 }
 
-/// What both sides counted.
+/// The counts of both sides.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
     pub(super) asked_per_s: Option<f64>,
@@ -138,7 +138,7 @@ impl PacketsTrial {
         let receiver = counted.kernel;
         let seconds = duration_ns as f64 / 1e9;
         let per_s = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        // The far side is another program: what it tells is bounded by what was sent.
+        // The peer is another program: its values are bounded by what was sent.
         let received = counted.received.min(sent);
         let lost = sent - received;
         let each = |ns: u64, packets: u64| (packets > 0).then(|| ns as f64 / packets as f64);
@@ -176,7 +176,7 @@ impl PacketsTrial {
         }
     }
 
-    /// Whether no more than that was lost, of a rate that was offered.
+    /// Whether no more than this was lost, of a rate that was offered.
     pub(super) fn passes(&self, max_loss_percent: f64) -> bool {
         self.sent > 0 && self.loss_percent <= max_loss_percent
     }

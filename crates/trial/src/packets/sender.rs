@@ -1,4 +1,5 @@
-//! A thread that sends. In go a connected socket and a rate, out comes how many packets the kernel took.
+//! A sending thread. Input: a connected socket and a rate. Output: the number of packets that the kernel
+//! accepted.
 
 use super::batch::{Batch, MOST};
 use super::receiver::thread_ns;
@@ -9,40 +10,40 @@ use std::net::UdpSocket;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Packets that are due within this time go in one call.
+/// Packets due within this time are sent in one call.
 const BURST_NS: f64 = 100_000.0;
-/// Longest single sleep of a thread that can be told to stop.
+/// Longest single sleep of a thread that can be stopped.
 const NAP_NS: u64 = 50_000_000;
 
-/// What a thread sends.
+/// The task of a thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flow {
     pub(super) session: u32,
     pub(super) trial: u32,
     /// Bytes of a packet.
     pub(super) size: usize,
-    /// Packets per second; `None`: as many as go.
+    /// Packets per second; `None`: unlimited.
     pub(super) rate_per_s: Option<f64>,
     /// On the monotonic clock.
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
 }
 
-/// What a thread has sent.
+/// The result of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// Packets that the kernel took.
+    /// Packets that the kernel accepted.
     pub(super) packets: u64,
-    /// Calls that it refused, and why the last of them.
+    /// Calls that it refused, and the last error.
     pub(super) refused: u64,
     pub(super) reason: Option<io::Error>,
-    /// From the begin to the last packet.
+    /// From the start to the last packet.
     pub(super) duration_ns: u64,
     /// CPU time of the thread meanwhile.
     pub(super) used_ns: u64,
 }
 
-/// Sends until the time is over. A packet that the kernel refuses is sent again: it was not sent.
+/// Sends until the time is over. A packet that the kernel refuses is retried: it was not sent.
 pub(super) fn send(socket: &UdpSocket, flow: &Flow, stop: &AtomicBool) -> Sent {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut batch = Batch::new(flow.size);
@@ -63,7 +64,7 @@ pub(super) fn send(socket: &UdpSocket, flow: &Flow, stop: &AtomicBool) -> Sent {
             due.saturating_sub(sent.packets)
         });
         if due < burst {
-            // When the burst is due; per_ns is there, or all would be due.
+            // When the burst is due; per_ns is set, or everything would be due.
             let until = (sent.packets + burst) as f64 / per_ns.unwrap_or(1.0);
             wait_until((flow.begin_ns + until as u64).min(flow.end_ns), stop);
             continue;

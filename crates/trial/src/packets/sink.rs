@@ -1,8 +1,8 @@
-//! The far side: receives packets and counts them for whoever asks. In go addresses to listen on; what was
-//! counted goes back over the control connection of each prober.
+//! The receiving side: counts packets for probers. Input: addresses to listen on. Output: the counts, returned
+//! over the control connection of each prober.
 //!
-//! Memory is bounded: a few probers at a time, of a limited number of flows, whose lines are short; one that
-//! is silent for a minute is let go. It sends nothing but answers to its control connections.
+//! Memory is bounded: a few probers at a time, with a limited number of flows and short lines; one that is
+//! silent for a minute is disconnected. It sends nothing but answers on its control connections.
 
 use super::PacketsError;
 use super::kernel::Reading;
@@ -21,13 +21,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Probers at a time; more are sent away.
+/// Maximum number of probers; further ones are rejected.
 const PROBERS: usize = 4;
-/// All has come when nothing came for so long, which is longer than a receiver's wait; or after the second.
+/// Everything has arrived when nothing arrived for this long, which is longer than a receiver's wait; or after
+/// the second time.
 const QUIET: Duration = Duration::from_millis(3 * IDLE.as_millis() as u64);
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// A sink at work. Dropped it ends.
+/// A running sink, stopped on drop.
 #[derive(Debug)]
 pub struct Sink {
     addresses: Vec<SocketAddr>,
@@ -42,11 +43,11 @@ struct Shared {
 }
 
 impl Sink {
-    /// Listens on each address; the threads that receive run on these CPUs. With port 0 each address has a
-    /// free one.
+    /// Listens on each address; the receiving threads run on these CPUs. With port 0 each address gets a free
+    /// one.
     ///
     /// # Errors
-    /// An address that is not there, a port that is taken, CPUs that cannot be used.
+    /// An address that does not exist, a port in use, CPUs that cannot be used.
     pub fn start(
         addresses: &[IpAddr],
         port: u16,
@@ -67,7 +68,7 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Where it listens.
+    /// The addresses on which it listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -103,7 +104,7 @@ impl Service for Shared {
     }
 
     fn refuse(&self, stream: &TcpStream) {
-        let reason = format!("{PROBERS} others measure already");
+        let reason = format!("{PROBERS} other measurements are running");
         let _ = write_line(stream, &Answer::Refused { reason });
     }
 
@@ -112,7 +113,7 @@ impl Service for Shared {
     }
 }
 
-/// What a prober has asked for so far.
+/// The state of a prober's requests.
 struct Session {
     receivers: Receivers,
     trial: u32,
@@ -127,7 +128,7 @@ fn serve(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
     while let Some(line) = read_line(&mut from)? {
         let answer = match (parse_request(&line), &mut session) {
             (Some(Request::Prepare { ports, size }), session) => {
-                // The sockets of the last one first: they may have the same ports.
+                // The sockets of the previous request first: they may have the same ports.
                 *session = None;
                 match prepare(stream, &ports, size, shared.cpus.as_ref()) {
                     Ok((number, receivers)) => {
@@ -149,21 +150,21 @@ fn serve(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
                     let sent = sent.into_iter().fold(0, u64::saturating_add);
                     Answer::Counted(Box::new(count(session, &before, sent, &root)))
                 }
-                None => Answer::Refused { reason: "no trial has begun".to_owned() },
+                None => Answer::Refused { reason: "no trial has been started".to_owned() },
             },
-            _ => Answer::Refused { reason: "that is no request that can be done now".to_owned() },
+            _ => Answer::Refused { reason: "invalid request in this state".to_owned() },
         };
         write_line(stream, &answer)?;
     }
     Ok(())
 }
 
-/// The boot id, by which two programs know that they are on one host; of a host that has none, nothing.
+/// The boot id, by which two programs know that they are on one host; empty if there is none.
 pub(super) fn boot(root: &Root) -> String {
     root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// Sockets that receive from the prober's ports, and from no others: they are connected.
+/// Sockets that receive only from the prober's ports: they are connected.
 fn prepare(
     stream: &TcpStream,
     ports: &[u16],
@@ -175,7 +176,7 @@ fn prepare(
     let mut sockets = Vec::new();
     for &port in ports {
         let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        // All have the same address; the one that is connected to the sender has its packets.
+        // All have the same address; the one connected to the sender receives its packets.
         set_socket_reuseaddr(&socket, true)?;
         make_room(&socket);
         bind(&socket, &local)?;
@@ -190,7 +191,7 @@ fn prepare(
     Ok((session, Receivers::start(sockets, session, size, cpus)?))
 }
 
-/// Waits until all has come, or nothing comes any more.
+/// Waits until everything has arrived, or nothing arrives any more.
 fn count(session: &Session, before: &(Counts, Reading), sent: u64, root: &Root) -> Counted {
     let begin = Instant::now();
     let (mut last, mut since) = (session.receivers.counts(session.trial), begin);

@@ -1,5 +1,5 @@
-//! What goes over the wire: numbered packets by UDP, and by TCP lines of JSON that say what to count and
-//! what was counted. In go bytes that may be anybody's, out comes a value or nothing.
+//! Wire format: numbered packets over UDP, and lines of JSON over TCP with requests and counts. Input:
+//! untrusted bytes. Output: a value or nothing.
 //!
 //! ```text
 //! packet: 0 session   4 trial   8 sequence   16 filler up to the size       (big-endian)
@@ -10,24 +10,24 @@ use super::plan::{MAX_FLOWS, PACKET_MAX, PACKET_MIN};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 
-/// Bytes of a packet that are read.
+/// Number of bytes read from a packet.
 pub(super) const HEADER: usize = 16;
-/// A line of the control connection; one with the counters of a large host has some 100 KiB.
+/// Maximum length of a line; one with the counters of a large host has some 100 KiB.
 const LINE: u64 = 1 << 20;
 
-/// The part of a packet that is read.
+/// The header of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// A random number of the session.
     pub session: u32,
-    /// The trial in the session, so that stragglers of another one do not count.
+    /// The trial in the session, so that stragglers of another trial do not count.
     pub trial: u32,
     /// The number of the packet in its flow and trial.
     pub sequence: u64,
 }
 
 impl Header {
-    /// Reads the first bytes of a packet; `None` for one that is too short.
+    /// Parses the header; `None` if the packet is too short.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [s0, s1, s2, s3, t0, t1, t2, t3, sequence @ ..] = bytes.first_chunk::<HEADER>()?;
         Some(Self {
@@ -37,7 +37,7 @@ impl Header {
         })
     }
 
-    /// Writes the first bytes of a packet; a shorter one is left as it is.
+    /// Writes the header; a shorter packet is left unchanged.
     pub fn write(&self, bytes: &mut [u8]) {
         let Some(header) = bytes.first_chunk_mut::<HEADER>() else { return };
         header[..4].copy_from_slice(&self.session.to_be_bytes());
@@ -46,13 +46,13 @@ impl Header {
     }
 }
 
-/// What the prober asks.
+/// Requests of the prober.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Receive from these ports of mine, packets of so many bytes.
+    /// Receive from these ports of the prober, packets of this many bytes.
     Prepare {
-        /// The ports that the flows are sent from.
+        /// The source ports of the flows.
         ports: Vec<u16>,
         /// Bytes of a packet.
         size: u32,
@@ -62,53 +62,53 @@ pub enum Request {
         /// Its number.
         trial: u32,
     },
-    /// All was sent: what came?
+    /// Everything was sent: return the counts.
     End {
-        /// Packets of each flow.
+        /// Packets sent by each flow.
         sent: Vec<u64>,
     },
 }
 
-/// What the sink answers.
+/// Answers of the sink.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Packets with this session are received.
+    /// Packets with this session are being received.
     Ready {
         /// A random number.
         session: u32,
-        /// The boot id of the far host; both sides may be on one.
+        /// The boot id of the sink's host; both sides may be on one host.
         boot: String,
     },
-    /// They are counted from now on.
+    /// Packets are being counted.
     Begun,
-    /// What was counted.
+    /// The counts.
     Counted(Box<Counted>),
-    /// It cannot be done.
+    /// The request failed.
     Refused {
         /// Why.
         reason: String,
     },
 }
 
-/// What the sink counted in a trial.
+/// Counts of the sink in a trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// Packets, each once.
+    /// Packets, without duplicates.
     pub received: u64,
-    /// Of these, packets that came after a later one of their flow.
+    /// Packets that arrived after a later one of their flow.
     pub reordered: u64,
-    /// Further copies.
+    /// Duplicates.
     pub duplicated: u64,
-    /// Packets that the sockets had no room for.
+    /// Packets dropped because the sockets' buffers were full.
     pub socket_drops: Option<u64>,
-    /// CPU time of the threads that receive.
+    /// CPU time of the receiving threads.
     pub threads_ns: u64,
-    /// What the kernel counted meanwhile.
+    /// Kernel counters meanwhile.
     pub kernel: Kernel,
 }
 
-/// Reads a request; `None` for whatever is none, or asks for what cannot be.
+/// Parses a request; `None` if it is malformed, or exceeds the limits.
 pub fn parse_request(line: &[u8]) -> Option<Request> {
     let request: Request = serde_json::from_slice(line).ok()?;
     let sound = match &request {
@@ -123,7 +123,7 @@ pub fn parse_request(line: &[u8]) -> Option<Request> {
     sound.then_some(request)
 }
 
-/// Reads an answer; `None` for whatever is none.
+/// Parses an answer; `None` if it is malformed.
 pub fn parse_answer(line: &[u8]) -> Option<Answer> {
     serde_json::from_slice(line).ok()
 }
@@ -142,7 +142,7 @@ pub(super) fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> 
     match line.last() {
         Some(b'\n') => Ok(Some(line)),
         _ if read == 0 => Ok(None),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "what came is no line")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "received data is not a line")),
     }
 }
 
@@ -184,14 +184,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_are_read_as_they_were_written(session: u32, trial: u32, sequence: u64, mut bytes: Vec<u8>) {
+        fn headers_round_trip(session: u32, trial: u32, sequence: u64, mut bytes: Vec<u8>) {
             let header = Header { session, trial, sequence };
             header.write(&mut bytes);
             prop_assert_eq!(Header::parse(&bytes), (bytes.len() >= HEADER).then_some(header));
         }
 
         #[test]
-        fn any_line_is_read_or_refused(line: Vec<u8>) {
+        fn any_line_is_parsed_or_rejected(line: Vec<u8>) {
             let _ = (parse_request(&line), parse_answer(&line));
         }
     }

@@ -1,12 +1,12 @@
-//! Files of configuration on disk: read, and replaced in one step, so that whatever crashes when,
-//! there is the old file or the new one. No path leads out of `/etc`, and no link is followed.
+//! Configuration files on disk. They are replaced atomically, so that after a crash there is the old file or the
+//! new one. No path leads out of `/etc`, and no symbolic link is followed.
 //!
-//! A new file is written beside the old one, synced, and given its name; then its folder is synced. A
-//! folder of drop-ins is made for its first file, and goes with its last.
+//! A new file is written next to the old one, synced and renamed; then its directory is synced. A drop-in
+//! directory is created for its first file and removed with its last.
 //!
-//! A file that somebody has edited by hand is replaced by force only. Its text could not be written again, as
-//! nobody may have any text written by a journal; so the file itself is kept under another name, and gets
-//! its own back.
+//! A file that was edited by hand is replaced with `force` only. The journal must not be able to write arbitrary
+//! text, so the edited text could not be restored from it; instead the file itself is kept under another name and
+//! renamed back.
 
 use super::grammar::{check, irqbalance_arguments, is_safe_argument};
 use super::lines;
@@ -24,31 +24,31 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Bytes of a file, at most.
+/// Maximum size of a file in bytes.
 const MAX_FILE: u64 = 64 << 10;
-/// What a new file has behind its name until it has that name. No reader of the folders takes it for
-/// one of its own: they take `.conf` and `.cfg`.
+/// Suffix of a new file until it is renamed. Readers of these directories ignore it: they read `.conf` and
+/// `.cfg`.
 const NEW: &str = ".nearpath-new";
-/// What a file that was edited by hand has behind its name while nearpath's is in its place.
+/// Suffix of a file that was edited by hand, while nearpath's file is in its place.
 const KEPT: &str = ".nearpath-kept";
-/// The kernel's regular file (stat(2)).
+/// A regular file (stat(2)).
 const REGULAR: u32 = libc::S_IFREG;
 
 /// `/etc`, opened.
 #[derive(Debug)]
 pub(crate) struct Etc {
     folder: Result<OwnedFd, Errno>,
-    /// Whether who reads its files is told of changes.
+    /// Whether the readers of its files are notified of changes.
     live: bool,
 }
 
 impl Etc {
-    /// That of this machine.
+    /// That of this host.
     pub fn live() -> Self {
         Self { folder: open_path(Path::new("/etc")), live: true }
     }
 
-    /// Another folder in its place.
+    /// Another directory instead.
     #[cfg(test)]
     fn of(folder: &Path) -> Self {
         Self { folder: open_path(folder), live: false }
@@ -57,10 +57,10 @@ impl Etc {
     /// A file in it.
     ///
     /// # Errors
-    /// It is none that may be written.
+    /// The file may not be written.
     pub fn setting<'a>(&'a self, file: &'a ConfigFile) -> Result<ConfigSetting<'a>, TuneError> {
         let refuse =
-            || TuneError::Refused(format!("{:?} is no file that nearpath writes", file.path));
+            || TuneError::Refused(format!("nearpath does not write the file {:?}", file.path));
         let place = file.place().ok_or_else(refuse)?;
         let rest = file.path.strip_prefix("/etc/").ok_or_else(refuse)?;
         let (folder, name) = rest.rsplit_once('/').ok_or_else(refuse)?;
@@ -78,7 +78,7 @@ fn open_path(folder: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, folder, flags, Mode::empty())
 }
 
-/// Opens what is below a folder, by no link.
+/// Opens a path below a directory, without following links.
 fn within(base: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -93,7 +93,7 @@ fn within(base: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> 
     }
 }
 
-/// A file of configuration, or a variable in it.
+/// A configuration file, or a variable in it.
 #[derive(Debug)]
 pub(crate) struct ConfigSetting<'a> {
     etc: &'a Etc,
@@ -104,19 +104,19 @@ pub(crate) struct ConfigSetting<'a> {
     name: &'a str,
 }
 
-/// What a file has.
+/// The contents of a file.
 struct Contents {
     bytes: Vec<u8>,
     stat: Stat,
 }
 
 impl ConfigSetting<'_> {
-    /// Whether its folder is one that is made for its first file.
+    /// Whether its directory is created for its first file.
     fn folder_is_made(&self) -> bool {
         matches!(self.place, ConfigPlace::DropIn | ConfigPlace::CommandLine)
     }
 
-    /// The folder; `None` where it is not there.
+    /// The directory; `None` if it does not exist.
     fn open_folder(&self) -> Result<Option<OwnedFd>, Errno> {
         match self.etc.open(self.folder, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(folder) => Ok(Some(folder)),
@@ -125,20 +125,20 @@ impl ConfigSetting<'_> {
         }
     }
 
-    /// The folder that its folder is in.
+    /// The parent of its directory.
     fn open_parent(&self) -> Result<(OwnedFd, &str), Errno> {
         let (parent, name) = self.folder.rsplit_once('/').ok_or(Errno::NOENT)?;
         Ok((self.etc.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?, name))
     }
 
-    /// What the file has; `None` where there is none.
+    /// The contents of the file; `None` if it does not exist.
     fn contents(&self, folder: &OwnedFd) -> io::Result<Option<Contents>> {
         self.contents_of(folder, self.name)
     }
 
-    /// The same of another file of the folder.
+    /// The same for another file of the directory.
     fn contents_of(&self, folder: &OwnedFd, name: &str) -> io::Result<Option<Contents>> {
-        // O_NONBLOCK: to open a FIFO must not wait for who writes into it.
+        // O_NONBLOCK: opening a FIFO must not wait for a writer.
         let opened = match within(folder, name, OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(None),
@@ -146,7 +146,7 @@ impl ConfigSetting<'_> {
         };
         let stat = fstat(&opened)?;
         if stat.st_mode & libc::S_IFMT != REGULAR {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
         File::from(opened).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
@@ -156,12 +156,12 @@ impl ConfigSetting<'_> {
         Ok(Some(Contents { bytes, stat }))
     }
 
-    /// The setting's text, of what the file has.
+    /// The text of the setting in the contents of the file.
     fn text(&self, contents: Option<&Contents>) -> Result<String, String> {
         let Some(Contents { bytes, .. }) = contents else { return Ok(String::new()) };
         let part = match &self.file.variable {
             None if bytes.is_empty() => {
-                return Err("it is there, but empty, which is not nearpath's; remove it".to_owned());
+                return Err("the file is empty, so nearpath did not write it; remove it".to_owned());
             }
             None => bytes.as_slice(),
             Some(variable) => match lines::find(bytes, variable)? {
@@ -169,11 +169,11 @@ impl ConfigSetting<'_> {
                 None => &[],
             },
         };
-        let text = std::str::from_utf8(part).map_err(|_| "it is no text".to_owned())?;
+        let text = std::str::from_utf8(part).map_err(|_| "it is not valid UTF-8".to_owned())?;
         Ok(text.to_owned())
     }
 
-    /// Whether a text may be written, beside what is there.
+    /// Whether a text may be written, given the current one.
     fn check_beside(&self, text: &str, now: &str) -> Result<(), String> {
         check(self.place, text)?;
         if self.place != ConfigPlace::Irqbalance || text.is_empty() {
@@ -191,7 +191,7 @@ impl ConfigSetting<'_> {
         format!("{}{KEPT}", self.name)
     }
 
-    /// Keeps a file with a text that could not be written again, under another name.
+    /// Renames a file whose text could not be restored from the journal.
     fn keep_edited(&self, folder: &OwnedFd) -> io::Result<()> {
         let Some(now) = self.contents(folder)? else { return Ok(()) };
         if self.file.variable.is_some() || check_bytes(self.place, &now.bytes).is_ok() {
@@ -201,14 +201,14 @@ impl ConfigSetting<'_> {
             Ok(()) => File::from(folder.try_clone()?).sync_all(),
             Err(Errno::EXIST) if self.is_kept_twin(folder)? => Ok(()),
             Err(Errno::EXIST) => Err(io::Error::other(format!(
-                "{} has what an earlier change replaced; undo that first",
+                "{} still holds a file replaced by an earlier change; undo that first",
                 self.kept_name()
             ))),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Gives the file that was kept its name again, if it has this text; whether it has.
+    /// Renames the kept file back if it has this text; returns whether it has.
     fn put_kept_back(&self, text: &str) -> io::Result<bool> {
         let Some(folder) = self.open_folder()? else { return Ok(false) };
         match self.contents_of(&folder, &self.kept_name())? {
@@ -221,14 +221,14 @@ impl ConfigSetting<'_> {
         Ok(true)
     }
 
-    /// Whether what was kept is in its place still, as after a crash between the two.
+    /// Whether the kept file is also still in its place, as after a crash between link and rename.
     fn is_kept_twin(&self, folder: &OwnedFd) -> io::Result<bool> {
         let (now, kept) = (self.contents(folder)?, self.contents_of(folder, &self.kept_name())?);
         let file = |contents: &Contents| (contents.stat.st_dev, contents.stat.st_ino);
         Ok(now.zip(kept).is_some_and(|(now, kept)| file(&now) == file(&kept)))
     }
 
-    /// Replaces the file by one with this text, or takes it away.
+    /// Replaces the file by one with this text, or removes it.
     fn replace(&self, text: &str) -> io::Result<()> {
         let Some(folder) = self.open_folder()? else {
             return if text.is_empty() {
@@ -252,7 +252,7 @@ impl ConfigSetting<'_> {
         if !text.is_empty() {
             self.keep_edited(folder)?;
         }
-        // One that was made for the variable goes with it.
+        // A file that was created for the variable is removed with it.
         if new.is_empty() { self.remove(folder) } else { self.put(folder, &new, now.as_ref()) }
     }
 
@@ -263,7 +263,7 @@ impl ConfigSetting<'_> {
         let mut new = File::from(within(folder, &name, flags)?);
         let written = (|| {
             new.write_all(bytes)?;
-            // Readable by all, as files of configuration are, or as the old one.
+            // World-readable like other configuration files, or with the mode of the old one.
             let mode = now.map_or(0o644, |now| now.stat.st_mode & 0o7777);
             if let Some(now) = now {
                 fchown(
@@ -293,7 +293,7 @@ impl ConfigSetting<'_> {
         remove_file(folder, &format!("{}{NEW}", self.name))
     }
 
-    /// Makes the folder, if it is one that may be made.
+    /// Creates the directory if that is allowed.
     fn make_folder(&self) -> io::Result<OwnedFd> {
         if !self.folder_is_made() {
             return Err(Errno::NOENT.into());
@@ -307,7 +307,7 @@ impl ConfigSetting<'_> {
         Ok(within(&parent, name, OFlags::RDONLY | OFlags::DIRECTORY)?)
     }
 
-    /// Takes away what a write that was cut short has left, and the folder if nothing is in it.
+    /// Removes the leftovers of an interrupted write, and the directory if it is empty.
     fn tidy_up(&self) -> io::Result<()> {
         let Some(folder) = self.open_folder()? else { return Ok(()) };
         self.remove_new(&folder)?;
@@ -328,12 +328,12 @@ impl ConfigSetting<'_> {
     fn refusal(&self, doing: &str, error: &io::Error) -> TuneError {
         let more = match Errno::from_io_error(error) {
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
-                "; it takes root, and a folder that may be written"
+                "; requires root and a writable directory"
             }
             Some(Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => {
-                "; a link is in the place of it or of its folder"
+                "; it or its directory is a symbolic link"
             }
-            Some(Errno::NOSYS) => "; it takes Linux 5.6 (openat2)",
+            Some(Errno::NOSYS) => "; requires Linux 5.6 (openat2)",
             _ => "",
         };
         TuneError::kernel(format!("{doing} {}", self.file), format!("{error}{more}"))
@@ -368,21 +368,21 @@ impl Setting for ConfigSetting<'_> {
 
     fn may_be_replaced(&self, now: &str, force: bool) -> Result<(), TuneError> {
         match check(self.place, now) {
-            // A line of somebody else's file cannot be kept aside.
+            // A line in a foreign file cannot be kept under another name.
             Err(must) if !force || self.file.variable.is_some() => Err(TuneError::Drift {
                 target: self.file.to_string(),
-                now: format!("a text that was edited by hand (nearpath's own {must})"),
-                expected: "nearpath's own".to_owned(),
+                now: format!("text edited by hand (nearpath's own {must})"),
+                expected: "nearpath's own text".to_owned(),
             }),
             _ => Ok(()),
         }
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
-        // Also of what is put back: the journal may be anybody's.
+        // Also when restoring: the journal may have been edited.
         if let Err(refused) = self.check(value) {
             let put_back = self.put_kept_back(value);
-            if !put_back.map_err(|error| self.refusal("putting back", &error))? {
+            if !put_back.map_err(|error| self.refusal("restoring", &error))? {
                 return Err(refused);
             }
         } else {
@@ -399,16 +399,16 @@ impl Setting for ConfigSetting<'_> {
     }
 
     fn tidy(&self) -> Result<(), TuneError> {
-        self.tidy_up().map_err(|error| self.refusal("tidying up beside", &error))
+        self.tidy_up().map_err(|error| self.refusal("cleaning up next to", &error))
     }
 }
 
-/// As [`check`], of any bytes.
+/// Like [`check`], for any bytes.
 fn check_bytes(place: ConfigPlace, bytes: &[u8]) -> Result<(), String> {
     check(place, std::str::from_utf8(bytes).map_err(|_| "must be text".to_owned())?)
 }
 
-/// Removes a file of a folder; fine when it is not there.
+/// Removes a file of a directory; succeeds if it does not exist.
 fn remove_file(folder: &OwnedFd, name: &str) -> io::Result<()> {
     match unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

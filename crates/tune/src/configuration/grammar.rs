@@ -1,16 +1,15 @@
-//! The texts that each place takes: what nearpath itself writes there, and no more. A drop-in could
-//! start any program and a fragment of grub's is a shell script, so each line is checked, and each
-//! character.
+//! The texts that each file accepts: what nearpath itself writes there, and nothing else. A drop-in could start
+//! any program and a grub fragment is a shell script, so every line and character is checked.
 
 use nearpath_model::{ConfigPlace, CpuSet, IRQBALANCE_ARGS};
 
-/// Bytes of a text, at most: the cpulists of any machine, several times.
+/// Maximum size of a text in bytes: several times the cpulists of any machine.
 const LONGEST: usize = 64 << 10;
 
-/// Whether a place takes a text; empty is none, and taken by each.
+/// Checks a text for a place. The empty text means none, and is always accepted.
 ///
 /// # Errors
-/// Which line it does not take.
+/// The line that is not accepted.
 pub(crate) fn check(place: ConfigPlace, text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Ok(());
@@ -22,7 +21,7 @@ pub(crate) fn check(place: ConfigPlace, text: &str) -> Result<(), String> {
         ConfigPlace::Irqbalance => {
             return match irqbalance_arguments(text) {
                 Some(_) => Ok(()),
-                None => Err(format!("is no plain line {IRQBALANCE_ARGS}=\"…\"")),
+                None => Err(format!("is not a plain line {IRQBALANCE_ARGS}=\"…\"")),
             };
         }
         ConfigPlace::DropIn => drop_in_line,
@@ -43,13 +42,13 @@ pub(crate) fn check(place: ConfigPlace, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a line empties the list that the next one assigns: systemd adds up the lists of all files
-/// otherwise (`parse_cpu_set_extend` of src/shared/cpu-set-util.c).
+/// Whether a line resets the list that the next one assigns: otherwise systemd merges the lists of all files
+/// (`parse_cpu_set_extend` of src/shared/cpu-set-util.c).
 fn is_reset(line: &str, next: &str) -> bool {
     ["CPUAffinity=", "NUMAMask="].contains(&line) && next.starts_with(line)
 }
 
-/// A comment, or an empty line. A backslash at its end would draw the next line into it.
+/// A comment or an empty line. A backslash at its end would continue it on the next line.
 fn is_comment(line: &str) -> bool {
     let plain = line.bytes().all(|b| b.is_ascii_graphic() || b == b' ') && !line.ends_with('\\');
     line.is_empty() || (line.starts_with('#') && plain)
@@ -71,7 +70,7 @@ fn drop_in_line(line: &str) -> bool {
     }
 }
 
-/// Parameters of the kernel that may be written, and what their values are made of
+/// Kernel parameters that may be written, and the form of their values
 /// (Documentation/admin-guide/kernel-parameters.txt).
 const PARAMETERS: &[(&str, Argument)] = &[
     ("isolcpus", Argument::Cpus),
@@ -94,7 +93,7 @@ enum Argument {
     Cpus,
 }
 
-/// The parameters that a line of grub's fragment adds: `GRUB_CMDLINE_LINUX_DEFAULT="$… nohz_full=2"`.
+/// The parameters added by a line of a grub fragment: `GRUB_CMDLINE_LINUX_DEFAULT="$… nohz_full=2"`.
 pub(crate) fn command_line_parameters(line: &str) -> Option<Vec<&str>> {
     let added = line
         .strip_prefix("GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT ")?
@@ -121,8 +120,7 @@ fn is_parameter(parameter: &str) -> bool {
     }
 }
 
-/// The arguments in irqbalance's line; `None` where it is none, or one that only a shell
-/// understands.
+/// The arguments in irqbalance's line; `None` if it is another line, or one that only a shell can parse.
 pub(crate) fn irqbalance_arguments(line: &str) -> Option<Vec<&str>> {
     let value = line.trim_start_matches([' ', '\t']);
     let value =
@@ -130,7 +128,7 @@ pub(crate) fn irqbalance_arguments(line: &str) -> Option<Vec<&str>> {
     let quoted = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
     let inner = match quoted('"').or_else(|| quoted('\'')) {
         Some(inner) => inner,
-        // Unquoted it is a single word, to a shell.
+        // Unquoted, it is a single word for a shell.
         None if value.contains(' ') => return None,
         None => value,
     };
@@ -143,8 +141,7 @@ pub(crate) fn irqbalance_line(arguments: &[String]) -> String {
     format!("{IRQBALANCE_ARGS}=\"{}\"", arguments.join(" "))
 }
 
-/// Whether an argument of irqbalance may be written although it is not there now: those that name
-/// neither a file nor a program.
+/// Whether an argument of irqbalance may be added: only those that name neither a file nor a program.
 pub(crate) fn is_safe_argument(argument: &str) -> bool {
     let (name, value) = match argument.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -166,11 +163,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nearpath_writes_is_taken() {
+    fn nearpaths_own_texts_are_accepted() {
         let drop_in = "# Written by nearpath.\n\n[Service]\nCPUAffinity=\nCPUAffinity=0-3,8\n\
                        NUMAPolicy=bind\nNUMAMask=\nNUMAMask=0\n";
         assert_eq!(check(ConfigPlace::DropIn, drop_in), Ok(()));
-        // Of older versions, in their journals.
+        // From journals of older versions.
         let older = drop_in.replace("CPUAffinity=\n", "").replace("NUMAMask=\n", "");
         assert_eq!(check(ConfigPlace::DropIn, &older), Ok(()));
         let line = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
@@ -188,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_run_a_program_is_refused() {
+    fn texts_that_could_run_a_program_are_refused() {
         for text in [
             "[Service]\nExecStartPre=/bin/x\n",
             "[Service]\nCPUAffinity=0\\\nExecStart=/bin/x\n",
@@ -234,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_irqbalance_are_told_apart() {
+    fn irqbalance_arguments_are_parsed() {
         let of = |line| irqbalance_arguments(line);
         assert_eq!(of("IRQBALANCE_ARGS=\"--a --b=1\" "), Some(vec!["--a", "--b=1"]));
         assert_eq!(of("IRQBALANCE_ARGS='--a'"), Some(vec!["--a"]));

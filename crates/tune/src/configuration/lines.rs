@@ -1,15 +1,14 @@
-//! One variable in a file that has others, too, as shells and systemd's `EnvironmentFile=` read it.
+//! One variable in a file with others, as read by shells and by systemd's `EnvironmentFile=`.
 //!
-//! In go the file's bytes, out comes the variable's line, or the same bytes with another line in its
-//! place. Taking a line away that was added leaves the very bytes from before, also in a file that
-//! does not end with a newline.
+//! Input: the file's bytes. Output: the variable's line, or the same bytes with that line replaced. Removing a
+//! line that was added restores the original bytes, even if the file does not end with a newline.
 
 use std::ops::Range;
 
-/// The place of the variable's line, without its newline; `None` where there is none.
+/// The range of the variable's line, without its newline; `None` if there is none.
 ///
 /// # Errors
-/// It is set more than once, or goes on in the next line.
+/// It is set more than once, or continues on the next line.
 pub(crate) fn find(bytes: &[u8], variable: &str) -> Result<Option<Range<usize>>, String> {
     let mut found = None;
     let mut start = 0;
@@ -24,31 +23,33 @@ pub(crate) fn find(bytes: &[u8], variable: &str) -> Result<Option<Range<usize>>,
             return Err(format!("{variable} is set more than once"));
         }
         if line.ends_with(b"\\") {
-            return Err(format!("the line of {variable} goes on in the next"));
+            return Err(format!("the line of {variable} continues on the next"));
         }
         found = Some(range);
     }
     Ok(found)
 }
 
-/// The bytes with this line of the variable; without one when it is empty.
+/// The bytes with this line for the variable; without a line if it is empty.
 ///
 /// # Errors
-/// As [`find`]; or the last line would draw this one into it.
+/// As [`find`], or the last line would continue into this one.
 pub(crate) fn with_line(bytes: &[u8], variable: &str, line: &str) -> Result<Vec<u8>, String> {
     let part = |range: Range<usize>| bytes.get(range).unwrap_or_default();
     let ends = bytes.is_empty() || bytes.ends_with(b"\n");
-    let goes_on = bytes.trim_ascii_end().ends_with(b"\\");
+    let should_continue = bytes.trim_ascii_end().ends_with(b"\\");
     Ok(match (find(bytes, variable)?, line.is_empty()) {
         (None, true) => bytes.to_vec(),
-        // It would be drawn into the line before it.
-        (None, false) if goes_on => return Err("the last line goes on in the next".to_owned()),
+        // It would become part of the previous line.
+        (None, false) if should_continue => {
+            return Err("the last line continues on the next".to_owned());
+        }
         (Some(at), false) => {
             [part(0..at.start), line.as_bytes(), part(at.end..bytes.len())].concat()
         }
         (None, false) if ends => [bytes, line.as_bytes(), b"\n"].concat(),
         (None, false) => [bytes, b"\n", line.as_bytes()].concat(),
-        // The newline after it goes with it; of a last line without one, that before it.
+        // Its newline is removed too; for a last line without one, the newline before it.
         (Some(at), true) if at.end < bytes.len() => {
             [part(0..at.start), part(at.end + 1..bytes.len())].concat()
         }
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_replaced_added_and_taken_away() {
+    fn a_line_is_replaced_added_and_removed() {
         assert_eq!(with("X=1\nA=2\nY=3\n", "A=9"), "X=1\nA=9\nY=3\n");
         assert_eq!(with("#A=2\n", "A=9"), "#A=2\nA=9\n");
         assert_eq!(with("", "A=9"), "A=9\n");
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_clear_is_refused() {
+    fn ambiguous_files_are_refused() {
         for text in ["A=1\nA=2\n", "A=1 \\\n 2\n", " A=1\nA=2"] {
             assert!(find(text.as_bytes(), "A").is_err(), "{text:?}");
         }
@@ -87,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_before_comes_back(lines in prop::collection::vec("(A=[a-z ]{0,4}|[A-C]{0,2}=?[a-z]{0,3})", 0..6), ends: bool) {
+        fn the_original_is_restored(lines in prop::collection::vec("(A=[a-z ]{0,4}|[A-C]{0,2}=?[a-z]{0,3})", 0..6), ends: bool) {
             let mut text = lines.join("\n");
             if ends && !text.is_empty() {
                 text.push('\n');

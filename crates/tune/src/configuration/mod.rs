@@ -1,10 +1,8 @@
-//! Files of configuration below `/etc`, by which a placement outlasts a restart or a reboot: systemd
-//! drop-ins of nearpath's own, its fragment of the kernel command line, and one variable in
-//! irqbalance's file.
+//! Configuration files below `/etc` that make a placement survive a restart or a reboot: nearpath's own systemd
+//! drop-ins, its fragment of the kernel command line, and one variable in irqbalance's file.
 //!
-//! [`PLACES`] is the whole list. Plans and journals are files that somebody may have edited, so a path
-//! that is no place of it is not opened, and a text that the place does not take ([`grammar`]) is not
-//! written, whoever asks for it.
+//! [`PLACES`] is the whole list. Plans and journals are untrusted input: a path that is not in the list is not
+//! opened, and a text that the place does not accept ([`grammar`]) is never written.
 
 mod disk;
 mod grammar;
@@ -15,7 +13,7 @@ pub(crate) use grammar::{check, command_line_parameters, irqbalance_line};
 
 use nearpath_model::{ConfigPlace, IRQBALANCE_ARGS};
 
-/// As [`crate::fuzzing_targets`].
+/// See [`crate::fuzzing_targets`].
 pub(crate) fn fuzzing(text: &str) {
     for place in [ConfigPlace::DropIn, ConfigPlace::CommandLine, ConfigPlace::Irqbalance] {
         let _ = grammar::check(place, text);

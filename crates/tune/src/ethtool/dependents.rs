@@ -12,7 +12,8 @@ use crate::files::Files;
 use crate::setting::{Dependents, Setting};
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{Ethtool, Host, IrqNumber, NicIrq, NicSetting, Saved, SavedPart, SettingFile};
-use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// Numbers of channels or sizes of rings, with what is lost when they change.
 pub(super) struct QueueNumbers<'a> {
@@ -20,6 +21,8 @@ pub(super) struct QueueNumbers<'a> {
     numbers: NumbersSetting<'a>,
     files: &'a Files,
     lost: &'static [Lost],
+    /// The facts since the last write: finding the interrupts of queues takes all of them.
+    host: RefCell<Option<Rc<Host>>>,
 }
 
 /// What may be lost.
@@ -34,16 +37,30 @@ impl<'a> QueueNumbers<'a> {
     /// `ethtool -L`.
     pub fn channels(target: &'a NicSetting, files: &'a Files) -> Self {
         let lost = &[Lost::Interrupts, Lost::QueueFiles, Lost::Rss];
-        Self { target, numbers: NumbersSetting::channels(target), files, lost }
+        Self::new(target, NumbersSetting::channels(target), files, lost)
     }
 
     /// `ethtool -G`.
     pub fn rings(target: &'a NicSetting, files: &'a Files) -> Self {
-        Self { target, numbers: NumbersSetting::rings(target), files, lost: &[Lost::Interrupts] }
+        Self::new(target, NumbersSetting::rings(target), files, &[Lost::Interrupts])
     }
 
-    fn host() -> Result<Host, TuneError> {
-        Ok(nearpath_host::read(&Root::live(), &Wanted::default())?)
+    fn new(
+        target: &'a NicSetting,
+        numbers: NumbersSetting<'a>,
+        files: &'a Files,
+        lost: &'static [Lost],
+    ) -> Self {
+        Self { target, numbers, files, lost, host: RefCell::default() }
+    }
+
+    fn host(&self) -> Result<Rc<Host>, TuneError> {
+        if let Some(host) = &*self.host.borrow() {
+            return Ok(Rc::clone(host));
+        }
+        let host = Rc::new(nearpath_host::read(&Root::live(), &Wanted::default())?);
+        *self.host.borrow_mut() = Some(Rc::clone(&host));
+        Ok(host)
     }
 
     /// The queues that there are now (`rx-0`), with their interrupts.
@@ -83,17 +100,10 @@ impl<'a> QueueNumbers<'a> {
     }
 
     /// The interrupt that a part is of now.
-    fn interrupt(
-        &self,
-        part: &SavedPart,
-        host: &OnceCell<Host>,
-    ) -> Result<Option<IrqNumber>, TuneError> {
+    fn interrupt(&self, part: &SavedPart) -> Result<Option<IrqNumber>, TuneError> {
         Ok(match part {
             SavedPart::QueueIrq(queue) => {
-                if host.get().is_none() {
-                    let _ = host.set(Self::host()?);
-                }
-                let queues = host.get().map(|host| self.queues(host)).unwrap_or_default();
+                let queues = self.queues(&*self.host()?);
                 queues.into_iter().find(|(name, _)| name == queue).and_then(|(_, irq)| irq)
             }
             SavedPart::Irq(name) => {
@@ -103,44 +113,15 @@ impl<'a> QueueNumbers<'a> {
             SavedPart::QueueFile(_) | SavedPart::Rss => None,
         })
     }
-
-    fn with_part(
-        &self,
-        part: &SavedPart,
-        host: &OnceCell<Host>,
-        run: &mut dyn FnMut(&dyn Setting) -> Result<(), TuneError>,
-    ) -> Result<Option<()>, TuneError> {
-        let file = match part {
-            SavedPart::Rss => {
-                let table = NicSetting { what: Ethtool::Rss, ..self.target.clone() };
-                return run(&TableSetting::new(&table)).map(Some);
-            }
-            SavedPart::QueueFile(file) => {
-                let path = format!("/sys/class/net/{}/queues/{file}", self.target.nic);
-                SettingFile::new(path, self.target.netns)
-            }
-            SavedPart::QueueIrq(_) | SavedPart::Irq(_) => match self.interrupt(part, host)? {
-                Some(irq) => SettingFile::irq_affinity(irq),
-                None => return Ok(None),
-            },
-        };
-        let its = self.files.setting(&file)?;
-        match its.read()? {
-            Some(_) => run(&its).map(Some),
-            None => Ok(None),
-        }
-    }
 }
 
 impl Dependents for QueueNumbers<'_> {
     fn take(&self) -> Result<Vec<Saved>, TuneError> {
-        let host = OnceCell::from(Self::host()?);
-        let parts = host.get().map(|host| self.parts(host)).unwrap_or_default();
         let mut all = Vec::new();
-        for part in parts {
+        for part in self.parts(&*self.host()?) {
             let mut value = None;
-            // What cannot be read is nothing that could be lost: XPS of a single queue, a foreign IRQ.
-            let _ = self.with_part(&part, &host, &mut |its| {
+            // Unreadable settings cannot be lost: XPS of a single queue, a foreign IRQ.
+            let _ = self.with(&part, &mut |its| {
                 value = its.read()?;
                 Ok(())
             });
@@ -154,7 +135,25 @@ impl Dependents for QueueNumbers<'_> {
         part: &SavedPart,
         run: &mut dyn FnMut(&dyn Setting) -> Result<(), TuneError>,
     ) -> Result<Option<()>, TuneError> {
-        self.with_part(part, &OnceCell::new(), run)
+        let file = match part {
+            SavedPart::Rss => {
+                let table = NicSetting { what: Ethtool::Rss, ..self.target.clone() };
+                return run(&TableSetting::new(&table)).map(Some);
+            }
+            SavedPart::QueueFile(file) => {
+                let path = format!("/sys/class/net/{}/queues/{file}", self.target.nic);
+                SettingFile::new(path, self.target.netns)
+            }
+            SavedPart::QueueIrq(_) | SavedPart::Irq(_) => match self.interrupt(part)? {
+                Some(irq) => SettingFile::irq_affinity(irq),
+                None => return Ok(None),
+            },
+        };
+        let its = self.files.setting(&file)?;
+        match its.read()? {
+            Some(_) => run(&its).map(Some),
+            None => Ok(None),
+        }
     }
 }
 
@@ -172,6 +171,7 @@ impl Setting for QueueNumbers<'_> {
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
+        *self.host.borrow_mut() = None;
         self.numbers.write(value)
     }
 

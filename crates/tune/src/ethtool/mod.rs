@@ -1,9 +1,9 @@
 //! Settings of an interface that ethtool(8) shows and sets: channels, rings, coalescing, receive-side
 //! scaling, features, n-tuple rules.
 //!
-//! In go a target such as `ethtool eth0 rings` and a value in ethtool's own words, such as
-//! `rx 4096 tx 4096`. Each is asked and set by the kernel's netlink family, and by ioctl where that has
-//! no request: n-tuple rules on all kernels, receive-side scaling before 6.17.
+//! Input: a target such as `ethtool eth0 rings` and a value in ethtool's syntax, such as `rx 4096 tx 4096`. Values are read
+//! and set through the kernel's netlink family, or by ioctl if that has no request: n-tuple rules on all kernels,
+//! receive-side scaling before 6.17.
 
 mod dependents;
 mod failure;
@@ -21,14 +21,14 @@ use dependents::QueueNumbers;
 use nearpath_model::{Ethtool, NicSetting, SettingFile};
 use numbers::NumbersSetting;
 
-/// The inode of the interface that has the name now.
+/// The inode of the interface that currently has the name.
 pub(crate) fn instance_now(target: &NicSetting, files: &Files) -> Option<u64> {
     let path = format!("/sys/class/net/{}/ifindex", target.nic);
     files.instance(&SettingFile::new(path, target.netns))
 }
 
-/// The words behind `ethtool` that set a value, for whoever writes it into a script; `None` for
-/// what ethtool cannot set: a table that is neither equal nor in order, a rule of an unknown kind.
+/// The ethtool arguments that set a value, for scripts; `None` for values that ethtool cannot set: a table that is
+/// neither equal nor in order, a rule of an unknown kind.
 pub(crate) fn command(target: &NicSetting, value: &str) -> Option<Vec<String>> {
     let nic = target.nic.as_str();
     let words: Vec<&str> = value.split(' ').collect();
@@ -53,19 +53,21 @@ pub(crate) fn command(target: &NicSetting, value: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The setting, as it is read and written here.
+/// The setting of a target.
 ///
 /// # Errors
-/// It is one of another network namespace, or its name is none.
+/// It belongs to another network namespace, or is invalid.
 pub(crate) fn setting<'a>(
     target: &'a NicSetting,
     files: &'a Files,
 ) -> Result<Box<dyn Setting + 'a>, TuneError> {
     files.is_of_here(target, target.netns)?;
-    // A journal is a file that somebody may have edited.
+    // The journal is untrusted input.
     let plain = NicSetting::parse(&target.to_string(), target.netns);
     if !plain.is_some_and(|plain| plain.same_place(target)) {
-        return Err(TuneError::Refused(format!("{target:?} is no setting that nearpath changes")));
+        return Err(TuneError::Refused(format!(
+            "{target:?} is not a setting that nearpath changes"
+        )));
     }
     let inner: Box<dyn Setting + 'a> = match &target.what {
         Ethtool::Channels => Box::new(QueueNumbers::channels(target, files)),
@@ -79,7 +81,7 @@ pub(crate) fn setting<'a>(
     Ok(Box::new(OfInstance { inner, target, files }))
 }
 
-/// A setting of the interface that was changed, or of another one that has its name by now.
+/// A setting of the changed interface, or of another one that has its name now.
 struct OfInstance<'a> {
     inner: Box<dyn Setting + 'a>,
     target: &'a NicSetting,
@@ -121,7 +123,7 @@ impl Setting for OfInstance<'_> {
     }
 }
 
-/// For fuzz targets: any text as a target and a value of it. What is understood must come back the same.
+/// For fuzz targets: parses any text as a target and a value. Valid ones must round-trip.
 #[doc(hidden)]
 pub fn fuzzing(text: &str) {
     let (target, value) = text.split_once('\n').unwrap_or((text, ""));
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_those_of_ethtool() {
+    fn commands_use_ethtools_syntax() {
         let command = |target: &str, value: &str| {
             let words = super::command(&NicSetting::parse(target, None).unwrap(), value)?;
             Some(words.join(" "))

@@ -1,8 +1,7 @@
 //! Settings that are several numbers under one name: channels, rings, coalescing.
 //!
-//! In go texts of words and numbers, as ethtool takes them: `rx 4096 tx 4096`, `adaptive-rx off rx-usecs
-//! 8`. Out come the same of what the interface has, and requests that set the numbers which a text
-//! names; the others stay as they are.
+//! Input: words and numbers in ethtool's syntax: `rx 4096 tx 4096`, `adaptive-rx off rx-usecs 8`. Output: the current values
+//! in the same syntax, and requests that set the numbers named by a text; the others are unchanged.
 
 use super::{NicSetting, failure};
 use crate::TuneError;
@@ -13,7 +12,7 @@ use std::io;
 /// A number of a setting.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// What ethtool calls it.
+    /// Its name in ethtool.
     word: &'static str,
     /// Its attribute (include/uapi/linux/ethtool_netlink.h).
     attribute: u16,
@@ -65,7 +64,7 @@ pub(super) struct NumbersSetting<'a> {
 /// Reads the numbers of an interface, by attribute.
 type Read = fn(&mut Device) -> io::Result<Vec<(u16, u32)>>;
 
-/// What a text names: places in the table of words, ascending, with their numbers.
+/// The parsed text: indexes into the table of words, ascending, with their numbers.
 type Numbers = Vec<(usize, u32)>;
 
 impl<'a> NumbersSetting<'a> {
@@ -101,7 +100,7 @@ impl<'a> NumbersSetting<'a> {
         Self { target, words: COALESCE, command: COALESCE_SET, read }
     }
 
-    /// What a text names; `None` when it is not understood.
+    /// Parses a text; `None` if it is invalid.
     fn numbers(&self, text: &str) -> Option<Numbers> {
         // The longest has ten words with their numbers.
         let parts: Vec<&str> = text.split(' ').take(2 * self.words.len() + 1).collect();
@@ -140,7 +139,7 @@ impl<'a> NumbersSetting<'a> {
         numbers.iter().filter_map(one).collect::<Vec<_>>().join(" ")
     }
 
-    /// Leaves out what the driver itself sets while it adapts.
+    /// Drops values that the driver sets itself in adaptive mode.
     fn chosen(&self, mut numbers: Numbers) -> Numbers {
         let adapts = |numbers: &Numbers, flag: &str| {
             numbers.iter().any(|(place, number)| {
@@ -167,7 +166,10 @@ impl Setting for NumbersSetting<'_> {
         let words: Vec<&str> = self.words.iter().map(|known| known.word).collect();
         self.numbers(value).map(drop).ok_or_else(|| {
             let words = words.join(", ");
-            TuneError::Refused(format!("{}: {value:?} must name some of {words}", self.target))
+            TuneError::Refused(format!(
+                "{}: {value:?} must consist of some of {words}",
+                self.target
+            ))
         })
     }
 
@@ -201,11 +203,12 @@ impl Setting for NumbersSetting<'_> {
         device
             .send(self.command, &attributes)
             .map_err(|error| failure::of_value(step.clone(), &error, device.words()))?;
-        // Drivers round to what their hardware counts in.
+        // Drivers round to the granularity of their hardware.
         match self.read()?.map(|now| self.part(&now, value)) {
-            Some(now) if !self.same(&now, value) => {
-                Err(TuneError::ValueNotTaken { step, reason: format!("the driver made it {now}") })
-            }
+            Some(now) if !self.same(&now, value) => Err(TuneError::ValueNotTaken {
+                step,
+                reason: format!("the driver set it to {now}"),
+            }),
             _ => Ok(()),
         }
     }
@@ -242,14 +245,14 @@ mod tests {
         assert!(its.same("rx-usecs 8 adaptive-rx off", "adaptive-rx off rx-usecs 8"));
         assert!(!its.same("rx-usecs 8", "rx-usecs 9"));
         assert!(!its.same("rx-usecs 8", "rx-usecs 8 tx-usecs 8"));
-        // What the driver adapts is its own.
+        // Adaptive values belong to the driver.
         assert!(its.same("adaptive-rx on rx-usecs 8", "adaptive-rx on rx-usecs 64"));
         assert!(!its.same("adaptive-rx on rx-usecs 8", "adaptive-rx off rx-usecs 8"));
         assert!(!its.same("adaptive-tx on rx-usecs 8", "adaptive-tx on rx-usecs 9"));
     }
 
     #[test]
-    fn a_value_is_about_what_it_names() {
+    fn a_value_covers_only_the_words_it_names() {
         let target = target("ethtool nic0 channels");
         let its = NumbersSetting::channels(&target);
         assert_eq!(its.part("rx 0 tx 0 other 1 combined 4", "combined 2"), "combined 4");
@@ -262,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_or_understood(text in "[a-z-]{0,12}( [0-9a-z]{0,12}){0,4}") {
+        fn any_text_is_refused_or_parsed(text in "[a-z-]{0,12}( [0-9a-z]{0,12}){0,4}") {
             let target = target("ethtool nic0 rings");
             let its = NumbersSetting::rings(&target);
             if let Some(numbers) = its.numbers(&text) {

@@ -1,9 +1,8 @@
 //! Receive-side scaling: the indirection table and the hash key (`ethtool -X`).
 //!
-//! In go tables as ethtool takes them (`equal 4`, `weight 1 3`) or entry by entry (`table 0 1 1 …`), and
-//! keys (`6d:5a:…`). A table that is the kernel's own (queue = entry modulo queues) is set by asking for
-//! that one: so the kernel goes on making it anew when the number of channels changes
-//! (`IFF_RXFH_CONFIGURED`, net/ethtool/rss.c).
+//! Input: tables in ethtool's syntax (`equal 4`, `weight 1 3`) or entry by entry (`table 0 1 1 …`), and keys (`6d:5a:…`). The
+//! kernel's default table (queue = entry modulo queues) is set by requesting the default, so that the kernel keeps
+//! regenerating it when the number of channels changes (`IFF_RXFH_CONFIGURED`, net/ethtool/rss.c).
 
 use super::{NicSetting, failure};
 use crate::TuneError;
@@ -29,10 +28,10 @@ const MAX_KEY_BYTES: usize = 1024;
 /// An attribute has at most 65,535 bytes with its header.
 const MAX_ATTRIBUTE_ENTRIES: usize = 16_000;
 
-/// A table as it is written.
+/// A table in text form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Table {
-    /// The first queues in turn.
+    /// The first queues in rotation.
     Equal(u32),
     /// One run of entries for each queue, as long as its weight.
     Weight(Vec<u32>),
@@ -96,7 +95,7 @@ impl Table {
             Self::Entries(entries) => (entries.len() == size).then(|| entries.clone()),
             Self::Weight(weights) => {
                 let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
-                // More than there are entries: some would have none, though they should.
+                // More queues than entries: some would get none.
                 if sum == 0 || sum > size as u64 {
                     return None;
                 }
@@ -153,7 +152,7 @@ impl Setting for TableSetting<'_> {
 
     fn check(&self, value: &str) -> Result<(), TuneError> {
         Table::parse(value).map(drop).ok_or_else(|| {
-            TuneError::Refused(format!("{}: {value:?} is no indirection table", self.target))
+            TuneError::Refused(format!("{}: {value:?} is not an indirection table", self.target))
         })
     }
 
@@ -212,13 +211,15 @@ impl Setting for KeySetting<'_> {
 
     fn check(&self, value: &str) -> Result<(), TuneError> {
         key_bytes(value).map(drop).ok_or_else(|| {
-            TuneError::Refused(format!("{}: {value:?} is no key such as 6d:5a:56", self.target))
+            TuneError::Refused(format!("{}: {value:?} is not a key such as 6d:5a:56", self.target))
         })
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
         let Some(rss) = rss(self.target)? else { return Ok(None) };
-        rss.key.map(Some).ok_or_else(|| none(self.target, "the driver does not tell its hash key"))
+        rss.key
+            .map(Some)
+            .ok_or_else(|| none(self.target, "the driver does not report its hash key"))
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
@@ -264,10 +265,10 @@ fn rss(target: &NicSetting) -> Result<Option<Rss>, TuneError> {
 }
 
 fn none(target: &NicSetting, reason: &str) -> TuneError {
-    TuneError::ByNature { step: format!("reading {target}"), reason: reason.to_owned() }
+    TuneError::Unsupported { step: format!("reading {target}"), reason: reason.to_owned() }
 }
 
-/// How many receive queues the table may lead to.
+/// The number of receive queues that the table may use.
 fn rx_rings(device: &Device) -> io::Result<u32> {
     let mut request = rxnfc::<1>(ETHTOOL_GRXRINGS);
     // SAFETY: for this command the kernel writes at most one `struct ethtool_rxnfc`.
@@ -300,7 +301,7 @@ fn ioctl(device: &Device, indir_size: u32, table: &[u32], key: &[u8]) -> io::Res
         cmd: ETHTOOL_SRSSH,
         indir_size,
         key_size: u32::try_from(key.len()).map_err(io::Error::other)?,
-        // The function stays. What later kernels have in the first byte stays as it was told.
+        // The hash function is unchanged. The first byte, used by later kernels, is passed back as read.
         hfunc: 0,
         ..now
     };
@@ -347,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_told_shortly() {
-        let told = |entries: &[u32]| Table::of(entries.to_vec()).to_string();
-        assert_eq!(told(&[0, 1, 0, 1]), "equal 2");
-        assert_eq!(told(&[0, 0, 1, 1, 1, 1, 1, 1]), "weight 1 3");
-        assert_eq!(told(&[1, 1, 3, 3]), "weight 0 1 0 1");
-        assert_eq!(told(&[1, 0, 0, 1]), "table 1 0 0 1");
+    fn a_table_has_the_shortest_text() {
+        let shortest = |entries: &[u32]| Table::of(entries.to_vec()).to_string();
+        assert_eq!(shortest(&[0, 1, 0, 1]), "equal 2");
+        assert_eq!(shortest(&[0, 0, 1, 1, 1, 1, 1, 1]), "weight 1 3");
+        assert_eq!(shortest(&[1, 1, 3, 3]), "weight 0 1 0 1");
+        assert_eq!(shortest(&[1, 0, 0, 1]), "table 1 0 0 1");
     }
 
     #[test]
@@ -364,7 +365,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a NIC's table is, its text gives it back entry by entry.
+        /// Any table round-trips through its text.
         #[test]
         fn tables_are_kept_exactly(table in vec(0u32..9, 1..80)) {
             let text = Table::of(table.clone()).to_string();
@@ -372,7 +373,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_refused_or_understood(text in "(equal|weight|table|) ?[0-9 :+-]{0,30}") {
+        fn any_text_is_refused_or_parsed(text in "(equal|weight|table|) ?[0-9 :+-]{0,30}") {
             if let Some(table) = Table::parse(&text) {
                 prop_assert_eq!(Table::parse(&table.to_string()), Some(table.clone()));
                 let _ = table.entries(128);

@@ -1,9 +1,8 @@
-//! N-tuple rules (`ethtool -N`), each at its place of the NIC's table.
+//! N-tuple rules (`ethtool -N`), each at its location in the NIC's table.
 //!
-//! In goes a rule in words: the kind of packets, what is compared (`value` or `value/mask`, the bits of
-//! the mask being those that are compared, unlike ethtool's), and where packets go: `ether vlan
-//! 40960/0xe000 queue 2`, `tcp4 dst-port 443 drop`; or `none`. A rule that words cannot tell exactly is
-//! told as its bytes (`raw …`), so that what was there can always be put back.
+//! Input: a rule as text: the flow type, the match (`value` or `value/mask`; set mask bits are compared, unlike in ethtool),
+//! and the action: `ether vlan 40960/0xe000 queue 2`, `tcp4 dst-port 443 drop`; or `none`. A rule that the syntax cannot
+//! express exactly is given as bytes (`raw …`), so that the original can always be restored.
 
 use super::{NicSetting, failure};
 use crate::TuneError;
@@ -12,7 +11,7 @@ use nearpath_host::ethtool::{FlowSpec, Ioctl, rule_of, rxnfc, spec_of};
 use nearpath_model::{NtupleRule, QueueId};
 use std::io;
 
-/// What there is where no rule is.
+/// The value of a location without a rule.
 pub(super) const NONE: &str = "none";
 
 const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
@@ -23,13 +22,13 @@ const MAX_TEXT: usize = 1024;
 
 /// The table of rules of an interface.
 pub(super) trait Rules {
-    /// The places that have one.
+    /// The locations in use.
     fn locations(&self) -> io::Result<Vec<u32>>;
-    /// The rule at a place, and its RSS context.
+    /// The rule at a location, and its RSS context.
     fn rule(&self, location: u32) -> io::Result<(FlowSpec, u32)>;
-    /// Puts a rule at its place.
+    /// Inserts a rule at its location.
     fn insert(&self, rule: &FlowSpec, context: u32) -> io::Result<()>;
-    /// Deletes the rule at a place.
+    /// Deletes the rule at a location.
     fn delete(&self, location: u32) -> io::Result<()>;
 }
 
@@ -66,7 +65,7 @@ impl Rules for OfKernel<'_> {
     }
 }
 
-/// The rule at a place.
+/// The rule at a location.
 pub(super) struct RuleSetting<'a, R> {
     target: &'a NicSetting,
     location: u32,
@@ -88,7 +87,7 @@ impl<R: Rules> Setting for RuleSetting<'_, R> {
         if value == NONE || parse(self.location, value).is_some() {
             return Ok(());
         }
-        Err(TuneError::Refused(format!("{}: {value:?} is no rule", self.target)))
+        Err(TuneError::Refused(format!("{}: {value:?} is not a rule", self.target)))
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
@@ -124,7 +123,7 @@ impl<R: Rules> Setting for RuleSetting<'_, R> {
     }
 }
 
-/// A rule in words, or as bytes where words do not tell it exactly.
+/// A rule as text, or as bytes if the syntax cannot express it exactly.
 fn text(spec: &FlowSpec, context: u32) -> String {
     let rule = rule_of(spec, context);
     let context = if spec.flow_type & FLOW_RSS == 0 { 0 } else { context };
@@ -186,7 +185,7 @@ fn parse(location: u32, text: &str) -> Option<(FlowSpec, u32)> {
     spec_of(&rule)
 }
 
-/// Any text as a rule; one that is understood must come back the same.
+/// Parses any text as a rule; a valid one must round-trip.
 pub(super) fn fuzzing(value: &str) {
     if let Some((spec, context)) = parse(7, value) {
         assert_eq!(parse(7, &text(&spec, context)), Some((spec, context)));
@@ -211,7 +210,7 @@ fn raw(location: u32, hexadecimal: &str) -> Option<(FlowSpec, u32)> {
     spec.mask_ext = take(&mut bytes)?;
     spec.ring_cookie = u64::from_be_bytes(take(&mut bytes)?);
     let context = u32::from_be_bytes(take(&mut bytes)?);
-    // Only a rule of an RSS context has one: a kernel that leaves the field as it was is not believed.
+    // Only a rule with an RSS context has one: some kernels leave the field unset.
     let is_told = spec.flow_type & FLOW_RSS != 0 || context == 0;
     (bytes.next().is_none() && is_told).then_some((spec, context))
 }
@@ -221,7 +220,7 @@ fn take<const N: usize>(bytes: &mut impl Iterator<Item = u8>) -> Option<[u8; N]>
     all.try_into().ok()
 }
 
-/// The words behind `ethtool -N NIC` that set a rule; `None` for one that ethtool has no words for.
+/// The arguments after `ethtool -N NIC` that set a rule; `None` if ethtool cannot express it.
 pub(super) fn words_of_ethtool(location: u32, text: &str) -> Option<Vec<String>> {
     let (spec, context) = parse(location, text)?;
     let rule = rule_of(&spec, context);
@@ -233,7 +232,7 @@ pub(super) fn words_of_ethtool(location: u32, text: &str) -> Option<Vec<String>>
         match (word.as_str(), value.split_once('/')) {
             ("action", _) => {}
             (_, None) => words.extend([word.clone(), value.clone()]),
-            // Where nearpath and the kernel have a bit that is compared ethtool has one that is not.
+            // A mask bit that is compared in nearpath and the kernel is ignored in ethtool.
             (_, Some((value, mask))) => {
                 let mask = inverted(word, mask)?;
                 words.extend([word.clone(), value.to_owned(), "m".to_owned(), mask]);
@@ -250,7 +249,7 @@ pub(super) fn words_of_ethtool(location: u32, text: &str) -> Option<Vec<String>>
     Some(words)
 }
 
-/// The mask of a field with all its bits the other way.
+/// The inverted mask of a field.
 fn inverted(field: &str, mask: &str) -> Option<String> {
     if let Some(digits) = mask.strip_prefix("0x") {
         let width = match field {

@@ -1,7 +1,7 @@
 //! A feature that is on or off (`ethtool -K`).
 //!
-//! In goes its name and `on` or `off`. What the driver cannot switch is refused by nature; the kernel
-//! itself would say nothing.
+//! Input: its name and `on` or `off`. Features that the driver cannot toggle are reported as unsupported; the kernel
+//! would ignore the request silently.
 
 use super::{NicSetting, failure};
 use crate::TuneError;
@@ -28,7 +28,7 @@ impl FeatureSetting<'_> {
         let mut device = failure::open(self.target, "reading")?;
         let features = failure::answer(self.target, device.features())?;
         let Some(features) = features else { return Ok(None) };
-        features.get(self.name).copied().map(Some).ok_or_else(|| TuneError::ByNature {
+        features.get(self.name).copied().map(Some).ok_or_else(|| TuneError::Unsupported {
             step: format!("reading {}", self.target),
             reason: "this kernel has no such feature".to_owned(),
         })
@@ -54,10 +54,10 @@ impl Setting for FeatureSetting<'_> {
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
         self.check(value)?;
-        let step = || format!("switching {} {value}", self.target);
+        let step = || format!("turning {} {value}", self.target);
         if self.feature()?.is_some_and(|feature| !feature.changeable) {
-            let reason = "the driver does not support it: it cannot be switched".to_owned();
-            return Err(TuneError::ByNature { step: step(), reason });
+            let reason = "the driver does not support toggling it".to_owned();
+            return Err(TuneError::Unsupported { step: step(), reason });
         }
         let name = attribute(BIT_NAME, &[self.name.as_bytes(), &[0]].concat());
         let on = (value == "on").then(|| attribute(BIT_VALUE, &[]));

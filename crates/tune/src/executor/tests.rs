@@ -1,4 +1,4 @@
-//! The executor against a writer that is told when to fail.
+//! The executor against a writer with configurable failures.
 
 use super::*;
 use crate::journal::tests::change;
@@ -6,7 +6,7 @@ use nearpath_model::State;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A host of ports that are steered or not; what it is asked for is written down.
+/// A host of ports that are steered or not; records all calls.
 #[derive(Default, Clone)]
 struct Host {
     said: Rc<RefCell<Vec<String>>>,
@@ -23,7 +23,7 @@ struct Host {
 type Cannot = Rc<dyn Fn(&Change) -> Option<TuneError>>;
 
 fn impossible() -> TuneError {
-    TuneError::ByNature { step: "writing".to_owned(), reason: "managed".to_owned() }
+    TuneError::Unsupported { step: "writing".to_owned(), reason: "managed".to_owned() }
 }
 
 fn port(change: &Change) -> u16 {
@@ -41,7 +41,7 @@ impl Writer for Host {
         if let Some(folder) = &self.journal {
             let entries = Journal::read(folder).unwrap();
             let last = entries.last().unwrap();
-            assert_eq!((&last.change, last.state), (change, State::Begun), "written down before");
+            assert_eq!((&last.change, last.state), (change, State::Begun), "recorded before");
         }
         self.said.borrow_mut().push(format!("write {port}"));
         if let Some(error) = self.cannot.as_ref().and_then(|cannot| cannot(change)) {
@@ -69,7 +69,7 @@ impl Writer for Host {
 }
 
 #[test]
-fn changes_are_written_down_made_and_undone() {
+fn changes_are_recorded_applied_and_undone() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host { journal: Some(dir.path().to_owned()), ..Host::default() };
     let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
@@ -83,7 +83,7 @@ fn changes_are_written_down_made_and_undone() {
 }
 
 #[test]
-fn a_plan_is_made_whole_or_not_at_all() {
+fn a_plan_is_applied_completely_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host { refuses: Some(82), ..Host::default() };
     let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
@@ -95,14 +95,14 @@ fn a_plan_is_made_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_could_not_be_taken_back_stays_in_the_journal() {
+fn changes_that_cannot_be_undone_stay_in_the_journal() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host { refuses: Some(81), keeps: Some(80), ..Host::default() };
     let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
     let error = executor.apply(vec![change(80), change(81)]).unwrap_err().to_string();
     assert!(error.starts_with("writing: no; 1 change could not be undone: "), "{error}");
     assert!(error.contains("reuseport group 127.0.0.1:80: undoing: no"), "{error}");
-    assert!(error.contains("'nearpath tune rollback' tries again"), "{error}");
+    assert!(error.contains("'nearpath tune rollback' retries"), "{error}");
     let entries = Journal::read(dir.path()).unwrap();
     assert_eq!(entries.iter().map(|entry| port(&entry.change)).collect::<Vec<_>>(), [80]);
     assert!(executor.undo(&entries[0]).is_err());
@@ -110,18 +110,18 @@ fn what_could_not_be_taken_back_stays_in_the_journal() {
 }
 
 #[test]
-fn what_waits_for_an_earlier_change_is_taken_back_after_it() {
+fn a_failed_plan_retries_undoing_dependent_changes() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host { after: Some((80, 81)), refuses: Some(82), ..Host::default() };
     let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
     let error = executor.apply(vec![change(80), change(81), change(82)]).unwrap_err();
     assert_eq!(error.to_string(), "writing: no");
     assert!(host.steered.borrow().is_empty() && executor.entries().is_empty());
-    assert_eq!(host.said.borrow()[6..], ["undo 82", "undo 81", "undo 80", "undo 81"]);
+    assert_eq!(host.said.borrow()[6..], ["undo 82", "undo 81", "undo 81", "undo 80", "undo 81"]);
 }
 
 #[test]
-fn what_is_left_out_but_not_undone_fails_the_plan() {
+fn a_skipped_step_that_cannot_be_undone_fails_the_plan() {
     let dir = tempfile::tempdir().unwrap();
     let cannot = |c: &Change| (port(c) == 81).then(impossible);
     let host = Host { cannot: Some(Rc::new(cannot)), keeps: Some(81), ..Host::default() };
@@ -134,7 +134,7 @@ fn what_is_left_out_but_not_undone_fails_the_plan() {
 }
 
 #[test]
-fn many_that_are_not_undone_are_counted() {
+fn many_kept_changes_are_counted() {
     let kept = |port: u16, reason| Kept {
         id: Some(u64::from(port)),
         target: change(port).target.to_string(),
@@ -147,11 +147,11 @@ fn many_that_are_not_undone_are_counted() {
     assert_eq!((said.matches("undoing: no").count(), said.contains("; and 2 more;")), (3, true));
     let said = NotUndone(vec![kept(80, full()), kept(81, no())]).to_string();
     assert!(said.contains("1 change could not be undone: reuseport group"), "{said}");
-    assert!(said.contains("; 1 change undone, but the journal still has it: the journal /j: full"));
+    assert!(said.contains("; 1 change undone, but the journal still has it: journal /j: full"));
 }
 
 #[test]
-fn only_what_is_optional_and_impossible_is_left_out() {
+fn only_optional_and_unsupported_steps_are_skipped() {
     let by_nature = |port| move |c: &Change| (self::port(c) == port).then(impossible);
     let apply = |optional: bool| {
         let dir = tempfile::tempdir().unwrap();
@@ -167,14 +167,14 @@ fn only_what_is_optional_and_impossible_is_left_out() {
     assert_eq!(outcome.skipped.iter().map(|s| port(&s.change)).collect::<Vec<_>>(), [81]);
     assert_eq!((steered, entries), (vec![80, 82], 2));
     let (outcome, steered, entries) = apply(false);
-    assert!(matches!(outcome, Err(TuneError::ByNature { .. })));
+    assert!(matches!(outcome, Err(TuneError::Unsupported { .. })));
     assert_eq!((steered, entries), (vec![], 0));
 }
 
 #[test]
-fn a_rollback_goes_backwards_and_past_what_it_cannot_undo() {
+fn a_rollback_goes_backwards_and_continues_after_failures() {
     let dir = tempfile::tempdir().unwrap();
-    // One of an older boot, which is forgotten and not touched.
+    // One of an earlier boot, which is dropped and not touched.
     let old = Journal::open(dir.path(), "older").unwrap();
     Executor::new(old, Host::default()).apply(vec![change(79)]).unwrap();
     let host = Host { keeps: Some(81), ..Host::default() };
@@ -187,14 +187,14 @@ fn a_rollback_goes_backwards_and_past_what_it_cannot_undo() {
     };
     assert_eq!(undone(executor.rollback(Some(first), "b")), [(82, true), (81, false)]);
     assert_eq!(undone(executor.rollback(None, "b")), [(81, false), (80, true), (79, true)]);
-    // 81 twice each time, and 79 not at all.
-    let said = ["undo 82", "undo 81", "undo 81", "undo 81", "undo 80", "undo 81"];
+    // 81 three times each, twice of them at once, and 79 not at all.
+    let said = [82, 81, 81, 81, 81, 81, 80, 81].map(|port| format!("undo {port}"));
     assert_eq!(*host.said.borrow(), said);
     assert_eq!(executor.entries().iter().map(|e| port(&e.change)).collect::<Vec<_>>(), [81]);
 }
 
 #[test]
-fn what_waits_for_an_earlier_change_is_undone_after_it() {
+fn a_rollback_retries_dependent_changes() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host { after: Some((80, 82)), ..Host::default() };
     let mut executor = Executor::new(Journal::open(dir.path(), "b").unwrap(), host.clone());
@@ -202,12 +202,12 @@ fn what_waits_for_an_earlier_change_is_undone_after_it() {
     host.said.borrow_mut().clear();
     let ends = executor.rollback(None, "b");
     assert!(ends.iter().all(|(_, undone)| undone.is_ok()), "{ends:?}");
-    assert_eq!(*host.said.borrow(), ["undo 82", "undo 81", "undo 80", "undo 82"]);
+    assert_eq!(*host.said.borrow(), ["undo 82", "undo 82", "undo 81", "undo 80", "undo 82"]);
     assert!(executor.entries().is_empty() && host.steered.borrow().is_empty());
 }
 
 #[test]
-fn a_dry_run_shows_what_could_be_made_and_refuses_the_rest() {
+fn a_dry_run_shows_possible_changes_and_refuses_others() {
     let shown = RefCell::new(Vec::new());
     let made = |change: &Change| shown.borrow_mut().push(port(change));
     let check = |change: Change| match port(&change) {

@@ -1,5 +1,5 @@
-//! A playbook for ansible that installs the script of `sh` and the service of `systemd`, and makes the
-//! settings at once. Run again, it changes nothing. It needs ansible's built-in modules alone.
+//! An Ansible playbook that installs the script of `sh` and the service of `systemd`, and applies the settings
+//! immediately. It is idempotent, and needs only Ansible's built-in modules.
 
 use super::quote::comments;
 use super::setting::Setting;
@@ -18,20 +18,20 @@ pub(super) const EXPORTER: Exporter = Exporter {
 const NAME: &str = "nearpath-tune.yml";
 
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
-    // A file of YAML holds no sign that is not printable.
+    // YAML files hold printable characters only.
     let ascii = |text: &str| text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
     let target = setting.change.target.to_string();
     let names = setting.interrupt_name().into_iter().chain([target.as_str()]);
     if names.into_iter().all(ascii) {
         sh::carries(setting)
     } else {
-        Err("a name in it has signs that are not printable everywhere")
+        Err("a name in it has unprintable characters")
     }
 }
 
 fn playbook(settings: &[Setting<'_>], context: &Context) -> String {
     let title = [
-        "Settings of nearpath for the hosts of this inventory that have the same hardware:",
+        "Settings by nearpath, for hosts of this inventory with the same hardware:",
         "'ansible-playbook -i INVENTORY nearpath-tune.yml'.",
     ];
     let lines = title.into_iter().chain(context.left_out.iter().map(String::as_str));
@@ -41,11 +41,11 @@ fn playbook(settings: &[Setting<'_>], context: &Context) -> String {
     let (to, unit) = (systemd::SCRIPT, systemd::SERVICE);
     format!(
         "---\n{}\
-         - name: Bring packets near the CPU that needs them\n\
+         - name: Keep packets near the CPU that reads them\n\
          \x20 hosts: all\n\
          \x20 become: true\n\
          \x20 tasks:\n\
-         \x20   - name: Install the script that makes and undoes the settings\n\
+         \x20   - name: Install the script that applies and undoes the settings\n\
          \x20     ansible.builtin.copy:\n\
          \x20       dest: {to}\n\
          \x20       owner: root\n\
@@ -54,7 +54,7 @@ fn playbook(settings: &[Setting<'_>], context: &Context) -> String {
          \x20       content: !unsafe |\n\
          {script}\
          \n\
-         \x20   - name: Install the service that makes them at boot\n\
+         \x20   - name: Install the service that applies them at boot\n\
          \x20     ansible.builtin.copy:\n\
          \x20       dest: /etc/systemd/system/{unit}\n\
          \x20       owner: root\n\
@@ -69,7 +69,7 @@ fn playbook(settings: &[Setting<'_>], context: &Context) -> String {
          \x20       enabled: true\n\
          \x20       daemon_reload: true\n\
          \n\
-         \x20   - name: Make the settings now\n\
+         \x20   - name: Apply the settings now\n\
          \x20     ansible.builtin.command: {to} apply\n\
          \x20     register: nearpath_tune\n\
          \x20     changed_when: \"'changed 0 of ' not in nearpath_tune.stdout\"\n",
@@ -77,7 +77,7 @@ fn playbook(settings: &[Setting<'_>], context: &Context) -> String {
     )
 }
 
-/// Text as a block of a mapping at this depth.
+/// Text as a YAML block at this depth.
 fn block(text: &str) -> String {
     let line = |line: &str| match line {
         "" => "\n".to_owned(),

@@ -1,11 +1,10 @@
-//! What nearpath has changed on this host, as changes that can be exported: the journal in, changes of
-//! a plan out.
+//! The changes of nearpath on this host in exportable form. Input: the journal. Output: changes of a plan.
 
 use super::LeftOut;
-use nearpath_model::{Change, ChangeStatus, PlannedChange, Standing, Target};
+use nearpath_model::{Change, ChangeState, ChangeStatus, PlannedChange, Target};
 
-/// The changes that the host has from us, each setting once: with the value from before the first
-/// change of it and the one of the last. The others, with the reason why they are not exported.
+/// The changes in effect, each setting once: with the value before its first change and the value of its last.
+/// And the others, with the reason why they are not exported.
 pub fn applied(statuses: &[ChangeStatus]) -> (Vec<PlannedChange>, Vec<LeftOut>) {
     let (mut changes, mut left_out): (Vec<PlannedChange>, Vec<LeftOut>) = Default::default();
     for status in statuses {
@@ -28,16 +27,18 @@ pub fn applied(statuses: &[ChangeStatus]) -> (Vec<PlannedChange>, Vec<LeftOut>) 
 
 fn here(status: &ChangeStatus) -> Result<(), String> {
     match status.standing {
-        Some(Standing::Applied) => Ok(()),
-        Some(Standing::Drifted) => Err("somebody else has changed it since".to_owned()),
-        Some(Standing::Lost | Standing::Undone) => Err("the host does not have it".to_owned()),
-        None => Err("it cannot be seen from this network namespace".to_owned()),
+        Some(ChangeState::Applied) => Ok(()),
+        Some(ChangeState::Drifted) => Err("changed externally (drift)".to_owned()),
+        Some(ChangeState::Lost | ChangeState::Undone) => {
+            Err("not in effect on this host".to_owned())
+        }
+        None => Err("not visible from this network namespace".to_owned()),
     }
 }
 
 fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
     if change.target.group().is_some() {
-        return Err("a program in the kernel ends with its sockets".to_owned());
+        return Err("a BPF program ends with its sockets".to_owned());
     }
     let target = place(&change.target);
     Ok(PlannedChange {
@@ -54,7 +55,7 @@ fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
     })
 }
 
-/// The same setting, whichever interface, queue or namespace it was made on.
+/// The same setting, regardless of the instance and namespace it was made on.
 fn place(target: &Target) -> Target {
     let mut target = target.clone().in_netns(None);
     match &mut target {

@@ -1,7 +1,7 @@
-//! A service by which nearpath itself makes the plan at boot, for hosts that have nearpath: what it makes is
-//! in the journal, so that `nearpath tune status` and `rollback` know of it.
+//! A service that runs nearpath at boot to apply a plan, for hosts with nearpath installed: the changes are in the
+//! journal, and so known to `nearpath tune status` and `rollback`.
 //!
-//! In go settings, out come the plan and the service that gives it to `nearpath tune apply --boot`.
+//! Input: settings. Output: the plan, and the service that runs `nearpath tune apply --boot` on it.
 
 use super::setting::Setting;
 use super::{Context, Document, Exporter, sh, systemd};
@@ -9,7 +9,7 @@ use nearpath_model::{Crossings, Goal, PLAN_SCHEMA, Plan};
 
 pub(super) const EXPORTER: Exporter = Exporter {
     name: "boot",
-    writes: "a service by which nearpath applies the plan at boot, and the plan",
+    writes: "a service that applies the plan at boot by nearpath, and the plan",
     several: true,
     carries,
     render,
@@ -17,7 +17,7 @@ pub(super) const EXPORTER: Exporter = Exporter {
 
 const SERVICE: &str = "nearpath-boot.service";
 const PLAN: &str = "nearpath-plan.json";
-/// Where the plan is to be installed.
+/// Where to install the plan.
 const INSTALLED: &str = "/etc/nearpath/plan.json";
 
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
@@ -39,13 +39,14 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
         predicted: Crossings::default(),
         notes: context.left_out.clone(),
     };
-    // Plain data with keys of text.
+    // Plain data with string keys.
     let text = serde_json::to_string_pretty(&plan).unwrap_or_default();
     let title = [
-        format!("Applies a plan of nearpath at boot. Install {PLAN} as {INSTALLED}, and this in"),
-        format!("/etc/systemd/system; then 'systemctl enable --now {SERVICE}'. Its changes are in"),
-        "nearpath's journal: 'nearpath tune status' shows it, 'nearpath tune rollback' undoes it."
-            .to_owned(),
+        format!(
+            "Applies a plan of nearpath at boot. Install {PLAN} as {INSTALLED} and this file in"
+        ),
+        format!("/etc/systemd/system, then run 'systemctl enable --now {SERVICE}'. Changes are in"),
+        "nearpath's journal: see 'nearpath tune status' and 'nearpath tune rollback'.".to_owned(),
     ];
     let all: Vec<&Setting<'_>> = settings.iter().collect();
     let command = format!("nearpath tune apply --boot {INSTALLED}");

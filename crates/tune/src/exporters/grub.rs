@@ -1,4 +1,4 @@
-//! A fragment for `/etc/default/grub.d`: what of the changes is the kernel's command line.
+//! A fragment for `/etc/default/grub.d`: the changes of the kernel command line.
 
 use super::quote::comments;
 use super::setting::{Kind, Setting};
@@ -17,12 +17,12 @@ const NAME: &str = "50-nearpath.cfg";
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
         Kind::CommandLine => Ok(()),
-        _ => Err("it is nothing of the kernel's command line"),
+        _ => Err("not a kernel command line parameter"),
     }
 }
 
 fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
-    let title = "For /etc/default/grub.d; then update-grub, and reboot.";
+    let title = "Install in /etc/default/grub.d, then run update-grub and reboot.";
     let left_out = context.left_out.iter().map(String::as_str);
     let mut text = comments(std::iter::once(title).chain(left_out));
     settings.iter().for_each(|setting| text.push_str(&setting.after));

@@ -1,13 +1,12 @@
-//! Exporters: changes in, files out by which the system itself makes them at its next boot.
+//! Exporters. Input: changes. Output: files that make the system apply them at its next boot.
 //!
 //! ```text
 //! PlannedChange ──> Setting ──> EXPORTERS: carries it? ──> rendered: Document, Document, …
 //!                                            └─ no: LeftOut, with the reason
 //! ```
-//! One file for each form, in one registry. What a form cannot carry is named, in the files and to
-//! whoever asked. Which means a change has (`persist` of a plan) follows from the same registry.
-//! Nothing here reads or writes the machine. Changes come from files that somebody may have edited, so
-//! what is no setting that nearpath makes, or has a value that is none, goes into no file.
+//! One file per format, in one registry. Changes that a format cannot express are listed in the files and to the
+//! user. The formats of a change (`persist` of a plan) follow from the same registry. Nothing here accesses the
+//! host. Changes are untrusted input: unknown settings and invalid values are never written to a file.
 
 mod ansible;
 mod applied;
@@ -28,18 +27,18 @@ use nearpath_model::PlannedChange;
 use setting::Setting;
 use std::collections::BTreeMap;
 
-/// A form that changes can be exported in.
+/// A format that changes can be exported in.
 #[derive(Debug, Clone, Copy)]
 pub struct Exporter {
     /// Its name: `systemd`.
     pub name: &'static str,
-    /// What is written, in one line.
+    /// One line on what is written.
     pub writes: &'static str,
-    /// Whether it is several files, which take a folder.
+    /// Whether it is several files, which need a directory.
     pub several: bool,
-    /// Whether a setting can be made this way, or why not.
+    /// Whether a setting can be expressed, or why not.
     carries: fn(&Setting<'_>) -> Result<(), &'static str>,
-    /// The files; of settings that it carries.
+    /// Renders the files, from settings that can be expressed.
     render: fn(&[Setting<'_>], &Context) -> Vec<Document>,
 }
 
@@ -55,56 +54,56 @@ pub const EXPORTERS: &[Exporter] = &[
     ansible::EXPORTER,
 ];
 
-/// A file that is to be written.
+/// A file to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// Its name, with folders before it where the form asks for them.
+    /// Its name, with directories if the format needs them.
     pub name: String,
-    /// What is in it.
+    /// Its contents.
     pub text: String,
-    /// Whether it is a program.
+    /// Whether it is executable.
     pub program: bool,
 }
 
-/// A change that a form cannot carry.
+/// A change that a format cannot express.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Its name within the plan.
+    /// Its id in the plan.
     pub id: String,
-    /// What it would have written to.
+    /// Its target.
     pub target: String,
-    /// Why it cannot be carried.
+    /// Why it cannot be expressed.
     pub reason: String,
 }
 
-/// What was exported.
+/// The result of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
     /// The files.
     pub documents: Vec<Document>,
-    /// How many changes they carry.
+    /// Number of changes in them.
     pub carried: usize,
     /// The others.
     pub left_out: Vec<LeftOut>,
 }
 
-/// What a form may tell beside its settings.
+/// What a format may write besides its settings.
 #[derive(Debug, Default)]
 struct Context {
-    /// Lines, without the sign of a comment, about what is not in the files.
+    /// Lines, without comment markers, about what is not in the files.
     left_out: Vec<String>,
 }
 
-/// The exporter of that name.
+/// The exporter with this name.
 pub fn exporter(name: &str) -> Option<&'static Exporter> {
     EXPORTERS.iter().find(|exporter| exporter.name == name)
 }
 
-/// Renders changes in a form. `units` are the systemd services of processes, by number; `left_out` is
-/// what has been left out already.
+/// Renders changes in a format. `units` are the systemd services of processes, by process id; `left_out` lists
+/// the changes skipped so far.
 ///
 /// # Errors
-/// The form carries none of the changes; the message says why.
+/// The format can express none of the changes; the message gives the reason.
 pub fn export(
     exporter: &Exporter,
     changes: &[PlannedChange],
@@ -125,7 +124,7 @@ pub fn export(
             }),
         }
     }
-    let context = Context { left_out: told(exporter.name, &left_out) };
+    let context = Context { left_out: skipped_lines(exporter.name, &left_out) };
     if settings.is_empty() {
         let why = match context.left_out.as_slice() {
             [] => "there are no changes".to_owned(),
@@ -137,8 +136,8 @@ pub fn export(
     Ok(Export { documents, carried: settings.len(), left_out })
 }
 
-/// What is left out in sentences, one for each reason.
-pub fn told(form: &str, left_out: &[LeftOut]) -> Vec<String> {
+/// The skipped changes as sentences, one per reason.
+pub fn skipped_lines(form: &str, left_out: &[LeftOut]) -> Vec<String> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for LeftOut { id, reason, .. } in left_out {
         by_reason.entry(reason).or_default().push(id);
@@ -150,7 +149,7 @@ pub fn told(form: &str, left_out: &[LeftOut]) -> Vec<String> {
     by_reason.into_iter().map(sentence).collect()
 }
 
-/// The names of the forms by which a change can be made to outlast a reboot.
+/// The names of the formats that can make a change survive a reboot.
 pub(crate) fn means(change: &PlannedChange) -> Vec<String> {
     let units = BTreeMap::new();
     let Ok(setting) = Setting::of(change, &units) else { return Vec::new() };

@@ -1,18 +1,17 @@
 #!/bin/sh
 #@HEADER@
 #
-#   nearpath-tune.sh apply    makes each setting that is not made yet, and reads it back
-#   nearpath-tune.sh undo     puts back what was there before the first apply of this boot; where
-#                             apply found the setting made, what was there when this was exported
-#   nearpath-tune.sh status   says of each setting whether it is made
+#   nearpath-tune.sh apply    apply each setting that is not in effect, and read it back
+#   nearpath-tune.sh undo     restore the values from before the first apply of this boot; for settings
+#                             that apply found in effect, the values at the time of the export
+#   nearpath-tune.sh status   show whether each setting is in effect
 #
-# Exit status 1 when a setting could not be made or undone, or is not as it should be; the others are
-# made all the same. What somebody else has set since is left alone by undo, unless it is given
-# --force. A change of a name or of the number of an interrupt makes no difference: interrupts are
-# found by the interface of their device and the name of their handler. start, stop and verify are
-# the same as apply, undo and status, as tuned calls them.
+# The exit status is 1 if a setting cannot be applied or undone, or is not in effect; the other settings
+# are processed anyway. undo skips values that were changed externally since, unless --force is given.
+# Interrupts are found by the interface of their device and the name of their handler, whatever their
+# number. start, stop and verify are synonyms of apply, undo and status, for tuned.
 
-# What is called by its name in action, or by no setting; names of interfaces with a $ in them.
+# Functions are called through $action, or not by every set of settings; interface names may contain a $.
 # shellcheck disable=SC2317,SC2329,SC2016
 set -u
 LC_ALL=C
@@ -20,8 +19,7 @@ PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export LC_ALL PATH
 umask 077
 
-# The settings: the name of what is remembered, the form of the value, where it is, the value from
-# before, the value that is wanted.
+# The settings: key of the saved value, form of the value, path, value before, wanted value.
 count=@COUNT@
 setting() {
     case $1 in
@@ -29,7 +27,7 @@ setting() {
     esac
 }
 
-# Where the values from before are remembered, until the next boot takes them with the settings.
+# Where original values are saved. A reboot removes them together with the settings.
 state=${NEARPATH_TUNE_STATE:-/run/nearpath-tune}/$(stat -L -c %i /proc/self/ns/net)
 
 say() { printf '%s\n' "$*"; }
@@ -45,7 +43,7 @@ file() {
 }
 
 # The affinity of an interrupt: key, interface, handler, pattern of the handler, before, after.
-# The kernel may place it itself, and refuse; that is told, and no failure.
+# The kernel may refuse because it places the interrupt itself; that is reported, but is not a failure.
 irq() {
     optional=yes
     if find_irq "$2" "$3" "$4"; then
@@ -55,34 +53,34 @@ irq() {
     fi
 }
 
-# What ethtool sets: key, interface, the option that shows it, the one that sets it, the words that put
-# back what was before, those that set what is wanted.
+# An ethtool setting: key, interface, option that shows it, option that sets it, arguments that restore the
+# original value, arguments that set the wanted one.
 nic() {
     if shown=$(ethtool "$3" "$2" 2>/dev/null); then
         "${action}_nic" "$@"
     else
-        case $action in undo) rm -f "$state/$1" ;; *) complain "ethtool $3 $2: it is not there" ;; esac
+        case $action in undo) rm -f "$state/$1" ;; *) complain "ethtool $3 $2: not present" ;; esac
     fi
 }
 
-# Runs ethtool with the words of a text.
+# Runs ethtool with space-separated arguments.
 ethtool_with() { # option, interface, words
     set -f
-    # shellcheck disable=SC2086 # words without blanks, and nothing in them is a pattern
+    # shellcheck disable=SC2086 # split on purpose; no argument contains a pattern
     said=$(ethtool "$1" "$2" $3 2>&1)
     set -- "$?"
     set +f
-    # Older ones fail when there is nothing to change.
+    # Older versions fail if nothing changes.
     case $said in *"no "*changed* | *unmodified*) return 0 ;; esac
     return "$1"
 }
 
-# What is shown once it is made is remembered: so it is known again, whatever ethtool calls it.
+# What ethtool shows after a change is saved, to recognize the value later in ethtool's own spelling.
 
 apply_nic() {
     if [ -e "$state/$1" ] && [ "$(cat "$state/$1")" = "$shown" ]; then return; fi
     if ! mkdir -p "$state"; then
-        complain "ethtool $4 $2: left alone, as nothing can be remembered in $state"
+        complain "ethtool $4 $2: skipped: cannot save the original value in $state"
     elif ethtool_with "$4" "$2" "$6"; then
         made=$(ethtool "$3" "$2" 2>/dev/null)
         printf '%s\n' "$made" >"$state/$1"
@@ -98,7 +96,7 @@ apply_nic() {
 undo_nic() {
     [ -e "$state/$1" ] || return
     if [ -z "$force" ] && [ "$(cat "$state/$1")" != "$shown" ]; then
-        complain "ethtool $3 $2: somebody else has set it; left alone without --force"
+        complain "ethtool $3 $2: changed externally; skipped (use --force to overwrite)"
     elif ethtool_with "$4" "$2" "$5"; then
         rm -f "$state/$1"
         changed=$((changed + 1))
@@ -110,19 +108,19 @@ undo_nic() {
 
 status_nic() {
     if [ -e "$state/$1" ] && [ "$(cat "$state/$1")" = "$shown" ]; then
-        say "made       ethtool $4 $2 $6"
+        say "applied      ethtool $4 $2 $6"
     else
-        say "not made   ethtool $4 $2 $6: or not by this script"
+        say "not applied  ethtool $4 $2 $6: or not by this script"
         failed=1
     fi
 }
 
-# The number that an interrupt has now, into irq. It is the device's only one of that name, or the
-# only one whose name fits the pattern.
+# Sets irq to the current number of an interrupt: the device's only one with this name, or the only one whose
+# name matches the pattern.
 find_irq() {
     irq='' like='' likes=0
     device=/sys/class/net/$1/device
-    # What virtio has is that of the device below it.
+    # The interrupts of a virtio device belong to its parent device.
     case $(readlink "$device/subsystem") in */virtio) device=$device/.. ;; esac
     for its in "$device"/msi_irqs/* "$device/irq"; do
         case $its in
@@ -149,7 +147,7 @@ find_irq() {
     [ "$likes" -eq 1 ]
 }
 
-# What a text of a form means, whatever its spelling, into meaning.
+# Sets meaning to the canonical form of a value.
 mean() {
     meaning=$2
     case $1 in
@@ -170,14 +168,14 @@ mean() {
         esac
         ;;
     numbers)
-        # shellcheck disable=SC2086 # the blanks between the numbers make no difference
+        # shellcheck disable=SC2086 # whitespace between numbers is irrelevant
         set -- $meaning
         meaning=$*
         ;;
     esac
 }
 
-# Whether two texts of a form mean the same.
+# Whether two values are equal.
 same() {
     mean "$1" "$2"
     set -- "$1" "$meaning" "$3"
@@ -185,7 +183,7 @@ same() {
     [ "$2" = "$meaning" ]
 }
 
-# What a file has, into value.
+# Sets value to the contents of a file.
 current() {
     [ -n "$1" ] && value=$(cat "$1" 2>/dev/null)
 }
@@ -200,25 +198,25 @@ put() {
     return 1
 }
 
-# Remembers what was there before the first apply: key, value.
+# Saves the value from before the first apply: key, value.
 remember() {
     [ ! -e "$state/$1" ] || return 0
     mkdir -p "$state" && printf '%s\n' "$2" >"$state/$1.new" && mv "$state/$1.new" "$state/$1"
 }
 
-# Each of these three gets: key, form, path, before, after, name.
+# Arguments of the next three: key, form, path, before, after, name.
 
 apply() {
     if ! current "$3"; then
-        complain "$6: it is not there"
+        complain "$6: not present"
     elif ! same "$2" "$value" "$5"; then
         if ! remember "$1" "$value"; then
-            complain "$6: left alone, as what is there cannot be remembered in $state"
+            complain "$6: skipped: cannot save the original value in $state"
         elif put "$2" "$3" "$5"; then
             changed=$((changed + 1))
             say "$6: $5"
         elif [ -n "$optional" ]; then
-            printf 'nearpath-tune: %s\n' "$6: left as it is: $said" >&2
+            printf 'nearpath-tune: %s\n' "$6: skipped: $said" >&2
         else
             complain "$6: $said"
         fi
@@ -231,8 +229,8 @@ undo() {
     if ! current "$3" || same "$2" "$value" "$before"; then
         rm -f "$state/$1"
     elif [ -z "$force" ] && ! same "$2" "$value" "$5"; then
-        # Where nothing is remembered, nothing was made.
-        [ ! -e "$state/$1" ] || complain "$6: somebody else has set it to '$value'; left alone without --force"
+        # Without a saved value, nothing was applied.
+        [ ! -e "$state/$1" ] || complain "$6: changed externally to '$value'; skipped (use --force to overwrite)"
     elif put "$2" "$3" "$before"; then
         changed=$((changed + 1))
         rm -f "$state/$1"
@@ -244,17 +242,17 @@ undo() {
 
 status() {
     if ! current "$3"; then
-        say "not there  $6"
+        say "not present  $6"
         failed=1
     elif same "$2" "$value" "$5"; then
-        say "made       $6"
+        say "applied      $6"
     else
-        say "not made   $6: it is '$value', not '$5'"
+        say "not applied  $6: it is '$value', not '$5'"
         failed=1
     fi
 }
 
-# The settings from the first to the last, for undo the other way.
+# All settings in order; in reverse order for undo.
 all() {
     number=0
     while [ "$number" -lt "$count" ]; do

@@ -1,15 +1,15 @@
-//! Text of strangers (names of interfaces, sentences of a plan) as the exported forms take it.
+//! Quotes untrusted text (interface names, sentences of a plan) for the exported formats.
 
-/// Longest sentence that goes into a comment.
+/// Maximum length of a sentence in a comment.
 const LONGEST: usize = 400;
 
-/// Text for a comment of any form: one line of printable ASCII.
+/// Text for a comment in any format: one line of printable ASCII.
 pub(super) fn comment(text: &str) -> String {
     let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     text.chars().take(LONGEST).map(plain).collect()
 }
 
-/// Lines of comment behind a sign.
+/// Comment lines with their marker.
 pub(super) fn comments<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let line = |text: &str| match text {
         "" => "#\n".to_owned(),
@@ -18,18 +18,17 @@ pub(super) fn comments<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     lines.into_iter().map(line).collect()
 }
 
-/// A word of a POSIX shell, whatever it holds but NUL (2.2.2 of the Shell Command Language).
+/// Quotes any text without NUL as a word of a POSIX shell (2.2.2 of the Shell Command Language).
 pub(super) fn sh(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Whether a name means only itself in every form: no blank, quote, glob, `$`, `%` or backslash.
+/// Whether a name is literal in every format: no blank, quote, glob, `$`, `%` or backslash.
 pub(super) fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-+@:".contains(c))
 }
 
-/// A file's name that stands for a path or name and no other: all but letters, digits, `.`, `_` and
-/// `-` as `%` with the byte's number.
+/// A unique file name for a path or name: everything but letters, digits, `.`, `_` and `-` is percent-encoded.
 pub(super) fn file_name(text: &str) -> String {
     let byte = |b: u8| match b {
         b if b.is_ascii_alphanumeric() || b"._-".contains(&b) => char::from(b).to_string(),
@@ -38,7 +37,7 @@ pub(super) fn file_name(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// The unit that systemd has for a network interface (systemd.device(5), systemd-escape(1)).
+/// The device unit of a network interface (systemd.device(5), systemd-escape(1)).
 pub(super) fn device_unit(interface: &str) -> String {
     let escaped: String = interface
         .bytes()
@@ -78,7 +77,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn a_shell_reads_a_word_as_it_was(text in "[^\\x00]{0,30}") {
+        fn a_shell_reads_a_quoted_word_unchanged(text in "[^\\x00]{0,30}") {
             let echoed = Command::new("sh").args(["-c", &format!("printf %s {}", sh(&text))]).output();
             prop_assert_eq!(echoed.unwrap().stdout, text.as_bytes());
         }

@@ -1,7 +1,7 @@
-//! A change as exporters see it: what kind of setting it is, and the values in the kernel's spelling.
+//! A change as seen by exporters: the kind of setting, and its values in the kernel's spelling.
 //!
-//! In goes a change of a plan, whose texts may be anybody's; out comes a setting whose parts are known
-//! to be of their form, or the reason why it goes into no file.
+//! Input: an untrusted change of a plan. Output: a setting with validated parts, or the reason why it cannot be
+//! exported.
 
 use super::quote::is_plain;
 use crate::configuration::check;
@@ -12,23 +12,23 @@ use nearpath_model::{
 };
 use std::collections::BTreeMap;
 
-/// The longest name of a handler (`register_handler_proc` of kernel/irq/proc.c).
+/// Maximum length of a handler name (`register_handler_proc` of kernel/irq/proc.c).
 const LONGEST_HANDLER: usize = 128;
 
-/// A setting that an exporter may carry.
+/// A setting that can be exported.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
     pub change: &'a PlannedChange,
     pub kind: Kind<'a>,
-    /// How the kernel writes the value; `None` of what ethtool sets.
+    /// How the kernel writes the value; `None` for ethtool settings.
     pub form: Option<Form>,
-    /// The value from before.
+    /// The original value.
     pub before: String,
-    /// The value that is wanted.
+    /// The wanted value.
     pub after: String,
 }
 
-/// What a setting is of.
+/// What a setting belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind<'a> {
     /// A queue of an interface: `rx-0`, `rps_cpus`.
@@ -39,38 +39,38 @@ pub(super) enum Kind<'a> {
     Sysctl(String),
     /// The affinity of a queue's interrupt.
     Interrupt(&'a NicIrq),
-    /// Whether programs get transparent huge pages.
+    /// The mode of transparent huge pages.
     HugePages,
     /// Another file of sysfs or debugfs.
     File,
-    /// Parameters of the kernel's command line, as the text of a fragment for grub.
+    /// Kernel command line parameters, as the text of a grub fragment.
     CommandLine,
-    /// The CPUs of a thread, of this systemd service if it is of one.
+    /// The CPUs of a thread, with its systemd service if it has one.
     Thread(Option<&'a str>),
-    /// What ethtool sets of an interface, as its words: the option and, behind the interface's name,
-    /// those that set the value and that put back the one from before.
+    /// An ethtool setting of an interface: the options, and the arguments after the interface name that set the
+    /// value and that restore the original one.
     Nic(NicCommands),
 }
 
-/// Calls of ethtool.
+/// Invocations of ethtool.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NicCommands {
     pub nic: String,
-    /// Shows what is set: `-g`.
+    /// The option that shows it: `-g`.
     pub show: &'static str,
-    /// Sets it: `-G`.
+    /// The option that sets it: `-G`.
     pub set: String,
-    /// The words that set the value: `rx 4096 tx 512`.
+    /// The arguments that set the value: `rx 4096 tx 512`.
     pub after: String,
-    /// The words that put back the value from before.
+    /// The arguments that restore the original value.
     pub before: String,
 }
 
 impl<'a> Setting<'a> {
     /// # Errors
-    /// Why it can be carried by no form.
+    /// Why no format can express it.
     pub fn of(change: &'a PlannedChange, units: &'a BTreeMap<u32, String>) -> Result<Self, String> {
-        let unknown = || "it is no setting that nearpath makes".to_owned();
+        let unknown = || "not a setting of nearpath".to_owned();
         match &change.target {
             Target::Thread(thread) => {
                 let unit = units.get(&thread.pid).map(String::as_str);
@@ -85,11 +85,9 @@ impl<'a> Setting<'a> {
             Target::ConfigFile(file) if file.place() == Some(ConfigPlace::CommandLine) => {
                 Self::command_line(change)
             }
-            Target::ConfigFile(_) => {
-                Err("it is a file already, which outlasts a reboot".to_owned())
-            }
+            Target::ConfigFile(_) => Err("it is a file, which persists across reboots".to_owned()),
             Target::Unit(_) => {
-                Err("systemd keeps it: systemctl disable, or set-property without --runtime"
+                Err("use systemd to keep it: systemctl disable, or set-property without --runtime"
                     .to_owned())
             }
             Target::File(file) => {
@@ -123,13 +121,13 @@ impl<'a> Setting<'a> {
             let text = text(value)?;
             form.check(text)
                 .map_err(|must| format!("its value {must}"))
-                .and_then(|()| form.kept(text).ok_or_else(|| "its value is none".to_owned()))
+                .and_then(|()| form.kept(text).ok_or_else(|| "its value is invalid".to_owned()))
         };
         let (before, after) = (value(&change.before)?, value(&change.after)?);
         Ok(Self { change, kind, form: Some(form), before, after })
     }
 
-    /// The interface that it is of.
+    /// Its interface.
     pub fn nic(&self) -> Option<&str> {
         match &self.kind {
             Kind::Queue { nic, .. } | Kind::Interface { nic, .. } => Some(nic),
@@ -147,25 +145,25 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// CPUs of a value that is a list.
+    /// The CPUs of a cpulist value.
     pub fn cpus(&self) -> CpuSet {
         CpuSet::from_list(&self.after).unwrap_or_default()
     }
 }
 
-/// The calls of ethtool that make a change and undo it.
+/// The invocations of ethtool that apply a change and undo it.
 fn commands(nic: &NicSetting, change: &PlannedChange) -> Result<NicCommands, String> {
     let words = |value: &Value| {
         let words = command(nic, text(value)?).filter(|words| words.len() > 2);
-        let words = words.ok_or_else(|| "ethtool has no words for its value".to_owned())?;
-        // They are parted by blanks, and mean nothing to a shell.
+        let words = words.ok_or_else(|| "ethtool has no syntax for its value".to_owned())?;
+        // Separated by blanks, and without special characters for a shell.
         let plain = |word: &String| is_plain(&word.replace('/', "."));
         let (set, rest) =
             (words.first().cloned().unwrap_or_default(), words.get(2..).unwrap_or_default());
         if rest.iter().all(plain) && is_plain(&set) {
             Ok((set, rest.join(" ")))
         } else {
-            Err("its value has signs that no value of ethtool has".to_owned())
+            Err("its value has characters that are invalid in ethtool arguments".to_owned())
         }
     };
     let ((set, after), (_, before)) = (words(&change.after)?, words(&change.before)?);
@@ -182,16 +180,16 @@ fn commands(nic: &NicSetting, change: &PlannedChange) -> Result<NicCommands, Str
 
 /// The text of a value.
 fn text(value: &Value) -> Result<&str, String> {
-    value.text().ok_or_else(|| "its value is no text".to_owned())
+    value.text().ok_or_else(|| "its value is not text".to_owned())
 }
 
-/// What an interrupt is found again by.
+/// What identifies an interrupt across boots.
 fn interrupt(change: &PlannedChange) -> Result<&NicIrq, String> {
-    let unknown = "its number is another's after a reboot, and which queue's it is is not known";
+    let unknown = "IRQ numbers change at reboot, and its queue is unknown";
     let irq = change.interrupt().ok_or_else(|| unknown.to_owned())?;
     let printable = !irq.name.is_empty() && !irq.name.chars().any(char::is_control);
     if !is_interface_name(&irq.nic) || !printable || irq.name.len() > LONGEST_HANDLER {
-        return Err("the name of its interface or handler is none".to_owned());
+        return Err("the name of its interface or handler is invalid".to_owned());
     }
     Ok(irq)
 }

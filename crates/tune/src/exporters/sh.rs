@@ -1,8 +1,8 @@
-//! A shell script that makes the settings, undoes them, and says how they stand: `apply`, `undo`,
-//! `status`. It needs a POSIX shell and the basic tools alone, also those of busybox.
+//! A shell script that applies the settings, undoes them, and shows their state: `apply`, `undo`, `status`. It
+//! needs only a POSIX shell and basic tools; busybox is enough.
 //!
-//! In go settings, out comes the script: `nearpath-tune.sh` of this folder with the settings filled in.
-//! It is what other forms run where they have no means of their own.
+//! Input: settings. Output: the script `nearpath-tune.sh` of this directory with the settings filled in. Other
+//! formats run it for settings that they cannot express themselves.
 
 use super::quote::{comment, comments, file_name, sh};
 use super::setting::{Kind, NicCommands, Setting};
@@ -18,30 +18,28 @@ pub(super) const EXPORTER: Exporter = Exporter {
     render: |settings, context| vec![script(&settings.iter().collect::<Vec<_>>(), context)],
 };
 
-/// The script's name, as it is to be installed.
+/// The script's installed name.
 pub(super) const NAME: &str = "nearpath-tune.sh";
 
 const TEMPLATE: &str = include_str!("nearpath-tune.sh");
 
-/// Settings that a script can make at any time.
+/// Accepts settings that a script can apply at any time.
 pub(super) fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
-        Kind::Thread(_) => Err("what a thread may run on ends with the thread"),
-        Kind::CommandLine => {
-            Err("the kernel reads its command line as it boots: export it as grub")
-        }
+        Kind::Thread(_) => Err("a thread's affinity ends with the thread"),
+        Kind::CommandLine => Err("the kernel reads its command line at boot: use --as grub"),
         _ => Ok(()),
     }
 }
 
 /// The script.
 pub(super) fn script(settings: &[&Setting<'_>], context: &Context) -> Document {
-    let title = "Settings that bring packets near the CPU that needs them, exported by nearpath.";
+    let title = "Settings that keep packets near the CPU that reads them, exported by nearpath.";
     let left_out = context.left_out.iter().map(String::as_str);
     let header = comments(std::iter::once(title).chain(left_out));
     let mut lines = String::new();
     for (setting, number) in settings.iter().zip(1u32..) {
-        // Writing to a String cannot fail.
+        // Writing to a string does not fail.
         let _ = writeln!(lines, "    # {}", comment(&setting.change.why));
         let _ = writeln!(lines, "    {number}) {} ;;", call(setting));
     }
@@ -52,7 +50,7 @@ pub(super) fn script(settings: &[&Setting<'_>], context: &Context) -> Document {
     Document { name: NAME.to_owned(), text: filled, program: true }
 }
 
-/// The call that makes a setting.
+/// The call that applies a setting.
 fn call(setting: &Setting<'_>) -> String {
     let (before, after) = (sh(&setting.before), sh(&setting.after));
     if let Kind::Interrupt(irq) = &setting.kind {

@@ -17,12 +17,13 @@ const NAME: &str = "60-nearpath.conf";
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
         Kind::Sysctl(_) => Ok(()),
-        _ => Err("it is no sysctl"),
+        _ => Err("not a sysctl"),
     }
 }
 
 fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
-    let title = "Sysctls of nearpath, for /etc/sysctl.d; 'sysctl --system' reads them at once.";
+    let title =
+        "Sysctls by nearpath. Install in /etc/sysctl.d; 'sysctl --system' applies them now.";
     let left_out = context.left_out.iter().map(String::as_str);
     let mut text = comments(std::iter::once(title).chain(left_out));
     for setting in settings {

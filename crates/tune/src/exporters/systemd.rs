@@ -1,9 +1,9 @@
-//! A systemd service that makes the settings at boot and when an interface comes, by the script of
-//! `sh`, so that nearpath need not be installed; and for threads of services a drop-in with their CPUs.
+//! A systemd service that applies the settings at boot and when an interface appears, with the script of `sh`, so
+//! that nearpath need not be installed; and for threads of services a drop-in with their CPUs.
 //!
-//! The service runs after the interfaces are there and up, as a driver may ask for its interrupts only
-//! then, and after those who would set something else. It does not stay active: so the device of an
-//! interface that comes back starts it again. What it finds made already it leaves.
+//! The service runs when the interfaces are up, as some drivers request their interrupts only then, and after
+//! services that would set other values. It does not stay active, so the device unit of an interface that comes
+//! back starts it again. Settings already in effect are skipped.
 
 use super::quote::{comments, device_unit, is_plain};
 use super::setting::{Kind, Setting};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const EXPORTER: Exporter = Exporter {
     name: "systemd",
-    writes: "a service that makes the settings at boot, its script, and drop-ins for services",
+    writes: "a service that applies the settings at boot, its script, and drop-ins for services",
     several: true,
     carries,
     render,
@@ -22,13 +22,13 @@ pub(super) const EXPORTER: Exporter = Exporter {
 /// The service's name.
 pub(super) const SERVICE: &str = "nearpath-tune.service";
 
-/// Where the script is to be installed.
+/// Where to install the script.
 pub(super) const SCRIPT: &str = "/usr/local/sbin/nearpath-tune.sh";
 
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
         Kind::Thread(Some(unit)) if is_plain(unit) && unit.ends_with(".service") => Ok(()),
-        Kind::Thread(_) => Err("its process is of no systemd service, and ends one day"),
+        Kind::Thread(_) => Err("its process does not belong to a systemd service"),
         _ => sh::carries(setting),
     }
 }
@@ -48,17 +48,18 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
 pub(super) fn service(settings: &[&Setting<'_>], context: &Context) -> Document {
     let title = [
         format!(
-            "Makes the settings of nearpath at boot. Install it in /etc/systemd/system and {}",
+            "Applies the settings of nearpath at boot. Install this file in /etc/systemd/system and {}",
             sh::NAME
         ),
-        format!("as {SCRIPT}; then 'systemctl enable --now {SERVICE}'."),
-        "'systemctl start' makes again what was lost; the script's undo undoes it.".to_owned(),
+        format!("as {SCRIPT}, then run 'systemctl enable --now {SERVICE}'."),
+        "'systemctl start' re-applies lost settings; the script's undo command undoes them."
+            .to_owned(),
     ];
     let text = unit(settings, context, &title, &format!("{SCRIPT} apply"));
     Document { name: SERVICE.to_owned(), text, program: false }
 }
 
-/// A service that runs a command when the interfaces of these settings are there.
+/// A service that runs a command when the interfaces of these settings exist.
 pub(super) fn unit(
     settings: &[&Setting<'_>],
     context: &Context,
@@ -73,16 +74,16 @@ pub(super) fn unit(
     };
     let lines = title.iter().chain(&context.left_out).map(String::as_str);
     let wants = all(&["network-online.target"]);
-    // Those who set some of this otherwise, if they are there.
+    // Services that would set other values, if they exist.
     let after = format!("{wants} systemd-sysctl.service irqbalance.service tuned.service");
     let wanted_by = all(&["multi-user.target"]);
     format!(
         "{}\
          \n[Unit]\n\
-         Description=Settings that bring packets near the CPU that needs them\n\
+         Description=Settings that keep packets near the CPU that reads them\n\
          Wants={wants}\n\
          After={after}\n\
-         # An interface may be there before its driver has asked for its interrupts.\n\
+         # An interface may exist before its driver has requested its interrupts.\n\
          StartLimitIntervalSec=300\n\
          StartLimitBurst=10\n\
          \n[Service]\n\
@@ -99,7 +100,7 @@ pub(super) fn unit(
     )
 }
 
-/// A drop-in for each service: the CPUs of all its threads that are to be moved.
+/// A drop-in per service, with the CPUs of all its threads that are moved.
 fn drop_ins(threads: &[&Setting<'_>]) -> Vec<Document> {
     let mut units: BTreeMap<&str, CpuSet> = BTreeMap::new();
     for thread in threads {
@@ -110,10 +111,10 @@ fn drop_ins(threads: &[&Setting<'_>]) -> Vec<Document> {
     }
     let drop_in = |(unit, cpus): (&str, CpuSet)| {
         let title = [
-            format!("The CPUs of {unit}, by nearpath. Install it in /etc/systemd/system/{unit}.d;"),
-            "it holds from the service's next start. A service that pins its threads itself does"
+            format!("CPUs of {unit}, by nearpath. Install in /etc/systemd/system/{unit}.d."),
+            "Takes effect when the service restarts. A service that pins its own threads does"
                 .to_owned(),
-            "so among these CPUs.".to_owned(),
+            "so within these CPUs.".to_owned(),
         ];
         let text = format!(
             "{}\n[Service]\nCPUAffinity=\nCPUAffinity={cpus}\n",

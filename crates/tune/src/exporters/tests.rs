@@ -1,5 +1,5 @@
-//! What each form carries, what it leaves out, and that nothing of a stranger's plan gets out of the
-//! place that it is written in.
+//! What each format exports, what it skips, and that nothing in an untrusted plan escapes the place where it is
+//! written.
 
 use super::*;
 use nearpath_model::AtBoot;
@@ -29,7 +29,7 @@ fn change(id: &str, target: &str, before: &str, after: &str) -> PlannedChange {
     }
 }
 
-/// Says which interrupt a change of an affinity is of.
+/// Sets the interrupt that an affinity change belongs to.
 fn set_interrupt(change: &mut PlannedChange, interrupt: Option<NicIrq>) {
     let Target::File(file) = &mut change.target else { panic!("{change:?}") };
     file.interrupt = interrupt;
@@ -71,7 +71,7 @@ fn text(export: &Export, name: &str) -> String {
 }
 
 #[test]
-fn what_a_form_cannot_carry_is_named() {
+fn skipped_changes_are_listed() {
     for (form, left_out) in [
         ("sh", &["thread"][..]),
         ("systemd", &[]),
@@ -84,8 +84,8 @@ fn what_a_form_cannot_carry_is_named() {
         assert_eq!(ids(&made), left_out, "{form}");
         assert_eq!(made.carried + made.left_out.len(), all().len());
         for left in &made.left_out {
-            let told = made.documents.iter().any(|d| d.text.contains(&left.id));
-            assert!(told, "{form} does not tell of {}", left.id);
+            let listed = made.documents.iter().any(|d| d.text.contains(&left.id));
+            assert!(listed, "{form} does not list {}", left.id);
         }
     }
     let error = export(exporter("grub").unwrap(), &all(), &BTreeMap::new(), vec![]).unwrap_err();
@@ -104,7 +104,7 @@ fn the_kernel_command_line_is_a_fragment_for_grub_alone() {
 }
 
 #[test]
-fn the_means_of_a_change_are_the_forms_that_carry_it() {
+fn persist_lists_the_formats_that_export_a_change() {
     let means: Vec<Vec<String>> = all().iter().map(means).collect();
     assert_eq!(means[0], ["sh", "boot", "systemd", "tuned", "ansible"]);
     assert_eq!(means[1], ["sh", "boot", "systemd", "udev", "tuned", "ansible"]);
@@ -132,7 +132,7 @@ fn sysctls_and_rules() {
 }
 
 #[test]
-fn a_service_waits_for_the_interfaces_and_comes_back_with_them() {
+fn a_service_waits_for_interfaces_and_restarts_with_them() {
     let made = exported("systemd", &all());
     let service = text(&made, "nearpath-tune.service");
     let device = "sys-subsystem-net-devices-eth0.device";
@@ -150,7 +150,7 @@ fn a_service_waits_for_the_interfaces_and_comes_back_with_them() {
 }
 
 #[test]
-fn a_profile_has_what_tuned_can_do_itself() {
+fn a_profile_uses_tuneds_own_plugins() {
     let made = exported("tuned", &all());
     let profile = text(&made, "nearpath/tuned.conf");
     for lines in [
@@ -166,7 +166,7 @@ fn a_profile_has_what_tuned_can_do_itself() {
 }
 
 #[test]
-fn what_is_no_setting_or_no_value_is_left_out() {
+fn invalid_settings_and_values_are_skipped() {
     let mut nameless = change("irq", "/proc/irq/40/smp_affinity_list", "0", "1");
     set_interrupt(&mut nameless, None);
     let mut elsewhere = change("irq2", "/proc/irq/40/smp_affinity_list", "0", "1");
@@ -195,7 +195,7 @@ fn what_is_no_setting_or_no_value_is_left_out() {
 }
 
 #[test]
-fn names_with_a_meaning_go_only_where_they_can_be_quoted() {
+fn special_names_are_exported_only_where_they_can_be_quoted() {
     let odd = |nic: &str| {
         let path = format!("/sys/class/net/{nic}/queues/rx-0/rps_cpus");
         vec![change("odd", &path, "0", "1"), change("eth0", &path.replace(nic, "eth0"), "0", "1")]
@@ -212,7 +212,7 @@ fn names_with_a_meaning_go_only_where_they_can_be_quoted() {
 
 proptest! {
     #[test]
-    fn no_text_gets_into_a_line_of_its_own(
+    fn no_text_can_start_a_new_line(
         why in "\\PC{0,30}\n?[a-z]{0,9}",
         id in "\\PC{0,10}\n?[a-z]{0,9}",
         name in "\\PC{1,20}",
@@ -230,13 +230,13 @@ proptest! {
                 continue;
             };
             for (made, plain) in made.documents.iter().zip(&plain.documents) {
-                // JSON has its own quoting: what was in comes out again.
+                // JSON quotes: the text must round-trip.
                 if made.name.ends_with(".json") {
                     let plan: Plan = serde_json::from_str(&made.text).unwrap();
                     prop_assert!(plan.changes.iter().all(|change| changes.contains(change)));
                     continue;
                 }
-                // A comment and a line for each setting, and a comment for each reason.
+                // A comment and a line per setting, and a comment per reason.
                 let (most, least) = (made.text.lines().count(), plain.text.lines().count());
                 prop_assert!(most <= least + 4, "{} {}", form.name, made.text);
             }
@@ -245,7 +245,7 @@ proptest! {
 }
 
 #[test]
-fn at_boot_nearpath_makes_the_same_changes() {
+fn the_boot_service_applies_the_same_changes() {
     let made = exported("boot", &all());
     let plan: Plan = serde_json::from_str(&text(&made, "nearpath-plan.json")).unwrap();
     let AtBoot { steps, left_out } = plan.at_boot(&[], Some(5)).unwrap();

@@ -1,6 +1,6 @@
-//! A profile for tuned (tuned-profiles(7), tuned.conf(5)): sysctls, files of sysfs and transparent huge
-//! pages by its own plug-ins; interrupts, and what ethtool sets, by the script of `sh`, which tuned calls
-//! with start, stop and verify.
+//! A profile for tuned (tuned-profiles(7), tuned.conf(5)): sysctls, sysfs files and transparent huge pages through
+//! its own plugins; interrupts and ethtool settings through the script of `sh`, which tuned calls with start, stop
+//! and verify.
 
 use super::quote::{comments, is_plain};
 use super::setting::{Kind, Setting};
@@ -13,7 +13,7 @@ pub(super) const EXPORTER: Exporter =
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
         Kind::Queue { nic, .. } | Kind::Interface { nic, .. } if !is_plain(nic) => {
-            Err("tuned has a meaning of its own for signs in the interface's name")
+            Err("the interface name has characters that are special to tuned")
         }
         _ => sh::carries(setting),
     }
@@ -21,13 +21,13 @@ fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
 
 fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
     let title = [
-        "Settings of nearpath as a profile of tuned. Install this folder in /etc/tuned (newer ones:",
-        "/etc/tuned/profiles); then 'tuned-adm profile nearpath'. It takes the place of the profile",
-        "in force: to keep that, name both, 'tuned-adm profile OTHER nearpath'.",
+        "A tuned profile by nearpath. Install this directory in /etc/tuned (newer versions:",
+        "/etc/tuned/profiles), then run 'tuned-adm profile nearpath'. It replaces the active",
+        "profile; to keep that, name both: 'tuned-adm profile OTHER nearpath'.",
     ];
     let left_out = context.left_out.iter().map(String::as_str);
     let mut text = comments(title.into_iter().chain(left_out));
-    text += "\n[main]\nsummary=Settings that bring packets near the CPU that needs them\n";
+    text += "\n[main]\nsummary=Settings that keep packets near the CPU that reads them\n";
     section(&mut text, "sysctl", settings, |setting| match &setting.kind {
         Kind::Sysctl(name) => Some(format!("{name}={}", setting.after)),
         _ => None,
@@ -56,7 +56,7 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
     documents
 }
 
-/// A section, if it has a line.
+/// A section, if it has any line.
 fn section(
     text: &mut String,
     name: &str,

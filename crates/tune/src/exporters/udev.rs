@@ -1,9 +1,8 @@
-//! udev rules (udev(7)) for the queues of interfaces that are set up later, or anew.
+//! udev rules (udev(7)) for the queues of interfaces that appear later or are re-created.
 //!
-//! A rule for the interface as it is added, and as it has got its name (`move`: the first event still
-//! has the kernel's name for it), and one for each queue as it is added, which is after the interface,
-//! and again when the number of channels changes. `ATTR{}` writes files below the device, also in
-//! folders of it. What ethtool sets is set by ethtool.
+//! One rule for an interface when it is added and when it is renamed (`move`: the first event still has the
+//! kernel's name), and one per queue when it is added: after the interface, and again when the number of channels
+//! changes. `ATTR{}` writes files below the device, including subdirectories. ethtool settings run ethtool.
 
 use super::quote::{comment, comments, is_plain};
 use super::setting::{Kind, NicCommands, Setting};
@@ -11,7 +10,7 @@ use super::{Context, Document, Exporter};
 
 pub(super) const EXPORTER: Exporter = Exporter {
     name: "udev",
-    writes: "udev rules for interfaces that come later",
+    writes: "udev rules for interfaces that appear later",
     several: false,
     carries,
     render,
@@ -22,22 +21,22 @@ const NAME: &str = "99-nearpath.rules";
 
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
-        // `:` and `@` mean nothing to udev either, but are in no name of an interface that it takes.
+        // `:` and `@` are literal for udev, too, but not valid in an interface name.
         Kind::Queue { nic, .. } | Kind::Interface { nic, .. } if is_plain(nic) => Ok(()),
         Kind::Queue { .. } | Kind::Interface { .. } => {
-            Err("udev has a meaning of its own for signs in the interface's name")
+            Err("the interface name has characters that are special to udev")
         }
         Kind::Nic(ref commands) if is_plain(&commands.nic) => Ok(()),
-        Kind::Nic(_) => Err("udev has a meaning of its own for signs in the interface's name"),
+        Kind::Nic(_) => Err("the interface name has characters that are special to udev"),
         Kind::Interrupt(_) => Err("udev has no event for an interrupt"),
-        _ => Err("it is of no interface"),
+        _ => Err("not an interface setting"),
     }
 }
 
 fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
     let title = [
-        "Queues of interfaces, by nearpath, for /etc/udev/rules.d; 'udevadm control --reload' reads",
-        "them, and 'udevadm trigger --action=add --subsystem-match=net' makes them so at once.",
+        "Interface settings by nearpath. Install in /etc/udev/rules.d. To apply them now: 'udevadm",
+        "control --reload' and 'udevadm trigger --action=add --subsystem-match=net'.",
     ];
     let left_out = context.left_out.iter().map(String::as_str);
     let mut text = comments(title.into_iter().chain(left_out));

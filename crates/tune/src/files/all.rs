@@ -1,18 +1,17 @@
-//! Every setting of a host that may be written: in go the table and the host, out come the paths that
-//! there are with their bytes, for who wants to see that an undone plan has left nothing.
+//! Every setting of a host that may be written. Input: the table and the host. Output: the existing paths with
+//! their bytes, to verify that an undone plan left nothing behind.
 
 use nearpath_host::Root;
 use nearpath_model::{SETTING_FILES, SettingRow, is_part_of};
 use std::collections::BTreeMap;
 
-/// All files that nearpath may write to, as seen from the calling thread's network namespace, and what
-/// is in them. What cannot be read is left out: the kernel refuses to show XPS of a device with one
-/// queue.
+/// All files that nearpath may write, as seen from the calling thread's network namespace, with their contents.
+/// Unreadable files are skipped: the kernel refuses to show XPS of a device with one queue.
 pub fn settings(root: &Root) -> BTreeMap<String, Vec<u8>> {
     settings_of(root, |_| true)
 }
 
-/// The same, of the rows of the table that are wanted.
+/// The same for some rows of the table.
 pub(crate) fn settings_of(
     root: &Root,
     wanted: impl Fn(&SettingRow) -> bool,
@@ -22,7 +21,7 @@ pub(crate) fn settings_of(
     paths.filter_map(|path| Some((path.clone(), root.read(&path).ok()?))).collect()
 }
 
-/// The paths that a pattern of the table stands for.
+/// The paths that match a pattern of the table.
 fn paths(root: &Root, pattern: &str) -> Vec<String> {
     let mut paths = vec![String::new()];
     for part in pattern.split('/').skip(1) {

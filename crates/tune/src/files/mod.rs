@@ -1,5 +1,4 @@
-//! Settings in files of `/sys` and `/proc`, as they are read and written on a machine. Which there are is
-//! the table of [`nearpath_model::TABLE`].
+//! Settings in files of `/sys` and `/proc`, as read and written on a host. The list is [`nearpath_model::TABLE`].
 
 mod all;
 mod tree;

@@ -1,11 +1,11 @@
-//! The trees that setting files are in, opened so that no path leads out of them.
+//! The trees that hold setting files, opened so that no path leads out of them.
 //!
-//! `/proc` and debugfs are the mounted ones. Of sysfs there is one for each network namespace; that of the calling
-//! thread's is mounted anew, attached nowhere, so that the interfaces which it shows are those that
-//! are meant, whatever is mounted on `/sys`.
+//! `/proc` and debugfs are the mounted ones. sysfs differs per network namespace: a new instance for the calling
+//! thread's namespace is mounted without attaching it to the mount tree, so that it shows the right interfaces
+//! whatever is mounted on `/sys`.
 
 use crate::TuneError;
-use crate::hotplug::left_by_kernel;
+use crate::hotplug::interrupt_left_by_kernel;
 use crate::setting::Setting;
 use nearpath_host::{Root, current_netns};
 use nearpath_model::{Form, NicIrq, SettingFile, of_namespace, row_of};
@@ -25,10 +25,10 @@ const SYSFS: FsWord = 0x6265_6572;
 /// `DEBUGFS_MAGIC` of include/uapi/linux/magic.h.
 const DEBUGFS: FsWord = 0x6462_6720;
 
-/// Bytes that are read of a file at most: a mask of all CPUs takes less.
+/// Maximum number of bytes read from a file: a mask of all CPUs is shorter.
 const MAX_FILE: u64 = 64 << 10;
 
-/// The trees as one network namespace sees them.
+/// The trees, as seen from one network namespace.
 #[derive(Debug)]
 pub(crate) struct Files {
     proc: Result<OwnedFd, Errno>,
@@ -39,7 +39,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Those of this machine and of the calling thread's network namespace.
+    /// Those of this host and of the calling thread's network namespace.
     pub fn live() -> Self {
         Self {
             proc: base("/proc", PROC_SUPER_MAGIC),
@@ -52,12 +52,12 @@ impl Files {
     /// A setting in them.
     ///
     /// # Errors
-    /// It is none that may be written, or one of another network namespace.
+    /// It may not be written, or belongs to another network namespace.
     pub fn setting<'a>(&'a self, file: &'a SettingFile) -> Result<FileSetting<'a>, TuneError> {
         let path = &file.path;
         let Some(row) = row_of(path) else {
             return Err(TuneError::Refused(format!(
-                "{path:?} is no setting that nearpath changes"
+                "{path:?} is not a setting that nearpath changes"
             )));
         };
         if of_namespace(path) {
@@ -66,19 +66,23 @@ impl Files {
         Ok(FileSetting { files: self, file, form: row.form })
     }
 
-    /// The inode of what a file belongs to, as [`SettingFile::instance`]; `None` for what is always
-    /// the same one, and where it is not there.
+    /// The inode of the object that a file belongs to, as in [`SettingFile::instance`]; `None` for permanent objects,
+    /// and if it does not exist.
     pub fn instance(&self, file: &SettingFile) -> Option<u64> {
         let folder = interrupt_folder(&file.path);
         let path = match &folder {
             Some(folder) => folder.as_str(),
             None => Some(file.path.as_str()).filter(|path| path.starts_with("/sys/class/net/"))?,
         };
+        self.inode(path)
+    }
+
+    fn inode(&self, path: &str) -> Option<u64> {
         let opened = self.open(path, OFlags::PATH).ok()?;
         Some(fstat(&opened).ok()?.st_ino)
     }
 
-    /// Whether an interrupt has a handler of that name; yes where the kernel does not tell.
+    /// Whether an interrupt has a handler with this name; true if that is unknown.
     fn has_handler(&self, path: &str, name: &str) -> bool {
         let Some(folder) = interrupt_folder(path) else { return true };
         let opened = self.open(&format!("{folder}/actions"), OFlags::RDONLY);
@@ -89,24 +93,24 @@ impl Files {
         read.is_err() || text.trim_end().split(',').any(|handler| handler == name)
     }
 
-    /// Whether a setting is one of this network namespace.
+    /// Checks that a setting belongs to this network namespace.
     ///
     /// # Errors
-    /// It is not.
+    /// It does not.
     pub fn is_of_here(&self, what: &dyn Display, netns: Option<u64>) -> Result<(), TuneError> {
         if netns == self.netns {
             return Ok(());
         }
         let number = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
         Err(TuneError::Refused(format!(
-            "{what} is of network namespace {}, and this is {}: use --netns",
+            "{what} belongs to network namespace {}, this is {}: use --netns",
             number(netns),
             number(self.netns)
         )))
     }
 
-    /// Opens a file below `/proc` or `/sys`. Links within a tree are followed, as `/sys/class/net`
-    /// is made of them, but not the last component, nor any that leads out of the tree.
+    /// Opens a file below `/proc` or `/sys`. Links inside a tree are followed, as `/sys/class/net` consists of them,
+    /// but not the last component, and none that leads out of the tree.
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let (base, rest) = if let Some(rest) = path.strip_prefix("/proc/") {
             (&self.proc, rest)
@@ -128,13 +132,17 @@ impl Files {
     }
 }
 
-/// Where sysfs has the interrupt of a path in `/proc/irq`.
+/// The sysfs path of the interrupt in a `/proc/irq` path.
 fn interrupt_folder(path: &str) -> Option<String> {
-    let number = path.strip_prefix("/proc/irq/")?.strip_suffix("/smp_affinity_list")?;
-    Some(format!("/sys/kernel/irq/{number}"))
+    Some(format!("/sys/kernel/irq/{}", interrupt_of(path)?))
 }
 
-/// A tree that is mounted, if it is what it should be.
+/// The interrupt number in an affinity path.
+fn interrupt_of(path: &str) -> Option<&str> {
+    path.strip_prefix("/proc/irq/")?.strip_suffix("/smp_affinity_list")
+}
+
+/// A mounted tree, if it has the expected file system.
 fn base(path: &str, magic: FsWord) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat(CWD, path, flags, Mode::empty())?;
@@ -177,14 +185,15 @@ impl Setting for FileSetting<'_> {
     }
 
     fn is_left_by_kernel(&self, now: &str, was: &str) -> bool {
-        let interrupt = self.file.path.ends_with("/smp_affinity_list");
-        interrupt && left_by_kernel(&Root::live(), now, was)
+        let inode = |path: &str| self.files.inode(path);
+        interrupt_of(&self.file.path)
+            .is_some_and(|irq| interrupt_left_by_kernel(&Root::live(), inode, irq, now, was))
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
         let path = &self.file.path;
         let step = || format!("reading {path}");
-        // An interrupt of that number, but another's, is not it.
+        // An interrupt with this number but another handler is a different one.
         if let Some(NicIrq { name, .. }) = &self.file.interrupt
             && !self.files.has_handler(path, name)
         {
@@ -210,10 +219,10 @@ impl Setting for FileSetting<'_> {
         let opened = self.files.open(path, OFlags::WRONLY | OFlags::TRUNC);
         let mut file = File::from(opened.map_err(|errno| refusal(step(), path, errno))?);
         let value_written = self.form.written(value);
-        // In one piece: the kernel takes each write for the whole value.
+        // In one write: the kernel takes each write as the whole value.
         match file.write(value_written.as_bytes()) {
             Ok(length) if length == value_written.len() => Ok(()),
-            Ok(_) => Err(TuneError::kernel(step(), "the kernel took only a part of it")),
+            Ok(_) => Err(TuneError::kernel(step(), "the kernel accepted only part of it")),
             Err(error) => Err(refusal(step(), path, errno_of(&error))),
         }
     }
@@ -227,36 +236,34 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// What the kernel's refusal means.
+/// Explains an error of the kernel.
 fn refusal(step: String, path: &str, errno: Errno) -> TuneError {
     let said = std::io::Error::from(errno);
     let interrupt = path.starts_with("/proc/irq/");
     match errno {
         // irq_affinity_proc_write of kernel/irq/proc.c: one for each CPU, or a managed one.
-        Errno::IO if interrupt => TuneError::ByNature {
+        Errno::IO if interrupt => TuneError::Unsupported {
             step,
             reason: format!("the kernel places this interrupt itself ({said})"),
         },
         // bitmap_store of net/core/net-sysfs.c: XPS of an interface with a single queue.
         Errno::NOENT if path.ends_with("/xps_cpus") || path.ends_with("/xps_rxqs") => {
-            TuneError::ByNature {
+            TuneError::Unsupported {
                 step,
                 reason: format!("an interface with one transmit queue has no XPS ({said})"),
             }
         }
-        Errno::OPNOTSUPP => TuneError::ByNature {
+        Errno::OPNOTSUPP => TuneError::Unsupported {
             step,
-            reason: format!("this kernel or driver cannot do it ({said})"),
+            reason: format!("not supported by this kernel or driver ({said})"),
         },
-        Errno::ACCESS | Errno::PERM => TuneError::kernel(
-            step,
-            format!("{said}; it takes root, and a tree that may be written"),
-        ),
-        Errno::XDEV | Errno::LOOP => TuneError::kernel(
-            step,
-            format!("{said}; something else is mounted or linked in its place"),
-        ),
-        Errno::NOSYS => TuneError::kernel(step, format!("{said}; it takes Linux 5.6 (openat2)")),
+        Errno::ACCESS | Errno::PERM => {
+            TuneError::kernel(step, format!("{said}; requires root and a writable tree"))
+        }
+        Errno::XDEV | Errno::LOOP => {
+            TuneError::kernel(step, format!("{said}; something else is mounted or linked there"))
+        }
+        Errno::NOSYS => TuneError::kernel(step, format!("{said}; requires Linux 5.6 (openat2)")),
         _ => TuneError::kernel(step, said),
     }
 }
@@ -270,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn only_known_settings_of_this_namespace_are_had() {
+    fn only_known_settings_of_this_namespace_are_opened() {
         let files = Files::live();
         let said = |path: &str| files.setting(&file(path)).unwrap_err().to_string();
-        assert!(said("/etc/passwd").contains("is no setting that nearpath changes"));
+        assert!(said("/etc/passwd").contains("is not a setting that nearpath changes"));
         let other = said("/sys/class/net/lo/queues/rx-0/rps_cpus");
-        assert!(other.contains("of network namespace unknown"), "{other}");
+        assert!(other.contains("to network namespace unknown"), "{other}");
         assert!(files.setting(&file("/proc/irq/1/smp_affinity_list")).is_ok());
     }
 
@@ -296,9 +303,9 @@ mod tests {
     }
 
     #[test]
-    fn refusals_by_nature_are_told_from_others() {
+    fn unsupported_settings_are_recognized() {
         let by_nature = |path: &str, errno| {
-            matches!(refusal(String::new(), path, errno), TuneError::ByNature { .. })
+            matches!(refusal(String::new(), path, errno), TuneError::Unsupported { .. })
         };
         assert!(by_nature("/proc/irq/4/smp_affinity_list", Errno::IO));
         assert!(!by_nature("/proc/irq/4/smp_affinity_list", Errno::INVAL));

@@ -1,8 +1,8 @@
-//! The journal's file: opened, locked, added to, and replaced by a shorter one. No link is followed,
-//! and whatever crashes when, there is a whole file under its name.
+//! The journal file: opened, locked, appended to, and replaced by a shorter one. No link is followed, and after a
+//! crash there is always a complete file under its name.
 //!
-//! The lock is on the file itself, as its readers need none. A new file is locked before it gets the
-//! name, and who opened the old one in between finds that the name is no longer that file's.
+//! The lock is on the file itself, as readers need none. A new file is locked before it is renamed, and a process that
+//! opened the old one in between notices that the name belongs to another file.
 
 use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat, unlinkat,
@@ -13,13 +13,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Its name in its folder.
+/// Its name in its directory.
 pub const FILE: &str = "journal.jsonl";
-/// The name of the one that is to replace it, until it does.
+/// The name of its replacement until it is renamed.
 pub const NEW: &str = "journal.jsonl.new";
-/// More than any journal of ours has: what is longer is not read.
+/// More than any journal of ours: longer files are not read.
 pub const LONGEST: u64 = 64 << 20;
-/// How often it may be replaced while it is opened; more than twice takes malice.
+/// How often it may be replaced while being opened; more than twice is malicious.
 const TRIES: usize = 16;
 
 /// The file, open and locked for writing.
@@ -27,19 +27,19 @@ const TRIES: usize = 16;
 pub struct JournalFile {
     folder: File,
     file: File,
-    /// Bytes of whole lines.
+    /// Size of the complete lines in bytes.
     length: u64,
-    /// Whether its name may not be on disk yet: only then is what it has.
+    /// Whether the rename may not be on disk yet: its contents are durable only after that.
     unnamed: bool,
 }
 
-/// All that the file has; nothing where there is none.
+/// Reads the whole file; empty if it does not exist.
 ///
 /// # Errors
-/// It is no file, too long, or cannot be read.
+/// It is not a regular file, too long, or cannot be read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut options = OpenOptions::new();
-    // O_NONBLOCK: to open a FIFO must not wait for who writes into it.
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     match options.read(true).custom_flags(flags).open(path) {
         Ok(mut file) => contents(&mut file),
@@ -50,7 +50,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 fn contents(file: &mut File) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes)?;
@@ -61,10 +61,10 @@ fn contents(file: &mut File) -> io::Result<Vec<u8>> {
 }
 
 impl JournalFile {
-    /// Opens and locks it, and reads what it has; `None` when another process has the lock.
+    /// Opens, locks and reads it; `None` if another process has the lock.
     ///
     /// # Errors
-    /// It cannot be made, opened or read.
+    /// It cannot be created, opened or read.
     pub fn open(path: &Path) -> io::Result<Option<(Self, Vec<u8>)>> {
         let path = path.parent().unwrap_or(path);
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
@@ -85,12 +85,12 @@ impl JournalFile {
         Ok(None)
     }
 
-    /// Bytes of its lines.
+    /// Size of its lines in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Drops what is after the whole lines.
+    /// Truncates it after the complete lines.
     ///
     /// # Errors
     /// It cannot be written.
@@ -100,10 +100,10 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Adds a line; it is on disk when this returns.
+    /// Appends a line. It is on disk when this returns.
     ///
     /// # Errors
-    /// It cannot be written; the file is as it was before.
+    /// It cannot be written; the file is unchanged.
     pub fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if self.unnamed {
             self.folder.sync_all()?;
@@ -113,16 +113,16 @@ impl JournalFile {
         if written.is_ok() {
             self.length += line.len() as u64;
         } else {
-            // Half a line in the middle would make all of it unreadable.
+            // A partial line in the middle would make the file unreadable.
             let _ = self.file.set_len(self.length);
         }
         written
     }
 
-    /// Has a file with these lines instead.
+    /// Replaces the file by one with these lines.
     ///
     /// # Errors
-    /// It cannot be written; the file is as it was before.
+    /// It cannot be written; the file is unchanged.
     pub fn replace(&mut self, lines: &[u8]) -> io::Result<()> {
         let new = self.write_new(lines).and_then(|new| {
             renameat(&self.folder, NEW, &self.folder, FILE)?;
@@ -130,7 +130,7 @@ impl JournalFile {
         });
         match new {
             Ok(new) => {
-                // Until the folder is synced a power loss may bring the old one back.
+                // Until the directory is synced, a power loss may restore the old file.
                 self.unnamed = true;
                 self.file = new;
                 self.length = lines.len() as u64;
@@ -144,7 +144,7 @@ impl JournalFile {
     }
 
     fn write_new(&self, lines: &[u8]) -> io::Result<File> {
-        // What a crash has left, or somebody else put there. Who has the lock alone makes it.
+        // Left by a crash, or put there by someone else. Only the lock holder creates it.
         match unlinkat(&self.folder, NEW, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
@@ -157,14 +157,14 @@ impl JournalFile {
     }
 }
 
-/// Opens a file of the folder, or makes it.
+/// Opens or creates a file of the directory.
 fn open_in(folder: &File, name: &str, more: OFlags) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let safe = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     Ok(openat(folder, name, flags | safe | more, Mode::from_raw_mode(0o600))?.into())
 }
 
-/// Whether the file is the one that has the journal's name.
+/// Whether the file is the one with the journal's name.
 fn is_named(folder: &File, file: &File) -> io::Result<bool> {
     let ours = fstat(file)?;
     match statat(folder, FILE, AtFlags::SYMLINK_NOFOLLOW) {
@@ -176,7 +176,7 @@ fn is_named(folder: &File, file: &File) -> io::Result<bool> {
 
 #[cfg(test)]
 impl JournalFile {
-    /// One that cannot be written to.
+    /// A file that cannot be written.
     pub fn full() -> Self {
         let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
         Self { folder: File::open("/dev").unwrap(), file, length: 0, unnamed: false }

@@ -1,5 +1,5 @@
-//! The lines of the journal: records as JSON with a checksum, what they come to, and the fewest lines
-//! that come to the same. In go bytes that may be anybody's, out come entries, and which lines are damaged.
+//! The lines of the journal: JSON records with a checksum, their replay, and the fewest lines with the same result.
+//! Input: untrusted bytes. Output: entries and damaged lines.
 
 use super::{Entry, JOURNAL_VERSION, State};
 use nearpath_model::Change;
@@ -12,13 +12,13 @@ pub struct Record {
     pub id: u64,
     pub time_s: u64,
     pub boot: String,
-    /// Of a change that begins: the one whose place it takes when it is done.
+    /// For the start of a change: the change that it replaces when done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<u64>,
     pub event: Event,
 }
 
-/// What a line tells.
+/// The event of a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -28,7 +28,7 @@ pub enum Event {
 }
 
 impl Record {
-    /// Its line: the checksum is the last field, of all before it.
+    /// Its line. The checksum is the last field, over everything before it.
     pub fn line(&self) -> serde_json::Result<Vec<u8>> {
         let mut line = serde_json::to_vec(self)?;
         line.truncate(line.len().saturating_sub(1));
@@ -39,10 +39,10 @@ impl Record {
     }
 }
 
-/// What is before the checksum (CRC-32) of a line: eight hexadecimal digits.
+/// The text before the checksum of a line (CRC-32, eight hexadecimal digits).
 const CHECKSUM: &[u8] = b",\"crc32\":\"";
 
-/// Whether a line has the checksum that it says; also one without, as older versions wrote.
+/// Whether the checksum of a line is correct; lines without one, from older versions, are accepted.
 fn is_whole(line: &[u8]) -> bool {
     let Some((rest, said)) = line
         .strip_suffix(b"\"}")
@@ -54,35 +54,35 @@ fn is_whole(line: &[u8]) -> bool {
     format!("{:08x}", crc32fast::hash(record)).as_bytes() == said
 }
 
-/// What the lines come to.
+/// The result of replaying the lines.
 #[derive(Debug, Default, PartialEq)]
 pub struct Parsed {
     /// The changes that have not been undone, in the order in which they were made.
     pub entries: Vec<Entry>,
-    /// The highest number that was given.
+    /// The highest change number used.
     pub last: u64,
-    /// Bytes up to the end of the last line that is whole.
+    /// Number of bytes up to the end of the last complete line.
     pub whole: usize,
-    /// Lines that are damaged, with others behind them.
+    /// Damaged lines that are followed by others.
     pub damaged: Vec<Damage>,
-    /// The last line, if it ends as one, but is damaged: a power loss may leave that of a record that
-    /// was being written, so nothing was done yet of what it tells.
+    /// The last line, if it is terminated but damaged: a power loss can leave that of a record that was being
+    /// written, so its event had not happened yet.
     pub torn: Option<Damage>,
 }
 
-/// A line that does not have what was written.
+/// A damaged line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// Its number in the file, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
-/// Reads the whole lines; what is after the last of them was cut short and is left out.
+/// Parses the complete lines; a partial line at the end was cut short and is ignored.
 ///
 /// # Errors
-/// A line is of a newer nearpath.
+/// A line was written by a newer nearpath.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, String> {
     let mut parsed = Parsed::default();
     let mut end = 0;
@@ -92,7 +92,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, String> {
         if line.is_empty() {
             continue;
         }
-        // There is one behind it.
+        // It is followed by another.
         parsed.damaged.extend(parsed.torn.take());
         match parsed.take(line) {
             Ok(()) => parsed.whole = end,
@@ -105,7 +105,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, String> {
     Ok(parsed)
 }
 
-/// Why a line is not taken.
+/// Why a line is rejected.
 enum Refusal {
     Newer(String),
     Damaged(String),
@@ -114,9 +114,9 @@ enum Refusal {
 impl Parsed {
     fn take(&mut self, line: &[u8]) -> Result<(), Refusal> {
         if !is_whole(line) {
-            return Err(Refusal::Damaged("its checksum is another".to_owned()));
+            return Err(Refusal::Damaged("wrong checksum".to_owned()));
         }
-        // The version first: a newer one may have events that are not known here.
+        // The version first: a newer one may have unknown events.
         #[derive(Deserialize)]
         struct Version {
             version: u32,
@@ -125,15 +125,17 @@ impl Parsed {
         if let Ok(Version { version }) = version
             && version > JOURNAL_VERSION
         {
-            return Err(Refusal::Newer(format!("is of a newer nearpath (version {version})")));
+            return Err(Refusal::Newer(format!(
+                "was written by a newer nearpath (version {version})"
+            )));
         }
         let record: Record = serde_json::from_slice(line)
-            .map_err(|error| Refusal::Damaged(format!("it is not understood: {error}")))?;
+            .map_err(|error| Refusal::Damaged(format!("cannot parse it: {error}")))?;
         let Record { id, time_s, boot, replaces, event, .. } = record;
         self.last = self.last.max(id);
         match event {
             Event::Begin(change) => {
-                let change = change.with_snapshot_apart();
+                let change = change.with_snapshot_separated();
                 let state = State::Begun;
                 self.entries.push(Entry { id, time_s, boot, state, change, replaces });
             }
@@ -144,7 +146,7 @@ impl Parsed {
     }
 }
 
-/// A change was made: the one whose place it takes is not there any more.
+/// Marks a change as applied, and removes the one that it replaces.
 pub fn done(entries: &mut Vec<Entry>, id: u64) {
     let mut replaced = None;
     for entry in entries.iter_mut().filter(|entry| entry.id == id) {
@@ -154,11 +156,10 @@ pub fn done(entries: &mut Vec<Entry>, id: u64) {
     entries.retain(|entry| entry.id == id || Some(entry.id) != replaced);
 }
 
-/// The fewest lines that come to the same: no trace of what was undone, but that its number was
-/// given.
+/// The fewest lines with the same result: undone changes are dropped, except that their numbers stay used.
 ///
 /// # Errors
-/// An entry has no form in JSON.
+/// An entry cannot be serialized.
 pub fn compacted(
     entries: &[Entry],
     last: u64,
@@ -168,7 +169,7 @@ pub fn compacted(
     let version = JOURNAL_VERSION;
     let mut bytes = Vec::new();
     if entries.iter().all(|entry| entry.id != last) && last > 0 {
-        // Before the others, as it would end them.
+        // Before the others, as it would terminate them.
         let boot = boot.to_owned();
         let event = Event::Undone;
         let number = Record { version, id: last, time_s: now_s, boot, replaces: None, event };

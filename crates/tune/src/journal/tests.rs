@@ -1,4 +1,4 @@
-//! The journal after interrupted writes, with other versions, with two writers, and over the years.
+//! The journal after interrupted writes, with other versions, with two writers, and after many changes.
 
 use super::file::NEW;
 use super::*;
@@ -22,7 +22,7 @@ pub fn change(port: u16) -> Change {
 }
 
 #[test]
-fn what_was_not_undone_is_read_back() {
+fn entries_that_were_not_undone_are_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("made/for/it");
     assert_eq!(Journal::read(&folder).unwrap(), []);
@@ -36,7 +36,7 @@ fn what_was_not_undone_is_read_back() {
     let states: Vec<_> = entries.iter().map(|entry| (entry.id, entry.state)).collect();
     assert_eq!(states, [(ids[1], State::Done), (ids[2], State::Begun)]);
     assert!(entries.iter().all(|entry| entry.boot == "boot" && entry.time_s > 0));
-    // Numbers are not given twice.
+    // Numbers are not reused.
     drop(journal);
     let mut journal = Journal::open(&folder, "later").unwrap();
     assert!(journal.begin(&change(84)).unwrap() > ids[2]);
@@ -66,7 +66,7 @@ fn one_process_writes_at_a_time() {
     let mut first = Journal::open(dir.path(), "b").unwrap();
     let error = Journal::open(dir.path(), "b").unwrap_err().to_string();
     assert!(error.contains("another nearpath is changing this host"), "{error}");
-    // Reading goes on meanwhile.
+    // Reading still works.
     first.begin(&change(80)).unwrap();
     assert_eq!(Journal::read(dir.path()).unwrap().len(), 1);
     drop(first);
@@ -74,12 +74,15 @@ fn one_process_writes_at_a_time() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn unknown_versions_and_garbage_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     for (text, said) in [
-        ("{\"version\":2,\"event\":\"unheard of\"}\n", "line 1 is of a newer nearpath (version 2)"),
-        ("garbage\n{\"version\":2}\n", "line 2 is of a newer nearpath (version 2)"),
+        (
+            "{\"version\":2,\"event\":\"unheard of\"}\n",
+            "line 1 was written by a newer nearpath (version 2)",
+        ),
+        ("garbage\n{\"version\":2}\n", "line 2 was written by a newer nearpath (version 2)"),
     ] {
         std::fs::write(&path, text).unwrap();
         for error in [
@@ -88,11 +91,11 @@ fn what_is_not_understood_is_refused() {
         ] {
             assert!(error.to_string().contains(said), "{error}");
         }
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "left as it was");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "unchanged");
     }
 }
 
-/// A journal of three changes that were made; its lines.
+/// The lines of a journal with three applied changes.
 fn lines_of_three(folder: &Path) -> Vec<Vec<u8>> {
     let mut journal = Journal::open(folder, "b").unwrap();
     for port in 80..83 {
@@ -106,7 +109,7 @@ fn lines_of_three(folder: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_damaged_last_line_is_left_out_as_one_that_was_cut() {
+fn a_damaged_last_line_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     let mut lines = lines_of_three(dir.path());
@@ -123,7 +126,7 @@ fn a_damaged_last_line_is_left_out_as_one_that_was_cut() {
         std::fs::write(&path, lines.concat()).unwrap();
         let contents = Journal::contents(dir.path()).unwrap();
         assert_eq!((contents.entries.len(), contents.damaged.len()), (2, 0), "{damaged:?}");
-        assert!(contents.warnings().concat().contains("is damaged"), "{contents:?}");
+        assert!(contents.warnings().concat().contains("damaged last line"), "{contents:?}");
         assert!(Journal::check(dir.path()).is_ok());
         let mut journal = Journal::open(dir.path(), "b").unwrap();
         assert_eq!(journal.begin(&change(82)).unwrap(), 3);
@@ -134,7 +137,7 @@ fn a_damaged_last_line_is_left_out_as_one_that_was_cut() {
 }
 
 #[test]
-fn a_damaged_line_before_others_hides_its_change_alone() {
+fn a_damaged_line_before_others_hides_only_its_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     let lines = lines_of_three(dir.path());
@@ -145,9 +148,9 @@ fn a_damaged_line_before_others_hides_its_change_alone() {
         damaged[at][place] ^= 1;
         std::fs::write(&path, damaged.concat()).unwrap();
         let contents = Journal::contents(dir.path()).unwrap();
-        // That a change was made can be seen of the host.
+        // Whether a change was applied can be seen on the host.
         assert_eq!(contents.entries.len(), if at % 2 == 0 { 2 } else { 3 }, "{at}");
-        let said = format!("line {} is damaged (its checksum is another)", at + 1);
+        let said = format!("line {} is damaged (wrong checksum)", at + 1);
         assert!(contents.warnings().concat().contains(&said), "{:?}", contents.warnings());
         let mut journal = Journal::open(dir.path(), "b").unwrap();
         for error in
@@ -155,7 +158,7 @@ fn a_damaged_line_before_others_hides_its_change_alone() {
         {
             assert!(error.to_string().contains(&said), "{error}");
         }
-        assert_eq!(std::fs::read(&path).unwrap(), damaged.concat(), "left as it was");
+        assert_eq!(std::fs::read(&path).unwrap(), damaged.concat(), "unchanged");
         for entry in contents.entries {
             journal.undone(entry.id).unwrap();
         }
@@ -166,7 +169,7 @@ fn a_damaged_line_before_others_hides_its_change_alone() {
 }
 
 #[test]
-fn lines_without_a_checksum_are_those_of_older_versions() {
+fn lines_of_older_versions_have_no_checksum() {
     let dir = tempfile::tempdir().unwrap();
     let lines = lines_of_three(dir.path());
     let entries = Journal::read(dir.path()).unwrap();
@@ -183,7 +186,7 @@ fn lines_without_a_checksum_are_those_of_older_versions() {
 }
 
 #[test]
-fn a_full_disk_leaves_whole_lines() {
+fn a_full_disk_leaves_complete_lines() {
     let mut journal = Journal {
         path: "/dev/full".into(),
         file: JournalFile::full(),
@@ -199,7 +202,7 @@ fn a_full_disk_leaves_whole_lines() {
 }
 
 #[test]
-fn a_link_is_not_written_through() {
+fn a_link_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let other = dir.path().join("other");
     std::fs::write(&other, "").unwrap();
@@ -214,7 +217,7 @@ fn a_link_is_not_written_through() {
 }
 
 #[test]
-fn what_is_no_file_or_endless_is_not_read() {
+fn special_and_oversized_files_are_not_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     let refused = |said: &str| {
@@ -224,7 +227,7 @@ fn what_is_no_file_or_endless_is_not_read() {
     };
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
         .unwrap();
-    refused("no regular file");
+    refused("not a regular file");
     std::fs::remove_file(&path).unwrap();
     std::fs::File::create(&path).unwrap().set_len(LONGEST + 1).unwrap();
     refused("longer than 64 MiB");
@@ -235,11 +238,11 @@ fn what_is_no_file_or_endless_is_not_read() {
     )
     .unwrap();
     let error = Journal::open(dir.path(), "b").unwrap_err().to_string();
-    assert!(error.contains("no number is left"), "{error}");
+    assert!(error.contains("no change numbers left"), "{error}");
 }
 
 #[test]
-fn the_fuzzers_seed_is_a_journal() {
+fn the_fuzz_seed_is_a_journal() {
     let seed = include_bytes!("../../../../fuzz/corpus/journal/changes");
     let Parsed { entries, last, whole, .. } = parse(seed).unwrap();
     let states: Vec<_> = entries.iter().map(|entry| (entry.id, entry.state)).collect();
@@ -248,7 +251,7 @@ fn the_fuzzers_seed_is_a_journal() {
     fuzzing(seed);
 }
 
-/// A change of which three are more than a short journal has.
+/// A change so long that three of them exceed the compaction threshold.
 fn long_change(port: u16) -> Change {
     Change { why: "x".repeat(30_000), ..change(port) }
 }
@@ -258,7 +261,7 @@ fn length(folder: &Path) -> u64 {
 }
 
 #[test]
-fn what_was_undone_is_not_kept_for_ever() {
+fn undone_changes_are_dropped_eventually() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(dir.path(), "first").unwrap();
     let kept = journal.begin(&change(80)).unwrap();
@@ -268,7 +271,7 @@ fn what_was_undone_is_not_kept_for_ever() {
     drop(journal);
     let mut last = 0;
     for round in 0..200 {
-        // Opened anew now and then, as by one command after another.
+        // Reopened now and then, as by successive commands.
         let mut journal = Journal::open(dir.path(), "later").unwrap();
         for _ in 0..=round % 3 {
             let id = journal.begin(&long_change(82)).unwrap();
@@ -285,7 +288,7 @@ fn what_was_undone_is_not_kept_for_ever() {
 }
 
 #[test]
-fn a_number_is_not_given_twice_when_nothing_is_left() {
+fn numbers_are_not_reused_when_the_journal_is_empty() {
     let dir = tempfile::tempdir().unwrap();
     let mut last = 0;
     for _ in 0..20 {
@@ -298,7 +301,7 @@ fn a_number_is_not_given_twice_when_nothing_is_left() {
 }
 
 #[test]
-fn a_journal_of_many_changes_is_seldom_written_anew() {
+fn a_journal_of_many_changes_is_rarely_rewritten() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(dir.path(), "b").unwrap();
@@ -309,11 +312,11 @@ fn a_journal_of_many_changes_is_seldom_written_anew() {
         files.insert(std::fs::metadata(dir.path().join(FILE)).unwrap().ino());
     }
     assert_eq!(Journal::read(dir.path()).unwrap().len(), 400);
-    assert_eq!(files.len(), 1, "nothing can be left out");
+    assert_eq!(files.len(), 1, "nothing can be dropped");
 }
 
 #[test]
-fn what_stands_in_the_way_of_a_shorter_one_is_removed_or_left() {
+fn an_obstacle_to_compaction_is_removed_or_tolerated() {
     let dir = tempfile::tempdir().unwrap();
     let (new, other) = (dir.path().join(NEW), dir.path().join("other"));
     std::fs::write(&other, "as it was").unwrap();
@@ -325,14 +328,14 @@ fn what_stands_in_the_way_of_a_shorter_one_is_removed_or_left() {
         }
         assert!(wanted.contains(&length(folder)), "{}", length(folder));
     };
-    // What a crash has left.
+    // Left by a crash.
     std::fs::write(&new, "half a li").unwrap();
     rounds(dir.path(), 0..SHORT + 40_000);
     std::os::unix::fs::symlink(&other, &new).unwrap();
     rounds(dir.path(), 0..SHORT + 40_000);
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "as it was");
     assert!(new.symlink_metadata().is_err(), "neither file nor link is left");
-    // What cannot be removed: the journal stays long, and is right.
+    // It cannot be removed: the journal stays long but correct.
     std::fs::create_dir(&new).unwrap();
     rounds(dir.path(), 8 * 30_000..u64::MAX);
     assert_eq!(Journal::read(dir.path()).unwrap(), []);
@@ -341,7 +344,7 @@ fn what_stands_in_the_way_of_a_shorter_one_is_removed_or_left() {
 }
 
 #[test]
-fn writers_take_turns_while_files_are_replaced() {
+fn writers_alternate_while_files_are_replaced() {
     const EACH: u16 = 40;
     let dir = tempfile::tempdir().unwrap();
     let work = |port: u16| {
@@ -373,13 +376,13 @@ fn writers_take_turns_while_files_are_replaced() {
 }
 
 proptest! {
-    /// Whatever stands in the file.
+    /// Any bytes in the file.
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         fuzzing(&bytes);
     }
 
-    /// The same with one byte of a real journal changed.
+    /// One byte of a real journal changed.
     #[test]
     fn a_changed_byte_is_read_or_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let dir = tempfile::tempdir().unwrap();
@@ -391,7 +394,7 @@ proptest! {
         *at.get_mut(&mut bytes) = byte;
         fuzzing(&bytes);
         if let Ok(parsed) = parse(&bytes) {
-            // Never another change than the one that was written.
+            // Never a change other than the one written.
             let same = |entry: &Entry| entry.change == whole[0].change && entry.id == whole[0].id;
             prop_assert!(parsed.entries.len() <= 1 && parsed.entries.iter().all(same));
         }

@@ -1,4 +1,4 @@
-//! What the cgroup of a process has as its cpuset: read before planning, as a planner reads nothing.
+//! The cpuset of a process's cgroup, read before planning, as planners do not access the host.
 
 use crate::cgroups::mount_point;
 use crate::setting::Setting;
@@ -8,44 +8,44 @@ use nearpath_model::{CpuSet, UnitProperty, UnitSetting, is_service};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 
-/// Cgroups that are looked into below one, at most.
+/// Maximum number of descendant cgroups inspected.
 const MAX_BELOW: usize = 4096;
 
 /// A cgroup with a cpuset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CgroupState {
-    /// As `/proc/PID/cgroup` names it.
+    /// Its path in `/proc/PID/cgroup`.
     pub cgroup: String,
-    /// The inode of its folder.
+    /// The inode of its directory.
     pub inode: u64,
-    /// The systemd service whose cgroup it is: systemd then sets its cpuset.
+    /// The systemd service that owns the cgroup: systemd then sets its cpuset.
     pub service: Option<String>,
-    /// `cpuset.cpus`, empty when it takes those of the cgroup above; `AllowedCPUs=` of a service.
+    /// `cpuset.cpus`, empty if inherited from the parent; `AllowedCPUs=` of a service.
     pub cpus: String,
     /// `cpuset.mems`; `AllowedMemoryNodes=` of a service.
     pub mems: String,
     /// `cpuset.cpus.effective`.
     pub effective: CpuSet,
-    /// That of the cgroup above: it may be given no others.
+    /// That of the parent cgroup, which limits it.
     pub allowed: CpuSet,
-    /// The processes in it and below it.
+    /// The processes in it and its descendants.
     pub processes: BTreeSet<u32>,
 }
 
 impl CgroupState {
-    /// That of a process.
+    /// Reads that of a process.
     ///
     /// # Errors
-    /// It has none that may be set, and why.
+    /// Why it has none that can be set.
     pub fn of(root: &Root, pid: u32) -> Result<Self, String> {
-        let point = mount_point(root).ok_or("cgroup v2 is not mounted here")?;
+        let point = mount_point(root).ok_or("cgroup v2 is not mounted")?;
         let text = root.text(&format!("/proc/{pid}/cgroup")).map_err(|e| e.to_string())?;
         let cgroup = text
             .lines()
             .find_map(|line| line.strip_prefix("0::"))
-            .ok_or("it is in no cgroup of version 2")?;
+            .ok_or("it is not in a cgroup v2")?;
         if cgroup == "/" {
-            return Err("it is in the root of the cgroups, which has no cpuset".to_owned());
+            return Err("it is in the root cgroup, which has no cpuset".to_owned());
         }
         if let Some((cgroup, service)) = service_of(cgroup).filter(|_| booted()) {
             return Self::of_service(root, &point, cgroup, service);
@@ -70,7 +70,7 @@ impl CgroupState {
         })
     }
 
-    /// That of a service, which systemd gives a cpuset when one is set.
+    /// Reads that of a service, for which systemd creates a cpuset when one is set.
     fn of_service(root: &Root, point: &str, cgroup: &str, service: &str) -> Result<Self, String> {
         let value = |property: UnitProperty| {
             let setting = UnitSetting::new(service, property);
@@ -92,7 +92,7 @@ impl CgroupState {
     }
 }
 
-/// The cgroup of the service that a cgroup is in, and the service: systemd manages it down to there.
+/// The service that a cgroup belongs to and the service's cgroup; systemd manages the tree down to there.
 fn service_of(cgroup: &str) -> Option<(&str, &str)> {
     let mut end = 0;
     for name in cgroup.split('/') {
@@ -105,7 +105,7 @@ fn service_of(cgroup: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The CPUs that are in effect in a cgroup: those of the nearest one above with a cpuset.
+/// The effective CPUs of a cgroup: those of the nearest ancestor with a cpuset.
 fn effective(root: &Root, point: &str, folder: &str) -> Result<CpuSet, String> {
     let mut folder = folder;
     loop {
@@ -114,12 +114,12 @@ fn effective(root: &Root, point: &str, folder: &str) -> Result<CpuSet, String> {
         }
         match folder.rsplit_once('/') {
             Some((above, _)) if above.len() >= point.len() => folder = above,
-            _ => return Err("the cpuset controller is one of cgroup v1 here".to_owned()),
+            _ => return Err("the cpuset controller is mounted as cgroup v1".to_owned()),
         }
     }
 }
 
-/// Why a cgroup has no cpuset. It is not enabled for it: whoever manages the cgroups decides that.
+/// Why a cgroup has no cpuset. The controller is not enabled here: that is up to the cgroup manager.
 fn not_enabled(root: &Root, folder: &str, parent: &str) -> String {
     let has = |file: String| {
         root.text(&file).is_ok_and(|text| text.split_ascii_whitespace().any(|c| c == "cpuset"))
@@ -130,7 +130,7 @@ fn not_enabled(root: &Root, folder: &str, parent: &str) -> String {
              >{parent}/cgroup.subtree_control"
         )
     } else {
-        format!("the cpuset controller is not delegated to {parent}, or is one of cgroup v1 here")
+        format!("the cpuset controller is not delegated to {parent}, or is mounted as cgroup v1")
     }
 }
 
@@ -141,12 +141,12 @@ fn processes(root: &Root, folder: &str) -> Result<BTreeSet<u32>, String> {
     while let Some(folder) = folders.pop() {
         seen += 1;
         if seen > MAX_BELOW {
-            return Err(format!("more than {MAX_BELOW} cgroups are below it"));
+            return Err(format!("it has more than {MAX_BELOW} descendant cgroups"));
         }
         let file = format!("{folder}/cgroup.procs");
         match root.text(&file) {
             Ok(text) => all.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok())),
-            // Of a threaded cgroup only its threads can be listed; one may be gone.
+            // Threaded cgroups list only threads; one may have exited.
             Err(error) if error.absent => {}
             Err(error) => return Err(error.to_string()),
         }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_are_found_in_the_path_of_their_cgroups() {
+    fn services_are_found_by_cgroup_path() {
         let nginx = "/system.slice/nginx.service";
         assert_eq!(service_of(nginx), Some((nginx, "nginx.service")));
         assert_eq!(
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_effect_is_that_of_the_nearest_cpuset_above() {
+    fn the_nearest_ancestor_with_a_cpuset_is_effective() {
         let dir = tempfile::tempdir().unwrap();
         for folder in ["proc", "c/a/b/d"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();

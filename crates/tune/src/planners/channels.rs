@@ -1,36 +1,36 @@
 //! The number of channels: one for each core near the NIC.
 //!
-//! In go the channels that a NIC has and may have, and the CPUs near it. Out comes a change of
-//! `combined` where more channels would let more cores receive: for the goal of throughput, or where a
-//! check found one CPU overloaded while others near the NIC have no queue; and whatever was asked for.
-//! Fewer are planned only when asked for: queues that share a CPU cost next to nothing.
+//! Input: the current and maximum channels of a NIC, and the CPUs near it. Output: a change of `combined` if more
+//! channels would let more cores receive: for the goal throughput, or if a check found one CPU overloaded while
+//! others near the NIC have no queue; and any number requested. Fewer are planned only on request: queues that share
+//! a CPU cost almost nothing.
 //!
-//! With another number of channels a driver makes its queues anew: their interrupts, indirection table,
-//! XPS and RPS are others then, and not known before. So nothing else is planned for such a NIC; the
-//! plan says that another one is to be made after it. Undoing it brings back what the queues had.
+//! When the number of channels changes, the driver re-creates its queues: the new interrupts, indirection table, XPS
+//! and RPS are not known beforehand. So nothing else is planned for such a NIC; a note says to plan again. Undo
+//! restores the settings of the queues.
 //!
 //! Rules: Documentation/networking/scaling.rst (a receive queue for each CPU, or for each cache),
 //! ethtool(8) `-L`.
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
 use nearpath_model::{CpuId, Ethtool, Goal, Nic, NicSetting, Severity};
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner =
-    Planner { name: "channels", plans: "the number of channels, one for each near core", run };
+    Planner { name: "channels", plans: "the number of channels, one per near core", run };
 
-/// How many channels are asked for.
+/// The number of channels requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelCount {
-    /// So many.
+    /// This number.
     Number(u32),
-    /// One for each core near the NIC.
+    /// One per core near the NIC.
     Near,
 }
 
-/// Checks that find one CPU to be too few.
+/// Checks that find that one CPU is not enough.
 const OVERLOADED: [&str; 2] = ["net_rx_concentration", "rps_off"];
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
@@ -38,7 +38,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         let channels = nic.channels.unwrap_or_default();
         let (Some(now), Some(most)) = (channels.combined, channels.combined_max) else {
             if situation.request.channels.is_some() {
-                draft.note(format!("the driver of {} tells no combined channels", nic.name));
+                draft.note(format!("the driver of {} does not report combined channels", nic.name));
             }
             continue;
         };
@@ -50,7 +50,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
-/// How many channels, why, and the check that asked for it.
+/// The number of channels, the reason, and the check that proposed it.
 fn wanted(
     situation: &Situation<'_>,
     draft: &mut Draft,
@@ -62,18 +62,18 @@ fn wanted(
     let cores = cores(situation, nic);
     match situation.request.channels {
         Some(ChannelCount::Number(number)) if number > most => {
-            draft.note(format!("{name} has at most {most} channels, not {number}"));
+            draft.note(format!("{name} supports at most {most} channels, not {number}"));
             return None;
         }
         Some(ChannelCount::Number(number)) => {
-            let why = format!("asked for; {name} has {now} of at most {most} now");
+            let why = format!("requested; {name} has {now} of at most {most} channels");
             return Some((number, why, None));
         }
         _ => {}
     }
     let near = cores.min(most).max(1);
     let why = format!(
-        "{cores} cores near {name} may receive, and it has {now} of at most {most} channels"
+        "{cores} cores near {name} can receive, but it has {now} of at most {most} channels"
     );
     if situation.request.channels == Some(ChannelCount::Near) {
         return Some((near, why, None));
@@ -90,7 +90,7 @@ fn wanted(
     }
 }
 
-/// The cores that the interrupts of a NIC may go to, shared out with the other NICs that have the same.
+/// The cores for the interrupts of a NIC, shared with other NICs that have the same cores.
 fn cores(situation: &Situation<'_>, nic: &Nic) -> u32 {
     let pool = situation.interrupt_cpus(nic);
     let core = |cpu: &CpuId| {
@@ -111,7 +111,7 @@ fn change(
     finding: Option<String>,
 ) {
     let name = &nic.name;
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: format!("{name}/channels"),
         target: NicSetting::new(name, Ethtool::Channels).into(),
         before: format!("combined {now}").into(),
@@ -119,9 +119,9 @@ fn change(
         why,
         finding,
     });
-    draft.renew(nic.ifindex);
+    draft.mark_queues_reset(nic.ifindex);
     draft.note(format!(
-        "with other channels {name} has other queues, whose interrupts are not known before: nothing \
-         else is planned for it; apply this, then plan again"
+        "changing the channels of {name} re-creates its queues: nothing else is planned for it; apply \
+         this, then plan again"
     ));
 }

@@ -1,16 +1,15 @@
-//! The kernel command line that sets CPUs apart at boot, for the goal of isolation: no task is
-//! balanced onto them, no tick, no RCU callback and no watchdog runs there.
+//! The kernel command line that isolates CPUs at boot, for the goal isolation: no load balancing onto them, and no
+//! tick, RCU callbacks or watchdog there.
 //!
-//! In go the CPUs that were asked for and the command line that the kernel was booted with. Out comes
-//! a fragment for grub, when the running kernel lacks any of it. Nothing is installed by it: who wants
-//! it runs update-grub and reboots.
+//! Input: the requested CPUs and the current kernel command line. Output: a grub fragment, if the running kernel lacks
+//! any of it. It takes effect after update-grub and a reboot.
 //!
 //! Rules: document 003 (boot options; never the first core), Documentation/admin-guide/
 //! kernel-parameters.txt, kernel/sched/isolation.c (`nohz_full=` and `isolcpus=` must name the same
 //! CPUs).
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus};
 use crate::configuration::command_line_parameters;
 use nearpath_model::{COMMAND_LINE, ConfigFile, CpuSet, Goal, Kernel, Target};
@@ -19,16 +18,16 @@ use std::str::FromStr;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "command_line",
-    plans: "the kernel command line that sets CPUs apart at boot (--goal isolation)",
+    plans: "the kernel command line that isolates CPUs at boot (--goal isolation)",
     run,
 };
 
-/// Hugepages to be taken at boot, when memory is still whole.
+/// Hugepages to reserve at boot, when memory is not fragmented.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hugepages {
-    /// Of which size, as the kernel takes it: `1G`, `2M`.
+    /// The size in kernel syntax: `1G`, `2M`.
     size: String,
-    /// How many.
+    /// The number of pages.
     count: u32,
 }
 
@@ -36,7 +35,7 @@ impl FromStr for Hugepages {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let must = || "must be a size and a count, as 1G:8".to_owned();
+        let must = || "expected SIZE:COUNT, e.g. 1G:8".to_owned();
         let (size, count) = text.split_once(':').ok_or_else(must)?;
         let digits = size.strip_suffix(['K', 'M', 'G']).ok_or_else(must)?;
         let number: u32 = digits.parse().map_err(|_| must())?;
@@ -61,13 +60,13 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         return;
     }
     let Some(asked) = &request.cpus else {
-        return draft.note("give --cpus to have these set apart at boot as well (isolcpus=)");
+        return draft.note("give --cpus to also isolate these CPUs at boot (isolcpus=)");
     };
     let isolated = asked.difference(&first_core(situation));
     if isolated != *asked {
         let left = asked.difference(&isolated);
         draft.note(format!(
-            "{} of the first core, where the kernel does its own work, are not set apart at boot",
+            "{} of the first core are not isolated at boot, as the kernel uses it for housekeeping",
             cpus(&left)
         ));
     }
@@ -76,7 +75,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
     let kernel = &situation.host.kernel;
     let Some(running) = kernel.cmdline.as_deref() else {
-        return draft.note("the kernel command line is unknown, so no CPU is set apart at boot");
+        return draft.note("the kernel command line is unknown: no CPU is isolated at boot");
     };
     let wanted = parameters(&isolated, request.hugepages.as_ref());
     let missing: Vec<&str> = wanted
@@ -89,7 +88,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
-/// The CPUs of the core that the kernel boots on.
+/// The CPUs of the boot core.
 fn first_core(situation: &Situation<'_>) -> CpuSet {
     let topology = &situation.host.topology;
     let Some(first) = topology.online.first() else { return CpuSet::new() };
@@ -112,8 +111,7 @@ fn parameters(isolated: &CpuSet, hugepages: Option<&Hugepages>) -> Vec<String> {
     all
 }
 
-/// Whether the running kernel has a parameter: sets of CPUs as they are in force, others as they
-/// were written.
+/// Whether the running kernel has a parameter: CPU sets by their effective value, others by their text.
 fn in_force(kernel: &Kernel, running: &str, parameter: &str, isolated: &CpuSet) -> bool {
     let set = match parameter.split_once('=').map_or(parameter, |(name, _)| name) {
         "isolcpus" => &kernel.isolated,
@@ -135,38 +133,37 @@ fn plan(
     let system = &situation.request.system;
     let wanted = wanted.join(" ");
     if let Some(reason) = system.no_fragments() {
-        return draft
-            .note(format!("{reason}: to set {} apart, boot with {wanted}", cpus(isolated)));
+        return draft.note(format!("{reason}: to isolate {}, boot with {wanted}", cpus(isolated)));
     }
     let before = match system.text(COMMAND_LINE) {
         Ok(text) => text.to_owned(),
         Err(reason) => {
-            return draft.note(format!("{reason}: to set CPUs apart, boot with {wanted}"));
+            return draft.note(format!("{reason}: to isolate CPUs, boot with {wanted}"));
         }
     };
     let after = format!(
-        "# Written by nearpath; 'nearpath tune rollback' takes it away. In force after update-grub \
+        "# Written by nearpath; 'nearpath tune rollback' removes it. Effective after update-grub \
          and a reboot.\nGRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT {wanted}\"\n"
     );
     if before == after {
         return draft.note(format!(
-            "{COMMAND_LINE} is there, but not in force yet: run update-grub, and reboot"
+            "{COMMAND_LINE} exists but is not in effect yet: run update-grub, and reboot"
         ));
     }
     for word in others(running, &before, missing) {
         draft.note(format!(
-            "the kernel was booted with {word} from elsewhere: take it out of /etc/default/grub, or \
-             both count"
+            "the kernel was booted with {word} from elsewhere: remove it from /etc/default/grub, or \
+             both apply"
         ));
     }
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: "kernel-command-line".to_owned(),
         target: Target::ConfigFile(ConfigFile::command_line()),
         before: before.into(),
         after: after.into(),
         why: format!(
-            "the running kernel lacks {}; with them {} no tasks but those that are put there, and no \
-             ticks, RCU callbacks and watchdogs; then run update-grub, and reboot",
+            "the running kernel lacks {}; with them {} only tasks that are pinned there, and no \
+             ticks, RCU callbacks or watchdogs; then run update-grub, and reboot",
             missing.join(" "),
             match isolated.len() {
                 1 => format!("{} has", cpus(isolated)),
@@ -177,7 +174,7 @@ fn plan(
     });
 }
 
-/// Words of the running command line that set a missing parameter otherwise, and are not of our own
+/// Parameters of the running command line that set a missing parameter to another value, and are not from our own
 /// fragment.
 fn others<'a>(running: &'a str, fragment: &str, missing: &[&str]) -> Vec<&'a str> {
     let ours: Vec<&str> = fragment.lines().filter_map(command_line_parameters).flatten().collect();
@@ -200,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_elsewhere_are_told_from_ours() {
+    fn foreign_parameters_are_recognized() {
         let running = "quiet isolcpus=1 nohz-full=2-3 nmi_watchdog=0";
         let ours = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT isolcpus=1\"\n";
         let missing = ["isolcpus=4", "nohz_full=4"];

@@ -1,20 +1,18 @@
-//! The cpuset of the cgroup that an application runs in, where it was asked for: it places threads that
-//! start later as well, and memory moves to the node.
+//! The cpuset of an application's cgroup, on request: it also applies to threads that start later, and memory moves to
+//! the node.
 //!
-//! In go the cgroups of the processes that were asked for. Out come `cpuset.cpus` and `cpuset.mems`
-//! instead of the affinity of each thread. What would bind others too, or could not be undone to the
-//! thread, is left out, and a note says why.
+//! Input: the cgroups of the requested processes. Output: `cpuset.cpus` and `cpuset.mems` instead of the affinity of
+//! each thread. Cgroups that hold other processes, or that could not be restored exactly, are skipped with a note.
 //!
-//! Rules: Documentation/admin-guide/cgroup-v2.rst (a new `cpuset.mems` moves the memory that is
-//! elsewhere, since 5.15: commit ee9707e8593d), kernel/cgroup/cpuset.c (before 6.2 a new cpuset overwrites
-//! the affinity of threads).
+//! Rules: Documentation/admin-guide/cgroup-v2.rst (a new `cpuset.mems` moves memory from other nodes, since 5.15:
+//! commit ee9707e8593d), kernel/cgroup/cpuset.c (before 6.2 a new cpuset overwrites the affinity of threads).
 
 use super::Planner;
-use super::draft::{Draft, Wish};
-use super::home::{Home, has_memory};
+use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus_and_nodes, version};
 use super::system::CgroupState;
-use super::thread_affinity::{stray, wanted};
+use super::target_node::{TargetNode, has_memory};
+use super::thread_affinity::{misplaced, wanted};
 use super::workload::{Worker, Workload};
 use nearpath_model::{CpuSet, Cpuset, CpusetFile, Target, UnitProperty, UnitSetting};
 use std::collections::BTreeMap;
@@ -22,7 +20,7 @@ use std::collections::BTreeMap;
 pub(super) const PLANNER: Planner =
     Planner { name: "cpuset", plans: "the cpuset of the application's cgroup (--cpuset)", run };
 
-/// The first kernel that keeps the affinity of threads beside the cpuset's.
+/// The first kernel that keeps the affinity of threads separate from the cpuset.
 const KEEPS_AFFINITY: (u32, u32) = (6, 2);
 /// The first kernel that moves memory to the nodes of a new `cpuset.mems`.
 const MOVES_MEMORY: (u32, u32) = (5, 15);
@@ -32,10 +30,9 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         return;
     }
     if situation.workloads.is_empty() {
-        return draft
-            .note("--cpuset binds the cgroup of --pid, --port or --unit: give one of them");
+        return draft.note("--cpuset requires --pid, --port or --unit");
     }
-    let Ok(home) = Home::of(situation, draft) else { return };
+    let Ok(home) = TargetNode::of(situation, draft) else { return };
     let mut cgroups: BTreeMap<&str, (&CgroupState, Vec<&Workload>)> = BTreeMap::new();
     for workload in situation.workloads {
         match situation.request.system.cgroup(workload.pid) {
@@ -44,14 +41,14 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
                 entry.1.push(workload);
             }
             Err(reason) => draft.note(format!(
-                "{} ({}) is moved by its threads: {reason}",
+                "{} ({}) is moved per thread: {reason}",
                 workload.comm, workload.pid
             )),
         }
     }
     for (state, workloads) in cgroups.into_values() {
         if let Err(reason) = bind(situation, draft, &home, state, &workloads) {
-            draft.note(format!("{} is not bound by its cpuset: {reason}", state.cgroup));
+            draft.note(format!("{} is not bound through its cpuset: {reason}", state.cgroup));
         }
     }
 }
@@ -60,20 +57,21 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
 fn bind(
     situation: &Situation<'_>,
     draft: &mut Draft,
-    home: &Home,
+    home: &TargetNode,
     state: &CgroupState,
     workloads: &[&Workload],
 ) -> Result<(), String> {
-    let stray: Vec<&Worker> = workloads.iter().flat_map(|workload| stray(workload, home)).collect();
-    if stray.is_empty() {
+    let misplaced: Vec<&Worker> =
+        workloads.iter().flat_map(|workload| misplaced(workload, home)).collect();
+    if misplaced.is_empty() {
         return Ok(());
     }
-    let cpus: CpuSet = home.cpus(wanted(&stray)).iter().copied().collect();
+    let cpus: CpuSet = home.cpus(wanted(&misplaced)).iter().copied().collect();
     may_be_bound(situation, state, workloads, &cpus)?;
     if home.unbalanced {
         draft.note(
-            "a cpuset gives threads all of its CPUs, and the kernel balances no load between isolated \
-             ones (isolcpus=domain): plan without --cpuset to have each thread pinned",
+            "threads may use all CPUs of a cpuset, but the kernel does not balance load between isolated \
+             CPUs (isolcpus=domain): plan without --cpuset to pin each thread",
         );
     }
     let node = home.node.filter(|&node| has_memory(situation, node));
@@ -89,7 +87,7 @@ fn bind(
     let names: Vec<String> =
         workloads.iter().map(|workload| format!("{} ({})", workload.comm, workload.pid)).collect();
     let why =
-        format!("packets for {} arrive near {cpus}, and it may run on {now}", names.join(", "));
+        format!("packets for {} arrive near {cpus}, but it may run on {now}", names.join(", "));
     change(draft, state, CpusetFile::Cpus, &cpus.to_string(), why.clone());
     let must_stay = workloads.iter().find_map(|workload| {
         let reason = situation.request.system.memory_must_stay(workload.pid)?;
@@ -99,11 +97,11 @@ fn bind(
         draft.note(format!("the memory of {reason}"));
     } else if let Some(node) = node {
         let memory = if is_since(situation, MOVES_MEMORY) {
-            format!("memory that is elsewhere moves to node {node}")
+            format!("memory on other nodes moves to node {node}")
         } else {
             format!(
-                "new memory comes from node {node}; what is elsewhere stays there, before Linux 5.15 \
-                 (migratepages moves it)"
+                "new memory comes from node {node}; memory on other nodes stays there before Linux 5.15 \
+                 (use migratepages to move it)"
             )
         };
         let why = format!("{why}; {memory}");
@@ -112,13 +110,13 @@ fn bind(
     Ok(())
 }
 
-/// Whether the kernel is known to be that version, or a later one.
+/// Whether the kernel is known to be this version or later.
 fn is_since(situation: &Situation<'_>, since: (u32, u32)) -> bool {
     let release = situation.host.kernel.release.as_deref().unwrap_or_default();
     version(release).is_some_and(|version| version >= since)
 }
 
-/// Whether nobody else is bound with it, and whether it could be undone.
+/// Checks that no other process would be bound, and that it can be undone.
 fn may_be_bound(
     situation: &Situation<'_>,
     state: &CgroupState,
@@ -127,20 +125,18 @@ fn may_be_bound(
 ) -> Result<(), String> {
     let asked = |pid: &u32| workloads.iter().any(|workload| workload.pid == *pid);
     if let Some(other) = state.processes.iter().find(|pid| !asked(pid)) {
-        return Err(format!("process {other} is in it as well, and was not asked for"));
+        return Err(format!("process {other} is also in it, and was not requested"));
     }
     let beyond = cpus.difference(&state.allowed);
     if !beyond.is_empty() {
-        return Err(format!("the cgroup above it has no CPU {beyond}"));
+        return Err(format!("its parent cgroup does not have CPU {beyond}"));
     }
     let pinned = |worker: &Worker| !state.effective.is_subset(&worker.cpus);
     let some_pinned = workloads.iter().flat_map(|workload| &workload.threads).any(pinned);
     if some_pinned && !is_since(situation, KEEPS_AFFINITY) {
-        return Err(
-            "some of its threads have an affinity of their own, which a kernel before 6.2 \
-                    would forget"
-                .to_owned(),
-        );
+        return Err("some of its threads have their own affinity, which a kernel before 6.2 \
+                    would discard"
+            .to_owned());
     }
     // validate_change() of kernel/cgroup/cpuset.c: ENOSPC.
     let files = [("cpuset.cpus", &state.cpus), ("cpuset.mems", &state.mems)];
@@ -149,8 +145,8 @@ fn may_be_bound(
     }
     if let Some((file, _)) = files.iter().find(|(_, value)| value.trim().is_empty()) {
         return Err(format!(
-            "its {file} is empty, and that could not be put back while processes are in it: the \
-             kernel takes it only from an empty cgroup; write into it what it has in effect first"
+            "its {file} is empty, and that cannot be restored: the kernel accepts an empty value only for \
+             a cgroup without processes; set it to its effective value first"
         ));
     }
     Ok(())
@@ -175,7 +171,7 @@ fn change(draft: &mut Draft, state: &CgroupState, what: CpusetFile, after: &str,
             Target::Cpuset(Cpuset { cgroup, inode: state.inode, what })
         }
     };
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: format!("{}/cpuset.{file}", state.cgroup.trim_start_matches('/')),
         target: target.clone(),
         before: before.clone().into(),

@@ -1,4 +1,4 @@
-//! A plan while it is made: the changes so far, and where things will be after them.
+//! A plan under construction: the changes so far, and the resulting placement.
 
 use super::situation::{Situation, goes_to};
 use nearpath_model::{
@@ -6,22 +6,22 @@ use nearpath_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A plan while it is made.
+/// A plan under construction.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     changes: Vec<PlannedChange>,
     notes: Vec<String>,
     irqs: BTreeMap<IrqNumber, CpuSet>,
-    renewed: BTreeSet<IfIndex>,
+    queues_reset: BTreeSet<IfIndex>,
     reserved: BTreeSet<(IfIndex, QueueId)>,
     threads: BTreeMap<u32, CpuSet>,
-    /// Processes whose cgroup places them.
+    /// Processes placed by their cgroup.
     bound: BTreeSet<u32>,
 }
 
-/// What a planner says of a change; the rest follows from its kind.
-pub(super) struct Wish {
-    /// Its name within the plan.
+/// A change as given by a planner; the rest follows from its kind.
+pub(super) struct DraftChange {
+    /// Its id in the plan.
     pub id: String,
     pub target: Target,
     pub before: Value,
@@ -31,15 +31,15 @@ pub(super) struct Wish {
 }
 
 impl Draft {
-    /// Adds a change that is made before all others so far.
-    pub fn add_first(&mut self, wish: Wish) {
+    /// Adds a change before all others so far.
+    pub fn add_first(&mut self, wish: DraftChange) {
         self.add(wish);
         self.changes.rotate_right(1);
     }
 
     /// Adds a change.
-    pub fn add(&mut self, wish: Wish) {
-        let Wish { id, target, before, after, why, finding } = wish;
+    pub fn add(&mut self, wish: DraftChange) {
+        let DraftChange { id, target, before, after, why, finding } = wish;
         let (reboot, optional) = (target.takes_reboot(), target.may_be_refused());
         self.changes.push(PlannedChange {
             id,
@@ -48,7 +48,7 @@ impl Draft {
             after,
             why,
             finding,
-            // What follows from the others is entered when all are there.
+            // Filled in when all changes are known.
             persist: vec![],
             reboot,
             optional,
@@ -79,52 +79,52 @@ impl Draft {
         (self.changes, self.notes)
     }
 
-    /// An interface will have other queues than now.
-    pub fn renew(&mut self, nic: IfIndex) {
-        self.renewed.insert(nic);
+    /// Marks an interface whose queues will be re-created.
+    pub fn mark_queues_reset(&mut self, nic: IfIndex) {
+        self.queues_reset.insert(nic);
     }
 
-    /// The interfaces that will have other queues than now.
-    pub fn renewed(&self) -> &BTreeSet<IfIndex> {
-        &self.renewed
+    /// The interfaces whose queues will be re-created.
+    pub fn queues_reset(&self) -> &BTreeSet<IfIndex> {
+        &self.queues_reset
     }
 
-    /// Keeps a queue for packets that a rule leads to it.
+    /// Reserves a queue for packets steered by a rule.
     pub fn reserve(&mut self, nic: IfIndex, queue: QueueId) {
         self.reserved.insert((nic, queue));
     }
 
-    /// Whether a queue is kept.
+    /// Whether a queue is reserved.
     pub fn reserved(&self, nic: IfIndex, queue: QueueId) -> bool {
         self.reserved.contains(&(nic, queue))
     }
 
-    /// Whether some queue of an interface is kept.
+    /// Whether any queue of an interface is reserved.
     pub fn is_reserved(&self, nic: &Nic) -> bool {
         self.reserved.iter().any(|(index, _)| *index == nic.ifindex)
     }
 
-    /// An interrupt will go to this CPU, whether it takes a change or not.
+    /// Records the CPU that an interrupt will go to, with or without a change.
     pub fn place_irq(&mut self, irq: IrqNumber, cpu: CpuId) {
         self.irqs.insert(irq, [cpu].into_iter().collect());
     }
 
-    /// The interrupts that are placed, ascending.
+    /// The placed interrupts, ascending.
     pub fn planned_irqs(&self) -> Vec<IrqNumber> {
         self.irqs.keys().copied().collect()
     }
 
-    /// Where an interrupt was placed.
+    /// The CPU that an interrupt was placed on.
     pub fn placed(&self, irq: IrqNumber) -> Option<CpuId> {
         self.irqs.get(&irq)?.first()
     }
 
-    /// Where an interrupt will go.
+    /// The CPUs that an interrupt will go to.
     pub fn irq_cpus<'a>(&'a self, irq: &'a Irq) -> Option<&'a CpuSet> {
         self.irqs.get(&irq.irq).or_else(|| goes_to(irq))
     }
 
-    /// The CPUs that some interrupt of these NICs will go to.
+    /// The CPUs that interrupts of these NICs will go to.
     pub fn cpus_of_irqs<'n>(
         &self,
         situation: &Situation<'_>,
@@ -139,17 +139,17 @@ impl Draft {
         all
     }
 
-    /// A thread may run on these.
+    /// Records the CPUs of a thread.
     pub fn place_thread(&mut self, tid: u32, cpus: CpuSet) {
         self.threads.insert(tid, cpus);
     }
 
-    /// Where a thread may run.
+    /// The CPUs that a thread will be allowed on.
     pub fn thread_cpus<'a>(&'a self, tid: u32, now: &'a CpuSet) -> &'a CpuSet {
         self.threads.get(&tid).unwrap_or(now)
     }
 
-    /// A process is placed by its cgroup, and its threads need not be.
+    /// Marks a process as placed by its cgroup instead of per thread.
     pub fn bind(&mut self, pid: u32) {
         self.bound.insert(pid);
     }

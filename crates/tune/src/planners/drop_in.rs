@@ -1,60 +1,59 @@
-//! The drop-in by which a systemd service starts on the node that its packets arrive on: CPUs, and
-//! memory from the first page.
+//! A drop-in that makes a systemd service start on the node that its packets arrive on, with CPUs and memory.
 //!
-//! In go the services that were asked for, whose threads `thread_affinity` moves now. Out comes a file
-//! for each whose threads may run elsewhere; one that is well placed has been placed by somebody. systemd adds
-//! up the lists of all files of a unit, so each is emptied first.
+//! Input: the requested services, whose running threads `thread_affinity` moves. Output: a file for each service with
+//! misplaced threads; well placed ones need none. systemd merges the lists of all files of a unit, so each list is
+//! reset first.
 //!
 //! Rules: document 000 (`CPUAffinity=`, `NUMAPolicy=bind`, `NUMAMask=`), systemd.exec(5).
 
 use super::Planner;
-use super::draft::{Draft, Wish};
-use super::home::{Home, has_memory};
+use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus_and_nodes};
-use super::thread_affinity::{stray, wanted};
+use super::target_node::{TargetNode, has_memory};
+use super::thread_affinity::{misplaced, wanted};
 use super::workload::Worker;
 use nearpath_model::{ConfigFile, CpuSet, Target};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "drop_in",
-    plans: "drop-ins by which systemd services start on the node that their packets arrive on",
+    plans: "drop-ins that make systemd services start on the node that their packets arrive on",
     run,
 };
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
-    // What else there is to say of a home that is not known, the planner of threads says.
-    let Ok(home) = Home::of(situation, draft) else { return };
+    // An unknown target node is reported by the planner of threads.
+    let Ok(home) = TargetNode::of(situation, draft) else { return };
     let mut services: BTreeMap<&str, Vec<&Worker>> = BTreeMap::new();
     for workload in situation.workloads {
         if let Some(service) = &workload.service {
-            services.entry(service).or_default().extend(stray(workload, &home));
+            services.entry(service).or_default().extend(misplaced(workload, &home));
         }
     }
-    services.retain(|_, stray| !stray.is_empty());
-    for (service, stray) in services {
-        plan(situation, draft, &home, service, &stray);
+    services.retain(|_, misplaced| !misplaced.is_empty());
+    for (service, misplaced) in services {
+        plan(situation, draft, &home, service, &misplaced);
     }
 }
 
 fn plan(
     situation: &Situation<'_>,
     draft: &mut Draft,
-    home: &Home,
+    home: &TargetNode,
     service: &str,
-    stray: &[&Worker],
+    misplaced: &[&Worker],
 ) {
     let Some(file) = ConfigFile::drop_in(service) else {
-        return draft.note(format!("{service} is no service, and has no CPUAffinity= to set"));
+        return draft.note(format!("{service} is not a service and has no CPUAffinity="));
     };
     let target = file.to_string();
     let before = match situation.request.system.text(&target) {
         Ok(text) => text.to_owned(),
         Err(reason) => return draft.note(format!("no drop-in for {service}: {reason}")),
     };
-    let cpus: CpuSet = home.cpus(wanted(stray)).iter().copied().collect();
+    let cpus: CpuSet = home.cpus(wanted(misplaced)).iter().copied().collect();
     let mut after = format!(
-        "# Written by nearpath; 'nearpath tune rollback' takes it away. In force when {service} \
+        "# Written by nearpath; 'nearpath tune rollback' removes it. Effective when {service} \
          restarts.\n[Service]\nCPUAffinity=\nCPUAffinity={cpus}\n"
     );
     let node = home.node.filter(|&node| has_memory(situation, node));
@@ -62,13 +61,13 @@ fn plan(
         after.push_str(&format!("NUMAPolicy=bind\nNUMAMask=\nNUMAMask={node}\n"));
     }
     if before == after {
-        return draft.note(format!("the drop-in of {service} is there; restart it"));
+        return draft.note(format!("the drop-in of {service} exists; restart the service"));
     }
     if home.unbalanced {
         draft.note(format!(
-            "CPUAffinity= gives the threads of {service} all of its CPUs, and the kernel balances no \
-             load between isolated ones (isolcpus=domain): when it has restarted, pin its threads by \
-             another plan, unless it does so itself"
+            "CPUAffinity= lets the threads of {service} use all of its CPUs, but the kernel does not \
+             balance load between isolated CPUs (isolcpus=domain): after its restart, pin its threads \
+             with another plan, unless it pins them itself"
         ));
     }
     let topology = &situation.host.topology;
@@ -76,14 +75,14 @@ fn plan(
         Some(node) => format!(", with all its memory on node {node}"),
         None => String::new(),
     };
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: service.to_owned(),
         target: Target::ConfigFile(file),
         before: before.into(),
         after: after.into(),
         why: format!(
-            "its threads are moved as they run now, but start elsewhere again; with this, from its \
-             next restart on, it runs on {}{memory}: systemctl restart {service}",
+            "moving its running threads does not survive a restart; with this, it runs on {}{memory} \
+             from its next restart: systemctl restart {service}",
             cpus_and_nodes(topology, &cpus)
         ),
         finding: None,

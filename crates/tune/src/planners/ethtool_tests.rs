@@ -1,4 +1,4 @@
-//! Plans of what ethtool sets, for made hosts whose NIC tells what real ones tell.
+//! Plans of ethtool settings, for synthetic hosts whose NIC reports what real ones report.
 
 use super::tests::{TWO_NODES, eth0, host, irq_cpus, of_kind, planned, planned_for, set};
 use super::*;
@@ -6,8 +6,8 @@ use nearpath_model::{Channels, CpuId, Goal, NtupleRule, PlannedChange, QueueId, 
 use nearpath_testing::trees::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// eth0 on node 1 with its interrupts on these CPUs, and what a good NIC tells.
-fn told(affinities: &[&[u32]]) -> Host {
+/// eth0 on node 1 with its interrupts on these CPUs, reporting everything that a good NIC does.
+fn host_with(affinities: &[&[u32]]) -> Host {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(affinities)));
     let queues = u32::try_from(affinities.len()).unwrap();
     let nic = &mut host.nics[0];
@@ -56,8 +56,8 @@ fn noted(plan: &Plan, words: &str) -> bool {
 }
 
 #[test]
-fn for_throughput_each_near_core_has_a_channel_and_nothing_else_is_planned() {
-    let host = told(&[&[0], &[0]]);
+fn for_throughput_each_near_core_gets_a_channel_and_nothing_else_is_planned() {
+    let host = host_with(&[&[0], &[0]]);
     let plan = planned_for(&host, &goal(Goal::Throughput), &[]).unwrap();
     assert_eq!(values(&plan, "channels"), pair("combined 2", "combined 4"));
     assert_eq!(
@@ -70,16 +70,16 @@ fn for_throughput_each_near_core_has_a_channel_and_nothing_else_is_planned() {
     let plan = planned(&host);
     assert_eq!(values(&plan, "channels"), None);
     assert_eq!(irq_cpus(&plan), [4, 5]);
-    // What it has is taken all the same.
+    // Its current CPUs are taken anyway.
     let again =
-        planned_for(&told(&[&[4], &[5], &[6], &[7]]), &goal(Goal::Throughput), &[]).unwrap();
+        planned_for(&host_with(&[&[4], &[5], &[6], &[7]]), &goal(Goal::Throughput), &[]).unwrap();
     assert_eq!(values(&again, "channels"), None);
 }
 
 #[test]
-fn channels_as_asked_for() {
+fn channels_as_requested() {
     let far: &[u32] = &[0];
-    let host = told(&[far; 6]);
+    let host = host_with(&[far; 6]);
     let asked = |channels| {
         let request = Request { channels: Some(channels), ..Request::default() };
         planned_for(&host, &request, &[]).unwrap()
@@ -98,7 +98,7 @@ fn channels_as_asked_for() {
 
 #[test]
 fn rings_grow_where_packets_were_lost() {
-    let mut host = told(&[&[4], &[5]]);
+    let mut host = host_with(&[&[4], &[5]]);
     assert_eq!(values(&planned(&host), "rings"), None);
     host.nics[0].statistics.insert("rx_missed_errors".to_owned(), 5);
     host.nics[0].statistics.insert("rx_packets".to_owned(), 5_000);
@@ -116,8 +116,8 @@ fn rings_grow_where_packets_were_lost() {
 }
 
 #[test]
-fn interrupts_are_delayed_as_the_goal_wants() {
-    let mut host = told(&[&[4], &[5]]);
+fn interrupt_delay_follows_the_goal() {
+    let mut host = host_with(&[&[4], &[5]]);
     let mut of = |adaptive, usecs, request: Request| {
         host.nics[0].coalesce = Some(coalesce(adaptive, usecs));
         let request = Request { channels: Some(ChannelCount::Number(2)), ..request };
@@ -137,7 +137,7 @@ fn interrupts_are_delayed_as_the_goal_wants() {
     assert_eq!(of(0, 8, goal(Goal::Throughput)), pair("adaptive-rx off", "adaptive-rx on"));
     assert_eq!(of(1, 8, goal(Goal::Throughput)), None);
     assert_eq!(of(0, 50, goal(Goal::Isolation)), None);
-    // None at the moment is not wanted for good, but stays where somebody has chosen it.
+    // A momentary 0 of adaptive mode is not made permanent, but a fixed 0 stays.
     assert_eq!(
         of(1, 0, latency()),
         pair("adaptive-rx on rx-usecs 0", "adaptive-rx off rx-usecs 8")
@@ -148,10 +148,10 @@ fn interrupts_are_delayed_as_the_goal_wants() {
 }
 
 #[test]
-fn a_delay_is_one_that_the_driver_takes() {
-    // These take 0, 1, 3 (e1000: 4, too) and from 10 on.
+fn a_delay_is_one_that_the_driver_accepts() {
+    // These accept 0, 1, 3 (e1000: also 4) and 10 or more.
     for driver in ["igb", "igc", "e1000e", "igbvf", "e1000"] {
-        let mut host = told(&[&[4], &[5]]);
+        let mut host = host_with(&[&[4], &[5]]);
         host.nics[0].driver = Some(driver.to_owned());
         let mut of = |usecs: u64| {
             host.nics[0].coalesce = Some([("rx-usecs".to_owned(), usecs)].into());
@@ -165,20 +165,20 @@ fn a_delay_is_one_that_the_driver_takes() {
 }
 
 #[test]
-fn queues_that_share_a_cpu_share_its_part_of_the_table() {
-    let host = told(&[&[4], &[5], &[4]]);
+fn queues_on_one_cpu_split_its_share_of_the_table() {
+    let host = host_with(&[&[4], &[5], &[4]]);
     let request = Request { cpus: Some(set("4-5")), ..Request::default() };
     let plan = planned_for(&host, &request, &[]).unwrap();
     assert_eq!(values(&plan, "rss"), pair("equal 3", "weight 1 2 1"));
     let why = &only(&plan, "rss").unwrap().why;
-    assert!(why.contains("CPU 4 gets 66 % of the hash values") || why.contains("67 %"), "{why}");
+    assert!(why.contains("CPU 4 gets 66% of the hash values") || why.contains("67%"), "{why}");
     // With a CPU for each it is good as it is.
     assert_eq!(values(&planned(&host), "rss"), None);
 }
 
 #[test]
-fn an_uneven_table_is_made_even_and_one_that_leaves_queues_out_stays() {
-    let mut host = told(&[&[4], &[5], &[6], &[7]]);
+fn an_uneven_table_is_evened_and_one_that_excludes_queues_stays() {
+    let mut host = host_with(&[&[4], &[5], &[6], &[7]]);
     let table = |pattern: &[u32]| (0..128).map(|i| QueueId(pattern[i % pattern.len()])).collect();
     host.nics[0].rss.as_mut().unwrap().indirection = table(&[0, 0, 0, 0, 0, 1, 2, 3]);
     let plan = planned(&host);
@@ -187,12 +187,12 @@ fn an_uneven_table_is_made_even_and_one_that_leaves_queues_out_stays() {
     host.nics[0].rss.as_mut().unwrap().indirection = table(&[0, 1]);
     let plan = planned(&host);
     assert_eq!(values(&plan, "rss"), None);
-    assert!(noted(&plan, "queues 2, 3 of eth0 are left out"), "{:?}", plan.notes);
+    assert!(noted(&plan, "queues 2, 3 of eth0 are excluded"), "{:?}", plan.notes);
 }
 
 #[test]
 fn a_key_that_does_not_hash_is_replaced() {
-    let mut host = told(&[&[4], &[5]]);
+    let mut host = host_with(&[&[4], &[5]]);
     assert_eq!(values(&planned(&host), "rss_key"), None);
     let zero = ["00"; 52].join(":");
     host.nics[0].rss.as_mut().unwrap().key = Some(zero.clone());
@@ -211,9 +211,9 @@ fn priorities(asked: &[(u8, u32)]) -> Request {
 }
 
 #[test]
-fn a_priority_has_a_queue_and_a_cpu_of_its_own() {
+fn a_priority_has_its_own_queue_and_cpu() {
     let far: &[u32] = &[0];
-    let host = told(&[far; 4]);
+    let host = host_with(&[far; 4]);
     let plan = planned_for(&host, &priorities(&[(5, 6), (6, 1)]), &[]).unwrap();
     assert_eq!(values(&plan, "feature"), pair("off", "on"));
     assert_eq!(
@@ -223,7 +223,7 @@ fn a_priority_has_a_queue_and_a_cpu_of_its_own() {
             ("ethtool eth0 rule 1", "ether vlan 49152/0xe000 queue 2"),
         ])
     );
-    // The others have neither its queue nor its CPU.
+    // Other packets use neither its queue nor its CPU.
     assert_eq!(irq_cpus(&plan), [4, 5, 1, 6]);
     assert_eq!(values(&plan, "rss"), pair("equal 4", "equal 2"));
     let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind()).collect();
@@ -233,8 +233,8 @@ fn a_priority_has_a_queue_and_a_cpu_of_its_own() {
 }
 
 #[test]
-fn a_priority_that_is_led_already_stays() {
-    let mut host = told(&[&[4], &[6]]);
+fn an_existing_priority_rule_stays() {
+    let mut host = host_with(&[&[4], &[6]]);
     let nic = &mut host.nics[0];
     nic.offloads = Some([("rx-ntuple-filter".to_owned(), true)].into());
     nic.rss.as_mut().unwrap().indirection = vec![QueueId(0); 128];
@@ -247,7 +247,7 @@ fn a_priority_that_is_led_already_stays() {
     let plan = planned_for(&host, &priorities(&[(5, 6)]), &[]).unwrap();
     let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind()).collect();
     assert!(kinds.iter().all(|kind| *kind == "xps_cpus"), "{:?}", plan.changes);
-    // Another one goes to the next place of the table, if there is a queue for it.
+    // Another one gets the next location of the table, if there is a queue for it.
     let plan = planned_for(&host, &priorities(&[(6, 6)]), &[]).unwrap();
     assert_eq!(
         of_kind(&plan, "ntuple_rule"),
@@ -256,21 +256,21 @@ fn a_priority_that_is_led_already_stays() {
 }
 
 #[test]
-fn a_nic_that_takes_no_rules_is_told_of() {
+fn a_nic_without_rules_is_reported() {
     let asked = priorities(&[(5, 6)]);
     let said = |change: fn(&mut nearpath_model::Nic), words: &str| {
-        let mut host = told(&[&[4], &[5]]);
+        let mut host = host_with(&[&[4], &[5]]);
         change(&mut host.nics[0]);
         let plan = planned_for(&host, &asked, &[]).unwrap();
         assert!(of_kind(&plan, "ntuple_rule").is_empty(), "{:?}", plan.changes);
         assert!(noted(&plan, words), "{:?}", plan.notes);
     };
-    said(|nic| nic.ntuple = None, "it takes no n-tuple rules");
+    said(|nic| nic.ntuple = None, "no n-tuple rules");
     said(
         |nic| nic.fixed_offloads = Some(["rx-ntuple-filter".to_owned()].into()),
-        "its driver cannot switch rx-ntuple-filter on",
+        "its driver cannot turn rx-ntuple-filter on",
     );
-    said(|nic| drop(nic.rx_queues.pop()), "one must be left for the others");
-    let error = planned_for(&told(&[&[4], &[5]]), &priorities(&[(5, 99)]), &[]).unwrap_err();
+    said(|nic| drop(nic.rx_queues.pop()), "one must remain for other packets");
+    let error = planned_for(&host_with(&[&[4], &[5]]), &priorities(&[(5, 99)]), &[]).unwrap_err();
     assert!(error.to_string().contains("not online: 99"), "{error}");
 }

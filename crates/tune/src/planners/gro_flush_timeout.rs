@@ -1,19 +1,19 @@
 //! How long GRO may hold packets for others to join them (`gro_flush_timeout`, nanoseconds).
 //!
-//! In go what interfaces have. For the goal of latency out comes a change to 0 where nothing busy-polls: a packet
-//! that is held then waits for a timer. Where programs poll (`net.core.busy_poll`, `busy_read`) it is theirs:
-//! they take packets themselves meanwhile.
+//! Input: the values of the interfaces. Output: for the goal latency, a change to 0 if nothing busy-polls: a held packet
+//! then waits for a timer. If programs poll (`net.core.busy_poll`, `busy_read`) the setting is intended for them: they
+//! fetch packets themselves meanwhile.
 //!
 //! Rule: Documentation/networking/napi.rst ("Software IRQ coalescing").
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
 use nearpath_model::{Goal, SettingFile};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "gro_flush_timeout",
-    plans: "no packets held by GRO, for latency, where no program busy-polls",
+    plans: "no packets held by GRO, for latency, if no program busy-polls",
     run,
 };
 
@@ -22,13 +22,13 @@ const FILE: &str = "gro_flush_timeout";
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     to_zero(situation, draft, FILE, |nic, now| {
         format!(
-            "GRO on {nic} holds packets for up to {} µs, and no program busy-polls",
+            "GRO on {nic} holds packets for up to {}µs, and no program busy-polls",
             now.div_ceil(1000)
         )
     });
 }
 
-/// For the goal of latency, where no program polls, sets a file of each interface to 0.
+/// For the goal latency, if no program polls, sets a file of each interface to 0.
 pub(super) fn to_zero(
     situation: &Situation<'_>,
     draft: &mut Draft,
@@ -43,7 +43,7 @@ pub(super) fn to_zero(
         let Some(now) = situation.request.system.number(&target).filter(|now| *now > 0) else {
             continue;
         };
-        draft.add(Wish {
+        draft.add(DraftChange {
             id: format!("{}/{file}", nic.name),
             target: target.into(),
             before: now.to_string().into(),

@@ -1,24 +1,22 @@
-//! Planners: facts, findings and a goal in, a plan out. Nothing here reads the machine or writes to
-//! it.
+//! Planners. Input: facts, findings and a goal. Output: a plan. Nothing here accesses the host.
 //!
 //! ```text
 //! host, findings, request, workloads ──> Situation ──> PLANNERS, each into the Draft ──> Plan
 //! ```
-//! They run in the order of [`PLANNERS`], and each sees what those before it have planned: XPS
-//! follows the interrupts, and threads go where no interrupt is.
+//! They run in the order of [`PLANNERS`], and each sees the plans of the earlier ones: XPS follows the interrupts, and
+//! threads go where no interrupt is.
 
 mod cgroup_state;
 mod channels;
 mod command_line;
+mod cpu_allocator;
 mod cpuset;
 mod draft;
 mod drop_in;
 mod gro_flush_timeout;
-mod home;
 mod irqbalance;
 mod napi_defer_hard_irqs;
 mod nic_irqs;
-mod place;
 mod predict;
 mod priority;
 mod reasons;
@@ -29,6 +27,7 @@ mod rss;
 mod situation;
 mod sysctls;
 mod system;
+mod target_node;
 mod thread_affinity;
 mod traffic;
 mod workload;
@@ -46,12 +45,12 @@ use draft::Draft;
 use nearpath_model::{Finding, Host, PLAN_SCHEMA, Plan, PlannedChange, Target};
 use situation::Situation;
 
-/// A planner, one for each file.
+/// A planner; one per file.
 #[derive(Debug, Clone, Copy)]
 pub struct Planner {
     /// Its name.
     pub name: &'static str,
-    /// What it plans, in one line.
+    /// One line on what it plans.
     pub plans: &'static str,
     run: fn(&Situation<'_>, &mut Draft),
 }
@@ -77,11 +76,11 @@ pub const PLANNERS: &[Planner] = &[
     reasons::PLANNER,
 ];
 
-/// Plans for a host. `findings` are those of its diagnosis; `boot` and `netns` say where the plan
-/// may be applied.
+/// Plans for a host. `findings` are those of its diagnosis; `boot` and `netns` restrict where the plan may be
+/// applied.
 ///
 /// # Errors
-/// The request names what is not there, or the plan would only move the problem elsewhere.
+/// The request names something that does not exist, or the plan would only move the problem elsewhere.
 pub fn plan(
     host: &Host,
     findings: &[Finding],
@@ -94,8 +93,8 @@ pub fn plan(
     let mut draft = Draft::default();
     for planner in PLANNERS {
         (planner.run)(&situation, &mut draft);
-        // What the queues of these will be like is not known.
-        situation.set_aside(draft.renewed());
+        // The future queues of these are unknown.
+        situation.exclude(draft.queues_reset());
     }
     daemons(&situation, &mut draft);
     let (mut changes, mut notes) = draft.finish();
@@ -109,17 +108,17 @@ pub fn plan(
         && after > before + f64::EPSILON
     {
         let what = format!(
-            "the plan would let {:.1} % of packets cross to another node instead of {:.1} %",
+            "with the plan {:.1}% of packets would cross to another node, instead of {:.1}%",
             after * 100.0,
             before * 100.0
         );
         if request.vlan_priorities.is_empty() {
             return Err(TuneError::Refused(format!(
-                "{what}: it only moves the problem elsewhere; give it other CPUs or NICs"
+                "{what}: it only moves the problem elsewhere; choose other CPUs or NICs"
             )));
         }
-        // Which CPU that is, was asked for.
-        notes.push(format!("{what}, as --vlan-priority asks for it"));
+        // The CPU was requested.
+        notes.push(format!("{what}, as requested with --vlan-priority"));
     }
     changes.iter_mut().for_each(|change| carry(host, change));
     let goal = request.goal;
@@ -136,24 +135,25 @@ pub fn plan(
     })
 }
 
-/// Enters what an interrupt is found again by in another boot, and by which means a change can be made
-/// to outlast one.
+/// Adds what identifies an interrupt in another boot, and the formats that can make a change survive a reboot.
 fn carry(host: &Host, change: &mut PlannedChange) {
     if let Target::File(file) = &mut change.target {
         file.interrupt = file.irq().and_then(|number| host.name_of_irq(number));
     }
     change.persist = exporters::means(change);
-    if !change.target.is_felt_at_once() {
+    if !change.target.takes_effect_immediately() {
         change.persist.insert(0, "file".to_owned());
     }
 }
 
-/// What works against the plan.
+/// Notes on daemons that work against the plan.
 fn daemons(situation: &Situation<'_>, draft: &mut Draft) {
     let daemons = &situation.host.daemons;
     if daemons.tuned == Some(true) && !draft.is_empty() {
         let profile = daemons.tuned_profile.as_deref().unwrap_or("unknown");
-        draft.note(format!("tuned runs (profile {profile}) and may set some of this otherwise"));
+        draft.note(format!(
+            "tuned is running (profile {profile}) and may override some of these settings"
+        ));
     }
 }
 

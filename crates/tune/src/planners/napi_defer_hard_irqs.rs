@@ -1,8 +1,8 @@
 //! How many times a driver's interrupt stays disabled after an empty poll (`napi_defer_hard_irqs`).
 //!
-//! In go what interfaces have. For the goal of latency out comes a change to 0 where nothing polls: until the timer
-//! of `gro_flush_timeout` runs out, a packet that comes waits for it instead of raising an interrupt. Where programs
-//! poll (`net.core.busy_poll`, `busy_read`) that is what it is for.
+//! Input: the values of the interfaces. Output: for the goal latency, a change to 0 if nothing polls: until the timer of
+//! `gro_flush_timeout` expires, an arriving packet waits for it instead of raising an interrupt. If programs poll
+//! (`net.core.busy_poll`, `busy_read`) that is the intended use.
 //!
 //! Rule: Documentation/networking/napi.rst ("Software IRQ coalescing").
 
@@ -13,7 +13,7 @@ use super::situation::Situation;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "napi_defer_hard_irqs",
-    plans: "no deferred interrupts, for latency, where no program busy-polls",
+    plans: "no deferred interrupts, for latency, if no program busy-polls",
     run,
 };
 
@@ -35,7 +35,7 @@ mod tests {
     use nearpath_model::Goal;
 
     #[test]
-    fn interrupts_are_deferred_only_for_who_polls() {
+    fn interrupts_are_deferred_only_for_polling_programs() {
         let planned = |goal, now, busy_poll| {
             let plan = with_files(goal, &[(FILE, now)], busy_poll);
             of_kind(&plan, FILE).into_values().map(str::to_owned).collect::<Vec<_>>()

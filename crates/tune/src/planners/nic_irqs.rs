@@ -1,27 +1,27 @@
-//! NIC interrupts to CPUs of the NIC's node: each queue's to a CPU of its own, each on a core of its
-//! own while there are some, SMT siblings last.
+//! Places NIC interrupts on CPUs of the NIC's node: one CPU per queue, on separate cores as long as there are some, SMT
+//! siblings last.
 //!
-//! In go each queue's interrupts with their affinity and the NIC's node. Out come changes of
-//! `smp_affinity_list`; an interrupt that is on a good CPU alone stays there. All interrupts of a
-//! queue number go to one CPU, as completions of what is sent belong to who receives.
+//! Input: the interrupts of each queue with their affinity, and the NIC's node. Output: changes of
+//! `smp_affinity_list`; an interrupt that is alone on a good CPU stays there. All interrupts of a queue number go to one
+//! CPU, so that transmit completions run where packets are received.
 //!
 //! Rules: document 000 (the NIC's interrupts to its node), document 003 (not both hardware threads
 //! of a core), Documentation/networking/scaling.rst (a queue for each CPU, none on two).
 
 use super::Planner;
-use super::draft::{Draft, Wish};
-use super::place::Places;
+use super::cpu_allocator::CpuAllocator;
+use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus_and_nodes, goes_to};
 use nearpath_model::{CpuId, CpuSet, Irq, Nic, QueueId, SettingFile, Target};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "nic_irqs",
-    plans: "NIC interrupts to CPUs of the NIC's node, one queue a core",
+    plans: "NIC interrupts to CPUs of the NIC's node, one queue per core",
     run,
 };
 
-/// A queue whose interrupts want a CPU.
+/// A queue whose interrupts need a CPU.
 struct Queue<'a> {
     nic: &'a Nic,
     number: QueueId,
@@ -31,20 +31,20 @@ struct Queue<'a> {
 }
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
-    let mut places = Places::new(&situation.host.topology);
-    // What other NICs have is taken.
+    let mut places = CpuAllocator::new(&situation.host.topology);
+    // CPUs of other NICs are taken.
     for nic in situation.other_hardware() {
         for irqs in situation.queue_irqs(nic).values() {
             irqs.iter().find_map(|irq| only_cpu(irq)).into_iter().for_each(|cpu| places.take(cpu));
         }
     }
-    // So is what a planner before this one has placed.
+    // So are those placed by earlier planners.
     for irq in draft.planned_irqs() {
         draft.placed(irq).into_iter().for_each(|cpu| places.take(cpu));
     }
     let mut pools: Vec<Vec<CpuId>> = Vec::new();
-    if situation.hardware().next().is_none() && draft.renewed().is_empty() {
-        draft.note("no interface with interrupts of its own is here");
+    if situation.hardware().next().is_none() && draft.queues_reset().is_empty() {
+        draft.note("no interface with its own interrupts");
     }
     let mut queues = Vec::new();
     for nic in situation.hardware() {
@@ -53,7 +53,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         let has_irqs = !of_nic.is_empty();
         of_nic.retain(|_, irqs| irqs.iter().all(|irq| draft.placed(irq.irq).is_none()));
         if !has_irqs {
-            draft.note(format!("which interrupts the queues of {} have is unknown", nic.name));
+            draft.note(format!("the interrupts of the queues of {} are unknown", nic.name));
         } else if pool.is_empty() {
             draft.note(format!("no CPU near {} is left for its interrupts", nic.name));
         } else {
@@ -63,8 +63,8 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             pools.push(pool);
         }
     }
-    // Those that are well placed first, so that nobody is given their CPU; where CPUs take several
-    // queues, those that are the second of theirs after all that are the first.
+    // Well placed queues first, so that no other gets their CPU; where CPUs take several queues, the
+    // second on a CPU comes after all first ones.
     let cores_do = cores(situation, &pools) >= queues.len();
     let shares = shares(&pools, &queues);
     for turn in 0..shares.iter().copied().max().unwrap_or(0) {
@@ -79,7 +79,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
     for queue in &queues {
         let Some(pool) = pools.get(queue.pool) else { continue };
-        // Of CPUs that are as good, the one where it goes already.
+        // Among equal CPUs, prefer the current one.
         let now = queue.irqs.first().and_then(|irq| goes_to(irq)).and_then(CpuSet::first);
         if let Some(cpu) = places.take_best(pool, now) {
             move_to(situation, draft, queue, cpu, places.given(cpu) > 1);
@@ -93,7 +93,7 @@ fn notes(nic: &Nic, queues: usize, cpus: usize, situation: &Situation<'_>, draft
     }
     if queues > cpus {
         draft.note(format!(
-            "{} has {queues} queues and {cpus} CPUs for them: some CPUs take several",
+            "{} has {queues} queues for {cpus} CPUs: some CPUs take several",
             nic.name
         ));
     }
@@ -101,7 +101,7 @@ fn notes(nic: &Nic, queues: usize, cpus: usize, situation: &Situation<'_>, draft
 
 /// The number of cores in all pools.
 fn cores(situation: &Situation<'_>, pools: &[Vec<CpuId>]) -> usize {
-    let mut places = Places::new(&situation.host.topology);
+    let mut places = CpuAllocator::new(&situation.host.topology);
     let mut cores = 0;
     for &cpu in pools.iter().flatten() {
         cores += usize::from(places.core_is_free(cpu));
@@ -110,12 +110,12 @@ fn cores(situation: &Situation<'_>, pools: &[Vec<CpuId>]) -> usize {
     cores
 }
 
-/// The one CPU that an interrupt may go to.
+/// The CPU of an interrupt whose affinity is a single CPU.
 fn only_cpu(irq: &Irq) -> Option<CpuId> {
     irq.affinity.as_ref().filter(|cpus| cpus.len() == 1)?.first()
 }
 
-/// How many queues a CPU of each pool must take, with all NICs that have the same pool.
+/// The number of queues per CPU of each pool, over all NICs with the same pool.
 fn shares(pools: &[Vec<CpuId>], queues: &[Queue<'_>]) -> Vec<u32> {
     let mut counts: BTreeMap<&[CpuId], usize> = BTreeMap::new();
     for pool in queues.iter().filter_map(|queue| pools.get(queue.pool)) {
@@ -128,12 +128,12 @@ fn shares(pools: &[Vec<CpuId>], queues: &[Queue<'_>]) -> Vec<u32> {
     pools.iter().map(share).collect()
 }
 
-/// The CPU that all interrupts of a queue are on already, if it is a good one and so many others have
-/// been given it.
+/// The CPU that all interrupts of a queue are on already, if it is a good one and has not more than this number of
+/// others.
 fn well_placed(
     queue: &Queue<'_>,
     pools: &[Vec<CpuId>],
-    places: &Places<'_>,
+    places: &CpuAllocator<'_>,
     cores_do: bool,
     turn: u32,
 ) -> Option<CpuId> {
@@ -155,7 +155,7 @@ fn move_to(
     let topology = &situation.host.topology;
     for irq in &queue.irqs {
         let Some(before) = &irq.affinity else {
-            draft.note(format!("where interrupt {} of {name} may go is unknown", irq.irq));
+            draft.note(format!("the affinity of interrupt {} of {name} is unknown", irq.irq));
             continue;
         };
         draft.place_irq(irq.irq, cpu);
@@ -165,7 +165,7 @@ fn move_to(
         let target = Target::from(SettingFile::irq_affinity(irq.irq));
         let now = match goes_to(irq).unwrap_or(before) {
             now if now.len() == 1 && now.contains(cpu) => {
-                format!("goes there now, but may go to {}", cpus_and_nodes(topology, before))
+                format!("goes there now, but is allowed on {}", cpus_and_nodes(topology, before))
             }
             now => format!("now goes to {}", cpus_and_nodes(topology, now)),
         };
@@ -174,7 +174,7 @@ fn move_to(
             None => "is as near as any".to_owned(),
         };
         let alone = if shared { "the fewest queues go there" } else { "no other queue goes there" };
-        draft.add(Wish {
+        draft.add(DraftChange {
             id: format!("irq-{}", irq.irq),
             finding: situation.asked_by(&target),
             target,

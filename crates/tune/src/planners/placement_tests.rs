@@ -1,5 +1,4 @@
-//! Plans of where services and their memory go, and of the daemons and the boot that have a say in it, for
-//! made hosts.
+//! Plans for services, their memory, daemons and boot parameters, on synthetic hosts.
 
 use super::cgroup_state::CgroupState;
 use super::tests::{TWO_NODES, eth0, host, of_kind, planned, planned_for, set, workload};
@@ -9,7 +8,7 @@ use nearpath_testing::trees::Machine;
 use std::collections::BTreeMap;
 
 #[test]
-fn irqbalance_is_told_of() {
+fn irqbalance_is_reported() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
     host.daemons.irqbalance = Some(true);
     let plan = planned(&host);
@@ -24,7 +23,7 @@ fn of_service(cpus: &[&str]) -> Workload {
 const DROP_IN: &str = "/etc/systemd/system/nginx.service.d/50-nearpath.conf";
 
 #[test]
-fn a_service_starts_where_its_threads_are_moved() {
+fn a_service_starts_on_the_cpus_of_its_moved_threads() {
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
     let planned = |text: &str, cpus: &[&str]| {
         let system = System::with(&[(DROP_IN, text)]);
@@ -47,12 +46,16 @@ fn a_service_starts_where_its_threads_are_moved() {
     assert_eq!(lines, expected);
     assert!(change.why.contains("systemctl restart nginx.service") && !change.reboot);
     assert_eq!(change.persist, ["file"]);
-    // What is written already waits for the restart; who is well placed needs none.
+    // An existing file waits for the restart; a well placed service needs none.
     let again = planned(change.after.text().unwrap(), &["0-15"]);
     assert!(of_kind(&again, "unit_drop_in").is_empty());
-    assert!(again.notes.iter().any(|note| note.contains("restart it")), "{:?}", again.notes);
+    assert!(
+        again.notes.iter().any(|note| note.contains("restart the service")),
+        "{:?}",
+        again.notes
+    );
     assert!(of_kind(&planned("", &["6-7"]), "unit_drop_in").is_empty());
-    // Elsewhere than on the running machine the file is unknown.
+    // On other hosts than the running one the file is unknown.
     let unknown = planned_for(&host, &Request::default(), &[of_service(&["0-15"])]).unwrap();
     assert!(of_kind(&unknown, "unit_drop_in").is_empty());
     assert!(unknown.notes.iter().any(|note| note.contains("no drop-in for nginx.service")));
@@ -61,7 +64,7 @@ fn a_service_starts_where_its_threads_are_moved() {
 const FRAGMENT: &str = "/etc/default/grub.d/50-nearpath.cfg";
 
 #[test]
-fn cpus_are_set_apart_at_boot_for_isolation() {
+fn cpus_are_isolated_at_boot_for_isolation() {
     let all: &[u32] = &[];
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
     let planned = |host: &Host, cpus: &str, housekeeping: Option<&str>, text: &str| {
@@ -90,7 +93,7 @@ fn cpus_are_set_apart_at_boot_for_isolation() {
     // Written, but not booted with.
     let again = planned(&host, "2-7,10-15", None, change.after.text().unwrap()).unwrap();
     assert!(of_kind(&again, "kernel_command_line").is_empty());
-    assert!(again.notes.iter().any(|note| note.contains("not in force yet")), "{:?}", again.notes);
+    assert!(again.notes.iter().any(|note| note.contains("not in effect yet")), "{:?}", again.notes);
     // Booted with.
     host.kernel.isolated = Some(set("2-7,10-15"));
     host.kernel.nohz_full = Some(set("2-7,10-15"));
@@ -102,8 +105,8 @@ fn cpus_are_set_apart_at_boot_for_isolation() {
     );
     let booted = planned(&host, "2-7,10-15", None, change.after.text().unwrap()).unwrap();
     assert!(of_kind(&booted, "kernel_command_line").is_empty());
-    assert!(!booted.notes.iter().any(|note| note.contains("in force")), "{:?}", booted.notes);
-    // Other CPUs now; the old parameter is our own.
+    assert!(!booted.notes.iter().any(|note| note.contains("in effect")), "{:?}", booted.notes);
+    // Other CPUs; the old parameter is our own.
     let other = planned(&host, "4-7", None, change.after.text().unwrap()).unwrap();
     let why = &other.changes.iter().find(|c| c.kind() == "kernel_command_line").unwrap().why;
     assert!(
@@ -124,14 +127,14 @@ fn threads_on_isolated_cpus_have_one_each() {
         let changes = plan.changes.iter().filter(|change| change.kind() == "thread_affinity");
         changes.map(|change| change.after.to_string()).collect()
     };
-    let said = |plan: &Plan| plan.notes.iter().any(|note| note.contains("to the same one"));
-    // They are to be isolated at the next boot; one is pinned there already.
+    let said = |plan: &Plan| plan.notes.iter().any(|note| note.contains("share a CPU"));
+    // Isolated at the next boot; one is pinned there already.
     let plan = planned(&host, Goal::Isolation, Some("4-7"), &["0-15", "4-7", "5", "0-15"]);
     assert_eq!(cpus(&plan), ["4", "6", "7"]);
     assert!(!said(&plan), "{:?}", plan.notes);
     let why = &plan.changes.iter().find(|c| c.kind() == "thread_affinity").unwrap().why;
-    assert!(why.contains("balances no load"), "{why}");
-    // More than there are CPUs share them evenly, and that is said.
+    assert!(why.contains("does not balance load"), "{why}");
+    // If there are more threads than CPUs they share them evenly, with a note.
     let plan = planned(&host, Goal::Isolation, Some("4-5"), &["0-15"; 5]);
     assert_eq!(cpus(&plan), ["4", "5", "4", "5", "4"]);
     assert!(said(&plan), "{:?}", plan.notes);
@@ -146,7 +149,7 @@ fn threads_on_isolated_cpus_have_one_each() {
 }
 
 #[test]
-fn neither_the_first_core_nor_all_cpus_are_set_apart() {
+fn neither_the_first_core_nor_all_cpus_are_isolated() {
     let all: &[u32] = &[];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
     let planned = |cpus: &str, housekeeping: Option<&str>| {
@@ -208,7 +211,7 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
     );
     assert!(of_kind(&plan, "thread_affinity").is_empty());
     assert_eq!((plan.now.other_node, plan.predicted.other_node), (Some(1.0), Some(0.0)));
-    // By its threads where that cannot be, with the reason.
+    // Per thread if that is not possible, with the reason.
     let by_threads = |host: &Host, state, cpus: &[&str], reason: &str| {
         let plan = bound(host, state, cpus);
         assert!(of_kind(&plan, "cpuset").is_empty(), "{reason}");
@@ -216,10 +219,10 @@ fn a_cgroup_is_bound_instead_of_its_threads() {
         assert!(plan.notes.iter().any(|note| note.contains(reason)), "{:?}", plan.notes);
     };
     by_threads(&host, Err("not enabled".to_owned()), &["0-15"], "not enabled");
-    by_threads(&host, Ok(cgroup("0-15", &[70, 71])), &["0-15"], "process 71 is in it as well");
+    by_threads(&host, Ok(cgroup("0-15", &[70, 71])), &["0-15"], "process 71 is also in it");
     let narrow = CgroupState { allowed: set("0-12"), ..cgroup("0-15", &[70]) };
-    by_threads(&host, Ok(narrow), &["0-15"], "has no CPU 13-15");
-    by_threads(&host, free(), &["0"], "a kernel before 6.2 would forget");
+    by_threads(&host, Ok(narrow), &["0-15"], "does not have CPU 13-15");
+    by_threads(&host, free(), &["0"], "a kernel before 6.2 would discard");
     host.kernel.release = Some("6.12.1".to_owned());
     assert_eq!(of_kind(&bound(&host, free(), &["0"]), "cpuset").len(), 2);
 }
@@ -229,7 +232,7 @@ fn memory_that_a_device_may_write_to_stays() {
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
     for (device, reason) in [
         (Ok("it has /dev/vfio/12 open"), "it has /dev/vfio/12 open"),
-        (Err("/proc/70/fd: permission denied"), "is unknown: /proc/70/fd"),
+        (Err("/proc/70/fd: permission denied"), "writes to its memory: /proc/70/fd"),
     ] {
         let cgroups = BTreeMap::from([(70, Ok(cgroup("0-15", &[70])))]);
         let system = System::with_cgroups(cgroups).with_memory_that_stays(70, device);
@@ -242,12 +245,12 @@ fn memory_that_a_device_may_write_to_stays() {
 }
 
 #[test]
-fn memory_is_said_to_move_only_where_the_kernel_moves_it() {
+fn memory_moves_only_since_linux_5_15() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
     for (release, said) in [
-        (None, "what is elsewhere stays there"),
-        (Some("5.14.21"), "what is elsewhere stays there"),
-        (Some("5.15.0"), "memory that is elsewhere moves to node 1"),
+        (None, "memory on other nodes stays there"),
+        (Some("5.14.21"), "memory on other nodes stays there"),
+        (Some("5.15.0"), "memory on other nodes moves to node 1"),
     ] {
         host.kernel.release = release.map(str::to_owned);
         let plan = bound(&host, Ok(cgroup("0-15", &[70])), &["0-15"]);
@@ -261,7 +264,7 @@ fn memory_is_said_to_move_only_where_the_kernel_moves_it() {
 #[test]
 fn the_cpuset_of_a_service_is_set_by_systemd() {
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
-    // Empty, which the kernel would not take back, but systemd does.
+    // Empty, which the kernel would not accept again, but systemd does.
     let state = CgroupState {
         service: Some("nginx.service".to_owned()),
         mems: String::new(),
@@ -280,7 +283,7 @@ fn the_cpuset_of_a_service_is_set_by_systemd() {
 }
 
 #[test]
-fn irqbalance_is_stopped_where_that_was_asked_for() {
+fn irqbalance_is_stopped_on_request() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
     host.daemons.irqbalance = Some(true);
     let planned = |system: System| {
@@ -296,7 +299,7 @@ fn irqbalance_is_stopped_where_that_was_asked_for() {
     assert!(first.why.contains("100 101"), "{}", first.why);
     assert!(of_kind(&plan, "irqbalance_arguments").is_empty());
     for (system, reason) in [
-        (System::default(), "systemd does not run here"),
+        (System::default(), "systemd is not running"),
         (System::default().with_irqbalance_service("inactive"), "not started as a service"),
     ] {
         let plan = planned(system);
@@ -306,7 +309,7 @@ fn irqbalance_is_stopped_where_that_was_asked_for() {
 }
 
 #[test]
-fn irqbalance_is_told_before_anything_is_moved_and_for_this_boot_alone() {
+fn irqbalance_is_configured_first_and_for_this_boot_only() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
     host.daemons.irqbalance = Some(true);
     let planned = |banned: &str| {
@@ -322,17 +325,17 @@ fn irqbalance_is_told_before_anything_is_moved_and_for_this_boot_alone() {
         [&first.target.to_string(), &first.before.to_string(), &first.after.to_string()],
         ["irqbalance pid 7 start 99 banned", "55", "55 100 101"]
     );
-    // The numbers are others' after a reboot.
+    // The numbers differ after a reboot.
     assert!(of_kind(&plan, "irqbalance_arguments").is_empty(), "{:?}", plan.changes);
     assert!(plan.notes.iter().any(|note| note.contains("tune watch")), "{:?}", plan.notes);
-    // It leaves them alone already.
+    // They are excluded already.
     let plan = planned("100 101");
     assert!(of_kind(&plan, "irqbalance").is_empty(), "{:?}", plan.changes);
     assert!(!plan.notes.iter().any(|note| note.contains("irqbalance")), "{:?}", plan.notes);
 }
 
 #[test]
-fn what_is_left_alone_is_explained() {
+fn unchanged_sysctls_are_explained() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
     host.softnet[0].processed = 1_000_000;
     host.softnet[0].dropped = 5_000;
@@ -340,9 +343,6 @@ fn what_is_left_alone_is_explained() {
     let request = Request { reasons: true, ..Request::default() };
     let plan = planned_for(&host, &request, &[]).unwrap();
     let said = |start: &str| plan.notes.iter().filter(|note| note.starts_with(start)).count();
-    assert_eq!(
-        said("net.core.rmem_max stays 212992, not 134217728 (document 000): nothing was"),
-        1
-    );
+    assert_eq!(said("net.core.rmem_max stays 212992, not 134217728: no packet was"), 1);
     assert_eq!(said("net.core.netdev_max_backlog"), 0, "it is planned");
 }

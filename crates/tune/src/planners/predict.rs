@@ -1,15 +1,14 @@
-//! Which share of packets crosses to another CPU, cache or node, from where interrupts, RPS and
-//! readers are.
+//! Predicts the share of packets that cross to another CPU, cache or node, from the placement of interrupts, RPS and
+//! readers.
 //!
-//! In go the queues with their packets as weights, and changes; out come the shares, of the host as it
-//! is and after each change. A packet's way has three legs: the NIC's node to the CPU that it arrives on,
-//! from there to the CPU that RPS gives it to, and to the thread that reads it. Where several CPUs may
-//! take it, each is as likely. The last leg counts only for readers that were asked for: of other threads
-//! it is not known which packets are theirs.
+//! Input: the queues with their packets as weights, and changes. Output: the shares now and after each change. A packet's
+//! path has three legs: from the NIC's node to the CPU that it arrives on, from there to the CPU that RPS selects, and to
+//! the thread that reads it. If several CPUs are possible, each is equally likely. The last leg counts only for requested
+//! readers: which packets other threads read is unknown.
 //!
-//! A packet stays where its three places are one. The share that stays is therefore a sum over places
-//! of what is delivered there, times what is read there, and a change of a queue or a thread changes
-//! only its own summands: a plan of a thousand changes for a thousand CPUs is predicted in milliseconds.
+//! A packet stays if its three places are the same. So the share that stays is the sum over all places of the share
+//! delivered there times the share read there, and a change of a queue or thread affects only its own terms: a plan of a
+//! thousand changes for a thousand CPUs is predicted in milliseconds.
 
 use super::situation::{Situation, goes_to};
 use super::system::CgroupState;
@@ -19,7 +18,7 @@ use nearpath_model::{
 };
 use std::collections::BTreeMap;
 
-/// What two CPUs may have in common.
+/// The level at which two CPUs are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
     Cpu,
@@ -29,15 +28,15 @@ enum Bound {
 
 const BOUNDS: [Bound; 3] = [Bound::Cpu, Bound::Llc, Bound::Node];
 
-/// Shares by the number of a CPU, a cache or a node.
-type Places = BTreeMap<u32, f64>;
+/// Shares by CPU, cache or node number.
+type Weights = BTreeMap<u32, f64>;
 
-/// The shares of the host as it is.
+/// The current shares.
 pub(super) fn crossings(situation: &Situation<'_>) -> Crossings {
     Flows::now(situation).crossings()
 }
 
-/// The shares after each of these changes and those before it.
+/// The cumulative shares after each of these changes.
 pub(super) fn effects(situation: &Situation<'_>, changes: &[PlannedChange]) -> Vec<Crossings> {
     let mut flows = Flows::now(situation);
     let mut last = flows.crossings();
@@ -50,7 +49,7 @@ pub(super) fn effects(situation: &Situation<'_>, changes: &[PlannedChange]) -> V
     changes.iter().map(after).collect()
 }
 
-/// A queue whose packets are counted.
+/// A weighted queue.
 struct Queue {
     node: Option<NodeId>,
     irq: Option<IrqNumber>,
@@ -58,30 +57,30 @@ struct Queue {
     rps_path: String,
     /// Its packets.
     weight: f64,
-    /// The CPUs that its packets arrive on, with their shares; `None` is unknown.
+    /// The CPUs that its packets arrive on, with their shares; `None` if unknown.
     arrive: Option<BTreeMap<CpuId, f64>>,
-    /// The CPUs that RPS gives them to; `None` is unknown.
+    /// The CPUs that RPS sends them to; `None` if unknown.
     rps: Option<CpuSet>,
 }
 
-/// All flows of packets, to which changes are made.
+/// All flows of packets, which changes are applied to.
 struct Flows<'a> {
     situation: &'a Situation<'a>,
     queues: Vec<Queue>,
     by_irq: BTreeMap<IrqNumber, Vec<usize>>,
     by_path: BTreeMap<String, usize>,
-    /// The CPUs of each thread that reads.
+    /// The CPUs of each reader thread.
     threads: BTreeMap<u32, CpuSet>,
-    /// For each bound, unless something is unknown.
+    /// Per level; `None` if something is unknown.
     sums: [Option<Sums>; 3],
 }
 
-/// What stays within one bound.
+/// The packets that stay at one level.
 struct Sums {
-    /// Packets that were delivered in a place without having crossed before.
-    delivered: Places,
-    /// Readers of a place; `None` when none were asked for.
-    read: Option<Places>,
+    /// Packets delivered in a place without having crossed before.
+    delivered: Weights,
+    /// Readers of a place; `None` if none were requested.
+    read: Option<Weights>,
 }
 
 impl<'a> Flows<'a> {
@@ -102,11 +101,11 @@ impl<'a> Flows<'a> {
     }
 
     fn sums(&self, bound: Bound) -> Option<Sums> {
-        let mut delivered = Places::new();
+        let mut delivered = Weights::new();
         for queue in &self.queues {
             self.add_queue(&mut delivered, bound, queue, 1.0)?;
         }
-        let mut read = Places::new();
+        let mut read = Weights::new();
         for cpus in self.threads.values() {
             self.add_reader(&mut read, bound, cpus, 1.0)?;
         }
@@ -114,15 +113,15 @@ impl<'a> Flows<'a> {
         Some(Sums { delivered, read })
     }
 
-    /// Adds what a queue delivers to each place, so often; `None` when that is unknown.
-    fn add_queue(&self, to: &mut Places, bound: Bound, queue: &Queue, times: f64) -> Option<()> {
+    /// Adds `times` what a queue delivers to each place; `None` if that is unknown.
+    fn add_queue(&self, to: &mut Weights, bound: Bound, queue: &Queue, times: f64) -> Option<()> {
         let topology = &self.situation.host.topology;
         let rps = queue.rps.as_ref()?.intersection(&topology.online);
         let at_home = |key: u32| match (bound, queue.node) {
             (Bound::Node, Some(node)) => key == node.0,
             _ => true,
         };
-        let mut arrive = Places::new();
+        let mut arrive = Weights::new();
         for (&cpu, share) in queue.arrive.as_ref()? {
             *arrive.entry(self.place(cpu, bound)?).or_default() += share;
         }
@@ -143,8 +142,8 @@ impl<'a> Flows<'a> {
         Some(())
     }
 
-    /// Adds a thread to each place that it may read in, so often.
-    fn add_reader(&self, to: &mut Places, bound: Bound, cpus: &CpuSet, times: f64) -> Option<()> {
+    /// Adds a thread `times` to each place that it may read in.
+    fn add_reader(&self, to: &mut Weights, bound: Bound, cpus: &CpuSet, times: f64) -> Option<()> {
         let cpus = cpus.intersection(&self.situation.host.topology.online);
         for cpu in cpus.iter() {
             *to.entry(self.place(cpu, bound)?).or_default() += times / cpus.len() as f64;
@@ -152,7 +151,7 @@ impl<'a> Flows<'a> {
         Some(())
     }
 
-    /// The number of the CPU, cache or node that a CPU is; on a host without nodes all are on one.
+    /// The number of the CPU, cache or node of a CPU; without nodes all are on one.
     fn place(&self, cpu: CpuId, bound: Bound) -> Option<u32> {
         let topology = &self.situation.host.topology;
         match bound {
@@ -163,7 +162,7 @@ impl<'a> Flows<'a> {
         }
     }
 
-    /// Makes a change; whether it is one that matters here.
+    /// Applies a change; returns whether it affects the prediction.
     fn make(&mut self, change: &PlannedChange) -> bool {
         let Some(cpus) = change.cpus_after() else { return false };
         match &change.target {
@@ -201,7 +200,7 @@ impl<'a> Flows<'a> {
         self.sums = sums;
     }
 
-    /// Adds a queue to all sums; one that becomes unknown makes the sum unknown.
+    /// Adds a queue to all sums; an unknown queue makes the sum unknown.
     fn update(&self, sums: &mut [Option<Sums>; 3], index: usize, times: f64) {
         let Some(queue) = self.queues.get(index) else { return };
         for (bound, sums) in BOUNDS.into_iter().zip(sums) {
@@ -231,7 +230,7 @@ impl<'a> Flows<'a> {
         true
     }
 
-    /// Keeps the threads in a cgroup on what they may have of these CPUs, or on all of them.
+    /// Restricts the threads of a cgroup to these CPUs, or allows all of them if none remain.
     fn change_cgroup(&mut self, is_it: &dyn Fn(&CgroupState) -> bool, cpus: &CpuSet) -> bool {
         let system = &self.situation.request.system;
         let inside = |pid| system.cgroup(pid).is_ok_and(is_it);
@@ -250,7 +249,7 @@ impl<'a> Flows<'a> {
         let total: f64 = self.queues.iter().map(|queue| queue.weight).sum();
         let [other_cpu, other_llc, other_node] = self.sums.each_ref().map(|sums| {
             let stays = sums.as_ref()?.stays();
-            // What adding up has left of nothing is nothing.
+            // Clamp rounding errors.
             (total > 0.0).then(|| ((1.0 - stays / total) * 1e9).round().clamp(0.0, 1e9) / 1e9)
         });
         Crossings { other_cpu, other_llc, other_node }
@@ -269,8 +268,8 @@ impl Sums {
     }
 }
 
-/// The queues whose packets are counted: those of hardware; where there is none, those of other devices
-/// of which it was measured where their packets arrive.
+/// The weighted queues: those of hardware; without hardware, those of other devices for which the arrival CPUs were
+/// measured.
 fn queues(situation: &Situation<'_>) -> Vec<Queue> {
     let traffic = &situation.request.traffic;
     let claims = claims(situation);
@@ -284,7 +283,7 @@ fn queues(situation: &Situation<'_>) -> Vec<Queue> {
             } else {
                 irq.map(|irq| weight(situation, irq, &claims))
             };
-            // An idle queue counts for as little as one packet, so that a new host has shares as well.
+            // An idle queue counts as one packet, so that a freshly booted host has shares too.
             let weight = weight.unwrap_or(0.0).max(1.0);
             let arrive = irq.and_then(goes_to).map(evenly);
             let rps_path = rps_path(&nic.name, queue.queue);
@@ -298,7 +297,7 @@ fn queues(situation: &Situation<'_>) -> Vec<Queue> {
     queues
 }
 
-/// The queues of devices without interrupts: packets arrive on the CPU that hands them over.
+/// The queues of devices without interrupts: packets arrive on the CPU that passes them on.
 fn software_queues(situation: &Situation<'_>) -> Vec<Queue> {
     let traffic = &situation.request.traffic;
     let all: f64 = traffic.arrivals.values().map(|&packets| packets as f64).sum();
@@ -315,7 +314,7 @@ fn software_queues(situation: &Situation<'_>) -> Vec<Queue> {
     situation.nics().flat_map(of_nic).collect()
 }
 
-/// How many interrupts of receive queues go to each CPU, of those that go to several a part.
+/// The number of receive interrupts per CPU; those that go to several CPUs count proportionally.
 fn claims(situation: &Situation<'_>) -> BTreeMap<CpuId, f64> {
     let mut claims = BTreeMap::new();
     let nics = situation.hardware().chain(situation.other_hardware());
@@ -328,8 +327,8 @@ fn claims(situation: &Situation<'_>) -> BTreeMap<CpuId, f64> {
     claims
 }
 
-/// The packets of a queue: its part of what drivers were measured to take from their queues on the CPUs
-/// that its interrupt goes to; where nothing was measured, its interrupts since boot.
+/// The packets of a queue: its share of the packets measured on the CPUs of its interrupt; without a measurement, its
+/// interrupts since boot.
 fn weight(situation: &Situation<'_>, irq: &Irq, claims: &BTreeMap<CpuId, f64>) -> f64 {
     let polled = &situation.request.traffic.polled;
     if polled.is_empty() {
@@ -346,7 +345,7 @@ fn rps_path(nic: &str, queue: QueueId) -> String {
     SettingFile::rx_queue(nic, queue, "rps_cpus").path
 }
 
-/// As likely on each.
+/// Equally likely on each.
 fn evenly(cpus: &CpuSet) -> BTreeMap<CpuId, f64> {
     cpus.iter().map(|cpu| (cpu, 1.0 / cpus.len() as f64)).collect()
 }

@@ -1,19 +1,18 @@
-//! A VLAN priority to a queue of its own, and that queue's interrupt to a CPU.
+//! Steers a VLAN priority to its own queue, and that queue's interrupt to a CPU.
 //!
-//! In go pairs of a priority (PCP, 0 to 7) and a CPU, as document 001 wants them, and the NIC's queues and
-//! n-tuple rules. Out come, for each: the feature `rx-ntuple-filter` switched on, a rule that leads
-//! packets of this priority to a queue, and the interrupt of that queue to the CPU. The queue is kept
-//! for them: the indirection table leaves it out (the planner of RSS sees to it). A NIC that takes no
-//! rules is told of in a note.
+//! Input: pairs of a priority (PCP, 0 to 7) and a CPU, and the NIC's queues and n-tuple rules. Output, for each pair: the
+//! feature `rx-ntuple-filter` on, a rule that steers packets of this priority to a queue, and the interrupt of that queue
+//! to the CPU. The queue is reserved: the planner of RSS removes it from the indirection table. A note reports NICs
+//! without n-tuple rules.
 //!
-//! The priority is the upper three bits of the tag, so the rule compares `vlan PCP<<13/0xe000`. Document
-//! 001 has `vlan 2005 vlan-mask 0xe000`, and wonders that packets go astray: 2005 is a decimal number,
-//! whose priority is 0, and ethtool leaves out of the comparison the bits that are set in its mask.
+//! The priority is the upper three bits of the tag, so the rule compares `vlan PCP<<13/0xe000`. Document 001 uses
+//! `vlan 2005 vlan-mask 0xe000`, which does not work: 2005 is decimal and its priority is 0, and ethtool ignores the bits
+//! that are set in its mask.
 //!
 //! Rules: document 001, ethtool(8) `-N`, Documentation/networking/scaling.rst.
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
 use nearpath_model::{
     CpuId, CpuSet, Ethtool, Nic, NicSetting, NtupleRule, QueueId, SettingFile, Target,
@@ -22,11 +21,11 @@ use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "priority",
-    plans: "a VLAN priority to a queue of its own, whose interrupt goes to a CPU",
+    plans: "a VLAN priority to its own queue, and the queue's interrupt to a CPU",
     run,
 };
 
-/// The kernel's name of what `ethtool -K NIC ntuple` switches.
+/// The kernel's name of the feature `ntuple` of `ethtool -K`.
 const FEATURE: &str = "rx-ntuple-filter";
 /// The bits of a tag that are the priority.
 const PCP_MASK: u16 = 0xe000;
@@ -39,7 +38,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for nic in situation.hardware() {
         if let Err(reason) = possible(situation, nic, asked.len()) {
             draft.note(format!(
-                "no queue of {} for a VLAN priority: {reason}; such packets share their queues with \
+                "no VLAN priority queue on {}: {reason}; such packets share their queues with \
                  others there",
                 nic.name
             ));
@@ -52,33 +51,35 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
-/// Whether the NIC can lead packets to queues, as far as facts tell.
+/// Whether the NIC can steer packets to queues, according to the facts.
 fn possible(situation: &Situation<'_>, nic: &Nic, priorities: usize) -> Result<(), String> {
     if nic.ntuple.is_none() {
         let reason = situation.why_unknown(nic, "ntuple");
-        let reason = reason.unwrap_or_else(|| "its driver tells none".to_owned());
-        return Err(format!("it takes no n-tuple rules ({reason})"));
+        let reason = reason.unwrap_or_else(|| "its driver reports none".to_owned());
+        return Err(format!("no n-tuple rules ({reason})"));
     }
     let is_on = nic.offloads.as_ref().and_then(|all| all.get(FEATURE)).copied();
     if is_on == Some(false) && nic.fixed_offloads.as_ref().is_some_and(|all| all.contains(FEATURE))
     {
-        return Err(format!("its driver cannot switch {FEATURE} on"));
+        return Err(format!("its driver cannot turn {FEATURE} on"));
     }
     if nic.rx_queues.len() <= priorities {
         let queues = nic.rx_queues.len();
-        return Err(format!("it has {queues} receive queues, and one must be left for the others"));
+        return Err(format!(
+            "it has {queues} receive queues, and one must remain for other packets"
+        ));
     }
     Ok(())
 }
 
 fn switch_on(draft: &mut Draft, nic: &Nic) {
     if nic.offloads.as_ref().and_then(|all| all.get(FEATURE)) == Some(&false) {
-        draft.add(Wish {
+        draft.add(DraftChange {
             id: format!("{}/{FEATURE}", nic.name),
             target: NicSetting::new(&nic.name, Ethtool::Feature(FEATURE.to_owned())).into(),
             before: "off".into(),
             after: "on".into(),
-            why: format!("{} compares packets with n-tuple rules only with it", nic.name),
+            why: format!("required for n-tuple rules on {}", nic.name),
             finding: None,
         });
     }
@@ -90,7 +91,7 @@ fn lead(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, priority: u8, c
     let Some(queue) =
         there.and_then(|rule| rule.queue).or_else(|| free(situation, draft, nic, cpu))
     else {
-        return draft.note(format!("which interrupts the queues of {} have is unknown", nic.name));
+        return draft.note(format!("the interrupts of the queues of {} are unknown", nic.name));
     };
     draft.reserve(nic.ifindex, queue);
     interrupt(situation, draft, nic, queue, priority, cpu);
@@ -101,21 +102,21 @@ fn lead(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, priority: u8, c
     let target = |place: u32| Target::from(NicSetting::new(&nic.name, Ethtool::Rule(place)));
     let place = (0..).find(|place| !taken.contains(place) && !draft.has(&target(*place)));
     let tag = u16::from(priority) << 13;
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: format!("{}/priority-{priority}", nic.name),
         target: target(place.unwrap_or(0)),
         before: "none".into(),
         after: format!("ether vlan {tag}/{PCP_MASK:#x} queue {queue}").into(),
         why: format!(
-            "packets of VLAN priority {priority} come by queue {queue} of {} alone, whose interrupt \
-             goes to CPU {cpu}",
+            "packets of VLAN priority {priority} get queue {queue} of {} to themselves, with its interrupt \
+             on CPU {cpu}",
             nic.name
         ),
         finding: None,
     });
 }
 
-/// Whether a rule leads this priority, and all of it, to a queue.
+/// Whether a rule steers exactly this priority to a queue.
 fn is_of(rule: &NtupleRule, priority: u8) -> bool {
     let tag = u16::from(priority) << 13;
     let vlan = format!("{tag}/{PCP_MASK:#x}");
@@ -125,8 +126,7 @@ fn is_of(rule: &NtupleRule, priority: u8) -> bool {
         && rule.matches.get("vlan") == Some(&vlan)
 }
 
-/// A queue that is not kept for another priority: one whose interrupt goes to the CPU already, else the
-/// last.
+/// A queue that is not reserved: one whose interrupt goes to the CPU already, else the last.
 fn free(situation: &Situation<'_>, draft: &Draft, nic: &Nic, cpu: CpuId) -> Option<QueueId> {
     let all = nic.rx_queues.iter().filter_map(|queue| {
         let irq = situation.irq(queue.irq?)?;
@@ -154,13 +154,13 @@ fn interrupt(
         let Some(before) = irq.affinity.as_ref().filter(|before| **before != only) else {
             continue;
         };
-        draft.add(Wish {
+        draft.add(DraftChange {
             id: format!("irq-{}", irq.irq),
             target: SettingFile::irq_affinity(irq.irq).into(),
             before: before.to_string().into(),
             after: cpu.to_string().into(),
             why: format!(
-                "CPU {cpu} was asked for VLAN priority {priority}, which comes by queue {queue} of {}",
+                "CPU {cpu} was requested for VLAN priority {priority}, which uses queue {queue} of {}",
                 nic.name
             ),
             finding: None,

@@ -1,13 +1,12 @@
-//! REUSEPORT steering of the ports that were asked for: a connection goes to the worker that is
-//! nearest to the CPU on which it is received.
+//! REUSEPORT steering of the requested ports: a connection goes to the worker nearest to the receiving CPU.
 //!
-//! In go the groups with their workers, and where `thread_affinity` will have these. Out comes a
-//! change of each group whose workers are on CPUs of their own; of others a note says why not.
+//! Input: the groups with their workers, and the affinity planned by `thread_affinity`. Output: a change of each group
+//! whose workers are on separate CPUs; for others, a note with the reason.
 //!
-//! Rules: document 004, and those of `nearpath steer` (`crate::steering`).
+//! Rules: socket(7) SO_ATTACH_REUSEPORT_EBPF, document 004, and those of `nearpath steer` (`crate::steering`).
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
 use crate::steering::{self, Found, Method};
 use nearpath_instruments::ReuseportProgram;
@@ -20,7 +19,7 @@ pub(super) const PLANNER: Planner = Planner {
     run,
 };
 
-/// The name of the program of `bpf/steer.bpf.c`, as the kernel keeps it.
+/// The name of the program in `bpf/steer.bpf.c`, as truncated by the kernel.
 const OURS: &str = "nearpath_steer";
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
@@ -32,7 +31,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
                 }
             }
         }
-        Err(reason) => draft.note(format!("which REUSEPORT groups there are is unknown: {reason}")),
+        Err(reason) => draft.note(format!("REUSEPORT groups are unknown: {reason}")),
     }
 }
 
@@ -56,8 +55,8 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, found: &Found) -> Result<(
         .collect();
     if places.len() == 1 {
         return Err(format!(
-            "{local}: all workers may run on the same CPUs, so that none is nearest; pin each to its \
-             own"
+            "{local}: all workers may run on the same CPUs, so none is nearest; pin each to its own \
+             CPU"
         ));
     }
     let change = steering::plan(&situation.host.topology, &found, Method::Nearest)
@@ -66,7 +65,7 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, found: &Found) -> Result<(
         SocketProtocol::Tcp => "tcp",
         SocketProtocol::Udp => "udp",
     };
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: format!("reuseport-{protocol}-{local}"),
         target: change.target,
         before: change.before,
@@ -77,7 +76,7 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, found: &Found) -> Result<(
     Ok(())
 }
 
-/// The check that has seen connections accepted elsewhere.
+/// The check that found connections accepted on another CPU.
 fn accepts(situation: &Situation<'_>) -> Option<String> {
     let found = situation.findings.iter().find(|finding| finding.check == "accepts_off_cpu");
     found.map(|finding| finding.check.clone())

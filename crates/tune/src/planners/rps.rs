@@ -1,35 +1,35 @@
-//! RPS and RFS: taken off where hardware queues do it better or where it carries packets away, put on
-//! where CPUs that could help have no queue.
+//! RPS and RFS: off where hardware queues do better or where it moves packets away, on where CPUs that could help have no
+//! queue.
 //!
-//! In go each queue's `rps_cpus`, the interrupts as planned, and what the diagnosis found. Out come
-//! changes of `rps_cpus`, and with RPS on those that turn RFS on.
+//! Input: the `rps_cpus` of each queue, the planned interrupts, and the findings. Output: changes of `rps_cpus`, and with
+//! RPS on, changes that turn RFS on.
 //!
-//! - A NIC with several queues has a CPU for each: RPS would only add a hop. It helps where a queue's
-//!   CPU is overloaded, or for throughput where CPUs near the NIC have no queue.
-//! - Of a device without queues of its own (VLAN, bond, bridge) packets were spread by the NIC below.
-//!   A tunnel is another matter: the NIC may not see the flows inside, so its RPS stays on the node.
-//! - Never on an internal port of OVS: it has one receive queue, and `get_rps_cpu` (net/core/dev.c)
-//!   does not steer what came by another queue of the NIC.
+//! - A NIC with several queues has a CPU for each: RPS would only add a hop. It helps if a queue's CPU is overloaded, or
+//!   for throughput if CPUs near the NIC have no queue.
+//! - Packets of a device without its own queues (VLAN, bond, bridge) were already spread by the NIC below. Tunnels differ:
+//!   the NIC may not see the inner flows, so their RPS stays on the node.
+//! - Never on an internal OVS port: it has one receive queue, and `get_rps_cpu` (net/core/dev.c) does not steer packets
+//!   that arrived on another queue of the NIC.
 //!
 //! Rule: Documentation/networking/scaling.rst.
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::{self, Situation, is_hardware};
 use nearpath_diagnose::cpus_near_node;
 use nearpath_model::{CpuSet, Goal, Nic, NicKind, RxQueue, SettingFile, Target};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "rps",
-    plans: "RPS and RFS where they help, and off where they carry packets away",
+    plans: "RPS and RFS on where they help, off where they move packets away",
     run,
 };
 
-/// The sysctl of all flows.
+/// The size of the global flow table.
 pub(super) const ENTRIES: &str = "net.core.rps_sock_flow_entries";
-/// As many as scaling.rst suggests for a busy server.
+/// The value that scaling.rst suggests for a moderately busy server.
 const FLOWS: u32 = 32_768;
-/// Devices that stand on one another, at most.
+/// Maximum depth of stacked devices.
 const DEPTH: usize = 8;
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
@@ -60,7 +60,7 @@ fn on(nic: &Nic) -> impl Iterator<Item = (&RxQueue, &CpuSet)> {
     })
 }
 
-/// The CPUs that RPS of a NIC should give packets to; none where it should be off.
+/// The CPUs for RPS of a NIC; empty if it should be off.
 fn helpers(situation: &Situation<'_>, draft: &Draft, nic: &Nic) -> CpuSet {
     let near: CpuSet = situation.interrupt_cpus(nic).into_iter().collect();
     let few_queues = !nic.rx_queues.is_empty() && nic.rx_queues.len() < near.len();
@@ -73,7 +73,7 @@ fn helpers(situation: &Situation<'_>, draft: &Draft, nic: &Nic) -> CpuSet {
     near.difference(&draft.cpus_of_irqs(situation, std::iter::once(nic)))
 }
 
-/// The internal ports of OVS above a NIC that have RPS on.
+/// The internal OVS ports above a NIC with RPS on.
 fn ports_above<'a>(situation: &Situation<'a>, nic: &Nic) -> impl Iterator<Item = &'a Nic> {
     let in_ovs = in_ovs(situation, nic);
     situation.nics().filter(move |port| {
@@ -98,19 +98,19 @@ fn put_on(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, helpers: &Cpu
     );
     if !ports.is_empty() {
         why += &format!(
-            "; steered here and not on {}, where only packets of queue 0 would be",
+            "; set here and not on {}, where only packets of queue 0 would be steered",
             ports.join(", ")
         );
     }
     for queue in &nic.rx_queues {
-        // What is kept for a priority is for its CPU alone.
+        // A queue reserved for a priority belongs to its CPU only.
         if !draft.reserved(nic.ifindex, queue.queue) {
             set(situation, draft, nic, queue, helpers, &why);
         }
     }
 }
 
-/// RPS of a NIC that needs none.
+/// Turns RPS off on a NIC that does not need it.
 fn without(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     let name = &nic.name;
     let several = nic.rx_queues.len() > 1;
@@ -118,8 +118,8 @@ fn without(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     for (queue, cpus) in on(nic) {
         if several {
             let why = format!(
-                "{name} spreads packets over {} queues itself; RPS carries each to another CPU, \
-                 now to {}",
+                "{name} spreads packets over {} queues itself; RPS moves them to other CPUs, \
+                 now {}",
                 nic.rx_queues.len(),
                 situation::cpus(cpus)
             );
@@ -130,7 +130,7 @@ fn without(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     }
 }
 
-/// Leaves RPS on, but only to CPUs near the NIC.
+/// Restricts RPS to CPUs near the NIC.
 fn stay_near(
     situation: &Situation<'_>,
     draft: &mut Draft,
@@ -144,7 +144,7 @@ fn stay_near(
     set(situation, draft, nic, queue, &cpus.intersection(near), &why);
 }
 
-/// RPS of a device without queues of its own.
+/// RPS of a device without its own queues.
 fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     let below = below(situation, nic, DEPTH);
     let names: Vec<&str> = below.iter().map(|nic| nic.name.as_str()).collect();
@@ -153,8 +153,8 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     for (queue, cpus) in on(nic) {
         if nic.kind == NicKind::OvsInternal && several {
             let why = format!(
-                "{} is an internal port of OVS with one receive queue, where the kernel steers only \
-                 packets of queue 0 of {names}; RPS belongs on the NIC, though guides put it here",
+                "{} is an internal OVS port with one receive queue, where the kernel steers only \
+                 packets of queue 0 of {names}; RPS belongs on the NIC",
                 nic.name
             );
             set(situation, draft, nic, queue, &CpuSet::new(), &why);
@@ -163,8 +163,7 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
             let near = cpus_near_node(&situation.host.topology, lower.numa_node);
             stay_near(situation, draft, nic, queue, cpus, &near);
         } else if several {
-            let why =
-                format!("the queues of {names} have spread the packets of {} before", nic.name);
+            let why = format!("the queues of {names} already spread the packets of {}", nic.name);
             set(situation, draft, nic, queue, &CpuSet::new(), &why);
         } else {
             as_diagnosed(situation, draft, nic, queue);
@@ -172,8 +171,8 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     }
 }
 
-/// What the diagnosis proposed for a queue: of a device that only passes packets on inside the host
-/// nothing but a measurement tells where they come from.
+/// Plans the proposal of the diagnosis for a queue: for a device that only passes packets on inside the host, a
+/// measurement is required to find where they come from.
 fn as_diagnosed(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, queue: &RxQueue) {
     let target = target(nic, queue, "rps_cpus");
     if let Some((_, change)) = situation.proposed(&target)
@@ -209,7 +208,7 @@ fn below<'a>(situation: &Situation<'a>, nic: &Nic, depth: usize) -> Vec<&'a Nic>
     found
 }
 
-/// Turns RFS on for queues with RPS: each flow to the CPU that reads it.
+/// Turns RFS on for queues with RPS: each flow goes to the CPU that reads it.
 fn flows(situation: &Situation<'_>, draft: &mut Draft, steering: &[(&Nic, &RxQueue)]) {
     let queues = u32::try_from(steering.len()).unwrap_or(u32::MAX);
     if queues == 0 {
@@ -217,36 +216,33 @@ fn flows(situation: &Situation<'_>, draft: &mut Draft, steering: &[(&Nic, &RxQue
     }
     let entries = situation.host.sysctls.get(ENTRIES).and_then(|value| value.parse::<u32>().ok());
     let Some(entries) = entries else {
-        draft.note(format!("no RFS: {ENTRIES} is not to be had here"));
+        draft.note(format!("no RFS: {ENTRIES} is not available"));
         return;
     };
     if entries < FLOWS {
-        draft.add(Wish {
+        draft.add(DraftChange {
             id: ENTRIES.to_owned(),
             target: SettingFile::sysctl(ENTRIES).into(),
             before: entries.to_string().into(),
             after: FLOWS.to_string().into(),
-            why: "RFS steers each flow to the CPU that reads it, where RPS only spreads by hash"
+            why: "RFS steers each flow to the CPU that reads it; RPS alone spreads by hash"
                 .to_owned(),
             finding: situation.asked_by(&SettingFile::sysctl(ENTRIES).into()),
         });
     }
     let each = (entries.max(FLOWS) / queues).max(1);
-    // Down to a power of two, so that all together have no more than there are.
+    // Rounded down to a power of two, so that the sum does not exceed the table.
     let each = 1 << (u32::BITS - 1 - each.leading_zeros());
     for (nic, queue) in steering {
         let Some(before) = queue.rps_flow_cnt.filter(|&before| before != each) else { continue };
         let target = target(nic, queue, "rps_flow_cnt");
-        draft.add(Wish {
+        draft.add(DraftChange {
             id: id(nic, queue, "rps_flow_cnt"),
             finding: situation.asked_by(&target),
             target,
             before: before.to_string().into(),
             after: each.to_string().into(),
-            why: format!(
-                "the {} flows of RFS, shared out over {queues} queues",
-                entries.max(FLOWS)
-            ),
+            why: format!("the {} RFS flows, divided among {queues} queues", entries.max(FLOWS)),
         });
     }
 }
@@ -261,7 +257,7 @@ fn set(
 ) {
     let Some(before) = queue.rps_cpus.as_ref().filter(|before| *before != after) else { return };
     let target = target(nic, queue, "rps_cpus");
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: id(nic, queue, "rps_cpus"),
         finding: situation.asked_by(&target),
         target,

@@ -1,36 +1,33 @@
-//! Receive-side scaling: an indirection table that gives each CPU near the NIC as much, and a hash key
-//! that hashes.
+//! Receive-side scaling: an indirection table that gives each CPU near the NIC an equal share, and a usable hash key.
 //!
-//! In go the table, the CPU that each queue's interrupt will go to, and the rules that lead packets to
-//! queues by themselves. Out comes a table where now some CPU gets a quarter more than its share, or a
-//! queue gets hash values whose interrupt goes far away or that is kept for a VLAN priority. Queues that
-//! share a CPU share its part: three queues on two CPUs have the weights 1, 2, 1.
+//! Input: the table, the planned CPU of each queue's interrupt, and the n-tuple rules. Output: a new table, if some CPU gets
+//! a quarter more than its share, or if a queue with a distant interrupt or a reserved queue gets hash values. Queues on
+//! the same CPU split its share: three queues on two CPUs get the weights 1, 2, 1.
 //!
-//! A table that leaves queues out and is even otherwise may do so on purpose (n-tuple rules, AF_XDP): it
-//! is left alone. A key whose bytes are all the same makes neighbours of hash values: it is replaced by
-//! the one of the specification.
+//! A table that excludes queues but is otherwise even may be intentional (n-tuple rules, AF_XDP) and is not changed. A key
+//! of identical bytes hashes similar flows alike: it is replaced by the key of the specification.
 //!
 //! Rules: the check `rss_uneven`, ethtool(8) `-X`, Microsoft's "Verifying the RSS hash calculation".
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
 use crate::ethtool::{Table, key_bytes};
 use nearpath_diagnose::cpus_near_node;
-use nearpath_model::{CpuId, Ethtool, Nic, NicSetting, QueueId, Rss, Severity, Target};
+use nearpath_model::{CpuId, Ethtool, Nic, NicSetting, QueueId, Rss, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "rss",
-    plans: "an indirection table that gives each near CPU as much, and a hash key that hashes",
+    plans: "an indirection table with equal shares for near CPUs, and a usable hash key",
     run,
 };
 
-/// A CPU with so much more than its share has too much.
+/// A CPU with this factor of its share is overloaded.
 const TOO_MUCH: f64 = 1.25;
 
-/// The key of Microsoft's specification. Hashing addresses and ports takes 40 bytes of a key at most;
-/// what follows these is used by no hash.
+/// The key of Microsoft's specification. Hashing addresses and ports uses at most 40 bytes of a key; the rest is
+/// unused.
 const KEY: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
@@ -45,7 +42,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
                 key(draft, nic, rss);
             }
             None if draft.is_reserved(nic) => draft.note(format!(
-                "the indirection table of {} is not to be had: other packets may hash to the queue \
+                "the indirection table of {} is not available: other packets may hash to the queue \
                  of a priority",
                 nic.name
             )),
@@ -61,7 +58,8 @@ fn table(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, rss: &Rss) {
     }
     let target = Target::from(NicSetting::new(&nic.name, Ethtool::Rss));
     let found = situation.proposed(&target).map(|(finding, _)| finding);
-    let uneven = found.is_some_and(|finding| finding.severity > Severity::Info);
+    // A table that only excludes queues overloads none.
+    let uneven = found.is_some_and(|finding| finding.cost.share_percent.is_some());
     let Some(queues) = queues(situation, draft, nic, &entries, uneven) else { return };
     let why = match reason(situation, draft, nic, &entries, &queues) {
         Some(why) => why,
@@ -69,16 +67,14 @@ fn table(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, rss: &Rss) {
         None => return,
     };
     let Some(after) = spread(&queues, entries.len()) else {
-        return draft.note(format!(
-            "the indirection table of {} is too small to be spread over its queues",
-            nic.name
-        ));
+        return draft
+            .note(format!("the indirection table of {} is too small for its queues", nic.name));
     };
     let before = Table::of(entries);
     if before == after {
         return;
     }
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: format!("{}/rss", nic.name),
         target,
         before: before.to_string().into(),
@@ -88,7 +84,7 @@ fn table(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, rss: &Rss) {
     });
 }
 
-/// The queues that the hash should lead to, with their CPUs; `None` where it is best left alone.
+/// The queues that should receive hashed packets, with their CPUs; `None` if the table should not be changed.
 fn queues(
     situation: &Situation<'_>,
     draft: &mut Draft,
@@ -118,8 +114,8 @@ fn queues(
     if !left_out.is_empty() {
         let (verb, which) = if left_out.len() == 1 { ("is", "queue") } else { ("are", "queues") };
         draft.note(format!(
-            "{which} {} of {} {verb} left out of its indirection table: it may be on purpose, and \
-             stays so",
+            "{which} {} of {} {verb} excluded from its indirection table, possibly on purpose: not \
+             changed",
             left_out.join(", "),
             nic.name
         ));
@@ -131,7 +127,7 @@ fn queues(
     (!queues.is_empty()).then_some(queues)
 }
 
-/// Why the table should be another one; `None` when it is good enough.
+/// Why the table should be changed; `None` if it is good enough.
 fn reason(
     situation: &Situation<'_>,
     draft: &Draft,
@@ -139,11 +135,11 @@ fn reason(
     entries: &[u32],
     queues: &BTreeMap<QueueId, CpuId>,
 ) -> Option<String> {
-    let strays: BTreeSet<u32> =
+    let misplaced: BTreeSet<u32> =
         entries.iter().filter(|n| !queues.contains_key(&QueueId(**n))).copied().collect();
-    if let Some(queue) = strays.first().map(|queue| QueueId(*queue)) {
+    if let Some(queue) = misplaced.first().map(|queue| QueueId(*queue)) {
         if draft.reserved(nic.ifindex, queue) {
-            return Some(format!("queue {queue} of {} is kept for a VLAN priority", nic.name));
+            return Some(format!("queue {queue} of {} is reserved for a VLAN priority", nic.name));
         }
         let irq = nic.rx_queues.iter().find(|q| q.queue == queue).and_then(|q| q.irq);
         let cpu =
@@ -160,10 +156,10 @@ fn reason(
     }
     let fair = entries.len() as f64 / by_cpu.len() as f64;
     let (cpu, most) = by_cpu.iter().max_by_key(|(_, n)| **n)?;
-    // Where there are few entries one more is not too much.
+    // In a small table one extra entry is acceptable.
     (*most as f64 > (fair * TOO_MUCH).max(fair + 1.0)).then(|| {
         format!(
-            "CPU {cpu} gets {:.0} % of the hash values of {}, a fair share is {:.0} %",
+            "CPU {cpu} gets {:.0}% of the hash values of {}; an equal share is {:.0}%",
             100.0 * *most as f64 / entries.len() as f64,
             nic.name,
             100.0 / by_cpu.len() as f64
@@ -171,11 +167,11 @@ fn reason(
     })
 }
 
-/// The table that gives each CPU as much; `None` when it has not enough entries.
+/// The table with equal shares per CPU; `None` if it has too few entries.
 fn spread(queues: &BTreeMap<QueueId, CpuId>, size: usize) -> Option<Table> {
     let mut on_cpu: BTreeMap<CpuId, u32> = BTreeMap::new();
     queues.values().for_each(|cpu| *on_cpu.entry(*cpu).or_default() += 1);
-    // Of a whole that all numbers of queues divide, each queue of a CPU gets its part.
+    // The total is a common multiple of the numbers of queues per CPU.
     let whole = on_cpu.values().try_fold(1u32, |whole, n| {
         whole.checked_mul(n / gcd(whole, *n)).filter(|whole| *whole <= 1 << 16)
     });
@@ -190,7 +186,7 @@ fn spread(queues: &BTreeMap<QueueId, CpuId>, size: usize) -> Option<Table> {
         weights.iter().map(|weight| u64::from(*weight)).sum::<u64>() <= size as u64
     };
     let each = || (0..=last).map(|n| u32::from(queues.contains_key(&QueueId(n)))).collect();
-    // As much for each queue where the exact parts are too fine for the table.
+    // Equal shares per queue if the exact weights do not fit the table.
     let weights = whole.map(weights).filter(fits).or_else(|| Some(each()).filter(fits))?;
     if weights.windows(2).all(|pair| pair[0] == pair[1]) {
         return Some(Table::Equal(last.saturating_add(1)));
@@ -202,7 +198,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// A key whose bytes are all the same.
+/// Replaces a key of identical bytes.
 fn key(draft: &mut Draft, nic: &Nic, rss: &Rss) {
     let Some(now) = &rss.key else { return };
     let Some(bytes) = key_bytes(now) else { return };
@@ -211,13 +207,13 @@ fn key(draft: &mut Draft, nic: &Nic, rss: &Rss) {
     }
     let after: Vec<String> =
         KEY.iter().cycle().take(bytes.len()).map(|byte| format!("{byte:02x}")).collect();
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: format!("{}/rss-key", nic.name),
         target: NicSetting::new(&nic.name, Ethtool::RssKey).into(),
         before: now.clone().into(),
         after: after.join(":").into(),
         why: format!(
-            "all bytes of the hash key of {} are {:02x}: with it flows hash alike",
+            "all bytes of the hash key of {} are {:02x}: similar flows hash alike",
             nic.name,
             bytes.first().copied().unwrap_or(0)
         ),

@@ -1,5 +1,4 @@
-//! What a planner sees: the host, its findings, what was asked for, and look-ups that several
-//! planners need.
+//! The input of a planner: the host, its findings, the request, and lookups shared by planners.
 
 use super::channels::ChannelCount;
 use super::command_line::Hugepages;
@@ -14,38 +13,37 @@ use nearpath_model::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was asked for.
+/// The request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// What the host is tuned for.
+    /// The goal.
     pub goal: Goal,
-    /// Names of interfaces; empty means all of the namespace.
+    /// Interface names; empty means all of the namespace.
     pub nics: Vec<String>,
-    /// The CPUs that interrupts and the application may be given; with the goal of isolation those
-    /// of the application alone. `None` leaves the choice.
+    /// The CPUs for interrupts and the application; with the goal isolation, for the application only. `None` means
+    /// automatic.
     pub cpus: Option<CpuSet>,
-    /// CPUs that are spared for everything else; with the goal of isolation those that interrupts
-    /// go to.
+    /// CPUs left to everything else; with the goal isolation, the CPUs for interrupts.
     pub housekeeping: Option<CpuSet>,
-    /// Packets that were measured, by which a prediction weighs the queues; empty: by their interrupts.
+    /// Measured packets, which weight the queues in predictions; if empty, interrupts do.
     pub traffic: Traffic,
-    /// How many channels each interface is to have; `None` leaves the choice.
+    /// The number of channels of each interface; `None` means automatic.
     pub channels: Option<ChannelCount>,
-    /// VLAN priorities (PCP, 0 to 7) with the CPU that takes the interrupts of each.
+    /// VLAN priorities (PCP, 0 to 7) with the CPU for the interrupts of each.
     pub vlan_priorities: Vec<(u8, CpuId)>,
-    /// Whether the application is bound by the cpuset of its cgroup instead of by its threads.
+    /// Whether the application is bound through the cpuset of its cgroup instead of per thread.
     pub cpuset: bool,
-    /// Whether irqbalance is stopped instead of being told which interrupts to leave alone.
+    /// Whether irqbalance is stopped instead of excluding interrupts from it.
     pub stop_irqbalance: bool,
-    /// Whether it is said why other sysctls are left alone.
+    /// Whether to explain why other sysctls are not changed.
     pub reasons: bool,
-    /// Hugepages that are to be taken at boot, with the goal of isolation.
+    /// Hugepages to reserve at boot, with the goal isolation.
     pub hugepages: Option<Hugepages>,
-    /// What the running system has beside the facts of the host.
+    /// State of the running system that is not part of the host's facts.
     pub system: System,
 }
 
-/// What a planner sees.
+/// The input of a planner.
 #[derive(Debug)]
 pub(super) struct Situation<'a> {
     pub host: &'a Host,
@@ -53,15 +51,15 @@ pub(super) struct Situation<'a> {
     pub request: &'a Request,
     pub workloads: &'a [Workload],
     irqs: BTreeMap<IrqNumber, &'a Irq>,
-    /// The check that asked for a change of a target.
+    /// The check that proposed a change of a target.
     asked_by: BTreeMap<String, (&'a Finding, &'a ProposedChange)>,
-    /// Interfaces that nothing more is planned for.
+    /// Interfaces excluded from further planning.
     aside: BTreeSet<IfIndex>,
 }
 
 impl<'a> Situation<'a> {
     /// # Errors
-    /// The request names an interface or CPUs that are not there.
+    /// The request names an interface or CPUs that do not exist.
     pub fn new(
         host: &'a Host,
         findings: &'a [Finding],
@@ -70,7 +68,7 @@ impl<'a> Situation<'a> {
     ) -> Result<Self, TuneError> {
         for name in &request.nics {
             if !host.nics.iter().any(|nic| nic.name == *name) {
-                return Err(TuneError::Refused(format!("there is no interface {name:?} here")));
+                return Err(TuneError::Refused(format!("no interface {name:?}")));
             }
         }
         for cpus in [&request.cpus, &request.housekeeping].into_iter().flatten() {
@@ -97,7 +95,7 @@ impl<'a> Situation<'a> {
         Ok(Self { host, findings, request, workloads, irqs, asked_by, aside })
     }
 
-    /// The interfaces that were asked for and carry packets.
+    /// The requested interfaces that carry packets.
     pub fn nics(&self) -> impl Iterator<Item = &'a Nic> {
         let names = &self.request.nics;
         self.carrying().filter(|nic| {
@@ -105,12 +103,12 @@ impl<'a> Situation<'a> {
         })
     }
 
-    /// Those of them that have interrupts of their own.
+    /// Those with their own interrupts.
     pub fn hardware(&self) -> impl Iterator<Item = &'a Nic> {
         self.nics().filter(|nic| is_hardware(nic))
     }
 
-    /// The other interfaces with interrupts of their own: what they have is not planned, but taken.
+    /// The other interfaces with their own interrupts: they are not changed, but their CPUs are taken.
     pub fn other_hardware(&self) -> impl Iterator<Item = &'a Nic> {
         let names = &self.request.nics;
         self.carrying().filter(|nic| {
@@ -119,8 +117,8 @@ impl<'a> Situation<'a> {
         })
     }
 
-    /// Plans nothing more for these interfaces.
-    pub fn set_aside(&mut self, nics: &BTreeSet<IfIndex>) {
+    /// Excludes these interfaces from further planning.
+    pub fn exclude(&mut self, nics: &BTreeSet<IfIndex>) {
         self.aside.clone_from(nics);
     }
 
@@ -133,7 +131,7 @@ impl<'a> Situation<'a> {
         Some(found.reason.clone())
     }
 
-    /// The CPUs that interrupts of those are pinned to.
+    /// The CPUs that interrupts of other interfaces are pinned to.
     pub fn cpus_of_other_nics(&self) -> CpuSet {
         let irqs = |nic| self.queue_irqs(nic).into_values().flatten();
         let all = self.other_hardware().flat_map(irqs);
@@ -145,13 +143,13 @@ impl<'a> Situation<'a> {
         self.host.nics.iter().filter(|nic| nic.state.as_deref() != Some("down"))
     }
 
-    /// The interrupt of that number.
+    /// The interrupt with this number.
     pub fn irq(&self, irq: IrqNumber) -> Option<&'a Irq> {
         self.irqs.get(&irq).copied()
     }
 
-    /// The interrupts of each queue number of a NIC, ascending, the receive queue's first. One that
-    /// several queues share is that of the first.
+    /// The interrupts of each queue number of a NIC, ascending, the receive queue's first. A shared interrupt belongs to
+    /// the first queue.
     pub fn queue_irqs(&self, nic: &Nic) -> BTreeMap<QueueId, Vec<&'a Irq>> {
         let rx = nic.rx_queues.iter().map(|queue| (queue.queue, queue.irq));
         let tx = nic.tx_queues.iter().map(|queue| (queue.queue, queue.irq));
@@ -167,8 +165,8 @@ impl<'a> Situation<'a> {
         queues
     }
 
-    /// The CPUs that a NIC's interrupts may be given, best first: near it, one CPU of each core
-    /// before SMT siblings, neither isolated nor spared.
+    /// The CPUs for a NIC's interrupts, best first: near it, one CPU per core before SMT siblings, neither isolated nor
+    /// excluded.
     pub fn interrupt_cpus(&self, nic: &Nic) -> Vec<CpuId> {
         let Request { goal, cpus, housekeeping, .. } = self.request;
         let mut near = nearest_cpus(self.host, nic.numa_node);
@@ -186,18 +184,18 @@ impl<'a> Situation<'a> {
         near
     }
 
-    /// The check that asked for a change of this target, as the diagnosis writes it.
+    /// The check that proposed a change of this target.
     pub fn asked_by(&self, target: &Target) -> Option<String> {
         self.proposed(target).map(|(finding, _)| finding.check.clone())
     }
 
-    /// The check that asked for the threads of a process to be moved.
+    /// The check that proposed moving the threads of a process.
     pub fn asked_to_move(&self, pid: u32) -> Option<String> {
         let proposal = Proposal::Affinity { pid, tid: None };
         self.asked_by.get(&proposal.to_string()).map(|(finding, _)| finding.check.clone())
     }
 
-    /// What the findings propose for a setting, not as an alternative: the first of them.
+    /// The first proposal of the findings for a setting that is not an alternative.
     pub fn proposed(&self, target: &Target) -> Option<(&'a Finding, &'a ProposedChange)> {
         self.asked_by.get(&Proposal::from(target.clone()).to_string()).copied()
     }
@@ -222,12 +220,12 @@ impl<'a> Situation<'a> {
 }
 
 /// # Errors
-/// The CPUs that are to be isolated leave none for everything else.
+/// The isolated CPUs would leave none for everything else.
 fn isolation(host: &Host, request: &Request) -> Result<(), TuneError> {
     let (Goal::Isolation, Some(cpus)) = (request.goal, &request.cpus) else { return Ok(()) };
     if host.topology.online.is_subset(cpus) {
         return Err(TuneError::Refused(format!(
-            "--cpus {cpus} isolates all CPUs: none is left for interrupts and the rest of the system"
+            "--cpus {cpus} isolates all CPUs: none are left for interrupts and the rest of the system"
         )));
     }
     let both = request.housekeeping.as_ref().map(|kept| kept.intersection(cpus));
@@ -256,12 +254,12 @@ pub(super) fn cpus_and_nodes(topology: &Topology, set: &CpuSet) -> String {
     }
 }
 
-/// Whether an interface has interrupts of its own.
+/// Whether an interface has its own interrupts.
 pub(super) fn is_hardware(nic: &Nic) -> bool {
     matches!(nic.kind, NicKind::Physical | NicKind::Vf | NicKind::Virtio)
 }
 
-/// Where an interrupt goes: `effective_affinity`, or where it may go when that is unknown.
+/// The CPUs of an interrupt: `effective_affinity`, or `affinity` if that is unknown.
 pub(super) fn goes_to(irq: &Irq) -> Option<&CpuSet> {
     let known = |cpus: &'_ &CpuSet| !cpus.is_empty();
     irq.effective_affinity.as_ref().filter(known).or(irq.affinity.as_ref().filter(known))
@@ -278,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_of_releases() {
+    fn versions_are_parsed_from_releases() {
         assert_eq!(version("6.1.0-44-amd64"), Some((6, 1)));
         assert_eq!(version("5.10"), Some((5, 10)));
         assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));

@@ -1,26 +1,26 @@
-//! Sysctls, and the settings of transparent hugepages, each only with evidence for it: what a check
-//! proposes after it has seen packets dropped, softirqs cut short, tasks stalled, readers moved about.
+//! Sysctls and transparent hugepage settings, each only with evidence: a check proposes it after it has seen dropped
+//! packets, time squeezes, stalled tasks, or migrating readers.
 //!
-//! In go the findings. Out come the changes of sysctls that findings of some weight propose; what a
-//! finding only mentions for information becomes a note. All other sysctls of tuning guides are left
-//! alone: without a sign that the default does harm, another value is as likely to.
+//! Input: the findings. Output: the sysctl changes proposed by warnings and critical findings; those of informational
+//! findings become notes. Other sysctls of tuning guides are not changed: without evidence that the default is harmful,
+//! another value is as likely to be.
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, version};
 use nearpath_model::{
     FileOf, Finding, Goal, Host, Proposal, ProposedChange, SettingFile, Severity, Target,
 };
 
 pub(super) const PLANNER: Planner =
-    Planner { name: "sysctls", plans: "sysctls that a finding of some weight asks for", run };
+    Planner { name: "sysctls", plans: "sysctls proposed by a warning or critical finding", run };
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for finding in situation.findings {
         for change in finding.changes.iter().filter(|change| !change.alternative) {
             let Some(name) = name_of(&change.target) else { continue };
             let Some(target) = target_of(situation.host, &name) else { continue };
-            // The flows of RFS are the business of the planner of RPS.
+            // RFS flows are handled by the planner of RPS.
             let of_rps = name == super::rps::ENTRIES;
             if !draft.has(&target) && !of_rps {
                 propose(situation, draft, finding, change, &name, target);
@@ -29,7 +29,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
-/// The file of a sysctl that may be written, or of what is read like one.
+/// The writable file of a sysctl, or of a setting that is handled like one.
 pub(super) fn target_of(host: &Host, name: &str) -> Option<Target> {
     let file = match name {
         "transparent_hugepage.enabled" | "transparent_hugepage.defrag" => {
@@ -43,7 +43,7 @@ pub(super) fn target_of(host: &Host, name: &str) -> Option<Target> {
     file.of().is_some().then(|| file.into())
 }
 
-/// What costs CPU time where nothing waits.
+/// Settings that cost CPU time if nothing waits.
 const POLLING: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
 const MIGRATION_COST: &str = "kernel.sched_migration_cost_ns";
 /// Its name in debugfs (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs").
@@ -73,19 +73,21 @@ fn propose(
     target: Target,
 ) {
     let why = change.why.trim_end_matches('.');
-    if finding.severity == Severity::Info {
-        let (check, after) = (&finding.check, &change.after);
-        return draft.note(format!("{name} = {after} may help, but nothing suffers yet ({check})"));
-    }
     if situation.request.goal != Goal::Latency && POLLING.contains(&name) {
         return draft.note(format!(
-            "{name} stays: a reader that polls keeps a CPU busy, which is for --goal latency"
+            "{name} is not changed: polling readers keep a CPU busy, which suits --goal latency"
         ));
     }
+    // With the goal latency, polling is worth it however few packets wait.
+    if finding.severity == Severity::Info && !POLLING.contains(&name) {
+        let (check, after) = (&finding.check, &change.after);
+        return draft
+            .note(format!("{name} = {after} may help, but there is no current harm ({check})"));
+    }
     let Some(before) = change.before.clone() else {
-        return draft.note(format!("{name} is unknown here"));
+        return draft.note(format!("{name} is unknown"));
     };
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: name.to_owned(),
         target,
         before,

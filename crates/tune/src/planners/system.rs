@@ -1,6 +1,5 @@
-//! What planners need of the running system beside the host's facts: nearpath's own files of
-//! configuration, and whether anybody reads them. It is read before planning, as a planner reads
-//! nothing; of a snapshot none of it is known.
+//! State of the running system that planners need besides the host's facts: nearpath's configuration files, and whether
+//! they are used. It is read before planning, as planners do not access the host; for a snapshot it is unknown.
 
 pub(super) use super::cgroup_state::CgroupState;
 use super::workload::Workload;
@@ -14,41 +13,40 @@ use nearpath_host::{Root, memory_must_stay};
 use nearpath_model::{COMMAND_LINE, ConfigFile, Irqbalance, SettingFile, UnitSetting};
 use std::collections::BTreeMap;
 
-/// What was read of the running system.
+/// The state of the running system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct System {
-    /// What files of configuration and variables have, by their text as targets; empty where there
-    /// is none.
+    /// The contents of configuration files and variables, by target; empty if there is none.
     files: BTreeMap<String, Result<String, String>>,
-    /// The settings of interfaces in files of sysfs that are no fact of the host, by their path.
+    /// Interface settings in sysfs files that are not facts of the host, by path.
     of_interfaces: BTreeMap<String, String>,
     /// Why a fragment of the kernel command line would not be read.
     no_fragments: Option<String>,
-    /// The irqbalance that runs, and the interrupts that it leaves alone, or why they are not known.
+    /// The running irqbalance and its excluded interrupts, or why they are unknown.
     irqbalance: Option<(Irqbalance, Result<String, String>)>,
-    /// Whether irqbalance runs as a service of systemd's, or why that is not known.
+    /// The state of irqbalance's systemd service, or why it is unknown.
     irqbalance_service: Option<Result<String, String>>,
-    /// The REUSEPORT groups of the ports that were asked for, or why they are not known.
+    /// The REUSEPORT groups of the requested ports, or why they are unknown.
     groups: Option<Result<Vec<Found>, String>>,
     /// The cgroups of processes, or why they have none with a cpuset.
     cgroups: BTreeMap<u32, Result<CgroupState, String>>,
-    /// Why the memory of processes must not be moved, if so, or why that is not known.
+    /// Why the memory of processes must not be moved, if so, or why that is unknown.
     must_stay: BTreeMap<u32, Result<Option<String>, String>>,
 }
 
-/// Scripts that make grub's menu; Debian's read fragments, others do not.
+/// Scripts that generate grub's menu; those of Debian read fragments, others do not.
 const GRUB_MKCONFIG: [&str; 3] =
     ["/usr/sbin/grub-mkconfig", "/usr/sbin/grub2-mkconfig", "/usr/bin/grub-mkconfig"];
 
 impl System {
-    /// Reads it, for these processes with the services that they were asked for by, and these ports.
+    /// Reads it for these processes, with their requested services, and these ports.
     pub fn read(root: &Root, workloads: &[Workload], ports: &[u16]) -> Self {
         let etc = Etc::live();
         let services = workloads.iter().filter_map(|workload| workload.service.as_deref());
         let drop_ins = services.filter_map(ConfigFile::drop_in);
         let command_line = ConfigFile::parse(COMMAND_LINE);
         let text = |file: ConfigFile| {
-            let missing = || format!("{file}: there is no such folder");
+            let missing = || format!("{file}: no such directory");
             let text = etc.setting(&file).and_then(|its| its.read()).map_err(|e| e.to_string());
             (file.to_string(), text.and_then(|text| text.ok_or_else(missing)))
         };
@@ -66,7 +64,7 @@ impl System {
             }),
             irqbalance_service: as_service.then(|| {
                 let state = UnitSetting::irqbalance().read().map_err(|error| error.to_string());
-                state.and_then(|state| state.ok_or("it is no service of systemd's".to_owned()))
+                state.and_then(|state| state.ok_or("it is not a systemd service".to_owned()))
             }),
             groups: (!ports.is_empty()).then(|| {
                 groups(root, None, |socket| ports.contains(&socket.port)).map_err(|e| e.to_string())
@@ -83,19 +81,19 @@ impl System {
         }
     }
 
-    /// What a file of configuration has.
+    /// The contents of a configuration file.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// Why it is unknown.
     pub(super) fn text(&self, target: &str) -> Result<&str, String> {
         match self.files.get(target) {
             Some(Ok(text)) => Ok(text),
             Some(Err(reason)) => Err(reason.clone()),
-            None => Err(format!("{target}: only the running machine tells")),
+            None => Err(format!("{target}: known on the running host only")),
         }
     }
 
-    /// What a file of an interface has: a number.
+    /// The number in a file of an interface.
     pub(super) fn number(&self, file: &SettingFile) -> Option<u64> {
         self.of_interfaces.get(&file.path)?.parse().ok()
     }
@@ -105,34 +103,34 @@ impl System {
         self.no_fragments.as_deref()
     }
 
-    /// The irqbalance that runs, and the interrupts that it leaves alone.
+    /// The running irqbalance and its excluded interrupts.
     ///
     /// # Errors
-    /// Why they are not known.
+    /// Why they are unknown.
     pub(super) fn irqbalance(&self) -> Result<(&Irqbalance, &str), String> {
         match &self.irqbalance {
             Some((irqbalance, Ok(banned))) => Ok((irqbalance, banned)),
             Some((_, Err(reason))) => Err(reason.clone()),
-            None => Err("its socket is that of the running machine".to_owned()),
+            None => Err("its socket exists on the running host only".to_owned()),
         }
     }
 
     /// `ActiveState` of irqbalance's service.
     ///
     /// # Errors
-    /// Why it is not known.
+    /// Why it is unknown.
     pub(super) fn irqbalance_service(&self) -> Result<&str, String> {
         match &self.irqbalance_service {
             Some(Ok(state)) => Ok(state),
             Some(Err(reason)) => Err(reason.clone()),
-            None => Err("systemd does not run here, or its process is not seen".to_owned()),
+            None => Err("systemd is not running, or is not visible".to_owned()),
         }
     }
 
-    /// The REUSEPORT groups of the ports that were asked for.
+    /// The REUSEPORT groups of the requested ports.
     ///
     /// # Errors
-    /// Why they are not known.
+    /// Why they are unknown.
     pub(super) fn groups(&self) -> Result<&[Found], String> {
         match &self.groups {
             None => Ok(&[]),
@@ -153,9 +151,9 @@ impl System {
         }
     }
 
-    /// Why the memory of a process must not be moved, if so: a device may write into it.
+    /// Why the memory of a process must not be moved, if so: a device may write to it.
     pub(super) fn memory_must_stay(&self, pid: u32) -> Option<String> {
-        const UNKNOWN: &str = "whether a device writes into its memory is unknown";
+        const UNKNOWN: &str = "it is unknown whether a device writes to its memory";
         match self.must_stay.get(&pid) {
             Some(Ok(reason)) => reason.clone(),
             Some(Err(reason)) => Some(format!("{UNKNOWN}: {reason}")),
@@ -163,26 +161,26 @@ impl System {
         }
     }
 
-    /// The same, with an irqbalance that leaves these alone.
+    /// The same, with an irqbalance that excludes these.
     #[cfg(test)]
     pub(super) fn with_irqbalance(self, irqbalance: Irqbalance, banned: &str) -> Self {
         Self { irqbalance: Some((irqbalance, Ok(banned.to_owned()))), ..self }
     }
 
-    /// The same, where irqbalance's service is in this state.
+    /// The same, with irqbalance's service in this state.
     #[cfg(test)]
     pub(super) fn with_irqbalance_service(self, state: &str) -> Self {
         Self { irqbalance_service: Some(Ok(state.to_owned())), ..self }
     }
 
-    /// One on which these processes are in these cgroups.
+    /// A system with these processes in these cgroups.
     #[cfg(test)]
     pub(super) fn with_cgroups(cgroups: BTreeMap<u32, Result<CgroupState, String>>) -> Self {
         let must_stay = cgroups.keys().map(|pid| (*pid, Ok(None))).collect();
         Self { cgroups, must_stay, ..Self::default() }
     }
 
-    /// The same, where the memory of a process must stay, or that is unknown.
+    /// The same, with a process whose memory must stay, or is unknown.
     #[cfg(test)]
     pub(super) fn with_memory_that_stays(mut self, pid: u32, why: Result<&str, &str>) -> Self {
         let why = why.map(|reason| Some(reason.to_owned())).map_err(str::to_owned);
@@ -190,7 +188,7 @@ impl System {
         self
     }
 
-    /// The same, where files of interfaces have these values.
+    /// The same, with these values in files of interfaces.
     #[cfg(test)]
     pub(super) fn with_interface_files(mut self, files: &[(SettingFile, &str)]) -> Self {
         let of = |(file, text): &(SettingFile, &str)| (file.path.clone(), (*text).to_owned());
@@ -198,7 +196,7 @@ impl System {
         self
     }
 
-    /// One on which these files were read, and fragments are.
+    /// A system with these files, where fragments are read.
     #[cfg(test)]
     pub(super) fn with(files: &[(&str, &str)]) -> Self {
         let text = |&(target, text): &(&str, &str)| (target.to_owned(), Ok(text.to_owned()));
@@ -206,7 +204,7 @@ impl System {
     }
 }
 
-/// The settings of interfaces that there are, one of a queue aside: those are facts of the host.
+/// The existing interface settings, except those of queues, which are facts of the host.
 fn of_interfaces(root: &Root) -> BTreeMap<String, String> {
     let text = |bytes: &[u8]| Some(std::str::from_utf8(bytes).ok()?.trim_end().to_owned());
     settings_of(root, |row| {
@@ -221,7 +219,7 @@ fn no_fragments(root: &Root) -> Option<String> {
     let scripts: Vec<String> =
         GRUB_MKCONFIG.iter().filter_map(|script| root.text(script).ok()).collect();
     if scripts.is_empty() {
-        return Some("no grub-mkconfig is here".to_owned());
+        return Some("there is no grub-mkconfig".to_owned());
     }
     let reads = scripts.iter().any(|script| script.contains("/default/grub.d"));
     (!reads).then(|| "this grub-mkconfig does not read /etc/default/grub.d".to_owned())
@@ -232,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whether_fragments_are_read_is_told_by_grubs_own_script() {
+    fn grubs_own_script_shows_whether_fragments_are_read() {
         let said = |files: &[(&str, &str)]| {
             let dir = tempfile::tempdir().unwrap();
             for (path, text) in files.iter().chain(&[("/proc/x", "")]) {

@@ -1,4 +1,4 @@
-//! Plans for made hosts: who gets which CPU, what is left as it is, and what is refused.
+//! Plans for synthetic hosts: which CPUs are allocated, what is not changed, and what is refused.
 
 use super::*;
 use nearpath_diagnose::diagnose;
@@ -52,13 +52,13 @@ pub(super) fn planned(host: &Host) -> Plan {
     planned_for(host, &Request::default(), &[]).unwrap()
 }
 
-/// What changes of a kind write, by target.
+/// The new values of changes of a kind, by target.
 pub(super) fn of_kind<'a>(plan: &'a Plan, kind: &str) -> BTreeMap<&'a str, &'a str> {
     let changes = plan.changes.iter().filter(|change| change.kind() == kind);
     changes.map(|change| (target_of(change), change.after.text().unwrap())).collect()
 }
 
-/// The text of a change's target, which lives as long as the test.
+/// The text of a change's target, leaked for the test.
 fn target_of(change: &PlannedChange) -> &'static str {
     String::leak(change.target.to_string())
 }
@@ -73,7 +73,7 @@ pub(super) fn irq_cpus(plan: &Plan) -> Vec<u32> {
 }
 
 #[test]
-fn interrupts_go_to_cores_of_the_nics_node_and_then_to_siblings() {
+fn interrupts_go_to_cores_of_the_nics_node_then_to_siblings() {
     let far: &[u32] = &[0];
     let plan = planned(&host(Machine::regular(TWO_NODES).nic(eth0(&[far; 6]))));
     assert_eq!(irq_cpus(&plan), [4, 5, 6, 7, 12, 13]);
@@ -89,7 +89,7 @@ fn interrupts_go_to_cores_of_the_nics_node_and_then_to_siblings() {
 }
 
 #[test]
-fn what_is_well_placed_stays_and_nobody_gets_its_cpu() {
+fn well_placed_interrupts_stay_and_keep_their_cpu() {
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[4], &[12], &[6]])));
     let plan = planned(&host);
     // 12 is the sibling of 4, and there are free cores.
@@ -112,7 +112,7 @@ fn two_nics_share_the_cores_of_a_node() {
     let machine = Machine::regular(TWO_NODES).nic(eth0(&[all; 4])).nic(eth1);
     let host = host(machine);
     assert_eq!(irq_cpus(&planned(&host)), [4, 5, 6, 7, 12, 13, 14, 15]);
-    // What a NIC has that was not asked for is taken as well.
+    // The CPUs of other NICs are taken as well.
     let taken = nic("eth1", "0000:5f:00.0", 1, 200, &[&[4], &[5]]);
     let machine = Machine::regular(TWO_NODES).nic(eth0(&[all; 2])).nic(taken);
     let request = Request { nics: vec!["eth0".to_owned()], ..Request::default() };
@@ -121,7 +121,7 @@ fn two_nics_share_the_cores_of_a_node() {
 }
 
 #[test]
-fn housekeeping_and_other_cpus_are_spared() {
+fn housekeeping_and_excluded_cpus_are_not_used() {
     let all: &[u32] = &[];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
     let irqs = |goal, cpus: Option<&str>, housekeeping: Option<&str>| {
@@ -140,7 +140,7 @@ fn housekeeping_and_other_cpus_are_spared() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn unknown_interfaces_and_cpus_are_refused() {
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
     let said = |request: Request| planned_for(&host, &request, &[]).unwrap_err().to_string();
     let nic = Request { nics: vec!["eth9".to_owned()], ..Request::default() };
@@ -150,19 +150,19 @@ fn what_is_not_there_is_refused() {
 }
 
 #[test]
-fn xps_parts_the_cpus_among_the_queues() {
+fn xps_partitions_the_cpus_among_the_queues() {
     let all: &[u32] = &[];
     let plan = planned(&host(Machine::regular(TWO_NODES).nic(eth0(&[all; 4]))));
     let masks: Vec<String> = of_kind(&plan, "xps_cpus")
         .values()
         .map(|mask| CpuSet::from_mask(mask).unwrap().to_string())
         .collect();
-    // Its own CPU, that one's sibling, and its part of the far node.
+    // Its own CPU, the sibling, and its share of the other node.
     assert_eq!(masks, ["0,4,8,12", "1,5,9,13", "2,6,10,14", "3,7,11,15"]);
 }
 
 #[test]
-fn rps_of_a_nic_with_queues_is_taken_off() {
+fn rps_of_a_nic_with_queues_is_turned_off() {
     let far: &[u32] = &[0];
     let nic = eth0(&[far; 4]).queue(1, |queue| queue.rps_cpus = vec![0, 1]);
     let plan = planned(&host(Machine::regular(TWO_NODES).nic(nic)));
@@ -219,7 +219,7 @@ fn rps_on_an_ovs_port_is_moved_to_the_nic() {
     assert_eq!(rps["/sys/class/net/eth0/queues/rx-0/rps_cpus"], set("6-7,12-15").to_mask());
     let change = plan.changes.iter().find(|change| change.id == "br0/rx-0/rps_cpus").unwrap();
     assert!(change.why.contains("only packets of queue 0 of eth0"), "{}", change.why);
-    // With a queue for each CPU of the node there is nothing left to steer.
+    // With a queue per CPU of the node there is nothing to steer.
     let plan = planned(&ovs(8));
     let rps: Vec<&str> = of_kind(&plan, "rps_cpus").into_keys().collect();
     assert_eq!(rps, ["/sys/class/net/br0/queues/rx-0/rps_cpus"]);
@@ -245,10 +245,10 @@ fn threads_go_to_the_node_and_off_the_interrupts() {
     };
     // The interrupts are on 4 and 5.
     assert_eq!(moved(&["0-15"]), ["6-7,12-15"]);
-    // Workers that are pinned keep a CPU each; two on one stay together; one is there already.
+    // Pinned workers keep a CPU each; two on one stay together; one is there already.
     assert_eq!(moved(&["0", "1", "1", "6"]), ["7", "12", "12"]);
     assert_eq!(moved(&["4-7"]), Vec::<String>::new());
-    // Too many for what the interrupts leave.
+    // Too many for the CPUs without interrupts.
     assert_eq!(moved(&["0-15"; 9]), ["4-7,12-15"; 9]);
     let plan = planned_for(&host, &Request::default(), &[workload(&["0-3"])]).unwrap();
     assert_eq!((plan.now.other_node, plan.predicted.other_node), (Some(1.0), Some(0.0)));
@@ -256,14 +256,14 @@ fn threads_go_to_the_node_and_off_the_interrupts() {
 }
 
 #[test]
-fn threads_keep_off_the_interrupts_of_other_nics() {
+fn threads_avoid_the_interrupts_of_other_nics() {
     let far: &[u32] = &[0];
     // 6 and 12 are the other NIC's.
     let other = nic("eth1", "0000:5f:00.0", 1, 200, &[&[6], &[12]]);
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[far; 2])).nic(other));
     let request = Request { nics: vec!["eth0".to_owned()], ..Request::default() };
     let plan = planned_for(&host, &request, &[workload(&["0", "1", "0-15"])]).unwrap();
-    // One queue a core: the core of 6 is taken, and so is that of 12 and 4.
+    // One queue per core: the core of 6 is taken, and so is that of 12 and 4.
     assert_eq!(irq_cpus(&plan), [5, 7]);
     let threads = of_kind(&plan, "thread_affinity");
     assert_eq!(threads.into_values().collect::<Vec<_>>(), ["4", "13", "4,13-15"]);
@@ -279,7 +279,7 @@ fn a_plan_that_moves_the_problem_elsewhere_is_refused() {
 }
 
 #[test]
-fn nics_on_several_nodes_leave_threads_where_they_are() {
+fn threads_stay_if_nics_are_on_several_nodes() {
     let all: &[u32] = &[];
     let eth1 = nic("eth1", "0000:3b:00.0", 0, 200, &[all; 2]);
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])).nic(eth1));
@@ -289,7 +289,7 @@ fn nics_on_several_nodes_leave_threads_where_they_are() {
 }
 
 #[test]
-fn readers_poll_only_for_latency_and_where_packets_wait_for_idle_cpus() {
+fn readers_poll_only_for_latency_and_if_packets_wait_for_idle_cpus() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
     for name in ["net.core.busy_read", "net.core.busy_poll"] {
         host.sysctls.insert(name.to_owned(), "0".to_owned());
@@ -317,11 +317,11 @@ fn readers_poll_only_for_latency_and_where_packets_wait_for_idle_cpus() {
     );
     let plan = planned(Goal::Throughput);
     assert!(!of_kind(&plan, "sysctl").keys().any(|path| path.contains("busy")));
-    assert!(plan.notes.iter().any(|n| n.contains("busy_poll stays")), "{:?}", plan.notes);
+    assert!(plan.notes.iter().any(|n| n.contains("busy_poll is not changed")), "{:?}", plan.notes);
 }
 
 #[test]
-fn sysctls_are_planned_with_evidence_alone() {
+fn sysctls_are_planned_only_with_evidence() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
     assert!(of_kind(&planned(&host), "sysctl").is_empty());
     host.softnet[0].processed = 1_000_000;
@@ -335,15 +335,11 @@ fn sysctls_are_planned_with_evidence_alone() {
         backlog.why.starts_with("5000 packets were dropped from a full backlog"),
         "{backlog:?}"
     );
-    // A few since boot are no more than a hint.
+    // A few since boot are only a hint.
     host.softnet[0].dropped = 5;
     let plan = planned(&host);
     assert!(of_kind(&plan, "sysctl").is_empty());
-    assert!(
-        plan.notes.iter().any(|n| n.contains("nothing suffers yet (softnet)")),
-        "{:?}",
-        plan.notes
-    );
+    assert!(plan.notes.iter().any(|n| n.contains("no current harm (softnet)")), "{:?}", plan.notes);
 }
 
 /// 1,024 CPUs on 8 nodes, and 512 queues of 8 NICs.
@@ -358,8 +354,8 @@ fn large() -> Host {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "how long it takes is worth reading")]
-fn a_large_host_is_planned_in_no_time() {
+#[allow(clippy::print_stdout, reason = "the time is worth reading")]
+fn a_large_host_is_planned_quickly() {
     let host = large();
     assert_eq!(host.topology.online.len(), 1024);
     let findings = diagnose(&host, None, None).findings;
@@ -371,13 +367,13 @@ fn a_large_host_is_planned_in_no_time() {
     cpus.sort_unstable();
     cpus.dedup();
     // One is there already.
-    assert_eq!(cpus.len(), 511, "no CPU is given twice");
+    assert_eq!(cpus.len(), 511, "no CPU is allocated twice");
     assert_eq!(of_kind(&plan, "xps_cpus").len(), 512);
     println!(
         "a plan of {} changes for 1,024 CPUs and 512 queues took {took:?}",
         plan.changes.len()
     );
-    // As it is built for people; a build for tests is not optimised, and runs beside others.
+    // In a release build; a test build is not optimised, and runs beside others.
     let limit_ms = if cfg!(debug_assertions) { 3_000 } else { 300 };
     assert!(took.as_millis() < limit_ms, "{took:?}");
 }
@@ -385,8 +381,8 @@ fn a_large_host_is_planned_in_no_time() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the host: no CPU is given twice while others are free, all are near, every online
-    /// CPU sends by exactly one queue, and planning again after the plan changes nothing.
+    /// For any host: no CPU is allocated twice while others are free, all are near, every online CPU sends on exactly one
+    /// queue, and planning again after the plan changes nothing.
     #[test]
     fn any_host_is_planned_soundly(
         packages in 1u32..4,
@@ -426,7 +422,7 @@ proptest! {
     }
 }
 
-/// Makes the changes of a plan in the facts.
+/// Applies the changes of a plan to the facts.
 fn apply(host: &mut Host, plan: &Plan) {
     for change in &plan.changes {
         let number = |text: &str| -> u32 {
@@ -449,7 +445,7 @@ fn apply(host: &mut Host, plan: &Plan) {
     }
 }
 
-/// A plan for a host whose `eth0` has these values in files of sysfs, while programs poll or not.
+/// A plan for a host whose `eth0` has these values in sysfs files, with or without polling programs.
 pub(super) fn with_files(goal: Goal, files: &[(&str, &str)], busy_poll: &str) -> Plan {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
     host.sysctls.insert("net.core.busy_poll".to_owned(), busy_poll.to_owned());
@@ -460,7 +456,7 @@ pub(super) fn with_files(goal: Goal, files: &[(&str, &str)], busy_poll: &str) ->
 }
 
 #[test]
-fn gro_keeps_nothing_back_for_latency_where_nothing_polls() {
+fn gro_holds_no_packets_for_latency_if_nothing_polls() {
     let planned = |goal, now, busy_poll| {
         let plan = with_files(goal, &[("gro_flush_timeout", now)], busy_poll);
         of_kind(&plan, "gro_flush_timeout").into_values().map(str::to_owned).collect::<Vec<_>>()

@@ -1,28 +1,28 @@
-//! The packets of a measurement as what a prediction weighs its queues by: in goes what `measure stages`
-//! saw, out come packets by queue, and by the CPU that they arrive on.
+//! The packets of a measurement as weights for predictions. Input: a measurement of `measure stages`. Output: packets by
+//! queue, and by the CPU that they arrive on.
 
 use nearpath_model::{CpuId, Direction, Measurement, Nic, Per, QueueId, Span, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// On hosts of more CPUs a place of a measurement is a cache, not a CPU.
+/// On larger hosts the places of a measurement are caches, not CPUs.
 const CPUS_MAX: usize = 128;
 
-/// Packets that were measured; empty when nothing was.
+/// Measured packets; empty without a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Received packets by `eth0 rx-0`, where the measurement was by queue.
+    /// Received packets by queue (`eth0 rx-0`), if the measurement was grouped by queue.
     pub(super) queues: BTreeMap<String, u64>,
-    /// Received packets by the CPU that they arrived on, before any steering.
+    /// Received packets by arrival CPU, before any steering.
     pub(super) arrivals: BTreeMap<CpuId, u64>,
-    /// Of these, packets that a driver took from its queue there.
+    /// Of these, the packets that a driver polled there.
     pub(super) polled: BTreeMap<CpuId, u64>,
 }
 
-/// The stage at which drivers hand over what they have taken from a queue.
+/// The stage at which drivers pass on polled packets.
 const POLLED: &str = "napi_gro_receive";
 
 impl Traffic {
-    /// That of a measurement of this host.
+    /// Reads it from a measurement of this host.
     pub fn of_measurement(measurement: &Measurement, topology: &Topology) -> Self {
         let by_queue = measurement.groups.iter().filter(|group| group.per == Per::Queue);
         let queues = by_queue.map(|group| (group.name.clone(), group.packets)).collect();
@@ -34,19 +34,19 @@ impl Traffic {
             all.filter(|span| span.direction == Direction::Rx && span.count > 0)
         };
         let reached: BTreeSet<&str> = received().map(|span| span.to.as_str()).collect();
-        // The first stage of the receive path is one that no span leads to.
+        // The first stage of the receive path has no span that leads to it.
         let first = received().filter(|span| !reached.contains(span.from.as_str()));
         let polled = received().filter(|span| span.from == POLLED);
         Self { queues, arrivals: by_cpu(first), polled: by_cpu(polled) }
     }
 
-    /// The packets of a queue; `None` when they were not measured.
+    /// The packets of a queue; `None` if not measured.
     pub(super) fn of(&self, nic: &Nic, queue: QueueId) -> Option<u64> {
         self.queues.get(&format!("{} rx-{queue}", nic.name)).copied()
     }
 }
 
-/// Packets by the CPU that they leave a stage on.
+/// Packets by the CPU on which they leave a stage.
 fn by_cpu<'a>(spans: impl Iterator<Item = &'a Span>) -> BTreeMap<CpuId, u64> {
     let mut packets = BTreeMap::new();
     for place in spans.flat_map(|span| &span.places) {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_arrive_where_their_first_stage_is() {
+    fn packets_arrive_on_the_cpu_of_their_first_stage() {
         let spans = [
             span("netif_rx", "net_rx_raise", &[(0, 0, 70), (1, 0, 30)]),
             span("net_rx_raise", "net_rx_entry", &[(0, 0, 100)]),

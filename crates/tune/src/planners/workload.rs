@@ -1,21 +1,20 @@
-//! The processes that a host is tuned for, with their threads: read before planning, as a planner
-//! reads nothing.
+//! The processes that a host is tuned for, with their threads; read before planning, as planners do not access the host.
 
 use crate::TuneError;
 use nearpath_host::{Root, thread_cpus};
 use nearpath_model::{CpuSet, Thread};
 
-/// Threads of a process that are looked at, at most.
+/// Maximum number of threads read per process.
 const MAX_THREADS: usize = 65_536;
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// `comm`.
     pub comm: String,
-    /// The systemd service that it was asked for by.
+    /// The systemd service that it was requested by.
     pub service: Option<String>,
     /// Its threads, ascending.
     pub threads: Vec<Worker>,
@@ -30,7 +29,7 @@ pub struct Worker {
     pub cpus: CpuSet,
 }
 
-/// Reads processes; threads that end meanwhile are left out.
+/// Reads processes; threads that exit meanwhile are skipped.
 ///
 /// # Errors
 /// There is no such process.

@@ -1,13 +1,12 @@
-//! XPS so that each CPU sends by the queue whose interrupt is nearest to it.
+//! XPS, so that each CPU sends on the queue whose interrupt is nearest.
 //!
-//! In go the CPUs that the interrupts of the queues will be on. Out come changes of `xps_cpus` that
-//! part the online CPUs among the transmit queues: a CPU's own queue, else one of its core, cache or
-//! node, the emptiest of equals.
+//! Input: the planned CPUs of the queues' interrupts. Output: changes of `xps_cpus` that partition the online CPUs among
+//! the transmit queues: a CPU's own queue, else one on its core, cache or node, among equals the one with the fewest CPUs.
 //!
-//! Rules: Documentation/networking/scaling.rst (XPS), document 004 (sent and completed on one CPU).
+//! Rules: Documentation/networking/scaling.rst (XPS), document 004 (send and complete on one CPU).
 
 use super::Planner;
-use super::draft::{Draft, Wish};
+use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus};
 use nearpath_model::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, SettingFile, Target, TxQueue};
 use std::collections::BTreeMap;
@@ -30,7 +29,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
-/// The CPU of each transmit queue: that of the receive interrupt of its number, else of its own.
+/// The CPU of each transmit queue: that of the receive interrupt with the same number, else its own.
 fn homes<'a>(
     situation: &Situation<'_>,
     draft: &Draft,
@@ -40,7 +39,7 @@ fn homes<'a>(
         return Err("its xps_cpus are unknown".to_owned());
     }
     if nic.tx_queues.iter().any(|queue| queue.xps_rxqs.as_ref().is_some_and(|q| !q.is_empty())) {
-        return Err("it goes by receive queues (xps_rxqs)".to_owned());
+        return Err("it uses receive queues (xps_rxqs)".to_owned());
     }
     let rx: BTreeMap<QueueId, _> =
         nic.rx_queues.iter().map(|queue| (queue.queue, queue.irq)).collect();
@@ -51,29 +50,29 @@ fn homes<'a>(
         Some((queue, cpus.first()?))
     };
     let homes: Option<Vec<_>> = nic.tx_queues.iter().map(home).collect();
-    homes.ok_or_else(|| "which CPU its queues' interrupts go to is unknown".to_owned())
+    homes.ok_or_else(|| "the CPUs of its queues' interrupts are unknown".to_owned())
 }
 
 fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQueue, CpuId)]) {
-    for (&(queue, home), mask) in homes.iter().zip(parted(situation, homes)) {
+    for (&(queue, home), mask) in homes.iter().zip(partition(situation, homes)) {
         let Some(before) = queue.xps_cpus.as_ref().filter(|before| **before != mask) else {
             continue;
         };
         let number = queue.queue;
         let target = Target::from(SettingFile::tx_queue(&nic.name, number, "xps_cpus"));
         let now = if before.is_empty() {
-            "now a hash chooses the queue".to_owned()
+            "currently a hash selects the queue".to_owned()
         } else {
-            format!("now it is for {}", cpus(before))
+            format!("currently {}", cpus(before))
         };
-        draft.add(Wish {
+        draft.add(DraftChange {
             id: format!("{}/tx-{number}/xps_cpus", nic.name),
             finding: situation.asked_by(&target),
             target,
             before: before.to_mask().into(),
             after: mask.to_mask().into(),
             why: format!(
-                "{} should send by the queue whose interrupt is nearest, number {number} of {} on \
+                "{} should send on the queue with the nearest interrupt, queue {number} of {} on \
                  CPU {home}; {now}",
                 cpus(&mask),
                 nic.name
@@ -82,8 +81,8 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQu
     }
 }
 
-/// The online CPUs, each in the set of the queue that is nearest to it.
-fn parted(situation: &Situation<'_>, homes: &[(&TxQueue, CpuId)]) -> Vec<CpuSet> {
+/// The online CPUs, each in the set of its nearest queue.
+fn partition(situation: &Situation<'_>, homes: &[(&TxQueue, CpuId)]) -> Vec<CpuSet> {
     let topology = &situation.host.topology;
     let mut near = Near::default();
     for (i, &(_, home)) in homes.iter().enumerate() {
@@ -96,7 +95,7 @@ fn parted(situation: &Situation<'_>, homes: &[(&TxQueue, CpuId)]) -> Vec<CpuSet>
     let all: Vec<usize> = (0..homes.len()).collect();
     let mut masks = vec![CpuSet::new(); homes.len()];
     let mut sizes = vec![0usize; homes.len()];
-    // CPUs that serve a queue have theirs before others share it.
+    // CPUs that handle a queue are assigned before others share it.
     let (at_home, others): (Vec<CpuId>, Vec<CpuId>) =
         topology.online.iter().partition(|cpu| near.cpus.contains_key(cpu));
     for cpu in at_home.into_iter().chain(others) {
@@ -120,7 +119,7 @@ fn parted(situation: &Situation<'_>, homes: &[(&TxQueue, CpuId)]) -> Vec<CpuSet>
     masks
 }
 
-/// Queues by where their interrupt goes.
+/// Queues by the CPU of their interrupt.
 #[derive(Default)]
 struct Near {
     cpus: BTreeMap<CpuId, Vec<usize>>,

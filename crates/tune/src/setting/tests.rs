@@ -128,21 +128,21 @@ fn state(driver: &Driver) -> (String, Vec<(String, String)>) {
 }
 
 #[test]
-fn what_survives_is_as_before_after_the_write_and_all_of_it_after_the_undo() {
+fn surviving_parts_are_kept_and_all_parts_restored_by_undo() {
     let driver = driver();
     let before = state(&driver);
     let change = prepared(&driver);
     write(&driver, &change).unwrap();
     // A next step on rx-0 finds what it expects.
     assert_eq!(driver.parts.borrow().get("rx-0").unwrap(), "0");
-    assert_eq!(look(&driver, &change).unwrap(), Presence::After);
+    assert_eq!(look(&driver, &change).unwrap(), ObservedValue::After);
     undo(&driver, &change, false, false).unwrap();
     assert_eq!(state(&driver), before);
-    assert_eq!(look(&driver, &change).unwrap(), Presence::Before);
+    assert_eq!(look(&driver, &change).unwrap(), ObservedValue::Before);
 }
 
 #[test]
-fn an_undo_that_was_cut_short_is_not_taken_for_done() {
+fn an_interrupted_undo_is_not_complete() {
     for fails in ["rx-0", "rx-3", "rss"] {
         let driver = driver();
         let before = state(&driver);
@@ -151,7 +151,9 @@ fn an_undo_that_was_cut_short_is_not_taken_for_done() {
         *driver.fails.borrow_mut() = Some(fails);
         assert!(undo(&driver, &change, false, false).is_err(), "{fails}");
         // The number is the one from before, and that is not all.
-        let Presence::InPart { lacks } = look(&driver, &change).unwrap() else { panic!("{fails}") };
+        let ObservedValue::InPart { lacks } = look(&driver, &change).unwrap() else {
+            panic!("{fails}")
+        };
         assert_eq!(lacks, fails);
         assert!(undo(&driver, &change, false, false).is_err(), "{fails}");
         *driver.fails.borrow_mut() = None;
@@ -161,7 +163,7 @@ fn an_undo_that_was_cut_short_is_not_taken_for_done() {
 }
 
 #[test]
-fn what_somebody_else_set_since_stays_unless_the_change_was_interrupted() {
+fn external_changes_stay_unless_the_change_was_interrupted() {
     for interrupted in [false, true] {
         let driver = driver();
         let change = prepared(&driver);
@@ -175,7 +177,7 @@ fn what_somebody_else_set_since_stays_unless_the_change_was_interrupted() {
 }
 
 #[test]
-fn what_the_kernel_made_of_a_part_while_a_cpu_was_offline_does_not_stay() {
+fn values_set_by_the_kernel_while_a_cpu_was_offline_do_not_stay() {
     let driver = driver();
     let before = state(&driver);
     let change = prepared(&driver);
@@ -186,13 +188,13 @@ fn what_the_kernel_made_of_a_part_while_a_cpu_was_offline_does_not_stay() {
 }
 
 #[test]
-fn a_part_that_is_not_there_any_more_is_said() {
+fn a_missing_part_is_reported() {
     let driver = driver();
     let change = prepared(&driver);
     write(&driver, &change).unwrap();
     *driver.number.borrow_mut() = "4".to_owned();
     driver.parts.borrow_mut().remove("rx-3");
     let error = undo(&driver, &change, false, false).unwrap_err().to_string();
-    assert!(error.contains("putting back rx-3"), "{error}");
+    assert!(error.contains("restoring rx-3"), "{error}");
     assert_eq!(driver.parts.borrow().get("rss").unwrap(), "equal 4");
 }

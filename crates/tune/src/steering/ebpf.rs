@@ -1,5 +1,5 @@
-//! The eBPF program that chooses a socket (`bpf/steer.bpf.c`): loading it with its tables, and
-//! emptying the one of sockets when the program is taken off.
+//! The eBPF program that selects a socket (`bpf/steer.bpf.c`): loads it with its maps, and empties the socket map
+//! when the program is detached.
 
 use super::group::hex;
 use crate::TuneError;
@@ -15,11 +15,10 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 }
 
-/// Name of the table of sockets in `bpf/steer.bpf.c`.
+/// Name of the socket map in `bpf/steer.bpf.c`.
 const SOCKETS: &str = "sockets";
 
-/// A program that is loaded and attached to nothing; it is gone when this is dropped, unless a
-/// group has it by then.
+/// A loaded program. It is freed when this is dropped, unless it is attached to a group by then.
 pub struct Loaded {
     /// The program.
     pub program: OwnedFd,
@@ -42,7 +41,7 @@ pub fn load(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneError
 
 fn load_with(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneError> {
     let refused = |step: &str| {
-        let step = format!("{step} the program that steers");
+        let step = format!("{step} the steering program");
         move |error: libbpf_rs::Error| TuneError::Kernel { step, reason: error.to_string() }
     };
     let (parts, nearest) = tables(choices);
@@ -55,15 +54,15 @@ fn load_with(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneErro
         .set_max_entries(length(sockets.len()))
         .and_then(|()| maps.parts.set_max_entries(length(parts.len())))
         .and_then(|()| maps.nearest.set_max_entries(length(nearest.len())))
-        .map_err(refused("sizing the tables of"))?;
+        .map_err(refused("cannot size the maps of"))?;
     let loaded = open.load().map_err(refused("loading"))?;
     for (slot, socket) in (0u32..).zip(sockets) {
         let value = u64::from(socket.as_raw_fd().unsigned_abs()).to_ne_bytes();
         let put = loaded.maps.sockets.update(&slot.to_ne_bytes(), &value, MapFlags::ANY);
         put.map_err(|error| TuneError::Kernel {
             step:
-                "putting a socket into the table of the program that steers, which is refused as \
-                   busy while another program's table has it"
+                "cannot add a socket to the map of the steering program (busy while the socket is in \
+                   another program's map)"
                     .to_owned(),
             reason: error.to_string(),
         })?;
@@ -71,20 +70,20 @@ fn load_with(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneErro
     for (cpu, [first, count]) in (0u32..).zip(&parts) {
         let value = [first.to_ne_bytes(), count.to_ne_bytes()].concat();
         let put = loaded.maps.parts.update(&cpu.to_ne_bytes(), &value, MapFlags::ANY);
-        put.map_err(refused("filling the tables of"))?;
+        put.map_err(refused("cannot fill the maps of"))?;
     }
     for (at, slot) in (0u32..).zip(&nearest) {
         let put = loaded.maps.nearest.update(&at.to_ne_bytes(), &slot.to_ne_bytes(), MapFlags::ANY);
-        put.map_err(refused("filling the tables of"))?;
+        put.map_err(refused("cannot fill the maps of"))?;
     }
     let program = loaded.progs.nearpath_steer.as_fd();
     let program = program.try_clone_to_owned();
-    let program = program.map_err(|e| TuneError::kernel("keeping the program that steers", e))?;
+    let program = program.map_err(|e| TuneError::kernel("cannot keep the steering program", e))?;
     let info = info(program.as_fd(), &mut [])?;
     Ok(Loaded { program, id: info.id, tag: hex(&info.tag) })
 }
 
-/// For each CPU by its number, where its slots begin and how many they are; and the slots.
+/// The first slot and the number of slots of each CPU, by CPU number; and the slots.
 fn tables(choices: &[Choice]) -> (Vec<[u32; 2]>, Vec<u32>) {
     let cpus = choices.iter().flat_map(|choice| choice.cpus.iter()).map(|cpu| cpu.0 as usize);
     let mut parts = vec![[0, 0]; cpus.max().map_or(0, |last| last + 1)];
@@ -103,26 +102,26 @@ fn tables(choices: &[Choice]) -> (Vec<[u32; 2]>, Vec<u32>) {
     (parts, nearest)
 }
 
-/// The table of sockets of a program that is loaded.
+/// The socket map of a loaded program.
 #[derive(Debug)]
 pub struct Sockets(MapHandle);
 
 impl Sockets {
-    /// That of the program with this id and tag; `None` when the program is gone.
+    /// That of the program with this id and tag; `None` if it no longer exists.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn of(id: u32, tag: &str) -> Result<Option<Self>, TuneError> {
-        // SAFETY: a system call without pointers; it returns a new descriptor or an error.
+        // SAFETY: a system call without pointers; it returns a new file descriptor or an error.
         let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
         if fd < 0 {
             let error = io::Error::from_raw_os_error(-fd);
             return match error.raw_os_error() {
                 Some(libc::ENOENT) => Ok(None),
-                _ => Err(TuneError::kernel("opening the program that steers", error)),
+                _ => Err(TuneError::kernel("cannot open the steering program", error)),
             };
         }
-        // SAFETY: a descriptor that was just made and that nobody else owns.
+        // SAFETY: a new file descriptor without another owner.
         let program = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut maps = [0; 8];
         let info = info(program.as_fd(), &mut maps)?;
@@ -130,9 +129,8 @@ impl Sockets {
             return Ok(None);
         }
         for map in maps.iter().take(info.nr_map_ids as usize) {
-            let map = MapHandle::from_map_id(*map).map_err(|e| {
-                TuneError::kernel("opening the table of the program that steers", e)
-            })?;
+            let map = MapHandle::from_map_id(*map)
+                .map_err(|e| TuneError::kernel("cannot open the map of the steering program", e))?;
             if map.name() == SOCKETS {
                 return Ok(Some(Self(map)));
             }
@@ -140,17 +138,17 @@ impl Sockets {
         Ok(None)
     }
 
-    /// Takes the sockets out. The kernel frees a program some time after it was detached, and till
-    /// then a socket that is in its table may be put in no other.
+    /// Removes the sockets. The kernel frees a program some time after it is detached, and until then a socket in
+    /// its map cannot be added to another one.
     pub fn clear(&self) {
         for slot in 0..self.0.max_entries() {
-            // A slot whose socket was closed is empty.
+            // The slot of a closed socket is empty.
             let _ = self.0.delete(&slot.to_ne_bytes());
         }
     }
 }
 
-/// What the kernel tells of a program; the ids of its maps go to `maps`.
+/// The kernel's information on a program; the ids of its maps go to `maps`.
 fn info(program: BorrowedFd<'_>, maps: &mut [u32]) -> Result<libbpf_sys::bpf_prog_info, TuneError> {
     let mut info = libbpf_sys::bpf_prog_info {
         nr_map_ids: u32::try_from(maps.len()).unwrap_or(0),
@@ -166,7 +164,7 @@ fn info(program: BorrowedFd<'_>, maps: &mut [u32]) -> Result<libbpf_sys::bpf_pro
     if error == 0 {
         return Ok(info);
     }
-    Err(TuneError::kernel("asking for the program that steers", io::Error::last_os_error()))
+    Err(TuneError::kernel("cannot query the steering program", io::Error::last_os_error()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The REUSEPORT groups of a network namespace, with their workers and programs: facts of the host
-//! and what the kernel's iterators tell, put together. And which of them a request means.
+//! The REUSEPORT groups of a network namespace with their workers and programs, joined from facts of the host and
+//! the kernel's BPF iterators; and the selection of one by a request.
 
 use crate::TuneError;
 use nearpath_host::{Notes, Root, current_netns, receiving_sockets, socket_workers};
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use super::sockets;
 
-/// Whether it is the one that the kernel tells of.
+/// Whether it is the program that the kernel reports.
 pub fn is_program(program: &Program, found: &ReuseportProgram) -> bool {
     match (program, found) {
         (Program::Nearest { id, tag, .. }, ReuseportProgram::Ebpf { id: there, tag: its, .. }) => {
@@ -26,7 +26,7 @@ pub fn is_program(program: &Program, found: &ReuseportProgram) -> bool {
     }
 }
 
-/// A program that the kernel tells all of, so that it can be put back.
+/// A program that the kernel exposes completely, so that it can be restored.
 pub fn restorable(found: &ReuseportProgram) -> Option<Program> {
     match found {
         ReuseportProgram::Classic { instructions, .. } if !instructions.is_empty() => {
@@ -36,40 +36,40 @@ pub fn restorable(found: &ReuseportProgram) -> Option<Program> {
     }
 }
 
-/// Bytes as the kernel's tools print a tag.
+/// Bytes in the format of a program tag.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A group as it is now.
+/// The current state of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The group with those of its sockets that are seen.
+    /// The group, with its visible sockets.
     pub group: ReuseportGroup,
-    /// How many sockets the kernel counts in it.
+    /// Number of sockets according to the kernel.
     pub sockets: u32,
-    /// What chooses among them; `None`: the kernel, by a hash.
+    /// The program that selects among them; `None`: the kernel, by hash.
     pub program: Option<ReuseportProgram>,
 }
 
-/// Which group is meant.
+/// Selects a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// TCP or UDP.
     pub protocol: SocketProtocol,
     /// The local port.
     pub port: u16,
-    /// The local address, where several groups have the port.
+    /// The local address, if several groups use the port.
     pub address: Option<IpAddr>,
-    /// A process that holds sockets of it.
+    /// A process with sockets in it.
     pub pid: Option<u32>,
 }
 
-/// The groups of the root's network namespace that have a socket which is wanted. `btf` is the file
-/// that holds the BTF of a kernel without its own.
+/// The groups of the root's network namespace with a wanted socket. `btf` is a file with the kernel's BTF, for
+/// kernels without their own.
 ///
 /// # Errors
-/// The kernel cannot be asked for groups.
+/// The groups cannot be queried.
 pub fn groups(
     root: &Root,
     btf: Option<&Path>,
@@ -84,7 +84,7 @@ pub fn groups(
     let Some(btf) = btf else {
         return Ok(joined(&sockets, &reuseport_sockets()?, netns, wanted, workers));
     };
-    // Only sockets that were taken can be looked at: those that may be in a group with a wanted one.
+    // Only duplicated sockets can be inspected: those that may share a group with a wanted one.
     let place = |socket: &Socket| (socket.protocol, socket.port);
     let places: BTreeSet<_> = sockets.iter().filter(|s| wanted(s)).map(place).collect();
     let near: Vec<&Socket> = sockets.iter().filter(|s| places.contains(&place(s))).collect();
@@ -135,10 +135,10 @@ fn joined(
     found
 }
 
-/// The one group that is meant.
+/// The one group that matches.
 ///
 /// # Errors
-/// None or several are; the message says what to do.
+/// None or several match; the message says what to do.
 pub fn select(root: &Root, btf: Option<&Path>, request: &Request) -> Result<Found, TuneError> {
     let name = format!("{} port {}", protocol_name(request.protocol), request.port);
     let on_port = |s: &Socket| s.protocol == request.protocol && s.port == request.port;
@@ -164,7 +164,7 @@ pub fn select(root: &Root, btf: Option<&Path>, request: &Request) -> Result<Foun
             let locals = found.iter().map(|f| format!("{} ({} sockets)", f.group.local, f.sockets));
             let locals: Vec<String> = locals.collect();
             Err(TuneError::Refused(format!(
-                "{name}: the sockets are in different REUSEPORT groups: {}; choose one with \
+                "{name}: the sockets are in different REUSEPORT groups: {}; select one with \
                  --address",
                 locals.join(", ")
             )))
@@ -182,7 +182,7 @@ fn none(
     let (sockets, _) = receiving_sockets(root, &mut Notes::default());
     if sockets.iter().any(on_port) {
         return TuneError::Refused(format!(
-            "{name}: its sockets are in no REUSEPORT group; the server must open one for each \
+            "{name}: its sockets are not in a REUSEPORT group; the server must open one per \
              worker (nginx: 'listen ... reuseport')"
         ));
     }
@@ -192,7 +192,7 @@ fn none(
         && its != ours
     {
         return TuneError::Refused(format!(
-            "{name}: process {pid} is in another network namespace; ask for it with --netns \
+            "{name}: process {pid} is in another network namespace; use --netns \
              pid:{pid}"
         ));
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_told_apart_and_kept_in_the_kernels_order() {
+    fn groups_are_separated_and_keep_the_kernels_order() {
         let sockets = [socket(1, 80), socket(2, 80), socket(3, 81), socket(4, 80)];
         let members = [
             member(3, 9, Some(0)),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart() {
+    fn programs_are_compared() {
         let modulo = Program::cpu_modulo(12);
         let Program::Classic { instructions } = modulo.clone() else { panic!() };
         let found = ReuseportProgram::Classic { length: 3, instructions };

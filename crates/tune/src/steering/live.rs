@@ -1,13 +1,13 @@
-//! The part of the writer that steers this machine's groups: takes the sockets from the processes that hold
-//! them, loads the program, attaches and detaches it.
+//! The part of the writer that steers this host's groups: duplicates the sockets of other processes, loads the
+//! program, attaches and detaches it.
 //!
-//! It works in the network namespace of the calling thread, which is that of the group.
+//! It works in the calling thread's network namespace, which must be that of the group.
 
 use super::ebpf::{self, Loaded, Sockets};
 use super::group::is_program;
 use super::group::{Found, groups};
 use super::sockets;
-use crate::{Presence, TuneError, Writer};
+use crate::{ObservedValue, TuneError, Writer};
 use nearpath_host::Root;
 use nearpath_model::{Change, Program, ReuseportGroup, State, Target, Value};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ pub(crate) struct Groups {
     btf: Option<PathBuf>,
 }
 
-/// What is ready for the change that was prepared last.
+/// The objects prepared for the last change.
 struct Prepared {
     /// A socket of the group.
     socket: OwnedFd,
@@ -28,38 +28,38 @@ struct Prepared {
 }
 
 impl Groups {
-    /// The writer on a kernel without BTF of its own, which is in this file.
+    /// Makes it read the kernel's BTF from this file.
     pub fn with_btf(self, btf: Option<&Path>) -> Self {
         Self { btf: btf.map(Path::to_owned), ..self }
     }
 
-    /// The group as it is now; `None` when none of its sockets is there any more.
+    /// The current state of the group; `None` if none of its sockets exists any more.
     fn find(&self, group: &ReuseportGroup) -> Result<Option<Found>, TuneError> {
         let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
         let found = groups(&Root::live(), self.btf.as_deref(), |socket| ours(socket.inode))?;
         Ok(found.into_iter().next())
     }
 
-    /// Whether a group has the program that a change gave it.
-    pub fn look(&self, change: &Change) -> Result<Presence, TuneError> {
+    /// Whether a group has the program of a change.
+    pub fn look(&self, change: &Change) -> Result<ObservedValue, TuneError> {
         let group = group_of(&change.target)?;
         Ok(match self.find(group)? {
-            None => Presence::Gone {
-                reason: "its sockets were closed: the server has ended or restarted".to_owned(),
+            None => ObservedValue::Gone {
+                reason: "its sockets were closed: the server exited or restarted".to_owned(),
             },
-            Some(found) if has(&found, &change.after) => Presence::After,
-            Some(found) if has(&found, &change.before) => Presence::Before,
-            Some(_) => Presence::Other { now: "another program".to_owned() },
+            Some(found) if has(&found, &change.after) => ObservedValue::After,
+            Some(found) if has(&found, &change.before) => ObservedValue::Before,
+            Some(_) => ObservedValue::Other { now: "another program".to_owned() },
         })
     }
 }
 
 impl Groups {
-    /// Whether a change can be made, as far as that can be known without loading a program; the
-    /// sockets that it takes.
+    /// Checks whether a change can be made, as far as possible without loading a program; returns the sockets that
+    /// it needs.
     ///
     /// # Errors
-    /// Somebody else has changed the program since, or a socket cannot be taken.
+    /// The program was changed externally, or a socket cannot be duplicated.
     pub fn check(&self, change: &Change) -> Result<Vec<OwnedFd>, TuneError> {
         let group = group_of(&change.target)?;
         if let Some(found) = self.find(group)?
@@ -73,7 +73,7 @@ impl Groups {
         }
         let wanted = match change.after {
             Value::Program(Program::Nearest { .. }) => group.sockets.len(),
-            // Any socket speaks for its group.
+            // Any socket represents its group.
             _ => 1,
         };
         group.sockets.iter().take(wanted).map(sockets::take).collect()
@@ -113,7 +113,7 @@ impl Writer for Groups {
             Some(found) if has(&found, &change.after) => Ok(()),
             _ => Err(TuneError::kernel(
                 format!("steering {}", group.local),
-                "the kernel took the program, but the group does not have it",
+                "the kernel accepted the program, but the group does not have it",
             )),
         }
     }
@@ -121,7 +121,7 @@ impl Writer for Groups {
     fn undo(&mut self, change: &Change, _: State) -> Result<(), TuneError> {
         let group = group_of(&change.target)?;
         let Some(found) = self.find(group)? else { return Ok(()) };
-        // Before it is detached: after that it may be gone, with its table.
+        // Before it is detached: after that it may be freed with its map.
         let table = match &change.after {
             Value::Program(Program::Nearest { id, tag, .. }) => Sockets::of(*id, tag)?,
             _ => None,
@@ -132,7 +132,7 @@ impl Writer for Groups {
             put(&socket, &change.before)?;
         } else if !has(&found, &change.before) {
             return Err(TuneError::Refused(format!(
-                "{}: somebody else has changed the program since; what is there now is left alone",
+                "{}: program changed externally; skipped",
                 group.local
             )));
         }
@@ -144,11 +144,11 @@ impl Writer for Groups {
 }
 
 fn group_of(target: &Target) -> Result<&ReuseportGroup, TuneError> {
-    let refuse = || TuneError::Refused(format!("{target} is no REUSEPORT group"));
+    let refuse = || TuneError::Refused(format!("{target} is not a REUSEPORT group"));
     target.group().ok_or_else(refuse)
 }
 
-/// Puts what needs no loading.
+/// Sets a value that needs no loading.
 fn put(socket: &OwnedFd, value: &Value) -> Result<(), TuneError> {
     match value {
         Value::Default => sockets::detach(socket),
@@ -157,7 +157,7 @@ fn put(socket: &OwnedFd, value: &Value) -> Result<(), TuneError> {
         }
         Value::Program(Program::Nearest { .. }) | Value::Text(_) => Err(TuneError::kernel(
             "attaching the program to the REUSEPORT group",
-            "it was not prepared",
+            "the program was not prepared",
         )),
     }
 }
@@ -172,5 +172,5 @@ fn has(found: &Found, value: &Value) -> bool {
 }
 
 fn gone(group: &ReuseportGroup) -> TuneError {
-    TuneError::kernel(format!("steering {}", group.local), "its sockets are gone")
+    TuneError::kernel(format!("steering {}", group.local), "its sockets were closed")
 }

@@ -1,6 +1,5 @@
-//! Steering: a connection, or a datagram, goes to the worker that is nearest to the CPU on which it
-//! is received. A running server's REUSEPORT group gets a program that chooses the socket; the
-//! server is neither changed nor restarted.
+//! Steering: a connection or datagram goes to the worker nearest to the receiving CPU. The REUSEPORT group of a
+//! running server gets a program that selects the socket; the server is neither changed nor restarted.
 //!
 //! ```text
 //! groups ──> plan ──> executor ──> Groups (pidfd_getfd, setsockopt)

@@ -1,13 +1,12 @@
-//! Which workers are nearest to each CPU. Pure: in go the topology and where each worker may run,
-//! out come for each CPU the workers that are as near as any.
+//! The nearest workers of each CPU. Pure. Input: the topology and the affinity of each worker. Output: the nearest
+//! workers of each CPU.
 
 use nearpath_model::{Choice, Cpu, CpuId, CpuSet, LlcId, Nearness, NodeId, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For every CPU that this boot could have, the nearest workers: on the same CPU, else the same
-/// core, last-level cache, node, else on the node of the smallest distance. A worker that may run
-/// on several CPUs is as near as the nearest of them. A CPU of which nothing is known (one that is
-/// offline) is equally far from all.
+/// The nearest workers of every possible CPU: on the same CPU, else the same core, last-level cache, node, else on
+/// the node at the smallest distance. A worker that may run on several CPUs is as near as the nearest of them. A
+/// CPU with unknown topology (because it is offline) is equally far from all.
 pub fn nearest(topology: &Topology, workers: &[CpuSet]) -> Vec<Choice> {
     let workers: Vec<Place> = workers.iter().map(|cpus| Place::new(topology, cpus)).collect();
     let mut choices: BTreeMap<(Vec<usize>, Option<Nearness>), CpuSet> = BTreeMap::new();
@@ -27,7 +26,7 @@ pub fn nearest(topology: &Topology, workers: &[CpuSet]) -> Vec<Choice> {
     choices
 }
 
-/// How far a worker is, nearest first.
+/// Distance of a worker, nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Known(Nearness, u32),
@@ -43,7 +42,7 @@ impl Rank {
     }
 }
 
-/// Where a worker may run, so that a CPU is compared with all of it at once.
+/// Affinity of a worker, expanded so that a CPU is compared with all of it at once.
 struct Place {
     cpus: CpuSet,
     llcs: BTreeSet<LlcId>,
@@ -52,7 +51,7 @@ struct Place {
 
 impl Place {
     fn new(topology: &Topology, cpus: &CpuSet) -> Self {
-        // It does not run on CPUs that do not; if none does, all is as it was told.
+        // Offline CPUs are ignored, unless all of them are offline.
         let online = cpus.intersection(&topology.online);
         let cpus = if online.is_empty() { cpus.clone() } else { online };
         let known: Vec<&Cpu> = cpus.iter().filter_map(|cpu| topology.cpu(cpu)).collect();
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_offline_cpu_nothing_is_known() {
+    fn an_offline_cpu_is_equally_far_from_all() {
         let shown = shown(&topology(8, 1), &["0", "4"]);
         assert_eq!(shown.last().unwrap(), "7 -> [0, 1] None");
     }
@@ -206,7 +205,7 @@ mod tests {
                             prop_assert_eq!(far(worker), chosen);
                         } else {
                             prop_assert!(far(worker) >= chosen);
-                            // On other nodes it is the distance that decides.
+                            // On other nodes the NUMA distance decides.
                             let other = far(worker) == chosen;
                             prop_assert!(!other || choice.nearness == Some(Nearness::OtherNode));
                         }

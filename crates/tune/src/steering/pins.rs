@@ -1,8 +1,8 @@
-//! Pins for workers that may run on every CPU, so that a group can be steered: each socket's workers get a
-//! CPU of their own.
+//! Pins workers that may run on every CPU, so that their group can be steered: the workers of each socket get their
+//! own CPU.
 //!
-//! In goes a group as it is found; out come changes of the affinity of its workers, and the group as
-//! it will be. They are made before the group is steered, and put back when that is taken off.
+//! Input: a group. Output: affinity changes of its workers, and the resulting group. They are applied before the
+//! group is steered, and undone when steering is removed.
 
 use super::group::{Found, protocol_name};
 use crate::TuneError;
@@ -10,22 +10,22 @@ use nearpath_host::Root;
 use nearpath_model::{Change, CpuId, CpuSet, Entry, Persistence, Target, Thread, Topology, Value};
 use std::collections::BTreeMap;
 
-/// The changes that pin what is not pinned. Workers that are pinned already keep their CPUs.
+/// The changes that pin unpinned workers. Pinned workers keep their CPUs.
 ///
 /// # Errors
-/// It is not known which thread reads from a socket, or there is one CPU.
+/// The thread that reads from a socket is unknown, or there is only one CPU.
 pub fn pins(root: &Root, topology: &Topology, found: &mut Found) -> Result<Vec<Change>, TuneError> {
     let name = format!("{} {}", protocol_name(found.group.protocol), found.group.local);
     let refuse = |reason: String| TuneError::Refused(format!("{name}: {reason}"));
     if topology.online.len() < 2 {
-        return Err(refuse("there is one CPU, so that every worker is on it".to_owned()));
+        return Err(refuse("there is only one CPU".to_owned()));
     }
     let cpus = spread(topology, found.group.sockets.len());
     let mut pinned: BTreeMap<u32, CpuId> = BTreeMap::new();
     let mut changes = Vec::new();
     for (socket, &cpu) in found.group.sockets.iter_mut().zip(&cpus) {
         for worker in &mut socket.workers {
-            // A thread that is not known is for the plan to refuse.
+            // The plan refuses unknown threads.
             let (Some(tid), Some(before)) = (worker.tid, worker.cpus.clone()) else { continue };
             if !topology.online.is_subset(&before) {
                 continue;
@@ -40,14 +40,14 @@ pub fn pins(root: &Root, topology: &Topology, found: &mut Found) -> Result<Vec<C
             }
             pinned.insert(tid, cpu);
             let thread = crate::threads::find_thread(root, worker.pid, tid)
-                .ok_or_else(|| refuse(format!("{}/{tid} has ended meanwhile", worker.comm)))?;
+                .ok_or_else(|| refuse(format!("{}/{tid} has exited meanwhile", worker.comm)))?;
             changes.push(Change {
                 target: Target::Thread(thread),
                 before: Value::Text(before.to_string()),
                 after: Value::Text(after.to_string()),
                 why: format!(
                     "{}/{tid} reads from a socket of {name}, and may run on every CPU: \
-                     with a CPU of its own connections can be received where it runs",
+                     pinned to one CPU, it can get the connections received there",
                     worker.comm
                 ),
                 persistence: Persistence::WhileRunning,
@@ -58,8 +58,8 @@ pub fn pins(root: &Root, topology: &Topology, found: &mut Found) -> Result<Vec<C
     Ok(changes)
 }
 
-/// The pins in a journal that were made for the steering of an entry: the changes of its workers'
-/// threads right before it.
+/// The pins in a journal that belong to a steering entry: the affinity changes of its workers' threads directly
+/// before it.
 pub fn pins_of<'a>(steering: &Entry, entries: &'a [Entry]) -> Vec<&'a Entry> {
     let Some(group) = steering.change.target.group() else { return Vec::new() };
     let is_worker = |thread: &Thread| {
@@ -67,7 +67,7 @@ pub fn pins_of<'a>(steering: &Entry, entries: &'a [Entry]) -> Vec<&'a Entry> {
         workers.any(|worker| worker.pid == thread.pid && worker.tid == Some(thread.tid))
     };
     let before = entries.iter().rev().filter(|entry| entry.id < steering.id);
-    // Numbers are given in turn; what was undone meanwhile leaves a gap.
+    // Numbers are consecutive; changes undone meanwhile leave gaps.
     before
         .zip(1..)
         .take_while(|(entry, back)| {
@@ -79,8 +79,8 @@ pub fn pins_of<'a>(steering: &Entry, entries: &'a [Entry]) -> Vec<&'a Entry> {
         .collect()
 }
 
-/// CPUs for so many sockets, evenly spread over the host: one of each core before its siblings, the same
-/// ones again where there are too few.
+/// CPUs for this number of sockets, spread evenly over the host: one per core before SMT siblings; reused if there
+/// are too few.
 fn spread(topology: &Topology, sockets: usize) -> Vec<CpuId> {
     let online = &topology.online;
     let is_first = |cpu: &CpuId| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_run_everywhere_gets_a_cpu_and_the_others_keep_theirs() {
+    fn only_unpinned_workers_get_a_cpu() {
         let me = std::process::id();
         let workers = vec![vec![worker(me, "0-7")], vec![worker(7, "3")], vec![worker(me, "0-7")]];
         let mut found = Found { group: group(workers), sockets: 3, program: None };
@@ -161,11 +161,11 @@ mod tests {
             .collect();
         assert_eq!(cpus, ["0", "3", "0"]);
         let one = pins(&Root::live(), &host(1, 1), &mut found).unwrap_err();
-        assert!(one.to_string().contains("one CPU"), "{one}");
+        assert!(one.to_string().contains("only one CPU"), "{one}");
     }
 
     #[test]
-    fn pins_are_those_right_before_the_steering() {
+    fn pins_are_the_changes_directly_before_the_steering() {
         let thread =
             |tid| Target::Thread(Thread { pid: tid, tid, start_ticks: 1, since_ticks: None });
         let entry = |id, target| Entry {

@@ -1,5 +1,5 @@
-//! The planner of steering. Pure: in go a group and the topology, out comes the change, or why it
-//! would do no good.
+//! The planner of steering. Pure. Input: a group and the topology. Output: the change, or why it would have no
+//! effect.
 
 use super::group::protocol_name;
 use super::group::restorable;
@@ -10,37 +10,37 @@ use nearpath_model::{
     Change, Choice, CpuSet, Nearness, Persistence, Program, SocketWorker, Target, Topology, Value,
 };
 
-/// How a socket is chosen.
+/// How a socket is selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// The nearest worker's, by an eBPF program; the order of the group does not matter.
+    /// By an eBPF program, that of the nearest worker; the order of the group is irrelevant.
     Nearest,
-    /// The CPU's number modulo the size of the group, by document 004's classic program.
+    /// By a classic program: the CPU number modulo the size of the group.
     CpuModulo,
 }
 
-/// Workers that are named in a message.
+/// Maximum number of workers named in a message.
 const NAMED: usize = 4;
 
 /// The change that steers a group.
 ///
 /// # Errors
-/// It would do no good, or could not be undone.
+/// It would have no effect, or could not be undone.
 pub fn plan(topology: &Topology, found: &Found, method: Method) -> Result<Change, TuneError> {
     let group = &found.group;
     let name = format!("{} {}", protocol_name(group.protocol), group.local);
     let refuse = |reason: String| Err(TuneError::Refused(format!("{name}: {reason}")));
     if found.sockets < 2 {
-        return refuse("a REUSEPORT group of one socket leaves nothing to choose".to_owned());
+        return refuse("the REUSEPORT group has only one socket".to_owned());
     }
     let hidden = found.sockets as usize - group.sockets.len().min(found.sockets as usize);
     if hidden > 0 {
-        return refuse(format!("{hidden} of its {} sockets cannot be seen", found.sockets));
+        return refuse(format!("{hidden} of its {} sockets are not visible", found.sockets));
     }
     if let Some(socket) = group.sockets.iter().find(|s| s.workers.is_empty() || s.held.is_none()) {
         return refuse(format!(
-            "which worker reads from the socket with inode {} cannot be told: several processes \
-             hold it, and none has it in an epoll set or was seen waiting for it",
+            "the worker that reads from the socket with inode {} is unknown: several processes \
+             have it, and none has it in an epoll set or was seen waiting for it",
             socket.inode
         ));
     }
@@ -72,12 +72,12 @@ pub fn plan(topology: &Topology, found: &Found, method: Method) -> Result<Change
         }
     };
     let chosen_by = match before {
-        Value::Program(_) => "another program chooses among them",
-        _ => "the kernel chooses among them by a hash of addresses and ports",
+        Value::Program(_) => "another program selects among them",
+        _ => "the kernel selects among them by a hash of addresses and ports",
     };
     let why = format!(
-        "{} sockets share the port and {chosen_by}; with this, what is received on CPUs {reached} \
-         goes to the worker that runs there",
+        "{} sockets share the port and {chosen_by}; with this change, packets received on CPUs {reached} \
+         go to the worker that runs there",
         found.sockets
     );
     let (target, after) = (Target::ReuseportGroup(group.clone()), Value::Program(after));
@@ -91,7 +91,7 @@ pub fn plan(topology: &Topology, found: &Found, method: Method) -> Result<Change
     })
 }
 
-/// The online CPUs whose connections reach a worker on the same CPU; `none` when there are none.
+/// The online CPUs whose connections reach a worker on the same CPU; `(none)` if there are none.
 fn own(topology: &Topology, choices: &[Choice], reach: impl Fn(u32, &Choice) -> bool) -> String {
     let own = choices.iter().filter(|choice| choice.nearness == Some(Nearness::SameCpu));
     let cpus = own.flat_map(|choice| choice.cpus.iter().filter(|cpu| reach(cpu.0, choice)));
@@ -102,23 +102,23 @@ fn own(topology: &Topology, choices: &[Choice], reach: impl Fn(u32, &Choice) -> 
 fn cannot_be_restored(program: &ReuseportProgram) -> String {
     match program {
         ReuseportProgram::Classic { length, .. } => format!(
-            "a classic BPF program of {length} instructions is attached already, too long to be \
-             read and put back"
+            "a classic BPF program of {length} instructions is attached already, too long to \
+             save and restore"
         ),
         ReuseportProgram::Ebpf { id, name, .. } => format!(
-            "the eBPF program {name:?} (id {id}) is attached already, and could not be put back; \
-             who attached it must detach it first"
+            "the eBPF program {name:?} (id {id}) is attached already and could not be restored; \
+             its owner must detach it first"
         ),
     }
 }
 
-/// The CPUs of a socket's workers, which must not be all that there are.
+/// The CPUs of a socket's workers, which must not be all CPUs.
 fn pinned(topology: &Topology, workers: &[SocketWorker]) -> Result<CpuSet, String> {
     let mut cpus = CpuSet::new();
     for worker in workers {
         let Some(its) = &worker.cpus else {
             return Err(format!(
-                "which thread of {} reads cannot be told: all were busy; try again",
+                "cannot determine which thread of {} reads: all were busy; try again",
                 worker_name(worker)
             ));
         };
@@ -127,9 +127,9 @@ fn pinned(topology: &Topology, workers: &[SocketWorker]) -> Result<CpuSet, Strin
     if topology.online.is_subset(&cpus) {
         let names: Vec<String> = workers.iter().take(NAMED).map(worker_name).collect();
         return Err(format!(
-            "{} may run on every CPU, so that none is nearest; --pin gives each worker a CPU of its \
-             own until it is steered no more (for good: 'worker_cpu_affinity auto' in nginx, \
-             'taskset -cp CPU TID' else)",
+            "{} may run on every CPU, so no worker is nearest; --pin pins each worker to its own CPU \
+             while it is steered (permanently: 'worker_cpu_affinity auto' in nginx, otherwise \
+             'taskset -cp CPU TID')",
             names.join(", ")
         ));
     }
@@ -181,42 +181,42 @@ mod tests {
     }
 
     #[test]
-    fn each_cpu_goes_to_its_worker() {
+    fn each_cpu_reaches_its_worker() {
         let change = plan(&topology(2), &two(), Method::Nearest).unwrap();
         let Value::Program(Program::Nearest { choices, .. }) = &change.after else { panic!() };
         let shown: Vec<_> = choices.iter().map(|c| (c.cpus.to_string(), &c.workers[..])).collect();
         assert_eq!(shown, [("0".to_owned(), &[1][..]), ("1".to_owned(), &[0][..])]);
         assert_eq!(change.before, Value::Default);
-        assert!(change.why.contains("received on CPUs 0-1 goes to"), "{}", change.why);
+        assert!(change.why.contains("received on CPUs 0-1 go to"), "{}", change.why);
     }
 
     #[test]
-    fn the_classic_program_says_whom_it_reaches() {
+    fn the_classic_program_reports_the_cpus_it_serves() {
         let change = plan(&topology(2), &two(), Method::CpuModulo).unwrap();
         assert_eq!(change.after, Value::Program(Program::cpu_modulo(2)));
         // CPU 0 goes to the first socket, whose worker is on CPU 1.
-        assert!(change.why.contains("received on CPUs (none) goes to"), "{}", change.why);
+        assert!(change.why.contains("received on CPUs (none) go to"), "{}", change.why);
         let fits = found(&[vec![worker(11, Some("0"))], vec![worker(12, Some("1"))]]);
         let change = plan(&topology(2), &fits, Method::CpuModulo).unwrap();
-        assert!(change.why.contains("received on CPUs 0-1 goes to"), "{}", change.why);
+        assert!(change.why.contains("received on CPUs 0-1 go to"), "{}", change.why);
     }
 
     #[test]
-    fn what_does_no_good_is_refused() {
+    fn ineffective_plans_are_refused() {
         let one = found(&[vec![worker(11, Some("0"))]]);
-        assert!(refusal(&one).contains("group of one"));
+        assert!(refusal(&one).contains("only one socket"));
         let hidden = Found { sockets: 3, ..two() };
-        assert!(refusal(&hidden).contains("1 of its 3 sockets cannot be seen"));
+        assert!(refusal(&hidden).contains("1 of its 3 sockets are not visible"));
         let unpinned = found(&[vec![worker(11, Some("0"))], vec![worker(12, Some("0-1"))]]);
         assert!(refusal(&unpinned).contains("nginx/12 may run on every CPU"));
         let nobody = found(&[vec![worker(11, Some("0"))], vec![]]);
-        assert!(refusal(&nobody).contains("inode 101 cannot be told"));
+        assert!(refusal(&nobody).contains("inode 101 is unknown"));
         let busy = found(&[vec![worker(11, Some("0"))], vec![worker(12, None)]]);
         assert!(refusal(&busy).contains("busy"));
     }
 
     #[test]
-    fn another_program_is_kept_or_the_plan_refused() {
+    fn another_program_is_saved_or_the_plan_refused() {
         let with = |program| Found { program: Some(program), ..two() };
         let ebpf = ReuseportProgram::Ebpf { id: 7, tag: [0; 8], name: "theirs".into() };
         assert!(refusal(&with(ebpf)).contains("\"theirs\" (id 7) is attached already"));

@@ -1,4 +1,4 @@
-//! Another process's sockets, and what is set on them: pidfd_getfd(2) and setsockopt(2).
+//! Sockets of other processes and their options: pidfd_getfd(2) and setsockopt(2).
 
 use crate::TuneError;
 use nearpath_model::GroupSocket;
@@ -8,20 +8,20 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Takes a duplicate of a socket from a process that holds it.
+/// Duplicates a socket of another process.
 ///
 /// # Errors
-/// The kernel cannot or does not let us, or the process has another file there by now.
+/// Not supported or not permitted, or the process has another file there by now.
 pub fn take(socket: &GroupSocket) -> Result<OwnedFd, TuneError> {
     let refused = |reason: String| {
-        let step = format!("taking the socket with inode {}", socket.inode);
+        let step = format!("duplicating the socket with inode {}", socket.inode);
         TuneError::Kernel { step, reason }
     };
-    let gone = || refused("nobody holds it any more; try again".to_owned());
+    let gone = || refused("no process has it any more; try again".to_owned());
     let (pid, fd) = socket.held.ok_or_else(gone)?;
     let words = |errno: Errno| match errno {
         Errno::NOSYS => refused("the kernel has no pidfd_getfd (5.6 and later)".to_owned()),
-        Errno::PERM => refused(format!("process {pid} may not be looked into: it takes root")),
+        Errno::PERM => refused(format!("no access to process {pid}: requires root")),
         Errno::SRCH | Errno::BADF => gone(),
         other => refused(format!("process {pid}: {other}")),
     };
@@ -32,13 +32,13 @@ pub fn take(socket: &GroupSocket) -> Result<OwnedFd, TuneError> {
     if inode == socket.inode { Ok(taken) } else { Err(gone()) }
 }
 
-/// Makes the group of a socket choose by an eBPF program.
+/// Attaches an eBPF program to the group of a socket.
 pub fn attach_ebpf(socket: &OwnedFd, program: BorrowedFd<'_>) -> Result<(), TuneError> {
     set(socket, libc::SO_ATTACH_REUSEPORT_EBPF, &program.as_raw_fd())
         .map_err(|error| TuneError::kernel("attaching the program to the REUSEPORT group", error))
 }
 
-/// Makes the group of a socket choose by a classic program.
+/// Attaches a classic program to the group of a socket.
 pub fn attach_classic(socket: &OwnedFd, instructions: &[[u32; 4]]) -> Result<(), TuneError> {
     let refused = |error: String| {
         TuneError::kernel("attaching the classic program to the REUSEPORT group", error)
@@ -48,13 +48,13 @@ pub fn attach_classic(socket: &OwnedFd, instructions: &[[u32; 4]]) -> Result<(),
         Some(libc::sock_filter { code, jt, jf, k })
     };
     let filters: Option<Vec<libc::sock_filter>> = instructions.iter().map(filter).collect();
-    let mut filters = filters.ok_or_else(|| refused("it is none".to_owned()))?;
+    let mut filters = filters.ok_or_else(|| refused("the program is invalid".to_owned()))?;
     let length = u16::try_from(filters.len()).map_err(|error| refused(error.to_string()))?;
     let program = libc::sock_fprog { len: length, filter: filters.as_mut_ptr() };
     set(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program).map_err(|e| refused(e.to_string()))
 }
 
-/// Leaves the choice to the kernel again; fine when it has it already.
+/// Detaches the program; succeeds if there is none.
 pub fn detach(socket: &OwnedFd) -> Result<(), TuneError> {
     match set(socket, libc::SO_DETACH_REUSEPORT_BPF, &0i32) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),

@@ -1,8 +1,8 @@
-//! What is steered: the groups that there are, beside the journal.
+//! The state of steering: the existing groups, compared with the journal.
 //!
-//! A program is ours when the journal has it for sockets of that group, with the id and tag that the
-//! kernel tells (a classic program: with its instructions). A change whose sockets are closed is
-//! gone, however the server came to close them.
+//! A program is ours if the journal has it for sockets of that group, with the id and tag that the kernel reports
+//! (for a classic program, with its instructions). A change whose sockets are closed is gone, for whatever reason
+//! the server closed them.
 
 use super::Found;
 use super::group::is_program;
@@ -11,7 +11,7 @@ use nearpath_instruments::ReuseportProgram;
 use nearpath_model::steering::{Gone, GroupStatus, ProgramOwner, SocketStatus, Status};
 use nearpath_model::{Entry, Program, ReuseportGroup, Value};
 
-/// Puts groups and journal together, as seen from a network namespace.
+/// Compares groups and journal, as seen from a network namespace.
 pub fn status(found: &[Found], entries: &[Entry], boot: &str, netns: Option<u64>) -> Status {
     let shown = found.iter().filter(|found| found.sockets > 1 || found.program.is_some());
     Status {
@@ -21,7 +21,7 @@ pub fn status(found: &[Found], entries: &[Entry], boot: &str, netns: Option<u64>
     }
 }
 
-/// The change by which a group has the program that it has; `None` when none of ours did that.
+/// Our change that attached the program of a group; `None` if the program is not ours.
 pub fn entry_of<'a>(found: &Found, entries: &'a [Entry], boot: &str) -> Option<&'a Entry> {
     let there = found.program.as_ref()?;
     entries.iter().rev().find(|entry| {
@@ -73,33 +73,33 @@ fn in_words(program: &ReuseportProgram) -> String {
     }
 }
 
-/// Why a change of the journal is not there; `None` when it is, or is of another kind.
+/// Why a change in the journal is gone; `None` if it is in effect, or of another kind.
 fn gone(entry: &Entry, found: &[Found], boot: &str, netns: Option<u64>) -> Option<Gone> {
     let group = entry.change.target.group()?;
     let now = found.iter().find(|found| share_a_socket(group, &found.group));
     let reason = if entry.boot != boot {
-        "the machine was booted since".to_owned()
+        "the host was rebooted since".to_owned()
     } else if group.netns != netns {
         let number = group.netns.map_or_else(|| "unknown".to_owned(), |inode| inode.to_string());
-        format!("it is in another network namespace ({number}): look there with --netns")
+        format!("it is in another network namespace ({number}); use --netns")
     } else {
         match now {
-            None => "its sockets were closed: the server has ended or restarted".to_owned(),
+            None => "its sockets were closed: the server exited or restarted".to_owned(),
             Some(now) if entry_of(now, std::slice::from_ref(entry), boot).is_some() => {
                 return None;
             }
-            Some(now) if now.program.is_none() => "somebody else detached the program".to_owned(),
-            Some(_) => "another program has taken its place".to_owned(),
+            Some(now) if now.program.is_none() => "program detached externally".to_owned(),
+            Some(_) => "replaced by another program".to_owned(),
         }
     };
     let (local, protocol) = (group.local.to_string(), group.protocol);
     Some(Gone { local, protocol, since_s: entry.time_s, reason })
 }
 
-/// The boot that runs (`/proc/sys/kernel/random/boot_id`), which changes of another do not outlive.
+/// The current boot (`/proc/sys/kernel/random/boot_id`). Changes do not survive a reboot.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// It cannot be read.
 pub fn boot(root: &Root) -> Result<String, crate::TuneError> {
     Ok(root.text("/proc/sys/kernel/random/boot_id")?)
 }
@@ -136,33 +136,37 @@ mod tests {
         Found { group, sockets: 2, program }
     }
 
-    /// Whose program the group has, and why the change is not there.
-    fn told(found: &[Found], entry: &Entry, netns: u64) -> (Option<ProgramOwner>, Option<String>) {
+    /// The owner of the group's program, and why the change is gone.
+    fn owner_and_reason(
+        found: &[Found],
+        entry: &Entry,
+        netns: u64,
+    ) -> (Option<ProgramOwner>, Option<String>) {
         let status = status(found, std::slice::from_ref(entry), "now", Some(netns));
         let group = status.groups.first().and_then(|group| group.program);
         (group, status.gone.into_iter().next().map(|gone| gone.reason))
     }
 
     #[test]
-    fn a_program_is_ours_by_the_journal_alone() {
+    fn only_the_journal_makes_a_program_ours() {
         let (ours, other) = (Some(ProgramOwner::Nearpath), Some(ProgramOwner::Other));
         let gone = |reason: &str| Some(reason.to_owned());
         let is = |found: &[Found], expected: (Option<ProgramOwner>, Option<String>)| {
-            assert_eq!(told(found, &entry(), 1), expected, "{found:?}");
+            assert_eq!(owner_and_reason(found, &entry(), 1), expected, "{found:?}");
         };
         is(&[found(&[1, 2], Some(7))], (ours, None));
         // One of its sockets was closed, another opened.
         is(&[found(&[2, 3], Some(7))], (ours, None));
-        let closed = "its sockets were closed: the server has ended or restarted";
+        let closed = "its sockets were closed: the server exited or restarted";
         is(&[], (None, gone(closed)));
         is(&[found(&[3, 4], None)], (None, gone(closed)));
-        is(&[found(&[1, 2], None)], (None, gone("somebody else detached the program")));
-        is(&[found(&[1, 2], Some(8))], (other, gone("another program has taken its place")));
-        // The same id after a reboot is chance.
+        is(&[found(&[1, 2], None)], (None, gone("program detached externally")));
+        is(&[found(&[1, 2], Some(8))], (other, gone("replaced by another program")));
+        // The same id after a reboot is a coincidence.
         let before = Entry { boot: "before".into(), ..entry() };
-        let told_of = told(&[found(&[1, 2], Some(7))], &before, 1);
-        assert_eq!(told_of, (other, gone("the machine was booted since")));
-        let elsewhere = told(&[], &entry(), 2).1.unwrap();
+        let told_of = owner_and_reason(&[found(&[1, 2], Some(7))], &before, 1);
+        assert_eq!(told_of, (other, gone("the host was rebooted since")));
+        let elsewhere = owner_and_reason(&[], &entry(), 2).1.unwrap();
         assert!(elsewhere.contains("another network namespace (1)"), "{elsewhere}");
     }
 }

@@ -1,9 +1,9 @@
-//! What the kernel tells of interfaces and queues that come, go and change, so that nobody need ask
-//! again and again: messages of rtnetlink about links (rtnetlink(7), `RTMGRP_LINK`), and those that
-//! udev gets, of interfaces and queues (`kobject_uevent_net_broadcast` of lib/kobject_uevent.c).
+//! Kernel events for interfaces and queues that are added, removed or changed, so that there is no need to poll:
+//! rtnetlink messages about links (rtnetlink(7), `RTMGRP_LINK`), and uevents of interfaces and queues
+//! (`kobject_uevent_net_broadcast` of lib/kobject_uevent.c).
 //!
-//! In goes nothing, out comes that something happened. What it was is not looked at: who is told looks
-//! at the host. The kernel sends to each network namespace what is its own.
+//! Output: that something happened. The messages are not parsed: the caller checks the host. The kernel sends each
+//! network namespace only its own events.
 
 use netlink_sys::protocols::{NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
@@ -15,37 +15,37 @@ use std::time::Duration;
 
 /// `RTMGRP_LINK` of include/uapi/linux/rtnetlink.h.
 const LINKS: u32 = 1;
-/// The group of messages that are the kernel's own, and not udev's.
+/// The multicast group of the kernel's own messages, not those of udev.
 const OF_KERNEL: u32 = 1;
-/// Bytes of a message that are read; the rest is not looked at either.
+/// Size of the read buffer; the rest of a message is discarded.
 const MESSAGE: usize = 8192;
-/// Messages that are taken for one event at most.
+/// Maximum number of messages counted as one event.
 const MOST: usize = 10_000;
 
-/// Listens in the network namespace of the thread that makes it.
+/// Listens in the network namespace of the thread that creates it.
 #[derive(Debug)]
 pub struct Events {
     sockets: Vec<Socket>,
 }
 
 impl Events {
-    /// Begins to listen.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// The kernel gives no socket.
+    /// No socket can be opened.
     pub fn listen() -> io::Result<Self> {
         let links = subscribe(NETLINK_ROUTE, LINKS)?;
         let mut sockets = vec![links];
-        // A namespace that is not the first user's gets none; links are told of all the same.
+        // Namespaces not owned by the initial user namespace get no uevents; link messages still arrive.
         sockets.extend(subscribe(NETLINK_KOBJECT_UEVENT, OF_KERNEL));
         Ok(Self { sockets })
     }
 
-    /// Waits until something happens, that time has passed, or `stop` can be read from. Whether
-    /// something happened; all that has happened until now is one event.
+    /// Waits until something happens, the time has passed, or `stop` becomes readable. Returns whether something
+    /// happened; everything up to now is one event.
     ///
     /// # Errors
-    /// The kernel does not let us wait.
+    /// poll(2) failed.
     pub fn wait(&self, stop: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
         let stop = PollFd::from_borrowed_fd(stop, PollFlags::IN);
         let sockets = self.sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN));
@@ -55,7 +55,7 @@ impl Events {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // Of all of them, and not only up to the first.
+        // Drain all sockets, not only up to the first with messages.
         Ok(self.sockets.iter().filter(|socket| drained(socket)).count() > 0)
     }
 }
@@ -67,11 +67,11 @@ fn subscribe(protocol: isize, groups: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Takes all messages that wait; whether there was one. When there were more than the socket holds the
-/// kernel has dropped some, and says so once (ENOBUFS): that is an event, too.
+/// Reads all pending messages; returns whether there was one. If the socket buffer overflowed, the kernel reports
+/// ENOBUFS once, which is an event too.
 fn drained(socket: &Socket) -> bool {
     let mut happened = false;
-    // Not for ever, when they come faster than they are taken.
+    // Bounded, in case they arrive faster than they are read.
     for _ in 0..MOST {
         let mut message = Vec::with_capacity(MESSAGE);
         match socket.recv(&mut message, 0) {

@@ -1,9 +1,8 @@
-//! Watching over the changes that the journal has: what hot-plug, a reset of an interface or a reload
-//! of a driver has lost is made again; what somebody else has set is reported and left alone.
+//! Watches the changes in the journal. Changes lost by hot-plug, interface resets or driver reloads are re-applied;
+//! external changes are reported and skipped.
 //!
-//! In goes the journal and what the host has of each change, out come notices: of what was made again,
-//! and of what is otherwise than it was made, each once. When to look is told by [`Events`] and by
-//! whoever calls.
+//! Input: the journal and the current value of each change. Output: notices of re-applied changes and of
+//! deviations, each reported once. [`Events`] and the caller decide when to check.
 
 mod events;
 
@@ -11,29 +10,29 @@ pub use events::Events;
 
 use crate::{Executor, Journal, Live, TuneError, change_status};
 use nearpath_host::Root;
-use nearpath_model::{ChangeStatus, Notice, Noticed, Standing, State};
+use nearpath_model::{ChangeState, ChangeStatus, Notice, Noticed, State};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
-/// Watches over the changes of one network namespace, that of the thread which makes it.
+/// Watches the changes of one network namespace, that of the thread that creates it.
 pub struct Watch {
     folder: PathBuf,
     boot: String,
-    /// What was told last of each change.
-    told: BTreeMap<u64, Noticed>,
+    /// The last notice of each change.
+    reported: BTreeMap<u64, Noticed>,
 }
 
 impl Watch {
-    /// Over the changes of the journal in a folder; those of this boot are made again.
+    /// Watches the journal in a directory; changes of this boot are re-applied.
     pub fn new(folder: PathBuf, boot: String) -> Self {
-        Self { folder, boot, told: BTreeMap::new() }
+        Self { folder, boot, reported: BTreeMap::new() }
     }
 
-    /// Looks once, through a root of the namespace; makes again what is lost, and tells what is new.
+    /// Checks once, through a root of the namespace: re-applies lost changes and returns new notices.
     ///
     /// # Errors
-    /// The journal cannot be read, or not be written now: another nearpath changes the host.
+    /// The journal cannot be read, or is locked because another nearpath is changing the host.
     pub fn look(&mut self, root: &Root) -> Result<Vec<Notice>, TuneError> {
         let entries = Journal::read(&self.folder)?;
         let live = Live::new();
@@ -49,24 +48,25 @@ impl Watch {
         Ok(self.new_ones(notices, &statuses))
     }
 
-    /// Whether a change is lost, and there is something to make it on.
+    /// Whether a change is lost and its target exists.
     fn may_return(&self, root: &Root, live: &Live, status: &ChangeStatus) -> bool {
-        self.is_lost(status) && live.anew(root, &status.entry.change).is_ok_and(|c| c.is_some())
+        self.is_lost(status)
+            && live.retargeted(root, &status.entry.change).is_ok_and(|c| c.is_some())
     }
 
-    /// What was changed back on the same interface, queue or interrupt was meant so, and is skipped.
+    /// A value that was changed back on the same interface, queue or interrupt is intentional, and is skipped.
     fn is_lost(&self, ChangeStatus { entry, standing, set_back, .. }: &ChangeStatus) -> bool {
         let made = entry.state == State::Done && entry.boot == self.boot;
-        made && *standing == Some(Standing::Lost) && !set_back
+        made && *standing == Some(ChangeState::Lost) && !set_back
     }
 
-    /// Makes again what is lost. All is looked at once more when nobody else can change it.
+    /// Re-applies lost changes. Everything is checked again once the lock is held.
     fn restore(&self, root: &Root) -> Result<Vec<Notice>, TuneError> {
         let live = Live::new();
         let mut executor = Executor::new(Journal::open(&self.folder, &self.boot)?, Live::new());
         for begun in executor.entries().iter().filter(|entry| entry.replaces.is_some()) {
             let status = change_status(std::slice::from_ref(begun), &live, &self.boot);
-            let is_there = status.iter().any(|s| s.standing == Some(Standing::Applied));
+            let is_there = status.iter().any(|s| s.standing == Some(ChangeState::Applied));
             executor.settle(begun, is_there)?;
         }
         let mut notices = Vec::new();
@@ -75,8 +75,8 @@ impl Watch {
                 continue;
             }
             let ChangeStatus { entry, reason, .. } = status;
-            let restored = match live.anew(root, &entry.change) {
-                Ok(Some(anew)) => executor.restore(&entry, anew),
+            let restored = match live.retargeted(root, &entry.change) {
+                Ok(Some(change)) => executor.restore(&entry, change),
                 Ok(None) => continue,
                 Err(error) => Err(error),
             };
@@ -100,7 +100,7 @@ impl Watch {
         Ok(notices)
     }
 
-    /// Those that were not told before, and remembers what was.
+    /// The notices that are new; remembers them.
     fn new_ones(&mut self, notices: Vec<Notice>, statuses: &[ChangeStatus]) -> Vec<Notice> {
         let mut now: BTreeMap<u64, Noticed> = BTreeMap::new();
         let mut news = Vec::new();
@@ -109,31 +109,33 @@ impl Watch {
                 news.push(notice);
             } else if let Entry::Vacant(first) = now.entry(notice.id) {
                 first.insert(notice.what.clone());
-                if self.told.get(&notice.id) != Some(&notice.what) {
+                if self.reported.get(&notice.id) != Some(&notice.what) {
                     news.push(notice);
                 }
             }
         }
         now.retain(|id, _| statuses.iter().any(|status| status.entry.id == *id));
-        self.told = now;
+        self.reported = now;
         news
     }
 }
 
-/// The last change of the journal that writes there.
+/// The last change in the journal of this target.
 fn number_of(executor: &Executor<Live>, target: &str) -> Option<u64> {
     let entries = executor.entries();
     entries.iter().rev().find(|entry| entry.change.target.to_string() == target).map(|e| e.id)
 }
 
-/// What there is to tell of a change that is not made again.
+/// The notice of a change that is not re-applied.
 fn noticed(status: &ChangeStatus) -> Option<Notice> {
     let reason = || status.reason.clone().unwrap_or_default();
     let what = match status.standing? {
-        Standing::Applied | Standing::Undone => return None,
-        Standing::Lost if status.set_back => Noticed::Drifted("changed back externally".to_owned()),
-        Standing::Drifted => Noticed::Drifted(reason()),
-        Standing::Lost => Noticed::Lost(reason()),
+        ChangeState::Applied | ChangeState::Undone => return None,
+        ChangeState::Lost if status.set_back => {
+            Noticed::Drifted("changed back externally".to_owned())
+        }
+        ChangeState::Drifted => Noticed::Drifted(reason()),
+        ChangeState::Lost => Noticed::Lost(reason()),
     };
     let entry = &status.entry;
     Some(Notice { id: entry.id, target: entry.change.target.to_string(), what })

@@ -3,6 +3,7 @@
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::drops::DropMeasurement;
 use nearpath_model::irqs::IrqMeasurement;
+use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::{MEASUREMENT_SCHEMA, Measurement, Packets, PathLatency, Slow, Span};
 use serde::Serialize;
 
@@ -40,6 +41,20 @@ pub fn accepts_interval(
     Interval { from_s, to_s, measurement: now.since(before) }
 }
 
+/// The connections in the interval that ends with a reading; of the first `top` alone, if given. Both readings must
+/// have all.
+pub fn tcp_interval(
+    before: &TcpMeasurement,
+    now: &TcpMeasurement,
+    top: Option<usize>,
+) -> Interval<TcpMeasurement> {
+    let (from_s, to_s) = (before.duration_s, now.duration_s);
+    let mut measurement = now.since(before);
+    measurement.connections.sort_by_key(|one| std::cmp::Reverse(one.interval.bytes()));
+    measurement.connections.truncate(top.unwrap_or(usize::MAX));
+    Interval { from_s, to_s, measurement }
+}
+
 /// The spans of an interval.
 #[derive(Debug, Serialize)]
 pub struct StagesInterval<'a> {
@@ -55,8 +70,8 @@ pub struct StagesInterval<'a> {
     slow: Slow,
 }
 
-/// What became of packets in an interval. Those whose end is not seen are told of the whole alone: at the
-/// end of an interval nobody knows which will go on.
+/// What became of packets in an interval. Packets without an observed end are reported only for the total: at
+/// the end of an interval it is unknown which of them will continue.
 #[derive(Debug, Serialize)]
 struct PacketsOfInterval {
     started: u64,

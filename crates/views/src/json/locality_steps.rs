@@ -1,7 +1,7 @@
 //! What `demo locality --json` prints: the locality of a server's packets and connections after each
 //! step of putting them right.
 
-use nearpath_model::locality::{Distances, Method, Places};
+use nearpath_model::locality::{CpuPairCount, Distances, Method};
 use nearpath_model::{CpuSet, ProposedChange, accepts};
 use serde::{Deserialize, Serialize};
 
@@ -43,11 +43,11 @@ pub struct LocalityStep {
     /// Events of packets that the kernel dropped, and accepts that there was no room to count.
     pub events_lost: u64,
     /// Connections that its workers accepted.
-    pub accepts: accepts::Places,
-    /// The share of the received packets that the busiest CPU let go of, 0 to 1; `None` without any.
+    pub accepts: accepts::DistanceCounts,
+    /// The share of the received packets that the busiest CPU freed, 0 to 1; `None` without any.
     pub busiest_cpu: Option<f64>,
     /// From which CPU to which packets went, receive first.
-    pub places: Vec<Places>,
+    pub places: Vec<CpuPairCount>,
 }
 
 /// A step that was not made.

@@ -15,6 +15,7 @@ mod tune_demo;
 
 pub use interval::{
     Interval, StagesInterval, accepts_interval, drops_interval, irqs_interval, stages_interval,
+    tcp_interval,
 };
 pub use locality::{LocalityInterval, locality_interval};
 pub use locality_steps::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};

@@ -2,7 +2,7 @@
 //! own type.
 
 use crate::text::time_of_day;
-use nearpath_model::{Change, ChangeStatus, Entry, Notice, Noticed, Outcome, Skipped, Standing};
+use nearpath_model::{Change, ChangeState, ChangeStatus, Entry, Notice, Noticed, Outcome, Skipped};
 use serde::Serialize;
 use std::fmt::Display;
 
@@ -89,7 +89,7 @@ pub struct JournalEntry {
     /// When: `2026-01-31T12:00:00Z`.
     pub applied_at: String,
     /// How it stands; `null` when it cannot be seen from here.
-    pub state: Option<Standing>,
+    pub state: Option<ChangeState>,
     /// What there is to say about it.
     pub reason: Option<String>,
 }
@@ -158,13 +158,13 @@ pub struct Watched {
     pub target: String,
     /// `restored`, `lost`, `drifted`, `failed`.
     pub event: &'static str,
-    /// Why it was lost, what is there instead, or why it could not be made again.
+    /// Why it was lost, what is there instead, or why it could not be re-applied.
     pub reason: String,
-    /// When it was made again: the number of the change that was lost.
+    /// If re-applied: the number of the lost change.
     pub lost: Option<u64>,
-    /// When it was made again: what was there.
+    /// If re-applied: the value before.
     pub before: Option<String>,
-    /// When it was made again: what is there now.
+    /// If re-applied: the value now.
     pub after: Option<String>,
 }
 

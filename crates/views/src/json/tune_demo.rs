@@ -16,9 +16,9 @@ pub struct TuneDemo {
     pub measured_s: f64,
     /// Packets that were followed meanwhile.
     pub packets: u64,
-    /// What was found, the dearest first.
+    /// The findings, the most expensive first.
     pub findings: Vec<Finding>,
-    /// What would mend it.
+    /// The plan that would fix it.
     pub plan: Plan,
     /// What the plan did; `None` when it was not tried.
     pub trial: Option<TrialReport>,

@@ -1,7 +1,7 @@
 //! The boxes of a host: package > node > LLC > core > CPU, and the NICs in their nodes.
 //!
-//! In goes the host with its marks, out comes one box that holds all. An LLC that several nodes
-//! share is drawn in each; what a CPU does not tell (an offline one's core) is left out, so that
+//! Input: the host with its marks. Output: one box that holds all. An LLC that several nodes
+//! share is drawn in each; unknown facts of a CPU (the core of an offline one) are skipped, so that
 //! it stands in the box of what is known of it.
 
 use super::layout::{Block, Kind, Scale};
@@ -136,7 +136,7 @@ impl Builder<'_> {
         Block::in_columns(Kind::Core, String::new(), children.collect(), columns, self.scale)
     }
 
-    /// The NICs with a device behind them, of those that are asked for.
+    /// The NICs with a device behind them, of those requested.
     fn nics(&self, wanted: impl Fn(&Nic) -> bool) -> Vec<Block> {
         let nics = self.host.nics.iter().enumerate();
         let nics = nics.filter(|(i, nic)| self.has_device(*i, nic) && wanted(nic));
@@ -157,8 +157,14 @@ impl Builder<'_> {
             .iter()
             .take(CHIPS)
             .map(|irq| {
-                let to = irq.cpus.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string);
-                let mut chip = self.chip(&format!("{} → {to}", irq.name));
+                let to = match &irq.cpus {
+                    _ if !irq.has_irq => String::new(),
+                    Some(cpus) => format!(" → {cpus}"),
+                    None => " → ?".to_owned(),
+                };
+                let mut chip = self.chip(&format!("{}{to}", irq.name));
+                let (queue, misplaced) = (Some(irq.queue), irq.misplaced);
+                chip.kind = Kind::Chip { nic: position, queue, rx: irq.rx, tx: irq.tx, misplaced };
                 chip.tooltip.clone_from(&irq.label);
                 chip
             })
@@ -171,7 +177,8 @@ impl Builder<'_> {
 
     fn chip(&self, text: &str) -> Block {
         let width = self.scale.text_width(text) + self.scale.gap;
-        Block::leaf(Kind::Chip, text.to_owned(), width, self.scale.title_height())
+        let kind = Kind::Chip { nic: 0, queue: None, rx: false, tx: false, misplaced: false };
+        Block::leaf(kind, text.to_owned(), width, self.scale.title_height())
     }
 
     /// One line for the interfaces that no device stands behind.

@@ -3,6 +3,7 @@
 //! Names come from the host and are untrusted: they appear only as text nodes, escaped, never
 //! in an attribute.
 
+use super::arrows::{RPS, TO_OTHER_NODE, XPS, arrow, arrows, heads};
 use super::layout::{Block, Kind, Scale};
 use super::marks::Marks;
 use crate::text::printable;
@@ -10,10 +11,11 @@ use nearpath_model::{CpuId, Host};
 use svg::Document;
 use svg::node::element::{Group, Rectangle, Text, Title};
 
-/// Colours of NICs, told apart also by people who do not see red and green (Okabe and Ito).
+/// Colours of NICs, safe for red-green colour blindness (Okabe and Ito).
 const NIC_COLOURS: [&str; 7] =
     ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999900"];
 const FOREIGN: &str = "#c00000";
+const MISPLACED: &str = "#ffd6d6";
 const MARGIN: f32 = 16.0;
 /// Marks that fit on a CPU; all are named in its tooltip.
 const MARKS_SHOWN: usize = 4;
@@ -21,26 +23,37 @@ const MARKS_SHOWN: usize = 4;
 /// The document with a title, a legend and the picture below.
 pub(super) fn document(host: &Host, marks: &Marks, scale: &Scale, picture: &Block) -> String {
     let title = headline(host);
-    let legend = legend();
     let font = 13.0;
+    let (legend, legend_width) = legend(font);
+    let (distances, distances_width, distances_height) = distances(&host.topology, font);
     let top = MARGIN * 2.0 + font * 4.0;
-    let text_width = [&title, &legend].map(|text| text.chars().count() as f32 * font * 0.58);
-    let width = text_width.into_iter().fold(picture.width, f32::max) + 2.0 * MARGIN;
-    let height = picture.height + top + MARGIN;
-    let canvas = Rectangle::new().set("width", width).set("height", height).set("fill", "#ffffff");
-    let drawn =
-        element(picture, marks, scale).set("transform", format!("translate({MARGIN},{top})"));
+    let title_width = title.chars().count() as f32 * font * 0.7;
+    let widths = [picture.width, legend_width, title_width, distances_width];
+    let width = widths.into_iter().fold(0.0, f32::max) + 2.0 * MARGIN;
+    let bottom = top + picture.height + MARGIN;
+    let height = bottom + distances_height;
+    let drawn = Group::new()
+        .set("transform", format!("translate({MARGIN},{top})"))
+        .add(element(picture, marks, scale))
+        .add(arrows(host, picture));
+    canvas(width, height)
+        .add(text(&title, MARGIN, MARGIN + font, font * 1.2).set("font-weight", "bold"))
+        .add(heads())
+        .add(legend.set("transform", format!("translate({MARGIN},{:.1})", MARGIN + font * 2.0)))
+        .add(drawn)
+        .add(distances.set("transform", format!("translate({MARGIN},{bottom:.1})")))
+        .to_string()
+        + "\n"
+}
+
+/// A white document of that size.
+pub(super) fn canvas(width: f32, height: f32) -> Document {
     Document::new()
         .set("viewBox", (0, 0, width.ceil() as u32, height.ceil() as u32))
         .set("width", width.ceil())
         .set("height", height.ceil())
         .set("font-family", "DejaVu Sans, Verdana, sans-serif")
-        .add(canvas)
-        .add(text(&title, MARGIN, MARGIN + font, font * 1.2).set("font-weight", "bold"))
-        .add(text(&legend, MARGIN, MARGIN + font * 3.0, font))
-        .add(drawn)
-        .to_string()
-        + "\n"
+        .add(Rectangle::new().set("width", width).set("height", height).set("fill", "#ffffff"))
 }
 
 fn headline(host: &Host) -> String {
@@ -52,10 +65,66 @@ fn headline(host: &Host) -> String {
     format!("{name}{}{cpus}", release.unwrap_or_default())
 }
 
-fn legend() -> String {
-    "a square on a CPU: it takes the interrupt of a queue of the NIC of that colour; red edge: \
-     from another node; grey CPU: offline; yellow CPU: isolated"
-        .to_owned()
+/// A line of samples, each with what it stands for, and its width.
+fn legend(font: f32) -> (Group, f32) {
+    let cell = |fill: &str, stroke: &str| {
+        Rectangle::new()
+            .set("y", 2)
+            .set("width", 18)
+            .set("height", font)
+            .set("rx", 2)
+            .set("fill", fill)
+            .set("stroke", stroke)
+            .set("stroke-width", 1.2)
+    };
+    let line = |colour: &str, dashed: bool| arrow((0.0, 8.0), (22.0, 8.0), colour, dashed);
+    let samples: [(Group, &str); 8] = [
+        (Group::new().add(cell(NIC_COLOURS[0], NIC_COLOURS[0])), "interrupt of a NIC's queue"),
+        (Group::new().add(cell(NIC_COLOURS[0], FOREIGN)), "from a NIC on another node"),
+        (Group::new().add(cell(MISPLACED, FOREIGN)), "queue served on another node"),
+        (Group::new().add(cell("#c8c8c8", "#a0a0a0")), "offline CPU"),
+        (Group::new().add(cell("#fff2b0", "#b0a040")), "isolated CPU"),
+        (Group::new().add(line(RPS, false)), "RPS"),
+        (Group::new().add(line(XPS, true)), "XPS"),
+        (Group::new().add(line(TO_OTHER_NODE, false)), "to another node"),
+    ];
+    let (mut group, mut x) = (Group::new(), 0.0);
+    for (sample, meaning) in samples {
+        group = group.add(sample.set("transform", format!("translate({x:.1},0)"))).add(text(
+            meaning,
+            x + 27.0,
+            font,
+            font,
+        ));
+        x += 27.0 + meaning.chars().count() as f32 * font * 0.6 + 14.0;
+    }
+    (group, x)
+}
+
+/// The distances of nodes as a matrix (`/sys/devices/system/node/node*/distance`), with its width and height; nothing on
+/// a host of one node.
+fn distances(topology: &nearpath_model::Topology, font: f32) -> (Group, f32, f32) {
+    const CELL: f32 = 34.0;
+    let nodes = &topology.nodes;
+    let mut group = Group::new();
+    if nodes.len() < 2 {
+        return (group, 0.0, 0.0);
+    }
+    let line = font * 1.5;
+    let at = |column: usize| 70.0 + column as f32 * CELL;
+    group = group.add(text("node distances", 0.0, font, font).set("font-weight", "bold"));
+    for (row, node) in nodes.iter().enumerate() {
+        let y = line * (row + 2) as f32 + font;
+        group = group
+            .add(text(&format!("node {}", node.node), 0.0, y, font))
+            .add(text(&node.node.to_string(), at(row), line + font, font).set("fill", "#606060"));
+        for (column, other) in nodes.iter().enumerate() {
+            let distance = node.distances.get(&other.node);
+            let shown = distance.map_or_else(|| "?".to_owned(), ToString::to_string);
+            group = group.add(text(&shown, at(column), y, font));
+        }
+    }
+    (group, at(nodes.len()), line * (nodes.len() + 2) as f32 + MARGIN)
 }
 
 /// A box and all in it.
@@ -93,7 +162,8 @@ fn outline(block: &Block) -> Option<Rectangle> {
         Kind::Cpu { isolated: true, .. } => ("#fff2b0", "#b0a040", 0.5, 1.0),
         Kind::Cpu { .. } => ("#fafafa", "#c0c0c0", 0.5, 1.0),
         Kind::Nic(position) => ("#ffffff", colour(position), 2.0, 3.0),
-        Kind::Chip => ("#f4f4f4", "#b0b0b0", 0.5, 2.0),
+        Kind::Chip { misplaced: true, .. } => (MISPLACED, FOREIGN, 1.2, 2.0),
+        Kind::Chip { .. } => ("#f4f4f4", "#b0b0b0", 0.5, 2.0),
     };
     Some(
         Rectangle::new()
@@ -114,7 +184,7 @@ fn colour(nic: usize) -> &'static str {
 fn caption(block: &Block, scale: &Scale) -> Text {
     let font = scale.font;
     match block.kind {
-        Kind::Chip => text(&block.title, block.width / 2.0, block.height * 0.72, font * 0.9)
+        Kind::Chip { .. } => text(&block.title, block.width / 2.0, block.height * 0.72, font * 0.9)
             .set("text-anchor", "middle"),
         Kind::Cpu { online, .. } => {
             let colour = if online { "#000000" } else { "#606060" };

@@ -1,11 +1,10 @@
 //! Packet locality as a heat map: rows are where packets were allocated, columns where they were let
-//! go of; the darker a cell, the more of the direction's packets. What is local lies on the diagonal.
+//! go of; the darker a cell, the more of the direction's packets, by the scale below. What is local lies on the diagonal.
 
-use super::draw::{text, xml};
+use super::draw::{canvas, text, xml};
 use crate::matrix::Matrix;
 use nearpath_model::Direction;
 use nearpath_model::locality::{Locality, Method};
-use svg::Document;
 use svg::node::element::{Group, Line, Rectangle, Title};
 
 /// CPUs that have cells of their own; of more their nodes have.
@@ -18,6 +17,9 @@ const NAMES: f32 = 64.0;
 const SIDE: f32 = 512.0;
 const CELL_MAX: f32 = 64.0;
 const LINE: f32 = FONT * 1.5;
+/// Cells of this size have their share in them.
+const NUMBERED: f32 = 26.0;
+const SCALE_WIDTH: f32 = 240.0;
 
 /// Draws received and sent packets side by side.
 pub fn locality(m: &Locality) -> String {
@@ -26,7 +28,7 @@ pub fn locality(m: &Locality) -> String {
         .map(|(direction, title)| panel(&Matrix::of(m, direction, CPUS_DRAWN), title))
         .into();
     let title = format!(
-        "packets by the CPU that {} them (down) and the CPU that let go of them (across)",
+        "packets by the CPU that {} them (down) and the CPU that freed them (across)",
         match m.method {
             Method::Exact => "allocated",
             Method::Tracepoints => "first saw",
@@ -42,12 +44,7 @@ pub fn locality(m: &Locality) -> String {
     }
     let width = place.max(title.len() as f32 * FONT * 0.62 + 2.0 * MARGIN);
     let height = top + height + MARGIN;
-    Document::new()
-        .set("viewBox", (0, 0, width.ceil() as u32, height.ceil() as u32))
-        .set("width", width.ceil())
-        .set("height", height.ceil())
-        .set("font-family", "DejaVu Sans, Verdana, sans-serif")
-        .add(Rectangle::new().set("width", width).set("height", height).set("fill", "#ffffff"))
+    canvas(width, height)
         .add(text(&title, MARGIN, MARGIN + FONT, FONT).set("font-weight", "bold"))
         .add(drawn)
         .to_string()
@@ -88,7 +85,7 @@ fn panel(matrix: &Matrix, title: &str) -> Panel {
         let name =
             |position: usize| matrix.places.get(position).map_or_else(String::new, |p| p.name());
         let tooltip =
-            format!("{} to {}: {count} packets, {:.1} %", name(from), name(to), 100.0 * share);
+            format!("{} to {}: {count} packets, {:.1}%", name(from), name(to), 100.0 * share);
         let cell = Rectangle::new()
             .set("x", format!("{:.1}", NAMES + at(to)))
             .set("y", format!("{:.1}", top + at(from)))
@@ -97,7 +94,14 @@ fn panel(matrix: &Matrix, title: &str) -> Panel {
             .set("fill", colour(share))
             .set("stroke", "#ffffff")
             .set("stroke-width", 0.5);
-        panel = panel.add(Group::new().add(Title::new(xml(&tooltip))).add(cell));
+        let mut group = Group::new().add(Title::new(xml(&tooltip))).add(cell);
+        if side >= NUMBERED && share >= 0.0005 {
+            let (x, y) = (NAMES + at(to) + side / 2.0, top + at(from) + side / 2.0 + font / 3.0);
+            let ink = if share > 0.2 { "#ffffff" } else { "#000000" };
+            let number = text(&short_percent(share), x, y, (side / 4.0).min(FONT));
+            group = group.add(number.set("text-anchor", "middle").set("fill", ink));
+        }
+        panel = panel.add(group);
     }
     // Lines where one node ends and another begins, and around all.
     for position in 0..=cells {
@@ -118,11 +122,44 @@ fn panel(matrix: &Matrix, title: &str) -> Panel {
         };
         panel = panel.add(line(near, 0.0, near, far)).add(line(0.0, near, far, near));
     }
-    let width = caption_width.max(NAMES + at(cells));
-    Panel { group: panel, width, height: top + at(cells) }
+    let below = top + at(cells) + LINE / 2.0;
+    panel = panel.add(scale().set("transform", format!("translate({NAMES},{below:.1})")));
+    let width = caption_width.max(NAMES + at(cells)).max(NAMES + SCALE_WIDTH + 9.0 * FONT);
+    Panel { group: panel, width, height: below + 2.5 * LINE }
 }
 
-/// From nearly white to dark blue. The root lets a share of 1 % be seen beside one of 90 %.
+/// The colours of shares, with numbers below.
+fn scale() -> Group {
+    const STEPS: u32 = 50;
+    let width = SCALE_WIDTH / STEPS as f32;
+    let mut group = Group::new();
+    for step in 0..STEPS {
+        // As wide as it is strong: what a colour's root is, is its place.
+        let share = (f64::from(step) / f64::from(STEPS - 1)).powi(2);
+        let cell = Rectangle::new()
+            .set("x", format!("{:.1}", step as f32 * width))
+            .set("width", format!("{:.1}", width + 0.3))
+            .set("height", FONT)
+            .set("fill", colour(share));
+        group = group.add(cell);
+    }
+    for share in [0.0, 0.01, 0.1, 0.25, 0.5, 1.0f64] {
+        let x = share.sqrt() as f32 * SCALE_WIDTH;
+        let number = text(&short_percent(share), x, 2.3 * FONT, FONT * 0.85);
+        group = group.add(number.set("text-anchor", "middle"));
+    }
+    group.add(text("of the packets", SCALE_WIDTH + FONT, FONT, FONT * 0.85))
+}
+
+/// A share without decimals from 1% on.
+fn short_percent(share: f64) -> String {
+    match share * 100.0 {
+        p if p == 0.0 || p >= 0.95 => format!("{p:.0}%"),
+        p => format!("{p:.1}%"),
+    }
+}
+
+/// From nearly white to dark blue. The root lets a share of 1% be seen beside one of 90%.
 fn colour(share: f64) -> String {
     let strength = share.clamp(0.0, 1.0).sqrt();
     let mix = |light: f64, dark: f64| (light + (dark - light) * strength).round() as u8;

@@ -1,6 +1,6 @@
 //! Boxes within boxes: sizes and places, nothing of what they mean.
 //!
-//! In go boxes of known size, out comes a box that holds them in rows, about as wide as a page
+//! Input: boxes of known size. Output: a box that holds them in rows, about as wide as a page
 //! in proportion to its height.
 
 /// Sizes, smaller the more CPUs there are.
@@ -50,8 +50,15 @@ pub(super) enum Kind {
     },
     /// A NIC: its position in `Host::nics`.
     Nic(usize),
-    /// A queue's interrupt within a NIC's box.
-    Chip,
+    /// A queue within a NIC's box: the NIC's position in `Host::nics`, the queue, which directions it serves, and
+    /// whether its interrupt goes to another node.
+    Chip {
+        nic: usize,
+        queue: Option<u32>,
+        rx: bool,
+        tx: bool,
+        misplaced: bool,
+    },
 }
 
 /// A box with what it holds.
@@ -102,7 +109,7 @@ impl Block {
         Self::in_columns(kind, title, children, columns, scale)
     }
 
-    /// A box around others in so many columns.
+    /// A box around others in a number of columns.
     pub(super) fn in_columns(
         kind: Kind,
         title: String,
@@ -162,13 +169,14 @@ fn size_of(rows: &[(f32, f32, usize)], gap: f32) -> (f32, f32) {
 mod tests {
     use super::*;
 
+    const CHIP: Kind = Kind::Chip { nic: 0, queue: None, rx: false, tx: false, misplaced: false };
+
     #[test]
     fn boxes_hold_what_is_in_them_without_overlap() {
         let scale = Scale::for_cpus(4);
         for number in [0, 1, 3, 16, 300] {
-            let children = (0..number).map(|i| {
-                Block::leaf(Kind::Chip, i.to_string(), 20.0 + (i % 3) as f32 * 10.0, 10.0)
-            });
+            let children = (0..number)
+                .map(|i| Block::leaf(CHIP, i.to_string(), 20.0 + (i % 3) as f32 * 10.0, 10.0));
             let block = Block::around(Kind::Node, "node".into(), children.collect(), 1.6, &scale);
             assert_eq!(block.children.len(), number);
             for (i, a) in block.children.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Which CPU takes the interrupt of which queue.
 //!
-//! In goes the host, out come marks by CPU, and for each NIC its interrupts with the CPUs that
+//! Input: the host. Output: marks by CPU, and for each NIC its interrupts with the CPUs that
 //! take them.
 
 use crate::queues::queue_rows;
@@ -18,24 +18,31 @@ pub(super) struct Mark {
     pub foreign: bool,
 }
 
-/// An interrupt of a NIC.
+/// An interrupt of a NIC, or a queue without one that RPS or XPS steers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NicIrq {
+pub(super) struct NicQueue {
     /// The lowest queue that it serves.
     pub queue: u32,
     /// Which queue that is, in short: `rx3`, `tx3`, or `q3` for both.
     pub name: String,
     /// `eth0 rx 3, tx 3: irq 27`.
     pub label: String,
-    /// Where it goes; `None` when that is unknown.
+    /// Where it goes; `None` when that is unknown, or when the queue has no interrupt.
     pub cpus: Option<CpuSet>,
+    /// Whether it has an interrupt.
+    pub has_irq: bool,
+    /// Whether it serves received packets, and sent ones.
+    pub rx: bool,
+    pub tx: bool,
+    /// Whether its interrupt goes to another node than the NIC's.
+    pub misplaced: bool,
 }
 
 /// All interrupts of queues, by CPU and by NIC.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     by_cpu: BTreeMap<CpuId, Vec<Mark>>,
-    by_nic: BTreeMap<usize, Vec<NicIrq>>,
+    by_nic: BTreeMap<usize, Vec<NicQueue>>,
 }
 
 impl Marks {
@@ -52,9 +59,15 @@ impl Marks {
             for (irq, queues) in queues {
                 marks.add(host, nic, facts.numa_node, irq, &queues);
             }
+            for row in rows.iter().filter(|row| row.nic == facts.name && row.irq.is_none()) {
+                let masks = [row.rps_cpus.as_ref(), row.xps_cpus.as_ref()];
+                if masks.into_iter().flatten().any(|cpus| !cpus.is_empty()) {
+                    marks.add_steered(nic, &facts.name, row.direction, row.queue.0);
+                }
+            }
         }
         for irqs in marks.by_nic.values_mut() {
-            irqs.sort_by_key(|irq| irq.queue);
+            irqs.sort_by_key(|irq| (irq.queue, !irq.rx));
         }
         marks
     }
@@ -65,7 +78,7 @@ impl Marks {
     }
 
     /// The interrupts of a NIC, by queue.
-    pub(super) fn of_nic(&self, nic: usize) -> &[NicIrq] {
+    pub(super) fn of_nic(&self, nic: usize) -> &[NicQueue] {
         self.by_nic.get(&nic).map_or(&[], Vec::as_slice)
     }
 
@@ -85,22 +98,43 @@ impl Marks {
         let name = host.nics.get(nic).map_or("", |nic| nic.name.as_str());
         let label = format!("{name} {names}: irq {irq}");
         let cpus = taken_by(host, irq);
+        let mut misplaced = false;
         for cpu in cpus.iter().flat_map(CpuSet::iter) {
             let foreign = node
                 .zip(host.topology.node_of(cpu))
                 .is_some_and(|(of_nic, of_cpu)| of_nic != of_cpu);
+            misplaced |= foreign;
             let mark = Mark { nic, label: label.clone(), foreign };
             self.by_cpu.entry(cpu).or_default().push(mark);
         }
         let queue = queues.iter().map(|(_, queue)| *queue).min().unwrap_or(0);
         let serves = |way| queues.iter().any(|(direction, _)| *direction == way);
-        let short = match (serves(Direction::Rx), serves(Direction::Tx)) {
+        let (rx, tx) = (serves(Direction::Rx), serves(Direction::Tx));
+        let short = match (rx, tx) {
             (true, false) => "rx",
             (false, true) => "tx",
             _ => "q",
         };
         let name = format!("{short}{queue}");
-        self.by_nic.entry(nic).or_default().push(NicIrq { queue, name, label, cpus });
+        let queue = NicQueue { queue, name, label, cpus, has_irq: true, rx, tx, misplaced };
+        self.by_nic.entry(nic).or_default().push(queue);
+    }
+
+    /// A queue without an interrupt, as those of veth and OVS ports.
+    fn add_steered(&mut self, nic: usize, name: &str, direction: Direction, queue: u32) {
+        let rx = direction == Direction::Rx;
+        let short = if rx { "rx" } else { "tx" };
+        let queue = NicQueue {
+            queue,
+            name: format!("{short}{queue}"),
+            label: format!("{name} {short} {queue}: no interrupt"),
+            cpus: None,
+            has_irq: false,
+            rx,
+            tx: !rx,
+            misplaced: false,
+        };
+        self.by_nic.entry(nic).or_default().push(queue);
     }
 }
 

@@ -2,20 +2,23 @@
 //! cores their SMT CPUs; NICs stand in their node, and each of their queues' interrupts is a
 //! mark on the CPU that takes it.
 //!
-//! In goes a [`Host`], out comes an SVG document. It is laid out in three steps: which CPU takes
+//! Input: a [`Host`]. Output: an SVG document. It is laid out in three steps: which CPU takes
 //! which queue's interrupt ([`marks`]), boxes within boxes ([`blocks`], placed by [`layout`]),
 //! elements ([`draw`]).
 //!
-//! And the matrix of packet locality as a heat map ([`heat`]).
+//! Besides: the matrix of packet locality as a heat map ([`heat`]), and latencies along the path as a chart ([`spans`]).
 
+mod arrows;
 mod blocks;
 mod draw;
 mod heat;
 mod layout;
 mod marks;
+mod spans;
 
 pub use heat::locality;
 use nearpath_model::Host;
+pub use spans::spans;
 
 /// Draws the host.
 pub fn host(host: &Host) -> String {

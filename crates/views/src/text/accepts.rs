@@ -1,32 +1,32 @@
-//! `measure accepts`: how far connections go between the CPU that receives them and the one that
-//! accepts, by listener and by worker; or datagrams, between the CPU that receives and the one that reads.
+//! `measure accepts`: the distance between the CPU that receives a connection and the CPU that accepts it, by listener
+//! and worker; or for datagrams, between the CPU that receives and the CPU that reads.
 
 use super::table::{Table, left, or_none, right};
 use super::units::percent;
 use super::unknown::unknown;
 use super::{heading, line};
 use nearpath_model::Protocol;
-use nearpath_model::accepts::{AcceptMeasurement, Listener, Places};
+use nearpath_model::accepts::{AcceptMeasurement, DistanceCounts, Listener};
 
-/// Workers of a listener that are shown, those with most accepts; the JSON has all.
+/// Maximum number of workers shown per listener, those with the most accepts; the JSON has all.
 const WORKERS_SHOWN: usize = 64;
 
 /// The whole measurement.
 pub fn accepts(m: &AcceptMeasurement) -> String {
     let mut out = String::new();
-    let words = Words::of(m.protocol);
-    line!(out, "{} for {:.2} s, {}", words.what, m.duration_s, words.seen);
-    if m.lost > 0 || m.not_told > 0 {
-        line!(out, "lost: {} not counted, {} not told one by one", m.lost, m.not_told);
+    let words = Wording::of(m.protocol);
+    line!(out, "{} for {:.2}s, {}", words.what, m.duration_s, words.seen);
+    if m.lost > 0 || m.events_dropped > 0 {
+        line!(out, "lost: {} not counted, {} not listed individually", m.lost, m.events_dropped);
     }
     if m.skipped > 0 {
         let (runs, what) = (m.skipped, words.what);
-        line!(out, "skipped by the kernel: {runs} runs of programs; {what} may be among them");
+        line!(out, "skipped by the kernel: {runs} program runs; {what} may be among them");
     }
     if let Some(cost) = m.cost {
         line!(
             out,
-            "cost: {:.1} ns for each {}, {:.2} % of one CPU",
+            "cost: {:.1}ns per {}, {:.2}% of one CPU",
             cost.ns_per_event,
             words.event,
             cost.cpu_percent
@@ -51,7 +51,7 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
 }
 
 /// What differs between connections and datagrams.
-struct Words {
+struct Wording {
     what: &'static str,
     seen: &'static str,
     event: &'static str,
@@ -59,20 +59,20 @@ struct Words {
     none: &'static str,
 }
 
-impl Words {
+impl Wording {
     fn of(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Udp => Self {
                 what: "datagrams read",
-                seen: "seen where a packet is received and where a receive call returns",
+                seen: "observed at packet reception and at the return of receive calls",
                 event: "packet, socket with data and receive call",
                 column: "DATAGRAMS",
                 none: "no datagram was read",
             },
             _ => Self {
                 what: "accepts",
-                seen: "seen where accept(2) and accept4(2) return and io_uring completes",
-                event: "system call of the machine and request of io_uring",
+                seen: "observed at the return of accept(2) and accept4(2) and at io_uring completions",
+                event: "system call of the host and io_uring request",
                 column: "ACCEPTS",
                 none: "no connection was accepted",
             },
@@ -101,7 +101,7 @@ fn table(listener: &Listener, column: &'static str) -> String {
     table.render()
 }
 
-fn cells(places: &Places) -> [String; 6] {
+fn cells(places: &DistanceCounts) -> [String; 6] {
     let share = |count: u64| percent(count as f64 / places.accepts.max(1) as f64);
     let unknown = if places.unknown > 0 { share(places.unknown) } else { String::new() };
     [
@@ -122,11 +122,11 @@ mod tests {
 
     #[test]
     fn shares_by_listener_and_worker() {
-        let places = |accepts, same_cpu, other_node| Places {
+        let places = |accepts, same_cpu, other_node| DistanceCounts {
             accepts,
             same_cpu,
             other_node,
-            ..Places::default()
+            ..DistanceCounts::default()
         };
         let worker = |tid, cpus: Option<&str>, places| Worker {
             pid: 9,
@@ -155,22 +155,22 @@ mod tests {
         m.listeners = vec![listener];
         m.protocol = Protocol::Udp;
         let datagrams = anstream::adapter::strip_str(&accepts(&m)).to_string();
-        assert!(datagrams.starts_with("datagrams read for 2.00 s, seen"), "{datagrams}");
+        assert!(datagrams.starts_with("datagrams read for 2.00s, observed"), "{datagrams}");
         assert!(datagrams.contains("\nWORKER    RUNS-ON  DATAGRAMS  SAME-CPU  "), "{datagrams}");
         m.protocol = Protocol::Tcp;
         let text = anstream::adapter::strip_str(&accepts(&m)).to_string();
         assert_eq!(
             text,
-            "accepts for 2.00 s, seen where accept(2) and accept4(2) return and io_uring completes\n\
-             lost: 1 not counted, 0 not told one by one\n\
-             skipped by the kernel: 3 runs of programs; accepts may be among them\n\
-             cost: 50.0 ns for each system call of the machine and request of io_uring, 0.50 % of one \
+            "accepts for 2.00s, observed at the return of accept(2) and accept4(2) and at io_uring completions\n\
+             lost: 1 not counted, 0 not listed individually\n\
+             skipped by the kernel: 3 program runs; accepts may be among them\n\
+             cost: 50.0ns per system call of the host and io_uring request, 0.50% of one \
              CPU\n\n\
              0.0.0.0:8181\n\
              WORKER    RUNS-ON  ACCEPTS  SAME-CPU  SAME-LLC  SAME-NODE  OTHER-NODE\n\
-             nginx/10  0              6   100.0 %     0.0 %      0.0 %       0.0 %\n\
-             nginx/11  -              2     0.0 %     0.0 %      0.0 %     100.0 %\n\
-             all       -              8    75.0 %     0.0 %      0.0 %      25.0 %\n"
+             nginx/10  0              6      100%        0%         0%          0%\n\
+             nginx/11  -              2        0%        0%         0%        100%\n\
+             all       -              8     75.0%        0%         0%       25.0%\n"
         );
     }
 }

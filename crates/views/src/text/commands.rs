@@ -1,13 +1,13 @@
-//! Commands that make what a finding proposes, to be pasted into a shell.
+//! Shell commands for the changes that a finding proposes.
 //!
-//! In go proposals, out come lines: equal changes of several queues are one. Names come from the host, so
-//! whatever a shell would take for more than a word is quoted.
+//! Input: proposals. Output: command lines; equal changes of several queues are combined. Names are untrusted, so shell
+//! metacharacters are quoted.
 
 use nearpath_model::{
     Ethtool, FileOf, Proposal, ProposedChange, SocketProtocol, Target, UnitProperty, Value,
 };
 
-/// The command of one or several proposals that set the same value; `None` for what no command makes.
+/// The commands of proposals; proposals without a command are skipped.
 pub fn commands(changes: &[&ProposedChange]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut done = vec![false; changes.len()];
@@ -19,7 +19,7 @@ pub fn commands(changes: &[&ProposedChange]) -> Vec<String> {
             lines.extend(command(change));
             continue;
         };
-        // The queues that get the same, by one command.
+        // Queues with the same value are set by one command.
         let mut queues = Vec::new();
         for (other, change_of) in changes.iter().enumerate().skip(place) {
             if let Some((its_folder, its_file)) = of_queue(&change_of.target)
@@ -38,9 +38,14 @@ pub fn commands(changes: &[&ProposedChange]) -> Vec<String> {
     lines
 }
 
-/// The folder of a queue, and the file in it, of a proposal that is a queue's.
+/// The directory of a queue and the file in it, for a proposal about a queue.
 fn of_queue(proposal: &Proposal) -> Option<(&str, &str)> {
-    let Some(Target::File(file)) = proposal.setting() else { return None };
+    queue_folder(proposal.setting()?)
+}
+
+/// The directory of a queue and the file in it.
+pub(super) fn queue_folder(target: &Target) -> Option<(&str, &str)> {
+    let Target::File(file) = target else { return None };
     matches!(file.of()?, FileOf::Queue { .. }).then(|| file.path.rsplit_once('/')).flatten()
 }
 
@@ -53,7 +58,7 @@ fn write_to(value: &str, nic: &str, queues: &[&str], file: &str) -> String {
 }
 
 /// `rx-{0..3}` of queues in a row, `{rx-0,tx-2}` of others.
-fn braces(queues: &[&str]) -> String {
+pub(super) fn braces(queues: &[&str]) -> String {
     let parts: Vec<Option<(&str, u32)>> = queues
         .iter()
         .map(|queue| queue.split_once('-').and_then(|(kind, n)| Some((kind, n.parse().ok()?))))
@@ -147,7 +152,7 @@ fn plain(value: &Value) -> Option<String> {
     text.chars().all(plain).then(|| text.to_owned())
 }
 
-/// A word, in quotes where a shell would take it for something else.
+/// A word, quoted if it has shell metacharacters.
 fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.,:=+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

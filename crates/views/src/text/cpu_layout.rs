@@ -1,7 +1,7 @@
 //! Cores and sockets with their CPUs, in the form of DPDK's `cpu_layout.py` that people who
 //! place workers know: a row for each core, a column for each socket (package).
 //!
-//! In goes the topology, out comes the table. Beyond [`MANY_CORES`] rows, runs of cores of the
+//! Input: the topology. Output: the table. Beyond [`MANY_CORES`] rows, runs of cores of the
 //! same nodes whose CPUs count up together are one row; beyond [`SOCKETS_ACROSS`] sockets the
 //! table continues below.
 
@@ -16,7 +16,7 @@ const MANY_CORES: usize = 64;
 const SOCKETS_ACROSS: usize = 8;
 
 /// What names a core within a package: `core_id`, with die and cluster before it on machines
-/// that count cores anew in each.
+/// that restart core numbers in each.
 type CoreKey = Vec<u32>;
 
 /// A core with its CPUs by package.
@@ -61,7 +61,7 @@ fn joined(numbers: impl IntoIterator<Item = u32>) -> String {
 }
 
 impl Layout {
-    /// Takes the shortest name of a core that keeps cores apart.
+    /// Uses the shortest core name that is unique.
     fn of(topology: &Topology) -> Self {
         const NAMES: [&[&str]; 3] = [&["Core"], &["Die", "Core"], &["Die", "Cluster", "Core"]];
         let layouts = NAMES.map(|words| Self::with(topology, words));

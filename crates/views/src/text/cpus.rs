@@ -1,5 +1,5 @@
-//! `show cpus`: the socket and core table, then each CPU's core, package, die, cluster, LLC and
-//! node. On a machine of many CPUs those that share all but the core are one row.
+//! `show cpus`: each CPU's core, package, die, cluster, LLC and node; with `--layout` cores by socket. On a machine of
+//! many CPUs those that share all but the core are one row.
 
 use super::cpu_layout::cpu_layout;
 use super::table::{Table, left, or_none, right};
@@ -11,17 +11,23 @@ use nearpath_model::{Cpu, CpuSet, Host, LlcId, NodeId, Topology};
 /// A machine of more CPUs than this has its CPUs in groups.
 const MANY_CPUS: usize = 32;
 
-/// CPUs, cores, packages, LLCs and nodes.
+/// CPUs, cores, packages, LLCs and nodes, in columns as `lscpu -e` prints them.
 pub fn cpus(host: &Host) -> String {
-    let topology = &host.topology;
-    let mut out = counts(topology);
-    let many = topology.cpus.len() > MANY_CPUS;
-    let table = if many { grouped(topology) } else { one_by_one(topology) };
-    for part in [cpu_layout(topology), table] {
-        if !part.is_empty() {
-            line!(out);
-            out.push_str(&part);
-        }
+    let many = host.topology.cpus.len() > MANY_CPUS;
+    with_counts(host, if many { grouped(&host.topology) } else { per_cpu(&host.topology) })
+}
+
+/// Cores by socket, as DPDK's `cpu_layout.py` prints them.
+pub fn layout(host: &Host) -> String {
+    with_counts(host, cpu_layout(&host.topology))
+}
+
+/// A table of CPUs, below how many of each there are and above what is unknown.
+fn with_counts(host: &Host, table: String) -> String {
+    let mut out = counts(&host.topology);
+    if !table.is_empty() {
+        line!(out);
+        out.push_str(&table);
     }
     let unknown = unknown(&host.unknown, &["cpu", "cpus", "llc", "cache", "topology"]);
     if !unknown.is_empty() {
@@ -69,7 +75,7 @@ pub(super) fn count(number: usize, word: &str) -> String {
     if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
 }
 
-fn one_by_one(topology: &Topology) -> String {
+fn per_cpu(topology: &Topology) -> String {
     let mut table = Table::new(&[
         right("CPU"),
         right("CORE"),

@@ -1,28 +1,28 @@
-//! `diagnose`: the host in a line, the findings by rank with their evidence and the changes that
-//! would mend them, where packets spent their time, and what could not be checked.
+//! `diagnose`: the host in a line, the ranked findings with their evidence and the changes that would fix them, where
+//! packets spent their time, and what could not be checked.
 
 use super::cpus::count;
 use super::locality::locality_rates;
 use super::measurement::{not_observable, overview};
 use super::paths::summary;
-use super::units::{digits, latency, percent, printable};
+use super::units::{digits, percent, printable};
+use super::verdict::{answer, impact};
 use super::{heading, line};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::accepts::Listener;
 use nearpath_model::locality::Method;
 use nearpath_model::{
-    Diagnosis, Finding, FindingCost, HostSummary, Measurement, NotChecked, Protocol, Severity,
+    Diagnosis, Finding, HostSummary, Measurement, NotChecked, Protocol, Severity,
 };
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Interfaces that are named in the host's summary; the rest is counted.
+/// Maximum number of interfaces named in the host's summary; the rest is counted.
 const NICS_NAMED: usize = 4;
-/// Listeners that are shown, those with most accepts; the JSON has all.
+/// Maximum number of listeners shown, those with the most accepts; the JSON has all.
 const LISTENERS_SHOWN: usize = 8;
 
-/// The whole diagnosis for people; `width` is that of their terminal, `None` where it is not for a
-/// terminal.
+/// The whole diagnosis; `width` is that of the terminal, `None` for other outputs.
 pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
     let mut out = with_evidence(diagnosis);
     line!(out);
@@ -37,9 +37,12 @@ pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
             }
         }
         None if diagnosis.locality.is_some() || diagnosis.accepts.is_some() => {
-            line!(out, "where packets spend their time was not measured");
+            line!(out, "packet latency was not measured");
         }
-        None => line!(out, "no packets were measured: the findings rest on the host's facts alone"),
+        None => line!(
+            out,
+            "no packets were measured: findings are based on the host's configuration only"
+        ),
     }
     out.push_str(&locality(diagnosis));
     let unchecked = not_checked(&diagnosis.not_checked);
@@ -62,10 +65,15 @@ pub fn findings(diagnosis: &Diagnosis) -> String {
 }
 
 fn with_evidence(diagnosis: &Diagnosis) -> String {
-    let mut out = diagnosis.measurement.as_ref().map_or_else(String::new, summary);
+    let mut out = answer(diagnosis);
+    if let Some(measured) = &diagnosis.measurement {
+        out.push_str(&summary(measured));
+    }
     out.push_str(&host(&diagnosis.host));
-    line!(out);
-    heading(&mut out, &headline(&diagnosis.findings));
+    if !diagnosis.findings.is_empty() {
+        line!(out);
+        heading(&mut out, &headline(diagnosis));
+    }
     for (rank, finding) in diagnosis.findings.iter().enumerate() {
         line!(out);
         out.push_str(&one(rank + 1, finding));
@@ -73,18 +81,18 @@ fn with_evidence(diagnosis: &Diagnosis) -> String {
     out
 }
 
-/// The packets that the tables are not of.
+/// The packets that are not in the tables.
 fn other_look(other: &Measurement) -> String {
     let (stages, packets) = (count(other.stages.len(), "stage"), &other.packets);
     format!(
-        "\nother look ({} s, {stages}): {} packets started, {} completed; not counted above\n",
+        "\nother look ({}s, {stages}): {} packets started, {} completed; not counted above\n",
         digits(other.observed_time_s()),
         packets.started,
         packets.completed
     )
 }
 
-/// Where packets and connections stayed on their CPU, in a line each.
+/// Shares of packets and connections that stayed on their CPU, one line each.
 fn locality(diagnosis: &Diagnosis) -> String {
     let mut out = String::new();
     if let Some(m) = &diagnosis.locality {
@@ -127,8 +135,8 @@ fn host(host: &HostSummary) -> String {
     let kernel = host.kernel.as_ref().map(|release| format!("Linux {release}"));
     let virtualisation = match host.virtualisation.as_deref() {
         None => None,
-        Some("none") => Some("no guest".to_owned()),
-        Some(hypervisor) => Some(format!("guest of {hypervisor}")),
+        Some("none") => Some("bare metal".to_owned()),
+        Some(hypervisor) => Some(format!("{} guest", hypervisor_name(hypervisor))),
     };
     let sizes = [
         count(host.online_cpus, "CPU"),
@@ -148,23 +156,34 @@ fn host(host: &HostSummary) -> String {
     out
 }
 
-/// `3 findings: 1 critical, 2 warnings`.
-fn headline(findings: &[Finding]) -> String {
-    if findings.is_empty() {
-        return "no findings".to_owned();
+/// The display name of a hypervisor, from the names of `systemd-detect-virt`.
+fn hypervisor_name(name: &str) -> &str {
+    match name {
+        "kvm" => "KVM",
+        "qemu" => "QEMU",
+        "xen" => "Xen",
+        "vmware" => "VMware",
+        "microsoft" => "Hyper-V",
+        "amazon" => "AWS Nitro",
+        other => other,
     }
+}
+
+/// `3 findings: 1 critical, 2 warnings`.
+fn headline(diagnosis: &Diagnosis) -> String {
+    let findings = &diagnosis.findings;
     let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let critical = of(Severity::Critical);
     let parts = [
         (critical, format!("{critical} critical")),
         (of(Severity::Warning), count(of(Severity::Warning), "warning")),
-        (of(Severity::Info), format!("{} for information", of(Severity::Info))),
+        (of(Severity::Info), format!("{} informational", of(Severity::Info))),
     ];
     let parts = parts.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text);
     format!("{}: {}", count(findings.len(), "finding"), parts.collect::<Vec<_>>().join(", "))
 }
 
-/// A finding with its evidence, what it costs, and what would mend it.
+/// A finding with its evidence, what it costs, and what would fix it.
 pub(super) fn one(rank: usize, finding: &Finding) -> String {
     let (word, style) = match finding.severity {
         Severity::Critical => ("critical", AnsiColor::Red.on_default().bold()),
@@ -177,9 +196,16 @@ pub(super) fn one(rank: usize, finding: &Finding) -> String {
     for sentence in &finding.evidence {
         line!(out, "   - {}", printable(sentence));
     }
-    let cost = cost(&finding.cost);
-    if !cost.is_empty() {
-        line!(out, "   costs: {cost}");
+    let impact = impact(&finding.cost);
+    if !impact.is_empty() {
+        line!(out, "   impact: {impact}");
+    }
+    for symptom in &finding.symptoms {
+        let (title, check) = (printable(&symptom.title), printable(&symptom.check));
+        line!(out, "   causes: {title}  [{check}]");
+        for sentence in &symptom.evidence {
+            line!(out, "           - {}", printable(sentence));
+        }
     }
     for change in &finding.changes {
         let before = change.before.as_ref().map_or("unknown".to_owned(), ToString::to_string);
@@ -191,21 +217,12 @@ pub(super) fn one(rank: usize, finding: &Finding) -> String {
     out
 }
 
-/// A value as it stands, or what shows that it is empty.
+/// A value, or a marker for an empty one.
 fn quoted(value: &str) -> String {
     if value.is_empty() { "\"\"".to_owned() } else { printable(value) }
 }
 
-fn cost(cost: &FindingCost) -> String {
-    let parts = [
-        cost.seconds_per_second.map(|s| format!("{} s of waiting in each second", digits(s))),
-        cost.share_percent.map(|share| format!("{share:.1} % affected")),
-        cost.per_packet_ns.map(|ns| format!("{} more for each at the median", latency(ns))),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-/// Checks that were not made, folded by reason.
+/// Skipped checks, grouped by reason.
 fn not_checked(items: &[NotChecked]) -> String {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for item in items {

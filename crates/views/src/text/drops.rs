@@ -1,5 +1,5 @@
-//! `measure drops`: how many packets were dropped and mostly why, in a line; then where, of which flows, what
-//! the reasons mean, and what the kernel's own counters say.
+//! `measure drops`: the number of dropped packets and the main reason in one line; then where, by flow, the meaning of
+//! the reasons, and the kernel's own counters.
 
 use super::histogram::direction;
 use super::measurement::measured;
@@ -11,7 +11,7 @@ use nearpath_model::Measurement;
 use nearpath_model::drops::{CounterCheck, Drop, DropMeasurement, DropPer, MainReason, in_short};
 use std::collections::BTreeMap;
 
-/// The whole measurement; so many rows of each table, all others as one.
+/// The whole measurement, with `top` rows per table and the rest as one row.
 pub fn drops(m: &DropMeasurement, top: usize) -> String {
     let mut out = String::new();
     line!(out, "{}", in_a_line(m));
@@ -55,11 +55,11 @@ pub fn drops(m: &DropMeasurement, top: usize) -> String {
     out
 }
 
-/// `1,234 packets dropped in 10.0 s (123/s): 98 % receive buffer full (UDP port 9000)`.
+/// `1,234 packets dropped in 10.0s (123/s): 98% receive buffer full (UDP port 9000)`.
 pub fn in_a_line(m: &DropMeasurement) -> String {
     let time = digits(m.duration_s);
     let Some(main) = m.main.as_ref().filter(|_| m.packets > 0) else {
-        return format!("no packet dropped in {time} s");
+        return format!("no packet dropped in {time}s");
     };
     let packets = match m.packets {
         1 => "1 packet".to_owned(),
@@ -68,15 +68,15 @@ pub fn in_a_line(m: &DropMeasurement) -> String {
     let rate = digits(m.packets as f64 / m.duration_s.max(f64::MIN_POSITIVE));
     let why = main.meaning.as_deref().unwrap_or(&main.reason);
     let share = share(main.share);
-    printable(&format!("{packets} dropped in {time} s ({rate}/s): {share} {why}{}", whose(main)))
+    printable(&format!("{packets} dropped in {time}s ({rate}/s): {share} {why}{}", whose(main)))
 }
 
-/// What the kernel drops without `kfree_skb`, so that its counters alone know of it.
+/// Drops without `kfree_skb`, which only the kernel's counters show.
 fn beyond(m: &DropMeasurement) -> Option<String> {
     const COUNTERS: [(&str, &str); 3] = [
-        ("TcpExt.ListenDrops", "connection requests dropped, as the accept queue was full"),
-        ("TcpExt.TCPRcvQDrop", "TCP segments dropped, as the receive buffer was full"),
-        ("Ip.OutNoRoutes", "packets not sent for want of a route"),
+        ("TcpExt.ListenDrops", "connection requests dropped: accept queue full"),
+        ("TcpExt.TCPRcvQDrop", "TCP segments dropped: receive buffer full"),
+        ("Ip.OutNoRoutes", "packets not sent: no route"),
     ];
     let rise = |name: &str| m.counters.iter().find(|check| check.counter == name);
     let parts = COUNTERS.iter().filter_map(|(name, what)| {
@@ -84,16 +84,16 @@ fn beyond(m: &DropMeasurement) -> Option<String> {
         Some(format!("{} {what} ({name})", thousands(check.most)))
     });
     let parts: Vec<String> = parts.collect();
-    (!parts.is_empty()).then(|| format!("counted by the kernel alone: {}", parts.join("; ")))
+    (!parts.is_empty()).then(|| format!("counted by the kernel only: {}", parts.join("; ")))
 }
 
-/// `98 %`; all of them only where it is.
+/// `98%`; all of them only where it is.
 fn share(share: f64) -> String {
     let rounded = (share * 100.0).round();
-    if rounded >= 100.0 && share < 1.0 { "> 99 %".to_owned() } else { format!("{rounded} %") }
+    if rounded >= 100.0 && share < 1.0 { "> 99%".to_owned() } else { format!("{rounded}%") }
 }
 
-/// What the packets have in common.
+/// Properties common to the packets.
 fn whose(main: &MainReason) -> String {
     let protocol = match (&main.protocol, main.port) {
         (Some(protocol), Some(port)) => Some(format!("{protocol} to port {port}")),
@@ -125,7 +125,7 @@ fn header(out: &mut String, m: &DropMeasurement) {
     if m.events_lost > 0 || no_room.packets > 0 || no_room.flow_packets > 0 {
         line!(
             *out,
-            "not shown:    {} packets and {} packets of flows for which there was no room; {} events lost",
+            "not shown:    {} packets and {} packets of flows (tables full); {} events lost",
             no_room.packets,
             no_room.flow_packets,
             m.events_lost
@@ -134,7 +134,7 @@ fn header(out: &mut String, m: &DropMeasurement) {
     match &m.cost {
         Some(cost) => line!(
             *out,
-            "cost:         {} ns per drop, {} % of one CPU",
+            "cost:         {}ns per drop, {}% of one CPU",
             digits(cost.ns_per_event),
             digits(cost.cpu_percent)
         ),
@@ -184,19 +184,19 @@ fn places(m: &DropMeasurement, top: usize) -> String {
     table.render()
 }
 
-/// What the reasons in the table mean.
+/// The meaning of the reasons in the table.
 fn meanings(out: &mut String, m: &DropMeasurement, top: usize) {
-    let told: BTreeMap<&str, &str> = m
+    let meanings: BTreeMap<&str, &str> = m
         .drops
         .iter()
         .take(top)
         .filter_map(|drop: &Drop| Some((drop.reason.as_deref()?, drop.meaning.as_deref()?)))
         .collect();
-    if told.is_empty() {
+    if meanings.is_empty() {
         return;
     }
     line!(*out);
-    for (reason, meaning) in told {
+    for (reason, meaning) in meanings {
         line!(*out, "{}", printable(&format!("{reason}: {meaning}")));
     }
 }
@@ -265,7 +265,7 @@ fn counters(out: &mut String, checks: &[CounterCheck]) {
     if checks.iter().any(|check| check.agrees == Some(false)) {
         line!(
             *out,
-            "where they do not agree, the kernel counts packets that it dropped in another way, or for another reason"
+            "where they do not agree, the kernel counts packets dropped in another way or for another reason"
         );
     }
 }
@@ -285,8 +285,7 @@ fn devices(m: &DropMeasurement) -> String {
     table.render()
 }
 
-/// Of packets that `measure stages` has followed: after which stage they were dropped, and why. Empty where none
-/// were.
+/// For packets followed by `measure stages`: the stage after which they were dropped, and why. Empty if none were.
 pub(super) fn of_stages(m: &Measurement, width: Option<usize>) -> String {
     const ROWS: usize = 10;
     if m.drops.is_empty() {
@@ -365,12 +364,12 @@ mod tests {
         (m.duration_s, m.packets, m.main) = (10.0, 1234, Some(main));
         assert_eq!(
             in_a_line(&m),
-            "1,234 packets dropped in 10.0 s (123/s): 98 % receive buffer full (UDP to port 9000)"
+            "1,234 packets dropped in 10.0s (123/s): 98% receive buffer full (UDP to port 9000)"
         );
         m.packets = 1;
-        assert!(in_a_line(&m).starts_with("1 packet dropped in 10.0 s (0.100/s)"));
-        assert_eq!(in_a_line(&DropMeasurement::default()), "no packet dropped in 0.000 s");
-        assert_eq!((share(0.9999), share(1.0)), ("> 99 %".to_owned(), "100 %".to_owned()));
+        assert!(in_a_line(&m).starts_with("1 packet dropped in 10.0s (0.100/s)"));
+        assert_eq!(in_a_line(&DropMeasurement::default()), "no packet dropped in 0.000s");
+        assert_eq!((share(0.9999), share(1.0)), ("> 99%".to_owned(), "100%".to_owned()));
         assert_eq!((thousands(0), thousands(1_234_567)), ("0".to_owned(), "1,234,567".to_owned()));
     }
 }

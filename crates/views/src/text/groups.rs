@@ -1,5 +1,5 @@
-//! Packets by group: in go the groups of a measurement, out come a table of them, each with the path and the span
-//! of its worst tail, and then the paths and spans of each.
+//! Packets by group. Input: the groups of a measurement. Output: a table of the groups, each with the path and span of its
+//! worst tail, and then the paths and spans of each.
 
 use super::measurement::spans;
 use super::paths::{exceeded, name, paths};
@@ -8,7 +8,7 @@ use super::units::{latency, percent, printable};
 use super::{heading, line};
 use nearpath_model::{Measurement, PathLatency, Per};
 
-/// All groups; nothing where none were asked for.
+/// All groups; empty if none were requested.
 pub(super) fn groups(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = String::new();
     let Some(first) = measurement.groups.first() else { return out };
@@ -46,7 +46,7 @@ pub(super) fn groups(measurement: &Measurement, width: Option<usize>) -> String 
     if lost.packets > 0 || lost.spans > 0 {
         line!(
             out,
-            "(the others include {} packets, and {} latencies, for whose groups there was no room)",
+            "(the others include {} packets and {} latencies of groups that did not fit)",
             lost.packets,
             lost.spans
         );

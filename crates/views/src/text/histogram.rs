@@ -1,7 +1,7 @@
 //! A latency distribution as a bar histogram in powers of two, as bpftrace and perf users read
 //! it: `    2-3us       :    400 |**`.
 //!
-//! In go the buckets of a span, out come the lines. Latencies under 1 µs are in ns.
+//! Input: the buckets of a span. Output: lines. Latencies under 1µs are in ns.
 
 use super::line;
 use nearpath_model::{Direction, Span};
@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 /// Length of the longest bar.
 const BAR: u64 = 36;
-/// Characters of a row's range and of its count, at least: as in document 000.
+/// Minimum widths of a row's range and count, as in the bcc tools.
 const RANGE: usize = 12;
 const COUNT: usize = 7;
 
-/// The title, the number of samples and the bars of a span; rows without a sample are left out.
+/// The title, the number of samples and the bars of a span; rows without samples are skipped.
 /// A bucket goes where its upper end lies (at most the span's maximum), so that a latency up to
-/// one bucket (4.4 %) below a power of two may be one row too low.
+/// one bucket (4.4%) below a power of two may be one row too low.
 pub fn histogram(span: &Span) -> String {
     let mut out = String::new();
     line!(out, "{} {} -> {}:", direction(span.direction), span.from, span.to);
@@ -105,9 +105,9 @@ mod tests {
         }
     }
 
-    /// The first table of document 000, from the counts that it shows.
+    /// A table in the format of the bcc tools.
     #[test]
-    fn the_form_is_that_of_document_000() {
+    fn the_format_is_that_of_bcc_histograms() {
         let us = |us: u64| us * 1000;
         let buckets = [
             (us(3), 400),

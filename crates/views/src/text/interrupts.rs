@@ -1,5 +1,5 @@
-//! `measure irqs`: the matrix of queues and CPUs, what queues were polled for, and what each CPU had to
-//! do. The busiest come first, and what did nothing is one line.
+//! `measure irqs`: the matrix of queues and CPUs, the polls of queues, and the load of each CPU. The busiest come first;
+//! idle ones are folded into one line.
 
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
@@ -14,9 +14,9 @@ use std::cmp::Reverse;
 
 mod matrix;
 
-/// Rows of a table; of more the busiest are shown.
+/// Maximum number of rows of a table, the busiest ones.
 const ROWS: usize = 40;
-/// Other interrupts that are named.
+/// Maximum number of other interrupts listed.
 const OTHERS: usize = 8;
 
 /// A measurement; `width` is that of the terminal, if it is shown on one.
@@ -25,7 +25,7 @@ pub fn interrupts(measurement: &IrqMeasurement, width: Option<usize>) -> String 
     let (busy, idle) = busiest(&measurement.queues, |queue| queue.interrupts);
     line!(out);
     if measurement.queues.iter().all(|queue| queue.irq.is_none()) {
-        line!(out, "no queue here has an interrupt of its own");
+        line!(out, "no queue has its own interrupt");
     } else {
         heading(&mut out, "interrupts of queues, by CPU");
         if !busy.is_empty() {
@@ -49,7 +49,7 @@ pub fn interrupts(measurement: &IrqMeasurement, width: Option<usize>) -> String 
     out
 }
 
-/// What is busy, the busiest first, and what did nothing.
+/// The busy rows, the busiest first, and the idle ones.
 fn busiest<T>(rows: &[T], count: impl Fn(&T) -> u64) -> (Vec<&T>, Vec<&T>) {
     let (mut busy, idle): (Vec<_>, Vec<_>) = rows.iter().partition(|row| count(row) > 0);
     busy.sort_by_key(|row| Reverse(count(row)));
@@ -64,11 +64,11 @@ fn more(out: &mut String, busy: usize, what: &str) {
 
 fn header(m: &IrqMeasurement) -> String {
     let mut out = String::new();
-    heading(&mut out, &format!("measured interrupts for {} s", digits(m.duration_s)));
+    heading(&mut out, &format!("measured interrupts for {}s", digits(m.duration_s)));
     let totals = Totals::of(m);
     line!(
         out,
-        "all CPUs: {} devices' interrupts/s, {} NET_RX/s, {} NET_TX/s, {} IPIs/s for RPS",
+        "all CPUs: {} device interrupts/s, {} NET_RX/s, {} NET_TX/s, {} IPIs/s for RPS",
         digits(m.per_s(totals.interrupts)),
         digits(m.per_s(totals.net_rx)),
         digits(m.per_s(totals.net_tx)),
@@ -84,7 +84,7 @@ fn header(m: &IrqMeasurement) -> String {
     if let Some(cost) = m.cost {
         line!(
             out,
-            "cost:     {} ns per event, {} % of one CPU; {} events lost",
+            "cost:     {}ns per event, {}% of one CPU; {} events lost",
             digits(cost.ns_per_event),
             digits(cost.cpu_percent),
             m.events_lost
@@ -93,7 +93,7 @@ fn header(m: &IrqMeasurement) -> String {
     out
 }
 
-/// A queue as drivers call it.
+/// The name of a queue as used by drivers.
 fn name(queue: &QueueInterrupts) -> String {
     let serves = match queue.direction {
         Serves::Both => "TxRx",
@@ -136,7 +136,7 @@ fn others(irqs: &[OtherInterrupts]) -> String {
     format!("other interrupts: {}{rest}\n", parts.join(", "))
 }
 
-/// What queues received, sent and were polled for, and how evenly.
+/// Packets received and sent by queues, their polls, and the balance.
 fn packets(m: &IrqMeasurement, width: Option<usize>) -> String {
     let activity = |queue: &QueueInterrupts| {
         let counts = [queue.rx_packets, queue.tx_packets, queue.napi.map(|polls| polls.polls)];
@@ -180,12 +180,12 @@ fn packets(m: &IrqMeasurement, width: Option<usize>) -> String {
     out
 }
 
-/// A table in the terminal's width; what gave way is said below it.
+/// A table in the terminal's width; hidden columns are listed below it.
 fn within(table: &Table, width: Option<usize>) -> String {
     let Some(width) = width else { return table.render() };
     let (mut out, left_out) = table.render_within(width);
     if !left_out.is_empty() {
-        line!(out, "({}: in a wider terminal, or in a file)", left_out.join(", "));
+        line!(out, "(hidden: {}; use a wider terminal or a pipe)", left_out.join(", "));
     }
     out
 }
@@ -208,7 +208,7 @@ fn balance(nic: &NicBalance) -> String {
     printable(&format!("{}: busiest queue {} (by {source})", nic.nic, parts.join(", "))) + "\n"
 }
 
-/// What each CPU had to do.
+/// The load of each CPU.
 fn cpus(m: &IrqMeasurement, width: Option<usize>) -> String {
     let activity = |cpu: &CpuInterrupts| {
         let runs = m.softirq("NET_RX", cpu.cpu) + m.softirq("NET_TX", cpu.cpu);
@@ -263,7 +263,7 @@ fn cpus(m: &IrqMeasurement, width: Option<usize>) -> String {
     more(&mut out, all, "CPU");
     if !idle.is_empty() {
         let numbers = ranges(idle.iter().map(|row| row.cpu.0));
-        line!(out, "nothing to do: {} ({numbers})", count(idle.len(), "CPU"));
+        line!(out, "idle: {} ({numbers})", count(idle.len(), "CPU"));
     }
     out
 }
@@ -302,7 +302,7 @@ impl Totals {
     }
 }
 
-/// The heading over the lines of intervals.
+/// The heading above the interval lines.
 pub fn interrupts_heading() -> String {
     format!(
         "{:>9} {:>9} {:>7} {:>7} {:>9} {:>9} {:>10} {:>9} {:>8} {:>7}  {}\n",
@@ -320,7 +320,7 @@ pub fn interrupts_heading() -> String {
     )
 }
 
-/// One interval as a line: what came between two measurements that have the same begin.
+/// One interval as a line: the difference of two measurements with the same start.
 pub fn interrupts_line(before: &IrqMeasurement, now: &IrqMeasurement) -> String {
     let (a, b) = (Totals::of(before), Totals::of(now));
     let passed_s = (now.duration_s - before.duration_s).max(f64::MIN_POSITIVE);

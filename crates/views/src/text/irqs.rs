@@ -1,5 +1,5 @@
-//! `show irqs`: interrupts that fired, the busiest first, with the CPUs that took them. Those
-//! that never fired are one line.
+//! `show irqs`: interrupts that fired, the busiest first, with the CPUs that handled them. Those that never fired are
+//! folded into one line.
 
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
@@ -68,7 +68,7 @@ pub(super) fn node_list(nodes: Vec<NodeId>) -> String {
     ranges(nodes.into_iter().map(|node| node.0))
 }
 
-/// `0 (73 %), 4 (27 %)`, the CPU with most first.
+/// `0 (73%), 4 (27%)`, the CPU with most first.
 fn taken_by(irq: &Irq) -> String {
     let all = total(irq) as f64;
     let mut cpus: Vec<(u64, u32)> = irq.counts.iter().map(|(cpu, &n)| (n, cpu.0)).collect();
@@ -79,7 +79,7 @@ fn taken_by(irq: &Irq) -> String {
     }
     let named = cpus.iter().take(CPUS_NAMED);
     let mut parts: Vec<String> =
-        named.map(|&(n, cpu)| format!("{cpu} ({:.0} %)", n as f64 / all * 100.0)).collect();
+        named.map(|&(n, cpu)| format!("{cpu} ({:.0}%)", n as f64 / all * 100.0)).collect();
     if cpus.len() > CPUS_NAMED {
         parts.push(format!("{} more", cpus.len() - CPUS_NAMED));
     }

@@ -1,6 +1,6 @@
 //! `bench latency`: the counts, the distribution of the latencies and of their parts.
 //!
-//! In goes a report, out come lines; a narrow terminal loses the columns that tell least.
+//! Input: a report. Output: lines. A narrow terminal hides the least important columns.
 
 use super::histogram::bars;
 use super::table::{Table, left, right};
@@ -19,7 +19,7 @@ const PERCENTILES: [(&str, &str, Option<u8>); 6] = [
     ("99.999", "P99.999", Some(7)),
 ];
 
-/// What was measured, and where the time went.
+/// The result, and where the time was spent.
 pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usize>) -> String {
     let mut out = String::new();
     line!(out, "{}", title(report));
@@ -28,11 +28,11 @@ pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usi
     let (table, left_out) = table(report).render_within(width.unwrap_or(usize::MAX));
     out.push_str(&table);
     if !left_out.is_empty() {
-        line!(out, "not shown for want of room: {} (--json has all)", left_out.join(", "));
+        line!(out, "hidden columns: {} (use a wider terminal or --json)", left_out.join(", "));
     }
     if let Some(Split { not_split: 1.., .. }) = &report.split {
         let count = report.split.as_ref().map_or(0, |split| split.not_split);
-        line!(out, "{count} of the answers could not be taken apart");
+        line!(out, "{count} of the answers could not be split");
     }
     for load in &report.load {
         line!(out, "{}", background(load));
@@ -48,7 +48,7 @@ pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usi
     out
 }
 
-/// The load that there was meanwhile.
+/// The background load.
 fn background(load: &BackgroundReport) -> String {
     let protocol = match load.protocol {
         Protocol::Tcp => "TCP",
@@ -60,13 +60,13 @@ fn background(load: &BackgroundReport) -> String {
     let mut out = format!("load: {count} {protocol} {streams} {way} {target} port {port}: ");
     if let Some(carried) = &load.carried {
         out.push_str(&format!(
-            "{} sent, {} received, over {:.1} s",
+            "{} sent, {} received, over {:.1}s",
             bits_per_s(carried.sent_bits_per_s),
             bits_per_s(carried.received_bits_per_s),
             carried.seconds
         ));
         if let Some(lost) = carried.lost_percent {
-            out.push_str(&format!(", {lost:.1} % lost"));
+            out.push_str(&format!(", {lost:.1}% lost"));
         }
         if let Some(retransmits) = carried.retransmits {
             out.push_str(&format!(", {retransmits} retransmitted"));
@@ -87,12 +87,12 @@ fn bits_per_s(bits: f64) -> String {
     }
 }
 
-/// A line of what came since the last one.
+/// One progress line, covering the time since the previous one.
 pub fn latency_progress(progress: &Progress) -> String {
     let Progress { passed, sent, received, latency: seen } = progress;
     let of = |name: &str| seen.percentiles.get(name).map_or("-".to_owned(), |&ns| latency(ns));
     format!(
-        "{:.1} s: {sent} sent, {received} answered; since the last line {} answers, p50 {}, p99 {}, \
+        "{:.1}s: {sent} sent, {received} answered; since the last line {} answers, p50 {}, p99 {}, \
          longest {}",
         passed.as_secs_f64(),
         seen.count,
@@ -112,14 +112,14 @@ fn title(report: &LatencyReport) -> String {
         (Loop::Open(arrivals), rate) => {
             let arrivals = if arrivals == Arrivals::Poisson { ", Poisson" } else { "" };
             format!(
-                "open loop of {}{arrivals}, from the intended send time",
+                "open loop of {}{arrivals}, from the scheduled send time",
                 rate.unwrap_or_default()
             )
         }
         (Loop::Closed, Some(rate)) => {
-            format!("ping-pong of at most {rate}, from the call that sends")
+            format!("ping-pong of at most {rate}, from the send call")
         }
-        (Loop::Closed, None) => "ping-pong, from the call that sends".to_owned(),
+        (Loop::Closed, None) => "ping-pong, from the send call".to_owned(),
     };
     let flows = match report.connections {
         1 => String::new(),
@@ -131,7 +131,7 @@ fn title(report: &LatencyReport) -> String {
 
 fn counts(report: &LatencyReport) -> String {
     let mut out = format!(
-        "probes: {} sent in {:.1} s ({:.0}/s), {} received, {} lost, {} late, {} reordered, {} duplicated",
+        "probes: {} sent in {:.1}s ({:.0}/s), {} received, {} lost, {} late, {} reordered, {} duplicated",
         report.sent,
         report.duration_s,
         report.rate_per_s,
@@ -218,33 +218,33 @@ mod tests {
     }
 
     #[test]
-    fn parts_stand_under_the_whole() {
+    fn parts_are_listed_under_the_total() {
         let text = latencies(&report(), true, None);
         let lines: Vec<&str> = text.lines().collect();
         let expected = "\
-round trips to 10.0.0.2:6327 by UDP, 64 bytes over 2 connections: open loop of 100 probes/s, Poisson, from the intended send time
-probes: 1001 sent in 10.0 s (100/s), 1000 received, 1 lost, 0 late, 3 reordered, 0 duplicated, 4 due and not sent
+round trips to 10.0.0.2:6327 by UDP, 64 bytes over 2 connections: open loop of 100 probes/s, Poisson, from the scheduled send time
+probes: 1001 sent in 10.0s (100/s), 1000 received, 1 lost, 0 late, 3 reordered, 0 duplicated, 4 due and not sent
 ";
         assert_eq!(lines[..2].join("\n") + "\n", expected);
         assert!(lines[3].trim_start().starts_with("MIN"), "{text}");
         assert!(!lines[3].contains("P99.99"), "{text}");
         let words: Vec<&str> = lines[4].split_whitespace().collect();
-        assert_eq!(words[..4], ["round", "trip", "15.0", "µs"]);
-        assert!(lines[4].ends_with("20.0 ms") && lines[10].trim_start().starts_with("receive"));
-        assert_eq!(lines[11], "2 of the answers could not be taken apart");
+        assert_eq!(words[..4], ["round", "trip", "15.0µs", "15.5µs"]);
+        assert!(lines[4].ends_with("20.0ms") && lines[10].trim_start().starts_with("receive"));
+        assert_eq!(lines[11], "2 of the answers could not be split");
         assert!(text.contains("    8-15us       :    999 |"), "{text}");
     }
 
     #[test]
     fn a_narrow_terminal_keeps_median_p99_and_maximum() {
         let text = latencies(&report(), false, Some(60));
-        assert!(text.contains("not shown for want of room: STDDEV"), "{text}");
+        assert!(text.contains("hidden columns: STDDEV"), "{text}");
         let heading = text.lines().nth(3).unwrap();
         assert!(["P50", "P99", "MAX"].iter().all(|column| heading.contains(column)), "{text}");
     }
 
     #[test]
-    fn without_a_split_the_reason_is_told() {
+    fn a_missing_split_has_a_reason() {
         let mut none = report();
         none.split = None;
         let (subject, fact) = ("path".to_owned(), "split".to_owned());
@@ -255,7 +255,7 @@ probes: 1001 sent in 10.0 s (100/s), 1000 received, 1 lost, 0 late, 3 reordered,
     }
 
     #[test]
-    fn load_is_told_and_that_it_failed() {
+    fn load_and_its_failure_are_reported() {
         let mut loaded = report();
         loaded.load = serde_json::from_value(json!([
             {"protocol": "udp", "target": "10.0.0.2", "port": 5202, "streams": 3, "reverse": false,
@@ -266,11 +266,11 @@ probes: 1001 sent in 10.0 s (100/s), 1000 received, 1 lost, 0 late, 3 reordered,
              "asked_bits_per_s": null, "failure": "the server is busy", "carried": null}]))
         .unwrap();
         let text = latencies(&loaded, false, None);
-        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("load:")).collect();
+        let loads: Vec<&str> = text.lines().filter(|line| line.starts_with("load:")).collect();
         assert_eq!(
-            told,
+            loads,
             [
-                "load: 3 UDP streams to 10.0.0.2 port 5202: 1.50 Gbit/s sent, 1.20 Gbit/s received, over 4.0 s, 20.0 % lost",
+                "load: 3 UDP streams to 10.0.0.2 port 5202: 1.50 Gbit/s sent, 1.20 Gbit/s received, over 4.0s, 20.0% lost",
                 "load: 1 TCP stream from 10.0.0.2 port 5201: failed: the server is busy"
             ]
         );
@@ -283,8 +283,8 @@ probes: 1001 sent in 10.0 s (100/s), 1000 received, 1 lost, 0 late, 3 reordered,
         let line = latency_progress(&Progress { passed, sent: 9, received: 8, latency });
         assert_eq!(
             line,
-            "1.5 s: 9 sent, 8 answered; since the last line 1000 answers, p50 20.0 µs, p99 20.0 µs, \
-             longest 20.0 µs"
+            "1.5s: 9 sent, 8 answered; since the last line 1000 answers, p50 20.0µs, p99 20.0µs, \
+             longest 20.0µs"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! `measure locality`: a line for each interval, in the form of the script that first measured it,
-//! and at the end how far packets go between the CPU that allocates them and the one that lets go.
+//! `measure locality`: a line per interval, and finally the distance between the CPU that allocates a packet and the CPU
+//! that frees it.
 
 use super::groups::what;
 use super::measurement::{cost, measured};
@@ -10,11 +10,11 @@ use crate::matrix::Matrix;
 use nearpath_model::Direction;
 use nearpath_model::locality::{Distances, Locality, Method};
 
-/// CPUs that are told apart in the matrix; of more their nodes are.
+/// Maximum number of CPUs in the matrix; beyond that it shows nodes.
 const CPUS_SHOWN: usize = 16;
 
 /// `rx= 99%  138kpps tx=100%  137kpps`: the share of packets that stayed on their CPU, and how many
-/// there were, in so many seconds.
+/// there were, in `seconds`.
 pub fn locality_rates(rx: &Distances, tx: &Distances, seconds: f64) -> String {
     format!("rx={} tx={}", rates(rx, seconds), rates(tx, seconds))
 }
@@ -22,7 +22,7 @@ pub fn locality_rates(rx: &Distances, tx: &Distances, seconds: f64) -> String {
 fn rates(distances: &Distances, seconds: f64) -> String {
     let share = distances.local().map_or_else(
         || "  -%".to_owned(),
-        // A packet that left its CPU is not rounded away.
+        // Rounded so that a single packet on another CPU shows.
         |local| format!("{:3}%", (local * 100.0 + 1e-9).floor()),
     );
     let rate = if seconds > 0.0 { distances.packets as f64 / seconds } else { 0.0 };
@@ -41,7 +41,7 @@ pub fn locality(m: &Locality) -> String {
         let matrix = Matrix::of(m, direction, CPUS_SHOWN);
         if matrix.packets > 0 {
             line!(out);
-            heading(&mut out, &format!("{title}: {} (down) and let go of (across)", first(m)));
+            heading(&mut out, &format!("{title}: {} (down) and freed (across)", first(m)));
             out.push_str(&rows(&matrix));
         }
     }
@@ -53,7 +53,7 @@ pub fn locality(m: &Locality) -> String {
     out
 }
 
-/// What happens on the CPU that a packet is from.
+/// The event on a packet's first CPU.
 fn first(m: &Locality) -> &'static str {
     match m.method {
         Method::Exact => "allocated",
@@ -68,9 +68,8 @@ fn header(m: &Locality) -> String {
         out,
         "method:       {}",
         match m.method {
-            Method::Exact => "exact (where sk_buffs are allocated, and where they are let go of)",
-            Method::Tracepoints =>
-                "tracepoints (where packets are first seen, and where they are last seen)",
+            Method::Exact => "exact (allocation and freeing of sk_buffs)",
+            Method::Tracepoints => "tracepoints (first and last sighting of packets)",
         }
     );
     if let Some(refused) = &m.fallback {
@@ -81,12 +80,12 @@ fn header(m: &Locality) -> String {
         0 => String::new(),
         all => format!(" ({})", percent(part as f64 / all as f64)),
     };
-    let let_go = p.completed.saturating_add(p.dropped);
+    let freed = p.completed.saturating_add(p.dropped);
     line!(
         out,
-        "packets:      {} started, {let_go} let go of{}, of which {} dropped",
+        "packets:      {} started, {freed} freed{}, of which {} dropped",
         p.started,
-        share(let_go),
+        share(freed),
         p.dropped
     );
     line!(
@@ -102,7 +101,7 @@ fn header(m: &Locality) -> String {
     if p.returned > 0 {
         line!(
             out,
-            "returned:     {} sent back by the kernel to be freed on their own CPU",
+            "returned:     {} returned by the kernel to be freed on their own CPU",
             p.returned
         );
     }

@@ -1,5 +1,4 @@
-//! `demo locality`: a row for each step, what was changed in each, and which packets are still not
-//! local after the last.
+//! `demo locality`: a row per step, the changes of each, and the packets that are still not local after the last.
 
 use super::table::{Table, left, or_none, right};
 use super::units::printable;
@@ -8,7 +7,7 @@ use crate::json::{LocalityStep, LocalitySteps};
 use nearpath_model::locality::Method;
 use nearpath_model::{Direction, ProposedChange};
 
-/// Changes that are shown of a step; the JSON has all.
+/// Maximum number of changes shown per step; the JSON has all.
 const CHANGES_SHOWN: usize = 4;
 /// Pairs of CPUs that are shown of what is not local.
 const PLACES_SHOWN: usize = 8;
@@ -17,8 +16,8 @@ const PLACES_SHOWN: usize = 8;
 pub fn locality_steps(m: &LocalitySteps) -> String {
     let mut out = String::new();
     let seen = match m.method {
-        Method::Exact => "from where they are allocated to where they are let go of",
-        Method::Tracepoints => "from where they are first seen to where they are last seen",
+        Method::Exact => "from allocation to freeing",
+        Method::Tracepoints => "from first to last sighting",
     };
     let title =
         format!("packets (sk_buffs) and connections that stay on their CPU, on CPUs {}", m.cpus);
@@ -38,7 +37,7 @@ pub fn locality_steps(m: &LocalitySteps) -> String {
         line!(out);
     }
     for step in &m.not_made {
-        line!(out, "not made: {}: {}", step.name, printable(&step.reason));
+        line!(out, "skipped: {}: {}", step.name, printable(&step.reason));
     }
     if let Some((number, last)) = m.steps.iter().enumerate().next_back() {
         line!(out);
@@ -77,9 +76,9 @@ fn table(steps: &[LocalityStep]) -> String {
     table.render()
 }
 
-/// Rounded down, so that a packet that left its CPU is not rounded away.
+/// Rounded down, so that a single packet on another CPU shows.
 fn share(share: f64) -> String {
-    format!("{:.1} %", (share * 1000.0 + 1e-9).floor() / 10.0)
+    format!("{:.1}%", (share * 1000.0 + 1e-9).floor() / 10.0)
 }
 
 /// Each reason once, with what was changed for it.
@@ -100,7 +99,7 @@ fn changes(out: &mut String, changes: &[ProposedChange]) {
     }
 }
 
-/// A value on its line; one without characters is a name for nothing.
+/// A value on one line; empty values get a marker.
 fn quiet(value: &str) -> String {
     if value.is_empty() { "(none)".to_owned() } else { printable(value) }
 }

@@ -1,5 +1,4 @@
-//! `measure stages`: what was measured and what was not seen, the latencies of each span in the
-//! order of the path, and their distributions.
+//! `measure stages`: what was and was not measured, the latencies of each span in path order, and their distributions.
 
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
@@ -8,8 +7,7 @@ use super::{drops, groups, heading, line, outliers, paths, stamps, timelines};
 use nearpath_model::{Cost, Detail, Direction, Measurement, NotObservable, Span, StageListing};
 use std::collections::BTreeMap;
 
-/// The whole measurement for people; `width` is that of their terminal, `None` where it is not for
-/// a terminal.
+/// The whole measurement; `width` is that of the terminal, `None` for other outputs.
 pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = paths::summary(measurement);
     out.push_str(&overview(measurement, width));
@@ -42,7 +40,7 @@ pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> Strin
     out.push_str(&paths::paths(&measurement.paths, "", width));
     out.push_str(&drops::of_stages(measurement, width));
     out.push_str(&spans(&measurement.spans, "", width));
-    if let Some(what) = Same::of(&measurement.spans).in_words() {
+    if let Some(what) = NeverCrossed::of(&measurement.spans).in_words() {
         line!(out);
         line!(out, "no packet went to another {what} between two stages");
     }
@@ -57,10 +55,10 @@ pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> Strin
     out
 }
 
-/// The tables of spans of either path, under a heading with the name of whose they are.
+/// The tables of spans of either path, under a heading with the group's name.
 pub(super) fn spans(all: &[Span], whose: &str, width: Option<usize>) -> String {
     let mut out = String::new();
-    let same = Same::of(all);
+    let same = NeverCrossed::of(all);
     for (path, title) in [(Direction::Rx, "receive path"), (Direction::Tx, "transmit path")] {
         let spans: Vec<&Span> = all.iter().filter(|span| span.direction == path).collect();
         if !spans.is_empty() {
@@ -77,13 +75,13 @@ fn header(measurement: &Measurement) -> String {
     let mut out = String::new();
     measured(&mut out, &measurement.filter, measurement.duration_s);
     if let Some(observed) = measurement.observed_s {
-        let limit = measurement.limit_percent.map_or_else(String::new, |limit| {
-            format!(", to take no more than {} % of a CPU", digits(limit))
-        });
+        let limit = measurement
+            .limit_percent
+            .map_or_else(String::new, |limit| format!(", limited to {}% of a CPU", digits(limit)));
         let rate = measurement.packets.started as f64 / observed.max(f64::MIN_POSITIVE);
         line!(
             out,
-            "observed:     {} s of it, {}{limit}; counts are of that time: {rate:.0} packets/s",
+            "observed:     {}s of it, {}{limit}; counts are of that time: {rate:.0} packets/s",
             digits(observed),
             percent(observed / measurement.duration_s)
         );
@@ -127,33 +125,38 @@ pub(super) fn measured(out: &mut String, filter: &str, seconds: f64) {
         "" => "all packets".to_owned(),
         filter => format!("packets that match {}", printable(filter)),
     };
-    heading(out, &format!("measured {filter} for {} s", digits(seconds)));
+    heading(out, &format!("measured {filter} for {}s", digits(seconds)));
 }
 
-/// What observing cost for packets that match a filter.
+/// The overhead for packets that match a filter.
 pub(super) fn cost(out: &mut String, cost: Option<&Cost>, filter: &str, started: u64) {
     match cost {
         Some(cost) => line!(
             *out,
-            "cost:         {} ns per {}, {} ns per event, {} % of one CPU",
+            "cost:         {}ns per {}, {}ns per event, {}% of one CPU",
             digits(cost.ns_per_packet),
-            if filter.is_empty() { "packet" } else { "matching packet (runs for others included)" },
+            if filter.is_empty() {
+                "packet"
+            } else {
+                "matching packet (including runs for others)"
+            },
             digits(cost.ns_per_event),
             digits(cost.cpu_percent)
         ),
         None if started == 0 => line!(*out, "cost:         unknown (no packet was seen)"),
         None => line!(
             *out,
-            "cost:         unknown (no run-time statistics of the kernel's programs, or no packet \
-             while they were on)"
+            "cost:         unknown (no BPF run-time statistics in this kernel, or no packet while \
+             they were enabled)"
         ),
     }
 }
 
-/// The spans of a path. Where their table is wider than the terminal, the stages before stand over
-/// those after them, and the columns of less weight give way, which is said below.
-fn table(spans: &[&Span], same: Same, width: Option<usize>) -> String {
-    let mut table = Table::new(&[&[left("FROM"), left("TO")], FIGURES.as_slice()].concat());
+/// The spans of a path. If the table is wider than the terminal, both stages share a column and the less important
+/// columns are hidden, which is noted below.
+fn table(spans: &[&Span], same: NeverCrossed, width: Option<usize>) -> String {
+    let columns = [&[left("FROM"), left("TO")], FIGURES.as_slice()].concat();
+    let mut table = Table::new(&columns).shares_stand_out();
     for span in spans {
         table.row([span.from.clone(), span.to.clone()].into_iter().chain(figures(span, same)));
     }
@@ -166,8 +169,9 @@ fn table(spans: &[&Span], same: Same, width: Option<usize>) -> String {
     }
 }
 
-fn narrow_table(spans: &[&Span], same: Same, width: usize) -> String {
-    let mut table = Table::new(&[&[left("FROM -> TO")], FIGURES.as_slice()].concat());
+fn narrow_table(spans: &[&Span], same: NeverCrossed, width: usize) -> String {
+    let columns = [&[left("FROM -> TO")], FIGURES.as_slice()].concat();
+    let mut table = Table::new(&columns).shares_stand_out();
     for group in spans.chunk_by(|a, b| a.from == b.from) {
         if let Some(span) = group.first() {
             table.title(&span.from);
@@ -178,19 +182,19 @@ fn narrow_table(spans: &[&Span], same: Same, width: usize) -> String {
     }
     let (mut out, left_out) = table.render_within(width);
     if !left_out.is_empty() {
-        line!(out, "({}: in a wider terminal, or in a file)", left_out.join(", "));
+        line!(out, "(hidden: {}; use a wider terminal or a pipe)", left_out.join(", "));
     }
     out
 }
 
-/// What no packet of any span changed, as on a host that has but one: said once, and no column.
+/// What no packet changed, for instance because the host has only one: noted once instead of a column.
 #[derive(Clone, Copy)]
-struct Same {
+struct NeverCrossed {
     llc: bool,
     node: bool,
 }
 
-impl Same {
+impl NeverCrossed {
     fn of(spans: &[Span]) -> Self {
         let none = |share: fn(&Span) -> Option<f64>| {
             !spans.is_empty() && spans.iter().all(|span| share(span) == Some(0.0))
@@ -208,7 +212,7 @@ impl Same {
     }
 }
 
-/// What is told of each span.
+/// The figures of each span.
 const FIGURES: [Column; 11] = [
     right("COUNT"),
     right("MIN").gives_way(2),
@@ -223,7 +227,7 @@ const FIGURES: [Column; 11] = [
     left("MOSTLY").optional().gives_way(1),
 ];
 
-fn figures(span: &Span, same: Same) -> [String; FIGURES.len()] {
+fn figures(span: &Span, same: NeverCrossed) -> [String; FIGURES.len()] {
     let time = |ns: Option<u64>| or_none(ns.map(latency));
     let share = |share: Option<f64>| or_none(share.map(percent));
     [
@@ -263,17 +267,17 @@ pub fn stages(listing: &[StageListing]) -> String {
     table.render()
 }
 
-/// The commonest way of a span: `cpu 0 -> 1 (83 %)`, `cpu 0 (100 %)` where it stayed.
+/// The most common CPUs of a span: `cpu 0 -> 1 (83%)`, `cpu 0 (100%)` if it stayed.
 fn mostly(span: &Span) -> Option<String> {
     let all = span.places.iter().fold(0u64, |sum, place| sum.saturating_add(place.count));
     let place = span.places.iter().max_by_key(|place| place.count).filter(|_| all > 0)?;
     let share = place.count as f64 / all as f64 * 100.0;
     let (from, to) = (place.from_cpu, place.to_cpu);
     let way = if from == to { from.to_string() } else { format!("{from} -> {to}") };
-    Some(format!("cpu {way} ({share:.0} %)"))
+    Some(format!("cpu {way} ({share:.0}%)"))
 }
 
-/// Stages that could not be observed, folded by reason.
+/// Stages that could not be observed, grouped by reason.
 pub(super) fn not_observable(stages: &[NotObservable]) -> String {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for stage in stages {

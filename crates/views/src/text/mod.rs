@@ -1,4 +1,4 @@
-//! Text for people: aligned tables without boxes, as `ip`, `lscpu` and `ss` print them.
+//! Text output: aligned tables without boxes, as in ip(8), lscpu(1) and ss(8).
 //!
 //! Each view is a function from plain data to a `String` that ends with a newline.
 
@@ -28,6 +28,7 @@ mod stamps;
 mod steering;
 mod summary;
 mod table;
+mod tcp;
 mod timelines;
 mod trial;
 mod tune;
@@ -37,7 +38,7 @@ mod unknown;
 mod verdict;
 
 pub use accepts::accepts;
-pub use cpus::cpus;
+pub use cpus::{cpus, layout};
 pub use diagnosis::{diagnosis, findings};
 pub use drops::drops;
 pub use histogram::histogram;
@@ -51,11 +52,13 @@ pub use measurement::{measurement, stages};
 pub use nics::nics;
 pub use nodes::nodes;
 pub use packets::{packets, packets_progress};
+pub use paths::name as path_name;
 pub use queues::queues;
 pub use scenarios::scenarios;
 pub use softnet::softnet;
 pub use steering::{steered, steering, time_of_day};
 pub use summary::all;
+pub use tcp::tcp;
 pub use trial::trial;
 pub use tune::{applied, journal, plan, rolled_back, watched};
 pub use tune_demo::tune_demo;

@@ -1,4 +1,4 @@
-//! `show nodes`: CPUs, memory and hugepages of each NUMA node, and how far nodes are apart.
+//! `show nodes`: CPUs, memory and hugepages of each NUMA node, and the distances between nodes.
 
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
@@ -16,7 +16,7 @@ pub fn nodes(host: &Host) -> String {
     let nodes = &host.topology.nodes;
     let mut out = String::new();
     if nodes.is_empty() {
-        line!(out, "no NUMA nodes: this kernel tells of none");
+        line!(out, "no NUMA nodes reported by this kernel");
     } else {
         heading(&mut out, &count(nodes.len(), "node"));
         out.push_str(&memory(nodes));

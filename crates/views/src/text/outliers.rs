@@ -1,11 +1,11 @@
-//! Slow packets: where their time went in all.
+//! Slow packets: the sum of their time by cause.
 //!
-//! In goes a measurement, out come its sums by cause as a table. Nothing where no packet was slow.
+//! Input: a measurement. Output: a table of the causes; empty if no packet was slow.
 
 use super::table::{Table, left, right};
 use super::units::{latency, percent};
 use super::{heading, line};
-use nearpath_model::{Measurement, ShareKind, Who};
+use nearpath_model::{Culprit, Measurement, ShareKind};
 
 /// Causes in the table; the rest are summed up in one row.
 const ROWS: usize = 12;
@@ -19,11 +19,11 @@ pub(super) fn totals(measurement: &Measurement, width: Option<usize>) -> String 
     }
     let lost = match slow.lost {
         0 => String::new(),
-        lost => format!(", {lost} more not looked at"),
+        lost => format!(", {lost} more not analysed"),
     };
     let lost = match slow.paths_lost {
         0 => lost,
-        paths => format!("{lost}, {paths} paths not seen to their end"),
+        paths => format!("{lost}, {paths} incomplete paths"),
     };
     heading(&mut out, "where the time of slow packets went");
     line!(
@@ -58,8 +58,8 @@ pub(super) fn totals(measurement: &Measurement, width: Option<usize>) -> String 
     out
 }
 
-/// Who had the CPU: `backup/4711 SCHED_FIFO 50`, `irq 33`, `NET_RX`.
-pub(super) fn name(who: &Who) -> String {
+/// The task, interrupt or softirq that had the CPU: `backup/4711 SCHED_FIFO 50`, `irq 33`, `NET_RX`.
+pub(super) fn name(who: &Culprit) -> String {
     let task = match (&who.comm, who.pid) {
         (Some(comm), Some(pid)) => Some(format!("{comm}/{pid}")),
         (comm, _) => comm.clone(),
@@ -112,32 +112,28 @@ pub(super) fn label(share: ShareKind) -> &'static str {
 /// What it means for the packet.
 fn meaning(share: ShareKind) -> &'static str {
     match share {
-        ShareKind::Own => "the packet itself was worked on",
-        ShareKind::Irq => "an interrupt was served",
+        ShareKind::Own => "processing of the packet itself",
+        ShareKind::Irq => "an interrupt handler ran",
         ShareKind::Softirq => "another softirq ran",
-        ShareKind::NetRxAhead => "NET_RX worked on packets ahead",
-        ShareKind::Task => {
-            "it ran in place of the thread that receives, or of the reader's next call"
-        }
-        ShareKind::Disabled => "it ran with softirqs off",
-        ShareKind::Idle => "the CPU idled, or woke up",
-        ShareKind::Ipi => "the CPU idled until another one's interrupt came",
-        ShareKind::Runqueue => "the reader waited behind it",
-        ShareKind::Throttled => "its cgroup had used up its CPU quota",
-        ShareKind::Migration => {
-            "the reader waited for that CPU, which was had by it, then was moved"
-        }
+        ShareKind::NetRxAhead => "NET_RX processed packets ahead",
+        ShareKind::Task => "CPU busy with another task",
+        ShareKind::Disabled => "a task ran with softirqs disabled",
+        ShareKind::Idle => "CPU idle, or waking up",
+        ShareKind::Ipi => "CPU idle until an IPI arrived",
+        ShareKind::Runqueue => "the reader waited in the run queue",
+        ShareKind::Throttled => "the cgroup had used up its CPU quota",
+        ShareKind::Migration => "the reader waited for a busy CPU, then migrated",
         ShareKind::Asleep => "the reader was blocked",
-        ShareKind::Qdisc => "the queueing discipline held it back",
-        ShareKind::DeviceQueue => "the device's queue was full or stopped",
-        ShareKind::Nic => "the NIC had it, and had not interrupted yet",
-        ShareKind::TcpGap => "data before it was missing",
-        ShareKind::SocketLocked => "it had the socket locked",
-        ShareKind::SocketFull => "the sender waited for room in its socket",
-        ShareKind::Upcall => "Open vSwitch's user space had the packet",
-        ShareKind::Offline => "its CPU was offline",
-        ShareKind::Stolen => "the hypervisor had the CPU",
-        ShareKind::RemoteMemoryBound => "at most, contained in the others",
+        ShareKind::Qdisc => "queued in a qdisc",
+        ShareKind::DeviceQueue => "device queue full or stopped",
+        ShareKind::Nic => "in the NIC, before the interrupt",
+        ShareKind::TcpGap => "waiting for missing TCP data",
+        ShareKind::SocketLocked => "socket locked",
+        ShareKind::SocketFull => "send buffer full",
+        ShareKind::Upcall => "in Open vSwitch user space (upcall)",
+        ShareKind::Offline => "CPU offline",
+        ShareKind::Stolen => "CPU stolen by the hypervisor",
+        ShareKind::RemoteMemoryBound => "upper bound, included in the others",
         ShareKind::Unknown => "trace buffer overwritten, or not traced",
     }
 }

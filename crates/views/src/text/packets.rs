@@ -1,10 +1,10 @@
-//! `bench packets`: how many arrived, where the others were dropped, and what each cost on each CPU.
+//! `bench packets`: packets received, where others were dropped, and the cost per packet on each CPU.
 //!
-//! In goes a report, out come lines.
+//! Input: a report. Output: lines.
 
 use super::line;
 use super::table::{Table, left, right};
-use super::units::{digits, percent, printable};
+use super::units::{percent, percentage, printable};
 use nearpath_trial::packets::{CpuSide, Drops, Offered, PacketsReport, PacketsTrial};
 
 /// The trial that counts, or that there is none.
@@ -13,8 +13,10 @@ pub fn packets(report: &PacketsReport) -> String {
     line!(out, "{}", title(report));
     match &report.result {
         Some(trial) => out.push_str(&result(report, trial)),
-        None if report.ended_early => line!(out, "it was ended before there was a result"),
-        None => line!(out, "at no rate was so little lost; {} trials", report.trials.len()),
+        None if report.ended_early => line!(out, "stopped before there was a result"),
+        None => {
+            line!(out, "loss was above the limit at every rate; {} trials", report.trials.len())
+        }
     }
     for unknown in &report.unknown {
         let (subject, fact) = (printable(&unknown.subject), printable(&unknown.fact));
@@ -26,23 +28,23 @@ pub fn packets(report: &PacketsReport) -> String {
 /// A line of a trial of a search.
 pub fn packets_progress(trial: &PacketsTrial) -> String {
     let asked =
-        trial.asked_per_s.map_or("as many as go".to_owned(), |asked| format!("{asked:.0}/s"));
+        trial.asked_per_s.map_or("unlimited rate".to_owned(), |asked| format!("{asked:.0}/s"));
     format!(
-        "{asked} for {:.1} s: {:.0}/s sent, {:.0}/s arrived, {} lost ({} %)",
+        "{asked} for {:.1}s: {:.0}/s sent, {:.0}/s arrived, {} lost ({})",
         trial.duration_s,
         trial.sent_per_s,
         trial.received_per_s,
         trial.lost,
-        digits(trial.loss_percent)
+        percentage(trial.loss_percent)
     )
 }
 
 fn title(report: &PacketsReport) -> String {
     let offered = match report.offered {
-        Offered::Fastest => "as many as go".to_owned(),
+        Offered::Fastest => "unlimited rate".to_owned(),
         Offered::Rate(rate) => format!("{rate}/s"),
         Offered::Search { max_loss_percent } if max_loss_percent > 0.0 => {
-            format!("the highest rate that loses at most {max_loss_percent} %")
+            format!("the highest rate with at most {max_loss_percent}% loss")
         }
         Offered::Search { .. } => "the highest rate without loss".to_owned(),
     };
@@ -56,19 +58,16 @@ fn title(report: &PacketsReport) -> String {
 
 fn result(report: &PacketsReport, trial: &PacketsTrial) -> String {
     let mut out = String::new();
-    line!(out, "sent:     {} in {:.1} s, {:.0}/s", trial.sent, trial.duration_s, trial.sent_per_s);
+    line!(out, "sent:     {} in {:.1}s, {:.0}/s", trial.sent, trial.duration_s, trial.sent_per_s);
     if let (false, Some(asked)) = (trial.reached, trial.asked_per_s) {
-        line!(
-            out,
-            "          less than the {asked:.0}/s that were asked for: the sender is no faster"
-        );
+        line!(out, "          less than the requested {asked:.0}/s: limited by the sender");
     }
     line!(out, "received: {}, {:.0}/s", trial.received, trial.received_per_s);
     line!(
         out,
-        "lost:     {} ({} %), {} reordered, {} duplicated",
+        "lost:     {} ({}), {} reordered, {} duplicated",
         trial.lost,
-        digits(trial.loss_percent),
+        percentage(trial.loss_percent),
         trial.reordered,
         trial.duplicated
     );
@@ -76,27 +75,27 @@ fn result(report: &PacketsReport, trial: &PacketsTrial) -> String {
     if !drops.is_empty() {
         line!(out, "drops:    {}", drops.join("; "));
     }
-    let each = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.0} ns"));
+    let each = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns"));
     line!(
         out,
-        "threads:  {} of CPU time for each packet sent, {} for each received",
+        "threads:  {} of CPU time per packet sent, {} per packet received",
         each(trial.sender_threads_ns),
         each(trial.receiver_threads_ns)
     );
     line!(out);
     if trial.cpus.is_empty() {
-        // Where time is counted by ticks, work that begins after each tick and ends before the next has none.
-        line!(out, "no CPU was seen busy by /proc/stat, which may count what runs at a tick only");
+        // With tick-based accounting, work between ticks is not counted.
+        line!(out, "no CPU time in /proc/stat, which may count only what runs at a tick");
         return out;
     }
     out.push_str(&cpus(trial));
     if report.same_host {
-        line!(out, "\nboth sides are this host: each CPU's time is for sending and receiving");
+        line!(out, "\nboth sides are on this host: CPU times include sending and receiving");
     }
     out
 }
 
-/// Where packets were dropped, as far as somebody counted.
+/// Where packets were dropped, as far as counted.
 fn drops(drops: &Drops) -> Vec<String> {
     let mut all = Vec::new();
     let mut add = |count: u64, what: String| {
@@ -104,7 +103,7 @@ fn drops(drops: &Drops) -> Vec<String> {
             all.push(format!("{count} {what}"));
         }
     };
-    add(drops.socket.unwrap_or(0), "at the receiving sockets, which were full".to_owned());
+    add(drops.socket.unwrap_or(0), "at the receiving sockets: receive buffer full".to_owned());
     for (side, devices) in
         [("the sender's", &drops.sender_devices), ("the receiver's", &drops.receiver_devices)]
     {
@@ -119,7 +118,7 @@ fn drops(drops: &Drops) -> Vec<String> {
     {
         add(backlog.unwrap_or(0), format!("at the backlogs of {side} CPUs, all traffic"));
     }
-    add(drops.refused_calls, "calls to send that the kernel refused".to_owned());
+    add(drops.refused_calls, "send calls refused by the kernel".to_owned());
     all
 }
 
@@ -171,45 +170,42 @@ mod tests {
     }
 
     #[test]
-    fn counts_drops_and_costs_are_told() {
+    fn counts_drops_and_costs_are_shown() {
         let expected = "\
 packets to 10.0.0.2:6328 by UDP, 18 bytes in 2 flows: 500000/s
-sent:     800000 in 2.0 s, 400000/s
-          less than the 500000/s that were asked for: the sender is no faster
+sent:     800000 in 2.0s, 400000/s
+          less than the requested 500000/s: limited by the sender
 received: 799000, 399500/s
-lost:     1000 (0.125 %), 3 reordered, 0 duplicated
-drops:    990 at the receiving sockets, which were full; 5 received by the receiver's eth0, all traffic
-threads:  1210 ns of CPU time for each packet sent, - for each received
+lost:     1000 (0.12%), 3 reordered, 0 duplicated
+drops:    990 at the receiving sockets: receive buffer full; 5 received by the receiver's eth0, all traffic
+threads:  1210ns of CPU time per packet sent, - per packet received
 
-CPU    OF        BUSY  USER  SYSTEM  IRQ  SOFTIRQ  NS/PACKET
-cpu 1  sender  50.0 %   100     900    0      250       1250
+CPU    OF       BUSY  USER  SYSTEM  IRQ  SOFTIRQ  NS/PACKET
+cpu 1  sender  50.0%   100     900    0      250       1250
 ";
         assert_eq!(packets(&report()), expected);
         let mut unseen = report();
         unseen.result.as_mut().unwrap().cpus.clear();
         let text = packets(&unseen);
         assert!(
-            text.contains("received\n\nno CPU was seen busy") && !text.contains("BUSY"),
+            text.contains("received\n\nno CPU time in /proc/stat") && !text.contains("BUSY"),
             "{text}"
         );
     }
 
     #[test]
-    fn a_search_that_found_nothing_says_so() {
+    fn a_search_without_a_result_is_reported() {
         let mut none = report();
         none.offered = Offered::Search { max_loss_percent: 0.0 };
         none.trials = vec![none.result.take().unwrap()];
         let text = packets(&none);
         assert!(
             text.ends_with(
-                "the highest rate without loss\nat no rate was so little lost; 1 trials\n"
+                "the highest rate without loss\nloss was above the limit at every rate; 1 trials\n"
             ),
             "{text}"
         );
         let line = packets_progress(&none.trials[0]);
-        assert_eq!(
-            line,
-            "500000/s for 2.0 s: 400000/s sent, 399500/s arrived, 1000 lost (0.125 %)"
-        );
+        assert_eq!(line, "500000/s for 2.0s: 400000/s sent, 399500/s arrived, 1000 lost (0.12%)");
     }
 }

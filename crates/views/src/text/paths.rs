@@ -1,24 +1,24 @@
-//! Whole paths: in go the latencies of each kind, out come a line that says the most important of them, and a table.
+//! Whole paths. Input: the latencies of each kind. Output: a summary line, and a table.
 
 use super::table::{Column, Table, left, or_none, right};
-use super::units::{digits, latency, percent};
+use super::units::{latency, percent};
 use super::{heading, line};
 use nearpath_model::{Above, Measurement, PathKind, PathLatency};
 
-/// The line with which a measurement begins: how long packets took from end to end.
+/// The first line of a measurement: end-to-end latency.
 pub(super) fn summary(measurement: &Measurement) -> String {
     let paths = measurement.paths.iter().filter(|path| path.kind != PathKind::KernelTransmit);
     let parts: Vec<String> = paths.map(in_a_line).collect();
     let mut out = String::new();
     if parts.is_empty() {
-        line!(out, "end to end: no packet was seen to its end");
+        line!(out, "end to end: no packet completed its path");
     } else {
         heading(&mut out, &format!("end to end: {}", parts.join("; ")));
     }
     out
 }
 
-/// `receive p50 12.1 µs, p99 180 µs, p99.9 1.20 ms, max 12.6 ms, 0.120 % above 1 ms (537103 packets)`.
+/// `receive p50 12.1µs, p99 180µs, p99.9 1.20ms, max 12.6ms, 0.120% above 1ms (537103 packets)`.
 fn in_a_line(path: &PathLatency) -> String {
     let figures =
         [("p50", path.p50_ns), ("p99", path.p99_ns), ("p99.9", path.p999_ns), ("max", path.max_ns)];
@@ -26,7 +26,7 @@ fn in_a_line(path: &PathLatency) -> String {
     let mut parts: Vec<String> = figures.into_iter().filter_map(figure).collect();
     parts.extend(longest(path).map(|above| format!("{} above {}", share(above), round(above.ns))));
     let packets = if path.count == 1 { "packet" } else { "packets" };
-    // That a transmission is from the send call goes without saying.
+    // A transmission normally starts at the send call.
     let from = match path.kind {
         PathKind::Transmit if path.from != SEND_CALL => format!(" from {}", path.from),
         _ => String::new(),
@@ -39,7 +39,7 @@ fn longest(path: &PathLatency) -> Option<&Above> {
     path.above.iter().rev().find(|above| above.count > 0)
 }
 
-/// The share of packets above that time: `0.120 % > 1 ms`.
+/// The share of packets above that time: `0.120% > 1ms`.
 pub(super) fn exceeded(path: &PathLatency) -> Option<String> {
     longest(path).map(|above| format!("{} > {}", share(above), round(above.ns)))
 }
@@ -47,8 +47,8 @@ pub(super) fn exceeded(path: &PathLatency) -> Option<String> {
 /// The first stage of a send call.
 const SEND_CALL: &str = "sock_send";
 
-/// What people call a kind.
-pub(super) fn name(kind: PathKind) -> &'static str {
+/// The display name of a kind.
+pub fn name(kind: PathKind) -> &'static str {
     match kind {
         PathKind::ReceiveFromNic => "receive from the NIC",
         PathKind::Receive => "receive",
@@ -59,27 +59,21 @@ pub(super) fn name(kind: PathKind) -> &'static str {
     }
 }
 
-/// A share that may be small: `0.120 %`, `< 0.001 %`.
+/// A share that may be small: `0.12%`, `<0.001%`.
 fn share(above: &Above) -> String {
-    let percent = above.share * 100.0;
-    if above.count == 0 {
-        return "0 %".to_owned();
-    }
-    if percent < 0.0005 {
-        return "< 0.001 %".to_owned();
-    }
-    format!("{} %", digits(percent))
+    if above.count == 0 { "0%".to_owned() } else { percent(above.share) }
 }
 
-/// A time that the user chose, without the zeros behind it: `1 ms`, `250 µs`.
+/// A time chosen by the user, without trailing zeros: `1ms`, `250µs`.
 fn round(ns: u64) -> String {
     let text = latency(ns);
-    let Some((number, unit)) = text.split_once(' ') else { return text };
+    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
     let number = match number.contains('.') {
         true => number.trim_end_matches('0').trim_end_matches('.'),
         false => number,
     };
-    format!("{number} {unit}")
+    format!("{number}{unit}")
 }
 
 const COLUMNS: [Column; 13] = [
@@ -98,7 +92,7 @@ const COLUMNS: [Column; 13] = [
     left("LONGER").gives_way(1),
 ];
 
-/// All kinds, under a heading with the name of whose they are; nothing without any.
+/// All kinds, under a heading with the group's name; empty without any.
 pub(super) fn paths(all: &[PathLatency], whose: &str, width: Option<usize>) -> String {
     let mut out = String::new();
     if all.is_empty() {
@@ -107,7 +101,7 @@ pub(super) fn paths(all: &[PathLatency], whose: &str, width: Option<usize>) -> S
     let whose = if whose.is_empty() { String::new() } else { format!("{whose}, ") };
     line!(out);
     heading(&mut out, &format!("{whose}end to end"));
-    let mut table = Table::new(&COLUMNS);
+    let mut table = Table::new(&COLUMNS).shares_stand_out();
     for path in all {
         let time = |ns: Option<u64>| or_none(ns.map(latency));
         // Said once below the spans where no packet changed them.
@@ -142,14 +136,13 @@ mod tests {
 
     #[test]
     fn chosen_times_and_small_shares_are_short() {
-        let times =
-            [(1_000_000, "1 ms"), (250_000, "250 µs"), (2_500_000, "2.5 ms"), (100, "0.1 µs")];
+        let times = [(1_000_000, "1ms"), (250_000, "250µs"), (2_500_000, "2.5ms"), (100, "100ns")];
         for (ns, text) in times {
             assert_eq!(round(ns), text);
         }
         let above = |count, share| Above { ns: 1, count, share };
-        assert_eq!(share(&above(0, 0.0)), "0 %");
-        assert_eq!(share(&above(1, 1e-9)), "< 0.001 %");
-        assert_eq!(share(&above(12, 0.0012)), "0.120 %");
+        assert_eq!(share(&above(0, 0.0)), "0%");
+        assert_eq!(share(&above(1, 1e-9)), "<0.001%");
+        assert_eq!(share(&above(12, 0.0012)), "0.12%");
     }
 }

@@ -1,6 +1,6 @@
 //! `bench scenarios`: a line for each placement of the application.
 //!
-//! In goes a report, out come lines.
+//! Input: a report. Output: lines.
 
 use super::table::{Table, left, right};
 use super::units::printable;
@@ -21,7 +21,7 @@ pub fn scenarios(report: &ScenariosReport) -> String {
         line!(out, "optimised:   {}", ids.join(", "));
     }
     let blocks = report.cycles * 2;
-    line!(out, "blocks:      {blocks} of {:.1} s for each scenario, in turns", report.block_s);
+    line!(out, "blocks:      {blocks} of {:.1}s per scenario, alternating", report.block_s);
     line!(out);
     out.push_str(&table(report));
     if !report.notes.is_empty() {
@@ -64,7 +64,7 @@ fn table(report: &ScenariosReport) -> String {
     table.render()
 }
 
-/// From the lowest block to the highest: what the same scenario differs by itself.
+/// The range from the lowest block to the highest: the noise of a scenario.
 fn spread(row: &ScenarioResult) -> String {
     let (low, high) = (row.p99_of_blocks.iter().min(), row.p99_of_blocks.iter().max());
     match (low, high) {
@@ -81,7 +81,7 @@ fn difference(compared: &Comparison) -> String {
         Verdict::Inconclusive => "inconclusive",
     };
     let [low, high] = compared.ci95;
-    format!("{:+.1} % ({low:+.1} to {high:+.1}): {verdict}", compared.delta_percent)
+    format!("{:+.1}% ({low:+.1} to {high:+.1}): {verdict}", compared.delta_percent)
 }
 
 #[cfg(test)]
@@ -111,11 +111,11 @@ mod tests {
 application: nearpath bench reflect at 10.0.0.1:6327
 near:        eth0, node 1, CPUs 2-3
 optimised:   irq-40
-blocks:      8 of 2.0 s for each scenario, in turns
+blocks:      8 of 2.0s per scenario, alternating
 
-SCENARIO     ANSWERS  LOST      P50      P99    P99.9      MAX      P99 OF BLOCKS  P99 AGAINST NO BINDING
-no binding      2000     0  9.00 µs  40.0 µs  60.0 µs  8.10 ms  40.0 µs - 41.0 µs  -
-CPU binding     2000     0  9.00 µs  20.0 µs  60.0 µs  8.10 ms  20.0 µs - 21.0 µs  -50.0 % (-55.0 to -45.5): better
+SCENARIO     ANSWERS  LOST     P50     P99   P99.9     MAX    P99 OF BLOCKS  P99 AGAINST NO BINDING
+no binding      2000     0  9.00µs  40.0µs  60.0µs  8.10ms  40.0µs - 41.0µs  -
+CPU binding     2000     0  9.00µs  20.0µs  60.0µs  8.10ms  20.0µs - 21.0µs  -50.0% (-55.0 to -45.5): better
 
 note: mind the gap
 ";

@@ -1,5 +1,5 @@
-//! `show softnet`: what each CPU's softirq processing took, dropped and put off, and how often
-//! it ran. CPUs that did nothing are one line.
+//! `show softnet`: packets processed and dropped by each CPU's softirqs, time squeezes, and how often they ran. Idle CPUs
+//! are folded into one line.
 
 use super::cpus::count;
 use super::line;
@@ -88,7 +88,8 @@ fn is_idle(cpu: &SoftnetCpu) -> bool {
 
 fn softirq(host: &Host, vector: &str, cpu: CpuId) -> Option<u64> {
     let line = host.softirqs.iter().find(|line| line.vector == vector)?;
-    line.counts.get(&cpu).copied()
+    // A vector that is listed has counts of all CPUs; zeros are left out.
+    Some(line.counts.get(&cpu).copied().unwrap_or(0))
 }
 
 fn sum(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
@@ -107,5 +108,32 @@ fn total(cpus: &[&SoftnetCpu]) -> SoftnetCpu {
         backlog: sum_of(|cpu| cpu.backlog),
         input_queue: sum_of(|cpu| cpu.input_queue),
         process_queue: sum_of(|cpu| cpu.process_queue),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::SoftirqCounts;
+
+    #[test]
+    fn a_known_zero_is_a_number_and_only_the_unknown_a_dash() {
+        let cpu = |n| SoftnetCpu {
+            cpu: CpuId(n),
+            processed: 5,
+            dropped: 0,
+            time_squeeze: 0,
+            received_rps: None,
+            flow_limit: Some(0),
+            backlog: None,
+            input_queue: None,
+            process_queue: None,
+        };
+        let rx = SoftirqCounts { vector: "NET_RX".to_owned(), counts: [(CpuId(1), 7)].into() };
+        let host = Host { softnet: vec![cpu(0), cpu(1)], softirqs: vec![rx], ..Host::default() };
+        let text = softnet(&host);
+        let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        // CPU, node, processed, dropped, squeezed, flow limit, NET_RX.
+        assert_eq!(words, ["0", "-", "5", "0", "0", "0", "0"], "{text}");
     }
 }

@@ -1,5 +1,5 @@
-//! Hardware time stamps of received packets: which NICs' are used, how exactly they can be converted, and which stamps
-//! are not used, and why.
+//! Hardware timestamps of received packets: which NICs' are used, the accuracy of their conversion, and which are not used
+//! and why.
 
 use super::line;
 use super::units::{digits, latency, printable};
@@ -13,7 +13,7 @@ pub(super) fn nic_stamps(measurement: &Measurement) -> String {
     let mut out = String::new();
     let Some(stamps) = &measurement.nic_stamps else { return out };
     let packets = if stamps.used == 1 { "packet begins" } else { "packets begin" };
-    line!(out, "NIC time stamps: {} {packets} at the NIC{}", stamps.used, not_used(stamps));
+    line!(out, "NIC timestamps: {} {packets} at the NIC{}", stamps.used, not_used(stamps));
     for nic in &stamps.devices {
         line!(out, "  {}", printable(&device(nic)));
     }
@@ -25,9 +25,9 @@ fn not_used(stamps: &NicStamps) -> String {
     let reasons = [
         (stamps.ahead, "later than the first stage"),
         (stamps.too_old, "more than 1 s before it"),
-        (stamps.unconverted, "of a device whose clock is not known"),
-        (stamps.other_device, "of a device that does not stamp"),
-        (stamps.not_plain, "no plain time"),
+        (stamps.unconverted, "of a device with an unknown clock"),
+        (stamps.other_device, "of a device without timestamps"),
+        (stamps.not_plain, "invalid"),
     ];
     let some = reasons.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<String> = some.map(|(count, why)| format!("{count} {why}")).collect();
@@ -37,7 +37,7 @@ fn not_used(stamps: &NicStamps) -> String {
     }
 }
 
-/// `eth0 (all): ptp0 by extended, ± 1.20 µs, 12 ppm faster`.
+/// `eth0 (all): ptp0 by extended, ± 1.20µs, 12 ppm faster`.
 fn device(nic: &StampingNic) -> String {
     let filter = match nic.rx_filter.is_empty() {
         true => String::new(),
@@ -59,7 +59,7 @@ fn device(nic: &StampingNic) -> String {
     }
     parts.extend(nic.left_out.as_ref().map(|reason| format!("not used: {reason}")));
     if nic.left_out.is_none() && !nic.used {
-        parts.push("no packet of it was followed".to_owned());
+        parts.push("none of its packets was followed".to_owned());
     }
     format!("{}{filter}: {}", nic.nic, parts.join(", "))
 }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn says_whose_stamps_are_used_and_why_others_are_not() {
+    fn used_and_unused_timestamps_are_listed() {
         let eth0 = nic(
             r#"{"nic": "eth0", "ifindex": 2, "netns": 1, "rx_filter": "all", "clock": "ptp0", "method": "extended",
             "uncertainty_ns": 1200, "drift_ppb": 12345.6, "clock_steps": 1, "used": true, "left_out": null}"#,
@@ -82,7 +82,7 @@ mod tests {
         let eth1 = nic(
             r#"{"nic": "eth1", "ifindex": 3, "netns": null, "rx_filter": "ptpv2-event", "clock": "ptp1",
             "method": null, "uncertainty_ns": null, "drift_ppb": null, "used": false,
-            "left_out": "/dev/ptp1: is not there"}"#,
+            "left_out": "/dev/ptp1: not found"}"#,
         );
         let stamps = NicStamps {
             devices: vec![eth0, eth1],
@@ -94,10 +94,10 @@ mod tests {
         let measurement = Measurement { nic_stamps: Some(stamps), ..Measurement::default() };
         assert_eq!(
             nic_stamps(&measurement),
-            "NIC time stamps: 4032 packets begin at the NIC; not used: 3 later than the first stage, \
-             17 of a device whose clock is not known\n\
-             \x20 eth0 (all): ptp0 by extended, ± 1.20 µs, 12.3 ppm faster, set once meanwhile\n\
-             \x20 eth1 (ptpv2-event): ptp1, not used: /dev/ptp1: is not there\n"
+            "NIC timestamps: 4032 packets begin at the NIC; not used: 3 later than the first stage, \
+             17 of a device with an unknown clock\n\
+             \x20 eth0 (all): ptp0 by extended, ± 1.20µs, 12.3 ppm faster, set once meanwhile\n\
+             \x20 eth1 (ptpv2-event): ptp1, not used: /dev/ptp1: not found\n"
         );
         assert_eq!(nic_stamps(&Measurement::default()), "");
     }

@@ -1,4 +1,4 @@
-//! `steer` and `steer status`: which worker each CPU's connections go to, and what is attached.
+//! `steer` and `steer status`: the worker of each CPU's connections, and the attached programs.
 
 use super::table::{Table, left, or_none, right};
 use super::{heading, line};
@@ -20,7 +20,7 @@ pub fn steered(applied: bool, change: &Change) -> String {
     heading(&mut out, &format!("{title}, until its sockets are closed"));
     line!(out, "why: {}", change.why);
     if let Value::Program(Program::Classic { .. }) = change.before {
-        line!(out, "before: a classic program, which is put back when this is taken off");
+        line!(out, "before: a classic program, restored when steering is removed");
     }
     match &change.after {
         Value::Program(Program::Nearest { choices, .. }) => out.push_str(&table(group, choices)),
@@ -35,7 +35,7 @@ fn pinned(applied: bool, change: &Change) -> String {
     let verb = if applied { "pinned" } else { "would pin" };
     match &change.target {
         Target::Thread(Thread { pid, tid, .. }) => format!(
-            "{verb} thread {tid} of process {pid} to CPU {}; it might run on {} before\n",
+            "{verb} thread {tid} of process {pid} to CPU {}; previously allowed on {}\n",
             change.after, change.before
         ),
         other => format!("{verb} {other}\n"),
@@ -111,7 +111,7 @@ pub fn steering(status: &Status) -> String {
     for gone in &status.gone {
         line!(
             out,
-            "not steered any more: {} {}, since {}: {}",
+            "steering lost: {} {}, since {}: {}",
             protocol(gone.protocol),
             gone.local,
             time_of_day(gone.since_s),
@@ -124,12 +124,12 @@ pub fn steering(status: &Status) -> String {
 fn chosen_by(group: &GroupStatus) -> String {
     let detail = group.detail.as_deref().map(super::printable).unwrap_or_default();
     match (group.program, group.since_s) {
-        (None, _) => "the kernel chooses by a hash".to_owned(),
+        (None, _) => "the kernel selects by hash".to_owned(),
         (Some(ProgramOwner::Nearpath), Some(since)) => {
             format!("steered by nearpath since {} ({detail})", time_of_day(since))
         }
         (Some(ProgramOwner::Nearpath), None) => format!("steered by nearpath ({detail})"),
-        (Some(ProgramOwner::Other), _) => format!("another program chooses ({detail})"),
+        (Some(ProgramOwner::Other), _) => format!("another program selects ({detail})"),
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
         };
         assert_eq!(
             steered(true, &pin),
-            "pinned thread 13 of process 12 to CPU 1; it might run on 0-1 before\n"
+            "pinned thread 13 of process 12 to CPU 1; previously allowed on 0-1\n"
         );
         change.after = Value::Program(Program::cpu_modulo(2));
         let text = plain(steered(true, &change));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn status_says_whose_program_it_is() {
+    fn status_shows_the_owner_of_the_program() {
         let socket = SocketStatus { inode: 7, pid: None, tid: None, comm: None, cpus: None };
         let group = |program, detail: Option<&str>, since_s| GroupStatus {
             local: "[::]:53".into(),
@@ -264,10 +264,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "UDP [::]:53: the kernel chooses by a hash",
+                "UDP [::]:53: the kernel selects by hash",
                 "UDP [::]:53: steered by nearpath since 1970-01-01 00:00:00 UTC (eBPF)",
-                "UDP [::]:53: another program chooses (x\\u{1b})",
-                "not steered any more: TCP 0.0.0.0:80, since 1970-01-01 00:00:00 UTC: its sockets \
+                "UDP [::]:53: another program selects (x\\u{1b})",
+                "steering lost: TCP 0.0.0.0:80, since 1970-01-01 00:00:00 UTC: its sockets \
                  were closed",
             ]
         );

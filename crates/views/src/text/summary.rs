@@ -1,4 +1,4 @@
-//! `show all`: the kernel and what it was told to keep free, then every other view.
+//! `show all`: the kernel and its isolated CPUs, then every other view.
 
 use super::units::printable;
 use super::unknown::unknown;

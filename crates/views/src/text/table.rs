@@ -1,16 +1,16 @@
 //! One plain table: columns aligned by what they hold, no boxes, no wrapping.
 //!
-//! In go rows of cells, out come lines without trailing spaces. Cells are shown with control
-//! characters escaped, and cut where they are too long to read. A column that is `-` in every row
-//! may be left out, and so may columns that a narrow terminal has no room for.
+//! Input: rows of cells. Output: lines without trailing spaces. Control characters in cells are escaped, and long cells
+//! are truncated. Columns that are `-` in every row can be hidden, and so can columns that do not fit a narrow terminal.
 
 use super::units::printable;
+use super::verdict::stands_out;
 use comfy_table::{CellAlignment, presets};
 
 /// Characters that a cell shows; the JSON has the whole value.
 const CELL_WIDTH: usize = 120;
 
-/// What stands in a cell for which there is no value.
+/// The text of a cell without a value.
 pub(super) const NONE: &str = "-";
 
 /// A column: its heading, its alignment, whether it is left out when no row has a value, and its
@@ -49,11 +49,17 @@ impl Column {
 pub(super) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
+    shares_stand_out: bool,
 }
 
 impl Table {
     pub(super) fn new(columns: &[Column]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
+        Self { columns: columns.to_vec(), rows: Vec::new(), shares_stand_out: false }
+    }
+
+    /// The same table with shares coloured that are a tenth or more, where a large share is bad news.
+    pub(super) fn shares_stand_out(self) -> Self {
+        Self { shares_stand_out: true, ..self }
     }
 
     /// Adds a row; empty cells are shown as `-`.
@@ -79,11 +85,15 @@ impl Table {
 
     /// The lines, each ended by a newline; nothing when there is no row.
     pub(super) fn render(&self) -> String {
-        if self.rows.is_empty() { String::new() } else { self.lines(&self.with_values()) }
+        if self.rows.is_empty() {
+            String::new()
+        } else {
+            self.coloured(self.lines(&self.with_values()))
+        }
     }
 
-    /// The same in at most so many columns of a terminal, if leaving out what may give way is
-    /// enough; beside it the headings of what was left out.
+    /// The same in at most `width` terminal columns, if hiding optional columns is enough; and the headings of the
+    /// hidden columns.
     pub(super) fn render_within(&self, width: usize) -> (String, Vec<&'static str>) {
         let mut shown = self.with_values();
         let mut left_out = Vec::new();
@@ -95,9 +105,23 @@ impl Table {
                     shown.retain(|&column| column != i);
                     left_out.push(self.columns[i].heading);
                 }
-                _ => return (lines, left_out),
+                _ => return (self.coloured(lines), left_out),
             }
         }
+    }
+
+    /// The lines with the colours of shares, if wanted.
+    fn coloured(&self, lines: String) -> String {
+        if !self.shares_stand_out {
+            return lines;
+        }
+        let word = |word: &str| {
+            let (text, space) = word.split_at(word.trim_end().len());
+            let share = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+            let style = stands_out(share.unwrap_or(0.0) / 100.0);
+            format!("{style}{text}{style:#}{space}")
+        };
+        lines.split_inclusive(char::is_whitespace).map(word).collect()
     }
 
     /// The columns that are always shown or have a value.
@@ -146,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_give_way_does_so_in_its_turn() {
+    fn columns_are_hidden_in_order() {
         let columns = [left("A"), right("B").gives_way(2), right("C").gives_way(1), right("D")];
         let mut table = Table::new(&columns);
         table.title("of x");

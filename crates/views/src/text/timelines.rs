@@ -1,8 +1,7 @@
-//! The slowest packets one by one, as timelines.
+//! The slowest packets as individual timelines.
 //!
-//! In goes a measurement, out comes for each packet its flow and the stages that it passed, each
-//! with the time since the one before, its CPU and node. A slow span is marked, and its budget
-//! stands below it. Nothing where no packet was slow.
+//! Input: a measurement. Output, for each packet: its flow and the stages that it passed, each with the time since the
+//! previous one, its CPU and node. Slow spans are marked, with their budget below. Empty if no packet was slow.
 
 use super::histogram::direction;
 use super::outliers::{label, name};
@@ -14,7 +13,7 @@ use std::fmt::Write;
 /// Shares of a span's budget that are named.
 const NAMED: usize = 3;
 
-/// The slowest packets, the slowest first; one with several slow spans is told once.
+/// The slowest packets, the slowest first; one with several slow spans is shown once.
 pub(super) fn slowest(measurement: &Measurement) -> String {
     let mut out = String::new();
     if !measurement.outliers.is_empty() {

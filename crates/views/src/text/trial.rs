@@ -1,4 +1,4 @@
-//! `tune try`: what a plan did to the metric, and how sure that is.
+//! `tune try`: the effect of a plan on the metric, with its confidence interval.
 
 use super::table::{Table, left, right};
 use super::units::{digits, printable};
@@ -15,7 +15,7 @@ pub fn trial(report: &TrialReport) -> String {
         Verdict::NoDifference => "no difference",
         Verdict::Inconclusive => "inconclusive",
     };
-    let kept = if report.kept { "the plan is in force" } else { "undone" };
+    let kept = if report.kept { "plan applied" } else { "plan undone" };
     heading(&mut out, &format!("{verdict}: {kept}"));
     let shown = |value: f64| match report.metric.as_str() {
         "pps" => rate(value),
@@ -24,7 +24,7 @@ pub fn trial(report: &TrialReport) -> String {
     };
     line!(
         out,
-        "{}: {} -> {} ({}; 95 % between {} and {}), {} blocks",
+        "{}: {} -> {} ({}; 95% between {} and {}), {} blocks",
         printable(&metric(report)),
         shown(found.baseline),
         shown(found.with_plan),
@@ -33,16 +33,12 @@ pub fn trial(report: &TrialReport) -> String {
         percent(found.ci95[1]),
         found.blocks
     );
-    line!(
-        out,
-        "noise: blocks without the plan differ among themselves by up to {:.1} %",
-        found.noise_floor_percent
-    );
+    line!(out, "A/A noise (95% CI): ±{:.1}%", found.noise_floor_percent);
     line!(out);
     let mut table = Table::new(&[left("BY BLOCK"), right("WITHOUT"), right("WITH")]);
     let mut objections = Vec::new();
     let guards = &found.guards;
-    let share = |value: f64| format!("{:.3} %", 100.0 * value);
+    let share = |value: f64| format!("{:.3}%", 100.0 * value);
     for (name, guard, show) in [
         ("lost", guards.lost, &share as &dyn Fn(f64) -> String),
         ("CPUs busy", guards.cpus_busy, &digits),
@@ -53,9 +49,9 @@ pub fn trial(report: &TrialReport) -> String {
             let follows = if guard.sure {
                 "so the plan counts as worse"
             } else {
-                "which may be noise; so the plan does not count as better"
+                "possibly noise, so the plan does not count as better"
             };
-            objections.push(format!("{name}: too much more or less, {follows}"));
+            objections.push(format!("{name}: beyond the guard limit, {follows}"));
         }
     }
     for (name, hops) in [
@@ -67,7 +63,7 @@ pub fn trial(report: &TrialReport) -> String {
         let of = |which: fn(&Moved) -> &Hops| moved.and_then(|moved| hops(which(moved)));
         if let (Some(without), Some(with)) = (of(|m| &m.without), of(|m| &m.with)) {
             let shown = |hops: f64| format!("{hops:.3}");
-            table.row([format!("{name}, each packet"), shown(without), shown(with)]);
+            table.row([format!("{name} per packet"), shown(without), shown(with)]);
         }
     }
     out.push_str(&table.render());
@@ -90,7 +86,7 @@ fn metric(report: &TrialReport) -> String {
 }
 
 fn percent(value: f64) -> String {
-    format!("{value:+.1} %")
+    format!("{value:+.1}%")
 }
 
 fn latency(ns: f64) -> String {
@@ -104,7 +100,7 @@ fn rate(per_s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::{Block, Cycle, Demands, PathKind, TRIAL_SCHEMA};
+    use nearpath_model::{Block, Cycle, PathKind, TRIAL_SCHEMA, Thresholds};
     use nearpath_trial::comparison::compare;
 
     #[test]
@@ -117,14 +113,14 @@ mod tests {
             changes: vec!["eth0/rx-0/rps_cpus".to_owned()],
             metric: "p99".to_owned(),
             path: Some(PathKind::Receive),
-            comparison: compare(&[cycle; 5], &Demands::default(), 1).unwrap(),
+            comparison: compare(&[cycle; 5], &Thresholds::default(), 1).unwrap(),
             mechanism: Some(Moved { without: far, with: Hops::default() }),
             kept: true,
         };
         let said = trial(&report);
-        assert!(said.contains("better: the plan is in force"), "{said}");
+        assert!(said.contains("better: plan applied"), "{said}");
         assert!(
-            said.contains("\nreceive, end to end p99: 20.0 µs -> 15.0 µs (-25.0 %; 95 % between"),
+            said.contains("\nreceive, end to end p99: 20.0µs -> 15.0µs (-25.0%; 95% between"),
             "{said}"
         );
         assert!(said.contains("hops to another CPU"), "{said}");
@@ -135,7 +131,7 @@ mod tests {
 
         report.comparison.guards.cpus_busy.objects = true;
         report.comparison.guards.cpus_busy.sure = false;
-        assert!(trial(&report).contains("may be noise; so the plan does not count as better"));
+        assert!(trial(&report).contains("possibly noise, so the plan does not count as better"));
         report.comparison.guards.cpus_busy.sure = true;
         assert!(trial(&report).contains("so the plan counts as worse"));
 
@@ -143,16 +139,16 @@ mod tests {
         assert!(trial(&report).contains("\nforward, end to end p99.9: 20.0"), "{}", trial(&report));
         // Round trips of probes, and what an older nearpath wrote.
         (report.metric, report.path) = ("p99".to_owned(), None);
-        assert!(trial(&report).contains("\np99: 20.0 µs"), "{}", trial(&report));
+        assert!(trial(&report).contains("\np99: 20.0µs"), "{}", trial(&report));
 
-        // 50 and 66.7 ms for each Gbit.
+        // 50 and 66.7ms for each Gbit.
         let [slow, fast] = [0.0667, 0.05].map(block);
         let cycle = Cycle { without: [slow; 2], with: [fast; 2] };
-        report.comparison = compare(&[cycle; 5], &Demands::default(), 1).unwrap().of_rate();
+        report.comparison = compare(&[cycle; 5], &Thresholds::default(), 1).unwrap().of_rate();
         report.metric = "gbps".to_owned();
         report.mechanism = None;
         let said = trial(&report);
-        assert!(said.contains("gbps: 15.0 Gbit/s -> 20.0 Gbit/s (+33.4 %; 95 %"), "{said}");
+        assert!(said.contains("gbps: 15.0 Gbit/s -> 20.0 Gbit/s (+33.4%; 95%"), "{said}");
         assert!(!said.contains("hops"), "{said}");
     }
 }

@@ -1,13 +1,14 @@
-//! `tune`: a plan as a difference that can be read, what became of it, and how the journal stands.
+//! `tune`: a plan as a diff, its outcome, and the state of the journal.
 
+use super::commands::{braces, queue_folder};
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
 use super::units::printable;
 use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::{
-    Change, ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan, PlannedChange,
-    Standing, Target, Value,
+    Change, ChangeState, ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan,
+    PlannedChange, Target, Value,
 };
 use std::fmt::Display;
 
@@ -27,9 +28,10 @@ pub fn plan(plan: &Plan) -> String {
         line!(out, "{text}");
     }
     let mut before = plan.now;
-    for change in &plan.changes {
+    for alike in plan.changes.chunk_by(is_alike) {
+        let Some(change) = alike.last() else { continue };
         line!(out);
-        out.push_str(&difference(change));
+        out.push_str(&difference(change, &names(alike)));
         let after = change.predicted.unwrap_or(before);
         if let Some(effect) = effect(&before, &after) {
             line!(out, "  {effect}");
@@ -38,7 +40,7 @@ pub fn plan(plan: &Plan) -> String {
     }
     if !plan.notes.is_empty() {
         line!(out);
-        heading(&mut out, "to know:");
+        heading(&mut out, "notes:");
         for note in &plan.notes {
             line!(out, "  {}", printable(note));
         }
@@ -46,7 +48,7 @@ pub fn plan(plan: &Plan) -> String {
     out
 }
 
-/// What is known of the shares before and after.
+/// The known shares before and after.
 fn crossings(now: &Crossings, then: &Crossings) -> Vec<String> {
     let rows = [
         ("CPU", now.other_cpu, then.other_cpu),
@@ -56,7 +58,7 @@ fn crossings(now: &Crossings, then: &Crossings) -> Vec<String> {
     let text = |(what, now, then): (&str, Option<f64>, Option<f64>)| {
         let (now, then) = (now?, then?);
         Some(format!(
-            "packets that cross to another {what}: {:.1} % -> {:.1} %, as predicted",
+            "packets that cross to another {what}: {:.1}% -> {:.1}%, as predicted",
             now * 100.0,
             then * 100.0
         ))
@@ -64,7 +66,7 @@ fn crossings(now: &Crossings, then: &Crossings) -> Vec<String> {
     rows.into_iter().filter_map(text).collect()
 }
 
-/// What a change makes of the shares, those that it moves.
+/// The shares that a change affects.
 fn effect(before: &Crossings, after: &Crossings) -> Option<String> {
     let rows = [
         ("CPU", before.other_cpu, after.other_cpu),
@@ -74,7 +76,7 @@ fn effect(before: &Crossings, after: &Crossings) -> Option<String> {
     let moved = |(what, before, after): (&str, Option<f64>, Option<f64>)| {
         let (before, after) = (before? * 100.0, after? * 100.0);
         // Less is not to be seen in the digits.
-        ((after - before).abs() >= 0.05).then(|| format!("another {what} {after:.1} %"))
+        ((after - before).abs() >= 0.05).then(|| format!("another {what} {after:.1}%"))
     };
     let moved: Vec<String> = rows.into_iter().filter_map(moved).collect();
     if moved.is_empty() {
@@ -83,7 +85,39 @@ fn effect(before: &Crossings, after: &Crossings) -> Option<String> {
     Some(format!("then cross, as predicted: to {}", moved.join(", to ")))
 }
 
-fn difference(change: &PlannedChange) -> String {
+/// Whether two changes set the same value on two queues of one interface.
+fn is_alike(a: &PlannedChange, b: &PlannedChange) -> bool {
+    let place = |change: &PlannedChange| {
+        let (folder, file) = queue_folder(&change.target)?;
+        let (nic, queue) = folder.rsplit_once('/')?;
+        let (kind, _) = queue.split_once('-')?;
+        Some([nic, kind, file].map(str::to_owned))
+    };
+    let rest = |change: &PlannedChange| {
+        let PlannedChange { before, after, why, finding, optional, reboot, .. } = change;
+        (before.clone(), after.clone(), why.clone(), finding.clone(), *optional, *reboot)
+    };
+    place(a).is_some() && place(a) == place(b) && rest(a) == rest(b)
+}
+
+/// What the change is called, and where it is made: of several queues one name and one path, `…/rx-{0..3}/rps_cpus`.
+fn names(alike: &[PlannedChange]) -> (String, String) {
+    let (Some(first), Some(last)) = (alike.first(), alike.last()) else { return <_>::default() };
+    let queues = || {
+        let folders = alike.iter().map(|change| queue_folder(&change.target));
+        folders.map(|folder| folder?.0.rsplit('/').next()).collect::<Option<Vec<&str>>>()
+    };
+    match queue_folder(&first.target).zip(queues()) {
+        Some(((folder, file), queues)) if alike.len() > 1 => {
+            let nic = folder.rsplit_once('/').map_or(folder, |(nic, _)| nic);
+            let id = format!("{} … {} ({} queues)", first.id, last.id, alike.len());
+            (id, format!("{nic}/{}/{file}", braces(&queues)))
+        }
+        _ => (first.id.clone(), first.target.to_string()),
+    }
+}
+
+fn difference(change: &PlannedChange, (id, target): &(String, String)) -> String {
     let (red, green) = (AnsiColor::Red.on_default(), AnsiColor::Green.on_default());
     let bold = Style::new().bold();
     let mut out = String::new();
@@ -91,9 +125,8 @@ fn difference(change: &PlannedChange) -> String {
     let optional = if change.optional { "  (optional)" } else { "" };
     let reboot = if change.reboot { "  (takes a reboot)" } else { "" };
     let (before, after) = (values(change, &change.before), values(change, &change.after));
-    let target = &change.target;
     let target = printable(&format!("{target}{finding}{optional}{reboot}"));
-    line!(out, "{bold}{}{bold:#}  {target}", printable(&change.id));
+    line!(out, "{bold}{}{bold:#}  {target}", printable(id));
     for text in before {
         line!(out, "  {red}- {text}{red:#}");
     }
@@ -106,7 +139,7 @@ fn difference(change: &PlannedChange) -> String {
 
 /// A value, of a file its lines.
 fn values(change: &PlannedChange, value: &Value) -> Vec<String> {
-    let of_file = !change.target.is_felt_at_once();
+    let of_file = !change.target.takes_effect_immediately();
     match value.text() {
         Some("") if of_file => vec!["(none)".to_owned()],
         Some(text) if of_file => text.lines().map(printable).collect(),
@@ -126,7 +159,7 @@ fn with_cpus(change: &PlannedChange, value: &Value) -> String {
     }
 }
 
-/// What became of a plan, or would.
+/// The outcome of a plan, or of a dry run.
 pub fn applied(applied: bool, outcome: &Outcome) -> String {
     let mut out = String::new();
     let verb = if applied { "made" } else { "would make" };
@@ -136,12 +169,12 @@ pub fn applied(applied: bool, outcome: &Outcome) -> String {
         line!(out, "  {}: {before} -> {after}", printable(&change.target.to_string()));
     }
     for skipped in &outcome.skipped {
-        line!(out, "  left out: {}", printable(&skipped.reason.to_string()));
+        line!(out, "  skipped: {}", printable(&skipped.reason.to_string()));
     }
     out
 }
 
-/// How the changes of the journal stand.
+/// The state of the changes in the journal.
 pub fn journal(statuses: &[ChangeStatus]) -> String {
     let mut out = String::new();
     if statuses.is_empty() {
@@ -160,10 +193,10 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
     for ChangeStatus { entry, standing, .. } in statuses {
         let Entry { id, time_s, change, .. } = entry;
         let state = standing.map(|standing| match standing {
-            Standing::Applied => "applied",
-            Standing::Drifted => "drifted",
-            Standing::Undone => "undone",
-            Standing::Lost => "lost",
+            ChangeState::Applied => "applied",
+            ChangeState::Drifted => "drifted",
+            ChangeState::Undone => "undone",
+            ChangeState::Lost => "lost",
         });
         let (target, time) = (change.target.to_string(), time_of_day(*time_s));
         let (before, after) = (short(change, &change.before), short(change, &change.after));
@@ -178,7 +211,7 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
     out
 }
 
-/// What was undone, and what was not, in this boot.
+/// The changes that were and were not undone.
 pub fn rolled_back<E: Display>(results: &[(Entry, Result<(), E>)], boot: &str) -> String {
     let mut out = String::new();
     for (entry, result) in results {
@@ -203,11 +236,11 @@ pub fn watched(notice: &Notice, time_s: u64) -> String {
         Noticed::Restored { lost, reason, before, after } => {
             let (before, after) = (cut(before), cut(after));
             let why = printable(reason);
-            format!("made again: {before} -> {after} (it was change {lost}: {why})")
+            format!("re-applied: {before} -> {after} (was change {lost}: {why})")
         }
         Noticed::Lost(reason) => format!("lost: {}", printable(reason)),
-        Noticed::Drifted(reason) => format!("left alone: {}", printable(reason)),
-        Noticed::Failed(reason) => format!("lost, and not made again: {}", printable(reason)),
+        Noticed::Drifted(reason) => format!("skipped: {}", printable(reason)),
+        Noticed::Failed(reason) => format!("lost and not re-applied: {}", printable(reason)),
     };
     format!("{}  change {id}, {}: {said}\n", time_of_day(time_s), printable(target))
 }
@@ -274,6 +307,9 @@ mod tests {
             changes: vec![
                 PlannedChange { predicted: Some(shares(0.0)), ..irq },
                 planned("/sys/class/net/x/queues/rx-0/rps_cpus", "0000000c", "00000000"),
+                planned("/sys/class/net/x/queues/rx-1/rps_cpus", "0000000c", "00000000"),
+                planned("/sys/class/net/x/queues/rx-2/rps_cpus", "0000000c", "00000000"),
+                planned("/sys/class/net/x/queues/rx-3/rps_cpus", "00000001", "00000000"),
             ],
             now: shares(0.525),
             predicted: shares(0.0),
@@ -281,21 +317,26 @@ mod tests {
         });
         assert_eq!(
             plain(&shown),
-            "plan for latency: 2 changes\n\
-             packets that cross to another node: 52.5 % -> 0.0 %, as predicted\n\
+            "plan for latency: 5 changes\n\
+             packets that cross to another node: 52.5% -> 0.0%, as predicted\n\
              \n\
              a/b  /proc/irq/4/smp_affinity_list  (optional)\n\
              \x20 - 0-3\n\
              \x20 + 2\n\
              \x20 because\n\
-             \x20 then cross, as predicted: to another node 0.0 %\n\
+             \x20 then cross, as predicted: to another node 0.0%\n\
              \n\
-             a/b  /sys/class/net/x/queues/rx-0/rps_cpus  [rps_placement]\n\
+             a/b … a/b (3 queues)  /sys/class/net/x/queues/rx-{0..2}/rps_cpus  [rps_placement]\n\
              \x20 - 0000000c (CPUs 2-3)\n\
              \x20 + 00000000 (off)\n\
              \x20 because\n\
              \n\
-             to know:\n\
+             a/b  /sys/class/net/x/queues/rx-3/rps_cpus  [rps_placement]\n\
+             \x20 - 00000001 (CPU 0)\n\
+             \x20 + 00000000 (off)\n\
+             \x20 because\n\
+             \n\
+             notes:\n\
              \x20 a note\\u{1b}\n"
         );
     }
@@ -314,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_says_how_each_change_stands() {
+    fn the_journal_shows_the_state_of_each_change() {
         let status = |id, before: &str, standing, reason: Option<&str>| ChangeStatus {
             entry: entry(id, before),
             standing,
@@ -323,8 +364,8 @@ mod tests {
         };
         let long = (0..40).map(|n| (2 * n).to_string()).collect::<Vec<_>>().join(",");
         let shown = journal(&[
-            status(9, "0-3", Some(Standing::Applied), None),
-            status(10, &long, Some(Standing::Drifted), Some("somebody else")),
+            status(9, "0-3", Some(ChangeState::Applied), None),
+            status(10, &long, Some(ChangeState::Drifted), Some("changed externally")),
             status(11, "", None, Some("elsewhere")),
         ]);
         let shown = plain(&shown);
@@ -339,7 +380,7 @@ mod tests {
         assert_eq!(lines[1], format!(" 9  applied  {target}  {:40}  2      {time}", "0-3"));
         assert_eq!(lines[2], format!("10  drifted  {target}  {cut}  2      {time}"));
         assert_eq!(lines[3], format!("11  -        {target}  {:40}  2      {time}", "\"\""));
-        assert_eq!(lines[4..], ["change 10: somebody else", "change 11: elsewhere"]);
+        assert_eq!(lines[4..], ["change 10: changed externally", "change 11: elsewhere"]);
         assert_eq!(journal(&[]), "nothing is changed by nearpath\n");
     }
 
@@ -352,16 +393,16 @@ mod tests {
         assert_eq!(
             shown,
             format!(
-                "1970-01-01 00:00:00 UTC  change 9, {target}: made again: 0-3 -> 2 (it was change 4: why)\n"
+                "1970-01-01 00:00:00 UTC  change 9, {target}: re-applied: 0-3 -> 2 (was change 4: why)\n"
             )
         );
         let what = Noticed::Drifted("somebody\u{1b}".to_owned());
         let shown = watched(&Notice { id: 9, target, what }, 0);
-        assert!(shown.ends_with(": left alone: somebody\\u{1b}\n"), "{shown}");
+        assert!(shown.ends_with(": skipped: somebody\\u{1b}\n"), "{shown}");
     }
 
     #[test]
-    fn a_rollback_says_what_it_kept() {
+    fn a_rollback_lists_kept_changes() {
         let error = "no";
         let old = Entry { boot: "older".to_owned(), ..entry(1, "0") };
         let results = [(entry(3, "0"), Ok(())), (entry(2, "0"), Err(error)), (old, Ok(()))];

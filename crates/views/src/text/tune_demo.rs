@@ -1,20 +1,19 @@
-//! `demo tune`: what was found, the plan against it, what a trial says of the plan, and that nothing is
-//! left of it.
+//! `demo tune`: the finding, the plan, the result of its trial, and the restored settings.
 
 use super::cpus::count;
 use super::units::printable;
 use super::{diagnosis, heading, line, trial, tune};
 use crate::json::{JournalEntry, TuneDemo, UndoneChange};
-use nearpath_model::Standing;
+use nearpath_model::ChangeState;
 
 /// The whole demonstration.
 pub fn tune_demo(shown: &TuneDemo) -> String {
     let mut out = String::new();
     let seconds = shown.measured_s;
-    heading(&mut out, &format!("measured: {} packets in {seconds:.1} s", shown.packets));
+    heading(&mut out, &format!("measured: {} packets in {seconds:.1}s", shown.packets));
     match shown.findings.first() {
         Some(first) => out.push_str(&diagnosis::one(1, first)),
-        None => line!(out, "nothing is misplaced here"),
+        None => line!(out, "nothing is misplaced"),
     }
     let others = shown.findings.len().saturating_sub(1);
     if others > 0 {
@@ -36,21 +35,21 @@ pub fn tune_demo(shown: &TuneDemo) -> String {
     shown.undone.iter().for_each(|change| out.push_str(&undone(change)));
     let compared = count(shown.settings, "setting");
     if shown.not_restored.is_empty() {
-        line!(out, "compared with what was there before: {compared}, every byte as before");
+        line!(out, "compared with the original values: {compared}, all restored byte for byte");
     } else {
         let left = printable(&shown.not_restored.join(", "));
-        line!(out, "compared with what was there before: {compared}; NOT as before: {left}");
+        line!(out, "compared with the original values: {compared}; NOT restored: {left}");
     }
     out
 }
 
-/// How a change stood before it was rolled back.
+/// The state of a change before it was rolled back.
 fn stood(entry: &JournalEntry) -> String {
     let state = match entry.state {
-        Some(Standing::Applied) => "applied",
-        Some(Standing::Drifted) => "drifted",
-        Some(Standing::Undone) => "undone",
-        Some(Standing::Lost) => "lost",
+        Some(ChangeState::Applied) => "applied",
+        Some(ChangeState::Drifted) => "drifted",
+        Some(ChangeState::Undone) => "undone",
+        Some(ChangeState::Lost) => "lost",
         None => "unknown",
     };
     let JournalEntry { id, target, before, after, .. } = entry;
@@ -72,7 +71,7 @@ mod tests {
     use nearpath_model::{Crossings, Goal, Measurement, PLAN_SCHEMA, Plan};
 
     #[test]
-    fn what_is_left_is_said_loudly() {
+    fn unrestored_settings_are_reported() {
         let plan = Plan {
             schema: PLAN_SCHEMA,
             goal: Goal::Latency,
@@ -88,11 +87,11 @@ mod tests {
         shown.settings = 61;
         shown.not_tried = Some("the plan has no changes".to_owned());
         let said = tune_demo(&shown);
-        assert!(said.contains("nothing is misplaced here"), "{said}");
+        assert!(said.contains("nothing is misplaced"), "{said}");
         assert!(said.contains("not tried: the plan has no changes"), "{said}");
-        assert!(said.contains("61 settings, every byte as before"), "{said}");
+        assert!(said.contains("61 settings, all restored byte for byte"), "{said}");
         shown.not_restored = vec!["/sys/a\u{1b}".to_owned()];
         let said = tune_demo(&shown);
-        assert!(said.contains("61 settings; NOT as before: /sys/a\\u{1b}"), "{said}");
+        assert!(said.contains("61 settings; NOT restored: /sys/a\\u{1b}"), "{said}");
     }
 }

@@ -1,7 +1,6 @@
 //! What could not be read, and why: the end of every view.
 //!
-//! In go the host's `unknown`, out come lines folded by reason: a thousand CPUs that lack the
-//! same file are one line.
+//! Input: the host's `unknown` facts. Output: lines grouped by reason: a thousand CPUs that lack the same file are one line.
 
 use super::units::{printable, ranges};
 use super::{heading, line};
@@ -53,7 +52,7 @@ pub fn unknown(unknown: &[Unknown], kinds: &[&str]) -> String {
 struct Group {
     ids: Vec<String>,
     facts: Vec<String>,
-    /// The reason as it was given for the first of them.
+    /// The reason of the first of them.
     reason: String,
 }
 

@@ -6,7 +6,7 @@ use super::commands::{commands, short_value};
 use super::cpus::count;
 use super::line;
 use super::paths::name;
-use super::units::{digits, latency, printable};
+use super::units::{digits, latency, percentage, printable, short};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::{
     Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity,
@@ -18,6 +18,8 @@ use std::collections::BTreeSet;
 const LINES: usize = 19;
 /// Commands of a finding that are shown.
 const COMMANDS: usize = 2;
+/// Findings for information that are named, a line each.
+const NOTES: usize = 3;
 /// Kinds of paths whose latency is shown.
 const PATHS: usize = 2;
 /// Cells of a bar.
@@ -28,6 +30,7 @@ pub fn verdict(diagnosis: &Diagnosis, next: Option<&str>) -> String {
     let mut out = String::new();
     let findings = &diagnosis.findings;
     let mut shown = 0;
+    // Ranked by severity: what is shown is the first of them.
     for finding in findings.iter().filter(|finding| finding.severity > Severity::Info) {
         let text = one(finding);
         if out.lines().count() + text.lines().count() > LINES {
@@ -39,6 +42,11 @@ pub fn verdict(diagnosis: &Diagnosis, next: Option<&str>) -> String {
     if shown == 0 {
         line!(out, "{}", nothing_found(diagnosis));
     }
+    let notes = findings.iter().filter(|finding| finding.severity == Severity::Info);
+    let room = LINES.saturating_sub(out.lines().count()).min(NOTES);
+    let notes: String = notes.take(room).map(title).collect();
+    shown += notes.lines().count();
+    out.push_str(&notes);
     let rest: Vec<String> =
         [others(findings, shown), not_checked(diagnosis)].into_iter().flatten().collect();
     if !rest.is_empty() {
@@ -59,6 +67,14 @@ pub fn verdict(diagnosis: &Diagnosis, next: Option<&str>) -> String {
         line!(out, "next: {next}");
     }
     out
+}
+
+/// The first line of a diagnosis: its worst finding, or that there is none.
+pub(super) fn answer(diagnosis: &Diagnosis) -> String {
+    match diagnosis.findings.iter().find(|finding| finding.severity > Severity::Info) {
+        Some(worst) => title(worst),
+        None => nothing_found(diagnosis) + "\n",
+    }
 }
 
 /// What can be said where nothing serious was found: never more than was looked at.
@@ -88,16 +104,13 @@ fn checks_skipped(diagnosis: &Diagnosis) -> usize {
 /// `1 more critical, 2 warnings (-v)`.
 fn others(findings: &[Finding], shown: usize) -> Option<String> {
     let of = |severity| {
-        let all = findings.iter().filter(|finding| finding.severity > Severity::Info).skip(shown);
-        match severity {
-            Severity::Info => findings.iter().filter(|f| f.severity == Severity::Info).count(),
-            severity => all.filter(|finding| finding.severity == severity).count(),
-        }
+        let rest = findings.iter().skip(shown);
+        rest.filter(|finding| finding.severity == severity).count()
     };
     let parts = [
         (of(Severity::Critical), format!("{} more critical", of(Severity::Critical))),
         (of(Severity::Warning), count(of(Severity::Warning), "more warning")),
-        (of(Severity::Info), format!("{} for information", of(Severity::Info))),
+        (of(Severity::Info), format!("{} more for information", of(Severity::Info))),
     ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text).collect();
@@ -116,8 +129,8 @@ fn not_checked(diagnosis: &Diagnosis) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-/// A finding: its title, what it costs, and the commands that fix it.
-fn one(finding: &Finding) -> String {
+/// How bad a finding is, and its title.
+fn title(finding: &Finding) -> String {
     let (word, style) = match finding.severity {
         Severity::Critical => ("CRITICAL", AnsiColor::Red.on_default().bold()),
         Severity::Warning => ("WARNING", AnsiColor::Yellow.on_default().bold()),
@@ -126,6 +139,12 @@ fn one(finding: &Finding) -> String {
     let mut out = String::new();
     let (title, check) = (printable(&finding.title), printable(&finding.check));
     line!(out, "{style}{word:<8}{style:#}  {title}  [{check}]");
+    out
+}
+
+/// A finding: its title, what it costs, the commands that fix it, and what else it shows in.
+fn one(finding: &Finding) -> String {
+    let mut out = title(finding);
     let impact = impact(&finding.cost);
     if !impact.is_empty() {
         line!(out, "  impact  {impact}");
@@ -152,21 +171,41 @@ fn one(finding: &Finding) -> String {
             line!(out, "          and {} (-v)", count(commands.len() - COMMANDS, "more command"));
         }
     }
+    let symptoms: BTreeSet<&str> = finding.symptoms.iter().map(|f| f.check.as_str()).collect();
+    if !symptoms.is_empty() {
+        let symptoms: Vec<String> = symptoms.into_iter().map(printable).collect();
+        line!(out, "  causes  {} (-v)", symptoms.join(", "));
+    }
     out
 }
 
-/// `32.0 % affected  ███▎······  +16.4 µs median, 0.147 s of waiting per second`.
-fn impact(cost: &FindingCost) -> String {
-    let share = cost
-        .share_percent
-        .map(|share| format!("{} % affected  {}", digits(share), bar(share / 100.0)));
+/// `32.0% of 369k packets  ███▎······  +16.4µs median, max 656µs, 0.147s of waiting per second`.
+pub(super) fn impact(cost: &FindingCost) -> String {
+    let share = cost.share_percent.map(|share| {
+        let of = match cost.share_of.as_str() {
+            "" => "affected".to_owned(),
+            of => format!("of {}", printable(of)),
+        };
+        let style = stands_out(share / 100.0);
+        format!("{} {of}  {style}{}{style:#}", percentage(share), bar(share / 100.0))
+    });
     let more = [
         cost.per_packet_ns.map(|ns| format!("+{} median", latency(ns))),
-        cost.seconds_per_second.map(|s| format!("{} s of waiting per second", digits(s))),
+        cost.max_ns.map(|ns| format!("max {}", latency(ns))),
+        cost.seconds_per_second.map(|s| format!("{}s of waiting per second", digits(s))),
     ];
     let more: Vec<String> = more.into_iter().flatten().collect();
     let more = (!more.is_empty()).then(|| more.join(", "));
     [share, more].into_iter().flatten().collect::<Vec<_>>().join("  ")
+}
+
+/// The colour of a share: yellow from a tenth, red from a half.
+pub(super) fn stands_out(share: f64) -> Style {
+    match share {
+        share if share >= 0.5 => AnsiColor::Red.on_default(),
+        share if share >= 0.1 => AnsiColor::Yellow.on_default(),
+        _ => Style::new(),
+    }
 }
 
 /// A share from 0 to 1 as cells, in eighths of one.
@@ -178,20 +217,20 @@ fn bar(share: f64) -> String {
     format!("{}{part}{}", "█".repeat(full), "·".repeat(BAR.saturating_sub(used)))
 }
 
-/// `packets 537k, 99.9 % followed · overhead 1.90 % of one CPU`.
+/// `packets 537k, 99.9% followed · overhead 1.90% of one CPU`.
 fn packets(measured: &Measurement) -> String {
     let Packets { started, completed, dropped, .. } = measured.packets;
     let followed = match started {
         0 => String::new(),
-        _ => format!(", {:.1} % followed", 100.0 * (completed + dropped) as f64 / started as f64),
+        _ => format!(", {:.1}% followed", 100.0 * (completed + dropped) as f64 / started as f64),
     };
     let cost = measured.cost.map_or_else(String::new, |cost| {
-        format!(" · overhead {} % of one CPU", digits(cost.cpu_percent))
+        format!(" · overhead {}% of one CPU", digits(cost.cpu_percent))
     });
     format!("packets {}{followed}{cost}", short(started))
 }
 
-/// `receive, end to end: p50 12.1 µs, p99 180 µs, max 12.6 ms`.
+/// `receive, end to end: p50 12.1µs, p99 180µs, max 12.6ms`.
 fn end_to_end(path: &PathLatency) -> Option<String> {
     if path.kind == PathKind::KernelTransmit || path.count == 0 {
         return None;
@@ -202,15 +241,6 @@ fn end_to_end(path: &PathLatency) -> Option<String> {
         .filter_map(|(what, ns)| Some(format!("{what} {}", latency((*ns)?))))
         .collect();
     Some(format!("{}, end to end: {}", name(path.kind), figures.join(", ")))
-}
-
-/// A count with three digits: `369k`, `1.25M`.
-fn short(count: u64) -> String {
-    match count {
-        0..1_000 => count.to_string(),
-        1_000..1_000_000 => format!("{}k", digits(count as f64 / 1e3)),
-        _ => format!("{}M", digits(count as f64 / 1e6)),
-    }
 }
 
 #[cfg(test)]
@@ -224,9 +254,6 @@ mod tests {
         assert_eq!(bar(0.35), "███▌······");
         assert_eq!(bar(1.0), "██████████");
         assert_eq!(bar(7.0), "██████████");
-        assert_eq!(short(999), "999");
-        assert_eq!(short(369_012), "369k");
-        assert_eq!(short(1_250_000), "1.25M");
     }
 
     #[test]

@@ -1,6 +1,5 @@
-//! Compares what is printed with files in `golden/` that a person can read. After a change that
-//! is meant, `NEARPATH_BLESS=1 cargo test -p nearpath-views` writes them anew; read the
-//! difference.
+//! Compares output with readable files in `golden/`. After an intended change,
+//! `NEARPATH_BLESS=1 cargo test -p nearpath-views` rewrites them; review the diff.
 
 use serde::Serialize;
 use std::path::PathBuf;

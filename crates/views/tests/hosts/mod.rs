@@ -127,7 +127,7 @@ pub fn two_nodes() -> Host {
         sysctls: BTreeMap::from([("net.core.netdev_budget".into(), "300".into())]),
         daemons: Daemons { irqbalance: Some(true), tuned: Some(false), tuned_profile: None },
         unknown: vec![
-            unknown("cpu 7", "core", "/sys/devices/system/cpu/cpu7/topology/core_id: is not there"),
+            unknown("cpu 7", "core", "/sys/devices/system/cpu/cpu7/topology/core_id: not found"),
             unknown("host", "rcu_nocbs", "the command line does not tell"),
             unknown("nic lo", "speed_mbps", "/sys/class/net/lo/speed: does not have this"),
             unknown("nic veth0", "rings", "ethtool rings of veth0: the driver does not support it"),
@@ -197,6 +197,10 @@ fn nic(name: &str, kind: NicKind, queues: u32) -> Nic {
             .collect(),
         qdiscs: None,
         statistics: BTreeMap::new(),
+        driver_counters: None,
+        pcie: None,
+        tx_timeouts: None,
+        bond: None,
     }
 }
 

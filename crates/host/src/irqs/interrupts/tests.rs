@@ -1,4 +1,4 @@
-//! Tables of several architectures and kernels, and generated ones that must read back.
+//! Tables of several architectures and kernels, and generated ones that must round-trip.
 
 use super::*;
 use nearpath_model::{CpuId, MAX_CPUS};
@@ -97,7 +97,7 @@ fn one_cpu_and_odd_chips() {
 }
 
 #[test]
-fn counts_that_cannot_be_told_apart_are_left_out() {
+fn ambiguous_counts_are_omitted() {
     let found = parse(
         "CPU0 CPU1\n 5: 1 2 3 chip 1-edge a\n 6: 7 chip 2-edge b\n 7: 1 1 chip 3-edge c\nLOC: 4 text\n",
     );
@@ -109,7 +109,7 @@ fn counts_that_cannot_be_told_apart_are_left_out() {
 }
 
 #[test]
-fn hostile_text_is_bounded_and_shown_safely() {
+fn untrusted_text_is_bounded_and_printed_safely() {
     let found =
         parse("CPU0\n 5: 1 chip 1-edge \x1b[2Jname\n 5: 2 chip 1-edge again\n 99999999999: 1 x\n");
     assert_eq!(columns(&found), [(5, "chip 1-edge", "\u{fffd}[2Jname")]);
@@ -121,7 +121,7 @@ fn hostile_text_is_bounded_and_shown_safely() {
     assert!(parse_interrupts(b"").is_err());
 }
 
-/// Counts as the kernel has them: mostly zero.
+/// Counts as in practice: mostly zero.
 fn count() -> impl Strategy<Value = u32> {
     prop_oneof![4 => Just(0u32), 1 => any::<u32>()]
 }
@@ -134,13 +134,13 @@ proptest! {
     }
 
     #[test]
-    fn no_text_of_the_right_letters_panics(text in "[CPU0-9: \n\t-]{0,200}[a-z ,-]{0,20}") {
+    fn no_text_of_the_expected_characters_panics(text in "[CPU0-9: \n\t-]{0,200}[a-z ,-]{0,20}") {
         let _ = parse_interrupts(text.as_bytes());
         let _ = parse_interrupts(format!("CPU0 CPU3\n{text}").as_bytes());
     }
 
     #[test]
-    fn generated_tables_read_back(
+    fn generated_tables_round_trip(
         cpus in proptest::collection::btree_set(0u32..2000, 1..12),
         rows in proptest::collection::btree_map(0u32..10_000, proptest::collection::vec(count(), 12), 0..12),
     ) {

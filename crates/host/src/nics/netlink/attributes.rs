@@ -1,9 +1,8 @@
-//! Netlink attributes (`struct nlattr`): read with bounds, and written for requests.
+//! Netlink attributes (`struct nlattr`): bounded reads, and encoding for requests.
 
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NlasIterator};
 
-/// The attributes in `bytes` as type and value, without the flags in the type; it ends at the
-/// first that is malformed.
+/// The attributes in `bytes` as type and value, without the flags in the type; ends at the first malformed one.
 pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(|attribute| {
         let attribute = attribute.ok()?;
@@ -40,12 +39,12 @@ pub(crate) fn uint_of(value: &[u8]) -> Option<u64> {
     }
 }
 
-/// The `u32`s of an array; a rest of less than four bytes is left out.
+/// The `u32`s of an array; trailing bytes are ignored.
 pub(crate) fn u32s_of(value: &[u8]) -> impl Iterator<Item = u32> + '_ {
     value.chunks_exact(4).filter_map(u32_of)
 }
 
-/// Text up to its terminating zero; bytes that are no UTF-8 are replaced.
+/// Text up to its terminating zero; invalid UTF-8 is replaced.
 pub(crate) fn text_of(value: &[u8]) -> String {
     let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
@@ -60,7 +59,7 @@ pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An attribute that holds attributes.
+/// A nested attribute.
 #[must_use]
 pub fn nested(kind: u16, attributes: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NLA_F_NESTED, &attributes.concat())
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_attributes_are_read_back() {
         let bytes = [attribute(3, b"eth0\0"), nested(4, &[attribute(1, &7u32.to_ne_bytes())])];
         let bytes = bytes.concat();
         assert_eq!(bytes.len(), 12 + 12);

@@ -1,4 +1,4 @@
-//! What ethtool's netlink family says of NICs: one dump of each kind (kernel 5.6 and later).
+//! NIC data from ethtool's netlink family: one dump per kind (since 5.6).
 //!
 //! Message and attribute numbers are those of include/uapi/linux/ethtool_netlink.h.
 
@@ -20,7 +20,7 @@ pub(crate) const CHANNELS_GET: u8 = 17;
 pub(crate) const COALESCE_GET: u8 = 19;
 const RSS_GET: u8 = 38;
 
-/// In every request and reply the nest that names the interface.
+/// In every request and reply, the nested attribute that identifies the interface.
 pub(crate) const HEADER: u16 = 1;
 const HEADER_DEV_INDEX: u16 = 1;
 pub(crate) const HEADER_DEV_NAME: u16 = 2;
@@ -29,11 +29,10 @@ pub(crate) const COMPACT_BITSETS: u32 = 1;
 
 /// `ETH_SS_FEATURES`, include/uapi/linux/ethtool.h.
 const FEATURE_NAMES: u32 = 4;
-/// A bound for feature names: the kernel has some 70.
+/// Upper bound of feature names: the kernel has some 70.
 const MAX_FEATURES: usize = 1024;
 
-/// Names of `ETHTOOL_A_COALESCE_*` from number 2 on, as in
-/// Documentation/netlink/specs/ethtool.yaml.
+/// Names of `ETHTOOL_A_COALESCE_*` from number 2, as in Documentation/netlink/specs/ethtool.yaml.
 pub(crate) const COALESCE_NAMES: [&str; 27] = [
     "rx-usecs",
     "rx-max-frames",
@@ -64,11 +63,11 @@ pub(crate) const COALESCE_NAMES: [&str; 27] = [
     "tx-aggr-time-usecs",
 ];
 
-/// A conversation with the family.
+/// A connection to the family.
 pub(crate) struct Ethtool<'a> {
     /// A generic netlink socket.
     pub connection: &'a mut Connection,
-    /// The family's number.
+    /// The family's id.
     pub family: u16,
 }
 
@@ -112,7 +111,7 @@ impl Ethtool<'_> {
         self.each(FEATURES_GET, COMPACT_BITSETS, all, |body| features(body, &names))
     }
 
-    /// What `ethtool -k` of all interfaces calls fixed.
+    /// The features that `ethtool -k` marks as fixed, of all interfaces.
     ///
     /// # Errors
     /// The kernel does not answer at all.
@@ -127,10 +126,10 @@ impl Ethtool<'_> {
         })
     }
 
-    /// `ethtool -x` of all interfaces, by a dump (kernel 6.12 and later).
+    /// `ethtool -x` of all interfaces, by a dump (since 6.12).
     ///
     /// # Errors
-    /// The kernel has no such dump, or one of the answers is too long for it.
+    /// The kernel has no such dump, or an answer does not fit in it.
     pub(crate) fn rss(&mut self) -> io::Result<PerNic<Rss>> {
         let mut all = PerNic::default();
         let request = generic(RSS_GET, &header(None, 0));
@@ -144,7 +143,7 @@ impl Ethtool<'_> {
     /// Names of the features, by the number of their bit.
     ///
     /// # Errors
-    /// What the kernel refused it with.
+    /// The error of the kernel.
     pub(crate) fn feature_names(&mut self) -> io::Result<Vec<String>> {
         let set = attribute(1, &FEATURE_NAMES.to_ne_bytes());
         let sets = nested(2, &[nested(1, &[set])]);
@@ -158,9 +157,9 @@ impl Ethtool<'_> {
 
     /// Dumps one kind of fact.
     ///
-    /// The kernel leaves the interfaces out of a dump whose driver does not support it
-    /// (`ethnl_default_dump_one`, net/ethtool/netlink.c), but another error of one driver ends
-    /// the dump: then the others are asked one by one.
+    /// The kernel omits interfaces whose driver does not support it (`ethnl_default_dump_one`,
+    /// net/ethtool/netlink.c), but any other error of a driver ends the dump: the others are then queried
+    /// individually.
     fn each<T>(
         &mut self,
         command: u8,
@@ -192,7 +191,7 @@ impl Ethtool<'_> {
     }
 }
 
-/// The nest that names the interface, or none for a dump.
+/// The nested attribute that identifies the interface, or an empty one for a dump.
 fn header(index: Option<IfIndex>, flags: u32) -> Vec<u8> {
     let mut inner = Vec::new();
     inner.extend(index.map(|index| attribute(HEADER_DEV_INDEX, &index.0.to_ne_bytes())));
@@ -202,12 +201,12 @@ fn header(index: Option<IfIndex>, flags: u32) -> Vec<u8> {
     nested(HEADER, &inner)
 }
 
-/// The interface that a reply is about.
+/// The interface of a reply.
 pub(crate) fn interface(body: &[u8]) -> Option<IfIndex> {
     find(find(body, HEADER)?, HEADER_DEV_INDEX).and_then(u32_of).map(IfIndex)
 }
 
-/// `ETHTOOL_A_CHANNELS_*`; numbers that the driver does not tell are absent.
+/// `ETHTOOL_A_CHANNELS_*`; numbers that the driver does not report are absent.
 pub(crate) fn channels(body: &[u8]) -> Option<Channels> {
     let mut channels = Channels::default();
     for (kind, value) in attributes(body) {
@@ -260,7 +259,7 @@ pub(crate) fn features(body: &[u8], names: &[String]) -> Option<BTreeMap<String,
     feature_set(body, 4, names)
 }
 
-/// `ETHTOOL_A_FEATURES_HW`: the features that can be switched.
+/// `ETHTOOL_A_FEATURES_HW`: the features that can be changed.
 pub(crate) fn changeable(body: &[u8], names: &[String]) -> Option<BTreeMap<String, bool>> {
     feature_set(body, 2, names)
 }
@@ -273,7 +272,7 @@ fn feature_set(body: &[u8], set: u16, names: &[String]) -> Option<BTreeMap<Strin
     Some(named.filter_map(|(bit, name)| Some((name.clone(), is_set(bit)?))).collect())
 }
 
-/// `ETHTOOL_A_STRSET_*`: the strings of the first set, by their number.
+/// `ETHTOOL_A_STRSET_*`: the strings of the first set, by their index.
 pub(crate) fn feature_names(body: &[u8]) -> Vec<String> {
     let strings = find(body, 2).and_then(|sets| find(sets, 1)).and_then(|set| find(set, 3));
     let mut names = Vec::new();
@@ -288,7 +287,7 @@ pub(crate) fn feature_names(body: &[u8]) -> Vec<String> {
     names
 }
 
-/// `ETHTOOL_A_RSS_*` of the NIC's own table; those of further RSS contexts are left out.
+/// `ETHTOOL_A_RSS_*` of the NIC's main table; those of other RSS contexts are ignored.
 pub(crate) fn rss(body: &[u8]) -> Option<Rss> {
     let context = find(body, 2).and_then(u32_of).unwrap_or(0);
     (context == 0).then(|| {
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_replies_never_panic() {
+    fn truncated_replies_never_panic() {
         let bits = attribute(4, &[0xff; 8]);
         let whole =
             about(3, &[number(2, 1), number(3, 1), nested(4, &[bits]), attribute(5, &[1; 40])]);

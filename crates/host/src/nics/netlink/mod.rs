@@ -1,8 +1,8 @@
-//! A netlink conversation on the current thread, in its network namespace: requests go out,
-//! the payloads of the replies come back.
+//! A netlink connection of the current thread, in its network namespace. Input: requests. Output: the payloads
+//! of the replies.
 //!
-//! The framing is that of `netlink-packet-core`, the socket that of `netlink-sys`. Every reply
-//! is read with bounds: a message that is cut short ends the reading, and never panics.
+//! The framing is that of `netlink-packet-core`, the socket that of `netlink-sys`. Every reply is read with
+//! bounds: a truncated message ends the reading, and never causes a panic.
 
 pub(crate) mod attributes;
 pub(crate) mod ethtool;
@@ -20,22 +20,22 @@ use rustix::net::sockopt;
 use std::io;
 use std::time::Duration;
 
-/// Flags of an error message and its attribute with words, include/uapi/linux/netlink.h.
+/// Flags of an error message and its attribute with the message text, include/uapi/linux/netlink.h.
 const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// The kernel fills at most 32 KiB of a dump into one datagram (`netlink_recvmsg`,
-/// net/netlink/af_netlink.c); a reply about one interface may be longer.
+/// The kernel puts at most 32 KiB of a dump into one datagram (`netlink_recvmsg`, net/netlink/af_netlink.c); a
+/// reply about one interface may be longer.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// `sizeof(struct nlmsghdr)`, include/uapi/linux/netlink.h.
 const HEADER_BYTES: usize = 16;
 
-/// A lost reply must not hang the reader for ever.
+/// A lost reply must not block the reader forever.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a dump is begun anew that changed while it was read.
+/// Maximum restarts of a dump that changed while it was read.
 const DUMP_ATTEMPTS: u32 = 4;
 
 /// A netlink socket of one protocol.
@@ -49,9 +49,9 @@ pub struct Connection {
 /// One message of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
-    /// What was asked for.
+    /// A reply.
     Data {
-        /// Whether what is dumped changed meanwhile (`NLM_F_DUMP_INTR`).
+        /// Whether the dumped objects changed in the meantime (`NLM_F_DUMP_INTR`).
         interrupted: bool,
         /// Sequence number of the request that it answers.
         sequence: u32,
@@ -60,18 +60,18 @@ pub(crate) enum Message<'a> {
     },
     /// End of a dump or acknowledgement, with an errno or 0.
     End {
-        /// Whether what was dumped changed meanwhile.
+        /// Whether the dumped objects changed in the meantime.
         interrupted: bool,
         /// Sequence number of the request that it answers.
         sequence: u32,
         /// The errno, positive; 0 is success.
         errno: i32,
-        /// The kernel's own words for it (`NLMSGERR_ATTR_MSG`).
+        /// The kernel's message for it (`NLMSGERR_ATTR_MSG`).
         words: Option<String>,
     },
 }
 
-/// The messages of a datagram; it ends at the first that is malformed.
+/// The messages of a datagram; ends at the first malformed one.
 pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -83,7 +83,7 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
         let sequence = packet.sequence_number();
         Some(match packet.message_type() {
             NLMSG_DONE | NLMSG_ERROR => {
-                // An end without an error number is one of success (old kernels' NLMSG_DONE).
+                // An end without an error number means success (old kernels' NLMSG_DONE).
                 let errno = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
                 let is_error = packet.message_type() == NLMSG_ERROR;
                 let words = is_error.then(|| words_of(packet.flags(), payload)).flatten();
@@ -94,12 +94,12 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The words in an error message, which stand behind the request that it answers.
+/// The text in an error message, which follows the request that it answers.
 fn words_of(flags: u16, payload: &[u8]) -> Option<String> {
     if flags & NLM_F_ACK_TLVS == 0 {
         return None;
     }
-    // The errno, the request's header, and unless it is left out the rest of the request.
+    // The errno, the request's header, and the rest of the request unless it is omitted.
     let request = payload.get(4..)?;
     let length = match flags & NLM_F_CAPPED {
         0 => usize::try_from(NetlinkBuffer::new_checked(request).ok()?.length()).ok()?,
@@ -110,27 +110,26 @@ fn words_of(flags: u16, payload: &[u8]) -> Option<String> {
 }
 
 impl Connection {
-    /// Opens a socket, for instance of `libc::NETLINK_ROUTE`.
+    /// Opens a socket, for example of `libc::NETLINK_ROUTE`.
     ///
     /// # Errors
-    /// The kernel has no such protocol or refuses.
+    /// The kernel does not have the protocol, or refuses.
     pub fn open(protocol: libc::c_int) -> io::Result<Self> {
         let mut socket = Socket::new(protocol as isize)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-        // Without it refusals are told without words.
+        // Without it errors have no message text.
         let _ = socket.set_ext_ack(true);
         Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(BUFFER_BYTES), words: None })
     }
 
-    /// Asks for everything of a kind and gives each reply's payload to `each`.
+    /// Requests all objects of a kind and passes each reply's payload to `each`.
     ///
-    /// A dump that changed while it was read is begun anew a few times, so `each` must bear to
-    /// see an object twice.
+    /// A dump that changed while it was read is restarted a few times, so `each` may see an object twice.
     ///
     /// # Errors
-    /// What the kernel ended the dump with; the replies before that were given to `each`.
+    /// The error that ended the dump; the replies before it were passed to `each`.
     pub(crate) fn dump(
         &mut self,
         message_type: u16,
@@ -146,10 +145,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks for one object and gives the reply's payload to `each`.
+    /// Requests one object and passes the reply's payload to `each`.
     ///
     /// # Errors
-    /// What the kernel refused it with.
+    /// The error of the kernel.
     pub fn ask(
         &mut self,
         message_type: u16,
@@ -160,16 +159,16 @@ impl Connection {
         self.receive(&mut each).map(drop)
     }
 
-    /// The kernel's own words for the last refusal, if it had any.
+    /// The kernel's message for the last error, if it had one.
     #[must_use]
     pub fn words(&self) -> Option<&str> {
         self.words.as_deref()
     }
 
-    /// The number of a generic netlink family, which the kernel gives when the family registers.
+    /// The id of a generic netlink family, which the kernel assigns when the family registers.
     ///
     /// # Errors
-    /// ENOENT: the kernel has no such family.
+    /// ENOENT: the kernel does not have the family.
     pub fn family(&mut self, name: &str) -> io::Result<u16> {
         let mut text = name.as_bytes().to_vec();
         text.push(0);
@@ -198,7 +197,7 @@ impl Connection {
         self.socket.send(&bytes, 0).map(drop)
     }
 
-    /// Reads until the request's end; tells whether the dump changed while it was read.
+    /// Reads until the end of the request; returns whether the dump changed while it was read.
     fn receive(&mut self, each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
         let mut changed = false;
         loop {
@@ -227,7 +226,7 @@ impl Connection {
                             errno => Err(io::Error::from_raw_os_error(errno)),
                         };
                     }
-                    // What is left of an earlier request that ended with an error.
+                    // The rest of an earlier request that ended with an error.
                     _ => {}
                 }
             }
@@ -289,7 +288,7 @@ mod tests {
         let mut long = whole;
         long[..4].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert_eq!(messages(&long).count(), 0);
-        // The words of a refusal, behind a request that is left out, and one that is not.
+        // The text of an error, after a request that is omitted, and one that is not.
         let words = attribute(NLMSGERR_ATTR_MSG, b"not so\0");
         let request = message(20, 0, &[1; 8]);
         for (flags, request) in [(NLM_F_CAPPED, &request[..HEADER_BYTES]), (0, &request)] {

@@ -1,5 +1,5 @@
-//! What the kernel's netdev family says of queues and NAPI instances: one dump of each (kernel
-//! 6.8 and later). Numbers are those of include/uapi/linux/netdev.h.
+//! Queues and NAPI instances from the kernel's netdev family: one dump of each (since 6.8). Numbers are those
+//! of include/uapi/linux/netdev.h.
 
 use super::attributes::{attribute, find, u32_of, uint_of};
 use super::{Connection, generic, generic_body};
@@ -45,7 +45,7 @@ pub(crate) struct QueueNapi {
 /// The queues of all interfaces that are up.
 ///
 /// # Errors
-/// What the kernel ended the dump with.
+/// The error that ended the dump.
 pub(crate) fn queues(
     connection: &mut Connection,
     family: u16,
@@ -57,10 +57,10 @@ pub(crate) fn queues(
     Ok(queues)
 }
 
-/// The interrupts of all NAPI instances that tell theirs, by NAPI id.
+/// The interrupts of all NAPI instances that report one, by NAPI id.
 ///
 /// # Errors
-/// What the kernel ended the dump with.
+/// The error that ended the dump.
 pub(crate) fn napi_irqs(
     connection: &mut Connection,
     family: u16,
@@ -72,10 +72,10 @@ pub(crate) fn napi_irqs(
     Ok(irqs)
 }
 
-/// The packets of the queues of all interfaces whose drivers take part (6.9 and later).
+/// The packets of the queues of all interfaces whose drivers support it (since 6.9).
 ///
 /// # Errors
-/// What the kernel ended the dump with; EOPNOTSUPP where it does not know the request.
+/// The error that ended the dump; EOPNOTSUPP if the kernel does not know the request.
 pub(crate) fn queue_packets(
     connection: &mut Connection,
     family: u16,
@@ -140,7 +140,7 @@ mod tests {
         for (id, kind, napi) in [(0, 0, 8193), (1, 0, 8194), (0, 1, 8193), (0, 7, 1)] {
             add_queue(&body(&[(1, id), (2, 3), (3, kind), (4, napi)]), &mut queues);
         }
-        add_queue(&body(&[(1, 2), (2, 3), (3, 0)]), &mut queues); // no NAPI serves it
+        add_queue(&body(&[(1, 2), (2, 3), (3, 0)]), &mut queues); // not served by any NAPI instance
         let of_nic = &queues[&IfIndex(3)];
         assert_eq!(of_nic.rx, [(QueueId(0), 8193), (QueueId(1), 8194)].into());
         assert_eq!(of_nic.tx, [(QueueId(0), 8193)].into());
@@ -152,7 +152,7 @@ mod tests {
         let large = attribute(QSTATS_RX_PACKETS, &(1u64 << 40).to_ne_bytes());
         add_packets(&[body(&[(1, 3), (2, 0), (3, 1)]), large].concat(), &mut packets);
         add_packets(&body(&[(1, 3), (2, 1), (3, 0), (10, 7)]), &mut packets);
-        add_packets(&body(&[(1, 3), (2, 1), (3, 1)]), &mut packets); // does not tell packets
+        add_packets(&body(&[(1, 3), (2, 1), (3, 1)]), &mut packets); // does not report packets
         let of_nic = &packets[&IfIndex(3)];
         assert_eq!(of_nic.rx, [(QueueId(1), 1 << 40)].into());
         assert_eq!(of_nic.tx, [(QueueId(0), 7)].into());

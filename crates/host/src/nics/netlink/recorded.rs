@@ -1,12 +1,12 @@
-//! The parsers on datagrams as kernels sent them, recorded in `tests/fixtures/netlink`; whole,
-//! cut short, and with damaged bytes.
+//! The parsers on datagrams recorded from kernels, in `tests/fixtures/netlink`: complete, truncated, and with
+//! damaged bytes.
 
 use super::{Message, ethtool, generic_body, messages, netdev, rtnetlink};
 use crate::nics::fuzzing;
 use nearpath_model::{IfIndex, IrqNumber, QueueId};
 use std::collections::BTreeMap;
 
-/// A recording: datagrams in hexadecimal, apart by empty lines, after a line that tells what.
+/// A recording: datagrams in hexadecimal, separated by empty lines, after a line that describes them.
 macro_rules! recorded {
     ($name:literal) => {
         bytes(include_str!(concat!("../../../tests/fixtures/netlink/", $name, ".hex")))
@@ -109,7 +109,7 @@ fn features() {
 }
 
 #[test]
-fn a_hash_function_alone_is_no_rss() {
+fn a_hash_function_alone_is_not_rss() {
     let recorded = recorded!("rss");
     assert_eq!(ethtool::rss(generic_body(payloads(&recorded)[0])), None);
 }
@@ -124,14 +124,14 @@ fn queues_and_napi() {
     let virtio = netdev::QueueNapi { rx: [(QueueId(0), 257)].into(), tx: BTreeMap::new() };
     assert_eq!(queues, [(IfIndex(4), virtio)].into());
 
-    // virtio-net tells the kernel no interrupt of its NAPI instances.
+    // virtio-net does not report the interrupts of its NAPI instances.
     let recorded = recorded!("napis");
     let irqs = payloads(&recorded).into_iter().filter_map(|p| netdev::napi_irq(generic_body(p)));
     assert_eq!(irqs.collect::<Vec<(u32, IrqNumber)>>(), []);
 }
 
 #[test]
-fn cut_and_damaged_datagrams_do_no_harm() {
+fn truncated_and_damaged_datagrams_do_not_panic() {
     let all = [recorded!("links"), recorded!("qdiscs"), recorded!("features"), recorded!("rss")];
     let all = all.into_iter().chain([recorded!("feature-names"), recorded!("queues")]);
     for datagram in all.flatten() {

@@ -1,4 +1,4 @@
-//! What rtnetlink says of links and queueing disciplines: one dump of each.
+//! Links and queueing disciplines from rtnetlink: one dump of each.
 
 use super::Connection;
 use super::attributes::{attributes, find, text_of, u16_of, u32_of};
@@ -11,7 +11,7 @@ use std::io;
 const IFINFOMSG_BYTES: usize = 16;
 /// `sizeof(struct tcmsg)`, the same header.
 const TCMSG_BYTES: usize = 20;
-/// Leave the counters out of a link dump (`RTEXT_FILTER_SKIP_STATS`).
+/// Omits the counters from a link dump (`RTEXT_FILTER_SKIP_STATS`).
 const SKIP_STATS: u32 = 1 << 3;
 /// `IFLA_VLAN_ID` in the data of a link of kind `vlan`, include/uapi/linux/if_link.h.
 const IFLA_VLAN_ID: u16 = 1;
@@ -22,12 +22,12 @@ const TCA_STATS_QUEUE: u16 = 3;
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_INGRESS: u32 = 0xffff_fff1;
 
-/// A link, as far as sysfs does not tell it.
+/// A link, with the fields that sysfs does not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Link {
     /// Name.
     pub name: String,
-    /// `IFLA_INFO_KIND`: `veth`, `openvswitch`; a device on a bus mostly has none.
+    /// `IFLA_INFO_KIND`: `veth`, `openvswitch`; usually absent for a device on a bus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// The lower device or the peer, if it is in this namespace.
@@ -44,7 +44,7 @@ pub(crate) struct Link {
 /// All links of the namespace.
 ///
 /// # Errors
-/// What the kernel ended the dump with.
+/// The error that ended the dump.
 pub(crate) fn links(route: &mut Connection) -> io::Result<BTreeMap<IfIndex, Link>> {
     let mut request = vec![0; IFINFOMSG_BYTES];
     request.extend(super::attribute(libc::IFLA_EXT_MASK, &SKIP_STATS.to_ne_bytes()));
@@ -75,7 +75,7 @@ pub(crate) fn link(payload: &[u8]) -> Option<(IfIndex, Link)> {
             _ => {}
         }
     }
-    // The index of a link in another namespace means nothing in this one.
+    // The index of a link in another namespace has no meaning in this one.
     link.link = link.link.filter(|other| !elsewhere && *other != index);
     Some((index, link))
 }
@@ -83,13 +83,13 @@ pub(crate) fn link(payload: &[u8]) -> Option<(IfIndex, Link)> {
 /// All queueing disciplines by interface, the root one first.
 ///
 /// # Errors
-/// What the kernel ended the dump with.
+/// The error that ended the dump.
 pub(crate) fn qdiscs(route: &mut Connection) -> io::Result<BTreeMap<IfIndex, Vec<Qdisc>>> {
     let mut qdiscs: BTreeMap<IfIndex, Vec<Qdisc>> = BTreeMap::new();
     route.dump(libc::RTM_GETQDISC, &[0; TCMSG_BYTES], |payload| {
         let Some((index, new)) = qdisc(payload) else { return };
         let known = qdiscs.entry(index).or_default();
-        // A dump that changed meanwhile is read again. Several qdiscs may have handle 0:0.
+        // A dump that changed in the meantime is read again. Several qdiscs may have handle 0:0.
         match known.iter_mut().find(|q| q.handle == new.handle && q.parent == new.parent) {
             Some(old) => *old = new,
             None => known.push(new),
@@ -131,7 +131,7 @@ pub(crate) fn qdisc(payload: &[u8]) -> Option<(IfIndex, Qdisc)> {
     Some((IfIndex(index), qdisc))
 }
 
-/// A handle as `tc` writes it: major and minor in hexadecimal.
+/// A handle as printed by `tc`: major and minor in hexadecimal.
 fn class(handle: u32) -> String {
     format!("{:x}:{:x}", handle >> 16, handle & 0xffff)
 }
@@ -141,7 +141,7 @@ mod tests {
     use super::super::attributes::{attribute, nested};
     use super::*;
 
-    /// A link message as the kernel lays it out.
+    /// A link message as encoded by the kernel.
     fn message(index: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = vec![0; 4];
         bytes.extend(index.to_ne_bytes());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_messages_give_what_is_whole() {
+    fn truncated_messages_give_the_complete_attributes() {
         let whole = message(1, &[attribute(libc::IFLA_IFNAME, b"lo\0")]);
         // The last byte is padding.
         for end in 0..whole.len() - 1 {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn qdiscs_as_tc_writes_them() {
+    fn qdiscs_as_printed_by_tc() {
         let mut bytes = vec![0; 4];
         for word in [3u32, 0x8001_0000, TC_H_ROOT, 0] {
             bytes.extend(word.to_ne_bytes());

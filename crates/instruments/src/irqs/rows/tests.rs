@@ -1,4 +1,4 @@
-//! Rows of made machines.
+//! Rows of synthetic machines.
 
 use super::*;
 use nearpath_host::{Root, Wanted};
@@ -9,7 +9,7 @@ const QUEUES: u32 = 4;
 const FIRST_IRQ: u32 = 100;
 const INDEX: IfIndex = IfIndex(1);
 
-/// A machine of four CPUs whose NIC has taken so many interrupts on each queue: a CPU and a count.
+/// A machine with four CPUs whose NIC has had this many interrupts per queue: a CPU and a count.
 fn machine(counts: [(u32, u64); QUEUES as usize]) -> Machine {
     let nic = Nic::pci("eth0", "igb", "0000:5e:00.0").queues(QUEUES, FIRST_IRQ);
     let nic = (0..).zip(counts).fold(nic, |nic, (number, (cpu, count))| {
@@ -27,7 +27,7 @@ fn read(machine: &Machine) -> (Host, Counters) {
     )
 }
 
-/// What is there after a second: the readings, and the links.
+/// The state after a second: the readings, and the assignments.
 fn after(first: &Machine, then: &Machine) -> (Readings, Links) {
     let (host, counters) = read(first);
     let mut readings = Readings::new(&counters);
@@ -72,13 +72,13 @@ fn a_row_for_each_queue_with_its_interrupts_by_cpu() {
         .collect();
     assert_eq!(table[0], (0, 100, vec![642_031, 0, 0, 0]));
     assert_eq!(table[1], (1, 101, vec![0; 4]));
-    // Queue 2 had 9 on CPU 2, which went back to none: the interrupt has begun anew.
+    // Queue 2 had 9 on CPU 2, now none: the interrupt was re-created.
     assert_eq!(table[2], (2, 102, vec![4, 0, 0, 0]));
     assert_eq!(rows[0].name.as_deref(), Some("eth0-TxRx-0"));
     assert_eq!((rows[0].direction, rows[0].interrupts), (Serves::Both, 642_031));
     assert!((rows[0].interrupts_per_s - 321_015.5).abs() < 1e-6);
     assert_eq!(rows.len(), 4);
-    // Nobody was polled, so nobody has delivered anything.
+    // No polls, so no deliveries.
     assert_eq!((nics[0].rx_imbalance, rows[0].rx_packets), (None, Some(0)));
     assert_eq!(counted(&readings, &links, &[], &sources).others(), []);
 }
@@ -102,7 +102,7 @@ fn napi_is_linked_by_the_interrupt_that_it_was_polled_for() {
 }
 
 #[test]
-fn without_evidence_no_queue_is_said_to_be_idle() {
+fn without_evidence_no_queue_is_reported_as_idle() {
     let same = machine([(0, 5), (1, 7), (2, 9), (3, 1)]);
     let (readings, links) = after(&same, &same);
     let instances = [instance(8193, Some(100), 30), instance(8194, None, 10)];
@@ -110,13 +110,13 @@ fn without_evidence_no_queue_is_said_to_be_idle() {
     let (rows, _) = counted(&readings, &links, &instances, &sources).queues();
     let packets: Vec<_> = rows.iter().map(|row| row.rx_packets).collect();
     assert_eq!(packets, [Some(30), None, None, None]);
-    // Programs that were refused tell nothing at all.
+    // Programs that were refused give no information.
     let unseen = Counted { instances: None, ..counted(&readings, &links, &[], &sources) };
     assert!(unseen.queues().0.iter().all(|row| row.rx_packets.is_none() && row.napi.is_none()));
 }
 
 #[test]
-fn the_kernels_word_on_napi_stands_above_evidence() {
+fn napi_ids_of_the_kernel_take_precedence_over_evidence() {
     let (mut host, counters) = read(&machine([(0, 0); 4]));
     for (id, queue) in (9000..).zip(&mut host.nics[0].rx_queues) {
         queue.napi_id = Some(id);
@@ -136,7 +136,7 @@ fn the_kernels_word_on_napi_stands_above_evidence() {
 }
 
 #[test]
-fn packets_that_the_driver_counts_come_first() {
+fn packet_counts_of_the_driver_take_precedence() {
     let same = machine([(0, 0); 4]);
     let (host, mut counters) = read(&same);
     let packets = |counts: [u64; 4]| QueuePackets {
@@ -159,7 +159,7 @@ fn packets_that_the_driver_counts_come_first() {
 }
 
 #[test]
-fn interrupts_of_other_devices_stand_apart() {
+fn interrupts_of_other_devices_are_separate() {
     let table = |disk: u64| {
         format!(
             "  CPU0 CPU3\n 9: {disk} 2 PCI-MSIX-0000:00:02.0 1-edge nvme0q1\n 10: 1 1 chip 1-edge idle\n"

@@ -1,7 +1,7 @@
-//! Where the time of a slow span went: the events of its CPU, laid over the span.
+//! Where the time of a slow span went: the events of its CPU, mapped onto the span.
 //!
-//! The CPU is at each moment in a hard interrupt, else in a softirq, else in a task; the idle task
-//! is one. What each of these means for the packet depends on what the span waits for.
+//! At each moment the CPU is in a hard interrupt, else in a softirq, else in a task, including the idle task.
+//! What each of these means for the packet depends on what the span waits for.
 
 mod stretches;
 #[cfg(test)]
@@ -11,43 +11,43 @@ mod who;
 
 use super::record::{Queued, Raiser, Record};
 use super::stamps::NIC_RX;
-use nearpath_model::{CpuId, Share, ShareKind, Who};
+use nearpath_model::{CpuId, Culprit, Share, ShareKind};
 use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};
 use timeline::{Phase, State, last_blocked_on, phases, took_another_s};
 
 const NET_RX: u32 = 3;
-/// Threads in which a kernel runs softirqs that an interrupt has left over (`kernel/softirq.c`), or,
-/// with PREEMPT_RT and `threadirqs`, those of the interrupt itself (`kernel/irq/manage.c`).
+/// Threads in which a kernel runs deferred softirqs (`kernel/softirq.c`) or, with PREEMPT_RT and `threadirqs`,
+/// those of the interrupt itself (`kernel/irq/manage.c`).
 const SOFTIRQ_THREADS: [&str; 2] = ["ksoftirqd/", "irq/"];
-/// Queueing disciplines that hold a packet back though the device would take it: they shape, pace or
-/// delay (`net/sched`).
+/// Queueing disciplines that hold packets although the device accepts them: they shape, pace or delay
+/// (`net/sched`).
 const SHAPERS: [&str; 11] =
     ["tbf", "htb", "hfsc", "cbq", "fq", "etf", "taprio", "netem", "cbs", "cake", "plug"];
-/// Those whose classes may have such a one.
+/// Queueing disciplines whose classes may be of that kind.
 const CLASSFUL: [&str; 7] = ["prio", "drr", "ets", "qfq", "multiq", "mqprio", "mq"];
-/// The share of a span that may be unknown in a complete budget.
+/// Maximum unknown share of a span in a complete budget.
 const TOLERANCE: f64 = 0.05;
 
-/// Cache lines that the kernel touches for a packet between two stages, beside those of its data:
-/// more than there are in an sk_buff (4) with its shared info (5), a socket's hot fields (about
-/// 10), a flow and its actions, and a device's queue.
+/// Cache lines that the kernel touches for a packet between two stages, besides those of its data: more than in
+/// an sk_buff (4) with its shared info (5), a socket's hot fields (about 10), a flow and its actions, and a
+/// device's queue.
 const LINES: u64 = 64;
 const LINE_BYTES: u64 = 64;
-/// Nanoseconds of a load from a node's own memory, on the slow side of today's servers.
+/// Nanoseconds of a load from a node's local memory, an upper value for current servers.
 const LOCAL_NS: u64 = 100;
-/// The distance of a node to itself (ACPI 6.5, 5.2.17: System Locality Information Table), to which
-/// others are relative.
+/// The distance of a node to itself (ACPI 6.5, 5.2.17: System Locality Information Table), the unit of other
+/// distances.
 const LOCAL_DISTANCE: u64 = 10;
 
 /// A budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    /// Its shares, the largest first; they add up to the span.
+    /// Its shares, largest first; they add up to the span.
     pub shares: Vec<Share>,
     /// Whether no more than a twentieth is unknown.
     pub complete: bool,
-    /// Packets that the stack was given meanwhile.
+    /// Packets that the stack received in the meantime.
     pub packets: u16,
 }
 
@@ -58,45 +58,45 @@ enum Waits {
     Softirq,
     /// The reader, which was woken, to run.
     Scheduler,
-    /// The reader to come for the packet.
+    /// The reader to fetch the packet.
     Reader,
-    /// The reader, which is at it: woken for it, or within its receive call.
+    /// The reader, which is already processing it: woken for it, or in its receive call.
     Reading,
-    /// The sender, which is within its send call.
+    /// The sender, which is in its send call.
     Sending,
-    /// The user space of Open vSwitch.
+    /// Open vSwitch's user space.
     Upcall,
-    /// A CPU to take it over from the one that it was queued for, which went offline.
+    /// A CPU to take over the queue of the one that went offline.
     Takeover,
-    /// Nothing: the packet is being worked on.
+    /// Nothing: the packet is being processed.
     Nothing,
     /// The device.
     Device,
-    /// The NIC, to interrupt.
+    /// The NIC's interrupt.
     Nic,
 }
 
 impl Waits {
-    /// Whether it waits for a task whose every moment is known.
+    /// Whether it waits for a task whose state is known at every moment.
     fn for_reader(self) -> bool {
         matches!(self, Self::Scheduler | Self::Reader | Self::Reading | Self::Sending)
     }
 }
 
-/// Lays what the CPU and the reader did over the span.
+/// Maps the activity of the CPU and the reader onto the span.
 pub fn budget(record: &Record) -> Budget {
     let begin = record.begin_ns();
     let (of_cpu, received) = stretches(record, &record.cpu);
     let spanned: Vec<&Stretch> = of_cpu.iter().filter(|s| s.end > begin).collect();
     let view = View::new(record, &of_cpu);
-    let mut sums: BTreeMap<(ShareKind, Option<Who>), u64> = BTreeMap::new();
+    let mut sums: BTreeMap<(ShareKind, Option<Culprit>), u64> = BTreeMap::new();
     let mut broken_off = false;
     for (index, stretch) in spanned.iter().enumerate() {
         let mut stolen = stretch.stolen;
         let mut now = stretch.begin.max(begin);
         while now < stretch.end {
             let (share, end) = view.share(stretch, now, index == 0, broken_off);
-            // What waits for something else than a CPU loses nothing by that.
+            // A span that waits for something other than a CPU is not affected by that.
             let is_elsewhere = share.0.is_elsewhere();
             let taken = if is_elsewhere { 0 } else { stolen.min(end - now) };
             stolen -= taken;
@@ -106,7 +106,7 @@ pub fn budget(record: &Record) -> Budget {
         }
         broken_off |= stretch.runs == Runs::Softirq(NET_RX);
     }
-    // (A span of no time at all has no stretch.)
+    // (A span of length 0 has no stretches.)
     let unknown: u64 =
         sums.iter().filter(|((kind, _), _)| *kind == ShareKind::Unknown).map(|(_, ns)| ns).sum();
     let mut shares: Vec<Share> = sums
@@ -122,8 +122,8 @@ pub fn budget(record: &Record) -> Budget {
     }
 }
 
-/// The most that remote memory can have added to a span: each line that the packet's work touches
-/// is fetched once from the farthest node. `distance` is that of the CPU's node to it.
+/// Upper bound of what remote memory can have added to a span: each cache line touched for the packet is
+/// fetched once from the farthest node. `distance` is the distance from the CPU's node to it.
 pub fn remote_memory_bound(record: &Record, distance: u32) -> Option<Share> {
     let farther = u64::from(distance).checked_sub(LOCAL_DISTANCE).filter(|&more| more > 0)?;
     let lines = LINES + u64::from(record.bytes).div_ceil(LINE_BYTES);
@@ -132,11 +132,11 @@ pub fn remote_memory_bound(record: &Record, distance: u32) -> Option<Share> {
     Some(Share { share: ShareKind::RemoteMemoryBound, ns, who: None })
 }
 
-/// What the two stages of a span have between them.
+/// What a span waits for, from its two stages.
 fn waits(record: &Record) -> Waits {
     match (record.from.name, record.to.name) {
         (NIC_RX, "irq_handler" | "net_rx_raise") => Waits::Nic,
-        // Only dev_cpu_dead() hands a packet to netif_rx() that is in a backlog.
+        // Only dev_cpu_dead() passes a packet from a backlog to netif_rx().
         ("netif_rx" | "enqueue_to_backlog", "netif_rx") => Waits::Takeover,
         (
             NIC_RX | "irq_handler" | "net_rx_raise" | "net_rx_entry" | "napi_poll"
@@ -158,26 +158,26 @@ fn waits(record: &Record) -> Waits {
     }
 }
 
-/// How the CPU's doing is to be seen for one record.
+/// Interprets the activity of the CPU for one record.
 struct View<'a> {
     record: &'a Record,
     waits: Waits,
-    /// What the span ends in: a softirq, or a task (`Some(None)`).
+    /// The context in which the span ends: a softirq, or a task (`Some(None)`).
     softirq: Option<Option<u32>>,
-    /// The thread that did the work of NET_RX in the end, where it was left to one: ksoftirqd, a
-    /// thread that polls a device or a backlog, or that of an interrupt.
+    /// The thread that finally did the work of NET_RX, if it was deferred to one: ksoftirqd, a thread that
+    /// polls a device or a backlog, or that of an interrupt.
     by_thread: Option<u32>,
-    /// What the reader did; empty where the span does not wait for one.
+    /// The reader's phases; empty if the span does not wait for a reader.
     phases: Vec<Phase>,
     /// Whether another task than the one that took the packet was woken for it.
     took_another_s: bool,
-    /// What other CPUs did that the reader was on, where that is known.
+    /// The activity of other CPUs that the reader was on, if known.
     others: BTreeMap<u32, Vec<Stretch>>,
-    /// The time from its begin on in which the packet waited for no CPU at all, and for what.
-    held: Option<(u64, ShareKind, Option<Who>)>,
+    /// The initial time in which the packet did not wait for a CPU, and what it waited for.
+    held: Option<(u64, ShareKind, Option<Culprit>)>,
 }
 
-type Part = (ShareKind, Option<Who>);
+type Part = (ShareKind, Option<Culprit>);
 
 impl<'a> View<'a> {
     fn new(record: &'a Record, of_cpu: &[Stretch]) -> Self {
@@ -206,15 +206,15 @@ impl<'a> View<'a> {
             Runs::Task(task) => Some(task),
             _ => None,
         })?;
-        // A thread that polls does so in no softirq. (Before these the softirq has yet to begin.)
+        // A thread that polls is not in a softirq. (For other threads the softirq has yet to start.)
         let polled = !matches!(self.record.to.name, "net_rx_raise" | "net_rx_entry");
         let polls = polled && self.softirq == Some(None) && last.pid != 0;
         let is_left_to = SOFTIRQ_THREADS.iter().any(|prefix| last.comm.starts_with(prefix));
         (polls || is_left_to).then_some(last.pid)
     }
 
-    /// What a stretch means for the packet from a moment on, and until when. Whether it is the
-    /// first of the span, and whether NET_RX ran before it in the span and was broken off.
+    /// What a stretch means for the packet from a moment on, and until when. `first` stretch of the span or
+    /// not, and whether NET_RX ran before it in the span and was interrupted.
     fn share(&self, stretch: &Stretch, now: u64, first: bool, broken_off: bool) -> (Part, u64) {
         if let Some((until, kind, who)) = &self.held
             && now < *until
@@ -227,7 +227,7 @@ impl<'a> View<'a> {
             State::Unknown => {
                 self.by_cpu(&Stretch { end, ..stretch.clone() }, now, first, broken_off)
             }
-            // The one that was woken for it could have run; who that is is not known, but what ran is.
+            // The task woken for it was runnable; which one that is is unknown, but what ran instead is known.
             State::Blocked { .. } if self.took_another_s => {
                 self.while_ready(self.record.to_cpu, false, &stretch.runs, now, end)
             }
@@ -240,7 +240,7 @@ impl<'a> View<'a> {
                 };
                 let woken_by = woken_by.as_ref().map(who::waker).map(Box::new);
                 let on = on.map(str::to_owned);
-                ((kind, Some(Who { on, woken_by, ..who::named(&self.record.task) })), end)
+                ((kind, Some(Culprit { on, woken_by, ..who::named(&self.record.task) })), end)
             }
             State::Runs(cpu) => {
                 let (runs, end) = self.runs_at(*cpu, stretch, now, end);
@@ -253,7 +253,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What a CPU runs at a moment, and until when it is the same.
+    /// What a CPU runs at a moment, and how long.
     fn runs_at<'s>(
         &'s self,
         cpu: u32,
@@ -271,7 +271,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The reader is at its CPU, unless that is interrupted.
+    /// The reader has its CPU, unless that is interrupted.
     fn while_running(&self, runs: &Runs) -> Part {
         let reader = &self.record.task;
         match runs {
@@ -285,8 +285,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the reader, where it runs, works on this packet, and not on something else before it
-    /// comes for it. A reader that was woken in its receive call goes on with that.
+    /// Whether the running reader processes this packet, as opposed to something else before it fetches the
+    /// packet. A reader that was woken in its receive call continues with that.
     fn is_at_it(&self) -> bool {
         match (self.waits, self.record.from.name) {
             (Waits::Reading, "sched_switch") => {
@@ -330,12 +330,12 @@ impl<'a> View<'a> {
         if cpu == self.record.to_cpu {
             return (part, end);
         }
-        // It was taken from there later.
-        let who = Who { cpu: Some(CpuId(cpu)), ..part.1.unwrap_or_default() };
+        // It was migrated later.
+        let who = Culprit { cpu: Some(CpuId(cpu)), ..part.1.unwrap_or_default() };
         ((ShareKind::Migration, Some(who)), end)
     }
 
-    /// What the CPU does, where the packet waits for a CPU or what its reader does is not known.
+    /// The activity of the CPU, if the packet waits for a CPU or the reader's state is unknown.
     fn by_cpu(&self, stretch: &Stretch, now: u64, first: bool, broken_off: bool) -> (Part, u64) {
         let kind = |kind, who| ((kind, who), stretch.end);
         if self.waits == Waits::Takeover {
@@ -348,7 +348,7 @@ impl<'a> View<'a> {
             Runs::Softirq(NET_RX) if self.waits == Waits::Softirq => {
                 return kind(ShareKind::NetRxAhead, None);
             }
-            // It is the packet's own if it is still worked on there at the end.
+            // It is the packet's own work if it is still in progress at the end.
             Runs::Softirq(vector)
                 if self.waits == Waits::Nothing && self.softirq == Some(Some(*vector)) =>
             {
@@ -378,13 +378,13 @@ impl<'a> View<'a> {
             Waits::Upcall if own || stretch.reader != Reader::Ready => {
                 (ShareKind::Upcall, reader())
             }
-            // It has left the CPU, or was not seen here, and nothing says whether it could have run.
+            // It has left the CPU, or was not seen here, and whether it was runnable is unknown.
             Waits::Reader | Waits::Reading if !own && stretch.reader != Reader::Ready => {
                 (ShareKind::Unknown, None)
             }
             _ if idle => (ShareKind::Idle, None),
             Waits::Softirq if self.by_thread == Some(task.pid) => match self.softirq {
-                // All that a thread does that polls is to receive.
+                // A polling thread does nothing but receive.
                 Some(None) => (ShareKind::NetRxAhead, None),
                 _ => (ShareKind::Own, None),
             },
@@ -401,18 +401,18 @@ impl<'a> View<'a> {
     }
 }
 
-/// What a packet waited for that no CPU could have given it, and until when.
-fn held(record: &Record) -> Option<(u64, ShareKind, Option<Who>)> {
+/// What a packet waited for other than a CPU, and until when.
+fn held(record: &Record) -> Option<(u64, ShareKind, Option<Culprit>)> {
     if waits(record) == Waits::Nic {
         return Some((record.at_ns, ShareKind::Nic, None));
     }
     if let Some(until) = record.early {
-        // Where that is not known it is not later than when the socket said that it had data.
-        let told = record.to.name == "sk_data_ready";
-        let until = until.filter(|_| !told).or(told.then_some(record.at_ns))?;
+        // If unknown, it was at the latest when the socket signalled data.
+        let signalled = record.to.name == "sk_data_ready";
+        let until = until.filter(|_| !signalled).or(signalled.then_some(record.at_ns))?;
         return Some((until, ShareKind::TcpGap, None));
     }
-    // Where NET_RX leaves a segment to the task that has the socket locked, that task processes it.
+    // If NET_RX leaves a segment to the task that has the socket locked, that task processes it.
     if record.to.name == "tcp_rcv_established" && record.ended_in_task {
         let in_stack = matches!(
             record.from.name,
@@ -424,8 +424,8 @@ fn held(record: &Record) -> Option<(u64, ShareKind, Option<Who>)> {
     held_in_queue(record, record.queued.as_ref()?)
 }
 
-/// By the queueing discipline, or by the device.
-fn held_in_queue(record: &Record, queued: &Queued) -> Option<(u64, ShareKind, Option<Who>)> {
+/// Held by the queueing discipline, or by the device.
+fn held_in_queue(record: &Record, queued: &Queued) -> Option<(u64, ShareKind, Option<Culprit>)> {
     let is_one_of = |kinds: &[&str]| kinds.contains(&queued.qdisc.as_str());
     let raised_by = queued.raised.map(|(_, raiser)| raiser);
     let kind = if queued.stopped {
@@ -439,10 +439,10 @@ fn held_in_queue(record: &Record, queued: &Queued) -> Option<(u64, ShareKind, Op
     };
     // From then on it waited for NET_TX, on this CPU.
     let until = queued.raised.map_or(record.at_ns, |(ns, _)| ns.max(record.begin_ns()));
-    let who = Who {
+    let who = Culprit {
         qdisc: Some(queued.qdisc.clone()),
         device: Some(queued.device.clone()),
-        ..Who::default()
+        ..Culprit::default()
     };
     Some((until, kind, Some(who)))
 }

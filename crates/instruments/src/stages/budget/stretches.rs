@@ -1,9 +1,9 @@
-//! What a CPU ran, and from when until when: its events, oldest first, become stretches of time
-//! without gaps, up to the end of the span.
+//! What a CPU ran over time. Input: its events, oldest first. Output: stretches of time without gaps, up to the
+//! end of the span.
 //!
-//! A virtual CPU may run for a while without any of its tracepoints being called (docs/measuring.md).
-//! Each event says which thread the CPU is at: where that is another than the last switch was to,
-//! nobody knows what ran between this event and the one before.
+//! A virtual CPU may run for a while without any of its tracepoints being called (docs/measuring.md). Each
+//! event has the thread that the CPU runs: if that differs from the last switch, what ran between this event
+//! and the previous one is unknown.
 
 use super::super::record::{CpuEvents, Event, LOCAL_TIMER, Record, Ring, Task, What};
 
@@ -13,9 +13,9 @@ pub(super) struct Stretch {
     pub begin: u64,
     pub end: u64,
     pub runs: Runs,
-    /// What the task that takes the packet did, as far as this CPU saw it.
+    /// The state of the task that takes the packet, as seen by this CPU.
     pub reader: Reader,
-    /// Nanoseconds of it in which the hypervisor had the CPU.
+    /// Nanoseconds of it that the hypervisor stole.
     pub stolen: u64,
 }
 
@@ -30,20 +30,20 @@ pub(super) enum Runs {
     Task(Task),
 }
 
-/// What the task does that takes the packet.
+/// State of the task that takes the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     /// It was not seen on this CPU.
     Unseen,
-    /// It runs, or could.
+    /// It is running or runnable.
     Ready,
-    /// It has left the CPU for a time.
+    /// It has left the CPU to sleep.
     Asleep,
 }
 
-/// The stretches of a CPU, and how many packets it had received when the span began, if that is known.
+/// The stretches of a CPU, and the packets it had received when the span started, if known.
 pub(super) fn stretches(record: &Record, of: &CpuEvents) -> (Vec<Stretch>, Option<u16>) {
-    // A CPU that goes on while its rings are read has newer events where the oldest were.
+    // A CPU that continues while its rings are read replaces the oldest events by newer ones.
     let oldest = |ring: &Ring| {
         let oldest = || ring.events.iter().map(|event| event.ns).min();
         if ring.cut { oldest().unwrap_or(u64::MAX) } else { 0 }
@@ -53,7 +53,7 @@ pub(super) fn stretches(record: &Record, of: &CpuEvents) -> (Vec<Stretch>, Optio
     events.sort_by_key(|event| event.ns);
 
     let mut cpu = Cpu { task: None, reader: Reader::Unseen, irqs: Vec::new(), softirq: None };
-    // No switch was seen at all: what runs at the end has run throughout.
+    // There was no switch at all: the task at the end ran throughout.
     let switched = events.iter().any(|event| matches!(event.what, What::Task(_)));
     if !switched && !of.tasks.cut && std::ptr::eq(of, &raw const record.cpu) {
         cpu.task = Some(record.task.clone());
@@ -92,7 +92,7 @@ pub(super) fn stretches(record: &Record, of: &CpuEvents) -> (Vec<Stretch>, Optio
     (out, received)
 }
 
-/// A thread that the record has the name of.
+/// A thread whose name is in the record.
 fn named(record: &Record, of: &CpuEvents, pid: u32) -> Option<Task> {
     let switches = of.tasks.events.iter().rev().filter_map(|event| match &event.what {
         What::Task(task) => Some(task),
@@ -101,13 +101,13 @@ fn named(record: &Record, of: &CpuEvents, pid: u32) -> Option<Task> {
     switches.chain([&record.task]).find(|task| task.pid == pid).cloned()
 }
 
-/// The hypervisor had the CPU for so long since the timer's interrupt before: while nothing else
-/// happened there, so in the longest stretch since.
+/// The hypervisor stole this much time since the previous timer interrupt: in a period without events, so it is
+/// assigned to the longest stretch since then.
 fn steal(stretches: &mut [Stretch], ns: u64) {
-    // The last is within the timer's interrupt that told of it.
-    let tells = stretches.len().saturating_sub(1);
+    // The last stretch is in the timer interrupt that reported it.
+    let reported_in = stretches.len().saturating_sub(1);
     let is_timer = |s: &Stretch| matches!(s.runs, Runs::Irq(irq) if irq == LOCAL_TIMER);
-    let (before, _) = stretches.split_at_mut(tells);
+    let (before, _) = stretches.split_at_mut(reported_in);
     let since = before.iter().rposition(is_timer).unwrap_or(0);
     let longest = before.iter_mut().skip(since).max_by_key(|s| s.end - s.begin - s.stolen);
     if let Some(stretch) = longest {
@@ -117,7 +117,7 @@ fn steal(stretches: &mut [Stretch], ns: u64) {
 
 /// What a CPU runs at a moment.
 struct Cpu {
-    /// `None`: not known.
+    /// `None`: unknown.
     task: Option<Task>,
     reader: Reader,
     irqs: Vec<u32>,
@@ -125,11 +125,11 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Whether the CPU has turned to another task, and back maybe, since the event before.
+    /// Whether the CPU has switched to another task, and possibly back, since the previous event.
     fn missed_a_switch(&self, event: &Event) -> bool {
         let Some(task) = &self.task else { return false };
         match &event.what {
-            // No switch is from a thread to itself.
+            // A switch is never from a thread to itself.
             What::Task(next) => next.pid == task.pid,
             _ => event.current.is_some_and(|pid| pid != task.pid),
         }
@@ -153,7 +153,7 @@ impl Cpu {
         }
     }
 
-    /// Enters what has been run from one moment to another.
+    /// Adds what ran from one moment to another.
     fn stretch(&self, out: &mut Vec<Stretch>, begin: u64, end: u64, known_from: u64) {
         let stretch =
             |begin, end, runs| Stretch { begin, end, runs, reader: self.reader, stolen: 0 };
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_in_a_gap_is_not_known() {
+    fn what_ran_in_a_gap_is_unknown() {
         let r = record(
             "sched_waking",
             "sched_switch",
             vec![
                 at(100, What::Task(task(9, "hog"))),
                 at(300, What::Task(task(5, "agent"))),
-                // It was at the hog by then, and at a thread that is named nowhere in the end.
+                // By then it ran the hog, and at the end a thread whose name is not recorded.
                 at_thread(1200, 9, What::Irq(33)),
                 at_thread(1300, 9, What::IrqEnd),
                 at_thread(1700, 6, What::Irq(33)),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_to_the_task_that_runs_tells_of_a_gap() {
+    fn a_switch_to_the_running_task_reveals_a_gap() {
         let r = record(
             "sched_waking",
             "sched_switch",
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_could_go_on_is_ready_and_one_that_left_is_asleep() {
+    fn a_preempted_task_is_ready_and_one_that_left_is_asleep() {
         let preempted = Task { ready_before: true, ..task(9, "hog") };
         let r = record(
             "sk_data_ready",
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stolen_lies_in_the_longest_stretch_since_the_timer() {
+    fn stolen_time_is_in_the_longest_stretch_since_the_timer() {
         let r = record(
             "sched_waking",
             "sched_switch",

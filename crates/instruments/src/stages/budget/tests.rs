@@ -1,4 +1,4 @@
-//! Histories that tests write, and the shares that must come of them.
+//! Constructed histories, and the shares expected for them.
 
 use super::super::record::{
     Block, Change, CpuEvents, Event, Queued, Raiser, ReaderEvent, ReaderEvents, Ring, Task, VECTOR,
@@ -17,12 +17,12 @@ pub(super) fn at(ns: u64, what: What) -> Event {
     Event { ns, what, current: None }
 }
 
-/// The same while the CPU is at a thread.
+/// The same while the CPU runs a thread.
 pub(super) fn at_thread(ns: u64, current: u32, what: What) -> Event {
     Event { current: Some(current), ..at(ns, what) }
 }
 
-/// A span of 1,000 ns from 1,000 on, from CPU 0 to CPU 1, that ends in `reader`.
+/// A span of 1,000ns from 1,000 on, from CPU 0 to CPU 1, that ends in `reader`.
 pub(super) fn record(from: &str, to: &str, tasks: Vec<Event>, softirqs: Vec<Event>) -> Record {
     let stage = |name: &str| STAGES.iter().find(|stage| stage.name == name).unwrap();
     Record {
@@ -46,13 +46,13 @@ pub(super) fn record(from: &str, to: &str, tasks: Vec<Event>, softirqs: Vec<Even
         },
         others: BTreeMap::new(),
         reader: ReaderEvents { events: Vec::new(), known_from: u64::MAX },
-        trail: None,
+        packet_path: None,
     }
 }
 
-/// The shares by kind and by who is named, the largest first.
+/// The shares by kind and cause, largest first.
 fn shares(record: &Record) -> Vec<(ShareKind, String, u64)> {
-    let name = |who: &Who| {
+    let name = |who: &Culprit| {
         let number = || format!("{:?}{:?}", who.irq, who.cpu);
         who.comm.clone().or(who.vector.clone()).or(who.qdisc.clone()).unwrap_or_else(number)
     };
@@ -88,7 +88,7 @@ fn a_packet_waits_for_net_rx_behind_others() {
 }
 
 #[test]
-fn a_task_before_ksoftirqd_is_told_from_one_that_holds_softirqs_off() {
+fn a_task_before_ksoftirqd_differs_from_one_that_disables_softirqs() {
     let hog = || at(500, What::Task(task(9, "hog")));
     let left = record(
         "net_rx_raise",
@@ -132,7 +132,7 @@ fn a_cpu_that_is_offline_neither_idles_nor_waits_for_an_interrupt() {
             (ShareKind::Idle, String::new(), 90),
         ]
     );
-    // What has stood in its backlog is given to netif_rx() by the CPU that takes it over.
+    // Packets in its backlog are passed to netif_rx() by the CPU that takes over.
     let taken = record("enqueue_to_backlog", "netif_rx", vec![], vec![]);
     assert_eq!(shares(&taken), [(ShareKind::Offline, String::new(), 1000)]);
 }
@@ -163,7 +163,7 @@ fn a_reader_waits_behind_tasks_interrupts_and_softirqs() {
 }
 
 #[test]
-fn work_on_the_packet_is_its_own() {
+fn processing_the_packet_is_its_own_work() {
     let in_stack = record(
         "netif_receive_skb",
         "tcp_v4_rcv",
@@ -172,7 +172,7 @@ fn work_on_the_packet_is_its_own() {
     );
     assert_eq!(shares(&in_stack), [(ShareKind::Own, String::new(), 1000)]);
     assert_eq!(budget(&in_stack).packets, 2);
-    // To its reader it is others' packets that NET_RX works on.
+    // For the reader, NET_RX processes other packets.
     let disturbed = record(
         "sched_switch",
         "sock_recv",
@@ -201,14 +201,14 @@ fn a_reader_that_does_other_things_is_a_task() {
         shares(&r),
         [
             (ShareKind::Task, "reader".to_owned(), 700),
-            // Its CPU alone does not say whether it could have run.
+            // Its CPU alone does not show whether it was runnable.
             (ShareKind::Unknown, String::new(), 300)
         ]
     );
     assert!(!budget(&r).complete);
 }
 
-/// Adds what the reader did, all of it known.
+/// Adds the reader's events, all of them known.
 fn with_reader(mut r: Record, events: Vec<(u64, u32, Change)>) -> Record {
     let events = events.into_iter().map(|(ns, cpu, what)| ReaderEvent { ns, cpu, what });
     r.reader = ReaderEvents { events: events.collect(), known_from: 0 };
@@ -224,8 +224,8 @@ fn woken(pid: u32, comm: &str) -> Change {
 }
 
 #[test]
-fn a_packet_behind_the_first_waits_for_the_reader_s_cpu_as_that_does() {
-    // The first has woken the reader, which waits behind a task; this one wakes nobody.
+fn a_packet_behind_the_first_waits_for_the_readers_cpu_too() {
+    // The first has woken the reader, which waits behind a task; this one wakes no task.
     let r = record(
         "sk_data_ready",
         "sock_recv",
@@ -253,7 +253,7 @@ fn a_packet_behind_the_first_waits_for_the_reader_s_cpu_as_that_does() {
 }
 
 #[test]
-fn a_blocked_reader_says_in_what_and_who_woke_it() {
+fn a_blocked_reader_shows_on_what_and_who_woke_it() {
     let r = record(
         "sk_data_ready",
         "sock_recv",
@@ -279,7 +279,7 @@ fn a_blocked_reader_says_in_what_and_who_woke_it() {
 }
 
 #[test]
-fn a_reader_that_waits_for_its_lock_or_its_peer_is_no_sleeper() {
+fn a_reader_that_waits_for_its_lock_or_its_peer_is_not_a_sleeper() {
     for (from, to, on, share) in [
         ("sk_data_ready", "sock_recv", "socket_lock", ShareKind::SocketLocked),
         ("sock_send", "tcp_transmit_skb", "send_buffer", ShareKind::SocketFull),
@@ -306,7 +306,7 @@ fn a_reader_that_was_woken_for_a_packet_and_does_other_things_is_a_task() {
             vec![(500, 1, blocks(on)), (900, 1, woken(0, "swapper/1")), (1000, 1, Change::Runs)],
         )
     };
-    // It returns from epoll_wait(), and calls for the packet when it pleases.
+    // It returns from epoll_wait(), and fetches the packet later.
     assert_eq!(shares(&of("poll")), [(ShareKind::Task, "reader".to_owned(), 1000)]);
     assert_eq!(shares(&of("socket")), [(ShareKind::Own, String::new(), 1000)]);
 }
@@ -324,11 +324,11 @@ fn queued(qdisc: &str, stopped: bool, raised: Option<(u64, Raiser)>) -> Record {
 }
 
 #[test]
-fn a_queueing_discipline_is_told_from_a_device_and_from_a_cpu_that_is_late() {
+fn a_queueing_discipline_differs_from_a_device_and_a_late_cpu() {
     let first = |r: &Record| shares(r)[0].0;
     let timer = Some((1800, Raiser::Timer));
     let shaped = queued("tbf", false, timer);
-    // From when its timer ended it waited for the CPU.
+    // Once its timer had expired it waited for the CPU.
     assert_eq!(
         shares(&shaped),
         [
@@ -339,7 +339,7 @@ fn a_queueing_discipline_is_told_from_a_device_and_from_a_cpu_that_is_late() {
     );
     let who = budget(&shaped).shares[0].who.clone().unwrap();
     assert_eq!((who.qdisc.as_deref(), who.device.as_deref()), (Some("tbf"), Some("eth0")));
-    // Taken from it by a sender.
+    // Dequeued by a sender.
     assert_eq!(shares(&queued("fq", false, None)), [(ShareKind::Qdisc, "fq".to_owned(), 1000)]);
     assert_eq!(first(&queued("prio", false, timer)), ShareKind::Qdisc);
     assert_eq!(first(&queued("tbf", true, timer)), ShareKind::DeviceQueue);
@@ -350,7 +350,7 @@ fn a_queueing_discipline_is_told_from_a_device_and_from_a_cpu_that_is_late() {
 }
 
 #[test]
-fn data_of_tcp_waits_for_what_is_missing_before_it() {
+fn tcp_data_waits_for_missing_data_before_it() {
     let mut r = record("tcp_rcv_established", "sk_data_ready", vec![], vec![]);
     r.early = Some(None);
     assert_eq!(shares(&r), [(ShareKind::TcpGap, String::new(), 1000)]);
@@ -379,7 +379,7 @@ fn a_segment_in_the_backlog_waits_for_the_task_that_has_the_socket() {
 }
 
 #[test]
-fn a_history_that_is_too_short_leaves_the_rest_unknown() {
+fn a_short_history_leaves_the_rest_unknown() {
     let mut r =
         record("sched_waking", "sched_switch", vec![at(1800, What::Task(task(9, "hog")))], vec![]);
     r.cpu.tasks.cut = true;
@@ -390,7 +390,7 @@ fn a_history_that_is_too_short_leaves_the_rest_unknown() {
 }
 
 #[test]
-fn a_quota_that_is_used_up_is_told_from_other_tasks() {
+fn an_exhausted_quota_differs_from_other_tasks() {
     let mut r = record(
         "sched_waking",
         "sched_switch",
@@ -402,13 +402,13 @@ fn a_quota_that_is_used_up_is_told_from_other_tasks() {
         shares(&r),
         [(ShareKind::Throttled, "reader".to_owned(), 800), (ShareKind::Idle, String::new(), 200),]
     );
-    // Of the time before this packet it says nothing.
+    // It has no information about the time before this packet.
     r.throttled = vec![Range { start: 200, end: 900 }];
     assert_eq!(shares(&r)[0].0, ShareKind::Idle);
 }
 
 #[test]
-fn a_reader_whose_cgroup_may_not_run_is_throttled() {
+fn a_reader_of_a_throttled_cgroup_is_throttled() {
     let r = with_reader(
         record("sched_waking", "sched_switch", vec![at(500, What::Task(task(0, "idle")))], vec![]),
         vec![(500, 1, Change::Ready { throttled: true }), (1800, 1, Change::Runs)],
@@ -417,7 +417,7 @@ fn a_reader_whose_cgroup_may_not_run_is_throttled() {
 }
 
 #[test]
-fn a_reader_that_was_moved_waited_for_another_cpu() {
+fn a_migrated_reader_waited_for_another_cpu() {
     let r =
         record("sched_waking", "sched_switch", vec![at(500, What::Task(task(9, "other")))], vec![]);
     let moved = |ns, to| (ns, 3, Change::Moves(to));
@@ -437,7 +437,7 @@ fn a_reader_that_was_moved_waited_for_another_cpu() {
             at(1300, What::Irq(33)),
             at(1350, What::IrqEnd),
             at(1650, What::Task(task(0, "swapper/3"))),
-            // What came after the move is of no account.
+            // What happened after the migration is irrelevant.
             at(1750, What::Task(task(12, "later"))),
         ]),
         softirqs: ring(vec![at(1400, What::Softirq(1, 0)), at(1500, What::SoftirqEnd(0))]),
@@ -481,7 +481,7 @@ fn user_space_has_the_packet_of_an_upcall() {
 }
 
 #[test]
-fn what_was_stolen_is_no_task_s_fault() {
+fn stolen_time_is_not_assigned_to_a_task() {
     let r = record(
         "sched_waking",
         "sched_switch",
@@ -498,10 +498,10 @@ fn what_was_stolen_is_no_task_s_fault() {
 }
 
 #[test]
-fn remote_memory_explains_microseconds_and_no_more() {
+fn remote_memory_explains_microseconds_only() {
     let mut r = record("sched_waking", "sched_switch", vec![], vec![]);
     r.span_ns = 16_000_000;
-    // 64 lines and 24 of data, each 110 ns farther.
+    // 64 lines and 24 of data, each 110ns farther away.
     assert_eq!(remote_memory_bound(&r, 21).unwrap().ns, 9_680);
     assert_eq!(remote_memory_bound(&r, 10), None);
     r.span_ns = 500;

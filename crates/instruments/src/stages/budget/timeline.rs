@@ -1,26 +1,26 @@
-//! What the reader did at each moment of a span: its switches and wake-ups, made phases.
+//! The reader's state at each moment of a span, as phases derived from its switches and wake-ups.
 //!
-//! Two tracepoints tell of a task that blocks and is woken, and those who call them do not wait for one
-//! another: a task that is about to leave its CPU may be woken just before the switch is seen. So a task
-//! that ran again without a wake-up since it left had been woken before.
+//! Two tracepoints report that a task blocks and is woken, and their callers do not wait for each other: a task
+//! that is about to leave its CPU may be woken just before the switch is observed. So a task that runs again
+//! without a wake-up since it left had been woken before.
 
 use super::super::record::{Change, CpuEvents, ReaderEvent, Record, Waker, What};
 
-/// A time in which the reader did one thing.
+/// A time in which the reader was in one state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Phase {
     pub end: u64,
     pub state: State,
 }
 
-/// What it did.
+/// Its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not known.
+    /// Unknown.
     Unknown,
     /// It ran on a CPU.
     Runs(u32),
-    /// It could run, and was queued on a CPU; or it may not, as its cgroup had used up its quota.
+    /// It was runnable and queued on a CPU; or throttled, as its cgroup had used up its quota.
     Ready { cpu: u32, throttled: bool },
     /// It waited for something else, until it was woken.
     Blocked { on: Option<String>, woken_by: Option<Waker> },
@@ -54,7 +54,7 @@ pub(super) fn phases(record: &Record) -> Vec<Phase> {
     out
 }
 
-/// What a reader last waited for before a moment, where that is known.
+/// What a reader last blocked on before a moment, if known.
 pub(super) fn last_blocked_on(record: &Record, before: u64) -> Option<&str> {
     record.reader.events.iter().rev().filter(|event| event.ns <= before).find_map(|event| {
         match &event.what {
@@ -64,10 +64,10 @@ pub(super) fn last_blocked_on(record: &Record, before: u64) -> Option<&str> {
     })
 }
 
-/// Whether the task that took the packet is another than the one that was woken for it, of several that
-/// read from a socket: it was not woken as the packet's reader was.
+/// Whether the task that took the packet differs from the one woken for it, if several read from a socket: it
+/// was not woken as the packet's reader.
 pub(super) fn took_another_s(record: &Record) -> bool {
-    /// The reader's wake-up is noted just before the packet's.
+    /// The reader's wake-up is recorded just before the packet's.
     const AT_ONCE_NS: u64 = 50_000;
     let begin = record.begin_ns();
     let woken = |event: &ReaderEvent| {
@@ -78,7 +78,8 @@ pub(super) fn took_another_s(record: &Record) -> bool {
         && !record.reader.events.iter().any(woken)
 }
 
-/// Before its first event a reader is not known, but for the times in which the scheduler says that it was queued.
+/// Before its first event a reader is unknown, except for the times in which the scheduler reports that it was
+/// queued.
 fn while_unknown(record: &Record) -> Vec<Phase> {
     let reader = &record.reader;
     let first = reader.events.first().map_or(record.at_ns, |event| event.ns);
@@ -101,7 +102,7 @@ fn while_unknown(record: &Record) -> Vec<Phase> {
     phases.collect()
 }
 
-/// The times in which a task was queued before the CPU turned to it: those that the events tell of.
+/// The times in which a task was queued before the CPU switched to it, as reported by events.
 fn queued(events: &CpuEvents, pid: u32) -> impl Iterator<Item = (u64, u64)> {
     let events = &events.tasks.events;
     events.iter().zip(events.iter().skip(1)).filter_map(move |pair| {
@@ -112,23 +113,23 @@ fn queued(events: &CpuEvents, pid: u32) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Whether an event says what a reader did before it.
+/// Whether an event shows the state of a reader before it.
 fn before_is_known(event: &ReaderEvent) -> bool {
     before(Some(event)) != State::Unknown
 }
 
-/// What a reader did from when it was known on to its first event: whatever it was, nobody had woken it since.
+/// The state of a reader between becoming known and its first event: no task had woken it since.
 fn before(first: Option<&ReaderEvent>) -> State {
     let Some(event) = first else { return State::Unknown };
     match event.what {
         Change::Runs | Change::Moves(_) => State::Ready { cpu: event.cpu, throttled: false },
         Change::Ready { .. } | Change::Blocks(_) => State::Runs(event.cpu),
-        // In what it was blocked is not known; or it was not known at all.
+        // What it was blocked on is unknown; or it was not known at all.
         Change::Woken { .. } | Change::Found => State::Unknown,
     }
 }
 
-/// What it does from an event on; `None` where that is the same as before.
+/// Its state from an event on; `None` if unchanged.
 fn next(state: &State, event: &ReaderEvent, rest: &[ReaderEvent]) -> Option<State> {
     let ready = |cpu, throttled| Some(State::Ready { cpu, throttled });
     match (&event.what, state) {
@@ -146,7 +147,7 @@ fn next(state: &State, event: &ReaderEvent, rest: &[ReaderEvent]) -> Option<Stat
             }
         }
         (Change::Moves(to), State::Ready { .. }) => ready(*to, false),
-        // Not before the switch that it was woken in the midst of.
+        // Not before the switch during which it was woken.
         (Change::Woken { throttled, .. }, State::Blocked { .. } | State::Unknown) => {
             ready(event.cpu, *throttled)
         }
@@ -172,7 +173,7 @@ mod tests {
         Waker::Task(11, "other".to_owned())
     }
 
-    /// The phases of a span from 1,000 to 2,000 ns: what the reader did, and until when.
+    /// The phases of a span from 1,000 to 2,000ns: the reader's state, and until when.
     fn of(known_from: u64, events: Vec<(u64, u32, Change)>) -> Vec<(u64, State)> {
         let events = events.into_iter().map(|(ns, cpu, what)| ReaderEvent { ns, cpu, what });
         let mut r = record("sk_data_ready", "sock_recv", vec![], vec![]);
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_runs_without_a_wake_up_could_have_run_before() {
+    fn a_reader_that_runs_without_a_wake_up_was_runnable_before() {
         let moved = vec![(1300, 1, Change::Moves(3)), (1500, 3, Change::Runs)];
         for (events, expected) in [
             (vec![(1500, 1, Change::Runs)], vec![(1500, ready(1)), (2000, State::Runs(1))]),
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_blocks_in_something_until_it_is_woken() {
+    fn a_reader_is_blocked_until_it_is_woken() {
         let events = vec![
             (100, 1, Change::Runs),
             (1200, 1, blocks("futex")),
@@ -244,7 +245,7 @@ mod tests {
         ];
         let expected = [(1200, State::Runs(1)), (1900, ready(1)), (2000, State::Runs(1))];
         assert_eq!(of(0, events), expected);
-        // A wake-up of a task that runs says nothing of the time when it blocks later.
+        // A wake-up of a running task does not affect the time when it blocks later.
         let events = vec![
             (100, 1, Change::Runs),
             (1190, 1, woken()),
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_may_be_taken_by_another_than_was_woken_for_it() {
+    fn a_packet_may_be_taken_by_another_task_than_the_woken_one() {
         let with = |from, ns| {
             let mut r = record(from, "sock_recv", vec![], vec![]);
             let events = vec![ReaderEvent { ns, cpu: 1, what: woken() }];
@@ -270,14 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_says_since_when_a_task_that_nobody_knew_was_queued() {
+    fn the_scheduler_reports_since_when_an_unknown_task_was_queued() {
         use super::super::super::record::What;
         use super::super::tests::{at, task};
         let switches = vec![
             at(1100, What::Queued(900)),
             at(1100, What::Task(task(7, "reader"))),
             at(1200, What::Task(task(9, "hog"))),
-            // Another's.
+            // Of another task.
             at(1400, What::Queued(1250)),
             at(1400, What::Task(task(5, "agent"))),
             at(1800, What::Queued(1300)),
@@ -298,12 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_the_oldest_event_is_not_known() {
+    fn the_time_before_the_oldest_event_is_unknown() {
         let events = vec![(1500, 1, Change::Ready { throttled: true })];
         let throttled = State::Ready { cpu: 1, throttled: true };
         assert_eq!(of(1500, events), [(1500, State::Unknown), (2000, throttled)]);
         assert_eq!(of(u64::MAX, vec![]), [(2000, State::Unknown)]);
-        // Nor is what a task did that became a reader in the midst of the span.
+        // Nor is the state of a task that became a reader during the span.
         let events = vec![(1500, 1, Change::Found)];
         assert_eq!(of(0, events), [(1500, State::Unknown), (2000, State::Runs(1))]);
     }

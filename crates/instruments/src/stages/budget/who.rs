@@ -1,7 +1,7 @@
-//! Names of tasks, interrupts and softirqs as users know them.
+//! Display names of tasks, interrupts and softirqs.
 
 use super::super::record::{Task, VECTOR, Waker};
-use nearpath_model::Who;
+use nearpath_model::Culprit;
 
 /// Names of the softirqs (`softirq_to_name` in `kernel/softirq.c`).
 const SOFTIRQS: [&str; 10] =
@@ -18,9 +18,9 @@ const POLICIES: [&str; 8] = [
     "SCHED_EXT",
 ];
 
-pub(super) fn interrupt(irq: u32) -> Who {
+pub(super) fn interrupt(irq: u32) -> Culprit {
     if irq & VECTOR == 0 {
-        return Who { irq: Some(irq), ..Who::default() };
+        return Culprit { irq: Some(irq), ..Culprit::default() };
     }
     // Linux on x86 (arch/x86/include/asm/irq_vectors.h).
     let vector = match irq & !VECTOR {
@@ -28,43 +28,43 @@ pub(super) fn interrupt(irq: u32) -> Who {
         0xfb => "call_function_single".to_owned(),
         other => format!("vector {other:#x}"),
     };
-    Who { vector: Some(vector), ..Who::default() }
+    Culprit { vector: Some(vector), ..Culprit::default() }
 }
 
-pub(super) fn softirq(vector: u32) -> Who {
+pub(super) fn softirq(vector: u32) -> Culprit {
     let name = usize::try_from(vector).ok().and_then(|v| SOFTIRQS.get(v));
-    Who {
+    Culprit {
         vector: Some(name.map_or_else(|| vector.to_string(), |&n| n.to_owned())),
-        ..Who::default()
+        ..Culprit::default()
     }
 }
 
-pub(super) fn task(task: &Task) -> Who {
+pub(super) fn task(task: &Task) -> Culprit {
     let prio = i32::from(task.prio);
     let policy = POLICIES.get(usize::from(task.policy)).filter(|name| !name.is_empty());
-    Who {
+    Culprit {
         policy: policy.map(|&name| name.to_owned()),
-        // include/linux/sched/prio.h: 0 to 99 are real-time, 99 - prio as users know it; then nice.
-        // That of a deadline task says nothing.
+        // include/linux/sched/prio.h: 0 to 99 are real-time, displayed as 99 - prio; then nice.
+        // The priority of a deadline task has no meaning.
         prio: (prio < 140).then_some(if prio < 100 { 99 - prio } else { prio - 120 }),
         ..named(task)
     }
 }
 
 /// What woke a task.
-pub(super) fn waker(waker: &Waker) -> Who {
+pub(super) fn waker(waker: &Waker) -> Culprit {
     match waker {
         Waker::Task(pid, comm) => {
-            Who { comm: Some(comm.clone()), pid: Some(*pid), ..Who::default() }
+            Culprit { comm: Some(comm.clone()), pid: Some(*pid), ..Culprit::default() }
         }
         Waker::Softirq(vector) => softirq(*vector),
         Waker::Irq(irq) => interrupt(*irq),
     }
 }
 
-/// A task of which no more than name and thread id are known.
-pub(super) fn named(task: &Task) -> Who {
-    Who { comm: Some(task.comm.clone()), pid: Some(task.pid), ..Who::default() }
+/// A task of which only name and thread id are known.
+pub(super) fn named(task: &Task) -> Culprit {
+    Culprit { comm: Some(task.comm.clone()), pid: Some(task.pid), ..Culprit::default() }
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_know_priorities_by_other_numbers() {
+    fn priorities_are_displayed_by_their_user_visible_numbers() {
         let hog = Task { pid: 9, comm: "hog".to_owned(), ..Task::default() };
         let fifo = task(&Task { prio: 49, policy: 1, ..hog.clone() });
         assert_eq!((fifo.policy.as_deref(), fifo.prio), (Some("SCHED_FIFO"), Some(50)));

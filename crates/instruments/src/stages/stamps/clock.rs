@@ -1,37 +1,38 @@
-//! A NIC's clock as the programs need it: in go readings of it beside the monotonic clock, out come the latest of them
-//! and the rate at which both drift apart, by which any stamp is converted; and how far that was off.
+//! A NIC's clock for the programs. Input: readings relative to the monotonic clock. Output: the latest reading
+//! and the rate of drift, by which timestamps are converted, and the error of the conversion.
 
 use nearpath_host::timestamping::PhcReading;
 use std::collections::VecDeque;
 
-/// The rate is in 2^-30 (`RATE_BITS` of `bpf/nic_stamps.h`).
+/// The rate is in units of 2^-30 (`RATE_BITS` of `bpf/nic_stamps.h`).
 const RATE_BITS: u32 = 30;
-/// A faster or slower clock (by 1.5 %) is no clock.
+/// Maximum plausible difference of a clock's rate (1.5%).
 const MAX_RATE: i64 = 1 << 24;
-/// Readings over which the rate is taken.
+/// Number of readings from which the rate is computed.
 const READINGS: usize = 16;
-/// A reading whose bracket is so many times as long as the shortest was interrupted, and is left out,
+/// A reading whose bracket is this many times as long as the shortest was interrupted, and is ignored,
 const POOR: u64 = 4;
-/// unless the one before it is as old as this.
+/// unless the one before it is at least this old.
 const OLD_NS: i64 = 5_000_000_000;
-/// By what part of the time between two readings a clock may stray from its course: else it was set.
+/// Maximum deviation of a clock from its extrapolation, as a share of the time between two readings; beyond it,
+/// the clock was set.
 const STRAYS: u64 = 500;
-/// What is set at each of so many readings is no clock.
+/// A clock that was set at each of this many readings is not usable.
 const STEPS_IN_A_ROW: u32 = 3;
 
-/// One reading, and the rate: what the programs convert by.
+/// A reading, and the rate: used by the programs for conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conversion {
-    /// What the NIC's clock showed,
+    /// The NIC's clock,
     pub phc_ns: i64,
-    /// when the monotonic clock showed this.
+    /// and the monotonic clock at the same time.
     pub monotonic_ns: i64,
-    /// By how much a time on the monotonic clock is longer than one on the NIC's, in 2^-30.
+    /// How much longer a time is on the monotonic clock than on the NIC's, in units of 2^-30.
     pub rate: i64,
 }
 
 impl Conversion {
-    /// A time of the NIC's clock on the monotonic clock, as `nic_stamp_ns` of `bpf/nic_stamps.h` has it.
+    /// Converts a time of the NIC's clock to the monotonic clock, like `nic_stamp_ns` of `bpf/nic_stamps.h`.
     pub fn monotonic(&self, stamp_ns: i64) -> i64 {
         let since = stamp_ns.wrapping_sub(self.phc_ns);
         let strays = (i128::from(since) * i128::from(self.rate)) >> RATE_BITS;
@@ -41,7 +42,7 @@ impl Conversion {
     }
 }
 
-/// A clock that is read at intervals.
+/// A clock that is read periodically.
 #[derive(Debug, Clone)]
 pub struct Clock {
     readings: VecDeque<PhcReading>,
@@ -52,16 +53,16 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// With the first reading; its rate is not known yet.
+    /// With the first reading; its rate is still unknown.
     pub fn new(first: PhcReading) -> Self {
         let worst_ns = first.uncertainty_ns;
         Self { readings: [first].into(), rate: 0, worst_ns, steps: 0, in_a_row: 0 }
     }
 
-    /// A further reading, later than the last.
+    /// Adds a reading, later than the last.
     ///
     /// # Errors
-    /// The clock stands still, or runs at a speed that is none of a clock: its stamps are not to be used.
+    /// The clock is not running, or its rate is implausible: its timestamps cannot be used.
     pub fn add(&mut self, reading: PhcReading) -> Result<(), String> {
         let Some(last) = self.readings.back().copied() else {
             *self = Self::new(reading);
@@ -76,14 +77,14 @@ impl Clock {
         let unsure = reading.uncertainty_ns.saturating_add(last.uncertainty_ns);
         let may_stray = elapsed.unsigned_abs() / STRAYS;
         if off > unsure.saturating_add(may_stray) {
-            // Of what was before nothing holds now but the rate.
+            // Of the earlier data only the rate is still valid.
             self.readings.clear();
             self.readings.push_back(reading);
             self.steps += 1;
             self.in_a_row += 1;
             return match self.in_a_row < STEPS_IN_A_ROW {
                 true => Ok(()),
-                false => Err("its clock does not keep the kernel's time".to_owned()),
+                false => Err("its clock is set repeatedly".to_owned()),
             };
         }
         self.in_a_row = 0;
@@ -96,13 +97,13 @@ impl Clock {
         Ok(())
     }
 
-    /// From here on it counts how far conversions are off: the rate is known as well as it can be so far.
+    /// From here on conversion errors are recorded: the rate is as accurate as possible at this point.
     pub fn settle(&mut self) {
         self.worst_ns = self.readings.back().map_or(0, |reading| reading.uncertainty_ns);
         self.steps = 0;
     }
 
-    /// Over all readings; one that they cannot tell from none is none.
+    /// From all readings; a rate that is within their error is 0.
     fn measured_rate(&self) -> Result<i64, String> {
         let (Some(first), Some(last)) = (self.readings.front(), self.readings.back()) else {
             return Ok(0);
@@ -114,34 +115,34 @@ impl Clock {
             return Ok(0);
         }
         if phc <= 0 {
-            return Err("its clock does not run".to_owned());
+            return Err("its clock is not running".to_owned());
         }
         let rate = ((monotonic - phc) << RATE_BITS) / phc;
         i64::try_from(rate)
             .ok()
             .filter(|rate| rate.abs() <= MAX_RATE)
-            .ok_or_else(|| "its clock runs at another speed than the kernel's".to_owned())
+            .ok_or_else(|| "the rate of its clock is implausible".to_owned())
     }
 
-    /// By which stamps are converted from now on.
+    /// The reading and rate in use.
     pub fn conversion(&self) -> Conversion {
         let last = self.readings.back();
         let (phc_ns, monotonic_ns) = last.map_or((0, 0), |r| (r.phc_ns, r.monotonic_ns));
         Conversion { phc_ns, monotonic_ns, rate: self.rate }
     }
 
-    /// By how much a conversion may have been off, in nanoseconds: half of a reading's bracket, or how far the clock
-    /// was from its course at the next reading, whichever was most.
+    /// Maximum conversion error in nanoseconds: half of a reading's bracket, or the deviation of the clock from
+    /// its extrapolation at the next reading, whichever was larger.
     pub fn uncertainty_ns(&self) -> u64 {
         self.worst_ns
     }
 
-    /// By how much the NIC's clock is faster than the monotonic clock, in parts per 10^9; negative: slower.
+    /// How much faster the NIC's clock is than the monotonic clock, in parts per 10^9; negative: slower.
     pub fn drift_ppb(&self) -> f64 {
         -(self.rate as f64) * 1e9 / f64::from(1u32 << RATE_BITS)
     }
 
-    /// How often it was set meanwhile.
+    /// How often it was set in the meantime.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -153,10 +154,10 @@ mod tests {
     use proptest::prelude::*;
 
     const S: i64 = 1_000_000_000;
-    /// TAI, as PTP's clocks show it.
+    /// TAI, as used by PTP clocks.
     const EPOCH: i64 = 1_800_000_000 * S;
 
-    /// A clock that is `ppm` faster, at a time of the monotonic clock.
+    /// A clock that is faster by `ppm`, at a time of the monotonic clock.
     fn at(monotonic_ns: i64, ppm: i64, uncertainty_ns: u64) -> PhcReading {
         let phc_ns = EPOCH + monotonic_ns + monotonic_ns / 1_000_000 * ppm;
         PhcReading { phc_ns, monotonic_ns, uncertainty_ns }
@@ -169,11 +170,11 @@ mod tests {
             clock.add(at(50 * S + tick * S / 2, 80, 300)).unwrap();
         }
         assert!((clock.drift_ppb() - 80_000.0).abs() < 300.0, "{}", clock.drift_ppb());
-        // Half a second after the last reading 80 ppm are 40 µs, which the rate makes up for.
+        // In half a second after the last reading 80 ppm are 40µs, which the rate compensates.
         let later = at(55 * S, 80, 0);
         assert!(clock.conversion().monotonic(later.phc_ns).abs_diff(later.monotonic_ns) < 500);
         assert_eq!(clock.steps(), 0);
-        // The first of them were converted without a rate; that was before anything was measured.
+        // The first ones were converted without a rate, before the measurement started.
         assert!(clock.uncertainty_ns() >= 40_000);
         clock.settle();
         clock.add(later).unwrap();
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_readings_cannot_tell_is_no_drift() {
+    fn drift_below_the_reading_error_is_zero() {
         let mut clock = Clock::new(at(S, 0, 40_000));
         clock
             .add(PhcReading {
@@ -203,22 +204,22 @@ mod tests {
         clock.add(set(3 * S)).unwrap();
         clock.add(set(4 * S)).unwrap();
         assert_eq!(clock.steps(), 1);
-        assert!(clock.uncertainty_ns() < 20_000, "the step is none of the conversion");
+        assert!(clock.uncertainty_ns() < 20_000, "the step is not a conversion error");
         assert!(clock.conversion().monotonic(set(5 * S).phc_ns).abs_diff(5 * S) < 1_000);
     }
 
     #[test]
-    fn an_interrupted_reading_is_left_out() {
+    fn an_interrupted_reading_is_ignored() {
         let mut clock = Clock::new(at(S, 0, 100));
         clock.add(PhcReading { uncertainty_ns: 900_000, ..at(2 * S, 0, 0) }).unwrap();
         assert_eq!(clock.conversion().monotonic_ns, S);
-        // After so long a poor one is better than none.
+        // After this long a poor reading is better than none.
         clock.add(PhcReading { uncertainty_ns: 900_000, ..at(7 * S, 0, 0) }).unwrap();
         assert_eq!((clock.conversion().monotonic_ns, clock.uncertainty_ns()), (7 * S, 900_000));
     }
 
     #[test]
-    fn what_is_no_clock_is_refused() {
+    fn implausible_clocks_are_rejected() {
         let stopped = |monotonic_ns| PhcReading { phc_ns: EPOCH, ..at(monotonic_ns, 0, 10) };
         let mut clock = Clock::new(at(S, 0, 10));
         let added: Vec<bool> = (2..8).map(|s| clock.add(stopped(s * S)).is_ok()).collect();
@@ -237,7 +238,7 @@ mod tests {
         let header = include_str!("../../../../../bpf/nic_stamps.h");
         assert!(header.contains(&format!("#define RATE_BITS {RATE_BITS}")));
         assert!(header.contains("#define STAMP_FARTHEST_NS (1LL << 36)"));
-        // The product that the programs make has room in 64 bits.
+        // The product in the programs fits in 64 bits.
         assert!(MAX_RATE.checked_mul(1 << 36).is_some());
     }
 
@@ -253,10 +254,10 @@ mod tests {
             }
         }
 
-        /// Whatever the drift, the times of day and the brackets: a stamp between two readings is converted as exactly
-        /// as it says.
+        /// Whatever the drift, the times of day and the brackets: timestamps between two readings are converted
+        /// with the reported accuracy.
         #[test]
-        fn conversions_are_as_exact_as_they_say(
+        fn conversions_have_the_reported_accuracy(
             ppm in -300..300i64,
             start in 0..1_000_000 * S,
             ticks in 12..30i64,

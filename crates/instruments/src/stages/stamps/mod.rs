@@ -1,5 +1,5 @@
-//! Hardware time stamps of received packets (`bpf/nic_stamps.h`): the devices that give them are found when a
-//! measurement begins, and a thread reads their clocks as long as it lasts.
+//! Hardware timestamps of received packets (`bpf/nic_stamps.h`): the devices that provide them are found when a
+//! measurement starts, and a thread reads their clocks during the measurement.
 
 mod clock;
 
@@ -20,22 +20,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The stage at which such a path begins.
+/// The stage at which such a path starts.
 pub const NIC_RX: &str = "nic_rx";
-/// Devices that there is room for (`NICS_MAX`).
+/// Maximum number of devices (`NICS_MAX`).
 const NICS_MAX: usize = 64;
-/// The clocks are read so often,
+/// Interval at which the clocks are read,
 const PERIOD: Duration = Duration::from_millis(500);
-/// and at first, while their rates are not known, after these.
+/// and at the start, while their rates are unknown, these intervals.
 const FIRST: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(100), Duration::from_millis(250)];
-/// How long they are watched before the first packet.
+/// How long they are observed before the first packet.
 const SETTLING: Duration = Duration::from_millis(20);
 
-/// How a clock is read: both clocks, or why not.
+/// Reads both clocks, or returns an error.
 type Read = Box<dyn Fn() -> Result<PhcReading, String> + Send>;
 
-/// A device whose stamps are times of a clock that the kernel does not offer as a device of its own.
+/// A device whose clock is not available as a PTP device.
 #[derive(Debug, Clone, Copy)]
 pub struct GivenClock {
     /// Inode of its network namespace.
@@ -44,32 +44,32 @@ pub struct GivenClock {
     pub ifindex: u32,
     /// Its name.
     pub nic: &'static str,
-    /// Reads its clock beside the monotonic one.
+    /// Reads its clock relative to the monotonic one.
     pub read: fn() -> PhcReading,
 }
 
-/// A device that stamps, before the programs are loaded.
+/// A device that timestamps, before the programs are loaded.
 struct Candidate {
     nic: StampingNic,
-    /// How its clock is read, or why it cannot be.
+    /// Its clock, or why it cannot be read.
     read: Result<Read, String>,
 }
 
-/// The devices that stamp what they receive.
+/// The devices that timestamp received packets.
 #[derive(Default)]
 pub struct Candidates(Vec<Candidate>);
 
-/// One device while packets are observed. Its row of `nic_clocks` is its place among all.
+/// A device while packets are observed. Its row in `nic_clocks` is its index.
 struct Watched {
     nic: StampingNic,
-    /// `None` where its stamps are not used.
+    /// `None` if its timestamps are not used.
     clock: Option<(Read, Clock)>,
 }
 
 /// The clocks while packets are observed.
 pub struct Stamps {
     watched: Arc<Mutex<Vec<Watched>>>,
-    /// For reading what the programs have noted.
+    /// To read what the programs have recorded.
     clocks: Mapped,
     /// Dropping it ends the thread.
     stop: Option<Sender<()>>,
@@ -77,7 +77,7 @@ pub struct Stamps {
 }
 
 impl Candidates {
-    /// Finds them, in all network namespaces that processes are in or that have names. `given` are there besides.
+    /// Finds them, in all network namespaces that have a process or a name. `given` are added.
     pub fn find(given: &[GivenClock]) -> Self {
         let root = Root::live();
         let mut found = of_namespace(&root);
@@ -105,7 +105,7 @@ impl Candidates {
         Self(found)
     }
 
-    /// Why no packet's path can begin at the NIC; `None` where it can.
+    /// Why no packet's path can start at the NIC; `None` if it can.
     pub fn reason(&self) -> Option<String> {
         if self.0.iter().any(|candidate| candidate.read.is_ok()) {
             return None;
@@ -116,24 +116,24 @@ impl Candidates {
         };
         let reasons: Vec<String> = self.0.iter().filter_map(why).collect();
         Some(match reasons.is_empty() {
-            true => "no NIC stamps what it receives (hwstamp_ctl, ethtool -T)".to_owned(),
+            true => "no NIC timestamps received packets (hwstamp_ctl, ethtool -T)".to_owned(),
             false => reasons.join("; "),
         })
     }
 
-    /// The devices whose stamps can be used: `hardware time stamp of eth0`; `None` where there is none.
+    /// The devices whose timestamps can be used: `hardware timestamp of eth0`; `None` if there are none.
     pub fn names(&self) -> Option<String> {
         let usable = self.0.iter().filter(|candidate| candidate.read.is_ok());
         let names: Vec<&str> = usable.map(|candidate| candidate.nic.nic.as_str()).collect();
-        (!names.is_empty()).then(|| format!("hardware time stamp of {}", names.join(", ")))
+        (!names.is_empty()).then(|| format!("hardware timestamp of {}", names.join(", ")))
     }
 
-    /// Whether some device's stamps may be used.
+    /// Whether the timestamps of any device can be used.
     pub fn any_usable(&self) -> bool {
         self.reason().is_none()
     }
 
-    /// Reads the clocks from now on; `None` where no device stamps.
+    /// Reads the clocks from now on; `None` if no device timestamps.
     ///
     /// # Errors
     /// The kernel refused.
@@ -186,7 +186,7 @@ impl Candidates {
 }
 
 impl Watched {
-    /// Reads its clock, for the programs to convert by; while that cannot be done, they do not.
+    /// Reads its clock, which the programs use for conversion; if that fails, they do not convert.
     fn read_again(&mut self, rows: &Mapped, row: usize) {
         let Some((read, clock)) = &mut self.clock else { return };
         match read().and_then(|reading| clock.add(reading)) {
@@ -206,7 +206,7 @@ impl Watched {
 }
 
 impl Stamps {
-    /// What became of the stamps so far.
+    /// The use of timestamps so far.
     pub fn result(&self, by_shard: &Mapped) -> NicStamps {
         let is_used = word_of!(nic_clock, is_used);
         let device = |(row, one): (usize, &Watched)| StampingNic {
@@ -225,7 +225,7 @@ impl Stamps {
         }
     }
 
-    /// Whether the stamps of a device are used.
+    /// Whether the timestamps of a device are used.
     pub fn is_on(&self) -> bool {
         self.thread.is_some()
     }
@@ -235,33 +235,33 @@ impl Drop for Stamps {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of it was reported where it happened.
+            // Its panic was reported where it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// Tells the programs which row is a device's.
+/// Passes the row of a device to the programs.
 fn enter(maps: &Maps<'_>, nic: &StampingNic, row: usize) -> Result<(), InstrumentError> {
     let key = [nic.netns.unwrap_or(0), nic.ifindex.0].map(u32::to_ne_bytes).concat();
     let row = u32::try_from(row).unwrap_or(u32::MAX).to_ne_bytes();
     maps.nics.update(&key, &row, MapFlags::ANY).map_err(|error| InstrumentError::Refused {
-        step: "entering the clocks of NICs".to_owned(),
+        step: "adding the clocks of NICs".to_owned(),
         reason: error.to_string(),
     })
 }
 
-/// What a panic elsewhere left is whole: a reading is entered at once.
+/// Valid even after a panic elsewhere: a reading is stored at once.
 fn lock(watched: &Mutex<Vec<Watched>>) -> MutexGuard<'_, Vec<Watched>> {
     watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first reading of a device's clock; the device is left out where there is none.
+/// The first reading of a device's clock; without it the device is not used.
 fn first_reading(row: usize, candidate: Candidate) -> Watched {
     let Candidate { mut nic, read } = candidate;
     let read = match row < NICS_MAX {
         true => read,
-        false => Err(format!("more than {NICS_MAX} devices stamp")),
+        false => Err(format!("more than {NICS_MAX} devices provide timestamps")),
     };
     let first = read.and_then(|read| read().map(|reading| (read, Clock::new(reading))));
     match first {
@@ -273,7 +273,7 @@ fn first_reading(row: usize, candidate: Candidate) -> Watched {
     }
 }
 
-/// Writes the reading that is not in force, and turns to it.
+/// Writes the unused reading, then switches to it.
 fn set(rows: &Mapped, row: usize, conversion: Conversion) {
     let first = row * words_of::<nic_clock>();
     let latest = first + word_of!(nic_clock, latest);
@@ -289,7 +289,7 @@ fn set(rows: &Mapped, row: usize, conversion: Conversion) {
     rows.set(first + word_of!(nic_clock, is_known), 1);
 }
 
-/// The devices of a root's namespace with the inode of that.
+/// The devices of a root's namespace, with its inode.
 fn stamping_in(root: &Root) -> Vec<(Option<u32>, RxStamping)> {
     let netns = current_netns(root).inode.and_then(|inode| u32::try_from(inode).ok());
     rx_stamping(root).unwrap_or_default().into_iter().map(|device| (netns, device)).collect()
@@ -307,14 +307,14 @@ fn candidate(root: &Root, (netns, device): (Option<u32>, RxStamping)) -> Candida
     };
     let phc = match device.phc {
         Some(number) => Phc::open(root, number).map_err(|error| error.to_string()),
-        None => Err("its driver names no clock".to_owned()),
+        None => Err("its driver reports no clock".to_owned()),
     };
     nic.method = phc.as_ref().ok().map(|phc| phc.method().name().to_owned());
     let read = phc.map(|phc| -> Read { Box::new(move || phc.read().map_err(|e| e.to_string())) });
     Candidate { nic, read }
 }
 
-/// A device of which no more is known yet.
+/// A device without further details.
 fn stamping_nic(nic: &str, ifindex: IfIndex, netns: Option<u32>) -> StampingNic {
     StampingNic {
         nic: nic.to_owned(),
@@ -331,7 +331,7 @@ fn stamping_nic(nic: &str, ifindex: IfIndex, netns: Option<u32>) -> StampingNic 
     }
 }
 
-/// Namespaces that have a name or a process, each process's once; which of them are the same shows within.
+/// Namespaces with a name, and those of processes, once per process; duplicates are found after entering.
 fn other_namespaces(root: &Root) -> Vec<NetnsRef> {
     let named = root.list("/run/netns").unwrap_or_default();
     let mut found: Vec<NetnsRef> =

@@ -1,5 +1,5 @@
-//! `--load` of the benchmarks: iperf3 beside the probes. In go options, out come clients that run as long
-//! as the benchmark does.
+//! `--load` of the benchmarks: iperf3 beside the probes. Input: options. Output: running clients, which end
+//! with the benchmark.
 
 use crate::failure::Failure;
 use clap::Args;
@@ -10,52 +10,52 @@ use nearpath_trial::background::{
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What a load takes longer than the benchmark: connecting, and the run-up of the probes.
+/// Extra run time of a load, for connecting and for the warm-up of the probes.
 const AROUND: Duration = Duration::from_secs(2);
 
-/// The load's options.
+/// Options of the load.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Load beside it, by iperf3 to 'bench reflect --load'")]
+#[command(next_help_heading = "Background load (iperf3, to 'bench reflect --load')")]
 pub(in crate::commands) struct Load {
-    /// Put load on the path meanwhile: tcp, udp, or both
+    /// Load the path during the measurement: tcp or udp; repeatable
     #[arg(long, value_name = "PROTOCOL", value_parser = protocol)]
     load: Vec<Protocol>,
-    /// Streams of each
+    /// Streams per protocol
     #[arg(long, value_name = "N", default_value_t = 1, requires = "load")]
     #[arg(value_parser = RangedU64ValueParser::<u16>::new().range(1..=u64::from(MAX_STREAMS)))]
     load_streams: u16,
-    /// Bits per second of each stream: 500M, 2.5G [default: as fast as it goes]
+    /// Bits per second per stream: 500M, 2.5G [default: unlimited]
     #[arg(long, value_name = "BITS", value_parser = bits, requires = "load")]
     load_rate: Option<u64>,
-    /// From there to here
+    /// Send the load from the reflector to this host
     #[arg(long, requires = "load")]
     load_reverse: bool,
-    /// The port of iperf3's server for TCP; that for UDP is the next one
+    /// Port of the iperf3 server for TCP; UDP uses the next port
     #[arg(long, value_name = "PORT", default_value_t = LOAD_PORT, requires = "load")]
     #[arg(value_parser = load_port())]
     load_port: u16,
 }
 
-/// A port that has one after it.
+/// A port that has a successor.
 pub(super) fn load_port() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=65_534)
 }
 
-/// Loads at work. Dropped they end.
+/// Running loads. They end when this is dropped.
 pub(super) struct Loads(Vec<Loading>);
 
 impl Load {
-    /// Whether any load is wanted.
+    /// Whether any load was requested.
     pub(in crate::commands) fn is_wanted(&self) -> bool {
         !self.load.is_empty()
     }
 
-    /// Starts the load for what takes so long.
+    /// Starts the load for a benchmark of this duration.
     pub(super) fn start(&self, target: IpAddr, time: Duration) -> Result<Loads, Failure> {
         Ok(Loads(self.streams(target, time).map_err(anyhow::Error::from)?))
     }
 
-    /// The same for who looks after it himself.
+    /// Like [`Load::start`], but returns the individual streams.
     pub(in crate::commands) fn streams(
         &self,
         target: IpAddr,
@@ -77,7 +77,7 @@ impl Load {
 }
 
 impl Loads {
-    /// Waits for their end, or ends them now.
+    /// Waits for them to finish, or with `early` stops them now.
     pub(super) fn finish(self, early: bool) -> Vec<BackgroundReport> {
         self.0.into_iter().map(|load| load.finish(early)).collect()
     }
@@ -87,11 +87,11 @@ fn protocol(text: &str) -> Result<Protocol, String> {
     match text {
         "tcp" => Ok(Protocol::Tcp),
         "udp" => Ok(Protocol::Udp),
-        _ => Err("tcp or udp".to_owned()),
+        _ => Err("expected tcp or udp".to_owned()),
     }
 }
 
-/// Bits per second, with a unit of a thousand, a million or a milliard.
+/// Parses bits per second with a suffix of k, M or G (decimal).
 fn bits(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (&text[..at], 1e3),
@@ -101,7 +101,7 @@ fn bits(text: &str) -> Result<u64, String> {
     };
     match number.parse::<f64>().map(|number| number * unit) {
         Ok(bits) if (1e3..=1e12).contains(&bits) => Ok(bits.round() as u64),
-        _ => Err("from 1k to 1000G".to_owned()),
+        _ => Err("expected 1k to 1000G".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `nearpath bench`: how a path performs, by traffic of its own; a benchmark in each file here.
+//! `nearpath bench`: measures a path with its own traffic. Each file here is one benchmark.
 
 mod latency;
 mod load;
@@ -7,6 +7,7 @@ mod reflect;
 mod scenarios;
 
 use crate::failure::Failure;
+use crate::names;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use latency::Latency;
@@ -16,11 +17,11 @@ use nearpath_trial::latency::SocketOptions;
 use packets::Packets;
 use reflect::Reflect;
 use scenarios::Scenarios;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
-/// The port of the reflector: `near` on the keys of a telephone.
+/// Port of the reflector: "near" on a telephone keypad.
 const PORT: u16 = 6327;
-/// The port of the sink, which runs beside it.
+/// Port of the sink, which runs beside the reflector.
 const PACKETS_PORT: u16 = PORT + 1;
 
 /// Arguments of `bench`.
@@ -32,13 +33,13 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum Benchmark {
-    /// Round trips to a reflector: their distribution, loss, and where the time went
+    /// Measure round-trip times to a reflector: distribution, loss, and where the time was spent
     Latency(Latency),
-    /// Packets per second to a sink, with loss and what each costs on each CPU
+    /// Measure packets per second to a sink: rate, loss, and CPU time per packet
     Packets(Packets),
-    /// An application without binding, bound, and with the host tuned, measured in turns
+    /// Compare an application unbound, bound, and on a tuned host (alternating blocks)
     Scenarios(Scenarios),
-    /// Answer the probes of 'bench latency', and count the packets of 'bench packets'
+    /// Answer the probes of 'bench latency' and count the packets of 'bench packets'
     Reflect(Reflect),
 }
 
@@ -53,20 +54,20 @@ impl Bench {
     }
 }
 
-/// Where the threads run, and what their sockets are like: the same words on both sides.
+/// Thread placement and socket options, the same on both sides.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Threads and sockets")]
 struct Sockets {
-    /// CPUs for all threads, as a list: 2,4-6
+    /// Run all threads on these CPUs: 2,4-6
     #[arg(long, value_name = "CPULIST", value_parser = cpus)]
     cpus: Option<CpuSet>,
-    /// SO_PRIORITY of what is sent (qdiscs, the egress map of a VLAN)
+    /// SO_PRIORITY of sent packets (used by qdiscs and VLAN egress maps)
     #[arg(long, value_name = "N")]
     priority: Option<u32>,
-    /// DSCP of what is sent
+    /// DSCP of sent packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..64))]
     dscp: Option<u8>,
-    /// SO_BUSY_POLL: poll the device for so many µs before sleeping
+    /// SO_BUSY_POLL: poll the device for this many µs before sleeping
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     busy_poll: Option<u32>,
 }
@@ -81,17 +82,17 @@ impl Sockets {
 fn cpus(list: &str) -> Result<CpuSet, String> {
     match CpuSet::from_list(list) {
         Ok(cpus) if !cpus.is_empty() => Ok(cpus),
-        Ok(_) => Err("no CPU".to_owned()),
+        Ok(_) => Err("the CPU list is empty".to_owned()),
         Err(reason) => Err(reason.to_string()),
     }
 }
 
-/// Where a reflector runs.
+/// The address of a reflector.
 pub(super) fn target(text: &str) -> anyhow::Result<SocketAddr> {
     address(text, PORT)
 }
 
-/// An address, with or without a port of its own, or a name that is looked up.
+/// Parses an address or resolves a host name, with or without a port.
 fn address(text: &str, port: u16) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = text.parse() {
         return Ok(SocketAddr::new(address, port));
@@ -99,14 +100,10 @@ fn address(text: &str, port: u16) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let found = match text.rsplit_once(':') {
-        Some((_, port)) if port.parse::<u16>().is_ok() => text.to_socket_addrs(),
-        _ => (text, port).to_socket_addrs(),
-    };
-    found
-        .ok()
-        .and_then(|mut addresses| addresses.next())
-        .ok_or_else(|| anyhow!("{text} is no address, and no name that can be looked up"))
+    let with_port = text.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
+    let (name, port) = with_port.unwrap_or((text, port));
+    names::look_up(name, port)
+        .ok_or_else(|| anyhow!("{text} is neither an address nor a host name that resolves"))
 }
 
 #[cfg(test)]
@@ -114,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_have_a_port_or_the_reflectors() {
+    fn targets_without_a_port_get_the_reflectors() {
         for (text, address) in [
             ("10.0.0.2", "10.0.0.2:6327"),
             ("10.0.0.2:7", "10.0.0.2:7"),

@@ -1,4 +1,4 @@
-//! `nearpath bench reflect`: the far side of the benchmarks, until it is told to stop.
+//! `nearpath bench reflect`: the far side of the benchmarks. It runs until a signal or the end of `--for`.
 
 use super::load::load_port;
 use super::{PORT, Sockets};
@@ -15,40 +15,42 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
-Answers UDP and TCP on the same port until ^C, then tells how many probes it answered. On the next port
-it counts the packets of 'bench packets'. Without --bind it listens on loopback alone. An answer is as long as its probe, and whatever is no probe is not
-answered; but anybody who reaches the port can make it answer, also (by UDP) to an address that is not
-his own: bind it to the network that is measured. With --load two servers of iperf3 run on each address,
-which anybody can put load on.
+Answers UDP and TCP probes on one port until Ctrl-C, then reports how many it answered. On the next
+port it counts the packets of 'bench packets'. Without --bind it listens on loopback only.
+
+SECURITY
+An answer is as long as its probe, and anything that is not a probe is ignored. But anyone who can
+reach the port can make it answer, over UDP also to a spoofed address: bind it to the network under
+test. With --load two iperf3 servers run on each address, open to anyone who can reach them.
 
 EXAMPLES
-  nearpath bench reflect                            for a prober on this machine
-  nearpath bench reflect --bind 10.0.0.2            for others
+  nearpath bench reflect                            for a prober on this host
+  nearpath bench reflect --bind 10.0.0.2            for probers on other hosts
   nearpath bench reflect --bind 10.0.0.2 --cpus 3   on CPU 3
-  nearpath bench reflect --bind 10.0.0.2 --load     also for 'bench latency --load'
+  nearpath bench reflect --bind 10.0.0.2 --load     also accept 'bench latency --load'
   ip netns exec blue nearpath bench reflect --bind 10.0.0.2";
 
 /// Arguments of `bench reflect`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Reflect {
-    /// An address to listen on, several times if wanted [default: loopback]
+    /// Address to listen on; repeatable [default: loopback]
     #[arg(long, value_name = "ADDRESS")]
     bind: Vec<IpAddr>,
-    /// The port of UDP and TCP, and with the next one that of 'bench packets'; 0: any that are free
+    /// Port for UDP and TCP probes; the next port is for 'bench packets'; 0 picks free ports
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     #[arg(value_parser = RangedU64ValueParser::<u16>::new().range(0..=65_534))]
     port: u16,
-    /// End after that time
+    /// Stop after this time
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
-    /// Print what was answered as one JSON document in the end, and where it listens on standard error
+    /// Print one JSON document at the end; the addresses it listens on go to standard error
     #[arg(long)]
     json: bool,
-    /// Also run iperf3's servers, which take the load of 'bench latency --load'
+    /// Also run iperf3 servers for 'bench latency --load'
     #[arg(long)]
     load: bool,
-    /// Their port for TCP; that for UDP is the next one
+    /// Port of the iperf3 server for TCP; UDP uses the next port
     #[arg(long, value_name = "PORT", default_value_t = LOAD_PORT, requires = "load")]
     #[arg(value_parser = load_port())]
     load_port: u16,
@@ -56,9 +58,9 @@ pub(super) struct Reflect {
     sockets: Sockets,
 }
 
-/// How often it is looked whether iperf3's servers are there still.
+/// How often the iperf3 servers are checked.
 const LOOK: Duration = Duration::from_millis(500);
-/// Without them and without an end it is looked for a signal anew after so long.
+/// Upper bound of one wait for a signal, without servers to check and without `--for`.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 impl Reflect {
@@ -80,9 +82,9 @@ impl Reflect {
             None
         };
         let loaded = servers.as_ref().map(Servers::addresses).unwrap_or_default();
-        let taking = loaded.into_iter().map(|(address, port)| {
-            format!("taking load by iperf3 on {}", SocketAddr::new(address, port))
-        });
+        let taking = loaded
+            .into_iter()
+            .map(|(address, port)| format!("iperf3 listens on {}", SocketAddr::new(address, port)));
         let answering =
             reflector.addresses().iter().map(|at| format!("answering UDP and TCP on {at}"));
         let counting = sink.addresses().iter().map(|at| format!("counting packets on {at}"));
@@ -97,18 +99,22 @@ impl Reflect {
                 servers.revive().map_err(anyhow::Error::from)?;
             }
         }
-        let told = reflector.reflected();
+        let report = reflector.reflected();
         if self.json {
-            return output::json(&told);
+            return output::json(&report);
         }
         output::text(&format!(
             "answered {} datagrams, and {} messages of {} connections; ignored {}, refused {} connections\n",
-            told.udp_answered, told.tcp_answered, told.connections, told.ignored, told.refused
+            report.udp_answered,
+            report.tcp_answered,
+            report.connections,
+            report.ignored,
+            report.refused
         ))
     }
 }
 
-/// Of both families, as far as the machine has them.
+/// The loopback addresses of the families that the host has.
 fn loopback() -> Vec<IpAddr> {
     let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
     let has_v6 = UdpSocket::bind((v6, 0)).is_ok();

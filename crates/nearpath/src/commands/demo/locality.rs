@@ -1,4 +1,4 @@
-//! `nearpath demo locality`: puts the locality of a running server right, step by step.
+//! `nearpath demo locality`: fixes the locality of a running server, step by step.
 
 use crate::demo::locality::Scene;
 use crate::demo::locality::measure::{Instruments, Look};
@@ -19,18 +19,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-Builds two network namespaces joined by a veth pair with a queue for each CPU, a server of workers
-that share a port (SO_REUSEPORT) in one and clients in the other. Then it does what keeps packets
-and connections on the CPU that they come in on, one thing after the other: pins the workers, pins
-the queues, steers connections to the worker on their CPU, switches RPS off, maps transmit queues to
-CPUs (XPS). After each step it measures how many packets and connections stay on their CPU.
+Creates two network namespaces joined by a veth pair with one queue per CPU, a server whose workers
+share a port (SO_REUSEPORT) in one, and clients in the other. Then it makes packets and connections
+stay on the CPU that received them, in steps: pins the workers, pins the queues, steers connections
+to the worker on their CPU, turns RPS off, and maps transmit queues to CPUs (XPS). After each step
+it measures how many packets and connections stay on their CPU.
 
-It takes root, changes nothing but what it made itself, and leaves nothing behind, also when it is
-killed.
+Requires root. It changes only what it created, and leaves nothing behind, even when killed.
 
 EXAMPLES
-  nearpath demo locality                some ten seconds, a row for each step
-  nearpath demo locality --for 10s      ten seconds of measuring after each
+  nearpath demo locality                about ten seconds, one row per step
+  nearpath demo locality --for 10s      measure for ten seconds after each step
   nearpath demo locality --json | jq '.steps[] | {name, rx: (.rx.same_cpu / .rx.packets)}'";
 
 /// Before the first step.
@@ -40,10 +39,10 @@ const AS_FOUND: &str = "as found";
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct LocalityArguments {
-    /// How long to measure after each step: 500ms, 2s, 1m
+    /// Duration of the measurement after each step: 500ms, 2s, 1m
     #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = duration)]
     duration: Duration,
-    /// The kernel's BTF from a file, for a kernel that has none of its own
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
     /// Print one JSON document
@@ -60,13 +59,13 @@ impl LocalityArguments {
         let scene = Scene::start(&here, OsStr::new(super::PROGRAM))?;
         scene.story().iter().for_each(|line| say(line));
         let steps = self.observe(&scene, &root, &here.topology, &interrupt);
-        // Whatever came of it, first the scene is taken down.
-        tell(&scene.stop()?);
+        // The scene is torn down first, on success and on failure.
+        report_load(&scene.stop()?);
         let steps = steps?;
         if self.json { output::json(&steps) } else { output::text(&text::locality_steps(&steps)) }
     }
 
-    /// Makes each step and measures after it, until all are made or a signal comes.
+    /// Applies each step and measures after it, until all are done or a signal arrives.
     fn observe(
         &self,
         scene: &Scene,
@@ -86,14 +85,14 @@ impl LocalityArguments {
             let changes = match step {
                 None => Ok(Vec::new()),
                 Some(_) if scene.cpus().len() < 2 => {
-                    Err("there is one CPU: on it everything is local, whatever is done".to_owned())
+                    Err("only one CPU: everything is local".to_owned())
                 }
                 Some(step) => step.apply(scene).map_err(|error| format!("{error:#}")),
             };
             let changes = match changes {
                 Ok(changes) => changes.iter().map(|change| in_words(root, change)).collect(),
                 Err(reason) => {
-                    say(&format!("{name}: not made: {reason}"));
+                    say(&format!("{name}: skipped: {reason}"));
                     shown.not_made.push(NotMade { name, reason });
                     continue;
                 }
@@ -114,7 +113,7 @@ impl LocalityArguments {
             }
         }
         if interrupt.happened() {
-            say("ended early by a signal");
+            say("stopped early by a signal");
         }
         Ok(shown)
     }
@@ -128,12 +127,12 @@ fn take_method(shown: &mut LocalitySteps, look: &Look) {
 fn progress(number: usize, step: &LocalityStep) -> String {
     let rates = text::locality_rates(&step.rx, &step.tx, step.duration_s);
     let accepts = step.accepts.local().map_or_else(String::new, |local| {
-        format!(", {:.0} % of {} accepts local", local * 100.0, step.accepts.accepts)
+        format!(", {:.0}% of {} accepts local", local * 100.0, step.accepts.accepts)
     });
     format!("{number} {}: {rates}{accepts}", step.name)
 }
 
-/// A change as people read it: threads with their name.
+/// A change for display: threads with their names.
 fn in_words(_root: &Root, change: &Change) -> ProposedChange {
     let target = match &change.target {
         Target::Thread(thread) => {
@@ -151,17 +150,15 @@ fn in_words(_root: &Root, change: &Change) -> ProposedChange {
     }
 }
 
-/// What the load was, and that nothing of it is left.
-fn tell(report: &CallersReport) {
+/// Reports what the load did, and that nothing is left of it.
+fn report_load(report: &CallersReport) {
     let CallersReport { planned, connected, answered, failed, failures } = report;
     say(&format!(
         "load: {connected} connections, {answered} requests answered, {failed} connections failed; \
-         veth pair and namespaces are gone"
+         veth pair and namespaces removed"
     ));
     if *connected < planned / 10 * 9 {
-        say(&format!(
-            "the machine could not keep up: of {planned} connections {connected} were made"
-        ));
+        say(&format!("the host could not keep up: {connected} of {planned} connections were made"));
     }
-    failures.iter().for_each(|failure| say(&format!("the load failed in part: {failure}")));
+    failures.iter().for_each(|failure| say(&format!("part of the load failed: {failure}")));
 }

@@ -1,4 +1,4 @@
-//! `nearpath demo` by itself: diagnoses real packets on a path that is misplaced on purpose.
+//! `nearpath demo` without a subcommand: diagnoses real packets on a deliberately misplaced path.
 
 use crate::demo::Demo;
 use crate::failure::{Failure, say};
@@ -16,14 +16,14 @@ use nearpath_model::{Detail, Diagnosis, Host};
 use nearpath_trial::load::{LoadKind, LoadReport};
 use std::ffi::OsStr;
 
-/// Arguments of `demo` by itself.
+/// Arguments of `demo` without a subcommand.
 #[derive(Debug, Args)]
 pub(super) struct Misplaced {
     #[command(flatten)]
     timing: Timing,
     #[command(flatten)]
     verbose: Verbose,
-    /// Print one JSON document, that of 'diagnose'
+    /// Print one JSON document, the same as that of 'diagnose'
     #[arg(long)]
     json: bool,
 }
@@ -36,9 +36,9 @@ impl Misplaced {
         let demo = Demo::start(&here, OsStr::new(super::PROGRAM))?;
         demo.story().iter().for_each(|line| say(line));
         let diagnosis = observe(&demo, &self.timing, &interrupt);
-        // Whatever came of it, first the path is taken down.
+        // The path is torn down first, on success and on failure.
         let report = demo.stop()?;
-        tell(&report);
+        report_load(&report);
         let diagnosis = diagnosis?;
         if self.json {
             output::json(&diagnosis)
@@ -48,22 +48,22 @@ impl Misplaced {
     }
 }
 
-/// Looks at the running demo until the time is over or a signal comes.
+/// Observes the running demo until the time is over or a signal arrives.
 fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Result<Diagnosis> {
     let before = facts(demo)?;
-    // What else goes on on the machine is not what the facts of this namespace are about.
+    // Other activity on the host does not belong to the facts of this namespace.
     let netns = u32::try_from(demo.server_netns_inode()).context("the namespace's inode")?;
     let filter = Filter { netns: Some(netns), ..Filter::default() };
-    // The load is the demonstration's own: nothing on it is to be spared.
+    // The load is the demonstration's own, so no overhead limit is needed.
     let options = Options { limit: None, ..timing.options(filter, Detail::Full) };
     let mut stages = Stages::new(&before.topology, options);
     let measured = timing.measure(&mut stages, interrupt);
     if let Err(error) = &measured {
-        say(&format!("{error:#}; watching the counters instead"));
+        say(&format!("{error:#}; using kernel counters only"));
         interrupt.wait(timing.time.duration);
     }
     if interrupt.happened() {
-        say("ended early by a signal");
+        say("stopped early by a signal");
     }
     let after = facts(demo)?;
     Ok(match measured {
@@ -74,7 +74,7 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
     })
 }
 
-/// The host as seen from the server's namespace.
+/// The host, seen from the server's namespace.
 fn facts(demo: &Demo) -> anyhow::Result<Host> {
     let netns = demo.server_netns().context("the demo's namespace")?;
     let wanted = Wanted { sockets: true, memory_of: vec![demo.server_pid()] };
@@ -83,14 +83,14 @@ fn facts(demo: &Demo) -> anyhow::Result<Host> {
         .context("cannot read the host")
 }
 
-/// What the load was, and that nothing of it is left.
-pub(super) fn tell(report: &LoadReport) {
+/// Reports what the load did, and that nothing is left of it.
+pub(super) fn report_load(report: &LoadReport) {
     let sum = |kind: LoadKind| report.counts.iter().filter(move |c| c.kind == kind);
     let received = |kind| sum(kind).map(|c| c.received).sum::<u64>();
     let megabytes = sum(LoadKind::TcpStream).map(|c| c.received_bytes).sum::<u64>() / 1_000_000;
     say(&format!(
-        "load of {:.1} s: {} TCP requests answered, {megabytes} MB of TCP streams and {} UDP \
-         datagrams received, {} messages lost; veth pair and namespaces are gone",
+        "load of {:.1}s: {} TCP requests answered, {megabytes} MB of TCP streams and {} UDP \
+         datagrams received, {} messages lost; veth pair and namespaces removed",
         report.duration_s,
         received(LoadKind::TcpRequests),
         received(LoadKind::UdpDatagrams),
@@ -99,7 +99,7 @@ pub(super) fn tell(report: &LoadReport) {
     let planned: u64 = report.counts.iter().map(|c| c.planned).sum();
     let sent: u64 = report.counts.iter().map(|c| c.sent).sum();
     if sent < planned / 10 * 9 {
-        say(&format!("the machine could not keep up: of {planned} messages {sent} were sent"));
+        say(&format!("the host could not keep up: {sent} of {planned} messages were sent"));
     }
-    report.failures.iter().for_each(|failure| say(&format!("the load failed in part: {failure}")));
+    report.failures.iter().for_each(|failure| say(&format!("part of the load failed: {failure}")));
 }

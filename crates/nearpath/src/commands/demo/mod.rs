@@ -1,4 +1,4 @@
-//! `nearpath demo`: real packets on paths of its own making, a demonstration in each file here.
+//! `nearpath demo`: real packets on paths that it creates itself. Each file here is one demonstration.
 
 mod locality;
 mod misplaced;
@@ -11,19 +11,19 @@ use misplaced::Misplaced;
 use tune::TuneArguments;
 
 const AFTER_HELP: &str = "\
-Builds two network namespaces joined by a veth pair, steers its packets (RPS) to one CPU and reads
-them on another, far from it, drives TCP and UDP over IPv4 and IPv6 between the two, and diagnoses
-the path. It takes root, touches no device but its own, and leaves nothing behind, also when it is
+Creates two network namespaces joined by a veth pair, steers its packets (RPS) to one CPU and reads
+them on another CPU far from it, sends TCP and UDP over IPv4 and IPv6 between the two, and diagnoses
+the path. Requires root. It changes only its own devices, and leaves nothing behind, even when
 killed.
 
 EXAMPLES
-  nearpath demo                     ten seconds of real packets, and what is wrong with them
-  nearpath demo --for 1m            longer, for deeper percentiles
+  nearpath demo                     ten seconds of real packets, and what is wrong with their path
+  nearpath demo --for 1m            longer, for higher percentiles
   nearpath demo --json | jq '.findings[0]'
-  nearpath demo locality            a server whose packets come to stay on their CPU, step by step
-  nearpath demo tune                the same path put right: planned, tried, kept, and undone";
+  nearpath demo locality            fix the locality of a server, step by step
+  nearpath demo tune                plan, try, apply and undo the fix for the same path";
 
-/// This program, whatever its file is called or whether it still is there.
+/// This program, even if its file was renamed or deleted.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// Arguments of `demo`.
@@ -39,9 +39,9 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Put the locality of a running server right, step by step, and measure it after each
+    /// Fix the locality of a running server step by step, and measure it after each step
     Locality(LocalityArguments),
-    /// Put the misplaced path right: plan, try, keep what helps, and undo it to the byte
+    /// Fix the misplaced path: plan, try, keep what helps, and restore every setting
     Tune(TuneArguments),
 }
 

@@ -1,21 +1,21 @@
-//! `nearpath demo tune`: the misplaced path is measured, planned for, put right and proved by a trial,
-//! and everything is undone to the byte.
+//! `nearpath demo tune`: measures the misplaced path, plans a fix, tests it with a trial, and restores every
+//! setting byte for byte.
 
-use super::misplaced::tell;
+use super::misplaced::report_load;
 use crate::demo::Demo;
 use crate::demo::memory::MemoryFolder;
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::{Time, duration};
-use crate::trial::{Bench, Course, Measured, Meter};
+use crate::trial::{Bench, Measured, Meter, TrialConfig};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_diagnose::diagnose;
 use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_model::{Demands, Measurement, Plan, TrialReport};
+use nearpath_model::{Measurement, Plan, Thresholds, TrialReport};
 use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::live::{Figure, Metric};
 use nearpath_tune::planners::{Request, Traffic, Worker, plan, workloads};
@@ -28,17 +28,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-Builds the path of 'nearpath demo', whose packets RPS sends to one CPU and which are read on another;
-they come in near their readers, and there are fewer of them. Measures it, plans what would mend it, and tries the plan on the running load: applied and undone in
-turns, with the verdict of 'tune try'. The plan is kept if it made packets faster; how the journal
-then stands is shown, everything is rolled back, and all settings are compared with what they were
-before, byte for byte.
+Creates the path of 'nearpath demo', where RPS sends packets to one CPU and they are read on
+another. Here the packets arrive near their readers, at a lower rate. Then it measures the path,
+plans a fix, and tries the plan under load: applied and undone alternately (A/B), with the verdict
+of 'tune try'. The plan is kept if it made packets faster. Finally it shows the journal, rolls
+everything back, and compares all settings with their original values, byte for byte.
 
-It takes root and a kernel with BTF, changes nothing but what it made itself, and leaves nothing
-behind, also when it is killed: the journal is in memory.
+Requires root and a kernel with BTF. It changes only what it created, and leaves nothing behind,
+even when killed: the journal is in memory.
 
 EXAMPLES
-  nearpath demo tune                    some forty seconds
+  nearpath demo tune                    about forty seconds
   nearpath demo tune --cycles 4 --block 500ms
   nearpath demo tune --json | jq '.trial | {baseline, with_plan, verdict}'";
 
@@ -46,17 +46,17 @@ EXAMPLES
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct TuneArguments {
-    /// How long to measure before planning: 500ms, 5s, 1m
+    /// Duration of the measurement before planning: 500ms, 5s, 1m
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = duration)]
     duration: Duration,
-    /// How many cycles of four blocks the trial has
+    /// Number of cycles in the trial, of four blocks each
     #[arg(long, value_name = "N", default_value_t = 8)]
     #[arg(value_parser = clap::value_parser!(u16).range(CYCLES_MIN as i64..=1000))]
     cycles: u16,
-    /// How long a block is
+    /// Duration of a block
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     block: Duration,
-    /// The kernel's BTF from a file, for a kernel that has none of its own
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
     /// Print one JSON document
@@ -64,7 +64,7 @@ pub(super) struct TuneArguments {
     json: bool,
 }
 
-/// How long the path settles after it was switched.
+/// How long the path settles after each switch.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 impl TuneArguments {
@@ -76,8 +76,8 @@ impl TuneArguments {
         demo.story().iter().for_each(|line| say(line));
         let netns = demo.server_netns().context("the demo's namespace")?;
         let shown = in_netns(&NetnsRef::Fd(netns), |root| self.show(&demo, &root, &interrupt));
-        // Whatever came of it, the path is taken down.
-        tell(&demo.stop()?);
+        // The path is torn down on success and on failure.
+        report_load(&demo.stop()?);
         let shown = shown.context("the demo's namespace")??;
         if self.json {
             output::json(&shown)?;
@@ -86,7 +86,7 @@ impl TuneArguments {
         }
         match shown.not_restored.as_slice() {
             [] => Ok(()),
-            left => Err(anyhow!("not as before: {}", left.join(", ")).into()),
+            left => Err(anyhow!("not restored: {}", left.join(", ")).into()),
         }
     }
 
@@ -94,10 +94,10 @@ impl TuneArguments {
     fn show(&self, demo: &Demo, root: &Root, interrupt: &Interrupt) -> anyhow::Result<TuneDemo> {
         let before = all_settings(root, demo.server_pid())?;
         let mut shown = self.planned(demo, root, interrupt)?;
-        // In memory, so that nothing is left of it, whatever ends this.
+        // In memory, so that nothing is left of it however this ends.
         let (folder, boot) = (MemoryFolder::new()?, steering::boot(root)?);
         let executor = Executor::new(Journal::open(&folder.path(), &boot)?, Live::new());
-        let trial = Attempt { plan: &shown.plan, boot: &boot, root, interrupt };
+        let trial = TrialRun { plan: &shown.plan, boot: &boot, root, interrupt };
         let (tried, mut executor) = self.tried(demo, &trial, executor)?;
         match tried {
             Ok(report) => shown.trial = Some(report),
@@ -111,7 +111,7 @@ impl TuneArguments {
         Ok(shown)
     }
 
-    /// What is measured, and what would mend it.
+    /// The measurement, and the plan that would fix what it shows.
     fn planned(&self, demo: &Demo, root: &Root, interrupt: &Interrupt) -> anyhow::Result<TuneDemo> {
         let wanted = Wanted { sockets: true, memory_of: vec![demo.server_pid()] };
         let read = || nearpath_host::read(root, &wanted).context("cannot read the host");
@@ -132,31 +132,31 @@ impl TuneArguments {
         Ok(TuneDemo::new(&measured, findings, plan))
     }
 
-    /// The report of the trial, or why there is none; and the executor with what is in force.
+    /// The report of the trial, or why there is none; and the executor with the applied changes.
     fn tried(
         &self,
         demo: &Demo,
-        attempt: &Attempt<'_>,
+        attempt: &TrialRun<'_>,
         executor: Executor<Live>,
     ) -> anyhow::Result<(Result<TrialReport, String>, Executor<Live>)> {
-        let Attempt { plan, boot, root, interrupt } = *attempt;
+        let TrialRun { plan, boot, root, interrupt } = *attempt;
         let ids: Vec<String> = plan.changes.iter().map(|change| change.id.clone()).collect();
         if ids.is_empty() {
             return Ok((Err("the plan has no changes".to_owned()), executor));
         }
         let steps = plan.steps(&[], boot, current_netns(root).inode)?;
-        let course = Course {
+        let config = TrialConfig {
             cycles: self.cycles.into(),
             block: self.block,
             warm_up: WARM_UP,
-            minimum_effect_percent: Demands::default().minimum_effect_percent,
+            minimum_effect_percent: Thresholds::default().minimum_effect_percent,
         };
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         say(&format!(
-            "tries the plan of {} for {:?}: {} blocks without it and with it in turns",
+            "trying the plan of {} for {:?}: {} blocks, alternately without and with it",
             ids.len(),
-            course.time(),
-            4 * course.cycles
+            config.time(),
+            4 * config.cycles
         ));
         let measured = Measured {
             metric: Metric::of(Figure::Percentile(0.99)),
@@ -167,7 +167,7 @@ impl TuneArguments {
         };
         let meter = Meter::start(&host, measured)?;
         let boot = boot.to_owned();
-        let mut bench = Bench { root, executor, meter, interrupt, course, boot };
+        let mut bench = Bench { root, executor, meter, interrupt, config, boot };
         let report = match bench.trial(ids, steps) {
             Ok(report) => Ok(report),
             Err(error) if interrupt.happened() => Err(format!("{error:#}")),
@@ -176,7 +176,7 @@ impl TuneArguments {
         Ok((report, bench.executor))
     }
 
-    /// Packets of the server's namespace, whatever else goes on on the machine.
+    /// Only packets of the server's namespace.
     fn options(&self, demo: &Demo) -> anyhow::Result<Options> {
         let netns = u32::try_from(demo.server_netns_inode()).context("the namespace's inode")?;
         let filter = Filter { netns: Some(netns), ..Filter::default() };
@@ -184,17 +184,17 @@ impl TuneArguments {
     }
 }
 
-/// What is tried, and where.
+/// What to try, and where.
 #[derive(Clone, Copy)]
-struct Attempt<'a> {
+struct TrialRun<'a> {
     plan: &'a Plan,
     boot: &'a str,
     root: &'a Root,
     interrupt: &'a Interrupt,
 }
 
-/// Every setting of the namespace that nearpath may change, and where the server's threads may run; by
-/// name, with every byte. The machine's own settings may be changed by others meanwhile.
+/// Every setting of the namespace that nearpath may change, and the CPU affinity of the server's threads: the
+/// raw bytes by name. Settings of the host are not included, as others may change them meanwhile.
 fn all_settings(root: &Root, server: u32) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let mut all = settings(root);
     let of_namespace = ["/sys/class/net/", "/proc/sys/net/"];
@@ -207,7 +207,7 @@ fn all_settings(root: &Root, server: u32) -> anyhow::Result<BTreeMap<String, Vec
     Ok(all)
 }
 
-/// Names of settings that are not the same any more, or not there.
+/// Names of settings that differ or are missing.
 fn differing(a: &BTreeMap<String, Vec<u8>>, b: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     names.into_iter().filter(|&name| a.get(name) != b.get(name)).cloned().collect()
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_makes_a_difference_and_so_does_a_file() {
+    fn a_changed_byte_and_a_missing_file_are_differences() {
         let of = |files: &[(&str, &str)]| -> BTreeMap<String, Vec<u8>> {
             files
                 .iter()

@@ -1,5 +1,5 @@
-//! `nearpath measure accepts`: where connections are received, and where they are accepted; or where
-//! datagrams are received, and where they are read.
+//! `nearpath measure accepts`: the CPU that receives a connection and the CPU that accepts it; or the CPU that
+//! receives a datagram and the CPU that reads it.
 
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
@@ -16,41 +16,41 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
-  nearpath measure accepts --port 8181               who accepts, and how far from the receiving CPU
-  nearpath measure accepts --comm nginx --each       a line for each accept
-  nearpath measure accepts --udp --port 53           who reads datagrams, and how far from there
-  nearpath measure accepts --json --interval 1s      a JSON document a line, each second
+  nearpath measure accepts --port 8181               which threads accept, and how far away
+  nearpath measure accepts --comm nginx --each       one line per accept
+  nearpath measure accepts --udp --port 53           which threads read datagrams, and how far away
+  nearpath measure accepts --json --interval 1s      one JSON document per line, each second
   nearpath measure accepts --json | jq '.listeners[] | {local, same_cpu, accepts}'
 
-It takes root and a kernel from 5.10 on with BTF. ^C ends it early with what was gathered. What can
-be done about connections that are accepted elsewhere: 'nearpath steer'. The fields of the JSON are
-described in docs/json.md, the method in docs/measuring.md.";
+Requires root and Linux 5.10 or later with BTF. Ctrl-C stops early and prints the results so far. To
+fix connections that are accepted on a distant CPU, see 'nearpath steer'. docs/json.md describes the
+JSON fields, docs/measuring.md the method.";
 
-/// How often accepts are told one by one.
+/// How often individual accepts are printed.
 const EACH: Duration = Duration::from_millis(100);
-/// Bytes of a thread's name, without its end.
+/// Maximum length of a thread name, without the terminating null byte.
 const COMM: usize = 15;
 
 /// Arguments of `measure accepts`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct AcceptsArguments {
-    /// Only accepts of this process
+    /// Only accepts by this process
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
-    /// Only from listeners, or sockets, on this port
+    /// Only listeners (with --udp sockets) on this port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Only of threads of this name
+    /// Only threads with this name
     #[arg(long, value_name = "NAME", value_parser = comm)]
     comm: Option<String>,
-    /// Datagrams that are read from sockets of UDP, instead of connections
+    /// Measure datagrams read from UDP sockets instead of connections
     #[arg(long)]
     udp: bool,
-    /// Print a line for each accept as well
+    /// Also print one line per accept
     #[arg(long, conflicts_with = "json")]
     each: bool,
-    /// Print one JSON document; with --interval one a line, each interval and then the whole
+    /// Print one JSON document; with --interval one line per interval, then one for the total
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -59,10 +59,10 @@ pub(super) struct AcceptsArguments {
     time: Time,
 }
 
-/// A name that a thread can have.
+/// Parses a thread name.
 fn comm(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > COMM {
-        return Err(format!("a thread's name has 1 to {COMM} bytes, as in /proc/PID/comm"));
+        return Err(format!("a thread name has 1 to {COMM} bytes, as in /proc/PID/comm"));
     }
     Ok(text.to_owned())
 }
@@ -71,7 +71,7 @@ impl AcceptsArguments {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
         let netns = self.namespace.inode()?.map(u32::try_from).transpose();
-        let netns = netns.context("the number of the network namespace")?;
+        let netns = netns.context("network namespace inode")?;
         let root = Root::live();
         let host =
             nearpath_host::read(&root, &Wanted::default()).context("cannot read the host")?;
@@ -94,11 +94,11 @@ impl AcceptsArguments {
             let mut written = Ok(());
             let time = Time { interval: Some(EACH), ..self.time.clone() };
             let measurement = time.watch(&mut accepts, &interrupt, |now| {
-                written = told(now);
+                written = print_accepts(now);
                 written.is_ok()
             })?;
             written?;
-            told(&measurement)?;
+            print_accepts(&measurement)?;
             measurement
         } else {
             let what = if self.udp { "datagrams" } else { "accepts" };
@@ -109,7 +109,7 @@ impl AcceptsArguments {
             self.time.measure(&mut accepts, &interrupt, each)?
         };
         if interrupt.happened() {
-            say("ended early by a signal");
+            say("stopped early by a signal");
         }
         match (self.json, lines) {
             (true, true) => Ok(()),
@@ -119,8 +119,8 @@ impl AcceptsArguments {
     }
 }
 
-/// Prints the accepts since the last time.
-fn told(now: &AcceptMeasurement) -> Result<(), Failure> {
-    let lines: String = now.told.iter().map(|one| format!("{one}\n")).collect();
+/// Prints the accepts since the last call.
+fn print_accepts(now: &AcceptMeasurement) -> Result<(), Failure> {
+    let lines: String = now.events.iter().map(|event| format!("{event}\n")).collect();
     if lines.is_empty() { Ok(()) } else { output::text(&lines) }
 }

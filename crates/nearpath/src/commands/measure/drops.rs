@@ -16,29 +16,29 @@ use nearpath_views::{json, text};
 
 const AFTER_HELP: &str = "\
 EXAMPLES
-  nearpath measure drops --for 30s                   every drop of every namespace, mostly why
+  nearpath measure drops --for 30s                   all drops in all namespaces, by reason
   nearpath measure drops --dev eth0 --proto udp --dport 9000
-  nearpath measure drops --per flow --top 5          whose packets
-  nearpath measure drops --json --interval 1s        a JSON document a line, each second
+  nearpath measure drops --per flow --top 5          which flows lose packets
+  nearpath measure drops --json --interval 1s        one JSON document per line, each second
   nearpath measure drops --json | jq '.drops[] | [.reason, .function, .device, .packets]'
   nearpath measure drops --json | jq '.counters[] | select(.agrees == false)'
 
-The kernel gives the reason from Linux 5.17 on, and the function on every kernel. Its own counters, those of the
-network namespace that is looked at, are shown for comparison. It takes root. ^C ends it early with what was
-gathered. Nothing stays in the kernel afterwards. The fields of the JSON are described in docs/json.md, the
-method in docs/measuring.md.";
+The kernel reports the drop reason since Linux 5.17, and the function in all versions. The kernel's
+own counters of the network namespace are shown for comparison. Requires root. Ctrl-C stops early
+and prints the results so far. Nothing stays in the kernel afterwards. docs/json.md describes the
+JSON fields, docs/measuring.md the method.";
 
 /// Arguments of `measure drops`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct DropsArguments {
-    /// Print one JSON document; with --interval one a line, each interval and then the whole
+    /// Print one JSON document; with --interval one line per interval, then one for the total
     #[arg(long)]
     json: bool,
-    /// Also add them up by one thing alone
+    /// Also print totals by this property
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<What>,
-    /// How many rows to show, those with most packets; all others are one
+    /// Number of rows to show, those with the most packets; the rest are summed in one
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUPS_MAX)))]
     top: u32,
@@ -79,7 +79,7 @@ impl DropsArguments {
         let measured = self.namespace.read(|root| Ok(self.measure(root, netns, &interrupt)))?;
         let measurement = measured?;
         if interrupt.happened() {
-            say("ended early by a signal");
+            say("stopped early by a signal");
         }
         match (self.json, self.time.interval) {
             (true, Some(_)) => Ok(()),

@@ -17,37 +17,37 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
-  nearpath measure irqs --for 10s                    which CPU takes which queue's interrupts
-  nearpath measure irqs --nic eth0 --interval 1s     a line each second, and the tables at the end
-  nearpath measure irqs --json --interval 1s         a JSON document a line, each second
+  nearpath measure irqs --for 10s                    which CPU handles which queue's interrupts
+  nearpath measure irqs --nic eth0 --interval 1s     one line per second, then the tables
+  nearpath measure irqs --json --interval 1s         one JSON document per line, each second
   nearpath measure irqs --json | jq '.queues[] | {nic, queue, irq, per_cpu}'
   nearpath measure irqs --json | jq '.nics[] | select(.rx_imbalance > 2)'
 
-Times in interrupts and NAPI polls take root; without it the kernel's own counters are told alone.
-^C ends it early with what was gathered. Nothing stays in the kernel afterwards. The fields of the
-JSON are described in docs/json.md, the method in docs/measuring.md.";
+Interrupt times and NAPI polls require root; without it only the kernel's own counters are reported.
+Ctrl-C stops early and prints the results so far. Nothing stays in the kernel afterwards.
+docs/json.md describes the JSON fields, docs/measuring.md the method.";
 
 /// Arguments of `measure irqs`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct IrqsArguments {
-    /// Tell the queues of this interface alone; CPUs are told whole
+    /// Only the queues of this interface; per-CPU figures still cover everything
     #[arg(long, value_name = "NAME")]
     nic: Option<String>,
-    /// Print one JSON document; with --interval one a line, each interval and then the whole
+    /// Print one JSON document; with --interval one line per interval, then one for the total
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     namespace: Namespace,
-    /// How long to measure: 500ms, 10s, 2m
+    /// Duration of the measurement: 500ms, 10s, 2m
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
-    #[arg(help_heading = "How to measure")]
+    #[arg(help_heading = "Measurement")]
     duration: Duration,
-    /// Print a line after each interval, and the whole at the end
-    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "How to measure")]
+    /// Print one line per interval, and the totals at the end
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Measurement")]
     interval: Option<Duration>,
-    /// The kernel's BTF from a file, for a kernel that has none of its own
-    #[arg(long, value_name = "FILE", help_heading = "How to measure")]
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
+    #[arg(long, value_name = "FILE", help_heading = "Measurement")]
     btf: Option<PathBuf>,
 }
 
@@ -56,7 +56,7 @@ impl IrqsArguments {
         let interrupt = Interrupt::listen()?;
         let measurement = self.namespace.read(|root| Ok(self.measure(root, &interrupt)))??;
         if interrupt.happened() {
-            say("ended early by a signal");
+            say("stopped early by a signal");
         }
         match (self.json, self.interval) {
             (true, Some(_)) => Ok(()),
@@ -91,7 +91,7 @@ impl IrqsArguments {
     }
 }
 
-/// Prints a line after each interval; nobody reads them any more: the measurement ends.
+/// Prints a line after each interval. The measurement ends when the reader closes the pipe.
 fn in_lines(
     time: &Time,
     irqs: &mut Irqs<'_>,

@@ -1,4 +1,4 @@
-//! `nearpath measure locality`: on which CPU packets are allocated and on which they are let go of.
+//! `nearpath measure locality`: the CPU that allocates a packet's sk_buff and the CPU that frees it.
 
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
@@ -18,34 +18,35 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
-  nearpath measure locality --for 30s                      a line each second, then the whole
+  nearpath measure locality --for 30s                      one line per second, then the total
   nearpath measure locality --proto tcp --port 443 --interval 5s
   nearpath measure locality --netns blue --json | jq '.rx.same_cpu / .rx.packets'
-  nearpath measure locality --json --interval 1s           a JSON document a line, each second
-  nearpath measure locality --per process --top 5          whose packets leave their CPU
-  nearpath measure locality --svg locality.svg             and as a heat map
+  nearpath measure locality --json --interval 1s           one JSON document per line, each second
+  nearpath measure locality --per process --top 5          which processes' packets change CPU
+  nearpath measure locality --svg locality.svg             also as a heat map
 
-A line for each interval: the share of packets (sk_buffs) that were allocated and let go of on the
-same CPU, and how many there were. At the end how far apart the two CPUs are, and which they are.
+Prints one line per interval: the share of packets (sk_buffs) that were allocated and freed on the
+same CPU, and the packet rate. The final tables show the distance between the two CPUs, and which
+CPUs they are.
 
-It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
-The fields of the JSON are described in docs/json.md, the method in docs/measuring.md.";
+Requires root. Ctrl-C stops early and prints the results so far. Nothing stays in the kernel
+afterwards. docs/json.md describes the JSON fields, docs/measuring.md the method.";
 
 /// Arguments of `measure locality`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct LocalityArguments {
-    /// Print one JSON document; with --interval one a line, each interval and then the whole
+    /// Print one JSON document; with --interval one line per interval, then one for the total
     #[arg(long)]
     json: bool,
-    /// Also draw the CPUs that packets come from and go to, as a heat map
+    /// Also write a heat map of allocating and freeing CPUs to this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Also show the packets of each queue, flow, process or cgroup by themselves: the queue that a
-    /// packet came by or is sent by, who takes or sends it
+    /// Also show results per queue, flow, process or cgroup: the queue that received or sends a packet, the
+    /// process that reads or sends it
     #[arg(long, value_enum, value_name = "WHAT")]
     per: Option<What>,
-    /// How many groups to show, those with most packets; all others are one
+    /// Number of groups to show, those with the most packets; the rest are summed in one
     #[arg(long, value_name = "N", default_value_t = 10, requires = "per")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUPS_MAX)))]
     top: u32,
@@ -53,15 +54,15 @@ pub(super) struct LocalityArguments {
     filters: Filters,
     #[command(flatten)]
     namespace: Namespace,
-    /// How long to measure: 500ms, 10s, 2m
+    /// Duration of the measurement: 500ms, 10s, 2m
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
-    #[arg(help_heading = "How to measure")]
+    #[arg(help_heading = "Measurement")]
     duration: Duration,
-    /// How long each line's interval is; a second where it is not given
-    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "How to measure")]
+    /// Length of an interval [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Measurement")]
     interval: Option<Duration>,
-    /// The kernel's BTF from a file, for a kernel that has none of its own
-    #[arg(long, value_name = "FILE", help_heading = "How to measure")]
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
+    #[arg(long, value_name = "FILE", help_heading = "Measurement")]
     btf: Option<PathBuf>,
 }
 
@@ -105,7 +106,7 @@ impl LocalityArguments {
             in_lines(&time, &mut instrument, &interrupt)?
         };
         if interrupt.happened() {
-            say("ended early by a signal");
+            say("stopped early by a signal");
         }
         if let Some(path) = &self.svg {
             output::file(path, svg::locality(&measurement).as_bytes())?;
@@ -118,7 +119,7 @@ impl LocalityArguments {
     }
 }
 
-/// Prints each line as it comes; nobody reads them any more: the measurement ends.
+/// Prints each line as it arrives. The measurement ends when the reader closes the pipe.
 fn in_lines(
     time: &Time,
     instrument: &mut PacketLocality,
@@ -136,14 +137,14 @@ fn in_lines(
     Ok(measurement)
 }
 
-/// One reading after the other.
+/// Successive readings.
 #[derive(Default)]
 struct Readings {
     last: Locality,
 }
 
 impl Readings {
-    /// What came since the one before, in a line.
+    /// The difference to the previous reading, as one line.
     fn line(&mut self, now: &Locality) -> String {
         let last = std::mem::replace(&mut self.last, now.clone());
         let (rx, tx) = (now.rx.since(&last.rx), now.tx.since(&last.tx));

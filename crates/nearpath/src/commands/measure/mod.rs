@@ -1,10 +1,11 @@
-//! `nearpath measure`: evidence from the running kernel, an instrument in each file here.
+//! `nearpath measure`: measurements of the running kernel. Each file here is one instrument.
 
 mod accepts;
 mod drops;
 mod irqs;
 mod locality;
 mod stages;
+mod tcp;
 
 use crate::failure::Failure;
 use accepts::AcceptsArguments;
@@ -13,6 +14,7 @@ use drops::DropsArguments;
 use irqs::IrqsArguments;
 use locality::LocalityArguments;
 use stages::StagesArguments;
+use tcp::TcpArguments;
 
 /// Arguments of `measure`.
 #[derive(Debug, Args)]
@@ -23,16 +25,18 @@ pub struct Measure {
 
 #[derive(Debug, Subcommand)]
 enum Instruments {
-    /// Latency between adjacent stages of each packet's path, and the CPUs at both ends
+    /// Measure latency between adjacent stages of each packet's path, and the CPUs at both ends
     Stages(StagesArguments),
-    /// On which CPU packets are allocated and on which they are let go of
+    /// Measure which CPU allocates a packet and which CPU frees it
     Locality(LocalityArguments),
-    /// On which CPU connections are received and on which they are accepted
+    /// Measure which CPU receives a connection and which CPU accepts it
     Accepts(AcceptsArguments),
-    /// Interrupts by queue and CPU, softirqs, NAPI polls, and the time in them
+    /// Measure interrupts by queue and CPU, softirqs, NAPI polls, and the time spent in them
     Irqs(IrqsArguments),
-    /// Where and why packets are dropped, compared with the kernel's own counters
+    /// Measure where and why packets are dropped, compared with the kernel's own counters
     Drops(DropsArguments),
+    /// Measure TCP connections, and what limits each
+    Tcp(TcpArguments),
 }
 
 impl Measure {
@@ -43,6 +47,7 @@ impl Measure {
             Instruments::Accepts(accepts) => accepts.run(),
             Instruments::Irqs(irqs) => irqs.run(),
             Instruments::Drops(drops) => drops.run(),
+            Instruments::Tcp(tcp) => tcp.run(),
         }
     }
 }

@@ -13,39 +13,44 @@ use nearpath_host::Wanted;
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_model::Detail;
-use nearpath_views::{json, text};
+use nearpath_views::{json, svg, text};
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
-  nearpath measure stages --for 30s                        every packet of every namespace
+  nearpath measure stages --for 30s                        all packets in all namespaces
   nearpath measure stages --dev eth0 --proto tcp --dport 443
   nearpath measure stages --host 10.0.0.0/8 --direction rx --sample 1/16
   nearpath measure stages --netns blue --json > blue.json
-  nearpath measure stages --json --interval 1s             a JSON document a line, each second
+  nearpath measure stages --json --interval 1s             one JSON document per line, each second
   nearpath measure stages --detail full                    all stages, at five times the cost
-  nearpath measure stages --detail path --without sock_send    no look at every system call
-  nearpath measure stages --for 10m --duty 1/32            for long, on a host that is busy
-  nearpath measure stages --slow 1ms --outliers 20         why was each late?
-  nearpath measure stages --above 500us,5ms                how many took longer from end to end?
-  nearpath measure stages --per process --top 5            who gets the most packets, and how late
+  nearpath measure stages --detail path --without sock_send    without the system call hook
+  nearpath measure stages --for 10m --duty 1/32            long measurement on a busy host
+  nearpath measure stages --slow 1ms --outliers 20         why was each packet slow?
+  nearpath measure stages --above 500us,5ms                how many packets took longer end to end?
+  nearpath measure stages --per process --top 5            latency of the busiest processes
   nearpath measure stages --per flow --sort p99            the flows with the worst tail
+  nearpath measure stages --svg spans.svg                  percentiles along the path as a chart
   nearpath measure stages --list-stages                    what can be observed here, and how
 
-It takes root. ^C ends it early with what was gathered. Nothing stays in the kernel afterwards.
-Percentiles that the number of samples cannot carry are '-' (null in JSON). The fields of the JSON
-are described in docs/json.md, the method in docs/measuring.md.";
+Requires root. Ctrl-C stops early and prints the results so far. Nothing stays in the kernel
+afterwards. Percentiles with too few samples are shown as '-' (null in JSON). docs/json.md describes
+the JSON fields, docs/measuring.md the method.";
 
 /// Arguments of `measure stages`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct StagesArguments {
-    /// List the stages and how each is observed here, and measure nothing
+    /// List the stages and how each is observed on this kernel, without measuring
     #[arg(long)]
     list_stages: bool,
-    /// Print one JSON document; with --interval one a line, each interval and then the whole
+    /// Print one JSON document; with --interval one line per interval, then one for the total
     #[arg(long)]
     json: bool,
+    /// Draw latencies along the path into an SVG file, besides
+    #[arg(long, value_name = "FILE", conflicts_with = "list_stages")]
+    svg: Option<PathBuf>,
     #[command(flatten)]
     filters: Filters,
     #[command(flatten)]
@@ -54,9 +59,9 @@ pub(super) struct StagesArguments {
     groups: Groups,
     #[command(flatten)]
     timing: Timing,
-    /// Observe one part in N of each interval (at least 10 ms), and detach from tracepoints for the rest of
-    /// it: costs about as much less
-    #[arg(long, value_name = "1/N", value_parser = one_in, help_heading = "How to measure")]
+    /// Observe 1/N of each interval (at least 10ms) and detach from the tracepoints for the rest; reduces
+    /// the overhead about N times
+    #[arg(long, value_name = "1/N", value_parser = one_in, help_heading = "Measurement")]
     duty: Option<NonZeroU32>,
 }
 
@@ -84,7 +89,11 @@ impl StagesArguments {
             self.timing.measure(&mut stages, &interrupt)?
         };
         if interrupt.happened() {
-            say("ended early by a signal");
+            say("stopped early by a signal");
+        }
+        if let Some(path) = &self.svg {
+            output::file(path, svg::spans(&measurement).as_bytes())?;
+            say(&format!("wrote {}", path.display()));
         }
         match (self.json, lines) {
             (true, true) => Ok(()),

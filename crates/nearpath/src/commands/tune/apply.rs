@@ -1,4 +1,4 @@
-//! `nearpath tune apply`: makes the changes of a plan, all or none.
+//! `nearpath tune apply`: applies the changes of a plan, all or none.
 
 use super::plan::{Asked, MAX_FILE};
 use crate::failure::{Failure, say};
@@ -15,11 +15,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
-Without PLAN one is made as by 'nearpath tune plan', with the same options. When a change fails,
-those before it are undone. --boot is for the service that 'nearpath tune export --as boot' writes:
-interrupts are found by name, current values are overwritten, and a change that fails (yet) does not
-stop the others; the exit status is 1 then. Left out is what the host has already, and a change that is marked
-optional where the kernel can never make it (an interrupt that it places itself). It takes root.
+Without PLAN, a plan is made with the options of 'nearpath tune plan'. If a change fails, the
+earlier ones are undone. --boot is for the service that 'nearpath tune export --as boot' writes:
+interrupts are found by name, current values are overwritten, and a change that fails does not stop
+the others, but sets the exit status to 1. Changes that the host already has are skipped, as are
+optional changes that the kernel does not support (such as the affinity of a managed interrupt).
+Requires root.
 
 EXAMPLES
   nearpath tune apply plan.json
@@ -32,17 +33,17 @@ EXAMPLES
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Apply {
-    /// A plan that 'nearpath tune plan --json' wrote; '-' is standard input
+    /// Plan written by 'nearpath tune plan --json'; '-' is standard input
     #[arg(value_name = "PLAN")]
     #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "reasons", "hugepages", "findings"])]
     plan: Option<PathBuf>,
-    /// Only the change with this id; may be given again
+    /// Only the change with this id; repeatable
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
-    /// Check the plan against this host and show what would be made, and make nothing
+    /// Check the plan against this host and show what would be changed, without changing it
     #[arg(long)]
     dry_run: bool,
-    /// Overwrite what somebody else has changed since the plan was made
+    /// Overwrite values that were changed externally since the plan was made
     #[arg(long)]
     force: bool,
     /// Re-apply a plan from an earlier boot, as far as possible
@@ -93,12 +94,12 @@ impl Apply {
 }
 
 impl Apply {
-    /// Makes a plan again in this boot, and says what could not be made.
+    /// Re-applies a plan in this boot, and reports the changes that failed.
     fn at_boot(&self, plan: &Plan) -> Result<(), Failure> {
         let Made { outcome, refused } = self.namespace.read(|root| {
             let boot = steering::boot(root)?;
             let AtBoot { steps, left_out } = plan.at_boot(&self.only, current_netns(root).inode)?;
-            left_out.iter().for_each(|(id, reason)| say(&format!("{id}: left out: {reason}")));
+            left_out.iter().for_each(|(id, reason)| say(&format!("{id}: skipped: {reason}")));
             let journal = Journal::open(&Journal::folder(), &boot)?;
             let mut executor = Executor::new(journal, Live::new());
             executor.forget_lost(&boot)?;
@@ -112,25 +113,25 @@ impl Apply {
         refused.iter().for_each(|reason| say(reason));
         match refused.len() {
             0 => Ok(()),
-            1 => Err(anyhow!("1 change could not be made").into()),
-            count => Err(anyhow!("{count} changes could not be made").into()),
+            1 => Err(anyhow!("1 change failed").into()),
+            count => Err(anyhow!("{count} changes failed").into()),
         }
     }
 }
 
-/// What became of a plan of which each change is made by itself.
+/// The outcome of a plan whose changes are applied individually.
 struct Made {
     outcome: Outcome,
     refused: Vec<String>,
 }
 
-/// Makes each step by itself. What it writes to is looked up when its turn comes, as an earlier step may have
-/// re-created the queues.
+/// Applies each step individually. The target is looked up just before, as an earlier step may have re-created
+/// the queues.
 fn make_each(root: &Root, executor: &mut Executor<Live>, steps: Vec<Step>) -> Made {
     let mut made = Made { outcome: Outcome { made: vec![], skipped: vec![] }, refused: Vec::new() };
     for Step { change, optional } in steps {
         let target = change.target.to_string();
-        let now = Live::new().anew(root, &change);
+        let now = Live::new().retargeted(root, &change);
         let ended = match now {
             Ok(Some(change)) => executor.apply_steps(vec![Step { change, optional }]),
             Ok(None) => {
@@ -150,7 +151,7 @@ fn make_each(root: &Root, executor: &mut Executor<Live>, steps: Vec<Step>) -> Ma
     made
 }
 
-/// What would be made. What is refused here would be refused then.
+/// A dry run: the changes that would be made. It refuses what a real run would refuse.
 fn dry(steps: Vec<Step>, live: &Live) -> anyhow::Result<Outcome> {
     let check = |change: Change| live.check(change);
     let (made, undone) = (|_: &Change| {}, |_: &Change| {});
@@ -158,14 +159,14 @@ fn dry(steps: Vec<Step>, live: &Live) -> anyhow::Result<Outcome> {
     Ok(executor.apply_steps(steps)?)
 }
 
-/// The plan of a file.
+/// Reads a plan from a file.
 pub(super) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
     let bytes = read(file)?;
-    let no_plan = || format!("{} is no plan of 'nearpath tune plan --json'", file.display());
+    let no_plan = || format!("{} is not a plan of 'nearpath tune plan --json'", file.display());
     serde_json::from_slice(&bytes).with_context(no_plan)
 }
 
-/// A file that a user named, or standard input for `-`.
+/// Reads a file given by the user, or standard input for `-`.
 pub(super) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", file.display());
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! `nearpath tune status`, `verify` and `rollback`: what the journal has, and undoing it.
+//! `nearpath tune status`, `verify` and `rollback`: shows, checks and undoes the changes in the journal.
 
 use crate::failure::{Failure, say};
 use crate::output;
@@ -6,7 +6,7 @@ use crate::source::Namespace;
 use anyhow::anyhow;
 use clap::Args;
 use nearpath_host::Root;
-use nearpath_model::{ChangeStatus, Entry, Standing};
+use nearpath_model::{ChangeState, ChangeStatus, Entry};
 use nearpath_tune::{Executor, Journal, Live, TuneError, change_status, steering};
 use nearpath_views::{json, text};
 
@@ -23,7 +23,7 @@ pub struct StatusArguments {
 /// Arguments of `tune verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// Print one JSON document, that of 'nearpath tune status'
+    /// Print one JSON document, the same as that of 'nearpath tune status'
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -31,23 +31,23 @@ pub struct Verify {
 }
 
 const AFTER_HELP: &str = "\
-Without --to all that the journal has is undone, also steering by 'nearpath steer'. A value that
-somebody else has changed since is left alone and stays in the journal, unless --force is given.
-What an earlier boot had is forgotten: the reboot has undone it.
+Without --to, every change in the journal is undone, including steering by 'nearpath steer'. A value
+that was changed externally (drift) is skipped and stays in the journal, unless --force is given.
+Changes of an earlier boot are dropped from the journal: the reboot has undone them.
 
 EXAMPLES
   nearpath tune rollback
-  nearpath tune rollback --to 12        change 12 and those before it stay
-  nearpath tune rollback --netns blue   what was changed in the namespace blue";
+  nearpath tune rollback --to 12        keep change 12 and earlier ones
+  nearpath tune rollback --netns blue   undo changes in the namespace blue";
 
 /// Arguments of `tune rollback`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Rollback {
-    /// Undo only what was changed after this change (a number of 'nearpath tune status')
+    /// Undo only the changes after this one (a number in 'nearpath tune status')
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
-    /// Overwrite what somebody else has changed since
+    /// Overwrite values that were changed externally since
     #[arg(long)]
     force: bool,
     /// Print one JSON document
@@ -57,14 +57,14 @@ pub struct Rollback {
     namespace: Namespace,
 }
 
-/// The changes of the journal; says which lines of it are damaged.
+/// The changes in the journal; prints a warning for each damaged line.
 fn entries() -> Result<Vec<Entry>, TuneError> {
     let contents = Journal::contents(&Journal::folder())?;
     contents.warnings().iter().for_each(|warning| say(warning));
     Ok(contents.entries)
 }
 
-/// How the changes of the journal stand.
+/// The state of each change in the journal.
 pub(super) fn statuses(root: &Root) -> anyhow::Result<Vec<ChangeStatus>> {
     let entries = entries()?;
     if entries.is_empty() {
@@ -92,14 +92,14 @@ impl Verify {
         let statuses = self.namespace.read(statuses)?;
         show(self.json, &statuses)?;
         Journal::check(&Journal::folder()).map_err(anyhow::Error::from)?;
-        let not_there = statuses.iter().filter(|s| s.standing != Some(Standing::Applied)).count();
+        let not_there =
+            statuses.iter().filter(|s| s.standing != Some(ChangeState::Applied)).count();
         match not_there {
             0 => Ok(()),
-            _ => Err(anyhow!(
-                "{not_there} of {} changes are not there as they were made",
-                statuses.len()
-            )
-            .into()),
+            _ => {
+                Err(anyhow!("{not_there} of {} changes are no longer in effect", statuses.len())
+                    .into())
+            }
         }
     }
 }
@@ -125,9 +125,9 @@ impl Rollback {
 
     fn undo(&self, boot: &str) -> anyhow::Result<Vec<(Entry, Result<(), TuneError>)>> {
         let folder = Journal::folder();
-        // Nothing is made where there is nothing to undo, as for somebody without root.
+        // With nothing to undo the journal is not opened, which would require root.
         if entries()?.is_empty() {
-            say("nothing is to be undone");
+            say("nothing to undo");
             return Ok(Vec::new());
         }
         let journal = Journal::open(&folder, boot)?;
@@ -135,7 +135,7 @@ impl Rollback {
         if let Some(to) = self.to
             && !executor.entries().iter().any(|entry| entry.id == to)
         {
-            return Err(anyhow!("the journal has no change {to}; see 'nearpath tune status'"));
+            return Err(anyhow!("no change {to} in the journal; see 'nearpath tune status'"));
         }
         Ok(executor.rollback(self.to, boot))
     }

@@ -1,4 +1,4 @@
-//! `nearpath tune`: plans changes, makes them, says how they stand, and undoes them.
+//! `nearpath tune`: plans changes, applies them, shows their state, and undoes them.
 
 mod apply;
 mod export;
@@ -11,21 +11,21 @@ use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
 const AFTER_HELP: &str = "\
-A plan is made from the host's facts and findings. Applying it writes each change into the
-journal (/var/lib/nearpath/journal.jsonl) before it is made, reads it back after, and undoes all
-of them when one fails. What somebody else has changed since is shown, and not overwritten
-without --force.
+A plan is made from the host's configuration and the findings of 'nearpath diagnose'. 'apply'
+records each change in the journal (/var/lib/nearpath/journal.jsonl), makes it and reads it back; if
+one fails, all are undone. Values that were changed externally since are reported, and are
+overwritten with --force only.
 
 EXAMPLES
   nearpath tune plan --nic eth0 --port 443     what would be changed, and why
-  nearpath tune plan --json >plan.json         the same, to be read, edited and applied
-  nearpath tune apply plan.json                make it so
-  nearpath tune apply --nic eth0 --dry-run     plan and show what would be made
-  nearpath tune try --nic eth0 --port 443      apply and undo it in turns; keep it if it helps
-  nearpath tune status                         the changes made, and whether they are there still
+  nearpath tune plan --json >plan.json         write the plan, to review, edit and apply
+  nearpath tune apply plan.json                apply it
+  nearpath tune apply --nic eth0 --dry-run     show what would be changed
+  nearpath tune try --nic eth0 --port 443      A/B test; keep it if it helps
+  nearpath tune status                         list changes and their current state
   nearpath tune verify                         the same as an exit status
-  nearpath tune watch                          make again what a reset of an interface has lost
-  nearpath tune export --applied --as systemd -o units   have it made at each boot
+  nearpath tune watch                          re-apply changes lost by interface resets
+  nearpath tune export --applied --as systemd -o units   apply at each boot
   nearpath tune rollback                       undo everything
   nearpath tune rollback --to 12               undo what was changed after change 12";
 
@@ -39,21 +39,21 @@ pub struct Tune {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show what would be changed, and why
+    /// Plan changes and show the reason for each
     Plan(plan::PlanArguments),
-    /// Make the changes of a plan
+    /// Apply the changes of a plan
     Apply(apply::Apply),
-    /// Prove by experiment whether a plan helps, and keep it only then
+    /// Test whether a plan helps (A/B), and keep it only if it does
     Try(Box<trial::Try>),
-    /// Show the changes that were made, and whether they are there still
+    /// List the changes made, and whether they are still in effect
     Status(journal::StatusArguments),
-    /// Undo changes, the last first
+    /// Undo changes, most recent first
     Rollback(journal::Rollback),
-    /// Fail unless all changes are there still
+    /// Fail unless all changes are still in effect
     Verify(journal::Verify),
-    /// Write files by which the system makes the changes at its next boot
+    /// Write files that apply the changes at the next boot
     Export(Box<export::ExportArguments>),
-    /// Make again what hot-plug, a reset or a reload of a driver has lost
+    /// Re-apply changes lost by hot-plug, interface resets or driver reloads
     Watch(watch::Watch),
 }
 

@@ -1,4 +1,4 @@
-//! `nearpath tune plan`: what would be changed, and why; nothing is changed.
+//! `nearpath tune plan`: shows what would be changed, and why. Nothing is changed.
 
 use crate::failure::Failure;
 use crate::output;
@@ -16,73 +16,73 @@ use nearpath_views::text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Bytes of a diagnosis or a plan in a file, at most.
+/// Maximum size in bytes of a diagnosis or plan file.
 pub(super) const MAX_FILE: u64 = 256 << 20;
 
 const AFTER_HELP: &str = "\
 GOALS
-  latency     interrupts near the NIC, one queue a core; no RPS that costs a hop
-  throughput  besides, RPS and RFS to CPUs near the NIC that have no queue
-  isolation   interrupts only on --housekeeping CPUs (else those that are not isolated) and
-              never on --cpus; the application on --cpus (else the node's isolated CPUs);
-              --cpus are set apart on the kernel command line, for the next boot
+  latency     interrupts near the NIC, one queue per core; no RPS that adds a CPU hop
+  throughput  also RPS and RFS to CPUs near the NIC that have no queue
+  isolation   interrupts only on --housekeeping CPUs (default: those not isolated) and never
+              on --cpus; the application on --cpus (default: the node's isolated CPUs);
+              --cpus are isolated on the kernel command line, from the next boot
 
 EXAMPLES
   nearpath tune plan
   nearpath tune plan --nic eth0 --port 443
   nearpath tune plan --goal isolation --cpus 4-15 --housekeeping 0-3 --unit nginx
   nearpath tune plan --nic eth0 --channels near
-  nearpath tune plan --nic eth0 --vlan-priority 5:2   priority 5 by a queue of its own, on CPU 2
+  nearpath tune plan --nic eth0 --vlan-priority 5:2   PCP 5 in its own queue, on CPU 2
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
-  nearpath tune plan --snapshot host.tar.zst   for another machine; it cannot be applied here";
+  nearpath tune plan --snapshot host.tar.zst   for another host; cannot be applied here";
 
-/// What is asked of a plan.
+/// Options of a plan.
 #[derive(Debug, Args)]
 pub struct Asked {
-    /// What the host is tuned for
+    /// What to tune for
     #[arg(long, value_enum, default_value = "latency")]
     goal: GoalName,
-    /// Only this interface; may be given again
+    /// Only this interface; repeatable
     #[arg(long, value_name = "NAME")]
     nic: Vec<String>,
-    /// Move this process to the node of the NIC; may be given again
+    /// Move this process to the node of the NIC; repeatable
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
-    /// Move the processes with a socket on this port; may be given again
+    /// Move the processes with a socket on this port; repeatable
     #[arg(long, value_name = "PORT")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Vec<u16>,
-    /// Move the processes of this systemd unit that have a socket, and have it start near the
-    /// NIC from its next restart on; may be given again
+    /// Move the processes of this systemd unit that have a socket, and make the unit start near the
+    /// NIC from its next restart; repeatable
     #[arg(long, value_name = "NAME")]
     unit: Vec<String>,
-    /// The CPUs that may be used; with --goal isolation the application's
+    /// Use only these CPUs; with --goal isolation, the application's CPUs
     #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
     cpus: Option<CpuSet>,
-    /// CPUs that are spared; with --goal isolation those for interrupts
+    /// Do not use these CPUs; with --goal isolation, the CPUs for interrupts
     #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
     housekeeping: Option<CpuSet>,
-    /// Give each interface so many channels; 'near' is one for each core near it
+    /// Number of channels of each interface; 'near' means one per core near it
     #[arg(long, value_name = "N|near", value_parser = channels)]
     channels: Option<ChannelCount>,
-    /// Lead packets of this VLAN priority (PCP) to a queue whose interrupt goes to this CPU; may be
-    /// given again
+    /// Steer packets of this VLAN priority (PCP) to a queue whose interrupt goes to this CPU;
+    /// repeatable
     #[arg(long, value_name = "PCP:CPU", value_parser = vlan_priority)]
     vlan_priority: Vec<(u8, CpuId)>,
-    /// Say why each other sysctl of tuning guides is left alone
+    /// Explain for each other sysctl found in tuning guides why it is not changed
     #[arg(long)]
     reasons: bool,
-    /// Bind the application by the cpuset of its cgroup (v2) instead of each of its threads; its
-    /// memory moves to the node
+    /// Bind the application through the cpuset of its cgroup (v2) instead of per thread; also moves
+    /// its memory to the node
     #[arg(long)]
     cpuset: bool,
-    /// Stop irqbalance's service instead of telling it which interrupts to leave alone
+    /// Stop the irqbalance service instead of excluding the interrupts from it
     #[arg(long)]
     stop_irqbalance: bool,
-    /// With --goal isolation: hugepages to be taken at boot, as 1G:8
+    /// With --goal isolation: hugepages to reserve at boot, e.g. 1G:8
     #[arg(long, value_name = "SIZE:COUNT")]
     hugepages: Option<Hugepages>,
-    /// Take the findings from this file of 'nearpath diagnose --json'; else from facts alone
+    /// Use the findings in this file of 'nearpath diagnose --json' [default: configuration only]
     #[arg(long, value_name = "FILE")]
     findings: Option<PathBuf>,
 }
@@ -100,7 +100,7 @@ enum GoalName {
 pub struct PlanArguments {
     #[command(flatten)]
     asked: Asked,
-    /// Print one JSON document, which 'nearpath tune apply' takes
+    /// Print one JSON document, the input of 'nearpath tune apply'
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -116,15 +116,17 @@ impl PlanArguments {
 }
 
 impl Asked {
-    /// Plans for the host behind a root; `live` is whether that is this machine.
+    /// Plans for the host behind a root; `live` says whether that is the running host.
     pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
         let priorities: BTreeSet<u8> = self.vlan_priority.iter().map(|(pcp, _)| *pcp).collect();
         if priorities.len() < self.vlan_priority.len() {
-            bail!("--vlan-priority is given twice for one priority");
+            bail!("--vlan-priority is given twice for the same priority");
         }
         let moved = !self.pid.is_empty() || !self.port.is_empty() || !self.unit.is_empty();
         if !live && moved {
-            bail!("--pid, --port and --unit take the running machine: elsewhere nothing is moved");
+            bail!(
+                "--pid, --port and --unit work on the running host only, not with --root or --snapshot"
+            );
         }
         let wanted = Wanted { sockets: true, ..Wanted::default() };
         let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
@@ -154,17 +156,17 @@ impl Asked {
         let boot = if live { Some(steering::boot(root)?) } else { None };
         let netns = current_netns(root).inode;
         let mut plan = plan(&host, &findings, &request, &workloads, boot, netns)?;
-        // After all was read: what was born before is planned for by itself.
+        // After everything is read: threads that started before are planned for individually.
         plan.made_ticks = if live { nearpath_tune::ticks_since_boot(root) } else { None };
         Ok(plan)
     }
 
-    /// The interfaces that were asked for.
+    /// The interfaces requested.
     pub(super) fn nics(&self) -> &[String] {
         &self.nic
     }
 
-    /// The port that was asked for, if it is only one.
+    /// The port requested, if there is exactly one.
     pub(super) fn only_port(&self) -> Option<u16> {
         match self.port.as_slice() {
             [port] => Some(*port),
@@ -172,7 +174,7 @@ impl Asked {
         }
     }
 
-    /// The findings, and the packets of the measurement that they rest on.
+    /// The findings, and the packets of the measurement that they are based on.
     fn findings(&self, host: &Host) -> anyhow::Result<(Vec<Finding>, Traffic)> {
         let Some(file) = &self.findings else {
             return Ok((diagnose(host, None, None).findings, Traffic::default()));
@@ -180,7 +182,7 @@ impl Asked {
         let name = file.display();
         let bytes = super::apply::read(file)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&bytes)
-            .with_context(|| format!("{name} is no JSON of 'nearpath diagnose'"))?;
+            .with_context(|| format!("{name} is not a JSON document of 'nearpath diagnose'"))?;
         let measured = diagnosis.measurement.as_ref();
         let traffic = measured.map(|m| Traffic::of_measurement(m, &host.topology));
         Ok((diagnosis.findings, traffic.unwrap_or_default()))
@@ -193,7 +195,7 @@ impl Asked {
             let sockets = host.sockets.iter().filter(|socket| socket.port == port);
             let owners: BTreeSet<u32> = sockets.flat_map(|s| s.pids.iter().copied()).collect();
             if owners.is_empty() {
-                bail!("no process is seen here that holds a socket on port {port}");
+                bail!("no visible process has a socket on port {port}");
             }
             pids.extend(owners);
         }
@@ -206,7 +208,7 @@ impl Asked {
             let none = owners.is_empty();
             services.extend(owners);
             if none {
-                bail!("no process of the unit {unit} is seen here that holds a socket");
+                bail!("no visible process of the unit {unit} has a socket");
             }
         }
         let pids: Vec<u32> = pids.into_iter().collect();
@@ -222,7 +224,7 @@ fn channels(text: &str) -> Result<ChannelCount, String> {
     match (text, text.parse()) {
         ("near", _) => Ok(ChannelCount::Near),
         (_, Ok(number)) if number > 0 => Ok(ChannelCount::Number(number)),
-        _ => Err("a number from 1, or near".to_owned()),
+        _ => Err("expected a number from 1, or near".to_owned()),
     }
 }
 
@@ -231,11 +233,11 @@ fn vlan_priority(text: &str) -> Result<(u8, CpuId), String> {
     let parsed = parts.and_then(|(pcp, cpu)| Some((pcp.parse().ok()?, cpu.parse().ok()?)));
     match parsed {
         Some((pcp @ 0..=7, cpu)) => Ok((pcp, CpuId(cpu))),
-        _ => Err("a priority from 0 to 7 and a CPU, such as 5:2".to_owned()),
+        _ => Err("expected PRIORITY:CPU with a priority from 0 to 7, e.g. 5:2".to_owned()),
     }
 }
 
-/// The systemd unit of a name that a cgroup is that of, or below; `nginx` is `nginx.service`.
+/// The systemd unit with this name that a cgroup belongs to; `nginx` is `nginx.service`.
 fn unit_of<'a>(cgroup: &'a str, name: &str) -> Option<&'a str> {
     let mut parts = cgroup.split('/').filter(|part| !part.is_empty());
     parts.find(|part| *part == name || part.strip_suffix(".service") == Some(name))
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_known_by_their_cgroup() {
+    fn units_are_found_by_cgroup() {
         let cgroup = "/system.slice/nginx.service/worker";
         assert_eq!(unit_of(cgroup, "nginx"), Some("nginx.service"));
         assert_eq!(unit_of(cgroup, "nginx.service"), Some("nginx.service"));

@@ -1,5 +1,5 @@
-//! `nearpath tune watch`: makes again what hot-plug, a reset of an interface or a reload of a driver
-//! has lost, and says so, until it is told to end.
+//! `nearpath tune watch`: re-applies changes lost by hot-plug, interface resets or driver reloads, and reports
+//! each, until a signal arrives.
 
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
@@ -15,28 +15,28 @@ use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const AFTER_HELP: &str = "\
-It looks when the kernel tells that an interface or a queue comes, goes or changes, and at each
-interval. What is lost is written into the journal and made as by 'nearpath tune apply': on the new
-interface or queue of that name, and on the interrupt that has the same interface and handler now,
-whatever its number. What somebody else has set is reported, and left alone. It ends with SIGTERM
-or Ctrl-C; what it made stays. It takes root.
+Checks the changes in the journal whenever the kernel reports that an interface or queue was added,
+removed or changed, and at each interval. Lost changes are re-applied as by 'nearpath tune apply':
+to the new interface or queue with the same name, and to the interrupt with the same interface and
+handler, whatever its number. Values that were changed externally are reported and skipped. SIGTERM
+or Ctrl-C stops it; the changes stay. Requires root.
 
 EXAMPLES
   nearpath tune watch
-  nearpath tune watch --once         look once; exit status 1 when something could not be made again
+  nearpath tune watch --once         check once; exit status 1 if a change cannot be re-applied
   nearpath tune watch --json --interval 1m";
 
 /// Arguments of `tune watch`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct Watch {
-    /// Look at least so often
+    /// Check at least this often
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
     interval: Duration,
-    /// Look once and end
+    /// Check once and exit
     #[arg(long)]
     once: bool,
-    /// Print one JSON document a line
+    /// Print one JSON document per line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -59,8 +59,8 @@ impl Watch {
     }
 
     fn watch(&self, root: &Root, interrupt: &Interrupt) -> Result<(), Failure> {
-        // Before the first look, so that nothing is missed after it.
-        let events = Events::listen().context("cannot listen to the kernel's messages of links")?;
+        // Before the first check, so that no event is missed.
+        let events = Events::listen().context("cannot subscribe to the kernel's link events")?;
         let mut watch =
             Watching::new(Journal::folder(), steering::boot(root).map_err(anyhow::Error::from)?);
         if self.once {
@@ -69,17 +69,17 @@ impl Watch {
             let failed = notices.iter().filter(|n| matches!(n.what, Noticed::Failed(_))).count();
             return match failed {
                 0 => Ok(()),
-                _ => Err(anyhow!("{failed} changes could not be made again").into()),
+                _ => Err(anyhow!("{failed} changes could not be re-applied").into()),
             };
         }
         say(&format!(
-            "watching over what the journal in {} has; Ctrl-C ends it",
+            "watching the changes of the journal in {}; Ctrl-C stops",
             Journal::folder().display()
         ));
         let mut trouble = None;
         while !interrupt.happened() {
-            // A journal that cannot be opened now, as when another nearpath changes the host, is
-            // tried again.
+            // A journal that cannot be opened now, for instance because another nearpath holds it,
+            // is retried.
             let now = match watch.look(root) {
                 Ok(notices) => self.show(&notices).map(|()| None)?,
                 Err(error) => Some(error.to_string()),
@@ -89,9 +89,7 @@ impl Watch {
                 trouble = now;
             }
             let wait = if trouble.is_some() { AGAIN.min(self.interval) } else { self.interval };
-            events
-                .wait(interrupt.as_fd(), wait)
-                .context("cannot wait for what the kernel tells")?;
+            events.wait(interrupt.as_fd(), wait).context("cannot wait for kernel events")?;
         }
         Ok(())
     }
@@ -109,5 +107,5 @@ impl Watch {
     }
 }
 
-/// When a journal that could not be opened is tried again.
+/// Delay before a journal that could not be opened is retried.
 const AGAIN: Duration = Duration::from_secs(1);

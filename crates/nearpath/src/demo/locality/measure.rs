@@ -1,5 +1,5 @@
-//! What is measured of the scene: both instruments run from beginning to end, and a part of the time
-//! is what they counted from one look to the next.
+//! Measures the scene. Both instruments run from start to end; the result of a step is the difference of
+//! their counts between two looks.
 
 use super::Scene;
 use anyhow::{Context, Result};
@@ -8,7 +8,7 @@ use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::{Filter, Instrument};
 use nearpath_model::accepts::AcceptMeasurement;
-use nearpath_model::locality::{Locality, Places};
+use nearpath_model::locality::{CpuPairCount, Locality};
 use nearpath_model::{CpuId, Direction, Topology};
 use nearpath_views::json::LocalityStep;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub struct Instruments<'a> {
     accepts: Accepts<'a>,
 }
 
-/// What they have counted up to a moment.
+/// Their counts at one point in time.
 pub struct Look {
     at: Instant,
     /// Packets.
@@ -56,10 +56,10 @@ impl<'a> Instruments<'a> {
         Ok(started)
     }
 
-    /// What they have counted so far.
+    /// Their counts so far.
     ///
     /// # Errors
-    /// They were stopped.
+    /// The instruments were stopped.
     pub fn look(&mut self) -> Result<Look> {
         let at = Instant::now();
         Ok(Look { at, locality: self.locality.read()?, accepts: self.accepts.read()? })
@@ -67,7 +67,7 @@ impl<'a> Instruments<'a> {
 }
 
 impl Look {
-    /// What came since an earlier look, as a step of which nothing else is known.
+    /// The difference to an earlier look, as a step without a name or changes.
     pub fn since(&self, earlier: &Self) -> LocalityStep {
         let (now, then) = (&self.locality, &earlier.locality);
         let unseen = |m: &Locality| {
@@ -91,26 +91,26 @@ impl Look {
     }
 }
 
-/// All accepts of all listeners; there is one.
-fn places(m: &AcceptMeasurement) -> nearpath_model::accepts::Places {
-    let mut all = nearpath_model::accepts::Places::default();
+/// All accepts of all listeners (there is only one).
+fn places(m: &AcceptMeasurement) -> nearpath_model::accepts::DistanceCounts {
+    let mut all = nearpath_model::accepts::DistanceCounts::default();
     m.listeners.iter().for_each(|listener| all += listener.places);
     all
 }
 
-/// The share of the received packets that the CPU with most of them let go of; `None` without any.
-fn busiest(places: &[Places]) -> Option<f64> {
+/// The largest share of received packets that one CPU freed; `None` without packets.
+fn busiest(places: &[CpuPairCount]) -> Option<f64> {
     let mut by_cpu: BTreeMap<CpuId, u64> = BTreeMap::new();
-    for Places { place, .. } in places.iter().filter(|p| p.direction == Direction::Rx) {
+    for CpuPairCount { place, .. } in places.iter().filter(|p| p.direction == Direction::Rx) {
         *by_cpu.entry(place.to_cpu).or_default() += place.count;
     }
     let (most, all) = (by_cpu.values().max()?, by_cpu.values().sum::<u64>());
     Some(*most as f64 / all as f64)
 }
 
-/// The matrix of the packets that came between two looks.
-fn between(then: &[Places], now: &[Places]) -> Vec<Places> {
-    let key = |p: &Places| (p.direction, p.place.from_cpu, p.place.to_cpu);
+/// The matrix of the packets between two looks.
+fn between(then: &[CpuPairCount], now: &[CpuPairCount]) -> Vec<CpuPairCount> {
+    let key = |p: &CpuPairCount| (p.direction, p.place.from_cpu, p.place.to_cpu);
     let then: BTreeMap<_, u64> = then.iter().map(|p| (key(p), p.place.count)).collect();
     let mut new = now.to_vec();
     for places in &mut new {
@@ -127,24 +127,27 @@ mod tests {
     use nearpath_model::Place;
     use nearpath_model::accepts::Listener;
 
-    fn place(from: u32, to: u32, count: u64) -> Places {
+    fn place(from: u32, to: u32, count: u64) -> CpuPairCount {
         let (from_cpu, to_cpu) = (CpuId(from), CpuId(to));
         let place = Place { from_cpu, to_cpu, from_node: None, to_node: None, count };
-        Places { direction: Direction::Rx, place }
+        CpuPairCount { direction: Direction::Rx, place }
     }
 
     fn accepted(accepts: u64) -> AcceptMeasurement {
-        let places =
-            nearpath_model::accepts::Places { accepts, same_cpu: accepts, ..Default::default() };
+        let places = nearpath_model::accepts::DistanceCounts {
+            accepts,
+            same_cpu: accepts,
+            ..Default::default()
+        };
         let local = "198.18.0.2:80".to_owned();
         let listener = Listener { local, netns: 1, places, workers: Vec::new() };
         AcceptMeasurement { listeners: vec![listener], lost: accepts / 10, ..Default::default() }
     }
 
     #[test]
-    fn a_step_has_what_came_since() {
+    fn a_step_is_the_difference_of_two_looks() {
         let at = Instant::now();
-        let look = |rx: Vec<Places>, accepts| Look {
+        let look = |rx: Vec<CpuPairCount>, accepts| Look {
             at,
             locality: Locality { places: rx, ..Locality::default() },
             accepts,

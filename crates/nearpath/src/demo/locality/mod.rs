@@ -1,13 +1,13 @@
-//! The scene of `nearpath demo locality`: a server whose workers share a port, in one namespace, and
-//! clients in another, with what decides where their packets and connections go put right step by step.
+//! The scene of `nearpath demo locality`: a server whose workers share a port in one namespace, and clients in
+//! another. What decides where packets and connections go is fixed step by step.
 //!
 //! ```text
 //! namespace of the client             namespace of the server
 //!   callers ─ demo-client ══ veth ══ demo-server ─ NAPI threads ─ RPS ─► REUSEPORT ─► workers
 //!   (threads of this process)         (one a queue)                      (processes demo-worker)
 //! ```
-//! In goes the host, out come a running load and the [`steps`] to be made. Nothing has a name outside
-//! this process: namespaces, devices, threads and sockets go away with it, also when it is killed.
+//! Input: the host. Output: a running load, and the [`steps`] to apply. Nothing has a name outside this
+//! process: namespaces, devices, threads and sockets disappear with it, even when it is killed.
 
 pub mod measure;
 mod napi;
@@ -27,16 +27,16 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use worker::{Task, Workers};
 
-/// More workers show nothing more, and each has threads and queues.
+/// More workers would show nothing more, and each needs threads and queues.
 const MAX_CPUS: usize = 8;
-/// How often connections are looked at while those of before are waited for.
+/// Poll interval while waiting for earlier connections to end.
 const LOOK: Duration = Duration::from_millis(5);
-/// Looks until a path counts as broken: a minute; and until connections are left to the kernel: ten
-/// seconds.
+/// Polls until a path counts as broken (a minute), and until connections are left to the kernel (ten
+/// seconds).
 const LOOKS: u32 = 12_000;
 const LOOKS_AT_END: u32 = 2_000;
 
-/// The running scene. Dropped without [`Scene::stop`] it goes away just so.
+/// The running scene. If it is dropped without [`Scene::stop`], it disappears without a check.
 #[derive(Debug)]
 pub struct Scene {
     // Dropped in this order: the load before its path.
@@ -50,32 +50,32 @@ pub struct Scene {
     story: Vec<String>,
 }
 
-/// Threads that decide on which CPU packets come in.
+/// The threads that determine on which CPU packets are received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receivers {
-    /// Those of each queue: of the server's end, and of the client's, where what the server has
-    /// sent by the queue of that number ends, as at a NIC's completion interrupt.
+    /// One thread per queue, at the server's end and at the client's end. The latter handle what the server
+    /// sent on the queue of the same number, like the completion interrupt of a NIC.
     Queues {
         /// By receive queue of the server's end.
         server: Vec<u32>,
         /// By receive queue of the client's end.
         client: Vec<u32>,
     },
-    /// Those that send, as where queues have no threads.
+    /// The sending threads, where queues have no threads.
     Senders(Vec<u32>),
 }
 
 impl Scene {
-    /// Builds namespaces and path, sets RPS as a host may have it, starts workers and callers.
-    /// `program` is nearpath itself, which is started once more for each worker.
+    /// Creates namespaces and path, sets RPS as a host may have it, starts workers and callers.
+    /// `program` is nearpath itself, which is started again for each worker.
     ///
     /// # Errors
     /// No privilege, a kernel without namespaces or veth, or a path that does not carry.
     pub fn start(host: &Host, program: &OsStr) -> Result<Self> {
-        let usable = usable_cpus(host).context("reading which CPUs may be used")?;
+        let usable = usable_cpus(host).context("cannot read the usable CPUs")?;
         let cpus = spread(&usable, MAX_CPUS);
         if cpus.is_empty() {
-            return Err(anyhow!("no CPU to run on"));
+            return Err(anyhow!("no usable CPU"));
         }
         let queues = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
         let (client, server) = (Namespace::create()?, Namespace::create()?);
@@ -97,7 +97,7 @@ impl Scene {
             Ok((server, client)) => Receivers::Queues { server, client },
             Err(reason) => {
                 story.push(format!(
-                    "queues have no threads here, and packets come in on the CPU that sends: \
+                    "no threaded NAPI: packets are received on the CPU that sends them: \
                      {reason:#}"
                 ));
                 Receivers::Senders(callers.tids())
@@ -109,17 +109,17 @@ impl Scene {
         Ok(scene)
     }
 
-    /// What was built, a line each, for people.
+    /// What was created, one line each, for display.
     pub fn story(&self) -> &[String] {
         &self.story
     }
 
-    /// The CPUs that workers, queues and threads are spread over, one each in the end.
+    /// The CPUs that workers, queues and threads are spread over, finally one each.
     pub fn cpus(&self) -> &[CpuId] {
         &self.cpus
     }
 
-    /// Who decides where packets come in.
+    /// The threads that determine where packets are received.
     pub fn receivers(&self) -> &Receivers {
         &self.receivers
     }
@@ -134,15 +134,15 @@ impl Scene {
         self.workers.pids()
     }
 
-    /// Inode of the server's namespace, by which the kernel tells namespaces apart.
+    /// Inode of the server's namespace, which identifies it.
     pub fn server_netns_inode(&self) -> u64 {
         self.server.inode()
     }
 
-    /// Runs `work` on a thread of its own in the server's namespace.
+    /// Runs `work` on a new thread in the server's namespace.
     ///
     /// # Errors
-    /// The namespace cannot be entered, or what `work` says.
+    /// The namespace cannot be entered, or `work` fails.
     pub fn in_server<T: Send>(&self, work: impl FnOnce(&Root) -> Result<T> + Send) -> Result<T> {
         let netns = self.server_netns().context("the demo's namespace")?;
         in_netns(&NetnsRef::Fd(netns), |root| work(&root)).context("the demo's namespace")?
@@ -152,27 +152,27 @@ impl Scene {
         self.server.file().try_clone_to_owned()
     }
 
-    /// Waits until each connection that is there now has ended, so that all that are looked at
-    /// afterwards began as things are now. `wait` waits that long, and says whether to give up.
+    /// Waits until every current connection has ended, so that all connections measured afterwards were made
+    /// under the current settings. `wait` sleeps for the given time, and returns whether to stop waiting.
     ///
     /// # Errors
-    /// Connections do not end: the path does not carry.
+    /// Connections do not end: the path does not work.
     pub fn settle(&self, wait: impl Fn(Duration) -> bool) -> Result<()> {
         let before = self.callers.ended();
         for _ in 0..LOOKS {
-            // The first that ends may have begun before.
+            // The first one that ends may have begun earlier.
             let ended = self.callers.ended().into_iter().zip(&before);
             if ended.into_iter().all(|(now, before)| now >= before + 2) || wait(LOOK) {
                 return Ok(());
             }
         }
-        Err(anyhow!("connections do not get through to the demo's server"))
+        Err(anyhow!("connections do not reach the demo's server"))
     }
 
-    /// Ends the load, takes the path down, and makes sure that it is gone.
+    /// Stops the load, removes the path, and verifies that it is gone.
     ///
     /// # Errors
-    /// A worker has ended before, or something is left.
+    /// A worker exited earlier, or something is left.
     pub fn stop(self) -> Result<CallersReport> {
         let report = self.callers.finish();
         let ended = [&self.client, &self.server].into_iter().try_for_each(all_ended);
@@ -185,7 +185,7 @@ impl Scene {
 
     fn built(&self) -> String {
         format!(
-            "built two network namespaces, net:[{}] and net:[{}], joined by the veth pair {} and {} \
+            "created two network namespaces, net:[{}] and net:[{}], joined by the veth pair {} and {} \
              with {} queues each, and a server of {} workers that share {}",
             self.client.inode(),
             self.server.inode(),
@@ -202,16 +202,15 @@ impl Scene {
             self.load;
         let rate = u32::from(callers) * rate_hz;
         format!(
-            "load: {rate} connections/s of {requests} requests each, {request_bytes} bytes answered \
-             by {response_bytes}"
+            "load: {rate} connections/s of {requests} requests each, {request_bytes} byte requests, \
+             {response_bytes} byte responses"
         )
     }
 }
 
 type Threads = (Vec<u32>, Vec<u32>);
 
-/// Switches both ends on, with threads for their queues where the kernel has them; the inner error is
-/// why not.
+/// Brings both ends up, with threaded NAPI where the kernel has it; the inner error is why not.
 fn connect(client: &Namespace, server: &Namespace, queues: usize) -> Result<Result<Threads>> {
     let ends = [(client, veth::CLIENT), (server, veth::SERVER)];
     let prepared: Result<()> = ends.iter().try_for_each(|(of, end)| napi::prepare(of, *end));
@@ -228,8 +227,8 @@ fn connect(client: &Namespace, server: &Namespace, queues: usize) -> Result<Resu
     Ok(threads)
 }
 
-/// Waits until no connection of a namespace is still to be acknowledged: without its path the kernel
-/// would send its last packet again for a minute or two, and keep the namespace for it.
+/// Waits until all connections of a namespace are acknowledged. Without the path, the kernel would retransmit
+/// their last packet for a minute or two, and keep the namespace alive.
 fn all_ended(namespace: &Namespace) -> Result<()> {
     namespace.run(|| {
         let root = Root::live();
@@ -239,26 +238,26 @@ fn all_ended(namespace: &Namespace) -> Result<()> {
             }
             std::thread::sleep(LOOK);
         }
-        Err(anyhow!("connections of the demo do not end; the kernel keeps them for some minutes"))
+        Err(anyhow!("connections of the demo do not end; the kernel keeps them for a few minutes"))
     })
 }
 
-/// Lines of `/proc/net/tcp` of sockets that neither listen (0A) nor only remember (TIME_WAIT, 06;
+/// Number of sockets in `/proc/net/tcp` that are neither in LISTEN (0A) nor in TIME_WAIT (06;
 /// include/net/tcp_states.h).
 fn open_connections(table: &str) -> usize {
     let states = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
     states.filter(|state| !matches!(*state, "06" | "0A")).count()
 }
 
-/// So many CPUs at most, spread evenly over all that there are.
+/// At most `most` CPUs, spread evenly over the usable ones.
 fn spread(usable: &CpuSet, most: usize) -> Vec<CpuId> {
     let all: Vec<CpuId> = usable.iter().collect();
     let count = all.len().min(most);
     (0..count).filter_map(|i| all.get(i * all.len() / count).copied()).collect()
 }
 
-/// RPS as the demonstration finds it: to the first half of the CPUs, as where somebody kept it to a
-/// node; `None` on one CPU.
+/// The initial RPS of the demonstration: the first half of the CPUs, as if it were limited to one node; `None`
+/// on one CPU.
 fn as_found(cpus: &[CpuId]) -> Option<CpuSet> {
     let half = cpus.get(..cpus.len() / 2)?;
     (!half.is_empty()).then(|| half.iter().copied().collect())
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_listens_or_remembers_is_no_open_connection() {
+    fn listen_and_time_wait_are_not_open_connections() {
         let line = |state: &str| format!("   0: 020012C6:C175 00000000:0000 {state} 00000000:0\n");
         let table = |states: &[&str]| {
             "  sl  local_address rem_address   st\n".to_owned()
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn rps_is_found_on_half_of_the_cpus() {
+    fn rps_starts_on_half_of_the_cpus() {
         let found = |cpus: &[u32]| {
             let cpus: Vec<CpuId> = cpus.iter().copied().map(CpuId).collect();
             as_found(&cpus).map(|cpus| cpus.to_string())

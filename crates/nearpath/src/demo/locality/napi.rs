@@ -1,9 +1,9 @@
-//! What a veth pair has in the place of interrupts: a thread for each receive queue, which takes the
-//! queue's packets in (`napi/DEVICE-ID`; kernels from 5.13 on). Where such a thread runs is where
-//! packets come in, as the affinity of an interrupt decides it for a NIC.
+//! Threaded NAPI, which a veth pair has instead of interrupts: one thread per receive queue processes the
+//! queue's packets (`napi/DEVICE-ID`; since Linux 5.13). The affinity of the thread determines the receiving
+//! CPU, as that of an interrupt does for a NIC.
 //!
-//! In goes an end of the pair, out come its threads by queue, or why it has none; then packets come
-//! in on the CPU that sends them, as over any other veth pair.
+//! Input: an end of the pair. Output: its threads by queue, or why it has none. Without threads, packets are
+//! received on the CPU that sends them, as on any other veth pair.
 
 use crate::demo::namespace::Namespace;
 use crate::demo::sysfs::Sysfs;
@@ -21,32 +21,32 @@ const ETHTOOL_SGRO: u32 = 0x2c;
 /// Of include/uapi/linux/sockios.h.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
-/// Sets an end up so that it takes packets in by NAPI, as a NIC does, while it is still down: veth
-/// does so with GRO, for packets from an end without TSO (drivers/net/veth.c).
+/// Prepares an end, which must be down, to receive packets through NAPI, as a NIC does: veth does so with
+/// GRO, for packets from an end without TSO (drivers/net/veth.c).
 ///
 /// # Errors
-/// The kernel refused, or cannot have threads for it.
+/// The kernel refused, or does not support threaded NAPI.
 pub(super) fn prepare(namespace: &Namespace, end: End) -> Result<()> {
     namespace.run(|| {
         let device = end.device;
         let threaded = format!("/sys/class/net/{device}/threaded");
-        Root::live().text(&threaded).context("no threads for NAPI in this kernel")?;
-        switch(device, ETHTOOL_STSO, false).context("switching TSO off")?;
-        switch(device, ETHTOOL_SGRO, true).context("switching GRO on")?;
+        Root::live().text(&threaded).context("this kernel has no threaded NAPI")?;
+        switch(device, ETHTOOL_STSO, false).context("cannot turn TSO off")?;
+        switch(device, ETHTOOL_SGRO, true).context("cannot turn GRO on")?;
         Ok(())
     })
 }
 
-/// Takes back what [`prepare`] did.
+/// Undoes [`prepare`].
 pub(super) fn abandon(namespace: &Namespace, end: End) {
     let _ = namespace.run(|| Ok(switch(end.device, ETHTOOL_SGRO, false)?));
 }
 
-/// Gives each queue of an end that is up its thread; the threads in the order of the queues, which is
-/// that of their ids.
+/// Enables threaded NAPI on an end that is up. Returns the threads in queue order, which is the order of
+/// their NAPI ids.
 ///
 /// # Errors
-/// The kernel refused, or does not show which threads they are.
+/// The kernel refused, or the threads cannot be identified.
 pub(super) fn start(namespace: &Namespace, end: End, queues: usize) -> Result<Vec<u32>> {
     let device = end.device;
     let root = Root::live();
@@ -59,13 +59,12 @@ pub(super) fn start(namespace: &Namespace, end: End, queues: usize) -> Result<Ve
     after.retain(|thread| !before.contains(thread));
     after.sort_unstable();
     if after.len() != queues {
-        bail!("{} threads of {queues} queues of {device} can be told apart", after.len());
+        bail!("found {} NAPI threads for {queues} queues of {device}", after.len());
     }
     Ok(after.into_iter().map(|(_, pid)| pid).collect())
 }
 
-/// The threads of all devices of that name, in whatever namespace: id of the NAPI instance and
-/// process id.
+/// The threads of all devices with this name, in any namespace: NAPI id and process id.
 fn threads(root: &Root, device: &str) -> Vec<(u64, u32)> {
     let prefix = format!("napi/{device}-");
     let entries = root.list("/proc").unwrap_or_default();
@@ -84,7 +83,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Switches an offload of a device in the calling thread's namespace.
+/// Turns an offload of a device on or off, in the calling thread's namespace.
 fn switch(device: &str, command: u32, on: bool) -> io::Result<()> {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let mut value = EthtoolValue { cmd: command, data: on.into() };

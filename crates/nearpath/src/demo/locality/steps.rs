@@ -1,8 +1,8 @@
-//! The steps of the demonstration, each a plan of changes as for any server: which CPUs workers and
-//! queues stay on, steering, RPS, XPS.
+//! The steps of the demonstration, each a plan of changes as for any server: the CPUs of workers and queues,
+//! steering, RPS, XPS.
 //!
-//! In go the scene and the server's namespace, out come the changes of a step; the executor makes
-//! them. Nothing is remembered: what is changed does not outlive the scene.
+//! Input: the scene and the server's namespace. Output: the changes of a step, which the executor applies.
+//! There is no journal: the changes do not outlive the scene.
 
 use super::{Receivers, Scene};
 use crate::demo::veth;
@@ -14,26 +14,26 @@ use nearpath_model::{
 use nearpath_tune::steering::{self, Method, Request};
 use nearpath_tune::{Executor, Live};
 
-/// A step. Each builds on those before it.
+/// A step. Each builds on the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Each worker on a CPU of its own.
+    /// Each worker on its own CPU.
     Workers,
-    /// Each queue's packets come in on a CPU of its own.
+    /// Each queue's packets are received on its own CPU.
     Queues,
-    /// Connections go to the worker on the CPU that receives them.
+    /// Connections go to the worker on the receiving CPU.
     Steering,
-    /// Packets are handled on the CPU that they come in on.
+    /// Packets are processed on the receiving CPU.
     Rps,
-    /// What a CPU sends goes by a queue of its own.
+    /// Each CPU sends on its own queue.
     Xps,
 }
 
-/// All of them, in the order in which they are made.
+/// All steps, in order.
 pub const STEPS: [Step; 5] = [Step::Workers, Step::Queues, Step::Steering, Step::Rps, Step::Xps];
 
 impl Step {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Workers => "workers pinned",
@@ -44,42 +44,41 @@ impl Step {
         }
     }
 
-    /// Its changes, as things are now. To be called in the server's namespace.
+    /// Its changes, given the current state. To be called in the server's namespace.
     ///
     /// # Errors
-    /// A fact that they rest on cannot be read, or they would do no good.
+    /// A fact that they depend on cannot be read, or they would have no effect.
     pub fn plan(self, scene: &Scene, root: &Root) -> Result<Vec<Change>> {
         match self {
             Self::Workers => workers(scene, root),
             Self::Queues => queues(scene, root),
             Self::Steering => steered(scene, root),
             Self::Rps => {
-                let why =
-                    "packets are handled on the CPU that they come in on, not sent to another";
+                let why = "packets are processed on the receiving CPU, not sent to another";
                 masks(scene, root, |queue| format!("rx-{queue}/rps_cpus"), |_| CpuSet::new(), why)
             }
             Self::Xps => {
-                let why = "what a CPU sends goes by its own queue, and is let go of on that CPU";
+                let why = "each CPU sends on its own queue, and packets are freed on that CPU";
                 let own = |cpu| [cpu].into_iter().collect();
                 masks(scene, root, |queue| format!("tx-{queue}/xps_cpus"), own, why)
             }
         }
     }
 
-    /// Makes its changes; returns them as they were made.
+    /// Applies its changes and returns them.
     ///
     /// # Errors
     /// As [`Step::plan`], or the kernel refused.
     pub fn apply(self, scene: &Scene) -> Result<Vec<Change>> {
         scene.in_server(|root| {
             let plan = self.plan(scene, root)?;
-            Ok(Executor::forgetful(Live::new()).apply(plan)?)
+            Ok(Executor::without_journal(Live::new()).apply(plan)?)
         })
     }
 }
 
 fn workers(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
-    let why = "each worker stays on a CPU of its own, so that there is one near to each CPU";
+    let why = "each worker stays on its own CPU, so that every CPU has a worker near it";
     let workers = scene.workers().into_iter().zip(scene.cpus());
     workers.map(|(pid, &cpu)| affinity(root, (pid, pid), cpu, why)).collect()
 }
@@ -88,13 +87,13 @@ fn queues(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
     let cpus = scene.cpus();
     match scene.receivers() {
         Receivers::Queues { server, client } => {
-            let why = "the thread that takes a queue's packets in stays on a CPU of its own, as \
-                       the interrupt of a NIC's queue does";
+            let why = "the NAPI thread of each queue stays on its own CPU, like \
+                       the interrupt of a NIC queue";
             let threads = [server, client].into_iter().flat_map(|side| side.iter().zip(cpus));
             threads.map(|(&tid, &cpu)| affinity(root, (tid, tid), cpu, why)).collect()
         }
         Receivers::Senders(tids) => {
-            let why = "each client stays on a CPU of its own, and so do the packets that it sends";
+            let why = "each client stays on its own CPU, and so do the packets that it sends";
             let pid = std::process::id();
             let threads = tids.iter().zip(cpus.iter().cycle());
             threads.map(|(&tid, &cpu)| affinity(root, (pid, tid), cpu, why)).collect()
@@ -118,9 +117,9 @@ fn steered(scene: &Scene, root: &Root) -> Result<Vec<Change>> {
     Ok(vec![steering::plan(&host.topology, &found, Method::Nearest)?])
 }
 
-/// A thread, by its process and itself, on one CPU.
+/// Pins a thread, given by process and thread id, to one CPU.
 fn affinity(root: &Root, (pid, tid): (u32, u32), cpu: CpuId, why: &str) -> Result<Change> {
-    let gone = || anyhow!("thread {tid} of process {pid} has ended");
+    let gone = || anyhow!("thread {tid} of process {pid} has exited");
     let thread = nearpath_tune::find_thread(root, pid, tid).ok_or_else(gone)?;
     let before = thread_cpus(root, pid, tid).ok_or_else(gone)?;
     Ok(Change {
@@ -133,7 +132,7 @@ fn affinity(root: &Root, (pid, tid): (u32, u32), cpu: CpuId, why: &str) -> Resul
     })
 }
 
-/// A mask for each queue of the server's end, by the queue's number and CPU.
+/// A mask for each queue of the server's end, from the queue's number and CPU.
 fn masks(
     scene: &Scene,
     root: &Root,

@@ -1,7 +1,7 @@
-//! A worker of the demo's server as a process of its own, as nginx has them: this program, started
-//! again within the server's namespace.
+//! A worker of the demo's server as a separate process, as in nginx: this program, started again inside the
+//! server's namespace.
 //!
-//! In goes a [`Task`], out comes where it listens; a second line ends it, out comes what it did.
+//! Input: a [`Task`]. Output: the address it listens on. A second line ends it; it replies with its report.
 
 use crate::demo::child::{Child, first_line, say};
 use crate::demo::namespace::Namespace;
@@ -16,17 +16,17 @@ use std::os::fd::AsFd;
 /// The hidden subcommand that runs [`serve`].
 pub(crate) const SUBCOMMAND: &str = "demo-worker";
 
-/// What a worker is to do.
+/// The task of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) load: ConnectionLoad,
     pub(super) address: SocketAddr,
 }
 
-/// The child's side.
+/// Child side.
 ///
 /// # Errors
-/// The task cannot be read or done; the parent is told why.
+/// The task cannot be read or done; the reason is reported to the parent.
 pub(crate) fn serve() -> Result<()> {
     rustix::thread::set_name(c"demo-worker").context("naming the worker")?;
     let task = first_line()?;
@@ -34,7 +34,7 @@ pub(crate) fn serve() -> Result<()> {
     let address = started.as_ref().map(|(_, address)| *address);
     say(&address.map_err(|error| format!("{error:#}")))?;
     let Ok((worker, _)) = started else { return Ok(()) };
-    // The parent writes a line, or its end of the pipe goes away with it.
+    // The parent writes a line, or exits, which closes the pipe.
     let report = worker.serve(io::stdin().as_fd()).map_err(|error| error.to_string());
     match io::stdin().lines().next().transpose()? {
         Some(_) => say(&report),
@@ -43,13 +43,13 @@ pub(crate) fn serve() -> Result<()> {
 }
 
 fn start(task: &str) -> Result<(Worker, SocketAddr)> {
-    let task: Task = serde_json::from_str(task).context("reading what to serve")?;
+    let task: Task = serde_json::from_str(task).context("cannot parse the task")?;
     let worker = Worker::listen(task.address, &task.load)?;
     let address = worker.address()?;
     Ok((worker, address))
 }
 
-/// The parent's side: running workers that share a port. Dropped they are killed.
+/// Parent side: running workers that share a port. They are killed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Workers {
     workers: Vec<Child>,
@@ -57,11 +57,11 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts so many within a namespace. With port 0 the first gets one of the kernel's choice, and
-    /// the others the same.
+    /// Starts the workers inside a namespace. With port 0 the kernel picks one for the first worker, and the
+    /// others use the same.
     ///
     /// # Errors
-    /// The program cannot be started, or the task not be done.
+    /// The program cannot be started, or a worker cannot do its task.
     pub(super) fn start(
         namespace: &Namespace,
         program: &OsStr,
@@ -78,7 +78,7 @@ impl Workers {
         Ok(started)
     }
 
-    /// Where all of them listen.
+    /// The address that all of them listen on.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -88,10 +88,10 @@ impl Workers {
         self.workers.iter().map(Child::pid).collect()
     }
 
-    /// Ends them; what each did.
+    /// Ends them and returns their reports.
     ///
     /// # Errors
-    /// One ended before, for instance because somebody killed it.
+    /// One exited earlier, for instance because it was killed.
     pub(super) fn finish(self) -> Result<Vec<WorkerReport>> {
         self.workers.into_iter().map(Child::finish).collect()
     }

@@ -1,4 +1,4 @@
-//! The side that connects: threads, each with one connection at a time.
+//! The connecting side: threads, each with one connection at a time.
 
 use super::ConnectionLoad;
 use crate::affinity;
@@ -15,12 +15,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a connection may take to be made, and an answer: a path that is as slow is broken.
+/// Timeout to establish a connection, and of an answer: a slower path is considered broken.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Failures that are kept in words; of the rest only their number.
+/// Maximum number of failures whose text is kept.
 const FAILURES_TOLD: usize = 3;
 
-/// Callers at work. Dropped without [`Callers::finish`] they end just so.
+/// Running callers. Dropping them without [`Callers::finish`] also ends them.
 #[derive(Debug)]
 pub struct Callers {
     stop: Arc<AtomicBool>,
@@ -30,23 +30,23 @@ pub struct Callers {
 #[derive(Debug)]
 struct Caller {
     tid: u32,
-    /// Connections that have ended, well or not.
+    /// Connections that have ended, successfully or not.
     ended: Arc<AtomicU64>,
     thread: JoinHandle<CallersReport>,
 }
 
-/// What callers did.
+/// Results of the callers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallersReport {
-    /// Connections whose time came.
+    /// Connections that were due.
     pub planned: u64,
-    /// Connections that were made; those missing from `planned` were skipped as too late.
+    /// Connections established; those missing from `planned` were skipped as too late.
     pub connected: u64,
     /// Requests that were answered.
     pub answered: u64,
-    /// Connections that could not be made, or broke.
+    /// Connections that could not be established, or failed.
     pub failed: u64,
-    /// Some of these in words.
+    /// The text of some of these failures.
     pub failures: Vec<String>,
 }
 
@@ -62,10 +62,10 @@ impl AddAssign for CallersReport {
 }
 
 impl Callers {
-    /// Starts to connect, within the network namespace of the calling thread and on these CPUs.
+    /// Starts to connect, in the network namespace of the calling thread and on these CPUs.
     ///
     /// # Errors
-    /// A load that cannot be done, CPUs that cannot be used, no more threads.
+    /// An invalid load, CPUs that cannot be used, or no more threads.
     pub fn start(load: &ConnectionLoad, to: SocketAddr, cpus: &CpuSet) -> Result<Self, LoadError> {
         load.check()?;
         let mut callers = Self { stop: Arc::default(), threads: Vec::new() };
@@ -76,17 +76,17 @@ impl Callers {
         Ok(callers)
     }
 
-    /// The threads, by their ids.
+    /// The thread ids.
     pub fn tids(&self) -> Vec<u32> {
         self.threads.iter().map(|caller| caller.tid).collect()
     }
 
-    /// How many connections of each caller have ended so far.
+    /// Number of connections of each caller that have ended so far.
     pub fn ended(&self) -> Vec<u64> {
         self.threads.iter().map(|caller| caller.ended.load(Ordering::Relaxed)).collect()
     }
 
-    /// Ends the load; each caller ends the connection that it has.
+    /// Ends the load; each caller finishes its current connection.
     pub fn finish(mut self) -> CallersReport {
         self.end()
     }
@@ -142,7 +142,7 @@ impl Caller {
     }
 }
 
-/// Pins the calling thread, and tells whether it could be, with its id.
+/// Pins the calling thread, and reports the result, with its id.
 fn pinned(cpus: &CpuSet, started: &Sender<io::Result<u32>>) -> bool {
     let result = affinity::pin(cpus).map(|()| affinity::tid());
     let pinned = result.is_ok();
@@ -150,7 +150,7 @@ fn pinned(cpus: &CpuSet, started: &Sender<io::Result<u32>>) -> bool {
     pinned
 }
 
-/// One connection, from its beginning to its end.
+/// One connection, from start to end.
 fn call(load: &ConnectionLoad, to: SocketAddr, report: &mut CallersReport) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
     report.connected += 1;

@@ -1,14 +1,14 @@
-//! Load of connections that come and go, as a web server has it: workers that share a port by
-//! SO_REUSEPORT, each with a socket of its own, and clients that connect, ask and are hung up on.
+//! Load of short connections, as on a web server: workers that share a port by SO_REUSEPORT, each with its own
+//! socket, and clients that connect, send requests and are disconnected.
 //!
 //! ```text
 //! Callers (threads)                        Worker (one of several, each one thread)
 //!   connect ──────────── TCP ──────────►     accept
-//!   so many requests, each answered          answers, and closes after the last
+//!   N requests, each answered                answers, and closes after the last
 //! ```
-//! In goes a [`ConnectionLoad`], out comes what each side counted. The server closes first, so that
-//! clients do not run out of ports. Open loop, as all load here: each connection has an intended
-//! time, and those that were missed are counted.
+//! Input: a [`ConnectionLoad`]. Output: the counts of each side. The server closes first, so that clients do
+//! not run out of ports. Open loop, like all load here: each connection has an intended time, and missed ones
+//! are counted.
 
 mod callers;
 mod worker;
@@ -20,10 +20,10 @@ use super::LoadError;
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// The load, of all callers together where nothing else is said.
+/// The load, of all callers together unless noted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionLoad {
-    /// Threads that connect.
+    /// Connecting threads.
     pub callers: u16,
     /// Connections per second of each of them.
     pub rate_hz: u32,
@@ -35,15 +35,15 @@ pub struct ConnectionLoad {
     pub response_bytes: u32,
 }
 
-/// Most callers, requests on a connection, and bytes of a message.
+/// Maximum callers, requests per connection, and bytes of a message.
 const MAX_CALLERS: u16 = 1024;
 const MAX_REQUESTS: u32 = 1 << 20;
 const MAX_MESSAGE_BYTES: u32 = 1 << 20;
 const MAX_RATE_HZ: u32 = 100_000;
 
 impl ConnectionLoad {
-    /// For so many CPUs a load that leaves most of them free: on each two callers of 100
-    /// connections/s with 8 requests. Request and response are a packet each.
+    /// A load that leaves most of this many CPUs free: two callers per CPU with 100 connections/s and 8
+    /// requests each. Request and response are one packet each.
     pub fn moderate(cpus: usize) -> Self {
         let callers = u16::try_from(cpus.saturating_mul(2)).unwrap_or(MAX_CALLERS);
         Self {
@@ -55,7 +55,7 @@ impl ConnectionLoad {
         }
     }
 
-    /// Whether this can be done at all.
+    /// Validates the load.
     fn check(&self) -> Result<(), LoadError> {
         let parts = [
             ("callers", u32::from(self.callers), u32::from(MAX_CALLERS)),

@@ -1,4 +1,4 @@
-//! Connections over loopback: each is accepted once and answered, and both sides end when told.
+//! Connections over loopback: each is accepted once and answered, and both sides end on request.
 
 use super::*;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ fn load() -> ConnectionLoad {
     }
 }
 
-/// Runs workers, and with them callers until each has ended so many connections.
+/// Runs workers, and callers until each of them has ended this many connections.
 fn run(load: &ConnectionLoad, workers: usize, each: u64) -> (CallersReport, Vec<WorkerReport>) {
     let first = Worker::listen(ANY, load).unwrap();
     let address = first.address().unwrap();
@@ -57,12 +57,12 @@ fn every_connection_is_accepted_once_and_answered() {
     assert_eq!(sum(|worker| worker.accepted), callers.connected);
     assert_eq!(sum(|worker| worker.answered), callers.answered);
     assert_eq!(sum(|worker| worker.broken), 0);
-    // The kernel spreads them by a hash: of 30, hardly all to one.
+    // The kernel distributes them by a hash: of 30, hardly all to one.
     assert!(workers.iter().filter(|worker| worker.accepted > 0).count() > 1, "{workers:?}");
 }
 
 #[test]
-fn a_server_that_goes_away_is_a_failure() {
+fn a_vanished_server_is_a_failure() {
     let load = load();
     let worker = Worker::listen(ANY, &load).unwrap();
     let address = worker.address().unwrap();
@@ -78,7 +78,7 @@ fn a_server_that_goes_away_is_a_failure() {
 }
 
 #[test]
-fn loads_that_cannot_be_done_are_refused() {
+fn invalid_loads_are_refused() {
     for spoil in [
         |load: &mut ConnectionLoad| load.callers = 0,
         |load: &mut ConnectionLoad| load.requests = 0,
@@ -92,7 +92,7 @@ fn loads_that_cannot_be_done_are_refused() {
 }
 
 #[test]
-fn threads_are_where_they_were_put() {
+fn threads_run_on_their_cpus() {
     let cpu = crate::affinity::current().unwrap().iter().last().into_iter().collect();
     let callers = Callers::start(&load(), ANY, &cpu).unwrap();
     for tid in callers.tids() {

@@ -1,5 +1,5 @@
-//! A worker as nginx has them: one thread, one listening socket that shares its port, an epoll set
-//! with it and all connections.
+//! A worker like those of nginx: one thread, one listening socket that shares its port, and an epoll set with
+//! it and all connections.
 
 use super::ConnectionLoad;
 use crate::load::LoadError;
@@ -13,12 +13,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Connections that wait to be accepted.
+/// Listen backlog.
 const BACKLOG: i32 = 1024;
-/// Events that one look at the epoll set gets.
+/// Maximum events per epoll_wait().
 const EVENTS: usize = 64;
 
-/// A worker that listens.
+/// A listening worker.
 #[derive(Debug)]
 pub struct Worker {
     listener: TcpListener,
@@ -26,23 +26,23 @@ pub struct Worker {
     load: ConnectionLoad,
 }
 
-/// What a worker did.
+/// Results of a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// Connections that it accepted.
+    /// Connections accepted.
     pub accepted: u64,
-    /// Requests that it answered.
+    /// Requests answered.
     pub answered: u64,
-    /// Connections that broke.
+    /// Connections that failed.
     pub broken: u64,
 }
 
 impl Worker {
-    /// Listens on an address; with port 0 on one of the kernel's choice, which the other workers are
-    /// then to be given.
+    /// Listens on an address; with port 0 on a port chosen by the kernel, which is then to be passed to the
+    /// other workers.
     ///
     /// # Errors
-    /// A load that cannot be done, or the kernel refused.
+    /// An invalid load, or the kernel refused.
     pub fn listen(address: SocketAddr, load: &ConnectionLoad) -> Result<Self, LoadError> {
         load.check()?;
         let listen = || {
@@ -52,7 +52,7 @@ impl Worker {
             sockopt::set_socket_reuseport(&socket, true)?;
             rustix::net::bind(&socket, &address)?;
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            // Who reads from a socket is told by the epoll sets that it is in, from the first moment.
+            // The readers of a socket are found by the epoll sets that it is in, so it is added at once.
             watch(&epoll, socket.as_fd(), EventFlags::IN)?;
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(Self { listener: socket.into(), epoll, load: load.clone() })
@@ -60,18 +60,18 @@ impl Worker {
         listen().map_err(LoadError::of(format!("listening on {address}")))
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// An error of the kernel.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `end` can be read from, or is hung up.
+    /// Serves until `end` is readable, or hung up.
     ///
     /// # Errors
-    /// The kernel refused what the worker cannot do without.
+    /// An error of the kernel that the worker cannot recover from.
     pub fn serve(self, end: BorrowedFd<'_>) -> io::Result<WorkerReport> {
         watch(&self.epoll, end, EventFlags::IN)?;
         let mut connections = Connections::new(&self.load);
@@ -95,7 +95,7 @@ impl Worker {
     }
 }
 
-/// What an event bears: the descriptor's number.
+/// The data of an event: the descriptor's number.
 fn number_of(fd: BorrowedFd<'_>) -> u64 {
     u64::from(fd.as_raw_fd().unsigned_abs())
 }
@@ -104,7 +104,7 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, events: EventFlags) -> rustix::io:
     epoll::add(epoll, fd, EventData::new_u64(number_of(fd)), events)
 }
 
-/// The connections of a worker, by their descriptor's number.
+/// The connections of a worker, by descriptor number.
 struct Connections {
     open: HashMap<u64, Connection>,
     request: Vec<u8>,
@@ -115,11 +115,11 @@ struct Connections {
 
 struct Connection {
     stream: TcpStream,
-    /// Bytes of the request that have come.
+    /// Bytes of the request received.
     asked: usize,
-    /// Bytes of the response that are still to be sent.
+    /// Bytes of the response still to be sent.
     owed: usize,
-    /// Requests that came whole.
+    /// Complete requests received.
     requests: u32,
 }
 
@@ -134,13 +134,13 @@ impl Connections {
         }
     }
 
-    /// Accepts all that wait.
+    /// Accepts all pending connections.
     fn accept(&mut self, listener: &TcpListener, epoll: &OwnedFd) -> io::Result<()> {
         loop {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // One that its client has given up meanwhile, or a signal.
+                // The client has closed it in the meantime, or a signal.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -155,7 +155,7 @@ impl Connections {
         }
     }
 
-    /// Does with a connection what can be done now; it is closed when nothing is left to do.
+    /// Handles a connection as far as possible now; it is closed when nothing is left to do.
     fn go_on(&mut self, number: u64) {
         let Some(connection) = self.open.get_mut(&number) else { return };
         let result = connection.advance(&mut self.request, &self.response, self.requests);
@@ -171,8 +171,8 @@ impl Connections {
 }
 
 impl Connection {
-    /// Reads and answers until the last answer is sent or the client has hung up, or it has to wait
-    /// (an error).
+    /// Reads and answers until the last answer is sent, the client has disconnected, or it would block (an
+    /// error).
     fn advance(&mut self, request: &mut [u8], response: &[u8], requests: u32) -> io::Result<()> {
         loop {
             while let Some(owed @ [_, ..]) = response.get(response.len() - self.owed..) {

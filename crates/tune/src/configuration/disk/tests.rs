@@ -1,7 +1,7 @@
-//! Files of configuration in a folder of the test's own: what comes, stays and goes, to the byte.
+//! Configuration files in a directory of the test: what is created, kept and removed, byte for byte.
 
 use super::*;
-use crate::setting::{self, Presence};
+use crate::setting::{self, ObservedValue};
 use nearpath_model::{Change, ConfigFile, Persistence, Target, Value};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -51,7 +51,7 @@ fn tree(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_drop_in_comes_and_goes_with_its_folder() {
+fn a_drop_in_is_created_and_removed_with_its_directory() {
     let (dir, etc) = etc();
     let empty = tree(dir.path());
     let change = change(DROP_IN, "", TEXT);
@@ -62,21 +62,21 @@ fn a_drop_in_comes_and_goes_with_its_folder() {
     let path = dir.path().join("systemd/system/nginx.service.d/50-nearpath.conf");
     assert_eq!(fs::read_to_string(&path).unwrap(), TEXT);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o644);
-    assert_eq!(setting::look(&its, &change).unwrap(), Presence::After);
+    assert_eq!(setting::look(&its, &change).unwrap(), ObservedValue::After);
     setting::undo(&its, &change, false, false).unwrap();
     assert_eq!(tree(dir.path()), empty);
-    // Again, when it is undone already.
+    // Undone again.
     setting::undo(&its, &change, false, false).unwrap();
-    assert_eq!(setting::look(&its, &change).unwrap(), Presence::Before);
+    assert_eq!(setting::look(&its, &change).unwrap(), ObservedValue::Before);
 }
 
 #[test]
-fn what_others_have_there_stays() {
+fn files_of_others_stay() {
     let (dir, etc) = etc();
     let folder = dir.path().join("systemd/system/nginx.service.d");
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("override.conf"), "[Service]\nNice=1\n").unwrap();
-    // As a write that was killed leaves it.
+    // The leftover of a killed write.
     fs::write(folder.join("50-nearpath.conf.nearpath-new"), "half").unwrap();
     let change = change(DROP_IN, "", TEXT);
     let Target::ConfigFile(file) = &change.target else { panic!() };
@@ -86,7 +86,7 @@ fn what_others_have_there_stays() {
     setting::undo(&its, &change, false, false).unwrap();
     let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["override.conf"]);
-    // Somebody else has edited ours meanwhile.
+    // Our file was edited externally meanwhile.
     setting::write(&its, &change).unwrap();
     fs::write(folder.join("50-nearpath.conf"), "[Service]\nCPUAffinity=1\n").unwrap();
     assert!(matches!(setting::undo(&its, &change, false, false), Err(TuneError::Drift { .. })));
@@ -95,7 +95,7 @@ fn what_others_have_there_stays() {
 }
 
 #[test]
-fn what_was_edited_by_hand_is_kept_until_it_is_back() {
+fn a_file_edited_by_hand_is_kept_until_restored() {
     let (dir, etc) = etc();
     let folder = dir.path().join("systemd/system/nginx.service.d");
     fs::create_dir(&folder).unwrap();
@@ -111,14 +111,14 @@ fn what_was_edited_by_hand_is_kept_until_it_is_back() {
     let made = setting::prepare(&its, wanted.clone(), true).unwrap();
     setting::write(&its, &made).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), TEXT);
-    // Edited again: what was kept first is not given up.
+    // Edited again: the file kept first is not overwritten.
     fs::write(&path, "[Service]\nNice=2\n").unwrap();
     let again = setting::prepare(&its, wanted, true).unwrap();
     let said = setting::write(&its, &again).unwrap_err().to_string();
     assert!(said.contains("undo that first"), "{said}");
     setting::undo(&its, &made, true, false).unwrap();
     assert_eq!(tree(dir.path()), before);
-    // A journal that somebody has edited brings in no text of its own.
+    // An edited journal cannot inject text.
     let forged = Change { before: Value::Text("[Service]\nExecStart=/x\n".to_owned()), ..made };
     assert!(setting::undo(&its, &forged, true, false).is_err());
     assert_eq!(tree(dir.path()), before);
@@ -148,7 +148,7 @@ fn a_variable_is_replaced_in_its_file() {
 }
 
 #[test]
-fn a_file_that_was_made_for_a_variable_goes_with_it() {
+fn a_file_created_for_a_variable_is_removed_with_it() {
     let (dir, etc) = etc();
     let before = tree(dir.path());
     let change = change(ARGS, "", "IRQBALANCE_ARGS=\"--banirq=7\"");
@@ -164,7 +164,7 @@ fn a_file_that_was_made_for_a_variable_goes_with_it() {
 }
 
 #[test]
-fn no_link_is_followed_and_nothing_but_files_is_written() {
+fn links_are_not_followed_and_only_regular_files_written() {
     let (dir, etc) = etc();
     let file = ConfigFile::parse(DROP_IN).unwrap();
     let its = etc.setting(&file).unwrap();
@@ -174,7 +174,7 @@ fn no_link_is_followed_and_nothing_but_files_is_written() {
     symlink(&elsewhere, &folder).unwrap();
     assert!(its.read().is_err());
     let said = its.write(TEXT).unwrap_err().to_string();
-    assert!(said.contains("a link is in the place of it"), "{said}");
+    assert!(said.contains("is a symbolic link"), "{said}");
     fs::remove_file(&folder).unwrap();
     fs::create_dir(&folder).unwrap();
     let target = elsewhere.join("file");
@@ -185,14 +185,14 @@ fn no_link_is_followed_and_nothing_but_files_is_written() {
     fs::remove_file(folder.join("50-nearpath.conf")).unwrap();
     fs::create_dir(folder.join("50-nearpath.conf")).unwrap();
     let said = its.read().unwrap_err().to_string();
-    assert!(said.contains("no regular file"), "{said}");
+    assert!(said.contains("not a regular file"), "{said}");
     fs::remove_dir(folder.join("50-nearpath.conf")).unwrap();
     fs::write(folder.join("50-nearpath.conf"), "").unwrap();
-    assert!(its.read().unwrap_err().to_string().contains("but empty"));
+    assert!(its.read().unwrap_err().to_string().contains("the file is empty"));
 }
 
 #[test]
-fn without_its_folder_there_is_nothing_to_set() {
+fn without_its_directory_nothing_is_set() {
     let dir = tempfile::tempdir().unwrap();
     let etc = Etc::of(dir.path());
     for target in [DROP_IN, ARGS, "/etc/default/grub.d/50-nearpath.cfg"] {

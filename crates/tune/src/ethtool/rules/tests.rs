@@ -1,7 +1,7 @@
-//! N-tuple rules as words, as bytes, and at a NIC whose answers are recorded.
+//! N-tuple rules as text, as bytes, and on a simulated NIC.
 
 use super::*;
-use crate::Presence;
+use crate::ObservedValue;
 use crate::setting;
 use nearpath_model::{Change, Persistence, Target, Value};
 use proptest::prelude::*;
@@ -61,7 +61,7 @@ fn change(before: &str, after: &str) -> Change {
 }
 
 #[test]
-fn a_rule_is_put_in_and_taken_out() {
+fn a_rule_is_inserted_and_deleted() {
     let (target, recorded) = (target(), Recorded::default());
     let its = RuleSetting { target: &target, location: 5, rules: &recorded };
     let made = setting::prepare(&its, change(NONE, PRIORITY), false).unwrap();
@@ -70,16 +70,16 @@ fn a_rule_is_put_in_and_taken_out() {
     // ETHER_FLOW | FLOW_EXT, the upper three bits of the tag, queue 3.
     assert_eq!((spec.flow_type, spec.ring_cookie, spec.location), (0x8000_0012, 3, 5));
     assert_eq!((&spec.value_ext[10..12], &spec.mask_ext[10..12]), (&[0xa0, 0][..], &[0xe0, 0][..]));
-    assert_eq!(setting::look(&its, &made).unwrap(), Presence::After);
+    assert_eq!(setting::look(&its, &made).unwrap(), ObservedValue::After);
     setting::undo(&its, &made, false, false).unwrap();
     assert!(recorded.rules.borrow().is_empty());
     assert_eq!(*recorded.asked.borrow(), ["insert", "delete"]);
 }
 
 #[test]
-fn what_was_there_comes_back_exactly() {
+fn the_original_rule_is_restored_exactly() {
     let (target, recorded) = (target(), Recorded::default());
-    // Of a type that has no words, and compared bits that words do not tell.
+    // Of a type, and with mask bits, that the syntax cannot express.
     let mut old = FlowSpec { flow_type: 0x77, location: 5, ring_cookie: 2, ..FlowSpec::default() };
     old.value[3] = 9;
     old.mask_ext[1] = 7;
@@ -94,12 +94,12 @@ fn what_was_there_comes_back_exactly() {
 }
 
 #[test]
-fn a_refusal_is_one_by_nature() {
+fn a_refusal_means_unsupported() {
     let recorded = Recorded { refuses: Some(libc::EOPNOTSUPP), ..Recorded::default() };
     let target = target();
     let its = RuleSetting { target: &target, location: 5, rules: &recorded };
     let error = its.write(PRIORITY).unwrap_err();
-    assert!(matches!(error, TuneError::ByNature { .. }), "{error}");
+    assert!(matches!(error, TuneError::Unsupported { .. }), "{error}");
     for bad in ["", "ether", "ether queue", "ether vlan queue 1", "ether x 1 queue 1", "raw 00"] {
         assert!(its.check(bad).is_err(), "{bad}");
     }
@@ -119,7 +119,7 @@ fn only_a_rule_of_an_rss_context_has_one() {
 }
 
 #[test]
-fn masks_of_ethtool_are_the_other_way() {
+fn ethtool_masks_are_inverted() {
     for (field, mask, expected) in [
         ("vlan", "0xe000", "0x1fff"),
         ("vlan", "0xff", "0xff00"),
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_refused_or_understood(text in "(raw |ether |tcp4 |)[a-z0-9/. :-]{0,40}") {
+    fn any_text_is_refused_or_parsed(text in "(raw |ether |tcp4 |)[a-z0-9/. :-]{0,40}") {
         fuzzing(&text);
     }
 }

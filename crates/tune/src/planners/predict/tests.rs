@@ -1,6 +1,6 @@
-//! Predictions for made hosts: what weighs the queues, and what each change does.
+//! Predictions for synthetic hosts: the weights of queues, and the effect of each change.
 
-use super::super::draft::{Draft, Wish};
+use super::super::draft::{Draft, DraftChange};
 use super::super::tests::{TWO_NODES, eth0, host, nic, planned_for, set, workload};
 use super::super::{Request, Traffic};
 use super::*;
@@ -19,7 +19,7 @@ fn by_queue(packets: &[(&str, u64)]) -> Traffic {
 }
 
 #[test]
-fn queues_count_by_the_packets_that_were_measured() {
+fn queues_are_weighted_by_measured_packets() {
     // Queue 0 is on the other node and has had all interrupts since boot.
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[5]])));
     let now = |traffic| {
@@ -28,17 +28,17 @@ fn queues_count_by_the_packets_that_were_measured() {
     };
     assert_eq!(now(Traffic::default()), Some(0.5));
     assert_eq!(now(by_queue(&[("eth0 rx-0", 900), ("eth0 rx-1", 100)])), Some(0.9));
-    // One that had none counts as one packet.
+    // A queue without packets counts as one.
     assert_eq!(now(by_queue(&[("eth0 rx-1", 999), ("eth0 tx-0", 5)])), Some(0.001));
-    // Of another interface nothing follows.
+    // Another interface has no effect.
     assert_eq!(now(by_queue(&[("eth9 rx-0", 900)])), Some(0.5));
-    // Not by queue: by the CPUs on which the driver took them.
+    // Not by queue: by the CPUs that polled them.
     let polled = BTreeMap::from([(CpuId(0), 300), (CpuId(5), 100)]);
     assert_eq!(now(Traffic { polled, ..Traffic::default() }), Some(0.75));
 }
 
 #[test]
-fn queues_on_one_cpu_share_the_packets_that_were_taken_there() {
+fn queues_on_one_cpu_share_the_packets_polled_there() {
     // Two of eth0 and one of eth1 on CPU 0; eth0 has one more, near it.
     let eth1 = nic("eth1", "0000:5f:00.0", 1, 200, &[&[0]]);
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0], &[5]])).nic(eth1));
@@ -51,7 +51,7 @@ fn queues_on_one_cpu_share_the_packets_that_were_taken_there() {
 }
 
 #[test]
-fn each_change_has_the_effect_that_the_plan_has_when_it_ends_there() {
+fn the_effect_of_a_change_is_that_of_the_plan_up_to_it() {
     let far: &[u32] = &[0];
     let nic = eth0(&[far; 3]).queue(1, |queue| queue.rps_cpus = vec![1, 5]);
     let host = host(Machine::regular(TWO_NODES).nic(nic));
@@ -63,12 +63,12 @@ fn each_change_has_the_effect_that_the_plan_has_when_it_ends_there() {
     let node = |change: &PlannedChange| change.predicted.unwrap().other_node.unwrap();
     let mut before = plan.now.other_node.unwrap();
     for change in &plan.changes {
-        // Of queues, threads and RPS; how packets are sent is another matter.
+        // Queues, threads and RPS only; transmit settings have no effect.
         assert!(change.kind() != "xps_cpus" || node(change) == before, "{change:?}");
         before = node(change);
     }
     assert_eq!((plan.now.other_node, before), (Some(1.0), 0.0));
-    // Left by itself, each order of making them ends in the same.
+    // The order of the changes does not affect the result.
     let mut turned = plan.changes.clone();
     turned.reverse();
     let request = Request::default();
@@ -78,7 +78,7 @@ fn each_change_has_the_effect_that_the_plan_has_when_it_ends_there() {
 }
 
 #[test]
-fn of_a_veth_the_arrivals_that_were_measured_are_what_is_known() {
+fn a_veth_is_predicted_from_measured_arrivals() {
     let veth = MadeNic::software("veth0").queue(0, |queue| queue.rps_cpus = vec![1]);
     let mut host = host(Machine::regular(TWO_NODES).nic(veth));
     host.nics[0].kind = NicKind::Veth;
@@ -93,7 +93,7 @@ fn of_a_veth_the_arrivals_that_were_measured_are_what_is_known() {
     assert_eq!((now.other_cpu, now.other_node), (Some(1.0), Some(1.0)));
     let queue = &host.nics[0].rx_queues[0];
     let mut draft = Draft::default();
-    draft.add(Wish {
+    draft.add(DraftChange {
         id: "rps".to_owned(),
         target: SettingFile::rx_queue("veth0", queue.queue, "rps_cpus").into(),
         before: set("1").to_mask().into(),

@@ -1,4 +1,4 @@
-//! The application of a scenario: started where the scenario has it, measured, and ended.
+//! The application of a scenario: it is started with the scenario's binding, measured, and stopped.
 
 use super::own_path;
 use crate::interrupt::Interrupt;
@@ -13,20 +13,20 @@ use nearpath_trial::scenarios::Measured;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long an application may take until it listens, and how often that is tried.
+/// How long an application may take to listen, and how often that is checked.
 const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(20);
-/// Bytes of a probe.
+/// Size of a probe in bytes.
 const SIZE: u32 = 64;
 
-/// What is started, and how it is measured.
+/// What to start, and how to measure it.
 pub(super) struct Application<'a> {
     /// A program and its arguments; empty: `nearpath bench reflect`.
     pub(super) command: &'a [String],
     pub(super) target: SocketAddr,
-    /// Where probes are sent from; `None`: from here.
+    /// Network namespace that probes are sent from; `None`: the current one.
     pub(super) from: Option<NetnsRef>,
-    /// What a command is asked.
+    /// The request sent to a command.
     pub(super) request: Option<Vec<u8>>,
     pub(super) rate: u32,
     pub(super) warm_up: Duration,
@@ -34,7 +34,7 @@ pub(super) struct Application<'a> {
 }
 
 impl Application<'_> {
-    /// As the report calls it.
+    /// Its name in the report.
     pub(super) fn name(&self) -> String {
         if self.command.is_empty() {
             return "nearpath bench reflect".to_owned();
@@ -42,14 +42,14 @@ impl Application<'_> {
         self.command.join(" ")
     }
 
-    /// Starts it there, measures it for the time of a block, and ends it.
+    /// Starts it with the binding, measures it for one block, and stops it.
     pub(super) fn measure(
         &self,
         binding: &Binding,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measured> {
         if self.reach().is_ok() {
-            bail!("something listens on {} already", self.target);
+            bail!("{} is already in use", self.target);
         }
         let (program, arguments) = self.command()?;
         let mut process = Process::start(&program, &arguments, binding)
@@ -65,7 +65,7 @@ impl Application<'_> {
         }
         let said = String::from_utf8_lossy(&left.err);
         let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-        Err(anyhow!("{program} has ended ({}); it said: {last}", left.status))
+        Err(anyhow!("{program} exited ({}); its last output: {last}", left.status))
     }
 
     fn command(&self) -> anyhow::Result<(String, Vec<String>)> {
@@ -77,7 +77,7 @@ impl Application<'_> {
         Ok((own_path()?, words.map(str::to_owned).to_vec()))
     }
 
-    /// Connects once, from where the probes are sent.
+    /// Connects once from the namespace that probes are sent from.
     fn reach(&self) -> anyhow::Result<()> {
         let target = self.target;
         self.there(|| TcpStream::connect_timeout(&target, Duration::from_secs(1)).map(drop))?
@@ -96,7 +96,7 @@ impl Application<'_> {
                 return Err(error);
             }
             if interrupt.wait(AGAIN) {
-                bail!("ended early by a signal");
+                bail!("stopped early by a signal");
             }
         }
     }
@@ -111,7 +111,8 @@ impl Application<'_> {
                 duration: self.duration,
             };
             let answered = self.there(|| measure_requests(&plan, &|| !interrupt.happened()))?;
-            let answered = answered.with_context(|| format!("asking {}", self.target))?;
+            let answered =
+                answered.with_context(|| format!("sending requests to {}", self.target))?;
             let (sent, lost, histogram) = (answered.sent, answered.lost, answered.histogram);
             let seconds = self.duration.as_secs_f64();
             return Ok(Measured { sent, lost, seconds, histogram, ..Measured::default() });
@@ -131,8 +132,9 @@ impl Application<'_> {
             cpus: None,
             options: SocketOptions::default(),
         };
-        let goes_on = |wait: Duration| !interrupt.wait(wait);
-        let report = self.there(|| measure_latency(&plan, None, &goes_on, &mut |_| {}))??;
+        let should_continue = |wait: Duration| !interrupt.wait(wait);
+        let report =
+            self.there(|| measure_latency(&plan, None, &should_continue, &mut |_| {}))??;
         Ok(Measured {
             sent: report.sent,
             lost: report.lost,
@@ -142,7 +144,7 @@ impl Application<'_> {
         })
     }
 
-    /// Runs where the probes are sent from.
+    /// Runs in the namespace that probes are sent from.
     fn there<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
         match &self.from {
             None => Ok(work()),
@@ -151,7 +153,7 @@ impl Application<'_> {
     }
 }
 
-/// Bytes as they are written in C.
+/// Resolves C escape sequences.
 pub(super) fn unescaped(text: &str) -> anyhow::Result<Vec<u8>> {
     let (mut bytes, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find('\\') {
@@ -166,16 +168,16 @@ pub(super) fn unescaped(text: &str) -> anyhow::Result<Vec<u8>> {
             Some('x') => {
                 let digits = after.get(1..3).unwrap_or_default();
                 let byte = u8::from_str_radix(digits, 16);
-                (byte.map_err(|_| anyhow!("--request: \\x takes two hexadecimal digits"))?, 3)
+                (byte.map_err(|_| anyhow!("--request: \\x needs two hexadecimal digits"))?, 3)
             }
-            _ => bail!("--request: a backslash is written \\\\, and else \\r \\n \\t \\0 or \\xNN"),
+            _ => bail!("--request: unknown escape; use \\\\, \\r, \\n, \\t, \\0 or \\xNN"),
         };
         bytes.push(byte);
         rest = &after[length..];
     }
     bytes.extend_from_slice(rest.as_bytes());
     if bytes.is_empty() {
-        bail!("--request: there is nothing to be sent");
+        bail!("--request is empty");
     }
     Ok(bytes)
 }
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_written_as_in_c() {
+    fn requests_use_c_escapes() {
         assert_eq!(unescaped(r"GET / HTTP/1.0\r\n\r\n").unwrap(), b"GET / HTTP/1.0\r\n\r\n");
         assert_eq!(unescaped(r"\x00\xfFé\\\t").unwrap(), b"\x00\xff\xc3\xa9\\\t");
         for bad in ["", r"\", r"\q", r"\x", r"\x1", r"\xé9", r"\xzz"] {

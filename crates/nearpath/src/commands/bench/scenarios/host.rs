@@ -1,5 +1,5 @@
-//! The host of the scenarios: what is near the NIC, and the plan of the full optimisation, which is in force
-//! only while its blocks are measured.
+//! The host of the scenarios: the CPUs and memory near the NIC, and the plan of the full optimisation, which
+//! is applied only while its blocks are measured.
 
 use anyhow::{Context, bail};
 use nearpath_diagnose::diagnose;
@@ -15,16 +15,16 @@ use std::net::IpAddr;
 pub(super) struct Near {
     pub(super) nic: Option<String>,
     pub(super) node: Option<NodeId>,
-    /// `None`: there is nothing to bind to.
+    /// `None`: nothing to bind to.
     pub(super) cpus: Option<CpuSet>,
-    /// The node that memory comes from; `None`: the kernel has none.
+    /// The node that memory is allocated from; `None`: the kernel has no nodes.
     pub(super) memory: Option<NodeId>,
-    /// What is to be known of the result.
+    /// Notes on the result.
     pub(super) notes: Vec<String>,
 }
 
 impl Near {
-    /// Finds the interface, its node, and the CPUs of that which this process may use.
+    /// Finds the interface, its node, and the CPUs of that node that this process may use.
     pub(super) fn find(
         root: &Root,
         address: IpAddr,
@@ -37,13 +37,14 @@ impl Near {
             None => interface_of(address).context("cannot list the interfaces")?,
         };
         let Some(nic) = nic else {
-            bail!("no interface here has the address {address}");
+            bail!("no interface of this host has the address {address}");
         };
         let found = host.nics.iter().find(|found| found.name == nic);
         if found.is_none() && nic != "lo" {
-            bail!("there is no interface {nic}");
+            bail!("no such interface: {nic}");
         }
-        let allowed = affinity::current().context("cannot tell the CPUs of this process")?;
+        let allowed =
+            affinity::current().context("cannot read the CPU affinity of this process")?;
         let allowed = allowed.intersection(&host.topology.online);
         let mut notes = Vec::new();
         let nodes = host.topology.nodes.iter().filter(|node| !node.cpus.is_empty()).count();
@@ -51,13 +52,13 @@ impl Near {
         let cpus = match (cpus, node) {
             (Some(cpus), _) => {
                 let nodes = host.topology.nodes_of(cpus);
-                // Memory comes from where the CPUs are.
+                // Memory is allocated on the node of the CPUs.
                 node = match nodes[..] {
                     [one] => Some(one),
                     _ => node,
                 };
                 if !cpus.is_subset(&allowed) {
-                    bail!("of --cpus {cpus} only {} can be used", cpus.intersection(&allowed));
+                    bail!("only {} of --cpus {cpus} can be used", cpus.intersection(&allowed));
                 }
                 Some(cpus.clone())
             }
@@ -65,7 +66,7 @@ impl Near {
                 let cpus = host.topology.node(node).map(|node| node.cpus.intersection(&allowed));
                 cpus.filter(|cpus| !cpus.is_empty())
             }
-            // The only node there is.
+            // The host has only one node.
             (None, None) if nodes == 1 => Some(allowed.clone()),
             (None, None) => None,
         };
@@ -74,29 +75,29 @@ impl Near {
         }
         match &cpus {
             None => notes.push(format!(
-                "the node of {nic} is not known: nothing is bound to CPUs or memory (--cpus)"
+                "the NUMA node of {nic} is unknown: no binding to CPUs or memory; give --cpus"
             )),
             Some(cpus) if *cpus == allowed => notes.push(
-                "the CPUs near the interface are all that there are: binding to them can make no \
-                 difference (--cpus)"
+                "all CPUs are near the interface: binding to them makes no difference; give \
+                 --cpus"
                     .to_owned(),
             ),
             Some(_) => {}
         }
         if nodes <= 1 {
-            notes.push("the host has one node: binding memory can make no difference".to_owned());
+            notes.push("the host has one NUMA node: binding memory makes no difference".to_owned());
         }
         Ok(Self { nic: Some(nic), node, cpus, memory: node, notes })
     }
 }
 
-/// The plan of the full optimisation, and whether it is in force. Dropped it is undone.
+/// The plan of the full optimisation, and whether it is applied. It is undone when this is dropped.
 pub(super) struct Tuned {
     executor: Option<Executor<Live>>,
     steps: Vec<Step>,
     ids: Vec<String>,
     boot: String,
-    /// The journal's last change before.
+    /// The last change in the journal before it was applied.
     base: u64,
     is_in_force: bool,
 }
@@ -109,7 +110,7 @@ impl Tuned {
         let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
         let is_known = |name: &&str| host.nics.iter().any(|nic| nic.name == **name);
         let Some(nic) = nic.filter(is_known) else {
-            // Of loopback there is nothing to tune.
+            // Loopback has nothing to tune.
             let (executor, steps, ids) = (None, Vec::new(), Vec::new());
             return Ok(Self { executor, steps, ids, boot, base: 0, is_in_force: false });
         };
@@ -128,21 +129,21 @@ impl Tuned {
         Ok(Self { executor, steps, ids, boot, base: 0, is_in_force: false })
     }
 
-    /// The ids of its changes.
+    /// Ids of its changes.
     pub(super) fn ids(&self) -> Vec<String> {
         self.ids.clone()
     }
 
-    /// What is to be known of it.
+    /// A note on it, if any.
     pub(super) fn note(&self) -> Option<String> {
         self.steps.is_empty().then(|| {
-            "there is nothing to optimise at the interface: the full optimisation is CPU + memory \
-             binding once more"
+            "nothing to tune on the interface: 'full' is the same as CPU + memory \
+             binding"
                 .to_owned()
         })
     }
 
-    /// Puts it into force.
+    /// Applies it.
     pub(super) fn apply(&mut self) -> anyhow::Result<()> {
         let Some(executor) = &mut self.executor else { return Ok(()) };
         self.base = executor.entries().last().map_or(0, |entry| entry.id);
@@ -151,7 +152,7 @@ impl Tuned {
         Ok(())
     }
 
-    /// Undoes it, if it is in force.
+    /// Undoes it if it is applied.
     pub(super) fn undo(&mut self) -> anyhow::Result<()> {
         let Some(executor) = self.executor.as_mut().filter(|_| self.is_in_force) else {
             return Ok(());
@@ -166,7 +167,7 @@ impl Tuned {
 
 impl Drop for Tuned {
     fn drop(&mut self) {
-        // What goes wrong was told when it was undone before; the journal has it still.
+        // Errors were reported by the earlier undo; the journal still has the changes.
         let _ = self.undo();
     }
 }

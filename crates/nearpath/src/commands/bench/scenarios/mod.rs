@@ -1,5 +1,5 @@
-//! `nearpath bench scenarios`: an application without binding, bound, and with the host tuned for it, measured
-//! in turns.
+//! `nearpath bench scenarios`: compares an application unbound, bound, and on a host tuned for it, in
+//! alternating blocks.
 
 mod application;
 mod host;
@@ -28,16 +28,16 @@ use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
 SCENARIOS
-  none      the application runs where the scheduler puts it
-  cpu       it runs on the CPUs of the NIC's node (or on --cpus)
-  memory    and has its memory from that node (MPOL_BIND)
-  full      and a plan of 'nearpath tune plan --nic NIC' is applied, and undone after each block
+  none      no binding: the scheduler places the application
+  cpu       bound to the CPUs of the NIC's node (or to --cpus)
+  memory    also allocates its memory on that node (MPOL_BIND)
+  full      also with the plan of 'nearpath tune plan --nic NIC' applied, undone after each block
 
-The application is started anew for each block; it is 'bench reflect', or CMD, which must listen on
---address and --port and answer --request over TCP. Probes are sent from this host: with --from from another
-network namespace of it, which packets reach over the path that is to be measured. Blocks of the
-scenarios take turns, there and back, so that what else happens on the host meets all of them. 'full'
-takes root. At the first error and at ^C it is ended and the plan undone.
+The application is restarted for each block. It is 'bench reflect', or CMD, which must listen on
+--address and --port and answer --request over TCP. Probes are sent from this host, with --from from
+another network namespace of it, which should be at the far end of the path under test. Blocks
+alternate in mirrored order (A B C C B A), so that drift affects all scenarios alike. 'full'
+requires root. On the first error and on Ctrl-C the application is stopped and the plan undone.
 
 EXAMPLES
   nearpath bench scenarios                                            over loopback
@@ -50,39 +50,39 @@ EXAMPLES
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(super) struct Scenarios {
-    /// The address that the application listens on [default: loopback]
+    /// Address that the application listens on [default: loopback]
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), hide_default_value = true)]
     address: IpAddr,
-    /// The port that it listens on
+    /// Port that the application listens on
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Send the probes from this network namespace: its name in /run/netns, a path, or pid:NUMBER
+    /// Send the probes from this network namespace: a name in /run/netns, a path, or pid:NUMBER
     #[arg(long, value_name = "NAME|PATH")]
     from: Option<String>,
-    /// The interface whose packets the application reads [default: the one that has the address]
+    /// Interface whose packets the application reads [default: the one with the address]
     #[arg(long, value_name = "NAME")]
     nic: Option<String>,
-    /// The CPUs to bind to, instead of those of the interface's node
+    /// CPUs to bind to, instead of those of the interface's node
     #[arg(long, value_name = "CPULIST", value_parser = cpus)]
     cpus: Option<CpuSet>,
-    /// Which scenarios
+    /// Scenarios to compare
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME")]
     #[arg(default_value = "none,cpu,memory,full")]
     scenarios: Vec<Name>,
-    /// How often there and back
+    /// Number of cycles; each runs every scenario twice
     #[arg(long, value_name = "N", default_value_t = CYCLES_MIN, value_parser = cycles)]
     cycles: usize,
-    /// How long a block is
+    /// Duration of a block
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     block: Duration,
-    /// How long the application is warmed up before each
+    /// Warm-up before each block
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = duration)]
     warm_up: Duration,
     /// Probes or requests per second
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
-    /// What is sent to CMD, with \r, \n, \t, \0 and \xNN as in C; its answers must be of one length
+    /// Request sent to CMD, with C escapes \r, \n, \t, \0 and \xNN; all answers must have the same length
     #[arg(long, value_name = "TEXT", requires = "command")]
     request: Option<String>,
     /// Print one JSON document
@@ -115,7 +115,7 @@ impl Name {
 fn cycles(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(cycles @ 1..=1000) => Ok(cycles),
-        _ => Err("from 1 to 1000".to_owned()),
+        _ => Err("expected 1 to 1000".to_owned()),
     }
 }
 
@@ -128,7 +128,7 @@ impl Scenarios {
 
     fn measure(&self, interrupt: &Interrupt) -> anyhow::Result<ScenariosReport> {
         let root = Root::live();
-        // Each once, in the order of the table.
+        // Each scenario once, in the order of the table.
         let names: BTreeSet<Scenario> = self.scenarios.iter().map(|name| name.scenario()).collect();
         let scenarios: Vec<Scenario> = names.into_iter().collect();
         let mut near = Near::find(&root, self.address, self.nic.as_deref(), self.cpus.as_ref())?;
@@ -141,8 +141,8 @@ impl Scenarios {
         }
         if self.from.is_none() {
             near.notes.push(
-                "probes are sent from the namespace of the application: what lies between them and the \
-                 interface is not measured (--from)"
+                "probes are sent from the application's own namespace: the path through the interface \
+                 is not measured; give --from"
                     .to_owned(),
             );
         }
@@ -160,7 +160,7 @@ impl Scenarios {
         };
         let blocks = self.blocks(&root, &scenarios, &near, &mut tuned, &application, interrupt)?;
         if self.cycles < CYCLES_MIN {
-            near.notes.push(format!("fewer than {CYCLES_MIN} cycles are not compared"));
+            near.notes.push(format!("fewer than {CYCLES_MIN} cycles: no comparison"));
         }
         Ok(ScenariosReport {
             schema: SCENARIOS_SCHEMA,
@@ -192,7 +192,7 @@ impl Scenarios {
         let mut blocks = Vec::new();
         for (number, &scenario) in order.iter().enumerate() {
             if interrupt.happened() {
-                bail!("ended early by a signal");
+                bail!("stopped early by a signal");
             }
             let (number, all) = (number + 1, order.len());
             progress
@@ -207,7 +207,7 @@ impl Scenarios {
                 Ok(measured)
             };
             let measured = of_scenario(tuned);
-            // Undone in any case, and first of all.
+            // Undo first, in any case.
             let undone = tuned.as_mut().map_or(Ok(()), Tuned::undo);
             match (measured, undone) {
                 (Ok(measured), Ok(())) => blocks.push((scenario, measured)),
@@ -222,14 +222,14 @@ impl Scenarios {
             }
         }
         if interrupt.happened() {
-            bail!("ended early by a signal");
+            bail!("stopped early by a signal");
         }
         Ok(blocks)
     }
 }
 
 impl Near {
-    /// Where the application is in a scenario.
+    /// The binding of the application in a scenario.
     fn binding(&self, scenario: Scenario) -> Binding {
         match scenario {
             Scenario::NoBinding => Binding::default(),
@@ -241,11 +241,8 @@ impl Near {
     }
 }
 
-/// A program's own path, to start it again.
+/// Path of this program, to start it again.
 fn own_path() -> anyhow::Result<String> {
-    let path = std::env::current_exe().context("cannot tell where nearpath is")?;
-    path.into_os_string()
-        .into_string()
-        .ok()
-        .context("nearpath is in a folder whose name is no text")
+    let path = std::env::current_exe().context("cannot find nearpath's own path")?;
+    path.into_os_string().into_string().ok().context("nearpath's own path is not valid UTF-8")
 }

@@ -1,0 +1,446 @@
+//! What limits a connection between two readings. Input: the kernel's figures at both. Output: the time between
+//! them, divided among limits.
+//!
+//! The kernel itself counts how long a sender is busy, stopped by the receiver's window, and stopped by its
+//! buffer (`tcp_chrono_start`, net/ipv4/tcp_output.c; `tcp_get_info_chrono_stats`, net/ipv4/tcp.c), to a jiffy.
+//! The time in which it is busy for another reason, and all time of a receiver, is attributed by the state at
+//! the second reading: with ten readings per interval, that is a sample of its states.
+
+use nearpath_host::{TcpInfo, TcpSocket};
+use nearpath_model::tcp::{TcpLimit, TcpState};
+use std::collections::BTreeMap;
+
+/// Congestion state (`enum tcp_ca_state`): a time-out has expired.
+const CA_LOSS: u8 = 4;
+/// Timer of `struct inet_diag_msg`: probes a window that is closed.
+const TIMER_PROBE: u8 = 4;
+/// Number of limits.
+const LIMITS: usize = 10;
+/// A slow start threshold that was never reduced (`TCP_INFINITE_SSTHRESH`).
+pub(super) const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
+/// RTT above the minimum that is no queue, but the noise of timers and schedulers, in µs and as a factor.
+const RTT_NOISE_US: u32 = 1000;
+const RTT_NOISE_FACTOR: f64 = 1.25;
+/// A queue that stands raises the RTT by more than it varies: by this many mean deviations.
+const RTT_NOISE_DEVIATIONS: u32 = 2;
+/// A writer that waits for buffer space continues when a third is free (`sk_stream_is_writeable`,
+/// include/net/sock.h): a send buffer is full from here on.
+const FULL_SEND_BUFFER: f64 = 0.6;
+/// Less than this may be a delayed acknowledgement (`TCP_DELACK_MIN` is 40 ms), in ms.
+const SILENCE_MS: u32 = 50;
+/// A receiver's rate × RTT is that of its window from this share of the window.
+const FILLS_WINDOW: f64 = 0.8;
+
+/// Time per limit, in seconds; small, as there is one per connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Times([f32; LIMITS]);
+
+const ORDER: [TcpLimit; LIMITS] = [
+    TcpLimit::Application,
+    TcpLimit::Reader,
+    TcpLimit::ReceiveWindow,
+    TcpLimit::SendBuffer,
+    TcpLimit::CongestionWindow,
+    TcpLimit::Path,
+    TcpLimit::Backlog,
+    TcpLimit::Timeouts,
+    TcpLimit::Cpu,
+    TcpLimit::Peer,
+];
+
+impl Times {
+    /// Adds seconds to a limit.
+    pub fn add(&mut self, limit: TcpLimit, seconds: f64) {
+        let at = ORDER.iter().position(|one| *one == limit);
+        if let Some(time) = at.and_then(|at| self.0.get_mut(at)) {
+            *time += seconds as f32;
+        }
+    }
+
+    /// Those that are not zero.
+    pub fn by_limit(&self) -> BTreeMap<TcpLimit, f64> {
+        let times = ORDER.iter().zip(self.0);
+        times.filter(|(_, time)| *time > 0.0).map(|(limit, time)| (*limit, time.into())).collect()
+    }
+}
+
+/// What is remembered of a reading.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Before {
+    pub busy_us: u64,
+    pub rwnd_us: u64,
+    pub sndbuf_us: u64,
+    pub timeout_ms: Option<u32>,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// The largest window that the peer offered, and that was offered to it, so far.
+    pub widest_send_window: u32,
+    pub widest_receive_window: u32,
+    pub was_window_closed: bool,
+}
+
+impl Before {
+    /// Of this reading; the widest windows are carried on.
+    pub fn of(info: &TcpInfo, socket: &TcpSocket, earlier: Option<&Self>) -> Self {
+        let widest = |of: fn(&Self) -> u32, now: u32| earlier.map_or(now, |old| of(old).max(now));
+        Self {
+            busy_us: info.busy_time,
+            rwnd_us: info.rwnd_limited,
+            sndbuf_us: info.sndbuf_limited,
+            timeout_ms: info.total_rto_time_ms,
+            bytes_sent: info.bytes_sent,
+            bytes_received: info.bytes_received,
+            widest_send_window: widest(|old| old.widest_send_window, info.snd_wnd),
+            widest_receive_window: widest(
+                |old| old.widest_receive_window,
+                info.rcv_wnd.unwrap_or(info.rcv_ssthresh),
+            ),
+            was_window_closed: is_window_closed(info, socket),
+        }
+    }
+}
+
+/// How the time between two readings was spent by the sender, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct SenderTimes {
+    pub busy: f64,
+    pub receive_window: f64,
+    pub send_buffer: f64,
+    /// Nothing to send, or everything sent.
+    pub application: f64,
+}
+
+fn is_window_closed(info: &TcpInfo, socket: &TcpSocket) -> bool {
+    info.snd_wnd == 0 || info.probes > 0 || socket.timer == TIMER_PROBE
+}
+
+/// Whether packets of a connection wait for a CPU of this host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Late {
+    /// For that which processes them.
+    pub softirq: bool,
+    /// For that of their reader, which has data to read.
+    pub reader: bool,
+}
+
+impl Late {
+    /// The limit, or the CPU if that explains it.
+    fn explain(self, limit: TcpLimit) -> TcpLimit {
+        match limit {
+            TcpLimit::Reader | TcpLimit::Peer if self.reader => TcpLimit::Cpu,
+            TcpLimit::Peer | TcpLimit::Path | TcpLimit::CongestionWindow if self.softirq => {
+                TcpLimit::Cpu
+            }
+            limit => limit,
+        }
+    }
+}
+
+/// Divides the `seconds` since an earlier reading, and adds them to `times`.
+pub(super) fn divide(
+    before: &Before,
+    socket: &TcpSocket,
+    info: &TcpInfo,
+    seconds: f64,
+    late: Late,
+    times: &mut Times,
+) -> SenderTimes {
+    let rise = |now: u64, old: u64| now.saturating_sub(old) as f64 / 1e6;
+    let busy = rise(info.busy_time, before.busy_us).min(seconds);
+    let receive_window = rise(info.rwnd_limited, before.rwnd_us).min(busy);
+    let send_buffer = rise(info.sndbuf_limited, before.sndbuf_us).min(busy - receive_window);
+    let mut sender = SenderTimes { busy, receive_window, send_buffer, application: 0.0 };
+    if socket.state == TcpState::SynSent || is_not_accepted(socket) {
+        times.add(TcpLimit::Backlog, seconds);
+        return sender;
+    }
+    let idle = seconds - busy;
+    if is_receiver(before, info) {
+        times.add(late.explain(receiver_limit(before, socket, info, seconds)), idle);
+    } else {
+        times.add(TcpLimit::Application, idle);
+        sender.application += idle;
+    }
+    times.add(window_limit(before, socket, info), receive_window);
+    times.add(TcpLimit::SendBuffer, send_buffer);
+    let mut rest = busy - receive_window - send_buffer;
+    let timeouts = timeouts(before, info, rest);
+    times.add(TcpLimit::Timeouts, timeouts);
+    rest -= timeouts;
+    let limit = late.explain(sending_limit(socket, info));
+    times.add(limit, rest);
+    if limit == TcpLimit::Application {
+        sender.application += rest;
+    }
+    sender
+}
+
+/// Whether it waits for accept(2): until then it has no inode. Subflows of MPTCP never have one.
+fn is_not_accepted(socket: &TcpSocket) -> bool {
+    socket.inode == 0 && socket.state == TcpState::Established && socket.ulp.is_none()
+}
+
+/// Whether this end only receives: now, or, if nothing is transferred, so far.
+fn is_receiver(before: &Before, info: &TcpInfo) -> bool {
+    let received = info.bytes_received.saturating_sub(before.bytes_received);
+    let sent = info.bytes_sent.saturating_sub(before.bytes_sent);
+    match (received, sent) {
+        (0, 0) => info.bytes_received / 2 > info.bytes_sent,
+        _ => received / 2 > sent,
+    }
+}
+
+/// The peer's window stops the sender: because the peer's application does not read, if the window has shrunk,
+/// or because it is small.
+fn window_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
+    let has_shrunk = info.snd_wnd < before.widest_send_window / 2;
+    if has_shrunk || before.was_window_closed || is_window_closed(info, socket) {
+        TcpLimit::Reader
+    } else {
+        TcpLimit::ReceiveWindow
+    }
+}
+
+/// How much of the time in which data was in flight the sender waited for a time-out to expire, or recovered
+/// from it. The kernel counts from the first time-out on; before that, the sender waits in silence.
+fn timeouts(before: &Before, info: &TcpInfo, rest: f64) -> f64 {
+    if info.backoff > 0 || info.retransmits > 0 || is_silent(info) {
+        return rest;
+    }
+    // A recovery takes as long as the path needs for the lost segments: with a queue, the path is the limit.
+    match (info.total_rto_time_ms, before.timeout_ms) {
+        _ if has_queue(info) => 0.0,
+        (Some(now), Some(old)) if now > old => (f64::from(now - old) / 1e3).min(rest),
+        _ if info.ca_state == CA_LOSS => rest,
+        _ => 0.0,
+    }
+}
+
+/// Whether data is in flight, and for two round-trip times nothing was sent and nothing acknowledged: acknowledgements
+/// and tail loss probes, which are sent after that time (RFC 8985), would have come.
+fn is_silent(info: &TcpInfo) -> bool {
+    let silence_ms = info.last_data_sent_ms.min(info.last_ack_recv_ms);
+    let silence_us = u64::from(silence_ms) * 1000;
+    info.unacked > 0 && silence_ms >= SILENCE_MS && silence_us > 2 * u64::from(info.rtt)
+}
+
+/// What a sender that is busy, and not stopped by a window or buffer, waits for.
+fn sending_limit(socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
+    let gone = info.sacked.saturating_add(info.lost);
+    let in_flight = info.unacked.saturating_sub(gone).saturating_add(info.retrans);
+    if info.notsent_bytes == 0 && in_flight < info.snd_cwnd {
+        // It has sent all it has, and waits for the acknowledgement.
+        let is_full = socket.memory.is_some_and(|memory| {
+            f64::from(memory.send_queued) > FULL_SEND_BUFFER * f64::from(memory.send_limit)
+        });
+        return if is_full { TcpLimit::SendBuffer } else { TcpLimit::Application };
+    }
+    let was_reduced = info.snd_ssthresh < INFINITE_SSTHRESH && info.total_retrans > 0;
+    match (has_queue(info), was_reduced) {
+        // Losses without a queue; or no queue yet, as the window still grows.
+        (false, true) => TcpLimit::CongestionWindow,
+        (false, false) if info.snd_ssthresh >= INFINITE_SSTHRESH && !is_paced(info) => {
+            TcpLimit::CongestionWindow
+        }
+        _ => TcpLimit::Path,
+    }
+}
+
+/// Whether packets wait in a queue of the path: the round-trip time is well above its minimum.
+pub(super) fn has_queue(info: &TcpInfo) -> bool {
+    let share = (f64::from(info.min_rtt) * (RTT_NOISE_FACTOR - 1.0)) as u32;
+    let noise = RTT_NOISE_US.max(share).max(info.rttvar.saturating_mul(RTT_NOISE_DEVIATIONS));
+    info.min_rtt != u32::MAX && info.rtt > info.min_rtt.saturating_add(noise)
+}
+
+/// Whether the application has limited the rate (`SO_MAX_PACING_RATE`), and it is reached.
+fn is_paced(info: &TcpInfo) -> bool {
+    info.max_pacing_rate != u64::MAX && info.pacing_rate >= info.max_pacing_rate
+}
+
+/// What a receiver waits for.
+fn receiver_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo, seconds: f64) -> TcpLimit {
+    let window = info.rcv_wnd.unwrap_or(info.rcv_ssthresh);
+    let widest = before.widest_receive_window.max(window);
+    let is_memory_full = socket.memory.is_some_and(|m| m.receive > m.receive_limit / 2);
+    if socket.receive_queue > 0 && (socket.receive_queue > widest / 2 || is_memory_full) {
+        return TcpLimit::Reader;
+    }
+    let rate = info.bytes_received.saturating_sub(before.bytes_received) as f64 / seconds;
+    let has_timestamps = info.options & 1 != 0;
+    let per_rtt = rate * f64::from(info.rcv_rtt) / 1e6;
+    if has_timestamps && info.rcv_rtt > 0 && per_rtt > FILLS_WINDOW * f64::from(widest) {
+        return TcpLimit::ReceiveWindow;
+    }
+    TcpLimit::Peer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::SocketMemory;
+    use proptest::prelude::*;
+
+    fn socket() -> TcpSocket {
+        let end = std::net::SocketAddr::from(([127, 0, 0, 1], 80));
+        TcpSocket {
+            v6: false,
+            state: TcpState::Established,
+            timer: 0,
+            local: end,
+            remote: end,
+            interface: 0,
+            cookie: Some(1),
+            inode: 1,
+            uid: 0,
+            receive_queue: 0,
+            send_queue: 0,
+            memory: None,
+            congestion: None,
+            ulp: None,
+            cgroup: None,
+            info: None,
+        }
+    }
+
+    /// A sender with data to send and a full congestion window, on a path of 20 ms.
+    fn sender() -> TcpInfo {
+        TcpInfo {
+            options: 7,
+            rtt: 20_000,
+            min_rtt: 20_000,
+            snd_cwnd: 10,
+            unacked: 10,
+            notsent_bytes: 50_000,
+            snd_ssthresh: INFINITE_SSTHRESH,
+            snd_wnd: 1_000_000,
+            pacing_rate: u64::MAX,
+            max_pacing_rate: u64::MAX,
+            busy_time: 1_000_000,
+            bytes_sent: 1_000_000,
+            ..TcpInfo::default()
+        }
+    }
+
+    /// The limit of one second that was busy from its start.
+    fn limit(info: TcpInfo, socket: &TcpSocket, late: Late) -> Option<TcpLimit> {
+        let start = TcpInfo {
+            busy_time: 0,
+            rwnd_limited: 0,
+            sndbuf_limited: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            ..info
+        };
+        let before = Before::of(&start, socket, None);
+        let mut times = Times::default();
+        divide(&before, socket, &info, 1.0, late, &mut times);
+        nearpath_model::tcp::main_limit(&times.by_limit(), 1.0).map(|(limit, _)| limit)
+    }
+
+    #[test]
+    fn a_sender_is_limited_by_what_its_figures_say() {
+        let of = |change: fn(&mut TcpInfo)| {
+            let mut info = sender();
+            change(&mut info);
+            limit(info, &socket(), Late::default())
+        };
+        let lossy = |info: &mut TcpInfo| (info.snd_ssthresh, info.total_retrans) = (5, 30);
+        for (wanted, change) in [
+            // In slow start.
+            (TcpLimit::CongestionWindow, (|_: &mut TcpInfo| {}) as fn(&mut TcpInfo)),
+            (TcpLimit::CongestionWindow, lossy),
+            (TcpLimit::Path, |info| info.rtt = 60_000),
+            // As much as it varies anyway: no queue that stands.
+            (TcpLimit::CongestionWindow, |info| (info.rtt, info.rttvar) = (60_000, 30_000)),
+            (TcpLimit::Path, |info| (info.pacing_rate, info.max_pacing_rate) = (9, 9)),
+            (TcpLimit::Application, |info| info.busy_time = 0),
+            (TcpLimit::Application, |info| (info.notsent_bytes, info.unacked) = (0, 2)),
+            (TcpLimit::ReceiveWindow, |info| info.rwnd_limited = 900_000),
+            (TcpLimit::SendBuffer, |info| info.sndbuf_limited = 900_000),
+            (TcpLimit::Reader, |info| (info.rwnd_limited, info.snd_wnd) = (900_000, 0)),
+            (TcpLimit::Timeouts, |info| info.backoff = 3),
+            (TcpLimit::Timeouts, |info| {
+                (info.last_data_sent_ms, info.last_ack_recv_ms) = (150, 180);
+            }),
+            // After a pause, data was just sent.
+            (TcpLimit::CongestionWindow, |info| info.last_ack_recv_ms = 5000),
+            (TcpLimit::Timeouts, |info| info.ca_state = CA_LOSS),
+            // It recovers at the rate of the path.
+            (TcpLimit::Path, |info| (info.ca_state, info.rtt) = (CA_LOSS, 60_000)),
+        ] {
+            assert_eq!(of(change), Some(wanted));
+        }
+    }
+
+    #[test]
+    fn a_late_cpu_explains_the_path_but_no_window() {
+        let late = Late { softirq: true, reader: false };
+        let windowed = TcpInfo { rwnd_limited: 1_000_000, ..sender() };
+        assert_eq!(limit(sender(), &socket(), late), Some(TcpLimit::Cpu));
+        assert_eq!(limit(windowed, &socket(), late), Some(TcpLimit::ReceiveWindow));
+    }
+
+    #[test]
+    fn a_receiver_waits_for_its_peer_its_window_or_its_reader() {
+        let receiver = TcpInfo {
+            options: 1,
+            bytes_received: 1_000_000,
+            rcv_wnd: Some(100_000),
+            rcv_rtt: 20_000,
+            snd_ssthresh: INFINITE_SSTHRESH,
+            min_rtt: u32::MAX,
+            ..TcpInfo::default()
+        };
+        let none = Late::default();
+        assert_eq!(limit(receiver, &socket(), none), Some(TcpLimit::Peer));
+        // 20 kB per round trip fill a window of 20 kB.
+        let narrow = TcpInfo { rcv_wnd: Some(20_000), ..receiver };
+        assert_eq!(limit(narrow, &socket(), none), Some(TcpLimit::ReceiveWindow));
+        let queued = TcpSocket { receive_queue: 60_000, ..socket() };
+        assert_eq!(limit(receiver, &queued, none), Some(TcpLimit::Reader));
+        let full = SocketMemory { receive: 70, receive_limit: 100, ..SocketMemory::default() };
+        let full = TcpSocket { receive_queue: 10, memory: Some(full), ..socket() };
+        assert_eq!(limit(receiver, &full, none), Some(TcpLimit::Reader));
+        let late = Late { softirq: false, reader: true };
+        assert_eq!(limit(receiver, &queued, late), Some(TcpLimit::Cpu));
+    }
+
+    #[test]
+    fn a_connection_that_is_not_accepted_waits_in_the_backlog() {
+        let waits = TcpSocket { inode: 0, ..socket() };
+        assert_eq!(limit(sender(), &waits, Late::default()), Some(TcpLimit::Backlog));
+        let subflow = TcpSocket { ulp: Some("mptcp".to_owned()), ..waits };
+        assert_ne!(limit(sender(), &subflow, Late::default()), Some(TcpLimit::Backlog));
+    }
+
+    proptest! {
+        /// Whatever the kernel reports, the parts add up to the whole.
+        #[test]
+        fn the_time_is_divided_without_a_rest(
+            numbers in proptest::collection::vec(any::<u32>(), 12),
+            seconds in 0.001f64..100.0,
+        ) {
+            let info = TcpInfo {
+                busy_time: numbers[0].into(),
+                rwnd_limited: numbers[1].into(),
+                sndbuf_limited: numbers[2].into(),
+                bytes_sent: numbers[3].into(),
+                bytes_received: numbers[4].into(),
+                rtt: numbers[5],
+                min_rtt: numbers[6],
+                snd_cwnd: numbers[7],
+                unacked: numbers[8],
+                snd_wnd: numbers[9],
+                total_rto_time_ms: Some(numbers[10]),
+                notsent_bytes: numbers[11],
+                ..TcpInfo::default()
+            };
+            let mut times = Times::default();
+            let before = Before { timeout_ms: Some(0), ..Before::default() };
+            divide(&before, &socket(), &info, seconds, Late::default(), &mut times);
+            let sum: f64 = times.by_limit().values().sum();
+            prop_assert!((sum - seconds).abs() <= seconds * 1e-4, "{sum} of {seconds}");
+        }
+    }
+}

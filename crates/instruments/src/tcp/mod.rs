@@ -1,0 +1,266 @@
+//! The instrument `tcp`: what each connection did in an interval, and what limited it. It reads the sockets
+//! several times per interval (`sampler`), and divides the time between two readings among limits (`limit`).
+
+mod connection;
+mod cpus;
+mod events;
+mod groups;
+mod limit;
+mod sampler;
+mod track;
+
+use crate::{Instrument, InstrumentError};
+use connection::{Surroundings, connection, role};
+use events::Events;
+use groups::Groups;
+use nearpath_host::{Root, TcpFilter, TcpSocket, connection_owners, read_nstat};
+use nearpath_model::Unknown;
+use nearpath_model::tcp::{
+    TCP_MEASUREMENT_SCHEMA, TcpConnection, TcpCost, TcpListener, TcpMeasurement, TcpPer, TcpRole,
+};
+use sampler::Sampler;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use track::Track;
+
+/// Which connections are observed, and how they are shown.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// By addresses and ports.
+    pub filter: TcpFilter,
+    /// The filter as on the command line.
+    pub filter_text: String,
+    /// Of this end.
+    pub role: Option<TcpRole>,
+    /// Of these processes.
+    pub pid: Option<u32>,
+    /// Of processes in this cgroup and those below it.
+    pub cgroup: Option<String>,
+    /// Inode of the network namespace.
+    pub netns: Option<u64>,
+    /// Group the connections.
+    pub per: Option<TcpPer>,
+    /// How many connections and groups are listed; all if `None`.
+    pub top: Option<usize>,
+    /// Time between readings.
+    pub step: Duration,
+    /// The kernel's BTF from a file, for a kernel without BTF.
+    pub btf_file: Option<PathBuf>,
+    /// The limit on overhead, as a share of a CPU.
+    pub limit: Option<f64>,
+}
+
+/// The instrument.
+pub struct Tcp<'a> {
+    root: &'a Root,
+    options: Options,
+    session: Option<Session>,
+}
+
+struct Session {
+    sampler: Sampler,
+    events: Result<Events, InstrumentError>,
+    began: Instant,
+    counters: BTreeMap<String, u64>,
+}
+
+impl<'a> Tcp<'a> {
+    /// Creates the instrument for the network namespace of the current thread.
+    pub fn new(root: &'a Root, options: Options) -> Self {
+        Self { root, options, session: None }
+    }
+
+    fn measurement(&self, session: &Session) -> Result<TcpMeasurement, InstrumentError> {
+        let mut state = session.sampler.state();
+        let events = session.events.as_ref();
+        state.end(&events.map(Events::ended).unwrap_or_default());
+        let retransmits = events.map(Events::retransmits).ok();
+        let mut unknown: Vec<Unknown> = state
+            .error()
+            .map(|reason| note("some readings of the sockets", reason))
+            .into_iter()
+            .collect();
+        let listeners = state.listeners();
+        let listening: HashSet<u16> =
+            listeners.iter().map(|(_, listener)| listener.sport).collect();
+        let mut owners = HashMap::new();
+        let mut find = |inodes: &HashSet<u64>| {
+            let (found, missing) = connection_owners(self.root, inodes);
+            unknown.extend(missing.map(|reason| note("sockets' processes", &reason)));
+            found
+        };
+        if self.needs_owners() {
+            // Read again at once, so that the second reading has no connections without an owner.
+            state.read_all(|_, _| {}).map_err(ended)?;
+            owners = find(&state.inodes().filter(|&inode| inode != 0).collect());
+        }
+        let around = Surroundings {
+            retransmits: retransmits.as_ref(),
+            netns: self.options.netns,
+            owners: &owners,
+            listening: &|port| listening.contains(&port),
+        };
+        let mut groups = self.options.per.map(Groups::new);
+        let mut listed: Vec<(u64, TcpConnection)> = Vec::new();
+        let mut total = 0;
+        let top = self.options.top;
+        let add = |track: &Track, socket: Option<&TcpSocket>| {
+            if self.options.role.is_some_and(|wanted| wanted != role(track, &around)) {
+                return;
+            }
+            let one = connection(track, socket, &around);
+            if !self.is_wanted(&one) {
+                return;
+            }
+            total += 1;
+            if let Some(groups) = &mut groups {
+                groups.add(&one);
+            }
+            listed.push((track.inode.into(), one));
+            // Twice the number listed is kept, so that sorting is rare.
+            if top.is_some_and(|top| listed.len() >= 2 * top.max(512)) {
+                shorten(&mut listed, top);
+            }
+        };
+        state.read_all(add).map_err(ended)?;
+        shorten(&mut listed, top);
+        if !self.needs_owners() {
+            let connected = listed.iter().map(|(inode, _)| *inode);
+            let inodes = connected.chain(listeners.iter().map(|(inode, _)| *inode));
+            owners = find(&inodes.filter(|&inode| inode != 0).collect());
+        }
+        state.set_owners(&owners);
+        unknown
+            .extend(events.err().map(|e| note("connections between two readings", &e.to_string())));
+        unknown.extend(
+            state.no_arrivals().map(|reason| note("CPUs on which packets are processed", &reason)),
+        );
+        let named = |(inode, mut connection): (u64, TcpConnection)| {
+            if let Some(owner) = owners.get(&inode) {
+                connection.pid = Some(owner.pid);
+                connection.comm = Some(owner.comm.clone());
+                connection.cgroup.clone_from(&owner.cgroup);
+            }
+            connection
+        };
+        let listener = |(inode, mut listener): (u64, TcpListener)| {
+            if let Some(owner) = owners.get(&inode) {
+                listener.pid = Some(owner.pid);
+                listener.comm = Some(owner.comm.clone());
+            }
+            listener
+        };
+        let counters = match read_nstat(self.root) {
+            Ok(now) => rises(&session.counters, &now),
+            Err(error) => {
+                unknown.push(note("counters", &error.to_string()));
+                BTreeMap::new()
+            }
+        };
+        let duration_s = session.began.elapsed().as_secs_f64();
+        Ok(TcpMeasurement {
+            schema: TCP_MEASUREMENT_SCHEMA,
+            duration_s,
+            filter: self.options.filter_text.clone(),
+            total: total + state.dropped(),
+            connections: listed.into_iter().map(named).collect(),
+            listeners: listeners.into_iter().map(listener).collect(),
+            groups: groups.map(|groups| groups.finish(top)).unwrap_or_default(),
+            counters,
+            events_lost: events.map_or(0, Events::lost),
+            cost: TcpCost {
+                programs: events.ok().and_then(Events::cost),
+                ..state.cost(duration_s)
+            },
+            unknown,
+        })
+    }
+
+    /// Whether the process of each connection must be known, not only of those that are listed.
+    fn needs_owners(&self) -> bool {
+        self.options.pid.is_some()
+            || self.options.cgroup.is_some()
+            || matches!(self.options.per, Some(TcpPer::Process | TcpPer::Cgroup))
+    }
+
+    fn is_wanted(&self, connection: &TcpConnection) -> bool {
+        let options = &self.options;
+        let is_below = |wanted: &String| {
+            let rest =
+                connection.cgroup.as_ref().and_then(|path| path.strip_prefix(wanted.as_str()));
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with('/') || wanted.ends_with('/')
+            })
+        };
+        options.pid.is_none_or(|pid| connection.pid == Some(pid))
+            && options.cgroup.as_ref().is_none_or(is_below)
+    }
+}
+
+/// Sorts by bytes, then by retransmissions, and keeps the first.
+fn shorten(connections: &mut Vec<(u64, TcpConnection)>, top: Option<usize>) {
+    connections.sort_by_key(|(_, connection)| {
+        let counts = &connection.interval;
+        std::cmp::Reverse((counts.bytes(), counts.retransmits, connection.send_queue_bytes))
+    });
+    connections.truncate(top.unwrap_or(usize::MAX));
+}
+
+fn ended(error: io::Error) -> InstrumentError {
+    InstrumentError::Refused { step: "reading TCP sockets".to_owned(), reason: error.to_string() }
+}
+
+fn note(fact: &str, reason: &str) -> Unknown {
+    Unknown { subject: "host".to_owned(), fact: fact.to_owned(), reason: reason.to_owned() }
+}
+
+/// The counters that have increased, with their increase.
+fn rises(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let rise = |(name, now): (&String, &u64)| {
+        let increase = now.checked_sub(*before.get(name)?)?;
+        (increase > 0).then(|| (name.clone(), increase))
+    };
+    now.iter().filter_map(rise).collect()
+}
+
+impl Instrument for Tcp<'_> {
+    type Measurement = TcpMeasurement;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        sampler::available()
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        self.session = None;
+        let counters = read_nstat(self.root).unwrap_or_default();
+        let options = &self.options;
+        let events = Events::start(&options.filter, options.netns, options.btf_file.as_deref());
+        let sampler = Sampler::start(options)?;
+        self.session = Some(Session { sampler, events, began: Instant::now(), counters });
+        Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        if let Some(Session { events: Ok(events), .. }) = &mut self.session {
+            events.begin_cost_window();
+        }
+    }
+
+    fn end_cost_window(&mut self) {
+        if let Some(Session { events: Ok(events), .. }) = &mut self.session {
+            events.end_cost_window();
+        }
+    }
+
+    fn read(&mut self) -> Result<TcpMeasurement, InstrumentError> {
+        let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
+        self.measurement(session)
+    }
+
+    fn stop(&mut self) -> Result<TcpMeasurement, InstrumentError> {
+        let session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        self.measurement(&session)
+    }
+}

@@ -1,0 +1,19 @@
+//! Kernel threads of the network path.
+
+use crate::CpuSet;
+use serde::{Deserialize, Serialize};
+
+/// A kernel thread of the network path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetThread {
+    /// Its id.
+    pub pid: u32,
+    /// Its name: `ksoftirqd/3`, `napi/eth0-8194`, `vhost-4711`.
+    pub comm: String,
+    /// The CPUs that it may run on.
+    pub cpus: Option<CpuSet>,
+    /// Time on a CPU in ns (`schedstat`).
+    pub run_ns: Option<u64>,
+    /// Time that it was runnable but not running, in ns (`schedstat`).
+    pub wait_ns: Option<u64>,
+}

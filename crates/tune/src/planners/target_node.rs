@@ -1,0 +1,111 @@
+//! The target of an application: the node that its packets arrive on, and the CPUs of that node it can use.
+//!
+//! Input: the requested NICs and the request. Output: CPUs. All planners that place applications use it, so that threads,
+//! unit and cgroup agree.
+
+use super::draft::Draft;
+use super::situation::Situation;
+use nearpath_diagnose::{cpus_near_node, nearest_cpus};
+use nearpath_model::{CpuId, CpuSet, Goal, NodeId};
+use std::collections::BTreeSet;
+
+/// The target of an application.
+#[derive(Debug)]
+pub(super) struct TargetNode {
+    /// The node; `None` if there is only one.
+    pub node: Option<NodeId>,
+    /// The CPUs on which a thread is well placed.
+    pub near: CpuSet,
+    /// Those that threads may be moved to, best first; not empty.
+    pub pool: Vec<CpuId>,
+    /// Those of the pool without interrupts.
+    pub free: Vec<CpuId>,
+    /// Whether the kernel does not balance load between these CPUs (`isolcpus=domain`), now or after the reboot that
+    /// the plan requires: threads that may run on all of them stay on the CPU they woke on.
+    pub unbalanced: bool,
+}
+
+impl TargetNode {
+    /// # Errors
+    /// Why it is unknown, or that no CPU is left.
+    pub fn of(situation: &Situation<'_>, draft: &Draft) -> Result<Self, String> {
+        let node = node(situation)?;
+        let pool = pool(situation, node);
+        if pool.is_empty() {
+            return Err("no CPU near the NIC is left for the application".to_owned());
+        }
+        // Also those of other NICs: their CPUs are taken.
+        let interrupts = draft
+            .cpus_of_irqs(situation, situation.hardware())
+            .union(&situation.cpus_of_other_nics());
+        let free = pool.iter().copied().filter(|&cpu| !interrupts.contains(cpu)).collect();
+        let unbalanced = unbalanced(situation, &pool);
+        Ok(Self { node, near: near(situation, node), pool, free, unbalanced })
+    }
+
+    /// The CPUs for a number of threads: those without interrupts, or all if these are too few.
+    pub fn cpus(&self, threads: usize) -> &[CpuId] {
+        if self.free.len() >= threads { &self.free } else { &self.pool }
+    }
+}
+
+/// The node that packets arrive on; `None` if there is only one.
+fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> {
+    if situation.host.topology.nodes.len() < 2 {
+        return Ok(None);
+    }
+    let nodes: BTreeSet<Option<NodeId>> = situation.hardware().map(|nic| nic.numa_node).collect();
+    let mut known = nodes.iter().flatten();
+    match (known.next(), known.next(), nodes.contains(&None)) {
+        (Some(&node), None, false) => Ok(Some(node)),
+        (None, None, false) => Err("there is no NIC with its own interrupts".to_owned()),
+        (_, _, true) => Err("the node of a NIC is unknown; select others with --nic".to_owned()),
+        (_, Some(_), _) => Err("the NICs are on several nodes; select one with --nic".to_owned()),
+    }
+}
+
+/// Whether some of these CPUs are, or will be, in no scheduling domain (kernel/sched/isolation.c).
+fn unbalanced(situation: &Situation<'_>, pool: &[CpuId]) -> bool {
+    let Situation { host, request, .. } = situation;
+    let planned = request.goal == Goal::Isolation && request.cpus.is_some();
+    let isolated = host.kernel.isolated.as_ref();
+    planned || isolated.is_some_and(|cpus| pool.iter().any(|&cpu| cpus.contains(cpu)))
+}
+
+/// The CPUs on which a thread is well placed.
+fn near(situation: &Situation<'_>, home: Option<NodeId>) -> CpuSet {
+    let near = cpus_near_node(&situation.host.topology, home);
+    match &situation.request.cpus {
+        Some(cpus) => cpus.clone(),
+        None if situation.request.goal == Goal::Isolation => {
+            pool(situation, home).into_iter().collect()
+        }
+        None => near,
+    }
+}
+
+/// The CPUs that threads may be moved to, best first.
+fn pool(situation: &Situation<'_>, home: Option<NodeId>) -> Vec<CpuId> {
+    let request = situation.request;
+    if let Some(cpus) = &request.cpus {
+        return cpus.iter().collect();
+    }
+    let mut pool = nearest_cpus(situation.host, home);
+    if request.goal == Goal::Isolation
+        && let Some(isolated) = &situation.host.kernel.isolated
+    {
+        let near = cpus_near_node(&situation.host.topology, home);
+        let isolated: Vec<CpuId> = isolated.intersection(&near).iter().collect();
+        if !isolated.is_empty() {
+            pool = isolated;
+        }
+    }
+    pool.retain(|&cpu| request.housekeeping.as_ref().is_none_or(|cpus| !cpus.contains(cpu)));
+    pool
+}
+
+/// Whether a node has memory, as far as known: nothing can run with its memory bound to a node without.
+pub(super) fn has_memory(situation: &Situation<'_>, node: NodeId) -> bool {
+    let node = situation.host.topology.node(node);
+    node.is_some_and(|node| node.memory_bytes != Some(0))
+}

@@ -1,0 +1,54 @@
+"""Which tests a tier has, and that reruns and skips are recorded."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.payload import PROJECT
+from lab.records import LONGEST_REASON, record_rerun, record_skip
+
+
+def chosen(marks: str, *options: str) -> list[str]:
+    """The tests that pytest selects."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", marks, *options, "lab/tests"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 5), done.stdout
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_a_test_is_in_one_tier_of_cost() -> None:
+    assert chosen("lengthy and (representative or smoke)") == []
+
+
+def test_make_test_has_one_kernel_and_what_needs_no_host() -> None:
+    tests = chosen("representative or not (virtual or kernel)")
+    on_hosts = [test for test in tests if "6.12-" in test]
+    assert on_hosts and not any(f"{kernel}-" in test for test in tests for kernel in ("5.10", "6.1", "7.2"))
+    assert any(test.startswith("lab/tests/test_cache.py::") for test in tests)
+
+
+def test_smoke_tests_run_on_each_kernel_given() -> None:
+    tests = chosen("smoke", "--kernels=5.10,7.2")
+    old, new = ([test for test in tests if f"{kernel}-" in test] for kernel in ("5.10", "7.2"))
+    assert len(old) == len(new) == len(tests) // 2 > 0
+
+
+def test_nothing_begins_on_a_virtual_host_after_the_deadline() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "representative", "lab/tests/test_snapshot.py"]
+    environment = os.environ | {"NEARPATH_DEADLINE": "1", "NEARPATH_SKIP_LOG": os.devnull}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "no time left before NEARPATH_DEADLINE" in done.stdout, done.stdout
+    assert " passed" not in done.stdout.splitlines()[-1]
+
+
+def test_a_record_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for log, record in (("NEARPATH_SKIP_LOG", record_skip), ("NEARPATH_RERUN_LOG", record_rerun)):
+        monkeypatch.setenv(log, str(tmp_path / log))
+        record("a::test", "two\nlines\tand a tab")
+        record("b", "x" * 1000)
+        first, second = (tmp_path / log).read_text().splitlines()
+        assert first == "a::test\ttwo lines and a tab"
+        assert second == "b\t" + "x" * LONGEST_REASON
