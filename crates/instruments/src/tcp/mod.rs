@@ -17,7 +17,7 @@ use crate::{Instrument, InstrumentError};
 use connection::{Surroundings, connection, role};
 use events::Events;
 use groups::Groups;
-use nearpath_host::{Root, TcpFilter, TcpSocket, connection_owners, read_nstat};
+use nearpath_host::{ReadError, Root, TcpFilter, TcpSocket, connection_owners, read_nstat};
 use nearpath_model::tcp::{
     TCP_MEASUREMENT_SCHEMA, TcpConnection, TcpCost, TcpListener, TcpMeasurement, TcpPer, TcpRole,
 };
@@ -76,7 +76,7 @@ struct Session {
     /// The CPUs of the devices' queues, read when they are first needed.
     queues: OnceCell<Queues>,
     began: Instant,
-    counters: BTreeMap<String, u64>,
+    counters: Result<BTreeMap<String, u64>, ReadError>,
 }
 
 impl Session {
@@ -185,9 +185,14 @@ impl<'a> Tcp<'a> {
             }
             listener
         };
-        let counters = match read_nstat(self.root) {
-            Ok(now) => rises(&session.counters, &now),
-            Err(error) => {
+        let now = read_nstat(self.root);
+        let counters = match (&session.counters, now) {
+            (Ok(before), Ok(now)) => rises(before, &now),
+            (Err(error), _) => {
+                unknown.push(note("counters", &error.to_string()));
+                BTreeMap::new()
+            }
+            (_, Err(error)) => {
                 unknown.push(note("counters", &error.to_string()));
                 BTreeMap::new()
             }
@@ -251,10 +256,11 @@ fn note(fact: &str, reason: &str) -> Unknown {
     Unknown { subject: "host".to_owned(), fact: fact.to_owned(), reason: reason.to_owned() }
 }
 
-/// The counters that have increased, with their increase.
+/// The counters that have increased, with their increase. The kernel shows some only once they are not 0
+/// (`IcmpMsgOutType8`).
 fn rises(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let rise = |(name, now): (&String, &u64)| {
-        let increase = now.checked_sub(*before.get(name)?)?;
+        let increase = now.checked_sub(before.get(name).copied().unwrap_or(0))?;
         (increase > 0).then(|| (name.clone(), increase))
     };
     now.iter().filter_map(rise).collect()
@@ -269,7 +275,7 @@ impl Instrument for Tcp<'_> {
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.session = None;
-        let counters = read_nstat(self.root).unwrap_or_default();
+        let counters = read_nstat(self.root);
         let options = &self.options;
         let events = Events::start(&options.filter, options.netns, options.btf_file.as_deref());
         let sampler = Sampler::start(options)?;
