@@ -3,6 +3,7 @@
 mod capture;
 mod races;
 mod samples;
+mod scale;
 mod scenes;
 
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
@@ -41,9 +42,19 @@ fn whole(pair: &VethPair, side: Side, args: &[&str]) -> TcpMeasurement {
     measured(pair, side, args).pop().unwrap()
 }
 
+/// The same with the build that is to be measured, if another one is given.
+fn begin_of(pair: &VethPair, side: Side, args: &[&str]) -> Child {
+    let binary = std::env::var("NEARPATH_BINARY").unwrap_or_else(|_| NEARPATH.to_owned());
+    begin_with(&binary, pair, side, args)
+}
+
 /// A measurement that has begun.
 fn begin(pair: &VethPair, side: Side, args: &[&str]) -> Child {
-    let mut child = Command::new(NEARPATH)
+    begin_with(NEARPATH, pair, side, args)
+}
+
+fn begin_with(binary: &str, pair: &VethPair, side: Side, args: &[&str]) -> Child {
+    let mut child = Command::new(binary)
         .args(["measure", "tcp", "--json", "--for", "60s"])
         .args(args)
         .args(["--netns", &namespace(pair, side)])
