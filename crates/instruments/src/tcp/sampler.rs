@@ -230,7 +230,8 @@ impl State {
         }
         let live = || self.tracks.iter().filter(|track| !track.closed);
         let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu).collect();
-        let readers = live().filter(|track| track.has_waited_for_reader).filter_map(|track| track.pid);
+        let readers =
+            live().filter(|track| track.has_waited_for_reader).filter_map(|track| track.pid);
         self.pressure.look(&self.root, &cpus, &readers.collect());
     }
 
