@@ -51,7 +51,7 @@ impl Scene {
     /// The verdicts of each interval, as seen from one side.
     fn verdicts(&self, side: Side, port: u16) -> Vec<Option<TcpLimit>> {
         let port = port.to_string();
-        let args = ["--port", &port, "--for", "4s", "--interval", "400ms"];
+        let args = ["--port", &port, "--for", "8s", "--interval", "400ms"];
         let mut documents = measured(&self.pair, side, &args);
         documents.pop();
         let limit = |document: &TcpMeasurement| {
@@ -61,10 +61,17 @@ impl Scene {
         documents.iter().map(limit).collect()
     }
 
+    /// At least 95% of the intervals must name the limit. A busy machine takes CPUs away from either end, which is then
+    /// another limit, so it may be tried again.
     fn assert_limited(&self, side: Side, port: u16, by: TcpLimit) {
-        let verdicts = self.verdicts(side, port);
-        let right = verdicts.iter().filter(|limit| **limit == Some(by)).count();
-        assert!(verdicts.len() >= 9 && right * 20 >= verdicts.len() * 19, "{by:?}: {verdicts:?}");
+        nearpath_testing::up_to(3, || {
+            let verdicts = self.verdicts(side, port);
+            let right = verdicts.iter().filter(|limit| **limit == Some(by)).count();
+            if verdicts.len() >= 19 && right * 20 >= verdicts.len() * 19 {
+                return Ok(());
+            }
+            Err(format!("{by:?}: {verdicts:?}"))
+        });
     }
 }
 
