@@ -67,6 +67,31 @@ pub(crate) fn of_retransmissions(context: &Context<'_>, again: u64, share: f64) 
     }
 }
 
+/// Retransmission timeouts, with their share of the segments sent. One that expires stops a connection for 200 ms or
+/// more, so it takes a tenth of what retransmissions take: 0.5% and 10/s are critical, 0.1% and 2/s a warning. A
+/// connection whose peer is gone has fewer than one in two seconds, as they double (RFC 6298).
+pub(crate) fn of_timeouts(context: &Context<'_>, timeouts: u64, share: f64) -> Severity {
+    let rate = context.per_second(timeouts);
+    if context.earlier.is_none() {
+        Severity::Info
+    } else if share >= 0.005 && rate >= 10.0 {
+        Severity::Critical
+    } else if share >= 0.001 && rate >= 2.0 {
+        Severity::Warning
+    } else {
+        Severity::Info
+    }
+}
+
+/// Connection-seconds in each second from which [`of_limit`] warns: a transfer that is held back for half of the time.
+pub(crate) const LIMITED_S: f64 = 0.5;
+
+/// Connections that transfer data, and are held back by a setting: `seconds_per_second` in each second, summed over
+/// them. A limit of the peer is `info`, as is one that no setting of this host changes.
+pub(crate) fn of_limit(seconds_per_second: f64, is_set_here: bool) -> Severity {
+    if is_set_here && seconds_per_second >= LIMITED_S { Severity::Warning } else { Severity::Info }
+}
+
 /// What packets pay that take a detour.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delay {

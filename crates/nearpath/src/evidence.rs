@@ -5,6 +5,7 @@
 //! instrument that cannot run does not stop the others.
 
 use crate::failure::say;
+use crate::tcp_connections::TcpConnections;
 use anyhow::{Context, anyhow, bail};
 use nearpath_diagnose::Evidence;
 use nearpath_instruments::accepts::Accepts;
@@ -13,6 +14,7 @@ use nearpath_instruments::stages::{Stages, zoom};
 use nearpath_instruments::{Instrument, InstrumentError};
 use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
+use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
 use nearpath_model::{Diagnosis, MEASUREMENT_SCHEMA, Measurement};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -28,6 +30,8 @@ pub struct Measured {
     pub locality: Option<Result<Locality, String>>,
     /// Of `accepts`, or why not.
     pub accepts: Option<Result<AcceptMeasurement, String>>,
+    /// Of `tcp`, or why not.
+    pub tcp: Option<Result<TcpMeasurement, String>>,
     /// Of two measurements of stages, the one that is not used as evidence.
     pub other_look: Option<Measurement>,
 }
@@ -63,6 +67,7 @@ impl Measured {
             stages: of(&self.stages),
             locality: of(&self.locality),
             accepts: of(&self.accepts),
+            tcp: of(&self.tcp),
         }
     }
 
@@ -74,21 +79,25 @@ impl Measured {
         ) -> Option<(&'static str, &'a str)> {
             Some((name, measured.as_ref()?.as_ref().err()?.as_str()))
         }
-        [of(STAGES, &self.stages), of(LOCALITY, &self.locality), of(ACCEPTS, &self.accepts)]
-            .into_iter()
-            .flatten()
-            .collect()
+        let all = [
+            of(STAGES, &self.stages),
+            of(LOCALITY, &self.locality),
+            of(ACCEPTS, &self.accepts),
+            of(CONNECTIONS, &self.tcp),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Adds to a diagnosis what could not be measured, and the measurement that was not used.
     pub fn note(self, mut diagnosis: Diagnosis) -> Diagnosis {
         diagnosis.other_look.clone_from(&self.other_look);
         let reasons = self.reasons();
-        let Evidence { stages, locality, accepts } = self.evidence();
+        let Evidence { stages, locality, accepts, tcp } = self.evidence();
+        let no_packets = stages.is_none() && locality.is_none() && accepts.is_none();
         match reasons.first() {
-            Some((_, reason)) if stages.is_none() && locality.is_none() && accepts.is_none() => {
-                diagnosis.not_measured(reason)
-            }
+            Some((_, reason)) if no_packets && tcp.is_none() => diagnosis.not_measured(reason),
+            // Sockets can be read without privilege; packets cannot, for one reason.
+            Some((_, reason)) if no_packets => diagnosis.not_measured_by(PACKETS, reason),
             _ => reasons.iter().rev().fold(diagnosis, |diagnosis, (instrument, reason)| {
                 diagnosis.not_measured_by(instrument, reason)
             }),
@@ -96,15 +105,20 @@ impl Measured {
     }
 }
 
+const PACKETS: &str = "packets";
 const STAGES: &str = "stages";
 const LOCALITY: &str = "packets' CPUs";
 const ACCEPTS: &str = "accepts";
+const CONNECTIONS: &str = "TCP connections";
 
 /// The instruments of a diagnosis, run as one.
 pub struct Together<'a> {
     stages: AttachAttempt<Stages>,
     locality: AttachAttempt<PacketLocality>,
     accepts: AttachAttempt<Accepts<'a>>,
+    tcp: AttachAttempt<TcpConnections>,
+    /// Whether connections were read: then their processes are known, and late readers are recognized.
+    knows_processes: bool,
     /// A closer measurement of stages follows: the others keep running when stages stop.
     is_first_look: bool,
 }
@@ -115,11 +129,14 @@ impl<'a> Together<'a> {
         stages: Option<Stages>,
         locality: Option<PacketLocality>,
         accepts: Option<Accepts<'a>>,
+        tcp: Option<TcpConnections>,
     ) -> Self {
         Self {
             stages: AttachAttempt::new(stages),
             locality: AttachAttempt::new(locality),
             accepts: AttachAttempt::new(accepts),
+            tcp: AttachAttempt::new(tcp),
+            knows_processes: false,
             is_first_look: false,
         }
     }
@@ -144,20 +161,30 @@ impl<'a> Together<'a> {
             other_look: None,
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
+            tcp: self.tcp.take(Instrument::read),
         }
     }
 
     /// Reports at the start what is not measured; the measurement takes its full time anyway.
     fn report_refused(&self) {
-        let refused = [&self.stages.refused, &self.locality.refused, &self.accepts.refused];
+        let refused = [
+            &self.stages.refused,
+            &self.locality.refused,
+            &self.accepts.refused,
+            &self.tcp.refused,
+        ];
         let mut said: Vec<&InstrumentError> = Vec::new();
         for error in refused.into_iter().flatten() {
             if !said.contains(&error) {
                 said.push(error);
             }
         }
-        let none = !(self.stages.runs() || self.locality.runs() || self.accepts.runs());
-        let instead = if none { "; using kernel counters only" } else { "" };
+        let no_packets = !(self.stages.runs() || self.locality.runs() || self.accepts.runs());
+        let instead = match (no_packets, self.tcp.runs()) {
+            (true, true) => "; using TCP connections and kernel counters only",
+            (true, false) => "; using kernel counters only",
+            (false, _) => "",
+        };
         for error in said {
             say(&format!("cannot measure: {error}{instead}"));
         }
@@ -215,6 +242,7 @@ impl Instrument for Together<'_> {
     fn start(&mut self) -> Result<(), InstrumentError> {
         let is_second = self.accepts.started;
         // The slowest to load comes last, so that the others start little earlier.
+        self.tcp.start();
         self.accepts.start();
         self.locality.start();
         self.stages.start();
@@ -246,19 +274,28 @@ impl Instrument for Together<'_> {
         self.stages.with(Instrument::begin_cost_window);
         self.locality.with(Instrument::begin_cost_window);
         self.accepts.with(Instrument::begin_cost_window);
+        self.tcp.with(Instrument::begin_cost_window);
     }
 
     fn end_cost_window(&mut self) {
         self.stages.with(Instrument::end_cost_window);
         self.locality.with(Instrument::end_cost_window);
         self.accepts.with(Instrument::end_cost_window);
+        self.tcp.with(Instrument::end_cost_window);
     }
 
     fn read(&mut self) -> Result<Measured, InstrumentError> {
+        // Connections are expensive to list, and nothing shows them meanwhile.
+        let tcp = if std::mem::replace(&mut self.knows_processes, true) {
+            None
+        } else {
+            self.tcp.take(Instrument::read)
+        };
         Ok(Measured {
             stages: self.stages.take(Instrument::read),
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
+            tcp,
             other_look: None,
         })
     }
@@ -272,6 +309,7 @@ impl Instrument for Together<'_> {
             stages: self.stages.take(Instrument::stop),
             locality: self.locality.take(Instrument::stop),
             accepts: self.accepts.take(Instrument::stop),
+            tcp: self.tcp.take(Instrument::stop),
             other_look: None,
         })
     }
@@ -299,13 +337,15 @@ impl Measured {
         let has = |field: &str| document.get(field).is_some();
         if has("spans") {
             put(&mut self.stages, document, MEASUREMENT_SCHEMA)
+        } else if has("listeners") && has("connections") {
+            put(&mut self.tcp, document, TCP_MEASUREMENT_SCHEMA)
         } else if has("listeners") {
             put(&mut self.accepts, document, ACCEPT_MEASUREMENT_SCHEMA)
         } else if has("method") && has("places") {
             put(&mut self.locality, document, LOCALITY_SCHEMA)
         } else {
             bail!(
-                "not an output of 'measure stages', 'measure locality' or 'measure accepts' with --json"
+                "not an output of 'measure stages', 'locality', 'accepts' or 'tcp' with --json"
             )
         }
     }
@@ -351,8 +391,11 @@ mod tests {
         let whole = Locality { duration_s: 7.0, ..Locality::default() };
         let lines = format!("{{\"from_s\":0}}\n{}\n", json(&whole));
         let locality = file(&dir, "c", &lines);
-        let measured = read(&[stages.clone(), accepts, locality]).unwrap();
+        let tcp = TcpMeasurement { total: 3, ..TcpMeasurement::default() };
+        let connections = file(&dir, "t", &json(&tcp));
+        let measured = read(&[stages.clone(), accepts, locality, connections]).unwrap();
         let evidence = measured.evidence();
+        assert_eq!(evidence.tcp, Some(&tcp));
         assert_eq!(evidence.locality, Some(&whole));
         assert!(evidence.stages.is_some() && evidence.accepts.is_some());
 
@@ -414,6 +457,7 @@ mod tests {
             stages: Some(Err(refused())),
             locality: Some(Err(refused())),
             accepts: Some(Err("other".to_owned())),
+            tcp: None,
             other_look: None,
         };
         assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
@@ -421,9 +465,17 @@ mod tests {
             stages: Some(Ok(Measurement::default())),
             locality: Some(Err(refused())),
             accepts: None,
+            tcp: None,
             other_look: None,
         };
         assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);
+        let connections = Measured {
+            stages: Some(Err(refused())),
+            locality: Some(Err(refused())),
+            tcp: Some(Ok(TcpMeasurement::default())),
+            ..Measured::default()
+        };
+        assert_eq!(notes(connections), ["packets were not measured: no BTF"]);
         assert!(notes(Measured::default()).is_empty());
     }
 }

@@ -18,6 +18,7 @@ mod names;
 mod output;
 mod session;
 mod source;
+mod tcp_connections;
 mod trial;
 mod verbose;
 mod version;

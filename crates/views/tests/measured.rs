@@ -300,6 +300,7 @@ fn diagnosis() -> Diagnosis {
         }),
         locality: Some(packets_and_their_cpus()),
         accepts: Some(connections()),
+        tcp: Some(TcpMeasurement { total: 3, ..TcpMeasurement::default() }),
     }
 }
 
@@ -368,6 +369,7 @@ fn a_diagnosis() {
         other_look: None,
         locality: None,
         accepts: None,
+        tcp: None,
         ..diagnosis()
     };
     golden("diagnosis-facts.txt", &text::diagnosis(&facts, None));
