@@ -74,7 +74,8 @@ pub(crate) fn grow_third(
 ) -> Option<ProposedChange> {
     let [least, first, most] = context.three(name)?;
     (size > most && size >= first).then(|| {
-        let (before, after) = (format!("{least} {first} {most}"), format!("{least} {first} {size}"));
+        let (before, after) =
+            (format!("{least} {first} {most}"), format!("{least} {first} {size}"));
         ProposedChange::new(SettingFile::sysctl(name), Some(before), after, why)
     })
 }
@@ -98,7 +99,8 @@ mod tests {
     use nearpath_model::Host;
 
     fn host(tcp_mem: &str) -> Host {
-        let sysctls = [("net.ipv4.tcp_mem", tcp_mem), ("net.ipv4.tcp_rmem", "4096\t131072\t6291456")];
+        let sysctls =
+            [("net.ipv4.tcp_mem", tcp_mem), ("net.ipv4.tcp_rmem", "4096\t131072\t6291456")];
         let sysctls = sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         Host { sysctls, ..Host::default() }
     }
@@ -107,9 +109,13 @@ mod tests {
     fn buffers_are_powers_of_two_within_a_part_of_the_memory() {
         let large = host("766242\t1021657\t1532484");
         let context = Context::new(&large, None, None);
-        for (in_flight, buffer) in
-            [(0, 1), (3_000_000, 16 << 20), (1 << 22, 16 << 20), (1 << 40, 64 << 20), (u64::MAX, 64 << 20)]
-        {
+        for (in_flight, buffer) in [
+            (0, 1),
+            (3_000_000, 16 << 20),
+            (1 << 22, 16 << 20),
+            (1 << 40, 64 << 20),
+            (u64::MAX, 64 << 20),
+        ] {
             assert_eq!(wanted(&context, in_flight), buffer, "{in_flight}");
         }
         // 60,000 pages are 234 MiB: an eighth of it, and a power of two.

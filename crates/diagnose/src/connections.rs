@@ -3,8 +3,8 @@
 //! Input: a measurement of TCP, which may come from a file. Output: sane figures and harmless text.
 
 use crate::{CheckOutcome, Context, text};
-use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpListener, TcpMeasurement, TcpState};
 use nearpath_model::Finding;
+use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpListener, TcpMeasurement, TcpState};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +13,9 @@ use std::net::{IpAddr, SocketAddr};
 const NAMED: usize = 3;
 /// Share of the time from which a limit is worth a finding: below it, something else limits the connection.
 pub(crate) const NOTABLE_LIMIT: f64 = 0.2;
+/// Less than this part of a window or buffer in flight does not fill it: a buffer holds its data about twice, and the
+/// round-trip time may be twice its minimum.
+const LEAST_OF_ALLOWED: u64 = 8;
 /// A limit for less than this may be the start of a transfer, in seconds.
 const LEAST_LIMITED_S: f64 = 1.0;
 
@@ -114,6 +117,19 @@ pub(crate) fn bytes_in_flight(connection: &TcpConnection) -> Option<u64> {
     let rtt_ns = connection.min_rtt_ns.or(connection.receiver_rtt_ns)?;
     let product = bytes as f64 / observed * rtt_ns as f64 / 1e9;
     Some((product as u64).max(measured.unwrap_or(0))).filter(|bytes| *bytes > 0)
+}
+
+/// Bytes that were in flight while this limited a connection, at most what its window or buffer allows; `None` if that
+/// is unknown, or so much less than it allows that something else is the limit: bursts of the application.
+pub(crate) fn in_flight_while(
+    connection: &TcpConnection,
+    limit: TcpLimit,
+    allows: Option<u64>,
+) -> Option<u64> {
+    let share = Some(limited_share(connection, limit)).filter(|share| *share > 0.0)?;
+    let while_limited = (bytes_in_flight(connection)? as f64 / share) as u64;
+    let Some(allows) = allows.filter(|allows| *allows > 0) else { return Some(while_limited) };
+    (while_limited >= allows / LEAST_OF_ALLOWED).then(|| while_limited.min(allows))
 }
 
 /// Whether a queue stands in the path: the round-trip time is twice its minimum, and 1 ms above it. The path is then

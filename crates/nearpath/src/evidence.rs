@@ -344,9 +344,7 @@ impl Measured {
         } else if has("method") && has("places") {
             put(&mut self.locality, document, LOCALITY_SCHEMA)
         } else {
-            bail!(
-                "not an output of 'measure stages', 'locality', 'accepts' or 'tcp' with --json"
-            )
+            bail!("not an output of 'measure stages', 'locality', 'accepts' or 'tcp' with --json")
         }
     }
 }

@@ -91,10 +91,7 @@ fn connections_with(filter: &Filter) -> TcpFilter {
 }
 
 fn refused(reason: &str) -> InstrumentError {
-    InstrumentError::Refused {
-        step: "reading TCP sockets".to_owned(),
-        reason: reason.to_owned(),
-    }
+    InstrumentError::Refused { step: "reading TCP sockets".to_owned(), reason: reason.to_owned() }
 }
 
 /// The thread: makes the instrument, and does what is requested, until there are no more requests.
@@ -133,8 +130,9 @@ impl Instrument for TcpConnections {
         let (mine, answers) = channel();
         let (namespace, options) = (self.namespace.clone(), self.options.clone());
         let run = move || {
-            let served = namespace.read(|root| {
-                serve(root, options, &theirs, &mine);
+            let answers = mine.clone();
+            let served = namespace.read(move |root| {
+                serve(root, options, &theirs, &answers);
                 Ok(())
             });
             if let Err(error) = served {
@@ -189,7 +187,10 @@ mod tests {
         let filter = Filter { dport: Some(80), src: Some(net), ..Filter::default() };
         let sockets = connections_with(&filter);
         assert_eq!((sockets.port, sockets.host), (Some(80), Some(net)));
-        assert_eq!((sockets.sport, sockets.dport, sockets.src, sockets.dst), (None, None, None, None));
+        assert_eq!(
+            (sockets.sport, sockets.dport, sockets.src, sockets.dst),
+            (None, None, None, None)
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use nearpath_model::accepts::{
     ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, DistanceCounts, Listener,
 };
 use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality};
+use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::*;
 use nearpath_model::{CpuId, Detail, NodeId, SnapshotSummary, StageListing};
 use nearpath_views::{json, svg, text};

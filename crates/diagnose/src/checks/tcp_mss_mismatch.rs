@@ -109,7 +109,7 @@ fn finding(
         ),
         Cause::Announced => (
             Severity::Info,
-            format!("{count} may send small segments only: the peer announced them"),
+            format!("The peer of {count} takes small segments only"),
             "The peer's interface has a smaller MTU, or a router clamps the MSS option: more \
              packets, and more CPU time, for the same bytes."
                 .to_owned(),

@@ -98,12 +98,9 @@ fn finding(context: &Context<'_>, kind: &Kind) -> Option<Finding> {
         (false, 0) => return None,
         (true, 0) => format!("{} off on this host", is_or_are(kind.name)),
         (true, count) => format!(
-            "{} off on this host, and {} them",
+            "{} off on this host, which limits {}",
             is_or_are(kind.name),
-            match count {
-                1 => "1 connection needs".to_owned(),
-                _ => format!("{count} connections need"),
-            }
+            text::count(count, "connection")
         ),
         (false, count) => {
             let count = text::count(count, "connection");
@@ -115,7 +112,8 @@ fn finding(context: &Context<'_>, kind: &Kind) -> Option<Finding> {
     let severity = if suffers { severity_of(context.tcp, &lacking) } else { Severity::Info };
     let mut finding = Finding::new(severity, title).evidence(kind.cost);
     if is_off_here {
-        finding = finding.evidence(format!("{} is 0: no connection of this host has it.", kind.sysctl));
+        finding =
+            finding.evidence(format!("{} is 0: no connection of this host has it.", kind.sysctl));
     } else {
         let sysctl = match context.sysctl(kind.sysctl) {
             Some(_) => format!("{} is on", kind.sysctl),

@@ -13,7 +13,7 @@
 
 use crate::buffers::{SizeOf, grow_cap, grow_third, size_of, wanted};
 use crate::connections::{
-    add_evidence, bytes_in_flight, has_queue, is_limited, is_receiving, lacks_scaling,
+    add_evidence, has_queue, in_flight_while, is_limited, is_receiving, lacks_scaling,
     limited_per_second, limited_share, sentences, sort_by_figure, with_others,
 };
 use crate::{Check, CheckOutcome, Context, severity, text};
@@ -31,7 +31,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
     let Some(measured) = context.tcp_measured(&mut outcome) else { return outcome };
     let limited = |c: &&TcpConnection| {
-        is_limited(c, TcpLimit::ReceiveWindow) && !has_queue(c) && !lacks_scaling(c)
+        is_limited(c, TcpLimit::ReceiveWindow)
+            && !has_queue(c)
+            && !lacks_scaling(c)
+            && in_flight(c).is_some()
     };
     let (here, there): (Vec<_>, Vec<_>) =
         with_others(measured).filter(limited).partition(|c| is_receiving(c));
@@ -48,6 +51,16 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
+/// The window that limits: of this host, or of the peer.
+fn window(c: &TcpConnection) -> Option<u64> {
+    let window = if is_receiving(c) { c.receive_window_bytes } else { c.send_window_bytes };
+    window.map(u64::from)
+}
+
+fn in_flight(c: &TcpConnection) -> Option<u64> {
+    in_flight_while(c, TcpLimit::ReceiveWindow, window(c))
+}
+
 /// The finding about connections that this host receives.
 fn of_this_host(
     context: &Context<'_>,
@@ -55,8 +68,8 @@ fn of_this_host(
     mut limited: Vec<&TcpConnection>,
     size: SizeOf,
 ) -> Option<Finding> {
-    sort_by_figure(&mut limited, |c| bytes_in_flight(c).unwrap_or(0));
-    let worst = bytes_in_flight(limited.first()?);
+    sort_by_figure(&mut limited, |c| in_flight(c).unwrap_or(0));
+    let worst = in_flight(limited.first()?);
     let buffer = worst.map(|bytes| wanted(context, bytes));
     let is_moderated = context.sysctl(MODERATE) != Some(0);
     let (said, change) = match size {
@@ -113,7 +126,7 @@ const WHY_CAP: &str = "Applications may then set a buffer that holds the bytes i
 
 /// The finding about connections whose receiver is another host.
 fn of_peers(measured: &TcpMeasurement, mut limited: Vec<&TcpConnection>) -> Option<Finding> {
-    sort_by_figure(&mut limited, |c| bytes_in_flight(c).unwrap_or(0));
+    sort_by_figure(&mut limited, |c| in_flight(c).unwrap_or(0));
     limited.first()?;
     let waits = limited_per_second(measured, limited.iter().copied(), TcpLimit::ReceiveWindow);
     let count = text::count(limited.len() as u64, "connection");
@@ -131,19 +144,16 @@ fn finding(
     limited: &[&TcpConnection],
 ) -> Finding {
     let figures = |c: &TcpConnection| {
-        let (window, buffer) = match is_receiving(c) {
-            true => (c.receive_window_bytes, c.receive_buffer_bytes),
-            false => (c.send_window_bytes, None),
-        };
+        let buffer = c.receive_buffer_bytes.filter(|_| is_receiving(c));
         let size = |what: &str, bytes: Option<u64>| Some(format!("{what} {}", text::bytes(bytes?)));
         let parts = [
             Some(format!(
                 "limited {} of the time",
                 text::percent(limited_share(c, TcpLimit::ReceiveWindow))
             )),
-            size("window", window.map(u64::from)),
+            size("window", window(c)),
             size("buffer", buffer.map(u64::from)),
-            size("rate × RTT", bytes_in_flight(c)),
+            size("in flight", in_flight(c)),
             c.min_rtt_ns.map(|ns| format!("RTT {}", text::time(ns))),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

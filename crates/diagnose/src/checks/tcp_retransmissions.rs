@@ -67,7 +67,8 @@ fn of_host(context: &Context<'_>, again: u64, share: f64) -> Finding {
         ));
     }
     let Some(measured) = context.tcp else {
-        return finding.evidence("nearpath measure tcp names the connections, and what limits each.");
+        return finding
+            .evidence("nearpath measure tcp names the connections, and what limits each.");
     };
     let senders = senders(measured, |_| true);
     if senders.is_empty() {
@@ -89,8 +90,8 @@ fn of_connections(measured: &TcpMeasurement) -> Option<Finding> {
     let sent = total(senders.iter().map(|c| c.interval.segments_sent));
     let count = text::count(senders.len() as u64, "connection");
     let title = format!("{count} retransmitted {again} of {sent} TCP segments");
-    let finding =
-        Finding::new(Severity::Info, title).share(ratio(again, sent), "segments of these connections");
+    let finding = Finding::new(Severity::Info, title)
+        .share(ratio(again, sent), "segments of these connections");
     Some(named(finding, &senders))
 }
 
@@ -109,11 +110,13 @@ fn senders(
 fn named(mut finding: Finding, senders: &[&TcpConnection]) -> Finding {
     let of = |count: fn(&TcpConnection) -> u64| total(senders.iter().map(|c| count(c)));
     let again = of(|c| c.interval.retransmits);
-    finding = finding.evidence(format!(
-        "{again} of {}, with {}.",
-        text::count(senders.len() as u64, "connection"),
-        remotes(senders)
-    ));
+    if senders.len() > 1 {
+        finding = finding.evidence(format!(
+            "{again} by {} connections, with {}.",
+            senders.len(),
+            remotes(senders)
+        ));
+    }
     if let Some(why) = reasons(senders) {
         finding = finding.evidence(why);
     }
@@ -144,9 +147,9 @@ fn reasons(senders: &[&TcpConnection]) -> Option<String> {
 
 fn figures(c: &TcpConnection) -> String {
     let counts = &c.interval;
-    let share = counts.retransmit_share().map_or_else(String::new, |share| {
-        format!(" ({})", text::percent(share.min(1.0)))
-    });
+    let share = counts
+        .retransmit_share()
+        .map_or_else(String::new, |share| format!(" ({})", text::percent(share.min(1.0))));
     let rtt = c.rtt_ns.map_or_else(String::new, |ns| format!(", RTT {}", text::time(ns)));
     format!("{} of {} segments{share}{rtt}", counts.retransmits, counts.segments_sent)
 }

@@ -11,10 +11,9 @@
 //! of include/net/tcp.h.
 
 use crate::connections::{
-    add_evidence, duration_s, has_queue, is_receiving, limited_share, sentences, sort_by_figure,
-    with_others,
+    NOTABLE_LIMIT, add_evidence, duration_s, has_queue, is_receiving, limited_share, sentences,
+    sort_by_figure, with_others,
 };
-use crate::connections::NOTABLE_LIMIT;
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
 use nearpath_model::{Direction, Finding, Measurement, Severity, Span, Subject};
@@ -89,9 +88,9 @@ fn cause(c: &TcpConnection, measured: &TcpMeasurement, slowest: Option<&Span>) -
     let seconds = duration_s(measured).unwrap_or(10.0);
     let sent = &c.interval;
     let is_sparse = (sent.segments_sent as f64) < SPARSE_PER_S * seconds;
-    let is_small = c.mss.is_some_and(|mss| {
-        sent.bytes_sent < u64::from(mss / 2).saturating_mul(sent.segments_sent)
-    });
+    let is_small = c
+        .mss
+        .is_some_and(|mss| sent.bytes_sent < u64::from(mss / 2).saturating_mul(sent.segments_sent));
     let added = c.rtt_ns.zip(c.min_rtt_ns).map(|(rtt, min)| rtt.saturating_sub(min));
     match added {
         Some(added) if is_sparse && is_small && DELAYED_NS.contains(&added) => Cause::DelayedAck,
@@ -112,7 +111,7 @@ fn finding(
     let finding = match cause {
         Cause::ThisHost => of_this_host(context, slowest?, title("this host delays packets")),
         Cause::SlowReader => Finding::new(Severity::Info, title("the peer reads slowly")).evidence(
-            "The peer closes its window, so that acknowledgements wait for its application.",
+            "The peer closes its window while its application does not read: what is sent waits for it.",
         ),
         Cause::DelayedAck => {
             Finding::new(Severity::Info, title("the peer delays acknowledgements")).evidence(
@@ -152,12 +151,12 @@ fn of_this_host(context: &Context<'_>, span: &Span, title: String) -> Finding {
     let late = severity::late_of(span) as f64;
     let severity = severity::of_tail(late, span.count, observed).min(Severity::Warning);
     let (from, to) = (text::clean(&span.from), text::clean(&span.to));
-    Finding::new(severity, title)
-        .about([Subject::Span(from.clone(), to.clone())])
-        .evidence(format!(
+    Finding::new(severity, title).about([Subject::Span(from.clone(), to.clone())]).evidence(
+        format!(
             "{from} -> {to} takes {} at the 99th percentile, as much as the round-trip times vary.",
             text::time(span.p99_ns.unwrap_or(0))
-        ))
+        ),
+    )
 }
 
 fn figures(c: &TcpConnection) -> String {

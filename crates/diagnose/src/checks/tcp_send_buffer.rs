@@ -12,7 +12,7 @@
 
 use crate::buffers::{SizeOf, grow_cap, grow_third, size_of, wanted};
 use crate::connections::{
-    add_evidence, bytes_in_flight, has_queue, is_limited, is_receiving, limited_per_second,
+    add_evidence, has_queue, in_flight_while, is_limited, is_receiving, limited_per_second,
     limited_share, sentences, sort_by_figure, with_others,
 };
 use crate::{Check, CheckOutcome, Context, severity, text};
@@ -29,7 +29,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
     let Some(measured) = context.tcp_measured(&mut outcome) else { return outcome };
     let limited = |c: &&TcpConnection| {
-        is_limited(c, TcpLimit::SendBuffer) && !is_receiving(c) && !has_queue(c)
+        is_limited(c, TcpLimit::SendBuffer)
+            && !is_receiving(c)
+            && !has_queue(c)
+            && in_flight(c).is_some()
     };
     let limited: Vec<&TcpConnection> = with_others(measured).filter(limited).collect();
     let grown = context.three(WMEM).map(|[_, _, most]| most);
@@ -44,14 +47,18 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
+fn in_flight(c: &TcpConnection) -> Option<u64> {
+    in_flight_while(c, TcpLimit::SendBuffer, c.send_buffer_bytes.map(u64::from))
+}
+
 fn finding(
     context: &Context<'_>,
     measured: &TcpMeasurement,
     mut limited: Vec<&TcpConnection>,
     size: SizeOf,
 ) -> Option<Finding> {
-    sort_by_figure(&mut limited, |c| bytes_in_flight(c).unwrap_or(0));
-    let buffer = bytes_in_flight(limited.first()?).map(|bytes| wanted(context, bytes));
+    sort_by_figure(&mut limited, |c| in_flight(c).unwrap_or(0));
+    let buffer = in_flight(limited.first()?).map(|bytes| wanted(context, bytes));
     let (said, change) = match size {
         SizeOf::Grown => (
             format!("Their send buffers have grown to the limit of {WMEM}."),
@@ -94,7 +101,7 @@ fn figures(c: &TcpConnection) -> String {
     let parts = [
         Some(format!("limited {share} of the time")),
         size("buffer", c.send_buffer_bytes.map(u64::from)),
-        size("rate × RTT", bytes_in_flight(c)),
+        size("in flight", in_flight(c)),
         c.min_rtt_ns.map(|ns| format!("RTT {}", text::time(ns))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

@@ -91,22 +91,22 @@ fn with_connections(finding: Finding, measured: &TcpMeasurement) -> Finding {
     let of = |connections: &[&TcpConnection]| {
         total(connections.iter().map(|connection| timeouts_of(connection)))
     };
-    let (all, count) = (of(&stopped), stopped.len() as u64);
     let mut finding = finding.evidence(format!(
-        "{all} of {}, with {}.",
-        text::count(count, "connection"),
+        "{} by {}, with {}.",
+        of(&stopped),
+        text::count(stopped.len() as u64, "connection"),
         remotes(&stopped)
     ));
     if !connecting.is_empty() {
         finding = finding.evidence(format!(
-            "{} of them while connecting: {} did not answer the SYN.",
+            "{} while connecting: {} did not answer the SYN.",
             of(&connecting),
             remotes(&connecting)
         ));
     }
     if !silent.is_empty() {
         finding = finding.evidence(format!(
-            "{} of them of connections that received nothing in the interval: {} may be gone.",
+            "{} by connections that received nothing in the interval: {} may be gone.",
             of(&silent),
             remotes(&silent)
         ));
@@ -131,7 +131,9 @@ fn figures(c: &TcpConnection) -> String {
         Some(text::count(timeouts_of(c), "timeout")),
         waited.map(|seconds| format!("{} s until recovered", text::digits(seconds))),
         c.rto_ns.map(|ns| format!("RTO now {}", text::time(ns))),
-        Some(format!("{} of {} segments retransmitted", counts.retransmits, counts.segments_sent)),
+        (counts.segments_sent > 0).then(|| {
+            format!("{} of {} segments retransmitted", counts.retransmits, counts.segments_sent)
+        }),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -73,11 +73,7 @@ fn proposed(fastest_bps: u64) -> u64 {
     ahead.clamp(LEAST_LOWAT, MOST_LOWAT).next_power_of_two()
 }
 
-fn finding(
-    context: &Context<'_>,
-    mut queued: Vec<&TcpConnection>,
-    lowat: u64,
-) -> Option<Finding> {
+fn finding(context: &Context<'_>, mut queued: Vec<&TcpConnection>, lowat: u64) -> Option<Finding> {
     let in_ms = |c: &TcpConnection| (seconds(c).unwrap_or(0.0) * 1e3) as u64;
     sort_by_figure(&mut queued, in_ms);
     queued.first()?;
@@ -90,8 +86,9 @@ fn finding(
         false => Severity::Info,
     };
     let count = text::count(queued.len() as u64, "connection");
-    let mut finding = Finding::new(severity, format!("{count} hold seconds of unsent data"))
-        .evidence(format!("{} are written and not sent.", text::bytes(bytes)));
+    let mut finding =
+        Finding::new(severity, format!("The send queue of {count} holds seconds of unsent data"))
+            .evidence(format!("{} are written and not sent.", text::bytes(bytes)));
     if let Some(part) = part {
         finding = finding.evidence(format!(
             "That is {} of the memory at which TCP comes under pressure (net.ipv4.tcp_mem).",
@@ -99,10 +96,9 @@ fn finding(
         ));
     }
     if asked > 0 {
-        finding = finding.evidence(format!(
-            "{} of them also receive: answers wait behind that data.",
-            asked
-        ));
+        let asked = text::count(asked as u64, "connection");
+        finding = finding
+            .evidence(format!("On {asked} the peer sends data, too: its answer waits behind."));
     }
     finding = add_evidence(finding, sentences(&queued, figures));
     let now = context.host.sysctls.get(LOWAT).map(|text| text.trim());

@@ -1,11 +1,13 @@
 //! Healthy hosts: on none of them may a check report a warning or worse.
 //!
 //! Each is as noisy as real ones are: a few lost packets, a squeezed softirq, tails many times the median, interrupts that
-//! irqbalance has spread over the nodes, idle readers pinned elsewhere, wake-ups from deep idle states. They are built
-//! here and not in fixtures because the largest has 1,024 CPUs. The same hosts with one fault each must not be quiet, so
+//! irqbalance has spread over the nodes, idle readers pinned elsewhere, wake-ups from deep idle states, connections to
+//! clients on wireless links, to peers that are gone, and over loopback. They are built here and not in fixtures because the largest has 1,024 CPUs. The same hosts with one fault each must not be quiet, so
 //! that silence means something.
 
-use nearpath_diagnose::diagnose;
+use crate::connections::{busy_and_healthy, limited};
+use nearpath_diagnose::{Evidence, diagnose};
+use nearpath_model::tcp::{TcpLimit, TcpMeasurement};
 use nearpath_model::*;
 use std::collections::BTreeMap;
 
@@ -232,6 +234,7 @@ fn host(shape: Shape, seconds: u64) -> Host {
             ("Tcp.InSegs".to_owned(), packets / 2),
             ("Tcp.OutSegs".to_owned(), packets / 2),
             ("Tcp.RetransSegs".to_owned(), packets / 5_000),
+            ("TcpExt.TCPTimeouts".to_owned(), packets / 20_000),
             ("TcpExt.RcvPruned".to_owned(), 0),
             ("TcpExt.ListenOverflows".to_owned(), 1),
             ("TcpExt.ListenDrops".to_owned(), 1),
@@ -246,6 +249,20 @@ fn host(shape: Shape, seconds: u64) -> Host {
         sysctls: BTreeMap::from([
             ("kernel.numa_balancing".to_owned(), u32::from(shape.nodes > 1).to_string()),
             ("net.core.busy_read".to_owned(), "0".to_owned()),
+            ("net.core.somaxconn".to_owned(), "4096".to_owned()),
+            ("net.core.rmem_max".to_owned(), "212992".to_owned()),
+            ("net.core.wmem_max".to_owned(), "212992".to_owned()),
+            ("net.ipv4.tcp_rmem".to_owned(), "4096\t131072\t6291456".to_owned()),
+            ("net.ipv4.tcp_wmem".to_owned(), "4096\t16384\t4194304".to_owned()),
+            ("net.ipv4.tcp_mem".to_owned(), {
+                // The kernel takes it from the memory: 256 MiB for each CPU.
+                let pages = u64::from(shape.cpus) << 16;
+                format!("{}\t{pages}\t{}", pages / 4 * 3, pages / 2 * 3)
+            }),
+            ("net.ipv4.tcp_sack".to_owned(), "1".to_owned()),
+            ("net.ipv4.tcp_notsent_lowat".to_owned(), "4294967295".to_owned()),
+            ("net.ipv4.tcp_congestion_control".to_owned(), "cubic".to_owned()),
+            ("net.ipv4.tcp_available_congestion_control".to_owned(), "reno cubic bbr".to_owned()),
             ("transparent_hugepage.defrag".to_owned(), "always [madvise] never".to_owned()),
         ]),
         daemons: Daemons { irqbalance: Some(true), ..Daemons::default() },
@@ -341,7 +358,16 @@ fn measurement(shape: Shape) -> Measurement {
 
 /// What is reported as a warning or worse.
 fn alarms(now: &Host, then: Option<&Host>, measured: Option<&Measurement>) -> Vec<String> {
-    let diagnosis = diagnose(now, then, measured);
+    alarms_of(now, then, Evidence { stages: measured, ..Evidence::default() })
+}
+
+/// The same with connections.
+fn alarms_tcp(now: &Host, then: Option<&Host>, tcp: &TcpMeasurement) -> Vec<String> {
+    alarms_of(now, then, Evidence { tcp: Some(tcp), ..Evidence::default() })
+}
+
+fn alarms_of(now: &Host, then: Option<&Host>, evidence: Evidence<'_>) -> Vec<String> {
+    let diagnosis = diagnose(now, then, evidence);
     let serious = diagnosis.findings.iter().filter(|finding| finding.severity > Severity::Info);
     serious
         .map(|f| format!("{:?} [{}] {}: {:?}", f.severity, f.check, f.title, f.evidence))
@@ -354,7 +380,11 @@ fn healthy_hosts_are_quiet() {
     for shape in shapes() {
         let (then, now) = (host(shape, 86_400), host(shape, 86_400 + INTERVAL_S));
         let measured = measurement(shape);
+        let connections = if shape.packets_per_s > 500_000 { 100_000 } else { 60 };
+        let tcp = busy_and_healthy(connections);
         for (what, alarms) in [
+            ("with connections", alarms_tcp(&now, Some(&then), &tcp)),
+            ("connections alone", alarms_tcp(&now, None, &tcp)),
             ("measured", alarms(&now, Some(&then), Some(&measured))),
             ("counted", alarms(&now, Some(&then), None)),
             ("since boot", alarms(&now, None, None)),
@@ -415,5 +445,30 @@ fn the_same_hosts_with_a_fault_are_not() {
     }
     now.kernel.virtualisation = Some("kvm".to_owned());
     expect("stolen time", "cpu_steal", alarms(&now, Some(&then), Some(&measured)));
+    for (limit, check) in [
+        (TcpLimit::ReceiveWindow, "tcp_receive_buffer"),
+        (TcpLimit::SendBuffer, "tcp_send_buffer"),
+        (TcpLimit::CongestionWindow, "tcp_congestion_control"),
+    ] {
+        let (then, now, _) = healthy();
+        let mut tcp = busy_and_healthy(60);
+        tcp.connections.push(limited(limit));
+        expect("one limited connection", check, alarms_tcp(&now, Some(&then), &tcp));
+    }
+    let (then, mut now, _) = healthy();
+    *now.counters.get_mut("TcpExt.TCPTimeouts").unwrap() += now.counters["Tcp.OutSegs"] / 500;
+    let tcp = busy_and_healthy(60);
+    expect("bursts of timeouts", "tcp_timeouts", alarms_tcp(&now, Some(&then), &tcp));
+    let (then, mut now, _) = healthy();
+    now.sysctls.insert("net.ipv4.tcp_sack".to_owned(), "0".to_owned());
+    let mut tcp = busy_and_healthy(60);
+    let mut without = limited(TcpLimit::CongestionWindow);
+    without.options.as_mut().unwrap().sack = false;
+    tcp.connections.push(without);
+    expect(
+        "selective acknowledgements off",
+        "tcp_options_off",
+        alarms_tcp(&now, Some(&then), &tcp),
+    );
     assert!(silent.is_empty(), "{}", silent.join("\n"));
 }

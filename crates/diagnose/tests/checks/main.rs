@@ -1,5 +1,6 @@
 //! Tests of all checks through the registry: on their fixtures, on this machine, and on anything.
 
+mod connections;
 mod fixtures;
 mod healthy;
 mod live;

@@ -212,9 +212,15 @@ impl Diagnose {
             let options = locality::Options { filter, btf_file, ..Default::default() };
             PacketLocality::new(topology, options)
         });
-        let tcp = (wants(What::Tcp) && filter.protocol.is_none_or(|p| p == Protocol::Tcp)).then(|| {
-            TcpConnections::new(self.source.namespace().clone(), netns, &filter, btf_file.clone())
-        });
+        let tcp =
+            (wants(What::Tcp) && filter.protocol.is_none_or(|p| p == Protocol::Tcp)).then(|| {
+                TcpConnections::new(
+                    self.source.namespace().clone(),
+                    netns,
+                    &filter,
+                    btf_file.clone(),
+                )
+            });
         let netns = netns.map(u32::try_from).transpose();
         let netns = netns.context("network namespace inode")?;
         let accepts = wants(What::Accepts).then(|| {

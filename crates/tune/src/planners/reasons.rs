@@ -146,7 +146,8 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
 
 /// What buffers of 128 MiB do: a queue of seconds in a slow path, and memory.
 fn harm_of_large_buffers(host: &Host) -> String {
-    let up = host.nics.iter().filter(|nic| is_hardware(nic) && nic.state.as_deref() != Some("down"));
+    let up =
+        host.nics.iter().filter(|nic| is_hardware(nic) && nic.state.as_deref() != Some("down"));
     let fastest = up
         .filter_map(|nic| Some((nic.speed_mbps.filter(|speed| *speed > 0)?, nic.name.as_str())))
         .max_by_key(|&(speed, name)| (speed, std::cmp::Reverse(name)));
