@@ -9,9 +9,9 @@
 use crate::Context;
 use nearpath_model::{ProposedChange, SettingFile};
 
-/// The largest buffer that is proposed. Half of it is 1 Gbit/s over 268 ms, longer than any path on Earth that is not
-/// by satellite. A program that needs more for one connection sets SO_RCVBUF or SO_SNDBUF of that connection; for all
-/// of them, more would fill the queues of each slow path.
+/// The largest buffer that is proposed: twice the default of `tcp_rmem` in Linux 6.18. Half of it is 1 Gbit/s over 268 ms,
+/// longer than any path on Earth that is not by satellite. A program that needs more for one connection sets SO_RCVBUF or
+/// SO_SNDBUF of that connection; for all of them, more would fill the queues of each slow path.
 pub(crate) const LARGEST: u64 = 64 << 20;
 /// One connection gets no more than this part of the memory at which TCP is under pressure (second number of
 /// `tcp_mem`) and stops growing buffers.

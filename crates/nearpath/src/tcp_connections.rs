@@ -47,8 +47,8 @@ struct Worker {
 }
 
 impl TcpConnections {
-    /// Creates the instrument for a namespace (`netns` is its inode, if it is another one), and the connections that may
-    /// have packets of this filter.
+    /// Creates the instrument for a namespace (`netns` is its inode, if it is another one), and the connections that
+    /// may have packets of this filter.
     pub fn new(
         namespace: Namespace,
         netns: Option<u64>,

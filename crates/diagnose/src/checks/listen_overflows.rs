@@ -1,11 +1,12 @@
 //! Connections dropped because a queue of a listener was full.
 //!
-//! Input: the counters of TCP, over the interval when there is an earlier reading, and the measured listeners. Output: at
-//! most one finding.
+//! Input: the counters of TCP, over the interval when there is an earlier reading, and the measured listeners.
+//! Output: at most one finding.
 //!
-//! A listener has two queues, and its backlog limits both: connections that are not accepted yet, and SYNs whose handshake is not complete.
-//! The backlog is what the server requests in listen(2), at most `net.core.somaxconn`: which of the two limits shows only at
-//! the listener itself. `net.ipv4.tcp_max_syn_backlog` limits the second queue only without SYN cookies.
+//! A listener has two queues, and its backlog limits both: connections that are not accepted yet, and SYNs whose
+//! handshake is not complete. The backlog is what the server requests in listen(2), at most `net.core.somaxconn`:
+//! which of the two limits shows only at the listener itself. `net.ipv4.tcp_max_syn_backlog` limits the second queue
+//! only without SYN cookies.
 //!
 //! Rules: Documentation/networking/snmp_counter.rst (`TcpExtListenOverflows`, `TcpExtListenDrops`,
 //! `TcpExtTCPReqQFullDrop`, `TcpExtTCPReqQFullDoCookies`); `tcp_conn_request` of net/ipv4/tcp_input.c,
@@ -187,8 +188,8 @@ fn longer_queue(
     })
 }
 
-/// A larger `tcp_max_syn_backlog`, if that may be what SYNs were dropped for: without SYN cookies its last quarter is kept for
-/// known peers, and the backlog of the listener allows more.
+/// A larger `tcp_max_syn_backlog`, if that may be what SYNs were dropped for: without SYN cookies its last quarter is
+/// kept for known peers, and the backlog of the listener allows more.
 fn longer_syn_queue(
     context: &Context<'_>,
     full: &[&TcpListener],

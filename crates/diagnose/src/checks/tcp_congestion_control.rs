@@ -3,10 +3,10 @@
 //! Input: the measured connections, and which algorithms of congestion control this kernel has. Output: at most one
 //! finding.
 //!
-//! CUBIC and Reno take each loss for a sign of a full queue, and reduce their window: on a long path with random losses
-//! their rate falls with the square root of the losses and with the round-trip time (RFC 9438, 5.1). BBR models the path by its rate and its
-//! shortest round-trip time instead. Where the path is short a window recovers at once, and where a queue stands the
-//! losses are the path's answer: neither counts.
+//! CUBIC and Reno take each loss for a sign of a full queue, and reduce their window: on a long path with random
+//! losses their rate falls with the square root of the losses and with the round-trip time (RFC 9438, 5.1). BBR
+//! models the path by its rate and its shortest round-trip time instead. Where the path is short a window recovers at
+//! once, and where a queue stands the losses are the path's answer: neither counts.
 //!
 //! Rules: RFC 9438; Documentation/networking/ip-sysctl.rst (`tcp_available_congestion_control`); net/ipv4/tcp_bbr.c.
 
@@ -29,6 +29,10 @@ const LEAST_RTT_NS: u64 = 10_000_000;
 /// Losses, as a share of the segments and a number: fewer do not keep a window small.
 const LOSSES: f64 = 1e-3;
 const LEAST_LOSSES: u64 = 10;
+/// Segments of a transfer in the interval; and the share of the transfers from which a change for all connections of the
+/// host is more than information: a single client on a bad link is none.
+const TRANSFER: u64 = 1000;
+const COMMON: f64 = 0.1;
 const CURRENT: &str = "net.ipv4.tcp_congestion_control";
 const AVAILABLE: &str = "net.ipv4.tcp_available_congestion_control";
 const BBR: &str = "bbr";
@@ -77,7 +81,9 @@ fn finding(
              this host, and takes more than its share where it meets CUBIC in a short queue.",
         )
     });
-    let severity = severity::of_limit(waits, change.is_some());
+    let senders = with_others(measured).filter(|c| c.interval.segments_sent >= TRANSFER).count();
+    let is_common = held.len() as f64 >= COMMON * senders as f64;
+    let severity = severity::of_limit(waits, change.is_some() && is_common);
     let count = text::count(held.len() as u64, "connection");
     let title = format!("Losses keep the congestion window of {count} small");
     let mut finding = Finding::new(severity, title).evidence(

@@ -1,11 +1,11 @@
 //! Connections whose segments are much smaller than their path or their interface allows.
 //!
 //! Input: the measured connections, the MTU of interfaces, and the sysctls of MTU probing. Output: a finding for each
-//! cause: probing has found that large packets vanish (a black hole); the peer, or a router that clamps, announced a small
-//! segment size; the path is narrower than the interface.
+//! cause: probing has found that large packets vanish (a black hole); the peer, or a router that clamps, announced a
+//! small segment size; the path is narrower than the interface.
 //!
-//! Only connections that send full segments count: for a few bytes now and then the size does not matter. Of the interfaces
-//! the smallest MTU counts, since it is unknown which one a connection uses.
+//! Only connections that send full segments count: for a few bytes now and then the size does not matter. Of the
+//! interfaces the smallest MTU counts, since it is unknown which one a connection uses.
 //!
 //! Rules: RFC 9293, 3.7.1 (MSS = MTU - headers); `tcp_mtu_to_mss` and `tcp_current_mss` of net/ipv4/tcp_output.c (the
 //! size of segments excludes options, 12 bytes of timestamps); `tcp_mtu_probing` of net/ipv4/tcp_timer.c and
@@ -30,6 +30,8 @@ const ENOUGH_SEGMENTS: u64 = 100;
 const FULL: f64 = 0.8;
 /// The default of `tcp_base_mss` (`TCP_BASE_MSS`, include/net/tcp.h).
 const BASE_MSS: u64 = 1024;
+/// How often it may be halved until it is too small for the floor (`tcp_mtu_probe_floor`, 48).
+const HALVED: u32 = 5;
 const PROBING: &str = "net.ipv4.tcp_mtu_probing";
 
 fn run(context: &Context<'_>) -> CheckOutcome {
@@ -77,15 +79,22 @@ fn cause(context: &Context<'_>, c: &TcpConnection, mtu: Option<u32>) -> Option<C
         return None;
     }
     if is_far_below(mss, segment_of(c, pmtu)) {
-        let base = context.sysctl("net.ipv4.tcp_base_mss").unwrap_or(BASE_MSS);
-        let probes = context.sysctl(PROBING).is_some_and(|mode| mode > 0);
-        return Some(if probes && u64::from(mss) <= base {
+        // With mode 2 every connection starts at the base.
+        let probes = context.sysctl(PROBING) == Some(1);
+        return Some(if probes && is_probed(context, mss) {
             Cause::BlackHole
         } else {
             Cause::Announced
         });
     }
     mtu.is_some_and(|mtu| is_far_below(pmtu, mtu)).then_some(Cause::Path)
+}
+
+/// Whether probing has set this size: the base, which each further black hole halves. A size that a peer announced is
+/// rarely one of them.
+fn is_probed(context: &Context<'_>, mss: u32) -> bool {
+    let base = context.sysctl("net.ipv4.tcp_base_mss").unwrap_or(BASE_MSS);
+    (0..HALVED).any(|times| base >> times == u64::from(mss))
 }
 
 fn finding(

@@ -3,9 +3,10 @@
 //! Input: the sysctls of this host, and the measured connections. Output: a finding for each option: whether this host
 //! has it off, or the peers do not take it, and which connections suffer.
 //!
-//! Both ends must offer an option in the handshake (RFC 7323, RFC 2018). Window scaling matters where more than 64 KiB are in flight,
-//! since the window has 16 bits; selective acknowledgements where segments are lost, since without them a sender learns of one loss
-//! per round-trip time; timestamps for the receiver's estimate of the round-trip time, and against old duplicates.
+//! Both ends must offer an option in the handshake (RFC 7323, RFC 2018). Window scaling matters where more than 64
+//! KiB are in flight, since the window has 16 bits; selective acknowledgements where segments are lost, since without
+//! them a sender learns of one loss per round-trip time; timestamps for the receiver's estimate of the round-trip
+//! time, and against old duplicates.
 //!
 //! Rules: RFC 7323, RFC 2018; Documentation/networking/ip-sysctl.rst (`tcp_window_scaling`, `tcp_sack`,
 //! `tcp_timestamps`); `cookie_timestamp_decode` of net/ipv4/syncookies.c: with SYN cookies, options survive in

@@ -1,7 +1,7 @@
 //! Connections whose receive window is smaller than rate × round-trip time.
 //!
-//! Input: the measured connections, and the sysctls of receive buffers. Output: a finding for each way to change it: the
-//! kernel may grow the buffer no further, the application set it, or the peer's is too small.
+//! Input: the measured connections, and the sysctls of receive buffers. Output: a finding for each way to change it:
+//! the kernel may grow the buffer no further, the application set it, or the peer's is too small.
 //!
 //! A window that is full while a queue stands in the path does not limit the rate: the path does, and a larger window
 //! would make the queue longer. Such connections do not count, nor do those within this host, nor those without window

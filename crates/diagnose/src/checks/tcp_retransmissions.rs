@@ -1,8 +1,8 @@
 //! TCP segments that had to be sent again, and the connections that sent them.
 //!
-//! Input: the counters of TCP, over the interval when there is an earlier reading, and the measured connections. Output: at
-//! most one finding. Few connections may lose much of what they send without showing in the counters of the host: they
-//! are then named for information, since a single bad path is nothing that this host can change.
+//! Input: the counters of TCP, over the interval when there is an earlier reading, and the measured connections.
+//! Output: at most one finding. Few connections may lose much of what they send without showing in the counters of
+//! the host: they are then named for information, since a single bad path is nothing that this host can change.
 //!
 //! Rules: RFC 4022 (`tcpRetransSegs`, `tcpOutSegs`, which excludes retransmissions),
 //! Documentation/networking/snmp_counter.rst (`TcpExtTCPTimeouts`, `TcpExtTCPDSACKRecv`); RFC 2883 (a duplicate that

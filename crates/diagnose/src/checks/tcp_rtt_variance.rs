@@ -3,12 +3,13 @@
 //! Input: the measured connections, and the measured spans of the path through this host. Output: a finding for each
 //! cause.
 //!
-//! A round-trip time ends when the kernel processes the acknowledgement, and the kernel of the peer sends it: readers are no part of
-//! it. So of this host the spans count that end before a reader is woken, and those of transmission after the send call. A
-//! peer delays acknowledgements by 40 to 200 ms when there is no second full segment to acknowledge.
+//! A round-trip time ends when the kernel processes the acknowledgement, and the kernel of the peer sends it: readers
+//! are no part of it. So of this host the spans count that end before a reader is woken, and those of transmission
+//! after the send call. A peer delays acknowledgements by 40 to 200 ms when there is no second full segment to
+//! acknowledge.
 //!
-//! Rules: RFC 6298 (mean deviation); RFC 1122, 4.2.3.2 (delayed acknowledgements); `TCP_DELACK_MIN` and `TCP_DELACK_MAX`
-//! of include/net/tcp.h.
+//! Rules: RFC 6298 (mean deviation); RFC 1122, 4.2.3.2 (delayed acknowledgements); `TCP_DELACK_MIN` and
+//! `TCP_DELACK_MAX` of include/net/tcp.h.
 
 use crate::connections::{
     NOTABLE_LIMIT, add_evidence, duration_s, has_queue, is_receiving, limited_share, sentences,
@@ -26,8 +27,8 @@ pub(super) const CHECK: Check =
 const LEAST_NS: u64 = 5_000_000;
 /// Segments that were acknowledged: fewer are too few samples for a mean.
 const ENOUGH_SAMPLES: u64 = 20;
-/// What delayed acknowledgements add to the round-trip time: half of the shortest delay, as some are not delayed, to the
-/// longest and some more for timers.
+/// What delayed acknowledgements add to the round-trip time: half of the shortest delay, as some are not delayed, to
+/// the longest and some more for timers.
 const DELAYED_NS: std::ops::RangeInclusive<u64> = 20_000_000..=220_000_000;
 /// Segments in each second below which acknowledgements are delayed: at 25 the next one comes 40 ms later.
 const SPARSE_PER_S: f64 = 25.0;
@@ -78,7 +79,7 @@ fn slowest_span(measurement: &Measurement) -> Option<&Span> {
 
 fn cause(c: &TcpConnection, measured: &TcpMeasurement, slowest: Option<&Span>) -> Cause {
     let deviation = c.rttvar_ns.unwrap_or(0);
-    let is_comparable = |span: &Span| span.p99_ns.is_some_and(|ns| ns >= deviation / 2);
+    let is_comparable = |span: &Span| span.p99_ns.is_some_and(|ns| ns >= deviation);
     if slowest.is_some_and(is_comparable) {
         return Cause::ThisHost;
     }

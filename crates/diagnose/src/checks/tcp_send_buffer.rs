@@ -3,8 +3,8 @@
 //! Input: the measured connections, and the sysctls of send buffers. Output: a finding for each way to change it: the
 //! kernel may grow the buffer no further, or the application set it.
 //!
-//! A send buffer holds what is in flight as well as what waits. One that is full while a queue stands in the path does not
-//! limit the rate; such connections do not count, nor do those within this host.
+//! A send buffer holds what is in flight as well as what waits. One that is full while a queue stands in the path
+//! does not limit the rate; such connections do not count, nor do those within this host.
 //!
 //! Rules: Documentation/networking/ip-sysctl.rst (`tcp_wmem`); socket(7) (`SO_SNDBUF`, `wmem_max`); `tcp_sndbuf_expand`
 //! of net/ipv4/tcp_input.c, which grows a buffer with the congestion window, only if the application did not set it

@@ -1,8 +1,8 @@
 //! Retransmission timeouts: how many, and of which connections.
 //!
-//! Input: the counters of TCP, over the interval when there is an earlier reading, and the measured connections. Output: at
-//! most one finding. A few are common: a peer that goes away without a word costs one every other second, as each
-//! doubles the next.
+//! Input: the counters of TCP, over the interval when there is an earlier reading, and the measured connections.
+//! Output: at most one finding. A few are common: a peer that goes away without a word costs one every other second,
+//! as each doubles the next.
 //!
 //! Rules: RFC 6298 (the timeout is at least 200 ms in Linux, `TCP_RTO_MIN`, and doubles);
 //! Documentation/networking/snmp_counter.rst (`TcpExtTCPTimeouts`); `tcp_retransmit_timer` of net/ipv4/tcp_timer.c,

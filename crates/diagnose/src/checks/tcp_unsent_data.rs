@@ -1,11 +1,11 @@
 //! Send queues that hold seconds of data that was not sent yet.
 //!
-//! Input: the measured connections, and `tcp_notsent_lowat`. Output: at most one finding. What an application has written it
-//! cannot take back: an answer that is more urgent waits behind it, and it takes memory. A transfer does not become
-//! faster by it.
+//! Input: the measured connections, and `tcp_notsent_lowat`. Output: at most one finding. What an application has
+//! written it cannot take back: an answer that is more urgent waits behind it, and it takes memory. A transfer does
+//! not become faster by it.
 //!
-//! It is harmless to a download that nothing else shares a connection with, which is why it is mostly `info`. A peer that does not
-//! read is another matter (`reader` of `measure tcp`), and so are connections within this host.
+//! It is harmless to a download that nothing else shares a connection with, which is why it is mostly `info`. A peer
+//! that does not read is another matter (`reader` of `measure tcp`), and so are connections within this host.
 //!
 //! Rules: Documentation/networking/ip-sysctl.rst and tcp(7) (`tcp_notsent_lowat`, `TCP_NOTSENT_LOWAT`);
 //! `tcp_stream_memory_free` of net/ipv4/tcp.c: a socket is writable only while less than that is unsent.
@@ -23,8 +23,8 @@ const LOWAT: &str = "net.ipv4.tcp_notsent_lowat";
 /// The least that is proposed, and the most.
 const LEAST_LOWAT: u64 = 128 << 10;
 const MOST_LOWAT: u64 = 1 << 20;
-/// Data for so long stays ahead of what is sent, at the rate of the fastest connection: an application that is woken when
-/// half of it is gone has 5 ms to write more.
+/// Data for so long stays ahead of what is sent, at the rate of the fastest connection: an application that is woken
+/// when half of it is gone has 5 ms to write more.
 const AHEAD_S: f64 = 0.01;
 /// Less than this is no queue, at any rate.
 const LEAST_BYTES: u64 = 2 * LEAST_LOWAT;

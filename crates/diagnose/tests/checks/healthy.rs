@@ -1,9 +1,10 @@
 //! Healthy hosts: on none of them may a check report a warning or worse.
 //!
-//! Each is as noisy as real ones are: a few lost packets, a squeezed softirq, tails many times the median, interrupts that
-//! irqbalance has spread over the nodes, idle readers pinned elsewhere, wake-ups from deep idle states, connections to
-//! clients on wireless links, to peers that are gone, and over loopback. They are built here and not in fixtures because the largest has 1,024 CPUs. The same hosts with one fault each must not be quiet, so
-//! that silence means something.
+//! Each is as noisy as real ones are: a few lost packets, a squeezed softirq, tails many times the median, interrupts
+//! that irqbalance has spread over the nodes, idle readers pinned elsewhere, wake-ups from deep idle states,
+//! connections to clients on wireless links, to peers that are gone, and over loopback. They are built here and not
+//! in fixtures because the largest has 1,024 CPUs. The same hosts with one fault each must not be quiet, so that
+//! silence means something.
 
 use crate::connections::{busy_and_healthy, limited};
 use nearpath_diagnose::{Evidence, diagnose};
@@ -452,8 +453,8 @@ fn the_same_hosts_with_a_fault_are_not() {
     ] {
         let (then, now, _) = healthy();
         let mut tcp = busy_and_healthy(60);
-        tcp.connections.push(limited(limit));
-        expect("one limited connection", check, alarms_tcp(&now, Some(&then), &tcp));
+        tcp.connections.extend([limited(limit), limited(limit), limited(limit)]);
+        expect("limited connections", check, alarms_tcp(&now, Some(&then), &tcp));
     }
     let (then, mut now, _) = healthy();
     *now.counters.get_mut("TcpExt.TCPTimeouts").unwrap() += now.counters["Tcp.OutSegs"] / 500;

@@ -1,10 +1,10 @@
 //! Loads fixtures: readable JSON of partial hosts and measurements, and renders the
 //! output of a check.
 //!
-//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp"}`.
-//! `machine` names the topology in `fixtures/machines/`; the others hold only what matters, over empty
-//! defaults and, for the elements of lists, over `fixtures/templates.json` (those below `tcp` there for
-//! the lists of `tcp`); `earlier` holds what was different then. A key that the types do not know fails the test instead of being ignored.
+//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp"}`. `machine`
+//! names the topology in `fixtures/machines/`; the others hold only what matters, over empty defaults and, for the
+//! elements of lists, over `fixtures/templates.json` (those below `tcp` there for the lists of `tcp`); `earlier`
+//! holds what was different then. A key that the types do not know fails the test instead of being ignored.
 
 use nearpath_diagnose::{CheckOutcome, Evidence};
 use nearpath_model::accepts::AcceptMeasurement;

@@ -1,8 +1,9 @@
 //! Explains for each sysctl of common tuning guides that the plan does not change why it is not changed (`--reasons`).
 //!
-//! Input: the sysctls and the plan. Output: a note for each with its value, the value of the guides, and the evidence that
-//! would be needed, with the check that looks for it. What buffers of 128 MiB would do is said with the figures of the host:
-//! how long a queue they allow at the rate of its fastest interface, and how many connections fill the memory for TCP.
+//! Input: the sysctls and the plan. Output: a note for each with its value, the value of the guides, and the evidence
+//! that would be needed, with the check that looks for it. What buffers of 128 MiB would do is said with the figures
+//! of the host: how long a queue they allow at the rate of its fastest interface, and how many connections fill the
+//! memory for TCP.
 
 use super::Planner;
 use super::draft::Draft;
@@ -37,9 +38,8 @@ const GUIDES: u64 = 128 << 20;
 /// `tcp_mem` is in pages, of 4 KiB on most architectures and never less.
 const PAGE: u64 = 4096;
 
-const RECEIVE: &str = "no socket's receive buffer was full (socket_buffers), and none limits a \
-    measured connection (tcp_receive_buffer)";
-const SEND: &str = "no send buffer limits a measured connection (tcp_send_buffer)";
+const RECEIVE: &str = "no finding proposes more (socket_buffers, tcp_receive_buffer)";
+const SEND: &str = "no finding proposes more (tcp_send_buffer)";
 const SOFTNET: &str = "no packet was dropped from a full backlog, and time squeezes are rare \
     (softnet)";
 const POLLING: &str = "no slow packets waited long for idle CPUs to wake up (idle_wakeups), and each \
@@ -124,7 +124,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     if !situation.request.reasons {
         return;
     }
-    let harm = harm_of_large_buffers(situation.host);
+    let mut keeps_buffers = false;
     for Advice { name, value, reason, is_buffer } in ADVICE {
         let planned = target_of(situation.host, name).is_some_and(|target| draft.has(&target));
         if planned {
@@ -134,13 +134,18 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             Some(now) if same(now, value) => {
                 format!("{name} is already {now}")
             }
-            Some(now) => format!(
-                "{name} stays {}, not {value}: {reason}{}",
-                now.split_ascii_whitespace().collect::<Vec<_>>().join(" "),
-                if *is_buffer { harm.as_str() } else { "" }
-            ),
+            Some(now) => {
+                keeps_buffers |= is_buffer;
+                format!(
+                    "{name} stays {}, not {value}: {reason}",
+                    now.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+                )
+            }
             None => format!("{name} does not exist in this kernel, or cannot be read"),
         });
+    }
+    if keeps_buffers {
+        draft.note(harm_of_large_buffers(situation.host));
     }
 }
 
@@ -151,22 +156,23 @@ fn harm_of_large_buffers(host: &Host) -> String {
     let fastest = up
         .filter_map(|nic| Some((nic.speed_mbps.filter(|speed| *speed > 0)?, nic.name.as_str())))
         .max_by_key(|&(speed, name)| (speed, std::cmp::Reverse(name)));
-    let (speed, of) = match fastest {
-        Some((speed, name)) => (speed, format!(" of {}", printable(name))),
-        None => (1000, String::new()),
+    let (speed, at) = match fastest {
+        Some((speed, name)) => (speed, format!("the {speed} Mbit/s of {}", printable(name))),
+        None => (1000, "1000 Mbit/s".to_owned()),
     };
-    // Of bits and Mbit/s, in ms.
-    let ms = GUIDES.saturating_mul(8) / speed.max(1) / 1000;
+    // Bits by Mbit/s, in ms.
+    let ms = GUIDES.saturating_mul(8) / speed / 1000;
     let queue = format!(
-        "; 128 MiB in flight are {ms}ms of queue even at the {speed} Mbit/s{of}, and more in a slower path"
+        "buffers of 128 MiB for every connection are harmful without evidence: in flight they are \
+         {ms}ms of queue at {at}, and more on a slower path, for every packet behind them"
     );
     let pages = host.sysctls.get("net.ipv4.tcp_mem").and_then(|numbers| {
         numbers.split_ascii_whitespace().nth(1)?.parse::<u64>().ok().filter(|pages| *pages > 0)
     });
     match pages.map(|pages| pages.saturating_mul(PAGE)) {
         Some(memory) => format!(
-            "{queue}; {} such buffers reach the {} MiB at which TCP is short of memory and shrinks all \
-             (tcp_mem)",
+            "{queue}; {} connections that fill them reach the {} MiB at which TCP is under memory pressure, \
+             and all stop growing (tcp_mem)",
             memory.div_ceil(GUIDES),
             memory >> 20
         ),
@@ -193,7 +199,7 @@ mod tests {
     fn the_harm_of_large_buffers_is_that_of_this_host() {
         let mut host = Host::default();
         let anywhere = harm_of_large_buffers(&host);
-        assert!(anywhere.contains("1073ms of queue even at the 1000 Mbit/s, "), "{anywhere}");
+        assert!(anywhere.contains("1073ms of queue at 1000 Mbit/s, "), "{anywhere}");
         assert!(!anywhere.contains("tcp_mem"), "{anywhere}");
         let nic = |name: &str, speed: u64, state: &str| {
             serde_json::from_value(serde_json::json!({
@@ -205,11 +211,11 @@ mod tests {
         host.nics = vec![nic("eth0", 10_000, "up"), nic("eth1", 100_000, "down")];
         host.sysctls.insert("net.ipv4.tcp_mem".to_owned(), "45000\t60000\t90000".to_owned());
         let here = harm_of_large_buffers(&host);
-        assert!(here.contains("107ms of queue even at the 10000 Mbit/s of eth0"), "{here}");
-        assert!(here.contains("2 such buffers reach the 234 MiB"), "{here}");
+        assert!(here.contains("107ms of queue at the 10000 Mbit/s of eth0"), "{here}");
+        assert!(here.contains("2 connections that fill them reach the 234 MiB"), "{here}");
         for strange in ["", "1", "1 0 3", "1 18446744073709551615 3", "a b c"] {
             host.sysctls.insert("net.ipv4.tcp_mem".to_owned(), strange.to_owned());
-            assert!(harm_of_large_buffers(&host).starts_with("; 128 MiB"), "{strange}");
+            assert!(harm_of_large_buffers(&host).starts_with("buffers of 128 MiB"), "{strange}");
         }
     }
 
