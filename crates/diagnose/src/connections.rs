@@ -17,7 +17,7 @@ pub(crate) const NOTABLE_LIMIT: f64 = 0.2;
 /// round-trip time may be twice its minimum.
 const LEAST_OF_ALLOWED: u64 = 8;
 /// A limit for less than this may be the start of a transfer, in seconds.
-const LEAST_LIMITED_S: f64 = 1.0;
+const LEAST_LIMITED_S: f64 = 0.5;
 
 impl<'a> Context<'a> {
     /// The measurement of TCP; notes it if there is none.

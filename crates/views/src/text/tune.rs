@@ -150,7 +150,7 @@ fn values(change: &PlannedChange, value: &Value) -> Vec<String> {
 /// A value, a mask with the CPUs that it means.
 fn with_cpus(change: &PlannedChange, value: &Value) -> String {
     let masked = matches!(change.kind(), "rps_cpus" | "xps_cpus");
-    let text = printable(&value.to_string());
+    let text = printable(&value.to_string().replace('\t', " "));
     match change.target.set_of(value).filter(|_| masked) {
         Some(cpus) if cpus.is_empty() => format!("{text} (off)"),
         Some(cpus) if cpus.len() == 1 => format!("{text} (CPU {cpus})"),
@@ -257,7 +257,8 @@ fn short(change: &Change, value: &Value) -> String {
 
 /// A text that fits a table.
 fn cut(text: &str) -> String {
-    let text = printable(text);
+    // The kernel separates the numbers of a setting by tabs.
+    let text = printable(&text.replace('\t', " "));
     if text.is_empty() {
         return "\"\"".to_owned();
     }
