@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The instrument "tcp": connections that end, with all that they did, so that none is missed however short it
- * was; and why segments were retransmitted. Both are rare compared with packets. Numbers between the start and
- * the end of a connection come from sock_diag.
+ * was; who reset them; why segments were retransmitted, and why the congestion window was reduced. All of these are
+ * rare compared with packets. Numbers between the start and the end of a connection come from sock_diag.
  */
 #include "pid_namespace.h"
 #include "probe.h"
@@ -27,7 +27,14 @@ struct start {
 	u64 began_ns; /* SYN sent or received */
 	u64 established_ns;
 	u32 pid;
+	u32 reset; /* see enum reset */
 	char comm[COMM];
+};
+
+enum reset {
+	NO_RESET,
+	RESET_SENT,
+	RESET_RECEIVED,
 };
 
 struct {
@@ -46,6 +53,8 @@ struct ended {
 	u16 family, sport, dport, old_state;
 	u32 netns;
 	u32 pid;
+	u32 reset;
+	u32 unused;
 	char comm[COMM];
 	u32 segs_out, segs_in, data_segs_out, data_segs_in;
 	u32 total_retrans, dsack_dups, reord_seen, rcv_ooopack;
@@ -60,11 +69,17 @@ struct {
 	__uint(max_entries, 1 << 23);
 } events SEC(".maps");
 
-/* Why segments were retransmitted: in which state of congestion control. */
+/*
+ * Why segments were retransmitted: in which state of congestion control. And how often that state was entered, which
+ * reduces the congestion window.
+ */
 struct retransmits {
 	u32 fast; /* found by duplicate or selective acknowledgements */
 	u32 timeout;
 	u32 probe; /* tail loss probes */
+	u32 recoveries;
+	u32 timeouts;
+	u32 marks; /* ECN, or a full queue of this host */
 };
 
 struct {
@@ -123,6 +138,7 @@ static __always_inline void report(struct sock *sk, u32 old_state)
 		to->began_ns = start->began_ns;
 		to->established_ns = start->established_ns;
 		to->pid = start->pid;
+		to->reset = start->reset;
 		__builtin_memcpy(to->comm, start->comm, COMM);
 		bpf_map_delete_elem(&starts, &key);
 	}
@@ -193,37 +209,112 @@ PROBE(set_state, "inet_sock_set_state")
 	}
 }
 
-#define CA_LOSS 4
-#define CA_RECOVERY 3
+/* A reset ends the connection: the reason is reported with its end. */
+static __always_inline void note_reset(struct sock *sk, u32 reset)
+{
+	u64 key = address_of((u64)sk);
+	struct start *start = bpf_map_lookup_elem(&starts, &key);
+	struct start earlier = { .reset = reset };
 
-PROBE(retransmit, "tcp_retransmit_skb")
+	if (start)
+		start->reset = reset;
+	else /* It began before the measurement. */
+		bpf_map_update_elem(&starts, &key, &earlier, BPF_NOEXIST);
+}
+
+/* Sockets without a full structure (SYNs, TIME-WAIT) have no end that is reported. */
+static __always_inline bool is_full(struct sock *sk)
+{
+	u32 state = BPF_CORE_READ(sk, __sk_common.skc_state);
+
+	return state != TCP_LISTEN && state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
+}
+
+PROBE(reset_received, "tcp_receive_reset")
 {
 	struct sock *sk = (struct sock *)ctx[0];
-	struct retransmits *of, none = {};
-	u64 cookie;
-	u32 state;
 
-	if (!active || !is_in_namespace(sk) || !is_wanted(sk))
-		return;
-	cookie = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
+	if (active && is_in_namespace(sk) && is_wanted(sk))
+		note_reset(sk, RESET_RECEIVED);
+}
+
+PROBE(reset_sent, "tcp_send_reset")
+{
+	struct sock *sk = (struct sock *)ctx[0];
+
+	/* Without a socket: a segment for a port on which nothing listens. */
+	if (active && sk && is_full(sk) && is_in_namespace(sk) && is_wanted(sk))
+		note_reset(sk, RESET_SENT);
+}
+
+#define CA_CWR 2
+#define CA_RECOVERY 3
+#define CA_LOSS 4
+
+static __always_inline u32 state_of(struct sock *sk)
+{
+	return BPF_CORE_READ_BITFIELD_PROBED((struct inet_connection_sock *)sk, icsk_ca_state);
+}
+
+/* The counts of a connection, or NULL if there is no room or if it has no cookie yet. */
+static __always_inline struct retransmits *counts_of(struct sock *sk)
+{
+	u64 cookie = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
+	struct retransmits *of, none = {};
+
 	if (!cookie)
-		return;
+		return 0;
 	of = bpf_map_lookup_elem(&retransmitting, &cookie);
 	if (!of) {
 		bpf_map_update_elem(&retransmitting, &cookie, &none, BPF_NOEXIST);
 		of = bpf_map_lookup_elem(&retransmitting, &cookie);
 	}
-	if (!of) {
+	if (!of)
 		__sync_fetch_and_add(&retransmits_lost, 1);
+	return of;
+}
+
+PROBE(retransmit, "tcp_retransmit_skb")
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct retransmits *of;
+	u32 state;
+
+	if (!active || !is_in_namespace(sk) || !is_wanted(sk))
 		return;
-	}
-	state = BPF_CORE_READ_BITFIELD_PROBED((struct inet_connection_sock *)sk, icsk_ca_state);
+	of = counts_of(sk);
+	if (!of)
+		return;
+	state = state_of(sk);
 	if (state == CA_LOSS)
 		__sync_fetch_and_add(&of->timeout, 1);
 	else if (state == CA_RECOVERY)
 		__sync_fetch_and_add(&of->fast, 1);
 	else
 		__sync_fetch_and_add(&of->probe, 1);
+}
+
+/* The state of congestion control is about to change; since Linux 5.19. */
+PROBE(cong_state, "tcp_cong_state_set")
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	u32 now = (u8)ctx[1], before;
+	struct retransmits *of;
+
+	if (!active || now < CA_CWR || !is_in_namespace(sk) || !is_wanted(sk))
+		return;
+	before = state_of(sk);
+	if (now == before)
+		return;
+	of = counts_of(sk);
+	if (!of)
+		return;
+	if (now == CA_LOSS)
+		__sync_fetch_and_add(&of->timeouts, 1);
+	else if (now == CA_RECOVERY)
+		__sync_fetch_and_add(&of->recoveries, 1);
+	else
+		__sync_fetch_and_add(&of->marks, 1);
 }
 
 /* Run manually to measure the cost that the kernel's run-time statistics add to each run. */

@@ -17,8 +17,11 @@
 /* Layout shared with crates/instruments/src/tcp/cpus.rs. */
 struct arrival {
 	u64 cookie;
+	u64 sk; /* its address, by which the other programs know it */
 	u32 cpu; /* that processed the last packet */
 	u32 queue; /* of the device that received it */
+	s32 ifindex; /* of that device; 0: unknown */
+	u32 unused;
 };
 
 /* Only connections of these ports; 0: all. Set by user space. */
@@ -30,6 +33,17 @@ static __always_inline bool is_wanted(struct sock_common *sk)
 
 	return (!wanted_sport || sport == wanted_sport) && (!wanted_dport || dport == wanted_dport) &&
 	       (!wanted_port || sport == wanted_port || dport == wanted_port);
+}
+
+/* The device by which packets of a connection arrive (`sk_rx_dst_set`, include/net/sock.h). */
+static __always_inline s32 device_of(struct sock *sk)
+{
+	struct sock___rx_dst_ifindex *indexed = (void *)sk;
+
+	/* Since 5.16; before that in struct inet_sock. */
+	if (bpf_core_field_exists(indexed->sk_rx_dst_ifindex))
+		return BPF_CORE_READ(indexed, sk_rx_dst_ifindex);
+	return BPF_CORE_READ((struct inet_sock___rx_dst_ifindex *)sk, rx_dst_ifindex);
 }
 
 SEC("iter/tcp") int connections(struct bpf_iter__tcp *ctx)
@@ -47,6 +61,8 @@ SEC("iter/tcp") int connections(struct bpf_iter__tcp *ctx)
 	if (bpf_core_field_exists(sk->skc_rx_queue_mapping) &&
 	    sk->skc_rx_queue_mapping != NO_QUEUE)
 		to.queue = sk->skc_rx_queue_mapping;
+	to.sk = (u64)sk;
+	to.ifindex = device_of((struct sock *)sk);
 	bpf_seq_write(ctx->meta->seq, &to, sizeof(to));
 	return 0;
 }

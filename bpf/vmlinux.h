@@ -333,6 +333,15 @@ struct inet_sock {
 	__be16 inet_sport;
 };
 
+/* Before 5.16 */
+struct inet_sock___rx_dst_ifindex {
+	int rx_dst_ifindex;
+};
+
+struct sock___rx_dst_ifindex {
+	int sk_rx_dst_ifindex;
+};
+
 struct inet_connection_sock {
 	u8 icsk_ca_state : 5;
 };
@@ -352,8 +361,15 @@ struct tcp_sock {
 	u32 segs_out, segs_in, data_segs_out, data_segs_in;
 	u32 total_retrans, dsack_dups, reord_seen, rcv_ooopack;
 	u32 delivered, delivered_ce;
-	u32 srtt_us;
+	u32 srtt_us, mdev_us;
+	u32 snd_wnd, rcv_wnd;
+	u32 copied_seq;
 	struct minmax rtt_min;
+};
+
+/* TCP's data in the cb of an sk_buff. */
+struct tcp_skb_cb {
+	u32 seq, end_seq;
 };
 
 struct udp_sock {

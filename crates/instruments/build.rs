@@ -17,5 +17,6 @@ fn main() {
         "stages",
         "tcp",
         "tcp_cpus",
+        "tcp_samples",
     ]);
 }

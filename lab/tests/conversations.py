@@ -52,13 +52,16 @@ for port in sys.argv[1:]:
 # Arguments: udp or tcp, address, port, flows. Each line of standard input is a number of rounds over all
 # flows.
 CLIENT = f"""
-import socket, sys
+import random, socket, sys
 
 protocol, address, port, flows = sys.argv[1:]
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 kind = {{"udp": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}}[protocol]
 sockets = [socket.socket(family, kind) for _ in range(int(flows))]
-for each in sockets:
+# Successive ports differ in few bits: with the random key of some boots, the NIC hashes them all to one queue.
+ports = random.sample(range(10_000, 60_000), len(sockets))
+for each, own in zip(sockets, ports):
+    each.bind(("", own))
     # An answer that is lost ends it, with an error.
     each.settimeout({PATIENCE_S / 2})
     each.connect((address, int(port)))

@@ -14,6 +14,7 @@ from lab import Host
 from lab.fixtures import lab, lengthy, representative, smoke
 
 from .hosts import IGB, TWO_NODES
+from .ss import compare
 
 SETUP = """
 set -e
@@ -139,38 +140,36 @@ def test_each_of_eight_connections_is_named_by_its_own_limit(host: Host) -> None
     assert not wrong, "\n".join(wrong)
 
 
-# Names of ss(8), and how nearpath's fields are in its units.
-FIELDS = {
-    "mss": "mss",
-    "pmtu": "pmtu",
-    "rcvmss": "receive_mss",
-    "advmss": "advertised_mss",
-    "cwnd": "cwnd",
-    "bytes_sent": "bytes_sent",
-    "bytes_acked": "bytes_acked",
-    "bytes_received": "bytes_received",
-    "segs_out": "segments_out",
-    "segs_in": "segments_in",
-    "data_segs_out": "segments_sent",
-    "data_segs_in": "segments_received",
-    "delivered": "delivered",
-    "rcv_space": "receive_space_bytes",
-    "rcv_ssthresh": "receive_ssthresh_bytes",
-    "snd_wnd": "send_window_bytes",
-}
-TIMES = {"rto": "rto_ns", "minrtt": "min_rtt_ns", "rcv_rtt": "receiver_rtt_ns", "ato": "ato_ns"}
-
-IDLE = """
-import socket, time
-listener = socket.create_server(("127.0.0.1", 7100))
-client = socket.create_connection(("127.0.0.1", 7100))
-server, _ = listener.accept()
-client.sendall(bytes(100000))
-left = 100000
-while left:
-    left -= len(server.recv(left))
-server.sendall(bytes(500))
-client.recv(400)
+# Arguments: the scene and the namespace. `lossy`: data was lost in both directions, and all of it is acknowledged.
+# `closed`: the reader has stopped.
+QUIET = """
+import socket, sys, time
+scene = sys.argv[1]
+listener = socket.create_server(("10.78.0.2", 7100)) if sys.argv[2] == "blue" else None
+if listener:
+    end, _ = listener.accept()
+else:
+    end = socket.create_connection(("10.78.0.2", 7100))
+if scene == "lossy":
+    # In both directions, until something was retransmitted.
+    for _ in range(100):
+        retransmitted = int.from_bytes(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:], "little")
+        end.sendall(bytes([retransmitted > 0]) + bytes(19999))
+        data = b""
+        while len(data) < 20000:
+            data += end.recv(20000 - len(data))
+        if retransmitted and data[0]:
+            break
+    end.sendall(bytes(500))
+    end.recv(400)
+elif not listener:
+    end.setblocking(False)
+    try:
+        while True:
+            end.send(bytes(65536))
+    except BlockingIOError:
+        pass
+print("quiet", flush=True)
 time.sleep(3600)
 """
 
@@ -178,25 +177,59 @@ time.sleep(3600)
 @representative
 @smoke
 @lab(topology=TWO_NODES, nics=IGB)
-@pytest.mark.parametrize("option", ["--sport", "--dport"])
-def test_the_numbers_are_those_of_ss(host: Host, option: str) -> None:
-    host.start(["python3", "-c", IDLE])
-    host.check("until [ $(ss -Htn state established sport = :7100 | wc -l) -eq 1 ]; do sleep 0.2; done; sleep 1")
-    side = "sport" if option == "--sport" else "dport"
-    words = host.check(f"ss -tieHnO state established {side} = :7100").split()
-    said = dict(word.split(":", 1) for word in words if ":" in word)
-    printed = host.check(["nearpath", "measure", "tcp", option, "7100", "--for", "500ms", "--json"])
-    (connection,) = json.loads(printed)["connections"]
-    compared = 0
-    for name, field in FIELDS.items():
-        if name in said:
-            compared += 1
-            assert connection[field] == int(said[name]), name
-    for name, field in TIMES.items():
-        if name in said:
-            compared += 1
-            assert connection[field] == pytest.approx(float(said[name]) * 1e6), name
-    rtt, rttvar = map(float, said["rtt"].split("/"))
-    assert (connection["rtt_ns"], connection["rttvar_ns"]) == pytest.approx((rtt * 1e6, rttvar * 1e6))
-    assert compared >= 15, said
-    assert connection["receive_queue_bytes"] == (100 if side == "dport" else 0)
+@pytest.mark.parametrize("scene", ["lossy", "closed"])
+def test_the_numbers_are_those_of_ss(host: Host, scene: str) -> None:
+    """Every word that ss prints has its field, with the same number."""
+    host.check(["bash", "-c", SETUP, "setup", "netem delay 3ms loss 3%" if scene == "lossy" else "none"])
+    if scene == "lossy":
+        host.check("ip netns exec blue tc qdisc add dev b0 root netem delay 3ms 2ms loss 3%")
+        host.check("sysctl -qw net.ipv4.tcp_ecn=1; ip netns exec red sysctl -qw net.ipv4.tcp_ecn=1")
+    for namespace in ("blue", "red"):
+        host.start(f"ip netns exec {namespace} python3 -c '{QUIET}' {scene} {namespace} >/tmp/{namespace}.log")
+        if namespace == "blue":
+            host.check("until ip netns exec blue ss -Hltn | grep -q 7100; do sleep 0.2; done")
+    host.check("until grep -q quiet /tmp/red.log && grep -q quiet /tmp/blue.log; do sleep 0.2; done")
+    # Delayed acknowledgements and the last retransmissions are over.
+    host.check("sleep 3")
+    seen = set()
+    for namespace, side in (("red", "dport"), ("blue", "sport")):
+        ss = f"ip netns exec {namespace} ss -tieHnmO state established {side} = :7100"
+        fields = host.check(ss).split()
+        # The queues, and the two ends.
+        (receive_queue, send_queue), words = map(int, fields[:2]), fields[4:]
+        measure = ["nearpath", "measure", "tcp", "--netns", namespace, f"--{side}", "7100", "--for", "500ms", "--json"]
+        (connection,) = json.loads(host.check(measure))["connections"]
+        moves = scene == "closed"
+        assert (connection["receive_queue_bytes"], connection["send_queue_bytes"]) == (receive_queue, send_queue)
+        seen |= compare(words, connection, moves=moves)
+    wanted = {"skmem", "cwnd", "rtt", "ts", "sack", "minrtt", "rcv_space", "ino", "sk", "wscale"}
+    if scene == "lossy":
+        wanted |= {"retrans", "ssthresh", "bytes_retrans", "rcv_ooopack", "busy", "rcv_rtt", "delivered"}
+    assert wanted <= seen, wanted - seen
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_the_counters_are_those_of_nstat(host: Host) -> None:
+    """Of a connection through losses, between two readings of nstat."""
+    host.check(["bash", "-c", SETUP, "setup", "netem delay 3ms loss 4%"])
+    # It sends packets of its own.
+    for namespace in ("red", "blue"):
+        host.check(f"ip netns exec {namespace} sysctl -qw net.ipv6.conf.all.disable_ipv6=1")
+    host.start("nearpath measure tcp --netns red --for 1h --json >/tmp/measured.json 2>/tmp/begun")
+    host.check("until grep -q measuring /tmp/begun; do sleep 0.2; done")
+
+    def counters() -> dict[str, int]:
+        kernel: dict[str, int] = json.loads(host.check("ip netns exec red nstat -azsj"))["kernel"]
+        return kernel
+
+    before = counters()
+    host.start("ip netns exec blue iperf3 -4 -s -1 >/dev/null")
+    host.check("until ip netns exec blue ss -Hltn | grep -q 5201; do sleep 0.2; done")
+    host.check("ip netns exec red iperf3 -4 -c 10.78.0.2 -t 5 >/dev/null; sleep 2")
+    after = counters()
+    host.check("pkill -INT nearpath; until python3 -m json.tool /tmp/measured.json >/dev/null; do sleep 0.2; done")
+    ours = json.loads(host.check("cat /tmp/measured.json"))["counters"]
+    risen = {name: after[name] - before[name] for name in after if after[name] > before.get(name, 0)}
+    assert risen["TcpRetransSegs"] > 0
+    assert {name: ours.get(name) for name in risen} == risen
+    assert ours.keys() <= risen.keys() | {name for name in ours if name not in after}

@@ -35,16 +35,16 @@ pub fn softirq_threads(root: &Root) -> BTreeMap<u32, u32> {
     processes::pids(root).unwrap_or_default().into_iter().filter_map(thread).collect()
 }
 
-/// How long the threads of a process have waited for a CPU while they could have run, in nanoseconds; `None`
-/// if the kernel does not report it (CONFIG_SCHED_INFO) or the process has exited.
-pub fn run_delay(root: &Root, pid: u32) -> Option<u64> {
+/// How long each thread of a process has waited for a CPU while it could have run, in nanoseconds, by thread id;
+/// empty if the kernel does not report it (CONFIG_SCHED_INFO) or the process has exited.
+pub fn run_delays(root: &Root, pid: u32) -> BTreeMap<u32, u64> {
     let folder = format!("/proc/{pid}/task");
-    let tasks = root.list(&folder).ok()?;
     let wait = |name: &str| {
         let times = root.text(&format!("{folder}/{name}/schedstat")).ok()?;
-        times.split(' ').nth(1)?.parse::<u64>().ok()
+        Some((name.parse().ok()?, times.split(' ').nth(1)?.parse().ok()?))
     };
-    tasks.iter().take(MAX_DELAYS).filter_map(|task| wait(&task.name)).reduce(u64::saturating_add)
+    let tasks = root.list(&folder).unwrap_or_default();
+    tasks.iter().take(MAX_DELAYS).filter_map(|task| wait(&task.name)).collect()
 }
 
 fn read_one(root: &Root, pid: u32, comm: &str) -> NetThread {

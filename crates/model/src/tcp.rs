@@ -2,10 +2,12 @@
 
 mod counts;
 mod interval;
+mod samples;
 mod state;
 mod verdict;
 
 pub use counts::TcpCounts;
+pub use samples::{TcpReductions, TcpReset, TcpSamples, TcpSampling, TcpTimes};
 pub use state::TcpState;
 
 use crate::{CpuId, EventCost, Unknown};
@@ -37,6 +39,9 @@ pub struct TcpMeasurement {
     pub counters: BTreeMap<String, u64>,
     /// Events that the kernel dropped because a buffer was full.
     pub events_lost: u64,
+    /// How each packet was observed; `None` unless the detail is `full`.
+    #[serde(default)]
+    pub sampling: Option<TcpSampling>,
     /// What reading cost.
     pub cost: TcpCost,
     /// What could not be observed, with the reason.
@@ -56,6 +61,9 @@ pub struct TcpCost {
     pub cpu_percent: f64,
     /// Cost of the programs in the kernel, if any were attached.
     pub programs: Option<EventCost>,
+    /// Cost of those that run for each packet (detail `full`).
+    #[serde(default)]
+    pub sampling: Option<EventCost>,
 }
 
 /// A family of addresses, as in `ss -f`.
@@ -113,9 +121,18 @@ pub struct TcpConnection {
     pub uid: Option<u32>,
     /// Time since its SYN, in seconds; known if it began during the measurement.
     pub age_s: Option<f64>,
-    /// From its SYN until it was established; known with BPF, of connections that began and ended during the
-    /// measurement.
+    /// From its SYN until it was established; known with BPF, of connections that began during the measurement.
     pub connect_ns: Option<u64>,
+    /// How long it waited for accept(2), if that was long enough to be seen: longer than the time between two readings,
+    /// and exact to that time.
+    #[serde(default)]
+    pub accept_wait_ns: Option<u64>,
+    /// Who reset it, if it ended so; known with BPF.
+    #[serde(default)]
+    pub reset: Option<TcpReset>,
+    /// The CPU that handles the interrupts of the queue that received its last packet; `None` if the queue has none.
+    #[serde(default)]
+    pub arrived_on_cpu: Option<CpuId>,
     /// The CPU that processed its last packet; `None` without BPF.
     pub processed_on_cpu: Option<CpuId>,
     /// The queue of the device that received its last packet.
@@ -206,6 +223,33 @@ pub struct TcpConnection {
     pub last_received_ms: Option<u32>,
     /// Time since an acknowledgement was last received.
     pub last_ack_ms: Option<u32>,
+    /// State of congestion control (`TCP_CA_*`): `open`, `disorder`, `cwr`, `recovery`, `loss`.
+    #[serde(default)]
+    pub ca_state: Option<String>,
+    /// Whether `delivery_rate_bps` was limited by the application.
+    #[serde(default)]
+    pub delivery_rate_app_limited: Option<bool>,
+    /// Since the connection began, in milliseconds: data in flight or waiting to be sent,
+    #[serde(default)]
+    pub busy_ms: Option<u64>,
+    /// of this stopped by the receiver's window,
+    #[serde(default)]
+    pub rwnd_limited_ms: Option<u64>,
+    /// and by the send buffer.
+    #[serde(default)]
+    pub sndbuf_limited_ms: Option<u64>,
+    /// Changes of the flow's hash after timeouts; since Linux 6.2.
+    #[serde(default)]
+    pub rehash: Option<u32>,
+    /// Recoveries that began with a timeout; since Linux 6.7.
+    #[serde(default)]
+    pub timeout_recoveries: Option<u16>,
+    /// Inode of the socket; 0 if no process has it open.
+    #[serde(default)]
+    pub inode: Option<u32>,
+    /// Packets that the socket dropped because a queue was full.
+    #[serde(default)]
+    pub drops: Option<u32>,
 
     /// Counts since the connection began.
     #[serde(flatten)]
@@ -214,6 +258,13 @@ pub struct TcpConnection {
     pub interval: TcpCounts,
     /// Retransmissions by their reason, since the start of the measurement; `None` without BPF.
     pub retransmit_reasons: Option<TcpRetransmits>,
+    /// Reductions of the congestion window, since the start of the measurement; `None` without BPF or before
+    /// Linux 5.19.
+    #[serde(default)]
+    pub reductions: Option<TcpReductions>,
+    /// What each packet showed; `None` unless the detail is `full`.
+    #[serde(default)]
+    pub samples: Option<TcpSamples>,
     /// Share of time in which data was in flight or waited to be sent.
     pub busy_share: Option<f64>,
     /// Share of time in which the receiver's window stopped it.
@@ -247,6 +298,9 @@ impl TcpConnection {
             uid: None,
             age_s: None,
             connect_ns: None,
+            accept_wait_ns: None,
+            reset: None,
+            arrived_on_cpu: None,
             processed_on_cpu: None,
             rx_queue: None,
             observed_s: 0.0,
@@ -291,9 +345,20 @@ impl TcpConnection {
             last_sent_ms: None,
             last_received_ms: None,
             last_ack_ms: None,
+            ca_state: None,
+            delivery_rate_app_limited: None,
+            busy_ms: None,
+            rwnd_limited_ms: None,
+            sndbuf_limited_ms: None,
+            rehash: None,
+            timeout_recoveries: None,
+            inode: None,
+            drops: None,
             totals: TcpCounts::default(),
             interval: TcpCounts::default(),
             retransmit_reasons: None,
+            reductions: None,
+            samples: None,
             busy_share: None,
             rwnd_limited_share: None,
             sndbuf_limited_share: None,
@@ -436,6 +501,9 @@ pub struct TcpGroup {
     /// Their counts.
     #[serde(flatten)]
     pub counts: TcpCounts,
+    /// What their packets showed; `None` unless the detail is `full`.
+    #[serde(default)]
+    pub samples: Option<TcpSamples>,
     /// What limited them, with the time in seconds.
     pub limits: BTreeMap<TcpLimit, f64>,
     /// What limited them most.

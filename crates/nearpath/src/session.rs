@@ -196,10 +196,13 @@ pub struct Timing {
 
 /// Overhead limit as a share of one CPU; `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Overhead(Option<f64>);
+pub struct Overhead(pub Option<f64>);
 
 /// Parses an overhead limit.
-fn overhead(text: &str) -> Result<Overhead, String> {
+///
+/// # Errors
+/// It is not a share of 0.1% to 100%, or `none`.
+pub fn overhead(text: &str) -> Result<Overhead, String> {
     if text == "none" {
         return Ok(Overhead(None));
     }

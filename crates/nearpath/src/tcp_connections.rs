@@ -8,6 +8,7 @@ use crate::source::Namespace;
 use nearpath_host::{Root, TcpFilter, current_netns};
 use nearpath_instruments::tcp::{Options, Tcp};
 use nearpath_instruments::{Filter, Instrument, InstrumentError};
+use nearpath_model::Detail;
 use nearpath_model::tcp::TcpMeasurement;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -62,6 +63,8 @@ impl TcpConnections {
             step: STEP,
             btf_file,
             limit: Some(OVERHEAD),
+            // No program runs for each packet: stages and locality observe those.
+            detail: Detail::Coarse,
             ..Options::default()
         };
         Self { namespace, options, thread: None }

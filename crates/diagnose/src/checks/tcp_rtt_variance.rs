@@ -166,6 +166,8 @@ fn figures(c: &TcpConnection) -> String {
         time("RTT", c.rtt_ns),
         time("mean deviation", c.rttvar_ns),
         time("minimum", c.min_rtt_ns),
+        // Measured for each packet (`measure tcp --detail full`), it shows the tail.
+        time("99% below", c.samples.as_ref().and_then(|samples| samples.rtt.p99_ns)),
         Some(format!("{} sent", text::count(c.interval.segments_sent, "segment"))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")

@@ -1,28 +1,8 @@
-//! The counters of TCP and IP of a network namespace, under their names in nstat(8): `TcpRetransSegs`,
+//! The counters of a network namespace's protocols, under their names in nstat(8): `TcpRetransSegs`,
 //! `TcpExtListenDrops`, `Ip6InDiscards` (net/ipv4/proc.c, net/ipv6/proc.c).
 
 use crate::{ReadError, Root};
 use std::collections::BTreeMap;
-
-/// Protocols whose counters are read whole.
-const WHOLE: [&str; 3] = ["Tcp", "TcpExt", "MPTcpExt"];
-/// What is read of IPv4 and IPv6: packets that TCP does not get, or cannot send.
-const OF_IP: [&str; 14] = [
-    "InHdrErrors",
-    "InAddrErrors",
-    "InDiscards",
-    "InNoRoutes",
-    "InTruncatedPkts",
-    "OutDiscards",
-    "OutNoRoutes",
-    "ReasmTimeout",
-    "ReasmFails",
-    "FragFails",
-    "InCsumErrors",
-    "InCEPkts",
-    "ReasmOverlaps",
-    "InTooBigErrors",
-];
 
 /// Reads the counters; gauges and constants are left out.
 ///
@@ -41,14 +21,13 @@ pub fn read_nstat(root: &Root) -> Result<BTreeMap<String, u64>, ReadError> {
     Ok(counters)
 }
 
-/// Constants and gauges of `Tcp` (RFC 4022).
+/// Whether it is no constant or gauge (RFC 4022, RFC 4293).
 fn is_counter(protocol: &str, name: &str) -> bool {
-    let no_counter = ["RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"];
     match protocol {
-        "Tcp" => !no_counter.contains(&name),
-        "Ip" | "Ip6" | "IpExt" => OF_IP.contains(&name),
+        "Tcp" => !["RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"].contains(&name),
+        "Ip" => !["Forwarding", "DefaultTTL"].contains(&name),
         "MPTcpExt" => name != "MPCurrEstab",
-        _ => WHOLE.contains(&protocol),
+        _ => true,
     }
 }
 
@@ -78,7 +57,6 @@ fn parse_lines(bytes: &[u8]) -> BTreeMap<String, u64> {
     let text = String::from_utf8_lossy(bytes);
     let counter = |line: &str| {
         let (name, value) = line.split_once(|c: char| c.is_ascii_whitespace())?;
-        is_counter("Ip6", name.strip_prefix("Ip6")?).then_some(())?;
         Some((name.to_owned(), value.trim().parse().ok()?))
     };
     text.lines().filter_map(counter).collect()
@@ -94,10 +72,13 @@ mod tests {
             Tcp: RtoAlgorithm MaxConn ActiveOpens CurrEstab RetransSegs\nTcp: 1 -1 7 2 9\n\
             Icmp: InMsgs\nIcmp: 4\n";
         let counters: Vec<_> = parse_pairs(text).into_iter().collect();
-        let wanted = [("IpInDiscards", 3), ("TcpActiveOpens", 7), ("TcpRetransSegs", 9)];
+        let wanted =
+            [("IcmpInMsgs", 4), ("IpInDiscards", 3), ("TcpActiveOpens", 7), ("TcpRetransSegs", 9)];
         assert_eq!(counters, wanted.map(|(name, value)| (name.to_owned(), value)));
-        let text = b"Ip6InDiscards   \t5\nIp6InReceives 9\nUdp6InErrors 1\nbroken\n";
-        assert_eq!(parse_lines(text), BTreeMap::from([("Ip6InDiscards".to_owned(), 5)]));
+        let text = b"Ip6InDiscards   \t5\nUdp6InErrors 1\nbroken\n";
+        let wanted = [("Ip6InDiscards", 5), ("Udp6InErrors", 1)];
+        let wanted = wanted.map(|(name, value)| (name.to_owned(), value));
+        assert_eq!(parse_lines(text), BTreeMap::from(wanted));
     }
 
     #[test]

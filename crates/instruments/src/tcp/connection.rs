@@ -1,12 +1,14 @@
 //! A connection of the result, from what was kept of it and the last reading.
 
+use super::events::Losses;
 use super::limit::INFINITE_SSTHRESH;
 use super::track::Track;
 use nearpath_host::{ConnectionOwner, TcpInfo, TcpSocket};
 use nearpath_model::CpuId;
-use nearpath_model::tcp::{TcpConnection, TcpFamily, TcpOptions, TcpRetransmits, TcpRole};
+use nearpath_model::tcp::{TcpConnection, TcpFamily, TcpOptions, TcpRole, TcpSamples};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// What is known of all connections.
 pub(super) struct Surroundings<'a> {
@@ -14,8 +16,16 @@ pub(super) struct Surroundings<'a> {
     pub netns: Option<u64>,
     /// Processes by the inodes of their sockets.
     pub owners: &'a HashMap<u64, ConnectionOwner>,
-    /// Retransmissions by cookie, if their reasons are known.
-    pub retransmits: Option<&'a HashMap<u64, TcpRetransmits>>,
+    /// Retransmissions and reductions by cookie, if their reasons are known.
+    pub losses: Option<&'a HashMap<u64, Losses>>,
+    /// Whether reductions are known.
+    pub knows_reductions: bool,
+    /// What each packet showed, by cookie.
+    pub samples: Option<&'a HashMap<u64, TcpSamples>>,
+    /// How long a connection took to be established, by the address of its socket.
+    pub connect_time: &'a dyn Fn(u64) -> Option<Duration>,
+    /// The CPU of a device's queue.
+    pub arrived_on: &'a dyn Fn(u32, u32) -> Option<CpuId>,
     /// Local ports that a socket listens on.
     pub listening: &'a dyn Fn(u16) -> bool,
 }
@@ -33,6 +43,11 @@ pub(super) fn connection(
     let share = |seconds: f64| (observed_s > 0.0).then(|| (seconds / observed_s).min(1.0));
     let of = |field: fn(&TcpInfo) -> u32| info.map(field);
     let end = |address: SocketAddr| (address.ip(), address.port());
+    let losses = around.losses.map(|of| of.get(&track.cookie).copied().unwrap_or_default());
+    // Of one that existed before, the kernel may have reused the address of another.
+    let is_live = socket.is_some() && track.is_new && track.arrival.sock != 0;
+    let connect =
+        track.connect.or_else(|| is_live.then(|| (around.connect_time)(track.arrival.sock))?);
     let mut connection = TcpConnection {
         family: if track.v6 { TcpFamily::Inet6 } else { TcpFamily::Inet },
         cookie: Some(track.cookie),
@@ -47,10 +62,19 @@ pub(super) fn connection(
             Some(age) => Some(age.as_secs_f64()),
             None => track.is_new.then_some(observed_s),
         },
-        connect_ns: track.connect.and_then(|time| u64::try_from(time.as_nanos()).ok()),
-        retransmit_reasons: around
-            .retransmits
-            .map(|of| of.get(&track.cookie).copied().unwrap_or_default()),
+        connect_ns: connect.and_then(whole_ns),
+        accept_wait_ns: track.accept_wait.and_then(whole_ns),
+        reset: track.reset,
+        arrived_on_cpu: track
+            .arrival
+            .ifindex
+            .zip(track.arrival.queue)
+            .and_then(|(ifindex, queue)| (around.arrived_on)(ifindex, queue)),
+        retransmit_reasons: losses.map(|(retransmits, _)| retransmits),
+        reductions: losses
+            .filter(|_| around.knows_reductions)
+            .map(|(_, reductions)| reductions.unwrap_or_default()),
+        samples: around.samples.map(|of| of.get(&track.cookie).cloned().unwrap_or_default()),
         processed_on_cpu: track.arrival.cpu.map(CpuId),
         rx_queue: track.arrival.queue,
         observed_s,
@@ -95,6 +119,15 @@ pub(super) fn connection(
         last_sent_ms: of(|i| i.last_data_sent_ms),
         last_received_ms: of(|i| i.last_data_recv_ms),
         last_ack_ms: of(|i| i.last_ack_recv_ms),
+        ca_state: info.map(|i| ca_state(i.ca_state)),
+        delivery_rate_app_limited: info.map(|i| i.delivery_rate_app_limited),
+        busy_ms: info.map(|i| i.busy_time / 1000),
+        rwnd_limited_ms: info.map(|i| i.rwnd_limited / 1000),
+        sndbuf_limited_ms: info.map(|i| i.sndbuf_limited / 1000),
+        rehash: info.and_then(|i| i.rehash),
+        timeout_recoveries: info.and_then(|i| i.total_rto_recoveries),
+        inode: socket.map(|socket| socket.inode),
+        drops: memory.map(|memory| memory.drops),
         totals: track.totals(),
         interval: track.counts(),
         busy_share: share(track.sender.busy),
@@ -112,6 +145,10 @@ pub(super) fn role(track: &Track, around: &Surroundings<'_>) -> TcpRole {
     if (around.listening)(track.local.port()) { TcpRole::Server } else { TcpRole::Client }
 }
 
+fn whole_ns(time: Duration) -> Option<u64> {
+    u64::try_from(time.as_nanos()).ok()
+}
+
 fn nanoseconds(us: u32) -> Option<u64> {
     (us > 0).then(|| u64::from(us) * 1000)
 }
@@ -119,6 +156,12 @@ fn nanoseconds(us: u32) -> Option<u64> {
 /// Bits per second of a rate in bytes per second; `None` if it is unlimited.
 fn bits(rate: u64) -> Option<u64> {
     (rate != u64::MAX).then(|| rate.saturating_mul(8))
+}
+
+/// `enum tcp_ca_state`, include/uapi/linux/tcp.h.
+fn ca_state(number: u8) -> String {
+    const NAMES: [&str; 5] = ["open", "disorder", "cwr", "recovery", "loss"];
+    NAMES.get(usize::from(number)).map_or_else(|| number.to_string(), |name| (*name).to_owned())
 }
 
 /// `TCPI_OPT_*`, include/uapi/linux/tcp.h.

@@ -8,10 +8,10 @@ use crate::InstrumentError;
 use crate::kernel::{Kernel, has_btf, listening, may_load, open, refused};
 use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Iter, Link};
-use nearpath_host::{Root, TcpFilter, read_cpu_time, run_delay, softirq_threads};
+use nearpath_host::{Root, TcpFilter, read_cpu_time, run_delays, softirq_threads};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
 mod skeleton {
@@ -19,7 +19,7 @@ mod skeleton {
 }
 
 /// `struct arrival`.
-const RECORD_BYTES: usize = 16;
+const RECORD_BYTES: usize = 32;
 const NONE: u32 = u32::MAX;
 /// From this share of its time in interrupts and softirqs, or with ksoftirqd waiting, packets wait for a CPU.
 const LATE: f64 = 0.8;
@@ -28,11 +28,19 @@ const READER_LATE: f64 = 0.5;
 /// Processes whose waiting is observed: each is a file per thread.
 const READERS_MAX: usize = 64;
 
+/// Shortest time over which a CPU or process is judged: `/proc/stat` counts in ticks of 10 ms.
+const SHORTEST_LOOK: Duration = Duration::from_millis(200);
+
 /// Where the last packet of a connection arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Arrival {
+    /// Address of the socket, by which programs know it.
+    pub sock: u64,
+    /// The CPU that processed it.
     pub cpu: Option<u32>,
     pub queue: Option<u32>,
+    /// The device that has the queue.
+    pub ifindex: Option<u32>,
 }
 
 /// The iterator, loaded.
@@ -86,7 +94,13 @@ fn arrival(record: &[u8]) -> Option<(u64, Arrival)> {
     let cookie = u64::from_ne_bytes(*record.first_chunk()?);
     let number = |at: usize| Some(u32::from_ne_bytes(*record.get(at..)?.first_chunk()?));
     let known = |value: u32| (value != NONE).then_some(value);
-    Some((cookie, Arrival { cpu: known(number(8)?), queue: known(number(12)?) }))
+    let arrival = Arrival {
+        sock: u64::from_ne_bytes(*record.get(8..)?.first_chunk()?),
+        cpu: known(number(16)?),
+        queue: known(number(20)?),
+        ifindex: Some(number(24)?).filter(|&index| index != 0),
+    };
+    Some((cookie, arrival))
 }
 
 /// Time of a CPU, in ticks: all, and in interrupts and softirqs.
@@ -97,18 +111,22 @@ type Ticks = (u64, u64);
 pub(super) struct Pressure {
     looked: Option<Instant>,
     ticks: BTreeMap<u32, Ticks>,
-    /// Waiting so far, in nanoseconds, by process id.
-    waits: HashMap<u32, u64>,
+    /// How long each thread has waited so far, in nanoseconds, by process.
+    waits: HashMap<u32, BTreeMap<u32, u64>>,
     ksoftirqd: Option<BTreeMap<u32, u32>>,
     late_cpus: HashSet<u32>,
     late_readers: HashSet<u32>,
 }
 
 impl Pressure {
-    /// Looks at these CPUs and processes.
+    /// Looks at these CPUs and processes; what was seen last holds until enough time has passed.
     pub fn look(&mut self, root: &Root, cpus: &HashSet<u32>, readers: &HashSet<u32>) {
         let now = Instant::now();
-        let passed = self.looked.replace(now).map(|last| now.saturating_duration_since(last));
+        let passed = self.looked.map(|last| now.saturating_duration_since(last));
+        if passed.is_some_and(|passed| passed < SHORTEST_LOOK) {
+            return;
+        }
+        self.looked = Some(now);
         let passed_ns = passed.map_or(0.0, |passed| passed.as_nanos() as f64);
         (self.late_cpus, self.late_readers) = Default::default();
         if cpus.is_empty() && readers.is_empty() {
@@ -118,11 +136,14 @@ impl Pressure {
         let of_cpus = cpus.iter().filter_map(|cpu| ksoftirqd.get(cpu));
         let readers = readers.iter().take(READERS_MAX);
         let threads: HashSet<u32> = readers.chain(of_cpus).copied().collect();
-        let waits: HashMap<u32, u64> =
-            threads.iter().filter_map(|&pid| Some((pid, run_delay(root, pid)?))).collect();
+        let waits: HashMap<u32, _> =
+            threads.iter().map(|&pid| (pid, run_delays(root, pid))).collect();
+        // Of the thread that waited longest: which one reads is not known, and their sum is the wait of none.
         let share = |pid: &u32| {
             let (now, old) = (waits.get(pid)?, self.waits.get(pid)?);
-            (passed_ns > 0.0).then(|| now.saturating_sub(*old) as f64 / passed_ns)
+            let rise = |(tid, now): (&u32, &u64)| Some(now.saturating_sub(*old.get(tid)?));
+            let most = now.iter().filter_map(rise).max()?;
+            (passed_ns > 0.0).then(|| most as f64 / passed_ns)
         };
         let is_late = |pid: &u32, from: f64| share(pid).is_some_and(|share| share >= from);
         for time in read_cpu_time(root).iter().filter(|time| cpus.contains(&time.cpu.0)) {

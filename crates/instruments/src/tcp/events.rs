@@ -1,4 +1,5 @@
-//! Loads the programs of `bpf/tcp.bpf.c`: connections that end, and why segments were retransmitted.
+//! Loads the programs of `bpf/tcp.bpf.c`: connections that end, who reset them, why segments were retransmitted, and why
+//! congestion windows were reduced.
 
 use crate::InstrumentError;
 use crate::grouping::comm;
@@ -10,7 +11,7 @@ use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
 use nearpath_host::TcpFilter;
 use nearpath_model::EventCost;
-use nearpath_model::tcp::{TcpCounts, TcpRetransmits, TcpState};
+use nearpath_model::tcp::{TcpCounts, TcpReductions, TcpReset, TcpRetransmits, TcpState};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -26,11 +27,23 @@ mod skeleton {
 
 use skeleton::{TcpSkel, TcpSkelBuilder, types};
 
-/// All probes.
+/// All probes. The last one exists since Linux 5.19; the instrument works without it.
 const PROBES: &[Probe] = &[
     probe("set_state", "inet_sock_set_state", "inet_sk_set_state", &["end"]),
     probe("retransmit", "tcp_retransmit_skb", "tcp_retransmit_skb", &["retransmit"]),
+    probe("reset_received", "tcp_receive_reset", "tcp_reset", &["reset"]),
+    probe("reset_sent", "tcp_send_reset", "tcp_v4_send_reset", &["reset"]),
+    CONGESTION,
 ];
+const CONGESTION: Probe =
+    probe("cong_state", "tcp_cong_state_set", "tcp_set_ca_state", &["reduction"]);
+
+/// `enum reset` of the programs.
+const RESET_SENT: u32 = 1;
+const RESET_RECEIVED: u32 = 2;
+
+/// Of a connection, since the start: retransmissions, and reductions of the congestion window if they are known.
+pub(super) type Losses = (TcpRetransmits, Option<TcpReductions>);
 
 /// A connection that has ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +60,7 @@ pub(super) struct Ended {
     pub connect: Option<Duration>,
     pub pid: Option<u32>,
     pub comm: String,
+    pub reset: Option<TcpReset>,
     pub counts: TcpCounts,
     pub rtt_us: u32,
     pub min_rtt_us: u32,
@@ -57,7 +71,6 @@ pub(super) struct Events {
     ring: RingBuffer<'static>,
     queue: Rc<RefCell<Vec<Ended>>>,
     meter: Meter,
-    #[allow(dead_code, reason = "dropping it detaches")]
     attached: Attached,
     skeleton: TcpSkel<'static>,
 }
@@ -89,7 +102,7 @@ impl Events {
     ) -> Result<Self, InstrumentError> {
         let mut open = open::<TcpSkelBuilder>(kernel)?;
         let (chosen, skipped) = choose(kernel, reach, |_| true);
-        if let Some((_, reason)) = skipped.into_iter().next() {
+        if let Some((_, reason)) = skipped.into_iter().find(|(probe, _)| *probe != &CONGESTION) {
             return Err(InstrumentError::Unsupported(reason));
         }
         load_only(open.open_object_mut(), &chosen);
@@ -132,16 +145,39 @@ impl Events {
         variables.map_or(0, |v| v.events_dropped.saturating_add(v.retransmits_lost))
     }
 
-    /// Retransmissions by their reason, by cookie.
-    pub fn retransmits(&self) -> HashMap<u64, TcpRetransmits> {
+    /// Whether reductions of the congestion window are counted.
+    pub fn knows_reductions(&self) -> bool {
+        self.attached.probes.contains(&&CONGESTION)
+    }
+
+    /// Retransmissions and reductions by their reason, by cookie.
+    pub fn losses(&self) -> HashMap<u64, Losses> {
         let map = &self.skeleton.maps.retransmitting;
+        let knows_reductions = self.knows_reductions();
         let counted = |key: Vec<u8>| {
             let value = map.lookup(&key, MapFlags::ANY).ok()??;
             let number = |at: usize| Some(u64::from(u32_at(&value, at)?));
             let of = TcpRetransmits { fast: number(0)?, timeout: number(4)?, probe: number(8)? };
-            Some((u64::from_ne_bytes(*key.first_chunk()?), of))
+            let reductions = TcpReductions {
+                recoveries: number(12)?,
+                timeouts: number(16)?,
+                marks: number(20)?,
+            };
+            let reductions = knows_reductions.then_some(reductions);
+            Some((u64::from_ne_bytes(*key.first_chunk()?), (of, reductions)))
         };
         map.keys().filter_map(counted).collect()
+    }
+
+    /// How long a connection that is established took for that, by the address of its socket; `None` if it began
+    /// before the measurement.
+    pub fn connect_time(&self, sock: u64) -> Option<Duration> {
+        type Raw = types::start;
+        let map = &self.skeleton.maps.starts;
+        let value = map.lookup(&sock.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let time = |at: usize| u64_at(&value, at).filter(|&ns| ns > 0);
+        let began = time(offset_of!(Raw, began_ns))?;
+        Some(Duration::from_nanos(time(offset_of!(Raw, established_ns))?.saturating_sub(began)))
     }
 
     /// Begins a window in which the cost is measured.
@@ -208,6 +244,11 @@ fn ended(bytes: &[u8]) -> Option<Ended> {
         connect: since(began, time(offset_of!(Raw, established_ns))),
         pid: u32_at(bytes, offset_of!(Raw, pid)).filter(|&pid| pid != 0),
         comm: comm(name),
+        reset: match u32_at(bytes, offset_of!(Raw, reset))? {
+            RESET_SENT => Some(TcpReset::Sent),
+            RESET_RECEIVED => Some(TcpReset::Received),
+            _ => None,
+        },
         counts: TcpCounts {
             bytes_sent: wide(offset_of!(Raw, bytes_sent)),
             bytes_acked: wide(offset_of!(Raw, bytes_acked)),

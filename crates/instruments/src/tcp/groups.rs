@@ -1,7 +1,7 @@
 //! Connections by remote address, listener, process or cgroup.
 
 use nearpath_model::tcp::{
-    TcpConnection, TcpCounts, TcpGroup, TcpPer, TcpRole, TcpVerdict, main_limit,
+    TcpConnection, TcpCounts, TcpGroup, TcpPer, TcpRole, TcpSamples, TcpVerdict, main_limit,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ struct Sum {
     counts: Option<TcpCounts>,
     limits: BTreeMap<nearpath_model::tcp::TcpLimit, f64>,
     observed_s: f64,
+    samples: Option<TcpSamples>,
 }
 
 /// Groups under way.
@@ -41,6 +42,12 @@ impl Groups {
             *sum.limits.entry(*limit).or_default() += seconds;
         }
         sum.observed_s += connection.observed_s;
+        if let Some(more) = &connection.samples {
+            sum.samples = Some(match &sum.samples {
+                Some(sum) => sum.with(more),
+                None => more.clone(),
+            });
+        }
     }
 
     /// The groups, those with the most bytes first.
@@ -60,6 +67,7 @@ impl Groups {
                 connections: sum.connections,
                 rtt_ns,
                 counts: sum.counts.unwrap_or_default(),
+                samples: sum.samples,
                 limits: sum.limits,
                 verdict: verdict.map(|(limit, share)| TcpVerdict {
                     limit,

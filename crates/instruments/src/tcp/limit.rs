@@ -176,7 +176,7 @@ pub(super) fn divide(
 }
 
 /// Whether it waits for accept(2): until then it has no inode. Subflows of MPTCP never have one.
-fn is_not_accepted(socket: &TcpSocket) -> bool {
+pub(super) fn is_not_accepted(socket: &TcpSocket) -> bool {
     socket.inode == 0 && socket.state == TcpState::Established && socket.ulp.is_none()
 }
 

@@ -1,5 +1,7 @@
 //! The instrument `tcp`: what each connection did in an interval, and what limited it. It reads the sockets
-//! several times per interval (`sampler`), and divides the time between two readings among limits (`limit`).
+//! several times per interval (`sampler`), and divides the time between two readings among limits (`limit`). Programs
+//! report what happens between two readings (`events`) and, with the detail `full`, what each packet shows
+//! (`samples`).
 
 mod connection;
 mod cpus;
@@ -7,19 +9,24 @@ mod events;
 mod groups;
 mod limit;
 mod notable;
+mod queues;
 mod sampler;
+mod samples;
 mod track;
 
 use crate::{Instrument, InstrumentError};
 use connection::{Surroundings, connection, role};
 use events::Events;
 use groups::Groups;
-use nearpath_host::{Root, TcpFilter, TcpSocket, connection_owners, read_nstat};
-use nearpath_model::Unknown;
+use nearpath_host::{ReadError, Root, TcpFilter, TcpSocket, connection_owners, read_nstat};
 use nearpath_model::tcp::{
     TCP_MEASUREMENT_SCHEMA, TcpConnection, TcpCost, TcpListener, TcpMeasurement, TcpPer, TcpRole,
 };
+use nearpath_model::{Detail, Unknown};
+use queues::Queues;
 use sampler::Sampler;
+use samples::Samples;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
@@ -51,8 +58,10 @@ pub struct Options {
     pub step: Duration,
     /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
-    /// The limit on overhead, as a share of a CPU.
+    /// The limit on overhead, as a share of a CPU: of reading, and of the programs that run for each packet.
     pub limit: Option<f64>,
+    /// How much is observed: with [`Detail::Full`] also each packet.
+    pub detail: Detail,
 }
 
 /// The instrument.
@@ -65,8 +74,19 @@ pub struct Tcp<'a> {
 struct Session {
     sampler: Sampler,
     events: Result<Events, InstrumentError>,
+    /// If each packet is observed.
+    samples: Option<Result<Samples, InstrumentError>>,
+    /// The CPUs of the devices' queues, read when they are first needed.
+    queues: OnceCell<Queues>,
     began: Instant,
-    counters: BTreeMap<String, u64>,
+    counters: Result<BTreeMap<String, u64>, ReadError>,
+}
+
+impl Session {
+    /// What observes each packet, if anything does.
+    fn samples(&mut self) -> Option<&mut Samples> {
+        self.samples.as_mut()?.as_mut().ok()
+    }
 }
 
 impl<'a> Tcp<'a> {
@@ -79,7 +99,13 @@ impl<'a> Tcp<'a> {
         let mut state = session.sampler.state();
         let events = session.events.as_ref();
         state.end(&events.map(Events::ended).unwrap_or_default());
-        let retransmits = events.map(Events::retransmits).ok();
+        let losses = events.map(Events::losses).ok();
+        let samples = session.samples.as_ref().and_then(|samples| samples.as_ref().ok());
+        let sampled = samples.map(Samples::read);
+        let connect_time = |sock: u64| events.ok()?.connect_time(sock);
+        let arrived_on = |ifindex: u32, queue: u32| {
+            session.queues.get_or_init(|| Queues::read(self.root)).cpu(ifindex, queue)
+        };
         let mut unknown: Vec<Unknown> = state
             .error()
             .map(|reason| note("some readings of the sockets", reason))
@@ -100,7 +126,11 @@ impl<'a> Tcp<'a> {
             owners = find(&state.inodes().filter(|&inode| inode != 0).collect());
         }
         let around = Surroundings {
-            retransmits: retransmits.as_ref(),
+            losses: losses.as_ref(),
+            knows_reductions: events.is_ok_and(Events::knows_reductions),
+            samples: sampled.as_ref(),
+            connect_time: &connect_time,
+            arrived_on: &arrived_on,
             netns: self.options.netns,
             owners: &owners,
             listening: &|port| listening.contains(&port),
@@ -137,6 +167,9 @@ impl<'a> Tcp<'a> {
         state.set_owners(&owners);
         unknown
             .extend(events.err().map(|e| note("connections between two readings", &e.to_string())));
+        if let Some(Err(error)) = &session.samples {
+            unknown.push(note("samples of each packet", &error.to_string()));
+        }
         unknown.extend(
             state.no_arrivals().map(|reason| note("CPUs on which packets are processed", &reason)),
         );
@@ -155,9 +188,14 @@ impl<'a> Tcp<'a> {
             }
             listener
         };
-        let counters = match read_nstat(self.root) {
-            Ok(now) => rises(&session.counters, &now),
-            Err(error) => {
+        let now = read_nstat(self.root);
+        let counters = match (&session.counters, now) {
+            (Ok(before), Ok(now)) => rises(before, &now),
+            (Err(error), _) => {
+                unknown.push(note("counters", &error.to_string()));
+                BTreeMap::new()
+            }
+            (_, Err(error)) => {
                 unknown.push(note("counters", &error.to_string()));
                 BTreeMap::new()
             }
@@ -173,8 +211,10 @@ impl<'a> Tcp<'a> {
             groups: groups.map(|groups| groups.finish(top)).unwrap_or_default(),
             counters,
             events_lost: events.map_or(0, Events::lost),
+            sampling: samples.map(Samples::sampling),
             cost: TcpCost {
                 programs: events.ok().and_then(Events::cost),
+                sampling: samples.and_then(Samples::cost),
                 ..state.cost(duration_s)
             },
             unknown,
@@ -233,10 +273,11 @@ fn note(fact: &str, reason: &str) -> Unknown {
     Unknown { subject: "host".to_owned(), fact: fact.to_owned(), reason: reason.to_owned() }
 }
 
-/// The counters that have increased, with their increase.
+/// The counters that have increased, with their increase. The kernel shows some only once they are not 0
+/// (`IcmpMsgOutType8`).
 fn rises(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let rise = |(name, now): (&String, &u64)| {
-        let increase = now.checked_sub(*before.get(name)?)?;
+        let increase = now.checked_sub(before.get(name).copied().unwrap_or(0))?;
         (increase > 0).then(|| (name.clone(), increase))
     };
     now.iter().filter_map(rise).collect()
@@ -251,24 +292,55 @@ impl Instrument for Tcp<'_> {
 
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.session = None;
-        let counters = read_nstat(self.root).unwrap_or_default();
+        let counters = read_nstat(self.root);
         let options = &self.options;
         let events = Events::start(&options.filter, options.netns, options.btf_file.as_deref());
         let sampler = Sampler::start(options)?;
-        self.session = Some(Session { sampler, events, began: Instant::now(), counters });
+        let samples = (options.detail == Detail::Full)
+            .then(|| Samples::start(&options.filter, options.netns, options.btf_file.as_deref()));
+        self.session = Some(Session {
+            sampler,
+            events,
+            samples,
+            queues: OnceCell::new(),
+            began: Instant::now(),
+            counters,
+        });
         Ok(())
     }
 
     fn begin_cost_window(&mut self) {
-        if let Some(Session { events: Ok(events), .. }) = &mut self.session {
+        let Some(session) = &mut self.session else { return };
+        if let Ok(events) = &mut session.events {
             events.begin_cost_window();
         }
+        session.samples().into_iter().for_each(Samples::begin_cost_window);
     }
 
     fn end_cost_window(&mut self) {
-        if let Some(Session { events: Ok(events), .. }) = &mut self.session {
+        let Some(session) = &mut self.session else { return };
+        if let Ok(events) = &mut session.events {
             events.end_cost_window();
         }
+        session.samples().into_iter().for_each(Samples::end_cost_window);
+    }
+
+    fn limit(&self) -> Option<f64> {
+        // Readings keep the limit by themselves.
+        self.options.limit.filter(|_| self.options.detail == Detail::Full)
+    }
+
+    fn spent(&mut self) -> Duration {
+        let samples = self.session.as_mut().and_then(Session::samples);
+        samples.map_or(Duration::ZERO, Samples::spent)
+    }
+
+    fn pause(&mut self, _patience: Duration, _goes_on: &dyn Fn(Duration) -> bool) {
+        self.session.as_mut().and_then(Session::samples).into_iter().for_each(Samples::pause);
+    }
+
+    fn resume(&mut self) {
+        self.session.as_mut().and_then(Session::samples).into_iter().for_each(Samples::resume);
     }
 
     fn read(&mut self) -> Result<TcpMeasurement, InstrumentError> {

@@ -313,6 +313,7 @@ impl State {
             ns_per_socket: (self.sockets > 0).then(|| spent * 1e9 / self.sockets as f64),
             cpu_percent: if duration_s > 0.0 { 100.0 * spent / duration_s } else { 0.0 },
             programs: None,
+            sampling: None,
         }
     }
 

@@ -2,9 +2,9 @@
 
 use super::cpus::{Arrival, Pressure};
 use super::events::Ended;
-use super::limit::{Before, Late, SenderTimes, Times, divide};
+use super::limit::{Before, Late, SenderTimes, Times, divide, is_not_accepted};
 use nearpath_host::{TcpInfo, TcpSocket};
-use nearpath_model::tcp::{TcpCounts, TcpState};
+use nearpath_model::tcp::{TcpCounts, TcpReset, TcpState};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,10 @@ pub(super) struct Track {
     pub comm: Option<String>,
     pub age: Option<Duration>,
     pub connect: Option<Duration>,
+    pub reset: Option<TcpReset>,
+    /// Since when it is known to wait for accept(2), and how long it waited.
+    waits_for_accept: Option<Instant>,
+    pub accept_wait: Option<Duration>,
     /// Whether data waited for its reader at the last reading.
     pub waits_for_reader: bool,
     pub times: Times,
@@ -73,6 +77,9 @@ impl Track {
             comm: None,
             age: None,
             connect: None,
+            reset: None,
+            waits_for_accept: None,
+            accept_wait: None,
             waits_for_reader: false,
             times: Times::default(),
             sender: SenderTimes::default(),
@@ -98,7 +105,18 @@ impl Track {
             track.first = if is_new { nothing() } else { counts };
             track.remember(info, socket, counts);
         }
+        track.look_for_accept(socket, now);
         track
+    }
+
+    /// How long it waits for accept(2), to the time between two readings.
+    fn look_for_accept(&mut self, socket: &TcpSocket, now: Instant) {
+        if is_not_accepted(socket) {
+            let since = *self.waits_for_accept.get_or_insert(now);
+            self.accept_wait = Some(now.saturating_duration_since(since));
+        } else if let Some(since) = self.waits_for_accept.take() {
+            self.accept_wait = Some(now.saturating_duration_since(since));
+        }
     }
 
     /// A connection of which nothing but its end was seen.
@@ -120,7 +138,7 @@ impl Track {
         (self.rtt_us, self.min_rtt_us) = (end.rtt_us, end.min_rtt_us);
         self.pid = end.pid.or(self.pid);
         self.comm = (!end.comm.is_empty()).then(|| end.comm.clone());
-        (self.age, self.connect) = (end.age, end.connect);
+        (self.age, self.connect, self.reset) = (end.age, end.connect, end.reset);
         self.closed = true;
     }
 
@@ -131,6 +149,7 @@ impl Track {
         self.state = socket.state;
         self.inode = socket.inode;
         self.waits_for_reader = socket.receive_queue > 0;
+        self.look_for_accept(socket, now);
         let Some(info) = &socket.info else { return };
         if let Some(before) = self.before.filter(|_| seconds > 0.0) {
             let late = Late {

@@ -41,6 +41,7 @@ impl TcpCost {
             ns_per_socket: (sockets > 0).then(|| ns / sockets as f64),
             cpu_percent: if seconds > 0.0 { ns / 1e7 / seconds } else { 0.0 },
             programs: self.programs,
+            sampling: self.sampling,
         }
     }
 }
@@ -61,6 +62,10 @@ impl TcpConnection {
         let mut interval = Self {
             observed_s,
             interval: self.interval.since(&old.interval),
+            samples: self.samples.as_ref().map(|now| match &old.samples {
+                Some(before) => now.since(before),
+                None => now.clone(),
+            }),
             busy_share: share(self.busy_share, old.busy_share),
             rwnd_limited_share: share(self.rwnd_limited_share, old.rwnd_limited_share),
             sndbuf_limited_share: share(self.sndbuf_limited_share, old.sndbuf_limited_share),

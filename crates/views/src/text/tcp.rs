@@ -5,8 +5,10 @@ use super::table::{Table, left, right};
 use super::units::{bytes, latency, percent, printable, short};
 use super::unknown::unknown;
 use super::{heading, line};
+use nearpath_model::CpuId;
 use nearpath_model::tcp::{
-    TcpConnection, TcpCounts, TcpLimit, TcpListener, TcpMeasurement, TcpVerdict,
+    TcpConnection, TcpCounts, TcpLimit, TcpListener, TcpMeasurement, TcpReset, TcpSamples,
+    TcpTimes, TcpVerdict,
 };
 use nearpath_model::units::{bit_rate, counted, digits};
 use std::collections::BTreeMap;
@@ -24,6 +26,10 @@ pub fn tcp(m: &TcpMeasurement, verbose: bool, width: Option<usize>) -> String {
     if !m.connections.is_empty() {
         line!(out);
         out.push_str(&connections(m, width));
+    }
+    if m.sampling.is_some() && m.connections.iter().any(has_samples) {
+        line!(out);
+        out.push_str(&samples(m, width));
     }
     if verbose {
         for part in [figures(m), buffers(m)] {
@@ -94,8 +100,38 @@ fn header(out: &mut String, m: &TcpMeasurement) {
             percent(programs.cpu_percent / 100.0)
         );
     }
+    sampling(out, m);
     if m.events_lost > 0 {
         line!(*out, "lost: {} events", m.events_lost);
+    }
+}
+
+/// How each packet was observed.
+fn sampling(out: &mut String, m: &TcpMeasurement) {
+    let Some(sampling) = m.sampling else { return };
+    if let Some(cost) = m.cost.sampling {
+        line!(
+            *out,
+            "      {:.0}ns per segment or read, {} of one CPU while observed",
+            cost.ns_per_event,
+            percent(cost.cpu_percent / 100.0)
+        );
+    }
+    let share = sampling.observed_s / m.duration_s;
+    if share < 0.99 {
+        line!(
+            *out,
+            "packets observed for {}s, {} of the time: overhead limit",
+            digits(sampling.observed_s),
+            percent(share)
+        );
+    }
+    let lost = [
+        (sampling.collided, "of connections without room"),
+        (sampling.unmarked, "of which the wait was not measured"),
+    ];
+    for (count, what) in lost.into_iter().filter(|(count, _)| *count > 0) {
+        line!(*out, "not observed: {} {what}", counted(count, "segment"));
     }
 }
 
@@ -168,10 +204,61 @@ fn connections(m: &TcpMeasurement, width: Option<usize>) -> String {
 /// The state, if it is not that of every connection.
 fn state(connection: &TcpConnection) -> String {
     match (connection.closed, connection.state) {
-        (true, _) => "closed".to_owned(),
+        (true, _) => match connection.reset {
+            Some(TcpReset::Sent) => "reset".to_owned(),
+            Some(TcpReset::Received) => "reset by peer".to_owned(),
+            None => "closed".to_owned(),
+        },
         (false, nearpath_model::tcp::TcpState::Established) => String::new(),
         (false, state) => state.to_string(),
     }
+}
+
+fn has_samples(connection: &TcpConnection) -> bool {
+    let some = |samples: &TcpSamples| samples.rtt.count + samples.read_wait.count > 0;
+    connection.samples.as_ref().is_some_and(some)
+}
+
+/// What each packet showed.
+fn samples(m: &TcpMeasurement, width: Option<usize>) -> String {
+    let mut table = Table::new(&[
+        left("LOCAL"),
+        left("REMOTE"),
+        right("RTT SAMPLES").gives_way(1),
+        right("P50"),
+        right("P99"),
+        right("MAX"),
+        right("WAIT TO BE READ P50").optional(),
+        right("P99").optional(),
+        right("MAX").optional(),
+        right("READ ON CPU").optional().gives_way(2),
+        right("ELSEWHERE").optional().gives_way(3),
+        right("ZERO WINDOWS").optional().gives_way(4),
+    ]);
+    let rows = m.connections.iter().filter(|connection| has_samples(connection));
+    for (connection, samples) in rows.filter_map(|one| Some((one, one.samples.as_ref()?))) {
+        let of = |times: &TcpTimes| [times.p50_ns, times.p99_ns, times.max_ns].map(time);
+        let [rtt50, rtt99, rtt_max] = of(&samples.rtt);
+        let [wait50, wait99, wait_max] = of(&samples.read_wait);
+        let elsewhere = samples.reads_on_other_cpu as f64 / samples.reads.max(1) as f64;
+        let zero_windows = samples.peer_zero_windows + samples.own_zero_windows;
+        let some = |is: bool, text: String| if is { text } else { String::new() };
+        table.row([
+            end(connection.src, connection.sport),
+            end(connection.dst, connection.dport),
+            short(samples.rtt.count),
+            rtt50,
+            rtt99,
+            rtt_max,
+            wait50,
+            wait99,
+            wait_max,
+            samples.read_on_cpu.map(|cpu| cpu.0.to_string()).unwrap_or_default(),
+            some(samples.reads > 0, percent(elsewhere)),
+            some(zero_windows > 0, zero_windows.to_string()),
+        ]);
+    }
+    table.render_within(width.unwrap_or(usize::MAX)).0
 }
 
 /// The figures of sending.
@@ -183,7 +270,9 @@ fn figures(m: &TcpMeasurement) -> String {
         right("RTO"),
         right("CWND"),
         right("SSTHRESH"),
+        right("IRQ CPU").optional(),
         right("CPU").optional(),
+        right("ACCEPTED AFTER").optional(),
         right("IN-FLIGHT"),
         right("LOST"),
         right("REORDERING"),
@@ -202,6 +291,7 @@ fn figures(m: &TcpMeasurement) -> String {
     let rate = |value: Option<u64>| value.map(bit_rate).unwrap_or_default();
     let share = |value: Option<f64>| value.map(percent).unwrap_or_default();
     let some = |count: u64| if count > 0 { count.to_string() } else { String::new() };
+    let cpu = |cpu: Option<CpuId>| cpu.map(|cpu| cpu.0.to_string()).unwrap_or_default();
     for c in &m.connections {
         table.row([
             end(c.src, c.sport),
@@ -210,7 +300,9 @@ fn figures(m: &TcpMeasurement) -> String {
             time(c.rto_ns),
             number(c.cwnd),
             number(c.ssthresh),
-            c.processed_on_cpu.map(|cpu| cpu.0.to_string()).unwrap_or_default(),
+            cpu(c.arrived_on_cpu),
+            cpu(c.processed_on_cpu),
+            time(c.accept_wait_ns),
             number(c.in_flight),
             number(c.lost),
             number(c.reordering),

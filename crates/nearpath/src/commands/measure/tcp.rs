@@ -4,12 +4,13 @@ use crate::failure::{Failure, say};
 use crate::filters::network;
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::session::Time;
+use crate::session::{Overhead, Time, overhead};
 use crate::source::Namespace;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use nearpath_host::{TcpFilter, current_netns};
 use nearpath_instruments::tcp::{Options, Tcp};
+use nearpath_model::Detail;
 use nearpath_model::tcp::{TcpMeasurement, TcpPer, TcpRole};
 use nearpath_views::{json, text};
 use std::time::Duration;
@@ -19,6 +20,7 @@ EXAMPLES
   nearpath measure tcp --port 5201                   what limits each connection of iperf3
   nearpath measure tcp --role server --per listener  the connections of each server
   nearpath measure tcp --pid 4711 -v                 all figures of the connections of a process
+  nearpath measure tcp --port 443 --detail full      also RTT percentiles, and how long data waits to be read
   nearpath measure tcp --json --interval 2s          one JSON document per line, every 2 seconds
   nearpath measure tcp --json | jq '.connections[] | [.src, .dst, .verdict.limit, .verdict.share]'
 
@@ -31,9 +33,6 @@ limits.";
 const READINGS: u32 = 10;
 /// Connections shown as text.
 const SHOWN: usize = 20;
-/// Default limit on overhead, as a share of a CPU.
-const OVERHEAD: f64 = 0.02;
-
 /// Arguments of `measure tcp`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
@@ -71,6 +70,15 @@ pub(super) struct TcpArguments {
     /// Number of connections and groups to list, those with the most bytes [default: 20 as text, all as JSON]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
+    /// How much to observe: 'coarse' reads the sockets and observes state changes and retransmissions; 'full'
+    /// observes each packet as well: the histogram of round-trip times, how long data waits to be read and on
+    /// which CPU, and closed windows
+    #[arg(long, value_enum, value_name = "HOW", default_value = "coarse")]
+    detail: HowMuch,
+    /// Overhead limit, as a share of one CPU such as '2%', or 'none'. Above it, sockets are read less often, and
+    /// packets observed in time slices
+    #[arg(long, value_name = "SHARE", default_value = "2%", value_parser = overhead)]
+    max_overhead: Overhead,
     /// Show all figures of each connection
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
@@ -87,6 +95,12 @@ pub(super) struct TcpArguments {
 enum Role {
     Server,
     Client,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum HowMuch {
+    Coarse,
+    Full,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -163,7 +177,11 @@ impl TcpArguments {
             notable: None,
             step: (interval.min(self.time.duration) / READINGS).max(Duration::from_millis(10)),
             btf_file: self.time.btf.clone(),
-            limit: Some(OVERHEAD),
+            limit: self.max_overhead.0,
+            detail: match self.detail {
+                HowMuch::Coarse => Detail::Coarse,
+                HowMuch::Full => Detail::Full,
+            },
         }
     }
 

@@ -1,5 +1,10 @@
 //! `nearpath measure tcp` on this kernel: the numbers of ss(8), and the verdict of connections whose limit is made.
 
+mod capture;
+mod races;
+mod samples;
+mod scenes;
+
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
@@ -7,9 +12,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
@@ -39,10 +41,11 @@ fn whole(pair: &VethPair, side: Side, args: &[&str]) -> TcpMeasurement {
     measured(pair, side, args).pop().unwrap()
 }
 
-/// A measurement that has begun, of connections with this port.
-fn begin(pair: &VethPair, side: Side, option: &str, port: &str) -> Child {
+/// A measurement that has begun.
+fn begin(pair: &VethPair, side: Side, args: &[&str]) -> Child {
     let mut child = Command::new(NEARPATH)
-        .args(["measure", "tcp", "--json", "--for", "60s", option, port])
+        .args(["measure", "tcp", "--json", "--for", "60s"])
+        .args(args)
         .args(["--netns", &namespace(pair, side)])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -130,6 +133,51 @@ fn as_ss(c: &TcpConnection) -> BTreeMap<&'static str, String> {
     ])
 }
 
+/// Between two readings of nstat(8) in a namespace of which only these connections are: every counter of TCP.
+#[test]
+fn the_counters_are_those_of_nstat() {
+    if !can_run() || !nearpath_testing::require_program("nstat") {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let listener = listen(&pair);
+    let port = listener.local_addr().unwrap().port();
+    let counters = || {
+        let run = |_| Ok(Command::new("nstat").arg("-azsj").output()?.stdout);
+        let text = pair.run(Side::Server, run).unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        serde_json::from_value::<BTreeMap<String, u64>>(document["kernel"].clone()).unwrap()
+    };
+    let child = begin(&pair, Side::Server, &["--sport", "1"]);
+    let before = counters();
+    // Connections that transfer, one that is refused, and one that is reset.
+    for round in 0..5 {
+        let (mut client, mut server) = connect(&pair, &listener);
+        client.write_all(&[1; 100_000]).unwrap();
+        server.read_exact(&mut [0; 100_000]).unwrap();
+        if round == 0 {
+            client.write_all(&[1; 10]).unwrap();
+        }
+    }
+    let closed = (Side::Server.ipv4(), port + 1);
+    assert!(pair.run(Side::Client, |_| TcpStream::connect(closed)).is_err());
+    let after = counters();
+    let document = ended(child);
+    let risen: BTreeMap<String, u64> = after
+        .into_iter()
+        .filter_map(|(name, now)| Some((name.clone(), now.checked_sub(*before.get(&name)?)?)))
+        .filter(|(name, rise)| *rise > 0 && name.starts_with("Tcp"))
+        .collect();
+    assert!(risen.len() >= 8, "{risen:?}");
+    // What closing left may arrive after the second reading.
+    for (name, rise) in &risen {
+        let ours = document.counters.get(name).copied().unwrap_or(0);
+        assert!((*rise..=rise + 5).contains(&ours), "{name}: {rise} by nstat, {ours}");
+    }
+    let ours = document.counters.keys().filter(|name| name.starts_with("Tcp"));
+    assert!(ours.clone().count() >= risen.len(), "{ours:?} {risen:?}");
+}
+
 /// Of two idle connections, one that has sent and one that has received.
 #[test]
 fn the_numbers_are_those_of_ss() {
@@ -164,134 +212,6 @@ fn the_numbers_are_those_of_ss() {
         assert_eq!(connection.pid, Some(std::process::id()));
         assert_eq!(said.get("cwnd"), Some(&connection.cwnd.unwrap().to_string()));
     }
-}
-
-/// Threads that run until this is dropped.
-struct Scene {
-    pair: VethPair,
-    over: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-    sockets: Vec<TcpStream>,
-}
-
-impl Scene {
-    fn new() -> Self {
-        let pair = VethPair::new(1).unwrap();
-        Self { pair, over: Arc::default(), threads: Vec::new(), sockets: Vec::new() }
-    }
-
-    /// A client that calls `send`, and a server that calls `receive`, again and again, until one fails.
-    fn connection(
-        &mut self,
-        mut send: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
-        mut receive: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
-    ) -> u16 {
-        let listener = listen(&self.pair);
-        let (client, server) = connect(&self.pair, &listener);
-        let port = listener.local_addr().unwrap().port();
-        for socket in [&client, &server] {
-            self.sockets.push(socket.try_clone().unwrap());
-        }
-        let (over, ended) = (Arc::clone(&self.over), Arc::clone(&self.over));
-        let (mut client, mut server) = (client, server);
-        self.threads.push(std::thread::spawn(move || {
-            while !over.load(SeqCst) && send(&mut client).is_ok() {}
-        }));
-        self.threads.push(std::thread::spawn(move || {
-            while !ended.load(SeqCst) && receive(&mut server).is_ok() {}
-        }));
-        port
-    }
-
-    /// The verdicts of each interval, as seen from one side.
-    fn verdicts(&self, side: Side, port: u16) -> Vec<Option<TcpLimit>> {
-        let port = port.to_string();
-        let args = ["--port", &port, "--for", "4s", "--interval", "400ms"];
-        let mut documents = measured(&self.pair, side, &args);
-        documents.pop();
-        let limit = |document: &TcpMeasurement| {
-            let [connection] = document.connections.as_slice() else { panic!("{document:?}") };
-            connection.verdict.as_ref().map(|verdict| verdict.limit)
-        };
-        documents.iter().map(limit).collect()
-    }
-
-    fn assert_limited(&self, side: Side, port: u16, by: TcpLimit) {
-        let verdicts = self.verdicts(side, port);
-        let right = verdicts.iter().filter(|limit| **limit == Some(by)).count();
-        assert!(verdicts.len() >= 9 && right * 20 >= verdicts.len() * 19, "{by:?}: {verdicts:?}");
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.over.store(true, SeqCst);
-        for socket in &self.sockets {
-            // It may have ended already.
-            let _ = socket.shutdown(std::net::Shutdown::Both);
-        }
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap();
-        }
-    }
-}
-
-fn send_all(socket: &mut TcpStream) -> std::io::Result<()> {
-    socket.write_all(&[1; 65_536])
-}
-
-fn read_all(socket: &mut TcpStream) -> std::io::Result<()> {
-    match socket.read(&mut [0; 65_536])? {
-        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
-        _ => Ok(()),
-    }
-}
-
-#[test]
-fn an_application_that_pauses() {
-    if !can_run() {
-        return;
-    }
-    let mut scene = Scene::new();
-    let paused = |socket: &mut TcpStream| {
-        std::thread::sleep(Duration::from_millis(20));
-        socket.write_all(&[1; 4096])
-    };
-    let port = scene.connection(paused, read_all);
-    scene.assert_limited(Side::Client, port, TcpLimit::Application);
-    scene.assert_limited(Side::Server, port, TcpLimit::Peer);
-}
-
-#[test]
-fn an_application_that_reads_slowly() {
-    if !can_run() {
-        return;
-    }
-    let mut scene = Scene::new();
-    let slow = |socket: &mut TcpStream| {
-        std::thread::sleep(Duration::from_millis(10));
-        socket.read_exact(&mut [0; 2048])
-    };
-    let port = scene.connection(send_all, slow);
-    scene.assert_limited(Side::Client, port, TcpLimit::Reader);
-    scene.assert_limited(Side::Server, port, TcpLimit::Reader);
-}
-
-#[test]
-fn a_path_with_a_rate() {
-    if !can_run() || !nearpath_testing::require_program("tc") {
-        return;
-    }
-    let mut scene = Scene::new();
-    let shaper = "qdisc add dev np0 root tbf rate 20mbit burst 32kb latency 50ms";
-    let run = |_| Ok(Command::new("tc").args(shaper.split(' ')).output()?.status.success());
-    if !scene.pair.run(Side::Client, run).unwrap() {
-        nearpath_testing::skip("this kernel has no qdisc tbf");
-        return;
-    }
-    let port = scene.connection(send_all, read_all);
-    scene.assert_limited(Side::Client, port, TcpLimit::Path);
-    scene.assert_limited(Side::Server, port, TcpLimit::Peer);
 }
 
 #[test]
@@ -339,7 +259,7 @@ fn connections_that_end_are_listed() {
     let pair = VethPair::new(1).unwrap();
     let listener = listen(&pair);
     let port = listener.local_addr().unwrap().port().to_string();
-    let child = begin(&pair, Side::Server, "--sport", &port);
+    let child = begin(&pair, Side::Server, &["--sport", &port]);
     for round in 1..=3 {
         let (mut client, mut server) = connect(&pair, &listener);
         client.write_all(&vec![0; 100 * round]).unwrap();
@@ -393,7 +313,7 @@ fn no_short_connection_is_missed() {
     let port = listener.local_addr().unwrap().port();
     let sport = port.to_string();
     let children = [(Side::Server, "--sport"), (Side::Client, "--dport")]
-        .map(|(side, option)| begin(&pair, side, option, &sport));
+        .map(|(side, option)| begin(&pair, side, &[option, &sport]));
     let accept = std::thread::spawn(move || {
         for _ in 0..MANY {
             let (mut server, _) = listener.accept().unwrap();
