@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency lint fuzz package package-test clean
+.PHONY: help run test test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -68,6 +68,12 @@ bench-latency: ## Compare the prober with sockperf on one path, on a quiet machi
 	$(CARGO) build --release --package nearpath
 	NEARPATH_BINARY=$(CURDIR)/target/release/nearpath \
 		$(CARGO) test --package nearpath --test kernel_latency -- --ignored --nocapture
+
+bench-tcp: ## Measure reading 100,000 TCP connections beside ss, and a storm of short ones, on a quiet machine
+	@scripts/install-deps build test
+	$(CARGO) build --release --package nearpath
+	NEARPATH_BINARY=$(CURDIR)/target/release/nearpath \
+		$(CARGO) test --package nearpath --test kernel_tcp -- --ignored --nocapture --test-threads 1
 
 faults: ## Play every fault scene, and print how often nearpath names the cause that the raw trace shows
 	@scripts/install-deps build test lab

@@ -6,15 +6,26 @@ what was set up; the figures of each connection are compared with ss(8) of the g
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, lengthy, representative, smoke
+from lab.fixtures import lab, lengthy, representative, skips_in_guest, smoke
+from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
 from .ss import compare
+
+KERNEL_TEST = "kernel_tcp"
+
+
+@pytest.fixture(scope="module")
+def payload(lab_here: None) -> Path:
+    """nearpath, and its own tests."""
+    return payload_of_tests("nearpath", KERNEL_TEST)
+
 
 SETUP = """
 set -e
@@ -233,3 +244,30 @@ def test_the_counters_are_those_of_nstat(host: Host) -> None:
     assert risen["TcpRetransSegs"] > 0
     assert {name: ours.get(name) for name in risen} == risen
     assert ours.keys() <= risen.keys() | {name for name in ours if name not in after}
+
+
+# Scenes in which no figure depends on the speed of the machine.
+SCENES_OF_EACH_KERNEL = (
+    "connections_that_end_are_listed",
+    "races::a_port_that_is_used_again_is_another_connection",
+    "races::ipv4_in_an_ipv6_socket_is_shown_and_found_as_ipv4",
+    "races::subflows_of_mptcp_are_connections_that_are_not_in_the_backlog",
+    "samples::data_waits_for_its_reader_as_long_as_that_makes_it_wait",
+    "samples::a_closed_window_and_the_cpu_of_the_reader_are_seen",
+)
+
+
+@smoke
+@lab(topology=TWO_NODES, nics=IGB)
+def test_events_and_samples(host: Host) -> None:
+    """What programs see of connections, with the hooks of each kernel."""
+    host.run("modprobe -a veth")
+    binary = "NEARPATH_BINARY=/usr/local/bin/nearpath"
+    test = f"{binary} {KERNEL_TEST} --exact {' '.join(SCENES_OF_EACH_KERNEL)} --nocapture --test-threads 1"
+    # Before Linux 5.11 maps count as locked memory.
+    status, out, err = host.run(f"ulimit -l unlimited; {test}", timeout_s=400)
+    print(out)
+    assert status == 0, out + err
+    assert f"{len(SCENES_OF_EACH_KERNEL)} passed" in out
+    skipped = skips_in_guest(host, err)
+    assert skipped == [] or (host.machine.kernel == "5.10" and all("MPTCP" in reason for reason in skipped))

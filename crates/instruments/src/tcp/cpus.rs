@@ -29,7 +29,7 @@ const READER_LATE: f64 = 0.5;
 const READERS_MAX: usize = 64;
 
 /// Shortest time over which a CPU or process is judged: `/proc/stat` counts in ticks of 10 ms.
-const SHORTEST_LOOK: Duration = Duration::from_millis(200);
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// Where the last packet of a connection arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -129,9 +129,6 @@ impl Pressure {
         self.looked = Some(now);
         let passed_ns = passed.map_or(0.0, |passed| passed.as_nanos() as f64);
         (self.late_cpus, self.late_readers) = Default::default();
-        if cpus.is_empty() && readers.is_empty() {
-            return;
-        }
         let ksoftirqd = self.ksoftirqd.get_or_insert_with(|| softirq_threads(root));
         let of_cpus = cpus.iter().filter_map(|cpu| ksoftirqd.get(cpu));
         let readers = readers.iter().take(READERS_MAX);
@@ -146,7 +143,8 @@ impl Pressure {
             (passed_ns > 0.0).then(|| most as f64 / passed_ns)
         };
         let is_late = |pid: &u32, from: f64| share(pid).is_some_and(|share| share >= from);
-        for time in read_cpu_time(root).iter().filter(|time| cpus.contains(&time.cpu.0)) {
+        // Of all CPUs, so that one on which packets arrive later has a start.
+        for time in read_cpu_time(root) {
             let softirqs = time.irq.saturating_add(time.softirq);
             let all = time.total();
             let old = self.ticks.insert(time.cpu.0, (all, softirqs));
@@ -155,7 +153,7 @@ impl Pressure {
                 all > old_all && rise >= LATE * (all - old_all) as f64
             });
             let waits = ksoftirqd.get(&time.cpu.0).is_some_and(|pid| is_late(pid, READER_LATE));
-            if is_busy || waits {
+            if cpus.contains(&time.cpu.0) && (is_busy || waits) {
                 self.late_cpus.insert(time.cpu.0);
             }
         }

@@ -7,7 +7,7 @@ use super::cpus::{Arrivals, Pressure};
 use super::events::Ended;
 use super::track::Track;
 use crate::InstrumentError;
-use nearpath_host::{ConnectionOwner, Root, TcpDiag, TcpFilter, TcpSocket};
+use nearpath_host::{ConnectionOwner, Root, TcpDiag, TcpFilter, TcpSocket, connection_owners};
 use nearpath_model::tcp::{TcpCost, TcpLimit, TcpListener, TcpState, TcpVerdict};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -89,6 +89,10 @@ impl Sampler {
     pub fn start(options: &Options) -> Result<Self, InstrumentError> {
         let mut state = State::new(options.filter.clone())?;
         state.read_all(|_, _| {}).map_err(|error| refused(&error))?;
+        let inodes: HashSet<u64> = state.inodes().filter(|&inode| inode != 0).collect();
+        // Without privilege some are unknown, which each result says.
+        state.set_owners(&connection_owners(&state.root, &inodes).0);
+        state.look_at_cpus();
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
         let (theirs, step, limit) = (Arc::clone(&shared), options.step, options.limit);
         let thread = std::thread::Builder::new()
@@ -170,8 +174,10 @@ impl State {
         let began = thread_time();
         let now = Instant::now();
         self.readings += 1;
-        self.look_at_cpus();
         let is_first = self.readings == 1;
+        if !is_first {
+            self.look_at_cpus();
+        }
         let Self {
             diag, filter, tracks, by_cookie, listeners, readings, sockets, pressure, ..
         } = self;
@@ -224,7 +230,8 @@ impl State {
         }
         let live = || self.tracks.iter().filter(|track| !track.closed);
         let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu).collect();
-        let readers = live().filter(|track| track.waits_for_reader).filter_map(|track| track.pid);
+        let readers =
+            live().filter(|track| track.has_waited_for_reader).filter_map(|track| track.pid);
         self.pressure.look(&self.root, &cpus, &readers.collect());
     }
 

@@ -41,8 +41,8 @@ pub(super) struct Track {
     /// Since when it is known to wait for accept(2), and how long it waited.
     waits_for_accept: Option<Instant>,
     pub accept_wait: Option<Duration>,
-    /// Whether data waited for its reader at the last reading.
-    pub waits_for_reader: bool,
+    /// Whether data waited for its reader at any reading.
+    pub has_waited_for_reader: bool,
     pub times: Times,
     pub sender: SenderTimes,
     pub rtt_us: u32,
@@ -80,7 +80,7 @@ impl Track {
             reset: None,
             waits_for_accept: None,
             accept_wait: None,
-            waits_for_reader: false,
+            has_waited_for_reader: false,
             times: Times::default(),
             sender: SenderTimes::default(),
             rtt_us: 0,
@@ -95,6 +95,7 @@ impl Track {
             inode: socket.inode,
             is_new,
             state: socket.state,
+            has_waited_for_reader: socket.receive_queue > 0,
             ..Self::between(cookie, socket.v6, ends, now)
         };
         if let Some(info) = &socket.info {
@@ -148,7 +149,7 @@ impl Track {
         self.seen = now;
         self.state = socket.state;
         self.inode = socket.inode;
-        self.waits_for_reader = socket.receive_queue > 0;
+        self.has_waited_for_reader |= socket.receive_queue > 0;
         self.look_for_accept(socket, now);
         let Some(info) = &socket.info else { return };
         if let Some(before) = self.before.filter(|_| seconds > 0.0) {

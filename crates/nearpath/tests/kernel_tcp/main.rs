@@ -3,6 +3,7 @@
 mod capture;
 mod races;
 mod samples;
+mod scale;
 mod scenes;
 
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
@@ -11,10 +12,15 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
+/// The program: another build, or that of another machine, if `NEARPATH_BINARY` names it.
+fn nearpath() -> PathBuf {
+    let built = || env!("CARGO_BIN_EXE_nearpath").into();
+    std::env::var_os("NEARPATH_BINARY").unwrap_or_else(built).into()
+}
 
 fn can_run() -> bool {
     nearpath_testing::require_netns()
@@ -26,7 +32,7 @@ fn namespace(pair: &VethPair, side: Side) -> String {
 
 /// What it prints, a document per line.
 fn measured(pair: &VethPair, side: Side, args: &[&str]) -> Vec<TcpMeasurement> {
-    let output = Command::new(NEARPATH)
+    let output = Command::new(nearpath())
         .args(["measure", "tcp", "--json", "--netns", &namespace(pair, side)])
         .args(args)
         .output()
@@ -43,7 +49,7 @@ fn whole(pair: &VethPair, side: Side, args: &[&str]) -> TcpMeasurement {
 
 /// A measurement that has begun.
 fn begin(pair: &VethPair, side: Side, args: &[&str]) -> Child {
-    let mut child = Command::new(NEARPATH)
+    let mut child = Command::new(nearpath())
         .args(["measure", "tcp", "--json", "--for", "60s"])
         .args(args)
         .args(["--netns", &namespace(pair, side)])
@@ -270,8 +276,10 @@ fn connections_that_end_are_listed() {
     let mut received: Vec<u64> =
         document.connections.iter().map(|c| c.interval.bytes_received).collect();
     received.sort_unstable();
-    // The kernel counts the FIN as a byte received.
-    assert_eq!(received, [101, 201, 301]);
+    // The kernel counts the FIN as a byte received, if it arrived before the socket ended.
+    let all = |least: &u64, at: usize| (100 * at as u64..=100 * at as u64 + 1).contains(least);
+    let right = received.iter().zip(1..).all(|(bytes, at)| all(bytes, at));
+    assert!(received.len() == 3 && right, "{received:?}");
     assert!(document.connections.iter().all(|c| c.closed && c.age_s.is_some()), "{document:?}");
 }
 
@@ -286,7 +294,7 @@ fn without_privilege_the_processes_are_unknown() {
     let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let port = client.local_addr().unwrap().port().to_string();
     let program = std::env::temp_dir().join(format!("nearpath-{}", std::process::id()));
-    std::fs::copy(NEARPATH, &program).unwrap();
+    std::fs::copy(nearpath(), &program).unwrap();
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"])
         .arg(&program)

@@ -138,3 +138,92 @@ fn a_path_with_a_rate() {
     scene.assert_limited(Side::Client, port, TcpLimit::Path);
     scene.assert_limited(Side::Server, port, TcpLimit::Peer);
 }
+
+/// Keeps the calling thread on a CPU.
+fn stay_on(cpu: usize) {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+}
+
+fn has_two_cpus() -> bool {
+    let enough = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= 2);
+    if !enough {
+        nearpath_testing::skip("only one CPU");
+    }
+    enough
+}
+
+/// The reader shares its CPU with threads that never sleep.
+#[test]
+fn a_reader_that_waits_for_its_cpu() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    let mut scene = Scene::new();
+    for _ in 0..5 {
+        let over = Arc::clone(&scene.over);
+        scene.threads.push(std::thread::spawn(move || {
+            stay_on(1);
+            while !over.load(SeqCst) {
+                std::hint::spin_loop();
+            }
+        }));
+    }
+    let mut is_pinned = false;
+    let pinned = move |socket: &mut TcpStream| {
+        if !std::mem::replace(&mut is_pinned, true) {
+            stay_on(1);
+        }
+        read_all(socket)
+    };
+    let port = scene.connection(send_all, pinned);
+    scene.assert_limited(Side::Server, port, TcpLimit::Cpu);
+}
+
+/// Datagrams that many sockets receive keep the CPU that processes the packets of the connection in softirqs.
+#[test]
+fn a_cpu_that_is_busy_with_softirqs() {
+    if !can_run() || !has_two_cpus() || !nearpath_testing::require_bpf() {
+        return;
+    }
+    const GROUP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(239, 1, 1, 1);
+    let mut scene = Scene::new();
+    for side in [Side::Client, Side::Server] {
+        scene.pair.write(side, "queues/rx-0/rps_cpus", "2").unwrap();
+    }
+    let std::net::IpAddr::V4(local) = Side::Server.ipv4() else { unreachable!() };
+    let receivers: Vec<std::net::UdpSocket> = (0..100)
+        .map(|_| {
+            let socket = scene.pair.run(Side::Server, |_| {
+                let udp = rustix::net::socket(
+                    rustix::net::AddressFamily::INET,
+                    rustix::net::SocketType::DGRAM,
+                    None,
+                )?;
+                rustix::net::sockopt::set_socket_reuseaddr(&udp, true)?;
+                let any = std::net::SocketAddr::from(([0, 0, 0, 0], 7500));
+                rustix::net::bind(&udp, &any)?;
+                Ok(std::net::UdpSocket::from(udp))
+            });
+            let socket = socket.unwrap();
+            socket.join_multicast_v4(&GROUP, &local).unwrap();
+            socket
+        })
+        .collect();
+    let std::net::IpAddr::V4(source) = Side::Client.ipv4() else { unreachable!() };
+    let flood = scene.pair.run(Side::Client, |_| std::net::UdpSocket::bind((source, 0))).unwrap();
+    let over = Arc::clone(&scene.over);
+    let bound = flood.try_clone().unwrap();
+    rustix::net::sockopt::set_ip_multicast_if(&bound, &source).unwrap();
+    scene.threads.push(std::thread::spawn(move || {
+        stay_on(0);
+        while !over.load(SeqCst) {
+            // A full queue is no error here.
+            let _ = flood.send_to(&[0; 32], (GROUP, 7500));
+        }
+    }));
+    let port = scene.connection(send_all, read_all);
+    scene.assert_limited(Side::Client, port, TcpLimit::Cpu);
+    drop(receivers);
+}
