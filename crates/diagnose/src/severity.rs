@@ -258,6 +258,27 @@ mod tests {
     }
 
     #[test]
+    fn timeouts_and_limits_need_a_rate() {
+        let (then, now) = (host(0), host(1_000));
+        let context = Context::new(&now, Some(&then), None);
+        for (timeouts, share, severity) in [
+            (19, 0.5, Severity::Info),
+            (20, 0.5, Severity::Warning),
+            (20, 0.0009, Severity::Info),
+            (100, 0.004, Severity::Warning),
+            (100, 0.005, Severity::Critical),
+        ] {
+            assert_eq!(of_timeouts(&context, timeouts, share), severity, "{timeouts} {share}");
+        }
+        let since_boot = Context::new(&now, None, None);
+        assert_eq!(of_timeouts(&since_boot, u64::MAX, 1.0), Severity::Info);
+        assert_eq!(of_limit(0.5, true), Severity::Warning);
+        assert_eq!(of_limit(0.49, true), Severity::Info, "a transfer held back for less");
+        assert_eq!(of_limit(99.0, false), Severity::Info, "nothing to change here");
+        assert_eq!(of_limit(f64::NAN, true), Severity::Info);
+    }
+
+    #[test]
     fn a_detour_of_few_packets_is_not_critical() {
         let delay = Delay {
             per_second: 12_000.0,
