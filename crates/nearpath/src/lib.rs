@@ -19,6 +19,7 @@ mod output;
 mod session;
 mod source;
 mod tcp_connections;
+mod together;
 mod trial;
 mod verbose;
 mod version;

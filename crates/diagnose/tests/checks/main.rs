@@ -3,6 +3,7 @@
 mod connections;
 mod fixtures;
 mod healthy;
+mod hosts;
 mod live;
 mod properties;
 mod support;

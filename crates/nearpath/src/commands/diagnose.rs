@@ -1,6 +1,6 @@
 //! `nearpath diagnose`: findings from facts and measurements, ranked by cost.
 
-use crate::evidence::{self, Measured, Together};
+use crate::evidence::{self, Measured};
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
@@ -8,6 +8,7 @@ use crate::output;
 use crate::session::Timing;
 use crate::source::{Source, all_facts, memory_of_readers};
 use crate::tcp_connections::TcpConnections;
+use crate::together::Together;
 use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
