@@ -295,6 +295,14 @@ mod tests {
     }
 
     #[test]
+    fn tabs_between_numbers_are_shown_as_blanks() {
+        let change = planned("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456", "1 2 3");
+        assert_eq!(with_cpus(&change, &change.before), "4096 131072 6291456");
+        assert_eq!(cut("4096\t131072\t6291456"), "4096 131072 6291456");
+        assert_eq!(cut("a\u{1b}"), "a\\u{1b}");
+    }
+
+    #[test]
     fn a_plan_is_a_difference_with_reasons() {
         let shares =
             |share| Crossings { other_cpu: None, other_llc: None, other_node: Some(share) };
