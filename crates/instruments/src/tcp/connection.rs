@@ -7,7 +7,6 @@ use nearpath_host::{ConnectionOwner, TcpInfo, TcpSocket};
 use nearpath_model::CpuId;
 use nearpath_model::tcp::{TcpConnection, TcpFamily, TcpOptions, TcpRole, TcpSamples};
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What is known of all connections.
@@ -42,12 +41,13 @@ pub(super) fn connection(
     let observed_s = track.observed_s();
     let share = |seconds: f64| (observed_s > 0.0).then(|| (seconds / observed_s).min(1.0));
     let of = |field: fn(&TcpInfo) -> u32| info.map(field);
-    let end = |address: SocketAddr| (address.ip(), address.port());
+    let rare = track.rare();
     let losses = around.losses.map(|of| of.get(&track.cookie).copied().unwrap_or_default());
     // Of one that existed before, the kernel may have reused the address of another.
     let is_live = socket.is_some() && track.is_new && track.arrival.sock != 0;
-    let connect =
-        track.connect.or_else(|| is_live.then(|| (around.connect_time)(track.arrival.sock))?);
+    let connect = rare
+        .and_then(|rare| rare.connect)
+        .or_else(|| is_live.then(|| (around.connect_time)(track.arrival.sock))?);
     let mut connection = TcpConnection {
         family: if track.v6 { TcpFamily::Inet6 } else { TcpFamily::Inet },
         cookie: Some(track.cookie),
@@ -55,16 +55,16 @@ pub(super) fn connection(
         netns: around.netns,
         role: Some(role(track, around)),
         pid: owner.map(|owner| owner.pid).or(track.pid),
-        comm: owner.map(|owner| owner.comm.clone()).or_else(|| track.comm.clone()),
+        comm: owner.map(|owner| owner.comm.clone()).or_else(|| rare?.comm.clone()),
         cgroup: owner.and_then(|owner| owner.cgroup.clone()),
         uid: socket.map(|socket| socket.uid),
-        age_s: match track.age {
+        age_s: match rare.and_then(|rare| rare.age) {
             Some(age) => Some(age.as_secs_f64()),
             None => track.is_new.then_some(observed_s),
         },
         connect_ns: connect.and_then(whole_ns),
-        accept_wait_ns: track.accept_wait.and_then(whole_ns),
-        reset: track.reset,
+        accept_wait_ns: rare.and_then(|rare| rare.accept_wait).and_then(whole_ns),
+        reset: rare.and_then(|rare| rare.reset),
         arrived_on_cpu: track
             .arrival
             .ifindex
@@ -135,14 +135,14 @@ pub(super) fn connection(
         sndbuf_limited_share: share(track.sender.send_buffer),
         app_limited_share: share(track.sender.application),
         limits: track.times.by_limit(),
-        ..TcpConnection::between(end(track.local), end(track.remote))
+        ..TcpConnection::between(track.local.get(), track.remote.get())
     };
     connection.judge();
     connection
 }
 
 pub(super) fn role(track: &Track, around: &Surroundings<'_>) -> TcpRole {
-    if (around.listening)(track.local.port()) { TcpRole::Server } else { TcpRole::Client }
+    if (around.listening)(track.local.get().1) { TcpRole::Server } else { TcpRole::Client }
 }
 
 fn whole_ns(time: Duration) -> Option<u64> {

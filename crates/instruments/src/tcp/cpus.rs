@@ -10,7 +10,7 @@ use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Iter, Link};
 use nearpath_host::{Root, TcpFilter, read_cpu_time, run_delays, softirq_threads};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Read;
+use std::io::{self, BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -78,15 +78,23 @@ impl Arrivals {
         })
     }
 
-    /// The connections of the calling thread's network namespace, by cookie.
+    /// Passes each connection of the calling thread's network namespace to `each`, by its cookie.
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn read(&self) -> Result<HashMap<u64, Arrival>, InstrumentError> {
-        let mut bytes = Vec::new();
-        let read = |mut iter: Iter| iter.read_to_end(&mut bytes).map_err(libbpf_rs::Error::from);
-        Iter::new(&self.link).and_then(read).map_err(|e| refused("reading TCP sockets", &e))?;
-        Ok(bytes.chunks_exact(RECORD_BYTES).filter_map(arrival).collect())
+    pub fn read(&self, mut each: impl FnMut(u64, Arrival)) -> Result<(), InstrumentError> {
+        let failed = |error: io::Error| refused("reading TCP sockets", &error.into());
+        let iter = Iter::new(&self.link).map_err(|e| refused("reading TCP sockets", &e))?;
+        // A read returns whole records, as many as fit into a page or so.
+        let mut reader = BufReader::with_capacity(RECORD_BYTES * 2048, iter);
+        let mut record = [0; RECORD_BYTES];
+        while !reader.fill_buf().map_err(failed)?.is_empty() {
+            reader.read_exact(&mut record).map_err(failed)?;
+            if let Some((cookie, arrival)) = arrival(&record) {
+                each(cookie, arrival);
+            }
+        }
+        Ok(())
     }
 }
 

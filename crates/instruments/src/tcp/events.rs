@@ -8,7 +8,7 @@ use crate::kernel::{
     within_reach,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
-use libbpf_rs::{MapCore, MapFlags, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use nearpath_host::TcpFilter;
 use nearpath_model::EventCost;
 use nearpath_model::tcp::{TcpCounts, TcpReductions, TcpReset, TcpRetransmits, TcpState};
@@ -66,10 +66,41 @@ pub(super) struct Ended {
     pub min_rtt_us: u32,
 }
 
-/// The loaded programs; dropping it detaches and frees everything. The fields are dropped in this order.
-pub(super) struct Events {
+/// Receives the ends of connections, in the thread that has created it.
+pub(super) struct Ends {
     ring: RingBuffer<'static>,
     queue: Rc<RefCell<Vec<Ended>>>,
+}
+
+impl Ends {
+    /// Receives from the ring of [`Events::ring`].
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn listen(ring: &MapHandle) -> Result<Self, InstrumentError> {
+        let queue: Rc<RefCell<Vec<Ended>>> = Rc::default();
+        let events = Rc::clone(&queue);
+        let take = move |bytes: &[u8]| {
+            events.borrow_mut().extend(ended(bytes));
+            0
+        };
+        let step = "listening to the ends of connections";
+        let mut builder = RingBufferBuilder::new();
+        builder.add(ring, take).map_err(|e| refused(step, &e))?;
+        let ring = builder.build().map_err(|e| refused(step, &e))?;
+        Ok(Self { ring, queue })
+    }
+
+    /// The connections that have ended since the last call.
+    pub fn take(&self) -> Vec<Ended> {
+        // Errors come from the callback, which returns none.
+        let _ = self.ring.consume();
+        self.queue.take()
+    }
+}
+
+/// The loaded programs; dropping it detaches and frees everything. The fields are dropped in this order.
+pub(super) struct Events {
     meter: Meter,
     attached: Attached,
     skeleton: TcpSkel<'static>,
@@ -118,25 +149,17 @@ impl Events {
         if let Some((_, reason)) = attached.refused.first() {
             return Err(InstrumentError::Unsupported(reason.clone()));
         }
-        let queue: Rc<RefCell<Vec<Ended>>> = Rc::default();
-        let events = Rc::clone(&queue);
-        let take = move |bytes: &[u8]| {
-            events.borrow_mut().extend(ended(bytes));
-            0
-        };
-        let step = "listening to the ends of connections";
-        let mut builder = RingBufferBuilder::new();
-        builder.add(&skeleton.maps.events, take).map_err(|e| refused(step, &e))?;
-        let ring = builder.build().map_err(|e| refused(step, &e))?;
         let meter = Meter::new(skeleton.object());
-        Ok(Self { ring, queue, meter, attached, skeleton })
+        Ok(Self { meter, attached, skeleton })
     }
 
-    /// The connections that have ended since the last call.
-    pub fn ended(&self) -> Vec<Ended> {
-        // Errors come from the callback, which returns none.
-        let _ = self.ring.consume();
-        self.queue.take()
+    /// The ring of the ends of connections.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn ring(&self) -> Result<MapHandle, InstrumentError> {
+        let step = "listening to the ends of connections";
+        MapHandle::try_from(&self.skeleton.maps.events).map_err(|e| refused(step, &e))
     }
 
     /// Connections whose end was lost because the ring was full, and retransmissions without room.

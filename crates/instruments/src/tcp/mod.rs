@@ -3,6 +3,7 @@
 //! report what happens between two readings (`events`) and, with the detail `full`, what each packet shows
 //! (`samples`).
 
+mod compact;
 mod connection;
 mod cpus;
 mod events;
@@ -98,7 +99,6 @@ impl<'a> Tcp<'a> {
     fn measurement(&self, session: &Session) -> Result<TcpMeasurement, InstrumentError> {
         let mut state = session.sampler.state();
         let events = session.events.as_ref();
-        state.end(&events.map(Events::ended).unwrap_or_default());
         let losses = events.map(Events::losses).ok();
         let samples = session.samples.as_ref().and_then(|samples| samples.as_ref().ok());
         let sampled = samples.map(Samples::read);
@@ -295,7 +295,8 @@ impl Instrument for Tcp<'_> {
         let counters = read_nstat(self.root);
         let options = &self.options;
         let events = Events::start(&options.filter, options.netns, options.btf_file.as_deref());
-        let sampler = Sampler::start(options)?;
+        let ring = events.as_ref().ok().map(Events::ring).transpose()?;
+        let sampler = Sampler::start(options, ring)?;
         let samples = (options.detail == Detail::Full)
             .then(|| Samples::start(&options.filter, options.netns, options.btf_file.as_deref()));
         self.session = Some(Session {

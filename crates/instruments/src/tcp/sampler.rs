@@ -1,12 +1,13 @@
-//! Reads the sockets several times per interval, on a thread of its own.
+//! Reads the sockets several times per interval, and the ends of connections more often, on a thread of its own.
 //!
 //! The time between two readings grows with what a reading costs, so that the limit on overhead is kept.
 
 use super::Options;
-use super::cpus::{Arrivals, Pressure};
-use super::events::Ended;
+use super::cpus::{Arrival, Arrivals, Pressure};
+use super::events::{Ended, Ends};
 use super::track::Track;
 use crate::InstrumentError;
+use libbpf_rs::MapHandle;
 use nearpath_host::{ConnectionOwner, Root, TcpDiag, TcpFilter, TcpSocket, connection_owners};
 use nearpath_model::tcp::{TcpCost, TcpLimit, TcpListener, TcpState, TcpVerdict};
 use rustix::time::{ClockId, clock_gettime};
@@ -28,8 +29,13 @@ pub(super) struct Sampler {
 
 struct Shared {
     state: Mutex<State>,
+    /// Wakes the thread; and whoever waits until it has received all ends so far.
     wake: Condvar,
+    received: Condvar,
 }
+
+/// Interval between two looks for connections that have ended: their ring holds some 25,000.
+const RECEIVE: Duration = Duration::from_millis(50);
 
 /// What was read so far.
 pub(super) struct State {
@@ -49,11 +55,17 @@ pub(super) struct State {
     sockets: u64,
     spent: Duration,
     is_over: bool,
+    /// Whether somebody waits for all ends so far; `false` if nothing receives them.
+    wants_ends: bool,
+    receives_ends: bool,
     /// Why the last reading ended early.
     error: Option<String>,
     /// Connections known by their end alone.
     unnumbered: u64,
 }
+
+/// Connections whose process is looked for before the first result: of so many, which reader is late matters little.
+const OWNERS_MAX: usize = 4096;
 
 /// Cookies of connections that sock_diag has never reported begin here.
 const UNNUMBERED: u64 = 1 << 63;
@@ -82,29 +94,40 @@ fn refused(error: &io::Error) -> InstrumentError {
 }
 
 impl Sampler {
-    /// Reads the sockets once, and from then on again and again.
+    /// Reads the sockets once, and from then on again and again; and the ends of connections from a ring, if there is
+    /// one.
     ///
     /// # Errors
     /// The kernel has no sock_diag for TCP.
-    pub fn start(options: &Options) -> Result<Self, InstrumentError> {
+    pub fn start(options: &Options, ring: Option<MapHandle>) -> Result<Self, InstrumentError> {
         let mut state = State::new(options.filter.clone())?;
         state.read_all(|_, _| {}).map_err(|error| refused(&error))?;
-        let inodes: HashSet<u64> = state.inodes().filter(|&inode| inode != 0).collect();
+        let inodes: HashSet<u64> =
+            state.inodes().filter(|&inode| inode != 0).take(OWNERS_MAX).collect();
         // Without privilege some are unknown, which each result says.
         state.set_owners(&connection_owners(&state.root, &inodes).0);
         state.look_at_cpus();
-        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
+        state.receives_ends = ring.is_some();
+        let (wake, received) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { state: Mutex::new(state), wake, received });
         let (theirs, step, limit) = (Arc::clone(&shared), options.step, options.limit);
         let thread = std::thread::Builder::new()
             .name("tcp-sampler".to_owned())
-            .spawn(move || theirs.run(step, limit))
+            .spawn(move || theirs.run(step, limit, ring.as_ref()))
             .map_err(|error| refused(&error))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The state, without the thread reading meanwhile.
+    /// The state with all ends so far, without the thread reading meanwhile.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.lock()
+        let mut state = self.shared.lock();
+        state.wants_ends = state.receives_ends;
+        self.shared.wake.notify_all();
+        while state.wants_ends && state.receives_ends {
+            let waited = self.shared.received.wait(state);
+            state = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        state
     }
 }
 
@@ -124,14 +147,35 @@ impl Shared {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn run(&self, step: Duration, limit: Option<f64>) {
+    fn run(&self, step: Duration, limit: Option<f64>, ring: Option<&MapHandle>) {
+        // Dropped last, also by a panic: nobody may wait for this thread any longer.
+        let _over = Over(self);
+        let ends = ring.map(Ends::listen);
         let mut state = self.lock();
+        if let Some(Err(error)) = &ends {
+            state.error = Some(error.to_string());
+        }
+        let ends = ends.and_then(Result::ok);
         let mut next = Instant::now() + step;
         while !state.is_over {
-            let wait = next.saturating_duration_since(Instant::now());
-            if !wait.is_zero() {
+            let due = next.saturating_duration_since(Instant::now());
+            let wait = if ends.is_some() { due.min(RECEIVE) } else { due };
+            if !wait.is_zero() && !state.wants_ends {
                 let waited = self.wake.wait_timeout(state, wait);
                 state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            }
+            if let Some(ends) = &ends {
+                let began = thread_time();
+                state.end(&ends.take());
+                state.spent += thread_time().saturating_sub(began);
+            }
+            // The thread that waits may lock only when this one waits again.
+            if std::mem::take(&mut state.wants_ends) {
+                self.received.notify_all();
+                let waited = self.wake.wait_timeout(state, Duration::from_millis(1));
+                state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            }
+            if Instant::now() < next {
                 continue;
             }
             let before = state.spent;
@@ -140,6 +184,16 @@ impl Shared {
             let pause = limit.map_or(Duration::ZERO, |share| cost.div_f64(share.max(1e-3)));
             next = Instant::now() + step.max(pause);
         }
+    }
+}
+
+/// Reports that the thread has ended.
+struct Over<'a>(&'a Shared);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.lock().receives_ends = false;
+        self.0.received.notify_all();
     }
 }
 
@@ -160,6 +214,8 @@ impl State {
             sockets: 0,
             spent: Duration::ZERO,
             is_over: false,
+            wants_ends: false,
+            receives_ends: false,
             error: None,
             unnumbered: 0,
         })
@@ -219,14 +275,15 @@ impl State {
 
     /// Looks where packets arrived, and which of these CPUs and which readers are late.
     fn look_at_cpus(&mut self) {
-        let arrivals = match &self.arrivals {
-            Ok(arrivals) => arrivals.read(),
-            Err(error) => Err(error.clone()),
-        };
-        for track in self.tracks.iter_mut().filter(|track| !track.closed) {
-            if let Ok(arrivals) = &arrivals {
-                track.arrival = arrivals.get(&track.cookie).copied().unwrap_or(track.arrival);
-            }
+        let Self { arrivals, tracks, by_cookie, .. } = self;
+        if let Ok(arrivals) = arrivals {
+            let each = |cookie: u64, arrival: Arrival| {
+                let at = by_cookie.get(&cookie).copied();
+                let track = at.and_then(|at| tracks.get_mut(at)).filter(|track| !track.closed);
+                track.into_iter().for_each(|track| track.arrival = arrival);
+            };
+            // What was known before holds if the kernel refuses this time.
+            let _ = arrivals.read(each);
         }
         let live = || self.tracks.iter().filter(|track| !track.closed);
         let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu).collect();

@@ -1,5 +1,6 @@
 //! What is kept of a connection between two readings: little, as there may be a hundred thousand.
 
+use super::compact::{Counts, End};
 use super::cpus::{Arrival, Pressure};
 use super::events::Ended;
 use super::limit::{Before, Late, SenderTimes, Times, divide, is_not_accepted};
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Track {
     pub cookie: u64,
     pub v6: bool,
-    pub local: SocketAddr,
-    pub remote: SocketAddr,
+    pub local: End,
+    pub remote: End,
     pub inode: u32,
     /// When it was first and last seen; it was established after the first if `is_new`.
     pub since: Instant,
@@ -25,15 +26,28 @@ pub(super) struct Track {
     /// Whether its end was reported.
     pub closed: bool,
     pub state: TcpState,
-    /// Counts at the start, and at the last reading.
-    first: TcpCounts,
-    last: TcpCounts,
+    /// Counts at the start, unless they have never changed; and at the last reading.
+    first: Option<Box<Counts>>,
+    last: Counts,
     before: Option<Before>,
     /// Where its last packet arrived.
     pub arrival: Arrival,
     /// The process that has it open, if it is known.
     pub pid: Option<u32>,
-    /// Of one that has ended: its process by name, its age, and how long it took to be established.
+    /// What few connections have.
+    rare: Option<Box<Rare>>,
+    /// Whether data waited for its reader at any reading.
+    pub has_waited_for_reader: bool,
+    pub times: Times,
+    pub sender: SenderTimes,
+    pub rtt_us: u32,
+    pub min_rtt_us: u32,
+}
+
+/// Of a connection that has ended, or that waited for accept(2).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rare {
+    /// Of one that has ended: its process by name, its age, how long it took to be established, who reset it.
     pub comm: Option<String>,
     pub age: Option<Duration>,
     pub connect: Option<Duration>,
@@ -41,12 +55,6 @@ pub(super) struct Track {
     /// Since when it is known to wait for accept(2), and how long it waited.
     waits_for_accept: Option<Instant>,
     pub accept_wait: Option<Duration>,
-    /// Whether data waited for its reader at any reading.
-    pub has_waited_for_reader: bool,
-    pub times: Times,
-    pub sender: SenderTimes,
-    pub rtt_us: u32,
-    pub min_rtt_us: u32,
 }
 
 impl Track {
@@ -60,8 +68,8 @@ impl Track {
         Self {
             cookie,
             v6,
-            local,
-            remote,
+            local: local.into(),
+            remote: remote.into(),
             inode: 0,
             since: now,
             seen: now,
@@ -69,17 +77,12 @@ impl Track {
             reading: 0,
             closed: false,
             state: TcpState::Established,
-            first: TcpCounts::default(),
-            last: TcpCounts::default(),
+            first: None,
+            last: Counts::unknown(),
             before: None,
             arrival: Arrival::default(),
             pid: None,
-            comm: None,
-            age: None,
-            connect: None,
-            reset: None,
-            waits_for_accept: None,
-            accept_wait: None,
+            rare: None,
             has_waited_for_reader: false,
             times: Times::default(),
             sender: SenderTimes::default(),
@@ -99,12 +102,9 @@ impl Track {
             ..Self::between(cookie, socket.v6, ends, now)
         };
         if let Some(info) = &socket.info {
-            let counts = counts(info);
             // All that a new connection has done belongs to the interval.
-            let nothing =
-                || TcpCounts { timeouts: Some(0), timeout_s: Some(0.0), ..TcpCounts::default() };
-            track.first = if is_new { nothing() } else { counts };
-            track.remember(info, socket, counts);
+            track.first = is_new.then(Box::default);
+            track.remember(info, socket);
         }
         track.look_for_accept(socket, now);
         track
@@ -112,12 +112,21 @@ impl Track {
 
     /// How long it waits for accept(2), to the time between two readings.
     fn look_for_accept(&mut self, socket: &TcpSocket, now: Instant) {
-        if is_not_accepted(socket) {
-            let since = *self.waits_for_accept.get_or_insert(now);
-            self.accept_wait = Some(now.saturating_duration_since(since));
-        } else if let Some(since) = self.waits_for_accept.take() {
-            self.accept_wait = Some(now.saturating_duration_since(since));
+        let waits = is_not_accepted(socket);
+        if !waits && self.rare.is_none() {
+            return;
         }
+        let rare = self.rare.get_or_insert_default();
+        let since = rare.waits_for_accept.or(waits.then_some(now));
+        if let Some(since) = since {
+            rare.accept_wait = Some(now.saturating_duration_since(since));
+        }
+        rare.waits_for_accept = since.filter(|_| waits);
+    }
+
+    /// What few connections have.
+    pub fn rare(&self) -> Option<&Rare> {
+        self.rare.as_deref()
     }
 
     /// A connection of which nothing but its end was seen.
@@ -134,13 +143,21 @@ impl Track {
 
     /// Ends it, with all that it did.
     pub fn end(&mut self, end: &Ended) {
-        let (timeouts, timeout_s) = (self.last.timeouts, self.last.timeout_s);
-        self.last = TcpCounts { timeouts, timeout_s, ..end.counts };
+        self.keep_first();
+        self.last = Counts::of_end(&end.counts, &self.last);
         (self.rtt_us, self.min_rtt_us) = (end.rtt_us, end.min_rtt_us);
         self.pid = end.pid.or(self.pid);
-        self.comm = (!end.comm.is_empty()).then(|| end.comm.clone());
-        (self.age, self.connect, self.reset) = (end.age, end.connect, end.reset);
+        let rare = self.rare.get_or_insert_default();
+        rare.comm = (!end.comm.is_empty()).then(|| end.comm.clone());
+        (rare.age, rare.connect, rare.reset) = (end.age, end.connect, end.reset);
         self.closed = true;
+    }
+
+    /// The counts change from now on.
+    fn keep_first(&mut self) {
+        if self.first.is_none() {
+            self.first = Some(Box::new(self.last));
+        }
     }
 
     /// Continues it with a later reading.
@@ -163,10 +180,14 @@ impl Track {
             self.sender.send_buffer += sender.send_buffer;
             self.sender.application += sender.application;
         }
-        self.remember(info, socket, counts(info));
+        self.remember(info, socket);
     }
 
-    fn remember(&mut self, info: &TcpInfo, socket: &TcpSocket, counts: TcpCounts) {
+    fn remember(&mut self, info: &TcpInfo, socket: &TcpSocket) {
+        let counts = Counts::of(info);
+        if self.before.is_some() && counts != self.last {
+            self.keep_first();
+        }
         self.before = Some(Before::of(info, socket, self.before.as_ref()));
         self.last = counts;
         (self.rtt_us, self.min_rtt_us) = (info.rtt, info.min_rtt);
@@ -174,37 +195,17 @@ impl Track {
 
     /// Counts since the connection began.
     pub fn totals(&self) -> TcpCounts {
-        self.last
+        self.last.get()
     }
 
     /// What has happened since it was first seen, or since its start if it is new.
     pub fn counts(&self) -> TcpCounts {
-        self.last.since(&self.first)
+        let first = self.first.as_deref().unwrap_or(&self.last);
+        self.last.get().since(&first.get())
     }
 
     /// How long it was observed, in seconds.
     pub fn observed_s(&self) -> f64 {
         self.seen.saturating_duration_since(self.since).as_secs_f64()
-    }
-}
-
-fn counts(info: &TcpInfo) -> TcpCounts {
-    TcpCounts {
-        bytes_sent: info.bytes_sent,
-        bytes_acked: info.bytes_acked,
-        bytes_received: info.bytes_received,
-        segments_out: info.segs_out.into(),
-        segments_in: info.segs_in.into(),
-        delivered: info.delivered.into(),
-        segments_sent: info.data_segs_out.into(),
-        segments_received: info.data_segs_in.into(),
-        retransmits: info.total_retrans.into(),
-        retransmitted_bytes: info.bytes_retrans,
-        spurious_retransmits: info.dsack_dups.into(),
-        timeouts: info.total_rto.map(u64::from),
-        timeout_s: info.total_rto_time_ms.map(|ms| f64::from(ms) / 1e3),
-        reordered: info.reord_seen.into(),
-        out_of_order: info.rcv_ooopack.into(),
-        ecn_marked: info.delivered_ce.into(),
     }
 }
