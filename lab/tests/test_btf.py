@@ -60,7 +60,8 @@ def test_missing_btf_is_reported(host: Host) -> None:
 
     # Facts are still reported.
     status, out, err = host.run("nearpath diagnose --for 100ms --json")
-    assert (status, err.splitlines()[0]) == (0, f"nearpath: cannot measure: {NO_BTF}; using kernel counters only")
+    instead = "using TCP connections and kernel counters only"
+    assert (status, err.splitlines()[0]) == (0, f"nearpath: cannot measure: {NO_BTF}; {instead}")
     document = json.loads(out)
     assert document["measurement"] is None and document["host"]["nodes"] == 2
-    assert {"check": "measurement", "reason": f"nothing was measured: {NO_BTF}"} in document["not_checked"]
+    assert {"check": "measurement", "reason": f"packets were not measured: {NO_BTF}"} in document["not_checked"]

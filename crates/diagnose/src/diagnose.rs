@@ -42,6 +42,7 @@ pub fn diagnose<'a>(
         other_look: None,
         locality: evidence.locality.cloned(),
         accepts: evidence.accepts.cloned(),
+        tcp: evidence.tcp.cloned(),
     }
 }
 

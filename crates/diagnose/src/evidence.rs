@@ -3,6 +3,7 @@
 use nearpath_model::Measurement;
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
+use nearpath_model::tcp::TcpMeasurement;
 
 /// What was measured in the interval.
 #[derive(Debug, Clone, Copy, Default)]
@@ -13,6 +14,8 @@ pub struct Evidence<'a> {
     pub locality: Option<&'a Locality>,
     /// By the instrument `accepts`.
     pub accepts: Option<&'a AcceptMeasurement>,
+    /// By the instrument `tcp`.
+    pub tcp: Option<&'a TcpMeasurement>,
 }
 
 impl<'a> From<Option<&'a Measurement>> for Evidence<'a> {

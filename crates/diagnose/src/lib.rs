@@ -7,8 +7,10 @@
 //! A check that lacks a fact says so; it never guesses. None of it panics, whatever the host
 //! says of itself: hosts come from other machines, too.
 
+mod buffers;
 mod check;
 pub mod checks;
+mod connections;
 mod context;
 mod counters;
 mod diagnose;

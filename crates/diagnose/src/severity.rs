@@ -67,6 +67,31 @@ pub(crate) fn of_retransmissions(context: &Context<'_>, again: u64, share: f64) 
     }
 }
 
+/// Retransmission timeouts, with their share of the segments sent. One that expires stops a connection for 200 ms or
+/// more, so it takes a tenth of what retransmissions take: 0.5% and 10/s are critical, 0.1% and 2/s a warning. A
+/// connection whose peer is gone has fewer than one in two seconds, as they double (RFC 6298).
+pub(crate) fn of_timeouts(context: &Context<'_>, timeouts: u64, share: f64) -> Severity {
+    let rate = context.per_second(timeouts);
+    if context.earlier.is_none() {
+        Severity::Info
+    } else if share >= 0.005 && rate >= 10.0 {
+        Severity::Critical
+    } else if share >= 0.001 && rate >= 2.0 {
+        Severity::Warning
+    } else {
+        Severity::Info
+    }
+}
+
+/// Connection-seconds in each second from which [`of_limit`] warns: a transfer that is held back for half of the time.
+pub(crate) const LIMITED_S: f64 = 0.5;
+
+/// Connections that transfer data, and are held back by a setting: `seconds_per_second` in each second, summed over
+/// them. A limit of the peer is `info`, as is one that no setting of this host changes.
+pub(crate) fn of_limit(seconds_per_second: f64, is_set_here: bool) -> Severity {
+    if is_set_here && seconds_per_second >= LIMITED_S { Severity::Warning } else { Severity::Info }
+}
+
 /// What packets pay that take a detour.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Delay {
@@ -230,6 +255,27 @@ mod tests {
         let since_boot = Context::new(&now, None, None);
         assert_eq!(of_loss(&since_boot, 1_000_000, Some(1)), Severity::Warning, "never critical");
         assert_eq!(of_loss(&since_boot, 1, Some(1_000_000)), Severity::Info);
+    }
+
+    #[test]
+    fn timeouts_and_limits_need_a_rate() {
+        let (then, now) = (host(0), host(1_000));
+        let context = Context::new(&now, Some(&then), None);
+        for (timeouts, share, severity) in [
+            (19, 0.5, Severity::Info),
+            (20, 0.5, Severity::Warning),
+            (20, 0.0009, Severity::Info),
+            (100, 0.004, Severity::Warning),
+            (100, 0.005, Severity::Critical),
+        ] {
+            assert_eq!(of_timeouts(&context, timeouts, share), severity, "{timeouts} {share}");
+        }
+        let since_boot = Context::new(&now, None, None);
+        assert_eq!(of_timeouts(&since_boot, u64::MAX, 1.0), Severity::Info);
+        assert_eq!(of_limit(0.5, true), Severity::Warning);
+        assert_eq!(of_limit(0.49, true), Severity::Info, "a transfer held back for less");
+        assert_eq!(of_limit(99.0, false), Severity::Info, "nothing to change here");
+        assert_eq!(of_limit(f64::NAN, true), Severity::Info);
     }
 
     #[test]

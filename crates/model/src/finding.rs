@@ -2,6 +2,7 @@
 
 use crate::accepts::AcceptMeasurement;
 use crate::locality::Locality;
+use crate::tcp::TcpMeasurement;
 use crate::{CpuId, CpuSet, Measurement, ProposedChange};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,9 @@ pub struct Diagnosis {
     /// The measurement of accepts; `None` if there was none.
     #[serde(default)]
     pub accepts: Option<AcceptMeasurement>,
+    /// The measurement of TCP connections; `None` if there was none.
+    #[serde(default)]
+    pub tcp: Option<TcpMeasurement>,
 }
 
 /// A diagnosed problem.

@@ -1,23 +1,19 @@
-//! The evidence of `diagnose` besides facts: its instruments, which all measure over the same time, or files
-//! that they wrote earlier.
+//! The evidence of `diagnose` besides facts: what its instruments measured (`together`), or files that they wrote
+//! earlier.
 //!
-//! Input: the requested instruments, or the files. Output: the measurement of each, or why there is none. An
-//! instrument that cannot run does not stop the others.
+//! Input: the measurements, or the files. Output: the measurement of each instrument, or why there is none.
 
 use crate::failure::say;
 use anyhow::{Context, anyhow, bail};
 use nearpath_diagnose::Evidence;
-use nearpath_instruments::accepts::Accepts;
-use nearpath_instruments::locality::PacketLocality;
-use nearpath_instruments::stages::{Stages, zoom};
-use nearpath_instruments::{Instrument, InstrumentError};
+use nearpath_instruments::stages::zoom;
 use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
+use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
 use nearpath_model::{Diagnosis, MEASUREMENT_SCHEMA, Measurement};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// The measurement of each instrument; `None` for those not requested.
 #[derive(Debug, Default)]
@@ -28,6 +24,8 @@ pub struct Measured {
     pub locality: Option<Result<Locality, String>>,
     /// Of `accepts`, or why not.
     pub accepts: Option<Result<AcceptMeasurement, String>>,
+    /// Of `tcp`, or why not.
+    pub tcp: Option<Result<TcpMeasurement, String>>,
     /// Of two measurements of stages, the one that is not used as evidence.
     pub other_look: Option<Measurement>,
 }
@@ -63,6 +61,7 @@ impl Measured {
             stages: of(&self.stages),
             locality: of(&self.locality),
             accepts: of(&self.accepts),
+            tcp: of(&self.tcp),
         }
     }
 
@@ -74,21 +73,25 @@ impl Measured {
         ) -> Option<(&'static str, &'a str)> {
             Some((name, measured.as_ref()?.as_ref().err()?.as_str()))
         }
-        [of(STAGES, &self.stages), of(LOCALITY, &self.locality), of(ACCEPTS, &self.accepts)]
-            .into_iter()
-            .flatten()
-            .collect()
+        let all = [
+            of(STAGES, &self.stages),
+            of(LOCALITY, &self.locality),
+            of(ACCEPTS, &self.accepts),
+            of(CONNECTIONS, &self.tcp),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// Adds to a diagnosis what could not be measured, and the measurement that was not used.
     pub fn note(self, mut diagnosis: Diagnosis) -> Diagnosis {
         diagnosis.other_look.clone_from(&self.other_look);
         let reasons = self.reasons();
-        let Evidence { stages, locality, accepts } = self.evidence();
+        let Evidence { stages, locality, accepts, tcp } = self.evidence();
+        let no_packets = stages.is_none() && locality.is_none() && accepts.is_none();
         match reasons.first() {
-            Some((_, reason)) if stages.is_none() && locality.is_none() && accepts.is_none() => {
-                diagnosis.not_measured(reason)
-            }
+            Some((_, reason)) if no_packets && tcp.is_none() => diagnosis.not_measured(reason),
+            // Sockets can be read without privilege; packets cannot, for one reason.
+            Some((_, reason)) if no_packets => diagnosis.not_measured_by(PACKETS, reason),
             _ => reasons.iter().rev().fold(diagnosis, |diagnosis, (instrument, reason)| {
                 diagnosis.not_measured_by(instrument, reason)
             }),
@@ -96,186 +99,11 @@ impl Measured {
     }
 }
 
+const PACKETS: &str = "packets";
 const STAGES: &str = "stages";
 const LOCALITY: &str = "packets' CPUs";
 const ACCEPTS: &str = "accepts";
-
-/// The instruments of a diagnosis, run as one.
-pub struct Together<'a> {
-    stages: AttachAttempt<Stages>,
-    locality: AttachAttempt<PacketLocality>,
-    accepts: AttachAttempt<Accepts<'a>>,
-    /// A closer measurement of stages follows: the others keep running when stages stop.
-    is_first_look: bool,
-}
-
-impl<'a> Together<'a> {
-    /// Creates those requested.
-    pub fn new(
-        stages: Option<Stages>,
-        locality: Option<PacketLocality>,
-        accepts: Option<Accepts<'a>>,
-    ) -> Self {
-        Self {
-            stages: AttachAttempt::new(stages),
-            locality: AttachAttempt::new(locality),
-            accepts: AttachAttempt::new(accepts),
-            is_first_look: false,
-        }
-    }
-
-    /// Makes the next measurement the first of two; only stages stop after it ([`Together::look_closer`]).
-    pub fn look_first(&mut self) {
-        self.is_first_look = true;
-    }
-
-    /// Observes these stages from the next measurement on, if stages could be observed at all; the others are
-    /// still running.
-    pub fn look_closer(&mut self, stages: Stages) {
-        self.is_first_look = false;
-        if self.stages.refused.is_none() {
-            self.stages = AttachAttempt::new(Some(stages));
-        }
-    }
-
-    fn read_others(&mut self) -> Measured {
-        Measured {
-            stages: None,
-            other_look: None,
-            locality: self.locality.take(Instrument::read),
-            accepts: self.accepts.take(Instrument::read),
-        }
-    }
-
-    /// Reports at the start what is not measured; the measurement takes its full time anyway.
-    fn report_refused(&self) {
-        let refused = [&self.stages.refused, &self.locality.refused, &self.accepts.refused];
-        let mut said: Vec<&InstrumentError> = Vec::new();
-        for error in refused.into_iter().flatten() {
-            if !said.contains(&error) {
-                said.push(error);
-            }
-        }
-        let none = !(self.stages.runs() || self.locality.runs() || self.accepts.runs());
-        let instead = if none { "; using kernel counters only" } else { "" };
-        for error in said {
-            say(&format!("cannot measure: {error}{instead}"));
-        }
-    }
-}
-
-/// An instrument that may not be requested, or that may be refused by the kernel.
-struct AttachAttempt<I> {
-    instrument: Option<I>,
-    refused: Option<InstrumentError>,
-    started: bool,
-}
-
-impl<I: Instrument> AttachAttempt<I> {
-    fn new(instrument: Option<I>) -> Self {
-        Self { instrument, refused: None, started: false }
-    }
-
-    fn runs(&self) -> bool {
-        self.instrument.is_some() && self.refused.is_none()
-    }
-
-    /// Starts it, unless it is running or was refused earlier.
-    fn start(&mut self) {
-        if !self.started {
-            self.started = true;
-            self.refused = self.instrument.as_mut().and_then(|i| i.start().err());
-        }
-    }
-
-    /// Calls `act` if it is running.
-    fn with(&mut self, act: impl FnOnce(&mut I)) {
-        if let (Some(instrument), None) = (&mut self.instrument, &self.refused) {
-            act(instrument);
-        }
-    }
-
-    fn take(
-        &mut self,
-        take: impl FnOnce(&mut I) -> Result<I::Measurement, InstrumentError>,
-    ) -> Option<Result<I::Measurement, String>> {
-        let instrument = self.instrument.as_mut()?;
-        let taken = self.refused.clone().map_or_else(|| take(instrument), Err);
-        Some(taken.map_err(|error| error.to_string()))
-    }
-}
-
-impl Instrument for Together<'_> {
-    type Measurement = Measured;
-
-    fn available(&self) -> Result<(), InstrumentError> {
-        Ok(())
-    }
-
-    fn start(&mut self) -> Result<(), InstrumentError> {
-        let is_second = self.accepts.started;
-        // The slowest to load comes last, so that the others start little earlier.
-        self.accepts.start();
-        self.locality.start();
-        self.stages.start();
-        if !is_second {
-            self.report_refused();
-        }
-        Ok(())
-    }
-
-    fn limit(&self) -> Option<f64> {
-        self.stages.instrument.as_ref().filter(|_| self.stages.runs())?.limit()
-    }
-
-    fn spent(&mut self) -> Duration {
-        let mut spent = Duration::ZERO;
-        self.stages.with(|stages| spent = stages.spent());
-        spent
-    }
-
-    fn pause(&mut self, patience: Duration, should_continue: &dyn Fn(Duration) -> bool) {
-        self.stages.with(|stages| stages.pause(patience, should_continue));
-    }
-
-    fn resume(&mut self) {
-        self.stages.with(Instrument::resume);
-    }
-
-    fn begin_cost_window(&mut self) {
-        self.stages.with(Instrument::begin_cost_window);
-        self.locality.with(Instrument::begin_cost_window);
-        self.accepts.with(Instrument::begin_cost_window);
-    }
-
-    fn end_cost_window(&mut self) {
-        self.stages.with(Instrument::end_cost_window);
-        self.locality.with(Instrument::end_cost_window);
-        self.accepts.with(Instrument::end_cost_window);
-    }
-
-    fn read(&mut self) -> Result<Measured, InstrumentError> {
-        Ok(Measured {
-            stages: self.stages.take(Instrument::read),
-            locality: self.locality.take(Instrument::read),
-            accepts: self.accepts.take(Instrument::read),
-            other_look: None,
-        })
-    }
-
-    fn stop(&mut self) -> Result<Measured, InstrumentError> {
-        if self.is_first_look {
-            let stages = self.stages.take(Instrument::stop);
-            return Ok(Measured { stages, ..self.read_others() });
-        }
-        Ok(Measured {
-            stages: self.stages.take(Instrument::stop),
-            locality: self.locality.take(Instrument::stop),
-            accepts: self.accepts.take(Instrument::stop),
-            other_look: None,
-        })
-    }
-}
+const CONNECTIONS: &str = "TCP connections";
 
 /// Reads earlier measurements from files that `measure … --json` wrote.
 ///
@@ -299,14 +127,14 @@ impl Measured {
         let has = |field: &str| document.get(field).is_some();
         if has("spans") {
             put(&mut self.stages, document, MEASUREMENT_SCHEMA)
+        } else if has("listeners") && has("connections") {
+            put(&mut self.tcp, document, TCP_MEASUREMENT_SCHEMA)
         } else if has("listeners") {
             put(&mut self.accepts, document, ACCEPT_MEASUREMENT_SCHEMA)
         } else if has("method") && has("places") {
             put(&mut self.locality, document, LOCALITY_SCHEMA)
         } else {
-            bail!(
-                "not an output of 'measure stages', 'measure locality' or 'measure accepts' with --json"
-            )
+            bail!("not an output of 'measure stages', 'locality', 'accepts' or 'tcp' with --json")
         }
     }
 }
@@ -351,8 +179,11 @@ mod tests {
         let whole = Locality { duration_s: 7.0, ..Locality::default() };
         let lines = format!("{{\"from_s\":0}}\n{}\n", json(&whole));
         let locality = file(&dir, "c", &lines);
-        let measured = read(&[stages.clone(), accepts, locality]).unwrap();
+        let tcp = TcpMeasurement { total: 3, ..TcpMeasurement::default() };
+        let connections = file(&dir, "t", &json(&tcp));
+        let measured = read(&[stages.clone(), accepts, locality, connections]).unwrap();
         let evidence = measured.evidence();
+        assert_eq!(evidence.tcp, Some(&tcp));
         assert_eq!(evidence.locality, Some(&whole));
         assert!(evidence.stages.is_some() && evidence.accepts.is_some());
 
@@ -414,6 +245,7 @@ mod tests {
             stages: Some(Err(refused())),
             locality: Some(Err(refused())),
             accepts: Some(Err("other".to_owned())),
+            tcp: None,
             other_look: None,
         };
         assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
@@ -421,9 +253,17 @@ mod tests {
             stages: Some(Ok(Measurement::default())),
             locality: Some(Err(refused())),
             accepts: None,
+            tcp: None,
             other_look: None,
         };
         assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);
+        let connections = Measured {
+            stages: Some(Err(refused())),
+            locality: Some(Err(refused())),
+            tcp: Some(Ok(TcpMeasurement::default())),
+            ..Measured::default()
+        };
+        assert_eq!(notes(connections), ["packets were not measured: no BTF"]);
         assert!(notes(Measured::default()).is_empty());
     }
 }

@@ -18,6 +18,8 @@ mod names;
 mod output;
 mod session;
 mod source;
+mod tcp_connections;
+mod together;
 mod trial;
 mod verbose;
 mod version;

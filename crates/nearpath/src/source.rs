@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 /// The option of every command on this host.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Host")]
 pub struct Namespace {
     /// Use another network namespace: a name in /run/netns, a path, or pid:NUMBER
@@ -37,6 +37,11 @@ impl Source {
     /// Whether it is the running host.
     pub fn is_live(&self) -> bool {
         self.root.is_none() && self.snapshot.is_none()
+    }
+
+    /// The requested namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// The inode of the requested namespace.

@@ -7,6 +7,7 @@ use nearpath_model::accepts::{
     ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, DistanceCounts, Listener,
 };
 use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality};
+use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::*;
 use nearpath_model::{CpuId, Detail, NodeId, SnapshotSummary, StageListing};
 use nearpath_views::{json, svg, text};
@@ -300,6 +301,7 @@ fn diagnosis() -> Diagnosis {
         }),
         locality: Some(packets_and_their_cpus()),
         accepts: Some(connections()),
+        tcp: Some(TcpMeasurement { total: 3, ..TcpMeasurement::default() }),
     }
 }
 
@@ -368,6 +370,7 @@ fn a_diagnosis() {
         other_look: None,
         locality: None,
         accepts: None,
+        tcp: None,
         ..diagnosis()
     };
     golden("diagnosis-facts.txt", &text::diagnosis(&facts, None));

@@ -41,7 +41,15 @@ mod smt_siblings;
 mod socket_buffers;
 mod softnet;
 mod tap_queues;
+mod tcp_congestion_control;
+mod tcp_mss_mismatch;
+mod tcp_options_off;
+mod tcp_receive_buffer;
 mod tcp_retransmissions;
+mod tcp_rtt_variance;
+mod tcp_send_buffer;
+mod tcp_timeouts;
+mod tcp_unsent_data;
 mod tx_freed_elsewhere;
 mod xps_mismatch;
 
@@ -85,7 +93,15 @@ pub const CHECKS: &[Check] = &[
     socket_buffers::CHECK,
     softnet::CHECK,
     tap_queues::CHECK,
+    tcp_congestion_control::CHECK,
+    tcp_mss_mismatch::CHECK,
+    tcp_options_off::CHECK,
+    tcp_receive_buffer::CHECK,
     tcp_retransmissions::CHECK,
+    tcp_rtt_variance::CHECK,
+    tcp_send_buffer::CHECK,
+    tcp_timeouts::CHECK,
+    tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
     xps_mismatch::CHECK,
 ];

@@ -119,10 +119,13 @@ proptest! {
             let locality = locality.map(|m| mutated(m, &mutations[1..]));
             let accepts = other.accepts.as_ref().or(fixture.accepts.as_ref());
             let accepts = accepts.map(|m| mutated(m, &mutations[1..]));
+            let tcp = other.tcp.as_ref().or(fixture.tcp.as_ref());
+            let tcp = tcp.map(|m| mutated(m, &mutations[1..]));
             let evidence = Evidence {
                 stages: measurement.as_ref(),
                 locality: locality.as_ref(),
                 accepts: accepts.as_ref(),
+                tcp: tcp.as_ref(),
             };
             assert_sound(&host, earlier.as_ref(), evidence);
             assert_sound(&host, Some(&other.host), Evidence::default());

@@ -1,14 +1,15 @@
 //! Loads fixtures: readable JSON of partial hosts and measurements, and renders the
 //! output of a check.
 //!
-//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts"}`.
-//! `machine` names the topology in `fixtures/machines/`; the others hold only what matters, over empty
-//! defaults and, for the elements of lists, over `fixtures/templates.json`; `earlier` holds what
-//! was different then. A key that the types do not know fails the test instead of being ignored.
+//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp"}`. `machine`
+//! names the topology in `fixtures/machines/`; the others hold only what matters, over empty defaults and, for the
+//! elements of lists, over `fixtures/templates.json` (those below `tcp` there for the lists of `tcp`); `earlier`
+//! holds what was different then. A key that the types do not know fails the test instead of being ignored.
 
 use nearpath_diagnose::{CheckOutcome, Evidence};
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
+use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::{Finding, Host, Measurement, ProposedChange};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,6 +26,7 @@ pub struct Fixture {
     pub measurement: Option<Measurement>,
     pub locality: Option<Locality>,
     pub accepts: Option<AcceptMeasurement>,
+    pub tcp: Option<TcpMeasurement>,
 }
 
 impl Fixture {
@@ -34,6 +36,7 @@ impl Fixture {
             stages: self.measurement.as_ref(),
             locality: self.locality.as_ref(),
             accepts: self.accepts.as_ref(),
+            tcp: self.tcp.as_ref(),
         }
     }
 }
@@ -58,10 +61,12 @@ pub fn load_dir(dir: &Path) -> Vec<Fixture> {
 pub fn load(path: &Path) -> Fixture {
     let fixture = json_file(path);
     for key in fixture.as_object().unwrap().keys() {
-        let known = ["what", "machine", "host", "earlier", "measurement", "locality", "accepts"];
+        let known =
+            ["what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp"];
         assert!(known.contains(&key.as_str()), "{}: unknown key {key}", path.display());
     }
     assert!(fixture["what"].is_string(), "{}: says not what it shows", path.display());
+    let templates = json_file(&fixtures_dir().join("templates.json"));
     let mut host = serde_json::to_value(Host::default()).unwrap();
     if let Some(machine) = fixture["machine"].as_str() {
         let file = fixtures_dir().join("machines").join(format!("{machine}.json"));
@@ -71,24 +76,29 @@ pub fn load(path: &Path) -> Fixture {
     let earlier = fixture["earlier"].is_object().then(|| {
         let mut earlier = host.clone();
         merge(&mut earlier, &fixture["earlier"]);
-        typed::<Host>(path, earlier)
+        typed::<Host>(path, earlier, &templates)
     });
     Fixture {
         path: path.to_owned(),
-        host: typed(path, host),
+        host: typed(path, host, &templates),
         earlier,
-        measurement: measured(path, &fixture["measurement"]),
-        locality: measured(path, &fixture["locality"]),
-        accepts: measured(path, &fixture["accepts"]),
+        measurement: measured(path, &fixture["measurement"], &templates),
+        locality: measured(path, &fixture["locality"], &templates),
+        accepts: measured(path, &fixture["accepts"], &templates),
+        tcp: measured(path, &fixture["tcp"], &templates["tcp"]),
     }
 }
 
 /// What an instrument measured, over an empty measurement.
-fn measured<T: Default + Serialize + DeserializeOwned>(path: &Path, part: &Value) -> Option<T> {
+fn measured<T: Default + Serialize + DeserializeOwned>(
+    path: &Path,
+    part: &Value,
+    templates: &Value,
+) -> Option<T> {
     part.is_object().then(|| {
         let mut whole = serde_json::to_value(T::default()).unwrap();
         merge(&mut whole, part);
-        typed::<T>(path, whole)
+        typed::<T>(path, whole, templates)
     })
 }
 
@@ -99,9 +109,8 @@ fn json_file(path: &Path) -> Value {
 
 /// Fills the elements of lists from the templates and deserialises; every key must have
 /// arrived in the type.
-fn typed<T: DeserializeOwned + Serialize>(path: &Path, mut json: Value) -> T {
-    let templates = json_file(&fixtures_dir().join("templates.json"));
-    fill(&mut json, &templates);
+fn typed<T: DeserializeOwned + Serialize>(path: &Path, mut json: Value, templates: &Value) -> T {
+    fill(&mut json, templates);
     let value = serde_json::from_value(json.clone())
         .unwrap_or_else(|e| panic!("{}: {e}\n{json:#}", path.display()));
     let back = serde_json::to_value(&value).unwrap();

@@ -47,6 +47,9 @@ const KEPT: &[&str] = &[
     "TcpExt.PAWSEstab",
     "TcpExt.ListenOverflows",
     "TcpExt.ListenDrops",
+    // SYNs dropped, or answered with a cookie, because the queue of a listener was full.
+    "TcpExt.TCPReqQFullDrop",
+    "TcpExt.TCPReqQFullDoCookies",
     // Tasks that waited for memory compaction, and huge pages allocated by faults.
     "vm.compact_stall",
     "vm.thp_fault_alloc",

@@ -9,6 +9,7 @@ mod cpus;
 mod events;
 mod groups;
 mod limit;
+mod notable;
 mod queues;
 mod sampler;
 mod samples;
@@ -52,6 +53,8 @@ pub struct Options {
     pub per: Option<TcpPer>,
     /// How many connections and groups are listed; all if `None`.
     pub top: Option<usize>,
+    /// List those that are notable, instead: so many by each sign of trouble, and those with the most bytes.
+    pub notable: Option<usize>,
     /// Time between readings.
     pub step: Duration,
     /// The kernel's BTF from a file, for a kernel without BTF.
@@ -149,13 +152,13 @@ impl<'a> Tcp<'a> {
                 groups.add(&one);
             }
             listed.push((track.inode.into(), one));
-            // Twice the number listed is kept, so that sorting is rare.
-            if top.is_some_and(|top| listed.len() >= 2 * top.max(512)) {
-                shorten(&mut listed, top);
+            // Several times the number listed is kept, so that sorting is rare.
+            if self.options.limit_of_list().is_some_and(|most| listed.len() >= 2 * most.max(512)) {
+                self.options.shorten(&mut listed);
             }
         };
         state.read_all(add).map_err(ended)?;
-        shorten(&mut listed, top);
+        self.options.shorten(&mut listed);
         if !self.needs_owners() {
             let connected = listed.iter().map(|(inode, _)| *inode);
             let inodes = connected.chain(listeners.iter().map(|(inode, _)| *inode));
@@ -236,6 +239,20 @@ impl<'a> Tcp<'a> {
         };
         options.pid.is_none_or(|pid| connection.pid == Some(pid))
             && options.cgroup.as_ref().is_none_or(is_below)
+    }
+}
+
+impl Options {
+    /// At most so many connections are listed.
+    fn limit_of_list(&self) -> Option<usize> {
+        self.notable.map(notable::most).or(self.top)
+    }
+
+    fn shorten(&self, connections: &mut Vec<(u64, TcpConnection)>) {
+        match self.notable {
+            Some(count) => notable::keep(connections, count),
+            None => shorten(connections, self.top),
+        }
     }
 }
 

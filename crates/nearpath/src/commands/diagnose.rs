@@ -1,12 +1,14 @@
 //! `nearpath diagnose`: findings from facts and measurements, ranked by cost.
 
-use crate::evidence::{self, Measured, Together};
+use crate::evidence::{self, Measured};
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Timing;
 use crate::source::{Source, all_facts, memory_of_readers};
+use crate::tcp_connections::TcpConnections;
+use crate::together::Together;
 use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -16,7 +18,7 @@ use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::stages::{Options, Stages, zoom};
-use nearpath_model::{Detail, Diagnosis, Host, Severity};
+use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,12 +55,13 @@ pub struct Diagnose {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// What to measure: packet latency, packet CPUs, CPUs of accepted connections. Each adds overhead
+    /// What to measure: packet latency, packet CPUs, CPUs of accepted connections, TCP connections. Each
+    /// adds overhead
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
-    #[arg(default_values = ["stages", "locality", "accepts"])]
+    #[arg(default_values = ["stages", "locality", "accepts", "tcp"])]
     measure: Vec<What>,
-    /// Do not measure; read the --json output of 'measure stages', 'measure locality' or 'measure accepts'
-    /// from these files
+    /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts' or 'tcp' from these
+    /// files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
     /// Exit with status 2 if any finding is critical, with 1 if any is a warning
@@ -79,6 +82,7 @@ enum What {
     Stages,
     Locality,
     Accepts,
+    Tcp,
 }
 
 impl Diagnose {
@@ -209,6 +213,15 @@ impl Diagnose {
             let options = locality::Options { filter, btf_file, ..Default::default() };
             PacketLocality::new(topology, options)
         });
+        let tcp =
+            (wants(What::Tcp) && filter.protocol.is_none_or(|p| p == Protocol::Tcp)).then(|| {
+                TcpConnections::new(
+                    self.source.namespace().clone(),
+                    netns,
+                    &filter,
+                    btf_file.clone(),
+                )
+            });
         let netns = netns.map(u32::try_from).transpose();
         let netns = netns.context("network namespace inode")?;
         let accepts = wants(What::Accepts).then(|| {
@@ -216,6 +229,6 @@ impl Diagnose {
             let options = accepts::Options { port, netns, btf_file, ..Default::default() };
             Accepts::new(root, topology, options)
         });
-        Ok(Together::new(stages, locality, accepts))
+        Ok(Together::new(stages, locality, accepts, tcp))
     }
 }

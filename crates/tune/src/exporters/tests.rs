@@ -113,6 +113,35 @@ fn persist_lists_the_formats_that_export_a_change() {
     assert_eq!(means[8], [""; 0]);
 }
 
+/// A word, and a number that needs 32 bits, as TCP has them.
+#[test]
+fn sysctls_of_tcp_are_exported() {
+    let folder = "/proc/sys/net/ipv4";
+    let changes = [
+        change("cc", &format!("{folder}/tcp_congestion_control"), "cubic", "bbr"),
+        change("lowat", &format!("{folder}/tcp_notsent_lowat"), "4294967295", "131072"),
+        change("wmem", &format!("{folder}/tcp_wmem"), "4096\t16384\t4194304", "4096 16384 8388608"),
+    ];
+    let sysctl = text(&exported("sysctl", &changes), "60-nearpath.conf");
+    for line in [
+        "\nnet.ipv4.tcp_congestion_control = bbr\n",
+        "\nnet.ipv4.tcp_notsent_lowat = 131072\n",
+        "\nnet.ipv4.tcp_wmem = 4096 16384 8388608\n",
+    ] {
+        assert!(sysctl.contains(line), "{sysctl}");
+    }
+    let script = text(&exported("sh", &changes), "nearpath-tune.sh");
+    for call in [
+        "tcp_congestion_control' choice '/proc/sys/net/ipv4/tcp_congestion_control' 'cubic' 'bbr'",
+        "'/proc/sys/net/ipv4/tcp_wmem' '4096 16384 4194304' '4096 16384 8388608'",
+    ] {
+        assert!(script.contains(call), "{call}: {script}");
+    }
+    // A word is one word: nothing follows it.
+    let evil = change("cc", &format!("{folder}/tcp_congestion_control"), "cubic", "bbr\nx = 1");
+    assert_eq!(means(&evil), Vec::<String>::new());
+}
+
 #[test]
 fn sysctls_and_rules() {
     let sysctl = text(&exported("sysctl", &all()), "60-nearpath.conf");

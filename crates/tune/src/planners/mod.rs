@@ -162,4 +162,6 @@ mod ethtool_tests;
 #[cfg(test)]
 mod placement_tests;
 #[cfg(test)]
+mod tcp_tests;
+#[cfg(test)]
 mod tests;

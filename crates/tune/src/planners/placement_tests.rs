@@ -343,6 +343,6 @@ fn unchanged_sysctls_are_explained() {
     let request = Request { reasons: true, ..Request::default() };
     let plan = planned_for(&host, &request, &[]).unwrap();
     let said = |start: &str| plan.notes.iter().filter(|note| note.starts_with(start)).count();
-    assert_eq!(said("net.core.rmem_max stays 212992, not 134217728: no packet was"), 1);
+    assert_eq!(said("net.core.rmem_max stays 212992, not 134217728: no finding proposes more"), 1);
     assert_eq!(said("net.core.netdev_max_backlog"), 0, "it is planned");
 }

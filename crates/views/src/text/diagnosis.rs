@@ -5,6 +5,7 @@ use super::cpus::count;
 use super::locality::locality_rates;
 use super::measurement::{not_observable, overview};
 use super::paths::summary;
+use super::tcp::in_a_line;
 use super::units::{digits, percent, printable};
 use super::verdict::{answer, impact};
 use super::{heading, line};
@@ -39,12 +40,19 @@ pub fn diagnosis(diagnosis: &Diagnosis, width: Option<usize>) -> String {
         None if diagnosis.locality.is_some() || diagnosis.accepts.is_some() => {
             line!(out, "packet latency was not measured");
         }
+        None if diagnosis.tcp.is_some() => line!(
+            out,
+            "no packets were measured: findings are based on TCP connections and the host's configuration"
+        ),
         None => line!(
             out,
             "no packets were measured: findings are based on the host's configuration only"
         ),
     }
     out.push_str(&locality(diagnosis));
+    if let Some(measured) = &diagnosis.tcp {
+        line!(out, "\n{}", in_a_line(measured));
+    }
     let unchecked = not_checked(&diagnosis.not_checked);
     if !unchecked.is_empty() {
         line!(out);

@@ -51,7 +51,7 @@ pub fn tcp(m: &TcpMeasurement, verbose: bool, width: Option<usize>) -> String {
 }
 
 /// `8 connections: 3 limited by path rate, 1 by receive window; 1.2% of 45k segments retransmitted`.
-fn in_a_line(m: &TcpMeasurement) -> String {
+pub(super) fn in_a_line(m: &TcpMeasurement) -> String {
     let mut limits: BTreeMap<TcpLimit, u64> = BTreeMap::new();
     for verdict in m.connections.iter().filter_map(|connection| connection.verdict.as_ref()) {
         *limits.entry(verdict.limit).or_default() += 1;

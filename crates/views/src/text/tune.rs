@@ -150,7 +150,7 @@ fn values(change: &PlannedChange, value: &Value) -> Vec<String> {
 /// A value, a mask with the CPUs that it means.
 fn with_cpus(change: &PlannedChange, value: &Value) -> String {
     let masked = matches!(change.kind(), "rps_cpus" | "xps_cpus");
-    let text = printable(&value.to_string());
+    let text = printable(&value.to_string().replace('\t', " "));
     match change.target.set_of(value).filter(|_| masked) {
         Some(cpus) if cpus.is_empty() => format!("{text} (off)"),
         Some(cpus) if cpus.len() == 1 => format!("{text} (CPU {cpus})"),
@@ -257,7 +257,8 @@ fn short(change: &Change, value: &Value) -> String {
 
 /// A text that fits a table.
 fn cut(text: &str) -> String {
-    let text = printable(text);
+    // The kernel separates the numbers of a setting by tabs.
+    let text = printable(&text.replace('\t', " "));
     if text.is_empty() {
         return "\"\"".to_owned();
     }
@@ -291,6 +292,14 @@ mod tests {
             reboot: false,
             predicted: None,
         }
+    }
+
+    #[test]
+    fn tabs_between_numbers_are_shown_as_blanks() {
+        let change = planned("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456", "1 2 3");
+        assert_eq!(with_cpus(&change, &change.before), "4096 131072 6291456");
+        assert_eq!(cut("4096\t131072\t6291456"), "4096 131072 6291456");
+        assert_eq!(cut("a\u{1b}"), "a\\u{1b}");
     }
 
     #[test]

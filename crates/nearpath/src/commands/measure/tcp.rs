@@ -174,6 +174,7 @@ impl TcpArguments {
             } else {
                 self.top().or(shown)
             },
+            notable: None,
             step: (interval.min(self.time.duration) / READINGS).max(Duration::from_millis(10)),
             btf_file: self.time.btf.clone(),
             limit: self.max_overhead.0,

@@ -1,0 +1,119 @@
+//! `nearpath diagnose --measure tcp` on this kernel: findings name the listener and the connections of the requested
+//! network namespace, and propose a sysctl only where it is the limit.
+
+use nearpath_model::tcp::{TcpLimit, TcpMeasurement};
+use nearpath_model::{Diagnosis, Finding};
+use nearpath_testing::veth::{Side, VethPair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
+
+/// A diagnosis of one side that has begun.
+fn begin(pair: &VethPair, side: Side, seconds: &str) -> Child {
+    let netns = format!("/proc/{}/fd/{}", std::process::id(), pair.netns(side).as_raw_fd());
+    let mut child = Command::new(NEARPATH)
+        .args(["diagnose", "--json", "--measure", "tcp", "--for", seconds, "--netns", &netns])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("measuring for"), "{said}");
+    child
+}
+
+fn ended(mut child: Child) -> Diagnosis {
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    serde_json::from_str(&text).unwrap()
+}
+
+fn finding<'a>(diagnosis: &'a Diagnosis, check: &str) -> &'a Finding {
+    let found = diagnosis.findings.iter().find(|finding| finding.check == check);
+    found.unwrap_or_else(|| panic!("{check}: {:?}", diagnosis.findings))
+}
+
+fn listen(pair: &VethPair) -> (TcpListener, SocketAddr) {
+    let listener = pair.run(Side::Server, |side| TcpListener::bind((side.ipv4(), 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A connection that is under way.
+fn connecting(pair: &VethPair, to: SocketAddr) -> OwnedFd {
+    let connect = |_| {
+        let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK, None)?;
+        let _ = rustix::net::connect(&socket, &to);
+        Ok(socket)
+    };
+    pair.run(Side::Client, connect).unwrap()
+}
+
+#[test]
+fn a_full_accept_queue_is_named_with_what_limits_it() {
+    if !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (listener, address) = listen(&pair);
+    // The server requests a queue of 2; then the namespace allows no more.
+    for (backlog, somaxconn) in [(2, 4096), (1000, 2)] {
+        let set = |_| std::fs::write("/proc/sys/net/core/somaxconn", format!("{somaxconn}\n"));
+        pair.run(Side::Server, set).unwrap();
+        rustix::net::listen(&listener, backlog).unwrap();
+        let child = begin(&pair, Side::Server, "2s");
+        let clients: Vec<OwnedFd> = (0..8).map(|_| connecting(&pair, address)).collect();
+        let diagnosis = ended(child);
+        drop(clients);
+        let found = finding(&diagnosis, "listen_overflows");
+        let named = |line: &&String| line.starts_with(&format!("{address} ("));
+        let line = found.evidence.iter().find(named).unwrap_or_else(|| panic!("{found:?}"));
+        let pid = std::process::id();
+        assert!(line.contains(&format!(" {pid}): up to 3 connections in a queue of 2")), "{line}");
+        let changes: Vec<String> = found
+            .changes
+            .iter()
+            .map(|change| format!("{} = {}", change.target, change.after))
+            .collect();
+        if backlog == 2 {
+            assert!(line.contains("the server limits it in listen(2)"), "{line}");
+            assert_eq!(changes, [""; 0]);
+        } else {
+            assert!(line.contains("net.core.somaxconn limits it"), "{line}");
+            assert_eq!(changes, ["sysctl net.core.somaxconn = 4"]);
+        }
+    }
+}
+
+/// Of a namespace, not of the host; without other instruments, and with what the sampler costs.
+#[test]
+fn connections_of_the_namespace_are_measured_within_the_limit() {
+    if !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (listener, address) = listen(&pair);
+    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let child = begin(&pair, Side::Client, "2s");
+    client.write_all(&[1; 100_000]).unwrap();
+    server.read_exact(&mut [0; 100_000]).unwrap();
+    let diagnosis = ended(child);
+    assert!(diagnosis.measurement.is_none() && diagnosis.locality.is_none());
+    let measured: TcpMeasurement = diagnosis.tcp.clone().unwrap();
+    let [connection] = measured.connections.as_slice() else { panic!("{measured:?}") };
+    assert_eq!(SocketAddr::new(connection.dst, connection.dport), address);
+    assert_eq!(connection.interval.bytes_sent, 100_000);
+    assert_eq!(connection.verdict.as_ref().map(|v| v.limit), Some(TcpLimit::Application));
+    assert!(measured.cost.cpu_percent < 3.0 && measured.cost.dumps > 2, "{:?}", measured.cost);
+    let about_tcp = |finding: &&Finding| finding.check.starts_with("tcp_");
+    let said: Vec<&Finding> = diagnosis.findings.iter().filter(about_tcp).collect();
+    assert!(said.is_empty(), "{said:?}");
+}
