@@ -219,7 +219,8 @@ fn the_overhead_limit_pauses_sampling() {
     let sampling = document.sampling.unwrap();
     // Either may have ended with the other.
     both.iter().for_each(|end| drop(end.shutdown(std::net::Shutdown::Both)));
-    (sender.join().unwrap(), reader.join().unwrap());
+    sender.join().unwrap();
+    reader.join().unwrap();
     assert!(sampling.observed > 100, "{sampling:?}");
     assert!(sampling.observed_s < 0.9 * document.duration_s, "{sampling:?}");
 }
