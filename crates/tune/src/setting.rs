@@ -33,6 +33,11 @@ pub(crate) trait Setting {
         false
     }
 
+    /// Whether the current value may be what the driver made of the written one, to the granularity of its hardware.
+    fn is_rounded(&self, _now: &str, _written: &str) -> bool {
+        false
+    }
+
     /// Checks whether the current value can be restored later, by its form; `force` accepts it anyway.
     fn may_be_replaced(&self, _now: &str, _force: bool) -> Result<(), TuneError> {
         Ok(())
@@ -130,16 +135,37 @@ pub(crate) fn prepare(
 }
 
 /// Writes the new value and reads it back, and restores what the driver reset with it, where that still
-/// exists.
+/// exists. If the kernel took another value, the old one is restored at once: later it would look like an external
+/// change.
 pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
-    put(setting, after)?;
+    if let Err(reason) = put(setting, after) {
+        // What is missing then is found by undo.
+        let _ = take_back(setting, change, before, after);
+        return Err(reason);
+    }
     if let Some(dependents) = setting.dependents() {
         for saved in change.snapshot.iter().filter(|saved| saved.part.survives()) {
             restore(dependents, saved)?;
         }
     }
     setting.follow(before, after)
+}
+
+/// Restores the old value if a failed write left a third one.
+fn take_back(
+    setting: &dyn Setting,
+    change: &Change,
+    before: &str,
+    after: &str,
+) -> Result<(), TuneError> {
+    match setting.read()?.map(|now| setting.part(&now, after)) {
+        Some(now) if !setting.same(&now, before) && !setting.same(&now, after) => {
+            put(setting, before)?;
+            restore_all(setting, &change.snapshot)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes the old value back, unless it is there already or nothing has it any more, and all that was lost
@@ -159,7 +185,10 @@ pub(crate) fn undo(
         setting.follow(after, before)?;
         return setting.tidy();
     }
-    let ours = setting.same(&now, after) || setting.is_left_by_kernel(&now, after);
+    let ours = setting.same(&now, after)
+        || setting.is_left_by_kernel(&now, after)
+        // nearpath may have ended between the write and its check.
+        || (interrupted && setting.is_rounded(&now, after));
     if !force && !ours {
         // The changed object is gone; the current one is not ours.
         return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
