@@ -14,7 +14,7 @@ use std::io;
 /// The thread that has this id now; `None` if the process has no such thread.
 pub fn find_thread(root: &Root, pid: u32, tid: u32) -> Option<Thread> {
     let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    Some(Thread { pid, tid, start_ticks: start_of(&stat)?, since_ticks: None })
+    Some(Thread { pid, tid, start_ticks: start_of(&stat)?, since_ticks: None, planned: vec![] })
 }
 
 /// The current time in the clock ticks of thread start times (USER_HZ, 100 per second).
@@ -134,13 +134,14 @@ fn same_of(online: &CpuSet, a: &CpuSet, b: &CpuSet) -> bool {
 const ROUNDS: usize = 64;
 
 impl ThreadSetting<'_> {
-    /// The other threads of its process that were created after this time.
+    /// The other threads of its process that were created at this time or later, and have no change of their own.
     fn born_since(&self, since: u64) -> Vec<Thread> {
         let pid = self.thread.pid;
         let tasks = self.root.list(&format!("/proc/{pid}/task")).unwrap_or_default();
         let tids = tasks.iter().filter_map(|task| task.name.parse().ok());
         tids.filter_map(|tid| find_thread(self.root, pid, tid))
-            .filter(|thread| thread.start_ticks > since && thread.tid != self.thread.tid)
+            .filter(|thread| thread.start_ticks >= since && thread.tid != self.thread.tid)
+            .filter(|thread| !self.thread.planned.contains(&(thread.tid, thread.start_ticks)))
             .collect()
     }
 
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn an_empty_set_is_refused() {
-        let thread = Thread { pid: 1, tid: 1, start_ticks: 0, since_ticks: None };
+        let thread = Thread { pid: 1, tid: 1, start_ticks: 0, since_ticks: None, planned: vec![] };
         let its = ThreadSetting { root: &Root::live(), thread: &thread };
         assert!(its.check("").is_err() && its.check("x").is_err() && its.check("0-1").is_ok());
     }

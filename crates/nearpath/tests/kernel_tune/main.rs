@@ -5,6 +5,7 @@
 mod configuration;
 mod journal;
 mod killer;
+mod threads;
 
 use killer::{End, failing_at, killed_at, require_failing, require_ptrace};
 use nearpath_host::{Root, current_netns};
