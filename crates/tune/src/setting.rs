@@ -20,11 +20,22 @@ pub(crate) trait Setting {
     /// Writes a checked value, or one that was read.
     fn write(&self, value: &str) -> Result<(), TuneError>;
 
-    /// Whether two texts are the same value: `3` and `00000003` for a mask.
-    fn same(&self, a: &str, b: &str) -> bool;
+    /// Whether the current value is this one: `3` and `00000003` for a mask. Where the kernel drops offline CPUs from a
+    /// value, those do not count.
+    fn same(&self, now: &str, value: &str) -> bool;
+
+    /// An old value as the kernel can store it now, when some of its CPUs are offline.
+    fn possible(&self, value: &str) -> Possible {
+        Possible { text: value.to_owned(), replaced: false }
+    }
 
     /// Whether the object was replaced by another: a new interface with the same name.
     fn is_another(&self) -> bool {
+        false
+    }
+
+    /// Whether it is known that a CPU went offline or came back since the change.
+    fn cpus_changed(&self) -> bool {
         false
     }
 
@@ -64,6 +75,15 @@ pub(crate) trait Setting {
     }
 }
 
+/// A value that the kernel can store now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Possible {
+    /// The value.
+    pub text: String,
+    /// Whether none of the wanted CPUs is online, and this is what the kernel would have made of them.
+    pub replaced: bool,
+}
+
 /// The other settings that a write resets.
 pub(crate) trait Dependents {
     /// A snapshot of all of them.
@@ -89,10 +109,12 @@ pub enum ObservedValue {
         /// The missing settings.
         lacks: String,
     },
-    /// The kernel or the driver moved it when a CPU went offline.
+    /// The kernel or the driver moved it when a CPU went offline or came back.
     Unplugged {
         /// The current value.
         now: String,
+        /// Whether that is the original value.
+        is_before: bool,
     },
     /// The host has another value.
     Other {
@@ -152,6 +174,14 @@ pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneEr
     setting.follow(before, after)
 }
 
+/// Whether an old value is there, as far as its CPUs are online.
+fn is_there(setting: &dyn Setting, now: &str, old: &str) -> bool {
+    let Possible { text, replaced } = setting.possible(old);
+    setting.same(now, old)
+        || setting.same(now, &text)
+        || (replaced && setting.is_left_by_kernel(now, old))
+}
+
 /// Restores the old value if a failed write left a third one.
 fn take_back(
     setting: &dyn Setting,
@@ -161,7 +191,7 @@ fn take_back(
 ) -> Result<(), TuneError> {
     match setting.read()?.map(|now| setting.part(&now, after)) {
         Some(now) if !setting.same(&now, before) && !setting.same(&now, after) => {
-            put(setting, before)?;
+            put(setting, &setting.possible(before).text)?;
             restore_all(setting, &change.snapshot)
         }
         _ => Ok(()),
@@ -178,15 +208,19 @@ pub(crate) fn undo(
     interrupted: bool,
 ) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
-    let Some(now) = setting.read()? else { return setting.follow(after, before) };
+    let possible = setting.possible(before);
+    let Some(now) = setting.read()? else { return setting.follow(after, &possible.text) };
     let now = setting.part(&now, after);
-    if setting.same(&now, before) {
+    let left = setting.is_left_by_kernel(&now, after);
+    // Without the change the kernel would have moved it, too.
+    if is_there(setting, &now, before) || (possible.replaced && left) {
         restore_all(setting, &change.snapshot)?;
-        setting.follow(after, before)?;
+        setting.follow(after, &possible.text)?;
         return setting.tidy();
     }
     let ours = setting.same(&now, after)
-        || setting.is_left_by_kernel(&now, after)
+        || left
+        || setting.is_left_by_kernel(&now, before)
         // nearpath may have ended between the write and its check.
         || (interrupted && setting.is_rounded(&now, after));
     if !force && !ours {
@@ -197,9 +231,9 @@ pub(crate) fn undo(
         Some(dependents) if !interrupted => as_now(dependents, &change.snapshot)?,
         _ => change.snapshot.clone(),
     };
-    put(setting, before)?;
+    put(setting, &possible.text)?;
     restore_all(setting, &wanted)?;
-    setting.follow(after, before)?;
+    setting.follow(after, &possible.text)?;
     setting.tidy()
 }
 
@@ -252,8 +286,8 @@ fn restore_all(setting: &dyn Setting, snapshot: &[Saved]) -> Result<(), TuneErro
 fn restore(dependents: &dyn Dependents, saved: &Saved) -> Result<Option<()>, TuneError> {
     let Saved { part, value } = saved;
     dependents.with(part, &mut |its| match its.read()? {
-        Some(now) if its.same(&now, value) => Ok(()),
-        _ => put(its, value),
+        Some(now) if is_there(its, &now, value) => Ok(()),
+        _ => put(its, &its.possible(value).text),
     })
 }
 
@@ -262,12 +296,12 @@ fn lacking(setting: &dyn Setting, snapshot: &[Saved]) -> Result<Vec<String>, Tun
     let Some(dependents) = setting.dependents() else { return Ok(Vec::new()) };
     let mut lacks = Vec::new();
     for Saved { part, value } in snapshot {
-        let mut is_there = false;
+        let mut found = false;
         dependents.with(part, &mut |its| {
-            is_there = its.read()?.is_some_and(|now| its.same(&now, value));
+            found = its.read()?.is_some_and(|now| is_there(its, &now, value));
             Ok(())
         })?;
-        if !is_there {
+        if !found {
             lacks.push(part.to_string());
         }
     }
@@ -281,19 +315,21 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<ObservedVal
         return Ok(ObservedValue::Gone { reason: format!("{} no longer exists", setting.name()) });
     };
     let now = setting.part(&now, after);
+    let is_before = is_there(setting, &now, before);
+    // Without a CPU that is known to have gone, an old value was set back deliberately.
+    let may_be_left = !is_before || setting.cpus_changed();
     Ok(if setting.same(&now, after) {
         ObservedValue::After
-    } else if setting.same(&now, before) && setting.is_another() {
-        ObservedValue::Gone { reason: format!("{} was re-created", setting.name()) }
-    } else if setting.same(&now, before) {
+    } else if setting.is_another() {
+        let with = if is_before { String::new() } else { format!(", with {now:?}") };
+        ObservedValue::Gone { reason: format!("{} was re-created{with}", setting.name()) }
+    } else if may_be_left && setting.is_left_by_kernel(&now, after) {
+        ObservedValue::Unplugged { now, is_before }
+    } else if is_before {
         match lacking(setting, &change.snapshot)? {
             lacks if lacks.is_empty() => ObservedValue::Before,
             lacks => ObservedValue::InPart { lacks: lacks.join(", ") },
         }
-    } else if setting.is_another() {
-        ObservedValue::Gone { reason: format!("{} was re-created, with {now:?}", setting.name()) }
-    } else if setting.is_left_by_kernel(&now, after) {
-        ObservedValue::Unplugged { now }
     } else {
         ObservedValue::Other { now }
     })

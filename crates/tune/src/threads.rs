@@ -5,8 +5,8 @@
 //! sched_setaffinity(2).
 
 use crate::TuneError;
-use crate::hotplug::left_by_kernel;
-use crate::setting::Setting;
+use crate::hotplug::{left_by_kernel, online, possible};
+use crate::setting::{Possible, Setting};
 use nearpath_host::{Root, thread_cpus};
 use nearpath_model::{CpuId, CpuSet, MAX_CPUS, Thread};
 use std::io;
@@ -90,6 +90,20 @@ impl Setting for ThreadSetting<'_> {
         left_by_kernel(self.root, now, was)
     }
 
+    fn possible(&self, value: &str) -> Possible {
+        let as_it_is = Possible { text: value.to_owned(), replaced: false };
+        let (Ok(cpus), Some(online)) = (CpuSet::from_list(value), online(self.root)) else {
+            return as_it_is;
+        };
+        // All CPUs, as select_fallback_rq of kernel/sched/core.c.
+        match possible(self.root) {
+            Some(all) if cpus.intersection(&online).is_empty() => {
+                Possible { text: all.to_string(), replaced: true }
+            }
+            _ => as_it_is,
+        }
+    }
+
     fn follow(&self, from: &str, to: &str) -> Result<(), TuneError> {
         let Some(since) = self.thread.since_ticks else { return Ok(()) };
         // Threads created meanwhile by threads not changed yet are found in the next round.
@@ -116,8 +130,7 @@ impl Setting for ThreadSetting<'_> {
     fn same(&self, a: &str, b: &str) -> bool {
         let (Ok(a), Ok(b)) = (CpuSet::from_list(a), CpuSet::from_list(b)) else { return a == b };
         // Before 6.2 the kernel drops offline CPUs when it sets an affinity.
-        let online = self.root.text("/sys/devices/system/cpu/online").ok();
-        match online.and_then(|list| CpuSet::from_list(&list).ok()) {
+        match online(self.root) {
             Some(online) => a == b || same_of(&online, &a, &b),
             None => a == b,
         }

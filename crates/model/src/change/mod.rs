@@ -128,7 +128,7 @@ impl Target {
         let Value::Text(text) = value else { return None };
         match self {
             Self::File(file) => match file.form()? {
-                Form::Mask => CpuSet::from_mask(text).ok(),
+                Form::Mask | Form::CpuMask => CpuSet::from_mask(text).ok(),
                 Form::CpuList => CpuSet::from_list(text).ok(),
                 _ => None,
             },

@@ -5,10 +5,10 @@
 //! whatever is mounted on `/sys`.
 
 use crate::TuneError;
-use crate::hotplug::interrupt_left_by_kernel;
-use crate::setting::Setting;
+use crate::hotplug::{CpuEvents, cpus_now, online};
+use crate::setting::{Possible, Setting};
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{Form, NicIrq, SettingFile, of_namespace, row_of};
+use nearpath_model::{CpuSet, FileOf, Form, NicIrq, OnlineCpus, SettingFile, of_namespace, row_of};
 use rustix::fs::{
     CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
 };
@@ -75,6 +75,12 @@ impl Files {
             None => Some(file.path.as_str()).filter(|path| path.starts_with("/sys/class/net/"))?,
         };
         self.inode(path)
+    }
+
+    /// The CPUs now, for a file that sets CPUs.
+    pub fn cpus(&self, file: &SettingFile) -> Option<OnlineCpus> {
+        let of_cpus = matches!(file.form()?, Form::CpuList | Form::CpuMask);
+        of_cpus.then(|| cpus_now(&Root::live(), |path| self.inode(path)))?
     }
 
     fn inode(&self, path: &str) -> Option<u64> {
@@ -184,10 +190,29 @@ impl Setting for FileSetting<'_> {
         self.file.instance.is_some_and(|its| now.is_some_and(|now| now != its))
     }
 
+    fn cpus_changed(&self) -> bool {
+        self.events().is_some_and(|events| events.happened())
+    }
+
     fn is_left_by_kernel(&self, now: &str, was: &str) -> bool {
-        let inode = |path: &str| self.files.inode(path);
-        interrupt_of(&self.file.path)
-            .is_some_and(|irq| interrupt_left_by_kernel(&Root::live(), inode, irq, now, was))
+        let Some(events) = self.events() else { return false };
+        match self.file.of() {
+            Some(FileOf::Irq(irq)) => {
+                events.left_interrupt(&Root::live(), &irq.to_string(), now, was)
+            }
+            Some(FileOf::Queue { nic, queue, .. }) => {
+                events.left_mask(&Root::live(), nic, queue, now, was)
+            }
+            _ => false,
+        }
+    }
+
+    fn possible(&self, value: &str) -> Possible {
+        let as_it_is = || Possible { text: value.to_owned(), replaced: false };
+        match online(&Root::live()) {
+            Some(online) => possible_of(self.form, &online, value).unwrap_or_else(as_it_is),
+            None => as_it_is(),
+        }
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
@@ -227,8 +252,49 @@ impl Setting for FileSetting<'_> {
         }
     }
 
-    fn same(&self, a: &str, b: &str) -> bool {
-        self.form.same(a, b)
+    fn same(&self, now: &str, value: &str) -> bool {
+        self.form.same(now, value)
+            || (self.form == Form::CpuMask
+                && online(&Root::live()).is_some_and(|online| is_stored(&online, now, value)))
+    }
+}
+
+impl FileSetting<'_> {
+    /// What happened to CPUs since the file was changed; `None` if it does not set CPUs.
+    fn events(&self) -> Option<CpuEvents> {
+        if !matches!(self.form, Form::CpuList | Form::CpuMask) {
+            return None;
+        }
+        let path = &self.file.path;
+        let made = interrupt_folder(path).unwrap_or_else(|| path.clone());
+        let inode = |path: &str| self.files.inode(path);
+        CpuEvents::since(&Root::live(), inode, self.file.cpus.as_ref(), &made)
+    }
+}
+
+/// Whether a mask is what the kernel stores of another one, which may have offline CPUs.
+fn is_stored(online: &CpuSet, now: &str, value: &str) -> bool {
+    let (Ok(now), Ok(value)) = (CpuSet::from_mask(now), CpuSet::from_mask(value)) else {
+        return false;
+    };
+    let stored = value.intersection(online);
+    !stored.is_empty() && now == stored
+}
+
+/// What can be written of an old value: of a mask its online CPUs, which may be none; for an interrupt, which needs
+/// one, all that are online, as when its last CPU goes. `None` if that is the value itself.
+fn possible_of(form: Form, online: &CpuSet, value: &str) -> Option<Possible> {
+    let (cpus, is_mask) = match form {
+        Form::CpuMask => (CpuSet::from_mask(value).ok()?, true),
+        Form::CpuList => (CpuSet::from_list(value).ok()?, false),
+        _ => return None,
+    };
+    let there = cpus.intersection(online);
+    let replaced = there.is_empty() && !cpus.is_empty();
+    match is_mask {
+        true if there != cpus => Some(Possible { text: there.to_mask(), replaced }),
+        false if replaced => Some(Possible { text: online.to_string(), replaced }),
+        _ => None,
     }
 }
 
@@ -300,6 +366,39 @@ mod tests {
             assert!(files.open(path, OFlags::RDONLY).is_err(), "{path}");
         }
         assert!(files.open("/proc/sys/kernel/osrelease", OFlags::RDONLY).is_ok());
+    }
+
+    #[test]
+    fn what_the_kernel_stores_of_a_mask_with_an_offline_cpu_is_that_mask() {
+        let online = CpuSet::from_list("0-2").unwrap();
+        assert!(is_stored(&online, "7", "f") && is_stored(&online, "4", "c"));
+        assert!(!is_stored(&online, "f", "7") && !is_stored(&online, "3", "f"));
+        // Nothing is not what was wanted.
+        assert!(!is_stored(&online, "0", "8"));
+    }
+
+    #[test]
+    fn an_old_value_with_offline_cpus_is_restored_as_far_as_possible() {
+        let online = CpuSet::from_list("0-2").unwrap();
+        let of = |form, value: &str| {
+            possible_of(form, &online, value).map(|possible| (possible.text, possible.replaced))
+        };
+        let some = |text: &str, replaced| Some((text.to_owned(), replaced));
+        assert_eq!(
+            of(Form::CpuMask, "f"),
+            some(&CpuSet::from_list("0-2").unwrap().to_mask(), false)
+        );
+        assert_eq!(of(Form::CpuMask, "8"), some(&CpuSet::new().to_mask(), true));
+        assert_eq!(of(Form::CpuList, "3"), some("0-2", true));
+        for (form, value) in [
+            (Form::CpuMask, "7"),
+            (Form::CpuMask, "0"),
+            (Form::CpuList, "0,3"),
+            (Form::Mask, "f"),
+            (Form::Numbers(1), "8"),
+        ] {
+            assert_eq!(of(form, value), None, "{form:?} {value}");
+        }
     }
 
     #[test]
