@@ -54,6 +54,11 @@ pub(crate) trait Setting {
         Ok(())
     }
 
+    /// Checks whether replacing the current value by this one would harm its processes, whatever is requested.
+    fn may_be_written(&self, _now: &str, _value: &str) -> Result<(), TuneError> {
+        Ok(())
+    }
+
     /// The part of the current value that a value refers to, if a setting has several parts.
     fn part(&self, now: &str, _of: &str) -> String {
         now.to_owned()
@@ -146,6 +151,7 @@ pub(crate) fn prepare(
         return Err(drift(setting, &now, expected));
     }
     setting.may_be_replaced(&now, force)?;
+    setting.may_be_written(&now, after)?;
     change.before = Value::Text(now);
     if let Some(dependents) = setting.dependents() {
         change.snapshot = dependents.take()?;
@@ -227,6 +233,7 @@ pub(crate) fn undo(
         // The changed object is gone; the current one is not ours.
         return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
     }
+    setting.may_be_written(&now, &possible.text)?;
     let wanted = match setting.dependents() {
         Some(dependents) if !interrupted => as_now(dependents, &change.snapshot)?,
         _ => change.snapshot.clone(),
