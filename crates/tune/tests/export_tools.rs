@@ -2,7 +2,7 @@
 
 use nearpath_model::{NicIrq, PlannedChange, Target};
 use nearpath_testing::{require_program, skip};
-use nearpath_tune::exporters::{export, exporter};
+use nearpath_tune::exporters::{ExportHost, export, exporter};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -54,7 +54,8 @@ fn changes() -> Vec<PlannedChange> {
 fn written(form: &str) -> (TempDir, Vec<PathBuf>) {
     let folder = tempfile::tempdir().unwrap();
     let units = BTreeMap::from([(7, "test-server.service".to_owned())]);
-    let made = export(exporter(form).unwrap(), &changes(), &units, vec![]).unwrap();
+    let host = ExportHost { units, ..ExportHost::default() };
+    let made = export(exporter(form).unwrap(), &changes(), &host, vec![]).unwrap();
     let mut paths = Vec::new();
     for document in made.documents {
         let path = folder.path().join(&document.name);

@@ -5,7 +5,7 @@ use nearpath_host::Root;
 use nearpath_model::{PlannedChange, SettingFile, Target};
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_netns, require_program};
-use nearpath_tune::exporters::{Document, export, exporter};
+use nearpath_tune::exporters::{Document, ExportHost, export, exporter};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ struct Script {
 
 impl Script {
     fn new(changes: &[PlannedChange]) -> Self {
-        let made = export(exporter("sh").unwrap(), changes, &BTreeMap::new(), vec![]).unwrap();
+        let made =
+            export(exporter("sh").unwrap(), changes, &ExportHost::default(), vec![]).unwrap();
         assert_eq!(made.left_out, []);
         let [Document { text, .. }] = made.documents.as_slice() else { panic!("one script") };
         let folder = tempfile::tempdir().unwrap();
