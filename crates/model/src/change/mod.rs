@@ -3,6 +3,7 @@
 
 mod cgroup;
 mod config_file;
+mod depends;
 mod file;
 mod form;
 mod irqbalance;
