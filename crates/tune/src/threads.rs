@@ -293,6 +293,13 @@ mod tests {
             persistence: Persistence::WhileRunning,
         };
         let change = setting::prepare(&its, change, false).unwrap();
+        // With a change of its own in the plan it does not follow.
+        let planned = vec![(first.tid, first.start_ticks)];
+        let alone = Thread { planned, ..thread.clone() };
+        let alone = ThreadSetting { root: &root, thread: &alone };
+        setting::write(&alone, &change).unwrap();
+        assert_eq!([&cpus(&thread), &cpus(&first)], [&last, &before]);
+        setting::undo(&alone, &change, false, false).unwrap();
         setting::write(&its, &change).unwrap();
         assert_eq!([cpus(&thread), cpus(&first)], [last.as_str(); 2]);
         assert_eq!(cpus(&older), before, "it existed, and the plan did not move it");
