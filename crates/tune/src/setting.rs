@@ -371,4 +371,6 @@ fn drift(setting: &dyn Setting, now: &str, expected: &str) -> TuneError {
 }
 
 #[cfg(test)]
+mod mask_tests;
+#[cfg(test)]
 mod tests;
