@@ -13,8 +13,8 @@ from .run_folder import RunFolder
 PROJECT = Path(__file__).parents[1]
 
 
-def nearpath_payload(release: bool = False) -> Path:
-    """Builds nearpath and a disk with it, which is removed when this process ends.
+def nearpath_payload(files: dict[str, Path] | None = None, *, release: bool = False) -> Path:
+    """Builds nearpath and a disk with it and other files, by their paths, which is removed when this process ends.
 
     Symbols are stripped: they are most of its size, and guests have little memory.
     """
@@ -22,7 +22,7 @@ def nearpath_payload(release: bool = False) -> Path:
     kind = ["--release"] if release else []
     subprocess.run([cargo, "build", "--quiet", "--package", "nearpath", *kind], cwd=PROJECT, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target")) / ("release" if release else "debug")
-    return _payload({"nearpath": target / "nearpath"})
+    return _payload({"nearpath": target / "nearpath"}, files or {})
 
 
 def payload_of_tests(package: str, *tests: str) -> Path:
@@ -35,12 +35,13 @@ def payload_of_tests(package: str, *tests: str) -> Path:
     return _payload({message["target"]["name"]: Path(message["executable"]) for message in built})
 
 
-def _payload(programs: dict[str, Path]) -> Path:
+def _payload(programs: dict[str, Path], others: dict[str, Path] | None = None) -> Path:
     folder = RunFolder("payload")
     atexit.register(folder.remove)
     for name, program in programs.items():
         subprocess.run(["strip", "-o", folder.path / name, program], check=True)
-    return pack({f"/usr/local/bin/{name}": folder.path / name for name in programs}, folder.path)
+    built = {f"/usr/local/bin/{name}": folder.path / name for name in programs}
+    return pack({**built, **(others or {})}, folder.path)
 
 
 def pack(files: dict[str, Path], folder: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, representative
+from lab.waiting import wait_until
 
 from .conversations import start_server
 from .hosts import TWO_NODES, VIRTIO
@@ -76,3 +77,41 @@ def test_a_cgroup_is_bound_and_released(host: Host) -> None:
     host.check("nearpath tune rollback")
     assert state(host, server.pid) == before
     assert tuned(host, "status")["journal"] == []
+
+
+@lab(topology=TWO_NODES, nics=VIRTIO)
+def test_memory_of_a_process_with_a_device_stays(host: Host) -> None:
+    """A saved plan does not move what a device may write to since; nor does undoing it."""
+    server = start_server(host, str(FAR_CPU), PORT)
+    host.check(f"mountpoint -q {CGROUPS} || mount -t cgroup2 none {CGROUPS}; mkdir -p {SERVER}")
+    host.check(f"echo +cpuset >{CGROUPS}/cgroup.subtree_control && echo +cpuset >{CGROUPS}/app/cgroup.subtree_control")
+    host.check(f"echo {server.pid} >{SERVER}/cgroup.procs && echo 0-3 >{SERVER}/cpuset.cpus")
+    host.check(f"echo 0 >{SERVER}/cpuset.mems")
+    plan = tuned(host, "plan", "--nic", "nic0", "--pid", str(server.pid), "--cpuset")
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    assert any(change["target"].startswith("cpuset.mems") for change in plan["changes"]), plan
+
+    # What matters is the name that the descriptor has.
+    opens = f"exec 3>/dev/uio9; echo $$ >{SERVER}/workers/cgroup.procs; exec sleep 600"
+    host.check(f"mkdir {SERVER}/workers")
+    device = host.start(opens)
+    wait_until(lambda: host.check(f"cat {SERVER}/workers/cgroup.procs").strip() != "", "it is in the cgroup")
+    before = state(host, server.pid)
+    for words in ("apply /root/plan.json", "apply /root/plan.json --force", "apply /root/plan.json --dry-run"):
+        refused = host.run(f"nearpath tune {words}")
+        assert refused.status == 1 and "/dev/uio9 open" in refused.err, refused
+    assert state(host, server.pid) == before
+    assert tuned(host, "status")["journal"] == []
+
+    device.kill("KILL")
+    device.wait()
+    host.check("nearpath tune apply /root/plan.json")
+    device = host.start(opens)
+    wait_until(lambda: host.check(f"cat {SERVER}/workers/cgroup.procs").strip() != "", "it is in the cgroup again")
+    refused = host.run("nearpath tune rollback")
+    assert refused.status == 1 and "/dev/uio9 open" in refused.out + refused.err, refused
+    assert host.check(f"cat {SERVER}/cpuset.mems").strip() == "1"
+    device.kill("KILL")
+    device.wait()
+    host.check("nearpath tune rollback")
+    assert state(host, server.pid) == before

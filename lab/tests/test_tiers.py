@@ -36,6 +36,12 @@ def test_smoke_tests_run_on_each_kernel_given() -> None:
     assert len(old) == len(new) == len(tests) // 2 > 0
 
 
+def test_changes_of_a_host_are_tested_first() -> None:
+    tests = chosen("not lengthy")
+    tuned = [place for place, test in enumerate(tests) if test.startswith("lab/tests/test_tune")]
+    assert tuned and tuned == list(range(len(tuned)))
+
+
 def test_nothing_begins_on_a_virtual_host_after_the_deadline() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "representative", "lab/tests/test_snapshot.py"]
     environment = os.environ | {"NEARPATH_DEADLINE": "1", "NEARPATH_SKIP_LOG": os.devnull}

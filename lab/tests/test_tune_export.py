@@ -14,6 +14,7 @@ from .changes import IRQS
 from .hosts import IGB, TWO_NODES, VIRTIO
 from .steering import FAR_MASK, steer
 from .test_tune import SETTINGS
+from .test_tune_ethtool import everything
 
 QUEUES = "/sys/class/net/nic0/queues"
 
@@ -63,6 +64,31 @@ def test_an_exported_script_finds_the_interrupts(host: Host) -> None:
     assert host.check("/root/tune.sh apply") == f"changed 0 of {count} settings\n"
     host.check("/root/tune.sh undo")
     assert settings(host) == before
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_an_exported_script_restores_what_channels_and_rings_reset(host: Host) -> None:
+    """To the byte what the NIC had in this boot, not what it had when the plan was made."""
+    misplace(host, 2)
+    host.check("ethtool -X nic0 weight 1 3 && ethtool -C nic0 rx-usecs 50 && ethtool -G nic0 rx 512")
+    host.check(f"echo 5 >{QUEUES}/rx-3/rps_cpus && echo 256 >{QUEUES}/rx-3/rps_flow_cnt")
+    host.check(f"echo 8 >{QUEUES}/tx-0/xps_cpus && echo 2 >{QUEUES}/tx-3/xps_rxqs")
+    before = everything(host)
+    plan = nearpath(host, "plan", "--nic", "nic0")
+    wanted = (("channels", "combined 3", "combined 2"), ("rings", "rx 256", "rx 128"))
+    wanted += (("coalesce", "rx-usecs 3", "rx-usecs 30"),)
+    plan["changes"] = [
+        {"id": what, "kind": what, "target": f"ethtool nic0 {what}", "before": old, "after": new, "why": "a test"}
+        | {"finding": None, "persist": [], "reboot": False, "optional": False}
+        for what, old, new in wanted
+    ]
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    host.check("nearpath tune export /root/plan.json --as sh -o /root/tune.sh")
+    assert "changed 3 of 3 settings" in host.check("/root/tune.sh apply")
+    assert affinities(host) == ["2"] * 4, "the queues that are left keep theirs"
+    assert host.check("/root/tune.sh apply") == "changed 0 of 3 settings\n"
+    host.check("/root/tune.sh undo")
+    assert everything(host) == before
 
 
 def apply(host: Host) -> tuple[list[str], set[str]]:

@@ -27,14 +27,17 @@ def payload(lab_here: None) -> Path:
 
 # At how many steps of applying, and of undoing, something goes wrong.
 SOME, MANY = 1, 3
+# In how many parts all steps are taken, each within 900 s.
+FAILING_SHARDS, KILLED_SHARDS, HOTPLUG_SHARDS = 8, 4, 8
 FAILING = "steps::a_write_that_fails_loses_nothing"
 KILLED = "steps::a_kill_at_a_step_loses_nothing"
 HOTPLUG = "steps::a_cpu_that_goes_meanwhile_loses_nothing"
 
 
-def run_scenes(host: Host, *names: str, steps: int = SOME) -> None:
-    """Runs scenes of the test, none of which may be skipped."""
-    variables = ["NEARPATH_TUNE_NIC=nic0", f"NEARPATH_TUNE_STEPS={steps}"]
+def run_scenes(host: Host, *names: str, steps: int = SOME, shard: str = "") -> None:
+    """Runs scenes of the test, none of which may be skipped, at so many steps or at those of a shard."""
+    at = f"NEARPATH_TUNE_SHARD={shard}" if shard else f"NEARPATH_TUNE_STEPS={steps}"
+    variables = ["NEARPATH_TUNE_NIC=nic0", at]
     test = ["env", *variables, TEST, "--exact", *names, "--nocapture", "--test-threads", "1"]
     status, out, err = host.run(test, timeout_s=900)
     print(out)
@@ -80,6 +83,35 @@ def test_undone_from_some_steps(host: Host) -> None:
 def test_undone_from_many_steps(host: Host) -> None:
     """A write fails, a CPU goes and comes back, or nearpath is killed, at steps spread over the whole."""
     run_scenes(host, FAILING, KILLED, HOTPLUG, steps=MANY)
+
+
+def shards(stride: int) -> list[str]:
+    """All steps, in so many parts."""
+    return [f"{offset}/{stride}" for offset in range(stride)]
+
+
+@lengthy
+@pytest.mark.parametrize("shard", shards(FAILING_SHARDS))
+@lab(topology=TWO_NODES, nics=IGB)
+def test_undone_from_every_step(host: Host, shard: str) -> None:
+    """Each write fails, once and for good."""
+    run_scenes(host, FAILING, shard=shard)
+
+
+@lengthy
+@pytest.mark.parametrize("shard", shards(KILLED_SHARDS))
+@lab(topology=TWO_NODES, nics=IGB)
+def test_undone_after_a_kill_at_every_step(host: Host, shard: str) -> None:
+    """Killed at each write."""
+    run_scenes(host, KILLED, shard=shard)
+
+
+@lengthy
+@pytest.mark.parametrize("shard", shards(HOTPLUG_SHARDS))
+@lab(topology=TWO_NODES, nics=IGB)
+def test_undone_after_a_cpu_went_at_every_step(host: Host, shard: str) -> None:
+    """A CPU goes and comes back before each write."""
+    run_scenes(host, HOTPLUG, shard=shard)
 
 
 def affinities(host: Host) -> dict[str, str]:

@@ -64,6 +64,8 @@ pub struct ChangeStatus {
     /// Whether the old value is back on the same interface, queue or interrupt: it was changed back externally,
     /// or an undo was interrupted.
     pub set_back: bool,
+    /// Whether the kernel or the driver set another value when a CPU went offline or came back.
+    pub unplugged: bool,
 }
 
 /// A report about a change.

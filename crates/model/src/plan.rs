@@ -20,7 +20,7 @@ pub struct Plan {
     /// The boot in which it was made: interrupts and threads have other numbers in the next boot. `None` if it
     /// was made for another host.
     pub boot: Option<String>,
-    /// When it was made, in clock ticks since boot, like the start of threads.
+    /// When reading the host for it began, in clock ticks since boot, like the start of threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_ticks: Option<u64>,
     /// Inode of the network namespace in which it was made.
@@ -215,6 +215,7 @@ impl Plan {
             let mut step = change.step(netns);
             if let Target::Thread(thread) = &mut step.change.target {
                 thread.since_ticks = self.made_ticks;
+                thread.planned = self.planned_since(thread.pid);
             }
             step
         };
@@ -223,6 +224,17 @@ impl Plan {
 }
 
 impl Plan {
+    /// The threads of a process that started after reading the host began, and have a change: listed later than that.
+    fn planned_since(&self, pid: u32) -> Vec<(u32, u64)> {
+        let Some(since) = self.made_ticks else { return vec![] };
+        let threads = self.changes.iter().filter_map(|change| match &change.target {
+            Target::Thread(thread) => Some(thread),
+            _ => None,
+        });
+        let newer = threads.filter(|thread| thread.pid == pid && thread.start_ticks >= since);
+        newer.map(|thread| (thread.tid, thread.start_ticks)).collect()
+    }
+
     /// The changes that can be re-applied after a reboot: all, or those with these ids. The namespace is the
     /// current one at that time, and the values found then differ from the plan's.
     ///
@@ -343,7 +355,7 @@ mod tests {
         let steps = plan().steps(&[], "now", Some(5)).unwrap();
         let targets: Vec<Target> = steps.iter().map(|step| step.change.target.clone()).collect();
         let file = |path: &str, netns| Target::File(SettingFile::new(path, netns));
-        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None };
+        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None, planned: vec![] };
         assert_eq!(
             targets,
             [
@@ -360,7 +372,14 @@ mod tests {
         let timed = Plan { made_ticks: Some(100), ..plan() };
         let steps_of_timed = timed.steps(&["thread".to_owned()], "now", Some(5)).unwrap();
         let Target::Thread(thread) = &steps_of_timed[0].change.target else { panic!() };
-        assert_eq!(thread.since_ticks, Some(100));
+        assert_eq!((thread.since_ticks, thread.planned.as_slice()), (Some(100), &[][..]));
+        // Those with a change of their own do not.
+        let mut newer = timed.clone();
+        newer.changes.push(planned("newer", "affinity pid 7 tid 9 start 100"));
+        newer.changes.push(planned("other", "affinity pid 6 tid 6 start 100"));
+        let steps_of_newer = newer.steps(&["thread".to_owned()], "now", Some(5)).unwrap();
+        let Target::Thread(thread) = &steps_of_newer[0].change.target else { panic!() };
+        assert_eq!(thread.planned, [(9, 100)]);
         let some = plan().steps(&["rps".to_owned()], "now", Some(5)).unwrap();
         assert_eq!(some, steps[1..2]);
     }

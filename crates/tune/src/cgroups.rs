@@ -6,9 +6,10 @@
 //! owner of the parent cgroup.
 
 use crate::TuneError;
+use crate::pages;
 use crate::setting::Setting;
 use nearpath_host::Root;
-use nearpath_model::{CpuSet, Cpuset};
+use nearpath_model::{CpuSet, Cpuset, CpusetFile};
 use rustix::fs::{CWD, FsWord, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat, openat2};
 use rustix::io::Errno;
 use std::fs::File;
@@ -106,6 +107,26 @@ impl Setting for CpusetSetting<'_> {
         }
     }
 
+    fn may_be_replaced(&self, now: &str, _force: bool) -> Result<(), TuneError> {
+        // validate_change() of kernel/cgroup/cpuset.c: ENOSPC.
+        if now.trim().is_empty() {
+            return Err(TuneError::Refused(format!(
+                "{}: it is empty, and that cannot be restored: the kernel accepts an empty value only for a \
+                 cgroup without processes; set it to its effective value first",
+                self.cpuset
+            )));
+        }
+        Ok(())
+    }
+
+    fn may_be_written(&self, now: &str, value: &str) -> Result<(), TuneError> {
+        if self.cpuset.what != CpusetFile::Mems || !pages::moves(now, value) {
+            return Ok(());
+        }
+        let Some(point) = mount_point(self.root) else { return Ok(()) };
+        pages::check_move(self.root, &format!("{point}{}", self.cpuset.cgroup), &self.name())
+    }
+
     fn read(&self) -> Result<Option<String>, TuneError> {
         let refused = |error: io::Error| self.refusal("reading", &error);
         let Some(file) = self.file(OFlags::RDONLY).map_err(refused)? else { return Ok(None) };
@@ -144,7 +165,6 @@ impl Setting for CpusetSetting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::CpusetFile;
 
     #[test]
     fn targets_round_trip_and_stay_in_the_hierarchy() {
@@ -186,6 +206,8 @@ mod tests {
         let its = CpusetSetting { root: &Root::live(), cpuset: &cpuset };
         assert!(matches!(its.read(), Ok(None) | Err(_)));
         assert!(its.write("0").is_err() && its.check("").is_err() && its.check("0-1").is_ok());
+        // The kernel does not take it back.
+        assert!(its.may_be_replaced("", true).is_err() && its.may_be_replaced("0", false).is_ok());
         assert!(its.same("0,1", "0-1") && its.same("", "") && !its.same("", "0"));
     }
 }

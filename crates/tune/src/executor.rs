@@ -86,13 +86,19 @@ impl<W: Writer> Executor<W> {
     }
 
     /// Re-applies a lost change; `change` is what to write now. The journal has both until it is applied, and then only
-    /// the new one.
+    /// the new one. If the object is still the `same`, the original value is the one to restore later, whatever the
+    /// kernel or the driver has set meanwhile.
     ///
     /// # Errors
     /// It failed; the journal still has the lost change.
-    pub fn restore(&mut self, lost: &Entry, change: Change) -> Result<Change, TuneError> {
+    pub fn restore(
+        &mut self,
+        lost: &Entry,
+        change: Change,
+        same: bool,
+    ) -> Result<Change, TuneError> {
         let mut made = Vec::new();
-        if let Err(reason) = self.make(change, Some(lost.id), &mut made) {
+        if let Err(reason) = self.make(change, Some((lost, same)), &mut made) {
             return Err(self.take_back(reason, made));
         }
         made.pop().map(|made| made.change).ok_or_else(|| {
@@ -116,12 +122,15 @@ impl<W: Writer> Executor<W> {
     fn make(
         &mut self,
         change: Change,
-        replaces: Option<u64>,
+        replaces: Option<(&Entry, bool)>,
         made: &mut Vec<Made>,
     ) -> Result<(), TuneError> {
-        let change = self.writer.prepare(change)?;
+        let mut change = self.writer.prepare(change)?;
+        if let Some((lost, true)) = replaces {
+            change.before = lost.change.before.clone();
+        }
         let begin = |journal: &mut Journal| match replaces {
-            Some(lost) => journal.begin_again(&change, lost),
+            Some((lost, _)) => journal.begin_again(&change, lost.id),
             None => journal.begin(&change),
         };
         let id = self.journal.as_mut().map(begin).transpose()?;

@@ -16,6 +16,7 @@ mod hotplug;
 mod irqbalance;
 mod journal;
 mod live;
+mod pages;
 pub mod planners;
 mod setting;
 mod status;

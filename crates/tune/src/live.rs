@@ -65,6 +65,7 @@ impl Live {
         let mut change = setting::prepare(&*its, change, self.force)?;
         if let Target::File(file) = &mut change.target {
             file.instance = self.files.instance(file);
+            file.cpus = self.files.cpus(file);
         }
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = ethtool::instance_now(setting, &self.files);
@@ -94,7 +95,7 @@ impl Live {
     pub fn retargeted(&self, root: &Root, change: &Change) -> Result<Option<Change>, TuneError> {
         let mut change = change.clone();
         if let Target::File(file) = &mut change.target {
-            file.instance = None;
+            (file.instance, file.cpus) = (None, None);
             if let Some(irq) = &file.interrupt {
                 let Some((number, name)) = nearpath_host::locate_irq(root, irq) else {
                     return Ok(None);

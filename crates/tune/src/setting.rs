@@ -20,11 +20,22 @@ pub(crate) trait Setting {
     /// Writes a checked value, or one that was read.
     fn write(&self, value: &str) -> Result<(), TuneError>;
 
-    /// Whether two texts are the same value: `3` and `00000003` for a mask.
-    fn same(&self, a: &str, b: &str) -> bool;
+    /// Whether the current value is this one: `3` and `00000003` for a mask. Where the kernel drops offline CPUs from a
+    /// value, those do not count.
+    fn same(&self, now: &str, value: &str) -> bool;
+
+    /// An old value as the kernel can store it now, when some of its CPUs are offline.
+    fn possible(&self, value: &str) -> Possible {
+        Possible { text: value.to_owned(), replaced: false }
+    }
 
     /// Whether the object was replaced by another: a new interface with the same name.
     fn is_another(&self) -> bool {
+        false
+    }
+
+    /// Whether it is known that a CPU went offline or came back since the change.
+    fn cpus_changed(&self) -> bool {
         false
     }
 
@@ -33,8 +44,18 @@ pub(crate) trait Setting {
         false
     }
 
+    /// Whether the current value may be what the driver made of the written one, to the granularity of its hardware.
+    fn is_rounded(&self, _now: &str, _written: &str) -> bool {
+        false
+    }
+
     /// Checks whether the current value can be restored later, by its form; `force` accepts it anyway.
     fn may_be_replaced(&self, _now: &str, _force: bool) -> Result<(), TuneError> {
+        Ok(())
+    }
+
+    /// Checks whether replacing the current value by this one would harm its processes, whatever is requested.
+    fn may_be_written(&self, _now: &str, _value: &str) -> Result<(), TuneError> {
         Ok(())
     }
 
@@ -57,6 +78,15 @@ pub(crate) trait Setting {
     fn tidy(&self) -> Result<(), TuneError> {
         Ok(())
     }
+}
+
+/// A value that the kernel can store now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Possible {
+    /// The value.
+    pub text: String,
+    /// Whether none of the wanted CPUs is online, and this is what the kernel would have made of them.
+    pub replaced: bool,
 }
 
 /// The other settings that a write resets.
@@ -84,10 +114,12 @@ pub enum ObservedValue {
         /// The missing settings.
         lacks: String,
     },
-    /// The kernel or the driver moved it when a CPU went offline.
+    /// The kernel or the driver moved it when a CPU went offline or came back.
     Unplugged {
         /// The current value.
         now: String,
+        /// Whether that is the original value.
+        is_before: bool,
     },
     /// The host has another value.
     Other {
@@ -119,6 +151,7 @@ pub(crate) fn prepare(
         return Err(drift(setting, &now, expected));
     }
     setting.may_be_replaced(&now, force)?;
+    setting.may_be_written(&now, after)?;
     change.before = Value::Text(now);
     if let Some(dependents) = setting.dependents() {
         change.snapshot = dependents.take()?;
@@ -130,16 +163,45 @@ pub(crate) fn prepare(
 }
 
 /// Writes the new value and reads it back, and restores what the driver reset with it, where that still
-/// exists.
+/// exists. If the kernel took another value, the old one is restored at once: later it would look like an external
+/// change.
 pub(crate) fn write(setting: &dyn Setting, change: &Change) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
-    put(setting, after)?;
+    if let Err(reason) = put(setting, after) {
+        // What is missing then is found by undo.
+        let _ = take_back(setting, change, before, after);
+        return Err(reason);
+    }
     if let Some(dependents) = setting.dependents() {
         for saved in change.snapshot.iter().filter(|saved| saved.part.survives()) {
             restore(dependents, saved)?;
         }
     }
     setting.follow(before, after)
+}
+
+/// Whether an old value is there, as far as its CPUs are online.
+fn is_there(setting: &dyn Setting, now: &str, old: &str) -> bool {
+    let Possible { text, replaced } = setting.possible(old);
+    setting.same(now, old)
+        || setting.same(now, &text)
+        || (replaced && setting.is_left_by_kernel(now, old))
+}
+
+/// Restores the old value if a failed write left a third one.
+fn take_back(
+    setting: &dyn Setting,
+    change: &Change,
+    before: &str,
+    after: &str,
+) -> Result<(), TuneError> {
+    match setting.read()?.map(|now| setting.part(&now, after)) {
+        Some(now) if !setting.same(&now, before) && !setting.same(&now, after) => {
+            put(setting, &setting.possible(before).text)?;
+            restore_all(setting, &change.snapshot)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes the old value back, unless it is there already or nothing has it any more, and all that was lost
@@ -152,25 +214,33 @@ pub(crate) fn undo(
     interrupted: bool,
 ) -> Result<(), TuneError> {
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
-    let Some(now) = setting.read()? else { return setting.follow(after, before) };
+    let possible = setting.possible(before);
+    let Some(now) = setting.read()? else { return setting.follow(after, &possible.text) };
     let now = setting.part(&now, after);
-    if setting.same(&now, before) {
+    let left = setting.is_left_by_kernel(&now, after);
+    // Without the change the kernel would have moved it, too.
+    if is_there(setting, &now, before) || (possible.replaced && left) {
         restore_all(setting, &change.snapshot)?;
-        setting.follow(after, before)?;
+        setting.follow(after, &possible.text)?;
         return setting.tidy();
     }
-    let ours = setting.same(&now, after) || setting.is_left_by_kernel(&now, after);
+    let ours = setting.same(&now, after)
+        || left
+        || setting.is_left_by_kernel(&now, before)
+        // nearpath may have ended between the write and its check.
+        || (interrupted && setting.is_rounded(&now, after));
     if !force && !ours {
         // The changed object is gone; the current one is not ours.
         return if setting.is_another() { Ok(()) } else { Err(drift(setting, &now, after)) };
     }
+    setting.may_be_written(&now, &possible.text)?;
     let wanted = match setting.dependents() {
         Some(dependents) if !interrupted => as_now(dependents, &change.snapshot)?,
         _ => change.snapshot.clone(),
     };
-    put(setting, before)?;
+    put(setting, &possible.text)?;
     restore_all(setting, &wanted)?;
-    setting.follow(after, before)?;
+    setting.follow(after, &possible.text)?;
     setting.tidy()
 }
 
@@ -223,8 +293,8 @@ fn restore_all(setting: &dyn Setting, snapshot: &[Saved]) -> Result<(), TuneErro
 fn restore(dependents: &dyn Dependents, saved: &Saved) -> Result<Option<()>, TuneError> {
     let Saved { part, value } = saved;
     dependents.with(part, &mut |its| match its.read()? {
-        Some(now) if its.same(&now, value) => Ok(()),
-        _ => put(its, value),
+        Some(now) if is_there(its, &now, value) => Ok(()),
+        _ => put(its, &its.possible(value).text),
     })
 }
 
@@ -233,12 +303,12 @@ fn lacking(setting: &dyn Setting, snapshot: &[Saved]) -> Result<Vec<String>, Tun
     let Some(dependents) = setting.dependents() else { return Ok(Vec::new()) };
     let mut lacks = Vec::new();
     for Saved { part, value } in snapshot {
-        let mut is_there = false;
+        let mut found = false;
         dependents.with(part, &mut |its| {
-            is_there = its.read()?.is_some_and(|now| its.same(&now, value));
+            found = its.read()?.is_some_and(|now| is_there(its, &now, value));
             Ok(())
         })?;
-        if !is_there {
+        if !found {
             lacks.push(part.to_string());
         }
     }
@@ -252,19 +322,21 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<ObservedVal
         return Ok(ObservedValue::Gone { reason: format!("{} no longer exists", setting.name()) });
     };
     let now = setting.part(&now, after);
+    let is_before = is_there(setting, &now, before);
+    // Without a CPU that is known to have gone, an old value was set back deliberately.
+    let may_be_left = !is_before || setting.cpus_changed();
     Ok(if setting.same(&now, after) {
         ObservedValue::After
-    } else if setting.same(&now, before) && setting.is_another() {
-        ObservedValue::Gone { reason: format!("{} was re-created", setting.name()) }
-    } else if setting.same(&now, before) {
+    } else if setting.is_another() {
+        let with = if is_before { String::new() } else { format!(", with {now:?}") };
+        ObservedValue::Gone { reason: format!("{} was re-created{with}", setting.name()) }
+    } else if may_be_left && setting.is_left_by_kernel(&now, after) {
+        ObservedValue::Unplugged { now, is_before }
+    } else if is_before {
         match lacking(setting, &change.snapshot)? {
             lacks if lacks.is_empty() => ObservedValue::Before,
             lacks => ObservedValue::InPart { lacks: lacks.join(", ") },
         }
-    } else if setting.is_another() {
-        ObservedValue::Gone { reason: format!("{} was re-created, with {now:?}", setting.name()) }
-    } else if setting.is_left_by_kernel(&now, after) {
-        ObservedValue::Unplugged { now }
     } else {
         ObservedValue::Other { now }
     })
@@ -298,5 +370,7 @@ fn drift(setting: &dyn Setting, now: &str, expected: &str) -> TuneError {
     TuneError::Drift { target: setting.name(), now: quoted(now), expected: quoted(expected) }
 }
 
+#[cfg(test)]
+mod mask_tests;
 #[cfg(test)]
 mod tests;

@@ -24,7 +24,7 @@ fn statuses(
             !later.lost_by_reboot(boot) && same && later.replaces != Some(entry.id)
         };
         let later = entries.iter().skip(place + 1).find(further);
-        let mut set_back = false;
+        let (mut set_back, mut unplugged) = (false, false);
         let (standing, reason) = match later {
             _ if entry.lost_by_reboot(boot) => {
                 (Some(ChangeState::Lost), Some("the host was rebooted since".to_owned()))
@@ -35,12 +35,13 @@ fn statuses(
             None => match look(entry) {
                 Ok(presence) => {
                     set_back = presence == ObservedValue::Before && entry.state == State::Done;
+                    unplugged = matches!(presence, ObservedValue::Unplugged { .. });
                     standing(entry.state, presence)
                 }
                 Err(reason) => (None, Some(reason)),
             },
         };
-        ChangeStatus { entry: entry.clone(), standing, reason, set_back }
+        ChangeStatus { entry: entry.clone(), standing, reason, set_back, unplugged }
     };
     entries.iter().enumerate().map(of).collect()
 }
@@ -48,7 +49,8 @@ fn statuses(
 fn standing(state: State, presence: ObservedValue) -> (Option<ChangeState>, Option<String>) {
     let (standing, reason) = match (presence, state) {
         (ObservedValue::After, _) => return (Some(ChangeState::Applied), None),
-        (ObservedValue::Before, State::Begun) => {
+        (ObservedValue::Before, State::Begun)
+        | (ObservedValue::Unplugged { is_before: true, .. }, State::Begun) => {
             (ChangeState::Undone, "interrupted before anything was written".to_owned())
         }
         (ObservedValue::Before, State::Done) => {
@@ -60,7 +62,7 @@ fn standing(state: State, presence: ObservedValue) -> (Option<ChangeState>, Opti
                 "the original value is back, but settings reset by the change are not: {lacks}; 'nearpath tune rollback' restores them"
             ),
         ),
-        (ObservedValue::Unplugged { now }, _) => (
+        (ObservedValue::Unplugged { now, .. }, _) => (
             ChangeState::Drifted,
             format!(
                 "a CPU went offline, and the kernel or the driver moved it to {now}; 'nearpath tune rollback' \
@@ -98,6 +100,7 @@ mod tests {
         let begun = [entry(1, 80, State::Begun, "now")];
         let other = || ObservedValue::Other { now: "x".to_owned() };
         let gone = || ObservedValue::Gone { reason: "x".to_owned() };
+        let unplugged = |is_before| ObservedValue::Unplugged { now: "0-2".to_owned(), is_before };
         for (entries, presence, standing) in [
             (&done, ObservedValue::After, ChangeState::Applied),
             (&begun, ObservedValue::After, ChangeState::Applied),
@@ -105,7 +108,10 @@ mod tests {
             (&begun, ObservedValue::Before, ChangeState::Undone),
             (&done, other(), ChangeState::Drifted),
             (&begun, other(), ChangeState::Drifted),
-            (&done, ObservedValue::Unplugged { now: "0-2".to_owned() }, ChangeState::Drifted),
+            (&done, unplugged(false), ChangeState::Drifted),
+            // What the driver sets may be what was there before.
+            (&done, unplugged(true), ChangeState::Drifted),
+            (&begun, unplugged(true), ChangeState::Undone),
             (&done, gone(), ChangeState::Lost),
         ] {
             assert_eq!(state_of(entries, Ok(presence.clone())), [Some(standing)], "{presence:?}");

@@ -5,8 +5,8 @@
 //! sched_setaffinity(2).
 
 use crate::TuneError;
-use crate::hotplug::left_by_kernel;
-use crate::setting::Setting;
+use crate::hotplug::{left_by_kernel, online, possible};
+use crate::setting::{Possible, Setting};
 use nearpath_host::{Root, thread_cpus};
 use nearpath_model::{CpuId, CpuSet, MAX_CPUS, Thread};
 use std::io;
@@ -14,7 +14,7 @@ use std::io;
 /// The thread that has this id now; `None` if the process has no such thread.
 pub fn find_thread(root: &Root, pid: u32, tid: u32) -> Option<Thread> {
     let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    Some(Thread { pid, tid, start_ticks: start_of(&stat)?, since_ticks: None })
+    Some(Thread { pid, tid, start_ticks: start_of(&stat)?, since_ticks: None, planned: vec![] })
 }
 
 /// The current time in the clock ticks of thread start times (USER_HZ, 100 per second).
@@ -90,6 +90,20 @@ impl Setting for ThreadSetting<'_> {
         left_by_kernel(self.root, now, was)
     }
 
+    fn possible(&self, value: &str) -> Possible {
+        let as_it_is = Possible { text: value.to_owned(), replaced: false };
+        let (Ok(cpus), Some(online)) = (CpuSet::from_list(value), online(self.root)) else {
+            return as_it_is;
+        };
+        // All CPUs, as select_fallback_rq of kernel/sched/core.c.
+        match possible(self.root) {
+            Some(all) if cpus.intersection(&online).is_empty() => {
+                Possible { text: all.to_string(), replaced: true }
+            }
+            _ => as_it_is,
+        }
+    }
+
     fn follow(&self, from: &str, to: &str) -> Result<(), TuneError> {
         let Some(since) = self.thread.since_ticks else { return Ok(()) };
         // Threads created meanwhile by threads not changed yet are found in the next round.
@@ -116,8 +130,7 @@ impl Setting for ThreadSetting<'_> {
     fn same(&self, a: &str, b: &str) -> bool {
         let (Ok(a), Ok(b)) = (CpuSet::from_list(a), CpuSet::from_list(b)) else { return a == b };
         // Before 6.2 the kernel drops offline CPUs when it sets an affinity.
-        let online = self.root.text("/sys/devices/system/cpu/online").ok();
-        match online.and_then(|list| CpuSet::from_list(&list).ok()) {
+        match online(self.root) {
             Some(online) => a == b || same_of(&online, &a, &b),
             None => a == b,
         }
@@ -134,13 +147,14 @@ fn same_of(online: &CpuSet, a: &CpuSet, b: &CpuSet) -> bool {
 const ROUNDS: usize = 64;
 
 impl ThreadSetting<'_> {
-    /// The other threads of its process that were created after this time.
+    /// The other threads of its process that were created at this time or later, and have no change of their own.
     fn born_since(&self, since: u64) -> Vec<Thread> {
         let pid = self.thread.pid;
         let tasks = self.root.list(&format!("/proc/{pid}/task")).unwrap_or_default();
         let tids = tasks.iter().filter_map(|task| task.name.parse().ok());
         tids.filter_map(|tid| find_thread(self.root, pid, tid))
-            .filter(|thread| thread.start_ticks > since && thread.tid != self.thread.tid)
+            .filter(|thread| thread.start_ticks >= since && thread.tid != self.thread.tid)
+            .filter(|thread| !self.thread.planned.contains(&(thread.tid, thread.start_ticks)))
             .collect()
     }
 
@@ -279,6 +293,13 @@ mod tests {
             persistence: Persistence::WhileRunning,
         };
         let change = setting::prepare(&its, change, false).unwrap();
+        // With a change of its own in the plan it does not follow.
+        let planned = vec![(first.tid, first.start_ticks)];
+        let alone = Thread { planned, ..thread.clone() };
+        let alone = ThreadSetting { root: &root, thread: &alone };
+        setting::write(&alone, &change).unwrap();
+        assert_eq!([&cpus(&thread), &cpus(&first)], [&last, &before]);
+        setting::undo(&alone, &change, false, false).unwrap();
         setting::write(&its, &change).unwrap();
         assert_eq!([cpus(&thread), cpus(&first)], [last.as_str(); 2]);
         assert_eq!(cpus(&older), before, "it existed, and the plan did not move it");
@@ -309,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_empty_set_is_refused() {
-        let thread = Thread { pid: 1, tid: 1, start_ticks: 0, since_ticks: None };
+        let thread = Thread { pid: 1, tid: 1, start_ticks: 0, since_ticks: None, planned: vec![] };
         let its = ThreadSetting { root: &Root::live(), thread: &thread };
         assert!(its.check("").is_err() && its.check("x").is_err() && its.check("0-1").is_ok());
     }

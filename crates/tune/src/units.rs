@@ -5,6 +5,8 @@
 //! drop-in below `/run`, which it never removes: undo removes it, unless it existed before.
 
 use crate::TuneError;
+use crate::cgroups::mount_point;
+use crate::pages;
 use crate::setting::Setting;
 use nearpath_host::Root;
 use nearpath_model::{CpuSet, UnitProperty, UnitSetting, is_service};
@@ -123,6 +125,25 @@ impl Setting for UnitSetting {
             return Ok(());
         }
         Err(TuneError::Refused(format!("{self}: invalid value {value:?}")))
+    }
+
+    fn may_be_written(&self, now: &str, value: &str) -> Result<(), TuneError> {
+        if self.property != UnitProperty::AllowedMemoryNodes || !pages::moves(now, value) {
+            return Ok(());
+        }
+        let shown = systemctl(&["show", "--property=ControlGroup", "--", &self.unit])?;
+        let cgroup = shown.trim().strip_prefix("ControlGroup=").unwrap_or_default();
+        let root = Root::live();
+        match (cgroup, mount_point(&root)) {
+            // It does not run.
+            ("", _) => Ok(()),
+            (cgroup, Some(point)) => {
+                pages::check_move(&root, &format!("{point}{cgroup}"), &self.to_string())
+            }
+            (_, None) => Err(TuneError::Refused(format!(
+                "{self}: not changed: its processes are unknown, as cgroup v2 is not mounted"
+            ))),
+        }
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {

@@ -2,7 +2,7 @@
 
 use nearpath_model::{NicIrq, PlannedChange, Target};
 use nearpath_testing::{require_program, skip};
-use nearpath_tune::exporters::{export, exporter};
+use nearpath_tune::exporters::{ExportHost, export, exporter};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -54,7 +54,8 @@ fn changes() -> Vec<PlannedChange> {
 fn written(form: &str) -> (TempDir, Vec<PathBuf>) {
     let folder = tempfile::tempdir().unwrap();
     let units = BTreeMap::from([(7, "test-server.service".to_owned())]);
-    let made = export(exporter(form).unwrap(), &changes(), &units, vec![]).unwrap();
+    let host = ExportHost { units, ..ExportHost::default() };
+    let made = export(exporter(form).unwrap(), &changes(), &host, vec![]).unwrap();
     let mut paths = Vec::new();
     for document in made.documents {
         let path = folder.path().join(&document.name);
@@ -174,4 +175,83 @@ fn tuned_loads_the_profile() {
         said.iter().any(|line| line.starts_with("script ") && line.ends_with("/nearpath-tune.sh")),
         "{said:?}"
     );
+}
+
+/// What ethtool prints on igb, shortened.
+const RINGS: &str = "Ring parameters for eth0:
+Pre-set maximums:
+RX:		4096
+TX:		4096
+Current hardware settings:
+RX:		256
+RX Mini:	n/a
+TX:		512
+";
+const COALESCE: &str = "Coalesce parameters for eth0:
+Adaptive RX: off  TX: n/a
+stats-block-usecs:	n/a
+rx-usecs:	3
+rx-frames:	n/a
+";
+const BLOCKS: &str = "RX flow hash indirection table for eth0 with 4 RX ring(s):
+    0:      0     0     1     1     1     1     3     3
+RSS hash key:
+6d:5a:56
+RSS hash function:
+    toeplitz: on
+";
+const EQUAL: &str = "RX flow hash indirection table for eth0 with 2 RX ring(s):
+    0:      0     1     0     1
+    4:      0     1     0     1
+";
+const MIXED: &str = "RX flow hash indirection table for eth0 with 2 RX ring(s):
+    0:      1     1     0     0
+";
+const FEATURES: &str = "Features for eth0:
+rx-checksumming: on
+generic-receive-offload: on
+rx-gro-list: off [fixed]
+";
+
+#[test]
+fn what_ethtool_shows_is_restored_by_its_arguments() {
+    let script = include_str!("../src/exporters/nearpath-tune.sh");
+    let start = script.find("words_of() {").unwrap();
+    let function = &script[start..start + script[start..].find("\n}\n").unwrap() + 3];
+    for awk in ["awk", "busybox awk"] {
+        if !require_program(awk.split(' ').next().unwrap()) {
+            continue;
+        }
+        let function = function.replace("| awk ", &format!("| {awk} "));
+        let words = |option: &str, shown: &str, wanted: &str| {
+            let mut sh = Command::new("sh");
+            sh.args(["-c", &format!("{function}words_of \"$@\""), "sh", option, shown, wanted]);
+            let output = sh.output().unwrap();
+            assert!(output.stderr.is_empty(), "{awk}: {output:?}");
+            let said = String::from_utf8(output.stdout).unwrap();
+            output.status.success().then(|| said.trim().to_owned())
+        };
+        for (option, shown, wanted, expected) in [
+            ("-g", RINGS, "rx 4096", Some("rx 256")),
+            ("-g", RINGS, "rx 4096 tx 128", Some("rx 256 tx 512")),
+            ("-c", COALESCE, "adaptive-rx on rx-usecs 8", Some("adaptive-rx off rx-usecs 3")),
+            ("-c", COALESCE, "rx-frames 8", None),
+            ("-c", COALESCE, "adaptive-tx on", None),
+            ("-x", BLOCKS, "equal 2", Some("weight 2 4 0 2")),
+            ("-x", BLOCKS, "hkey 1:2:3", Some("hkey 6d:5a:56")),
+            ("-x", EQUAL, "weight 1 3", Some("equal 2")),
+            ("-x", EQUAL, "hkey 1:2:3", None),
+            ("-x", MIXED, "equal 2", None),
+            ("-k", FEATURES, "rx-gro off", Some("rx-gro on")),
+            ("-k", FEATURES, "rx-gro-list on", Some("rx-gro-list off")),
+            ("-k", FEATURES, "other on", None),
+            ("-n", "0 RX rings available\n", "delete 3", None),
+        ] {
+            assert_eq!(
+                words(option, shown, wanted).as_deref(),
+                expected,
+                "{awk} {option} {wanted}"
+            );
+        }
+    }
 }

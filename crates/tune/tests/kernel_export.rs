@@ -5,7 +5,7 @@ use nearpath_host::Root;
 use nearpath_model::{PlannedChange, SettingFile, Target};
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_netns, require_program};
-use nearpath_tune::exporters::{Document, export, exporter};
+use nearpath_tune::exporters::{Document, ExportHost, export, exporter};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ struct Script {
 
 impl Script {
     fn new(changes: &[PlannedChange]) -> Self {
-        let made = export(exporter("sh").unwrap(), changes, &BTreeMap::new(), vec![]).unwrap();
+        let made =
+            export(exporter("sh").unwrap(), changes, &ExportHost::default(), vec![]).unwrap();
         assert_eq!(made.left_out, []);
         let [Document { text, .. }] = made.documents.as_slice() else { panic!("one script") };
         let folder = tempfile::tempdir().unwrap();
@@ -232,4 +233,64 @@ fn ethtool_settings_are_applied_and_restored() {
         script.said(&["undo", "--force"], 0);
         assert_eq!(shown(), before);
     });
+}
+
+#[test]
+fn this_boots_channels_are_restored_with_what_the_driver_resets() {
+    if !require_netns() || !require_program("unshare") || !require_program("ethtool") {
+        return;
+    }
+    let pair = VethPair::new(4).unwrap();
+    pair.run(Side::Server, |_| {
+        let ethtool = |args: &[&str]| {
+            let output = Command::new("ethtool").args(args).output().unwrap();
+            assert!(output.status.success(), "{args:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let all = || {
+            let mut all = ethtool(&["-l", "np1"]) + &ethtool(&["-k", "np1"]);
+            for queue in ["rx-0/rps_cpus", "rx-2/rps_cpus", "rx-2/rps_flow_cnt", "tx-1/xps_cpus"] {
+                let path = format!("/sys/class/net/np1/queues/{queue}");
+                all += &format!("{queue} {:?}\n", Root::live().text(&path).ok());
+            }
+            all
+        };
+        let write_queue = |file: &str, value: &str| {
+            let mut echo = in_own_sysfs();
+            let script = "echo $2 >/sys/class/net/np1/queues/$1";
+            echo.args(["sh", "-c", script, "sh", file, value]);
+            assert!(echo.status().unwrap().success(), "{file}");
+        };
+        let of_nic = |what: &str, before: &str, after: &str| PlannedChange {
+            target: Target::parse(&format!("ethtool np1 {what}"), None).unwrap(),
+            before: before.into(),
+            ..change(SOMAXCONN, after)
+        };
+        // When the plan was made, there were four channels, and no GRO.
+        let script = Script::new(&[
+            of_nic("channels", "rx 4 tx 4", "rx 1 tx 2"),
+            of_nic("feature rx-gro", "off", "off"),
+        ]);
+        ethtool(&["-L", "np1", "rx", "3", "tx", "3"]);
+        ethtool(&["-K", "np1", "gro", "on"]);
+        write_queue("rx-0/rps_cpus", "1");
+        write_queue("rx-2/rps_cpus", "2");
+        write_queue("rx-2/rps_flow_cnt", "256");
+        write_queue("tx-1/xps_cpus", "1");
+        let before = all();
+        script.said(&["apply"], 0);
+        let made = all();
+        assert!(
+            made.contains("rx-2/rps_cpus None") && made.contains("tx-1/xps_cpus Some"),
+            "{made}"
+        );
+        assert!(made.contains("generic-receive-offload: off"), "{made}");
+        // A second time is not the first.
+        assert_eq!(script.said(&["apply"], 0), "changed 0 of 2 settings\n");
+        // What exists all the time may be changed meanwhile.
+        script.said(&["undo"], 0);
+        assert_eq!(all(), before);
+        io::Result::Ok(())
+    })
+    .unwrap();
 }

@@ -7,11 +7,27 @@ use nearpath_model::drops::DropMeasurement;
 use nearpath_views::text;
 use serde_json::json;
 
+/// What the reasons mean, as the kernel's tracepoint does not tell.
+fn meaning(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "SOCKET_RCVBUFF" => {
+            "receive buffer full: the reader is too slow, or the buffer too small (SO_RCVBUF, \
+             net.core.rmem_default)"
+        }
+        "NO_SOCKET" => "no socket: no listener on the port",
+        "CPU_BACKLOG" => {
+            "CPU backlog full: its CPU receives more than it can process \
+             (net.core.netdev_max_backlog), or the RPS flow limit was reached"
+        }
+        _ => return None,
+    })
+}
+
 /// Two reasons in two namespaces, and a counter that does not agree.
 fn measurement() -> DropMeasurement {
     let drop = |reason: &str, function: &str, stage: &str, device: Option<&str>, packets: u64| {
         json!({
-            "reason": reason, "meaning": nearpath_instruments::drops::meaning(reason),
+            "reason": reason, "meaning": meaning(reason),
             "function": function, "stage": stage, "device": device, "ifindex": 2,
             "netns": if device == Some("eth0") { 4_026_531_840u32 } else { 4_026_532_315 },
             "protocol": "UDP", "packets": packets, "bytes": packets * 228,

@@ -123,7 +123,11 @@ fn measurement() -> Measurement {
             direction: Direction::Rx,
             after: "netif_receive_skb".into(),
             reason: Some("SOCKET_RCVBUFF".into()),
-            meaning: nearpath_instruments::drops::meaning("SOCKET_RCVBUFF").map(str::to_owned),
+            meaning: Some(
+                "receive buffer full: the reader is too slow, or the buffer too small (SO_RCVBUF, \
+                 net.core.rmem_default)"
+                    .into(),
+            ),
             function: "udp_queue_rcv_one_skb".into(),
             device: Some("eth0".into()),
             netns: Some(4_026_531_840),

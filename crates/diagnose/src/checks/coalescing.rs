@@ -1,7 +1,7 @@
 //! Interrupts held back for longer than the packets' way through the stack takes.
 //!
 //! Input: the coalescing settings of NICs and how often their interrupts came. Output: one finding for each
-//! NIC that always waits long, with a shorter wait.
+//! NIC that always waits long, with a shorter wait that its driver accepts.
 //!
 //! Rule: Documentation/networking/ethtool-netlink.rst (`rx-usecs`: microseconds from a packet's arrival to
 //! its interrupt).
@@ -12,24 +12,22 @@ use nearpath_model::{Ethtool, Finding, Nic, NicSetting, ProposedChange, Subject}
 pub(super) const CHECK: Check =
     Check::new("coalescing", "interrupts that a NIC holds back for long", run);
 
-/// A wait from which it is most of a packet's latency, and the one that is proposed: drivers' defaults are
-/// from 3 to 50.
+/// A wait from which it is most of a packet's latency: drivers' defaults are from 3 to 50.
 const LONG_US: u64 = 64;
-const SHORT_US: u64 = 8;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
     for nic in context.hardware_nics() {
-        let Some(settings) = &nic.coalesce else {
+        if nic.coalesce.is_none() {
             let why = context.why_unknown(&format!("nic {}", nic.name), "coalesce");
             // Without coalescing in the driver there is no delay.
             if !why.contains("not supported") {
                 outcome.not_checked(format!("the coalescing of {} is unknown{why}", nic.name));
             }
             continue;
-        };
-        let adaptive = settings.get("adaptive-rx").is_some_and(|on| *on != 0);
-        let wait = settings.get("rx-usecs").copied().filter(|us| *us >= LONG_US && !adaptive);
+        }
+        let adaptive = nic.adaptive_rx() == Some(true);
+        let wait = nic.rx_usecs().filter(|us| *us >= LONG_US && !adaptive);
         outcome.findings.extend(wait.map(|us| finding(context, nic, us)));
     }
     outcome
@@ -48,7 +46,7 @@ fn finding(context: &Context<'_>, nic: &Nic, us: u64) -> Finding {
         .change(ProposedChange::new(
             NicSetting::new(&nic.name, Ethtool::Coalesce),
             Some(format!("rx-usecs {us}")),
-            format!("rx-usecs {SHORT_US}"),
+            format!("rx-usecs {}", nic.latency_usecs()),
             "Packets are taken sooner, at the price of more interrupts.",
         ))
 }

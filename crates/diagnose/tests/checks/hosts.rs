@@ -167,7 +167,7 @@ pub fn host(shape: Shape, seconds: u64) -> Host {
     nic.pcie = Some(PcieLink { speed_mts, width, max_speed_mts: speed_mts, max_width: width });
     nic.tx_timeouts = Some(0);
     nic.coalesce =
-        Some(BTreeMap::from([("rx-usecs".to_owned(), 8), ("adaptive-rx".to_owned(), 1)]));
+        Some(BTreeMap::from([("rx-usecs".to_owned(), 250), ("use-adaptive-rx".to_owned(), 1)]));
     nic.rx_queues = (0..shape.queues)
         .map(|queue| RxQueue {
             queue: QueueId(queue),

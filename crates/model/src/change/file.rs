@@ -4,7 +4,7 @@
 //! of its rows is never opened.
 
 use super::Form;
-use crate::{IrqNumber, NicIrq, QueueId};
+use crate::{CpuSet, IrqNumber, NicIrq, QueueId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -23,13 +23,26 @@ pub struct SettingFile {
     /// (`kernfs_ino` of fs/kernfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
+    /// For CPUs, set once they were changed: which CPUs were online. When others are, the kernel or the driver may
+    /// have set the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<OnlineCpus>,
+}
+
+/// The CPUs at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OnlineCpus {
+    /// Those that are online.
+    pub online: CpuSet,
+    /// The highest inode of their `topology` directories in sysfs, which the kernel makes when a CPU comes online.
+    pub newest: u64,
 }
 
 impl SettingFile {
     /// The file with that path in a network namespace; `None` for the namespace if it is a file of the whole
     /// machine.
     pub fn new(path: impl Into<String>, netns: Option<u64>) -> Self {
-        Self { path: path.into(), netns, interrupt: None, instance: None }
+        Self { path: path.into(), netns, interrupt: None, instance: None, cpus: None }
     }
 
     /// The affinity of an interrupt.
@@ -164,9 +177,9 @@ const fn sysctl(path: &'static str, form: Form) -> SettingRow {
 /// Documentation/core-api/irq/irq-affinity.rst, Documentation/admin-guide/sysctl).
 pub const SETTING_FILES: &[SettingRow] = &[
     row("/proc/irq/{n}/smp_affinity_list", "irq_affinity", Form::CpuList),
-    row("/sys/class/net/{nic}/queues/rx-{n}/rps_cpus", "rps_cpus", Form::Mask),
+    row("/sys/class/net/{nic}/queues/rx-{n}/rps_cpus", "rps_cpus", Form::CpuMask),
     row("/sys/class/net/{nic}/queues/rx-{n}/rps_flow_cnt", "rps_flow_cnt", Form::PowerOfTwo),
-    row("/sys/class/net/{nic}/queues/tx-{n}/xps_cpus", "xps_cpus", Form::Mask),
+    row("/sys/class/net/{nic}/queues/tx-{n}/xps_cpus", "xps_cpus", Form::CpuMask),
     row("/sys/class/net/{nic}/queues/tx-{n}/xps_rxqs", "xps_rxqs", Form::Mask),
     row("/sys/class/net/{nic}/gro_flush_timeout", "gro_flush_timeout", Form::Numbers(1)),
     row("/sys/class/net/{nic}/napi_defer_hard_irqs", "napi_defer_hard_irqs", Form::Numbers(1)),

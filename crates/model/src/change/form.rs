@@ -5,8 +5,10 @@ use crate::CpuSet;
 /// The format of a setting's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// CPUs or queues as a hexadecimal mask in groups of 32 bits; it may be empty.
+    /// Queues as a hexadecimal mask in groups of 32 bits; it may be empty.
     Mask,
+    /// CPUs as such a mask. The kernel drops those that are offline when it is written.
+    CpuMask,
     /// CPUs as a cpulist; not empty.
     CpuList,
     /// This many numbers separated by white space.
@@ -37,7 +39,7 @@ impl Form {
             }
             Some(_) => Ok(()),
             None => Err(match self {
-                Self::Mask => "must be a hexadecimal mask".to_owned(),
+                Self::Mask | Self::CpuMask => "must be a hexadecimal mask".to_owned(),
                 Self::CpuList => "must be a list of CPUs".to_owned(),
                 Self::Numbers(1) | Self::PowerOfTwo => "must be a number".to_owned(),
                 Self::Numbers(count) => format!("must be {count} numbers"),
@@ -65,7 +67,7 @@ impl Form {
     /// The value as the kernel stores it, in normalized form; `None` if the text has another format.
     pub fn kept(self, text: &str) -> Option<String> {
         Some(match self.meaning(text)? {
-            Meaning::Cpus(_) if self == Self::Mask => text.trim().to_ascii_lowercase(),
+            Meaning::Cpus(_) if self != Self::CpuList => text.trim().to_ascii_lowercase(),
             Meaning::Cpus(cpus) => cpus.to_string(),
             Meaning::Numbers(numbers) => {
                 numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -82,7 +84,7 @@ impl Form {
         }
         let text = text.trim();
         match self {
-            Self::Mask => CpuSet::from_mask(text).ok().map(Meaning::Cpus),
+            Self::Mask | Self::CpuMask => CpuSet::from_mask(text).ok().map(Meaning::Cpus),
             Self::CpuList => CpuSet::from_list(text).ok().map(Meaning::Cpus),
             Self::Numbers(count) => {
                 let numbers: Option<Vec<i64>> =
@@ -118,8 +120,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FORMS: [Form; 6] = [
+    const FORMS: [Form; 7] = [
         Form::Mask,
+        Form::CpuMask,
         Form::CpuList,
         Form::Numbers(1),
         Form::Numbers(3),

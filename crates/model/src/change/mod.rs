@@ -3,6 +3,7 @@
 
 mod cgroup;
 mod config_file;
+mod depends;
 mod file;
 mod form;
 mod irqbalance;
@@ -128,7 +129,7 @@ impl Target {
         let Value::Text(text) = value else { return None };
         match self {
             Self::File(file) => match file.form()? {
-                Form::Mask => CpuSet::from_mask(text).ok(),
+                Form::Mask | Form::CpuMask => CpuSet::from_mask(text).ok(),
                 Form::CpuList => CpuSet::from_list(text).ok(),
                 _ => None,
             },

@@ -12,10 +12,13 @@ pub struct Thread {
     pub tid: u32,
     /// When it started, in clock ticks since boot: field 22 of `/proc/PID/task/TID/stat`.
     pub start_ticks: u64,
-    /// When the plan that changes it was made: threads of its process that started later and inherited its old
-    /// affinity are changed and restored with it. `None` for this thread alone.
+    /// When the plan that changes it was started: threads of its process that started since then and inherited its
+    /// old affinity are changed and restored with it. `None` for this thread alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ticks: Option<u64>,
+    /// Those of them that have a change of their own in the plan, and do not follow: thread id and start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub planned: Vec<(u32, u64)>,
 }
 
 impl fmt::Display for Thread {
@@ -42,6 +45,7 @@ impl Thread {
             tid: tid.parse().ok()?,
             start_ticks,
             since_ticks: None,
+            planned: vec![],
         })
     }
 }
@@ -52,7 +56,7 @@ mod tests {
 
     #[test]
     fn its_text_round_trips() {
-        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None };
+        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None, planned: vec![] };
         assert_eq!(Thread::parse(&thread.to_string()), Some(thread));
         for text in ["", "affinity pid 7", "affinity pid 7 tid x start 1", "affinity  pid 7"] {
             assert_eq!(Thread::parse(text), None, "{text}");

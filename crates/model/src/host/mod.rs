@@ -1,6 +1,7 @@
 //! The types of host facts: plain data, the same from a live machine, a directory tree or a snapshot.
 
 mod cgroup;
+mod coalesce;
 mod counters;
 mod driver_counters;
 mod irq;
@@ -12,6 +13,7 @@ mod topology;
 mod whole;
 
 pub use cgroup::*;
+pub use coalesce::{ADAPTIVE_RX, RX_USECS};
 pub use counters::*;
 pub use driver_counters::*;
 pub use irq::*;

@@ -3,8 +3,10 @@
 //! and by a change that the kernel refuses. After each, `status` is right and `rollback` restores every byte.
 
 mod configuration;
+mod dry_run;
 mod journal;
 mod killer;
+mod threads;
 
 use killer::{End, failing_at, killed_at, require_failing, require_ptrace};
 use nearpath_host::{Root, current_netns};
@@ -95,16 +97,22 @@ impl Scene {
         // SHORT of the journal.
         const SHORT: u64 = 64 << 10;
         let length = || std::fs::metadata(self.journal_file()).map_or(0, |file| file.len());
+        let applied = |args: &[&str]| {
+            let plan = self.plan.to_str().unwrap();
+            let output = self.run(&[&["apply", plan], args].concat());
+            assert!(output.status.success(), "{output:?}");
+        };
         self.forget_journal();
-        loop {
-            let before = length();
-            assert!(self.apply().output().unwrap().status.success());
-            let of_plan = length() - before;
+        applied(&[]);
+        let of_plan = length();
+        assert!(self.run(&["rollback"]).status.success() && length() + of_plan < SHORT);
+        // In small steps to where half of the plan is too much.
+        let id = plan_of_forty()["changes"][0]["id"].as_str().unwrap().to_owned();
+        while length() + of_plan / 2 <= SHORT {
+            applied(&["--only", &id]);
             assert!(self.run(&["rollback"]).status.success());
-            if length() + of_plan / 2 > SHORT {
-                return std::fs::read(self.journal_file()).unwrap();
-            }
         }
+        std::fs::read(self.journal_file()).unwrap()
     }
 
     /// The journal, by target.

@@ -1,7 +1,7 @@
 //! A plan on a NIC that is applied or undone while a write fails, a CPU goes and comes back, or the program is killed,
 //! at steps spread over the whole. After each, `rollback` restores every byte.
 //!
-//! `NEARPATH_TUNE_STEPS` says at how many steps.
+//! `NEARPATH_TUNE_STEPS` says at how many steps, or `NEARPATH_TUNE_SHARD`, as `OFFSET/STRIDE`, at which of all.
 
 use super::killer::{End, Fate, failing_at, killed_at, require_failing, traced};
 use super::{Scene, everything, with_nic, write};
@@ -10,10 +10,30 @@ use std::process::Command;
 /// The CPU that goes: the only one of some interrupts.
 const ONLINE: &str = "/sys/devices/system/cpu/cpu3/online";
 
-/// Steps spread over a number of them, counted from 1.
-fn steps(count: usize) -> impl Iterator<Item = usize> {
+/// The part of all steps to take: every `stride`th from `offset`.
+fn shard() -> Option<(usize, usize)> {
+    let text = std::env::var("NEARPATH_TUNE_SHARD").ok()?;
+    let (offset, stride) = text.split_once('/').unwrap();
+    Some((offset.parse().unwrap(), stride.parse().unwrap()))
+}
+
+/// Steps spread over a number of them, or those of the shard, counted from 1.
+fn steps(count: usize) -> Vec<usize> {
+    if let Some((offset, stride)) = shard() {
+        return (1 + offset..=count).step_by(stride).collect();
+    }
     let wanted = std::env::var("NEARPATH_TUNE_STEPS").map_or(2, |text| text.parse().unwrap());
-    (0..wanted).map(move |step| 1 + (2 * step + 1) * count / (2 * wanted))
+    (0..wanted).map(move |step| 1 + (2 * step + 1) * count / (2 * wanted)).collect()
+}
+
+/// The same for writes that fail, each with whether all later ones fail, too: alternately, or both for a shard.
+fn failing_steps(count: usize) -> Vec<(usize, bool)> {
+    let both: &[bool] = &[false, true];
+    let of = |(place, step): (usize, usize)| {
+        let ends = if shard().is_some() { both } else { &both[place % 2..=place % 2] };
+        ends.iter().map(move |for_good| (step, *for_good)).collect::<Vec<_>>()
+    };
+    steps(count).into_iter().enumerate().flat_map(of).collect()
 }
 
 /// Runs a command that succeeds; how many writes it makes, but for those to its output.
@@ -47,16 +67,14 @@ fn with_counted(run: impl FnOnce(&Scene, usize, usize)) {
 fn a_write_that_fails_loses_nothing() {
     with_counted(|scene, applying, undoing| {
         let plan = scene.plan();
-        for (place, step) in steps(applying).enumerate() {
-            let for_good = place % 2 == 1;
+        for (step, for_good) in failing_steps(applying) {
             let when = format!("write {step} of {applying} fails, for good: {for_good}");
             let end = failing_at(scene.apply(&plan), step, for_good).unwrap();
             assert!(matches!(end, End::Ended { status: 1, .. }), "{when}: {end:?}");
             assert!(for_good || everything(&scene.nic) == scene.before, "{when}: undone at once");
             scene.rollback_restores(&when);
         }
-        for (place, step) in steps(undoing).enumerate() {
-            let for_good = place % 2 == 1;
+        for (step, for_good) in failing_steps(undoing) {
             let when = format!("write {step} of {undoing} of undoing fails, for good: {for_good}");
             scene.applied(&plan);
             let end = failing_at(scene.command(&["rollback"]), step, for_good).unwrap();

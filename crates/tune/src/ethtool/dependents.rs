@@ -179,6 +179,10 @@ impl Setting for QueueNumbers<'_> {
         self.numbers.same(a, b)
     }
 
+    fn is_rounded(&self, now: &str, written: &str) -> bool {
+        self.numbers.is_rounded(now, written)
+    }
+
     fn part(&self, now: &str, of: &str) -> String {
         self.numbers.part(now, of)
     }

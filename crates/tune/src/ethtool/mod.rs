@@ -114,6 +114,10 @@ impl Setting for OfInstance<'_> {
         was.is_some() && instance_now(self.target, self.files) != was
     }
 
+    fn is_rounded(&self, now: &str, written: &str) -> bool {
+        self.inner.is_rounded(now, written)
+    }
+
     fn part(&self, now: &str, of: &str) -> String {
         self.inner.part(now, of)
     }

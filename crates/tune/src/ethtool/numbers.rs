@@ -49,6 +49,9 @@ const COALESCE: &[Word] = &[
     number("tx-frames-irq", 9),
 ];
 
+/// Drivers round rings at most to the next power of two.
+const ROUNDED: u32 = 2;
+
 const CHANNELS_SET: u8 = 18;
 const RINGS_SET: u8 = 16;
 const COALESCE_SET: u8 = 20;
@@ -220,6 +223,19 @@ impl Setting for NumbersSetting<'_> {
         }
     }
 
+    fn is_rounded(&self, now: &str, written: &str) -> bool {
+        let (Some(now), Some(written)) = (self.numbers(now), self.numbers(written)) else {
+            return false;
+        };
+        let near = |(place, now): &(usize, u32), (other, written): &(usize, u32)| {
+            let flag = self.words.get(*place).is_some_and(|known| known.flag);
+            let (low, high) = (*now.min(written), *now.max(written));
+            place == other && (low == high || (!flag && high <= low.saturating_mul(ROUNDED)))
+        };
+        now.len() == written.len()
+            && now.iter().zip(&written).all(|(now, written)| near(now, written))
+    }
+
     fn part(&self, now: &str, of: &str) -> String {
         let (Some(now), Some(of)) = (self.numbers(now), self.numbers(of)) else {
             return now.to_owned();
@@ -257,6 +273,10 @@ mod tests {
         let its = NumbersSetting::channels(&target);
         assert_eq!(its.part("rx 0 tx 0 other 1 combined 4", "combined 2"), "combined 4");
         assert_eq!(its.part("combined 4", "rx 1"), "");
+        assert!(its.is_rounded("combined 4", "combined 3"));
+        assert!(
+            !its.is_rounded("combined 8", "combined 3") && !its.is_rounded("rx 3", "combined 3")
+        );
         for bad in ["", "combined", "combined x", "combined 4 combined 4", "combined -1", "all 3"] {
             assert!(its.check(bad).is_err(), "{bad}");
         }

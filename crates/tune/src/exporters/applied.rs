@@ -28,6 +28,8 @@ pub fn applied(statuses: &[ChangeStatus]) -> (Vec<PlannedChange>, Vec<LeftOut>) 
 fn here(status: &ChangeStatus) -> Result<(), String> {
     match status.standing {
         Some(ChangeState::Applied) => Ok(()),
+        // Nobody chose the current value.
+        Some(ChangeState::Drifted) if status.unplugged => Ok(()),
         Some(ChangeState::Drifted) => Err("changed externally (drift)".to_owned()),
         Some(ChangeState::Lost | ChangeState::Undone) => {
             Err("not in effect on this host".to_owned())
@@ -59,7 +61,7 @@ fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
 fn place(target: &Target) -> Target {
     let mut target = target.clone().in_netns(None);
     match &mut target {
-        Target::File(file) => file.instance = None,
+        Target::File(file) => (file.instance, file.cpus) = (None, None),
         Target::Nic(setting) => setting.instance = None,
         _ => {}
     }

@@ -23,9 +23,10 @@ mod udev;
 pub use applied::applied;
 
 use crate::TuneError;
-use nearpath_model::PlannedChange;
-use setting::Setting;
-use std::collections::BTreeMap;
+use crate::configuration::command_line_parameters;
+use nearpath_model::{CpuSet, PlannedChange, Target};
+use setting::{Kind, Setting};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A format that changes can be exported in.
 #[derive(Debug, Clone, Copy)]
@@ -99,20 +100,57 @@ pub fn exporter(name: &str) -> Option<&'static Exporter> {
     EXPORTERS.iter().find(|exporter| exporter.name == name)
 }
 
-/// Renders changes in a format. `units` are the systemd services of processes, by process id; `left_out` lists
-/// the changes skipped so far.
+/// What is known of the host that changes are exported for.
+#[derive(Debug, Default)]
+pub struct ExportHost {
+    /// The systemd services of processes, by process id.
+    pub units: BTreeMap<u32, String>,
+    /// The CPUs between which the kernel balances no load.
+    pub isolated: CpuSet,
+}
+
+impl ExportHost {
+    /// The services whose threads would share several isolated CPUs, by these changes.
+    fn unbalanced(&self, changes: &[PlannedChange]) -> BTreeSet<&str> {
+        let mut units: BTreeMap<&str, CpuSet> = BTreeMap::new();
+        for change in changes {
+            let Target::Thread(thread) = &change.target else { continue };
+            let Some(unit) = self.units.get(&thread.pid) else { continue };
+            let cpus = units.entry(unit).or_default();
+            *cpus = cpus.union(&change.cpus_after().unwrap_or_default());
+        }
+        let isolated = isolated_by(changes).union(&self.isolated);
+        units.retain(|_, cpus| cpus.len() > 1 && !cpus.intersection(&isolated).is_empty());
+        units.into_keys().collect()
+    }
+}
+
+/// The CPUs that changes isolate at boot, with `isolcpus=domain`.
+fn isolated_by(changes: &[PlannedChange]) -> CpuSet {
+    let lines = changes.iter().filter_map(|change| change.after.text()).flat_map(str::lines);
+    let words = lines.filter_map(command_line_parameters).flatten();
+    let lists = words.filter_map(|word| word.strip_prefix("isolcpus=managed_irq,domain,"));
+    lists
+        .filter_map(|list| CpuSet::from_list(list).ok())
+        .fold(CpuSet::new(), |all, cpus| all.union(&cpus))
+}
+
+/// Renders changes in a format, for this host; `left_out` lists the changes skipped so far.
 ///
 /// # Errors
 /// The format can express none of the changes; the message gives the reason.
 pub fn export(
     exporter: &Exporter,
     changes: &[PlannedChange],
-    units: &BTreeMap<u32, String>,
+    host: &ExportHost,
     mut left_out: Vec<LeftOut>,
 ) -> Result<Export, TuneError> {
     let mut settings = Vec::new();
+    let unbalanced = host.unbalanced(changes);
     for change in changes {
-        let carried = Setting::of(change, units).and_then(|setting| {
+        let carried = Setting::of(change, &host.units).and_then(|mut setting| {
+            setting.unbalanced =
+                matches!(setting.kind, Kind::Thread(Some(unit)) if unbalanced.contains(unit));
             (exporter.carries)(&setting).map_err(str::to_owned).map(|()| setting)
         });
         match carried {

@@ -3,7 +3,9 @@
 #
 #   nearpath-tune.sh apply    apply each setting that is not in effect, and read it back
 #   nearpath-tune.sh undo     restore the values from before the first apply of this boot; for settings
-#                             that apply found in effect, the values at the time of the export
+#                             that apply found in effect, and for ethtool settings that cannot be read
+#                             back as arguments (rules, tables that no argument makes), those at the time
+#                             of the export
 #   nearpath-tune.sh status   show whether each setting is in effect
 #
 # The exit status is 1 if a setting cannot be applied or undone, or is not in effect; the other settings
@@ -75,35 +77,164 @@ ethtool_with() { # option, interface, words
     return "$1"
 }
 
-# What ethtool shows after a change is saved, to recognize the value later in ethtool's own spelling.
+# Prints the arguments that restore what ethtool shows: option that shows it, what it shows, arguments that set the
+# wanted value. Fails if there are none.
+words_of() {
+    printf '%s\n' "$2" | awk -v option="$1" -v words="$3" '
+        function is_word(text) { return text ~ /^[A-Za-z0-9:.-]+$/ && text != "n/a" }
+        BEGIN {
+            count = split(words, word, " ")
+            # What ethtool calls some features (off_flag_def of ethtool.c).
+            alias["generic-receive-offload"] = "rx-gro"
+            alias["large-receive-offload"] = "rx-lro"
+            alias["generic-segmentation-offload"] = "tx-generic-segmentation"
+            alias["ntuple-filters"] = "rx-ntuple-filter"
+            alias["receive-hashing"] = "rx-hashing"
+            alias["rx-checksumming"] = "rx-checksum"
+            alias["rx-vlan-offload"] = "rx-vlan-hw-parse"
+            alias["tx-vlan-offload"] = "tx-vlan-hw-insert"
+        }
+        /^Current hardware settings/ { delete value }
+        /^Adaptive RX:/ { value["adaptive-rx"] = $3; value["adaptive-tx"] = $5 }
+        key { hash = $1; key = 0 }
+        /^RSS hash key/ { key = 1 }
+        /^ *[0-9]+:/ { for (i = 2; i <= NF; i++) { queue[entries++] = $i; if ($i + 0 > most) most = $i + 0 } }
+        /^[ \t]*[A-Za-z]/ {
+            name = tolower($1)
+            if (sub(/:$/, "", name)) { value[name] = $2; if (name in alias) value[alias[name]] = $2 }
+        }
+        END {
+            if (option == "-n") exit 1
+            if (option == "-x" && word[1] == "hkey") {
+                if (!is_word(hash)) exit 1
+                print "hkey " hash
+                exit 0
+            }
+            if (option == "-x") {
+                if (!entries) exit 1
+                equal = ordered = 1
+                for (i = 0; i < entries; i++) {
+                    if (queue[i] != i % (most + 1)) equal = 0
+                    if (i && queue[i] + 0 < queue[i - 1] + 0) ordered = 0
+                    weight[queue[i] + 0]++
+                }
+                if (equal) { print "equal " most + 1; exit 0 }
+                if (!ordered) exit 1
+                line = "weight"
+                for (i = 0; i <= most; i++) line = line " " weight[i] + 0
+                print line
+                exit 0
+            }
+            for (i = 1; i < count; i += 2) {
+                if (!(word[i] in value) || !is_word(value[word[i]])) exit 1
+                line = line (i > 1 ? " " : "") word[i] " " value[word[i]]
+            }
+            print line
+        }'
+}
+
+# Prints what drivers reset when the channels or rings of an interface change: a kind, a value, and a handler or a
+# file of a queue.
+parts_of() {
+    device=/sys/class/net/$1/device
+    case $(readlink "$device/subsystem") in */virtio) device=$device/.. ;; esac
+    for its in "$device"/msi_irqs/*; do
+        its=${its##*/}
+        for handler in "/proc/irq/$its"/*/; do
+            handler=${handler%/}
+            current "/proc/irq/$its/smp_affinity_list" && printf 'irq %s %s\n' "$value" "${handler##*/}"
+        done
+    done
+    for its in "/sys/class/net/$1/queues"/*/rps_cpus "/sys/class/net/$1/queues"/*/rps_flow_cnt \
+        "/sys/class/net/$1/queues"/*/xps_cpus "/sys/class/net/$1/queues"/*/xps_rxqs; do
+        current "$its" && printf 'file %s %s\n' "$value" "${its#"/sys/class/net/$1/queues/"}"
+    done
+}
+
+# Restores such parts, from standard input, as far as they exist: interface. Sets lacks to those that the kernel
+# refuses.
+restore_parts() {
+    lacks=''
+    while read -r kind value name; do
+        wanted=$value
+        case $kind in
+        irq) find_irq "$1" "$name" '' && set -- "$1" cpulist "/proc/irq/$irq/smp_affinity_list" ;;
+        *) case $name in
+            */rps_flow_cnt) set -- "$1" numbers "/sys/class/net/$1/queues/$name" ;;
+            *) set -- "$1" mask "/sys/class/net/$1/queues/$name" ;;
+            esac ;;
+        esac || continue
+        current "$3" || continue
+        same "$2" "$value" "$wanted" || put "$2" "$3" "$wanted" || lacks="$lacks $name"
+    done
+}
+
+# What ethtool shows after a change is saved, to recognize the value later in ethtool's own spelling; and before it,
+# the arguments that restore this boot's value, and what drivers reset with it.
 
 apply_nic() {
     if [ -e "$state/$1" ] && [ "$(cat "$state/$1")" = "$shown" ]; then return; fi
+    first=''
+    [ -e "$state/$1" ] || first=yes
     if ! mkdir -p "$state"; then
         complain "ethtool $4 $2: skipped: cannot save the original value in $state"
-    elif ethtool_with "$4" "$2" "$6"; then
+        return
+    fi
+    case $4 in -L | -G) parts_of "$2" >"$state/$1.now" ;; esac
+    if [ -n "$first" ]; then
+        words_of "$3" "$shown" "$6" >"$state/$1.before" || rm -f "$state/$1.before"
+        case $4 in -L | -G) cp "$state/$1.now" "$state/$1.parts" ;; esac
+        case $4 in -L) words_of -x "$(ethtool -x "$2" 2>/dev/null)" equal >"$state/$1.rss" || rm -f "$state/$1.rss" ;; esac
+    fi
+    if ethtool_with "$4" "$2" "$6"; then
         made=$(ethtool "$3" "$2" 2>/dev/null)
         printf '%s\n' "$made" >"$state/$1"
+        # What still exists keeps its value.
+        [ ! -e "$state/$1.now" ] || restore_parts "$2" <"$state/$1.now"
         if [ "$made" != "$shown" ]; then
             changed=$((changed + 1))
             say "ethtool $4 $2: $6"
+        elif [ -n "$first" ]; then
+            rm -f "$state/$1.before" "$state/$1.parts" "$state/$1.rss"
         fi
     else
         complain "ethtool $4 $2 $6: $said"
+        [ -z "$first" ] || rm -f "$state/$1.before" "$state/$1.parts" "$state/$1.rss"
     fi
+    rm -f "$state/$1.now"
 }
 
 undo_nic() {
     [ -e "$state/$1" ] || return
+    before=$5
+    [ ! -e "$state/$1.before" ] || before=$(cat "$state/$1.before") || return
     if [ -z "$force" ] && [ "$(cat "$state/$1")" != "$shown" ]; then
         complain "ethtool $3 $2: changed externally; skipped (use --force to overwrite)"
-    elif ethtool_with "$4" "$2" "$5"; then
-        rm -f "$state/$1"
-        changed=$((changed + 1))
-        say "ethtool $4 $2: $5"
-    else
-        complain "ethtool $4 $2 $5: $said"
+        return
     fi
+    case $4 in -L | -G) parts_of "$2" >"$state/$1.now" ;; esac
+    if ethtool_with "$4" "$2" "$before"; then
+        restored=yes
+        if [ -e "$state/$1.parts" ]; then
+            # Those that existed until now may have been changed since.
+            restore_parts "$2" <"$state/$1.parts"
+            restore_parts "$2" <"$state/$1.now"
+            [ -z "$lacks" ] || restored=''
+        fi
+        if [ -e "$state/$1.rss" ]; then
+            ethtool_with -X "$2" "$(cat "$state/$1.rss")" || lacks="$lacks indirection table" restored=''
+        fi
+        if [ -z "$restored" ]; then
+            complain "ethtool $4 $2 $before: not restored:$lacks"
+        else
+            rm -f "$state/$1" "$state/$1.before" "$state/$1.parts" "$state/$1.rss"
+            changed=$((changed + 1))
+            say "ethtool $4 $2: $before"
+        fi
+    else
+        complain "ethtool $4 $2 $before: $said"
+    fi
+    rm -f "$state/$1.now"
 }
 
 status_nic() {

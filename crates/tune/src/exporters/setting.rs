@@ -26,6 +26,8 @@ pub(super) struct Setting<'a> {
     pub before: String,
     /// The wanted value.
     pub after: String,
+    /// For a thread: whether its service has several isolated CPUs, between which the kernel balances no load.
+    pub unbalanced: bool,
 }
 
 /// What a setting belongs to.
@@ -80,7 +82,7 @@ impl<'a> Setting<'a> {
                 let kind = Kind::Nic(commands(nic, change)?);
                 let (before, after) = (text(&change.before)?, text(&change.after)?);
                 let (before, after) = (before.to_owned(), after.to_owned());
-                Ok(Self { change, kind, form: None, before, after })
+                Ok(Self { change, kind, form: None, before, after, unbalanced: false })
             }
             Target::ConfigFile(file) if file.place() == Some(ConfigPlace::CommandLine) => {
                 Self::command_line(change)
@@ -113,7 +115,7 @@ impl<'a> Setting<'a> {
             taken.map(|()| text.to_owned())
         };
         let (before, after) = (value(&change.before)?, value(&change.after)?);
-        Ok(Self { change, kind: Kind::CommandLine, form: None, before, after })
+        Ok(Self { change, kind: Kind::CommandLine, form: None, before, after, unbalanced: false })
     }
 
     fn with(change: &'a PlannedChange, kind: Kind<'a>, form: Form) -> Result<Self, String> {
@@ -124,7 +126,7 @@ impl<'a> Setting<'a> {
                 .and_then(|()| form.kept(text).ok_or_else(|| "its value is invalid".to_owned()))
         };
         let (before, after) = (value(&change.before)?, value(&change.after)?);
-        Ok(Self { change, kind, form: Some(form), before, after })
+        Ok(Self { change, kind, form: Some(form), before, after, unbalanced: false })
     }
 
     /// Its interface.

@@ -65,7 +65,7 @@ fn call(setting: &Setting<'_>) -> String {
         return format!("nic {key} {words}");
     }
     let form = match setting.form {
-        Some(Form::Mask) => "mask",
+        Some(Form::Mask | Form::CpuMask) => "mask",
         Some(Form::Numbers(_) | Form::PowerOfTwo) => "numbers",
         Some(Form::Choice) => "choice",
         Some(Form::CpuList) | None => "cpulist",

@@ -27,6 +27,10 @@ pub(super) const SCRIPT: &str = "/usr/local/sbin/nearpath-tune.sh";
 
 fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
+        Kind::Thread(Some(_)) if setting.unbalanced => Err(
+            "with CPUAffinity= the threads of its service would share isolated CPUs, between which the \
+                 kernel does not balance load (isolcpus=domain): pin them with a plan after each start",
+        ),
         Kind::Thread(Some(unit)) if is_plain(unit) && unit.ends_with(".service") => Ok(()),
         Kind::Thread(_) => Err("its process does not belong to a systemd service"),
         _ => sh::carries(setting),

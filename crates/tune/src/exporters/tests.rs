@@ -57,8 +57,36 @@ fn all() -> Vec<PlannedChange> {
 }
 
 fn exported(form: &str, changes: &[PlannedChange]) -> Export {
+    export(exporter(form).unwrap(), changes, &host(""), vec![]).unwrap()
+}
+
+/// A host with the service of process 7, and these isolated CPUs.
+fn host(isolated: &str) -> ExportHost {
     let units = BTreeMap::from([(7, "nginx.service".to_owned())]);
-    export(exporter(form).unwrap(), changes, &units, vec![]).unwrap()
+    ExportHost { units, isolated: CpuSet::from_list(isolated).unwrap() }
+}
+
+#[test]
+fn no_service_gets_several_isolated_cpus() {
+    let thread = |tid: u32, cpus: &str| {
+        change(&format!("t{tid}"), &format!("affinity pid 7 tid {tid} start 99"), "0-3", cpus)
+    };
+    let systemd = exporter("systemd").unwrap();
+    let changes = [thread(8, "2"), thread(9, "3")];
+    // They are not isolated, or it is one CPU only.
+    export(systemd, &changes, &host("1"), vec![]).unwrap();
+    export(systemd, &changes[..1], &host("1-3"), vec![]).unwrap();
+    let refused = export(systemd, &changes, &host("1-3"), vec![]).unwrap_err().to_string();
+    assert!(refused.contains("does not balance load"), "{refused}");
+    // The plan itself isolates them at the next boot.
+    let mut fragment = change("boot", "/proc/sys/net/core/somaxconn", "1", "2");
+    fragment.after = "# x\nGRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
+                      isolcpus=managed_irq,domain,2-3 nohz_full=2-3\"\n"
+        .into();
+    fragment.target = Target::ConfigFile(nearpath_model::ConfigFile::command_line());
+    let all = [thread(8, "2"), thread(9, "3"), fragment];
+    let refused = export(systemd, &all, &host(""), vec![]).unwrap_err().to_string();
+    assert!(refused.contains("does not balance load"), "{refused}");
 }
 
 fn ids(export: &Export) -> Vec<&str> {
@@ -88,7 +116,8 @@ fn skipped_changes_are_listed() {
             assert!(listed, "{form} does not list {}", left.id);
         }
     }
-    let error = export(exporter("grub").unwrap(), &all(), &BTreeMap::new(), vec![]).unwrap_err();
+    let error =
+        export(exporter("grub").unwrap(), &all(), &ExportHost::default(), vec![]).unwrap_err();
     assert!(error.to_string().contains("nothing to export as grub"), "{error}");
 }
 
@@ -254,8 +283,8 @@ proptest! {
             [irq, change("v", "/proc/sys/net/core/somaxconn", "1", &value), change("n", "/etc", "", "")];
         let one = [change("n", "/proc/irq/40/smp_affinity_list", "0-3", "2"), change("/", "/etc", "", "")];
         for form in EXPORTERS {
-            let units = BTreeMap::new();
-            let (Ok(made), Ok(plain)) = (export(form, &changes, &units, vec![]), export(form, &one, &units, vec![])) else {
+            let host = ExportHost::default();
+            let (Ok(made), Ok(plain)) = (export(form, &changes, &host, vec![]), export(form, &one, &host, vec![])) else {
                 continue;
             };
             for (made, plain) in made.documents.iter().zip(&plain.documents) {

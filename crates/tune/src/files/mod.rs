@@ -1,6 +1,7 @@
 //! Settings in files of `/sys` and `/proc`, as read and written on a host. The list is [`nearpath_model::TABLE`].
 
 mod all;
+mod offline;
 mod tree;
 
 pub use all::settings;

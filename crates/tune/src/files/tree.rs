@@ -4,11 +4,12 @@
 //! thread's namespace is mounted without attaching it to the mount tree, so that it shows the right interfaces
 //! whatever is mounted on `/sys`.
 
+use super::offline::{is_stored, possible_of};
 use crate::TuneError;
-use crate::hotplug::interrupt_left_by_kernel;
-use crate::setting::Setting;
+use crate::hotplug::{CpuEvents, cpus_now, online};
+use crate::setting::{Possible, Setting};
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{Form, NicIrq, SettingFile, of_namespace, row_of};
+use nearpath_model::{FileOf, Form, NicIrq, OnlineCpus, SettingFile, of_namespace, row_of};
 use rustix::fs::{
     CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
 };
@@ -75,6 +76,12 @@ impl Files {
             None => Some(file.path.as_str()).filter(|path| path.starts_with("/sys/class/net/"))?,
         };
         self.inode(path)
+    }
+
+    /// The CPUs now, for a file that sets CPUs.
+    pub fn cpus(&self, file: &SettingFile) -> Option<OnlineCpus> {
+        let of_cpus = matches!(file.form()?, Form::CpuList | Form::CpuMask);
+        of_cpus.then(|| cpus_now(&Root::live(), |path| self.inode(path)))?
     }
 
     fn inode(&self, path: &str) -> Option<u64> {
@@ -184,10 +191,29 @@ impl Setting for FileSetting<'_> {
         self.file.instance.is_some_and(|its| now.is_some_and(|now| now != its))
     }
 
+    fn cpus_changed(&self) -> bool {
+        self.events().is_some_and(|events| events.happened())
+    }
+
     fn is_left_by_kernel(&self, now: &str, was: &str) -> bool {
-        let inode = |path: &str| self.files.inode(path);
-        interrupt_of(&self.file.path)
-            .is_some_and(|irq| interrupt_left_by_kernel(&Root::live(), inode, irq, now, was))
+        let Some(events) = self.events() else { return false };
+        match self.file.of() {
+            Some(FileOf::Irq(irq)) => {
+                events.left_interrupt(&Root::live(), &irq.to_string(), now, was)
+            }
+            Some(FileOf::Queue { nic, queue, .. }) => {
+                events.left_mask(&Root::live(), nic, queue, now, was)
+            }
+            _ => false,
+        }
+    }
+
+    fn possible(&self, value: &str) -> Possible {
+        let as_it_is = || Possible { text: value.to_owned(), replaced: false };
+        match online(&Root::live()) {
+            Some(online) => possible_of(self.form, &online, value).unwrap_or_else(as_it_is),
+            None => as_it_is(),
+        }
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
@@ -227,8 +253,23 @@ impl Setting for FileSetting<'_> {
         }
     }
 
-    fn same(&self, a: &str, b: &str) -> bool {
-        self.form.same(a, b)
+    fn same(&self, now: &str, value: &str) -> bool {
+        self.form.same(now, value)
+            || (self.form == Form::CpuMask
+                && online(&Root::live()).is_some_and(|online| is_stored(&online, now, value)))
+    }
+}
+
+impl FileSetting<'_> {
+    /// What happened to CPUs since the file was changed; `None` if it does not set CPUs.
+    fn events(&self) -> Option<CpuEvents> {
+        if !matches!(self.form, Form::CpuList | Form::CpuMask) {
+            return None;
+        }
+        let path = &self.file.path;
+        let made = interrupt_folder(path).unwrap_or_else(|| path.clone());
+        let inode = |path: &str| self.files.inode(path);
+        CpuEvents::since(&Root::live(), inode, self.file.cpus.as_ref(), &made)
     }
 }
 

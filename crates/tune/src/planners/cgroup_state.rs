@@ -1,15 +1,13 @@
 //! The cpuset of a process's cgroup, read before planning, as planners do not access the host.
 
 use crate::cgroups::mount_point;
+use crate::pages::processes;
 use crate::setting::Setting;
 use crate::units::booted;
-use nearpath_host::{EntryKind, Root};
+use nearpath_host::Root;
 use nearpath_model::{CpuSet, UnitProperty, UnitSetting, is_service};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
-
-/// Maximum number of descendant cgroups inspected.
-const MAX_BELOW: usize = 4096;
 
 /// A cgroup with a cpuset.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,29 +130,6 @@ fn not_enabled(root: &Root, folder: &str, parent: &str) -> String {
     } else {
         format!("the cpuset controller is not delegated to {parent}, or is mounted as cgroup v1")
     }
-}
-
-fn processes(root: &Root, folder: &str) -> Result<BTreeSet<u32>, String> {
-    let mut all = BTreeSet::new();
-    let mut folders = vec![folder.to_owned()];
-    let mut seen = 0;
-    while let Some(folder) = folders.pop() {
-        seen += 1;
-        if seen > MAX_BELOW {
-            return Err(format!("it has more than {MAX_BELOW} descendant cgroups"));
-        }
-        let file = format!("{folder}/cgroup.procs");
-        match root.text(&file) {
-            Ok(text) => all.extend(text.lines().filter_map(|pid| pid.parse::<u32>().ok())),
-            // Threaded cgroups list only threads; one may have exited.
-            Err(error) if error.absent => {}
-            Err(error) => return Err(error.to_string()),
-        }
-        let Ok(entries) = root.list(&folder) else { continue };
-        let below = entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir);
-        folders.extend(below.map(|entry| format!("{folder}/{}", entry.name)));
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! tick, RCU callbacks or watchdog there.
 //!
 //! Input: the requested CPUs and the current kernel command line. Output: a grub fragment, if the running kernel lacks
-//! any of it. It takes effect after update-grub and a reboot.
+//! any of it. It takes effect after update-grub and a reboot. Where an application needs its load balanced over these
+//! CPUs, they stay in the scheduling domains (no `isolcpus=domain`), so that other tasks may run there, too.
 //!
 //! Rules: document 003 (boot options; never the first core), Documentation/admin-guide/
 //! kernel-parameters.txt, kernel/sched/isolation.c (`nohz_full=` and `isolcpus=` must name the same
@@ -11,6 +12,7 @@
 use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus};
+use super::target_node::needs_balancing;
 use crate::configuration::command_line_parameters;
 use nearpath_model::{COMMAND_LINE, ConfigFile, CpuSet, Goal, Kernel, Target};
 use std::fmt;
@@ -77,14 +79,25 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     let Some(running) = kernel.cmdline.as_deref() else {
         return draft.note("the kernel command line is unknown: no CPU is isolated at boot");
     };
-    let wanted = parameters(&isolated, request.hugepages.as_ref());
+    // A kernel that was booted so stays as it is.
+    let is_domain = kernel.isolated.as_ref() == Some(&isolated);
+    let domain = is_domain || !needs_balancing(situation);
+    if !domain {
+        draft.note(format!(
+            "{} are not isolated with isolcpus=domain: the kernel would not balance the load of a service or \
+             cgroup between them, and other tasks may still run there; use --pid or --port to pin threads \
+             instead",
+            cpus(&isolated)
+        ));
+    }
+    let wanted = parameters(&isolated, domain, request.hugepages.as_ref());
     let missing: Vec<&str> = wanted
         .iter()
         .map(String::as_str)
         .filter(|parameter| !in_force(kernel, running, parameter, &isolated))
         .collect();
     if !missing.is_empty() {
-        plan(situation, draft, running, &isolated, &wanted, &missing);
+        plan(situation, draft, running, &isolated, &wanted, &missing, domain);
     }
 }
 
@@ -96,9 +109,10 @@ fn first_core(situation: &Situation<'_>) -> CpuSet {
     [first].into_iter().collect::<CpuSet>().union(siblings.unwrap_or(&CpuSet::new()))
 }
 
-fn parameters(isolated: &CpuSet, hugepages: Option<&Hugepages>) -> Vec<String> {
+fn parameters(isolated: &CpuSet, domain: bool, hugepages: Option<&Hugepages>) -> Vec<String> {
+    let flags = if domain { "managed_irq,domain" } else { "managed_irq" };
     let mut all = vec![
-        format!("isolcpus=managed_irq,domain,{isolated}"),
+        format!("isolcpus={flags},{isolated}"),
         format!("nohz_full={isolated}"),
         format!("rcu_nocbs={isolated}"),
         "rcu_nocb_poll".to_owned(),
@@ -114,7 +128,8 @@ fn parameters(isolated: &CpuSet, hugepages: Option<&Hugepages>) -> Vec<String> {
 /// Whether the running kernel has a parameter: CPU sets by their effective value, others by their text.
 fn in_force(kernel: &Kernel, running: &str, parameter: &str, isolated: &CpuSet) -> bool {
     let set = match parameter.split_once('=').map_or(parameter, |(name, _)| name) {
-        "isolcpus" => &kernel.isolated,
+        // The kernel lists those of scheduling domains only.
+        "isolcpus" if parameter.contains("domain") => &kernel.isolated,
         "nohz_full" => &kernel.nohz_full,
         "rcu_nocbs" => &kernel.rcu_nocbs,
         _ => return running.split_ascii_whitespace().any(|word| word == parameter),
@@ -129,6 +144,7 @@ fn plan(
     isolated: &CpuSet,
     wanted: &[String],
     missing: &[&str],
+    domain: bool,
 ) {
     let system = &situation.request.system;
     let wanted = wanted.join(" ");
@@ -162,13 +178,14 @@ fn plan(
         before: before.into(),
         after: after.into(),
         why: format!(
-            "the running kernel lacks {}; with them {} only tasks that are pinned there, and no \
-             ticks, RCU callbacks or watchdogs; then run update-grub, and reboot",
+            "the running kernel lacks {}; with them {} {}no ticks, RCU callbacks or watchdogs; then run \
+             update-grub, and reboot",
             missing.join(" "),
             match isolated.len() {
                 1 => format!("{} has", cpus(isolated)),
                 _ => format!("{} have", cpus(isolated)),
-            }
+            },
+            if domain { "only tasks that are pinned there, and " } else { "" }
         ),
         finding: None,
     });

@@ -67,13 +67,13 @@ fn bind(
         return Ok(());
     }
     let cpus: CpuSet = home.cpus(wanted(&misplaced)).iter().copied().collect();
-    may_be_bound(situation, state, workloads, &cpus)?;
-    if home.unbalanced {
-        draft.note(
-            "threads may use all CPUs of a cpuset, but the kernel does not balance load between isolated \
-             CPUs (isolcpus=domain): plan without --cpuset to pin each thread",
-        );
+    if home.unbalanced && cpus.len() > 1 {
+        return Err(format!(
+            "its threads could use all of {cpus}, but the kernel does not balance load between isolated CPUs \
+             (isolcpus=domain); each thread is pinned instead"
+        ));
     }
+    may_be_bound(situation, state, workloads, &cpus)?;
     let node = home.node.filter(|&node| has_memory(situation, node));
     for workload in workloads {
         draft.bind(workload.pid);

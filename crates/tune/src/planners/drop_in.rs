@@ -2,7 +2,7 @@
 //!
 //! Input: the requested services, whose running threads `thread_affinity` moves. Output: a file for each service with
 //! misplaced threads; well placed ones need none. systemd merges the lists of all files of a unit, so each list is
-//! reset first.
+//! reset first. None over several isolated CPUs, between which the kernel balances no load.
 //!
 //! Rules: document 000 (`CPUAffinity=`, `NUMAPolicy=bind`, `NUMAMask=`), systemd.exec(5).
 
@@ -46,12 +46,19 @@ fn plan(
     let Some(file) = ConfigFile::drop_in(service) else {
         return draft.note(format!("{service} is not a service and has no CPUAffinity="));
     };
+    let cpus: CpuSet = home.cpus(wanted(misplaced)).iter().copied().collect();
+    if home.unbalanced && cpus.len() > 1 {
+        return draft.note(format!(
+            "no drop-in for {service}: CPUAffinity= would let its threads use all of {cpus}, but the kernel does \
+             not balance load between isolated CPUs (isolcpus=domain); after a restart, pin them with another \
+             plan"
+        ));
+    }
     let target = file.to_string();
     let before = match situation.request.system.text(&target) {
         Ok(text) => text.to_owned(),
         Err(reason) => return draft.note(format!("no drop-in for {service}: {reason}")),
     };
-    let cpus: CpuSet = home.cpus(wanted(misplaced)).iter().copied().collect();
     let mut after = format!(
         "# Written by nearpath; 'nearpath tune rollback' removes it. Effective when {service} \
          restarts.\n[Service]\nCPUAffinity=\nCPUAffinity={cpus}\n"
@@ -62,13 +69,6 @@ fn plan(
     }
     if before == after {
         return draft.note(format!("the drop-in of {service} exists; restart the service"));
-    }
-    if home.unbalanced {
-        draft.note(format!(
-            "CPUAffinity= lets the threads of {service} use all of its CPUs, but the kernel does not \
-             balance load between isolated CPUs (isolcpus=domain): after its restart, pin its threads \
-             with another plan, unless it pins them itself"
-        ));
     }
     let topology = &situation.host.topology;
     let memory = match node {

@@ -149,6 +149,52 @@ fn threads_on_isolated_cpus_have_one_each() {
 }
 
 #[test]
+fn no_service_or_cgroup_gets_several_cpus_without_balancing() {
+    let all: &[u32] = &[];
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    let planned = |host: &Host, goal: Goal, cpus: &str, cpuset: bool| {
+        let system =
+            System::with(&[(DROP_IN, ""), (FRAGMENT, "")]).with_cgroup(70, cgroup("0-15", &[70]));
+        let request = Request { goal, cpus: Some(set(cpus)), cpuset, system, ..Request::default() };
+        planned_for(host, &request, &[of_service(&["0-15"; 2])]).unwrap()
+    };
+    let line = |plan: &Plan| -> String {
+        let change = plan.changes.iter().find(|c| c.kind() == "kernel_command_line").unwrap();
+        change.after.text().unwrap().to_owned()
+    };
+    let lines = |plan: &Plan| -> String {
+        let change = plan.changes.iter().find(|c| c.kind() == "unit_drop_in").unwrap();
+        change.after.text().unwrap().to_owned()
+    };
+    // At the next boot its CPUs are balanced: its threads may use all of them.
+    let plan = planned(&host, Goal::Isolation, "4-7", false);
+    assert!(line(&plan).contains(" isolcpus=managed_irq,4-7 "), "{plan:?}");
+    assert!(lines(&plan).contains("CPUAffinity=4-7\n"), "{plan:?}");
+    let affinities = of_kind(&plan, "thread_affinity");
+    assert!(affinities.values().all(|cpus| *cpus == "4-7"), "{affinities:?}");
+    assert!(plan.notes.iter().any(|note| note.contains("not isolated with isolcpus=domain")));
+    let plan = planned(&host, Goal::Isolation, "4-7", true);
+    assert!(line(&plan).contains(" isolcpus=managed_irq,4-7 "), "{plan:?}");
+    assert_eq!(of_kind(&plan, "cpuset").len(), 2, "{plan:?}");
+    // One CPU needs no balancing.
+    let plan = planned(&host, Goal::Isolation, "4", false);
+    assert!(line(&plan).contains(" isolcpus=managed_irq,domain,4 "), "{plan:?}");
+    assert!(lines(&plan).contains("CPUAffinity=4\n"), "{plan:?}");
+
+    // They are isolated already: each running thread is pinned, and nothing else is planned.
+    host.kernel.isolated = Some(set("4-7"));
+    for (goal, cpuset) in [(Goal::Isolation, false), (Goal::Latency, false), (Goal::Latency, true)]
+    {
+        let plan = planned(&host, goal, "4-7", cpuset);
+        assert!(of_kind(&plan, "unit_drop_in").is_empty(), "{plan:?}");
+        assert!(of_kind(&plan, "cpuset").is_empty(), "{plan:?}");
+        let affinities: Vec<&str> = of_kind(&plan, "thread_affinity").into_values().collect();
+        assert!(affinities.iter().all(|cpus| set(cpus).len() == 1), "{affinities:?}");
+        assert!(plan.notes.iter().any(|note| note.contains("does not balance load")), "{plan:?}");
+    }
+}
+
+#[test]
 fn neither_the_first_core_nor_all_cpus_are_isolated() {
     let all: &[u32] = &[];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));

@@ -4,11 +4,11 @@
 //!
 //! - a larger receive ring if the check `nic_drops` found packets lost during the measurement, or since boot with the goal
 //!   throughput; otherwise a larger ring only makes packets wait longer;
-//! - for latency: no adaptive coalescing, and a delay of at most [`LATENCY_USECS`], or the shortest that the driver
+//! - for latency: no adaptive coalescing, and a delay of at most [`Nic::latency_usecs`], which the driver
 //!   accepts; for throughput: adaptive, if the driver supports it.
 //!
 //! Values that the driver does not report are not changed. Rules: Documentation/networking/ethtool-netlink.rst
-//! (`COALESCE_SET`), ethtool(8) `-C`, and the limits of the drivers in [`MODES_BELOW_10`].
+//! (`COALESCE_SET`), ethtool(8) `-C`, and the limits of the drivers in `coalesce.rs` of `crates/model`.
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
@@ -20,15 +20,6 @@ pub(super) const PLANNER: Planner = Planner {
     plans: "receive rings if packets were lost, interrupt coalescing for the goal",
     run,
 };
-
-/// Interrupt delay in µs for the goal latency. Without a delay nearly every packet would raise an interrupt.
-const LATENCY_USECS: u64 = 8;
-
-/// Drivers for which an `rx-usecs` of 1 to 4 selects an adaptive mode, and which refuse a fixed delay below
-/// [`SHORTEST_FIXED_USECS`] with EINVAL (`igb_set_coalesce` of igb_ethtool.c, `igc_ethtool_set_coalesce`
-/// of igc_ethtool.c, `igbvf_set_coalesce`, `e1000_set_coalesce` of e1000 and e1000e). 0 is no delay at all.
-const MODES_BELOW_10: [&str; 5] = ["e1000", "e1000e", "igb", "igbvf", "igc"];
-const SHORTEST_FIXED_USECS: u64 = 10;
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for nic in situation.hardware() {
@@ -64,13 +55,10 @@ fn rings(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
 }
 
 fn coalescing(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
-    let Some(reported) = &nic.coalesce else { return };
     let name = &nic.name;
-    let adaptive = reported.get("use-adaptive-rx").map(|on| *on != 0);
-    let usecs = reported.get("rx-usecs").copied();
+    let (adaptive, usecs) = (nic.adaptive_rx(), nic.rx_usecs());
     let flag = |on: bool| if on { "on" } else { "off" };
-    let has_modes = nic.driver.as_deref().is_some_and(|driver| MODES_BELOW_10.contains(&driver));
-    let shortest = if has_modes { SHORTEST_FIXED_USECS } else { LATENCY_USECS };
+    let shortest = nic.latency_usecs();
     // An adaptive driver may report its current delay; do not make a momentary 0 permanent.
     let fixed = |usecs: u64| if usecs == 0 { shortest } else { usecs.min(shortest) };
     let (before, after, why) = match (situation.request.goal, adaptive, usecs) {
@@ -79,7 +67,7 @@ fn coalescing(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
             format!("adaptive-rx off rx-usecs {}", fixed(usecs)),
             format!("the driver of {name} adapts the interrupt delay, now {usecs}µs"),
         ),
-        (Goal::Latency, _, Some(mode @ 1..SHORTEST_FIXED_USECS)) if has_modes => (
+        (Goal::Latency, _, Some(mode)) if nic.rx_usecs_mode() == Some(mode) => (
             format!("rx-usecs {mode}"),
             format!("rx-usecs {shortest}"),
             format!(

@@ -173,6 +173,14 @@ impl System {
         Self { irqbalance_service: Some(Ok(state.to_owned())), ..self }
     }
 
+    /// The same, with a process in this cgroup.
+    #[cfg(test)]
+    pub(super) fn with_cgroup(mut self, pid: u32, state: CgroupState) -> Self {
+        self.cgroups.insert(pid, Ok(state));
+        self.must_stay.insert(pid, Ok(None));
+        self
+    }
+
     /// A system with these processes in these cgroups.
     #[cfg(test)]
     pub(super) fn with_cgroups(cgroups: BTreeMap<u32, Result<CgroupState, String>>) -> Self {

@@ -64,10 +64,19 @@ fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> {
     }
 }
 
+/// Whether the application needs the kernel to balance its load over the requested CPUs: nobody pins the threads that a
+/// service starts with, or those that start later in a cgroup.
+pub(super) fn needs_balancing(situation: &Situation<'_>) -> bool {
+    let Situation { request, workloads, .. } = situation;
+    let several = request.cpus.as_ref().is_some_and(|cpus| cpus.len() > 1);
+    several && (request.cpuset || workloads.iter().any(|workload| workload.service.is_some()))
+}
+
 /// Whether some of these CPUs are, or will be, in no scheduling domain (kernel/sched/isolation.c).
 fn unbalanced(situation: &Situation<'_>, pool: &[CpuId]) -> bool {
     let Situation { host, request, .. } = situation;
-    let planned = request.goal == Goal::Isolation && request.cpus.is_some();
+    let isolates = request.goal == Goal::Isolation && request.cpus.is_some();
+    let planned = isolates && !needs_balancing(situation);
     let isolated = host.kernel.isolated.as_ref();
     planned || isolated.is_some_and(|cpus| pool.iter().any(|&cpu| cpus.contains(cpu)))
 }

@@ -227,7 +227,7 @@ fn rps_on_an_ovs_port_is_moved_to_the_nic() {
 
 pub(super) fn workload(cpus: &[&str]) -> Workload {
     let worker = |(tid, cpus): (u32, &&str)| Worker {
-        thread: Thread { pid: 70, tid, start_ticks: 5, since_ticks: None },
+        thread: Thread { pid: 70, tid, start_ticks: 5, since_ticks: None, planned: vec![] },
         cpus: set(cpus),
     };
     let threads = (70..).zip(cpus).map(worker).collect();

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 /// A driver with a number, and parts that each write of the number sets to `wiped`; those in `recreated` are
 /// there only while the number is at least 4.
 #[derive(Default)]
-struct Driver {
+pub(super) struct Driver {
     number: RefCell<String>,
     parts: RefCell<BTreeMap<String, String>>,
     fails: RefCell<Option<&'static str>>,
+    /// Stores an odd number as the next even one, and reports that as an error.
+    rounds: bool,
 }
 
 struct Part<'a>(&'a Driver, String);
@@ -82,14 +84,24 @@ impl Setting for Driver {
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
-        value.clone_into(&mut self.number.borrow_mut());
+        let number: u32 = value.parse().unwrap();
+        let kept = (if self.rounds { number.next_multiple_of(2) } else { number }).to_string();
+        kept.clone_into(&mut self.number.borrow_mut());
         let mut parts = self.parts.borrow_mut();
         parts.values_mut().for_each(|part| "wiped".clone_into(part));
         match value {
             "2" => drop(parts.remove("rx-3")),
             _ => drop(parts.insert("rx-3".to_owned(), "wiped".to_owned())),
         }
+        if kept != value {
+            let reason = format!("the driver set it to {kept}");
+            return Err(TuneError::ValueNotTaken { step: "writing".to_owned(), reason });
+        }
         Ok(())
+    }
+
+    fn is_rounded(&self, now: &str, written: &str) -> bool {
+        now.parse::<u32>().unwrap().abs_diff(written.parse().unwrap()) == 1
     }
 
     fn same(&self, a: &str, b: &str) -> bool {
@@ -101,7 +113,7 @@ impl Setting for Driver {
     }
 }
 
-fn driver() -> Driver {
+pub(super) fn driver() -> Driver {
     let parts = [("rx-0", "0"), ("rx-3", "3"), ("rss", "equal 4")];
     let parts = parts.map(|(name, value)| (name.to_owned(), value.to_owned()));
     Driver {
@@ -111,11 +123,15 @@ fn driver() -> Driver {
     }
 }
 
-fn prepared(driver: &Driver) -> Change {
+pub(super) fn prepared(driver: &Driver) -> Change {
+    prepared_to(driver, "2")
+}
+
+fn prepared_to(driver: &Driver, after: &str) -> Change {
     let change = Change {
         target: Target::Nic(NicSetting::new("eth0", Ethtool::Channels)),
         before: "4".into(),
-        after: "2".into(),
+        after: after.into(),
         why: "a test".to_owned(),
         persistence: Persistence::UntilReboot,
         snapshot: Vec::new(),
@@ -197,4 +213,44 @@ fn a_missing_part_is_reported() {
     let error = undo(&driver, &change, false, false).unwrap_err().to_string();
     assert!(error.contains("restoring rx-3"), "{error}");
     assert_eq!(driver.parts.borrow().get("rss").unwrap(), "equal 4");
+}
+
+#[test]
+fn a_rounded_value_is_taken_back_at_once() {
+    let driver = Driver { rounds: true, ..driver() };
+    let before = state(&driver);
+    let change = prepared_to(&driver, "5");
+    let error = write(&driver, &change).unwrap_err();
+    assert!(matches!(error, TuneError::ValueNotTaken { .. }), "{error}");
+    assert_eq!(state(&driver), before);
+    undo(&driver, &change, false, true).unwrap();
+    assert_eq!(state(&driver), before);
+}
+
+#[test]
+fn a_rounded_value_is_ours_after_an_interruption_only() {
+    let driver = Driver { rounds: true, ..driver() };
+    let before = state(&driver);
+    let change = prepared_to(&driver, "5");
+    // Killed between the write and its check.
+    assert!(driver.write("5").is_err());
+    assert!(matches!(undo(&driver, &change, false, false), Err(TuneError::Drift { .. })));
+    undo(&driver, &change, false, true).unwrap();
+    assert_eq!(state(&driver), before);
+    // Not what rounding makes of it.
+    driver.write("8").unwrap();
+    assert!(matches!(undo(&driver, &change, false, true), Err(TuneError::Drift { .. })));
+}
+
+#[test]
+fn an_old_value_that_cannot_be_restored_at_once_is_restored_by_undo() {
+    let driver = Driver { rounds: true, ..driver() };
+    let before = state(&driver);
+    let change = prepared_to(&driver, "5");
+    *driver.fails.borrow_mut() = Some("rss");
+    let error = write(&driver, &change).unwrap_err();
+    assert!(matches!(error, TuneError::ValueNotTaken { .. }), "{error}");
+    *driver.fails.borrow_mut() = None;
+    undo(&driver, &change, false, true).unwrap();
+    assert_eq!(state(&driver), before);
 }

@@ -166,8 +166,15 @@ mod tests {
 
     #[test]
     fn pins_are_the_changes_directly_before_the_steering() {
-        let thread =
-            |tid| Target::Thread(Thread { pid: tid, tid, start_ticks: 1, since_ticks: None });
+        let thread = |tid| {
+            Target::Thread(Thread {
+                pid: tid,
+                tid,
+                start_ticks: 1,
+                since_ticks: None,
+                planned: vec![],
+            })
+        };
         let entry = |id, target| Entry {
             id,
             time_s: 0,

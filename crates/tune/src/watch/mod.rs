@@ -8,9 +8,10 @@ mod events;
 
 pub use events::Events;
 
+use crate::hotplug::online;
 use crate::{Executor, Journal, Live, TuneError, change_status};
 use nearpath_host::Root;
-use nearpath_model::{ChangeState, ChangeStatus, Notice, Noticed, State};
+use nearpath_model::{Change, ChangeState, ChangeStatus, Notice, Noticed, State, Target};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
@@ -50,14 +51,17 @@ impl Watch {
 
     /// Whether a change is lost and its target exists.
     fn may_return(&self, root: &Root, live: &Live, status: &ChangeStatus) -> bool {
-        self.is_lost(status)
+        self.is_lost(root, status)
             && live.retargeted(root, &status.entry.change).is_ok_and(|c| c.is_some())
     }
 
-    /// A value that was changed back on the same interface, queue or interrupt is intentional, and is skipped.
-    fn is_lost(&self, ChangeStatus { entry, standing, set_back, .. }: &ChangeStatus) -> bool {
+    /// A value that was changed back on the same interface, queue or interrupt is intentional, and is skipped. One
+    /// that the kernel or the driver set when a CPU went is not, but waits for the CPUs of the change.
+    fn is_lost(&self, root: &Root, status: &ChangeStatus) -> bool {
+        let ChangeStatus { entry, standing, set_back, .. } = status;
         let made = entry.state == State::Done && entry.boot == self.boot;
-        made && *standing == Some(ChangeState::Lost) && !set_back
+        let lost = *standing == Some(ChangeState::Lost) && !set_back;
+        made && (lost || (was_unplugged(status) && has_cpus(root, &entry.change)))
     }
 
     /// Re-applies lost changes. Everything is checked again once the lock is held.
@@ -71,12 +75,13 @@ impl Watch {
         }
         let mut notices = Vec::new();
         for status in change_status(&executor.entries(), &live, &self.boot) {
-            if !self.is_lost(&status) {
+            if !self.is_lost(root, &status) {
                 continue;
             }
+            let same = status.unplugged;
             let ChangeStatus { entry, reason, .. } = status;
             let restored = match live.retargeted(root, &entry.change) {
-                Ok(Some(change)) => executor.restore(&entry, change),
+                Ok(Some(change)) => executor.restore(&entry, change, same),
                 Ok(None) => continue,
                 Err(error) => Err(error),
             };
@@ -120,6 +125,18 @@ impl Watch {
     }
 }
 
+/// Whether it is certain that the kernel or the driver moved it: the CPUs at the time of the change are known.
+fn was_unplugged(status: &ChangeStatus) -> bool {
+    let target = &status.entry.change.target;
+    status.unplugged && matches!(target, Target::File(file) if file.cpus.is_some())
+}
+
+/// Whether the CPUs of a change are online.
+fn has_cpus(root: &Root, change: &Change) -> bool {
+    let cpus = change.target.set_of(&change.after);
+    online(root).zip(cpus).is_some_and(|(online, cpus)| cpus.is_subset(&online))
+}
+
 /// The last change in the journal of this target.
 fn number_of(executor: &Executor<Live>, target: &str) -> Option<u64> {
     let entries = executor.entries();
@@ -134,6 +151,8 @@ fn noticed(status: &ChangeStatus) -> Option<Notice> {
         ChangeState::Lost if status.set_back => {
             Noticed::Drifted("changed back externally".to_owned())
         }
+        // It waits for its CPUs.
+        ChangeState::Drifted if was_unplugged(status) => Noticed::Lost(reason()),
         ChangeState::Drifted => Noticed::Drifted(reason()),
         ChangeState::Lost => Noticed::Lost(reason()),
     };

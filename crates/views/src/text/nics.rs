@@ -169,10 +169,8 @@ fn steering(nic: &Nic) -> String {
     if let Some(rules) = nic.ntuple.as_ref().filter(|rules| !rules.is_empty()) {
         parts.push(count(rules.len(), "n-tuple rule"));
     }
-    let usecs = |name: &str| nic.coalesce.as_ref().and_then(|all| all.get(name)).copied();
-    if let Some(rx) = usecs("rx-usecs") {
-        let adaptive = usecs("use-adaptive-rx").or_else(|| usecs("adaptive-rx"));
-        let adaptive = if adaptive == Some(1) { " adaptive" } else { "" };
+    if let Some(rx) = nic.rx_usecs() {
+        let adaptive = if nic.adaptive_rx() == Some(true) { " adaptive" } else { "" };
         parts.push(format!("rx-usecs {rx}{adaptive}"));
     }
     if parts.is_empty() {

@@ -370,6 +370,7 @@ mod tests {
             standing,
             reason: reason.map(str::to_owned),
             set_back: false,
+            unplugged: false,
         };
         let long = (0..40).map(|n| (2 * n).to_string()).collect::<Vec<_>>().join(",");
         let shown = journal(&[

@@ -10,9 +10,10 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nearpath_host::{Root, cgroup_of};
-use nearpath_model::{Plan, PlannedChange, Target, Thread};
+use nearpath_model::{CpuSet, Plan, PlannedChange, Target, Thread};
 use nearpath_tune::exporters::{
-    Document, EXPORTERS, Export, Exporter, LeftOut, applied, export, exporter, skipped_lines,
+    Document, EXPORTERS, Export, ExportHost, Exporter, LeftOut, applied, export, exporter,
+    skipped_lines,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -99,9 +100,12 @@ impl ExportArguments {
         }
         changes.retain(|change| self.only.is_empty() || self.only.contains(&change.id));
         let units = if live { units(root, &changes) } else { BTreeMap::new() };
+        let isolated = root.text("/sys/devices/system/cpu/isolated").ok();
+        let isolated = isolated.and_then(|list| CpuSet::from_list(&list).ok()).unwrap_or_default();
+        let host = ExportHost { units, isolated };
         let wanted = |left: &LeftOut| self.only.is_empty() || self.only.contains(&left.id);
         let gone = gone.into_iter().filter(wanted).collect();
-        Ok(export(self.form, &changes, &units, gone)?)
+        Ok(export(self.form, &changes, &host, gone)?)
     }
 }
 

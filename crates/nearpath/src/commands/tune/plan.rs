@@ -128,6 +128,8 @@ impl Asked {
                 "--pid, --port and --unit work on the running host only, not with --root or --snapshot"
             );
         }
+        // Before anything is read: threads that start from now on may be missing in the list.
+        let made_ticks = if live { nearpath_tune::ticks_since_boot(root) } else { None };
         let wanted = Wanted { sockets: true, ..Wanted::default() };
         let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
         let (findings, traffic) = self.findings(&host)?;
@@ -156,8 +158,7 @@ impl Asked {
         let boot = if live { Some(steering::boot(root)?) } else { None };
         let netns = current_netns(root).inode;
         let mut plan = plan(&host, &findings, &request, &workloads, boot, netns)?;
-        // After everything is read: threads that started before are planned for individually.
-        plan.made_ticks = if live { nearpath_tune::ticks_since_boot(root) } else { None };
+        plan.made_ticks = made_ticks;
         Ok(plan)
     }
 
