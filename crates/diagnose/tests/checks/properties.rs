@@ -166,6 +166,7 @@ fn finding() -> impl Strategy<Value = Finding> {
                 per_packet_ns: None,
             },
             changes: Vec::new(),
+            manual: Vec::new(),
         },
     )
 }

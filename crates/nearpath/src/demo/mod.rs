@@ -83,7 +83,7 @@ impl Demo {
         veth::create(&client, &server, queues)?;
         let near = veth::set_up(&client, veth::CLIENT, Some(queues))?;
         let far = veth::set_up(&server, veth::SERVER, Some(queues))?;
-        let mut story = vec![built(&client, &server, queues, &near)];
+        let mut story = vec![built(queues, &near)];
         story.extend(near.notes.into_iter().chain(far.notes));
         let steer = |cpu| {
             let cpus: CpuSet = [cpu].into_iter().collect();
@@ -167,12 +167,9 @@ fn usable_cpus(host: &Host) -> io::Result<CpuSet> {
     Ok(if shared.is_empty() { usable } else { shared })
 }
 
-fn built(client: &Namespace, server: &Namespace, queues: u32, setup: &Setup) -> String {
+fn built(queues: u32, setup: &Setup) -> String {
     format!(
-        "created two network namespaces, net:[{}] and net:[{}], joined by the veth pair {} and {} \
-         with {queues} queues each ({})",
-        client.inode(),
-        server.inode(),
+        "veth pair {}/{} joins two network namespaces; {queues} queues, {}",
         veth::CLIENT.device,
         veth::SERVER.device,
         setup.qdisc,
@@ -183,8 +180,7 @@ fn misplaced(placement: &Placement) -> String {
     let Placement { reader, rps, distance, .. } = placement;
     match rps {
         Some(rps) => format!(
-            "deliberately misplaced: RPS of {} sends every packet to CPU {rps}, the readers run on \
-             CPU {reader}, {distance}",
+            "misplaced: RPS of {} steers to CPU {rps}; the readers run on CPU {reader}, {distance}",
             veth::SERVER.device
         ),
         None => format!("nothing is misplaced: the readers run on CPU {reader}, RPS is off"),
@@ -199,9 +195,9 @@ fn planned(plan: &LoadPlan, addresses: usize, senders: &CpuSet) -> String {
     let mbit_s =
         each(streams.connections, streams.rate_hz) * u64::from(streams.write_bytes) * 8 / 1_000_000;
     format!(
-        "load from CPU{} {senders} over {}: {} TCP requests/s, TCP streams of {mbit_s} Mbit/s, {} \
-         UDP datagrams/s",
+        "load from CPU{} {}, {}: {} requests/s, {mbit_s} Mbit/s streamed, {} datagrams/s",
         if senders.len() == 1 { "" } else { "s" },
+        senders.brief(),
         if addresses > 1 { "IPv4 and IPv6" } else { "IPv4" },
         each(requests.connections, requests.rate_hz),
         each(datagrams.flows, datagrams.rate_hz),
