@@ -13,6 +13,14 @@ pub(crate) fn cpus(set: &CpuSet) -> String {
     }
 }
 
+/// The same for a title: a long list is cut.
+pub(crate) fn cpus_brief(set: &CpuSet) -> String {
+    match set.len() {
+        0 | 1 => cpus(set),
+        _ => format!("CPUs {}", set.brief()),
+    }
+}
+
 /// `369k packets`.
 pub(crate) fn packets(n: u64) -> String {
     format!("{} packets", short(n))

@@ -69,7 +69,7 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
     if let Some(max) = number(context, "net.core.rmem_max")
         && max < wanted
     {
-        let why = "Programs that ask for the buffer themselves get no more than this.";
+        let why = "Limits SO_RCVBUF.";
         finding = finding.change(change("net.core.rmem_max", (max, wanted), why));
     }
     Some(finding)
@@ -79,7 +79,7 @@ fn segments(context: &Context<'_>) -> Option<Finding> {
     let lost = sum(context, &["TcpExt.RcvPruned", "TcpExt.OfoPruned", "TcpExt.TCPRcvQDrop"]);
     let arrived = sum(context, &["Tcp.InSegs"]);
     let mut finding = finding(context, "TCP segment", lost, arrived)?
-        .evidence("The sender has to send them again, after a timeout as a rule.");
+        .evidence("The sender has to retransmit them, usually after a timeout.");
     let now = context.host.sysctls.get("net.ipv4.tcp_rmem").map_or("", String::as_str);
     let sizes: Vec<u64> =
         now.split_ascii_whitespace().filter_map(|size| size.parse().ok()).collect();

@@ -4,4 +4,5 @@ mod fixtures;
 mod healthy;
 mod live;
 mod properties;
+mod screen;
 mod support;
