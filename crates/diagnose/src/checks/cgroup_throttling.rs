@@ -21,6 +21,10 @@ const OFTEN_PER_S: f64 = 0.5;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
+    let hidden = context.why_unknown("host", "cgroups");
+    if !hidden.is_empty() {
+        outcome.not_checked(format!("not all CPU quotas of readers are known{hidden}"));
+    }
     for group in &context.host.cgroups {
         match stopped(context, group) {
             Some((throttled, periods)) => {
