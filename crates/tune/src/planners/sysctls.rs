@@ -60,6 +60,7 @@ fn name_of(proposal: &Proposal) -> Option<String> {
     match file.of() {
         Some(FileOf::Sysctl(name)) => Some(name),
         Some(FileOf::HugePages(name)) => Some(format!("transparent_hugepage.{name}")),
+        Some(FileOf::Other(_)) if file.path.ends_with(MOVED_TO) => Some(MIGRATION_COST.to_owned()),
         _ => None,
     }
 }

@@ -86,7 +86,7 @@ fn with_evidence(diagnosis: &Diagnosis) -> String {
 fn other_look(other: &Measurement) -> String {
     let (stages, packets) = (count(other.stages.len(), "stage"), &other.packets);
     format!(
-        "\nother look ({}s, {stages}): {} packets started, {} completed; not counted above\n",
+        "\nother measurement ({}s, {stages}): {} packets started, {} completed; not counted above\n",
         digits(other.observed_time_s()),
         packets.started,
         packets.completed

@@ -286,7 +286,7 @@ fn packets(measured: &Measurement) -> String {
         }
     };
     let cost = measured.cost.map_or_else(String::new, |cost| {
-        format!(" · overhead {}% of one CPU", digits(cost.cpu_percent))
+        format!(" · overhead {} of one CPU", percentage(cost.cpu_percent))
     });
     format!("packets {}{followed}{cost}", short(started))
 }
