@@ -6,7 +6,7 @@ use super::commands::{Command, commands, wrapped};
 use super::cpus::count;
 use super::line;
 use super::paths::name;
-use super::units::{digits, latency, percent, percentage, printable, seconds, short};
+use super::units::{latency, percent, percentage, printable, seconds, short};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::{
     Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity,
