@@ -25,6 +25,7 @@ pub use placement::{Placement, misplace};
 
 use anyhow::{Context, Result, anyhow};
 use namespace::Namespace;
+use nearpath_model::units::short;
 use nearpath_model::{CpuSet, Host};
 use nearpath_trial::affinity;
 use nearpath_trial::load::{Client, LoadPlan, LoadReport};
@@ -169,7 +170,7 @@ fn usable_cpus(host: &Host) -> io::Result<CpuSet> {
 
 fn built(queues: u32, setup: &Setup) -> String {
     format!(
-        "veth pair {}/{} joins two network namespaces; {queues} queues, {}",
+        "veth pair {}/{} joins two namespaces; {queues} queues, {}",
         veth::CLIENT.device,
         veth::SERVER.device,
         setup.qdisc,
@@ -180,10 +181,10 @@ fn misplaced(placement: &Placement) -> String {
     let Placement { reader, rps, distance, .. } = placement;
     match rps {
         Some(rps) => format!(
-            "misplaced: RPS of {} steers to CPU {rps}; the readers run on CPU {reader}, {distance}",
+            "misplaced: RPS of {} steers to CPU {rps}; readers on CPU {reader} ({distance})",
             veth::SERVER.device
         ),
-        None => format!("nothing is misplaced: the readers run on CPU {reader}, RPS is off"),
+        None => format!("nothing is misplaced: readers on CPU {reader}, RPS off"),
     }
 }
 
@@ -194,12 +195,44 @@ fn planned(plan: &LoadPlan, addresses: usize, senders: &CpuSet) -> String {
     };
     let mbit_s =
         each(streams.connections, streams.rate_hz) * u64::from(streams.write_bytes) * 8 / 1_000_000;
+    let list = senders.to_string();
+    let from = match senders.len() {
+        1 => format!("CPU {list}"),
+        _ if list.len() <= 8 => format!("CPUs {list}"),
+        n => format!("{n} CPUs"),
+    };
     format!(
-        "load from CPU{} {}, {}: {} requests/s, {mbit_s} Mbit/s streamed, {} datagrams/s",
-        if senders.len() == 1 { "" } else { "s" },
-        senders.brief(),
+        "load from {from}, {}: {} requests/s, {mbit_s} Mbit/s, {} datagrams/s",
         if addresses > 1 { "IPv4 and IPv6" } else { "IPv4" },
-        each(requests.connections, requests.rate_hz),
-        each(datagrams.flows, datagrams.rate_hz),
+        short(each(requests.connections, requests.rate_hz)),
+        short(each(datagrams.flows, datagrams.rate_hz)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::CpuId;
+
+    #[test]
+    fn the_story_fits_a_screen() {
+        let senders: CpuSet = (0..64).map(|cpu| CpuId(2 * cpu)).collect();
+        let placement = Placement {
+            reader: CpuId(126),
+            rps: Some(CpuId(127)),
+            senders: senders.clone(),
+            distance: "another core, same LLC",
+        };
+        let setup = Setup { addresses: Vec::new(), qdisc: "mq, default qdisc", notes: Vec::new() };
+        let few: CpuSet = (0..2).map(CpuId).collect();
+        for line in [
+            built(8, &setup),
+            misplaced(&placement),
+            planned(&LoadPlan::moderate(), 2, &senders),
+            planned(&LoadPlan::moderate(), 2, &few),
+        ] {
+            // `nearpath: ` stands before each.
+            assert!(line.chars().count() <= 90, "{line}");
+        }
+    }
 }

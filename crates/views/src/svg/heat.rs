@@ -1,5 +1,4 @@
-//! Packet locality as a heat map: rows are where packets were allocated, columns where they were let
-//! go of; the darker a cell, the more of the direction's packets, by the scale below. What is local lies on the diagonal.
+//! Packet locality as a heat map: rows are where packets were allocated, columns where they were freed; the darker a cell, the more of the direction's packets, by the scale below. What is local lies on the diagonal.
 
 use super::draw::{canvas, text, xml};
 use crate::matrix::Matrix;
