@@ -241,8 +241,8 @@ impl Crossing<'_> {
         }
         if let Some(cost) = self.seconds_per_second {
             sentences.push(format!(
-                "Packets waited there {}s in each second, summed over packets.",
-                text::digits(cost)
+                "Packets waited there {} in each second, summed over packets.",
+                text::seconds(cost)
             ));
         }
         sentences

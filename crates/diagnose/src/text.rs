@@ -2,7 +2,9 @@
 //! of every crate.
 
 use nearpath_model::CpuSet;
-pub(crate) use nearpath_model::units::{bytes, counted as count, digits, percent, short, time};
+pub(crate) use nearpath_model::units::{
+    bytes, counted as count, digits, percent, seconds, short, time,
+};
 
 /// `CPU 3`, `CPUs 0-3,8`, or `no CPU`.
 pub(crate) fn cpus(set: &CpuSet) -> String {

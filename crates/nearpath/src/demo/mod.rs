@@ -181,7 +181,7 @@ fn misplaced(placement: &Placement) -> String {
     let Placement { reader, rps, distance, .. } = placement;
     match rps {
         Some(rps) => format!(
-            "misplaced: RPS of {} steers to CPU {rps}; readers on CPU {reader} ({distance})",
+            "misplaced: RPS of {} to CPU {rps}, readers on CPU {reader} ({distance})",
             veth::SERVER.device
         ),
         None => format!("nothing is misplaced: readers on CPU {reader}, RPS off"),
