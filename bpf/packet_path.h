@@ -6,16 +6,16 @@
  * Recorded paths are kept in a separate array, indexed by the slot of the packet's hash, so that packets do not
  * grow when paths are not recorded.
  */
-#ifndef NEARPATH_TRAIL_H
-#define NEARPATH_TRAIL_H
+#ifndef NEARPATH_PACKET_PATH_H
+#define NEARPATH_PACKET_PATH_H
 
 #include "inflight.h"
 
 /* Maximum recorded stages; later ones are not recorded. A power of two. */
-#define PACKET_PATH_STEPS 32
+#define PACKET_PATH_HOPS 32
 
 /* ns << 24 | CPU << 8 | stage: the low 40 bits of the time, which user space extends. */
-typedef u64 step;
+typedef u64 hop;
 
 struct packet_path {
 	/* The packet's identity: its tag at the start, and when it started. */
@@ -23,13 +23,13 @@ struct packet_path {
 	u64 begin_ns;
 	u32 passed; /* number of stages */
 	u32 slow; /* whether a span was sent up */
-	step steps[PACKET_PATH_STEPS];
+	hop hops[PACKET_PATH_HOPS];
 	u64 tag; /* of its current sk_buff, or 0 */
 };
 
 /* Layout shared with crates/instruments/src/stages/packet_path.rs. */
 _Static_assert(__builtin_offsetof(struct packet_path, passed) == 16, "offset of passed");
-_Static_assert(__builtin_offsetof(struct packet_path, steps) == 24, "offset of steps");
+_Static_assert(__builtin_offsetof(struct packet_path, hops) == 24, "offset of hops");
 _Static_assert(STAGES_MAX <= 256, "a stage has eight bits");
 
 /* As many as packet_path_mask plus one, set by user space. */
@@ -184,7 +184,7 @@ static __always_inline void begin_packet_path(u64 tag, u64 now)
 		enter_begin(tag, now);
 }
 
-static __always_inline void add_step(u64 tag, u32 cpu, u32 stage, u64 ns)
+static __always_inline void add_hop(u64 tag, u32 cpu, u32 stage, u64 ns)
 {
 	struct packet_path *t = has_packet_paths ? packet_path_slot(tag) : 0;
 	u32 passed;
@@ -192,8 +192,8 @@ static __always_inline void add_step(u64 tag, u32 cpu, u32 stage, u64 ns)
 	if (!t || t->tag != tag)
 		return;
 	passed = t->passed;
-	if (passed < PACKET_PATH_STEPS)
-		t->steps[passed] = ns << 24 | (u64)(cpu & 0xffff) << 8 | stage;
+	if (passed < PACKET_PATH_HOPS)
+		t->hops[passed] = ns << 24 | (u64)(cpu & 0xffff) << 8 | stage;
 	t->passed = passed + 1;
 }
 

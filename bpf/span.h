@@ -163,7 +163,7 @@ static __always_inline void begin_path(struct packet *p, u32 cpu_number, u32 sta
 static __always_inline void pass_before(struct packet *p, struct cpu *cpu, u32 cpu_number, u32 stage,
 					u64 ns)
 {
-	add_step(p->tag, cpu_number, stage, ns);
+	add_hop(p->tag, cpu_number, stage, ns);
 	if (p->last_stage)
 		add_span_by_call(p->tag, p->group, (u64)p->last_cpu << 32 | pair(p->last_stage, stage), ns,
 				 ns - p->last_ns);
@@ -187,7 +187,7 @@ static __always_inline void pass(struct packet *p, struct cpu *cpu, u32 cpu_numb
 	p->last_cpu = cpu_number;
 	p->last_stage = stage;
 	barrier();
-	add_step(p->tag, cpu_number, stage, ns);
+	add_hop(p->tag, cpu_number, stage, ns);
 	if (from)
 		add_span(cpu, p->tag, p->group, pair(from, stage), from_cpu, ns, span_ns);
 	else
@@ -206,15 +206,15 @@ __noinline int enter_path(u64 tag, u64 group)
 	/* Its address already belongs to another packet, which starts. */
 	if (passed < 2)
 		return 0;
-	for (u32 i = 1; i < PACKET_PATH_STEPS; i++) {
+	for (u32 i = 1; i < PACKET_PATH_HOPS; i++) {
 		u32 stages, *number;
-		step before, s;
+		hop before, s;
 		s64 ns;
 
 		if (i >= passed)
 			break;
-		before = t->steps[i - 1];
-		s = t->steps[i];
+		before = t->hops[i - 1];
+		s = t->hops[i];
 		stages = pair(before & (STAGES_MAX - 1), s & (STAGES_MAX - 1));
 		number = bpf_map_lookup_elem(&span_of, &stages);
 		if (!number || !*number || *number > SPANS_MAX)

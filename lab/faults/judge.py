@@ -66,7 +66,7 @@ class Verdict:
     causes: Counter
     # Causes that are equivalent to the largest.
     also: set[str] = field(default_factory=set)
-    set_aside: str | None = None
+    excluded: str | None = None
 
     @property
     def largest(self) -> set[str]:
@@ -103,19 +103,19 @@ class Judge:
         """Decides what the packet waited for."""
         verdict = self._decide(span)
         unknown = verdict.causes["unknown"]
-        if not verdict.set_aside and unknown > MOST_UNKNOWN * (span.end - span.begin):
-            verdict.set_aside = "a state that is not in the trace"
+        if not verdict.excluded and unknown > MOST_UNKNOWN * (span.end - span.begin):
+            verdict.excluded = "a state that is not in the trace"
         return verdict
 
     def _decide(self, span: Span) -> Verdict:
         if span.cpu not in self.cpus or not self.trace.is_whole(span.begin, span.end):
-            return Verdict(Counter(), set_aside="events of the trace were lost")
+            return Verdict(Counter(), excluded="events of the trace were lost")
         if not span.received and (queued := self._in_qdisc(span)):
             return queued
         context = self._context(span)
         if context.kind == "task":
             if context.pid not in self.threads.states:
-                return Verdict(Counter(), set_aside="it ends in a foreign thread")
+                return Verdict(Counter(), excluded="it ends in a foreign thread")
             return self._for_thread(span, context.pid)
         return Verdict(self._for_softirq(span))
 

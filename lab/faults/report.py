@@ -87,7 +87,7 @@ def summary(results: list[Result]) -> str:
     """The closing lines."""
     scored = [result.score for result in results if result.score]
     judged, right = sum(len(s.judged) for s in scored), sum(s.right for s in scored)
-    aside = sum((s.set_aside for s in scored), Counter())
+    aside = sum((s.excluded for s in scored), Counter())
     skipped = Counter(result.skipped for result in results if result.skipped)
     counting = [result for result in results if result.counts]
     lines = [

@@ -58,7 +58,7 @@ class Score:
     late: int = 0
     sums_right: int = 0
     judged: list[Packet] = field(default_factory=list)
-    set_aside: Counter = field(default_factory=Counter)
+    excluded: Counter = field(default_factory=Counter)
     # Packets with two equally large causes.
     ambiguous: int = 0
 
@@ -97,10 +97,10 @@ def score(played: Played, judge: Judge) -> Score:
         span = span_of(outlier)
         verdict = judge.decide(span)
         said = cause_said(outlier, judge.ends_in_thread(span), played.actors)
-        if not verdict.set_aside and said == "stolen" and played.steal_ns > 0:
-            verdict.set_aside = "the hypervisor had the CPU"
-        if verdict.set_aside:
-            result.set_aside[verdict.set_aside] += 1
+        if not verdict.excluded and said == "stolen" and played.steal_ns > 0:
+            verdict.excluded = "the hypervisor had the CPU"
+        if verdict.excluded:
+            result.excluded[verdict.excluded] += 1
             continue
         result.ambiguous += len(verdict.largest) > 1
         result.judged.append(Packet(outlier, said, verdict))

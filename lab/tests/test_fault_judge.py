@@ -66,7 +66,7 @@ def test_a_reader_woken_by_an_earlier_packet_waits_for_the_hog() -> None:
         switch(9_040_000, READER, SLEEPING, 0),
     ]
     verdict = decide(judge(events), 3_000_000, 9_025_000)
-    assert verdict.set_aside is None
+    assert verdict.excluded is None
     assert verdict.largest == {"runqueue:hog"}
     assert verdict.causes["runqueue:hog"] == 6_000_000
     assert sum(verdict.causes.values()) == 6_025_000
@@ -220,7 +220,7 @@ def test_a_switch_that_was_not_traced_is_unknown() -> None:
         switch(9_000_000, READER, SLEEPING, 0),
     ]
     verdict = judge(events).decide(Span(2_000_000, 7_000_000, 1, "netif_receive_skb", received=True))
-    assert verdict.set_aside is not None
+    assert verdict.excluded is not None
     assert decide(judge(events), 8_050_000, 8_550_000).first == "runqueue:hog"
 
 
@@ -240,8 +240,8 @@ def test_two_equally_large_causes_are_both_correct() -> None:
 def test_lost_events_exclude_a_packet() -> None:
     judging = judge(BLOCKED)
     judging.trace.holes[0] = [(2_000_000, 2_500_000)]
-    assert decide(judging, 1_500_000, 2_100_000).set_aside == "events of the trace were lost"
-    assert decide(judging, 200_000, 300_000).set_aside is None
+    assert decide(judging, 1_500_000, 2_100_000).excluded == "events of the trace were lost"
+    assert decide(judging, 200_000, 300_000).excluded is None
 
 
 def outlier(*shares: tuple[str, int, dict]) -> dict:

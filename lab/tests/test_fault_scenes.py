@@ -82,7 +82,7 @@ def _failure(scored: Score, cause: str) -> str | None:
     """The limits that a scene's figures miss."""
     judged = len(scored.judged)
     if judged < ENOUGH:
-        return f"{judged} slow packets were judged, of {scored.late}: {scored.set_aside}"
+        return f"{judged} slow packets were judged, of {scored.late}: {scored.excluded}"
     if not any(packet.verdict.first.startswith(cause) for packet in scored.judged):
         return f"no packet was late by {cause}: {scored.wrong()}"
     if scored.right < GOAL * judged:

@@ -21,8 +21,8 @@ KEY = ":".join(f"{byte:02x}" for byte in range(1, 41))
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A setting, what it is to be, and the words of the guest's ethtool that tell that it is."""
+class Requested:
+    """A setting, what it is to be, and the words of the guest's ethtool that show it."""
 
     setting: str
     after: str
@@ -30,14 +30,14 @@ class Wish:
     reported: tuple[str, ...]
 
 
-RINGS = Wish("rings", "rx 128 tx 128", "-g", ())
-COALESCE = Wish("coalesce", "rx-usecs 50", "-c", ("rx-usecs: 50",))
-RSS = Wish("rss", "weight 1 3", "-x", ("0:      0     0     0     0", "1     1     1     1"))
-RSS_KEY = Wish("rss-key", KEY, "-x", (KEY,))
-GRO = Wish("feature rx-gro", "off", "-k", ("generic-receive-offload: off",))
-CHANNELS = Wish("channels", "combined 2", "-l", ("Combined:\t2",))
-RULE = Wish("rule 3", PRIORITY, "-n", ())
-FILTER = Wish("feature rx-ntuple-filter", "on", "-k", ())
+RINGS = Requested("rings", "rx 128 tx 128", "-g", ())
+COALESCE = Requested("coalesce", "rx-usecs 50", "-c", ("rx-usecs: 50",))
+RSS = Requested("rss", "weight 1 3", "-x", ("0:      0     0     0     0", "1     1     1     1"))
+RSS_KEY = Requested("rss-key", KEY, "-x", (KEY,))
+GRO = Requested("feature rx-gro", "off", "-k", ("generic-receive-offload: off",))
+CHANNELS = Requested("channels", "combined 2", "-l", ("Combined:\t2",))
+RULE = Requested("rule 3", PRIORITY, "-n", ())
+FILTER = Requested("feature rx-ntuple-filter", "on", "-k", ())
 EVERY = (RINGS, COALESCE, RSS, RSS_KEY, GRO, CHANNELS, RULE, FILTER)
 
 TAKEN = {
@@ -51,41 +51,41 @@ LATER = {("virtio", "5.10"): {RINGS, RSS, RSS_KEY}}
 
 
 def everything(host: Host) -> str:
-    """Every byte that ethtool tells, and what a change of channels resets."""
+    """Every byte that ethtool prints, and what a change of channels resets."""
     asked = [f"ethtool {option} nic0 2>&1" for option in ASKED]
     asked.append(f"head -v -n -0 {QUEUES}/*x-*/?ps_* 2>/dev/null")
     asked.append(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list || exit; done")
     return host.check("; ".join(asked))
 
 
-def plan_of(host: Host, *wishes: Wish) -> bytes:
-    """A plan of wishes, for whatever there is now."""
+def plan_of(host: Host, *settings: Requested) -> bytes:
+    """A plan of settings, for whatever there is now."""
     plan: dict[str, Any] = json.loads(host.check("nearpath tune plan --nic nic0 --json"))
     plan["changes"] = [
         {
-            "id": wish.setting,
+            "id": setting.setting,
             "kind": "test",
-            "target": f"ethtool nic0 {wish.setting}",
-            "before": wish.after,
-            "after": wish.after,
+            "target": f"ethtool nic0 {setting.setting}",
+            "before": setting.after,
+            "after": setting.after,
             "why": "a test",
             "finding": None,
             "persist": [],
             "reboot": False,
             "optional": False,
         }
-        for wish in wishes
+        for setting in settings
     ]
     return json.dumps(plan).encode()
 
 
-def apply(host: Host, *wishes: Wish) -> None:
-    """Applies wishes, and sees by ethtool that they are there."""
-    host.write("/root/plan.json", plan_of(host, *wishes))
+def apply(host: Host, *settings: Requested) -> None:
+    """Applies settings, and sees by ethtool that they are there."""
+    host.write("/root/plan.json", plan_of(host, *settings))
     host.check("nearpath tune apply /root/plan.json --force")
-    for wish in wishes:
-        reported = host.check(f"ethtool {wish.option} nic0")
-        assert all(words in reported for words in wish.reported), (wish, reported)
+    for setting in settings:
+        reported = host.check(f"ethtool {setting.option} nic0")
+        assert all(words in reported for words in setting.reported), (setting, reported)
 
 
 @lab(tiers=(representative,), topology=TWO_NODES, nics=IGB)
@@ -93,7 +93,7 @@ def apply(host: Host, *wishes: Wish) -> None:
 @lab(topology=MEMORY_NODE, nics=(Nic("vmxnet3", node=2),))
 @lab(topology=ONE_NODE, nics=(Nic("e1000e"),))
 def test_set_and_put_back(host: Host) -> None:
-    """What the NIC takes is set and put back; what it refuses is refused by nature."""
+    """What the NIC takes is set and put back; what it refuses is reported as not supported."""
     model = host.machine.nics[0].model
     taken = TAKEN[model] - LATER.get((model, host.machine.kernel), set())
     # Not the values that it booted with.
@@ -107,18 +107,18 @@ def test_set_and_put_back(host: Host) -> None:
         host.check("nearpath tune rollback")
         assert everything(host) == before, "what the queues had comes back with them"
 
-    apply(host, *(wish for wish in EVERY if wish in taken and wish is not CHANNELS))
+    apply(host, *(setting for setting in EVERY if setting in taken and setting is not CHANNELS))
     assert everything(host) != before
     states = json.loads(host.check("nearpath tune verify --json"))["journal"]
     assert {entry["state"] for entry in states} == {"applied"}
     host.check("nearpath tune rollback")
     assert everything(host) == before
 
-    for wish in (wish for wish in EVERY if wish not in taken):
-        host.write("/root/plan.json", plan_of(host, wish))
+    for setting in (setting for setting in EVERY if setting not in taken):
+        host.write("/root/plan.json", plan_of(host, setting))
         refused = host.run("nearpath tune apply /root/plan.json --force")
-        assert refused.status == 1 and wish.setting in refused.err, (wish, refused)
-        assert everything(host) == before, wish
+        assert refused.status == 1 and setting.setting in refused.err, (setting, refused)
+        assert everything(host) == before, setting
     assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
 
 
@@ -152,7 +152,7 @@ def test_a_delay_that_the_driver_does_not_take_is_left_out(host: Host) -> None:
     """These drivers refuse delays of 4 to 9 µs: what is optional is left out, and the planner picks another."""
     before = everything(host)
     assert host.run("ethtool -C nic0 rx-usecs 8").status != 0
-    plan = json.loads(plan_of(host, Wish("coalesce", "rx-usecs 8", "-c", ()), RINGS))
+    plan = json.loads(plan_of(host, Requested("coalesce", "rx-usecs 8", "-c", ()), RINGS))
     for optional in (False, True):
         plan["changes"][0]["optional"] = optional
         host.write("/root/plan.json", json.dumps(plan).encode())

@@ -103,7 +103,7 @@ def masks(host: Host) -> set[str]:
 
 
 @lab(topology=TWO_NODES, nics=VIRTIO)
-def test_a_reload_of_the_driver_is_made_good(host: Host) -> None:
+def test_settings_are_restored_after_a_reload_of_the_driver(host: Host) -> None:
     misplace(host, 0)
     placed = apply(host)
     watch = host.start("exec nearpath tune watch --json >/root/watch.jsonl 2>/root/watch.log")
@@ -127,7 +127,7 @@ def test_a_reload_of_the_driver_is_made_good(host: Host) -> None:
 
 @lengthy
 @lab(topology=TWO_NODES, nics=IGB)
-def test_a_change_of_channels_is_made_good(host: Host) -> None:
+def test_settings_are_restored_after_a_change_of_channels(host: Host) -> None:
     misplace(host, 2)
     placed = apply(host)
     host.check("ethtool -L nic0 combined 1 && ethtool -L nic0 combined 4")

@@ -37,6 +37,7 @@ pub fn diagnose<'a>(
         schema: DIAGNOSIS_SCHEMA,
         findings,
         not_checked,
+        checks: CHECKS.len(),
         host: crate::summary::summary(host),
         measurement: evidence.stages.cloned(),
         other_look: None,

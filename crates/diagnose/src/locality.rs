@@ -134,8 +134,7 @@ pub(crate) fn check_direction(
         return outcome;
     };
     let share = text::percent(elsewhere.share);
-    let title =
-        format!("{share} of {what} packets are freed on another core than they were allocated on");
+    let title = format!("{share} of {what} packets are freed on another core");
     let mut finding = Finding::new(Severity::Info, title)
         .share(Some(elsewhere.share), text::packets(elsewhere.all));
     finding.evidence = evidence(m, direction, what, elsewhere);

@@ -154,6 +154,7 @@ mod tests {
             connected: false,
             inode: 1,
             pids: vec![7],
+            drops: None,
         }];
         host.owners = vec![SocketOwner {
             pid: 7,

@@ -10,9 +10,10 @@
 //! | warning | 0.001% of packets and 1/s | 0.01 s of waiting per second, 2µs each | 0.02% of packets later than 1ms, 1/s |
 //! | info | anything less, and totals since boot below 0.1% | anything less | anything less |
 //!
-//! Settings that nothing was seen to suffer from are `info`; with 1,000 packets or interrupts per second over them they
-//! are `warning` ([`of_traffic`]), as are 100 delaying events per second ([`of_events`]) and a busy CPU
-//! ([`of_condition`]). Without an earlier reading these are `info`.
+//! Settings that nothing was seen to suffer from are `info` ([`UNFELT`]); with 1,000 packets or interrupts per second over
+//! them they are `warning` ([`of_traffic`]), as are 100 delaying events per second ([`of_events`]), a hundredth of a CPU
+//! spent ([`of_cpu_time`]), and a condition that holds at a minimum rate of what it delays ([`of_condition`]). Without
+//! an earlier reading the last three are `info`.
 
 use crate::Context;
 use crate::counters::{ratio, total};
@@ -23,6 +24,12 @@ pub(crate) const LATE_NS: u64 = 1_000_000;
 
 /// Packets or interrupts in each second from which a misplaced one is more than a matter of taste.
 pub(crate) const TRAFFIC_PER_S: f64 = 1_000.0;
+
+/// A setting that nothing was seen to suffer from.
+pub(crate) const UNFELT: Severity = Severity::Info;
+
+/// Seconds of waiting, or of CPU time, in each second from which they are felt.
+const FELT_S: f64 = 0.01;
 
 /// Events in each second from which [`of_events`] warns.
 pub(crate) const EVENTS_PER_S: f64 = 100.0;
@@ -109,9 +116,9 @@ pub(crate) struct Delay {
 pub(crate) fn of_delay(delay: Delay) -> Severity {
     let each = |least_ns| delay.each_ns.is_none_or(|ns| ns >= least_ns);
     let waits = |least| delay.seconds_per_second.is_some_and(|seconds| seconds >= least);
-    if waits(0.01) && delay.share >= 0.1 && delay.per_second >= 5_000.0 && each(5_000) {
+    if waits(FELT_S) && delay.share >= 0.1 && delay.per_second >= 5_000.0 && each(5_000) {
         Severity::Critical
-    } else if waits(0.01) && each(2_000) {
+    } else if waits(FELT_S) && each(2_000) {
         Severity::Warning
     } else {
         Severity::Info
@@ -149,9 +156,25 @@ pub(crate) fn of_events(context: &Context<'_>, events: u64) -> Severity {
     }
 }
 
-/// A condition that costs packets time whenever it holds: a warning where it held in the interval.
-pub(crate) fn of_condition(context: &Context<'_>, holds: bool) -> Severity {
-    if holds && context.earlier.is_some() { Severity::Warning } else { Severity::Info }
+/// A condition that delays packets while it holds: a warning where it held in the interval, and at least so many of what
+/// it delays (packets, runs, periods) came in each second, or the condition took so much of the time. `None` is a rate that
+/// is not known.
+pub(crate) fn of_condition(
+    context: &Context<'_>,
+    holds: bool,
+    per_second: Option<f64>,
+    least: f64,
+) -> Severity {
+    let felt = per_second.is_some_and(|rate| rate >= least);
+    if holds && felt && context.earlier.is_some() { Severity::Warning } else { Severity::Info }
+}
+
+/// Work that CPUs do in vain, in seconds of CPU time per second.
+pub(crate) fn of_cpu_time(context: &Context<'_>, seconds_per_second: f64) -> Severity {
+    match context.earlier {
+        Some(_) if seconds_per_second >= FELT_S => Severity::Warning,
+        _ => Severity::Info,
+    }
 }
 
 /// How many packets took longer than [`LATE_NS`] on any of these spans.
@@ -199,10 +222,23 @@ impl Context<'_> {
         seconds.filter(|seconds| seconds.is_finite() && *seconds > 0.0)
     }
 
-    /// A rise of a counter as a rate; over ten seconds, what `diagnose` takes unless from_percentiles otherwise, when the length of
-    /// the interval is unknown.
+    /// A rise of a counter as a rate. If the length of the interval is unknown, it is taken as ten seconds, the default
+    /// of `diagnose`.
     pub(crate) fn per_second(&self, rise: u64) -> f64 {
         rise as f64 / self.interval_s().unwrap_or(10.0)
+    }
+
+    /// Packets that the hardware NICs received in each second; `None` if that is unknown.
+    pub(crate) fn received_per_s(&self) -> Option<f64> {
+        let counts = self.hardware_nics().filter_map(|nic| self.statistic(nic, "rx_packets"));
+        counts.reduce(u64::saturating_add).and_then(|count| self.rate(count))
+    }
+
+    /// Runs of NET_RX on these CPUs in each second; `None` if that is unknown.
+    pub(crate) fn net_rx_per_s(&self, cpus: &nearpath_model::CpuSet) -> Option<f64> {
+        let counts = self.softirqs("NET_RX")?;
+        let there = counts.iter().filter(|(cpu, _)| cpus.contains(**cpu)).map(|(_, count)| *count);
+        self.rate(total(there))
     }
 
     /// A counter as a rate, over the interval or since boot; `None` since boot when it is unknown how long that is.
@@ -292,6 +328,21 @@ mod tests {
         let cheap = Delay { each_ns: Some(400), ..delay };
         assert_eq!(of_delay(cheap), Severity::Info);
         assert_eq!(of_delay(Delay { seconds_per_second: None, ..delay }), Severity::Info);
+    }
+
+    #[test]
+    fn conditions_need_an_interval_and_a_rate() {
+        let (then, now) = (host(0), host(1_000));
+        let context = Context::new(&now, Some(&then), None);
+        assert_eq!(of_condition(&context, true, Some(10.0), 10.0), Severity::Warning);
+        assert_eq!(of_condition(&context, true, Some(9.0), 10.0), Severity::Info);
+        assert_eq!(of_condition(&context, true, None, 10.0), Severity::Info);
+        assert_eq!(of_condition(&context, false, Some(10.0), 10.0), Severity::Info);
+        assert_eq!(of_cpu_time(&context, 0.01), Severity::Warning);
+        assert_eq!(of_cpu_time(&context, 0.009), Severity::Info);
+        let since_boot = Context::new(&now, None, None);
+        assert_eq!(of_condition(&since_boot, true, Some(10.0), 10.0), Severity::Info);
+        assert_eq!(of_cpu_time(&since_boot, 1.0), Severity::Info);
     }
 
     #[test]

@@ -40,8 +40,8 @@ impl Boundary {
     pub(crate) fn to(self) -> &'static str {
         match self {
             Self::Cpu => "to another CPU",
-            Self::Llc => "under another last-level cache",
-            Self::Node => "to another NUMA node",
+            Self::Llc => "under another LLC",
+            Self::Node => "to another node",
         }
     }
 
@@ -49,8 +49,8 @@ impl Boundary {
     pub(crate) fn at(self) -> &'static str {
         match self {
             Self::Cpu => "on another CPU",
-            Self::Llc => "under another last-level cache",
-            Self::Node => "on another NUMA node",
+            Self::Llc => "under another LLC",
+            Self::Node => "on another node",
         }
     }
 
@@ -241,8 +241,8 @@ impl Crossing<'_> {
         }
         if let Some(cost) = self.seconds_per_second {
             sentences.push(format!(
-                "Packets waited there {}s in each second, summed over packets.",
-                text::digits(cost)
+                "Packets waited there {} in each second, summed over packets.",
+                text::seconds(cost)
             ));
         }
         sentences

@@ -49,11 +49,14 @@ fn is_in_ovs(context: &Context<'_>, nic: &Nic) -> bool {
     })
 }
 
-/// The interfaces, each once.
+/// The interfaces, each once; of many the first, and how many there are.
 pub(crate) fn nic_names(steered: &[Steered<'_>]) -> String {
     let mut names: Vec<&str> = steered.iter().map(|s| s.nic.name.as_str()).collect();
     names.dedup();
-    text::list(&names)
+    match names.as_slice() {
+        [first, _, _, ..] => format!("{first} and {} more", names.len() - 1),
+        names => text::list(names),
+    }
 }
 
 /// What each NIC's RPS is set to, queues of the same value together.

@@ -2,7 +2,9 @@
 //! of every crate.
 
 use nearpath_model::CpuSet;
-pub(crate) use nearpath_model::units::{bytes, counted as count, digits, percent, short, time};
+pub(crate) use nearpath_model::units::{
+    bytes, counted as count, digits, percent, seconds, short, time,
+};
 
 /// `CPU 3`, `CPUs 0-3,8`, or `no CPU`.
 pub(crate) fn cpus(set: &CpuSet) -> String {
@@ -10,6 +12,14 @@ pub(crate) fn cpus(set: &CpuSet) -> String {
         0 => "no CPU".to_owned(),
         1 => format!("CPU {set}"),
         _ => format!("CPUs {set}"),
+    }
+}
+
+/// The same for a title: a long list is cut.
+pub(crate) fn cpus_brief(set: &CpuSet) -> String {
+    match set.len() {
+        0 | 1 => cpus(set),
+        _ => format!("CPUs {}", set.brief()),
     }
 }
 

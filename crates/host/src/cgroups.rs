@@ -6,22 +6,49 @@
 //! `cpu.max`, `cpu.stat`, `cpuset.cpus.effective`), else version 1 (cgroup-v1/cpusets.rst,
 //! scheduler/sched-bwc.rst: `cpu.cfs_quota_us`). A group without the file has no limit.
 
-use crate::Root;
+use crate::{Notes, Root};
 use nearpath_model::{Cgroup, CpuSet, SocketOwner};
 use std::collections::BTreeMap;
 
 /// Maximum number of groups read, for all owners: a host has some hundreds.
 const MAX_GROUPS: usize = 4096;
+/// Name of the fact in notes.
+const FACT: &str = "cgroups";
 /// Maximum depth of groups; the kernel has no bound, systemd and Kubernetes create some ten levels.
 const MAX_DEPTH: usize = 32;
 
-/// Reads the limits, and sets the cpusets.
-pub(crate) fn read(root: &Root, owners: &mut [SocketOwner]) -> Vec<Cgroup> {
-    let mounts = Mounts::read(root);
+/// Reads the limits, and sets the cpusets. What hides the limits of all owners is noted once.
+pub(crate) fn read(root: &Root, notes: &mut Notes, owners: &mut [SocketOwner]) -> Vec<Cgroup> {
+    if owners.is_empty() {
+        return Vec::new();
+    }
+    let mounts = match Mounts::read(root) {
+        Ok(mounts) => mounts,
+        Err(reason) => {
+            // The root has no limits, and neither have processes that never left it.
+            let is_limited = |owner: &SocketOwner| {
+                let text = root.text(&format!("/proc/{}/cgroup", owner.pid)).unwrap_or_default();
+                text.lines().any(|line| line.splitn(3, ':').nth(2).is_some_and(|path| path != "/"))
+            };
+            if owners.iter().any(is_limited) {
+                notes.add("host", FACT, &reason);
+            }
+            return Vec::new();
+        }
+    };
+    let mut hidden = None;
     let mut cpusets: BTreeMap<String, Option<CpuSet>> = BTreeMap::new();
     let mut groups: BTreeMap<String, Option<Cgroup>> = BTreeMap::new();
     for owner in owners {
-        let Ok(bytes) = root.read(&format!("/proc/{}/cgroup", owner.pid)) else { continue };
+        let bytes = match root.read(&format!("/proc/{}/cgroup", owner.pid)) {
+            Ok(bytes) => bytes,
+            // It has exited in the meantime.
+            Err(error) if error.absent => continue,
+            Err(error) => {
+                hidden.get_or_insert_with(|| error.to_string());
+                continue;
+            }
+        };
         let text = String::from_utf8_lossy(&bytes);
         let paths = Paths::parse(&text);
         if let Some((folder, file, path)) = mounts.cpuset(&paths) {
@@ -31,6 +58,12 @@ pub(crate) fn read(root: &Root, owners: &mut [SocketOwner]) -> Vec<Cgroup> {
             owner.cpuset = known.clone().filter(|cpus| !cpus.is_empty());
         }
         let Some((folder, version, path)) = mounts.cpu(&paths) else { continue };
+        if !is_plain(path) {
+            hidden.get_or_insert_with(|| {
+                format!("/proc/{}/cgroup: {path} is outside of this cgroup namespace", owner.pid)
+            });
+            continue;
+        }
         for path in and_above(path) {
             if groups.len() >= MAX_GROUPS && !groups.contains_key(path) {
                 break;
@@ -40,6 +73,9 @@ pub(crate) fn read(root: &Root, owners: &mut [SocketOwner]) -> Vec<Cgroup> {
                 .or_insert_with(|| version.limit(root, &format!("{folder}{path}"), path));
             group.iter_mut().for_each(|group| group.pids.push(owner.pid));
         }
+    }
+    if let Some(reason) = hidden {
+        notes.add("host", FACT, &reason);
     }
     groups.into_values().flatten().collect()
 }
@@ -106,9 +142,11 @@ struct Mounts {
 }
 
 impl Mounts {
-    fn read(root: &Root) -> Self {
+    /// # Errors
+    /// Why no hierarchy can be read.
+    fn read(root: &Root) -> Result<Self, String> {
         let mut mounts = Self::default();
-        let table = root.text("/proc/self/mountinfo").unwrap_or_default();
+        let table = root.text("/proc/self/mountinfo").map_err(|error| error.to_string())?;
         for line in table.lines() {
             // `30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate` (proc(5)).
             let Some((mount, file_system)) = line.split_once(" - ") else { continue };
@@ -130,7 +168,12 @@ impl Mounts {
                 _ => {}
             }
         }
-        mounts
+        match (&mounts.two, &mounts.cpu) {
+            (None, None) => {
+                Err("/proc/self/mountinfo: no cgroup hierarchy is mounted with its root".to_owned())
+            }
+            _ => Ok(mounts),
+        }
     }
 
     /// The hierarchy of a process's cpuset, with the file and the group.
@@ -189,6 +232,12 @@ mod tests {
 
     /// The cgroups and the cpusets of processes 7 and 8, in a tree with these files.
     fn of_tree(files: &[(&str, &str)]) -> (Vec<Cgroup>, Vec<Option<String>>) {
+        let (groups, cpusets, _) = and_notes(files);
+        (groups, cpusets)
+    }
+
+    /// With the reasons of what is unknown.
+    fn and_notes(files: &[(&str, &str)]) -> (Vec<Cgroup>, Vec<Option<String>>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path);
@@ -196,8 +245,27 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let mut owners = [owner(7), owner(8)];
-        let groups = read(&Root::tree(dir.path()).unwrap(), &mut owners);
-        (groups, owners.map(|o| o.cpuset.map(|cpus| cpus.to_string())).to_vec())
+        let mut notes = Notes::default();
+        let groups = read(&Root::tree(dir.path()).unwrap(), &mut notes, &mut owners);
+        let cpusets = owners.map(|o| o.cpuset.map(|cpus| cpus.to_string())).to_vec();
+        (groups, cpusets, notes.unknown().iter().map(|note| note.reason.clone()).collect())
+    }
+
+    #[test]
+    fn limits_that_cannot_be_seen_are_noted() {
+        const MOUNTED: (&str, &str) =
+            ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        let notes = |files: &[(&str, &str)]| and_notes(files).2.concat();
+        let elsewhere =
+            ("proc/self/mountinfo", "30 23 0:26 /docker/a /sys/fs/cgroup rw - cgroup2 c rw\n");
+        let web = ("proc/7/cgroup", "0::/web\n");
+        assert!(notes(&[elsewhere, web]).contains("no cgroup hierarchy is mounted"));
+        assert!(notes(&[web]).contains("mountinfo"));
+        assert!(notes(&[MOUNTED, ("proc/7/cgroup", "0::/../web\n")]).contains("is outside of"));
+        // Without a limit there is nothing to be noted: the root, no cgroups at all.
+        assert_eq!(notes(&[MOUNTED, web]), "");
+        assert_eq!(notes(&[elsewhere, ("proc/7/cgroup", "0::/\n")]), "");
+        assert_eq!(notes(&[("proc/7/comm", "nginx\n")]), "");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Processes found by name, in one pass: the programs that change the same settings as nearpath (irqbalance
-//! and tuned), and the kernel threads of the network path.
+//! and tuned), and the threads of the network path.
 //!
 //! Input: a root. Output: whether the daemons are running, and the threads. A running daemon is recognized by its
 //! name. That one is not running is known only if all processes of the machine are visible: `kthreadd`, process 2,
@@ -41,8 +41,8 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Daemons, Vec<NetThread>) 
                       (process 2 is not kthreadd: a container, or /proc mounted with hidepid)";
         unknown(&mut daemons, notes, reason);
     }
-    let names = processes.iter().map(|(pid, comm)| (*pid, comm.as_str()));
-    (daemons, net_threads::read(root, names))
+    let threads = net_threads::read(root, notes, &processes);
+    (daemons, threads)
 }
 
 /// Notes, for each daemon not seen, that its state is unknown.

@@ -1,11 +1,12 @@
-//! Kernel threads that process packets: ksoftirqd, threaded NAPI and vhost.
+//! Threads that process packets in the kernel: ksoftirqd, threaded NAPI and vhost.
 //!
 //! Input: a root and the processes by name. Output: the affinity of each thread, and how long it ran and
-//! waited to run (`/proc/PID/schedstat`, Documentation/scheduler/sched-stats.rst). Since 6.4 vhost runs
-//! in threads of the process that uses it, which are not included.
+//! waited to run (`/proc/PID/schedstat`, Documentation/scheduler/sched-stats.rst). Since 6.4 a vhost worker is a
+//! thread of the process that uses it (`vhost_task_create` of kernel/vhost_task.c): its name is searched among the
+//! threads of all processes, where the vhost module is loaded.
 
-use crate::Root;
 use crate::processes::{self, parse_status};
+use crate::{Notes, Root};
 use nearpath_model::NetThread;
 use std::collections::BTreeMap;
 
@@ -13,17 +14,53 @@ use std::collections::BTreeMap;
 const PREFIXES: [&str; 3] = ["ksoftirqd/", "napi/", "vhost-"];
 /// Maximum threads of a process whose waiting is read.
 const MAX_DELAYS: usize = 64;
+const VHOST: &str = "vhost-";
+/// Exists if vhost is loaded or built in with parameters.
+const VHOST_MODULES: [&str; 2] = ["/sys/module/vhost", "/sys/module/vhost_net"];
+/// Maximum of threads whose names are read in search of vhost workers, about 10 µs each.
+const MAX_NAMES: usize = 20_000;
 /// Upper bound: one ksoftirqd per CPU, one NAPI thread per queue.
 const MAX_THREADS: usize = 16_384;
 
 /// Selects the threads among the processes, given by id and name.
-pub(crate) fn read<'a>(
-    root: &Root,
-    processes: impl Iterator<Item = (u32, &'a str)>,
-) -> Vec<NetThread> {
+pub(crate) fn read(root: &Root, notes: &mut Notes, processes: &[(u32, String)]) -> Vec<NetThread> {
     let is_one = |comm: &str| PREFIXES.iter().any(|prefix| comm.starts_with(prefix));
-    let threads = processes.filter(|(_, comm)| is_one(comm)).take(MAX_THREADS);
-    threads.map(|(pid, comm)| read_one(root, pid, comm)).collect()
+    let (threads, others): (Vec<_>, Vec<_>) = processes.iter().partition(|(_, comm)| is_one(comm));
+    let threads = threads.into_iter().take(MAX_THREADS);
+    let mut threads: Vec<NetThread> =
+        threads.map(|(pid, comm)| read_one(root, *pid, None, comm)).collect();
+    if VHOST_MODULES.iter().any(|module| root.list(module).is_ok()) {
+        let room = MAX_THREADS.saturating_sub(threads.len());
+        let others: Vec<u32> = others.into_iter().map(|(pid, _)| *pid).collect();
+        threads.extend(vhost_workers(root, notes, &others, MAX_NAMES).into_iter().take(room));
+    }
+    threads
+}
+
+/// The vhost workers among the threads of processes, of which at most so many names are read.
+fn vhost_workers(root: &Root, notes: &mut Notes, pids: &[u32], most: usize) -> Vec<NetThread> {
+    let mut workers = Vec::new();
+    let mut left = most;
+    for &pid in pids {
+        let folder = format!("/proc/{pid}/task");
+        let tasks = root.list(&folder).unwrap_or_default();
+        // The main thread is no worker.
+        let ids = tasks.iter().filter_map(|task| task.name.parse().ok()).filter(|tid| *tid != pid);
+        for tid in ids {
+            if left == 0 {
+                let reason =
+                    format!("more than {most} threads: not all were searched for vhost workers");
+                notes.add("host", "vhost_workers", &reason);
+                return workers;
+            }
+            left -= 1;
+            let comm = root.text(&format!("{folder}/{tid}/comm")).unwrap_or_default();
+            if comm.starts_with(VHOST) {
+                workers.push(read_one(root, tid, Some(pid), &comm));
+            }
+        }
+    }
+    workers
 }
 
 /// The ksoftirqd of each CPU: its process id.
@@ -47,12 +84,17 @@ pub fn run_delays(root: &Root, pid: u32) -> BTreeMap<u32, u64> {
     tasks.iter().take(MAX_DELAYS).filter_map(|task| wait(&task.name)).collect()
 }
 
-fn read_one(root: &Root, pid: u32, comm: &str) -> NetThread {
-    let status = root.read(&format!("/proc/{pid}/status")).ok();
-    let times = root.text(&format!("/proc/{pid}/schedstat")).unwrap_or_default();
+fn read_one(root: &Root, pid: u32, process: Option<u32>, comm: &str) -> NetThread {
+    let folder = match process {
+        Some(process) => format!("/proc/{process}/task/{pid}"),
+        None => format!("/proc/{pid}"),
+    };
+    let status = root.read(&format!("{folder}/status")).ok();
+    let times = root.text(&format!("{folder}/schedstat")).unwrap_or_default();
     let mut times = times.split(' ').map(|time| time.parse().ok());
     NetThread {
         pid,
+        process,
         comm: comm.to_owned(),
         cpus: status.and_then(|bytes| parse_status(&bytes).ok()?.cpus),
         run_ns: times.next().flatten(),
@@ -74,11 +116,37 @@ mod tests {
         fs::write(folder.join("schedstat"), "5000 700 12\n").unwrap();
         let root = Root::tree(dir.path()).unwrap();
         let names = [(16, "ksoftirqd/1"), (17, "kworker/1:0"), (18, "napi/eth0-8193")];
-        let threads = read(&root, names.into_iter());
+        let names = names.map(|(pid, comm)| (pid, comm.to_owned()));
+        let threads = read(&root, &mut Notes::default(), &names);
         assert_eq!(threads.len(), 2);
         assert_eq!((threads[0].run_ns, threads[0].wait_ns), (Some(5000), Some(700)));
         assert_eq!(threads[0].cpus.as_ref().unwrap().to_string(), "1");
         // It has exited in the meantime.
         assert_eq!((threads[1].run_ns, threads[1].cpus.as_ref()), (None, None));
+    }
+
+    #[test]
+    fn vhost_workers_are_threads_of_their_process() {
+        let dir = tempfile::tempdir().unwrap();
+        for (tid, comm) in [(700, "qemu-system-x86"), (701, "CPU 0/KVM"), (702, "vhost-700")] {
+            let folder = dir.path().join(format!("proc/700/task/{tid}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
+            fs::write(folder.join("status"), "Cpus_allowed_list:\t0-3\n").unwrap();
+        }
+        let root = Root::tree(dir.path()).unwrap();
+        let names = [(700, "qemu-system-x86".to_owned())];
+        let mut notes = Notes::default();
+        assert_eq!(read(&root, &mut notes, &names), [], "vhost is not loaded");
+        fs::create_dir_all(dir.path().join("sys/module/vhost")).unwrap();
+        let root = Root::tree(dir.path()).unwrap();
+        let workers = read(&root, &mut notes, &names);
+        let found: Vec<_> = workers.iter().map(|w| (w.pid, w.process, w.comm.as_str())).collect();
+        assert_eq!(found, [(702, Some(700), "vhost-700")]);
+        assert_eq!(workers[0].cpus.as_ref().unwrap().to_string(), "0-3");
+        assert!(notes.unknown().is_empty());
+        // The search ends at its limit, and says so.
+        assert_eq!(vhost_workers(&root, &mut notes, &[700], 1), []);
+        assert_eq!(notes.unknown()[0].fact, "vhost_workers");
     }
 }

@@ -67,7 +67,7 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     host.power = power::read(root, &host.topology.online);
     if wanted.sockets {
         (host.sockets, host.owners) = sockets::read(root, &mut notes);
-        host.cgroups = cgroups::read(root, &mut host.owners);
+        host.cgroups = cgroups::read(root, &mut notes, &mut host.owners);
     }
     host.process_memory = memory::read(root, &mut notes, &wanted.memory_of);
     notes.0.sort();

@@ -59,6 +59,7 @@ const TABLE: &[Row] = &[
     ("net.ipv4.tcp_max_syn_backlog", None),
     ("net.ipv4.tcp_migrate_req", None),
     ("net.ipv4.tcp_low_latency", None),
+    ("net.ipv4.ip_forward", None),
     ("net.ipv4.tcp_early_demux", None),
     ("net.ipv4.udp_early_demux", None),
     ("net.ipv4.ip_early_demux", None),

@@ -77,7 +77,7 @@ fn time_in_a_queue_matches_the_kernels_timestamps() {
 }
 
 /// Bursts of datagrams through a queue: how many calls of the two tracepoints the kernel's own counters
-/// miss, if they can be had, and whether what nearpath measures is what the stamps say.
+/// miss, if they are available, and whether what nearpath measures is what the stamps say.
 fn queued(client: &UdpSocket, server: &UdpSocket) -> (Option<usize>, Result<(), String>) {
     const SENT: &str = "name == \"np0\" && len == 242";
     let both = ["net/net_dev_queue", "net/net_dev_start_xmit"].map(|name| Calls::begin(name, SENT));

@@ -162,6 +162,30 @@ impl CpuSet {
         self.iter().next()
     }
 
+    /// The cpulist for a line of limited width: a long one as its first ranges and the number of CPUs,
+    /// `0,2,4,6,… (64)`.
+    pub fn brief(&self) -> String {
+        const COLUMNS: usize = 20;
+        let whole = self.to_string();
+        if whole.len() <= COLUMNS {
+            return whole;
+        }
+        let ranges: Vec<&str> = whole.split(',').take(4).collect();
+        format!("{},… ({})", ranges.join(","), self.len())
+    }
+
+    /// The first, the last, and the distance between CPUs, if it is the same and more than 1 between all of at
+    /// least three.
+    pub fn stride(&self) -> Option<(CpuId, CpuId, u32)> {
+        let cpus: Vec<u32> = self.iter().map(|cpu| cpu.0).collect();
+        let (&[first, second, ..], &[.., last]) = (cpus.as_slice(), cpus.as_slice()) else {
+            return None;
+        };
+        let step = second - first;
+        let regular = cpus.windows(2).all(|pair| matches!(pair, [a, b] if b - a == step));
+        (cpus.len() > 2 && step > 1 && regular).then_some((CpuId(first), CpuId(last), step))
+    }
+
     /// The CPUs that are in both.
     pub fn intersection(&self, other: &Self) -> Self {
         let words = self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect();
@@ -310,5 +334,22 @@ mod tests {
         c.remove(CpuId(64));
         assert_eq!(c, CpuSet::new());
         assert_eq!(a.len(), 5);
+    }
+
+    #[test]
+    fn a_long_list_is_cut() {
+        let brief = |list: &str| CpuSet::from_list(list).unwrap().brief();
+        assert_eq!(brief("0-3,8"), "0-3,8");
+        assert_eq!(brief("0-126:1/2"), "0,2,4,6,… (64)");
+    }
+
+    #[test]
+    fn a_stride_is_of_three_or_more() {
+        let stride = |list: &str| CpuSet::from_list(list).unwrap().stride();
+        assert_eq!(stride("0-126:1/2"), Some((CpuId(0), CpuId(126), 2)));
+        assert_eq!(stride("1,5,9"), Some((CpuId(1), CpuId(9), 4)));
+        for list in ["", "3", "0,2", "0-3", "0,2,5"] {
+            assert_eq!(stride(list), None, "{list}");
+        }
     }
 }

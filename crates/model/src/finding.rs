@@ -18,6 +18,9 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// Checks that could not be made, or only in part.
     pub not_checked: Vec<NotChecked>,
+    /// Number of checks that there are; 0 in a diagnosis of a nearpath that did not report it.
+    #[serde(default)]
+    pub checks: usize,
     /// Summary of the host.
     pub host: HostSummary,
     /// The measurement of stages that the findings are based on; `None` if there was none.
@@ -59,6 +62,9 @@ pub struct Finding {
     /// Changes that would fix it, in the order in which to make them; one marked as an alternative replaces
     /// those that are not.
     pub changes: Vec<ProposedChange>,
+    /// Shell commands that would fix it and that nearpath does not run itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub manual: Vec<String>,
 }
 
 /// What a finding is about.
@@ -152,6 +158,7 @@ impl Finding {
             subjects: Vec::new(),
             symptoms: Vec::new(),
             changes: Vec::new(),
+            manual: Vec::new(),
         }
     }
 
@@ -179,6 +186,13 @@ impl Finding {
                 self.subjects.push(subject);
             }
         }
+        self
+    }
+
+    /// Adds a shell command that nearpath does not run itself; names in it must be quoted ([`crate::shell::word`]).
+    #[must_use]
+    pub fn manual(mut self, command: impl Into<String>) -> Self {
+        self.manual.push(command.into());
         self
     }
 

@@ -21,6 +21,7 @@ mod measurement;
 mod outlier;
 mod plan;
 mod proposal;
+pub mod shell;
 pub mod steering;
 pub mod tcp;
 pub mod units;

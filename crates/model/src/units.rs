@@ -14,6 +14,15 @@ pub fn time(ns: u64) -> String {
     }
 }
 
+/// A duration in seconds, with the unit that suits it: `193ms`, `2.50s`. Negative and unknown ones are `?`.
+pub fn seconds(value: f64) -> String {
+    if value.is_finite() && value >= 0.0 {
+        time((value * 1e9).round() as u64)
+    } else {
+        "?".to_owned()
+    }
+}
+
 /// A share of 0 to 1 as a percentage: `97.3%`, `4.2%`, `0.012%`, `100%`, `0%`.
 pub fn percent(share: f64) -> String {
     percentage(share * 100.0)

@@ -3,6 +3,14 @@
 use nearpath_views::text::printable;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Lines on standard error so far.
+static SAID: AtomicUsize = AtomicUsize::new(0);
+
+/// Statuses of `diagnose --exit-code` where others are 1 and 2, which report findings there.
+const ERROR: u8 = 3;
+const WRONG_USAGE: u8 = 4;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -16,6 +24,9 @@ pub enum Failure {
     Error(anyhow::Error),
     /// The command succeeded, and its exit status reports what it found (`--exit-code`).
     Found(u8),
+    /// Another failure of `diagnose --exit-code`, whose status must differ from those of findings: [`ERROR`] or
+    /// [`WRONG_USAGE`].
+    NotDiagnosed(Box<Failure>),
     /// The reader of the output closed the pipe (`| head`); not an error.
     BrokenPipe,
 }
@@ -34,7 +45,28 @@ impl Failure {
                 ExitCode::FAILURE
             }
             Self::Found(status) => ExitCode::from(status),
+            Self::NotDiagnosed(failure) => {
+                let is_success = failure.is_success();
+                let is_usage = matches!(*failure, Self::Usage(_) | Self::Clap(..));
+                let status = failure.report();
+                match (is_success, is_usage) {
+                    (true, _) => status,
+                    (false, true) => ExitCode::from(WRONG_USAGE),
+                    (false, false) => ExitCode::from(ERROR),
+                }
+            }
             Self::BrokenPipe => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl Failure {
+    /// Whether the exit status is 0: help or the version was requested, or the reader of the output has enough.
+    fn is_success(&self) -> bool {
+        match self {
+            Self::Clap(error, _) => !error.use_stderr(),
+            Self::BrokenPipe => true,
+            _ => false,
         }
     }
 }
@@ -48,8 +80,14 @@ impl From<anyhow::Error> for Failure {
 /// Prints `nearpath: message` as one line on standard error. Errors are ignored, as there is nowhere left to
 /// report them.
 pub fn say(message: &str) {
+    SAID.fetch_add(1, Ordering::Relaxed);
     let one_line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(std::io::stderr(), "nearpath: {}", printable(&one_line));
+}
+
+/// How many lines [`say`] has printed: they are on the screen with what follows.
+pub fn lines_said() -> usize {
+    SAID.load(Ordering::Relaxed)
 }
 
 fn report_clap(error: &clap::Error, command: &str) -> ExitCode {

@@ -67,7 +67,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = command()
         .try_get_matches_from(&args)
         .and_then(|matches| Cli::from_arg_matches(&matches))
-        .map_err(|error| Failure::Clap(Box::new(error), command_of(&args)))
+        .map_err(|error| {
+            let command = command_of(&args);
+            // Before the options are parsed, only the text of this one says what statuses mean.
+            let by_findings =
+                command == "nearpath diagnose" && args.iter().any(|a| a == "--exit-code");
+            let failure = Failure::Clap(Box::new(error), command);
+            if by_findings { Failure::NotDiagnosed(Box::new(failure)) } else { failure }
+        })
         .and_then(|cli| commands::run(&cli.command));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -69,10 +69,16 @@ impl Source {
         read: impl FnOnce(&Root) -> anyhow::Result<T> + Send,
     ) -> anyhow::Result<T> {
         match (&self.root, &self.snapshot) {
-            (Some(dir), _) => read(
-                &tree(dir).with_context(|| format!("cannot use {} as a root", dir.display()))?,
-            ),
-            (None, Some(file)) => read(&Root::snapshot(file).context("cannot use the snapshot")?),
+            (Some(dir), _) => {
+                let root = tree(dir).and_then(|root| not_empty(&root).map(|()| root));
+                read(&root.with_context(|| format!("cannot use {} as a root", dir.display()))?)
+            }
+            (None, Some(file)) => {
+                let root = Root::snapshot(file).context("cannot use the snapshot")?;
+                not_empty(&root)
+                    .with_context(|| format!("cannot use the snapshot {}", file.display()))?;
+                read(&root)
+            }
             (None, None) => self.namespace.read(read),
         }
     }
@@ -129,6 +135,17 @@ impl Namespace {
         let Ok(netns) = netns.parse::<NetnsRef>();
         in_netns(&netns, read).context("cannot use the network namespace")?
     }
+}
+
+/// Refuses a root behind which there is no host. Folders that are there and empty, or a snapshot without files, would
+/// otherwise appear as a host on which nothing is wrong.
+fn not_empty(root: &Root) -> anyhow::Result<()> {
+    let cpus = root.list("/sys/devices/system/cpu").is_ok_and(|entries| !entries.is_empty());
+    let stat = root.read("/proc/stat").is_ok_and(|bytes| !bytes.is_empty());
+    if cpus || stat {
+        return Ok(());
+    }
+    Err(anyhow!("no host in it: neither CPUs (sys/devices/system/cpu) nor proc/stat"))
 }
 
 /// Opens a tree, which must have both parts: without sys there are no CPUs and interfaces, without proc no

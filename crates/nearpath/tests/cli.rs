@@ -70,6 +70,10 @@ fn an_unreadable_host_is_one_line_and_status_1() {
     fs::create_dir(Path::new(empty).join("proc")).unwrap();
     refused(&["show", "--root", empty], 1, "no sys");
     refused(&["diagnose", "--root", empty], 1, "no sys");
+    fs::create_dir(Path::new(empty).join("sys")).unwrap();
+    for command in [&["show"] as &[&str], &["show", "--json"], &["diagnose"], &["tune", "plan"]] {
+        refused(&[command, &["--root", empty]].concat(), 1, "neither CPUs");
+    }
     let no_proc = tempfile::tempdir().unwrap();
     fs::create_dir(no_proc.path().join("sys")).unwrap();
     let no_proc = no_proc.path().to_str().unwrap();
@@ -219,6 +223,23 @@ fn a_diagnosis_is_a_verdict_with_detail_on_request() {
     let ((_, more, _), (_, most, _)) = (run(&["-v"]), run(&["-vv"]));
     assert!(more.contains("not checked") && most.contains("no packets were measured"), "{more}");
     assert_eq!(run(&["-v", "--json"]).0, 2);
+}
+
+#[test]
+fn a_failed_diagnosis_is_no_finding() {
+    let (with, without) = (["diagnose", "--exit-code"], ["diagnose"]);
+    let missing = ["--root", "/nonexistent"];
+    refused(&[&with as &[&str], &missing].concat(), 3, "/nonexistent");
+    refused(&[&without as &[&str], &missing].concat(), 1, "/nonexistent");
+    refused(&[&with as &[&str], &["--no-such"]].concat(), 4, "--no-such");
+    refused(&[&without as &[&str], &["--no-such"]].concat(), 2, "--no-such");
+    // Found out only after the options were parsed.
+    let tree = two_nodes();
+    let filtered = of_tree(&tree, &["diagnose", "--exit-code", "--dev", "eth0"]);
+    let (code, out, err) = parts(&nearpath(&filtered));
+    assert_eq!((code, out.as_str()), (4, ""), "{err}");
+    let (code, help, _) = parts(&nearpath(&["diagnose", "--exit-code", "--help"]));
+    assert!(code == 0 && help.contains("--exit-code"), "{help}");
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn the_overhead_is_limited_by_default() {
     let observed = m["observed_s"].as_f64().unwrap();
     assert!(observed > 0.0 && observed < m["duration_s"].as_f64().unwrap(), "{observed}");
     let (_, out, _) = parts(&run(&["--max-overhead", "0.5%", "--detail", "full"]));
-    assert!(out.contains("limited to 0.500% of a CPU"), "{out}");
+    assert!(out.contains("limited to 0.50% of a CPU"), "{out}");
     let all = document(&run(&["--max-overhead", "none", "--json"]));
     assert!(all["observed_s"].is_null() && all["limit_percent"].is_null(), "{all}");
     for bad in ["0%", "2", "two", "101%"] {

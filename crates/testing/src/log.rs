@@ -37,7 +37,16 @@ pub fn rerun(cause: &str) {
 ///
 /// # Panics
 /// If all fail, with each failure.
-pub fn up_to<T>(times: usize, mut trial: impl FnMut() -> Result<T, String>) -> T {
+pub fn up_to<T>(times: usize, trial: impl FnMut() -> Result<T, String>) -> T {
+    retry(times, trial, rerun)
+}
+
+/// Like [`up_to`]; `rerun` records a failure.
+fn retry<T>(
+    times: usize,
+    mut trial: impl FnMut() -> Result<T, String>,
+    mut rerun: impl FnMut(&str),
+) -> T {
     let mut wrong = Vec::new();
     loop {
         match trial() {
@@ -99,12 +108,15 @@ mod tests {
             tries += 1;
             if tries < last { Err(format!("try {tries}")) } else { Ok(tries) }
         };
-        assert_eq!(up_to(3, || fails_until(3)), 3);
+        // Not into the log of this run: `make test` would count them.
+        let mut causes = Vec::new();
+        assert_eq!(retry(3, || fails_until(3), |cause| causes.push(cause.to_owned())), 3);
+        assert_eq!(causes, ["try 1", "try 2"], "each is recorded with its cause");
     }
 
     #[test]
     #[should_panic(expected = "wrong each time:\nfirst\nfirst")]
     fn a_persistent_failure_fails_the_test() {
-        up_to(2, || Err::<(), _>("first".to_owned()));
+        retry(2, || Err::<(), _>("first".to_owned()), |_| ());
     }
 }

@@ -269,6 +269,7 @@ fn diagnosis() -> Diagnosis {
                         .evidence("97.7% of 905 NET_RX runs were on CPU 1."),
                 ],
                 changes: vec![change("f0", "0f", false), change("f0", "00", true)],
+                manual: Vec::new(),
             },
             Finding {
                 check: "irqbalance".into(),
@@ -279,12 +280,14 @@ fn diagnosis() -> Diagnosis {
                 subjects: Vec::new(),
                 symptoms: Vec::new(),
                 changes: Vec::new(),
+                manual: Vec::new(),
             },
         ],
         not_checked: vec![
             unchecked("xps", "no transmit queue is known"),
             unchecked("rss", "no transmit queue is known"),
         ],
+        checks: 44,
         host: HostSummary {
             kernel: Some("6.8.0".into()),
             virtualisation: Some("kvm".into()),
@@ -360,11 +363,14 @@ fn latencies_along_the_path_as_a_chart() {
 #[test]
 fn a_diagnosis() {
     golden("diagnosis.txt", &text::diagnosis(&diagnosis(), None));
-    golden("verdict.txt", &text::verdict(&diagnosis(), Some("nearpath tune try")));
+    golden(
+        "verdict.txt",
+        &text::verdict(&diagnosis(), Some("nearpath tune try"), text::SCREEN_LINES),
+    );
     let mut long = diagnosis();
     let finding = long.findings[0].clone();
     long.findings = vec![finding; 30];
-    let shown = text::verdict(&long, Some("nearpath tune try"));
+    let shown = text::verdict(&long, Some("nearpath tune try"), text::SCREEN_LINES);
     assert!(shown.lines().count() <= 24 && shown.contains("27 more critical"), "{shown}");
     golden("findings.txt", &text::findings(&diagnosis()));
     golden_json("diagnosis.json", &diagnosis());

@@ -85,13 +85,12 @@ fn finding(context: &Context<'_>, words: &Wording, listener: &Listener) -> Optio
     let workers = &listener.workers;
     let pinned = workers.iter().filter_map(own_cpu).collect::<BTreeSet<_>>().len();
     finding = finding.evidence(format!(
-        "{} {taken} them, {pinned} of them pinned to a CPU of their own.",
+        "{} {taken} them, {pinned} pinned to a dedicated CPU.",
         text::count(workers.len() as u64, "thread")
     ));
     if reachable < 1.0 {
         finding = finding.evidence(format!(
-            "{} of NET_RX ran on CPUs that have a worker: no more can be {taken} where it is \
-             received.",
+            "{} of NET_RX ran on CPUs that have a worker: this is the upper bound.",
             text::percent(reachable)
         ));
     }
@@ -141,8 +140,7 @@ fn fix(
             "One thread takes all: only what the CPU receives that it runs on can be local.",
         ),
         (1, _) => finding.evidence(
-            "All of them take from one socket, whoever is first: a REUSEPORT socket for each \
-             (nginx: listen … reuseport) could be steered.",
+            "All share one socket: a REUSEPORT socket for each (nginx: listen … reuseport) could be steered.",
         ),
         _ => {
             let mut finding = finding;

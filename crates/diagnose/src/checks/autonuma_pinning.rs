@@ -20,6 +20,10 @@ const SYSCTL: &str = "kernel.numa_balancing";
 const FAULTS: &str = "vm.numa_hint_faults";
 /// Page faults in an interval that are more than a hint.
 const MANY: u64 = 1000;
+/// What one costs, and what moving a page costs, in seconds (`do_numa_page` and `migrate_misplaced_folio`: a page
+/// fault, and the copy of a page with its TLB flush).
+const FAULT_S: f64 = 1e-6;
+const MOVE_S: f64 = 10e-6;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -68,9 +72,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         && faults >= MANY
     {
         let moved = context.counter("vm.numa_pages_migrated").unwrap_or(0);
-        finding.severity = severity::of_events(context, faults);
+        let spent = context.per_second(faults) * FAULT_S + context.per_second(moved) * MOVE_S;
+        finding.severity = severity::of_cpu_time(context, spent);
         finding = finding.evidence(format!(
-            "It took {faults} page faults in the interval, and moved {moved} pages."
+            "It took {faults} page faults in the interval, and moved {moved} pages: about {} of a CPU.",
+            text::percent(spent)
         ));
     }
     for reader in pinned.iter().take(10) {

@@ -9,10 +9,13 @@
 use crate::counters::{ratio, total};
 use crate::severity::{self, TRAFFIC_PER_S};
 use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, Nic, Subject};
+use nearpath_model::{Finding, Nic, Severity, Subject, shell};
 
 pub(super) const CHECK: Check =
     Check::new("bond_hash", "bonds that send nearly all packets by one port", run);
+
+/// The policy that spreads connections.
+const SPREADS: &str = "layer3+4";
 
 /// Share of the packets by one of several ports from which the hash does not spread them.
 const ONE_SIDED: f64 = 0.9;
@@ -54,24 +57,31 @@ fn finding(
     if sent.len() < 2 || share < ONE_SIDED || !busy {
         return None;
     }
-    let severity = severity::of_condition(context, true);
+    // One stream stays on one port with any hash: worse than a note only where that port drops packets.
+    let lost = context.statistic(busiest, "tx_dropped").unwrap_or(0);
+    let can_spread = hash.is_some_and(|hash| hash != SPREADS);
+    let severity = match severity::of_loss(context, lost, Some(*most)) {
+        severity if can_spread && lost > 0 => severity.min(Severity::Warning),
+        _ => severity::UNFELT,
+    };
     let title = format!(
         "{} sends {} of its packets through {}",
         nic.name,
         text::percent(share),
         busiest.name
     );
-    let hash = text::clean(hash.unwrap_or("?"));
-    Some(
-        Finding::new(severity, title)
-            .share(Some(share), "its packets")
-            .about([Subject::Nic(nic.name.clone())])
-            .evidence(format!(
-                "Its hash is {hash}, over {}.",
-                text::count(sent.len() as u64, "port")
-            ))
-            .evidence(
-                "layer3+4 spreads connections; one connection stays on one port with any hash.",
-            ),
-    )
+    let named = text::clean(hash.unwrap_or("?"));
+    let mut finding = Finding::new(severity, title)
+        .share(Some(share), "its packets")
+        .about([Subject::Nic(nic.name.clone())])
+        .evidence(format!("Its hash is {named}, over {}.", text::count(sent.len() as u64, "port")))
+        .evidence("layer3+4 spreads connections; one connection stays on one port with any hash.");
+    if lost > 0 {
+        finding = finding.evidence(format!("{} dropped {lost} {}.", busiest.name, context.since()));
+    }
+    if can_spread {
+        let file = format!("/sys/class/net/{}/bonding/xmit_hash_policy", nic.name);
+        finding = finding.manual(format!("echo {SPREADS} > {}", shell::word(&file)));
+    }
+    Some(finding)
 }

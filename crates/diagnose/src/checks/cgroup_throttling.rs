@@ -1,4 +1,4 @@
-//! Readers that the quota of CPU time of their cgroup stops.
+//! Readers that the CPU quota of their cgroup throttles.
 //!
 //! Input: the cgroups with a quota that readers are in, with how many periods they ran in and were stopped
 //! in. Output: one finding for each that was. Packets then wait until the next period begins, up to the
@@ -9,16 +9,22 @@
 
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Cgroup, Finding};
+use nearpath_model::{Cgroup, Finding, shell};
 
 pub(super) const CHECK: Check =
     Check::new("cgroup_throttling", "readers that a quota of CPU time stops", run);
 
 /// Share of periods with a stop from which readers are late often.
 const OFTEN: f64 = 0.01;
+/// And stops in each second.
+const OFTEN_PER_S: f64 = 0.5;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
+    let hidden = context.why_unknown("host", "cgroups");
+    if !hidden.is_empty() {
+        outcome.not_checked(format!("not all CPU quotas of readers are known{hidden}"));
+    }
     for group in &context.host.cgroups {
         match stopped(context, group) {
             Some((throttled, periods)) => {
@@ -49,7 +55,12 @@ fn finding(context: &Context<'_>, group: &Cgroup, throttled: u64, periods: u64) 
     if throttled == 0 {
         return None;
     }
-    let severity = severity::of_condition(context, share >= OFTEN);
+    let severity = severity::of_condition(
+        context,
+        share >= OFTEN,
+        Some(context.per_second(throttled)),
+        OFTEN_PER_S,
+    );
     let path = text::clean(&group.path);
     let title = format!("{path} throttled in {} of its periods", text::percent(share));
     let cpus = ratio(group.quota_us, group.period_us).map_or_else(|| "?".to_owned(), text::digits);
@@ -60,15 +71,25 @@ fn finding(context: &Context<'_>, group: &Cgroup, throttled: u64, periods: u64) 
         .map(|owner| format!("{} (pid {})", text::clean(&owner.comm), owner.pid))
         .collect();
     let since = context.since();
-    Some(
-        Finding::new(severity, title)
-            .share(Some(share), "its periods")
-            .evidence(format!("Its quota is {cpus} CPUs, in periods of {period}."))
-            .evidence(format!("It ran out in {throttled} of {periods} periods {since}."))
-            .evidence(format!("{} read in it: packets wait for the next period.", text::list(&readers)))
-            .evidence(
-                "Raise the quota (CPUQuota=, cpu.max, the container's CPU limit), or drop the limit and keep \
-                 the weight.",
-            ),
-    )
+    let finding = Finding::new(severity, title)
+        .share(Some(share), "its periods")
+        .evidence(format!("Its quota is {cpus} CPUs, in periods of {period}."))
+        .evidence(format!("Quota exhausted in {throttled} of {periods} periods {since}."))
+        .evidence(format!("Readers: {}. Packets wait for the next period.", text::list(&readers)))
+        .evidence(
+            "Raise the quota (CPUQuota=, cpu.max, the container's CPU limit), or drop the limit and keep the weight.",
+        );
+    Some(match doubled(group) {
+        Some(command) => finding.manual(command),
+        None => finding,
+    })
+}
+
+/// The command that doubles the quota of a systemd unit.
+fn doubled(group: &Cgroup) -> Option<String> {
+    let unit = group.path.rsplit('/').next()?;
+    let is_unit = [".service", ".scope", ".slice"].iter().any(|kind| unit.ends_with(kind));
+    let percent = group.quota_us.checked_mul(200)?.checked_div(group.period_us)?;
+    let unit = shell::word(unit);
+    is_unit.then(|| format!("systemctl set-property {unit} CPUQuota={percent}%"))
 }

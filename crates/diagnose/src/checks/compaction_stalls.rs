@@ -17,6 +17,8 @@ pub(super) const CHECK: Check = Check::new(
     run,
 );
 
+/// Stalls in each second from which tasks are late often.
+const OFTEN_PER_S: f64 = 1.0;
 const COUNTER: &str = "vm.compact_stall";
 const DEFRAG: &str = "transparent_hugepage.defrag";
 const ENABLED: &str = "transparent_hugepage.enabled";
@@ -41,9 +43,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     let title = format!("tasks waited {} for memory to be compacted", text::count(stalls, "time"));
-    let mut finding =
-        Finding::new(severity::of_condition(context, context.per_second(stalls) >= 1.0), title)
-            .evidence(format!("Transparent hugepages are defragmented: {defrag}."));
+    let rate = Some(context.per_second(stalls));
+    let mut finding = Finding::new(severity::of_condition(context, true, rate, OFTEN_PER_S), title)
+        .evidence(format!("Transparent hugepages are defragmented: {defrag}."));
     if let Some(taken) = context.counter("vm.thp_fault_alloc") {
         finding = finding.evidence(format!("Page faults took {taken} huge pages in the interval."));
     }
@@ -61,7 +63,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
                     SettingFile::new("/sys/kernel/mm/transparent_hugepage/enabled", None),
                     Some("always".to_owned()),
                     "madvise",
-                    "Only programs that ask for huge pages get them.",
+                    "Huge pages only with madvise(2).",
                 )
                 .instead(),
             );

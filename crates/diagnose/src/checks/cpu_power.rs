@@ -9,7 +9,7 @@
 
 use crate::severity::{self, TRAFFIC_PER_S};
 use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{CpuSet, Finding, Severity, Subject};
+use nearpath_model::{CpuSet, Finding, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("cpu_power", "CPUs with network load that heat or a governor slows down", run);
@@ -41,18 +41,19 @@ fn heat(context: &Context<'_>) -> Option<Finding> {
         .collect();
     let cpus: CpuSet = slowed.iter().map(|(cpu, _)| *cpu).collect();
     let most = slowed.iter().map(|(_, rise)| *rise).max()?;
-    let title =
-        format!("{} throttled by heat, up to {}", text::cpus(&cpus), text::count(most, "time"));
-    let finding =
-        Finding::new(severity::of_condition(context, true), title).about(Subject::cpus(&cpus));
+    let title = format!(
+        "{} throttled by heat, up to {}",
+        text::cpus_brief(&cpus),
+        text::count(most, "time")
+    );
+    // Where no packets are processed, heat is none of the network's troubles.
+    let severity =
+        severity::of_condition(context, true, context.net_rx_per_s(&cpus), TRAFFIC_PER_S);
+    let finding = Finding::new(severity, title).about(Subject::cpus(&cpus));
     let finding = slowed.iter().take(8).fold(finding, |finding, (cpu, rise)| {
         finding.evidence(format!("CPU {cpu}: core_throttle_count rose by {rise}."))
     });
-    Some(
-        finding.evidence(
-            "See to its cooling, or to its power limit: no setting of the network helps.",
-        ),
-    )
+    Some(finding.evidence("Check cooling and power limits: no setting of the network helps."))
 }
 
 /// The CPUs with much NET_RX; `None` when it is unknown.
@@ -70,11 +71,13 @@ fn governor(context: &Context<'_>, busy: &CpuSet) -> Option<Finding> {
         .filter(|(_, cpus)| !cpus.is_empty())
         .collect();
     let (name, cpus) = saving.first()?;
-    let title = format!("{}: governor {} under network load", text::cpus(cpus), text::clean(name));
-    let mut finding = Finding::new(Severity::Info, title).about(Subject::cpus(cpus)).evidence(
-        "A CPU that slows down between bursts takes its first packets slowly: cpupower frequency-set -g \
-         performance keeps it up.",
-    );
+    let title =
+        format!("{}: governor {} under network load", text::cpus_brief(cpus), text::clean(name));
+    let mut finding = Finding::new(severity::UNFELT, title)
+        .about(Subject::cpus(cpus))
+        .evidence("CPUs that clock down between bursts delay the first packets.");
+    let all = saving.iter().fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus));
+    finding = finding.manual(format!("cpupower -c {all} frequency-set -g performance"));
     for (name, cpus) in saving.iter().skip(1) {
         finding = finding.evidence(format!("{}: {}.", text::cpus(cpus), text::clean(name)));
     }

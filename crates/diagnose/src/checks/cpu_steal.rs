@@ -32,9 +32,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     };
     let cpus: CpuSet = stolen.iter().map(|(cpu, _)| *cpu).collect();
-    let severity = severity::of_condition(context, true);
-    let title =
-        format!("The hypervisor took up to {} of {}", text::percent(worst), text::cpus(&cpus));
+    let severity = severity::of_condition(context, true, Some(worst), NOTABLE);
+    let title = format!(
+        "The hypervisor took up to {} of {}",
+        text::percent(worst),
+        text::cpus_brief(&cpus)
+    );
     let mut finding =
         Finding::new(severity, title).share(Some(worst), "its time").about([Subject::Hypervisor]);
     for (cpu, steal) in stolen.iter().take(8) {
@@ -42,7 +45,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         finding = finding.evidence(format!("CPU {cpu}: {steal} of its time {since}."));
     }
     finding = finding.evidence(
-        "Long latencies on these CPUs may come from the host: give the guest CPUs of its own there.",
+        "Long latencies on these CPUs may come from the host: give the guest dedicated CPUs there.",
     );
     outcome.findings.push(finding);
     outcome

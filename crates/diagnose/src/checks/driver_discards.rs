@@ -41,22 +41,34 @@ fn greatest(counts: &BTreeMap<String, u64>) -> Option<u64> {
 
 fn loss(context: &Context<'_>, nic: &Nic, counts: &BTreeMap<String, u64>) -> Option<Finding> {
     let received = context.statistic(nic, "rx_packets");
+    let by_driver = greatest(counts);
     let mut counts = counts.clone();
-    // The stack counts frames here that nobody wanted, too (of an unknown protocol or VLAN): only many are a loss.
-    if let Some(dropped) = context.statistic(nic, "rx_dropped")
-        && severity::of_loss(context, dropped, received) > Severity::Info
-    {
-        counts.insert("rx_dropped".to_owned(), dropped);
-    }
-    let most = greatest(&counts)?;
+    let dropped = context.statistic(nic, "rx_dropped");
+    let dropped = dropped.filter(|n| severity::of_loss(context, *n, received) > Severity::Info);
+    counts.extend(dropped.map(|dropped| ("rx_dropped".to_owned(), dropped)));
+    let most = by_driver.or(dropped)?;
+    // The stack counts frames there for which it has no handler: STP and LLDP on any host with a switch.
+    let severity = match by_driver {
+        Some(_) => severity::of_loss(context, most, received),
+        None => severity::UNFELT,
+    };
     let since = context.since();
-    let title = format!("{}: {} discarded {since}", nic.name, text::count(most, "packet"));
+    let packets = text::count(most, "packet");
+    let title = match by_driver {
+        Some(_) => format!("{}: {packets} discarded {since}", nic.name),
+        None => format!("{}: {packets} in rx_dropped {since}", nic.name),
+    };
     let share = received.and_then(|n| ratio(most, n.saturating_add(most)));
-    let mut finding = Finding::new(severity::of_loss(context, most, received), title)
+    let mut finding = Finding::new(severity, title)
         .share(share, "its packets")
         .about([Subject::Nic(nic.name.clone())]);
     for (name, count) in counts.iter().filter(|(_, count)| **count > 0) {
         finding = finding.evidence(format!("{} rose by {count} {since}.", text::clean(name)));
+    }
+    if by_driver.is_none() {
+        return Some(finding.evidence(
+            "rx_dropped includes frames of protocols without a handler (STP, LLDP); the driver counts no loss.",
+        ));
     }
     Some(with_larger_ring(finding, nic))
 }
@@ -75,5 +87,7 @@ fn allowance(context: &Context<'_>, nic: &Nic, limits: &BTreeMap<String, u64>) -
     for (name, count) in limits.iter().filter(|(_, count)| **count > 0) {
         finding = finding.evidence(format!("{} rose by {count} {since}.", text::clean(name)));
     }
-    Some(finding.evidence("The cloud queues or drops them: no setting of the guest changes it, a larger instance does."))
+    Some(finding.evidence(
+        "The cloud queues or drops them: use a larger instance; guest settings do not help.",
+    ))
 }

@@ -53,8 +53,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             text::time(each),
         ))
         .evidence(
-            "Deep idle states are left out with cpupower idle-set --disable-by-latency, or by who holds \
-             /dev/cpu_dma_latency open; in a virtual machine the host below decides.",
+            "Disable deep idle states with cpupower idle-set --disable-by-latency, or hold /dev/cpu_dma_latency \
+             open; in a VM the hypervisor decides.",
         );
     finding.cost.seconds_per_second = Some(seconds);
     let idle = measurement.outliers.iter().filter(|outlier| {

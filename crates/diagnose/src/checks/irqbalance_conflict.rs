@@ -73,14 +73,14 @@ fn finding(context: &Context<'_>, nic: &Nic, irqs: &[&Irq]) -> Option<Finding> {
                 Proposal::IrqbalanceBans,
                 None,
                 banned.join(" "),
-                "irqbalance leaves these interrupts alone and still spreads the others, until it restarts.",
+                "irqbalance skips these interrupts and still spreads the others, until it restarts.",
             ))
             .change(
                 ProposedChange::new(
                     Target::Unit(UnitSetting::irqbalance()),
                     Some("active".to_owned()),
                     "inactive",
-                    "Affinities that are set by hand stay as they are.",
+                    "Manual affinities persist.",
                 )
                 .instead(),
             ),

@@ -1,7 +1,7 @@
 //! Receive work on CPUs that were isolated from it.
 //!
 //! Input: the isolated and `nohz_full` CPUs, the NICs' interrupts and RPS. Output: one finding
-//! for each NIC that works there, with housekeeping CPUs instead. XPS is left alone: `xps_cpus`
+//! for each NIC that works there, with housekeeping CPUs instead. XPS is skipped: `xps_cpus`
 //! says which queue a sender's CPU uses and brings no work to a CPU.
 //!
 //! Rules: document 003 (keep interrupts off the workers' CPUs), Documentation/admin-guide/
@@ -9,7 +9,7 @@
 
 use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;
-use crate::counters::ratio;
+use crate::counters::{ratio, total};
 use crate::place::spared;
 use crate::steering::rps_change;
 use crate::{Check, CheckOutcome, Context, housekeeping, nearest_cpus, severity, spread, text};
@@ -51,11 +51,10 @@ fn finding(context: &Context<'_>, nic: &Nic, isolated: &CpuSet) -> Option<Findin
     if irqs.is_empty() && queues.is_empty() {
         return None;
     }
-    let fired = irqs.iter().any(|irq| {
-        context.irq_counts(irq).iter().any(|(cpu, &n)| n > 0 && isolated.contains(*cpu))
-    });
-    let severity = severity::of_condition(context, fired);
-    let title = format!("{} works on isolated {}", nic.name, text::cpus(isolated));
+    let there = irqs.iter().flat_map(|irq| context.irq_counts(irq));
+    let fired = total(there.filter(|(cpu, _)| isolated.contains(*cpu)).map(|(_, n)| n));
+    let severity = severity::of_events(context, fired);
+    let title = format!("{} interrupts isolated {}", nic.name, text::cpus_brief(isolated));
     let all = context.queue_irqs(nic).len() as u64;
     let mut finding =
         Finding::new(severity, title).share(ratio(irqs.len() as u64, all), "its interrupts");

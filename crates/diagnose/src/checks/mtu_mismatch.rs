@@ -1,14 +1,14 @@
 //! Interfaces that hand packets to each other and disagree on how large these may be.
 //!
 //! Input: the MTUs of interfaces, of the bridge or bond that they are ports of, and of the devices below them.
-//! Output: one finding for each group. A packet larger than the port it leaves by is dropped without a
-//! word on a bridge or a switch, as these send no ICMP.
+//! Output: one finding for each group. A packet larger than its egress port's MTU is dropped silently on a
+//! bridge or a switch, as these send no ICMP.
 //!
 //! Rules: net/bridge/br_forward.c (`is_skb_forwardable`), net/8021q/vlan_dev.c (`vlan_dev_change_mtu`),
 //! drivers/net/veth.c (`veth_forward_skb`).
 
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, Nic, NicKind, Severity, Subject};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{Finding, Nic, NicKind, Subject};
 use std::collections::BTreeMap;
 
 pub(super) const CHECK: Check = Check::new(
@@ -35,7 +35,10 @@ fn ports(context: &Context<'_>) -> Vec<Finding> {
         let master = nic
             .master
             .as_deref()
-            .filter(|name| context.nics().any(|n| n.name == **name && n.kind != NicKind::Other));
+            // The device of an OVS datapath is down as a rule.
+            .filter(|name| {
+                context.host.nics.iter().any(|n| n.name == **name && n.kind != NicKind::Other)
+            });
         if let (Some(master), Some(mtu)) = (master, nic.mtu_bytes) {
             masters.entry(master).or_default().push((&nic.name, mtu));
         }
@@ -59,10 +62,10 @@ fn ports(context: &Context<'_>) -> Vec<Finding> {
                     .collect();
                 text::list(&of)
             };
-            Finding::new(Severity::Info, title)
+            Finding::new(severity::UNFELT, title)
                 .about(ports.iter().map(|(name, _)| Subject::Nic((*name).to_owned())))
                 .evidence(format!("MTU {most}: {}; MTU {least}: {}.", names(most), names(least)))
-                .evidence("What comes larger than the port it leaves by is dropped without a word.")
+                .evidence("Packets larger than the egress port's MTU are dropped silently.")
         })
         .collect()
 }
@@ -88,9 +91,9 @@ fn pairs(context: &Context<'_>) -> Vec<Finding> {
         if wrong {
             let title = format!("{} has MTU {own}, {} {its}", nic.name, other.name);
             found.push(
-                Finding::new(Severity::Info, title)
+                Finding::new(severity::UNFELT, title)
                     .about([Subject::Nic(nic.name.clone()), Subject::Nic(other.name.clone())])
-                    .evidence("What is larger than the smaller one is dropped between them."),
+                    .evidence("Packets larger than the smaller MTU are dropped between them."),
             );
         }
     }

@@ -71,7 +71,12 @@ fn finding(context: &Context<'_>, what: &str, cpu: CpuId, share: f64, all: u64) 
     let since = context.since();
     let busy = context.time_shares().get(&cpu).map(|time| time.interrupts);
     // Totals since boot are about the past: they are never more than a hint.
-    let severity = severity::of_condition(context, busy.is_some_and(|busy| busy >= BUSY));
+    let severity = severity::of_condition(
+        context,
+        busy.is_some_and(|busy| busy >= BUSY),
+        context.rate(all),
+        severity::TRAFFIC_PER_S,
+    );
     let title = format!("CPU {cpu} does {} of the receive work", text::percent(share));
     let mut finding = Finding::new(severity, title)
         .evidence(format!("{} of {all} {what} {since} were on CPU {cpu}.", text::percent(share)))

@@ -1,13 +1,14 @@
 //! Threads that move packets, on other nodes than their NIC: threaded NAPI, and vhost.
 //!
-//! Input: the kernel threads of NAPI and vhost with the CPUs that they may run on, and the nodes of NICs.
-//! Output: one finding for the threads of a NIC, and one for vhost.
+//! Input: the threads of NAPI and vhost with the CPUs that they may run on, the nodes of NICs, and the packets of NICs
+//! and taps. Output: one finding for the threads of a NIC, and one for vhost.
 //!
 //! Rules: net/core/dev.c (`napi_kthread_create`: `napi/NIC-ID`, on any CPU when it is made),
-//! drivers/vhost/vhost.c (`vhost-PID`, with the affinity of who made it).
+//! drivers/vhost/vhost.c (`vhost-PID`, with the affinity of who made it; since 6.4 a thread of the process, see
+//! kernel/vhost_task.c).
 
 use crate::{Check, CheckOutcome, Context, cpus_near_node, housekeeping, severity, text};
-use nearpath_model::{CpuSet, Finding, NetThread, Proposal, ProposedChange, Subject};
+use nearpath_model::{CpuSet, Finding, NetThread, Nic, NicKind, Proposal, ProposedChange, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("net_threads_off_node", "NAPI and vhost threads on other nodes than the NIC", run);
@@ -26,7 +27,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         match nic.numa_node {
             Some(_) => {
                 let near = cpus_near_node(&context.host.topology, nic.numa_node);
-                let finding = finding(context, "NAPI", &threads, &near, &mut outcome);
+                let traffic = traffic(context, [nic].into_iter());
+                let finding = finding(context, "NAPI", &threads, (&near, traffic), &mut outcome);
                 let about = [Subject::Nic(nic.name.clone())];
                 outcome.findings.extend(finding.map(|finding| finding.about(about)));
             }
@@ -40,10 +42,28 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         .reduce(|all, cpus| all.union(&cpus));
     let vhost = threads(context, "vhost-");
     if let Some(near) = near.filter(|_| !vhost.is_empty()) {
-        let finding = finding(context, "vhost", &vhost, &near, &mut outcome);
+        let traffic = traffic(context, context.nics().filter(|nic| is_tap(nic)));
+        let finding = finding(context, "vhost", &vhost, (&near, traffic), &mut outcome);
         outcome.findings.extend(finding);
+    } else if vhost.is_empty() && context.nics().any(is_tap) {
+        let why = context.why_unknown("host", "vhost_workers");
+        if !why.is_empty() {
+            outcome.not_checked(format!("where vhost workers run is unknown{why}"));
+        }
     }
     outcome
+}
+
+fn is_tap(nic: &Nic) -> bool {
+    matches!(nic.kind, NicKind::Tap | NicKind::Macvtap)
+}
+
+/// Packets of NICs in each second, both ways; `None` if that is unknown.
+fn traffic<'a>(context: &Context<'_>, nics: impl Iterator<Item = &'a Nic>) -> Option<f64> {
+    let counts = nics
+        .flat_map(|nic| ["rx_packets", "tx_packets"].map(|name| context.statistic(nic, name)))
+        .flatten();
+    counts.reduce(u64::saturating_add).and_then(|count| context.rate(count))
 }
 
 fn threads<'a>(context: &Context<'a>, prefix: &str) -> Vec<&'a NetThread> {
@@ -56,7 +76,7 @@ fn finding(
     context: &Context<'_>,
     what: &str,
     threads: &[&NetThread],
-    near: &CpuSet,
+    (near, traffic): (&CpuSet, Option<f64>),
     outcome: &mut CheckOutcome,
 ) -> Option<Finding> {
     let online = &context.host.topology.online;
@@ -76,20 +96,25 @@ fn finding(
         .filter(|(_, cpus)| cpus.intersection(near).is_empty())
         .map(|(thread, _)| *thread)
         .collect();
-    let severity = severity::of_condition(context, !away.is_empty());
+    let severity =
+        severity::of_condition(context, !away.is_empty(), traffic, severity::TRAFFIC_PER_S);
     let count = text::count(off.len() as u64, "thread");
     let title = format!("{what}: {count} may run off the NIC's node");
     let mut finding =
         Finding::new(severity, title).evidence(format!("Packets arrive on {}.", text::cpus(near)));
     if let Some(first) = away.first() {
         let (count, name) = (away.len(), text::clean(&first.comm));
-        finding = finding.evidence(format!("{count} of them may not run there at all, as {name}."));
+        finding = finding.evidence(format!("{count} of them cannot run there, e.g. {name}."));
     }
     let kept = near.intersection(&housekeeping(context.host));
     let to = if kept.is_empty() { near.clone() } else { kept };
     for (thread, cpus) in off.iter().take(16) {
+        let target = match thread.process {
+            Some(process) => Proposal::Affinity { pid: process, tid: Some(thread.pid) },
+            None => Proposal::Affinity { pid: thread.pid, tid: None },
+        };
         finding = finding.change(ProposedChange::new(
-            Proposal::Affinity { pid: thread.pid, tid: None },
+            target,
             Some(cpus.to_string()),
             to.to_string(),
             "Runs it on the node that its packets arrive on.",

@@ -5,8 +5,9 @@
 //!
 //! Rule: Documentation/networking/segmentation-offloads.rst.
 
+use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Ethtool, Finding, Nic, NicSetting, ProposedChange, Subject};
+use nearpath_model::{Ethtool, Finding, Nic, NicSetting, ProposedChange, Severity, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("offloads_off", "NICs with GRO or TSO switched off", run);
@@ -14,6 +15,13 @@ pub(super) const CHECK: Check =
 /// What is looked at, with the counter of the packets that it is for.
 const FEATURES: [(&str, &str, &str); 2] =
     [("rx-gro", "GRO", "rx_packets"), ("tx-tcp-segmentation", "TSO", "tx_packets")];
+
+/// What a packet costs that traverses the stack by itself, in seconds.
+const PACKET_S: f64 = 0.5e-6;
+/// Bytes of a mean packet from which there is something to aggregate.
+const LARGE_BYTES: f64 = 700.0;
+/// On a host that forwards packets, aggregation may be off on purpose.
+const FORWARDING: &str = "net.ipv4.ip_forward";
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -38,18 +46,33 @@ fn is_off(nic: &Nic, feature: &str) -> bool {
     off && !fixed
 }
 
+/// By what the packets cost that could have been aggregated: large ones, on a host that does not forward.
+fn severity_of(context: &Context<'_>, nic: &Nic, packets: &str, rate: Option<f64>) -> Severity {
+    let bytes = packets.replace("packets", "bytes");
+    let mean = context
+        .statistic(nic, &bytes)
+        .zip(context.statistic(nic, packets))
+        .and_then(|(bytes, packets)| ratio(bytes, packets));
+    let forwards = context.host.sysctls.get(FORWARDING).is_some_and(|on| on.trim() != "0");
+    if forwards || nic.master.is_some() || mean.is_some_and(|mean| mean < LARGE_BYTES) {
+        return severity::UNFELT;
+    }
+    severity::of_cpu_time(context, rate.unwrap_or(0.0) * PACKET_S)
+}
+
 fn finding(
     context: &Context<'_>,
     nic: &Nic,
     (feature, name, packets): (&str, &str, &str),
 ) -> Finding {
     let rate = context.statistic(nic, packets).and_then(|count| context.rate(count));
-    let mut finding = Finding::new(severity::of_traffic(rate), format!("{}: {name} off", nic.name))
-        .about([Subject::Nic(nic.name.clone())])
-        .evidence(format!("{feature} is off and can be switched."));
+    let mut finding =
+        Finding::new(severity_of(context, nic, packets, rate), format!("{}: {name} off", nic.name))
+            .about([Subject::Nic(nic.name.clone())])
+            .evidence(format!("{feature} is off and can be switched."));
     if let Some(rate) = rate {
         finding = finding.evidence(format!(
-            "{} packets/s {} pass the stack individually.",
+            "{} packets/s {} traverse the stack one by one (no aggregation).",
             text::digits(rate),
             context.since()
         ));
@@ -60,6 +83,6 @@ fn finding(
             NicSetting::new(&nic.name, Ethtool::Feature(feature.to_owned())),
             Some("off".to_owned()),
             "on".to_owned(),
-            "Many packets of a connection pass the stack as one.",
+            "Many packets of a connection traverse the stack as one.",
         ))
 }

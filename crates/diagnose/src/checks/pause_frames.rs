@@ -42,10 +42,11 @@ fn finding(
 ) -> Option<Finding> {
     // Those of the link and of its priorities count the same frames.
     let most = counts.values().copied().max().filter(|most| *most > 0)?;
-    let severity = severity::of_condition(context, context.per_second(most) >= MANY_PER_S);
+    let severity =
+        severity::of_condition(context, true, Some(context.per_second(most)), MANY_PER_S);
     let (done, meaning) = match kind {
         CounterKind::PauseRx => {
-            ("received", "The other end is congested: its transmit queues here wait meanwhile.")
+            ("received", "The link partner is congested: this host's transmit queues are paused.")
         }
         _ => {
             ("sent", "This host did not empty its rings in time: the switch port waits meanwhile.")

@@ -6,8 +6,8 @@
 //! Rules: Documentation/ABI/testing/sysfs-bus-pci (`current_link_speed`, `max_link_width`), the PCI Express
 //! base specification (8b/10b up to 5 GT/s, 128b/130b from 8 GT/s).
 
-use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, Nic, NicKind, PcieLink, Severity, Subject};
+use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::{Finding, Nic, NicKind, PcieLink, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("pcie_link", "PCIe links below what the device and its slot can do", run);
@@ -15,12 +15,17 @@ pub(super) const CHECK: Check =
 /// The part of a link's bandwidth that packets get: the rest is headers and flow control.
 const USABLE: f64 = 0.85;
 
+/// Share of what the link carries from which packets wait for it.
+const BUSY: f64 = 0.5;
+
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
     let guest = context.host.kernel.virtualisation.as_deref() != Some("none");
     for nic in context.nics().filter(|nic| nic.kind == NicKind::Physical) {
         match nic.pcie {
-            Some(link) => outcome.findings.extend(finding(nic, link)),
+            // Those of a guest are what its hypervisor pretends.
+            Some(_) if guest => {}
+            Some(link) => outcome.findings.extend(finding(context, nic, link)),
             // A hypervisor shows no link; USB and platform devices have none.
             None if guest || !nic.bus.as_ref().is_some_and(|bus| bus.contains(':')) => {}
             None => outcome.not_checked(format!("the PCIe link of {} is unknown", nic.name)),
@@ -29,13 +34,14 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
-fn finding(nic: &Nic, link: PcieLink) -> Option<Finding> {
+fn finding(context: &Context<'_>, nic: &Nic, link: PcieLink) -> Option<Finding> {
     let trained_down = link.speed_mts < link.max_speed_mts || link.width < link.max_width;
     let too_slow = nic.speed_mbps.filter(|speed| (*speed as f64) > usable_mbps(link));
     if !trained_down && too_slow.is_none() {
         return None;
     }
-    let severity = if too_slow.is_some() { Severity::Warning } else { Severity::Info };
+    let used = busiest_way_mbps(context, nic).map(|mbps| mbps / usable_mbps(link));
+    let severity = severity::of_condition(context, too_slow.is_some(), used, BUSY);
     let now = words(link.speed_mts, link.width);
     let best = words(link.max_speed_mts, link.max_width);
     let title = match trained_down {
@@ -49,11 +55,17 @@ fn finding(nic: &Nic, link: PcieLink) -> Option<Finding> {
         finding = finding.evidence(format!("The NIC's link is {} Gbit/s.", gigabits(speed as f64)));
     }
     if trained_down {
-        finding = finding.evidence(
-            "Reseat the card, try another slot or riser, and see the firmware's settings.",
-        );
+        finding = finding
+            .evidence("Reseat the card, try another slot or riser, and check firmware settings.");
     }
     Some(finding)
+}
+
+/// Megabits per second of the busier direction.
+fn busiest_way_mbps(context: &Context<'_>, nic: &Nic) -> Option<f64> {
+    let bytes = ["rx_bytes", "tx_bytes"].map(|name| context.statistic(nic, name));
+    let rate = context.rate(bytes.into_iter().flatten().max()?)?;
+    Some(rate * 8.0 / 1e6)
 }
 
 /// `8 GT/s x16`.

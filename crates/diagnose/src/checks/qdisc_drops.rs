@@ -74,8 +74,11 @@ fn drops(context: &Context<'_>, nic: &Nic) -> Option<Finding> {
     let share = sent.and_then(|sent| ratio(lost, sent.saturating_add(lost)));
     let severity = severity::of_loss(context, lost, sent);
     // Dropping is how these make senders slow down to the link's rate.
-    let severity =
-        if MANAGERS.contains(&kind.as_str()) { severity.min(Severity::Warning) } else { severity };
+    let severity = match (MANAGERS.contains(&kind.as_str()), severity) {
+        (true, Severity::Critical) => Severity::Warning,
+        (true, _) => Severity::Info,
+        (false, severity) => severity,
+    };
     let mut finding = Finding::new(severity, title)
         .share(share, "its packets")
         .about([Subject::Nic(nic.name.clone())]);
@@ -83,9 +86,7 @@ fn drops(context: &Context<'_>, nic: &Nic) -> Option<Finding> {
         let (kind, parent) = (text::clean(&qdisc.kind), text::clean(&qdisc.parent));
         finding = finding.evidence(format!("{kind} at {parent}: {count} dropped."));
     }
-    Some(finding.evidence(
-        "fq_codel and its like drop to make senders slow down; pfifo and tbf do when they are full.",
-    ))
+    Some(finding.evidence("AQMs such as fq_codel drop by design; pfifo and tbf when full."))
 }
 
 fn timeouts(context: &Context<'_>, nic: &Nic) -> Option<Finding> {
@@ -97,7 +98,7 @@ fn timeouts(context: &Context<'_>, nic: &Nic) -> Option<Finding> {
     if rise == 0 {
         return None;
     }
-    let severity = severity::of_condition(context, true);
+    let severity = severity::of_condition(context, true, Some(context.per_second(rise)), 0.0);
     let since = context.since();
     let title = format!("{}: transmit queue stuck {} {since}", nic.name, text::count(rise, "time"));
     Some(Finding::new(severity, title).about([Subject::Nic(nic.name.clone())]).evidence(

@@ -89,7 +89,12 @@ fn finding(
         return None;
     }
     let is_busy = readers_are_busy(context, memory);
-    let severity = severity::of_condition(context, remote >= REMOTE_BYTES && is_busy);
+    let severity = severity::of_condition(
+        context,
+        remote >= REMOTE_BYTES && is_busy,
+        context.received_per_s(),
+        severity::TRAFFIC_PER_S,
+    );
     let comm = memory.comm.as_deref().map(text::clean).unwrap_or_default();
     let title = format!(
         "{} of the memory of {comm} (pid {}) is on other nodes than its CPUs",
@@ -106,7 +111,7 @@ fn finding(
     }
     if let Some(reason) = must_stay(context, memory) {
         return Some(finding.evidence(format!(
-            "{reason}: its pages are not to be moved while it runs; start it with its memory on node \
+            "{reason}: do not migrate its pages while it runs; start it with its memory on node \
              {local} (numactl --membind={local})."
         )));
     }

@@ -7,8 +7,9 @@
 //! Rules: document 000 (CPU binding; `sched_migration_cost_ns` where threads cannot be bound),
 //! kernel/sched/fair.c (`task_hot`: a task that ran less than this ago is not moved).
 
+use crate::spans::{Boundary, crossing};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, SocketOwner};
+use nearpath_model::{Finding, ProposedChange, SettingFile, Severity, SocketOwner};
 
 pub(super) const CHECK: Check =
     Check::new("reader_migrations", "readers that the scheduler moves from CPU to CPU", run);
@@ -47,8 +48,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     moved.sort_by_key(|(rise, owner)| (std::cmp::Reverse(*rise), owner.pid));
-    let most = moved.first().map_or(0, |(rise, _)| *rise);
-    let severity = severity::of_events(context, most);
+    let severity = severity_of(context, &moved);
     let title = format!(
         "The scheduler moves {} between CPUs of several nodes",
         text::count(moved.len() as u64, "reader")
@@ -66,12 +66,36 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
+/// A thread that is woken often is moved often, mostly within a cache: it is a warning only where one thread is moved
+/// often, and packets were measured to be read on another node than they were delivered on.
+fn severity_of(context: &Context<'_>, moved: &[(u64, &SocketOwner)]) -> Severity {
+    let by_thread = moved.iter().map(|(rise, owner)| rise / (owner.threads.len().max(1) as u64));
+    let by_rate = severity::of_events(context, by_thread.max().unwrap_or(0));
+    let measured = context.measurement.and_then(|m| {
+        let crossed = crossing(&context.hand_overs(), m.observed_time_s())?;
+        (crossed.boundary == Boundary::Node).then(|| severity::of_delay(crossed.delay()))
+    });
+    by_rate.min(measured.unwrap_or(severity::UNFELT))
+}
+
+/// Where the setting is: in debugfs since 5.13 (commit 8a99b6833c88).
+fn setting(context: &Context<'_>) -> SettingFile {
+    let release = context.host.kernel.release.as_deref().unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 13) => {
+            SettingFile::new("/sys/kernel/debug/sched/migration_cost_ns", None)
+        }
+        _ => SettingFile::sysctl(SYSCTL),
+    }
+}
+
 /// Adds that a task is kept where it ran for longer, where the kernel has such a setting.
 fn change_of_cost(finding: Finding, context: &Context<'_>) -> Finding {
     let now = context.host.sysctls.get(SYSCTL).and_then(|text| text.trim().parse::<u64>().ok());
     match now {
         Some(now) if now < COST_NS => finding.change(ProposedChange::new(
-            SettingFile::sysctl(SYSCTL),
+            setting(context),
             Some(now.to_string()),
             COST_NS.to_string(),
             "A task that ran less than this ago stays where its caches are.",

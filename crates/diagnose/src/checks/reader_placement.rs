@@ -119,6 +119,8 @@ fn move_readers(
     readers
         .iter()
         .filter(|reader| reader.cpus.intersection(near).is_empty())
+        // An idle one reads none of these packets.
+        .filter(|reader| context.is_busy(reader.owner) != Some(false))
         .filter_map(|reader| {
             let to = allowed(context.host, reader.owner, near)?;
             Some(ProposedChange::new(
@@ -163,7 +165,8 @@ fn by_facts(context: &Context<'_>, outcome: &mut CheckOutcome, readers: &[Pinned
         text::list(&nodes)
     );
     let is_busy = far.iter().any(|reader| context.is_busy(reader.owner) == Some(true));
-    let severity = severity::of_condition(context, is_busy);
+    let severity =
+        severity::of_condition(context, is_busy, context.received_per_s(), severity::TRAFFIC_PER_S);
     let mut finding = Finding::new(severity, title);
     finding.evidence = far.iter().take(10).map(|reader| format!("{}.", reader.words())).collect();
     finding.evidence.push(format!("Packets arrive on {}.", text::cpus(&near)));

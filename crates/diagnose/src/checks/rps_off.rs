@@ -93,9 +93,17 @@ fn finding(
         return None;
     }
     let queues = text::count(nic.rx_queues.len() as u64, "receive queue");
-    let helping = text::cpus(&helpers);
-    let title = format!("{} has {queues} and RPS off while {helping} could help", nic.name);
-    let mut finding = Finding::new(severity::of_condition(context, true), title);
+    let helping = text::cpus_brief(&helpers);
+    let title = format!("{} has {queues} and RPS off; {helping} could help", nic.name);
+    let mut finding = Finding::new(
+        severity::of_condition(
+            context,
+            true,
+            busy.iter().map(|(_, share)| *share).max_by(f64::total_cmp),
+            BUSY,
+        ),
+        title,
+    );
     for (cpu, share) in busy {
         finding = finding.evidence(format!(
             "{}, which serves its interrupts, spent {} of the interval in them.",

@@ -129,12 +129,20 @@ fn measured(
     };
     let names = nic_names(guilty);
     let title = if guilty.is_empty() {
-        format!("Packets are moved {}, away from where they are read", crossed.boundary.to())
+        format!("Packets are moved {}, away from their readers", crossed.boundary.to())
     } else {
-        format!(
-            "RPS of {names} moves packets {}, away from where they are read",
-            place_words(crossed.boundary, &targets)
-        )
+        let targets = text::cpus_brief(&targets);
+        match crossed.boundary {
+            Boundary::Cpu => {
+                format!("RPS of {names} moves packets to {targets}, away from their readers")
+            }
+            Boundary::Llc => {
+                format!("RPS of {names} moves packets off their readers' LLC, to {targets}")
+            }
+            Boundary::Node => {
+                format!("RPS of {names} moves packets off their readers' node, to {targets}")
+            }
+        }
     };
     let mut finding =
         Finding::new(severity, title).share(Some(crossed.share), text::packets(crossed.packets));
@@ -190,8 +198,9 @@ fn arrival_cpus(crossed: &Crossing<'_>) -> CpuSet {
 /// `to CPU 1` when it is about CPUs, else what is crossed.
 fn place_words(boundary: Boundary, targets: &CpuSet) -> String {
     match boundary {
-        Boundary::Cpu => format!("to {}", text::cpus(targets)),
-        _ => format!("{} ({})", boundary.to(), text::cpus(targets)),
+        Boundary::Cpu => format!("to {}", text::cpus_brief(targets)),
+        Boundary::Llc => format!("to another LLC ({})", text::cpus_brief(targets)),
+        Boundary::Node => format!("to another node ({})", text::cpus_brief(targets)),
     }
 }
 
@@ -253,6 +262,8 @@ fn reader_changes(
     readers
         .iter()
         .filter(|reader| reader.cpus.intersection(targets).is_empty())
+        // An idle one reads none of these packets.
+        .filter(|reader| context.is_busy(reader.owner) != Some(false))
         .filter_map(|reader| {
             let why = "Moves the reader to where packets are delivered, instead of the packets.";
             let target = Proposal::Affinity { pid: reader.owner.pid, tid: None };

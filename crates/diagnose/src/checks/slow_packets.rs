@@ -75,7 +75,7 @@ fn finding(
     let cpus = left.map_or(cpus, |cpu| CpuSet::from_iter([cpu]));
     let place = match cpus.is_empty() {
         true => String::new(),
-        false => format!(" on {}", text::cpus(&cpus)),
+        false => format!(" on {}", text::cpus_brief(&cpus)),
     };
     let slow = measurement.slow;
     let spans: BTreeSet<(&str, &str)> = outliers_of(measurement, cause)
@@ -150,11 +150,11 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
     let had = |who: &Culprit| who.comm.is_some() || who.irq.is_some() || who.vector.is_some();
     Some(match cause.share {
         ShareKind::Migration if cause.who.as_ref().is_some_and(had) => (
-            "had the CPU that the packets' reader waited for until it was moved to another",
+            "ran on the reader's CPU until the reader was migrated",
             "Move it to other CPUs, or keep the reader off its CPU.",
         ),
         ShareKind::Task => (
-            "ran while packets were left to a thread such as ksoftirqd, or before it called for them",
+            "ran while packets waited for ksoftirqd or another thread",
             "Move it to other CPUs, or packets away from its CPU.",
         ),
         ShareKind::Disabled => (
@@ -175,7 +175,7 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
         ),
         ShareKind::Throttled => (
             "was ready, but its cgroup had used up its CPU quota",
-            "Raise the quota of its cgroup (cpu.max, cpu.cfs_quota_us), or take out of it what else runs there.",
+            "Raise the quota of its cgroup (cpu.max, cpu.cfs_quota_us), or move other tasks out.",
         ),
         ShareKind::Asleep => (
             "was blocked while packets waited in its socket",
@@ -215,7 +215,7 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
             "Take a CPU out of RPS and of the interrupts' affinity before it is set offline.",
         ),
         ShareKind::Stolen => {
-            ("had the CPU", "Give this virtual machine CPUs of its own, or fewer neighbours.")
+            ("had the CPU", "Give this virtual machine dedicated CPUs, or fewer neighbours.")
         }
         ShareKind::NetRxAhead => (
             "were received before it",

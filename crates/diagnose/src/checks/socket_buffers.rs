@@ -1,7 +1,7 @@
 //! Packets dropped because the receive buffer of their socket was full.
 //!
-//! Input: the counters of UDP and TCP, over the interval when there is an earlier reading. Output: at
-//! most one finding for each protocol. Full buffers without
+//! Input: the counters of UDP and TCP, and the drops of UDP sockets, over the interval when there is an earlier reading.
+//! Output: at most one finding for each protocol, which names the sockets where they are known. Full buffers without
 //! any of it are none: buffers that are never full do not become faster by being larger.
 //!
 //! Rules: document 000 (socket buffers), Documentation/networking/snmp_counter.rst,
@@ -10,7 +10,10 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile};
+use nearpath_model::{Finding, ProposedChange, SettingFile, Socket, SocketOwner};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 pub(super) const CHECK: Check = Check::new(
     "socket_buffers",
@@ -18,6 +21,8 @@ pub(super) const CHECK: Check = Check::new(
     run,
 );
 
+/// Sockets that are named.
+const NAMED: usize = 3;
 /// Bytes beyond which a default for all sockets is no remedy.
 const LARGEST_DEFAULT: u64 = 16 << 20;
 /// Bytes of the largest buffer that document 000 gives.
@@ -61,6 +66,18 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
         "A socket that sets SO_RCVBUF itself gets that size, up to net.core.rmem_max; others \
          have net.core.rmem_default.",
     );
+    let sockets = dropping(context);
+    if let Some((socket, _)) = sockets.first().filter(|(_, most)| most.saturating_mul(2) >= lost)
+        && let Some(owner) = owner(context, socket)
+    {
+        let (lost, comm) = (text::count(lost, "datagram"), text::clean(&owner.comm));
+        finding.title =
+            format!("{lost} to {comm} dropped {}: receive buffer full", context.since());
+    }
+    for (socket, lost) in sockets.into_iter().take(NAMED) {
+        let datagrams = text::count(lost, "datagram");
+        finding = finding.evidence(format!("{} dropped {datagrams}.", named(context, socket)));
+    }
     let Some((now, wanted)) = doubled(context, "net.core.rmem_default", LARGEST_DEFAULT) else {
         return Some(finding);
     };
@@ -69,17 +86,50 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
     if let Some(max) = number(context, "net.core.rmem_max")
         && max < wanted
     {
-        let why = "Programs that ask for the buffer themselves get no more than this.";
+        let why = "Limits SO_RCVBUF.";
         finding = finding.change(change("net.core.rmem_max", (max, wanted), why));
     }
     Some(finding)
+}
+
+/// The UDP sockets that dropped datagrams, those with the most first.
+fn dropping<'a>(context: &Context<'a>) -> Vec<(&'a Socket, u64)> {
+    let key = |socket: &Socket| (socket.protocol, socket.inode, socket.port, socket.address);
+    let then: BTreeMap<_, u64> = context
+        .earlier
+        .iter()
+        .flat_map(|host| &host.sockets)
+        .filter_map(|socket| Some((key(socket), socket.drops?)))
+        .collect();
+    let risen = |socket: &'a Socket| {
+        let before = then.get(&key(socket)).copied().unwrap_or(0);
+        let rise = socket.drops?.saturating_sub(before);
+        (rise > 0).then_some((socket, rise))
+    };
+    let mut found: Vec<_> = context.host.sockets.iter().filter_map(risen).collect();
+    found.sort_by_key(|(socket, rise)| (Reverse(*rise), socket.port, socket.inode));
+    found
+}
+
+fn owner<'a>(context: &Context<'a>, socket: &Socket) -> Option<&'a SocketOwner> {
+    context.host.owners.iter().find(|owner| socket.pids.contains(&owner.pid))
+}
+
+/// `dnsmasq (pid 4711) on 10.0.0.5:53`.
+fn named(context: &Context<'_>, socket: &Socket) -> String {
+    let at = SocketAddr::new(socket.address, socket.port);
+    match (owner(context, socket), socket.pids.first()) {
+        (Some(owner), _) => format!("{} (pid {}) on {at}", text::clean(&owner.comm), owner.pid),
+        (None, Some(pid)) => format!("Process {pid} on {at}"),
+        (None, None) => format!("The socket {at}"),
+    }
 }
 
 fn segments(context: &Context<'_>) -> Option<Finding> {
     let lost = sum(context, &["TcpExt.RcvPruned", "TcpExt.OfoPruned", "TcpExt.TCPRcvQDrop"]);
     let arrived = sum(context, &["Tcp.InSegs"]);
     let mut finding = finding(context, "TCP segment", lost, arrived)?
-        .evidence("The sender has to send them again, after a timeout as a rule.");
+        .evidence("The sender has to retransmit them, usually after a timeout.");
     let now = context.host.sysctls.get("net.ipv4.tcp_rmem").map_or("", String::as_str);
     let sizes: Vec<u64> =
         now.split_ascii_whitespace().filter_map(|size| size.parse().ok()).collect();

@@ -82,17 +82,17 @@ fn squeezes(context: &Context<'_>, lines: &[SoftnetCpu]) -> Option<Finding> {
     if share < SQUEEZED || runs < ENOUGH_RUNS {
         return None;
     }
-    let busy = context.per_second(runs) >= BUSY_PER_S;
-    let severity = severity::of_condition(context, busy && share >= OFTEN_SQUEEZED);
+    let rate = Some(context.per_second(runs));
+    let severity = severity::of_condition(context, share >= OFTEN_SQUEEZED, rate, BUSY_PER_S);
     let since = context.since();
     let title = format!("NET_RX ran out of budget {} {since}", text::count(squeezed, "time"));
     let mut finding = Finding::new(severity, title)
         .evidence(format!("By CPU: {}.", by_cpu(lines, |line| line.time_squeeze)))
         .evidence(format!("{} of the NET_RX runs left work behind.", text::percent(share.min(1.0))))
         .share(Some(share), "NET_RX runs");
-    let why = "NET_RX may take more packets before it lets other work run.";
+    let why = "NET_RX may take more packets before it yields.";
     finding.changes.extend(raised(context, "net.core.netdev_budget", 4_800, why));
-    let why = "NET_RX may run longer before it lets other work run.";
+    let why = "NET_RX may run longer before it yields.";
     finding.changes.extend(raised(context, "net.core.netdev_budget_usecs", 16_000, why));
     Some(finding)
 }

@@ -36,12 +36,12 @@ fn finding(context: &Context<'_>, nic: &Nic, packets: u64) -> Option<Finding> {
     let rate = context.rate(packets).filter(|rate| *rate >= BUSY_PER_S)?;
     let title = format!("{}: {} packets/s through one queue", nic.name, text::digits(rate));
     Some(
-        Finding::new(severity::of_condition(context, true), title)
+        Finding::new(severity::of_condition(context, true, Some(rate), BUSY_PER_S), title)
             .about([Subject::Nic(nic.name.clone())])
             .evidence("One vhost thread, on one CPU at a time, moves all packets of the guest.")
             .evidence(
-                "Give the guest several queues (queues=N of the netdev, mq=on of virtio-net-pci), and switch \
-                 them on there (ethtool -L).",
+                "Give the guest several queues (queues=N of the netdev, mq=on of virtio-net-pci), and enable \
+                 them in the guest (ethtool -L).",
             ),
     )
 }

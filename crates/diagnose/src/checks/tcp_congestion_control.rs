@@ -77,7 +77,7 @@ fn finding(
             SettingFile::sysctl(CURRENT),
             Some(now.to_owned()),
             BBR,
-            "BBR does not take a single loss for congestion. It applies to all new connections of \
+            "BBR does not treat a single loss as congestion. It applies to all new connections of \
              this host, and takes more than its share where it meets CUBIC in a short queue.",
         )
     });
@@ -99,7 +99,7 @@ fn finding(
         ),
         None if has_bbr => finding,
         None => finding.evidence(
-            "bbr, which does not take a single loss for congestion, is not available here (module \
+            "bbr, which does not treat a single loss as congestion, is not available here (module \
              tcp_bbr).",
         ),
     })

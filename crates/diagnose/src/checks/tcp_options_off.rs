@@ -53,7 +53,7 @@ const KINDS: [Kind; 3] = [
     },
     Kind {
         sysctl: "net.ipv4.tcp_sack",
-        name: "selective acknowledgements",
+        name: "SACK",
         cost: "Without them a sender repairs one loss per round-trip time, or waits for a timeout.",
         lacks: |c| c.options.is_some_and(|options| !options.sack) && loses(c),
     },
@@ -105,7 +105,7 @@ fn finding(context: &Context<'_>, kind: &Kind) -> Option<Finding> {
         ),
         (false, count) => {
             let count = text::count(count, "connection");
-            format!("{count} without {}, which the peer does not take", kind.name)
+            format!("{count} without {}, which its peer lacks", kind.name)
         }
     };
     // What the peer does not take is not changed here; without a connection that suffers there is no harm.

@@ -108,14 +108,14 @@ fn finding(
     sort_by_figure(&mut varying, |c| c.rttvar_ns.unwrap_or(0));
     varying.first()?;
     let count = text::count(varying.len() as u64, "connection");
-    let title = |why: &str| format!("The round-trip time of {count} varies: {why}");
+    let title = |why: &str| format!("RTT of {count} varies: {why}");
     let finding = match cause {
         Cause::ThisHost => of_this_host(context, slowest?, title("this host delays packets")),
         Cause::SlowReader => Finding::new(Severity::Info, title("the peer reads slowly")).evidence(
             "The peer closes its window while its application does not read: what is sent waits for it.",
         ),
         Cause::DelayedAck => {
-            Finding::new(Severity::Info, title("the peer delays acknowledgements")).evidence(
+            Finding::new(Severity::Info, title("the peer delays ACKs")).evidence(
                 "Small segments, few in each second: the peer waits 40 to 200 ms for more to \
                  acknowledge. Nothing is slow, unless the application waits for the acknowledgement \
                  (write, write, read without TCP_NODELAY).",

@@ -30,7 +30,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     }
     for nic in context.hardware_nics().filter(|nic| nic.tx_queues.len() > 1) {
-        let homes = homes(context, nic);
+        let targets = targets(context, nic);
         if context.rx_irqs(nic).is_empty() {
             outcome.not_checked(context.no_irqs(nic));
         }
@@ -39,44 +39,48 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             outcome.not_checked(format!("xps_cpus of {} is unknown{why}", nic.name));
             continue;
         }
-        outcome.findings.extend(finding(context, nic, &homes));
+        outcome.findings.extend(finding(context, nic, &targets));
     }
     outcome
 }
 
 /// For each queue number the one CPU that its receive interrupt goes to.
-fn homes(context: &Context<'_>, nic: &Nic) -> BTreeMap<QueueId, CpuId> {
-    let home = |(queue, irq)| {
+fn targets(context: &Context<'_>, nic: &Nic) -> BTreeMap<QueueId, CpuId> {
+    let target = |(queue, irq)| {
         let cpus = irq_cpus(irq).filter(|cpus| cpus.len() == 1)?;
         Some((queue, cpus.first()?))
     };
-    context.rx_irqs(nic).into_iter().filter_map(home).collect()
+    context.rx_irqs(nic).into_iter().filter_map(target).collect()
 }
 
 /// The masks for all NICs with several transmit queues of which XPS is known.
 pub(super) fn proposed(context: &Context<'_>) -> Vec<ProposedChange> {
     let known = |nic: &&Nic| nic.tx_queues.iter().all(|queue| queue.xps_cpus.is_some());
     let nics = context.hardware_nics().filter(|nic| nic.tx_queues.len() > 1).filter(known);
-    nics.flat_map(|nic| changes(context, nic, &by_cpu(nic, &homes(context, nic)))).collect()
+    nics.flat_map(|nic| changes(context, nic, &by_cpu(nic, &targets(context, nic)))).collect()
 }
 
 /// The transmit queues that match by CPU, each with the CPU of its number's receive interrupt.
 /// `xps_rxqs` goes before `xps_cpus`, and matches by receive queue instead.
-fn by_cpu<'a>(nic: &'a Nic, homes: &BTreeMap<QueueId, CpuId>) -> Vec<(&'a TxQueue, CpuId)> {
+fn by_cpu<'a>(nic: &'a Nic, targets: &BTreeMap<QueueId, CpuId>) -> Vec<(&'a TxQueue, CpuId)> {
     let queues = nic.tx_queues.iter();
     queues
         .filter(|queue| queue.xps_rxqs.as_ref().is_none_or(Vec::is_empty))
-        .filter_map(|queue| Some((queue, *homes.get(&queue.queue)?)))
+        .filter_map(|queue| Some((queue, *targets.get(&queue.queue)?)))
         .collect()
 }
 
-fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -> Option<Finding> {
-    let queues = by_cpu(nic, homes);
+fn finding(
+    context: &Context<'_>,
+    nic: &Nic,
+    targets: &BTreeMap<QueueId, CpuId>,
+) -> Option<Finding> {
+    let queues = by_cpu(nic, targets);
     let set = |queue: &TxQueue| queue.xps_cpus.as_ref().filter(|cpus| !cpus.is_empty()).cloned();
     let wrong: Vec<(&TxQueue, CpuId)> = queues
         .iter()
         .copied()
-        .filter(|(queue, home)| set(queue).is_some_and(|cpus| !cpus.contains(*home)))
+        .filter(|(queue, target)| set(queue).is_some_and(|cpus| !cpus.contains(*target)))
         .collect();
     let off = nic.tx_queues.iter().all(|queue| set(queue).is_none());
     // Where packets were measured to stay, a mismatch harms nothing.
@@ -88,10 +92,7 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
         let severity = if harmless { Severity::Info } else { severity::of_traffic(sent) };
         (severity, format!("XPS of {n} of {} misses the queue's own CPU", nic.name))
     } else if off && queues.len() > 1 && !harmless {
-        (
-            Severity::Info,
-            format!("XPS of {} is off although its queues have CPUs of their own", nic.name),
-        )
+        (Severity::Info, format!("XPS of {} is off, although each queue has its own CPU", nic.name))
     } else {
         return None;
     };
@@ -99,10 +100,10 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
         ratio(wrong.len() as u64, nic.tx_queues.len() as u64).filter(|_| !off),
         "its queues",
     );
-    for (queue, home) in wrong.iter().take(8) {
+    for (queue, target) in wrong.iter().take(8) {
         let cpus = set(queue).unwrap_or_default();
         finding = finding.evidence(format!(
-            "tx-{} is for {}, while the interrupt of rx-{} goes to CPU {home}.",
+            "tx-{} is for {}, while the interrupt of rx-{} goes to CPU {target}.",
             queue.queue,
             text::cpus(&cpus),
             queue.queue
@@ -125,7 +126,7 @@ fn finding(context: &Context<'_>, nic: &Nic, homes: &BTreeMap<QueueId, CpuId>) -
     Some(finding)
 }
 
-/// Gives each online CPU to the queue whose home is nearest, the emptiest of equals.
+/// Gives each online CPU to the queue whose target CPU is nearest, the emptiest of equals.
 fn changes(context: &Context<'_>, nic: &Nic, queues: &[(&TxQueue, CpuId)]) -> Vec<ProposedChange> {
     let topology = &context.host.topology;
     let mut masks: Vec<CpuSet> = vec![CpuSet::new(); queues.len()];
@@ -134,8 +135,8 @@ fn changes(context: &Context<'_>, nic: &Nic, queues: &[(&TxQueue, CpuId)]) -> Ve
         let nearest = queues
             .iter()
             .enumerate()
-            .min_by_key(|&(i, &(_, home))| {
-                let far = topology.nearness(cpu, home).unwrap_or(Nearness::OtherNode);
+            .min_by_key(|&(i, &(_, target))| {
+                let far = topology.nearness(cpu, target).unwrap_or(Nearness::OtherNode);
                 (far, sizes.get(i).copied(), i)
             })
             .map(|(i, _)| i);
@@ -146,7 +147,7 @@ fn changes(context: &Context<'_>, nic: &Nic, queues: &[(&TxQueue, CpuId)]) -> Ve
             *size += 1;
         }
     }
-    let change = |(&(queue, home), mask): (&(&TxQueue, CpuId), CpuSet)| {
+    let change = |(&(queue, target), mask): (&(&TxQueue, CpuId), CpuSet)| {
         let before = queue.xps_cpus.as_ref()?;
         (*before != mask).then(|| {
             ProposedChange::new(
@@ -154,7 +155,7 @@ fn changes(context: &Context<'_>, nic: &Nic, queues: &[(&TxQueue, CpuId)]) -> Ve
                 Some(before.to_mask()),
                 mask.to_mask(),
                 format!(
-                    "These CPUs are nearest to CPU {home}, which serves queue {}.",
+                    "These CPUs are nearest to CPU {target}, which serves queue {}.",
                     queue.queue
                 ),
             )

@@ -12,7 +12,7 @@ use nearpath_model::tcp::{TcpLimit, TcpMeasurement};
 use nearpath_model::*;
 
 /// What is reported as a warning or worse.
-fn alarms(now: &Host, then: Option<&Host>, measured: Option<&Measurement>) -> Vec<String> {
+pub fn alarms(now: &Host, then: Option<&Host>, measured: Option<&Measurement>) -> Vec<String> {
     alarms_of(now, then, Evidence { stages: measured, ..Evidence::default() })
 }
 

@@ -5,5 +5,7 @@ mod fixtures;
 mod healthy;
 mod hosts;
 mod live;
+mod lived_in;
 mod properties;
+mod screen;
 mod support;

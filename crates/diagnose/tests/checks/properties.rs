@@ -169,6 +169,7 @@ fn finding() -> impl Strategy<Value = Finding> {
                 per_packet_ns: None,
             },
             changes: Vec::new(),
+            manual: Vec::new(),
         },
     )
 }

@@ -7,6 +7,7 @@
 
 use super::table::MAX_SOCKETS;
 use crate::nics::netlink::Connection;
+use crate::nics::netlink::attributes::attributes;
 use crate::{ReadError, Root};
 use nearpath_model::{Socket, SocketProtocol};
 use netlink_packet_core::{Emitable, Parseable};
@@ -16,6 +17,12 @@ use netlink_packet_sock_diag::inet::{
 use netlink_packet_sock_diag::{SOCK_DIAG_BY_FAMILY, TCP_ESTABLISHED};
 use std::collections::BTreeMap;
 use std::io;
+
+/// Size of `struct inet_diag_msg`, before the attributes; which of these has the memory of the socket, and which of its
+/// words counts drops (include/uapi/linux/{inet_diag,sock_diag}.h).
+const HEADER_BYTES: usize = 72;
+const INET_DIAG_SKMEMINFO: u16 = 7;
+const SK_MEMINFO_DROPS: usize = 8;
 
 /// The receiving sockets of a protocol: listening TCP, and UDP.
 ///
@@ -63,7 +70,7 @@ fn request(protocol: SocketProtocol, v6: bool) -> InetRequest {
     InetRequest {
         family: if v6 { libc::AF_INET6 } else { libc::AF_INET } as u8,
         protocol: number as u8,
-        extensions: ExtensionFlags::empty(),
+        extensions: ExtensionFlags::SKMEMINFO,
         states,
         socket_id: if v6 { SocketId::new_v6() } else { SocketId::new_v4() },
     }
@@ -79,7 +86,16 @@ fn socket(protocol: SocketProtocol, reply: &[u8]) -> Option<Socket> {
         connected: header.state == TCP_ESTABLISHED,
         inode: header.inode.into(),
         pids: Vec::new(),
+        drops: if protocol == SocketProtocol::Udp { drops(reply) } else { None },
     })
+}
+
+/// What the socket has dropped, if the kernel reports it.
+fn drops(reply: &[u8]) -> Option<u64> {
+    let mut attributes = attributes(reply.get(HEADER_BYTES..)?);
+    let (_, memory) = attributes.find(|(kind, _)| *kind == INET_DIAG_SKMEMINFO)?;
+    let word = memory.get(SK_MEMINFO_DROPS * 4..)?.first_chunk::<4>()?;
+    Some(u32::from_ne_bytes(*word).into())
 }
 
 #[cfg(test)]
@@ -126,6 +142,27 @@ mod tests {
             sockets.iter().find(|s| s.port == port).map(|s| s.connected)
         };
         assert_eq!((connected(&one), connected(&other)), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn what_a_full_socket_drops_is_counted() {
+        let (socket, sender) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let to = socket.local_addr().unwrap();
+        // More than net.core.rmem_default holds on any host.
+        for _ in 0..2_000 {
+            let _ = sender.send_to(&[0; 16_000], to);
+        }
+        let Some(sockets) = kernels(SocketProtocol::Udp, false) else { return };
+        let drops = |s: &Socket| if s.port == to.port() { s.drops } else { None };
+        assert!(sockets.iter().find_map(drops).is_some_and(|drops| drops > 0));
+        let text = Root::live().read("/proc/net/udp").unwrap();
+        let table = super::super::parse_sockets(
+            &text,
+            SocketProtocol::Udp,
+            super::super::ByteOrder::NATIVE,
+        );
+        assert_eq!(sockets.iter().find_map(drops), table.sockets.iter().find_map(drops));
     }
 
     /// `/proc/net` and sock_diag have the same data of a socket.

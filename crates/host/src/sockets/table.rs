@@ -73,8 +73,13 @@ pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol, order: ByteOrder) -
             table.cut = true;
             break;
         }
+        // `ref pointer drops` follow (`udp4_format_sock`).
+        let drops = match protocol {
+            SocketProtocol::Udp => words.nth(2).and_then(number),
+            SocketProtocol::Tcp => None,
+        };
         let pids = Vec::new();
-        table.sockets.push(Socket { protocol, address, port, connected, inode, pids });
+        table.sockets.push(Socket { protocol, address, port, connected, inode, pids, drops });
     }
     table
 }
@@ -138,6 +143,8 @@ mod tests {
         assert_eq!(shown(&table), expected.map(|(socket, inode)| (socket.to_owned(), inode)));
         let connected: Vec<_> = table.sockets.iter().map(|s| s.connected).collect();
         assert_eq!(connected, [false, false, true]);
+        let drops: Vec<_> = table.sockets.iter().map(|s| s.drops).collect();
+        assert_eq!(drops, [Some(0), Some(17), Some(0)]);
         assert_eq!((table.malformed, table.cut), (0, false));
     }
 

@@ -89,7 +89,7 @@ impl Logs {
     }
 
     /// The events of a CPU's ring before number `head`, oldest first: those after a moment, and enough before
-    /// it to tell what the CPU did then.
+    /// it to know what the CPU did then.
     pub fn cpu(&self, ring: u32, head: u64, after_ns: u64) -> Ring {
         let (first, events) = self.events(ring, 0, head);
         let skip = not_needed(events.clone(), after_ns);

@@ -540,7 +540,7 @@ mod tests {
         let packet_path = written((64, 4000), &[(1, 2, 4300), (2, 3, 5000)]);
         let with_packet_path =
             Record::read(&[bytes(), packet_path].concat(), &logs()).unwrap().packet_path.unwrap();
-        assert_eq!((with_packet_path.packet, with_packet_path.steps.len()), ((64, 4000), 2));
+        assert_eq!((with_packet_path.packet, with_packet_path.hops.len()), ((64, 4000), 2));
         assert_eq!(Record::read(&bytes()[..100], &logs()), None);
     }
 

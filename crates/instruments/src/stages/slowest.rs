@@ -2,7 +2,7 @@
 //! packets, as they end. Output: outliers, each with its packet's path.
 
 use super::budget::Budget;
-use super::packet_path::{Identity, PacketPath, Step};
+use super::packet_path::{Hop, Identity, PacketPath};
 use super::record::Record;
 use crate::layout::Layout;
 use nearpath_model::{CpuId, NodeId, Outlier, Passed};
@@ -70,7 +70,7 @@ impl Slowest {
     pub fn follow(&mut self, packet_path: &PacketPath) {
         for index in 0..self.kept.len() {
             if self.kept[index].0 == Some(packet_path.packet) {
-                self.set_path(index, &packet_path.steps);
+                self.set_path(index, &packet_path.hops);
             }
         }
     }
@@ -81,9 +81,9 @@ impl Slowest {
         self.kept.iter().map(|(_, outlier)| outlier.clone()).collect()
     }
 
-    fn set_path(&mut self, index: usize, steps: &[Step]) {
+    fn set_path(&mut self, index: usize, hops: &[Hop]) {
         let path: Vec<Passed> =
-            steps.iter().map(|step| self.passed(step.stage.name, step.cpu, step.at_ns)).collect();
+            hops.iter().map(|hop| self.passed(hop.stage.name, hop.cpu, hop.at_ns)).collect();
         let Some((_, outlier)) = self.kept.get(index) else { return };
         let is_told = path.windows(2).any(|pair| match pair {
             [before, stage] => outlier.ends_at(before, stage),
@@ -140,8 +140,8 @@ mod tests {
         STAGES.iter().position(|stage| stage.name == name).unwrap() + 1
     }
 
-    fn packet_path(steps: &[(usize, u32, u64)]) -> PacketPath {
-        PacketPath::read(&written(PACKET, steps)).unwrap()
+    fn packet_path(hops: &[(usize, u32, u64)]) -> PacketPath {
+        PacketPath::read(&written(PACKET, hops)).unwrap()
     }
 
     /// A span between two stages that ends at `at_ns`.
@@ -190,11 +190,11 @@ mod tests {
     fn two_slow_spans_of_a_packet_share_its_whole_path() {
         let mut slowest = slowest(10);
         let (receive, ip) = (number("netif_receive_skb"), number("ip_rcv"));
-        let steps = [(2, 0, 900), (3, 0, 1900), (4, 0, 1950), (receive, 0, 3950), (ip, 0, 4000)];
-        slowest.add(&record(2, 3, 1900, 1000, Some(packet_path(&steps[..2]))), budget());
-        slowest.add(&record(4, receive, 3950, 2000, Some(packet_path(&steps[..4]))), budget());
+        let hops = [(2, 0, 900), (3, 0, 1900), (4, 0, 1950), (receive, 0, 3950), (ip, 0, 4000)];
+        slowest.add(&record(2, 3, 1900, 1000, Some(packet_path(&hops[..2]))), budget());
+        slowest.add(&record(4, receive, 3950, 2000, Some(packet_path(&hops[..4]))), budget());
         slowest.add(&record(2, 3, 9000, 500, None), budget());
-        slowest.follow(&packet_path(&steps));
+        slowest.follow(&packet_path(&hops));
         let outliers = slowest.outliers();
         assert_eq!(outliers.iter().map(|o| o.span_ns).collect::<Vec<_>>(), [2000, 1000, 500]);
         assert_eq!(outliers[0].packet, outliers[1].packet);
@@ -211,7 +211,7 @@ mod tests {
         let so_far = packet_path(&[(2, 0, 900), (3, 0, 1900)]);
         slowest.add(&record(2, 3, 1900, 1000, Some(so_far)), budget());
         // A later packet at the same address.
-        let later = PacketPath { packet: (64, 5000), steps: Vec::new() };
+        let later = PacketPath { packet: (64, 5000), hops: Vec::new() };
         slowest.follow(&later);
         assert_eq!(path(&slowest.outliers()[0]), [("irq_handler", 900), ("net_rx_raise", 1900)]);
     }

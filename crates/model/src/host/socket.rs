@@ -21,6 +21,9 @@ pub struct Socket {
     pub inode: u64,
     /// Ids of the processes that have it open, ascending; empty if none is known.
     pub pids: Vec<u32>,
+    /// Datagrams that it dropped, nearly all because its receive buffer was full; `None` of TCP, or if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drops: Option<u64>,
 }
 
 /// A transport protocol.

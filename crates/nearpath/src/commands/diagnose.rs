@@ -64,7 +64,8 @@ pub struct Diagnose {
     /// files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
-    /// Exit with status 2 if any finding is critical, with 1 if any is a warning
+    /// Exit with status 2 if any finding is critical, 1 if the worst is a warning, 0 if there is neither, 3 on an
+    /// error, 4 on wrong usage
     #[arg(long)]
     exit_code: bool,
     #[command(flatten)]
@@ -87,23 +88,37 @@ enum What {
 
 impl Diagnose {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        match self.report() {
+            Err(failure) if self.exit_code && !matches!(failure, Failure::Found(_)) => {
+                Err(Failure::NotDiagnosed(Box::new(failure)))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn report(&self) -> Result<(), Failure> {
         let live = self.source.is_live() && self.evidence.is_empty();
         // Dropped only after the findings are printed: detaching takes the kernel a while.
         let root = Root::live();
         let mut instrument = None;
         let diagnosis =
             if live { self.live(&root, &mut instrument)? } else { self.facts_and_files()? };
-        if self.json {
-            output::json(&diagnosis)?;
+        let printed = if self.json {
+            output::json(&diagnosis)
         } else {
             // A plan for another host cannot be tried here.
             let next = live.then_some("nearpath tune try");
-            output::text(&self.verbose.diagnosis(&diagnosis, next))?;
-        }
-        match diagnosis.findings.iter().map(|finding| finding.severity).max() {
-            Some(Severity::Critical) if self.exit_code => Err(Failure::Found(2)),
-            Some(Severity::Warning) if self.exit_code => Err(Failure::Found(1)),
-            _ => Ok(()),
+            output::text(&self.verbose.diagnosis(&diagnosis, next))
+        };
+        let found = match diagnosis.findings.iter().map(|finding| finding.severity).max() {
+            Some(Severity::Critical) if self.exit_code => Some(2),
+            Some(Severity::Warning) if self.exit_code => Some(1),
+            _ => None,
+        };
+        match (printed, found) {
+            // Whoever reads only the first lines (`| head -1`) gets the status all the same.
+            (Ok(()) | Err(Failure::BrokenPipe), Some(status)) => Err(Failure::Found(status)),
+            (printed, _) => printed,
         }
     }
 

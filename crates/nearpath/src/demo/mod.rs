@@ -25,6 +25,7 @@ pub use placement::{Placement, misplace};
 
 use anyhow::{Context, Result, anyhow};
 use namespace::Namespace;
+use nearpath_model::units::short;
 use nearpath_model::{CpuSet, Host};
 use nearpath_trial::affinity;
 use nearpath_trial::load::{Client, LoadPlan, LoadReport};
@@ -83,7 +84,7 @@ impl Demo {
         veth::create(&client, &server, queues)?;
         let near = veth::set_up(&client, veth::CLIENT, Some(queues))?;
         let far = veth::set_up(&server, veth::SERVER, Some(queues))?;
-        let mut story = vec![built(&client, &server, queues, &near)];
+        let mut story = vec![built(queues, &near)];
         story.extend(near.notes.into_iter().chain(far.notes));
         let steer = |cpu| {
             let cpus: CpuSet = [cpu].into_iter().collect();
@@ -167,12 +168,9 @@ fn usable_cpus(host: &Host) -> io::Result<CpuSet> {
     Ok(if shared.is_empty() { usable } else { shared })
 }
 
-fn built(client: &Namespace, server: &Namespace, queues: u32, setup: &Setup) -> String {
+fn built(queues: u32, setup: &Setup) -> String {
     format!(
-        "created two network namespaces, net:[{}] and net:[{}], joined by the veth pair {} and {} \
-         with {queues} queues each ({})",
-        client.inode(),
-        server.inode(),
+        "veth pair {}/{} joins two namespaces; {queues} queues, {}",
         veth::CLIENT.device,
         veth::SERVER.device,
         setup.qdisc,
@@ -183,11 +181,10 @@ fn misplaced(placement: &Placement) -> String {
     let Placement { reader, rps, distance, .. } = placement;
     match rps {
         Some(rps) => format!(
-            "deliberately misplaced: RPS of {} sends every packet to CPU {rps}, the readers run on \
-             CPU {reader}, {distance}",
+            "misplaced: RPS of {} to CPU {rps}, readers on CPU {reader} ({distance})",
             veth::SERVER.device
         ),
-        None => format!("nothing is misplaced: the readers run on CPU {reader}, RPS is off"),
+        None => format!("nothing is misplaced: readers on CPU {reader}, RPS off"),
     }
 }
 
@@ -198,12 +195,44 @@ fn planned(plan: &LoadPlan, addresses: usize, senders: &CpuSet) -> String {
     };
     let mbit_s =
         each(streams.connections, streams.rate_hz) * u64::from(streams.write_bytes) * 8 / 1_000_000;
+    let list = senders.to_string();
+    let from = match senders.len() {
+        1 => format!("CPU {list}"),
+        _ if list.len() <= 8 => format!("CPUs {list}"),
+        n => format!("{n} CPUs"),
+    };
     format!(
-        "load from CPU{} {senders} over {}: {} TCP requests/s, TCP streams of {mbit_s} Mbit/s, {} \
-         UDP datagrams/s",
-        if senders.len() == 1 { "" } else { "s" },
+        "load from {from}, {}: {} requests/s, {mbit_s} Mbit/s, {} datagrams/s",
         if addresses > 1 { "IPv4 and IPv6" } else { "IPv4" },
-        each(requests.connections, requests.rate_hz),
-        each(datagrams.flows, datagrams.rate_hz),
+        short(each(requests.connections, requests.rate_hz)),
+        short(each(datagrams.flows, datagrams.rate_hz)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::CpuId;
+
+    #[test]
+    fn the_story_fits_a_screen() {
+        let senders: CpuSet = (0..64).map(|cpu| CpuId(2 * cpu)).collect();
+        let placement = Placement {
+            reader: CpuId(126),
+            rps: Some(CpuId(127)),
+            senders: senders.clone(),
+            distance: "another core, same LLC",
+        };
+        let setup = Setup { addresses: Vec::new(), qdisc: "mq, default qdisc", notes: Vec::new() };
+        let few: CpuSet = (0..2).map(CpuId).collect();
+        for line in [
+            built(8, &setup),
+            misplaced(&placement),
+            planned(&LoadPlan::moderate(), 2, &senders),
+            planned(&LoadPlan::moderate(), 2, &few),
+        ] {
+            // `nearpath: ` stands before each.
+            assert!(line.chars().count() <= 90, "{line}");
+        }
+    }
 }

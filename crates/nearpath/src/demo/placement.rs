@@ -50,9 +50,9 @@ impl Distance {
         match self {
             Self::OtherThread => "an SMT sibling",
             Self::Unknown => "another CPU",
-            Self::OtherCore => "another core with the same last-level cache",
-            Self::OtherLlc => "another last-level cache",
-            Self::OtherNode(_) => "another NUMA node",
+            Self::OtherCore => "another core, same LLC",
+            Self::OtherLlc => "another LLC",
+            Self::OtherNode(_) => "another node",
         }
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn with_two_cpus_senders_share_them() {
         let host = topology(&[(Some(0), Some(0), 0), (Some(0), Some(0), 1)]);
-        let distance = "another core with the same last-level cache";
+        let distance = "another core, same LLC";
         assert_eq!(placed(&host), (1, Some(0), "0-1".into(), distance));
     }
 
@@ -144,9 +144,9 @@ mod tests {
             (Some(0), Some(1), 2),
             (Some(0), Some(1), 2),
         ]);
-        assert_eq!(placed(&host), (3, Some(0), "1-2".into(), "another last-level cache"));
+        assert_eq!(placed(&host), (3, Some(0), "1-2".into(), "another LLC"));
         let host = topology(&[(None, Some(0), 0), (None, Some(0), 1), (None, Some(0), 0)]);
-        let distance = "another core with the same last-level cache";
+        let distance = "another core, same LLC";
         assert_eq!(placed(&host), (2, Some(1), "0".into(), distance));
     }
 
@@ -164,7 +164,7 @@ mod tests {
             hugepages: Default::default(),
             numastat: Default::default(),
         });
-        assert_eq!(placed(&host), (2, Some(1), "0".into(), "another NUMA node"));
+        assert_eq!(placed(&host), (2, Some(1), "0".into(), "another node"));
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn without_nodes_caches_decide_or_nothing_is_known() {
         let host = topology(&[(None, Some(0), 0), (None, Some(1), 1)]);
-        assert_eq!(placed(&host).3, "another last-level cache");
+        assert_eq!(placed(&host).3, "another LLC");
         let host = topology(&[(None, None, 0), (None, None, 1)]);
         assert_eq!(placed(&host).3, "another CPU");
         let (nothing, cpus) = (Topology::default(), CpuSet::from_list("0-2").unwrap());

@@ -178,10 +178,10 @@ fn queue(
         bucket.attributes.push(TcAttribute::Options(token_bucket()));
         if let Err(reason) = rtnl.replace(Message::NewQueueDiscipline(bucket)) {
             notes.push(format!("no token bucket on {}: {reason}", end.device));
-            return Ok("mq with the default qdisc");
+            return Ok("mq, default qdisc");
         }
     }
-    Ok("mq with tbf")
+    Ok("mq, tbf")
 }
 
 fn qdisc(index: i32, parent: TcHandle, kind: &str) -> TcMessage {

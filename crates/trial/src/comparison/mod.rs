@@ -18,7 +18,7 @@ pub const CYCLES_MIN: usize = 4;
 /// Compares. The same cycles and seed give the same numbers.
 ///
 /// Returns `None` with fewer than [`CYCLES_MIN`] cycles, or if a metric is not a positive number.
-pub fn compare(cycles: &[Cycle], demands: &Thresholds, seed: u64) -> Option<Comparison> {
+pub fn compare(cycles: &[Cycle], thresholds: &Thresholds, seed: u64) -> Option<Comparison> {
     let usable = |block: &Block| block.metric.is_finite() && block.metric > 0.0;
     let all = |cycle: &Cycle| cycle.without.iter().chain(&cycle.with).all(usable);
     if cycles.len() < CYCLES_MIN || !cycles.iter().all(all) {
@@ -30,8 +30,9 @@ pub fn compare(cycles: &[Cycle], demands: &Thresholds, seed: u64) -> Option<Comp
     let differences: Vec<f64> = with.iter().zip(&without).map(|(b, a)| b - a).collect();
     let found = interval(&differences, seed);
     let noise = noise(cycles, seed);
-    let guards = guards::guards(cycles, demands, seed);
-    let verdict = verdict(&found, noise, (demands.minimum_effect_percent / 100.0).ln_1p(), &guards);
+    let guards = guards::guards(cycles, thresholds, seed);
+    let verdict =
+        verdict(&found, noise, (thresholds.minimum_effect_percent / 100.0).ln_1p(), &guards);
     Some(Comparison {
         blocks: 4 * cycles.len(),
         baseline: mean(&without).exp(),

@@ -42,6 +42,7 @@ pub use workload::{Worker, Workload, workloads};
 
 use crate::{TuneError, exporters};
 use draft::Draft;
+use nearpath_model::units::percent;
 use nearpath_model::{Finding, Host, PLAN_SCHEMA, Plan, PlannedChange, Target};
 use situation::Situation;
 
@@ -108,9 +109,9 @@ pub fn plan(
         && after > before + f64::EPSILON
     {
         let what = format!(
-            "with the plan {:.1}% of packets would cross to another node, instead of {:.1}%",
-            after * 100.0,
-            before * 100.0
+            "with the plan {} of packets would cross to another node, instead of {}",
+            percent(after),
+            percent(before)
         );
         if request.vlan_priorities.is_empty() {
             return Err(TuneError::Refused(format!(

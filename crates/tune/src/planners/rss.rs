@@ -14,6 +14,7 @@ use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
 use crate::ethtool::{Table, key_bytes};
 use nearpath_diagnose::cpus_near_node;
+use nearpath_model::units::percent;
 use nearpath_model::{CpuId, Ethtool, Nic, NicSetting, QueueId, Rss, Target};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -159,10 +160,10 @@ fn reason(
     // In a small table one extra entry is acceptable.
     (*most as f64 > (fair * TOO_MUCH).max(fair + 1.0)).then(|| {
         format!(
-            "CPU {cpu} gets {:.0}% of the hash values of {}; an equal share is {:.0}%",
-            100.0 * *most as f64 / entries.len() as f64,
+            "CPU {cpu} gets {} of the hash values of {}; an equal share is {}",
+            percent(*most as f64 / entries.len() as f64),
             nic.name,
-            100.0 / by_cpu.len() as f64
+            percent(1.0 / by_cpu.len() as f64)
         )
     })
 }

@@ -60,6 +60,7 @@ fn name_of(proposal: &Proposal) -> Option<String> {
     match file.of() {
         Some(FileOf::Sysctl(name)) => Some(name),
         Some(FileOf::HugePages(name)) => Some(format!("transparent_hugepage.{name}")),
+        Some(FileOf::Other(_)) if file.path.ends_with(MOVED_TO) => Some(MIGRATION_COST.to_owned()),
         _ => None,
     }
 }
@@ -95,4 +96,24 @@ fn propose(
         why: format!("{}; {why}", finding.title),
         finding: Some(finding.check.clone()),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_migration_cost_has_one_name_and_two_places() {
+        let moved = SettingFile::new("/sys/kernel/debug/sched/migration_cost_ns", None);
+        for (release, file) in
+            [("5.10.0-8-amd64", SettingFile::sysctl(MIGRATION_COST)), ("6.12.1", moved)]
+        {
+            let mut host = Host::default();
+            host.kernel.release = Some(release.to_owned());
+            let target = Target::from(file.clone());
+            assert_eq!(target_of(&host, MIGRATION_COST), Some(target), "{release}");
+            // As a finding proposes it.
+            assert_eq!(name_of(&Proposal::from(file)).as_deref(), Some(MIGRATION_COST));
+        }
+    }
 }

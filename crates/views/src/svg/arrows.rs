@@ -20,12 +20,12 @@ type Point = (f32, f32);
 
 /// Middles of CPUs, and of the upper edges of queues' boxes by NIC, queue and direction (`true`: receive).
 #[derive(Default)]
-struct Places {
+struct Anchors {
     cpus: HashMap<u32, Point>,
     queues: HashMap<(usize, u32, bool), Point>,
 }
 
-impl Places {
+impl Anchors {
     fn collect(&mut self, block: &Block, (x, y): Point) {
         let middle = (x + block.width / 2.0, y + block.height / 2.0);
         match block.kind {
@@ -81,8 +81,8 @@ pub(super) fn arrow((x1, y1): Point, (x2, y2): Point, colour: &str, dashed: bool
 
 /// The arrows of all queues.
 pub(super) fn arrows(host: &Host, picture: &Block) -> Group {
-    let mut places = Places::default();
-    places.collect(picture, (0.0, 0.0));
+    let mut anchors = Anchors::default();
+    anchors.collect(picture, (0.0, 0.0));
     let mut group = Group::new();
     let mut drawn = 0;
     for (position, nic) in host.nics.iter().enumerate() {
@@ -90,8 +90,8 @@ pub(super) fn arrows(host: &Host, picture: &Block) -> Group {
         let xps = nic.tx_queues.iter().map(|q| (q.queue.0, false, q.xps_cpus.as_ref()));
         for (queue, is_rps, cpus) in rps.chain(xps) {
             let Some(cpus) = cpus.filter(|cpus| cpus.len() <= MOST_CPUS) else { continue };
-            let Some(&from) = places.queues.get(&(position, queue, is_rps)) else { continue };
-            for line in of_queue(host, nic, &places, from, cpus, is_rps) {
+            let Some(&from) = anchors.queues.get(&(position, queue, is_rps)) else { continue };
+            for line in of_queue(host, nic, &anchors, from, cpus, is_rps) {
                 if drawn < MOST_ARROWS {
                     group = group.add(line);
                     drawn += 1;
@@ -105,14 +105,14 @@ pub(super) fn arrows(host: &Host, picture: &Block) -> Group {
 fn of_queue(
     host: &Host,
     nic: &Nic,
-    places: &Places,
+    anchors: &Anchors,
     from: Point,
     cpus: &CpuSet,
     is_rps: bool,
 ) -> Vec<Line> {
     let is_far = |node: Option<NodeId>| node.zip(nic.numa_node).is_some_and(|(a, b)| a != b);
     let line = |cpu: nearpath_model::CpuId| {
-        let to = *places.cpus.get(&cpu.0)?;
+        let to = *anchors.cpus.get(&cpu.0)?;
         let own = if is_rps { RPS } else { XPS };
         let colour = if is_far(host.topology.node_of(cpu)) { TO_OTHER_NODE } else { own };
         Some(arrow(from, to, colour, !is_rps))

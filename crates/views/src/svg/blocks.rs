@@ -22,10 +22,10 @@ pub(super) fn picture(host: &Host, marks: &Marks, scale: &Scale) -> Block {
     let builder = Builder { host, marks, scale };
     let mut parts = vec![builder.packages()];
     let placed: BTreeSet<NodeId> = host.topology.nodes.iter().map(|node| node.node).collect();
-    let homeless = builder.nics(|nic| nic.numa_node.is_none_or(|node| !placed.contains(&node)));
-    if !homeless.is_empty() {
+    let unplaced = builder.nics(|nic| nic.numa_node.is_none_or(|node| !placed.contains(&node)));
+    if !unplaced.is_empty() {
         let title = "NICs of unknown node".to_owned();
-        parts.push(Block::around(Kind::Node, title, homeless, PAGE * 3.0, scale));
+        parts.push(Block::around(Kind::Node, title, unplaced, PAGE * 3.0, scale));
     }
     parts.extend(builder.software());
     Block::in_columns(Kind::Group, String::new(), parts, 1, scale)

@@ -1,10 +1,10 @@
-//! Packet locality as a heat map: rows are where packets were allocated, columns where they were let
-//! go of; the darker a cell, the more of the direction's packets, by the scale below. What is local lies on the diagonal.
+//! Packet locality as a heat map: rows are where packets were allocated, columns where they were freed; the darker a cell, the more of the direction's packets, by the scale below. What is local lies on the diagonal.
 
 use super::draw::{canvas, text, xml};
 use crate::matrix::Matrix;
 use nearpath_model::Direction;
 use nearpath_model::locality::{Locality, Method};
+use nearpath_model::units::percent;
 use svg::node::element::{Group, Line, Rectangle, Title};
 
 /// CPUs that have cells of their own; of more their nodes have.
@@ -85,7 +85,7 @@ fn panel(matrix: &Matrix, title: &str) -> Panel {
         let name =
             |position: usize| matrix.places.get(position).map_or_else(String::new, |p| p.name());
         let tooltip =
-            format!("{} to {}: {count} packets, {:.1}%", name(from), name(to), 100.0 * share);
+            format!("{} to {}: {count} packets, {}", name(from), name(to), percent(share));
         let cell = Rectangle::new()
             .set("x", format!("{:.1}", NAMES + at(to)))
             .set("y", format!("{:.1}", top + at(from)))

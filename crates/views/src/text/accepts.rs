@@ -2,7 +2,7 @@
 //! and worker; or for datagrams, between the CPU that receives and the CPU that reads.
 
 use super::table::{Table, left, or_none, right};
-use super::units::percent;
+use super::units::{digits, percent, percentage};
 use super::unknown::unknown;
 use super::{heading, line};
 use nearpath_model::Protocol;
@@ -26,10 +26,10 @@ pub fn accepts(m: &AcceptMeasurement) -> String {
     if let Some(cost) = m.cost {
         line!(
             out,
-            "cost: {:.1}ns per {}, {:.2}% of one CPU",
-            cost.ns_per_event,
+            "cost: {}ns per {}, {} of one CPU",
+            digits(cost.ns_per_event),
             words.event,
-            cost.cpu_percent
+            percentage(cost.cpu_percent)
         );
     }
     if m.listeners.is_empty() {

@@ -1,26 +1,41 @@
 //! Shell commands for the changes that a finding proposes.
 //!
-//! Input: proposals. Output: command lines; equal changes of several queues are combined. Names are untrusted, so shell
-//! metacharacters are quoted.
+//! Input: proposals. Output: a command line for each, with the value before and the reason; equal changes of several
+//! queues are combined. What no command can make is a comment that says why, so that all lines can be pasted. Names are
+//! untrusted, so shell metacharacters are quoted.
 
+use super::units::ranges;
+use nearpath_model::shell::word;
 use nearpath_model::{
-    Ethtool, FileOf, Proposal, ProposedChange, SocketProtocol, Target, UnitProperty, Value,
+    CpuSet, Ethtool, FileOf, Proposal, ProposedChange, SocketProtocol, Target, UnitProperty, Value,
 };
 
-/// The commands of proposals; proposals without a command are skipped.
-pub fn commands(changes: &[&ProposedChange]) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
+/// One or several changes as a line for a shell.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Command {
+    /// The command, or a comment that says why there is none.
+    pub line: String,
+    /// The values before; empty if they are unknown.
+    pub was: String,
+    /// Why, a sentence.
+    pub why: String,
+}
+
+/// The commands of proposals, in their order.
+pub fn commands(changes: &[&ProposedChange]) -> Vec<Command> {
+    let mut lines: Vec<Command> = Vec::new();
     let mut done = vec![false; changes.len()];
     for (place, change) in changes.iter().enumerate() {
         if done.get(place).copied().unwrap_or(true) {
             continue;
         }
+        let why = change.why.clone();
         let Some((folder, file)) = of_queue(&change.target) else {
-            lines.extend(command(change));
+            lines.push(Command { line: command(change), was: was(&[change]), why });
             continue;
         };
         // Queues with the same value are set by one command.
-        let mut queues = Vec::new();
+        let (mut queues, mut alike) = (Vec::new(), Vec::new());
         for (other, change_of) in changes.iter().enumerate().skip(place) {
             if let Some((its_folder, its_file)) = of_queue(&change_of.target)
                 && (its_folder.rsplit_once('/').map(|(nic, _)| nic), its_file)
@@ -30,12 +45,31 @@ pub fn commands(changes: &[&ProposedChange]) -> Vec<String> {
             {
                 *done = true;
                 queues.push(its_folder.rsplit('/').next().unwrap_or_default());
+                alike.push(*change_of);
             }
         }
         let nic = folder.rsplit_once('/').map_or(folder, |(nic, _)| nic);
-        lines.push(write_to(&queue_value(&change.after), nic, &queues, file));
+        let line = write_to(&queue_value(&change.after), nic, &queues, file);
+        lines.push(Command { line, was: was(&alike), why });
     }
     lines
+}
+
+/// Values before, each once: `1`, `1, 3`, or how many there are.
+fn was(changes: &[&ProposedChange]) -> String {
+    let mut values: Vec<String> = Vec::new();
+    for change in changes {
+        let Some(before) = &change.before else { return String::new() };
+        let before = short_value(change, before);
+        let before = if before.is_empty() { "\"\"".to_owned() } else { before };
+        if !values.contains(&before) {
+            values.push(before);
+        }
+    }
+    match values.len() {
+        0..=3 => values.join(", "),
+        n => format!("{n} values"),
+    }
 }
 
 /// The directory of a queue and the file in it, for a proposal about a queue.
@@ -70,49 +104,116 @@ pub(super) fn braces(queues: &[&str]) -> String {
             return format!("{kind}-{{{first}{dots}{last}}}");
         }
         if parts.iter().all(|part| part.is_some_and(|(its, _)| its == *kind)) {
-            let numbers: Vec<String> =
-                parts.iter().flatten().map(|(_, number)| number.to_string()).collect();
+            let numbers: Vec<u32> = parts.iter().flatten().map(|(_, number)| *number).collect();
+            if let [first, second, _, ..] = numbers[..]
+                && let Some(step) = second.checked_sub(first).filter(|step| *step > 0)
+                && numbers
+                    .windows(2)
+                    .all(|two| matches!(two, [a, b] if b.checked_sub(*a) == Some(step)))
+                && let Some(last) = numbers.last()
+            {
+                return format!("{kind}-{{{first}..{last}..{step}}}");
+            }
+            let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
             return format!("{kind}-{{{}}}", numbers.join(","));
         }
     }
     format!("{{{}}}", queues.join(","))
 }
 
-fn command(change: &ProposedChange) -> Option<String> {
-    let after = value(&change.after);
-    Some(match &change.target {
-        Proposal::Setting(Target::File(file)) => match file.of()? {
-            FileOf::Sysctl(name) => {
-                format!("sysctl -w {}", word(&format!("{name}={}", change.after)))
-            }
-            _ => format!("echo {after} > {}", word(&file.path)),
-        },
-        Proposal::Setting(Target::Nic(setting)) => {
-            let option = match setting.what {
-                Ethtool::Channels => "-L",
-                Ethtool::Rings => "-G",
-                Ethtool::Coalesce => "-C",
-                Ethtool::Rss => "-X",
-                _ => return None,
-            };
-            format!("ethtool {option} {} {}", word(&setting.nic), plain(&change.after)?)
+/// The command of one change, or a comment.
+fn command(change: &ProposedChange) -> String {
+    match &change.target {
+        Proposal::Setting(target) => setting(change, target),
+        Proposal::Affinity { pid, tid: None } => {
+            format!("taskset -acp {} {pid}", cpus(&change.after, Stride::Taskset))
         }
-        Proposal::Setting(Target::Unit(unit)) if unit.property == UnitProperty::ActiveState => {
-            let verb = if change.after.text() == Some("inactive") { "stop" } else { "start" };
-            format!("systemctl {verb} {}", word(&unit.unit))
+        Proposal::Affinity { tid: Some(tid), .. } => {
+            format!("taskset -cp {} {tid}", cpus(&change.after, Stride::Taskset))
         }
-        Proposal::Setting(_) | Proposal::IrqbalanceBans => return None,
-        Proposal::Affinity { pid, tid: None } => format!("taskset -acp {after} {pid}"),
-        Proposal::Affinity { tid: Some(tid), .. } => format!("taskset -cp {after} {tid}"),
         Proposal::Pages { pid } => {
-            let from = change.before.as_ref().map(value)?;
-            format!("migratepages {pid} {from} {after}")
+            let from = change.before.as_ref().map_or_else(|| "all".to_owned(), value);
+            format!("migratepages {pid} {from} {}", value(&change.after))
         }
         Proposal::Steering { protocol, port } => {
             let udp = if *protocol == SocketProtocol::Udp { " --udp" } else { "" };
             format!("nearpath steer --port {port}{udp}")
         }
-    })
+        Proposal::IrqbalanceBans => {
+            let irqs = change.after.to_string();
+            let irqs = ranges(irqs.split_ascii_whitespace().filter_map(|irq| irq.parse().ok()));
+            format!("# 'nearpath tune apply' bans IRQs {irqs} through irqbalance's socket")
+        }
+    }
+}
+
+fn setting(change: &ProposedChange, target: &Target) -> String {
+    let after = value(&change.after);
+    match target {
+        Target::File(file) => match file.of() {
+            Some(FileOf::Sysctl(name)) => {
+                format!("sysctl -w {}", word(&format!("{name}={}", change.after)))
+            }
+            Some(FileOf::Irq(_)) => {
+                format!("echo {} > {}", cpus(&change.after, Stride::Kernel), word(&file.path))
+            }
+            _ => format!("echo {after} > {}", word(&file.path)),
+        },
+        Target::Nic(setting) => {
+            let nic = word(&setting.nic);
+            let option = match &setting.what {
+                Ethtool::Channels => format!("-L {nic}"),
+                Ethtool::Rings => format!("-G {nic}"),
+                Ethtool::Coalesce => format!("-C {nic}"),
+                Ethtool::Rss => format!("-X {nic}"),
+                Ethtool::RssKey => format!("-X {nic} hkey"),
+                Ethtool::Feature(name) => format!("-K {nic} {}", word(name)),
+                Ethtool::Rule(_) => return by_tune("it adds an n-tuple rule"),
+            };
+            match plain(&change.after) {
+                Some(after) => format!("ethtool {option} {after}"),
+                None => by_tune("the value is not plain words"),
+            }
+        }
+        Target::Unit(unit) if unit.property == UnitProperty::ActiveState => {
+            let verb = if change.after.text() == Some("inactive") { "stop" } else { "start" };
+            format!("systemctl {verb} {}", word(&unit.unit))
+        }
+        Target::Unit(unit) => {
+            let property = word(&format!("{}={}", unit.property.name(), change.after));
+            format!("systemctl set-property --runtime {} {property}", word(&unit.unit))
+        }
+        Target::Thread(_) => by_tune("it sets the affinity of one thread"),
+        Target::Cpuset(_) => by_tune("it changes a cpuset"),
+        Target::ConfigFile(_) => by_tune("it edits a file"),
+        Target::Irqbalance(_) => by_tune("it uses irqbalance's socket"),
+        Target::ReuseportGroup(_) => by_tune("it attaches a program to sockets"),
+    }
+}
+
+/// The reason why there is no command, as a comment.
+fn by_tune(why: &str) -> String {
+    format!("# use 'nearpath tune apply': {why}")
+}
+
+/// How a tool writes every other CPU.
+#[derive(Clone, Copy)]
+enum Stride {
+    /// `0-126:1/2` (lib/bitmap-str.c).
+    Kernel,
+    /// `0-126:2` (taskset(1)).
+    Taskset,
+}
+
+/// A cpulist as one word, with a stride where that is shorter.
+fn cpus(value: &Value, how: Stride) -> String {
+    let text = value.to_string();
+    let stride = CpuSet::from_list(&text).ok().and_then(|cpus| cpus.stride());
+    let short = stride.map(|(first, last, step)| match how {
+        Stride::Kernel => format!("{first}-{last}:1/{step}"),
+        Stride::Taskset => format!("{first}-{last}:{step}"),
+    });
+    word(&short.filter(|short| short.len() < text.len()).unwrap_or(text))
 }
 
 /// A value as one word of a shell.
@@ -137,9 +238,9 @@ fn without_zeros(mask: &str) -> &str {
 }
 
 /// A value as it is shown beside the command of a proposal.
-pub fn short_value(change: Option<&ProposedChange>, value: &Value) -> String {
+fn short_value(change: &ProposedChange, value: &Value) -> String {
     let text = value.to_string();
-    match change.and_then(|change| of_queue(&change.target)) {
+    match of_queue(&change.target) {
         Some(_) => without_zeros(&text).to_owned(),
         None => text,
     }
@@ -152,27 +253,48 @@ fn plain(value: &Value) -> Option<String> {
     text.chars().all(plain).then(|| text.to_owned())
 }
 
-/// A word, quoted if it has shell metacharacters.
-fn word(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.,:=+@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.to_owned();
+/// A command in lines of at most `width` columns, each but the last with a backslash at its end. Words are not split.
+pub(super) fn wrapped(command: &str, width: usize) -> Vec<String> {
+    if command.chars().count() <= width || command.starts_with('#') {
+        return vec![command.to_owned()];
     }
-    let printable: String = text.chars().filter(|c| !c.is_control()).collect();
-    format!("'{}'", printable.replace('\'', "'\\''"))
+    let mut words: Vec<String> = Vec::new();
+    let mut quoted = false;
+    for part in command.split(' ') {
+        match words.last_mut() {
+            Some(word) if quoted => *word = format!("{word} {part}"),
+            _ => words.push(part.to_owned()),
+        }
+        quoted ^= part.matches('\'').count() % 2 == 1;
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() + 3 <= width => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            Some(line) => {
+                line.push_str(" \\");
+                lines.push(format!("  {word}"));
+            }
+            None => lines.push(word),
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::{NicSetting, QueueId, SettingFile};
+    use nearpath_model::{IrqNumber, NicSetting, QueueId, SettingFile, UnitSetting};
 
     fn change(target: impl Into<Proposal>, after: &str) -> ProposedChange {
         ProposedChange::new(target, Some("1".to_owned()), after, "")
     }
 
     fn of(changes: &[ProposedChange]) -> Vec<String> {
-        commands(&changes.iter().collect::<Vec<_>>())
+        commands(&changes.iter().collect::<Vec<_>>()).into_iter().map(|c| c.line).collect()
     }
 
     fn rps(nic: &str, queue: u32, after: &str) -> ProposedChange {
@@ -189,6 +311,8 @@ mod tests {
         );
         let four: Vec<_> = (0..4).map(|queue| rps("eth0", queue, "f")).collect();
         assert_eq!(of(&four), [format!("echo f | tee {path}/rx-{{0..3}}/rps_cpus")]);
+        let even: Vec<_> = [0, 2, 4, 6].map(|queue| rps("eth0", queue, "f")).to_vec();
+        assert_eq!(of(&even), [format!("echo f | tee {path}/rx-{{0..6..2}}/rps_cpus")]);
         let gaps: Vec<_> = [0, 2, 3].map(|queue| rps("eth0", queue, "f")).to_vec();
         assert_eq!(of(&gaps), [format!("echo f | tee {path}/rx-{{0,2,3}}/rps_cpus")]);
         // Another value, another interface.
@@ -211,6 +335,31 @@ mod tests {
             (change(NicSetting::new("eth0", Ethtool::Rss), "equal 4"), "ethtool -X eth0 equal 4"),
             (change(Proposal::Affinity { pid: 7, tid: None }, "0-3"), "taskset -acp 0-3 7"),
             (change(Proposal::Affinity { pid: 7, tid: Some(9) }, "2"), "taskset -cp 2 9"),
+            (change(Proposal::Affinity { pid: 7, tid: None }, "0,2,4,6"), "taskset -acp 0-6:2 7"),
+            (
+                change(SettingFile::irq_affinity(IrqNumber(40)), "0,2,4,6"),
+                "echo 0,2,4,6 > /proc/irq/40/smp_affinity_list",
+            ),
+            (
+                change(SettingFile::irq_affinity(IrqNumber(40)), "0,2,4,6,8,10"),
+                "echo 0-10:1/2 > /proc/irq/40/smp_affinity_list",
+            ),
+            (
+                change(NicSetting::new("eth0", Ethtool::Feature("rx-gro".to_owned())), "on"),
+                "ethtool -K eth0 rx-gro on",
+            ),
+            (
+                change(SettingFile::new("/sys/kernel/debug/sched/migration_cost_ns", None), "5"),
+                "echo 5 > /sys/kernel/debug/sched/migration_cost_ns",
+            ),
+            (
+                change(Target::Unit(UnitSetting::irqbalance()), "inactive"),
+                "systemctl stop irqbalance.service",
+            ),
+            (
+                change(Proposal::IrqbalanceBans, "30 31 32 40"),
+                "# 'nearpath tune apply' bans IRQs 30-32,40 through irqbalance's socket",
+            ),
             (change(Proposal::Pages { pid: 7 }, "0"), "migratepages 7 1 0"),
             (
                 change(Proposal::Steering { protocol: SocketProtocol::Udp, port: 53 }, "on"),
@@ -240,6 +389,33 @@ mod tests {
         assert_eq!(line, "echo 0 > '/sys/class/net/a'\\''$(reboot);b/queues/rx-0/rps_cpus'");
         let values = of(&[rps("eth0", 0, "0; reboot")]).concat();
         assert!(values.starts_with("echo '0; reboot' > "), "{values}");
-        assert!(of(&[change(NicSetting::new("eth0", Ethtool::Rings), "rx $(reboot)")]).is_empty());
+        let rings = of(&[change(NicSetting::new("eth0", Ethtool::Rings), "rx $(reboot)")]).concat();
+        assert!(rings.starts_with("# use 'nearpath tune apply'"), "{rings}");
+    }
+
+    #[test]
+    fn values_before_stand_beside_the_command() {
+        let was = |changes: &[ProposedChange]| {
+            let commands = commands(&changes.iter().collect::<Vec<_>>());
+            commands.into_iter().map(|command| command.was).collect::<Vec<_>>()
+        };
+        let before = |queue, before: Option<&str>| ProposedChange {
+            before: before.map(|text| Value::Text(text.to_owned())),
+            ..rps("eth0", queue, "0")
+        };
+        assert_eq!(was(&[before(0, Some("00000001")), before(1, Some("00000001"))]), ["1"]);
+        assert_eq!(was(&[before(0, Some("1")), before(1, Some("00000002"))]), ["1, 2"]);
+        assert_eq!(was(&[before(0, Some("1")), before(1, None)]), [""]);
+    }
+
+    #[test]
+    fn long_commands_are_wrapped_where_a_shell_joins_them() {
+        let long = "echo 55555555,55555555 | tee '/sys/class/net/a b/queues/rx-0/rps_cpus'";
+        assert_eq!(wrapped(long, 100), [long]);
+        let lines = wrapped(long, 50);
+        assert_eq!(
+            lines,
+            ["echo 55555555,55555555 | tee \\", "  '/sys/class/net/a b/queues/rx-0/rps_cpus'"]
+        );
     }
 }

@@ -28,7 +28,7 @@ struct Layout {
     packages: BTreeSet<u32>,
     cells: BTreeMap<CoreKey, BTreeMap<u32, CpuSet>>,
     /// CPUs of which the core or the package is unknown (offline ones, as a rule).
-    homeless: CpuSet,
+    unplaced: CpuSet,
 }
 
 /// The table, or nothing when no CPU's core is known.
@@ -45,8 +45,9 @@ pub(super) fn cpu_layout(topology: &Topology) -> String {
             out.push_str(&layout.block(across, topology, folded));
         }
     }
-    if !layout.homeless.is_empty() {
-        line!(out, "core or socket unknown: CPUs {}", layout.homeless);
+    if !layout.unplaced.is_empty() {
+        let cpus = if layout.unplaced.len() == 1 { "CPU" } else { "CPUs" };
+        line!(out, "core or socket unknown: {cpus} {}", layout.unplaced);
     }
     out
 }
@@ -78,11 +79,11 @@ impl Layout {
             words,
             packages: BTreeSet::new(),
             cells: BTreeMap::new(),
-            homeless: CpuSet::new(),
+            unplaced: CpuSet::new(),
         };
         for cpu in &topology.cpus {
             let (Some(package), Some(key)) = (cpu.package, core_key(cpu, words)) else {
-                layout.homeless.insert(cpu.cpu);
+                layout.unplaced.insert(cpu.cpu);
                 continue;
             };
             layout.packages.insert(package);

@@ -1,13 +1,14 @@
 //! `diagnose`: the host in a line, the ranked findings with their evidence and the changes that would fix them, where
 //! packets spent their time, and what could not be checked.
 
+use super::commands::Command;
 use super::cpus::count;
 use super::locality::locality_rates;
 use super::measurement::{not_observable, overview};
 use super::paths::summary;
 use super::tcp::in_a_line;
 use super::units::{digits, percent, printable};
-use super::verdict::{answer, impact};
+use super::verdict::{answer, fixes, impact};
 use super::{heading, line};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::accepts::Listener;
@@ -93,7 +94,7 @@ fn with_evidence(diagnosis: &Diagnosis) -> String {
 fn other_look(other: &Measurement) -> String {
     let (stages, packets) = (count(other.stages.len(), "stage"), &other.packets);
     format!(
-        "\nother look ({}s, {stages}): {} packets started, {} completed; not counted above\n",
+        "\nother measurement ({}s, {stages}): {} packets started, {} completed; not counted above\n",
         digits(other.observed_time_s()),
         packets.started,
         packets.completed
@@ -204,7 +205,7 @@ pub(super) fn one(rank: usize, finding: &Finding) -> String {
     for sentence in &finding.evidence {
         line!(out, "   - {}", printable(sentence));
     }
-    let impact = impact(&finding.cost);
+    let impact = impact(&finding.cost, None);
     if !impact.is_empty() {
         line!(out, "   impact: {impact}");
     }
@@ -215,19 +216,22 @@ pub(super) fn one(rank: usize, finding: &Finding) -> String {
             line!(out, "           - {}", printable(sentence));
         }
     }
-    for change in &finding.changes {
-        let before = change.before.as_ref().map_or("unknown".to_owned(), ToString::to_string);
-        let (before, after) = (quoted(&before), quoted(&change.after.to_string()));
-        let what = if change.alternative { "or:    " } else { "change:" };
-        line!(out, "   {what} {}: {before} -> {after}", printable(&change.target.to_string()));
-        line!(out, "           {}", printable(&change.why));
+    for (alternative, label) in [(false, "fix:"), (true, "or:")] {
+        let fixes = fixes(finding, alternative);
+        for (place, Command { line: command, was, why }) in fixes.iter().enumerate() {
+            let was = if was.is_empty() {
+                String::new()
+            } else {
+                format!("    (was {})", printable(was))
+            };
+            line!(out, "   {label:<7} {}{was}", printable(command));
+            // A reason that several commands in a row share stands once, after the last of them.
+            if !why.is_empty() && fixes.get(place + 1).is_none_or(|next| next.why != *why) {
+                line!(out, "           {}", printable(why));
+            }
+        }
     }
     out
-}
-
-/// A value, or a marker for an empty one.
-fn quoted(value: &str) -> String {
-    if value.is_empty() { "\"\"".to_owned() } else { printable(value) }
 }
 
 /// Skipped checks, grouped by reason.

@@ -4,7 +4,7 @@
 use super::histogram::direction;
 use super::measurement::measured;
 use super::table::{Column, Table, left, or_none, right};
-use super::units::{bytes, digits, percent, printable};
+use super::units::{bytes, digits, percent, percentage, printable};
 use super::unknown::unknown;
 use super::{heading, line};
 use nearpath_model::Measurement;
@@ -55,7 +55,7 @@ pub fn drops(m: &DropMeasurement, top: usize) -> String {
     out
 }
 
-/// `1,234 packets dropped in 10.0s (123/s): 98% receive buffer full (UDP port 9000)`.
+/// `1,234 packets dropped in 10.0s (123/s): 98.0% receive buffer full (UDP port 9000)`.
 pub fn in_a_line(m: &DropMeasurement) -> String {
     let time = digits(m.duration_s);
     let Some(main) = m.main.as_ref().filter(|_| m.packets > 0) else {
@@ -67,7 +67,7 @@ pub fn in_a_line(m: &DropMeasurement) -> String {
     };
     let rate = digits(m.packets as f64 / m.duration_s.max(f64::MIN_POSITIVE));
     let why = main.meaning.as_deref().unwrap_or(&main.reason);
-    let share = share(main.share);
+    let share = percent(main.share);
     printable(&format!("{packets} dropped in {time}s ({rate}/s): {share} {why}{}", whose(main)))
 }
 
@@ -85,12 +85,6 @@ fn beyond(m: &DropMeasurement) -> Option<String> {
     });
     let parts: Vec<String> = parts.collect();
     (!parts.is_empty()).then(|| format!("counted by the kernel only: {}", parts.join("; ")))
-}
-
-/// `98%`; all of them only where it is.
-fn share(share: f64) -> String {
-    let rounded = (share * 100.0).round();
-    if rounded >= 100.0 && share < 1.0 { "> 99%".to_owned() } else { format!("{rounded}%") }
 }
 
 /// Properties common to the packets.
@@ -134,9 +128,9 @@ fn header(out: &mut String, m: &DropMeasurement) {
     match &m.cost {
         Some(cost) => line!(
             *out,
-            "cost:         {}ns per drop, {}% of one CPU",
+            "cost:         {}ns per drop, {} of one CPU",
             digits(cost.ns_per_event),
-            digits(cost.cpu_percent)
+            percentage(cost.cpu_percent)
         ),
         None => line!(*out, "cost:         unknown (no drop while it was measured)"),
     }
@@ -263,10 +257,7 @@ fn counters(out: &mut String, checks: &[CounterCheck]) {
     }
     out.push_str(&table.render());
     if checks.iter().any(|check| check.agrees == Some(false)) {
-        line!(
-            *out,
-            "where they do not agree, the kernel counts packets dropped in another way or for another reason"
-        );
+        line!(*out, "on mismatch, other code paths also increment the counter");
     }
 }
 
@@ -364,12 +355,11 @@ mod tests {
         (m.duration_s, m.packets, m.main) = (10.0, 1234, Some(main));
         assert_eq!(
             in_a_line(&m),
-            "1,234 packets dropped in 10.0s (123/s): 98% receive buffer full (UDP to port 9000)"
+            "1,234 packets dropped in 10.0s (123/s): 98.0% receive buffer full (UDP to port 9000)"
         );
         m.packets = 1;
         assert!(in_a_line(&m).starts_with("1 packet dropped in 10.0s (0.100/s)"));
         assert_eq!(in_a_line(&DropMeasurement::default()), "no packet dropped in 0.000s");
-        assert_eq!((share(0.9999), share(1.0)), ("> 99%".to_owned(), "100%".to_owned()));
         assert_eq!((thousands(0), thousands(1_234_567)), ("0".to_owned(), "1,234,567".to_owned()));
     }
 }

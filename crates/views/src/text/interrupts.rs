@@ -3,7 +3,7 @@
 
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
-use super::units::{digits, percent, printable, ranges};
+use super::units::{digits, percent, percentage, printable, ranges};
 use super::unknown::unknown;
 use super::{heading, line};
 use nearpath_model::PacketSource;
@@ -84,9 +84,9 @@ fn header(m: &IrqMeasurement) -> String {
     if let Some(cost) = m.cost {
         line!(
             out,
-            "cost:     {}ns per event, {}% of one CPU; {} events lost",
+            "cost:     {}ns per event, {} of one CPU; {} events lost",
             digits(cost.ns_per_event),
-            digits(cost.cpu_percent),
+            percentage(cost.cpu_percent),
             m.events_lost
         );
     }

@@ -3,7 +3,7 @@
 
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
-use super::units::ranges;
+use super::units::{percent, ranges};
 use super::unknown::unknown;
 use super::{heading, line};
 use nearpath_model::{Host, Irq, NodeId};
@@ -79,7 +79,7 @@ fn taken_by(irq: &Irq) -> String {
     }
     let named = cpus.iter().take(CPUS_NAMED);
     let mut parts: Vec<String> =
-        named.map(|&(n, cpu)| format!("{cpu} ({:.0}%)", n as f64 / all * 100.0)).collect();
+        named.map(|&(n, cpu)| format!("{cpu} ({})", percent(n as f64 / all))).collect();
     if cpus.len() > CPUS_NAMED {
         parts.push(format!("{} more", cpus.len() - CPUS_NAMED));
     }

@@ -4,7 +4,7 @@
 
 use super::histogram::bars;
 use super::table::{Table, left, right};
-use super::units::printable;
+use super::units::{percentage, printable};
 use super::{latency, line};
 use nearpath_trial::background::{BackgroundReport, Protocol};
 use nearpath_trial::latency::{Arrivals, LatencyReport, Loop, Progress, Split, Summary, Transport};
@@ -66,7 +66,7 @@ fn background(load: &BackgroundReport) -> String {
             carried.seconds
         ));
         if let Some(lost) = carried.lost_percent {
-            out.push_str(&format!(", {lost:.1}% lost"));
+            out.push_str(&format!(", {} lost", percentage(lost)));
         }
         if let Some(retransmits) = carried.retransmits {
             out.push_str(&format!(", {retransmits} retransmitted"));

@@ -1,7 +1,7 @@
 //! `demo locality`: a row per step, the changes of each, and the packets that are still not local after the last.
 
 use super::table::{Table, left, or_none, right};
-use super::units::printable;
+use super::units::{percent, printable};
 use super::{heading, line};
 use crate::json::{LocalityStep, LocalitySteps};
 use nearpath_model::locality::Method;
@@ -64,21 +64,16 @@ fn table(steps: &[LocalityStep]) -> String {
         };
         table.row([
             format!("{number} {}", step.name),
-            or_none(step.rx.local().map(share)),
+            or_none(step.rx.local().map(percent)),
             rate(step.rx.packets),
-            or_none(step.tx.local().map(share)),
+            or_none(step.tx.local().map(percent)),
             rate(step.tx.packets),
-            or_none(step.accepts.local().map(share)),
+            or_none(step.accepts.local().map(percent)),
             rate(step.accepts.accepts),
-            or_none(step.busiest_cpu.map(share)),
+            or_none(step.busiest_cpu.map(percent)),
         ]);
     }
     table.render()
-}
-
-/// Rounded down, so that a single packet on another CPU shows.
-fn share(share: f64) -> String {
-    format!("{:.1}%", (share * 1000.0 + 1e-9).floor() / 10.0)
 }
 
 /// Each reason once, with what was changed for it.

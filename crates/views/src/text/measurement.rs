@@ -2,7 +2,7 @@
 
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
-use super::units::{digits, latency, percent, printable};
+use super::units::{digits, latency, percent, percentage, printable};
 use super::{drops, groups, heading, line, outliers, paths, stamps, timelines};
 use nearpath_model::{Cost, Detail, Direction, Measurement, NotObservable, Span, StageListing};
 use std::collections::BTreeMap;
@@ -75,9 +75,9 @@ fn header(measurement: &Measurement) -> String {
     let mut out = String::new();
     measured(&mut out, &measurement.filter, measurement.duration_s);
     if let Some(observed) = measurement.observed_s {
-        let limit = measurement
-            .limit_percent
-            .map_or_else(String::new, |limit| format!(", limited to {}% of a CPU", digits(limit)));
+        let limit = measurement.limit_percent.map_or_else(String::new, |limit| {
+            format!(", limited to {} of a CPU", percentage(limit))
+        });
         let rate = measurement.packets.started as f64 / observed.max(f64::MIN_POSITIVE);
         line!(
             out,
@@ -133,7 +133,7 @@ pub(super) fn cost(out: &mut String, cost: Option<&Cost>, filter: &str, started:
     match cost {
         Some(cost) => line!(
             *out,
-            "cost:         {}ns per {}, {}ns per event, {}% of one CPU",
+            "cost:         {}ns per {}, {}ns per event, {} of one CPU",
             digits(cost.ns_per_packet),
             if filter.is_empty() {
                 "packet"
@@ -141,7 +141,7 @@ pub(super) fn cost(out: &mut String, cost: Option<&Cost>, filter: &str, started:
                 "matching packet (including runs for others)"
             },
             digits(cost.ns_per_event),
-            digits(cost.cpu_percent)
+            percentage(cost.cpu_percent)
         ),
         None if started == 0 => line!(*out, "cost:         unknown (no packet was seen)"),
         None => line!(
@@ -267,14 +267,14 @@ pub fn stages(listing: &[StageListing]) -> String {
     table.render()
 }
 
-/// The most common CPUs of a span: `cpu 0 -> 1 (83%)`, `cpu 0 (100%)` if it stayed.
+/// The most common CPUs of a span: `cpu 0 -> 1 (83.0%)`, `cpu 0 (100%)` if it stayed.
 fn mostly(span: &Span) -> Option<String> {
     let all = span.places.iter().fold(0u64, |sum, place| sum.saturating_add(place.count));
     let place = span.places.iter().max_by_key(|place| place.count).filter(|_| all > 0)?;
-    let share = place.count as f64 / all as f64 * 100.0;
+    let share = percent(place.count as f64 / all as f64);
     let (from, to) = (place.from_cpu, place.to_cpu);
     let way = if from == to { from.to_string() } else { format!("{from} -> {to}") };
-    Some(format!("cpu {way} ({share:.0}%)"))
+    Some(format!("cpu {way} ({share})"))
 }
 
 /// Stages that could not be observed, grouped by reason.

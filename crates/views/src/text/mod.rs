@@ -64,7 +64,7 @@ pub use tune::{applied, journal, plan, rolled_back, watched};
 pub use tune_demo::tune_demo;
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
-pub use verdict::verdict;
+pub use verdict::{SCREEN_LINES, verdict};
 
 /// Adds a line; writing to a `String` cannot fail.
 macro_rules! line {

@@ -39,7 +39,7 @@ pub fn softnet(host: &Host) -> String {
     out.push_str(&table.render());
     if !idle.is_empty() {
         let cpus = ranges(idle.iter().map(|cpu| cpu.cpu.0));
-        line!(out, "nothing processed or dropped: {} ({cpus})", count(idle.len(), "CPU"));
+        line!(out, "idle: {} ({cpus})", count(idle.len(), "CPU"));
     }
     if host.softnet.is_empty() {
         line!(out, "no softnet counters");

@@ -1,7 +1,7 @@
 //! `tune try`: the effect of a plan on the metric, with its confidence interval.
 
 use super::table::{Table, left, right};
-use super::units::{digits, printable};
+use super::units::{self, digits, percentage, printable};
 use super::{heading, line};
 use nearpath_model::{Hops, Moved, TrialReport, Verdict};
 
@@ -33,12 +33,12 @@ pub fn trial(report: &TrialReport) -> String {
         percent(found.ci95[1]),
         found.blocks
     );
-    line!(out, "A/A noise (95% CI): ±{:.1}%", found.noise_floor_percent);
+    line!(out, "A/A noise (95% CI): ±{}", percentage(found.noise_floor_percent));
     line!(out);
     let mut table = Table::new(&[left("BY BLOCK"), right("WITHOUT"), right("WITH")]);
     let mut objections = Vec::new();
     let guards = &found.guards;
-    let share = |value: f64| format!("{:.3}%", 100.0 * value);
+    let share = units::percent;
     for (name, guard, show) in [
         ("lost", guards.lost, &share as &dyn Fn(f64) -> String),
         ("CPUs busy", guards.cpus_busy, &digits),

@@ -3,7 +3,7 @@
 use super::commands::{braces, queue_folder};
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
-use super::units::printable;
+use super::units::{percent, printable};
 use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::{
@@ -57,11 +57,8 @@ fn crossings(now: &Crossings, then: &Crossings) -> Vec<String> {
     ];
     let text = |(what, now, then): (&str, Option<f64>, Option<f64>)| {
         let (now, then) = (now?, then?);
-        Some(format!(
-            "packets that cross to another {what}: {:.1}% -> {:.1}%, as predicted",
-            now * 100.0,
-            then * 100.0
-        ))
+        let (now, then) = (percent(now), percent(then));
+        Some(format!("packets that cross to another {what}: {now} -> {then} (predicted)"))
     };
     rows.into_iter().filter_map(text).collect()
 }
@@ -74,15 +71,16 @@ fn effect(before: &Crossings, after: &Crossings) -> Option<String> {
         ("node", before.other_node, after.other_node),
     ];
     let moved = |(what, before, after): (&str, Option<f64>, Option<f64>)| {
-        let (before, after) = (before? * 100.0, after? * 100.0);
-        // Less is not to be seen in the digits.
-        ((after - before).abs() >= 0.05).then(|| format!("another {what} {after:.1}%"))
+        let (before, after) = (before?, after?);
+        // Less than this is noise of the prediction.
+        ((after - before).abs() >= 0.0005)
+            .then(|| format!("{} cross to another {what}", percent(after)))
     };
     let moved: Vec<String> = rows.into_iter().filter_map(moved).collect();
     if moved.is_empty() {
         return None;
     }
-    Some(format!("then cross, as predicted: to {}", moved.join(", to ")))
+    Some(format!("predicted: {}", moved.join(", ")))
 }
 
 /// Whether two changes set the same value on two queues of one interface.
@@ -123,7 +121,7 @@ fn difference(change: &PlannedChange, (id, target): &(String, String)) -> String
     let mut out = String::new();
     let finding = change.finding.as_ref().map(|name| format!("  [{name}]")).unwrap_or_default();
     let optional = if change.optional { "  (optional)" } else { "" };
-    let reboot = if change.reboot { "  (takes a reboot)" } else { "" };
+    let reboot = if change.reboot { "  (requires a reboot)" } else { "" };
     let (before, after) = (values(change, &change.before), values(change, &change.after));
     let target = printable(&format!("{target}{finding}{optional}{reboot}"));
     line!(out, "{bold}{}{bold:#}  {target}", printable(id));
@@ -178,7 +176,7 @@ pub fn applied(applied: bool, outcome: &Outcome) -> String {
 pub fn journal(statuses: &[ChangeStatus]) -> String {
     let mut out = String::new();
     if statuses.is_empty() {
-        line!(out, "nothing is changed by nearpath");
+        line!(out, "no changes by nearpath");
         return out;
     }
     let columns = [
@@ -218,7 +216,7 @@ pub fn rolled_back<E: Display>(results: &[(Entry, Result<(), E>)], boot: &str) -
         let target = printable(&entry.change.target.to_string());
         match result {
             Ok(()) if entry.lost_by_reboot(boot) => {
-                line!(out, "forgot: change {}, {target}: a reboot has undone it", entry.id);
+                line!(out, "removed: change {}, {target}: undone by reboot", entry.id);
             }
             Ok(()) => line!(out, "undone: change {}, {target}", entry.id),
             Err(error) => {
@@ -327,13 +325,13 @@ mod tests {
         assert_eq!(
             plain(&shown),
             "plan for latency: 5 changes\n\
-             packets that cross to another node: 52.5% -> 0.0%, as predicted\n\
+             packets that cross to another node: 52.5% -> 0% (predicted)\n\
              \n\
              a/b  /proc/irq/4/smp_affinity_list  (optional)\n\
              \x20 - 0-3\n\
              \x20 + 2\n\
              \x20 because\n\
-             \x20 then cross, as predicted: to another node 0.0%\n\
+             \x20 predicted: 0% cross to another node\n\
              \n\
              a/b … a/b (3 queues)  /sys/class/net/x/queues/rx-{0..2}/rps_cpus  [rps_placement]\n\
              \x20 - 0000000c (CPUs 2-3)\n\
@@ -391,7 +389,7 @@ mod tests {
         assert_eq!(lines[2], format!("10  drifted  {target}  {cut}  2      {time}"));
         assert_eq!(lines[3], format!("11  -        {target}  {:40}  2      {time}", "\"\""));
         assert_eq!(lines[4..], ["change 10: changed externally", "change 11: elsewhere"]);
-        assert_eq!(journal(&[]), "nothing is changed by nearpath\n");
+        assert_eq!(journal(&[]), "no changes by nearpath\n");
     }
 
     #[test]
@@ -421,7 +419,7 @@ mod tests {
             shown,
             "undone: change 3, /proc/irq/4/smp_affinity_list\n\
              kept:   change 2, no\n\
-             forgot: change 1, /proc/irq/4/smp_affinity_list: a reboot has undone it\n"
+             removed: change 1, /proc/irq/4/smp_affinity_list: undone by reboot\n"
         );
     }
 }

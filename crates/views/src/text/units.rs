@@ -1,7 +1,7 @@
 //! Formats numbers and untrusted names.
 
 pub use nearpath_model::units::{bytes, time as latency};
-pub(super) use nearpath_model::units::{digits, percent, percentage, short};
+pub(super) use nearpath_model::units::{digits, percent, percentage, seconds, short};
 
 /// The text with everything escaped that could move a terminal's cursor, colour it, or reverse
 /// its reading order: names of interfaces and processes come from whoever made them.

@@ -2,20 +2,23 @@
 //!
 //! The first line is the answer. Evidence and tables are [`super::findings`] and [`super::diagnosis`].
 
-use super::commands::{commands, short_value};
+use super::commands::{Command, commands, wrapped};
 use super::cpus::count;
 use super::line;
 use super::paths::name;
-use super::units::{digits, latency, percentage, printable, short};
+use super::units::{latency, percent, percentage, printable, seconds, short};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::{
     Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity,
 };
 use std::collections::BTreeSet;
 
-/// Lines that findings with their costs and commands may take; the rest is counted. With what follows them that
-/// is a screen of 24 lines.
-const LINES: usize = 19;
+/// Lines of a terminal, which the verdict fills at most.
+pub const SCREEN_LINES: usize = 24;
+/// Columns of a line; a command that is longer is wrapped.
+const COLUMNS: usize = 100;
+/// Columns before a command.
+const INDENT: usize = 10;
 /// Commands of a finding that are shown.
 const COMMANDS: usize = 2;
 /// Findings for information that are named, a line each.
@@ -25,44 +28,53 @@ const PATHS: usize = 2;
 /// Cells of a bar.
 const BAR: usize = 10;
 
-/// The verdict; `-v` and `-vv` have the rest. `next` is the command to go on with where there is something to fix.
-pub fn verdict(diagnosis: &Diagnosis, next: Option<&str>) -> String {
+/// The verdict in at most so many lines; `-v` and `-vv` have the rest. `next` is the command to go on with where there is
+/// something to fix.
+pub fn verdict(diagnosis: &Diagnosis, next: Option<&str>, lines: usize) -> String {
     let mut out = String::new();
-    let findings = &diagnosis.findings;
-    let mut shown = 0;
+    let end = figures(diagnosis, next);
+    // One line reports what is not shown.
+    let room = lines.saturating_sub(end.lines().count() + 1);
+    let is_serious = |finding: &&Finding| finding.severity > Severity::Info;
     // Ranked by severity: what is shown is the first of them.
-    for finding in findings.iter().filter(|finding| finding.severity > Severity::Info) {
+    let (serious, notes): (Vec<&Finding>, Vec<&Finding>) =
+        diagnosis.findings.iter().partition(is_serious);
+    let mut shown = 0;
+    for finding in &serious {
         let text = one(finding);
-        if out.lines().count() + text.lines().count() > LINES {
+        // Of the worst at least the title.
+        let text = if shown == 0 && text.lines().count() > room { title(finding) } else { text };
+        if shown > 0 && out.lines().count() + text.lines().count() > room {
             break;
         }
         out.push_str(&text);
         shown += 1;
     }
-    if shown == 0 {
+    let mut hidden: Vec<&Finding> = serious.iter().skip(shown).copied().collect();
+    if serious.is_empty() {
         line!(out, "{}", nothing_found(diagnosis));
     }
-    let notes = findings.iter().filter(|finding| finding.severity == Severity::Info);
-    let room = LINES.saturating_sub(out.lines().count()).min(NOTES);
-    let notes: String = notes.take(room).map(title).collect();
-    shown += notes.lines().count();
-    out.push_str(&notes);
+    let space = if hidden.is_empty() { room.saturating_sub(out.lines().count()) } else { 0 };
+    notes.iter().take(space.min(NOTES)).for_each(|finding| out.push_str(&title(finding)));
+    hidden.extend(notes.iter().skip(space.min(NOTES)));
     let rest: Vec<String> =
-        [others(findings, shown), not_checked(diagnosis)].into_iter().flatten().collect();
+        [others(&hidden), not_checked(diagnosis)].into_iter().flatten().collect();
     if !rest.is_empty() {
         line!(out, "{}", rest.join(" · "));
     }
+    out + &end
+}
+
+/// The last lines: packets, latency, and what to do next.
+fn figures(diagnosis: &Diagnosis, next: Option<&str>) -> String {
+    let mut out = String::new();
     if let Some(measured) = &diagnosis.measurement {
         line!(out, "{}", packets(measured));
-        measured
-            .paths
-            .iter()
-            .filter_map(end_to_end)
-            .take(PATHS)
-            .for_each(|path| line!(out, "{path}"));
+        let paths = measured.paths.iter().filter_map(end_to_end).take(PATHS);
+        paths.for_each(|path| line!(out, "{path}"));
     }
     if let Some(next) = next
-        && findings.iter().any(|finding| !finding.changes.is_empty())
+        && diagnosis.findings.iter().any(|finding| !finding.changes.is_empty())
     {
         line!(out, "next: {next}");
     }
@@ -79,38 +91,40 @@ pub(super) fn answer(diagnosis: &Diagnosis) -> String {
 
 /// What can be said where nothing serious was found: never more than was looked at.
 fn nothing_found(diagnosis: &Diagnosis) -> String {
+    let (skipped, all) = (checks_skipped(diagnosis), diagnosis.checks);
+    if all > 0 && skipped >= all && diagnosis.findings.is_empty() {
+        let reason = diagnosis.not_checked.first().map_or("", |missing| missing.reason.as_str());
+        return elided(&format!("Nothing could be checked: {}", printable(reason)), COLUMNS);
+    }
     let measured = match &diagnosis.measurement {
         None => "; no packets were measured",
         Some(m) if m.packets.started == 0 => "; no packets were seen",
         Some(_) => "",
     };
-    match checks_skipped(diagnosis) {
-        0 => format!("No problems found{measured}"),
-        missing => {
-            format!(
-                "No problems found; {} could not run, or only in part{measured}",
-                count(missing, "check")
-            )
-        }
+    match (skipped, all) {
+        (0, _) => format!("No problems found{measured}"),
+        // From a nearpath that did not report how many there are.
+        (_, 0) => format!("No problems found; {} could not run{measured}", count(skipped, "check")),
+        _ => format!("No problems found; {skipped} of {all} checks could not run{measured}"),
     }
 }
+
+/// What is noted as not checked and is no check: evidence that is missing, and names that were refused.
+const NOT_CHECKS: [&str; 2] = ["measurement", "nics"];
 
 /// How many checks could not run, or only in part.
 fn checks_skipped(diagnosis: &Diagnosis) -> usize {
     let checks = diagnosis.not_checked.iter().map(|missing| missing.check.as_str());
-    checks.collect::<BTreeSet<_>>().len()
+    checks.filter(|check| !NOT_CHECKS.contains(check)).collect::<BTreeSet<_>>().len()
 }
 
-/// `1 more critical, 2 warnings (-v)`.
-fn others(findings: &[Finding], shown: usize) -> Option<String> {
-    let of = |severity| {
-        let rest = findings.iter().skip(shown);
-        rest.filter(|finding| finding.severity == severity).count()
-    };
+/// `1 more critical, 2 more warnings (-v)`.
+fn others(hidden: &[&Finding]) -> Option<String> {
+    let of = |severity| hidden.iter().filter(|finding| finding.severity == severity).count();
     let parts = [
         (of(Severity::Critical), format!("{} more critical", of(Severity::Critical))),
         (of(Severity::Warning), count(of(Severity::Warning), "more warning")),
-        (of(Severity::Info), format!("{} more for information", of(Severity::Info))),
+        (of(Severity::Info), format!("{} more info", of(Severity::Info))),
     ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text).collect();
@@ -122,7 +136,7 @@ fn not_checked(diagnosis: &Diagnosis) -> Option<String> {
     let missing = checks_skipped(diagnosis);
     let parts = [
         (unseen, format!("{} not observable (-vv)", count(unseen, "stage"))),
-        (missing, format!("{} skipped (-v)", count(missing, "check"))),
+        (missing, format!("{} skipped or incomplete (-v)", count(missing, "check"))),
     ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(number, _)| *number > 0).map(|(_, text)| text).collect();
@@ -138,34 +152,35 @@ fn title(finding: &Finding) -> String {
     };
     let mut out = String::new();
     let (title, check) = (printable(&finding.title), printable(&finding.check));
+    let title = elided(&title, COLUMNS.saturating_sub(INDENT + 4 + check.chars().count()));
     line!(out, "{style}{word:<8}{style:#}  {title}  [{check}]");
     out
+}
+
+/// A text of at most so many columns; what is cut off is an ellipsis.
+fn elided(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(columns.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
 }
 
 /// A finding: its title, what it costs, the commands that fix it, and what else it shows in.
 fn one(finding: &Finding) -> String {
     let mut out = title(finding);
-    let impact = impact(&finding.cost);
+    let impact = impact(&finding.cost, Some(COLUMNS - INDENT));
     if !impact.is_empty() {
         line!(out, "  impact  {impact}");
     }
     for (alternative, label) in [(false, "fix"), (true, "or")] {
-        let changes: Vec<_> =
-            finding.changes.iter().filter(|change| change.alternative == alternative).collect();
-        let commands = commands(&changes);
+        let commands = fixes(finding, alternative);
         for (place, command) in commands.iter().take(COMMANDS).enumerate() {
             let label = if place == 0 { label } else { "" };
-            let was = changes.first().and_then(|change| change.before.as_ref());
-            let was = match was {
-                Some(was)
-                    if commands.len() == 1
-                        && changes.iter().all(|c| c.before.as_ref() == Some(was)) =>
-                {
-                    format!("    (was {})", printable(&short_value(changes.first().copied(), was)))
-                }
-                _ => String::new(),
-            };
-            line!(out, "  {label:<6}  {}{was}", printable(command));
+            for (row, part) in on_screen(command).iter().enumerate() {
+                let label = if row == 0 { label } else { "" };
+                line!(out, "  {label:<6}  {part}");
+            }
         }
         if commands.len() > COMMANDS {
             line!(out, "          and {} (-v)", count(commands.len() - COMMANDS, "more command"));
@@ -174,29 +189,72 @@ fn one(finding: &Finding) -> String {
     let symptoms: BTreeSet<&str> = finding.symptoms.iter().map(|f| f.check.as_str()).collect();
     if !symptoms.is_empty() {
         let symptoms: Vec<String> = symptoms.into_iter().map(printable).collect();
-        line!(out, "  causes  {} (-v)", symptoms.join(", "));
+        let symptoms = elided(&symptoms.join(", "), COLUMNS - INDENT - " (-v)".len());
+        line!(out, "  causes  {symptoms} (-v)");
     }
     out
 }
 
-/// `32.0% of 369k packets  ███▎······  +16.4µs median, max 656µs, 0.147s of waiting per second`.
-pub(super) fn impact(cost: &FindingCost) -> String {
+/// The commands that fix a finding, or those that would instead.
+pub(super) fn fixes(finding: &Finding, alternative: bool) -> Vec<Command> {
+    let changes: Vec<_> =
+        finding.changes.iter().filter(|change| change.alternative == alternative).collect();
+    let mut fixes = commands(&changes);
+    if !alternative {
+        let manual = |line: &String| Command { line: line.clone(), ..Command::default() };
+        fixes.extend(finding.manual.iter().map(manual));
+    }
+    fixes
+}
+
+/// A command as it fits: wrapped, with the value before where there is room for it.
+fn on_screen(command: &Command) -> Vec<String> {
+    let columns = COLUMNS - INDENT;
+    let mut lines = wrapped(&printable(&command.line), columns);
+    if lines.iter().any(|line| line.chars().count() > columns) {
+        return vec!["a command longer than the screen (-v)".to_owned()];
+    }
+    let was = format!("    (was {})", printable(&command.was));
+    if let Some(last) = lines.last_mut()
+        && !command.was.is_empty()
+        && last.chars().count() + was.chars().count() <= columns
+    {
+        last.push_str(&was);
+    }
+    lines
+}
+
+/// `32.0% of 369k packets  ███▎······  +16.4µs median, max 656µs, 147ms of waiting per second`. Where that is more than so
+/// many columns, the last of it is left out.
+pub(super) fn impact(cost: &FindingCost, columns: Option<usize>) -> String {
     let share = cost.share_percent.map(|share| {
         let of = match cost.share_of.as_str() {
             "" => "affected".to_owned(),
-            of => format!("of {}", printable(of)),
+            of => format!("of {}", elided(&printable(of), 40)),
         };
+        let (number, bar) = (percentage(share), bar(share / 100.0));
+        let plain = format!("{number} {of}  {bar}").chars().count();
         let style = stands_out(share / 100.0);
-        format!("{} {of}  {style}{}{style:#}", percentage(share), bar(share / 100.0))
+        (format!("{number} {of}  {style}{bar}{style:#}"), plain)
     });
+    let waiting = cost.seconds_per_second.filter(|seconds| *seconds > 0.0);
     let more = [
         cost.per_packet_ns.map(|ns| format!("+{} median", latency(ns))),
         cost.max_ns.map(|ns| format!("max {}", latency(ns))),
-        cost.seconds_per_second.map(|s| format!("{}s of waiting per second", digits(s))),
+        waiting.map(|s| format!("{} of waiting per second", seconds(s))),
     ];
-    let more: Vec<String> = more.into_iter().flatten().collect();
-    let more = (!more.is_empty()).then(|| more.join(", "));
-    [share, more].into_iter().flatten().collect::<Vec<_>>().join("  ")
+    let (mut text, mut used) = share.unwrap_or_default();
+    let mut between = if text.is_empty() { "" } else { "  " };
+    for part in more.into_iter().flatten() {
+        used += between.len() + part.chars().count();
+        if columns.is_some_and(|columns| used > columns) {
+            break;
+        }
+        text.push_str(between);
+        text.push_str(&part);
+        between = ", ";
+    }
+    text
 }
 
 /// The colour of a share: yellow from a tenth, red from a half.
@@ -222,10 +280,13 @@ fn packets(measured: &Measurement) -> String {
     let Packets { started, completed, dropped, .. } = measured.packets;
     let followed = match started {
         0 => String::new(),
-        _ => format!(", {:.1}% followed", 100.0 * (completed + dropped) as f64 / started as f64),
+        _ => {
+            let ended = completed.saturating_add(dropped).min(started);
+            format!(", {} followed", percent(ended as f64 / started as f64))
+        }
     };
     let cost = measured.cost.map_or_else(String::new, |cost| {
-        format!(" · overhead {}% of one CPU", digits(cost.cpu_percent))
+        format!(" · overhead {} of one CPU", percentage(cost.cpu_percent))
     });
     format!("packets {}{followed}{cost}", short(started))
 }
@@ -246,7 +307,7 @@ fn end_to_end(path: &PathLatency) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::NotChecked;
+    use nearpath_model::{NotChecked, ProposedChange, QueueId, SettingFile};
 
     #[test]
     fn a_bar_has_ten_cells() {
@@ -256,24 +317,91 @@ mod tests {
         assert_eq!(bar(7.0), "██████████");
     }
 
+    fn empty() -> Diagnosis {
+        serde_json::from_value(serde_json::json!({
+            "schema": 1, "findings": [], "not_checked": [], "checks": 3, "measurement": null,
+            "host": {"kernel": null, "virtualisation": null, "online_cpus": 1, "packages": 1,
+                     "nodes": 1, "llcs": 1, "nics": []},
+        }))
+        .unwrap()
+    }
+
     #[test]
     fn nothing_found_is_no_more_than_was_looked_at() {
         let missing =
             |check: &str| NotChecked { check: check.to_owned(), reason: "no root".to_owned() };
-        let mut diagnosis: Diagnosis = serde_json::from_value(serde_json::json!({
-            "schema": 1, "findings": [], "not_checked": [], "measurement": null,
-            "host": {"kernel": null, "virtualisation": null, "online_cpus": 1, "packages": 1,
-                     "nodes": 1, "llcs": 1, "nics": []},
-        }))
-        .unwrap();
-        assert_eq!(verdict(&diagnosis, None), "No problems found; no packets were measured\n");
-        diagnosis.not_checked = vec![missing("a"), missing("b"), missing("a")];
-        let shown = verdict(&diagnosis, None);
-        assert!(
-            shown.starts_with(
-                "No problems found; 2 checks could not run, or only in part; no packets"
-            ),
-            "{shown}"
+        let mut diagnosis = empty();
+        let said = |diagnosis: &Diagnosis| {
+            let text = verdict(diagnosis, None, SCREEN_LINES);
+            text.lines().next().unwrap().to_owned()
+        };
+        assert_eq!(said(&diagnosis), "No problems found; no packets were measured");
+        diagnosis.not_checked =
+            ["measurement", "a", "b", "a", "nics"].into_iter().map(missing).collect();
+        assert_eq!(
+            said(&diagnosis),
+            "No problems found; 2 of 3 checks could not run; no packets were measured"
         );
+        diagnosis.not_checked.push(missing("c"));
+        assert_eq!(said(&diagnosis), "Nothing could be checked: no root");
+    }
+
+    /// A finding of four lines.
+    fn finding(severity: Severity, number: usize) -> Finding {
+        let change = |queue| {
+            let file = SettingFile::rx_queue("eth0", QueueId(queue), "rps_cpus");
+            ProposedChange::new(file, Some("1".to_owned()), queue.to_string(), "Why.")
+        };
+        let finding = Finding::new(severity, format!("{severity:?} {number}"));
+        [change(0), change(1)].into_iter().fold(finding.share(Some(0.5), "all"), Finding::change)
+    }
+
+    #[test]
+    fn what_is_hidden_is_counted_by_severity() {
+        let of = |severity, n| (0..n).map(move |number| finding(severity, number));
+        let mut diagnosis = empty();
+        diagnosis.findings = of(Severity::Critical, 3)
+            .chain(of(Severity::Warning, 5))
+            .chain(of(Severity::Info, 5))
+            .collect();
+        let shown = |lines| verdict(&diagnosis, Some("nearpath tune try"), lines);
+        let text = shown(SCREEN_LINES);
+        let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
+        let count = |text: &str, word: &str| {
+            plain(text).lines().filter(|line| line.starts_with(word)).count()
+        };
+        assert_eq!(text.lines().count(), 22, "{text}");
+        assert_eq!(count(&text, "CRITICAL") + count(&text, "WARNING"), 5, "{text}");
+        // No note stands above a warning that is hidden.
+        assert_eq!(count(&text, "INFO"), 0, "{text}");
+        assert!(text.contains("\n3 more warnings, 5 more info (-v)\nnext: "), "{text}");
+        assert!(shown(12).contains("\n1 more critical, 5 more warnings, 5 more info (-v)\n"));
+        assert!(shown(1).starts_with("\u{1b}") && shown(1).lines().count() == 3, "{}", shown(1));
+        let text = shown(40);
+        assert_eq!(count(&text, "INFO"), NOTES, "{text}");
+        assert!(text.contains("\n2 more info (-v)\n"), "{text}");
+    }
+
+    #[test]
+    fn long_lines_are_cut_and_commands_wrapped() {
+        let mut long = finding(Severity::Warning, 0);
+        long.title = "t".repeat(150);
+        long.check = "name_of_check".to_owned();
+        long.cost.share_of = "p".repeat(90);
+        long.cost.max_ns = Some(1);
+        long.changes.clear();
+        long.cost.seconds_per_second = Some(0.5);
+        long.manual = vec![format!("ethtool -X {} {}", "n".repeat(60), "w".repeat(40))];
+        long.symptoms = (0..9).map(|number| finding(Severity::Info, number)).collect();
+        for (number, symptom) in long.symptoms.iter_mut().enumerate() {
+            symptom.check = format!("a_long_name_{number}");
+        }
+        let mut diagnosis = empty();
+        diagnosis.findings = vec![long];
+        let text = verdict(&diagnosis, None, SCREEN_LINES);
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        assert!(plain.lines().all(|line| line.chars().count() <= COLUMNS), "{plain}");
+        assert!(plain.contains("…  [name_of_check]"), "{plain}");
+        assert!(plain.contains(" \\\n            wwww"), "{plain}");
     }
 }

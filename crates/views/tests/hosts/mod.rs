@@ -128,7 +128,7 @@ pub fn two_nodes() -> Host {
         daemons: Daemons { irqbalance: Some(true), tuned: Some(false), tuned_profile: None },
         unknown: vec![
             unknown("cpu 7", "core", "/sys/devices/system/cpu/cpu7/topology/core_id: not found"),
-            unknown("host", "rcu_nocbs", "the command line does not tell"),
+            unknown("host", "rcu_nocbs", "not on the kernel command line"),
             unknown("nic lo", "speed_mbps", "/sys/class/net/lo/speed: does not have this"),
             unknown("nic veth0", "rings", "ethtool rings of veth0: the driver does not support it"),
         ],

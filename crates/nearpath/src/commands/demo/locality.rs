@@ -10,6 +10,7 @@ use crate::session::duration;
 use anyhow::Context;
 use clap::Args;
 use nearpath_host::{Root, Wanted};
+use nearpath_model::units::percent;
 use nearpath_model::{Change, Proposal, ProposedChange, Target, Topology};
 use nearpath_trial::load::CallersReport;
 use nearpath_views::json::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};
@@ -127,7 +128,7 @@ fn take_method(shown: &mut LocalitySteps, look: &Look) {
 fn progress(number: usize, step: &LocalityStep) -> String {
     let rates = text::locality_rates(&step.rx, &step.tx, step.duration_s);
     let accepts = step.accepts.local().map_or_else(String::new, |local| {
-        format!(", {:.0}% of {} accepts local", local * 100.0, step.accepts.accepts)
+        format!(", {} of {} accepts local", percent(local), step.accepts.accepts)
     });
     format!("{number} {}: {rates}{accepts}", step.name)
 }

@@ -12,6 +12,7 @@ use nearpath_diagnose::diagnose;
 use nearpath_host::{NetnsRef, Root, Wanted, in_netns};
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
+use nearpath_model::units::{bytes, digits, short};
 use nearpath_model::{Detail, Diagnosis, Host};
 use nearpath_trial::load::{LoadKind, LoadReport};
 use std::ffi::OsStr;
@@ -87,14 +88,14 @@ fn facts(demo: &Demo) -> anyhow::Result<Host> {
 pub(super) fn report_load(report: &LoadReport) {
     let sum = |kind: LoadKind| report.counts.iter().filter(move |c| c.kind == kind);
     let received = |kind| sum(kind).map(|c| c.received).sum::<u64>();
-    let megabytes = sum(LoadKind::TcpStream).map(|c| c.received_bytes).sum::<u64>() / 1_000_000;
+    let streamed = sum(LoadKind::TcpStream).map(|c| c.received_bytes).sum::<u64>();
     say(&format!(
-        "load of {:.1}s: {} TCP requests answered, {megabytes} MB of TCP streams and {} UDP \
-         datagrams received, {} messages lost; veth pair and namespaces removed",
-        report.duration_s,
-        received(LoadKind::TcpRequests),
-        received(LoadKind::UdpDatagrams),
-        report.lost(),
+        "load of {}s: {} requests, {} streamed, {} UDP, {} lost; namespaces removed",
+        digits(report.duration_s),
+        short(received(LoadKind::TcpRequests)),
+        bytes(streamed),
+        short(received(LoadKind::UdpDatagrams)),
+        short(report.lost()),
     ));
     let planned: u64 = report.counts.iter().map(|c| c.planned).sum();
     let sent: u64 = report.counts.iter().map(|c| c.sent).sum();
