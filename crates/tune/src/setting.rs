@@ -226,7 +226,8 @@ pub(crate) fn undo(
     }
     let ours = setting.same(&now, after)
         || left
-        || setting.is_left_by_kernel(&now, before)
+        // Of an undo that was interrupted.
+        || (setting.cpus_changed() && setting.is_left_by_kernel(&now, before))
         // nearpath may have ended between the write and its check.
         || (interrupted && setting.is_rounded(&now, after));
     if !force && !ours {

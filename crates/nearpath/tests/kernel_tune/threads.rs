@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-/// Starts a thread every ten milliseconds, which starts another one and waits, until its input ends. No more than 600,
-/// as applying takes the longer the more there are.
+/// Starts a thread every ten milliseconds, which starts another one and waits, until its input ends. Fewer once there
+/// are many, as applying takes the longer the more there are.
 const SPAWNER: &str = "
 import sys, threading
 threading.stack_size(128 * 1024)
@@ -20,9 +20,9 @@ def bears():
     threading.Thread(target=waits).start()
     ended.wait()
 def spawns():
-    for _ in range(300):
+    for count in range(1000):
         threading.Thread(target=bears).start()
-        if ended.wait(0.01):
+        if ended.wait(0.01 if count < 200 else 0.1):
             break
 threading.Thread(target=spawns).start()
 sys.stdin.read()
