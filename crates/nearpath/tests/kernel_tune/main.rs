@@ -296,7 +296,7 @@ fn a_write_that_fails_at_any_step_is_survived() {
         if !require_failing() {
             return;
         }
-        // Settings, the journal and the disk alike; once and from then on, by turns.
+        // Settings, the journal and the disk alike; once and from then on, alternately.
         for step in steps(CHANGES * 5) {
             let for_good = step % 2 == 0;
             let when = format!("write {step} fails, for good: {for_good}");
@@ -466,7 +466,7 @@ fn what_is_asked_for_is_done_and_told() {
         let kept = scene.run(&["rollback"]);
         assert_eq!(kept.status.code(), Some(1));
         assert!(said(&kept).contains("1 of 2 changes were not undone"), "{}", said(&kept));
-        assert_eq!(settings()[SOMAXCONN], b"9\n", "left alone");
+        assert_eq!(settings()[SOMAXCONN], b"9\n", "skipped");
         assert!(scene.run(&["rollback", "--force"]).status.success());
         assert!(settings() == scene.before);
         assert!(scene.run(&["rollback"]).status.success(), "nothing to do is success");

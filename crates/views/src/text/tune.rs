@@ -404,9 +404,9 @@ mod tests {
                 "1970-01-01 00:00:00 UTC  change 9, {target}: re-applied: 0-3 -> 2 (was change 4: why)\n"
             )
         );
-        let what = Noticed::Drifted("somebody\u{1b}".to_owned());
+        let what = Noticed::Drifted("a script\u{1b}".to_owned());
         let shown = watched(&Notice { id: 9, target, what }, 0);
-        assert!(shown.ends_with(": skipped: somebody\\u{1b}\n"), "{shown}");
+        assert!(shown.ends_with(": skipped: a script\\u{1b}\n"), "{shown}");
     }
 
     #[test]
