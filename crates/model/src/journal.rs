@@ -58,7 +58,7 @@ pub struct ChangeStatus {
     /// The entry.
     pub entry: Entry,
     /// Its state; `None` if it cannot be seen from here.
-    pub standing: Option<ChangeState>,
+    pub state: Option<ChangeState>,
     /// Further explanation.
     pub reason: Option<String>,
     /// Whether the old value is back on the same interface, queue or interrupt: it was changed back externally,

@@ -25,7 +25,7 @@ fn statuses(
         };
         let later = entries.iter().skip(place + 1).find(further);
         let (mut set_back, mut unplugged) = (false, false);
-        let (standing, reason) = match later {
+        let (state, reason) = match later {
             _ if entry.lost_by_reboot(boot) => {
                 (Some(ChangeState::Lost), Some("the host was rebooted since".to_owned()))
             }
@@ -33,21 +33,21 @@ fn statuses(
                 (Some(ChangeState::Applied), Some(format!("superseded by change {}", later.id)))
             }
             None => match look(entry) {
-                Ok(presence) => {
-                    set_back = presence == ObservedValue::Before && entry.state == State::Done;
-                    unplugged = matches!(presence, ObservedValue::Unplugged { .. });
-                    standing(entry.state, presence)
+                Ok(observed) => {
+                    set_back = observed == ObservedValue::Before && entry.state == State::Done;
+                    unplugged = matches!(observed, ObservedValue::Unplugged { .. });
+                    change_state(entry.state, observed)
                 }
                 Err(reason) => (None, Some(reason)),
             },
         };
-        ChangeStatus { entry: entry.clone(), standing, reason, set_back, unplugged }
+        ChangeStatus { entry: entry.clone(), state, reason, set_back, unplugged }
     };
     entries.iter().enumerate().map(of).collect()
 }
 
-fn standing(state: State, presence: ObservedValue) -> (Option<ChangeState>, Option<String>) {
-    let (standing, reason) = match (presence, state) {
+fn change_state(state: State, observed: ObservedValue) -> (Option<ChangeState>, Option<String>) {
+    let (state, reason) = match (observed, state) {
         (ObservedValue::After, _) => return (Some(ChangeState::Applied), None),
         (ObservedValue::Before, State::Begun)
         | (ObservedValue::Unplugged { is_before: true, .. }, State::Begun) => {
@@ -74,7 +74,7 @@ fn standing(state: State, presence: ObservedValue) -> (Option<ChangeState>, Opti
         }
         (ObservedValue::Gone { reason }, _) => (ChangeState::Lost, reason),
     };
-    (Some(standing), Some(reason))
+    (Some(state), Some(reason))
 }
 
 #[cfg(test)]
@@ -88,10 +88,10 @@ mod tests {
 
     fn state_of(
         entries: &[Entry],
-        presence: Result<ObservedValue, String>,
+        observed: Result<ObservedValue, String>,
     ) -> Vec<Option<ChangeState>> {
-        let statuses = statuses(entries, "now", |_| presence.clone());
-        statuses.into_iter().map(|status| status.standing).collect()
+        let statuses = statuses(entries, "now", |_| observed.clone());
+        statuses.into_iter().map(|status| status.state).collect()
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         let other = || ObservedValue::Other { now: "x".to_owned() };
         let gone = || ObservedValue::Gone { reason: "x".to_owned() };
         let unplugged = |is_before| ObservedValue::Unplugged { now: "0-2".to_owned(), is_before };
-        for (entries, presence, standing) in [
+        for (entries, observed, state) in [
             (&done, ObservedValue::After, ChangeState::Applied),
             (&begun, ObservedValue::After, ChangeState::Applied),
             (&done, ObservedValue::Before, ChangeState::Lost),
@@ -114,7 +114,7 @@ mod tests {
             (&begun, unplugged(true), ChangeState::Undone),
             (&done, gone(), ChangeState::Lost),
         ] {
-            assert_eq!(state_of(entries, Ok(presence.clone())), [Some(standing)], "{presence:?}");
+            assert_eq!(state_of(entries, Ok(observed.clone())), [Some(state)], "{observed:?}");
         }
         assert_eq!(state_of(&done, Err("not from here".to_owned())), [None]);
     }

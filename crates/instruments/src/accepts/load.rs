@@ -4,7 +4,7 @@ use super::Options;
 use super::probes::{CONSUME_UDP, Completion, SOCK_RECV, io_uring, is_for, is_of_io_uring, lacks};
 use crate::InstrumentError;
 use crate::kernel::{
-    AttachMode, Attached, Kernel, Probe, attach, choose, load_only, open, refused, within_reach,
+    AttachMode, Attached, Kernel, Probe, attach, choose, in_best_mode, load_only, open, refused,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
@@ -45,12 +45,12 @@ pub struct Loaded {
 /// # Errors
 /// A missing privilege, or a refusal of the kernel.
 pub fn load(kernel: &Kernel, options: &Options) -> Result<Loaded, InstrumentError> {
-    within_reach(kernel, |reach| load_within(kernel, reach, options)).map(|(loaded, _)| loaded)
+    in_best_mode(kernel, |mode| load_within(kernel, mode, options)).map(|(loaded, _)| loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: AttachMode,
+    mode: AttachMode,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<AcceptsSkelBuilder>(kernel)?;
@@ -58,7 +58,7 @@ fn load_within(
     let wanted = |probe: &Probe| {
         is_for(probe, options.datagrams) && (completion.is_ok() || !is_of_io_uring(probe))
     };
-    let (mut chosen, skipped) = choose(kernel, reach, wanted);
+    let (mut chosen, skipped) = choose(kernel, mode, wanted);
     let has_consume_udp = chosen.iter().any(|(probe, _)| probe.program == CONSUME_UDP);
     chosen.retain(|(probe, _)| !(has_consume_udp && probe.program == SOCK_RECV));
     if let Some(reason) = lacks(&chosen, &skipped, options.datagrams) {

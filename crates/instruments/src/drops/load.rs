@@ -5,8 +5,8 @@ use crate::InstrumentError;
 use crate::filter::constants_of_filter;
 use crate::grouping::{comm, flow, word};
 use crate::kernel::{
-    AttachMode, Attached, Kernel, Probe, attach, choose, load_only, open, probe, refused,
-    within_reach,
+    AttachMode, Attached, Kernel, Probe, attach, choose, in_best_mode, load_only, open, probe,
+    refused,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
@@ -50,16 +50,16 @@ pub struct Loaded {
 /// # Errors
 /// A missing privilege, or something that the kernel lacks or refused.
 pub fn load(kernel: &Kernel, options: &Options) -> Result<Loaded, InstrumentError> {
-    within_reach(kernel, |reach| load_within(kernel, reach, options)).map(|(loaded, _)| loaded)
+    in_best_mode(kernel, |mode| load_within(kernel, mode, options)).map(|(loaded, _)| loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: AttachMode,
+    mode: AttachMode,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<DropsSkelBuilder>(kernel)?;
-    let (chosen, skipped) = choose(kernel, reach, |_| true);
+    let (chosen, skipped) = choose(kernel, mode, |_| true);
     if let Some((_, reason)) = skipped.into_iter().next() {
         return Err(InstrumentError::Unsupported(reason));
     }

@@ -49,7 +49,7 @@ pub struct Served {
 impl Served {
     /// Which of the two queues with a number.
     pub fn serves(&self) -> Serves {
-        let has = |way: AttachTarget| self.queues.iter().any(|(w, _)| *w == way);
+        let has = |target: AttachTarget| self.queues.iter().any(|(w, _)| *w == target);
         match (has(AttachTarget::Rx), has(AttachTarget::Tx)) {
             (true, false) => Serves::Rx,
             (false, true) => Serves::Tx,
@@ -73,16 +73,16 @@ impl Links {
             let linked = self.nics.entry(nic.ifindex).or_default();
             linked.name.clone_from(&nic.name);
             linked.netns = nic.netns.inode;
-            for (way, queue, irq, napi_id) in rx.chain(tx) {
-                linked.queues.insert((way, queue));
-                linked.napi.extend(napi_id.map(|id| ((way, queue), id)));
+            for (target, queue, irq, napi_id) in rx.chain(tx) {
+                linked.queues.insert((target, queue));
+                linked.napi.extend(napi_id.map(|id| ((target, queue), id)));
                 let line = irq.and_then(|irq| Some((irq, readings.irqs.get(&irq)?)));
                 if let Some((irq, line)) = line {
                     let served = self.by_irq.entry((irq, line.name.clone())).or_default();
                     if served.ifindex != Some(nic.ifindex) {
                         *served = Served { ifindex: Some(nic.ifindex), ..Served::default() };
                     }
-                    served.queues.insert((way, queue));
+                    served.queues.insert((target, queue));
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use crate::InstrumentError;
 use crate::kernel::{
-    AttachMode, Attached, Kernel, Probe, attach, choose, load_only, open, probe, refused,
-    within_reach,
+    AttachMode, Attached, Kernel, Probe, attach, choose, in_best_mode, load_only, open, probe,
+    refused,
 };
 use crate::layout::Layout;
 use libbpf_rs::skel::{OpenSkel, Skel};
@@ -58,20 +58,20 @@ pub struct Loaded {
 /// # Errors
 /// A missing privilege, or a refusal of the kernel.
 pub fn load(kernel: &Kernel, layout: &Layout, asks_napi: bool) -> Result<Loaded, InstrumentError> {
-    let load = |reach: AttachMode| load_within(kernel, reach, layout, asks_napi);
+    let load = |mode: AttachMode| load_within(kernel, mode, layout, asks_napi);
     // With tracepoints nothing is lost if the kernel has no BTF.
-    within_reach(kernel, load).map(|(loaded, _)| loaded)
+    in_best_mode(kernel, load).map(|(loaded, _)| loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: AttachMode,
+    mode: AttachMode,
     layout: &Layout,
     asks_napi: bool,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<IrqsSkelBuilder>(kernel)?;
     let wanted = |probe: &Probe| asks_napi || !probe.stages.contains(&RAISE);
-    let (chosen, skipped) = choose(kernel, reach, wanted);
+    let (chosen, skipped) = choose(kernel, mode, wanted);
     load_only(open.open_object_mut(), &chosen);
     let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
     open.maps.cpus.set_max_entries(cpus).map_err(|e| refused("sizing the BPF maps", &e))?;

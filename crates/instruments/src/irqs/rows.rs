@@ -110,7 +110,7 @@ impl Counted<'_> {
             (IfIndex, QueueId),
             BTreeSet<(AttachTarget, QueueId)>,
         )| {
-            let has = |way: AttachTarget| queues.contains(&(way, queue));
+            let has = |target: AttachTarget| queues.contains(&(target, queue));
             let row = QueueInterrupts {
                 nic: self.links.nics.get(&ifindex).map_or_else(String::new, |nic| nic.name.clone()),
                 queue: Some(queue),
@@ -127,9 +127,9 @@ impl Counted<'_> {
     }
 
     /// Packets counted by a queue.
-    fn packets(&self, index: IfIndex, (way, queue): (AttachTarget, QueueId)) -> Option<u64> {
+    fn packets(&self, index: IfIndex, (target, queue): (AttachTarget, QueueId)) -> Option<u64> {
         let [rx, tx] = self.readings.packets.get(&index)?;
-        match way {
+        match target {
             AttachTarget::Rx => rx.counted(&queue),
             AttachTarget::Tx => tx.counted(&queue),
         }
@@ -170,8 +170,8 @@ impl Counted<'_> {
         let rows: Vec<&mut Row> = rows.collect();
         if self.readings.packets.contains_key(&index) {
             for row in rows {
-                let of = |way: AttachTarget| {
-                    let queues = row.queues.iter().filter(|(w, _)| *w == way);
+                let of = |target: AttachTarget| {
+                    let queues = row.queues.iter().filter(|(w, _)| *w == target);
                     queues.filter_map(|queue| self.packets(index, *queue)).reduce(|a, b| a + b)
                 };
                 (row.row.rx_packets, row.row.tx_packets) =

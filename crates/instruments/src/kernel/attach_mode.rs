@@ -139,10 +139,10 @@ impl Kernel {
     }
 
     /// The modes worth trying here, best first.
-    pub fn reaches(&self) -> Vec<AttachMode> {
+    pub fn modes(&self) -> Vec<AttachMode> {
         let own_btf = self.btf_file.is_none() && has_btf();
         let kprobes = Path::new(KPROBES).exists();
-        let mut reaches = Vec::new();
+        let mut modes = Vec::new();
         for (typed, functions) in [
             (true, Functions::Fentry),
             (true, Functions::Kprobe),
@@ -152,10 +152,10 @@ impl Kernel {
         ] {
             let here = (own_btf || !typed) && (kprobes || functions != Functions::Kprobe);
             if here {
-                reaches.push(AttachMode { typed, functions });
+                modes.push(AttachMode { typed, functions });
             }
         }
-        reaches
+        modes
     }
 
     fn row(&self, probe: &Probe) -> usize {
@@ -171,18 +171,17 @@ impl Kernel {
     ///
     /// # Errors
     /// Why there are none: what the kernel lacks.
-    pub fn ways(&self, probe: &Probe, reach: AttachMode) -> Result<Vec<AttachTarget>, String> {
+    pub fn targets(&self, probe: &Probe, mode: AttachMode) -> Result<Vec<AttachTarget>, String> {
         if probe.prefers_functions
-            && reach.functions == Functions::Fentry
-            && let Ok(ways) = self.ways_by_functions(probe, reach)
-            && ways.iter().all(|way| way.target.starts_with('f'))
+            && mode.functions == Functions::Fentry
+            && let Ok(targets) = self.targets_at_functions(probe, mode)
+            && targets.iter().all(|target| target.target.starts_with('f'))
         {
-            return Ok(ways);
+            return Ok(targets);
         }
         if let Some(tracepoint) = probe.tracepoint {
             if self.arguments(probe).is_some() {
-                let (suffix, kind) =
-                    if reach.typed { ("btf", "tp_btf") } else { ("raw", "raw_tp") };
+                let (suffix, kind) = if mode.typed { ("btf", "tp_btf") } else { ("raw", "raw_tp") };
                 return Ok(vec![AttachTarget {
                     program: format!("{}_{suffix}", probe.program),
                     target: format!("{kind}/{tracepoint}"),
@@ -192,21 +191,21 @@ impl Kernel {
                 return Err(format!("this kernel has no tracepoint {tracepoint}"));
             }
         }
-        self.ways_by_functions(probe, reach)
+        self.targets_at_functions(probe, mode)
     }
 
     /// The programs at its functions.
-    fn ways_by_functions(
+    fn targets_at_functions(
         &self,
         probe: &Probe,
-        reach: AttachMode,
+        mode: AttachMode,
     ) -> Result<Vec<AttachTarget>, String> {
         let known = self.points.get(self.row(probe)).map_or(&[][..], Vec::as_slice);
         probe
             .points
             .iter()
             .zip(known)
-            .map(|(point, known)| way(probe, point, known, reach))
+            .map(|(point, known)| target(probe, point, known, mode))
             .collect()
     }
 }
@@ -283,11 +282,11 @@ fn arguments(typedef: &Typedef<'_>) -> usize {
 }
 
 /// The program at a function.
-fn way(
+fn target(
     probe: &Probe,
     point: &Point,
     known: &Known,
-    reach: AttachMode,
+    mode: AttachMode,
 ) -> Result<AttachTarget, String> {
     let function = point.function;
     if let Known::Missing(reason) = known {
@@ -296,7 +295,7 @@ fn way(
             None => reason.clone(),
         });
     }
-    let (suffix, kind) = match (reach.functions, known, point.at) {
+    let (suffix, kind) = match (mode.functions, known, point.at) {
         (Functions::Fentry, Known::Typed, At::Entry) if !point.indirect => (point.suffix, "fentry"),
         (Functions::Fentry, Known::Typed, At::Exit) => (point.suffix, "fexit"),
         (Functions::Fentry | Functions::Kprobe, _, At::Entry) => ("kprobe", "kprobe"),

@@ -21,6 +21,6 @@ pub use probe::{
     Point, Probe, at, better_at, entry, entry_by, exit, helper_probe, of, or_at, pointed_to, probe,
     result, returns,
 };
-pub use programs::{Attached, Chosen, attach, choose, load_only, may_load, open, within_reach};
+pub use programs::{Attached, Chosen, attach, choose, in_best_mode, load_only, may_load, open};
 pub use refusal::{listening, refused};
 pub use symbols::Symbols;

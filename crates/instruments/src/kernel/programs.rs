@@ -97,13 +97,13 @@ impl Kernel {
 ///
 /// # Errors
 /// The first refusal, if every mode was refused; or any other error.
-pub fn within_reach<T>(
+pub fn in_best_mode<T>(
     kernel: &Kernel,
     mut load: impl FnMut(AttachMode) -> Result<T, InstrumentError>,
 ) -> Result<(T, Option<String>), InstrumentError> {
     let mut refusal = None;
-    for reach in kernel.reaches() {
-        match refusal::listening(|| load(reach)) {
+    for mode in kernel.modes() {
+        match refusal::listening(|| load(mode)) {
             // BPF itself was tried before: only this mode is not permitted.
             Err(error @ (InstrumentError::Refused { .. } | InstrumentError::Privilege(_))) => {
                 refusal.get_or_insert(error);
@@ -146,14 +146,14 @@ pub fn open<B: SkelBuilder<'static> + Default>(
 /// The probes with their programs, and those that cannot be observed with the reason.
 pub fn choose(
     kernel: &Kernel,
-    reach: AttachMode,
+    mode: AttachMode,
     wanted: impl Fn(&Probe) -> bool,
 ) -> (Vec<Chosen>, Vec<(&'static Probe, String)>) {
     let (mut chosen, mut skipped) = (Vec::new(), Vec::new());
     for probe in kernel.probes.iter().filter(|probe| wanted(probe)) {
-        match kernel.ways(probe, reach) {
+        match kernel.targets(probe, mode) {
             Err(reason) => skipped.push((probe, reason)),
-            Ok(ways) => chosen.push((probe, ways)),
+            Ok(targets) => chosen.push((probe, targets)),
         }
     }
     (chosen, skipped)
@@ -161,8 +161,11 @@ pub fn choose(
 
 /// Selects these programs for loading, and the one that measures the cost of accounting.
 pub fn load_only(open: &mut OpenObject, chosen: &[Chosen]) {
-    let programs: Vec<&str> =
-        chosen.iter().flat_map(|(_, ways)| ways).map(|way| way.program.as_str()).collect();
+    let programs: Vec<&str> = chosen
+        .iter()
+        .flat_map(|(_, targets)| targets)
+        .map(|target| target.program.as_str())
+        .collect();
     for mut program in open.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         program.set_autoload(name == "empty" || programs.contains(&name.as_str()));
@@ -176,26 +179,24 @@ pub fn load_only(open: &mut OpenObject, chosen: &[Chosen]) {
 /// The kernel refused a function.
 pub fn attach(object: &Object, chosen: Vec<Chosen>) -> Result<Attached, InstrumentError> {
     let mut attached = Attached::default();
-    for (probe, ways) in chosen {
-        for way in ways {
-            match program(object, &way.program).map(|program| program.attach()) {
-                Some(Ok(link)) if way.is_tracepoint() => attached.tracepoints.push(AtTracepoint {
-                    probe,
-                    program: way.program,
-                    link: Some(link),
-                }),
+    for (probe, targets) in chosen {
+        for target in targets {
+            match program(object, &target.program).map(|program| program.attach()) {
+                Some(Ok(link)) if target.is_tracepoint() => attached
+                    .tracepoints
+                    .push(AtTracepoint { probe, program: target.program, link: Some(link) }),
                 Some(Ok(link)) => attached.functions.push(link),
-                Some(Err(error)) if !way.target.starts_with('f') => {
+                Some(Err(error)) if !target.target.starts_with('f') => {
                     attached.refused.push((probe, format!("not attached: {error}")));
                     continue;
                 }
                 Some(Err(error)) => {
                     return Err(InstrumentError::Refused {
-                        step: format!("attaching to {}", way.target),
+                        step: format!("attaching to {}", target.target),
                         reason: error.to_string(),
                     });
                 }
-                None => attached.refused.push((probe, format!("no program {}", way.program))),
+                None => attached.refused.push((probe, format!("no program {}", target.program))),
             }
             if !attached.probes.contains(&probe) {
                 attached.probes.push(probe);

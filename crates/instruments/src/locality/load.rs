@@ -5,8 +5,8 @@ use super::{Options, group};
 use crate::filter::constants_of_filter;
 use crate::grouping::{is_known_late, number};
 use crate::kernel::{
-    AttachMode, Attached, Chosen, Kernel, Probe, attach, choose, load_only, open, refused,
-    within_reach,
+    AttachMode, Attached, Chosen, Kernel, Probe, attach, choose, in_best_mode, load_only, open,
+    refused,
 };
 use crate::layout::Layout;
 use crate::{GROUPS_MAX, InstrumentError};
@@ -50,7 +50,7 @@ pub fn load(
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
     let (mut loaded, refusal) =
-        within_reach(kernel, |reach| load_within(kernel, reach, layout, options))?;
+        in_best_mode(kernel, |mode| load_within(kernel, mode, layout, options))?;
     // A refusal of the kernel explains what is missing afterwards.
     loaded.fallback = refusal.or(loaded.fallback);
     Ok(loaded)
@@ -58,7 +58,7 @@ pub fn load(
 
 fn load_within(
     kernel: &Kernel,
-    reach: AttachMode,
+    mode: AttachMode,
     layout: &Layout,
     options: &Options,
 ) -> Result<Loaded, InstrumentError> {
@@ -66,11 +66,11 @@ fn load_within(
 
     let by_process = options.groups.is_some_and(|groups| is_known_late(groups.per));
     let wanted = |method| move |probe: &Probe| is_for(probe, method, by_process);
-    let (mut chosen, skipped) = choose(kernel, reach, wanted(Method::Exact));
+    let (mut chosen, skipped) = choose(kernel, mode, wanted(Method::Exact));
     let lacking = lacks(&chosen, &skipped);
     let method = if lacking.is_none() { Method::Exact } else { Method::Tracepoints };
     if method == Method::Tracepoints {
-        (chosen, _) = choose(kernel, reach, wanted(method));
+        (chosen, _) = choose(kernel, mode, wanted(method));
     }
     load_only(open.open_object_mut(), &chosen);
     set_constants(&mut open, layout, options, method, &chosen)?;

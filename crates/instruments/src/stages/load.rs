@@ -11,8 +11,8 @@ use crate::drops::tracepoint_features;
 use crate::filter::constants_of_filter;
 use crate::grouping::{is_known_late, number};
 use crate::kernel::{
-    AttachMode, Attached, Chosen, Kernel, Probe, attach, choose, load_only, open, refused,
-    within_reach,
+    AttachMode, Attached, Chosen, Kernel, Probe, attach, choose, in_best_mode, load_only, open,
+    refused,
 };
 use crate::layout::Layout;
 use crate::{GROUPS_MAX, InstrumentError};
@@ -66,14 +66,14 @@ pub fn load(
     has_nic_stamps: bool,
 ) -> Result<Loaded, InstrumentError> {
     let (mut loaded, fallback) =
-        within_reach(kernel, |reach| load_within(kernel, reach, layout, options, has_nic_stamps))?;
+        in_best_mode(kernel, |mode| load_within(kernel, mode, layout, options, has_nic_stamps))?;
     loaded.fallback = fallback;
     Ok(loaded)
 }
 
 fn load_within(
     kernel: &Kernel,
-    reach: AttachMode,
+    mode: AttachMode,
     layout: &Layout,
     options: &Options,
     has_nic_stamps: bool,
@@ -84,7 +84,7 @@ fn load_within(
     let keeps_softirqs =
         |probe: &Probe| kernel.softirq_words.is_none() && SOFTIRQS.contains(&probe.program);
     let (chosen, mut skipped) =
-        choose(kernel, reach, |probe| options.attaches(probe) || keeps_softirqs(probe));
+        choose(kernel, mode, |probe| options.attaches(probe) || keeps_softirqs(probe));
     let left_out = PROBES.iter().filter(|probe| options.is_without(probe));
     skipped.extend(left_out.map(|probe| (probe, "left out with --without".to_owned())));
     load_only(open.open_object_mut(), &chosen);

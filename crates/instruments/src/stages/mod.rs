@@ -200,7 +200,7 @@ impl Stages {
     pub fn list(&self) -> Result<Vec<StageListing>, InstrumentError> {
         let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
         let raw = AttachMode { typed: false, functions: Functions::Refused };
-        let reach = kernel.reaches().first().copied().unwrap_or(raw);
+        let mode = kernel.modes().first().copied().unwrap_or(raw);
         let stamping = Candidates::find(&self.given_clocks);
         let listing = |stage: &Stage| {
             if stage.name == NIC_RX {
@@ -215,10 +215,10 @@ impl Stages {
             }
             let mut probes = PROBES.iter().filter(|p| p.stages.contains(&stage.name));
             let first = probes.clone().next();
-            let usable = probes.find_map(|p| Some((p, kernel.ways(p, reach).ok()?)));
-            let reason = first.and_then(|p| kernel.ways(p, reach).err());
-            let targets = |ways: Vec<AttachTarget>| {
-                ways.into_iter().map(|way| way.target).collect::<Vec<_>>().join(", ")
+            let usable = probes.find_map(|p| Some((p, kernel.targets(p, mode).ok()?)));
+            let reason = first.and_then(|p| kernel.targets(p, mode).err());
+            let attach_points = |targets: Vec<AttachTarget>| {
+                targets.into_iter().map(|target| target.target).collect::<Vec<_>>().join(", ")
             };
             StageListing {
                 direction: stage.direction,
@@ -226,7 +226,7 @@ impl Stages {
                 detail: stage.detail,
                 function: usable.as_ref().map(|(p, _)| *p).or(first).map_or("", |p| p.function),
                 reason: reason.filter(|_| usable.is_none()),
-                attach: usable.map(|(_, ways)| targets(ways)),
+                attach: usable.map(|(_, targets)| attach_points(targets)),
             }
         };
         Ok(STAGES.iter().map(listing).collect())

@@ -137,7 +137,7 @@ pub(super) fn connection(
         limits: track.times.by_limit(),
         ..TcpConnection::between(track.local.get(), track.remote.get())
     };
-    connection.judge();
+    connection.classify();
     connection
 }
 

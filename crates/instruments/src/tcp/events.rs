@@ -4,8 +4,8 @@
 use crate::InstrumentError;
 use crate::grouping::comm;
 use crate::kernel::{
-    AttachMode, Attached, Kernel, Meter, Probe, attach, choose, load_only, open, probe, refused,
-    within_reach,
+    AttachMode, Attached, Kernel, Meter, Probe, attach, choose, in_best_mode, load_only, open,
+    probe, refused,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
@@ -118,7 +118,7 @@ impl Events {
     ) -> Result<Self, InstrumentError> {
         let kernel = Kernel::to_load_into(PROBES, btf)?;
         let (mut events, _) =
-            within_reach(&kernel, |reach| Self::load(&kernel, reach, filter, netns))?;
+            in_best_mode(&kernel, |mode| Self::load(&kernel, mode, filter, netns))?;
         if let Some(variables) = events.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = 1;
         }
@@ -127,12 +127,12 @@ impl Events {
 
     fn load(
         kernel: &Kernel,
-        reach: AttachMode,
+        mode: AttachMode,
         filter: &TcpFilter,
         netns: Option<u64>,
     ) -> Result<Self, InstrumentError> {
         let mut open = open::<TcpSkelBuilder>(kernel)?;
-        let (chosen, skipped) = choose(kernel, reach, |_| true);
+        let (chosen, skipped) = choose(kernel, mode, |_| true);
         if let Some((_, reason)) = skipped.into_iter().find(|(probe, _)| *probe != &CONGESTION) {
             return Err(InstrumentError::Unsupported(reason));
         }

@@ -5,8 +5,8 @@
 
 use crate::InstrumentError;
 use crate::kernel::{
-    AttachMode, Attached, Kernel, Mapped, Meter, Probe, attach, choose, load_only, open, pair_at,
-    probe, refused, within_reach, word_of, words_of,
+    AttachMode, Attached, Kernel, Mapped, Meter, Probe, attach, choose, in_best_mode, load_only,
+    open, pair_at, probe, refused, word_of, words_of,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use nearpath_host::TcpFilter;
@@ -56,7 +56,7 @@ impl Samples {
     ) -> Result<Self, InstrumentError> {
         let kernel = Kernel::to_load_into(PROBES, btf)?;
         let (mut samples, _) =
-            within_reach(&kernel, |reach| Self::load(&kernel, reach, filter, netns))?;
+            in_best_mode(&kernel, |mode| Self::load(&kernel, mode, filter, netns))?;
         samples.set_active(true);
         samples.since = Some(Instant::now());
         Ok(samples)
@@ -64,12 +64,12 @@ impl Samples {
 
     fn load(
         kernel: &Kernel,
-        reach: AttachMode,
+        mode: AttachMode,
         filter: &TcpFilter,
         netns: Option<u64>,
     ) -> Result<Self, InstrumentError> {
         let mut open = open::<TcpSamplesSkelBuilder>(kernel)?;
-        let (chosen, skipped) = choose(kernel, reach, |_| true);
+        let (chosen, skipped) = choose(kernel, mode, |_| true);
         if let Some((_, reason)) = skipped.into_iter().next() {
             return Err(InstrumentError::Unsupported(reason));
         }

@@ -73,7 +73,7 @@ impl TcpConnection {
             limits: self.limits.iter().filter_map(limit).collect::<BTreeMap<_, _>>(),
             ..self.clone()
         };
-        interval.judge();
+        interval.classify();
         interval
     }
 }
@@ -106,7 +106,7 @@ mod tests {
             one.interval.bytes_sent = sent;
             one.busy_share = Some(limits.iter().map(|(_, s)| s).sum::<f64>() / seconds);
             one.limits = limits.iter().copied().collect();
-            one.judge();
+            one.classify();
             one
         };
         let first = reading(4.0, vec![at(4.0, 100, &[(TcpLimit::Path, 4.0)], false)]);

@@ -5,7 +5,7 @@ use crate::units::{bit_rate, bytes, percent, time};
 
 impl TcpConnection {
     /// Sets the verdict from the time of each limit.
-    pub fn judge(&mut self) {
+    pub fn classify(&mut self) {
         self.verdict = main_limit(&self.limits, self.observed_s).map(|(limit, share)| TcpVerdict {
             limit,
             share,
@@ -122,14 +122,14 @@ mod tests {
     fn the_verdict_names_the_largest_share_with_its_figures() {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut connection = TcpConnection::between((local, 1), (local, 2));
-        connection.judge();
+        connection.classify();
         assert_eq!(connection.verdict, None);
         connection.observed_s = 2.0;
         connection.limits.extend([(TcpLimit::Path, 1.5), (TcpLimit::Application, 0.5)]);
         connection.delivery_rate_bps = Some(9_600_000);
         connection.interval.bytes_acked = 2_400_000;
         (connection.rtt_ns, connection.min_rtt_ns) = (Some(52_000_000), Some(2_000_000));
-        connection.judge();
+        connection.classify();
         let verdict = connection.verdict.clone().unwrap();
         assert_eq!((verdict.limit, verdict.share), (TcpLimit::Path, 0.75));
         assert_eq!(verdict.evidence, ["delivers 9.60 Mbit/s", "50.0ms of RTT in queues"]);

@@ -309,7 +309,7 @@ fn a_write_that_fails_at_any_step_is_survived() {
             }
             scene.status_is_right_and_rollback_restores(&when);
         }
-        let mut made_good = 0;
+        let mut retried = 0;
         for step in steps(CHANGES * 3) {
             let for_good = step % 2 == 0;
             assert!(scene.apply().output().unwrap().status.success());
@@ -319,11 +319,11 @@ fn a_write_that_fails_at_any_step_is_survived() {
             assert!(status == 1 || !for_good && status == 0, "{when}: {status}");
             if status == 0 {
                 assert!(settings() == scene.before, "{when}: restored by the next try");
-                made_good += 1;
+                retried += 1;
             }
             scene.status_is_right_and_rollback_restores(&when);
         }
-        assert!(made_good > 0);
+        assert!(retried > 0);
     });
 }
 

@@ -26,7 +26,7 @@ pub fn applied(statuses: &[ChangeStatus]) -> (Vec<PlannedChange>, Vec<LeftOut>) 
 }
 
 fn here(status: &ChangeStatus) -> Result<(), String> {
-    match status.standing {
+    match status.state {
         Some(ChangeState::Applied) => Ok(()),
         // Nobody chose the current value.
         Some(ChangeState::Drifted) if status.unplugged => Ok(()),

@@ -32,7 +32,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     if situation.workloads.is_empty() {
         return draft.note("--cpuset requires --pid, --port or --unit");
     }
-    let Ok(home) = TargetNode::of(situation, draft) else { return };
+    let Ok(target_node) = TargetNode::of(situation, draft) else { return };
     let mut cgroups: BTreeMap<&str, (&CgroupState, Vec<&Workload>)> = BTreeMap::new();
     for workload in situation.workloads {
         match situation.request.system.cgroup(workload.pid) {
@@ -47,7 +47,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         }
     }
     for (state, workloads) in cgroups.into_values() {
-        if let Err(reason) = bind(situation, draft, &home, state, &workloads) {
+        if let Err(reason) = bind(situation, draft, &target_node, state, &workloads) {
             draft.note(format!("{} is not bound through its cpuset: {reason}", state.cgroup));
         }
     }
@@ -57,24 +57,24 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
 fn bind(
     situation: &Situation<'_>,
     draft: &mut Draft,
-    home: &TargetNode,
+    target_node: &TargetNode,
     state: &CgroupState,
     workloads: &[&Workload],
 ) -> Result<(), String> {
     let misplaced: Vec<&Worker> =
-        workloads.iter().flat_map(|workload| misplaced(workload, home)).collect();
+        workloads.iter().flat_map(|workload| misplaced(workload, target_node)).collect();
     if misplaced.is_empty() {
         return Ok(());
     }
-    let cpus: CpuSet = home.cpus(wanted(&misplaced)).iter().copied().collect();
-    if home.unbalanced && cpus.len() > 1 {
+    let cpus: CpuSet = target_node.cpus(wanted(&misplaced)).iter().copied().collect();
+    if target_node.unbalanced && cpus.len() > 1 {
         return Err(format!(
             "its threads could use all of {cpus}, but the kernel does not balance load between isolated CPUs \
              (isolcpus=domain); each thread is pinned instead"
         ));
     }
     may_be_bound(situation, state, workloads, &cpus)?;
-    let node = home.node.filter(|&node| has_memory(situation, node));
+    let node = target_node.node.filter(|&node| has_memory(situation, node));
     for workload in workloads {
         draft.bind(workload.pid);
         for worker in &workload.threads {

@@ -23,31 +23,31 @@ pub(super) const PLANNER: Planner = Planner {
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     // An unknown target node is reported by the planner of threads.
-    let Ok(home) = TargetNode::of(situation, draft) else { return };
+    let Ok(target_node) = TargetNode::of(situation, draft) else { return };
     let mut services: BTreeMap<&str, Vec<&Worker>> = BTreeMap::new();
     for workload in situation.workloads {
         if let Some(service) = &workload.service {
-            services.entry(service).or_default().extend(misplaced(workload, &home));
+            services.entry(service).or_default().extend(misplaced(workload, &target_node));
         }
     }
     services.retain(|_, misplaced| !misplaced.is_empty());
     for (service, misplaced) in services {
-        plan(situation, draft, &home, service, &misplaced);
+        plan(situation, draft, &target_node, service, &misplaced);
     }
 }
 
 fn plan(
     situation: &Situation<'_>,
     draft: &mut Draft,
-    home: &TargetNode,
+    target_node: &TargetNode,
     service: &str,
     misplaced: &[&Worker],
 ) {
     let Some(file) = ConfigFile::drop_in(service) else {
         return draft.note(format!("{service} is not a service and has no CPUAffinity="));
     };
-    let cpus: CpuSet = home.cpus(wanted(misplaced)).iter().copied().collect();
-    if home.unbalanced && cpus.len() > 1 {
+    let cpus: CpuSet = target_node.cpus(wanted(misplaced)).iter().copied().collect();
+    if target_node.unbalanced && cpus.len() > 1 {
         return draft.note(format!(
             "no drop-in for {service}: CPUAffinity= would let its threads use all of {cpus}, but the kernel does \
              not balance load between isolated CPUs (isolcpus=domain); after a restart, pin them with another \
@@ -63,7 +63,7 @@ fn plan(
         "# Written by nearpath; 'nearpath tune rollback' removes it. Effective when {service} \
          restarts.\n[Service]\nCPUAffinity=\nCPUAffinity={cpus}\n"
     );
-    let node = home.node.filter(|&node| has_memory(situation, node));
+    let node = target_node.node.filter(|&node| has_memory(situation, node));
     if let Some(node) = node {
         after.push_str(&format!("NUMAPolicy=bind\nNUMAMask=\nNUMAMask={node}\n"));
     }

@@ -82,28 +82,28 @@ fn unbalanced(situation: &Situation<'_>, pool: &[CpuId]) -> bool {
 }
 
 /// The CPUs on which a thread is well placed.
-fn near(situation: &Situation<'_>, home: Option<NodeId>) -> CpuSet {
-    let near = cpus_near_node(&situation.host.topology, home);
+fn near(situation: &Situation<'_>, node: Option<NodeId>) -> CpuSet {
+    let near = cpus_near_node(&situation.host.topology, node);
     match &situation.request.cpus {
         Some(cpus) => cpus.clone(),
         None if situation.request.goal == Goal::Isolation => {
-            pool(situation, home).into_iter().collect()
+            pool(situation, node).into_iter().collect()
         }
         None => near,
     }
 }
 
 /// The CPUs that threads may be moved to, best first.
-fn pool(situation: &Situation<'_>, home: Option<NodeId>) -> Vec<CpuId> {
+fn pool(situation: &Situation<'_>, node: Option<NodeId>) -> Vec<CpuId> {
     let request = situation.request;
     if let Some(cpus) = &request.cpus {
         return cpus.iter().collect();
     }
-    let mut pool = nearest_cpus(situation.host, home);
+    let mut pool = nearest_cpus(situation.host, node);
     if request.goal == Goal::Isolation
         && let Some(isolated) = &situation.host.kernel.isolated
     {
-        let near = cpus_near_node(&situation.host.topology, home);
+        let near = cpus_near_node(&situation.host.topology, node);
         let isolated: Vec<CpuId> = isolated.intersection(&near).iter().collect();
         if !isolated.is_empty() {
             pool = isolated;

@@ -26,23 +26,23 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     if situation.workloads.is_empty() {
         return;
     }
-    let home = match TargetNode::of(situation, draft) {
-        Ok(home) => home,
+    let target_node = match TargetNode::of(situation, draft) {
+        Ok(target_node) => target_node,
         Err(reason) => return draft.note(format!("no threads are moved: {reason}")),
     };
     let mut places = CpuAllocator::new(&situation.host.topology);
     for worker in situation.workloads.iter().flat_map(|workload| &workload.threads) {
-        if let Some(cpu) = pinned(worker).filter(|&cpu| home.near.contains(cpu)) {
+        if let Some(cpu) = pinned(worker).filter(|&cpu| target_node.near.contains(cpu)) {
             places.take(cpu);
         }
     }
     for workload in situation.workloads {
-        let threads = to_be_moved(workload, &home);
+        let threads = to_be_moved(workload, &target_node);
         if threads.is_empty() || draft.is_bound(workload.pid) {
             continue;
         }
-        move_there(situation, draft, workload, &threads, &home, &mut places);
-        if let Some(node) = home.node {
+        move_there(situation, draft, workload, &threads, &target_node, &mut places);
+        if let Some(node) = target_node.node {
             draft.note(format!(
                 "the memory of {} ({}) is not moved; start it with numactl --cpunodebind={node} \
                  --membind={node} to allocate it on node {node}",
@@ -53,14 +53,15 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
 }
 
 /// The threads of a process that may run elsewhere.
-pub(super) fn misplaced<'a>(workload: &'a Workload, home: &TargetNode) -> Vec<&'a Worker> {
-    workload.threads.iter().filter(|worker| !worker.cpus.is_subset(&home.near)).collect()
+pub(super) fn misplaced<'a>(workload: &'a Workload, target_node: &TargetNode) -> Vec<&'a Worker> {
+    workload.threads.iter().filter(|worker| !worker.cpus.is_subset(&target_node.near)).collect()
 }
 
 /// The threads of a process that may run elsewhere, or on several CPUs without load balancing.
-fn to_be_moved<'a>(workload: &'a Workload, home: &TargetNode) -> Vec<&'a Worker> {
+fn to_be_moved<'a>(workload: &'a Workload, target_node: &TargetNode) -> Vec<&'a Worker> {
     let moves = |worker: &&Worker| {
-        !worker.cpus.is_subset(&home.near) || (home.unbalanced && pinned(worker).is_none())
+        !worker.cpus.is_subset(&target_node.near)
+            || (target_node.unbalanced && pinned(worker).is_none())
     };
     workload.threads.iter().filter(moves).collect()
 }
@@ -81,12 +82,12 @@ fn move_there(
     draft: &mut Draft,
     workload: &Workload,
     threads: &[&Worker],
-    home: &TargetNode,
+    target_node: &TargetNode,
     places: &mut CpuAllocator<'_>,
 ) {
-    let cpus = home.cpus(wanted(threads));
+    let cpus = target_node.cpus(wanted(threads));
     let all: CpuSet = cpus.iter().copied().collect();
-    if home.unbalanced && wanted(threads) > cpus.len() {
+    if target_node.unbalanced && wanted(threads) > cpus.len() {
         draft.note(format!(
             "{} ({}) has {} threads for {}, which the kernel does not balance (isolcpus=domain): \
              several threads share a CPU; give more CPUs with --cpus",
@@ -99,7 +100,7 @@ fn move_there(
     let mut moved: BTreeMap<CpuId, CpuId> = BTreeMap::new();
     for worker in threads {
         let after = match pinned(worker) {
-            None if home.unbalanced => {
+            None if target_node.unbalanced => {
                 let Some(cpu) = places.take_best(cpus, None) else { continue };
                 [cpu].into_iter().collect()
             }
@@ -114,7 +115,7 @@ fn move_there(
                 [new].into_iter().collect()
             }
         };
-        change(situation, draft, workload, worker, &after, home.unbalanced);
+        change(situation, draft, workload, worker, &after, target_node.unbalanced);
     }
 }
 

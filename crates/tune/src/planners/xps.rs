@@ -22,15 +22,15 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         return;
     }
     for nic in situation.hardware().filter(|nic| nic.tx_queues.len() > 1) {
-        match homes(situation, draft, nic) {
-            Ok(homes) => plan(situation, draft, nic, &homes),
+        match irq_cpus(situation, draft, nic) {
+            Ok(irq_cpus) => plan(situation, draft, nic, &irq_cpus),
             Err(reason) => draft.note(format!("no XPS of {}: {reason}", nic.name)),
         }
     }
 }
 
 /// The CPU of each transmit queue: that of the receive interrupt with the same number, else its own.
-fn homes<'a>(
+fn irq_cpus<'a>(
     situation: &Situation<'_>,
     draft: &Draft,
     nic: &'a Nic,
@@ -43,18 +43,18 @@ fn homes<'a>(
     }
     let rx: BTreeMap<QueueId, _> =
         nic.rx_queues.iter().map(|queue| (queue.queue, queue.irq)).collect();
-    let home = |queue: &'a TxQueue| {
+    let irq_cpu = |queue: &'a TxQueue| {
         let number = rx.get(&queue.queue).copied().flatten().or(queue.irq)?;
         let irq = situation.irq(number)?;
         let cpus = draft.irq_cpus(irq).filter(|cpus| cpus.len() == 1)?;
         Some((queue, cpus.first()?))
     };
-    let homes: Option<Vec<_>> = nic.tx_queues.iter().map(home).collect();
-    homes.ok_or_else(|| "the CPUs of its queues' interrupts are unknown".to_owned())
+    let irq_cpus: Option<Vec<_>> = nic.tx_queues.iter().map(irq_cpu).collect();
+    irq_cpus.ok_or_else(|| "the CPUs of its queues' interrupts are unknown".to_owned())
 }
 
-fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQueue, CpuId)]) {
-    for (&(queue, home), mask) in homes.iter().zip(partition(situation, homes)) {
+fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, irq_cpus: &[(&TxQueue, CpuId)]) {
+    for (&(queue, irq_cpu), mask) in irq_cpus.iter().zip(partition(situation, irq_cpus)) {
         let Some(before) = queue.xps_cpus.as_ref().filter(|before| **before != mask) else {
             continue;
         };
@@ -73,7 +73,7 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQu
             after: mask.to_mask().into(),
             why: format!(
                 "{} should send on the queue with the nearest interrupt, queue {number} of {} on \
-                 CPU {home}; {now}",
+                 CPU {irq_cpu}; {now}",
                 cpus(&mask),
                 nic.name
             ),
@@ -82,19 +82,19 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, homes: &[(&TxQu
 }
 
 /// The online CPUs, each in the set of its nearest queue.
-fn partition(situation: &Situation<'_>, homes: &[(&TxQueue, CpuId)]) -> Vec<CpuSet> {
+fn partition(situation: &Situation<'_>, irq_cpus: &[(&TxQueue, CpuId)]) -> Vec<CpuSet> {
     let topology = &situation.host.topology;
     let mut near = Near::default();
-    for (i, &(_, home)) in homes.iter().enumerate() {
-        near.cpus.entry(home).or_default().push(i);
-        let Some(cpu) = topology.cpu(home) else { continue };
-        near.cores.entry(cpu.siblings.first().unwrap_or(home)).or_default().push(i);
+    for (i, &(_, irq_cpu)) in irq_cpus.iter().enumerate() {
+        near.cpus.entry(irq_cpu).or_default().push(i);
+        let Some(cpu) = topology.cpu(irq_cpu) else { continue };
+        near.cores.entry(cpu.siblings.first().unwrap_or(irq_cpu)).or_default().push(i);
         cpu.llc.into_iter().for_each(|llc| near.llcs.entry(llc).or_default().push(i));
         cpu.node.into_iter().for_each(|node| near.nodes.entry(node).or_default().push(i));
     }
-    let all: Vec<usize> = (0..homes.len()).collect();
-    let mut masks = vec![CpuSet::new(); homes.len()];
-    let mut sizes = vec![0usize; homes.len()];
+    let all: Vec<usize> = (0..irq_cpus.len()).collect();
+    let mut masks = vec![CpuSet::new(); irq_cpus.len()];
+    let mut sizes = vec![0usize; irq_cpus.len()];
     // CPUs that handle a queue are assigned before others share it.
     let (at_home, others): (Vec<CpuId>, Vec<CpuId>) =
         topology.online.iter().partition(|cpu| near.cpus.contains_key(cpu));

@@ -58,9 +58,9 @@ impl Watch {
     /// A value that was changed back on the same interface, queue or interrupt is intentional, and is skipped. One
     /// that the kernel or the driver set when a CPU went is not, but waits for the CPUs of the change.
     fn is_lost(&self, root: &Root, status: &ChangeStatus) -> bool {
-        let ChangeStatus { entry, standing, set_back, .. } = status;
+        let ChangeStatus { entry, state, set_back, .. } = status;
         let made = entry.state == State::Done && entry.boot == self.boot;
-        let lost = *standing == Some(ChangeState::Lost) && !set_back;
+        let lost = *state == Some(ChangeState::Lost) && !set_back;
         made && (lost || (was_unplugged(status) && has_cpus(root, &entry.change)))
     }
 
@@ -70,7 +70,7 @@ impl Watch {
         let mut executor = Executor::new(Journal::open(&self.folder, &self.boot)?, Live::new());
         for begun in executor.entries().iter().filter(|entry| entry.replaces.is_some()) {
             let status = change_status(std::slice::from_ref(begun), &live, &self.boot);
-            let is_there = status.iter().any(|s| s.standing == Some(ChangeState::Applied));
+            let is_there = status.iter().any(|s| s.state == Some(ChangeState::Applied));
             executor.settle(begun, is_there)?;
         }
         let mut notices = Vec::new();
@@ -146,7 +146,7 @@ fn number_of(executor: &Executor<Live>, target: &str) -> Option<u64> {
 /// The notice of a change that is not re-applied.
 fn noticed(status: &ChangeStatus) -> Option<Notice> {
     let reason = || status.reason.clone().unwrap_or_default();
-    let what = match status.standing? {
+    let what = match status.state? {
         ChangeState::Applied | ChangeState::Undone => return None,
         ChangeState::Lost if status.set_back => {
             Noticed::Drifted("changed back externally".to_owned())

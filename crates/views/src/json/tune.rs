@@ -105,7 +105,7 @@ pub fn journal(statuses: &[ChangeStatus]) -> JournalDocument {
             after: change.after.to_string(),
             why: change.why.clone(),
             applied_at: iso(*time_s),
-            state: status.standing,
+            state: status.state,
             reason: status.reason.clone(),
         }
     };

@@ -503,11 +503,11 @@ mod tests {
         (bulk.interval.segments_sent, bulk.interval.retransmits) = (8_000, 80);
         bulk.delivery_rate_bps = Some(9_600_000);
         bulk.limits.insert(TcpLimit::Path, 9.7);
-        bulk.judge();
+        bulk.classify();
         let mut idle = TcpConnection::between(at(1, 22), at(9, 50_000));
         idle.observed_s = 10.0;
         idle.limits.insert(TcpLimit::Application, 10.0);
-        idle.judge();
+        idle.classify();
         let (src, sport) = at(1, 80);
         TcpMeasurement {
             duration_s: 10.0,

@@ -188,9 +188,9 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
         left("APPLIED-AT"),
     ];
     let mut table = Table::new(&columns);
-    for ChangeStatus { entry, standing, .. } in statuses {
+    for ChangeStatus { entry, state, .. } in statuses {
         let Entry { id, time_s, change, .. } = entry;
-        let state = standing.map(|standing| match standing {
+        let state = state.map(|state| match state {
             ChangeState::Applied => "applied",
             ChangeState::Drifted => "drifted",
             ChangeState::Undone => "undone",
@@ -363,9 +363,9 @@ mod tests {
 
     #[test]
     fn the_journal_shows_the_state_of_each_change() {
-        let status = |id, before: &str, standing, reason: Option<&str>| ChangeStatus {
+        let status = |id, before: &str, state, reason: Option<&str>| ChangeStatus {
             entry: entry(id, before),
-            standing,
+            state,
             reason: reason.map(str::to_owned),
             set_back: false,
             unplugged: false,

@@ -1,6 +1,6 @@
 //! `nearpath tune apply`: applies the changes of a plan, all or none.
 
-use super::plan::{Asked, MAX_FILE};
+use super::plan::{MAX_FILE, PlanOptions};
 use crate::failure::{Failure, say};
 use crate::output;
 use crate::source::Namespace;
@@ -53,7 +53,7 @@ pub struct Apply {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    asked: Asked,
+    plan_options: PlanOptions,
     #[command(flatten)]
     namespace: Namespace,
 }
@@ -76,7 +76,7 @@ impl Apply {
         let boot = steering::boot(root)?;
         let plan = match plan {
             Some(plan) => plan,
-            None => self.asked.plan(root, true)?,
+            None => self.plan_options.plan(root, true)?,
         };
         let steps = plan.steps(&self.only, &boot, current_netns(root).inode)?;
         if steps.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::apply::plan_of;
 use super::journal::statuses;
-use super::plan::Asked;
+use super::plan::PlanOptions;
 use crate::failure::{Failure, say};
 use crate::output;
 use crate::source::Source;
@@ -53,7 +53,7 @@ pub struct ExportArguments {
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
     #[command(flatten)]
-    asked: Asked,
+    plan_options: PlanOptions,
     #[command(flatten)]
     source: Source,
 }
@@ -93,7 +93,7 @@ impl ExportArguments {
         let (mut changes, gone) = match plan {
             _ if self.applied => applied(&statuses(root)?),
             Some(plan) => (plan.changes, Vec::new()),
-            None => (self.asked.plan(root, live)?.changes, Vec::new()),
+            None => (self.plan_options.plan(root, live)?.changes, Vec::new()),
         };
         if let Some(unknown) = self.only.iter().find(|id| !changes.iter().any(|c| c.id == **id)) {
             bail!("no change has the id {unknown:?}");

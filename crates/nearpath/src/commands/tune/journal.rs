@@ -92,8 +92,7 @@ impl Verify {
         let statuses = self.namespace.read(statuses)?;
         show(self.json, &statuses)?;
         Journal::check(&Journal::folder()).map_err(anyhow::Error::from)?;
-        let not_there =
-            statuses.iter().filter(|s| s.standing != Some(ChangeState::Applied)).count();
+        let not_there = statuses.iter().filter(|s| s.state != Some(ChangeState::Applied)).count();
         match not_there {
             0 => Ok(()),
             _ => {

@@ -38,7 +38,7 @@ EXAMPLES
 
 /// Options of a plan.
 #[derive(Debug, Args)]
-pub struct Asked {
+pub struct PlanOptions {
     /// What to tune for
     #[arg(long, value_enum, default_value = "latency")]
     goal: GoalName,
@@ -99,7 +99,7 @@ enum GoalName {
 #[command(after_long_help = AFTER_HELP)]
 pub struct PlanArguments {
     #[command(flatten)]
-    asked: Asked,
+    plan_options: PlanOptions,
     /// Print one JSON document, the input of 'nearpath tune apply'
     #[arg(long)]
     json: bool,
@@ -110,12 +110,12 @@ pub struct PlanArguments {
 impl PlanArguments {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let live = self.source.is_live();
-        let plan = self.source.read(|root| self.asked.plan(root, live))?;
+        let plan = self.source.read(|root| self.plan_options.plan(root, live))?;
         if self.json { output::json(&plan) } else { output::text(&text::plan(&plan)) }
     }
 }
 
-impl Asked {
+impl PlanOptions {
     /// Plans for the host behind a root; `live` says whether that is the running host.
     pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
         let priorities: BTreeSet<u8> = self.vlan_priority.iter().map(|(pcp, _)| *pcp).collect();

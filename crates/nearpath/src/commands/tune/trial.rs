@@ -2,7 +2,7 @@
 //! improves the metric.
 
 use super::apply::plan_of;
-use super::plan::Asked;
+use super::plan::PlanOptions;
 use crate::commands::bench::{Load, target};
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
@@ -102,7 +102,7 @@ pub struct Try {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    asked: Asked,
+    plan_options: PlanOptions,
     #[command(flatten)]
     namespace: Namespace,
 }
@@ -248,7 +248,7 @@ impl Try {
         let boot = steering::boot(root)?;
         let plan = match plan {
             Some(plan) => plan,
-            None => self.asked.plan(root, true)?,
+            None => self.plan_options.plan(root, true)?,
         };
         for change in plan.changes.iter().filter(|change| !change.target.takes_effect_immediately())
         {
@@ -262,7 +262,7 @@ impl Try {
         }
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         let (direction, detail) = observed_for(&self.metric);
-        let filter = Filters::one_way(direction, self.dev.clone(), self.asked.only_port());
+        let filter = Filters::one_way(direction, self.dev.clone(), self.plan_options.only_port());
         let filter = filter.resolve(&host, netns)?;
         let config = self.config();
         let probes = self.probe.plan()?;
@@ -278,7 +278,10 @@ impl Try {
                 without: left_out(&self.metric),
                 ..Options::default()
             },
-            nics: self.dev.clone().map_or_else(|| self.asked.nics().to_vec(), |dev| vec![dev]),
+            nics: self
+                .dev
+                .clone()
+                .map_or_else(|| self.plan_options.nics().to_vec(), |dev| vec![dev]),
             probes,
             loads,
         };
