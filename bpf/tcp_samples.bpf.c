@@ -109,26 +109,28 @@ static __always_inline bool is_wanted(const struct seen *seen)
 	       (!wanted_port || sport == wanted_port || dport == wanted_port);
 }
 
-/* The slot of a connection: one of two. */
-static __always_inline struct sampled *slot_of(u64 sk, u32 ports, u32 which)
+/* One of the two slots that a connection may have. */
+static __always_inline struct sampled *slot_at(u64 sk, u32 which)
 {
 	u64 hash = (sk >> 6) * 0x9e3779b97f4a7c15ULL;
-	u32 index = which ? hash >> 32 : hash >> 48;
-	struct sampled *slot;
+	u32 index = (which ? hash >> 32 : hash >> 48) & ((1 << SLOT_BITS) - 1);
 
-	index &= (1 << SLOT_BITS) - 1;
-	slot = bpf_map_lookup_elem(&connections, &index);
+	return bpf_map_lookup_elem(&connections, &index);
+}
+
+/* That slot, if it is the connection's. */
+static __always_inline struct sampled *slot_of(u64 sk, u32 ports, u32 which)
+{
+	struct sampled *slot = slot_at(sk, which);
+
 	return slot && slot->sk == sk && slot->ports == ports ? slot : 0;
 }
 
+/* The same, if it may be given to the connection. */
 static __always_inline struct sampled *free_slot(u64 sk, u64 now, u32 which)
 {
-	u64 hash = (sk >> 6) * 0x9e3779b97f4a7c15ULL;
-	u32 index = which ? hash >> 32 : hash >> 48;
-	struct sampled *slot;
+	struct sampled *slot = slot_at(sk, which);
 
-	index &= (1 << SLOT_BITS) - 1;
-	slot = bpf_map_lookup_elem(&connections, &index);
 	return slot && (!slot->sk || slot->sk == sk || now - slot->used_ns > STALE_NS) ? slot : 0;
 }
 

@@ -381,6 +381,8 @@ fn groups(m: &TcpMeasurement, width: Option<usize>) -> String {
         right("MIN RTT").gives_way(0),
         right("MEDIAN RTT"),
         right("MAX RTT").gives_way(1),
+        right("SAMPLES P50").optional(),
+        right("P99").optional(),
         right("SENT"),
         right("RECEIVED"),
         right("RETRANS").optional(),
@@ -392,6 +394,9 @@ fn groups(m: &TcpMeasurement, width: Option<usize>) -> String {
             Some((least, median, most)) => [least, median, most].map(latency),
             None => Default::default(),
         };
+        let samples = |of: fn(&TcpTimes) -> Option<u64>| {
+            time(group.samples.as_ref().and_then(|samples| of(&samples.rtt)))
+        };
         let retransmits = group.counts.retransmit_share().filter(|share| *share > 0.0);
         let [limited_by, share] = limit(group.verdict.as_ref());
         table.row([
@@ -400,6 +405,8 @@ fn groups(m: &TcpMeasurement, width: Option<usize>) -> String {
             least,
             median,
             most,
+            samples(|times| times.p50_ns),
+            samples(|times| times.p99_ns),
             bytes(group.counts.bytes_sent),
             bytes(group.counts.bytes_received),
             retransmits.map(percent).unwrap_or_default(),
@@ -490,6 +497,7 @@ fn counters(out: &mut String, counters: &BTreeMap<String, u64>, verbose: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_model::tcp::TcpSampling;
     use std::net::Ipv4Addr;
 
     fn measurement() -> TcpMeasurement {
@@ -568,5 +576,34 @@ mod tests {
         let table = text.lines().skip_while(|line| !line.starts_with("LOCAL")).take(3);
         assert!(table.clone().all(|line| line.chars().count() <= 100), "{text}");
         assert_eq!(table.count(), 3);
+    }
+
+    #[test]
+    fn what_packets_showed_is_a_table_of_its_own() {
+        let mut m = measurement();
+        assert!(!tcp(&m, true, None).contains("RTT SAMPLES"));
+        m.sampling = Some(TcpSampling { observed_s: 2.5, observed: 900, collided: 7, unmarked: 1 });
+        let times = |ns: u64| TcpTimes::new(vec![(ns, 500)], Some(ns));
+        m.connections[0].samples = Some(TcpSamples {
+            rtt: times(2_000_000),
+            read_wait: times(8_000),
+            read_on_cpu: Some(CpuId(3)),
+            reads: 10,
+            reads_on_other_cpu: 4,
+            own_zero_windows: 2,
+            ..TcpSamples::default()
+        });
+        m.connections[1].closed = true;
+        m.connections[1].reset = Some(TcpReset::Received);
+        let text = tcp(&m, false, None);
+        assert!(text.contains("packets observed for 2.50s, 25.0% of the time: overhead limit"));
+        assert!(text.contains("not observed: 7 segments of connections without room"), "{text}");
+        assert!(text.contains("not observed: 1 segment of which"), "{text}");
+        let row = text.lines().skip_while(|line| !line.contains("RTT SAMPLES")).nth(1).unwrap();
+        let words: Vec<&str> = row.split_ascii_whitespace().skip(2).collect();
+        assert_eq!(words[0], "500", "{row}");
+        assert_eq!(words[3], "2.00ms", "{row}");
+        assert_eq!(words[6..], ["8.00µs", "3", "40.0%", "2"], "{row}");
+        assert!(text.contains("reset by peer"), "{text}");
     }
 }
