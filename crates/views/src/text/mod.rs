@@ -18,6 +18,7 @@ mod locality_steps;
 mod measurement;
 mod nics;
 mod nodes;
+mod nstat;
 mod outliers;
 mod packets;
 mod paths;
