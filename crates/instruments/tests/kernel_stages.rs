@@ -97,9 +97,10 @@ fn every_datagram_is_followed_from_send_to_receive() {
             assert!(arrived(&m, Direction::Rx, "sock_recv") >= packets - 4, "{:?}", m.spans);
             assert!(m.packets.completed >= 2 * packets - 4, "{:?}", m.packets);
         }
-        // The readers sleep between datagrams, so nearly each wakes one.
+        // The readers sleep between datagrams, so nearly each wakes one. On a busy machine both share a CPU: the server
+        // then runs as soon as it is woken, and answers before the client has come to sleep.
         let woken = arrived(&m, Direction::Rx, "sched_switch");
-        assert!(woken > packets / 2, "{woken} of {packets}");
+        assert!(woken >= packets / 2 - 4, "{woken} of {packets}");
     }
 }
 
