@@ -263,7 +263,10 @@ fn receiver_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo, seconds: 
     let window = info.rcv_wnd.unwrap_or(info.rcv_ssthresh);
     let widest = before.widest_receive_window.max(window);
     let is_memory_full = socket.memory.is_some_and(|m| m.receive > m.receive_limit / 2);
-    if socket.receive_queue > 0 && (socket.receive_queue > widest / 2 || is_memory_full) {
+    // It opens again only when there is room for a large part of it (`__tcp_select_window`).
+    let is_closing = info.rcv_wnd.is_some_and(|now| now < widest / 2);
+    let is_full = socket.receive_queue > widest / 2 || is_memory_full || is_closing;
+    if socket.receive_queue > 0 && is_full {
         return TcpLimit::Reader;
     }
     let rate = info.bytes_received.saturating_sub(before.bytes_received) as f64 / seconds;
@@ -399,6 +402,12 @@ mod tests {
         assert_eq!(limit(narrow, &socket(), none), Some(TcpLimit::ReceiveWindow));
         let queued = TcpSocket { receive_queue: 60_000, ..socket() };
         assert_eq!(limit(receiver, &queued, none), Some(TcpLimit::Reader));
+        // The window that was offered before the queue filled was wider.
+        let closing = TcpInfo { rcv_wnd: Some(0), ..receiver };
+        let slow = TcpSocket { receive_queue: 4_000, ..socket() };
+        let before = Before { widest_receive_window: 100_000, ..Before::default() };
+        assert_eq!(receiver_limit(&before, &slow, &closing, 1.0), TcpLimit::Reader);
+        assert_eq!(receiver_limit(&before, &socket(), &closing, 1.0), TcpLimit::Peer);
         let full = SocketMemory { receive: 70, receive_limit: 100, ..SocketMemory::default() };
         let full = TcpSocket { receive_queue: 10, memory: Some(full), ..socket() };
         assert_eq!(limit(receiver, &full, none), Some(TcpLimit::Reader));

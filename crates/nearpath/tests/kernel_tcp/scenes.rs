@@ -129,6 +129,25 @@ fn an_application_that_reads_slowly() {
     scene.assert_limited(Side::Server, port, TcpLimit::Reader);
 }
 
+/// The same with a buffer so small that the window closes at once, and opens only when it is nearly empty.
+#[test]
+fn an_application_that_reads_slowly_from_a_small_buffer() {
+    if !can_run() {
+        return;
+    }
+    let mut scene = Scene::new();
+    let slow = |socket: &mut TcpStream| {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&*socket, 8192)?;
+        std::thread::sleep(Duration::from_millis(20));
+        socket.read_exact(&mut [0; 2000])
+    };
+    let port = scene.connection(send_all, slow);
+    scene.assert_limited(Side::Client, port, TcpLimit::Reader);
+    if nearpath_testing::require_kernel((6, 2), "the window that is offered") {
+        scene.assert_limited(Side::Server, port, TcpLimit::Reader);
+    }
+}
+
 #[test]
 fn a_path_with_a_rate() {
     if !can_run() || !nearpath_testing::require_program("tc") {
