@@ -51,7 +51,7 @@ impl Scene {
     /// The verdicts of each interval, as seen from one side.
     fn verdicts(&self, side: Side, port: u16) -> Vec<Option<TcpLimit>> {
         let port = port.to_string();
-        let args = ["--port", &port, "--for", "8s", "--interval", "400ms"];
+        let args = ["--port", &port, "--for", "5s", "--interval", "250ms"];
         let mut documents = measured(&self.pair, side, &args);
         documents.pop();
         let limit = |document: &TcpMeasurement| {
@@ -250,6 +250,23 @@ fn a_cpu_that_is_busy_with_softirqs() {
         }
     }));
     let port = scene.connection(send_all, read_all);
+    // The kernel's own count says whether the scene came about: the flood needs a CPU, too.
+    let before = ticks(1);
+    scene.verdicts(Side::Client, port);
+    let after = ticks(1);
+    let share = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
+    if share < 0.95 {
+        nearpath_testing::skip(&format!("a busy machine: {share:.2} of a CPU's time in softirqs"));
+        return;
+    }
     scene.assert_limited(Side::Client, port, TcpLimit::Cpu);
     drop(receivers);
+}
+
+/// Ticks of a CPU in interrupts and softirqs, and in all (proc_stat(5)).
+fn ticks(cpu: usize) -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let line = text.lines().find(|line| line.starts_with(&format!("cpu{cpu} "))).unwrap();
+    let times: Vec<u64> = line.split(' ').skip(1).map(|time| time.parse().unwrap()).collect();
+    (times[5] + times[6], times.iter().take(8).sum())
 }
