@@ -107,25 +107,35 @@ SECONDS = 20
 RIGHT = 0.95
 
 
-def start(host: Host) -> None:
-    qdiscs = [scene.get("qdisc", "none") for scene in SCENES]
+# What is lost at a policer was not queued: the RTT does not rise.
+POLICED: list[Scene] = [{"qdisc": "netem delay 20ms", "police": "10mbit", "red": "congestion_window", "blue": "peer"}]
+
+
+def start(host: Host, played: list[Scene]) -> None:
+    qdiscs = [scene.get("qdisc", "none") for scene in played]
     host.check(["bash", "-c", SETUP, "setup", *qdiscs])
-    scenes = json.dumps(SCENES)
+    for number, scene in enumerate(played):
+        if "police" in scene:
+            tc = "modprobe -a sch_ingress cls_matchall act_police; ip netns exec blue tc"
+            host.check(f"{tc} qdisc add dev b{number} ingress")
+            police = f"police rate {scene['police']} burst 15k drop"
+            host.check(f"ip netns exec blue tc filter add dev b{number} ingress matchall action {police}")
+    scenes = json.dumps(played)
     host.start(["ip", "netns", "exec", "blue", "python3", "-c", SERVERS, scenes])
-    host.check(f"until [ $(ip netns exec blue ss -Hltn | wc -l) -ge {len(SCENES)} ]; do sleep 0.2; done")
+    host.check(f"until [ $(ip netns exec blue ss -Hltn | wc -l) -ge {len(played)} ]; do sleep 0.2; done")
     host.start(["ip", "netns", "exec", "red", "python3", "-c", CLIENTS, scenes])
     # All but those that wait for the backlog, and the slow start of the others.
     host.check(
-        f"until [ $(ip netns exec red ss -Htn state established | wc -l) -ge {len(SCENES)} ]; do sleep 0.2; done"
+        f"until [ $(ip netns exec red ss -Htn state established | wc -l) -ge {len(played)} ]; do sleep 0.2; done"
     )
     host.check("sleep 5")
 
 
-def verdicts(host: Host, namespace: str) -> list[Counter[str]]:
+def verdicts(host: Host, namespace: str, scenes: int) -> list[Counter[str]]:
     """How often each limit was named for the connections of each scene."""
     command = ["nearpath", "measure", "tcp", "--netns", namespace, "--json"]
     printed = host.check([*command, "--for", f"{SECONDS}s", "--interval", "1s"])
-    named: list[Counter[str]] = [Counter() for _ in SCENES]
+    named: list[Counter[str]] = [Counter() for _ in range(scenes)]
     for line in printed.splitlines()[:-1]:
         for connection in json.loads(line)["connections"]:
             # The scene has the third number of the address.
@@ -137,11 +147,12 @@ def verdicts(host: Host, namespace: str) -> list[Counter[str]]:
 
 @lengthy
 @lab(topology=TWO_NODES, nics=IGB)
-def test_each_of_eight_connections_is_named_by_its_own_limit(host: Host) -> None:
-    start(host)
+@pytest.mark.parametrize("played", [SCENES, POLICED], ids=["eight", "policed"])
+def test_each_connection_is_named_by_its_own_limit(host: Host, played: list[Scene]) -> None:
+    start(host, played)
     wrong = []
     for namespace in ("red", "blue"):
-        for scene, named in zip(SCENES, verdicts(host, namespace), strict=True):
+        for scene, named in zip(played, verdicts(host, namespace, len(played)), strict=True):
             wanted = scene[namespace]
             # Clients that were accepted into a backlog wait as if they had nothing to send.
             if wanted == "backlog" and namespace == "red":
