@@ -55,7 +55,7 @@ pub(super) struct State {
     sockets: u64,
     spent: Duration,
     is_over: bool,
-    /// Whether somebody waits for all ends so far; `false` if nothing receives them.
+    /// Whether a caller waits for all ends so far; `false` if nothing receives them.
     wants_ends: bool,
     receives_ends: bool,
     /// Why the last reading ended early.

@@ -129,7 +129,7 @@ fn what_a_driver_sets_is_nobodys_choice_though_it_was_there_before() {
     let mask = Mask::new("2");
     let change = prepare(&mask, of_mask("2", "1"), false).unwrap();
     write(&mask, &change).unwrap();
-    // Before any CPU went, somebody has set it back.
+    // Before any CPU went, it was set back externally.
     mask.set("2");
     assert_eq!(look(&mask, &change).unwrap(), ObservedValue::Before);
     mask.plug("7");
