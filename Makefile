@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp lint fuzz package package-test clean
+.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -27,7 +27,11 @@ test: ## Run pure tests, those on this kernel, and one of each feature on a virt
 	@scripts/install-deps build test lab || scripts/install-deps build
 	@scripts/test
 
-test-full: ## Run what .ci/run runs beyond these: every test on one virtual kernel, smoke tests on the others
+test-smoke: ## Run what .ci/run runs beyond these: smoke tests on the other virtual kernels
+	@scripts/install-deps build test lab || scripts/install-deps build
+	@scripts/test --smoke
+
+test-full: ## Run the smoke tests, and every other test but the lengthy ones on one virtual kernel
 	@scripts/install-deps build test lab || scripts/install-deps build
 	@scripts/test --full
 

@@ -5,7 +5,7 @@
     @lab(tiers=(smoke,), nics=(Nic("vmxnet3"),))      # in this tier on this host alone
     def test_something(host): ...
 
-The tier of a test says when it is run; without one, in `.ci/run` on the usual kernel:
+The tier of a test says when it is run; without one, in `make test-full` on the usual kernel:
 
     @representative    of its feature: in `make test` already
     @smoke             in `.ci/run` on the other kernels, too
@@ -49,7 +49,7 @@ USUAL_KERNEL = "6.12"
 MARKS = (
     "lab(kernels, tiers, topology, nics, number, parameters): the virtual host that the test wants",
     "representative: one test of each feature, run by `make test`",
-    "smoke: run by `.ci/run` on every kernel, not on the usual one alone",
+    "smoke: run by `.ci/run` on the other kernels than the usual one",
     "lengthy: run by `make test-all` alone",
     "kernel: runs on this machine's kernel, and takes as long as on a virtual host",
     "virtual: runs on a virtual host; set by the lab itself",

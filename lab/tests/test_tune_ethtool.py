@@ -9,6 +9,7 @@ from typing import Any
 
 from lab import Host, Nic
 from lab.fixtures import lab, representative
+from lab.waiting import wait_until
 
 from .hosts import IGB, MEMORY_NODE, ONE_NODE, TWO_NODES, VIRTIO
 
@@ -166,8 +167,12 @@ def test_a_delay_that_the_driver_does_not_take_is_left_out(host: Host) -> None:
             assert made.status == 1 and "does not accept this value" in made.err, made
         assert everything(host) == before
 
+    # The undo of the rings has reset the device: what it reports is complete when its link is up again.
+    wait_until(lambda: host.read("/sys/class/net/nic0/carrier") == b"1\n", "nic0 has a link")
     plan = json.loads(host.check("nearpath tune plan --nic nic0 --json"))
-    [delay] = [change for change in plan["changes"] if change["kind"] == "coalescing"]
+    delays = [change for change in plan["changes"] if change["kind"] == "coalescing"]
+    assert len(delays) == 1, plan
+    [delay] = delays
     assert delay["after"] == "rx-usecs 10", delay
     plan["changes"] = [delay]
     host.write("/root/plan.json", json.dumps(plan).encode())

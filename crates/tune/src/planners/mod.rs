@@ -92,6 +92,9 @@ pub fn plan(
 ) -> Result<Plan, TuneError> {
     let mut situation = Situation::new(host, findings, request, workloads)?;
     let mut draft = Draft::default();
+    for name in situation.requested_down() {
+        draft.note(format!("{name} is down and carries no packets: nothing is planned for it"));
+    }
     for planner in PLANNERS {
         (planner.run)(&situation, &mut draft);
         // The future queues of these are unknown.

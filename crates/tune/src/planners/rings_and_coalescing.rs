@@ -89,6 +89,14 @@ fn coalescing(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
                 usecs.map_or_else(|| "some".to_owned(), |usecs| usecs.to_string())
             ),
         ),
+        (Goal::Latency, _, None) => {
+            // It may be resetting the device.
+            let reason = situation.why_unknown(nic, "coalesce");
+            if let Some(reason) = reason.filter(|reason| !reason.contains("not supported")) {
+                draft.note(format!("the interrupt delay of {name} could not be read: {reason}"));
+            }
+            return;
+        }
         _ => return,
     };
     draft.add(DraftChange {

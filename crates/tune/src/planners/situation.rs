@@ -103,6 +103,13 @@ impl<'a> Situation<'a> {
         })
     }
 
+    /// Names of the interfaces that were requested by name and are down.
+    pub fn requested_down(&self) -> impl Iterator<Item = &'a str> {
+        let requested = |nic: &&Nic| self.request.nics.contains(&nic.name);
+        let down = |nic: &&Nic| nic.state.as_deref() == Some("down");
+        self.host.nics.iter().filter(down).filter(requested).map(|nic| nic.name.as_str())
+    }
+
     /// Those with their own interrupts.
     pub fn hardware(&self) -> impl Iterator<Item = &'a Nic> {
         self.nics().filter(|nic| is_hardware(nic))

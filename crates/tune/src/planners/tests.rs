@@ -106,6 +106,17 @@ fn well_placed_interrupts_stay_and_keep_their_cpu() {
 }
 
 #[test]
+fn an_interface_that_is_down_is_not_planned_and_said_to_be_down() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
+    let request = Request { nics: vec!["eth0".to_owned()], ..Request::default() };
+    assert!(!planned_for(&host, &request, &[]).unwrap().changes.is_empty());
+    host.nics.iter_mut().for_each(|nic| nic.state = Some("down".to_owned()));
+    let plan = planned_for(&host, &request, &[]).unwrap();
+    assert!(plan.changes.is_empty());
+    assert!(plan.notes.iter().any(|note| note.starts_with("eth0 is down")), "{:?}", plan.notes);
+}
+
+#[test]
 fn two_nics_share_the_cores_of_a_node() {
     let all: &[u32] = &[];
     let eth1 = nic("eth1", "0000:5f:00.0", 1, 200, &[all; 4]);
