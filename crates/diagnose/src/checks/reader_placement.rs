@@ -84,11 +84,39 @@ fn from_measurement(
     if !steered {
         let near = near_delivery(context, crossed.boundary, &delivered);
         finding.changes = move_readers(context, readers, &near);
+        if let Some(named) = title_of_one(context, readers, crossed, &finding.changes) {
+            finding.title = named;
+        }
     } else {
         let why = "RPS is on and decides where packets are delivered: see rps_placement.";
         finding.evidence.push(why.to_owned());
     }
     Some(finding.about(Subject::cpus(&delivered)))
+}
+
+/// The title where one reader on another node is the cause: what it does, and the fix, in a line of a terminal.
+fn title_of_one(
+    context: &Context<'_>,
+    readers: &[PinnedReader<'_>],
+    crossed: &Crossing<'_>,
+    changes: &[ProposedChange],
+) -> Option<String> {
+    let [change] = changes else { return None };
+    let Proposal::Affinity { pid, .. } = &change.target else { return None };
+    let reader = readers.iter().find(|reader| reader.owner.pid == *pid)?;
+    let nodes = |cpus: &CpuSet| -> Option<String> {
+        let nodes: Vec<NodeId> = context.host.topology.nodes_of(cpus).into_iter().collect();
+        (!nodes.is_empty()).then(|| text::list(&nodes))
+    };
+    let reached: CpuSet = crossed.reached.keys().copied().collect();
+    let reads_on = nodes(&reader.cpus.intersection(&reached))?;
+    let delivered_on = nodes(&crossed.left.keys().copied().collect())?;
+    let (comm, to) = (text::clean(&reader.owner.comm), &change.after);
+    (crossed.boundary == Boundary::Node && reads_on != delivered_on).then(|| {
+        format!(
+            "{comm}[{pid}] on node {reads_on} reads packets of node {delivered_on}: pin it to CPUs {to}"
+        )
+    })
 }
 
 /// Where readers should run: on the nodes, under the caches, or on the CPUs that packets are
