@@ -46,6 +46,16 @@ pub fn percentage(value: f64) -> String {
     }
 }
 
+/// A change in percent, with its sign: `+12.3%`, `-0.45%`, `0%`.
+pub fn signed_percentage(value: f64) -> String {
+    let text = percentage(value.abs());
+    match value {
+        v if v > 0.0 => format!("+{text}"),
+        v if v < 0.0 => format!("-{text}"),
+        _ => text,
+    }
+}
+
 /// A number with three digits, integers beyond that: `0.123`, `1.23`, `12.3`, `1234`.
 pub fn digits(value: f64) -> String {
     let decimals = match value.abs() {

@@ -10,7 +10,7 @@ mod part;
 pub use metric::{Figure, METRICS, Metric};
 
 use crate::latency::Probes;
-use nearpath_model::{Block, CpuTime, Hops, Measurement, PathKind};
+use nearpath_model::{Block, CpuTime, Hops, Measurement, PathKind, units};
 use part::{Part, PathPart, paths_between, spans_between};
 
 /// The state of the host at the start or the end of a block.
@@ -94,7 +94,8 @@ pub fn block(
             return Ok(());
         }
         Err(format!(
-            "{count} {what} in {seconds:.1}s are too few for {metric}: {least} needed; try a longer --block"
+            "{count} {what} in {} are too few for {metric}: {least} needed; try a longer --block",
+            units::seconds(seconds)
         ))
     };
     let value = match (metric, &end.probes) {
@@ -129,7 +130,7 @@ fn gigabits(begin: &Reading, end: &Reading, seconds: f64) -> Result<f64, String>
     let (before, after) =
         begin.bytes.zip(end.bytes).ok_or("the interfaces have no byte counters")?;
     match after.saturating_sub(before) {
-        0 => Err(format!("no bytes were received or sent in {seconds:.1}s")),
+        0 => Err(format!("no bytes were received or sent in {}", units::seconds(seconds))),
         bytes => Ok(bytes as f64 * 8e-9),
     }
 }

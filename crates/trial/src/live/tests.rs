@@ -156,7 +156,7 @@ fn probes_have_their_own_percentiles() {
     let (mean, _) = block(&MEAN, &begin, &end).unwrap();
     assert!((mean.metric - 50.0).abs() < 1e-9);
     let deep = block(&percentile(0.999), &begin, &end).unwrap_err();
-    assert!(deep.contains("2000 probes in 2.0s are too few for p99.9: 10000 needed"), "{deep}");
+    assert!(deep.contains("2000 probes in 2.00s are too few for p99.9: 10000 needed"), "{deep}");
     // If packets cannot be tracked, only probes are used.
     end.measurement = None;
     let (alone, hops) = block(&percentile(0.5), &begin, &end).unwrap();

@@ -4,7 +4,7 @@
 
 use super::histogram::bars;
 use super::table::{Table, left, right};
-use super::units::{percentage, printable};
+use super::units::{percentage, printable, seconds};
 use super::{latency, line};
 use nearpath_trial::background::{BackgroundReport, Protocol};
 use nearpath_trial::latency::{Arrivals, LatencyReport, Loop, Progress, Split, Summary, Transport};
@@ -60,10 +60,10 @@ fn background(load: &BackgroundReport) -> String {
     let mut out = format!("load: {count} {protocol} {streams} {way} {target} port {port}: ");
     if let Some(carried) = &load.carried {
         out.push_str(&format!(
-            "{} sent, {} received, over {:.1}s",
+            "{} sent, {} received, over {}",
             bits_per_s(carried.sent_bits_per_s),
             bits_per_s(carried.received_bits_per_s),
-            carried.seconds
+            seconds(carried.seconds)
         ));
         if let Some(lost) = carried.lost_percent {
             out.push_str(&format!(", {} lost", percentage(lost)));
@@ -92,9 +92,9 @@ pub fn latency_progress(progress: &Progress) -> String {
     let Progress { passed, sent, received, latency: seen } = progress;
     let of = |name: &str| seen.percentiles.get(name).map_or("-".to_owned(), |&ns| latency(ns));
     format!(
-        "{:.1}s: {sent} sent, {received} answered; since the last line {} answers, p50 {}, p99 {}, \
+        "{}: {sent} sent, {received} answered; since the last line {} answers, p50 {}, p99 {}, \
          longest {}",
-        passed.as_secs_f64(),
+        seconds(passed.as_secs_f64()),
         seen.count,
         of("50"),
         of("99"),
@@ -131,9 +131,9 @@ fn title(report: &LatencyReport) -> String {
 
 fn counts(report: &LatencyReport) -> String {
     let mut out = format!(
-        "probes: {} sent in {:.1}s ({:.0}/s), {} received, {} lost, {} late, {} reordered, {} duplicated",
+        "probes: {} sent in {} ({:.0}/s), {} received, {} lost, {} late, {} reordered, {} duplicated",
         report.sent,
-        report.duration_s,
+        seconds(report.duration_s),
         report.rate_per_s,
         report.received,
         report.lost,
@@ -270,7 +270,7 @@ probes: 1001 sent in 10.0s (100/s), 1000 received, 1 lost, 0 late, 3 reordered, 
         assert_eq!(
             loads,
             [
-                "load: 3 UDP streams to 10.0.0.2 port 5202: 1.50 Gbit/s sent, 1.20 Gbit/s received, over 4.0s, 20.0% lost",
+                "load: 3 UDP streams to 10.0.0.2 port 5202: 1.50 Gbit/s sent, 1.20 Gbit/s received, over 4.00s, 20.0% lost",
                 "load: 1 TCP stream from 10.0.0.2 port 5201: failed: the server is busy"
             ]
         );
@@ -283,7 +283,7 @@ probes: 1001 sent in 10.0s (100/s), 1000 received, 1 lost, 0 late, 3 reordered, 
         let line = latency_progress(&Progress { passed, sent: 9, received: 8, latency });
         assert_eq!(
             line,
-            "1.5s: 9 sent, 8 answered; since the last line 1000 answers, p50 20.0µs, p99 20.0µs, \
+            "1.50s: 9 sent, 8 answered; since the last line 1000 answers, p50 20.0µs, p99 20.0µs, \
              longest 20.0µs"
         );
     }

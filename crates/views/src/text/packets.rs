@@ -4,7 +4,7 @@
 
 use super::line;
 use super::table::{Table, left, right};
-use super::units::{percent, percentage, printable};
+use super::units::{percent, percentage, printable, seconds};
 use nearpath_trial::packets::{CpuSide, Drops, Offered, PacketsReport, PacketsTrial};
 
 /// The trial that counts, or that there is none.
@@ -30,8 +30,8 @@ pub fn packets_progress(trial: &PacketsTrial) -> String {
     let asked =
         trial.asked_per_s.map_or("unlimited rate".to_owned(), |asked| format!("{asked:.0}/s"));
     format!(
-        "{asked} for {:.1}s: {:.0}/s sent, {:.0}/s arrived, {} lost ({})",
-        trial.duration_s,
+        "{asked} for {}: {:.0}/s sent, {:.0}/s arrived, {} lost ({})",
+        seconds(trial.duration_s),
         trial.sent_per_s,
         trial.received_per_s,
         trial.lost,
@@ -58,7 +58,13 @@ fn title(report: &PacketsReport) -> String {
 
 fn result(report: &PacketsReport, trial: &PacketsTrial) -> String {
     let mut out = String::new();
-    line!(out, "sent:     {} in {:.1}s, {:.0}/s", trial.sent, trial.duration_s, trial.sent_per_s);
+    line!(
+        out,
+        "sent:     {} in {}, {:.0}/s",
+        trial.sent,
+        seconds(trial.duration_s),
+        trial.sent_per_s
+    );
     if let (false, Some(asked)) = (trial.reached, trial.asked_per_s) {
         line!(out, "          less than the requested {asked:.0}/s: limited by the sender");
     }
@@ -173,7 +179,7 @@ mod tests {
     fn counts_drops_and_costs_are_shown() {
         let expected = "\
 packets to 10.0.0.2:6328 by UDP, 18 bytes in 2 flows: 500000/s
-sent:     800000 in 2.0s, 400000/s
+sent:     800000 in 2.00s, 400000/s
           less than the requested 500000/s: limited by the sender
 received: 799000, 399500/s
 lost:     1000 (0.12%), 3 reordered, 0 duplicated
@@ -206,6 +212,6 @@ cpu 1  sender  50.0%   100     900    0      250       1250
             "{text}"
         );
         let line = packets_progress(&none.trials[0]);
-        assert_eq!(line, "500000/s for 2.0s: 400000/s sent, 399500/s arrived, 1000 lost (0.12%)");
+        assert_eq!(line, "500000/s for 2.00s: 400000/s sent, 399500/s arrived, 1000 lost (0.12%)");
     }
 }

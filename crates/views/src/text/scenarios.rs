@@ -3,7 +3,7 @@
 //! Input: a report. Output: lines.
 
 use super::table::{Table, left, right};
-use super::units::printable;
+use super::units::{printable, seconds, signed_percentage};
 use super::{latency, line};
 use nearpath_model::{Comparison, Verdict};
 use nearpath_trial::scenarios::{ScenarioResult, ScenariosReport};
@@ -21,7 +21,7 @@ pub fn scenarios(report: &ScenariosReport) -> String {
         line!(out, "optimised:   {}", ids.join(", "));
     }
     let blocks = report.cycles * 2;
-    line!(out, "blocks:      {blocks} of {:.1}s per scenario, alternating", report.block_s);
+    line!(out, "blocks:      {blocks} of {} per scenario, alternating", seconds(report.block_s));
     line!(out);
     out.push_str(&table(report));
     if !report.notes.is_empty() {
@@ -81,7 +81,8 @@ fn difference(compared: &Comparison) -> String {
         Verdict::Inconclusive => "inconclusive",
     };
     let [low, high] = compared.ci95;
-    format!("{:+.1}% ({low:+.1} to {high:+.1}): {verdict}", compared.delta_percent)
+    let delta = signed_percentage(compared.delta_percent);
+    format!("{delta} ({} to {}): {verdict}", signed_percentage(low), signed_percentage(high))
 }
 
 #[cfg(test)]
@@ -111,11 +112,11 @@ mod tests {
 application: nearpath bench reflect at 10.0.0.1:6327
 near:        eth0, node 1, CPUs 2-3
 optimised:   irq-40
-blocks:      8 of 2.0s per scenario, alternating
+blocks:      8 of 2.00s per scenario, alternating
 
 SCENARIO     ANSWERS  LOST     P50     P99   P99.9     MAX    P99 OF BLOCKS  P99 AGAINST NO BINDING
 no binding      2000     0  9.00µs  40.0µs  60.0µs  8.10ms  40.0µs - 41.0µs  -
-CPU binding     2000     0  9.00µs  20.0µs  60.0µs  8.10ms  20.0µs - 21.0µs  -50.0% (-55.0 to -45.5): better
+CPU binding     2000     0  9.00µs  20.0µs  60.0µs  8.10ms  20.0µs - 21.0µs  -50.0% (-55.0% to -45.5%): better
 
 note: mind the gap
 ";

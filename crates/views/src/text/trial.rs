@@ -1,7 +1,7 @@
 //! `tune try`: the effect of a plan on the metric, with its confidence interval.
 
 use super::table::{Table, left, right};
-use super::units::{self, digits, percentage, printable};
+use super::units::{self, digits, percentage, printable, signed_percentage};
 use super::{heading, line};
 use nearpath_model::{Hops, Moved, TrialReport, Verdict};
 
@@ -28,9 +28,9 @@ pub fn trial(report: &TrialReport) -> String {
         printable(&metric(report)),
         shown(found.baseline),
         shown(found.with_plan),
-        percent(found.delta_percent),
-        percent(found.ci95[0]),
-        percent(found.ci95[1]),
+        signed_percentage(found.delta_percent),
+        signed_percentage(found.ci95[0]),
+        signed_percentage(found.ci95[1]),
         found.blocks
     );
     line!(out, "A/A noise (95% CI): ±{}", percentage(found.noise_floor_percent));
@@ -83,10 +83,6 @@ fn metric(report: &TrialReport) -> String {
         }
         None => report.metric.clone(),
     }
-}
-
-fn percent(value: f64) -> String {
-    format!("{value:+.1}%")
 }
 
 fn latency(ns: f64) -> String {

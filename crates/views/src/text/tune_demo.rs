@@ -1,7 +1,7 @@
 //! `demo tune`: the finding, the plan, the result of its trial, and the restored settings.
 
 use super::cpus::count;
-use super::units::printable;
+use super::units::{printable, seconds};
 use super::{diagnosis, heading, line, trial, tune};
 use crate::json::{JournalEntry, TuneDemo, UndoneChange};
 use nearpath_model::ChangeState;
@@ -9,8 +9,10 @@ use nearpath_model::ChangeState;
 /// The whole demonstration.
 pub fn tune_demo(shown: &TuneDemo) -> String {
     let mut out = String::new();
-    let seconds = shown.measured_s;
-    heading(&mut out, &format!("measured: {} packets in {seconds:.1}s", shown.packets));
+    heading(
+        &mut out,
+        &format!("measured: {} packets in {}", shown.packets, seconds(shown.measured_s)),
+    );
     match shown.findings.first() {
         Some(first) => out.push_str(&diagnosis::one(1, first)),
         None => line!(out, "nothing is misplaced"),

@@ -1,7 +1,9 @@
 //! Formats numbers and untrusted names.
 
 pub use nearpath_model::units::{bytes, time as latency};
-pub(super) use nearpath_model::units::{digits, percent, percentage, seconds, short};
+pub(super) use nearpath_model::units::{
+    digits, percent, percentage, seconds, short, signed_percentage,
+};
 
 /// The text with everything escaped that could move a terminal's cursor, colour it, or reverse
 /// its reading order: names of interfaces and processes come from whoever made them.
