@@ -7,7 +7,7 @@
 //! include/linux/tcp.h since 6.6).
 
 use crate::Context;
-use nearpath_model::{ProposedChange, SettingFile};
+use nearpath_model::{ProposedChange, Sysctl};
 
 /// The largest buffer that is proposed: twice the default of `tcp_rmem` in Linux 6.18. Half of it is 1 Gbit/s over 268 ms,
 /// longer than any path on Earth that is not by satellite. A program that needs more for one connection sets SO_RCVBUF or
@@ -68,29 +68,28 @@ fn power_of_two_within(size: u64) -> u64 {
 /// The third number of `tcp_rmem` or `tcp_wmem` made this large, if that is more.
 pub(crate) fn grow_third(
     context: &Context<'_>,
-    name: &str,
+    sysctl: Sysctl,
     size: u64,
     why: &str,
 ) -> Option<ProposedChange> {
-    let [least, first, most] = context.three(name)?;
+    let [least, first, most] = context.three(sysctl.name())?;
     (size > most && size >= first).then(|| {
         let (before, after) =
             (format!("{least} {first} {most}"), format!("{least} {first} {size}"));
-        ProposedChange::new(SettingFile::sysctl(name), Some(before), after, why)
+        ProposedChange::new(sysctl, Some(before), after, why)
     })
 }
 
 /// `rmem_max` or `wmem_max` made so large that an application may set this buffer, if that is more.
 pub(crate) fn grow_cap(
     context: &Context<'_>,
-    name: &str,
+    sysctl: Sysctl,
     size: u64,
     why: &str,
 ) -> Option<ProposedChange> {
-    let (now, after) = (context.sysctl(name)?, size / 2);
-    let target = SettingFile::sysctl(name);
+    let (now, after) = (context.sysctl(sysctl.name())?, size / 2);
     (after > now)
-        .then(|| ProposedChange::new(target, Some(now.to_string()), after.to_string(), why))
+        .then(|| ProposedChange::new(sysctl, Some(now.to_string()), after.to_string(), why))
 }
 
 #[cfg(test)]
@@ -132,13 +131,13 @@ mod tests {
         let host = host("766242 1021657 1532484");
         let context = Context::new(&host, None, None);
         let after = |size| {
-            let change = grow_third(&context, "net.ipv4.tcp_rmem", size, "")?;
+            let change = grow_third(&context, Sysctl::TcpRmem, size, "")?;
             Some((change.before?.to_string(), change.after.to_string()))
         };
         assert_eq!(after(6_291_456), None);
         let both = ("4096 131072 6291456".to_owned(), "4096 131072 8388608".to_owned());
         assert_eq!(after(8 << 20), Some(both));
-        assert_eq!(grow_third(&context, "net.ipv4.tcp_wmem", 8 << 20, ""), None, "unknown");
+        assert_eq!(grow_third(&context, Sysctl::TcpWmem, 8 << 20, ""), None, "unknown");
     }
 
     #[test]

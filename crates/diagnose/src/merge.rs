@@ -52,7 +52,7 @@ fn absorb(cause: &mut Finding, mut symptom: Finding) {
 mod tests {
     use super::*;
     use crate::CheckOutcome;
-    use nearpath_model::{CpuId, ProposedChange, SettingFile, Severity, Subject};
+    use nearpath_model::{CpuId, ProposedChange, Severity, Subject, Sysctl};
 
     fn check(name: &'static str, causes: &'static [&'static str]) -> Check {
         Check::new(name, "", |_| CheckOutcome::default()).explained_by(causes)
@@ -63,16 +63,17 @@ mod tests {
         Finding { check: check.to_owned(), ..finding }
     }
 
-    fn change(sysctl: &str, after: &str) -> ProposedChange {
-        ProposedChange::new(SettingFile::sysctl(sysctl), None, after, "")
+    fn change(sysctl: Sysctl, after: &str) -> ProposedChange {
+        ProposedChange::new(sysctl, None, after, "")
     }
 
     #[test]
     fn a_symptom_goes_under_its_cause_with_its_symptoms() {
         let checks = [check("cause", &[]), check("effect", &["cause"]), check("end", &["effect"])];
         let effect = finding("effect", Severity::Critical, 1);
-        let effect = effect.change(change("net.a", "1")).change(change("net.b", "2"));
-        let cause = finding("cause", Severity::Warning, 1).change(change("net.a", "9"));
+        let effect =
+            effect.change(change(Sysctl::BusyPoll, "1")).change(change(Sysctl::BusyRead, "2"));
+        let cause = finding("cause", Severity::Warning, 1).change(change(Sysctl::BusyPoll, "9"));
         let findings = vec![
             effect,
             finding("end", Severity::Info, 1),
@@ -85,7 +86,7 @@ mod tests {
         let [cause, _] = merged.as_slice() else { panic!() };
         assert_eq!(cause.severity, Severity::Critical);
         assert_eq!(cause.symptoms.len(), 2);
-        assert_eq!(cause.changes, [change("net.a", "9"), change("net.b", "2")]);
+        assert_eq!(cause.changes, [change(Sysctl::BusyPoll, "9"), change(Sysctl::BusyRead, "2")]);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //! elsewhere.
 
 use crate::{Context, text};
-use nearpath_model::{CpuSet, Nic, NicKind, ProposedChange, RxQueue, SettingFile};
+use nearpath_model::{
+    CpuSet, Nic, NicKind, ProposedChange, QueueFile, RxQueue, SettingFile, Sysctl,
+};
 
 /// A receive queue with RPS on.
 #[derive(Debug, Clone)]
@@ -80,16 +82,16 @@ pub(crate) fn steering_evidence(steered: &[Steered<'_>]) -> Vec<String> {
 
 /// RFS steers each flow to the CPU of its reader, where plain RPS only hashes.
 pub(crate) fn rfs_changes(context: &Context<'_>, guilty: &[Steered<'_>]) -> Vec<ProposedChange> {
-    const ENTRIES: &str = "net.core.rps_sock_flow_entries";
-    let entries = context.host.sysctls.get(ENTRIES).map(|value| text::clean(value));
+    const ENTRIES: Sysctl = Sysctl::RpsSockFlowEntries;
+    let entries = context.host.sysctls.get(ENTRIES.name()).map(|value| text::clean(value));
     let mut changes = Vec::new();
     if entries.as_deref().is_none_or(|value| value == "0") {
         let why = "RFS steers each flow to the CPU that reads it; RPS only spreads by hash.";
-        changes.push(ProposedChange::new(SettingFile::sysctl(ENTRIES), entries, "32768", why));
+        changes.push(ProposedChange::new(ENTRIES, entries, "32768", why));
     }
     for s in guilty.iter().filter(|s| s.queue.rps_flow_cnt.unwrap_or(0) == 0) {
         changes.push(ProposedChange::new(
-            SettingFile::rx_queue(&s.nic.name, s.queue.queue, "rps_flow_cnt"),
+            SettingFile::queue(&s.nic.name, s.queue.queue, QueueFile::RpsFlowCnt),
             s.queue.rps_flow_cnt.map(|n| n.to_string()),
             "2048",
             "Gives this queue its table of flows for RFS.",
@@ -101,7 +103,7 @@ pub(crate) fn rfs_changes(context: &Context<'_>, guilty: &[Steered<'_>]) -> Vec<
 /// Sets `rps_cpus` of a receive queue.
 pub(crate) fn rps_change(nic: &Nic, queue: &RxQueue, after: &CpuSet, why: &str) -> ProposedChange {
     ProposedChange::new(
-        SettingFile::rx_queue(&nic.name, queue.queue, "rps_cpus"),
+        SettingFile::queue(&nic.name, queue.queue, QueueFile::RpsCpus),
         queue.rps_cpus.as_ref().map(CpuSet::to_mask),
         after.to_mask(),
         why,

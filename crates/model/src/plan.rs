@@ -354,7 +354,7 @@ mod tests {
     fn a_plan_becomes_steps() {
         let steps = plan().steps(&[], "now", Some(5)).unwrap();
         let targets: Vec<Target> = steps.iter().map(|step| step.change.target.clone()).collect();
-        let file = |path: &str, netns| Target::File(SettingFile::new(path, netns));
+        let file = |path: &str, netns| SettingFile::parse(path, netns).unwrap().into();
         let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None, planned: vec![] };
         assert_eq!(
             targets,

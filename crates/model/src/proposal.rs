@@ -2,7 +2,7 @@
 //! option.
 
 use crate::{
-    Ethtool, FileOf, NicSetting, SettingFile, SocketProtocol, Target, Value, is_interface_name,
+    Ethtool, NicSetting, SettingFile, SocketProtocol, Sysctl, Target, Value, is_interface_name,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -56,7 +56,7 @@ mod optional_text {
 
 /// What a finding proposes to change: a complete target, or something that a planner expands into one or
 /// several targets, because the check does not have all details.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Proposal {
     /// A setting.
@@ -99,15 +99,17 @@ impl Proposal {
         }
     }
 
-    /// The name of the sysctl, if it is one.
-    pub fn sysctl(&self) -> Option<String> {
+    /// The file, if it is the setting of one.
+    pub fn file(&self) -> Option<&SettingFile> {
         match self.setting()? {
-            Target::File(file) => match file.of()? {
-                FileOf::Sysctl(name) => Some(name),
-                _ => None,
-            },
+            Target::File(file) => Some(file),
             _ => None,
         }
+    }
+
+    /// The sysctl, if it is one.
+    pub fn sysctl(&self) -> Option<Sysctl> {
+        self.file()?.sysctl()
     }
 }
 
@@ -128,8 +130,8 @@ const OPTIONS: [(&str, Ethtool); 4] = [
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(name) = self.sysctl() {
-            return write!(f, "{SYSCTL}{name}");
+        if let Some(sysctl) = self.sysctl() {
+            return write!(f, "{SYSCTL}{sysctl}");
         }
         match self {
             Self::Setting(Target::Nic(setting)) => {
@@ -169,7 +171,7 @@ impl TryFrom<String> for Proposal {
 impl Proposal {
     fn parse(text: &str) -> Option<Self> {
         if let Some(name) = text.strip_prefix(SYSCTL) {
-            return Some(SettingFile::sysctl(name).into());
+            return Sysctl::parse(name).map(Self::from);
         }
         if let Some(rest) = text.strip_prefix(PORT) {
             let (port, protocol) = match rest.strip_suffix(UDP) {
@@ -227,12 +229,12 @@ impl ProposedChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::QueueId;
+    use crate::{QueueFile, QueueId};
 
     #[test]
     fn proposals_round_trip() {
         for (proposal, text) in [
-            (SettingFile::sysctl("net.core.busy_read").into(), "sysctl net.core.busy_read"),
+            (Sysctl::BusyRead.into(), "sysctl net.core.busy_read"),
             (NicSetting::new("eth0", Ethtool::Rings).into(), "ethtool -G eth0"),
             (Proposal::Affinity { pid: 7, tid: None }, "affinity pid 7"),
             (Proposal::Affinity { pid: 7, tid: Some(9) }, "affinity pid 7 tid 9"),
@@ -243,7 +245,7 @@ mod tests {
                 "nearpath steer --port 53 --udp",
             ),
             (
-                SettingFile::rx_queue("eth0", QueueId(1), "rps_cpus").into(),
+                SettingFile::queue("eth0", QueueId(1), QueueFile::RpsCpus).into(),
                 "/sys/class/net/eth0/queues/rx-1/rps_cpus",
             ),
         ] {

@@ -14,7 +14,7 @@
 //! and `__netif_set_xps_queue` of net/core (the online CPUs of a mask).
 
 use nearpath_host::{Root, locate_irq};
-use nearpath_model::{CpuId, CpuSet, NicIrq, OnlineCpus};
+use nearpath_model::{CpuId, CpuSet, Direction, IrqNumber, NicIrq, OnlineCpus, QueueId};
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
@@ -65,7 +65,7 @@ impl CpuEvents {
     }
 
     /// Whether the affinity of an interrupt is what the kernel or its driver made of another one.
-    pub fn left_interrupt(&self, root: &Root, irq: &str, now: &str, was: &str) -> bool {
+    pub fn left_interrupt(&self, root: &Root, irq: IrqNumber, now: &str, was: &str) -> bool {
         let (Ok(now), Ok(was)) = (CpuSet::from_list(now), CpuSet::from_list(was)) else {
             return false;
         };
@@ -83,13 +83,20 @@ impl CpuEvents {
 
     /// Whether the mask of a queue is what the kernel or the driver made of another one. A driver that sets XPS gives
     /// the interrupt of the transmit queue the same CPUs as a hint.
-    pub fn left_mask(&self, root: &Root, nic: &str, queue: &str, now: &str, was: &str) -> bool {
+    pub fn left_mask(
+        &self,
+        root: &Root,
+        nic: &str,
+        (direction, queue): (Direction, QueueId),
+        now: &str,
+        was: &str,
+    ) -> bool {
         let (Ok(now), Ok(was)) = (CpuSet::from_mask(now), CpuSet::from_mask(was)) else {
             return false;
         };
         let hint = || {
-            let number = queue.strip_prefix("tx-")?;
-            let irq = NicIrq { nic: nic.to_owned(), name: format!("output.{number}") };
+            (direction == Direction::Tx).then_some(())?;
+            let irq = NicIrq { nic: nic.to_owned(), name: format!("output.{queue}") };
             let (irq, _) = locate_irq(root, &irq)?;
             mask(root, &format!("/proc/irq/{irq}/affinity_hint"))
         };
@@ -125,7 +132,7 @@ fn mask(root: &Root, path: &str) -> Option<CpuSet> {
 }
 
 /// The CPUs of an interrupt's node, where it has one.
-fn node_cpus(root: &Root, irq: &str) -> Option<CpuSet> {
+fn node_cpus(root: &Root, irq: IrqNumber) -> Option<CpuSet> {
     let node = root.text(&format!("/proc/irq/{irq}/node")).ok()?;
     CpuSet::from_list(&root.text(&format!("/sys/devices/system/node/node{node}/cpulist")).ok()?)
         .ok()
@@ -268,7 +275,7 @@ mod tests {
         let (_tree, root) = tree("0-3", "0");
         let left = |cpu3: u64, cpus: Option<&OnlineCpus>| {
             let events = CpuEvents::since(&root, inodes(cpu3), cpus, "/sys/kernel/irq/40").unwrap();
-            events.left_interrupt(&root, "40", "0-1", "3")
+            events.left_interrupt(&root, IrqNumber(40), "0-1", "3")
         };
         assert!(left(101, None) && !left(99, None));
         // The moment of the change is known, and CPU 3 came back before or after it.
@@ -285,19 +292,22 @@ mod tests {
         let since = |cpus| CpuEvents::since(&root, inodes(5), cpus, "/sys/kernel/irq/40").unwrap();
         let events = since(Some(&before));
         assert!(events.happened());
-        assert!(events.left_interrupt(&root, "40", "1", "0"));
-        assert!(events.left_mask(&root, "eth0", "tx-1", "2", "1"));
+        assert!(events.left_interrupt(&root, IrqNumber(40), "1", "0"));
+        assert!(events.left_mask(&root, "eth0", (Direction::Tx, QueueId(1)), "2", "1"));
         // Not of another queue, no other value, no receive queue.
-        assert!(!events.left_mask(&root, "eth0", "tx-0", "2", "1"));
-        assert!(!events.left_mask(&root, "eth0", "tx-1", "4", "1"));
-        assert!(!events.left_mask(&root, "eth0", "rx-1", "2", "1"));
+        assert!(!events.left_mask(&root, "eth0", (Direction::Tx, QueueId(0)), "2", "1"));
+        assert!(!events.left_mask(&root, "eth0", (Direction::Tx, QueueId(1)), "4", "1"));
+        assert!(!events.left_mask(&root, "eth0", (Direction::Rx, QueueId(1)), "2", "1"));
         // No CPU went since the change, or none that is known of.
         let after = OnlineCpus { online: set("0-2"), newest: 5 };
         for cpus in [Some(&after), None] {
             let events = since(cpus);
             assert!(!events.happened());
-            assert!(!events.left_mask(&root, "eth0", "tx-1", "2", "1"), "{cpus:?}");
-            assert!(!events.left_interrupt(&root, "40", "1", "0"), "{cpus:?}");
+            assert!(
+                !events.left_mask(&root, "eth0", (Direction::Tx, QueueId(1)), "2", "1"),
+                "{cpus:?}"
+            );
+            assert!(!events.left_interrupt(&root, IrqNumber(40), "1", "0"), "{cpus:?}");
         }
     }
 
@@ -305,7 +315,7 @@ mod tests {
     fn a_mask_that_lost_its_offline_cpus_is_no_choice() {
         let (_tree, root) = tree("0-3", "0");
         let left = |events: &CpuEvents, now: &str, was: &str| {
-            events.left_mask(&root, "eth0", "rx-0", now, was)
+            events.left_mask(&root, "eth0", (Direction::Rx, QueueId(0)), now, was)
         };
         let offline = events("0-2", "", Some(true));
         let back = events("0-3", "3", Some(true));

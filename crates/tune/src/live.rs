@@ -14,7 +14,7 @@ use crate::threads::ThreadSetting;
 use crate::units;
 use crate::{TuneError, Writer};
 use nearpath_host::Root;
-use nearpath_model::{Change, State, Target, Value};
+use nearpath_model::{Change, FileOf, State, Target, Value};
 use std::path::Path;
 
 /// The writer.
@@ -100,7 +100,7 @@ impl Live {
                 let Some((number, name)) = nearpath_host::locate_irq(root, irq) else {
                     return Ok(None);
                 };
-                file.path = format!("/proc/irq/{number}/smp_affinity_list");
+                file.of = FileOf::Irq(number);
                 file.interrupt = Some(name);
             }
         }

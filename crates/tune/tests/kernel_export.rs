@@ -2,7 +2,7 @@
 //! run again, skips values that were changed externally, and restores everything byte for byte.
 
 use nearpath_host::Root;
-use nearpath_model::{PlannedChange, SettingFile, Target};
+use nearpath_model::{PlannedChange, Target};
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{require_netns, require_program};
 use nearpath_tune::exporters::{Document, ExportHost, export, exporter};
@@ -53,7 +53,7 @@ impl Script {
 fn change(target: &str, after: &str) -> PlannedChange {
     PlannedChange {
         id: target.to_owned(),
-        target: SettingFile::new(target, None).into(),
+        target: Target::parse(target, None).unwrap(),
         before: Root::live().text(target).unwrap().into(),
         after: after.into(),
         why: "a test".to_owned(),
@@ -181,7 +181,7 @@ fn a_failing_change_does_not_stop_the_rest() {
         // CPU 60000, which does not exist.
         changes[0].after = format!("1{}", "0".repeat(15_000)).into();
         changes[1].target =
-            SettingFile::new(changes[1].target.to_string().replace("np1", "gone"), None).into();
+            Target::parse(&changes[1].target.to_string().replace("np1", "gone"), None).unwrap();
         let script = Script::new(&changes);
         let said = script.said(&["apply"], 1);
         assert!(said.contains("not present") && said.contains("changed 3 of 5"), "{said}");

@@ -5,7 +5,7 @@ mod common;
 
 use common::in_namespace;
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{Change, Persistence, SettingFile, Target, Value};
+use nearpath_model::{Change, Persistence, Target, Value};
 use nearpath_testing::require_netns;
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_tune::{Executor, Journal, Live, ObservedValue, TuneError};
@@ -20,7 +20,7 @@ const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 fn change(path: &str, after: &str) -> Change {
     let netns = current_netns(&Root::live()).inode;
     Change {
-        target: Target::File(SettingFile::new(path, netns)),
+        target: Target::parse(&path, netns).unwrap(),
         before: Value::Text(text(path)),
         after: Value::Text(after.to_owned()),
         why: "a test".to_owned(),
@@ -151,7 +151,7 @@ fn unsupported_settings_are_recognized() {
         let mut xps = change(FLOWS.replace("rx-1", "rx-0").as_str(), "00000001");
         let netns = current_netns(&Root::live()).inode;
         let path = format!("{QUEUES}/tx-0/xps_cpus");
-        xps.target = Target::File(SettingFile::new(path, netns));
+        xps.target = Target::parse(&path, netns).unwrap();
         let error = executor(dir.path()).apply(vec![xps]).unwrap_err();
         assert!(matches!(error, TuneError::Unsupported { .. }), "{error}");
         io::Result::Ok(())

@@ -9,7 +9,7 @@ use nearpath_model::accepts::{
 use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality};
 use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::*;
-use nearpath_model::{CpuId, Detail, NodeId, SnapshotSummary, StageListing};
+use nearpath_model::{CpuId, Detail, NodeId, QueueFile, SnapshotSummary, StageListing};
 use nearpath_views::{json, svg, text};
 
 fn span(direction: Direction, from: &str, to: &str, buckets: &[(u64, u64)]) -> Span {
@@ -213,7 +213,7 @@ fn path() -> Vec<Passed> {
 
 fn change(before: &str, after: &str, alternative: bool) -> ProposedChange {
     ProposedChange {
-        target: SettingFile::rx_queue("eth0", QueueId(0), "rps_cpus").into(),
+        target: SettingFile::queue("eth0", QueueId(0), QueueFile::RpsCpus).into(),
         before: Some(before.into()),
         after: after.into(),
         why: "These CPUs are on the NIC's node.".into(),

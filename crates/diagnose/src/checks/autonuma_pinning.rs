@@ -8,7 +8,7 @@
 //! kernel.rst (`numa_balancing`: bit 0 is the balancing, bit 1 memory tiering).
 
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use nearpath_model::{Finding, ProposedChange, Severity, Sysctl};
 
 pub(super) const CHECK: Check = Check::new(
     "autonuma_pinning",
@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check::new(
     run,
 );
 
-const SYSCTL: &str = "kernel.numa_balancing";
+const SYSCTL: Sysctl = Sysctl::NumaBalancing;
 const FAULTS: &str = "vm.numa_hint_faults";
 /// Page faults in an interval that are more than a hint.
 const MANY: u64 = 1000;
@@ -30,9 +30,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     if context.nodes_with_cpus() < 2 {
         return outcome;
     }
-    let mode = context.host.sysctls.get(SYSCTL).and_then(|value| value.trim().parse::<u32>().ok());
+    let mode =
+        context.host.sysctls.get(SYSCTL.name()).and_then(|value| value.trim().parse::<u32>().ok());
     let Some(mode) = mode else {
-        let why = context.why_unknown("sysctl", SYSCTL);
+        let why = context.why_unknown("sysctl", SYSCTL.name());
         outcome.not_checked(format!("{SYSCTL} is unknown{why}"));
         return outcome;
     };
@@ -62,7 +63,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let mut finding = Finding::new(Severity::Info, title)
         .evidence(format!("{SYSCTL} is {mode}."))
         .change(ProposedChange::new(
-            SettingFile::sysctl(SYSCTL),
+            SYSCTL,
             Some(mode.to_string()),
             (mode & !1).to_string(),
             "Pinned processes have nothing to gain from it and pay its page faults.",

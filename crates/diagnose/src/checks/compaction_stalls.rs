@@ -9,7 +9,7 @@
 //! stall).
 
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile};
+use nearpath_model::{FileOf, Finding, HugePages, ProposedChange, SettingFile};
 
 pub(super) const CHECK: Check = Check::new(
     "compaction_stalls",
@@ -52,7 +52,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     // With any other setting only programs that request huge pages (madvise) wait for them.
     if defrag == "always" {
         finding = finding.change(ProposedChange::new(
-            SettingFile::new("/sys/kernel/mm/transparent_hugepage/defrag", None),
+            SettingFile::from(FileOf::HugePages(HugePages::Defrag)),
             Some(defrag.to_owned()),
             "defer+madvise",
             "Page faults take small pages at once, and the kernel compacts in the background.",
@@ -60,7 +60,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         if let Some("always") = sysctls.get(ENABLED).and_then(|text| chosen(text)) {
             finding = finding.change(
                 ProposedChange::new(
-                    SettingFile::new("/sys/kernel/mm/transparent_hugepage/enabled", None),
+                    SettingFile::from(FileOf::HugePages(HugePages::Enabled)),
                     Some("always".to_owned()),
                     "madvise",
                     "Huge pages only with madvise(2).",

@@ -8,7 +8,7 @@
 
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use nearpath_model::{Finding, ProposedChange, Severity, Sysctl};
 
 pub(super) const CHECK: Check =
     Check::new("conntrack", "the connection tracking table, and what it dropped", run);
@@ -57,7 +57,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     }
     if used >= NEARLY_FULL {
         finding = finding.change(ProposedChange::new(
-            SettingFile::sysctl("net.netfilter.nf_conntrack_max"),
+            Sysctl::NfConntrackMax,
             Some(max.to_string()),
             max.saturating_mul(2).to_string(),
             "New connections are not dropped; each entry takes about 320 bytes.",

@@ -12,7 +12,7 @@
 use super::slow_packets::ENOUGH;
 use crate::severity::{self, LATE_NS};
 use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, ShareKind, Subject};
+use nearpath_model::{Finding, ProposedChange, ShareKind, Subject, Sysctl};
 
 pub(super) const CHECK: Check =
     Check::new("idle_wakeups", "how long slow packets wait for idle CPUs to wake", run);
@@ -22,7 +22,7 @@ const NOTABLE: f64 = 0.5;
 /// How long a reader polls before it sleeps, in µs: what Documentation/admin-guide/sysctl/net.rst
 /// recommends.
 const POLL_US: &str = "50";
-const SYSCTLS: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
+const SYSCTLS: [Sysctl; 2] = [Sysctl::BusyRead, Sysctl::BusyPoll];
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -63,11 +63,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     finding = finding.about(idle.map(|o| Subject::Span(o.from.clone(), o.to.clone())));
     // Only packets that a NIC's driver polls for can be waited for.
     if context.hardware_nics().next().is_some() {
-        for name in SYSCTLS {
-            let now = context.host.sysctls.get(name).map(|now| now.trim());
+        for sysctl in SYSCTLS {
+            let now = context.host.sysctls.get(sysctl.name()).map(|now| now.trim());
             if now == Some("0") {
                 finding = finding.change(ProposedChange::new(
-                    SettingFile::sysctl(name),
+                    sysctl,
                     Some("0".to_owned()),
                     POLL_US,
                     "A reader polls its queue for this many µs before it sleeps; each keeps a CPU busy.",

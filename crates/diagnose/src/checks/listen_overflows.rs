@@ -17,7 +17,7 @@ use crate::connections::listener_name;
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::TcpListener;
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use nearpath_model::{Finding, ProposedChange, Severity, Sysctl};
 use std::cmp::Reverse;
 
 pub(super) const CHECK: Check =
@@ -29,8 +29,8 @@ const LARGEST_QUEUE: u64 = 65_535;
 const NAMED: usize = 3;
 /// SYN cookies in the interval that are worth a word, although nothing was lost.
 const COOKIES: u64 = 100;
-const SOMAXCONN: &str = "net.core.somaxconn";
-const SYN_BACKLOG: &str = "net.ipv4.tcp_max_syn_backlog";
+const SOMAXCONN: Sysctl = Sysctl::Somaxconn;
+const SYN_BACKLOG: Sysctl = Sysctl::TcpMaxSynBacklog;
 
 /// What was counted.
 #[derive(Debug, Clone, Copy)]
@@ -155,7 +155,7 @@ fn seen(context: &Context<'_>, listener: &TcpListener) -> String {
         false => String::new(),
     };
     let limit = u64::from(*backlog_limit);
-    let who = match context.sysctl(SOMAXCONN) {
+    let who = match context.sysctl(SOMAXCONN.name()) {
         Some(now) if limit == now => format!("{SOMAXCONN} limits it"),
         Some(now) if limit < now => {
             format!("the server limits it in listen(2), {SOMAXCONN} is {now}")
@@ -175,11 +175,11 @@ fn longer_queue(
     full: &[&TcpListener],
     counted: u64,
 ) -> Option<ProposedChange> {
-    let now = context.sysctl(SOMAXCONN)?;
+    let now = context.sysctl(SOMAXCONN.name())?;
     let is_limit = full.iter().any(|listener| u64::from(listener.backlog_limit) == now);
     (counted > 0 && is_limit && now < LARGEST_QUEUE).then(|| {
         ProposedChange::new(
-            SettingFile::sysctl(SOMAXCONN),
+            SOMAXCONN,
             Some(now.to_string()),
             now.saturating_mul(2).min(LARGEST_QUEUE).to_string(),
             "A longer queue absorbs bursts. It takes effect when the server calls listen(2) again; a \
@@ -195,12 +195,12 @@ fn longer_syn_queue(
     full: &[&TcpListener],
     others: u64,
 ) -> Option<ProposedChange> {
-    let now = context.sysctl(SYN_BACKLOG)?;
+    let now = context.sysctl(SYN_BACKLOG.name())?;
     let has_cookies = context.sysctl("net.ipv4.tcp_syncookies")? > 0;
     let reaches = |l: &&TcpListener| u64::from(l.backlog_limit) >= now - now / 4;
     (others > 0 && !has_cookies && now < LARGEST_QUEUE && full.iter().any(reaches)).then(|| {
         ProposedChange::new(
-            SettingFile::sysctl(SYN_BACKLOG),
+            SYN_BACKLOG,
             Some(now.to_string()),
             now.saturating_mul(2).min(LARGEST_QUEUE).to_string(),
             "Without SYN cookies it limits incomplete handshakes before the backlog does.",

@@ -9,7 +9,7 @@
 
 use crate::spans::{Boundary, crossing};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity, SocketOwner};
+use nearpath_model::{FileOf, Finding, ProposedChange, SettingFile, Severity, SocketOwner, Sysctl};
 
 pub(super) const CHECK: Check =
     Check::new("reader_migrations", "readers that the scheduler moves from CPU to CPU", run);
@@ -18,7 +18,7 @@ pub(super) const CHECK: Check =
 const SOME_PER_S: f64 = 10.0;
 /// Processes that are named.
 const NAMED: usize = 10;
-const SYSCTL: &str = "kernel.sched_migration_cost_ns";
+const SYSCTL: Sysctl = Sysctl::SchedMigrationCostNs;
 /// Document 000's value: ten times the kernel's.
 const COST_NS: u64 = 5_000_000;
 
@@ -84,15 +84,16 @@ fn setting(context: &Context<'_>) -> SettingFile {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (5, 13) => {
-            SettingFile::new("/sys/kernel/debug/sched/migration_cost_ns", None)
+            FileOf::MigrationCost.into()
         }
-        _ => SettingFile::sysctl(SYSCTL),
+        _ => SYSCTL.into(),
     }
 }
 
 /// Adds that a task is kept where it ran for longer, where the kernel has such a setting.
 fn change_of_cost(finding: Finding, context: &Context<'_>) -> Finding {
-    let now = context.host.sysctls.get(SYSCTL).and_then(|text| text.trim().parse::<u64>().ok());
+    let now =
+        context.host.sysctls.get(SYSCTL.name()).and_then(|text| text.trim().parse::<u64>().ok());
     match now {
         Some(now) if now < COST_NS => finding.change(ProposedChange::new(
             setting(context),

@@ -10,7 +10,7 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Socket, SocketOwner};
+use nearpath_model::{Finding, ProposedChange, Socket, SocketOwner, Sysctl};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -78,16 +78,16 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
         let datagrams = text::count(lost, "datagram");
         finding = finding.evidence(format!("{} dropped {datagrams}.", named(context, socket)));
     }
-    let Some((now, wanted)) = doubled(context, "net.core.rmem_default", LARGEST_DEFAULT) else {
+    let Some((now, wanted)) = doubled(context, Sysctl::RmemDefault, LARGEST_DEFAULT) else {
         return Some(finding);
     };
     let why = "A larger buffer holds what comes while the reader does not run.";
-    finding = finding.change(change("net.core.rmem_default", (now, wanted), why));
-    if let Some(max) = number(context, "net.core.rmem_max")
+    finding = finding.change(change(Sysctl::RmemDefault, (now, wanted), why));
+    if let Some(max) = number(context, Sysctl::RmemMax)
         && max < wanted
     {
         let why = "Limits SO_RCVBUF.";
-        finding = finding.change(change("net.core.rmem_max", (max, wanted), why));
+        finding = finding.change(change(Sysctl::RmemMax, (max, wanted), why));
     }
     Some(finding)
 }
@@ -130,7 +130,7 @@ fn segments(context: &Context<'_>) -> Option<Finding> {
     let arrived = sum(context, &["Tcp.InSegs"]);
     let mut finding = finding(context, "TCP segment", lost, arrived)?
         .evidence("The sender has to retransmit them, usually after a timeout.");
-    let now = context.host.sysctls.get("net.ipv4.tcp_rmem").map_or("", String::as_str);
+    let now = context.host.sysctls.get(Sysctl::TcpRmem.name()).map_or("", String::as_str);
     let sizes: Vec<u64> =
         now.split_ascii_whitespace().filter_map(|size| size.parse().ok()).collect();
     let &[least, first, most] = sizes.as_slice() else { return Some(finding) };
@@ -138,7 +138,7 @@ fn segments(context: &Context<'_>) -> Option<Finding> {
     if after > most {
         let why = "TCP gives a connection as much as it needs, up to this.";
         finding = finding.change(ProposedChange::new(
-            SettingFile::sysctl("net.ipv4.tcp_rmem"),
+            Sysctl::TcpRmem,
             Some(format!("{least} {first} {most}")),
             format!("{least} {first} {after}"),
             why,
@@ -147,16 +147,16 @@ fn segments(context: &Context<'_>) -> Option<Finding> {
     Some(finding)
 }
 
-fn number(context: &Context<'_>, name: &str) -> Option<u64> {
-    context.host.sysctls.get(name)?.trim().parse().ok()
+fn number(context: &Context<'_>, sysctl: Sysctl) -> Option<u64> {
+    context.sysctl(sysctl.name())
 }
 
 /// A sysctl as it is, and doubled up to a limit, unless it is there already.
-fn doubled(context: &Context<'_>, name: &str, limit: u64) -> Option<(u64, u64)> {
-    let now = number(context, name)?;
+fn doubled(context: &Context<'_>, sysctl: Sysctl, limit: u64) -> Option<(u64, u64)> {
+    let now = number(context, sysctl)?;
     Some((now, now.saturating_mul(2).min(limit))).filter(|(now, after)| after > now)
 }
 
-fn change(name: &str, (before, after): (u64, u64), why: &str) -> ProposedChange {
-    ProposedChange::new(SettingFile::sysctl(name), Some(before.to_string()), after.to_string(), why)
+fn change(sysctl: Sysctl, (before, after): (u64, u64), why: &str) -> ProposedChange {
+    ProposedChange::new(sysctl, Some(before.to_string()), after.to_string(), why)
 }

@@ -9,7 +9,7 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{CpuId, Finding, ProposedChange, SettingFile, SoftnetCpu};
+use nearpath_model::{CpuId, Finding, ProposedChange, SoftnetCpu, Sysctl};
 
 pub(super) const CHECK: Check =
     Check::new("softnet", "packets dropped from a full backlog, and NET_RX out of budget", run);
@@ -63,7 +63,7 @@ fn drops(context: &Context<'_>, lines: &[SoftnetCpu]) -> Option<Finding> {
         finding = finding.evidence(format!("The flow limit dropped {by_flow_limit} of them."));
     }
     let why = "A longer backlog holds bursts that the CPU cannot take at once.";
-    finding.changes.extend(raised(context, "net.core.netdev_max_backlog", 65_536, why));
+    finding.changes.extend(raised(context, Sysctl::NetdevMaxBacklog, 65_536, why));
     Some(finding)
 }
 
@@ -91,19 +91,17 @@ fn squeezes(context: &Context<'_>, lines: &[SoftnetCpu]) -> Option<Finding> {
         .evidence(format!("{} of the NET_RX runs left work behind.", text::percent(share.min(1.0))))
         .share(Some(share), "NET_RX runs");
     let why = "NET_RX may take more packets before it yields.";
-    finding.changes.extend(raised(context, "net.core.netdev_budget", 4_800, why));
+    finding.changes.extend(raised(context, Sysctl::NetdevBudget, 4_800, why));
     let why = "NET_RX may run longer before it yields.";
-    finding.changes.extend(raised(context, "net.core.netdev_budget_usecs", 16_000, why));
+    finding.changes.extend(raised(context, Sysctl::NetdevBudgetUsecs, 16_000, why));
     Some(finding)
 }
 
 /// Doubles a sysctl, up to a limit beyond which more only adds latency.
-fn raised(context: &Context<'_>, name: &str, limit: u64, why: &str) -> Option<ProposedChange> {
-    let before = context.host.sysctls.get(name)?;
+fn raised(context: &Context<'_>, sysctl: Sysctl, limit: u64, why: &str) -> Option<ProposedChange> {
+    let before = context.host.sysctls.get(sysctl.name())?;
     let now: u64 = before.trim().parse().ok()?;
     let after = now.saturating_mul(2).min(limit);
-    (after > now).then(|| {
-        let target = SettingFile::sysctl(name);
-        ProposedChange::new(target, Some(now.to_string()), after.to_string(), why)
-    })
+    (after > now)
+        .then(|| ProposedChange::new(sysctl, Some(now.to_string()), after.to_string(), why))
 }

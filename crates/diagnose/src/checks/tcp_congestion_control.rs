@@ -16,7 +16,7 @@ use crate::connections::{
 };
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
-use nearpath_model::{Finding, ProposedChange, SettingFile};
+use nearpath_model::{Finding, ProposedChange, Sysctl};
 
 pub(super) const CHECK: Check = Check::new(
     "tcp_congestion_control",
@@ -33,7 +33,7 @@ const LEAST_LOSSES: u64 = 10;
 /// host is more than information: a single client on a bad link is none.
 const TRANSFER: u64 = 1000;
 const COMMON: f64 = 0.1;
-const CURRENT: &str = "net.ipv4.tcp_congestion_control";
+const CURRENT: Sysctl = Sysctl::TcpCongestionControl;
 const AVAILABLE: &str = "net.ipv4.tcp_available_congestion_control";
 const BBR: &str = "bbr";
 /// Those that reduce their window by each loss.
@@ -49,7 +49,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 }
 
 fn is_held_by_losses(context: &Context<'_>, c: &TcpConnection) -> bool {
-    let default = || context.host.sysctls.get(CURRENT).map(|name| name.trim().to_owned());
+    let default = || context.host.sysctls.get(CURRENT.name()).map(|name| name.trim().to_owned());
     let algorithm = c.congestion_control.clone().or_else(default);
     is_limited(c, TcpLimit::CongestionWindow)
         && !is_receiving(c)
@@ -69,12 +69,12 @@ fn finding(
     sort_by_figure(&mut held, |c| c.interval.bytes_acked);
     held.first()?;
     let waits = limited_per_second(measured, held.iter().copied(), TcpLimit::CongestionWindow);
-    let current = context.host.sysctls.get(CURRENT).map(|name| name.trim());
+    let current = context.host.sysctls.get(CURRENT.name()).map(|name| name.trim());
     let available = context.host.sysctls.get(AVAILABLE).map_or("", String::as_str);
     let has_bbr = available.split_ascii_whitespace().any(|name| name == BBR);
     let change = current.filter(|now| has_bbr && BY_LOSS.contains(now)).map(|now| {
         ProposedChange::new(
-            SettingFile::sysctl(CURRENT),
+            CURRENT,
             Some(now.to_owned()),
             BBR,
             "BBR does not treat a single loss as congestion. It applies to all new connections of \

@@ -18,7 +18,7 @@ use crate::connections::{
 };
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use nearpath_model::{Finding, ProposedChange, Severity, Sysctl};
 
 pub(super) const CHECK: Check = Check::new(
     "tcp_options_off",
@@ -36,7 +36,7 @@ const LEAST_LOSSES: u64 = 10;
 
 /// An option.
 struct Kind {
-    sysctl: &'static str,
+    sysctl: Sysctl,
     name: &'static str,
     /// What is lost without it.
     cost: &'static str,
@@ -46,19 +46,19 @@ struct Kind {
 
 const KINDS: [Kind; 3] = [
     Kind {
-        sysctl: "net.ipv4.tcp_window_scaling",
+        sysctl: Sysctl::TcpWindowScaling,
         name: "window scaling",
         cost: "Without it at most 64 KiB are in flight, whatever the buffers.",
         lacks: |c| lacks_scaling(c) && fills_window(c),
     },
     Kind {
-        sysctl: "net.ipv4.tcp_sack",
+        sysctl: Sysctl::TcpSack,
         name: "SACK",
         cost: "Without them a sender repairs one loss per round-trip time, or waits for a timeout.",
         lacks: |c| c.options.is_some_and(|options| !options.sack) && loses(c),
     },
     Kind {
-        sysctl: "net.ipv4.tcp_timestamps",
+        sysctl: Sysctl::TcpTimestamps,
         name: "timestamps",
         cost: "Without them a receiver hardly knows the round-trip time, by which its buffer grows.",
         lacks: |_| false,
@@ -67,7 +67,7 @@ const KINDS: [Kind; 3] = [
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
-    let is_known = KINDS.iter().any(|kind| context.sysctl(kind.sysctl).is_some());
+    let is_known = KINDS.iter().any(|kind| context.sysctl(kind.sysctl.name()).is_some());
     if !is_known && context.tcp.is_none() {
         let why = context.why_unknown("sysctl", "net.ipv4");
         outcome.not_checked(format!("the sysctls of TCP are unknown{why}"));
@@ -93,7 +93,7 @@ fn loses(c: &TcpConnection) -> bool {
 }
 
 fn finding(context: &Context<'_>, kind: &Kind) -> Option<Finding> {
-    let is_off_here = context.sysctl(kind.sysctl) == Some(0);
+    let is_off_here = context.sysctl(kind.sysctl.name()) == Some(0);
     let lacking = context.tcp.map(|measured| lacking(measured, kind)).unwrap_or_default();
     let title = match (is_off_here, lacking.len() as u64) {
         (false, 0) => return None,
@@ -116,7 +116,7 @@ fn finding(context: &Context<'_>, kind: &Kind) -> Option<Finding> {
         finding =
             finding.evidence(format!("{} is 0: no connection of this host has it.", kind.sysctl));
     } else {
-        let sysctl = match context.sysctl(kind.sysctl) {
+        let sysctl = match context.sysctl(kind.sysctl.name()) {
             Some(_) => format!("{} is on", kind.sysctl),
             None => format!("{} is unknown", kind.sysctl),
         };
@@ -130,7 +130,7 @@ fn finding(context: &Context<'_>, kind: &Kind) -> Option<Finding> {
     finding = add_evidence(finding, sentences(&lacking, figures));
     Some(match is_off_here {
         true => finding.change(ProposedChange::new(
-            SettingFile::sysctl(kind.sysctl),
+            kind.sysctl,
             Some("0".to_owned()),
             "1",
             "It is on by default; connections that begin afterwards have it, if their peer does.",

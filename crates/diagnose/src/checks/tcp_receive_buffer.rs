@@ -18,14 +18,14 @@ use crate::connections::{
 };
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
-use nearpath_model::{Finding, ProposedChange, SettingFile};
+use nearpath_model::{Finding, ProposedChange, Sysctl};
 
 pub(super) const CHECK: Check =
     Check::new("tcp_receive_buffer", "connections limited by the receive window", run);
 
-const RMEM: &str = "net.ipv4.tcp_rmem";
-const RMEM_MAX: &str = "net.core.rmem_max";
-const MODERATE: &str = "net.ipv4.tcp_moderate_rcvbuf";
+const RMEM: Sysctl = Sysctl::TcpRmem;
+const RMEM_MAX: Sysctl = Sysctl::RmemMax;
+const MODERATE: Sysctl = Sysctl::TcpModerateRcvbuf;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -38,8 +38,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     };
     let (here, there): (Vec<_>, Vec<_>) =
         with_others(measured).filter(limited).partition(|c| is_receiving(c));
-    let grown = context.three(RMEM).map(|[_, _, most]| most);
-    let set_at_most = context.sysctl(RMEM_MAX);
+    let grown = context.three(RMEM.name()).map(|[_, _, most]| most);
+    let set_at_most = context.sysctl(RMEM_MAX.name());
     for size in [SizeOf::Grown, SizeOf::Capped, SizeOf::Other] {
         let is_of = |c: &&&TcpConnection| {
             size_of(c.receive_buffer_bytes.unwrap_or(0).into(), grown, set_at_most) == size
@@ -71,7 +71,7 @@ fn of_this_host(
     sort_by_figure(&mut limited, |c| in_flight(c).unwrap_or(0));
     let worst = in_flight(limited.first()?);
     let buffer = worst.map(|bytes| wanted(context, bytes));
-    let is_moderated = context.sysctl(MODERATE) != Some(0);
+    let is_moderated = context.sysctl(MODERATE.name()) != Some(0);
     let (said, change) = match size {
         SizeOf::Grown => (
             format!("Their receive buffers have grown to the limit of {RMEM}."),
@@ -87,7 +87,7 @@ fn of_this_host(
         SizeOf::Other if !is_moderated => (
             format!("{MODERATE} is 0: the kernel does not grow receive buffers."),
             Some(ProposedChange::new(
-                SettingFile::sysctl(MODERATE),
+                MODERATE,
                 Some("0".to_owned()),
                 "1",
                 "The kernel then gives each connection the buffer that its path needs.",

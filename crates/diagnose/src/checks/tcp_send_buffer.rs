@@ -16,14 +16,14 @@ use crate::connections::{
     limited_share, sentences, sort_by_figure, with_others,
 };
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::Finding;
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
+use nearpath_model::{Finding, Sysctl};
 
 pub(super) const CHECK: Check =
     Check::new("tcp_send_buffer", "connections limited by their send buffer", run);
 
-const WMEM: &str = "net.ipv4.tcp_wmem";
-const WMEM_MAX: &str = "net.core.wmem_max";
+const WMEM: Sysctl = Sysctl::TcpWmem;
+const WMEM_MAX: Sysctl = Sysctl::WmemMax;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -35,8 +35,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             && in_flight(c).is_some()
     };
     let limited: Vec<&TcpConnection> = with_others(measured).filter(limited).collect();
-    let grown = context.three(WMEM).map(|[_, _, most]| most);
-    let set_at_most = context.sysctl(WMEM_MAX);
+    let grown = context.three(WMEM.name()).map(|[_, _, most]| most);
+    let set_at_most = context.sysctl(WMEM_MAX.name());
     for size in [SizeOf::Grown, SizeOf::Capped, SizeOf::Other] {
         let is_of = |c: &&&TcpConnection| {
             size_of(c.send_buffer_bytes.unwrap_or(0).into(), grown, set_at_most) == size

@@ -14,12 +14,12 @@ use crate::connections::{add_evidence, is_limited, sentences, sort_by_figure, wi
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, text};
 use nearpath_model::tcp::{TcpConnection, TcpLimit};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use nearpath_model::{Finding, ProposedChange, Severity, Sysctl};
 
 pub(super) const CHECK: Check =
     Check::new("tcp_unsent_data", "send queues that hold seconds of data", run);
 
-const LOWAT: &str = "net.ipv4.tcp_notsent_lowat";
+const LOWAT: Sysctl = Sysctl::TcpNotsentLowat;
 /// The least that is proposed, and the most.
 const LEAST_LOWAT: u64 = 128 << 10;
 const MOST_LOWAT: u64 = 1 << 20;
@@ -101,12 +101,12 @@ fn finding(context: &Context<'_>, mut queued: Vec<&TcpConnection>, lowat: u64) -
             .evidence(format!("On {asked} the peer sends data, too: its answer waits behind."));
     }
     finding = add_evidence(finding, sentences(&queued, figures));
-    let now = context.host.sysctls.get(LOWAT).map(|text| text.trim());
+    let now = context.host.sysctls.get(LOWAT.name()).map(|text| text.trim());
     // Older kernels print the default, 2^32 - 1, as -1.
     let is_more = |now: &&str| *now == "-1" || now.parse::<u64>().is_ok_and(|now| now > lowat);
     Some(match now.filter(is_more) {
         Some(now) => finding.change(ProposedChange::new(
-            SettingFile::sysctl(LOWAT),
+            LOWAT,
             Some(now.to_owned()),
             lowat.to_string(),
             "Applications then write no more than this ahead of what is sent. The data in flight is \

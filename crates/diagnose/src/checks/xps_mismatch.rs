@@ -13,8 +13,8 @@ use crate::locality::Elsewhere;
 use crate::spans::NOTABLE_SHARE;
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{
-    CpuId, CpuSet, Direction, Finding, Nearness, Nic, ProposedChange, QueueId, SettingFile,
-    Severity, TxQueue,
+    CpuId, CpuSet, Direction, Finding, Nearness, Nic, ProposedChange, QueueFile, QueueId,
+    SettingFile, Severity, TxQueue,
 };
 use std::collections::BTreeMap;
 
@@ -151,7 +151,7 @@ fn changes(context: &Context<'_>, nic: &Nic, queues: &[(&TxQueue, CpuId)]) -> Ve
         let before = queue.xps_cpus.as_ref()?;
         (*before != mask).then(|| {
             ProposedChange::new(
-                SettingFile::tx_queue(&nic.name, queue.queue, "xps_cpus"),
+                SettingFile::queue(&nic.name, queue.queue, QueueFile::XpsCpus),
                 Some(before.to_mask()),
                 mask.to_mask(),
                 format!(

@@ -16,11 +16,11 @@ impl Target {
             return setting.what == Ethtool::Channels
                 && matches!(other, Self::Nic(its) if table(its));
         };
-        match (&setting.what, file.of()) {
-            (Ethtool::Channels | Ethtool::Rings, Some(FileOf::Irq(_))) => {
+        match (&setting.what, &file.of) {
+            (Ethtool::Channels | Ethtool::Rings, FileOf::Irq(_)) => {
                 file.interrupt.as_ref().is_none_or(|irq| irq.nic == setting.nic)
             }
-            (Ethtool::Channels, Some(FileOf::Queue { nic, .. })) => nic == setting.nic,
+            (Ethtool::Channels, FileOf::Queue { nic, .. }) => *nic == setting.nic,
             _ => false,
         }
     }

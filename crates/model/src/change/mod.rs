@@ -5,22 +5,26 @@ mod cgroup;
 mod config_file;
 mod depends;
 mod file;
+mod file_of;
 mod form;
 mod irqbalance;
 mod nic;
 mod reuseport;
 mod snapshot;
+mod sysctl;
 mod thread;
 mod unit;
 
 pub use cgroup::{Cpuset, CpusetFile};
 pub use config_file::*;
-pub use file::*;
+pub use file::{OnlineCpus, SettingFile};
+pub use file_of::{FileOf, HugePages, InterfaceFile, QueueFile, is_interface_name};
 pub use form::Form;
 pub use irqbalance::Irqbalance;
 pub use nic::{Ethtool, NicSetting};
 pub use reuseport::{Choice, Group as ReuseportGroup, GroupSocket, Program};
-pub use snapshot::{Saved, SavedPart};
+pub use snapshot::{Saved, SavedFile, SavedPart};
+pub use sysctl::Sysctl;
 pub use thread::Thread;
 pub use unit::{UnitProperty, UnitSetting};
 
@@ -47,7 +51,7 @@ pub struct Change {
 }
 
 /// What a change writes to; one variant for each kind of change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// The program that selects the socket of a REUSEPORT group.
@@ -99,9 +103,7 @@ impl Target {
         if let Some(unit) = UnitSetting::parse(text) {
             return Some(Self::Unit(unit));
         }
-        row_of(text)?;
-        let netns = netns.filter(|_| of_namespace(text));
-        Some(Self::File(SettingFile::new(text, netns)))
+        SettingFile::parse(text, netns).map(Self::File)
     }
 
     /// Its text in a plan: a group with all its sockets, so that it differs from another group on the same
@@ -117,7 +119,7 @@ impl Target {
     #[must_use]
     pub fn in_netns(mut self, netns: Option<u64>) -> Self {
         match &mut self {
-            Self::File(file) => file.netns = netns.filter(|_| of_namespace(&file.path)),
+            Self::File(file) => *file = file.clone().in_netns(netns),
             Self::Nic(setting) => setting.netns = netns,
             _ => {}
         }
@@ -128,7 +130,7 @@ impl Target {
     pub fn set_of(&self, value: &Value) -> Option<CpuSet> {
         let Value::Text(text) = value else { return None };
         match self {
-            Self::File(file) => match file.form()? {
+            Self::File(file) => match file.form() {
                 Form::Mask | Form::CpuMask => CpuSet::from_mask(text).ok(),
                 Form::CpuList => CpuSet::from_list(text).ok(),
                 _ => None,
@@ -184,7 +186,7 @@ impl Target {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::ReuseportGroup(_) => "reuseport",
-            Self::File(file) => row_of(&file.path).map_or("unknown", |row| row.kind),
+            Self::File(file) => file.of.kind(),
             Self::Thread(_) => "thread_affinity",
             Self::Nic(setting) => setting.what.kind(),
             Self::ConfigFile(file) => file.place().map_or("unknown", ConfigPlace::kind),
@@ -227,6 +229,12 @@ impl Target {
 impl From<SettingFile> for Target {
     fn from(file: SettingFile) -> Self {
         Self::File(file)
+    }
+}
+
+impl From<Sysctl> for Target {
+    fn from(sysctl: Sysctl) -> Self {
+        SettingFile::from(sysctl).into()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Values other than the set point that a change resets, and that must be restored with it.
 
-use crate::{Change, Ethtool, Target, Value};
+use crate::{Change, Ethtool, FileOf, QueueFile, QueueId, Target, Value};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -24,9 +24,51 @@ pub enum SavedPart {
     /// The affinity of the interrupt with this handler, which belongs to no queue.
     Irq(String),
     /// A file of a queue: `rx-0/rps_cpus`.
-    QueueFile(String),
+    QueueFile(SavedFile),
     /// The indirection table.
     Rss,
+}
+
+/// A file of a queue of the interface that the change is about; in JSON `rx-0/rps_cpus`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SavedFile {
+    /// The queue, of the direction of the file.
+    pub queue: QueueId,
+    /// The file.
+    pub file: QueueFile,
+}
+
+impl SavedFile {
+    /// Parses `rx-0/rps_cpus`.
+    fn parse(text: &str) -> Option<Self> {
+        // As of an interface with any name.
+        let path = format!("/sys/class/net/lo/queues/{text}");
+        match FileOf::parse(&path)? {
+            FileOf::Queue { queue, file, .. } => Some(Self { queue, file }),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for SavedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.file.queue(self.queue), self.file)
+    }
+}
+
+impl From<SavedFile> for String {
+    fn from(file: SavedFile) -> Self {
+        file.to_string()
+    }
+}
+
+impl TryFrom<String> for SavedFile {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text).ok_or_else(|| format!("{text:?} is not a setting of a queue"))
+    }
 }
 
 impl SavedPart {
@@ -36,15 +78,15 @@ impl SavedPart {
     }
 
     /// Parses the text used in older journals: `rx-0/irq`, `virtio1-config/irq`, `rx-0/rps_cpus`, `rss`.
-    fn parse(text: &str) -> Self {
-        match text.strip_suffix("/irq") {
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text.strip_suffix("/irq") {
             Some(queue) if queue.starts_with("rx-") || queue.starts_with("tx-") => {
                 Self::QueueIrq(queue.to_owned())
             }
             Some(handler) => Self::Irq(handler.to_owned()),
             None if text == "rss" => Self::Rss,
-            None => Self::QueueFile(text.to_owned()),
-        }
+            None => Self::QueueFile(SavedFile::parse(text)?),
+        })
     }
 }
 
@@ -52,7 +94,7 @@ impl fmt::Display for SavedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QueueIrq(name) | Self::Irq(name) => write!(f, "{name}/irq"),
-            Self::QueueFile(file) => f.write_str(file),
+            Self::QueueFile(file) => file.fmt(f),
             Self::Rss => f.write_str("rss"),
         }
     }
@@ -71,7 +113,7 @@ impl Change {
         {
             let one = |kept: &str| {
                 let (part, value) = kept.split_once(' ')?;
-                Some(Saved { part: SavedPart::parse(part), value: value.to_owned() })
+                Some(Saved { part: SavedPart::parse(part)?, value: value.to_owned() })
             };
             self.snapshot.extend(kept.split("; ").filter_map(one));
             self.before = Value::Text(numbers.to_owned());
@@ -96,13 +138,14 @@ mod tests {
         let change: Change = serde_json::from_value(json).unwrap();
         let change = change.with_snapshot_separated();
         assert_eq!(change.before, "combined 4".into());
+        let xps = SavedFile { queue: QueueId(0), file: QueueFile::XpsCpus };
         let saved = |part, value: &str| Saved { part, value: value.to_owned() };
         assert_eq!(
             change.snapshot,
             [
                 saved(SavedPart::Irq("virtio1-config".to_owned()), "0"),
                 saved(SavedPart::QueueIrq("rx-0".to_owned()), "2"),
-                saved(SavedPart::QueueFile("tx-0/xps_cpus".to_owned()), "4"),
+                saved(SavedPart::QueueFile(xps), "4"),
                 saved(SavedPart::Rss, "equal 4"),
             ]
         );

@@ -3,7 +3,7 @@
 use super::namespace::Namespace;
 use anyhow::Result;
 use nearpath_host::Root;
-use nearpath_model::{Change, CpuSet, Persistence, SettingFile, Step, Target, Value};
+use nearpath_model::{Change, CpuSet, Persistence, QueueFile, QueueId, SettingFile, Step, Value};
 use nearpath_tune::{Executor, Live};
 
 /// Sends the packets of all receive queues of a device to these CPUs. There is no journal: the setting does
@@ -15,10 +15,10 @@ pub(super) fn steer(namespace: &Namespace, device: &str, queues: u32, cpus: &Cpu
     namespace.run(|| {
         let root = Root::live();
         let step = |queue| {
-            let path = format!("/sys/class/net/{device}/queues/rx-{queue}/rps_cpus");
-            let before = Value::Text(root.text(&path)?);
+            let file = SettingFile::queue(device, QueueId(queue), QueueFile::RpsCpus);
+            let before = Value::Text(root.text(&file.path())?);
             let change = Change {
-                target: Target::File(SettingFile::new(path, Some(namespace.inode()))),
+                target: file.in_netns(Some(namespace.inode())).into(),
                 before,
                 after: Value::Text(cpus.to_mask()),
                 why: "deliberately misplaced".to_owned(),

@@ -11,7 +11,10 @@ use crate::TuneError;
 use crate::files::Files;
 use crate::setting::{Dependents, Setting};
 use nearpath_host::{Root, Wanted};
-use nearpath_model::{Ethtool, Host, IrqNumber, NicIrq, NicSetting, Saved, SavedPart, SettingFile};
+use nearpath_model::{
+    Direction, Ethtool, Host, IrqNumber, NicIrq, NicSetting, QueueFile, QueueId, Saved, SavedFile,
+    SavedPart, SettingFile,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -63,13 +66,13 @@ impl<'a> QueueNumbers<'a> {
         Ok(host)
     }
 
-    /// The queues that there are now (`rx-0`), with their interrupts.
-    fn queues(&self, host: &Host) -> Vec<(String, Option<IrqNumber>)> {
+    /// The queues that there are now, with their interrupts.
+    fn queues(&self, host: &Host) -> Vec<(Direction, QueueId, Option<IrqNumber>)> {
         let Some(nic) = host.nics.iter().find(|nic| nic.name == self.target.nic) else {
             return Vec::new();
         };
-        let rx = nic.rx_queues.iter().map(|queue| (format!("rx-{}", queue.queue), queue.irq));
-        let tx = nic.tx_queues.iter().map(|queue| (format!("tx-{}", queue.queue), queue.irq));
+        let rx = nic.rx_queues.iter().map(|queue| (Direction::Rx, queue.queue, queue.irq));
+        let tx = nic.tx_queues.iter().map(|queue| (Direction::Tx, queue.queue, queue.irq));
         rx.chain(tx).collect()
     }
 
@@ -80,17 +83,14 @@ impl<'a> QueueNumbers<'a> {
             let beside = nearpath_host::irqs_beside_queues(&Root::live(), host, &self.target.nic);
             parts.extend(beside.into_iter().map(|irq| SavedPart::Irq(irq.name.clone())));
         }
-        for (queue, irq) in self.queues(host) {
+        for (direction, queue, irq) in self.queues(host) {
             if irq.is_some() && self.lost.contains(&Lost::Interrupts) {
-                parts.push(SavedPart::QueueIrq(queue.clone()));
+                parts.push(SavedPart::QueueIrq(direction.queue(queue)));
             }
             if self.lost.contains(&Lost::QueueFiles) {
-                let files: &[&str] = match queue.starts_with("rx-") {
-                    true => &["rps_cpus", "rps_flow_cnt"],
-                    false => &["xps_cpus", "xps_rxqs"],
-                };
-                let file = |file: &&str| SavedPart::QueueFile(format!("{queue}/{file}"));
-                parts.extend(files.iter().map(file));
+                let files = QueueFile::ALL.iter().filter(|file| file.direction() == direction);
+                let part = |&file: &QueueFile| SavedPart::QueueFile(SavedFile { queue, file });
+                parts.extend(files.map(part));
             }
         }
         if self.lost.contains(&Lost::Rss) {
@@ -102,9 +102,11 @@ impl<'a> QueueNumbers<'a> {
     /// The interrupt that a part is of now.
     fn interrupt(&self, part: &SavedPart) -> Result<Option<IrqNumber>, TuneError> {
         Ok(match part {
-            SavedPart::QueueIrq(queue) => {
-                let queues = self.queues(&*self.host()?);
-                queues.into_iter().find(|(name, _)| name == queue).and_then(|(_, irq)| irq)
+            SavedPart::QueueIrq(name) => {
+                let mut queues = self.queues(&*self.host()?).into_iter();
+                queues
+                    .find(|(direction, queue, _)| direction.queue(*queue) == *name)
+                    .and_then(|q| q.2)
             }
             SavedPart::Irq(name) => {
                 let irq = NicIrq { nic: self.target.nic.clone(), name: name.clone() };
@@ -141,8 +143,8 @@ impl Dependents for QueueNumbers<'_> {
                 return run(&TableSetting::new(&table)).map(Some);
             }
             SavedPart::QueueFile(file) => {
-                let path = format!("/sys/class/net/{}/queues/{file}", self.target.nic);
-                SettingFile::new(path, self.target.netns)
+                let SavedFile { queue, file } = *file;
+                SettingFile::queue(&self.target.nic, queue, file).in_netns(self.target.netns)
             }
             SavedPart::QueueIrq(_) | SavedPart::Irq(_) => match self.interrupt(part)? {
                 Some(irq) => SettingFile::irq_affinity(irq),

@@ -18,13 +18,12 @@ use crate::TuneError;
 use crate::files::Files;
 use crate::setting::{Dependents, Setting};
 use dependents::QueueNumbers;
-use nearpath_model::{Ethtool, NicSetting, SettingFile};
+use nearpath_model::{Ethtool, NicSetting};
 use numbers::NumbersSetting;
 
 /// The inode of the interface that currently has the name.
 pub(crate) fn instance_now(target: &NicSetting, files: &Files) -> Option<u64> {
-    let path = format!("/sys/class/net/{}/ifindex", target.nic);
-    files.instance(&SettingFile::new(path, target.netns))
+    files.interface(&target.nic)
 }
 
 /// The ethtool arguments that set a value, for scripts; `None` for values that ethtool cannot set: a table that is

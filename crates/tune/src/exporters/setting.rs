@@ -7,8 +7,8 @@ use super::quote::is_plain;
 use crate::configuration::check;
 use crate::ethtool::command;
 use nearpath_model::{
-    ConfigPlace, CpuSet, Ethtool, FileOf, Form, NicIrq, NicSetting, PlannedChange, Target, Value,
-    is_interface_name,
+    ConfigPlace, CpuSet, Ethtool, FileOf, Form, HugePages, NicIrq, NicSetting, PlannedChange,
+    Sysctl, Target, Value, is_interface_name,
 };
 use std::collections::BTreeMap;
 
@@ -34,11 +34,11 @@ pub(super) struct Setting<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind<'a> {
     /// A queue of an interface: `rx-0`, `rps_cpus`.
-    Queue { nic: &'a str, queue: &'a str, file: &'a str },
+    Queue { nic: &'a str, queue: String, file: &'static str },
     /// An interface itself: `napi_defer_hard_irqs`.
-    Interface { nic: &'a str, file: &'a str },
-    /// A sysctl, by its dotted name.
-    Sysctl(String),
+    Interface { nic: &'a str, file: &'static str },
+    /// A sysctl.
+    Sysctl(Sysctl),
     /// The affinity of a queue's interrupt.
     Interrupt(&'a NicIrq),
     /// The mode of transparent huge pages.
@@ -93,15 +93,20 @@ impl<'a> Setting<'a> {
                     .to_owned())
             }
             Target::File(file) => {
-                let kind = match file.of().ok_or_else(unknown)? {
-                    FileOf::Interface { nic, file } => Kind::Interface { nic, file },
-                    FileOf::Queue { nic, queue, file } => Kind::Queue { nic, queue, file },
-                    FileOf::Sysctl(name) => Kind::Sysctl(name),
+                if !file.of.has_valid_name() {
+                    return Err(unknown());
+                }
+                let kind = match &file.of {
+                    FileOf::Interface { nic, file } => Kind::Interface { nic, file: file.name() },
+                    FileOf::Queue { nic, queue, file } => {
+                        Kind::Queue { nic, queue: file.queue(*queue), file: file.name() }
+                    }
+                    FileOf::Sysctl(sysctl) => Kind::Sysctl(*sysctl),
                     FileOf::Irq(_) => Kind::Interrupt(interrupt(change)?),
-                    FileOf::HugePages("enabled") => Kind::HugePages,
-                    FileOf::HugePages(_) | FileOf::Other(_) => Kind::File,
+                    FileOf::HugePages(HugePages::Enabled) => Kind::HugePages,
+                    FileOf::HugePages(HugePages::Defrag) | FileOf::MigrationCost => Kind::File,
                 };
-                Self::with(change, kind, file.form().ok_or_else(unknown)?)
+                Self::with(change, kind, file.form())
             }
             Target::Cpuset(_) | Target::Irqbalance(_) | Target::ReuseportGroup(_) => Err(unknown()),
         }

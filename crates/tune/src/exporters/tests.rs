@@ -2,16 +2,15 @@
 //! written.
 
 use super::*;
-use nearpath_model::AtBoot;
-use nearpath_model::{NicIrq, Plan, SettingFile, Target};
+use nearpath_model::{AtBoot, InterfaceFile, SettingFile};
+use nearpath_model::{NicIrq, Plan, Target};
 use proptest::prelude::*;
 
 fn change(id: &str, target: &str, before: &str, after: &str) -> PlannedChange {
     let interrupt = target
         .starts_with("/proc/irq/")
         .then(|| NicIrq { nic: "eth0".to_owned(), name: "eth0-TxRx-0".to_owned() });
-    let parsed = Target::parse(target, None);
-    let mut target = parsed.unwrap_or_else(|| SettingFile::new(target, None).into());
+    let mut target = Target::parse(target, None).unwrap_or_else(|| panic!("{target}"));
     if let Target::File(file) = &mut target {
         file.interrupt = interrupt;
     }
@@ -230,10 +229,12 @@ fn invalid_settings_and_values_are_skipped() {
     let mut elsewhere = change("irq2", "/proc/irq/40/smp_affinity_list", "0", "1");
     let other = NicIrq { nic: "../..".to_owned(), name: "x".to_owned() };
     set_interrupt(&mut elsewhere, Some(other));
+    let mut outside = change("path", "/sys/class/net/e/gro_flush_timeout", "1", "2");
+    outside.target = SettingFile::interface("../..", InterfaceFile::GroFlushTimeout).into();
     let somaxconn = "/proc/sys/net/core/somaxconn";
     let changes = [
         change("good", somaxconn, "1", "2"),
-        change("path", "/etc/passwd", "1", "2"),
+        outside,
         change("value", somaxconn, "1", "2\nkernel.core_pattern = |/bin/sh"),
         change("before", somaxconn, "$(reboot)", "2"),
         nameless,
@@ -268,6 +269,9 @@ fn special_names_are_exported_only_where_they_can_be_quoted() {
     assert!(script.contains(r"'/sys/class/net/a'\''b/queues/rx-0/rps_cpus'"), "{script}");
 }
 
+/// What no form carries.
+const CGROUP: &str = "cpuset.cpus inode 9 cgroup /a";
+
 proptest! {
     #[test]
     fn no_text_can_start_a_new_line(
@@ -280,8 +284,8 @@ proptest! {
         irq.why = why;
         set_interrupt(&mut irq, Some(NicIrq { nic: "eth0".to_owned(), name }));
         let changes =
-            [irq, change("v", "/proc/sys/net/core/somaxconn", "1", &value), change("n", "/etc", "", "")];
-        let one = [change("n", "/proc/irq/40/smp_affinity_list", "0-3", "2"), change("/", "/etc", "", "")];
+            [irq, change("v", "/proc/sys/net/core/somaxconn", "1", &value), change("n", CGROUP, "", "")];
+        let one = [change("n", "/proc/irq/40/smp_affinity_list", "0-3", "2"), change("/", CGROUP, "", "")];
         for form in EXPORTERS {
             let host = ExportHost::default();
             let (Ok(made), Ok(plain)) = (export(form, &changes, &host, vec![]), export(form, &one, &host, vec![])) else {

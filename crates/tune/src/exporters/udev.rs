@@ -49,12 +49,12 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
             );
         }
         let value = &setting.after;
-        if let Kind::Interface { nic, file } = setting.kind {
+        if let Kind::Interface { nic, file } = &setting.kind {
             text += &format!(
                 "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", ATTR{{{file}}}=\"{value}\"\n"
             );
         }
-        let Kind::Queue { nic, queue, file } = setting.kind else { continue };
+        let Kind::Queue { nic, queue, file } = &setting.kind else { continue };
         text += &format!(
             "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", \
              ATTR{{queues/{queue}/{file}}}=\"{value}\"\n"

@@ -2,26 +2,30 @@
 //! their bytes, to verify that an undone plan left nothing behind.
 
 use nearpath_host::Root;
-use nearpath_model::{SETTING_FILES, SettingRow, is_part_of};
+use nearpath_model::{FileOf, is_interface_name};
 use std::collections::BTreeMap;
 
 /// All files that nearpath may write, as seen from the calling thread's network namespace, with their contents.
 /// Unreadable files are skipped: the kernel refuses to show XPS of a device with one queue.
 pub fn settings(root: &Root) -> BTreeMap<String, Vec<u8>> {
-    settings_of(root, |_| true)
+    settings_of(root, |_| true).into_iter().map(|(file, bytes)| (file.to_string(), bytes)).collect()
 }
 
-/// The same for some rows of the table.
+/// The same for some files.
 pub(crate) fn settings_of(
     root: &Root,
-    wanted: impl Fn(&SettingRow) -> bool,
-) -> BTreeMap<String, Vec<u8>> {
-    let rows = SETTING_FILES.iter().filter(|row| wanted(row));
-    let paths = rows.flat_map(|row| paths(root, row.path));
-    paths.filter_map(|path| Some((path.clone(), root.read(&path).ok()?))).collect()
+    wanted: impl Fn(&FileOf) -> bool,
+) -> BTreeMap<FileOf, Vec<u8>> {
+    let patterns = FileOf::patterns();
+    let files = patterns.iter().flat_map(|pattern| paths(root, pattern));
+    let files = files.filter_map(|path| Some((FileOf::parse(&path)?, path)));
+    files
+        .filter(|(file, _)| wanted(file))
+        .filter_map(|(file, path)| Some((file, root.read(&path).ok()?)))
+        .collect()
 }
 
-/// The paths that match a pattern of the table.
+/// The paths that match a pattern.
 fn paths(root: &Root, pattern: &str) -> Vec<String> {
     let mut paths = vec![String::new()];
     for part in pattern.split('/').skip(1) {
@@ -36,6 +40,17 @@ fn paths(root: &Root, pattern: &str) -> Vec<String> {
         paths = paths.iter().flat_map(below).collect();
     }
     paths
+}
+
+/// Whether a component of a path matches a component of a pattern.
+fn is_part_of(pattern: &str, part: &str) -> bool {
+    if pattern == "{nic}" {
+        return is_interface_name(part);
+    }
+    match pattern.strip_suffix("{n}") {
+        Some(prefix) => part.strip_prefix(prefix).is_some_and(|n| n.parse::<u32>().is_ok()),
+        None => pattern == part,
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +74,6 @@ mod tests {
             assert_eq!(found.get(path), root.read(path).ok().as_ref(), "{path}");
             assert!(found.contains_key(path), "{path} of {:?}", found.keys());
         }
-        assert!(found.keys().all(|path| nearpath_model::row_of(path).is_some()));
+        assert!(found.keys().all(|path| FileOf::parse(path).is_some()));
     }
 }

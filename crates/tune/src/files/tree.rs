@@ -9,7 +9,7 @@ use crate::TuneError;
 use crate::hotplug::{CpuEvents, cpus_now, online};
 use crate::setting::{Possible, Setting};
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{FileOf, Form, NicIrq, OnlineCpus, SettingFile, of_namespace, row_of};
+use nearpath_model::{FileOf, Form, IrqNumber, NicIrq, OnlineCpus, QueueFile, SettingFile};
 use rustix::fs::{
     CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
 };
@@ -55,32 +55,34 @@ impl Files {
     /// # Errors
     /// It may not be written, or belongs to another network namespace.
     pub fn setting<'a>(&'a self, file: &'a SettingFile) -> Result<FileSetting<'a>, TuneError> {
-        let path = &file.path;
-        let Some(row) = row_of(path) else {
-            return Err(TuneError::Refused(format!(
-                "{path:?} is not a setting that nearpath changes"
-            )));
-        };
-        if of_namespace(path) {
-            self.is_of_here(path, file.netns)?;
+        let path = file.path();
+        if !file.of.has_valid_name() {
+            return Err(TuneError::Refused(format!("{path:?}: no interface has such a name")));
         }
-        Ok(FileSetting { files: self, file, form: row.form })
+        if file.of.is_of_namespace() {
+            self.is_of_here(&path, file.netns)?;
+        }
+        Ok(FileSetting { files: self, file, path, form: file.form() })
     }
 
     /// The inode of the object that a file belongs to, as in [`SettingFile::instance`]; `None` for permanent objects,
     /// and if it does not exist.
     pub fn instance(&self, file: &SettingFile) -> Option<u64> {
-        let folder = interrupt_folder(&file.path);
-        let path = match &folder {
-            Some(folder) => folder.as_str(),
-            None => Some(file.path.as_str()).filter(|path| path.starts_with("/sys/class/net/"))?,
-        };
-        self.inode(path)
+        match &file.of {
+            FileOf::Irq(irq) => self.inode(&interrupt_folder(*irq)),
+            FileOf::Queue { .. } | FileOf::Interface { .. } => self.inode(&file.path()),
+            FileOf::Sysctl(_) | FileOf::MigrationCost | FileOf::HugePages(_) => None,
+        }
+    }
+
+    /// The inode of an interface, as in [`nearpath_model::NicSetting::instance`].
+    pub fn interface(&self, nic: &str) -> Option<u64> {
+        self.inode(&format!("/sys/class/net/{nic}/ifindex"))
     }
 
     /// The CPUs now, for a file that sets CPUs.
     pub fn cpus(&self, file: &SettingFile) -> Option<OnlineCpus> {
-        let of_cpus = matches!(file.form()?, Form::CpuList | Form::CpuMask);
+        let of_cpus = matches!(file.form(), Form::CpuList | Form::CpuMask);
         of_cpus.then(|| cpus_now(&Root::live(), |path| self.inode(path)))?
     }
 
@@ -90,8 +92,8 @@ impl Files {
     }
 
     /// Whether an interrupt has a handler with this name; true if that is unknown.
-    fn has_handler(&self, path: &str, name: &str) -> bool {
-        let Some(folder) = interrupt_folder(path) else { return true };
+    fn has_handler(&self, irq: IrqNumber, name: &str) -> bool {
+        let folder = interrupt_folder(irq);
         let opened = self.open(&format!("{folder}/actions"), OFlags::RDONLY);
         let Ok(file) = opened.map(File::from) else { return true };
         let mut text = Vec::new();
@@ -139,14 +141,9 @@ impl Files {
     }
 }
 
-/// The sysfs path of the interrupt in a `/proc/irq` path.
-fn interrupt_folder(path: &str) -> Option<String> {
-    Some(format!("/sys/kernel/irq/{}", interrupt_of(path)?))
-}
-
-/// The interrupt number in an affinity path.
-fn interrupt_of(path: &str) -> Option<&str> {
-    path.strip_prefix("/proc/irq/")?.strip_suffix("/smp_affinity_list")
+/// The directory of an interrupt in sysfs.
+fn interrupt_folder(irq: IrqNumber) -> String {
+    format!("/sys/kernel/irq/{irq}")
 }
 
 /// A mounted tree, if it has the expected file system.
@@ -172,18 +169,19 @@ fn own_sysfs() -> Result<OwnedFd, Errno> {
 pub(crate) struct FileSetting<'a> {
     files: &'a Files,
     file: &'a SettingFile,
+    path: String,
     form: Form,
 }
 
 impl Setting for FileSetting<'_> {
     fn name(&self) -> String {
-        self.file.path.clone()
+        self.path.clone()
     }
 
     fn check(&self, value: &str) -> Result<(), TuneError> {
         self.form
             .check(value)
-            .map_err(|must| TuneError::Refused(format!("{}: {value:?} {must}", self.file.path)))
+            .map_err(|must| TuneError::Refused(format!("{}: {value:?} {must}", self.path)))
     }
 
     fn is_another(&self) -> bool {
@@ -197,11 +195,10 @@ impl Setting for FileSetting<'_> {
 
     fn is_left_by_kernel(&self, now: &str, was: &str) -> bool {
         let Some(events) = self.events() else { return false };
-        match self.file.of() {
-            Some(FileOf::Irq(irq)) => {
-                events.left_interrupt(&Root::live(), &irq.to_string(), now, was)
-            }
-            Some(FileOf::Queue { nic, queue, .. }) => {
+        match &self.file.of {
+            FileOf::Irq(irq) => events.left_interrupt(&Root::live(), *irq, now, was),
+            FileOf::Queue { nic, queue, file } => {
+                let queue = (file.direction(), *queue);
                 events.left_mask(&Root::live(), nic, queue, now, was)
             }
             _ => false,
@@ -217,39 +214,39 @@ impl Setting for FileSetting<'_> {
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
-        let path = &self.file.path;
+        let path = &self.path;
         let step = || format!("reading {path}");
         // An interrupt with this number but another handler is a different one.
-        if let Some(NicIrq { name, .. }) = &self.file.interrupt
-            && !self.files.has_handler(path, name)
+        if let (Some(NicIrq { name, .. }), Some(irq)) = (&self.file.interrupt, self.file.irq())
+            && !self.files.has_handler(irq, name)
         {
             return Ok(None);
         }
         let opened = match self.files.open(path, OFlags::RDONLY) {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
-            Err(errno) => return Err(refusal(step(), path, errno)),
+            Err(errno) => return Err(refusal(step(), &self.file.of, errno)),
         };
         let mut text = String::new();
         match File::from(opened).take(MAX_FILE).read_to_string(&mut text) {
             Ok(_) => Ok(Some(text.trim_end().to_owned())),
             // The interface was removed while its file was open.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-            Err(error) => Err(refusal(step(), path, errno_of(&error))),
+            Err(error) => Err(refusal(step(), &self.file.of, errno_of(&error))),
         }
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
-        let path = &self.file.path;
+        let path = &self.path;
         let step = || format!("writing {value:?} to {path}");
         let opened = self.files.open(path, OFlags::WRONLY | OFlags::TRUNC);
-        let mut file = File::from(opened.map_err(|errno| refusal(step(), path, errno))?);
+        let mut file = File::from(opened.map_err(|errno| refusal(step(), &self.file.of, errno))?);
         let value_written = self.form.written(value);
         // In one write: the kernel takes each write as the whole value.
         match file.write(value_written.as_bytes()) {
             Ok(length) if length == value_written.len() => Ok(()),
             Ok(_) => Err(TuneError::kernel(step(), "the kernel accepted only part of it")),
-            Err(error) => Err(refusal(step(), path, errno_of(&error))),
+            Err(error) => Err(refusal(step(), &self.file.of, errno_of(&error))),
         }
     }
 
@@ -266,8 +263,7 @@ impl FileSetting<'_> {
         if !matches!(self.form, Form::CpuList | Form::CpuMask) {
             return None;
         }
-        let path = &self.file.path;
-        let made = interrupt_folder(path).unwrap_or_else(|| path.clone());
+        let made = self.file.irq().map_or_else(|| self.path.clone(), interrupt_folder);
         let inode = |path: &str| self.files.inode(path);
         CpuEvents::since(&Root::live(), inode, self.file.cpus.as_ref(), &made)
     }
@@ -278,22 +274,19 @@ fn errno_of(error: &std::io::Error) -> Errno {
 }
 
 /// Explains an error of the kernel.
-fn refusal(step: String, path: &str, errno: Errno) -> TuneError {
+fn refusal(step: String, of: &FileOf, errno: Errno) -> TuneError {
     let said = std::io::Error::from(errno);
-    let interrupt = path.starts_with("/proc/irq/");
     match errno {
         // irq_affinity_proc_write of kernel/irq/proc.c: one for each CPU, or a managed one.
-        Errno::IO if interrupt => TuneError::Unsupported {
+        Errno::IO if matches!(of, FileOf::Irq(_)) => TuneError::Unsupported {
             step,
             reason: format!("the kernel places this interrupt itself ({said})"),
         },
         // bitmap_store of net/core/net-sysfs.c: XPS of an interface with a single queue.
-        Errno::NOENT if path.ends_with("/xps_cpus") || path.ends_with("/xps_rxqs") => {
-            TuneError::Unsupported {
-                step,
-                reason: format!("an interface with one transmit queue has no XPS ({said})"),
-            }
-        }
+        Errno::NOENT if is_xps(of) => TuneError::Unsupported {
+            step,
+            reason: format!("an interface with one transmit queue has no XPS ({said})"),
+        },
         Errno::OPNOTSUPP => TuneError::Unsupported {
             step,
             reason: format!("not supported by this kernel or driver ({said})"),
@@ -309,20 +302,27 @@ fn refusal(step: String, path: &str, errno: Errno) -> TuneError {
     }
 }
 
+/// Whether it is a setting of XPS.
+fn is_xps(of: &FileOf) -> bool {
+    matches!(of, FileOf::Queue { file: QueueFile::XpsCpus | QueueFile::XpsRxqs, .. })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_model::InterfaceFile;
 
     fn file(path: &str) -> SettingFile {
-        SettingFile::new(path, None)
+        SettingFile::parse(path, None).unwrap()
     }
 
     #[test]
     fn only_known_settings_of_this_namespace_are_opened() {
         let files = Files::live();
-        let said = |path: &str| files.setting(&file(path)).unwrap_err().to_string();
-        assert!(said("/etc/passwd").contains("is not a setting that nearpath changes"));
-        let other = said("/sys/class/net/lo/queues/rx-0/rps_cpus");
+        let said = |file: &SettingFile| files.setting(file).unwrap_err().to_string();
+        let up = SettingFile::interface("..", InterfaceFile::GroFlushTimeout);
+        assert!(said(&up).contains("no interface has such a name"));
+        let other = said(&file("/sys/class/net/lo/queues/rx-0/rps_cpus"));
         assert!(other.contains("to network namespace unknown"), "{other}");
         assert!(files.setting(&file("/proc/irq/1/smp_affinity_list")).is_ok());
     }
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn unsupported_settings_are_recognized() {
         let by_nature = |path: &str, errno| {
-            matches!(refusal(String::new(), path, errno), TuneError::Unsupported { .. })
+            matches!(refusal(String::new(), &file(path).of, errno), TuneError::Unsupported { .. })
         };
         assert!(by_nature("/proc/irq/4/smp_affinity_list", Errno::IO));
         assert!(!by_nature("/proc/irq/4/smp_affinity_list", Errno::INVAL));

@@ -66,7 +66,12 @@ impl Draft {
 
     /// Whether a change of this target is planned.
     pub fn has(&self, target: &Target) -> bool {
-        self.changes.iter().any(|change| change.target == *target)
+        self.targets().any(|its| its == target)
+    }
+
+    /// The targets of the changes so far.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.changes.iter().map(|change| &change.target)
     }
 
     /// Whether nothing is planned.

@@ -9,7 +9,7 @@
 use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
-use nearpath_model::{Goal, SettingFile};
+use nearpath_model::{Goal, InterfaceFile, SettingFile};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "gro_flush_timeout",
@@ -17,7 +17,7 @@ pub(super) const PLANNER: Planner = Planner {
     run,
 };
 
-const FILE: &str = "gro_flush_timeout";
+const FILE: InterfaceFile = InterfaceFile::GroFlushTimeout;
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     to_zero(situation, draft, FILE, |nic, now| {
@@ -32,7 +32,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
 pub(super) fn to_zero(
     situation: &Situation<'_>,
     draft: &mut Draft,
-    file: &str,
+    file: InterfaceFile,
     why: impl Fn(&str, u64) -> String,
 ) {
     if situation.request.goal != Goal::Latency || situation.polls() {

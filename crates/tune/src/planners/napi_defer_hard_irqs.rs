@@ -10,6 +10,7 @@ use super::Planner;
 use super::draft::Draft;
 use super::gro_flush_timeout::to_zero;
 use super::situation::Situation;
+use nearpath_model::InterfaceFile;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "napi_defer_hard_irqs",
@@ -17,7 +18,7 @@ pub(super) const PLANNER: Planner = Planner {
     run,
 };
 
-const FILE: &str = "napi_defer_hard_irqs";
+const FILE: InterfaceFile = InterfaceFile::NapiDeferHardIrqs;
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     to_zero(situation, draft, FILE, |nic, now| {
@@ -38,7 +39,7 @@ mod tests {
     fn interrupts_are_deferred_only_for_polling_programs() {
         let planned = |goal, now, busy_poll| {
             let plan = with_files(goal, &[(FILE, now)], busy_poll);
-            of_kind(&plan, FILE).into_values().map(str::to_owned).collect::<Vec<_>>()
+            of_kind(&plan, FILE.name()).into_values().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(planned(Goal::Latency, "2", "0"), ["0"]);
         assert!(planned(Goal::Latency, "0", "0").is_empty());

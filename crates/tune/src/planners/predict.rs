@@ -13,8 +13,8 @@
 use super::situation::{Situation, goes_to};
 use super::system::CgroupState;
 use nearpath_model::{
-    CpuId, CpuSet, CpusetFile, Crossings, Irq, IrqNumber, Nic, NodeId, PlannedChange, QueueId,
-    RxQueue, SettingFile, Target, UnitProperty,
+    CpuId, CpuSet, CpusetFile, Crossings, FileOf, Irq, IrqNumber, Nic, NodeId, PlannedChange,
+    QueueFile, QueueId, RxQueue, Target, UnitProperty,
 };
 use std::collections::BTreeMap;
 
@@ -53,8 +53,8 @@ pub(super) fn effects(situation: &Situation<'_>, changes: &[PlannedChange]) -> V
 struct Queue {
     node: Option<NodeId>,
     irq: Option<IrqNumber>,
-    /// `/sys/class/net/eth0/queues/rx-0/rps_cpus`.
-    rps_path: String,
+    /// Its interface and number.
+    name: (String, QueueId),
     /// Its packets.
     weight: f64,
     /// The CPUs that its packets arrive on, with their shares; `None` if unknown.
@@ -68,7 +68,7 @@ struct Flows<'a> {
     situation: &'a Situation<'a>,
     queues: Vec<Queue>,
     by_irq: BTreeMap<IrqNumber, Vec<usize>>,
-    by_path: BTreeMap<String, usize>,
+    by_name: BTreeMap<(String, QueueId), usize>,
     /// The CPUs of each reader thread.
     threads: BTreeMap<u32, CpuSet>,
     /// Per level; `None` if something is unknown.
@@ -87,15 +87,15 @@ impl<'a> Flows<'a> {
     fn now(situation: &'a Situation<'a>) -> Self {
         let queues = queues(situation);
         let mut by_irq: BTreeMap<IrqNumber, Vec<usize>> = BTreeMap::new();
-        let mut by_path = BTreeMap::new();
+        let mut by_name = BTreeMap::new();
         for (index, queue) in queues.iter().enumerate() {
             queue.irq.iter().for_each(|&irq| by_irq.entry(irq).or_default().push(index));
-            by_path.insert(queue.rps_path.clone(), index);
+            by_name.insert(queue.name.clone(), index);
         }
         let workers = situation.workloads.iter().flat_map(|workload| &workload.threads);
         let threads = workers.map(|worker| (worker.thread.tid, worker.cpus.clone())).collect();
         let sums = [None, None, None];
-        let mut flows = Self { situation, queues, by_irq, by_path, threads, sums };
+        let mut flows = Self { situation, queues, by_irq, by_name, threads, sums };
         flows.sums = BOUNDS.map(|bound| flows.sums(bound));
         flows
     }
@@ -166,18 +166,21 @@ impl<'a> Flows<'a> {
     fn make(&mut self, change: &PlannedChange) -> bool {
         let Some(cpus) = change.cpus_after() else { return false };
         match &change.target {
-            Target::File(file) => match (file.irq(), self.by_path.get(&file.path)) {
-                (Some(irq), _) => {
-                    for index in self.by_irq.get(&irq).cloned().unwrap_or_default() {
+            Target::File(file) => match &file.of {
+                FileOf::Irq(irq) => {
+                    for index in self.by_irq.get(irq).cloned().unwrap_or_default() {
                         self.change_queue(index, |queue| queue.arrive = Some(evenly(&cpus)));
                     }
                     true
                 }
-                (None, Some(&index)) => {
+                FileOf::Queue { nic, queue, file: QueueFile::RpsCpus } => {
+                    let Some(&index) = self.by_name.get(&(nic.clone(), *queue)) else {
+                        return false;
+                    };
                     self.change_queue(index, |queue| queue.rps = Some(cpus));
                     true
                 }
-                (None, None) => false,
+                _ => false,
             },
             Target::Thread(thread) => self.change_thread(thread.tid, cpus),
             Target::Cpuset(cpuset) if cpuset.what == CpusetFile::Cpus => {
@@ -286,9 +289,9 @@ fn queues(situation: &Situation<'_>) -> Vec<Queue> {
             // An idle queue counts as one packet, so that a freshly booted host has shares too.
             let weight = weight.unwrap_or(0.0).max(1.0);
             let arrive = irq.and_then(goes_to).map(evenly);
-            let rps_path = rps_path(&nic.name, queue.queue);
+            let name = (nic.name.clone(), queue.queue);
             let (node, irq, rps) = (nic.numa_node, queue.irq, queue.rps_cpus.clone());
-            queues.push(Queue { node, irq, rps_path, weight, arrive, rps });
+            queues.push(Queue { node, irq, name, weight, arrive, rps });
         }
     }
     if queues.is_empty() && !traffic.arrivals.is_empty() {
@@ -305,7 +308,7 @@ fn software_queues(situation: &Situation<'_>) -> Vec<Queue> {
     let queue = |nic: &Nic, queue: &RxQueue| Queue {
         node: None,
         irq: None,
-        rps_path: rps_path(&nic.name, queue.queue),
+        name: (nic.name.clone(), queue.queue),
         weight: traffic.of(nic, queue.queue).unwrap_or(0).max(1) as f64,
         arrive: Some(shares()),
         rps: queue.rps_cpus.clone(),
@@ -339,10 +342,6 @@ fn weight(situation: &Situation<'_>, irq: &Irq, claims: &BTreeMap<CpuId, f64>) -
         packets * share / claims.get(&cpu).copied().unwrap_or(1.0)
     };
     goes_to(irq).map(evenly).unwrap_or_default().into_iter().map(part).sum()
-}
-
-fn rps_path(nic: &str, queue: QueueId) -> String {
-    SettingFile::rx_queue(nic, queue, "rps_cpus").path
 }
 
 /// Equally likely on each.

@@ -8,7 +8,7 @@
 use super::Planner;
 use super::draft::Draft;
 use super::situation::{Situation, is_hardware};
-use super::sysctls::target_of;
+use super::sysctls::name_of;
 use nearpath_model::Host;
 
 pub(super) const PLANNER: Planner =
@@ -126,7 +126,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
     let mut keeps_buffers = false;
     for Advice { name, value, reason, is_buffer } in ADVICE {
-        let planned = target_of(situation.host, name).is_some_and(|target| draft.has(&target));
+        let planned = draft.targets().any(|target| name_of(target) == Some(name));
         if planned {
             continue;
         }

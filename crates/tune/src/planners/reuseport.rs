@@ -71,13 +71,7 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, found: &Found) -> Result<(
         before: change.before,
         after: change.after,
         why: change.why,
-        finding: accepts(situation),
+        finding: situation.asked_to_steer(found.group.protocol, local.port()),
     });
     Ok(())
-}
-
-/// The check that found connections accepted on another CPU.
-fn accepts(situation: &Situation<'_>) -> Option<String> {
-    let found = situation.findings.iter().find(|finding| finding.check == "accepts_off_cpu");
-    found.map(|finding| finding.check.clone())
 }

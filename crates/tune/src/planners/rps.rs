@@ -17,7 +17,7 @@ use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{self, Situation, is_hardware};
 use nearpath_diagnose::cpus_near_node;
-use nearpath_model::{CpuSet, Goal, Nic, NicKind, RxQueue, SettingFile, Target};
+use nearpath_model::{CpuSet, Goal, Nic, NicKind, QueueFile, RxQueue, SettingFile, Sysctl, Target};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "rps",
@@ -26,7 +26,7 @@ pub(super) const PLANNER: Planner = Planner {
 };
 
 /// The size of the global flow table.
-pub(super) const ENTRIES: &str = "net.core.rps_sock_flow_entries";
+pub(super) const ENTRIES: Sysctl = Sysctl::RpsSockFlowEntries;
 /// The value that scaling.rst suggests for a moderately busy server.
 const FLOWS: u32 = 32_768;
 /// Maximum depth of stacked devices.
@@ -64,7 +64,7 @@ fn on(nic: &Nic) -> impl Iterator<Item = (&RxQueue, &CpuSet)> {
 fn helpers(situation: &Situation<'_>, draft: &Draft, nic: &Nic) -> CpuSet {
     let near: CpuSet = situation.interrupt_cpus(nic).into_iter().collect();
     let few_queues = !nic.rx_queues.is_empty() && nic.rx_queues.len() < near.len();
-    let asked = situation.found("rps_off", nic)
+    let asked = situation.proposed_to_turn_on_rps(nic)
         || situation.request.goal == Goal::Throughput
         || ports_above(situation, nic).next().is_some();
     if !few_queues || !asked {
@@ -174,7 +174,7 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
 /// Plans the proposal of the diagnosis for a queue: for a device that only passes packets on inside the host, a
 /// measurement is required to find where they come from.
 fn as_diagnosed(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, queue: &RxQueue) {
-    let target = target(nic, queue, "rps_cpus");
+    let target = target(nic, queue, QueueFile::RpsCpus);
     if let Some((_, change)) = situation.proposed(&target)
         && let Some(after) = target.set_of(&change.after)
     {
@@ -214,20 +214,21 @@ fn flows(situation: &Situation<'_>, draft: &mut Draft, steering: &[(&Nic, &RxQue
     if queues == 0 {
         return;
     }
-    let entries = situation.host.sysctls.get(ENTRIES).and_then(|value| value.parse::<u32>().ok());
+    let entries =
+        situation.host.sysctls.get(ENTRIES.name()).and_then(|value| value.parse::<u32>().ok());
     let Some(entries) = entries else {
         draft.note(format!("no RFS: {ENTRIES} is not available"));
         return;
     };
     if entries < FLOWS {
         draft.add(DraftChange {
-            id: ENTRIES.to_owned(),
-            target: SettingFile::sysctl(ENTRIES).into(),
+            id: ENTRIES.to_string(),
+            target: ENTRIES.into(),
             before: entries.to_string().into(),
             after: FLOWS.to_string().into(),
             why: "RFS steers each flow to the CPU that reads it; RPS alone spreads by hash"
                 .to_owned(),
-            finding: situation.asked_by(&SettingFile::sysctl(ENTRIES).into()),
+            finding: situation.asked_by(&ENTRIES.into()),
         });
     }
     let each = (entries.max(FLOWS) / queues).max(1);
@@ -235,9 +236,9 @@ fn flows(situation: &Situation<'_>, draft: &mut Draft, steering: &[(&Nic, &RxQue
     let each = 1 << (u32::BITS - 1 - each.leading_zeros());
     for (nic, queue) in steering {
         let Some(before) = queue.rps_flow_cnt.filter(|&before| before != each) else { continue };
-        let target = target(nic, queue, "rps_flow_cnt");
+        let target = target(nic, queue, QueueFile::RpsFlowCnt);
         draft.add(DraftChange {
-            id: id(nic, queue, "rps_flow_cnt"),
+            id: id(nic, queue, QueueFile::RpsFlowCnt),
             finding: situation.asked_by(&target),
             target,
             before: before.to_string().into(),
@@ -256,9 +257,9 @@ fn set(
     why: &str,
 ) {
     let Some(before) = queue.rps_cpus.as_ref().filter(|before| *before != after) else { return };
-    let target = target(nic, queue, "rps_cpus");
+    let target = target(nic, queue, QueueFile::RpsCpus);
     draft.add(DraftChange {
-        id: id(nic, queue, "rps_cpus"),
+        id: id(nic, queue, QueueFile::RpsCpus),
         finding: situation.asked_by(&target),
         target,
         before: before.to_mask().into(),
@@ -267,10 +268,10 @@ fn set(
     });
 }
 
-fn target(nic: &Nic, queue: &RxQueue, file: &str) -> Target {
-    SettingFile::rx_queue(&nic.name, queue.queue, file).into()
+fn target(nic: &Nic, queue: &RxQueue, file: QueueFile) -> Target {
+    SettingFile::queue(&nic.name, queue.queue, file).into()
 }
 
-fn id(nic: &Nic, queue: &RxQueue, file: &str) -> String {
-    format!("{}/rx-{}/{file}", nic.name, queue.queue)
+fn id(nic: &Nic, queue: &RxQueue, file: QueueFile) -> String {
+    format!("{}/{}/{file}", nic.name, file.queue(queue.queue))
 }

@@ -8,8 +8,8 @@ use super::workload::Workload;
 use crate::TuneError;
 use nearpath_diagnose::nearest_cpus;
 use nearpath_model::{
-    CpuId, CpuSet, Finding, Goal, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, Proposal,
-    ProposedChange, QueueId, Target, Topology,
+    CpuId, CpuSet, FileOf, Finding, Goal, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, Proposal,
+    ProposedChange, QueueFile, QueueId, SocketProtocol, Target, Topology, Value,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ pub(super) struct Situation<'a> {
     pub workloads: &'a [Workload],
     irqs: BTreeMap<IrqNumber, &'a Irq>,
     /// The check that proposed a change of a target.
-    asked_by: BTreeMap<String, (&'a Finding, &'a ProposedChange)>,
+    asked_by: BTreeMap<&'a Proposal, (&'a Finding, &'a ProposedChange)>,
     /// Interfaces excluded from further planning.
     aside: BTreeSet<IfIndex>,
 }
@@ -87,7 +87,7 @@ impl<'a> Situation<'a> {
         let mut asked_by = BTreeMap::new();
         for finding in findings {
             for change in finding.changes.iter().filter(|change| !change.alternative) {
-                asked_by.entry(change.target.to_string()).or_insert((finding, change));
+                asked_by.entry(&change.target).or_insert((finding, change));
             }
         }
         let irqs = host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
@@ -199,12 +199,12 @@ impl<'a> Situation<'a> {
     /// The check that proposed moving the threads of a process.
     pub fn asked_to_move(&self, pid: u32) -> Option<String> {
         let proposal = Proposal::Affinity { pid, tid: None };
-        self.asked_by.get(&proposal.to_string()).map(|(finding, _)| finding.check.clone())
+        self.asked_by.get(&&proposal).map(|(finding, _)| finding.check.clone())
     }
 
     /// The first proposal of the findings for a setting that is not an alternative.
     pub fn proposed(&self, target: &Target) -> Option<(&'a Finding, &'a ProposedChange)> {
-        self.asked_by.get(&Proposal::from(target.clone()).to_string()).copied()
+        self.asked_by.get(&&Proposal::from(target.clone())).copied()
     }
 
     /// Whether programs may poll the queues of their sockets (Documentation/networking/napi.rst, "Busy polling").
@@ -214,15 +214,28 @@ impl<'a> Situation<'a> {
         ["net.core.busy_poll", "net.core.busy_read"].iter().any(is_set)
     }
 
-    /// Whether a check found something about an interface.
-    pub fn found(&self, check: &str, nic: &Nic) -> bool {
-        let of_nic = |change: &ProposedChange| match change.target.setting() {
-            Some(Target::File(file)) => file.nic() == Some(nic.name.as_str()),
-            _ => false,
+    /// Whether a finding proposes RPS for a queue of an interface that has none.
+    pub fn proposed_to_turn_on_rps(&self, nic: &Nic) -> bool {
+        let turns_on = |change: &ProposedChange| {
+            let Some(Target::File(file)) = change.target.setting() else { return false };
+            let FileOf::Queue { nic: its, file: QueueFile::RpsCpus, .. } = &file.of else {
+                return false;
+            };
+            let is_off = |value: &Value| {
+                value
+                    .text()
+                    .and_then(|mask| CpuSet::from_mask(mask).ok())
+                    .is_none_or(|c| c.is_empty())
+            };
+            *its == nic.name && change.before.as_ref().is_none_or(is_off) && !is_off(&change.after)
         };
-        let about =
-            |finding: &&Finding| finding.check == check && finding.changes.iter().any(of_nic);
-        self.findings.iter().any(|finding| about(&finding))
+        self.findings.iter().flat_map(|finding| &finding.changes).any(turns_on)
+    }
+
+    /// The check that proposed to steer the connections of a port to the nearest worker.
+    pub fn asked_to_steer(&self, protocol: SocketProtocol, port: u16) -> Option<String> {
+        let proposal = Proposal::Steering { protocol, port };
+        self.asked_by.get(&&proposal).map(|(finding, _)| finding.check.clone())
     }
 }
 

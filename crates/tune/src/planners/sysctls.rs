@@ -9,7 +9,7 @@ use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, version};
 use nearpath_model::{
-    FileOf, Finding, Goal, Host, Proposal, ProposedChange, SettingFile, Severity, Target,
+    FileOf, Finding, Goal, Host, HugePages, ProposedChange, SettingFile, Severity, Sysctl, Target,
 };
 
 pub(super) const PLANNER: Planner =
@@ -18,50 +18,49 @@ pub(super) const PLANNER: Planner =
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for finding in situation.findings {
         for change in finding.changes.iter().filter(|change| !change.alternative) {
-            let Some(name) = name_of(&change.target) else { continue };
-            let Some(target) = target_of(situation.host, &name) else { continue };
+            let Some(target) = change.target.setting().map(|its| here(situation.host, its)) else {
+                continue;
+            };
+            let Some(name) = name_of(&target) else { continue };
             // RFS flows are handled by the planner of RPS.
-            let of_rps = name == super::rps::ENTRIES;
+            let of_rps = change.target.sysctl() == Some(super::rps::ENTRIES);
             if !draft.has(&target) && !of_rps {
-                propose(situation, draft, finding, change, &name, target);
+                propose(situation, draft, finding, change, name, target);
             }
         }
     }
 }
 
-/// The writable file of a sysctl, or of a setting that is handled like one.
-pub(super) fn target_of(host: &Host, name: &str) -> Option<Target> {
-    let file = match name {
-        "transparent_hugepage.enabled" | "transparent_hugepage.defrag" => {
-            SettingFile::new(format!("/sys/kernel/mm/{}", name.replace('.', "/")), None)
+/// The same setting in this kernel: the migration cost is in debugfs since 5.13.
+fn here(host: &Host, target: &Target) -> Target {
+    match target {
+        Target::File(file) if matches!(file.of, FileOf::MigrationCost | OLD_MIGRATION_COST) => {
+            let of = if since_5_13(host) { FileOf::MigrationCost } else { OLD_MIGRATION_COST };
+            SettingFile::from(of).into()
         }
-        MIGRATION_COST if since_5_13(host) => {
-            SettingFile::new(format!("/sys/kernel/debug/sched/{MOVED_TO}"), None)
-        }
-        _ => SettingFile::sysctl(name),
-    };
-    file.of().is_some().then(|| file.into())
+        _ => target.clone(),
+    }
 }
 
 /// Settings that cost CPU time if nothing waits.
-const POLLING: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
-const MIGRATION_COST: &str = "kernel.sched_migration_cost_ns";
-/// Its name in debugfs (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs").
-const MOVED_TO: &str = "migration_cost_ns";
+const POLLING: [Sysctl; 2] = [Sysctl::BusyRead, Sysctl::BusyPoll];
+/// Where the migration cost is before Linux 5.13.
+const OLD_MIGRATION_COST: FileOf = FileOf::Sysctl(Sysctl::SchedMigrationCostNs);
 
 fn since_5_13(host: &Host) -> bool {
     let release = host.kernel.release.as_deref().unwrap_or_default();
     version(release).is_some_and(|version| version >= (5, 13))
 }
 
-/// The name of a sysctl, or of a setting of transparent huge pages.
-fn name_of(proposal: &Proposal) -> Option<String> {
-    let Target::File(file) = proposal.setting()? else { return None };
-    match file.of() {
-        Some(FileOf::Sysctl(name)) => Some(name),
-        Some(FileOf::HugePages(name)) => Some(format!("transparent_hugepage.{name}")),
-        Some(FileOf::Other(_)) if file.path.ends_with(MOVED_TO) => Some(MIGRATION_COST.to_owned()),
-        _ => None,
+/// The name of a sysctl, or of a setting that is handled like one.
+pub(super) fn name_of(target: &Target) -> Option<&'static str> {
+    let Target::File(file) = target else { return None };
+    match file.of {
+        FileOf::Sysctl(sysctl) => Some(sysctl.name()),
+        FileOf::MigrationCost => Some(Sysctl::SchedMigrationCostNs.name()),
+        FileOf::HugePages(HugePages::Enabled) => Some("transparent_hugepage.enabled"),
+        FileOf::HugePages(HugePages::Defrag) => Some("transparent_hugepage.defrag"),
+        FileOf::Irq(_) | FileOf::Queue { .. } | FileOf::Interface { .. } => None,
     }
 }
 
@@ -74,13 +73,14 @@ fn propose(
     target: Target,
 ) {
     let why = change.why.trim_end_matches('.');
-    if situation.request.goal != Goal::Latency && POLLING.contains(&name) {
+    let is_polling = change.target.sysctl().is_some_and(|sysctl| POLLING.contains(&sysctl));
+    if situation.request.goal != Goal::Latency && is_polling {
         return draft.note(format!(
             "{name} is not changed: polling readers keep a CPU busy, which suits --goal latency"
         ));
     }
     // With the goal latency, polling is worth it however few packets wait.
-    if finding.severity == Severity::Info && !POLLING.contains(&name) {
+    if finding.severity == Severity::Info && !is_polling {
         let (check, after) = (&finding.check, &change.after);
         return draft
             .note(format!("{name} = {after} may help, but there is no current harm ({check})"));
@@ -104,16 +104,16 @@ mod tests {
 
     #[test]
     fn the_migration_cost_has_one_name_and_two_places() {
-        let moved = SettingFile::new("/sys/kernel/debug/sched/migration_cost_ns", None);
-        for (release, file) in
-            [("5.10.0-8-amd64", SettingFile::sysctl(MIGRATION_COST)), ("6.12.1", moved)]
-        {
+        let both = [OLD_MIGRATION_COST, FileOf::MigrationCost].map(SettingFile::from);
+        let both = both.map(Target::from);
+        for (release, target) in ["5.10.0-8-amd64", "6.12.1"].into_iter().zip(&both) {
             let mut host = Host::default();
             host.kernel.release = Some(release.to_owned());
-            let target = Target::from(file.clone());
-            assert_eq!(target_of(&host, MIGRATION_COST), Some(target), "{release}");
-            // As a finding proposes it.
-            assert_eq!(name_of(&Proposal::from(file)).as_deref(), Some(MIGRATION_COST));
+            assert_eq!(
+                both.each_ref().map(|its| here(&host, its)),
+                [target, target].map(Clone::clone)
+            );
+            assert_eq!(name_of(target), Some("kernel.sched_migration_cost_ns"));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::setting::Setting;
 use crate::steering::{Found, groups};
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
-use nearpath_model::{COMMAND_LINE, ConfigFile, Irqbalance, SettingFile, UnitSetting};
+use nearpath_model::{COMMAND_LINE, ConfigFile, FileOf, Irqbalance, SettingFile, UnitSetting};
 use std::collections::BTreeMap;
 
 /// The state of the running system.
@@ -19,7 +19,7 @@ pub struct System {
     /// The contents of configuration files and variables, by target; empty if there is none.
     files: BTreeMap<String, Result<String, String>>,
     /// Interface settings in sysfs files that are not facts of the host, by path.
-    of_interfaces: BTreeMap<String, String>,
+    of_interfaces: BTreeMap<FileOf, String>,
     /// Why a fragment of the kernel command line would not be read.
     no_fragments: Option<String>,
     /// The running irqbalance and its excluded interrupts, or why they are unknown.
@@ -95,7 +95,7 @@ impl System {
 
     /// The number in a file of an interface.
     pub(super) fn number(&self, file: &SettingFile) -> Option<u64> {
-        self.of_interfaces.get(&file.path)?.parse().ok()
+        self.of_interfaces.get(&file.of)?.parse().ok()
     }
 
     /// Why a fragment of the kernel command line would not be read.
@@ -199,7 +199,7 @@ impl System {
     /// The same, with these values in files of interfaces.
     #[cfg(test)]
     pub(super) fn with_interface_files(mut self, files: &[(SettingFile, &str)]) -> Self {
-        let of = |(file, text): &(SettingFile, &str)| (file.path.clone(), (*text).to_owned());
+        let of = |(file, text): &(SettingFile, &str)| (file.of.clone(), (*text).to_owned());
         self.of_interfaces.extend(files.iter().map(of));
         self
     }
@@ -213,14 +213,12 @@ impl System {
 }
 
 /// The existing interface settings, except those of queues, which are facts of the host.
-fn of_interfaces(root: &Root) -> BTreeMap<String, String> {
+fn of_interfaces(root: &Root) -> BTreeMap<FileOf, String> {
     let text = |bytes: &[u8]| Some(std::str::from_utf8(bytes).ok()?.trim_end().to_owned());
-    settings_of(root, |row| {
-        row.path.starts_with("/sys/class/net/{nic}/") && !row.path.contains("queues")
-    })
-    .into_iter()
-    .filter_map(|(path, bytes)| Some((path, text(&bytes)?)))
-    .collect()
+    settings_of(root, |file| matches!(file, FileOf::Interface { .. }))
+        .into_iter()
+        .filter_map(|(file, bytes)| Some((file, text(&bytes)?)))
+        .collect()
 }
 
 fn no_fragments(root: &Root) -> Option<String> {

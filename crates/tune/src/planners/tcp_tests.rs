@@ -4,7 +4,7 @@ use super::tests::{TWO_NODES, eth0, host, of_kind};
 use super::*;
 use crate::planners::Request;
 use nearpath_diagnose::{Evidence, diagnose};
-use nearpath_model::SettingFile;
+use nearpath_model::Sysctl;
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpListener, TcpMeasurement};
 use nearpath_testing::trees::Machine;
 use std::net::IpAddr;
@@ -87,7 +87,7 @@ fn a_larger_receive_buffer_is_planned_for_the_worst_connection() {
     assert_eq!(change.finding.as_deref(), Some("tcp_receive_buffer"));
     assert!(change.persist.iter().any(|form| form == "sysctl"), "{:?}", change.persist);
     // The kernel prints tabs; the executor compares the numbers.
-    let form = SettingFile::sysctl("net.ipv4.tcp_rmem").form().unwrap();
+    let form = Sysctl::TcpRmem.form();
     assert!(form.same(before, &host.sysctls["net.ipv4.tcp_rmem"]) && form.check(after).is_ok());
     // Once it is applied, there is nothing more to plan.
     host.sysctls.insert("net.ipv4.tcp_rmem".to_owned(), after.replace(' ', "\t"));

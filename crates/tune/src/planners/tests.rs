@@ -4,8 +4,8 @@ use super::*;
 use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted};
 use nearpath_model::{
-    CpuId, CpuSet, Goal, Measurement, NicKind, NodeId, PlannedChange, SettingFile, Share,
-    ShareKind, Thread,
+    CpuId, CpuSet, Goal, InterfaceFile, Measurement, NicKind, NodeId, PlannedChange, SettingFile,
+    Share, ShareKind, Thread,
 };
 use nearpath_testing::trees::{Layout, Machine, Nic};
 use proptest::prelude::*;
@@ -457,11 +457,11 @@ fn apply(host: &mut Host, plan: &Plan) {
 }
 
 /// A plan for a host whose `eth0` has these values in sysfs files, with or without polling programs.
-pub(super) fn with_files(goal: Goal, files: &[(&str, &str)], busy_poll: &str) -> Plan {
+pub(super) fn with_files(goal: Goal, files: &[(InterfaceFile, &str)], busy_poll: &str) -> Plan {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4]])));
     host.sysctls.insert("net.core.busy_poll".to_owned(), busy_poll.to_owned());
     let files: Vec<(SettingFile, &str)> =
-        files.iter().map(|(file, value)| (SettingFile::interface("eth0", file), *value)).collect();
+        files.iter().map(|(file, value)| (SettingFile::interface("eth0", *file), *value)).collect();
     let system = System::default().with_interface_files(&files);
     planned_for(&host, &Request { goal, system, ..Request::default() }, &[]).unwrap()
 }
@@ -469,7 +469,7 @@ pub(super) fn with_files(goal: Goal, files: &[(&str, &str)], busy_poll: &str) ->
 #[test]
 fn gro_holds_no_packets_for_latency_if_nothing_polls() {
     let planned = |goal, now, busy_poll| {
-        let plan = with_files(goal, &[("gro_flush_timeout", now)], busy_poll);
+        let plan = with_files(goal, &[(InterfaceFile::GroFlushTimeout, now)], busy_poll);
         of_kind(&plan, "gro_flush_timeout").into_values().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(planned(Goal::Latency, "200000", "0"), ["0"]);

@@ -8,7 +8,9 @@
 use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus};
-use nearpath_model::{CpuId, CpuSet, LlcId, Nic, NodeId, QueueId, SettingFile, Target, TxQueue};
+use nearpath_model::{
+    CpuId, CpuSet, LlcId, Nic, NodeId, QueueFile, QueueId, SettingFile, Target, TxQueue,
+};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner = Planner {
@@ -59,7 +61,7 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, irq_cpus: &[(&T
             continue;
         };
         let number = queue.queue;
-        let target = Target::from(SettingFile::tx_queue(&nic.name, number, "xps_cpus"));
+        let target = Target::from(SettingFile::queue(&nic.name, number, QueueFile::XpsCpus));
         let now = if before.is_empty() {
             "currently a hash selects the queue".to_owned()
         } else {

@@ -2,7 +2,7 @@
 
 use super::tests::{driver, prepared};
 use super::*;
-use nearpath_model::{CpuSet, SettingFile, Target};
+use nearpath_model::{CpuSet, Target};
 use std::cell::RefCell;
 
 /// A mask of CPUs, of which some are offline: the kernel drops those from what is written. A driver sets it to
@@ -83,7 +83,7 @@ impl Setting for Mask {
 }
 
 fn of_mask(before: &str, after: &str) -> Change {
-    let target = Target::File(SettingFile::new("/sys/class/net/e/queues/tx-0/xps_cpus", None));
+    let target = Target::parse("/sys/class/net/e/queues/tx-0/xps_cpus", None).unwrap();
     Change { target, before: before.into(), after: after.into(), ..prepared(&driver()) }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use nearpath_model::{Ethtool, NicSetting, Persistence, Target};
+use nearpath_model::{Ethtool, NicSetting, Persistence, SavedFile, Target};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Dependents for Driver {
         let saved = |(name, value): (&String, &String)| Saved {
             part: match name.as_str() {
                 "rss" => SavedPart::Rss,
-                name => SavedPart::QueueFile(name.to_owned()),
+                name => SavedPart::QueueFile(SavedFile::try_from(name.to_owned()).unwrap()),
             },
             value: value.clone(),
         };
@@ -90,8 +90,8 @@ impl Setting for Driver {
         let mut parts = self.parts.borrow_mut();
         parts.values_mut().for_each(|part| "wiped".clone_into(part));
         match value {
-            "2" => drop(parts.remove("rx-3")),
-            _ => drop(parts.insert("rx-3".to_owned(), "wiped".to_owned())),
+            "2" => drop(parts.remove("rx-3/rps_cpus")),
+            _ => drop(parts.insert("rx-3/rps_cpus".to_owned(), "wiped".to_owned())),
         }
         if kept != value {
             let reason = format!("the driver set it to {kept}");
@@ -114,7 +114,7 @@ impl Setting for Driver {
 }
 
 pub(super) fn driver() -> Driver {
-    let parts = [("rx-0", "0"), ("rx-3", "3"), ("rss", "equal 4")];
+    let parts = [("rx-0/rps_cpus", "0"), ("rx-3/rps_cpus", "3"), ("rss", "equal 4")];
     let parts = parts.map(|(name, value)| (name.to_owned(), value.to_owned()));
     Driver {
         number: RefCell::new("4".to_owned()),
@@ -150,7 +150,7 @@ fn surviving_parts_are_kept_and_all_parts_restored_by_undo() {
     let change = prepared(&driver);
     write(&driver, &change).unwrap();
     // A next step on rx-0 finds what it expects.
-    assert_eq!(driver.parts.borrow().get("rx-0").unwrap(), "0");
+    assert_eq!(driver.parts.borrow().get("rx-0/rps_cpus").unwrap(), "0");
     assert_eq!(look(&driver, &change).unwrap(), ObservedValue::After);
     undo(&driver, &change, false, false).unwrap();
     assert_eq!(state(&driver), before);
@@ -159,7 +159,7 @@ fn surviving_parts_are_kept_and_all_parts_restored_by_undo() {
 
 #[test]
 fn an_interrupted_undo_is_not_complete() {
-    for fails in ["rx-0", "rx-3", "rss"] {
+    for fails in ["rx-0/rps_cpus", "rx-3/rps_cpus", "rss"] {
         let driver = driver();
         let before = state(&driver);
         let change = prepared(&driver);
@@ -184,11 +184,11 @@ fn external_changes_stay_unless_the_change_was_interrupted() {
         let driver = driver();
         let change = prepared(&driver);
         driver.write("2").unwrap();
-        driver.parts.borrow_mut().insert("rx-0".to_owned(), "7".to_owned());
+        driver.parts.borrow_mut().insert("rx-0/rps_cpus".to_owned(), "7".to_owned());
         undo(&driver, &change, false, interrupted).unwrap();
         let expected = if interrupted { "0" } else { "7" };
-        assert_eq!(driver.parts.borrow().get("rx-0").unwrap(), expected);
-        assert_eq!(driver.parts.borrow().get("rx-3").unwrap(), "3");
+        assert_eq!(driver.parts.borrow().get("rx-0/rps_cpus").unwrap(), expected);
+        assert_eq!(driver.parts.borrow().get("rx-3/rps_cpus").unwrap(), "3");
     }
 }
 
@@ -198,7 +198,7 @@ fn values_set_by_the_kernel_while_a_cpu_was_offline_do_not_stay() {
     let before = state(&driver);
     let change = prepared(&driver);
     write(&driver, &change).unwrap();
-    driver.parts.borrow_mut().insert("rx-0".to_owned(), "left".to_owned());
+    driver.parts.borrow_mut().insert("rx-0/rps_cpus".to_owned(), "left".to_owned());
     undo(&driver, &change, false, false).unwrap();
     assert_eq!(state(&driver), before);
 }
@@ -209,7 +209,7 @@ fn a_missing_part_is_reported() {
     let change = prepared(&driver);
     write(&driver, &change).unwrap();
     *driver.number.borrow_mut() = "4".to_owned();
-    driver.parts.borrow_mut().remove("rx-3");
+    driver.parts.borrow_mut().remove("rx-3/rps_cpus");
     let error = undo(&driver, &change, false, false).unwrap_err().to_string();
     assert!(error.contains("restoring rx-3"), "{error}");
     assert_eq!(driver.parts.borrow().get("rss").unwrap(), "equal 4");

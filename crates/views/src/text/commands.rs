@@ -7,8 +7,10 @@
 use super::units::ranges;
 use nearpath_model::shell::word;
 use nearpath_model::{
-    CpuSet, Ethtool, FileOf, Proposal, ProposedChange, SocketProtocol, Target, UnitProperty, Value,
+    CpuSet, Ethtool, FileOf, Proposal, ProposedChange, QueueFile, QueueId, SettingFile,
+    SocketProtocol, Target, UnitProperty, Value,
 };
+use std::collections::BTreeSet;
 
 /// One or several changes as a line for a shell.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,25 +32,23 @@ pub fn commands(changes: &[&ProposedChange]) -> Vec<Command> {
             continue;
         }
         let why = change.why.clone();
-        let Some((folder, file)) = of_queue(&change.target) else {
+        let Some((nic, _, file)) = of_queue(&change.target) else {
             lines.push(Command { line: command(change), was: was(&[change]), why });
             continue;
         };
         // Queues with the same value are set by one command.
         let (mut queues, mut alike) = (Vec::new(), Vec::new());
         for (other, change_of) in changes.iter().enumerate().skip(place) {
-            if let Some((its_folder, its_file)) = of_queue(&change_of.target)
-                && (its_folder.rsplit_once('/').map(|(nic, _)| nic), its_file)
-                    == (folder.rsplit_once('/').map(|(nic, _)| nic), file)
+            if let Some((its_nic, its_queue, its_file)) = of_queue(&change_of.target)
+                && (its_nic, its_file) == (nic, file)
                 && change_of.after == change.after
                 && let Some(done) = done.get_mut(other)
             {
                 *done = true;
-                queues.push(its_folder.rsplit('/').next().unwrap_or_default());
+                queues.push(its_queue);
                 alike.push(*change_of);
             }
         }
-        let nic = folder.rsplit_once('/').map_or(folder, |(nic, _)| nic);
         let line = write_to(&queue_value(&change.after), nic, &queues, file);
         lines.push(Command { line, was: was(&alike), why });
     }
@@ -72,53 +72,56 @@ fn was(changes: &[&ProposedChange]) -> String {
     }
 }
 
-/// The directory of a queue and the file in it, for a proposal about a queue.
-fn of_queue(proposal: &Proposal) -> Option<(&str, &str)> {
-    queue_folder(proposal.setting()?)
+/// The interface, queue and file of a proposal about a queue.
+fn of_queue(proposal: &Proposal) -> Option<(&str, QueueId, QueueFile)> {
+    queue_of(proposal.setting()?)
 }
 
-/// The directory of a queue and the file in it.
-pub(super) fn queue_folder(target: &Target) -> Option<(&str, &str)> {
-    let Target::File(file) = target else { return None };
-    matches!(file.of()?, FileOf::Queue { .. }).then(|| file.path.rsplit_once('/')).flatten()
+/// The interface, queue and file of a setting of a queue.
+pub(super) fn queue_of(target: &Target) -> Option<(&str, QueueId, QueueFile)> {
+    match target {
+        Target::File(SettingFile { of: FileOf::Queue { nic, queue, file }, .. }) => {
+            Some((nic, *queue, *file))
+        }
+        _ => None,
+    }
+}
+
+/// The directory of the queues of an interface.
+pub(super) fn queues_folder(nic: &str) -> String {
+    format!("/sys/class/net/{nic}/queues")
 }
 
 /// `echo 0 > FILE`, or for several queues `echo 0 | tee FILES`: a shell takes one file for a redirection.
-fn write_to(value: &str, nic: &str, queues: &[&str], file: &str) -> String {
+fn write_to(value: &str, nic: &str, queues: &[QueueId], file: QueueFile) -> String {
     match queues {
-        [queue] => format!("echo {value} > {}", word(&format!("{nic}/{queue}/{file}"))),
-        _ => format!("echo {value} | tee {}/{}/{file}", word(nic), braces(queues)),
+        [queue] => {
+            let path = SettingFile::queue(nic, *queue, file).path();
+            format!("echo {value} > {}", word(&path))
+        }
+        _ => {
+            let folder = word(&queues_folder(nic));
+            format!("echo {value} | tee {folder}/{}/{file}", braces(queues, file))
+        }
     }
 }
 
-/// `rx-{0..3}` of queues in a row, `{rx-0,tx-2}` of others.
-pub(super) fn braces(queues: &[&str]) -> String {
-    let parts: Vec<Option<(&str, u32)>> = queues
-        .iter()
-        .map(|queue| queue.split_once('-').and_then(|(kind, n)| Some((kind, n.parse().ok()?))))
+/// `rx-{0..3}` of queues in a row, `rx-{0..6..2}` of even steps, `rx-{0,1,5}` of others.
+pub(super) fn braces(queues: &[QueueId], file: QueueFile) -> String {
+    let steps: Option<BTreeSet<u32>> = queues
+        .windows(2)
+        .map(|two| match two {
+            [a, b] => b.0.checked_sub(a.0).filter(|step| *step > 0),
+            _ => None,
+        })
         .collect();
-    if let (Some(Some((kind, first))), Some(Some((_, last)))) = (parts.first(), parts.last()) {
-        let expected = (*first..).map(|number| Some((*kind, number)));
-        if parts.iter().copied().eq(expected.take(parts.len())) {
-            let dots = if parts.len() == 2 { "," } else { ".." };
-            return format!("{kind}-{{{first}{dots}{last}}}");
-        }
-        if parts.iter().all(|part| part.is_some_and(|(its, _)| its == *kind)) {
-            let numbers: Vec<u32> = parts.iter().flatten().map(|(_, number)| *number).collect();
-            if let [first, second, _, ..] = numbers[..]
-                && let Some(step) = second.checked_sub(first).filter(|step| *step > 0)
-                && numbers
-                    .windows(2)
-                    .all(|two| matches!(two, [a, b] if b.checked_sub(*a) == Some(step)))
-                && let Some(last) = numbers.last()
-            {
-                return format!("{kind}-{{{first}..{last}..{step}}}");
-            }
-            let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-            return format!("{kind}-{{{}}}", numbers.join(","));
-        }
-    }
-    format!("{{{}}}", queues.join(","))
+    let steps: Vec<u32> = steps.into_iter().flatten().collect();
+    let numbers = match (queues, steps.as_slice()) {
+        ([first, _, .., last], [1]) if queues.len() > 2 => format!("{first}..{last}"),
+        ([first, _, .., last], [step]) if queues.len() > 2 => format!("{first}..{last}..{step}"),
+        _ => queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    };
+    format!("{}{{{numbers}}}", file.direction().queue_prefix())
 }
 
 /// The command of one change, or a comment.
@@ -150,14 +153,14 @@ fn command(change: &ProposedChange) -> String {
 fn setting(change: &ProposedChange, target: &Target) -> String {
     let after = value(&change.after);
     match target {
-        Target::File(file) => match file.of() {
-            Some(FileOf::Sysctl(name)) => {
-                format!("sysctl -w {}", word(&format!("{name}={}", change.after)))
+        Target::File(file) => match file.of {
+            FileOf::Sysctl(sysctl) => {
+                format!("sysctl -w {}", word(&format!("{sysctl}={}", change.after)))
             }
-            Some(FileOf::Irq(_)) => {
-                format!("echo {} > {}", cpus(&change.after, Stride::Kernel), word(&file.path))
+            FileOf::Irq(_) => {
+                format!("echo {} > {}", cpus(&change.after, Stride::Kernel), word(&file.path()))
             }
-            _ => format!("echo {after} > {}", word(&file.path)),
+            _ => format!("echo {after} > {}", word(&file.path())),
         },
         Target::Nic(setting) => {
             let nic = word(&setting.nic);
@@ -287,7 +290,7 @@ pub(super) fn wrapped(command: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::{IrqNumber, NicSetting, QueueId, SettingFile, UnitSetting};
+    use nearpath_model::{IrqNumber, NicSetting, Sysctl, UnitSetting};
 
     fn change(target: impl Into<Proposal>, after: &str) -> ProposedChange {
         ProposedChange::new(target, Some("1".to_owned()), after, "")
@@ -298,7 +301,7 @@ mod tests {
     }
 
     fn rps(nic: &str, queue: u32, after: &str) -> ProposedChange {
-        change(SettingFile::rx_queue(nic, QueueId(queue), "rps_cpus"), after)
+        change(SettingFile::queue(nic, QueueId(queue), QueueFile::RpsCpus), after)
     }
 
     #[test]
@@ -323,12 +326,9 @@ mod tests {
     #[test]
     fn each_setting_has_its_tool() {
         for (change, command) in [
+            (change(Sysctl::BusyRead, "50"), "sysctl -w net.core.busy_read=50"),
             (
-                change(SettingFile::sysctl("net.core.busy_read"), "50"),
-                "sysctl -w net.core.busy_read=50",
-            ),
-            (
-                change(SettingFile::sysctl("net.ipv4.tcp_rmem"), "4096 131072 6291456"),
+                change(Sysctl::TcpRmem, "4096 131072 6291456"),
                 "sysctl -w 'net.ipv4.tcp_rmem=4096 131072 6291456'",
             ),
             (change(NicSetting::new("eth0", Ethtool::Rings), "rx 2048"), "ethtool -G eth0 rx 2048"),
@@ -349,7 +349,7 @@ mod tests {
                 "ethtool -K eth0 rx-gro on",
             ),
             (
-                change(SettingFile::new("/sys/kernel/debug/sched/migration_cost_ns", None), "5"),
+                change(SettingFile::from(FileOf::MigrationCost), "5"),
                 "echo 5 > /sys/kernel/debug/sched/migration_cost_ns",
             ),
             (

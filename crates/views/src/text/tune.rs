@@ -1,6 +1,6 @@
 //! `tune`: a plan as a diff, its outcome, and the state of the journal.
 
-use super::commands::{braces, queue_folder};
+use super::commands::{braces, queue_of, queues_folder};
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
 use super::units::{percent, printable};
@@ -86,10 +86,7 @@ fn effect(before: &Crossings, after: &Crossings) -> Option<String> {
 /// Whether two changes set the same value on two queues of one interface.
 fn is_alike(a: &PlannedChange, b: &PlannedChange) -> bool {
     let place = |change: &PlannedChange| {
-        let (folder, file) = queue_folder(&change.target)?;
-        let (nic, queue) = folder.rsplit_once('/')?;
-        let (kind, _) = queue.split_once('-')?;
-        Some([nic, kind, file].map(str::to_owned))
+        queue_of(&change.target).map(|(nic, _, file)| (nic.to_owned(), file))
     };
     let rest = |change: &PlannedChange| {
         let PlannedChange { before, after, why, finding, optional, reboot, .. } = change;
@@ -102,14 +99,14 @@ fn is_alike(a: &PlannedChange, b: &PlannedChange) -> bool {
 fn names(alike: &[PlannedChange]) -> (String, String) {
     let (Some(first), Some(last)) = (alike.first(), alike.last()) else { return <_>::default() };
     let queues = || {
-        let folders = alike.iter().map(|change| queue_folder(&change.target));
-        folders.map(|folder| folder?.0.rsplit('/').next()).collect::<Option<Vec<&str>>>()
+        let queues = alike.iter().map(|change| queue_of(&change.target).map(|(_, queue, _)| queue));
+        queues.collect::<Option<Vec<_>>>()
     };
-    match queue_folder(&first.target).zip(queues()) {
-        Some(((folder, file), queues)) if alike.len() > 1 => {
-            let nic = folder.rsplit_once('/').map_or(folder, |(nic, _)| nic);
+    match queue_of(&first.target).zip(queues()) {
+        Some(((nic, _, file), queues)) if alike.len() > 1 => {
+            let nic = queues_folder(nic);
             let id = format!("{} … {} ({} queues)", first.id, last.id, alike.len());
-            (id, format!("{nic}/{}/{file}", braces(&queues)))
+            (id, format!("{nic}/{}/{file}", braces(&queues, file)))
         }
         _ => (first.id.clone(), first.target.to_string()),
     }
@@ -270,7 +267,7 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::{Persistence, SettingFile, State};
+    use nearpath_model::{Persistence, State};
 
     fn plain(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()
@@ -349,9 +346,9 @@ mod tests {
     }
 
     fn entry(id: u64, before: &str) -> Entry {
-        let path = "/proc/irq/4/smp_affinity_list".to_owned();
+        let path = "/proc/irq/4/smp_affinity_list";
         let change = Change {
-            target: Target::File(SettingFile::new(path, None)),
+            target: Target::parse(path, None).unwrap(),
             before: Value::Text(before.to_owned()),
             after: Value::Text("2".to_owned()),
             why: "because".to_owned(),

@@ -307,7 +307,7 @@ fn end_to_end(path: &PathLatency) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::{NotChecked, ProposedChange, QueueId, SettingFile};
+    use nearpath_model::{NotChecked, ProposedChange, QueueFile, QueueId, SettingFile};
 
     #[test]
     fn a_bar_has_ten_cells() {
@@ -349,7 +349,7 @@ mod tests {
     /// A finding of four lines.
     fn finding(severity: Severity, number: usize) -> Finding {
         let change = |queue| {
-            let file = SettingFile::rx_queue("eth0", QueueId(queue), "rps_cpus");
+            let file = SettingFile::queue("eth0", QueueId(queue), QueueFile::RpsCpus);
             ProposedChange::new(file, Some("1".to_owned()), queue.to_string(), "Why.")
         };
         let finding = Finding::new(severity, format!("{severity:?} {number}"));

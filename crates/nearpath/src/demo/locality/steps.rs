@@ -9,7 +9,8 @@ use crate::demo::veth;
 use anyhow::{Context, Result, anyhow};
 use nearpath_host::{Root, Wanted, thread_cpus};
 use nearpath_model::{
-    Change, CpuId, CpuSet, Persistence, SettingFile, SocketProtocol, Target, Value,
+    Change, CpuId, CpuSet, Persistence, QueueFile, QueueId, SettingFile, SocketProtocol, Target,
+    Value,
 };
 use nearpath_tune::steering::{self, Method, Request};
 use nearpath_tune::{Executor, Live};
@@ -55,12 +56,12 @@ impl Step {
             Self::Steering => steered(scene, root),
             Self::Rps => {
                 let why = "packets are processed on the receiving CPU, not sent to another";
-                masks(scene, root, |queue| format!("rx-{queue}/rps_cpus"), |_| CpuSet::new(), why)
+                masks(scene, root, QueueFile::RpsCpus, |_| CpuSet::new(), why)
             }
             Self::Xps => {
                 let why = "each CPU sends on its own queue, and packets are freed on that CPU";
                 let own = |cpu| [cpu].into_iter().collect();
-                masks(scene, root, |queue| format!("tx-{queue}/xps_cpus"), own, why)
+                masks(scene, root, QueueFile::XpsCpus, own, why)
             }
         }
     }
@@ -136,16 +137,16 @@ fn affinity(root: &Root, (pid, tid): (u32, u32), cpu: CpuId, why: &str) -> Resul
 fn masks(
     scene: &Scene,
     root: &Root,
-    file: impl Fn(usize) -> String,
+    file: QueueFile,
     mask: impl Fn(CpuId) -> CpuSet,
     why: &str,
 ) -> Result<Vec<Change>> {
     let device = veth::SERVER.device;
     let change = |(queue, &cpu)| {
-        let path = format!("/sys/class/net/{device}/queues/{}", file(queue));
-        let before = root.text(&path)?;
+        let file = SettingFile::queue(device, QueueId(queue), file);
+        let before = root.text(&file.path())?;
         Ok(Change {
-            target: Target::File(SettingFile::new(path, Some(scene.server_netns_inode()))),
+            target: file.in_netns(Some(scene.server_netns_inode())).into(),
             before: Value::Text(before),
             after: Value::Text(mask(cpu).to_mask()),
             why: why.to_owned(),
@@ -153,5 +154,5 @@ fn masks(
             snapshot: Vec::new(),
         })
     };
-    scene.cpus().iter().enumerate().map(change).collect()
+    (0..).zip(scene.cpus()).map(change).collect()
 }

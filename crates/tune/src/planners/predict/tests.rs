@@ -4,7 +4,7 @@ use super::super::draft::{Draft, DraftChange};
 use super::super::tests::{TWO_NODES, eth0, host, nic, planned_for, set, workload};
 use super::super::{Request, Traffic};
 use super::*;
-use nearpath_model::NicKind;
+use nearpath_model::{NicKind, SettingFile};
 use nearpath_testing::trees::{Machine, Nic as MadeNic};
 
 /// What `measure stages --per queue` saw of these queues.
@@ -95,7 +95,7 @@ fn a_veth_is_predicted_from_measured_arrivals() {
     let mut draft = Draft::default();
     draft.add(DraftChange {
         id: "rps".to_owned(),
-        target: SettingFile::rx_queue("veth0", queue.queue, "rps_cpus").into(),
+        target: SettingFile::queue("veth0", queue.queue, QueueFile::RpsCpus).into(),
         before: set("1").to_mask().into(),
         after: CpuSet::new().to_mask().into(),
         why: String::new(),

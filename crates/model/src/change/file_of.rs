@@ -1,0 +1,335 @@
+//! Which files of `/sys` and `/proc` may be written, as types with their path and the format of their value.
+//!
+//! The enums here and [`Sysctl`] are the complete list, one line for each. Plans and journals may have been edited: a
+//! path is parsed once, when they are read, and one that is not in the list is never opened.
+
+use super::{Form, Sysctl};
+use crate::{Direction, IrqNumber, QueueId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What the file of a setting configures.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum FileOf {
+    /// The affinity of this interrupt (Documentation/core-api/irq/irq-affinity.rst).
+    Irq(IrqNumber),
+    /// A queue of an interface.
+    Queue {
+        /// The interface.
+        nic: String,
+        /// The queue, of the direction of the file.
+        queue: QueueId,
+        /// The setting.
+        file: QueueFile,
+    },
+    /// An interface.
+    Interface {
+        /// The interface.
+        nic: String,
+        /// The setting.
+        file: InterfaceFile,
+    },
+    /// A sysctl.
+    Sysctl(Sysctl),
+    /// `kernel.sched_migration_cost_ns` since Linux 5.13, in debugfs (commit 8a99b6833c88).
+    MigrationCost,
+    /// Transparent huge pages.
+    HugePages(HugePages),
+}
+
+/// Defines an enum of files with their names and the formats of their values.
+macro_rules! files {
+    ($(#[$doc:meta])* $enum:ident { $($variant:ident = $name:literal: $form:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $enum {
+            $(#[doc = concat!("`", $name, "`.")] $variant,)*
+        }
+
+        impl $enum {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// Its name.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// The format of its value.
+            pub const fn form(self) -> Form {
+                match self {
+                    $(Self::$variant => $form,)*
+                }
+            }
+
+            /// The one with this name.
+            pub fn parse(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|its| its.name() == name)
+            }
+        }
+
+        impl std::fmt::Display for $enum {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+pub(super) use files;
+
+files! {
+    /// Settings of a queue (Documentation/networking/scaling.rst).
+    QueueFile {
+        RpsCpus = "rps_cpus": Form::CpuMask,
+        RpsFlowCnt = "rps_flow_cnt": Form::PowerOfTwo,
+        XpsCpus = "xps_cpus": Form::CpuMask,
+        XpsRxqs = "xps_rxqs": Form::Mask,
+    }
+}
+
+files! {
+    /// Settings of an interface (Documentation/networking/napi.rst).
+    InterfaceFile {
+        GroFlushTimeout = "gro_flush_timeout": Form::Numbers(1),
+        NapiDeferHardIrqs = "napi_defer_hard_irqs": Form::Numbers(1),
+    }
+}
+
+files! {
+    /// Settings of transparent huge pages (Documentation/admin-guide/mm/transhuge.rst).
+    HugePages {
+        Enabled = "enabled": Form::Choice,
+        Defrag = "defrag": Form::Choice,
+    }
+}
+
+impl QueueFile {
+    /// The direction of its queues.
+    pub const fn direction(self) -> Direction {
+        match self {
+            Self::RpsCpus | Self::RpsFlowCnt => Direction::Rx,
+            Self::XpsCpus | Self::XpsRxqs => Direction::Tx,
+        }
+    }
+
+    /// The directory of a queue that has it: `rx-0`.
+    pub fn queue(self, queue: QueueId) -> String {
+        self.direction().queue(queue)
+    }
+}
+
+impl Direction {
+    /// The directory of a queue in sysfs: `rx-0`.
+    pub fn queue(self, queue: QueueId) -> String {
+        format!("{}{queue}", self.queue_prefix())
+    }
+
+    /// What the names of these directories begin with.
+    pub const fn queue_prefix(self) -> &'static str {
+        match self {
+            Self::Rx => "rx-",
+            Self::Tx => "tx-",
+        }
+    }
+}
+
+const IRQS: &str = "/proc/irq";
+const AFFINITY: &str = "smp_affinity_list";
+const NICS: &str = "/sys/class/net";
+const MIGRATION_COST: &str = "/sys/kernel/debug/sched/migration_cost_ns";
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
+const SYSCTLS: &str = "/proc/sys";
+
+impl FileOf {
+    /// Parses a path; `None` if it may not be written.
+    pub fn parse(path: &str) -> Option<Self> {
+        let of = match path.split('/').collect::<Vec<_>>()[..] {
+            ["", "sys", "class", "net", nic, "queues", queue, file] => {
+                let file = QueueFile::parse(file)?;
+                let queue = QueueId(number(queue.strip_prefix(file.direction().queue_prefix())?)?);
+                Self::Queue { nic: nic.to_owned(), queue, file }
+            }
+            ["", "sys", "class", "net", nic, file] => {
+                Self::Interface { nic: nic.to_owned(), file: InterfaceFile::parse(file)? }
+            }
+            ["", "proc", "irq", irq, AFFINITY] => Self::Irq(IrqNumber(number(irq)?)),
+            ["", "proc", "sys", ref parts @ ..] => Self::Sysctl(Sysctl::parse(&parts.join("."))?),
+            ["", "sys", "kernel", "mm", "transparent_hugepage", file] => {
+                Self::HugePages(HugePages::parse(file)?)
+            }
+            _ if path == MIGRATION_COST => Self::MigrationCost,
+            _ => return None,
+        };
+        // One path per setting, and none that leaves its directory.
+        (of.has_valid_name() && of.to_string() == path).then_some(of)
+    }
+
+    /// Whether the name of its interface is one that the kernel accepts.
+    pub fn has_valid_name(&self) -> bool {
+        self.nic().is_none_or(is_interface_name)
+    }
+
+    /// The paths of all of them, where `{nic}` stands for the name of an interface and `{n}` for a number.
+    pub fn patterns() -> Vec<String> {
+        let queue = |file: &QueueFile| {
+            format!("{NICS}/{{nic}}/queues/{}{{n}}/{file}", file.direction().queue_prefix())
+        };
+        let interface = |file: &InterfaceFile| format!("{NICS}/{{nic}}/{file}");
+        let others = Sysctl::ALL.iter().map(|&sysctl| Self::Sysctl(sysctl));
+        let others = others.chain([Self::MigrationCost]);
+        let others = others.chain(HugePages::ALL.iter().map(|&file| Self::HugePages(file)));
+        [format!("{IRQS}/{{n}}/{AFFINITY}")]
+            .into_iter()
+            .chain(QueueFile::ALL.iter().map(queue))
+            .chain(InterfaceFile::ALL.iter().map(interface))
+            .chain(others.map(|file| file.to_string()))
+            .collect()
+    }
+
+    /// Its name in plans: `rps_cpus`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Irq(_) => "irq_affinity",
+            Self::Queue { file, .. } => file.name(),
+            Self::Interface { file, .. } => file.name(),
+            Self::Sysctl(_) | Self::MigrationCost => "sysctl",
+            Self::HugePages(_) => "transparent_hugepage",
+        }
+    }
+
+    /// The format of its value.
+    pub fn form(&self) -> Form {
+        match self {
+            Self::Irq(_) => Form::CpuList,
+            Self::Queue { file, .. } => file.form(),
+            Self::Interface { file, .. } => file.form(),
+            Self::Sysctl(sysctl) => sysctl.form(),
+            Self::MigrationCost => Form::Numbers(1),
+            Self::HugePages(file) => file.form(),
+        }
+    }
+
+    /// The interface that it belongs to.
+    pub fn nic(&self) -> Option<&str> {
+        match self {
+            Self::Queue { nic, .. } | Self::Interface { nic, .. } => Some(nic),
+            _ => None,
+        }
+    }
+
+    /// Whether it belongs to a network namespace: the settings of interfaces do. So do some sysctls below `net`; the
+    /// kernel shows each thread those of its own namespace.
+    pub fn is_of_namespace(&self) -> bool {
+        match self {
+            Self::Queue { .. } | Self::Interface { .. } => true,
+            Self::Sysctl(sysctl) => sysctl.name().starts_with("net."),
+            Self::Irq(_) | Self::MigrationCost | Self::HugePages(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for FileOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Irq(irq) => write!(f, "{IRQS}/{irq}/{AFFINITY}"),
+            Self::Queue { nic, queue, file } => {
+                write!(f, "{NICS}/{nic}/queues/{}/{file}", file.queue(*queue))
+            }
+            Self::Interface { nic, file } => write!(f, "{NICS}/{nic}/{file}"),
+            // None of the writable ones contains the name of an interface, which may itself hold dots.
+            Self::Sysctl(sysctl) => write!(f, "{SYSCTLS}/{}", sysctl.name().replace('.', "/")),
+            Self::MigrationCost => f.write_str(MIGRATION_COST),
+            Self::HugePages(file) => write!(f, "{HUGE_PAGES}/{file}"),
+        }
+    }
+}
+
+impl From<FileOf> for String {
+    fn from(of: FileOf) -> Self {
+        of.to_string()
+    }
+}
+
+impl TryFrom<String> for FileOf {
+    type Error = String;
+
+    fn try_from(path: String) -> Result<Self, String> {
+        Self::parse(&path).ok_or_else(|| format!("{path:?} is not a setting that nearpath changes"))
+    }
+}
+
+/// A number as the kernel uses it in file names: digits without a leading zero.
+fn number(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
+    (digits && (text == "0" || !text.starts_with('0'))).then(|| text.parse().ok())?
+}
+
+/// As `dev_valid_name` of net/core/dev.c.
+pub fn is_interface_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() < 16
+        && text != "."
+        && text != ".."
+        && !text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_round_trip() {
+        for (path, kind) in [
+            ("/proc/irq/40/smp_affinity_list", "irq_affinity"),
+            ("/sys/class/net/enp94s0f0np0/queues/rx-10/rps_cpus", "rps_cpus"),
+            ("/sys/class/net/eth0/queues/rx-0/rps_flow_cnt", "rps_flow_cnt"),
+            ("/sys/class/net/veth-a.1/queues/tx-0/xps_cpus", "xps_cpus"),
+            ("/sys/class/net/eth0/napi_defer_hard_irqs", "napi_defer_hard_irqs"),
+            ("/proc/sys/net/core/rps_sock_flow_entries", "sysctl"),
+            ("/sys/kernel/debug/sched/migration_cost_ns", "sysctl"),
+            ("/sys/kernel/mm/transparent_hugepage/defrag", "transparent_hugepage"),
+        ] {
+            let of = FileOf::parse(path).unwrap_or_else(|| panic!("{path}"));
+            assert_eq!((of.to_string().as_str(), of.kind()), (path, kind));
+        }
+    }
+
+    #[test]
+    fn patterns_are_of_files_that_may_be_written() {
+        for pattern in FileOf::patterns() {
+            let path = pattern.replace("{nic}", "eth0").replace("{n}", "7");
+            assert!(FileOf::parse(&path).is_some(), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_paths_are_refused() {
+        for path in [
+            "",
+            "/",
+            "/etc/passwd",
+            "/proc/sysrq-trigger",
+            "/proc/irq/default_smp_affinity",
+            "/proc/irq/040/smp_affinity_list",
+            "/proc/irq//smp_affinity_list",
+            "/proc/irq/4/../5/smp_affinity_list",
+            "/sys/class/net/../queues/rx-0/rps_cpus",
+            "/sys/class/net/a/b/queues/rx-0/rps_cpus",
+            "/sys/class/net/eth0/queues/rx-/rps_cpus",
+            "/sys/class/net/eth0/queues/rx--1/rps_cpus",
+            "/sys/class/net/eth0/queues/rx-0/rps_cpus/",
+            "/sys/class/net/eth0/queues/rx-0/rps_cpus\n",
+            "/sys/class/net/eth0/queues/tx-0/rps_cpus",
+            "/sys/class/net/eth0/queues/rx-0/xps_cpus",
+            "sys/class/net/eth0/queues/rx-0/rps_cpus",
+            "/proc/sys/kernel/core_pattern",
+            "/proc/sys/net.core.somaxconn",
+            "/proc/sys/net/core.somaxconn",
+        ] {
+            assert_eq!(FileOf::parse(path), None, "{path}");
+        }
+    }
+}
