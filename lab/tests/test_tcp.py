@@ -173,15 +173,22 @@ if listener:
 else:
     end = socket.create_connection(("10.78.0.2", 7100))
 if scene == "lossy":
-    # In both directions, until something was retransmitted.
-    for _ in range(100):
-        retransmitted = int.from_bytes(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:], "little")
-        end.sendall(bytes([retransmitted > 0]) + bytes(19999))
+    # Until both ends have retransmitted, received out of order, and reduced their windows (ss prints no higher
+    # ssthresh). A reduction that proves wrong is undone as soon as the receiver has reported it: it has to last.
+    lasts = False
+    while True:
+        info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 228)
+        ssthresh, retransmits, out_of_order = (int.from_bytes(info[at : at + 4], "little") for at in (76, 100, 224))
+        is_reduced = retransmits > 0 and out_of_order > 0 and ssthresh < 0xFFFF
+        end.sendall(bytes([is_reduced]) + bytes(19999))
         data = b""
         while len(data) < 20000:
             data += end.recv(20000 - len(data))
-        if retransmitted and data[0]:
+        lasted, lasts = lasts, is_reduced and data[0]
+        if lasts and lasted:
             break
+        if lasts:
+            time.sleep(0.5)
     end.sendall(bytes(500))
     end.recv(400)
 elif not listener:
