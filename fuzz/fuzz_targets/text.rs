@@ -24,6 +24,9 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| drop(parse::parse_protocols(bytes)),
     |bytes| drop(parse::parse_snmp6(bytes)),
     |bytes| drop(parse::parse_vmstat(bytes)),
+    memory_maps,
+    |bytes| drop(parse::parse_thread_stat(bytes)),
+    |bytes| drop(parse::parse_memory_status(bytes)),
 ];
 
 /// A parsed cpulist must survive printing and parsing.
@@ -38,6 +41,13 @@ fn cpumask(bytes: &[u8]) {
     if let Ok(set) = CpuSet::from_mask(&String::from_utf8_lossy(bytes)) {
         assert_eq!(CpuSet::from_mask(&set.to_mask()).as_ref(), Ok(&set));
     }
+}
+
+/// Every page has one kind, so that the kinds and the page sizes add up to at most the pages.
+fn memory_maps(bytes: &[u8]) {
+    let Ok(maps) = parse::parse_memory_maps(bytes) else { return };
+    let hugetlb: u64 = maps.hugetlb.values().flat_map(|nodes| nodes.values()).sum();
+    assert_eq!(hugetlb, maps.nodes.values().map(|node| node.hugetlb_bytes).sum::<u64>());
 }
 
 fuzz_target!(|bytes: &[u8]| {

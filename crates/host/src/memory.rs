@@ -33,10 +33,10 @@ pub struct MappedBytes {
 const DEVICES: [&str; 6] =
     ["/dev/uio", "/dev/vfio/", "/dev/iommu", "/dev/infiniband/", "/dev/mem", "anon_inode:[vfio"];
 /// Maximum number of devices listed per process.
-const MAX_DEVICES: usize = 64;
+pub(crate) const MAX_DEVICES: usize = 64;
 
 /// Whether a file, named by its descriptor or mapping, is such a device, or a PCI register region of one.
-fn is_device(file: &str) -> bool {
+pub(crate) fn is_device(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default();
     let registers =
         file.starts_with("/sys/") && file.contains("/pci") && name.starts_with("resource");
@@ -48,7 +48,7 @@ const TIME: Duration = Duration::from_millis(50);
 /// A process with more pages than this is not read: the kernel walks a mapping in one go, some 10 ns
 /// per page, and the time limit has no effect within that. 16 GiB in pages of 4 KiB; hugetlb pages are
 /// not included (fs/proc/task_mmu.c `task_statm`).
-const MOST_PAGES: u64 = 4 << 20;
+pub(crate) const MOST_PAGES: u64 = 4 << 20;
 
 /// The text of `numa_maps`, unless the process is so large that reading it would stall it.
 fn numa_maps(root: &Root, pid: u32) -> Result<Vec<u8>, ReadError> {

@@ -18,6 +18,7 @@ pub mod irqs;
 mod journal;
 pub mod locality;
 mod measurement;
+pub mod memory;
 mod outlier;
 mod plan;
 mod proposal;

@@ -7,7 +7,7 @@
 mod caches;
 mod cores;
 mod files;
-mod nodes;
+pub(crate) mod nodes;
 mod trust;
 mod unknown;
 

@@ -8,7 +8,7 @@ use crate::{Notes, Root};
 use nearpath_model::{Cpu, CpuId, CpuSet, Hugepages, Node, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-const NODES: &str = "/sys/devices/system/node";
+pub(crate) const NODES: &str = "/sys/devices/system/node";
 const NODE_CPUS: &[&str] = &["cpulist", "cpumap"];
 
 /// A node, while CPUs are assigned to nodes.
@@ -94,7 +94,7 @@ fn distances(text: &str, columns: &[NodeId]) -> Result<BTreeMap<NodeId, u32>, St
 }
 
 /// `Node 0 MemTotal:   16384 kB` in bytes.
-fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip_while(|word| *word != name).skip(1);
         let kib = words.next()?.parse::<u64>().ok()?;
@@ -103,7 +103,7 @@ fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Lines of a name and a number.
-fn counters(text: &str) -> BTreeMap<String, u64> {
+pub(crate) fn counters(text: &str) -> BTreeMap<String, u64> {
     let counter = |line: &str| {
         let (name, value) = line.split_once(char::is_whitespace)?;
         Some((name.to_owned(), value.trim().parse().ok()?))
@@ -111,7 +111,7 @@ fn counters(text: &str) -> BTreeMap<String, u64> {
     text.lines().filter_map(counter).collect()
 }
 
-fn hugepages(
+pub(crate) fn hugepages(
     root: &Root,
     node: &str,
     subject: &str,

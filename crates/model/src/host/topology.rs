@@ -134,6 +134,13 @@ impl Topology {
         self.nodes.iter().find(|n| n.node == node)
     }
 
+    /// Whether a node has none of the CPUs that are online, while others have: a node of memory only (CXL, persistent
+    /// memory).
+    pub fn is_cpuless(&self, node: NodeId) -> bool {
+        let has = |node: &Node| !node.cpus.intersection(&self.online).is_empty();
+        self.node(node).is_some_and(|node| !has(node)) && self.nodes.iter().any(has)
+    }
+
     /// The node that a CPU is on.
     pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
         self.cpu(cpu)?.node

@@ -6,7 +6,7 @@ use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::diagnose;
-use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
 use nearpath_model::{CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner};
 use nearpath_tune::planners::{
     ChannelCount, Hugepages, Request, System, Traffic, Workload, plan, workloads,
@@ -202,7 +202,7 @@ impl PlanOptions {
         }
         for unit in &self.unit {
             let owner = |owner: &SocketOwner| {
-                Some((owner.pid, unit_of(owner.cgroup.as_deref()?, unit)?.to_owned()))
+                Some((owner.pid, unit_of_cgroup(owner.cgroup.as_deref()?, unit)?.to_owned()))
             };
             let owners: BTreeMap<u32, String> = host.owners.iter().filter_map(owner).collect();
             pids.extend(owners.keys());
@@ -235,27 +235,5 @@ fn vlan_priority(text: &str) -> Result<(u8, CpuId), String> {
     match parsed {
         Some((pcp @ 0..=7, cpu)) => Ok((pcp, CpuId(cpu))),
         _ => Err("expected PRIORITY:CPU with a priority from 0 to 7, e.g. 5:2".to_owned()),
-    }
-}
-
-/// The systemd unit with this name that a cgroup belongs to; `nginx` is `nginx.service`.
-fn unit_of<'a>(cgroup: &'a str, name: &str) -> Option<&'a str> {
-    let mut parts = cgroup.split('/').filter(|part| !part.is_empty());
-    parts.find(|part| *part == name || part.strip_suffix(".service") == Some(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_are_found_by_cgroup() {
-        let cgroup = "/system.slice/nginx.service/worker";
-        assert_eq!(unit_of(cgroup, "nginx"), Some("nginx.service"));
-        assert_eq!(unit_of(cgroup, "nginx.service"), Some("nginx.service"));
-        assert_eq!(unit_of(cgroup, "system.slice"), Some("system.slice"));
-        for unit in ["", "ngin", "service", "nginx.servic"] {
-            assert_eq!(unit_of(cgroup, unit), None, "{unit}");
-        }
     }
 }
