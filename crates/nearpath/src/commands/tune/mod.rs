@@ -1,6 +1,7 @@
 //! `nearpath tune`: plans changes, applies them, shows their state, and undoes them.
 
 mod apply;
+mod check_dpvs;
 mod export;
 mod journal;
 mod plan;
@@ -26,6 +27,7 @@ EXAMPLES
   nearpath tune verify                         the same as an exit status
   nearpath tune watch                          re-apply changes lost by interface resets
   nearpath tune export --applied --as systemd -o units   apply at each boot
+  nearpath tune check-dpvs dpvs.conf           check workers of DPVS before it starts
   nearpath tune rollback                       undo everything
   nearpath tune rollback --to 12               undo what was changed after change 12";
 
@@ -55,6 +57,8 @@ enum Action {
     Export(Box<export::ExportArguments>),
     /// Re-apply changes lost by hot-plug, interface resets or driver reloads
     Watch(watch::Watch),
+    /// Check a configuration of DPVS: whether it starts, and with what is written
+    CheckDpvs(check_dpvs::CheckDpvs),
 }
 
 impl Tune {
@@ -68,6 +72,7 @@ impl Tune {
             Action::Verify(verify) => verify.run(),
             Action::Export(export) => export.run(),
             Action::Watch(watch) => watch.run(),
+            Action::CheckDpvs(check) => check.run(),
         }
     }
 }

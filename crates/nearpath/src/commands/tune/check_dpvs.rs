@@ -1,0 +1,96 @@
+//! `nearpath tune check-dpvs`: whether DPVS starts with a configuration, and whether it runs what is written.
+
+use crate::failure::Failure;
+use crate::output;
+use anyhow::{Context, bail};
+use clap::Args;
+use nearpath_model::DpvsVerdict;
+use nearpath_tune::dpvs::{self, DpvsOptions, MAX_FILE};
+use nearpath_views::text;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Exit status of a configuration that DPVS changes.
+const CHANGED: u8 = 3;
+/// Exit status of one that it refuses.
+const REFUSED: u8 = 1;
+
+const AFTER_HELP: &str = "\
+Reads the file as DPVS 1.9 does and builds its table of workers. Included files are not read.
+
+EXIT STATUS
+  0  accepted: DPVS starts with what is written
+  1  refused: DPVS exits or aborts; also if the file cannot be read
+  3  changed: DPVS starts, but not with what is written
+
+EXAMPLES
+  nearpath tune check-dpvs /etc/dpvs.conf
+  nearpath tune check-dpvs dpvs.conf --lcores 0@1,1@2,2@3 --main-lcore 0
+  nearpath tune check-dpvs dpvs.conf --ports 2 --max-queues 8 --nodes 2 --json";
+
+/// Arguments of `tune check-dpvs`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct CheckDpvs {
+    /// The configuration, such as /etc/dpvs.conf; '-' is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// EAL's --lcores [default: lcore N on CPU N, as many as the file needs]
+    #[arg(long, value_name = "SPEC")]
+    lcores: Option<String>,
+    /// EAL's --main-lcore [default: the lowest lcore]
+    #[arg(long, value_name = "N")]
+    main_lcore: Option<u32>,
+    /// Ports that DPDK finds [default: the devices of netif_defs]
+    #[arg(long, value_name = "N")]
+    ports: Option<u32>,
+    /// Queues that each NIC has [default: 16, the most that DPVS uses]
+    #[arg(long, value_name = "N")]
+    max_queues: Option<u32>,
+    /// NUMA nodes of the host
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl CheckDpvs {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let file = read(&self.file)?;
+        let options = DpvsOptions {
+            lcores: self.lcores.clone(),
+            main_lcore: self.main_lcore,
+            ports: self.ports,
+            max_queues: self.max_queues,
+            nodes: self.nodes,
+        };
+        let check = dpvs::check(&file, &options);
+        if self.json {
+            output::json(&check)?;
+        } else {
+            output::text(&text::dpvs_check(&check, &self.file.display().to_string()))?;
+        }
+        match check.verdict {
+            DpvsVerdict::Accepted => Ok(()),
+            DpvsVerdict::Changed => Err(Failure::Found(CHANGED)),
+            DpvsVerdict::Refused => Err(Failure::Found(REFUSED)),
+        }
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", file.display());
+    let mut bytes = Vec::new();
+    let length = if file == Path::new("-") {
+        std::io::stdin().take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
+    } else {
+        let opened = File::open(file).with_context(cannot)?;
+        opened.take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
+    };
+    if length as u64 > MAX_FILE {
+        bail!("{} is larger than {} MiB", file.display(), MAX_FILE >> 20);
+    }
+    Ok(bytes)
+}
