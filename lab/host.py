@@ -36,6 +36,12 @@ RUNS = ["-accel", "tcg,thread=multi"]
 # another forever.) Twice the threshold, in seconds, counts as stuck: longer than a busy machine pauses.
 ENDS_WHEN_STUCK = "sysctl -q kernel.watchdog_thresh=20 kernel.softlockup_panic=1"
 
+# The size of the disk was read when the guest booted: a larger one has to be found again.
+FINDS_PAYLOAD = (
+    "driver=/sys/bus/virtio/drivers/virtio_blk && device=$(basename $(readlink /sys/block/vdb/device))"
+    " && echo $device >$driver/unbind && echo $device >$driver/bind"
+)
+
 # Files for the guest are on a disk, and are used in place. (The guest's cached blocks of
 # the disk are those of an empty one.)
 TAKES_PAYLOAD = (
@@ -100,7 +106,12 @@ class Host:
                 host.monitor.command("cont")
                 host.agent.wait_until_up(PATIENCE_S)
         with host.stopped_on_error():
-            host.check(f"{ENDS_WHEN_STUCK} && {TAKES_PAYLOAD}" if payload else ENDS_WHEN_STUCK)
+            steps = [ENDS_WHEN_STUCK]
+            if payload and payload.stat().st_size > images.PAYLOAD_SIZE:
+                steps.append(FINDS_PAYLOAD)
+            if payload:
+                steps.append(TAKES_PAYLOAD)
+            host.check(" && ".join(steps))
         return host
 
     @property
@@ -298,9 +309,9 @@ def overlay(base: Path, disk: Path, form: str = "qcow2") -> None:
 
 
 def empty_payload(folder: Path) -> Path:
-    """An empty disk with the size of every payload."""
+    """An empty disk with the size of most payloads."""
     disk = folder / "payload"
-    tool = images.tools().command("qemu-img", "create", "-q", "-f", "raw", str(disk), images.PAYLOAD_SIZE)
+    tool = images.tools().command("qemu-img", "create", "-q", "-f", "raw", str(disk), str(images.PAYLOAD_SIZE))
     subprocess.run(tool, check=True)
     return disk
 

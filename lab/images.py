@@ -74,8 +74,8 @@ GUEST_MODULES = re.compile(
 DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
 DISK_SIZE = "1600M"
-# Of the disk with a test's payload.
-PAYLOAD_SIZE = "64M"
+# Of the disk with a test's payload, unless its files need more.
+PAYLOAD_SIZE = 64 << 20
 
 
 class Tools:
@@ -131,6 +131,32 @@ def root() -> Path:
             shutil.rmtree(path / folder)
 
     return cache.artifact("root", inputs, build)
+
+
+def beside_root(packages: tuple[str, ...]) -> Path:
+    """Packages with all that they depend on, as a directory without what the guests' root file system has: for a
+    payload. Their installation scripts are not run."""
+    suites = (distribution.codename(),)
+    base = root()
+    inputs = (base.name, distribution.versions(suites, packages))
+
+    def build(path: Path) -> None:
+        distribution.bootstrap(path, suites, packages, "--variant=extract", *ROOT_OPTIONS[1:])
+        # Packages may hold /bin, which is a link to /usr/bin where they are installed.
+        for name in ("bin", "lib", "lib64", "sbin"):
+            if (path / name).is_dir() and not (path / name).is_symlink():
+                shutil.copytree(path / name, path / "usr" / name, symlinks=True, dirs_exist_ok=True)
+                shutil.rmtree(path / name)
+            (path / name).unlink(missing_ok=True)
+        for file in path.rglob("*"):
+            place = base / file.relative_to(path)
+            is_folder = file.is_dir() and not file.is_symlink()
+            if not is_folder and (place.exists() or place.is_symlink()):
+                file.unlink()
+        for folder in ("boot", "dev", "proc", "run", "sys", "tmp", "usr/share/doc", "var"):
+            shutil.rmtree(path / folder, ignore_errors=True)
+
+    return cache.artifact("-".join(("beside", *packages)), inputs, build)
 
 
 @functools.cache
@@ -208,10 +234,15 @@ def _with_dependencies(modules: Path, wanted: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-def make_disk(folder: Path, disk: Path, size: str) -> None:
+def make_disk(folder: Path, disk: Path, size: str | int) -> None:
     """Creates an ext4 file system from a directory: without a journal, since it is discarded after use."""
     features = ["-O", "^has_journal,^metadata_csum", "-m", "0", "-E", "lazy_itable_init=1,nodiscard"]
-    _run(tools().command("mke2fs", "-q", "-t", "ext4", *features, "-d", str(folder), str(disk), size))
+    _run(tools().command("mke2fs", "-q", "-t", "ext4", *features, "-d", str(folder), str(disk), _size(size)))
+
+
+def _size(size: str | int) -> str:
+    """As mke2fs takes it: a number alone would be in blocks."""
+    return size if isinstance(size, str) else f"{size >> 10}k"
 
 
 def _run(command: list[str], cwd: Path | None = None, stdin: bytes = b"") -> bytes:

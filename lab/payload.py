@@ -45,14 +45,19 @@ def _payload(programs: dict[str, Path], others: dict[str, Path] | None = None) -
 
 
 def pack(files: dict[str, Path], folder: Path) -> Path:
-    """Creates a payload in a directory: a disk with files, or directories of them, by their paths in the guest."""
+    """Creates a payload in a directory: a disk with files, or directories of them, by their paths in the guest. It is
+    larger than others if they need it."""
     contents, disk = folder / "contents", folder / "payload"
     for path, file in files.items():
         place = contents / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         if file.is_dir():
-            shutil.copytree(file, place)
+            shutil.copytree(file, place, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy(file, place)
-    images.make_disk(contents, disk, images.PAYLOAD_SIZE)
+    # Blocks and inodes, and what the file system needs for itself.
+    sizes = [4096 + (0 if file.is_symlink() else file.stat().st_size) for file in contents.rglob("*")]
+    needed = sum(sizes) * 5 // 4
+    size = images.PAYLOAD_SIZE if needed < images.PAYLOAD_SIZE else -(-needed >> 20) << 20
+    images.make_disk(contents, disk, size)
     return disk

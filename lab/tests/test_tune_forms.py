@@ -1,6 +1,5 @@
-"""A plan that is exported leaves the same settings as `tune apply`, in each form that the guest can take. It has no
-tuned or Ansible, whose forms are checked by their own tools (`crates/tune/tests/export_tools.rs`); udev is unpacked
-for it from its package.
+"""A plan that is exported leaves the same settings as `tune apply`, in each form but grub's, which takes a boot. The
+guests have no udev, tuned or Ansible: they are unpacked from their packages.
 """
 
 import json
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab import Host, distribution
+from lab import Host, distribution, images
 from lab.fixtures import lab, lengthy
 from lab.payload import nearpath_payload
 
@@ -19,6 +18,13 @@ from .test_tune_export import misplace, nearpath, settings
 
 SOMAXCONN = "/proc/sys/net/core/somaxconn"
 UDEVD = "/usr/lib/systemd/systemd-udevd"
+# What the installation scripts of dbus and tuned do; tuned writes to its folder, and a payload cannot be written to.
+INSTALLS_TUNED = (
+    "echo messagebus:x:990:990::/nonexistent:/usr/sbin/nologin >>/etc/passwd && echo messagebus:x:990: >>/etc/group"
+    " && cp -rL /etc/tuned /etc/tuned.own && rm -r /etc/tuned && mv /etc/tuned.own /etc/tuned"
+    " && mkdir -p /var/log/tuned"
+    " && systemctl daemon-reload && systemctl start dbus.socket"
+)
 # How a host takes what was exported into /root/FORM.
 TAKEN = {
     "sh": "/root/sh/nearpath-tune.sh apply",
@@ -33,24 +39,37 @@ TAKEN = {
         " && systemctl daemon-reload && systemctl start nearpath-tune"
     ),
     "sysctl": "sysctl -p /root/sysctl/*.conf",
+    "tuned": (
+        f"{INSTALLS_TUNED} && cp -r /root/tuned/nearpath /etc/tuned/ && systemctl start tuned"
+        " && tuned-adm profile nearpath && tuned-adm active && tuned-adm verify"
+    ),
+    "ansible": "LC_ALL=C.UTF-8 ansible-playbook -i localhost, --connection local /root/ansible/nearpath-tune.yml",
     "udev": (
         f"install -D /root/udev/99-nearpath.rules /etc/udev/rules.d/99-nearpath.rules && {UDEVD} --daemon"
         " && udevadm trigger --action=add --subsystem-match=net && udevadm settle"
     ),
 }
+# Python starts slowly in emulation.
+SLOW_S = 600
 # What the export of a form is written to: a folder, or a file of this name in it.
-FILES = {"sh": "/nearpath-tune.sh", "sysctl": "/60-nearpath.conf", "udev": "/99-nearpath.rules"}
+FILES = {
+    "ansible": "/nearpath-tune.yml",
+    "sh": "/nearpath-tune.sh",
+    "sysctl": "/60-nearpath.conf",
+    "udev": "/99-nearpath.rules",
+}
 # What a form carries, if not everything: kinds of changes.
 CARRIED = {"sysctl": {"sysctl"}, "udev": {"rps_cpus", "xps_cpus", "rps_flow_cnt"}}
 
 
 @pytest.fixture(scope="module")
 def payload(lab_here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """nearpath, and udev without its rules: a guest boots without it."""
+    """nearpath, tuned, Ansible, and udev without its rules: a guest boots without it."""
     folder = tmp_path_factory.mktemp("udev")
     distribution.unpack((distribution.codename(),), "udev", folder)
     udevadm = next(path for path in folder.glob("**/bin/udevadm"))
-    return nearpath_payload({"/usr/bin/udevadm": udevadm, UDEVD: udevadm})
+    others = images.beside_root(("ansible-core", "dbus", "tuned"))
+    return nearpath_payload({"/": others, "/usr/bin/udevadm": udevadm, UDEVD: udevadm})
 
 
 def values(host: Host, plan: dict[str, Any]) -> dict[str, str]:
@@ -67,6 +86,10 @@ def undo(host: Host, form: str, found: dict[str, str], plan: dict[str, Any]) -> 
         assert nearpath(host, "status")["journal"] == []
     elif form in ("sh", "systemd"):
         host.check(f"/root/{form}/nearpath-tune.sh undo")
+    elif form == "ansible":
+        host.check("/usr/local/sbin/nearpath-tune.sh undo")
+    elif form == "tuned":
+        host.check("tuned-adm off", timeout_s=SLOW_S)
     else:
         for change in plan["changes"]:
             host.run(f"echo {found[change['id']]} >{change['target']}")
@@ -99,7 +122,7 @@ def test_a_form_leaves_the_settings_of_tune_apply(host: Host, form: str) -> None
 
     host.check(f"mkdir -p /root/{form}")
     output = host.check(f"nearpath tune export /root/plan.json --as {form} -o /root/{form}{FILES.get(form, '')} 2>&1")
-    host.check(TAKEN[form])
+    print(host.check(TAKEN[form], timeout_s=SLOW_S))
     now = values(host, plan)
     carried = {name for name in now if now[name] != found[name]}
     # What it carries is as 'tune apply' makes it; what it does not, it said, and left alone.
