@@ -20,7 +20,7 @@ const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 fn change(path: &str, after: &str) -> Change {
     let netns = current_netns(&Root::live()).inode;
     Change {
-        target: Target::parse(&path, netns).unwrap(),
+        target: Target::parse(path, netns).unwrap(),
         before: Value::Text(text(path)),
         after: Value::Text(after.to_owned()),
         why: "a test".to_owned(),

@@ -7,6 +7,7 @@
 //! Rule: document 000 (check whether NET_RX is concentrated on specific CPUs).
 
 use super::nic_irq_node::affinity_change;
+use super::rps_off::more_queues;
 use crate::context::irq_cpus;
 use crate::counters::{busiest, total};
 use crate::{Check, CheckOutcome, Context, nearest_cpus, severity, spread, text};
@@ -93,15 +94,30 @@ fn finding(context: &Context<'_>, what: &str, cpu: CpuId, share: f64, all: u64) 
         finding = finding.evidence(format!("RPS of {nic} rx-{queue} steers to CPU {cpu} only."));
     }
     for nic in context.hardware_nics() {
-        finding.changes.extend(spread_irqs(context, nic, &only));
+        let irqs = irqs_on(context, nic, &only);
+        finding.changes.extend(spread_irqs(context, nic, &irqs, &only));
+        if !irqs.is_empty() {
+            finding
+                .changes
+                .extend(more_queues(nic, nearest_cpus(context.host, nic.numa_node).len()));
+        }
     }
     finding
 }
 
-/// Moves all but one of the interrupts that a NIC has on one CPU to other near ones.
-fn spread_irqs(context: &Context<'_>, nic: &Nic, only: &CpuSet) -> Vec<ProposedChange> {
+/// The interrupts that a NIC has on one CPU.
+fn irqs_on<'a>(context: &Context<'a>, nic: &Nic, only: &CpuSet) -> Vec<&'a Irq> {
     let there = |irq: &&Irq| irq_cpus(irq) == Some(only) && context.irq_total(irq) > 0;
-    let irqs: Vec<&Irq> = context.queue_irqs(nic).into_iter().filter(there).collect();
+    context.queue_irqs(nic).into_iter().filter(there).collect()
+}
+
+/// Moves all but one of them to other near ones.
+fn spread_irqs(
+    context: &Context<'_>,
+    nic: &Nic,
+    irqs: &[&Irq],
+    only: &CpuSet,
+) -> Vec<ProposedChange> {
     let others: Vec<CpuId> = nearest_cpus(context.host, nic.numa_node)
         .into_iter()
         .filter(|cpu| !only.contains(*cpu))

@@ -128,7 +128,7 @@ fn finding(
 }
 
 /// More channels, where the NIC has them: hardware spreads packets at no cost.
-fn more_queues(nic: &Nic, useful: usize) -> Option<ProposedChange> {
+pub(super) fn more_queues(nic: &Nic, useful: usize) -> Option<ProposedChange> {
     let channels = nic.channels?;
     let (now, most) = (channels.combined?, channels.combined_max?);
     let after = most.min(u32::try_from(useful).unwrap_or(u32::MAX));

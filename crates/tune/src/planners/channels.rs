@@ -30,9 +30,6 @@ pub enum ChannelCount {
     Near,
 }
 
-/// Checks that find that one CPU is not enough.
-const OVERLOADED: [&str; 2] = ["net_rx_concentration", "rps_off"];
-
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for nic in situation.hardware() {
         let channels = nic.channels.unwrap_or_default();
@@ -78,10 +75,10 @@ fn wanted(
     if situation.request.channels == Some(ChannelCount::Near) {
         return Some((near, why, None));
     }
-    let overloaded = situation.findings.iter().find(|finding| {
-        OVERLOADED.contains(&finding.check.as_str()) && finding.severity > Severity::Info
-    });
-    let check = overloaded.map(|finding| finding.check.clone());
+    // One CPU is not enough for what its queues receive now.
+    let proposed = situation.proposed(&NicSetting::new(name, Ethtool::Channels).into());
+    let overloaded = proposed.filter(|(finding, _)| finding.severity > Severity::Info);
+    let check = overloaded.map(|(finding, _)| finding.check.clone());
     let more = near > now;
     match check {
         Some(_) if more => Some((near, why, check)),

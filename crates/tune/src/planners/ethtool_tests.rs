@@ -2,7 +2,10 @@
 
 use super::tests::{TWO_NODES, eth0, host, irq_cpus, of_kind, planned, planned_for, set};
 use super::*;
-use nearpath_model::{Channels, CpuId, Goal, NtupleRule, PlannedChange, QueueId, Rings, Rss};
+use nearpath_model::{
+    Channels, CpuId, Ethtool, Finding, Goal, NicSetting, NtupleRule, PlannedChange, ProposedChange,
+    QueueFile, QueueId, Rings, Rss, SettingFile, Severity,
+};
 use nearpath_testing::trees::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -94,6 +97,43 @@ fn channels_as_requested() {
     assert!(noted(&too_many, "at most 16 channels, not 17"), "{:?}", too_many.notes);
     // The rest is planned where the number is right already.
     assert!(!irq_cpus(&asked(ChannelCount::Number(6))).is_empty());
+}
+
+/// The plan for a finding that proposes this change, whatever its name.
+fn plan_for(host: &Host, severity: Severity, change: ProposedChange) -> Plan {
+    let finding = Finding::new(severity, "one CPU is busy").change(change);
+    let findings = [Finding { check: "some_check".to_owned(), ..finding }];
+    plan(host, &findings, &Request::default(), &[], Some("boot".to_owned()), None).unwrap()
+}
+
+#[test]
+fn more_channels_where_a_finding_proposes_them() {
+    let host = host_with(&[&[4], &[5]]);
+    let of = |severity, nic: &str| {
+        let target = NicSetting::new(nic, Ethtool::Channels);
+        let change = ProposedChange::new(target, Some("combined 2".to_owned()), "combined 16", "");
+        plan_for(&host, severity, change)
+    };
+    let found = of(Severity::Warning, "eth0");
+    assert_eq!(values(&found, "channels"), pair("combined 2", "combined 4"), "one per core");
+    assert_eq!(only(&found, "channels").unwrap().finding.as_deref(), Some("some_check"));
+    assert_eq!(values(&of(Severity::Info, "eth0"), "channels"), None);
+    assert_eq!(values(&of(Severity::Warning, "eth1"), "channels"), None);
+}
+
+#[test]
+fn rps_where_a_finding_turns_it_on() {
+    let host = host_with(&[&[4], &[5]]);
+    let of = |nic: &str, before: &str, after: &str| {
+        let target = SettingFile::queue(nic, QueueId(0), QueueFile::RpsCpus);
+        let change = ProposedChange::new(target, Some(before.to_owned()), after, "");
+        of_kind(&plan_for(&host, Severity::Warning, change), "rps_cpus").len()
+    };
+    assert_eq!(of("eth0", "00000000", "000000c0"), 2, "on both queues");
+    // Another interface; elsewhere than now; off.
+    assert_eq!(of("eth1", "00000000", "000000c0"), 0);
+    assert_eq!(of("eth0", "00000001", "000000c0"), 0);
+    assert_eq!(of("eth0", "00000001", "00000000"), 0);
 }
 
 #[test]
