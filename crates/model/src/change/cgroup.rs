@@ -1,5 +1,7 @@
 //! The cpuset of a cgroup (cgroup v2): which CPUs and nodes its processes may use.
 
+use super::{Persistence, TargetKind};
+use crate::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -52,5 +54,27 @@ impl Cpuset {
         };
         plain(names).then_some(())?;
         Some(Self { cgroup: cgroup.to_owned(), inode: inode.parse().ok()?, what })
+    }
+}
+
+impl TargetKind for Cpuset {
+    fn of_plan(text: &str, _: Option<u64>) -> Option<Self> {
+        Self::parse(text)
+    }
+
+    fn kind(&self) -> &'static str {
+        "cpuset"
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::WhileRunning
+    }
+
+    fn lost_for_good(&self) -> Option<&'static str> {
+        Some("the cgroup is re-created at reboot")
+    }
+
+    fn set_of(&self, value: &str) -> Option<CpuSet> {
+        CpuSet::from_list(value).ok()
     }
 }

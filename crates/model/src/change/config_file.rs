@@ -2,6 +2,7 @@
 //! one variable in irqbalance's file. Plans and journals may have been edited, so any other path is rejected
 //! before it is opened.
 
+use super::{Persistence, TargetKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -106,6 +107,32 @@ pub fn is_service(name: &str) -> bool {
         && name.strip_suffix(".service").is_some_and(|prefix| !prefix.is_empty())
         && !name.starts_with(['.', '@'])
         && name.bytes().all(known)
+}
+
+impl TargetKind for ConfigFile {
+    fn of_plan(text: &str, _: Option<u64>) -> Option<Self> {
+        Self::parse(text)
+    }
+
+    fn kind(&self) -> &'static str {
+        self.place().map_or("unknown", ConfigPlace::kind)
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::Kept
+    }
+
+    fn lost_for_good(&self) -> Option<&'static str> {
+        Some("it is a file, which persists across reboots")
+    }
+
+    fn takes_effect_immediately(&self) -> bool {
+        false
+    }
+
+    fn takes_reboot(&self) -> bool {
+        self.place() == Some(ConfigPlace::CommandLine)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A setting in a file of `/sys` or `/proc`.
 
-use super::{FileOf, Form, InterfaceFile, QueueFile, Sysctl};
+use super::{FileOf, Form, InterfaceFile, Persistence, QueueFile, Sysctl, TargetKind};
 use crate::{CpuSet, IrqNumber, NicIrq, QueueId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -52,7 +52,7 @@ impl SettingFile {
     /// The same in a network namespace, if it belongs to one.
     #[must_use]
     pub fn in_netns(mut self, netns: Option<u64>) -> Self {
-        self.netns = netns.filter(|_| self.of.is_of_namespace());
+        self.set_netns(netns);
         self
     }
 
@@ -96,11 +96,6 @@ impl SettingFile {
     pub fn form(&self) -> Form {
         self.of.form()
     }
-
-    /// Whether another one is the same file, possibly of another device since.
-    pub fn same_place(&self, other: &Self) -> bool {
-        (&self.of, self.netns) == (&other.of, other.netns)
-    }
 }
 
 impl From<Sysctl> for SettingFile {
@@ -112,5 +107,44 @@ impl From<Sysctl> for SettingFile {
 impl fmt::Display for SettingFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.of.fmt(f)
+    }
+}
+
+impl TargetKind for SettingFile {
+    fn of_plan(text: &str, netns: Option<u64>) -> Option<Self> {
+        Self::parse(text, netns)
+    }
+
+    fn kind(&self) -> &'static str {
+        self.of.kind()
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::UntilReboot
+    }
+
+    fn lost_for_good(&self) -> Option<&'static str> {
+        (self.irq().is_some() && self.interrupt.is_none())
+            .then_some("IRQ numbers change at reboot, and its queue is unknown")
+    }
+
+    fn set_of(&self, value: &str) -> Option<CpuSet> {
+        match self.form() {
+            Form::Mask | Form::CpuMask => CpuSet::from_mask(value).ok(),
+            Form::CpuList => CpuSet::from_list(value).ok(),
+            Form::Numbers(_) | Form::PowerOfTwo | Form::Choice => None,
+        }
+    }
+
+    fn may_be_refused(&self) -> bool {
+        self.irq().is_some()
+    }
+
+    fn set_netns(&mut self, netns: Option<u64>) {
+        self.netns = netns.filter(|_| self.of.is_of_namespace());
+    }
+
+    fn is_same_place(&self, other: &Self) -> bool {
+        (&self.of, self.netns) == (&other.of, other.netns)
     }
 }

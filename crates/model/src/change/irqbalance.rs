@@ -1,5 +1,6 @@
 //! The interrupts banned from a running irqbalance.
 
+use super::{Persistence, TargetKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -24,5 +25,23 @@ impl Irqbalance {
         let words: Vec<&str> = text.split(' ').collect();
         let ["irqbalance", "pid", pid, "start", start, "banned"] = words[..] else { return None };
         Some(Self { pid: pid.parse().ok()?, start_ticks: start.parse().ok()? })
+    }
+}
+
+impl TargetKind for Irqbalance {
+    fn of_plan(text: &str, _: Option<u64>) -> Option<Self> {
+        Self::parse(text)
+    }
+
+    fn kind(&self) -> &'static str {
+        "irqbalance"
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::WhileRunning
+    }
+
+    fn lost_for_good(&self) -> Option<&'static str> {
+        Some("irqbalance is a new process after a reboot")
     }
 }

@@ -50,10 +50,116 @@ pub struct Change {
     pub snapshot: Vec<Saved>,
 }
 
-/// What a change writes to; one variant for each kind of change.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Target {
+/// What a kind of target says about itself, in its own file.
+trait TargetKind: fmt::Display {
+    /// Parses the text of a plan made in this network namespace; `None` if it is not one that may be changed.
+    fn of_plan(text: &str, netns: Option<u64>) -> Option<Self>
+    where
+        Self: Sized;
+
+    /// Its text in a plan.
+    fn plan_text(&self) -> String {
+        self.to_string()
+    }
+
+    /// Parses the text of a value in a plan; `None` if it is invalid.
+    fn value_of_plan(&self, text: &str) -> Option<Value> {
+        Some(text.into())
+    }
+
+    /// The kind of setting, as named in plans.
+    fn kind(&self) -> &'static str;
+
+    /// How long a change of it lasts without further action.
+    fn persistence(&self) -> Persistence;
+
+    /// Why a change of it cannot be re-applied after a reboot; `None` if it can.
+    fn lost_for_good(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The CPUs, nodes or queues of a value that is a set.
+    fn set_of(&self, _value: &str) -> Option<CpuSet> {
+        None
+    }
+
+    /// Whether it takes effect immediately, not only when a service or the machine restarts.
+    fn takes_effect_immediately(&self) -> bool {
+        true
+    }
+
+    /// Whether a change of it takes a reboot.
+    fn takes_reboot(&self) -> bool {
+        false
+    }
+
+    /// Whether only a write shows that the host accepts it.
+    fn may_be_refused(&self) -> bool {
+        false
+    }
+
+    /// Puts it into a network namespace, if it belongs to one.
+    fn set_netns(&mut self, _netns: Option<u64>) {}
+
+    /// Whether another one is the same target, possibly of another owner since.
+    fn is_same_place(&self, other: &Self) -> bool
+    where
+        Self: Sized + PartialEq,
+    {
+        self == other
+    }
+}
+
+/// Defines the targets: a variant for each type.
+macro_rules! targets {
+    ($($(#[$doc:meta])* $variant:ident($type:ty),)*) => {
+        /// What a change writes to; one variant for each kind of change.
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Target {
+            $($(#[$doc])* $variant($type),)*
+        }
+
+        impl Target {
+            /// Parses the text of a plan made in this network namespace; `None` if it is not a setting that may be
+            /// changed.
+            #[must_use]
+            pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
+                None$(.or_else(|| <$type>::of_plan(text, netns).map(Self::$variant)))*
+            }
+
+            /// Whether another one is the same target, possibly of another owner since.
+            pub fn same_place(&self, other: &Self) -> bool {
+                match (self, other) {
+                    $((Self::$variant(its), Self::$variant(other)) => its.is_same_place(other),)*
+                    _ => false,
+                }
+            }
+
+            fn its(&self) -> &dyn TargetKind {
+                match self {
+                    $(Self::$variant(its) => its,)*
+                }
+            }
+
+            fn its_mut(&mut self) -> &mut dyn TargetKind {
+                match self {
+                    $(Self::$variant(its) => its,)*
+                }
+            }
+        }
+
+        $(
+            impl From<$type> for Target {
+                fn from(its: $type) -> Self {
+                    Self::$variant(its)
+                }
+            }
+        )*
+    };
+}
+
+targets! {
     /// The program that selects the socket of a REUSEPORT group.
     ReuseportGroup(ReuseportGroup),
     /// A file of `/sys` or `/proc` that holds a setting.
@@ -72,138 +178,57 @@ pub enum Target {
     Unit(UnitSetting),
 }
 
-/// Prefix of a group's text in a plan; its JSON follows.
-const REUSEPORT: &str = "reuseport ";
 /// Text of the kernel's default in a plan.
 const DEFAULT: &str = "default";
 
 impl Target {
-    /// Parses the text of a plan made in this network namespace; `None` if it is not a setting that may be
-    /// changed.
-    #[must_use]
-    pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
-        if let Some(group) = text.strip_prefix(REUSEPORT) {
-            return serde_json::from_str(group).ok().map(Self::ReuseportGroup);
-        }
-        if let Some(thread) = Thread::parse(text) {
-            return Some(Self::Thread(thread));
-        }
-        if let Some(setting) = NicSetting::parse(text, netns) {
-            return Some(Self::Nic(setting));
-        }
-        if let Some(file) = ConfigFile::parse(text) {
-            return Some(Self::ConfigFile(file));
-        }
-        if let Some(cpuset) = Cpuset::parse(text) {
-            return Some(Self::Cpuset(cpuset));
-        }
-        if let Some(irqbalance) = Irqbalance::parse(text) {
-            return Some(Self::Irqbalance(irqbalance));
-        }
-        if let Some(unit) = UnitSetting::parse(text) {
-            return Some(Self::Unit(unit));
-        }
-        SettingFile::parse(text, netns).map(Self::File)
-    }
-
     /// Its text in a plan: a group with all its sockets, so that it differs from another group on the same
     /// port; others as displayed.
     pub fn to_plan(&self) -> String {
-        match self {
-            Self::ReuseportGroup(group) => format!("{REUSEPORT}{}", json(group)),
-            _ => self.to_string(),
-        }
+        self.its().plan_text()
     }
 
     /// The same target in a network namespace, if it belongs to one.
     #[must_use]
     pub fn in_netns(mut self, netns: Option<u64>) -> Self {
-        match &mut self {
-            Self::File(file) => *file = file.clone().in_netns(netns),
-            Self::Nic(setting) => setting.netns = netns,
-            _ => {}
-        }
+        self.its_mut().set_netns(netns);
         self
     }
 
     /// The kind of numbers (CPUs, nodes or queues) if its value is a set; else `None`.
     pub fn set_of(&self, value: &Value) -> Option<CpuSet> {
-        let Value::Text(text) = value else { return None };
-        match self {
-            Self::File(file) => match file.form() {
-                Form::Mask | Form::CpuMask => CpuSet::from_mask(text).ok(),
-                Form::CpuList => CpuSet::from_list(text).ok(),
-                _ => None,
-            },
-            Self::Thread(_) | Self::Cpuset(_) => CpuSet::from_list(text).ok(),
-            Self::Unit(unit) if unit.property != UnitProperty::ActiveState => {
-                CpuSet::from_list(text).ok()
-            }
-            _ => None,
-        }
+        self.its().set_of(value.text()?)
     }
 
     /// Why a change of it cannot be re-applied after a reboot; `None` if it can.
     pub fn lost_for_good(&self) -> Option<&'static str> {
-        match self {
-            Self::Nic(_) | Self::Unit(_) => None,
-            Self::File(file) if file.irq().is_some() && file.interrupt.is_none() => {
-                Some("IRQ numbers change at reboot, and its queue is unknown")
-            }
-            Self::File(_) => None,
-            Self::ConfigFile(_) => Some("it is a file, which persists across reboots"),
-            Self::Thread(_) => Some("a thread's affinity ends with the thread"),
-            Self::Cpuset(_) => Some("the cgroup is re-created at reboot"),
-            Self::Irqbalance(_) => Some("irqbalance is a new process after a reboot"),
-            Self::ReuseportGroup(_) => Some("a BPF program ends with its sockets"),
-        }
+        self.its().lost_for_good()
     }
 
     /// Whether it takes effect immediately, not only when a service or the machine restarts.
     pub fn takes_effect_immediately(&self) -> bool {
-        !matches!(self, Self::ConfigFile(_))
+        self.its().takes_effect_immediately()
     }
 
     /// Whether only a write shows that the host accepts it: the kernel manages some interrupts itself, and
     /// drivers show settings that they do not support.
     pub fn may_be_refused(&self) -> bool {
-        match self {
-            Self::File(file) => file.irq().is_some(),
-            Self::Nic(setting) => matches!(
-                setting.what,
-                Ethtool::Rings | Ethtool::Coalesce | Ethtool::Rss | Ethtool::RssKey
-            ),
-            _ => false,
-        }
+        self.its().may_be_refused()
     }
 
     /// Whether a change of it takes a reboot.
     pub fn takes_reboot(&self) -> bool {
-        matches!(self, Self::ConfigFile(file) if file.place() == Some(ConfigPlace::CommandLine))
+        self.its().takes_reboot()
     }
 
     /// The kind of setting, as named in plans.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::ReuseportGroup(_) => "reuseport",
-            Self::File(file) => file.of.kind(),
-            Self::Thread(_) => "thread_affinity",
-            Self::Nic(setting) => setting.what.kind(),
-            Self::ConfigFile(file) => file.place().map_or("unknown", ConfigPlace::kind),
-            Self::Cpuset(_) => "cpuset",
-            Self::Irqbalance(_) => "irqbalance",
-            Self::Unit(unit) => unit.kind(),
-        }
+        self.its().kind()
     }
 
     /// How long a change of it lasts without further action.
     pub fn persistence(&self) -> Persistence {
-        match self {
-            Self::ReuseportGroup(_) => Persistence::WhileOpen,
-            Self::File(_) | Self::Nic(_) | Self::Unit(_) => Persistence::UntilReboot,
-            Self::Thread(_) | Self::Cpuset(_) | Self::Irqbalance(_) => Persistence::WhileRunning,
-            Self::ConfigFile(_) => Persistence::Kept,
-        }
+        self.its().persistence()
     }
 
     /// The REUSEPORT group, if it is one.
@@ -213,23 +238,6 @@ impl Target {
             _ => None,
         }
     }
-
-    /// Whether another one is the same target, possibly of another owner since.
-    pub fn same_place(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::File(file), Self::File(other)) => file.same_place(other),
-            (Self::Nic(setting), Self::Nic(other)) => setting.same_place(other),
-            (Self::Unit(setting), Self::Unit(other)) => setting.same_place(other),
-            (Self::Thread(thread), Self::Thread(other)) => thread.same_place(other),
-            _ => self == other,
-        }
-    }
-}
-
-impl From<SettingFile> for Target {
-    fn from(file: SettingFile) -> Self {
-        Self::File(file)
-    }
 }
 
 impl From<Sysctl> for Target {
@@ -238,30 +246,9 @@ impl From<Sysctl> for Target {
     }
 }
 
-impl From<NicSetting> for Target {
-    fn from(setting: NicSetting) -> Self {
-        Self::Nic(setting)
-    }
-}
-
-impl From<Thread> for Target {
-    fn from(thread: Thread) -> Self {
-        Self::Thread(thread)
-    }
-}
-
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ReuseportGroup(group) => write!(f, "reuseport group {}", group.local),
-            Self::File(file) => file.fmt(f),
-            Self::Thread(thread) => thread.fmt(f),
-            Self::Nic(setting) => setting.fmt(f),
-            Self::ConfigFile(file) => file.fmt(f),
-            Self::Cpuset(cpuset) => cpuset.fmt(f),
-            Self::Irqbalance(irqbalance) => irqbalance.fmt(f),
-            Self::Unit(unit) => unit.fmt(f),
-        }
+        self.its().fmt(f)
     }
 }
 
@@ -309,11 +296,7 @@ impl Value {
 
     /// Parses its text in a plan, for the given target; `None` if it is invalid.
     pub fn parse(target: &Target, text: &str) -> Option<Self> {
-        match target {
-            Target::ReuseportGroup(_) if text == DEFAULT => Some(Self::Default),
-            Target::ReuseportGroup(_) => serde_json::from_str(text).ok().map(Self::Program),
-            _ => Some(Self::Text(text.to_owned())),
-        }
+        target.its().value_of_plan(text)
     }
 }
 

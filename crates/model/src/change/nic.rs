@@ -1,6 +1,6 @@
 //! Settings of an interface that ethtool(8) shows and sets.
 
-use super::is_interface_name;
+use super::{Persistence, TargetKind, is_interface_name};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -108,6 +108,32 @@ fn is_feature_name(text: &str) -> bool {
     // ETH_GSTRING_LEN of include/uapi/linux/ethtool.h.
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
     !text.is_empty() && text.len() < 32 && text.bytes().all(plain)
+}
+
+impl TargetKind for NicSetting {
+    fn of_plan(text: &str, netns: Option<u64>) -> Option<Self> {
+        Self::parse(text, netns)
+    }
+
+    fn kind(&self) -> &'static str {
+        self.what.kind()
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::UntilReboot
+    }
+
+    fn may_be_refused(&self) -> bool {
+        matches!(self.what, Ethtool::Rings | Ethtool::Coalesce | Ethtool::Rss | Ethtool::RssKey)
+    }
+
+    fn set_netns(&mut self, netns: Option<u64>) {
+        self.netns = netns;
+    }
+
+    fn is_same_place(&self, other: &Self) -> bool {
+        self.same_place(other)
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The program that selects the socket of a REUSEPORT group.
 
+use super::{DEFAULT, Persistence, TargetKind, Value, json};
 use crate::{CpuSet, Nearness, SocketProtocol, SocketWorker};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::SocketAddr;
 
 /// A REUSEPORT group.
@@ -70,5 +72,43 @@ impl Program {
         const CPU: u32 = (-0x1000i32 + 36) as u32; // SKF_AD_OFF + SKF_AD_CPU
         let instructions = vec![[LD_ABS, 0, 0, CPU], [ALU_MOD, 0, 0, sockets], [RET_A, 0, 0, 0]];
         Self::Classic { instructions }
+    }
+}
+
+/// Prefix of a group's text in a plan; its JSON follows.
+const IN_PLAN: &str = "reuseport ";
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reuseport group {}", self.local)
+    }
+}
+
+impl TargetKind for Group {
+    fn of_plan(text: &str, _: Option<u64>) -> Option<Self> {
+        serde_json::from_str(text.strip_prefix(IN_PLAN)?).ok()
+    }
+
+    fn plan_text(&self) -> String {
+        format!("{IN_PLAN}{}", json(self))
+    }
+
+    fn value_of_plan(&self, text: &str) -> Option<Value> {
+        match text {
+            DEFAULT => Some(Value::Default),
+            _ => serde_json::from_str(text).ok().map(Value::Program),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        "reuseport"
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::WhileOpen
+    }
+
+    fn lost_for_good(&self) -> Option<&'static str> {
+        Some("a BPF program ends with its sockets")
     }
 }

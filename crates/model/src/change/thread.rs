@@ -1,5 +1,7 @@
 //! The CPUs that a thread may run on.
 
+use super::{Persistence, TargetKind};
+use crate::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -47,6 +49,32 @@ impl Thread {
             since_ticks: None,
             planned: vec![],
         })
+    }
+}
+
+impl TargetKind for Thread {
+    fn of_plan(text: &str, _: Option<u64>) -> Option<Self> {
+        Self::parse(text)
+    }
+
+    fn kind(&self) -> &'static str {
+        "thread_affinity"
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::WhileRunning
+    }
+
+    fn lost_for_good(&self) -> Option<&'static str> {
+        Some("a thread's affinity ends with the thread")
+    }
+
+    fn set_of(&self, value: &str) -> Option<CpuSet> {
+        CpuSet::from_list(value).ok()
+    }
+
+    fn is_same_place(&self, other: &Self) -> bool {
+        self.same_place(other)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Settings of a running systemd unit.
 
-use super::is_service;
+use super::{Persistence, TargetKind, is_service};
+use crate::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -79,12 +80,30 @@ impl UnitSetting {
         };
         allowed.then(|| Self::new(unit, property))
     }
+}
 
-    /// The kind of setting, as named in plans.
-    pub fn kind(&self) -> &'static str {
+impl TargetKind for UnitSetting {
+    fn of_plan(text: &str, _: Option<u64>) -> Option<Self> {
+        Self::parse(text)
+    }
+
+    fn kind(&self) -> &'static str {
         match self.property {
             UnitProperty::ActiveState => "unit_state",
             UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes => "unit_cpuset",
         }
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence::UntilReboot
+    }
+
+    fn set_of(&self, value: &str) -> Option<CpuSet> {
+        let is_set = self.property != UnitProperty::ActiveState;
+        is_set.then(|| CpuSet::from_list(value).ok())?
+    }
+
+    fn is_same_place(&self, other: &Self) -> bool {
+        self.same_place(other)
     }
 }

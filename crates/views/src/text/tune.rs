@@ -8,7 +8,7 @@ use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::{
     Change, ChangeState, ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan,
-    PlannedChange, Target, Value,
+    PlannedChange, QueueFile, Target, Value,
 };
 use std::fmt::Display;
 
@@ -144,7 +144,8 @@ fn values(change: &PlannedChange, value: &Value) -> Vec<String> {
 
 /// A value, a mask with the CPUs that it means.
 fn with_cpus(change: &PlannedChange, value: &Value) -> String {
-    let masked = matches!(change.kind(), "rps_cpus" | "xps_cpus");
+    let masked = queue_of(&change.target)
+        .is_some_and(|(_, _, file)| matches!(file, QueueFile::RpsCpus | QueueFile::XpsCpus));
     let text = printable(&value.to_string().replace('\t', " "));
     match change.target.set_of(value).filter(|_| masked) {
         Some(cpus) if cpus.is_empty() => format!("{text} (off)"),
