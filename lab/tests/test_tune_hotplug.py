@@ -117,3 +117,44 @@ def test_a_change_waits_for_its_cpu(host: Host) -> None:
         host.write(path, before[path].encode())
     host.check("nearpath tune watch --once")
     assert settings(host) == before
+
+
+@lab(topology=TWO_NODES, nics=VIRTIO)
+def test_a_thread_waits_for_its_cpu(host: Host) -> None:
+    """The kernel lets a thread run on all CPUs when its own goes; once that is back, the affinity is re-applied."""
+    gone = NEAR[-1]
+    job = host.start("exec sleep 1000")
+    stat = host.check(["cat", f"/proc/{job.pid}/stat"])
+    start = stat.rpartition(")")[2].split()[22 - 3]
+    target = f"affinity pid {job.pid} tid {job.pid} start {start}"
+
+    def cpus() -> str:
+        return host.check(f"grep Cpus_allowed_list /proc/{job.pid}/status").split()[1]
+
+    before = cpus()
+    plan = tune(host, "plan", "--nic", "nic0")
+    change = {"id": "sleep", "kind": "thread_affinity", "target": target, "before": before, "after": str(gone)}
+    change |= {"finding": None, "persist": [], "reboot": False, "optional": False, "why": "a test"}
+    host.write("/root/plan.json", json.dumps(plan | {"changes": [change]}).encode())
+    host.check("nearpath tune apply /root/plan.json")
+    assert cpus() == str(gone)
+
+    set_online(host, gone, 0)
+    wait_until(lambda: cpus() != str(gone), "the kernel lets it run elsewhere")
+    assert states(host) == {target: "drifted"}
+    host.check("nearpath tune watch --once")
+    assert cpus() != str(gone)
+    set_online(host, gone, 1)
+    host.check("nearpath tune watch --once")
+    assert cpus() == str(gone)
+    (entry,) = tune(host, "status")["journal"]
+    assert (entry["target"], entry["state"], entry["before"]) == (target, "applied", before)
+    host.check("nearpath tune rollback")
+    assert cpus() == before
+
+    # Nobody but an administrator lets it run elsewhere without a CPU that goes.
+    host.check("nearpath tune apply /root/plan.json")
+    host.check(f"taskset -cp {before} {job.pid}")
+    host.check("nearpath tune watch --once")
+    assert cpus() == before
+    job.kill()

@@ -355,7 +355,7 @@ mod tests {
         let steps = plan().steps(&[], "now", Some(5)).unwrap();
         let targets: Vec<Target> = steps.iter().map(|step| step.change.target.clone()).collect();
         let file = |path: &str, netns| SettingFile::parse(path, netns).unwrap().into();
-        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None, planned: vec![] };
+        let thread = Thread::new(7, 8, 99);
         assert_eq!(
             targets,
             [

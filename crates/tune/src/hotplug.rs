@@ -106,6 +106,16 @@ impl CpuEvents {
                 || (set_again && !now.is_empty() && hint().is_some_and(|hint| hint == now)))
     }
 
+    /// Whether the affinity of a thread is what the kernel made of another one, all of whose CPUs were offline: all
+    /// CPUs of its cpuset, or all that are possible (`select_fallback_rq` of kernel/sched/core.c).
+    pub fn left_thread(&self, now: &str, was: &str) -> bool {
+        let (Ok(now), Ok(was)) = (CpuSet::from_list(now), CpuSet::from_list(was)) else {
+            return false;
+        };
+        let went = !was.is_empty() && was.intersection(&self.online).is_subset(&self.replugged);
+        self.happened() && went && now != was && self.online.difference(&was).is_subset(&now)
+    }
+
     /// Whether a mask lacks only CPUs that were offline when it was written.
     fn dropped(&self, now: &CpuSet, was: &CpuSet) -> bool {
         let lost = was.difference(now).intersection(&self.online);
@@ -308,6 +318,21 @@ mod tests {
                 "{cpus:?}"
             );
             assert!(!events.left_interrupt(&root, IrqNumber(40), "1", "0"), "{cpus:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_whose_cpus_were_offline_may_run_on_all() {
+        let left = |online: &str, replugged: &str, now: &str| {
+            events(online, replugged, Some(true)).left_thread(now, "3")
+        };
+        // It is offline, or back: all that are possible, and all that were left.
+        assert!(left("0-2", "", "0-3") && left("0-3", "3", "0-3") && left("0-3", "3", "0-2"));
+        // Another CPU went; fewer; as it was set.
+        assert!(!left("0-3", "2", "0-3") && !left("0-3", "3", "0-1") && !left("0-3", "3", "3"));
+        // None went, or none that is known of.
+        for happened in [Some(false), None] {
+            assert!(!events("0-3", "3", happened).left_thread("0-3", "3"), "{happened:?}");
         }
     }
 

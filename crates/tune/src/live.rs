@@ -67,6 +67,9 @@ impl Live {
             file.instance = self.files.instance(file);
             file.cpus = self.files.cpus(file);
         }
+        if let Target::Thread(thread) = &mut change.target {
+            thread.cpus = self.files.cpus_now();
+        }
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = ethtool::instance_now(setting, &self.files);
         }
@@ -104,6 +107,9 @@ impl Live {
                 file.interrupt = Some(name);
             }
         }
+        if let Target::Thread(thread) = &mut change.target {
+            thread.cpus = None;
+        }
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = None;
         }
@@ -129,7 +135,12 @@ impl Live {
         Ok(match target {
             Target::ReuseportGroup(_) => None,
             Target::File(file) => Some(Box::new(self.files.setting(file)?)),
-            Target::Thread(thread) => Some(Box::new(ThreadSetting { root: &self.root, thread })),
+            Target::Thread(thread) => {
+                // Nothing is known of the time before it was changed.
+                let events =
+                    thread.cpus.as_ref().and_then(|cpus| self.files.cpu_events(Some(cpus), ""));
+                Some(Box::new(ThreadSetting::new(&self.root, thread).with_events(events)))
+            }
             Target::Nic(setting) => Some(ethtool::setting(setting, &self.files)?),
             Target::Cpuset(cpuset) => Some(Box::new(CpusetSetting { root: &self.root, cpuset })),
             Target::Irqbalance(irqbalance) => Some(Box::new(Bans { root: &self.root, irqbalance })),

@@ -5,7 +5,7 @@
 //! sched_setaffinity(2).
 
 use crate::TuneError;
-use crate::hotplug::{left_by_kernel, online, possible};
+use crate::hotplug::{CpuEvents, left_by_kernel, online, possible};
 use crate::setting::{Possible, Setting};
 use nearpath_host::{Root, thread_cpus};
 use nearpath_model::{CpuId, CpuSet, MAX_CPUS, Thread};
@@ -14,7 +14,7 @@ use std::io;
 /// The thread that has this id now; `None` if the process has no such thread.
 pub fn find_thread(root: &Root, pid: u32, tid: u32) -> Option<Thread> {
     let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    Some(Thread { pid, tid, start_ticks: start_of(&stat)?, since_ticks: None, planned: vec![] })
+    Some(Thread::new(pid, tid, start_of(&stat)?))
 }
 
 /// The current time in the clock ticks of thread start times (USER_HZ, 100 per second).
@@ -41,8 +41,22 @@ fn start_of(stat: &[u8]) -> Option<u64> {
 /// The affinity of a thread, as a cpulist.
 #[derive(Debug)]
 pub(crate) struct ThreadSetting<'a> {
-    pub root: &'a Root,
-    pub thread: &'a Thread,
+    root: &'a Root,
+    thread: &'a Thread,
+    /// What happened to CPUs since it was changed; `None` if unknown.
+    events: Option<CpuEvents>,
+}
+
+impl<'a> ThreadSetting<'a> {
+    /// That of a thread of which no change is known.
+    pub fn new(root: &'a Root, thread: &'a Thread) -> Self {
+        Self { root, thread, events: None }
+    }
+
+    /// The same with what happened to CPUs since it was changed.
+    pub fn with_events(self, events: Option<CpuEvents>) -> Self {
+        Self { events, ..self }
+    }
 }
 
 impl Setting for ThreadSetting<'_> {
@@ -88,6 +102,11 @@ impl Setting for ThreadSetting<'_> {
 
     fn is_left_by_kernel(&self, now: &str, was: &str) -> bool {
         left_by_kernel(self.root, now, was)
+            || self.events.as_ref().is_some_and(|events| events.left_thread(now, was))
+    }
+
+    fn cpus_changed(&self) -> bool {
+        self.events.as_ref().is_some_and(CpuEvents::happened)
     }
 
     fn possible(&self, value: &str) -> Possible {
@@ -110,7 +129,7 @@ impl Setting for ThreadSetting<'_> {
         for _ in 0..ROUNDS {
             let mut changed = false;
             for thread in self.born_since(since) {
-                let its = ThreadSetting { root: self.root, thread: &thread };
+                let its = ThreadSetting::new(self.root, &thread);
                 if !its.read()?.is_some_and(|now| self.same(&now, from)) {
                     continue;
                 }
@@ -229,7 +248,7 @@ mod tests {
     fn a_thread_is_moved_and_moved_back() {
         let root = Root::live();
         let (thread, end, handle) = waiting();
-        let its = ThreadSetting { root: &root, thread: &thread };
+        let its = ThreadSetting::new(&root, &thread);
         let before = its.read().unwrap().unwrap();
         let last = CpuSet::from_list(&before).unwrap().iter().last().unwrap();
         let change = Change {
@@ -249,7 +268,7 @@ mod tests {
 
         // Another thread with its id is not the same.
         let other = Thread { start_ticks: thread.start_ticks + 1, ..thread.clone() };
-        let other = ThreadSetting { root: &root, thread: &other };
+        let other = ThreadSetting::new(&root, &other);
         assert_eq!(other.read().unwrap(), None);
         assert!(other.write(&last.to_string()).is_err());
         setting::undo(&other, &change, false, false).unwrap();
@@ -277,13 +296,13 @@ mod tests {
         // Created between the plan and its application.
         let (first, end_first, handle_first) = waiting();
         let thread = Thread { since_ticks: Some(since), ..thread };
-        let cpus = |thread: &Thread| ThreadSetting { root: &root, thread }.read().unwrap().unwrap();
+        let cpus = |thread: &Thread| ThreadSetting::new(&root, thread).read().unwrap().unwrap();
         let before = cpus(&thread);
         let last = CpuSet::from_list(&before).unwrap().iter().last().unwrap().to_string();
         if before == last {
             return nearpath_testing::skip("requires two CPUs");
         }
-        let its = ThreadSetting { root: &root, thread: &thread };
+        let its = ThreadSetting::new(&root, &thread);
         let change = Change {
             target: Target::Thread(thread.clone()),
             before: Value::Text(before.clone()),
@@ -296,7 +315,7 @@ mod tests {
         // With a change of its own in the plan it does not follow.
         let planned = vec![(first.tid, first.start_ticks)];
         let alone = Thread { planned, ..thread.clone() };
-        let alone = ThreadSetting { root: &root, thread: &alone };
+        let alone = ThreadSetting::new(&root, &alone);
         setting::write(&alone, &change).unwrap();
         assert_eq!([&cpus(&thread), &cpus(&first)], [&last, &before]);
         setting::undo(&alone, &change, false, false).unwrap();
@@ -330,8 +349,8 @@ mod tests {
 
     #[test]
     fn an_empty_set_is_refused() {
-        let thread = Thread { pid: 1, tid: 1, start_ticks: 0, since_ticks: None, planned: vec![] };
-        let its = ThreadSetting { root: &Root::live(), thread: &thread };
+        let thread = Thread::new(1, 1, 0);
+        let its = ThreadSetting::new(&Root::live(), &thread);
         assert!(its.check("").is_err() && its.check("x").is_err() && its.check("0-1").is_ok());
     }
 }

@@ -144,6 +144,10 @@ impl TargetKind for SettingFile {
         self.netns = netns.filter(|_| self.of.is_of_namespace());
     }
 
+    fn cpus_then(&self) -> Option<&OnlineCpus> {
+        self.cpus.as_ref()
+    }
+
     fn is_same_place(&self, other: &Self) -> bool {
         (&self.of, self.netns) == (&other.of, other.netns)
     }

@@ -101,6 +101,11 @@ trait TargetKind: fmt::Display {
     /// Puts it into a network namespace, if it belongs to one.
     fn set_netns(&mut self, _netns: Option<u64>) {}
 
+    /// Which CPUs were online when it was changed, if that is known and matters.
+    fn cpus_then(&self) -> Option<&OnlineCpus> {
+        None
+    }
+
     /// Whether another one is the same target, possibly of another owner since.
     fn is_same_place(&self, other: &Self) -> bool
     where
@@ -229,6 +234,11 @@ impl Target {
     /// How long a change of it lasts without further action.
     pub fn persistence(&self) -> Persistence {
         self.its().persistence()
+    }
+
+    /// Which CPUs were online when it was changed, if that is known and matters.
+    pub fn cpus_then(&self) -> Option<&OnlineCpus> {
+        self.its().cpus_then()
     }
 
     /// The REUSEPORT group, if it is one.

@@ -1,6 +1,6 @@
 //! The CPUs that a thread may run on.
 
-use super::{Persistence, TargetKind};
+use super::{OnlineCpus, Persistence, TargetKind};
 use crate::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,6 +21,9 @@ pub struct Thread {
     /// Those of them that have a change of their own in the plan, and do not follow: thread id and start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub planned: Vec<(u32, u64)>,
+    /// Set once it was changed: which CPUs were online, as in [`super::SettingFile::cpus`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<OnlineCpus>,
 }
 
 impl fmt::Display for Thread {
@@ -31,6 +34,11 @@ impl fmt::Display for Thread {
 }
 
 impl Thread {
+    /// This thread alone.
+    pub fn new(pid: u32, tid: u32, start_ticks: u64) -> Self {
+        Self { pid, tid, start_ticks, since_ticks: None, planned: vec![], cpus: None }
+    }
+
     /// Whether another one is the same thread.
     #[must_use]
     pub fn same_place(&self, other: &Self) -> bool {
@@ -41,14 +49,7 @@ impl Thread {
     pub fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let ["affinity", "pid", pid, "tid", tid, "start", start] = words[..] else { return None };
-        let start_ticks = start.parse().ok()?;
-        Some(Self {
-            pid: pid.parse().ok()?,
-            tid: tid.parse().ok()?,
-            start_ticks,
-            since_ticks: None,
-            planned: vec![],
-        })
+        Some(Self::new(pid.parse().ok()?, tid.parse().ok()?, start.parse().ok()?))
     }
 }
 
@@ -73,6 +74,10 @@ impl TargetKind for Thread {
         CpuSet::from_list(value).ok()
     }
 
+    fn cpus_then(&self) -> Option<&OnlineCpus> {
+        self.cpus.as_ref()
+    }
+
     fn is_same_place(&self, other: &Self) -> bool {
         self.same_place(other)
     }
@@ -84,7 +89,7 @@ mod tests {
 
     #[test]
     fn its_text_round_trips() {
-        let thread = Thread { pid: 7, tid: 8, start_ticks: 99, since_ticks: None, planned: vec![] };
+        let thread = Thread::new(7, 8, 99);
         assert_eq!(Thread::parse(&thread.to_string()), Some(thread));
         for text in ["", "affinity pid 7", "affinity pid 7 tid x start 1", "affinity  pid 7"] {
             assert_eq!(Thread::parse(text), None, "{text}");

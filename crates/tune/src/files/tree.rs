@@ -83,7 +83,17 @@ impl Files {
     /// The CPUs now, for a file that sets CPUs.
     pub fn cpus(&self, file: &SettingFile) -> Option<OnlineCpus> {
         let of_cpus = matches!(file.form(), Form::CpuList | Form::CpuMask);
-        of_cpus.then(|| cpus_now(&Root::live(), |path| self.inode(path)))?
+        of_cpus.then(|| self.cpus_now())?
+    }
+
+    /// The CPUs now.
+    pub fn cpus_now(&self) -> Option<OnlineCpus> {
+        cpus_now(&Root::live(), |path| self.inode(path))
+    }
+
+    /// What happened to CPUs since that moment; if it is unknown, since the directory `made` exists.
+    pub fn cpu_events(&self, cpus: Option<&OnlineCpus>, made: &str) -> Option<CpuEvents> {
+        CpuEvents::since(&Root::live(), |path| self.inode(path), cpus, made)
     }
 
     fn inode(&self, path: &str) -> Option<u64> {
@@ -264,8 +274,7 @@ impl FileSetting<'_> {
             return None;
         }
         let made = self.file.irq().map_or_else(|| self.path.clone(), interrupt_folder);
-        let inode = |path: &str| self.files.inode(path);
-        CpuEvents::since(&Root::live(), inode, self.file.cpus.as_ref(), &made)
+        self.files.cpu_events(self.file.cpus.as_ref(), &made)
     }
 }
 

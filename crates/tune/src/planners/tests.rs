@@ -237,10 +237,8 @@ fn rps_on_an_ovs_port_is_moved_to_the_nic() {
 }
 
 pub(super) fn workload(cpus: &[&str]) -> Workload {
-    let worker = |(tid, cpus): (u32, &&str)| Worker {
-        thread: Thread { pid: 70, tid, start_ticks: 5, since_ticks: None, planned: vec![] },
-        cpus: set(cpus),
-    };
+    let worker =
+        |(tid, cpus): (u32, &&str)| Worker { thread: Thread::new(70, tid, 5), cpus: set(cpus) };
     let threads = (70..).zip(cpus).map(worker).collect();
     Workload { pid: 70, comm: "server".to_owned(), service: None, threads }
 }

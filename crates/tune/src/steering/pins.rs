@@ -166,15 +166,7 @@ mod tests {
 
     #[test]
     fn pins_are_the_changes_directly_before_the_steering() {
-        let thread = |tid| {
-            Target::Thread(Thread {
-                pid: tid,
-                tid,
-                start_ticks: 1,
-                since_ticks: None,
-                planned: vec![],
-            })
-        };
+        let thread = |tid| Target::Thread(Thread::new(tid, tid, 1));
         let entry = |id, target| Entry {
             id,
             time_s: 0,

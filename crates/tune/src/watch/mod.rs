@@ -11,7 +11,7 @@ pub use events::Events;
 use crate::hotplug::online;
 use crate::{Executor, Journal, Live, TuneError, change_status};
 use nearpath_host::Root;
-use nearpath_model::{Change, ChangeState, ChangeStatus, Notice, Noticed, State, Target};
+use nearpath_model::{Change, ChangeState, ChangeStatus, Notice, Noticed, State};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
@@ -127,8 +127,7 @@ impl Watch {
 
 /// Whether it is certain that the kernel or the driver moved it: the CPUs at the time of the change are known.
 fn was_unplugged(status: &ChangeStatus) -> bool {
-    let target = &status.entry.change.target;
-    status.unplugged && matches!(target, Target::File(file) if file.cpus.is_some())
+    status.unplugged && status.entry.change.target.cpus_then().is_some()
 }
 
 /// Whether the CPUs of a change are online.

@@ -219,13 +219,7 @@ mod tests {
              cpu 2-3      nginx/12, nginx/11  0-1      -\n"
         );
         let pin = Change {
-            target: Target::Thread(Thread {
-                pid: 12,
-                tid: 13,
-                start_ticks: 1,
-                since_ticks: None,
-                planned: vec![],
-            }),
+            target: Target::Thread(Thread::new(12, 13, 1)),
             before: Value::Text("0-1".into()),
             after: Value::Text("1".into()),
             ..change.clone()
