@@ -74,6 +74,11 @@ impl Draft {
         self.changes.iter().map(|change| &change.target)
     }
 
+    /// The change of this target, if one is planned.
+    pub fn planned(&mut self, target: &Target) -> Option<&mut PlannedChange> {
+        self.changes.iter_mut().find(|change| change.target == *target)
+    }
+
     /// Whether nothing is planned.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()

@@ -2,14 +2,16 @@
 //! packets, time squeezes, stalled tasks, or migrating readers.
 //!
 //! Input: the findings. Output: the sysctl changes proposed by warnings and critical findings; those of informational
-//! findings become notes. Other sysctls of tuning guides are not changed: without evidence that the default is harmful,
-//! another value is as likely to be.
+//! findings become notes. Where two findings propose a sysctl, one change has the larger value and both as its reason.
+//! Other sysctls of tuning guides are not changed: without evidence that the default is harmful, another value is as
+//! likely to be.
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, version};
 use nearpath_model::{
-    FileOf, Finding, Goal, Host, HugePages, ProposedChange, SettingFile, Severity, Sysctl, Target,
+    FileOf, Finding, Goal, Host, HugePages, PlannedChange, ProposedChange, SettingFile, Severity,
+    Sysctl, Target,
 };
 
 pub(super) const PLANNER: Planner =
@@ -23,9 +25,12 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             };
             let Some(name) = name_of(&target) else { continue };
             // RFS flows are handled by the planner of RPS.
-            let of_rps = change.target.sysctl() == Some(super::rps::ENTRIES);
-            if !draft.has(&target) && !of_rps {
-                propose(situation, draft, finding, change, name, target);
+            if change.target.sysctl() == Some(super::rps::ENTRIES) {
+                continue;
+            }
+            match draft.planned(&target) {
+                Some(planned) => join(planned, finding, change),
+                None => propose(situation, draft, finding, change, name, target),
             }
         }
     }
@@ -98,6 +103,32 @@ fn propose(
     });
 }
 
+/// Another finding proposes a sysctl that is planned already.
+fn join(planned: &mut PlannedChange, finding: &Finding, change: &ProposedChange) {
+    let is_same = planned.finding.as_ref() == Some(&finding.check);
+    if finding.severity == Severity::Info || is_same {
+        return;
+    }
+    let texts = (planned.before.text(), planned.after.text(), change.after.text());
+    let (Some(before), Some(first), Some(second)) = texts else { return };
+    let Some(after) = larger(before, first, second) else { return };
+    planned.after = after.into();
+    planned.why = format!("{}; also {}: {}", planned.why, finding.check, finding.title);
+}
+
+/// The larger of two values, number by number; `None` unless both raise the one before.
+fn larger(before: &str, first: &str, second: &str) -> Option<String> {
+    let numbers = |text: &str| -> Option<Vec<u64>> {
+        text.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+    };
+    let (before, first, second) = (numbers(before)?, numbers(first)?, numbers(second)?);
+    let raises = |after: &[u64]| {
+        after.len() == before.len() && after.iter().zip(&before).all(|(after, now)| after >= now)
+    };
+    let largest = first.iter().zip(&second).map(|(a, b)| a.max(b).to_string());
+    (raises(&first) && raises(&second)).then(|| largest.collect::<Vec<_>>().join(" "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,5 +146,20 @@ mod tests {
             );
             assert_eq!(name_of(target), Some("kernel.sched_migration_cost_ns"));
         }
+    }
+
+    #[test]
+    fn the_larger_of_two_values_is_planned() {
+        let of = |first, second| larger("4096 131072 6291456", first, second);
+        let (small, large) = ("4096 131072 12582912", "4096 131072 16777216");
+        assert_eq!(of(small, large).as_deref(), Some(large));
+        assert_eq!(of(large, small).as_deref(), Some(large));
+        assert_eq!(of("8192 131072 6291456", small).as_deref(), Some("8192 131072 12582912"));
+        // One of them lowers it, has another form, or is no number.
+        for other in ["4096 131072 4194304", "16777216", "4096 131072 much", ""] {
+            assert_eq!(of(large, other), None, "{other}");
+            assert_eq!(of(other, large), None, "{other}");
+        }
+        assert_eq!(larger("cubic", "bbr", "bbr"), None);
     }
 }

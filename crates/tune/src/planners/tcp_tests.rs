@@ -95,6 +95,36 @@ fn a_larger_receive_buffer_is_planned_for_the_worst_connection() {
     assert_eq!(sysctls(&plan), []);
 }
 
+/// Segments were dropped because receive buffers were full, and connections need larger ones: one change, with the
+/// larger value and both reasons, whichever finding is ranked first.
+#[test]
+fn two_findings_about_a_sysctl_are_one_change() {
+    let name = "net.ipv4.tcp_rmem";
+    for (bytes_received, dropped, most) in
+        [(300_000_000, 100_000, "16777216"), (150_000_000, 4_000_000, "12582912")]
+    {
+        let mut host = of_defaults();
+        for (counter, count) in [("TcpExt.RcvPruned", dropped), ("Tcp.InSegs", 9_000_000)] {
+            host.counters.insert(counter.to_owned(), count);
+        }
+        let mut connection = receives();
+        connection.interval.bytes_received = bytes_received;
+        let plan = plan_of(&host, &measured(vec![connection]));
+        let after = format!("4096 131072 {most}");
+        assert_eq!(sysctls(&plan), [(name, "4096 131072 6291456", after.as_str())]);
+        let change = plan.changes.iter().find(|change| change.id == name).unwrap();
+        for reason in ["receive buffer full", "The receive window of this host limits"] {
+            assert!(change.why.contains(reason), "{}", change.why);
+        }
+        let also = match change.finding.as_deref() {
+            Some("tcp_receive_buffer") => "; also socket_buffers: ",
+            Some("socket_buffers") => "; also tcp_receive_buffer: ",
+            other => panic!("{other:?}"),
+        };
+        assert!(change.why.contains(also), "{}", change.why);
+    }
+}
+
 #[test]
 fn other_sysctls_of_tcp_are_planned_with_evidence() {
     let host = of_defaults();
