@@ -3,12 +3,11 @@
  * For the instrument "tcp": on which CPU and queue each connection's packets arrived last, which sock_diag does not
  * report. An iterator, read several times per interval: nothing is attached to the path of packets. Input: the
  * network namespace of the reading thread. Output: one record per connection.
+ *
+ * And which thread read it last: a program that user space attaches for moments, while threads wait for a CPU.
  */
-#include "vmlinux.h"
-#include <bpf/bpf_core_read.h>
+#include "pid_namespace.h"
 #include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
 
 #define NONE 0xffffffff
 /* NO_QUEUE_MAPPING (include/net/sock.h) */
@@ -21,8 +20,16 @@ struct arrival {
 	u32 cpu; /* that processed the last packet */
 	u32 queue; /* of the device that received it */
 	s32 ifindex; /* of that device; 0: unknown */
-	u32 unused;
+	u32 reader; /* the thread that read it last; 0: none was seen */
 };
+
+/* Threads that read, by the cookie of the connection. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u64);
+	__type(value, u32);
+} readers SEC(".maps");
 
 /* Only connections of these ports; 0: all. Set by user space. */
 const volatile u16 wanted_sport, wanted_dport, wanted_port;
@@ -46,10 +53,23 @@ static __always_inline s32 device_of(struct sock *sk)
 	return BPF_CORE_READ((struct inet_sock___rx_dst_ifindex *)sk, rx_dst_ifindex);
 }
 
+/* A receive call has copied data. */
+SEC("raw_tp/tcp_rcv_space_adjust") int read(u64 *ctx)
+{
+	u64 cookie = BPF_CORE_READ((struct sock *)ctx[0], __sk_common.skc_cookie.counter);
+	u32 thread = number_in_namespace(bpf_get_current_task());
+
+	/* Without a cookie, sock_diag has not reported it yet. */
+	if (cookie && thread)
+		bpf_map_update_elem(&readers, &cookie, &thread, BPF_ANY);
+	return 0;
+}
+
 SEC("iter/tcp") int connections(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *sk = ctx->sk_common;
 	struct arrival to = { .cpu = NONE, .queue = NONE };
+	u32 *reader;
 
 	if (!sk || sk->skc_state == TCP_LISTEN || !is_wanted(sk))
 		return 0;
@@ -63,6 +83,9 @@ SEC("iter/tcp") int connections(struct bpf_iter__tcp *ctx)
 		to.queue = sk->skc_rx_queue_mapping;
 	to.sk = (u64)sk;
 	to.ifindex = device_of((struct sock *)sk);
+	reader = bpf_map_lookup_elem(&readers, &to.cookie);
+	if (reader)
+		to.reader = *reader;
 	bpf_seq_write(ctx->meta->seq, &to, sizeof(to));
 	return 0;
 }

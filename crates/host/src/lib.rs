@@ -32,7 +32,7 @@ pub use counters::{
     read_softnet,
 };
 pub use memory::must_stay as memory_must_stay;
-pub use net_threads::{run_delays, softirq_threads};
+pub use net_threads::{run_delay, run_delays, softirq_threads};
 pub use netns::{NetnsRef, current_netns, in_netns};
 pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};

@@ -75,13 +75,15 @@ pub fn softirq_threads(root: &Root) -> BTreeMap<u32, u32> {
 /// How long each thread of a process has waited for a CPU while it could have run, in nanoseconds, by thread id;
 /// empty if the kernel does not report it (CONFIG_SCHED_INFO) or the process has exited.
 pub fn run_delays(root: &Root, pid: u32) -> BTreeMap<u32, u64> {
-    let folder = format!("/proc/{pid}/task");
-    let wait = |name: &str| {
-        let times = root.text(&format!("{folder}/{name}/schedstat")).ok()?;
-        Some((name.parse().ok()?, times.split(' ').nth(1)?.parse().ok()?))
-    };
-    let tasks = root.list(&folder).unwrap_or_default();
-    tasks.iter().take(MAX_DELAYS).filter_map(|task| wait(&task.name)).collect()
+    let tasks = root.list(&format!("/proc/{pid}/task")).unwrap_or_default();
+    let threads = tasks.iter().take(MAX_DELAYS).filter_map(|task| task.name.parse().ok());
+    threads.filter_map(|thread| Some((thread, run_delay(root, pid, thread)?))).collect()
+}
+
+/// The same of one thread; `None` also if it is of another process.
+pub fn run_delay(root: &Root, pid: u32, thread: u32) -> Option<u64> {
+    let times = root.text(&format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
+    times.split(' ').nth(1)?.parse().ok()
 }
 
 fn read_one(root: &Root, pid: u32, process: Option<u32>, comm: &str) -> NetThread {

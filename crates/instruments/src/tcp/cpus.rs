@@ -1,15 +1,14 @@
-//! On which CPU the packets of each connection are processed, and whether that CPU, or the reader's, is late.
+//! On which CPU the packets of each connection are processed, and which thread reads it.
 //!
-//! Input: an iterator over the sockets (`bpf/tcp_cpus.bpf.c`), `/proc/stat`, and how long threads waited for a CPU
-//! (`/proc/PID/schedstat`). Output: the CPU and queue of each connection; the share of time in which a CPU had
-//! no time for packets, and in which a process waited for a CPU. Nothing of this costs anything per packet.
+//! Input: an iterator over the sockets, and a program that runs when data is read (`bpf/tcp_cpus.bpf.c`). Output: the
+//! CPU, queue and reading thread of each connection. The iterator costs nothing per packet; the program is attached for
+//! moments, and only while the reading thread matters.
 
 use crate::InstrumentError;
 use crate::kernel::{Kernel, has_btf, listening, may_load, open, refused};
 use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Iter, Link};
-use nearpath_host::{Root, TcpFilter, read_cpu_time, run_delays, softirq_threads};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use nearpath_host::TcpFilter;
 use std::io::{self, BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 
@@ -21,15 +20,9 @@ mod skeleton {
 /// `struct arrival`.
 const RECORD_BYTES: usize = 32;
 const NONE: u32 = u32::MAX;
-/// From this share of its time in interrupts and softirqs, or with ksoftirqd waiting, packets wait for a CPU.
-const LATE: f64 = 0.8;
-/// From this share of its time waiting for a CPU, a process is a late reader.
-const READER_LATE: f64 = 0.5;
-/// Processes whose waiting is observed: each is a file per thread.
-const READERS_MAX: usize = 64;
-
-/// Shortest time over which a CPU or process is judged: `/proc/stat` counts in ticks of 10 ms.
-const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+/// How long reads are observed at a time, and the longest pause between two such times.
+const LOOK: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1600);
 
 /// Where the last packet of a connection arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,13 +34,27 @@ pub(super) struct Arrival {
     pub queue: Option<u32>,
     /// The device that has the queue.
     pub ifindex: Option<u32>,
+    /// The thread that read it last, of those seen by [`Arrivals::look_for_readers`].
+    pub reader: Option<u32>,
 }
 
-/// The iterator, loaded.
+/// The programs, loaded. The fields are dropped in this order.
 pub(super) struct Arrivals {
     link: Link,
-    #[allow(dead_code, reason = "it holds the program")]
+    looking: Looking,
     skeleton: skeleton::TcpCpusSkel<'static>,
+}
+
+/// When reads are observed.
+#[derive(Default)]
+struct Looking {
+    /// While they are: since when.
+    attached: Option<(Link, Instant)>,
+    /// Since the last time: when to look again, and the pause that led to.
+    next: Option<Instant>,
+    pause: Duration,
+    /// Why they cannot be.
+    refused: Option<String>,
 }
 
 impl Arrivals {
@@ -70,12 +77,37 @@ impl Arrivals {
                 constants.wanted_sport = filter.sport.unwrap_or(0);
                 constants.wanted_dport = filter.dport.unwrap_or(0);
                 constants.wanted_port = filter.port.unwrap_or(0);
+                constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
             }
             let step = "loading the iterator of TCP sockets";
             let skeleton = open.load().map_err(|e| refused(step, &e))?;
             let link = skeleton.progs.connections.attach().map_err(|e| refused(step, &e))?;
-            Ok(Self { link, skeleton })
+            Ok(Self { link, looking: Looking::default(), skeleton })
         })
+    }
+
+    /// Observes for a moment which threads read, if that is wanted and was not done lately. The first moments follow each
+    /// other closely, the later ones rarely.
+    pub fn look_for_readers(&mut self, wanted: bool, now: Instant) {
+        let looking = &mut self.looking;
+        let has_ended = |since: &Instant| !wanted || now.saturating_duration_since(*since) >= LOOK;
+        if looking.attached.as_ref().is_some_and(|(_, since)| has_ended(since)) {
+            looking.attached = None;
+            looking.next = Some(now + looking.pause);
+            looking.pause = (looking.pause * 2).clamp(LOOK, LONGEST_PAUSE);
+        }
+        let is_due = looking.attached.is_none() && looking.next.is_none_or(|next| now >= next);
+        if wanted && is_due && looking.refused.is_none() {
+            match self.skeleton.progs.read.attach() {
+                Ok(link) => looking.attached = Some((link, now)),
+                Err(error) => looking.refused = Some(error.to_string()),
+            }
+        }
+    }
+
+    /// Why it is unknown which threads read, if it was looked for and could not be.
+    pub fn no_readers(&self) -> Option<&str> {
+        self.looking.refused.as_deref()
     }
 
     /// Passes each connection of the calling thread's network namespace to `each`, by its cookie.
@@ -107,76 +139,7 @@ fn arrival(record: &[u8]) -> Option<(u64, Arrival)> {
         cpu: known(number(16)?),
         queue: known(number(20)?),
         ifindex: Some(number(24)?).filter(|&index| index != 0),
+        reader: Some(number(28)?).filter(|&thread| thread != 0),
     };
     Some((cookie, arrival))
-}
-
-/// Time of a CPU, in ticks: all, and in interrupts and softirqs.
-type Ticks = (u64, u64);
-
-/// How late CPUs and readers are, since the last look.
-#[derive(Default)]
-pub(super) struct Pressure {
-    looked: Option<Instant>,
-    ticks: BTreeMap<u32, Ticks>,
-    /// How long each thread has waited so far, in nanoseconds, by process.
-    waits: HashMap<u32, BTreeMap<u32, u64>>,
-    ksoftirqd: Option<BTreeMap<u32, u32>>,
-    late_cpus: HashSet<u32>,
-    late_readers: HashSet<u32>,
-}
-
-impl Pressure {
-    /// Looks at these CPUs and processes; what was seen last holds until enough time has passed.
-    pub fn look(&mut self, root: &Root, cpus: &HashSet<u32>, readers: &HashSet<u32>) {
-        let now = Instant::now();
-        let passed = self.looked.map(|last| now.saturating_duration_since(last));
-        if passed.is_some_and(|passed| passed < SHORTEST_LOOK) {
-            return;
-        }
-        self.looked = Some(now);
-        let passed_ns = passed.map_or(0.0, |passed| passed.as_nanos() as f64);
-        (self.late_cpus, self.late_readers) = Default::default();
-        let ksoftirqd = self.ksoftirqd.get_or_insert_with(|| softirq_threads(root));
-        let of_cpus = cpus.iter().filter_map(|cpu| ksoftirqd.get(cpu));
-        let readers = readers.iter().take(READERS_MAX);
-        let threads: HashSet<u32> = readers.chain(of_cpus).copied().collect();
-        let waits: HashMap<u32, _> =
-            threads.iter().map(|&pid| (pid, run_delays(root, pid))).collect();
-        // Of the thread that waited longest: which one reads is not known, and their sum is the wait of none.
-        let share = |pid: &u32| {
-            let (now, old) = (waits.get(pid)?, self.waits.get(pid)?);
-            let rise = |(tid, now): (&u32, &u64)| Some(now.saturating_sub(*old.get(tid)?));
-            let most = now.iter().filter_map(rise).max()?;
-            (passed_ns > 0.0).then(|| most as f64 / passed_ns)
-        };
-        let is_late = |pid: &u32, from: f64| share(pid).is_some_and(|share| share >= from);
-        // Of all CPUs, so that one on which packets arrive later has a start.
-        for time in read_cpu_time(root) {
-            let softirqs = time.irq.saturating_add(time.softirq);
-            let all = time.total();
-            let old = self.ticks.insert(time.cpu.0, (all, softirqs));
-            let is_busy = old.is_some_and(|(old_all, old_softirqs)| {
-                let rise = softirqs.saturating_sub(old_softirqs) as f64;
-                all > old_all && rise >= LATE * (all - old_all) as f64
-            });
-            let waits = ksoftirqd.get(&time.cpu.0).is_some_and(|pid| is_late(pid, READER_LATE));
-            if cpus.contains(&time.cpu.0) && (is_busy || waits) {
-                self.late_cpus.insert(time.cpu.0);
-            }
-        }
-        self.late_readers =
-            threads.iter().copied().filter(|pid| is_late(pid, READER_LATE)).collect();
-        self.waits = waits;
-    }
-
-    /// Whether packets wait for this CPU.
-    pub fn is_cpu_late(&self, cpu: Option<u32>) -> bool {
-        cpu.is_some_and(|cpu| self.late_cpus.contains(&cpu))
-    }
-
-    /// Whether this process waits for a CPU.
-    pub fn is_reader_late(&self, pid: Option<u32>) -> bool {
-        pid.is_some_and(|pid| self.late_readers.contains(&pid))
-    }
 }

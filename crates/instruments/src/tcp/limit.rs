@@ -28,8 +28,15 @@ const RTT_NOISE_DEVIATIONS: u32 = 2;
 const FULL_SEND_BUFFER: f64 = 0.6;
 /// Less than this may be a delayed acknowledgement (`TCP_DELACK_MIN` is 40 ms), in ms.
 const SILENCE_MS: u32 = 50;
-/// A receiver's rate × RTT is that of its window from this share of the window.
-const FILLS_WINDOW: f64 = 0.8;
+/// A receiver's rate × RTT is that of its window from this share of the window. The kernel grows a buffer to twice what is
+/// read per round trip (`tcp_rcv_space_adjust`), so that of one which may grow stays near a half.
+const FILLS_WINDOW: f64 = 0.65;
+/// A recovery from a timeout that the path makes slow: its round-trip time is at least this part of the timeout.
+const SLOW_RECOVERY: u64 = 8;
+/// A window full of data arrives at once, once per round trip: the rate is averaged over this time, in seconds.
+const RATE_S: f64 = 0.5;
+/// Data that arrived less than this ago has not waited for its reader yet, in ms.
+const ARRIVES_MS: u32 = 10;
 
 /// Time per limit, in seconds; small, as there is one per connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -77,11 +84,15 @@ pub(super) struct Before {
     pub widest_send_window: u32,
     pub widest_receive_window: u32,
     pub was_window_closed: bool,
+    /// Whether the receive queue was full.
+    pub was_full: bool,
+    /// Average of the rate at which data is received, in bytes per second.
+    pub receive_rate: f32,
 }
 
 impl Before {
-    /// Of this reading; the widest windows are carried on.
-    pub fn of(info: &TcpInfo, socket: &TcpSocket, earlier: Option<&Self>) -> Self {
+    /// Of this reading, `seconds` after the earlier one; the widest windows are carried on.
+    pub fn of(info: &TcpInfo, socket: &TcpSocket, earlier: Option<&Self>, seconds: f64) -> Self {
         let widest = |of: fn(&Self) -> u32, now: u32| earlier.map_or(now, |old| of(old).max(now));
         Self {
             busy_us: info.busy_time,
@@ -91,13 +102,24 @@ impl Before {
             bytes_sent: info.bytes_sent,
             bytes_received: info.bytes_received,
             widest_send_window: widest(|old| old.widest_send_window, info.snd_wnd),
-            widest_receive_window: widest(
-                |old| old.widest_receive_window,
-                info.rcv_wnd.unwrap_or(info.rcv_ssthresh),
-            ),
+            widest_receive_window: widest(|old| old.widest_receive_window, receive_window(info)),
             was_window_closed: is_window_closed(info, socket),
+            was_full: earlier.is_some_and(|old| is_full(old, socket, info)),
+            receive_rate: earlier.map_or(0.0, |old| receive_rate(old, info, seconds) as f32),
         }
     }
+}
+
+/// The average of the rate at which data is received, including the last `seconds`.
+fn receive_rate(before: &Before, info: &TcpInfo, seconds: f64) -> f64 {
+    let average = f64::from(before.receive_rate);
+    if seconds <= 0.0 {
+        return average;
+    }
+    let now = info.bytes_received.saturating_sub(before.bytes_received) as f64 / seconds;
+    // Without an average so far, the last rate is the first one.
+    let weight = if average > 0.0 { 1.0 - (-seconds / RATE_S).exp() } else { 1.0 };
+    average + weight * (now - average)
 }
 
 /// How the time between two readings was spent by the sender, in seconds.
@@ -207,9 +229,11 @@ fn timeouts(before: &Before, info: &TcpInfo, rest: f64) -> f64 {
     if info.backoff > 0 || info.retransmits > 0 || is_silent(info) {
         return rest;
     }
-    // A recovery takes as long as the path needs for the lost segments: with a queue, the path is the limit.
+    // A recovery takes as long as the path needs for the lost segments: with a queue, the path is the limit. A few round
+    // trips that are far shorter than the timeout would be over.
+    let is_slow = u64::from(info.rtt) * SLOW_RECOVERY >= u64::from(info.rto);
     match (info.total_rto_time_ms, before.timeout_ms) {
-        _ if has_queue(info) => 0.0,
+        _ if has_queue(info) && is_slow => 0.0,
         (Some(now), Some(old)) if now > old => (f64::from(now - old) / 1e3).min(rest),
         _ if info.ca_state == CA_LOSS => rest,
         _ => 0.0,
@@ -260,22 +284,31 @@ fn is_paced(info: &TcpInfo) -> bool {
 
 /// What a receiver waits for.
 fn receiver_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo, seconds: f64) -> TcpLimit {
-    let window = info.rcv_wnd.unwrap_or(info.rcv_ssthresh);
-    let widest = before.widest_receive_window.max(window);
-    let is_memory_full = socket.memory.is_some_and(|m| m.receive > m.receive_limit / 2);
-    // It opens again only when there is room for a large part of it (`__tcp_select_window`).
-    let is_closing = info.rcv_wnd.is_some_and(|now| now < widest / 2);
-    let is_full = socket.receive_queue > widest / 2 || is_memory_full || is_closing;
-    if socket.receive_queue > 0 && is_full {
+    let has_waited = before.was_full || info.last_data_recv_ms >= ARRIVES_MS;
+    if has_waited && is_full(before, socket, info) {
         return TcpLimit::Reader;
     }
-    let rate = info.bytes_received.saturating_sub(before.bytes_received) as f64 / seconds;
     let has_timestamps = info.options & 1 != 0;
-    let per_rtt = rate * f64::from(info.rcv_rtt) / 1e6;
+    let per_rtt = receive_rate(before, info, seconds) * f64::from(info.rcv_rtt) / 1e6;
+    let widest = before.widest_receive_window.max(receive_window(info));
     if has_timestamps && info.rcv_rtt > 0 && per_rtt > FILLS_WINDOW * f64::from(widest) {
         return TcpLimit::ReceiveWindow;
     }
     TcpLimit::Peer
+}
+
+/// The window offered to the peer, or its limit before Linux 6.2.
+fn receive_window(info: &TcpInfo) -> u32 {
+    info.rcv_wnd.unwrap_or(info.rcv_ssthresh)
+}
+
+/// Whether data waits for the reader that fills a large part of the window, or of the buffer.
+fn is_full(before: &Before, socket: &TcpSocket, info: &TcpInfo) -> bool {
+    let widest = before.widest_receive_window.max(receive_window(info));
+    let is_memory_full = socket.memory.is_some_and(|m| m.receive > m.receive_limit / 2);
+    // It opens again only when there is room for a large part of it (`__tcp_select_window`).
+    let is_closing = info.rcv_wnd.is_some_and(|now| now < widest / 2);
+    socket.receive_queue > 0 && (socket.receive_queue > widest / 2 || is_memory_full || is_closing)
 }
 
 #[cfg(test)]
@@ -335,7 +368,7 @@ mod tests {
             bytes_received: 0,
             ..info
         };
-        let before = Before::of(&start, socket, None);
+        let before = Before { was_full: true, ..Before::of(&start, socket, None, 0.0) };
         let mut times = Times::default();
         divide(&before, socket, &info, 1.0, late, &mut times);
         nearpath_model::tcp::main_limit(&times.by_limit(), 1.0).map(|(limit, _)| limit)
@@ -370,7 +403,13 @@ mod tests {
             (TcpLimit::CongestionWindow, |info| info.last_ack_recv_ms = 5000),
             (TcpLimit::Timeouts, |info| info.ca_state = CA_LOSS),
             // It recovers at the rate of the path.
-            (TcpLimit::Path, |info| (info.ca_state, info.rtt) = (CA_LOSS, 60_000)),
+            (TcpLimit::Path, |info| {
+                (info.ca_state, info.rtt, info.rto) = (CA_LOSS, 60_000, 260_000);
+            }),
+            // It recovers from timeouts again and again, on a path whose round trips differ by a millisecond or two.
+            (TcpLimit::Timeouts, |info| {
+                (info.ca_state, info.min_rtt, info.rtt, info.rto) = (CA_LOSS, 300, 1700, 202_000);
+            }),
         ] {
             assert_eq!(of(change), Some(wanted));
         }
@@ -405,14 +444,39 @@ mod tests {
         // The window that was offered before the queue filled was wider.
         let closing = TcpInfo { rcv_wnd: Some(0), ..receiver };
         let slow = TcpSocket { receive_queue: 4_000, ..socket() };
-        let before = Before { widest_receive_window: 100_000, ..Before::default() };
+        let before = Before { widest_receive_window: 100_000, was_full: true, ..Before::default() };
         assert_eq!(receiver_limit(&before, &slow, &closing, 1.0), TcpLimit::Reader);
         assert_eq!(receiver_limit(&before, &socket(), &closing, 1.0), TcpLimit::Peer);
+        // What has just arrived did not wait.
+        let fresh = Before { was_full: false, ..before };
+        assert_eq!(receiver_limit(&fresh, &slow, &closing, 1.0), TcpLimit::Peer);
+        let old = TcpInfo { last_data_recv_ms: 30, ..closing };
+        assert_eq!(receiver_limit(&fresh, &slow, &old, 1.0), TcpLimit::Reader);
         let full = SocketMemory { receive: 70, receive_limit: 100, ..SocketMemory::default() };
         let full = TcpSocket { receive_queue: 10, memory: Some(full), ..socket() };
         assert_eq!(limit(receiver, &full, none), Some(TcpLimit::Reader));
         let late = Late { softirq: false, reader: true };
         assert_eq!(limit(receiver, &queued, late), Some(TcpLimit::Cpu));
+    }
+
+    /// A full window arrives in one of three readings, and once in 50 ms: that is the rate of the window.
+    #[test]
+    fn a_window_full_of_data_arrives_at_once() {
+        let mut info = TcpInfo {
+            options: 1,
+            rcv_ssthresh: 15_000,
+            rcv_rtt: 50_000,
+            last_data_recv_ms: 20,
+            ..TcpInfo::default()
+        };
+        let mut before = Before::of(&info, &socket(), None, 0.0);
+        let mut found = Vec::new();
+        for windows in [3, 1, 2].repeat(10) {
+            info.bytes_received += windows * 14_500;
+            found.push(receiver_limit(&before, &socket(), &info, 0.1));
+            before = Before::of(&info, &socket(), Some(&before), 0.1);
+        }
+        assert_eq!(found, [TcpLimit::ReceiveWindow; 30]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod events;
 mod groups;
 mod limit;
 mod notable;
+mod pressure;
 mod queues;
 mod sampler;
 mod samples;
@@ -173,6 +174,7 @@ impl<'a> Tcp<'a> {
         unknown.extend(
             state.no_arrivals().map(|reason| note("CPUs on which packets are processed", &reason)),
         );
+        unknown.extend(state.no_readers().map(|reason| note("threads that read", reason)));
         let named = |(inode, mut connection): (u64, TcpConnection)| {
             if let Some(owner) = owners.get(&inode) {
                 connection.pid = Some(owner.pid);

@@ -3,8 +3,9 @@
 //! The time between two readings grows with what a reading costs, so that the limit on overhead is kept.
 
 use super::Options;
-use super::cpus::{Arrival, Arrivals, Pressure};
+use super::cpus::{Arrival, Arrivals};
 use super::events::{Ended, Ends};
+use super::pressure::{Pressure, Readers};
 use super::track::Track;
 use crate::InstrumentError;
 use libbpf_rs::MapHandle;
@@ -182,9 +183,17 @@ impl Shared {
             state.error = state.read_all(|_, _| {}).err().map(|error| error.to_string());
             let cost = state.spent.saturating_sub(before);
             let pause = limit.map_or(Duration::ZERO, |share| cost.div_f64(share.max(1e-3)));
-            next = Instant::now() + step.max(pause);
+            next = Instant::now() + spread(step.max(pause), state.readings);
         }
     }
+}
+
+/// The time until the next reading: on average `step`, but not always the same, as what a connection does often
+/// repeats itself in equal times, of which the readings would always meet the same part. The fractions of multiples of
+/// the golden ratio are spread evenly.
+fn spread(step: Duration, reading: u64) -> Duration {
+    let fraction = (reading as f64 * 0.618_033_988_749_895).fract();
+    step.mul_f64(0.5 + fraction)
 }
 
 /// Reports that the thread has ended.
@@ -287,9 +296,17 @@ impl State {
         }
         let live = || self.tracks.iter().filter(|track| !track.closed);
         let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu).collect();
-        let readers =
-            live().filter(|track| track.has_waited_for_reader).filter_map(|track| track.pid);
-        self.pressure.look(&self.root, &cpus, &readers.collect());
+        let mut readers = Readers::new();
+        for track in live().filter(|track| track.has_waited_for_reader) {
+            if let Some(pid) = track.pid {
+                readers.entry(pid).or_default().extend(track.arrival.reader);
+            }
+        }
+        self.pressure.look(&self.root, &cpus, &readers);
+        if let Ok(arrivals) = &mut self.arrivals {
+            let is_wanted = readers.keys().any(|&pid| self.pressure.is_divided(pid));
+            arrivals.look_for_readers(is_wanted, Instant::now());
+        }
     }
 
     /// Says which processes have these sockets open, by inode.
@@ -302,6 +319,11 @@ impl State {
     /// Why it is unknown on which CPUs packets arrive, if so.
     pub fn no_arrivals(&self) -> Option<String> {
         self.arrivals.as_ref().err().map(ToString::to_string)
+    }
+
+    /// Why it is unknown which threads read connections, if that mattered.
+    pub fn no_readers(&self) -> Option<&str> {
+        self.arrivals.as_ref().ok()?.no_readers()
     }
 
     /// Marks the connections that were not in the last reading as ended.

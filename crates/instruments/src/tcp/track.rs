@@ -1,9 +1,10 @@
 //! What is kept of a connection between two readings: little, as there may be a hundred thousand.
 
 use super::compact::{Counts, End};
-use super::cpus::{Arrival, Pressure};
+use super::cpus::Arrival;
 use super::events::Ended;
 use super::limit::{Before, Late, SenderTimes, Times, divide, is_not_accepted};
+use super::pressure::Pressure;
 use nearpath_host::{TcpInfo, TcpSocket};
 use nearpath_model::tcp::{TcpCounts, TcpReset, TcpState};
 use std::net::SocketAddr;
@@ -104,7 +105,7 @@ impl Track {
         if let Some(info) = &socket.info {
             // All that a new connection has done belongs to the interval.
             track.first = is_new.then(Box::default);
-            track.remember(info, socket);
+            track.remember(info, socket, 0.0);
         }
         track.look_for_accept(socket, now);
         track
@@ -172,7 +173,8 @@ impl Track {
         if let Some(before) = self.before.filter(|_| seconds > 0.0) {
             let late = Late {
                 softirq: pressure.is_cpu_late(self.arrival.cpu),
-                reader: socket.receive_queue > 0 && pressure.is_reader_late(self.pid),
+                reader: socket.receive_queue > 0
+                    && pressure.is_reader_late(self.pid, self.arrival.reader),
             };
             let sender = divide(&before, socket, info, seconds, late, &mut self.times);
             self.sender.busy += sender.busy;
@@ -180,15 +182,15 @@ impl Track {
             self.sender.send_buffer += sender.send_buffer;
             self.sender.application += sender.application;
         }
-        self.remember(info, socket);
+        self.remember(info, socket, seconds);
     }
 
-    fn remember(&mut self, info: &TcpInfo, socket: &TcpSocket) {
+    fn remember(&mut self, info: &TcpInfo, socket: &TcpSocket, seconds: f64) {
         let counts = Counts::of(info);
         if self.before.is_some() && counts != self.last {
             self.keep_first();
         }
-        self.before = Some(Before::of(info, socket, self.before.as_ref()));
+        self.before = Some(Before::of(info, socket, self.before.as_ref(), seconds));
         self.last = counts;
         (self.rtt_us, self.min_rtt_us) = (info.rtt, info.min_rtt);
     }

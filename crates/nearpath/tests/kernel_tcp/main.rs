@@ -5,12 +5,13 @@ mod races;
 mod samples;
 mod scale;
 mod scenes;
+mod stages;
 
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -49,8 +50,13 @@ fn whole(pair: &VethPair, side: Side, args: &[&str]) -> TcpMeasurement {
 
 /// A measurement that has begun.
 fn begin(pair: &VethPair, side: Side, args: &[&str]) -> Child {
+    begin_with(pair, side, "tcp", args)
+}
+
+/// The same with another instrument.
+fn begin_with(pair: &VethPair, side: Side, instrument: &str, args: &[&str]) -> Child {
     let mut child = Command::new(nearpath())
-        .args(["measure", "tcp", "--json", "--for", "60s"])
+        .args(["measure", instrument, "--json", "--for", "60s"])
         .args(args)
         .args(["--netns", &namespace(pair, side)])
         .stdout(Stdio::piped())
@@ -64,7 +70,12 @@ fn begin(pair: &VethPair, side: Side, args: &[&str]) -> Child {
 }
 
 /// Ends it like Ctrl-C; its document.
-fn ended(mut child: Child) -> TcpMeasurement {
+fn ended(child: Child) -> TcpMeasurement {
+    ended_with(child)
+}
+
+/// The same with another instrument.
+fn ended_with<Document: serde::de::DeserializeOwned>(mut child: Child) -> Document {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let mut text = String::new();
@@ -75,14 +86,17 @@ fn ended(mut child: Child) -> TcpMeasurement {
 
 /// A connection from the client to the server.
 fn connect(pair: &VethPair, listener: &TcpListener) -> (TcpStream, TcpStream) {
-    let port = listener.local_addr().unwrap().port();
-    let client =
-        pair.run(Side::Client, |_| TcpStream::connect((Side::Server.ipv4(), port))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
     (client, listener.accept().unwrap().0)
 }
 
 fn listen(pair: &VethPair) -> TcpListener {
-    pair.run(Side::Server, |side| TcpListener::bind((side.ipv4(), 0))).unwrap()
+    listen_at(pair, Side::Server.ipv4())
+}
+
+fn listen_at(pair: &VethPair, address: IpAddr) -> TcpListener {
+    pair.run(Side::Server, |_| TcpListener::bind((address, 0))).unwrap()
 }
 
 /// The words of `ss -tieHn` for the connection with this local port: `cwnd:10`, and after a name without a colon its

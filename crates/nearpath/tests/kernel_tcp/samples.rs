@@ -2,13 +2,13 @@
 //! against where threads are pinned, and closed windows.
 
 use crate::capture::Capture;
-use crate::{begin, can_run, connect, ended, listen, whole};
+use crate::{begin, can_run, connect, ended, listen, listen_at, whole};
 use nearpath_model::tcp::{TcpConnection, TcpMeasurement, TcpSamples};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 fn can_sample() -> bool {
     can_run() && nearpath_testing::require_bpf()
@@ -25,6 +25,10 @@ fn samples_of(document: &TcpMeasurement, port: u16) -> &TcpSamples {
 fn begin_full(pair: &VethPair, side: Side, port: u16) -> std::process::Child {
     let port = port.to_string();
     begin(pair, side, &["--port", &port, "--detail", "full", "--max-overhead", "none"])
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap()
 }
 
 fn pause(ms: f64) {
@@ -64,9 +68,14 @@ fn the_median_round_trip_is_that_of_a_capture() {
         |round| 2.0 + f64::from(round * 37 % 100) / 10.0,
         |round| if round % 3 == 0 { 1.0 } else { 12.0 },
     ];
-    for times_ms in shapes {
+    for (times_ms, local, peer) in [
+        (shapes[0], Side::Client.ipv4(), Side::Server.ipv4()),
+        (shapes[1], Side::Client.ipv4(), Side::Server.ipv4()),
+        (shapes[2], Side::Client.ipv4(), Side::Server.ipv4()),
+        (shapes[1], Side::Client.ipv6(), Side::Server.ipv6()),
+    ] {
         let pair = VethPair::new(1).unwrap();
-        let listener = listen(&pair);
+        let listener = listen_at(&pair, peer);
         let (mut client, server) = connect(&pair, &listener);
         client.set_nodelay(true).unwrap();
         let port = client.local_addr().unwrap().port();
@@ -81,7 +90,7 @@ fn the_median_round_trip_is_that_of_a_capture() {
         let child = begin_full(&pair, Side::Client, port);
         (0..500).for_each(|_| ask());
         let document = ended(child);
-        let captured = capture.end(Side::Client.ipv4());
+        let captured: Vec<u64> = capture.end(local).into_iter().map(|(_, ns)| ns).collect();
         let rtt = &samples_of(&document, port).rtt;
         // The first acknowledgement only shows where the kernel's estimate began, the last one was not followed.
         let missing = captured.len() as u64 - rtt.count.min(captured.len() as u64);
@@ -91,6 +100,59 @@ fn the_median_round_trip_is_that_of_a_capture() {
         let longest = captured.into_iter().max().unwrap() as f64;
         let max = rtt.max_ns.unwrap() as f64;
         assert!((max / longest - 1.0).abs() <= 0.02, "{max} ns, captured {longest} ns");
+    }
+}
+
+/// Acknowledgements wait at a shaper of the receiver's, and each is of many segments, or of a part of one that is as large
+/// as TSO allows.
+#[test]
+fn the_median_round_trip_of_bulk_traffic_is_that_of_a_capture() {
+    if !can_sample() || ["tcpdump", "tc"].iter().any(|p| !nearpath_testing::require_program(p)) {
+        return;
+    }
+    for (local, peer) in
+        [(Side::Client.ipv4(), Side::Server.ipv4()), (Side::Client.ipv6(), Side::Server.ipv6())]
+    {
+        let pair = VethPair::new(1).unwrap();
+        // It holds 30 acknowledgements.
+        let shape = |what: &str, kbit: u32| {
+            let tc = format!("qdisc {what} dev np1 root tbf rate {kbit}kbit burst 1600 limit 2000");
+            let run = |_| Ok(Command::new("tc").args(tc.split(' ')).output()?.status.success());
+            pair.run(Side::Server, run).unwrap()
+        };
+        let listener = listen_at(&pair, peer);
+        let (mut client, mut server) = connect(&pair, &listener);
+        if !shape("add", 400) {
+            nearpath_testing::skip("this kernel has no qdisc tbf");
+            return;
+        }
+        let port = client.local_addr().unwrap().port();
+        let over = client.try_clone().unwrap();
+        let reader =
+            std::thread::spawn(move || while server.read(&mut [0; 65_536]).is_ok_and(|n| n > 0) {});
+        let sender = std::thread::spawn(move || while client.write_all(&[4; 65_536]).is_ok() {});
+        // The first window is sent.
+        pause(500.0);
+        let capture = Capture::begin(&pair, Side::Client, port);
+        let child = begin_full(&pair, Side::Client, port);
+        let began = since_1970();
+        // Round trips are spread over a wide range: a percentile is interpolated within a bucket.
+        for round in 0..40 {
+            assert!(shape("change", 300 + round * 37 % 100 * 9));
+            pause(100.0);
+        }
+        let over_at = since_1970();
+        let document = ended(child);
+        let captured = capture.end(local).into_iter();
+        let captured: Vec<u64> =
+            captured.filter(|(at, _)| (began..over_at).contains(at)).map(|(_, ns)| ns).collect();
+        over.shutdown(std::net::Shutdown::Both).unwrap();
+        sender.join().unwrap();
+        reader.join().unwrap();
+        let rtt = &samples_of(&document, port).rtt;
+        assert!(captured.len() >= 300 && rtt.count >= 300, "{} of {}", rtt.count, captured.len());
+        let (ours, theirs) = (rtt.p50_ns.unwrap() as f64, median(captured) as f64);
+        assert!((ours / theirs - 1.0).abs() <= 0.02, "{ours} ns, captured {theirs} ns");
     }
 }
 

@@ -4,12 +4,12 @@ use crate::{can_run, connect, listen, measured};
 use nearpath_model::tcp::{TcpLimit, TcpMeasurement};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Threads that run until this is dropped.
 struct Scene {
@@ -46,6 +46,19 @@ impl Scene {
             while !ended.load(SeqCst) && receive(&mut server).is_ok() {}
         }));
         port
+    }
+
+    /// Threads of this process that never sleep, all on one CPU.
+    fn keep_busy(&mut self, cpu: usize, threads: usize) {
+        for _ in 0..threads {
+            let over = Arc::clone(&self.over);
+            self.threads.push(std::thread::spawn(move || {
+                stay_on(cpu);
+                while !over.load(SeqCst) {
+                    std::hint::spin_loop();
+                }
+            }));
+        }
     }
 
     /// The verdicts of each interval, as seen from one side.
@@ -166,13 +179,18 @@ fn a_path_with_a_rate() {
 }
 
 /// Keeps the calling thread on a CPU.
-fn stay_on(cpu: usize) {
+pub fn stay_on(cpu: usize) {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(cpu);
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
 }
 
-fn has_two_cpus() -> bool {
+/// The calling thread goes before others, which may keep its CPU busy.
+fn have_priority() -> std::io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, -20)?)
+}
+
+pub fn has_two_cpus() -> bool {
     let enough = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= 2);
     if !enough {
         nearpath_testing::skip("only one CPU");
@@ -187,24 +205,61 @@ fn a_reader_that_waits_for_its_cpu() {
         return;
     }
     let mut scene = Scene::new();
-    for _ in 0..5 {
-        let over = Arc::clone(&scene.over);
-        scene.threads.push(std::thread::spawn(move || {
-            stay_on(1);
-            while !over.load(SeqCst) {
-                std::hint::spin_loop();
-            }
-        }));
-    }
-    let mut is_pinned = false;
+    scene.keep_busy(1, 5);
+    let (mut is_pinned, mut is_first) = (false, true);
     let pinned = move |socket: &mut TcpStream| {
         if !std::mem::replace(&mut is_pinned, true) {
             stay_on(1);
         }
         read_all(socket)
     };
-    let port = scene.connection(send_all, pinned);
+    let eager = move |socket: &mut TcpStream| {
+        if std::mem::replace(&mut is_first, false) {
+            stay_on(0);
+            have_priority()?;
+        }
+        send_all(socket)
+    };
+    let port = scene.connection(eager, pinned);
     scene.assert_limited(Side::Server, port, TcpLimit::Cpu);
+}
+
+/// Its siblings wait for a CPU all the time, the reader itself does not: it sleeps.
+#[test]
+fn a_slow_reader_whose_siblings_wait_for_their_cpu() {
+    if !can_run() || !has_two_cpus() || !nearpath_testing::require_bpf() {
+        return;
+    }
+    let mut scene = Scene::new();
+    scene.keep_busy(1, 5);
+    let waited = Arc::new(AtomicU64::new(0));
+    let mut is_first = true;
+    let of_reader = Arc::clone(&waited);
+    let slow = move |socket: &mut TcpStream| {
+        if std::mem::replace(&mut is_first, false) {
+            stay_on(0);
+            have_priority()?;
+        }
+        of_reader.store(wait_of_this_thread(), SeqCst);
+        std::thread::sleep(Duration::from_millis(10));
+        socket.read_exact(&mut [0; 2048])
+    };
+    let port = scene.connection(send_all, slow);
+    // The kernel's own count says whether the scene came about.
+    let (before, began) = (waited.load(SeqCst), Instant::now());
+    scene.verdicts(Side::Server, port);
+    let share = (waited.load(SeqCst) - before) as f64 / began.elapsed().as_nanos() as f64;
+    if share > 0.2 {
+        nearpath_testing::skip(&format!("a busy machine: the reader waits {share:.2} of the time"));
+        return;
+    }
+    scene.assert_limited(Side::Server, port, TcpLimit::Reader);
+}
+
+/// How long the calling thread has waited for a CPU so far, in nanoseconds.
+fn wait_of_this_thread() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 /// Datagrams that many sockets receive keep the CPU that processes the packets of the connection in softirqs.
@@ -213,42 +268,8 @@ fn a_cpu_that_is_busy_with_softirqs() {
     if !can_run() || !has_two_cpus() || !nearpath_testing::require_bpf() {
         return;
     }
-    const GROUP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(239, 1, 1, 1);
     let mut scene = Scene::new();
-    for side in [Side::Client, Side::Server] {
-        scene.pair.write(side, "queues/rx-0/rps_cpus", "2").unwrap();
-    }
-    let std::net::IpAddr::V4(local) = Side::Server.ipv4() else { unreachable!() };
-    let receivers: Vec<std::net::UdpSocket> = (0..100)
-        .map(|_| {
-            let socket = scene.pair.run(Side::Server, |_| {
-                let udp = rustix::net::socket(
-                    rustix::net::AddressFamily::INET,
-                    rustix::net::SocketType::DGRAM,
-                    None,
-                )?;
-                rustix::net::sockopt::set_socket_reuseaddr(&udp, true)?;
-                let any = std::net::SocketAddr::from(([0, 0, 0, 0], 7500));
-                rustix::net::bind(&udp, &any)?;
-                Ok(std::net::UdpSocket::from(udp))
-            });
-            let socket = socket.unwrap();
-            socket.join_multicast_v4(&GROUP, &local).unwrap();
-            socket
-        })
-        .collect();
-    let std::net::IpAddr::V4(source) = Side::Client.ipv4() else { unreachable!() };
-    let flood = scene.pair.run(Side::Client, |_| std::net::UdpSocket::bind((source, 0))).unwrap();
-    let over = Arc::clone(&scene.over);
-    let bound = flood.try_clone().unwrap();
-    rustix::net::sockopt::set_ip_multicast_if(&bound, &source).unwrap();
-    scene.threads.push(std::thread::spawn(move || {
-        stay_on(0);
-        while !over.load(SeqCst) {
-            // A full queue is no error here.
-            let _ = flood.send_to(&[0; 32], (GROUP, 7500));
-        }
-    }));
+    let flood = Flood::new(&scene.pair);
     let port = scene.connection(send_all, read_all);
     // The kernel's own count says whether the scene came about: the flood needs a CPU, too.
     let before = ticks(1);
@@ -260,7 +281,57 @@ fn a_cpu_that_is_busy_with_softirqs() {
         return;
     }
     scene.assert_limited(Side::Client, port, TcpLimit::Cpu);
-    drop(receivers);
+    drop(flood);
+}
+
+/// Datagrams from CPU 0 that 100 sockets receive, which keeps CPU 1 in softirqs, until this is dropped. It processes all
+/// packets of the pair.
+pub struct Flood {
+    over: Arc<AtomicBool>,
+    sender: Option<JoinHandle<()>>,
+    _receivers: Vec<UdpSocket>,
+}
+
+impl Flood {
+    pub fn new(pair: &VethPair) -> Self {
+        const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
+        for side in [Side::Client, Side::Server] {
+            pair.write(side, "queues/rx-0/rps_cpus", "2").unwrap();
+        }
+        let (IpAddr::V4(local), IpAddr::V4(source)) = (Side::Server.ipv4(), Side::Client.ipv4())
+        else {
+            unreachable!()
+        };
+        let receiver = |_| {
+            let family = rustix::net::AddressFamily::INET;
+            let udp = rustix::net::socket(family, rustix::net::SocketType::DGRAM, None)?;
+            rustix::net::sockopt::set_socket_reuseaddr(&udp, true)?;
+            rustix::net::bind(&udp, &SocketAddr::from(([0, 0, 0, 0], 7500)))?;
+            let socket = UdpSocket::from(udp);
+            socket.join_multicast_v4(&GROUP, &local)?;
+            Ok(socket)
+        };
+        let receivers = (0..100).map(|_| pair.run(Side::Server, receiver).unwrap()).collect();
+        let socket = pair.run(Side::Client, |_| UdpSocket::bind((source, 0))).unwrap();
+        rustix::net::sockopt::set_ip_multicast_if(&socket, &source).unwrap();
+        let over: Arc<AtomicBool> = Arc::default();
+        let ended = Arc::clone(&over);
+        let sender = std::thread::spawn(move || {
+            stay_on(0);
+            while !ended.load(SeqCst) {
+                // A full queue is no error here.
+                let _ = socket.send_to(&[0; 32], (GROUP, 7500));
+            }
+        });
+        Self { over, sender: Some(sender), _receivers: receivers }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.over.store(true, SeqCst);
+        self.sender.take().map(JoinHandle::join).transpose().unwrap();
+    }
 }
 
 /// Ticks of a CPU in interrupts and softirqs, and in all (proc_stat(5)).

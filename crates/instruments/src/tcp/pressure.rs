@@ -1,0 +1,146 @@
+//! Whether the CPU that processes the packets of a connection, or its reader, is late.
+//!
+//! Input: `/proc/stat`, and how long threads waited for a CPU (`/proc/PID/task/TID/schedstat`). Output: the CPUs that had
+//! no time for packets, and the threads that waited for a CPU. Nothing of this costs anything per packet.
+
+use nearpath_host::{Root, read_cpu_time, run_delay, run_delays, softirq_threads};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// From this share of its time in interrupts and softirqs, or with ksoftirqd waiting, packets wait for a CPU.
+const LATE: f64 = 0.8;
+/// From this share of its time waiting for a CPU, a thread is a late reader.
+const READER_LATE: f64 = 0.5;
+/// Processes whose waiting is observed: each is a file per thread.
+const READERS_MAX: usize = 64;
+
+/// Shortest time over which a CPU or process is judged: `/proc/stat` counts in ticks of 10 ms.
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+
+/// Time of a CPU, in ticks: all, and in interrupts and softirqs.
+type Ticks = (u64, u64);
+
+/// Processes that read connections; of each, the threads that are known to.
+pub(super) type Readers = HashMap<u32, HashSet<u32>>;
+
+/// The threads of a process.
+#[derive(Debug, Default)]
+struct Threads {
+    all: usize,
+    /// Those that waited for a CPU.
+    late: HashSet<u32>,
+}
+
+/// How late CPUs and readers are, since the last look.
+#[derive(Default)]
+pub(super) struct Pressure {
+    looked: Option<Instant>,
+    ticks: BTreeMap<u32, Ticks>,
+    /// How long each thread has waited so far, in nanoseconds, by process.
+    waits: HashMap<u32, BTreeMap<u32, u64>>,
+    ksoftirqd: Option<BTreeMap<u32, u32>>,
+    late_cpus: HashSet<u32>,
+    processes: HashMap<u32, Threads>,
+}
+
+impl Pressure {
+    /// Looks at these CPUs and processes; what was seen last holds until enough time has passed.
+    pub fn look(&mut self, root: &Root, cpus: &HashSet<u32>, readers: &Readers) {
+        let now = Instant::now();
+        let passed = self.looked.map(|last| now.saturating_duration_since(last));
+        if passed.is_some_and(|passed| passed < SHORTEST_LOOK) {
+            return;
+        }
+        self.looked = Some(now);
+        let ksoftirqd = self.ksoftirqd.get_or_insert_with(|| softirq_threads(root));
+        let of_cpus = cpus.iter().filter_map(|cpu| ksoftirqd.get(cpu));
+        let none = HashSet::new();
+        let mut waits: HashMap<u32, BTreeMap<u32, u64>> =
+            of_cpus.map(|&pid| (pid, delays(root, pid, &none))).collect();
+        let readers = readers.iter().take(READERS_MAX);
+        waits.extend(readers.map(|(&pid, known)| (pid, delays(root, pid, known))));
+        let passed_ns = passed.unwrap_or_default().as_nanos() as f64;
+        let threads = |(&pid, now): (&u32, &BTreeMap<u32, u64>)| {
+            let old = self.waits.get(&pid);
+            let is_late = |(tid, now): (&u32, &u64)| {
+                let wait = now.saturating_sub(*old?.get(tid)?);
+                (passed_ns > 0.0 && wait as f64 >= READER_LATE * passed_ns).then_some(*tid)
+            };
+            (pid, Threads { all: now.len(), late: now.iter().filter_map(is_late).collect() })
+        };
+        self.processes = waits.iter().map(threads).collect();
+        self.late_cpus.clear();
+        // Of all CPUs, so that one on which packets arrive later has a start.
+        for time in read_cpu_time(root) {
+            let softirqs = time.irq.saturating_add(time.softirq);
+            let all = time.total();
+            let old = self.ticks.insert(time.cpu.0, (all, softirqs));
+            let is_busy = old.is_some_and(|(old_all, old_softirqs)| {
+                let rise = softirqs.saturating_sub(old_softirqs) as f64;
+                all > old_all && rise >= LATE * (all - old_all) as f64
+            });
+            let thread = ksoftirqd.get(&time.cpu.0).and_then(|pid| self.processes.get(pid));
+            let waits = thread.is_some_and(|threads| !threads.late.is_empty());
+            if cpus.contains(&time.cpu.0) && (is_busy || waits) {
+                self.late_cpus.insert(time.cpu.0);
+            }
+        }
+        self.waits = waits;
+    }
+
+    /// Whether packets wait for this CPU.
+    pub fn is_cpu_late(&self, cpu: Option<u32>) -> bool {
+        cpu.is_some_and(|cpu| self.late_cpus.contains(&cpu))
+    }
+
+    /// Whether this thread of a process waits for a CPU. If it is not known which one reads: whether all of them do.
+    pub fn is_reader_late(&self, pid: Option<u32>, thread: Option<u32>) -> bool {
+        let Some(threads) = pid.and_then(|pid| self.processes.get(&pid)) else { return false };
+        let known = thread.is_some_and(|thread| threads.late.contains(&thread));
+        known || (!threads.late.is_empty() && threads.late.len() == threads.all)
+    }
+
+    /// Whether some threads of a process wait for a CPU and others do not, so that it matters which one reads.
+    pub fn is_divided(&self, pid: u32) -> bool {
+        let threads = self.processes.get(&pid);
+        threads.is_some_and(|threads| (1..threads.all).contains(&threads.late.len()))
+    }
+}
+
+/// Of the threads of a process, and of those that are known to read, should there be too many for the first.
+fn delays(root: &Root, pid: u32, known: &HashSet<u32>) -> BTreeMap<u32, u64> {
+    let mut delays = run_delays(root, pid);
+    for &thread in known {
+        if !delays.contains_key(&thread) {
+            delays.extend(run_delay(root, pid, thread).map(|delay| (thread, delay)));
+        }
+    }
+    delays
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sibling_that_waits_makes_no_late_reader() {
+        let process = |all, late: &[u32]| Threads { all, late: late.iter().copied().collect() };
+        let pressure = Pressure {
+            processes: HashMap::from([
+                (1, process(1, &[1])),
+                (2, process(2, &[20])),
+                (3, process(3, &[])),
+                (4, process(2, &[4, 40])),
+            ]),
+            ..Pressure::default()
+        };
+        let is_late = |pid, thread| pressure.is_reader_late(Some(pid), thread);
+        assert_eq!([is_late(1, None), is_late(2, None), is_late(3, None)], [true, false, false]);
+        assert_eq!([is_late(2, Some(2)), is_late(2, Some(20))], [false, true]);
+        assert!(is_late(4, None) && !is_late(5, None) && !pressure.is_reader_late(None, Some(20)));
+        assert_eq!(
+            [1, 2, 3, 4, 5].map(|pid| pressure.is_divided(pid)),
+            [false, true, false, false, false]
+        );
+    }
+}
