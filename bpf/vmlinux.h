@@ -468,6 +468,10 @@ struct task_struct {
 	struct sched_info sched_info;
 };
 
+struct mm_struct {
+	struct task_struct *owner;
+};
+
 /* For arm64. */
 struct pt_regs___call {
 	u64 orig_x0;

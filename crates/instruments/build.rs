@@ -13,6 +13,7 @@ fn main() {
         "histogram",
         "irqs",
         "locality",
+        "memory",
         "reuseport",
         "stages",
         "tcp",

@@ -44,6 +44,7 @@ pub fn diagnose<'a>(
         locality: evidence.locality.cloned(),
         accepts: evidence.accepts.cloned(),
         tcp: evidence.tcp.cloned(),
+        memory: evidence.memory.cloned(),
     }
 }
 

@@ -3,6 +3,7 @@
 use nearpath_model::Measurement;
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
+use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
 
 /// What was measured in the interval.
@@ -16,6 +17,8 @@ pub struct Evidence<'a> {
     pub accepts: Option<&'a AcceptMeasurement>,
     /// By the instrument `tcp`.
     pub tcp: Option<&'a TcpMeasurement>,
+    /// By the instrument `memory`; a still picture if nothing was measured.
+    pub memory: Option<&'a MemoryMeasurement>,
 }
 
 impl<'a> From<Option<&'a Measurement>> for Evidence<'a> {

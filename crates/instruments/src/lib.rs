@@ -18,6 +18,7 @@ mod kernel;
 mod layout;
 mod limited;
 pub mod locality;
+pub mod memory;
 mod reuseport;
 pub mod stages;
 pub mod tcp;

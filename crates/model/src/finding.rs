@@ -2,6 +2,7 @@
 
 use crate::accepts::AcceptMeasurement;
 use crate::locality::Locality;
+use crate::memory::MemoryMeasurement;
 use crate::tcp::TcpMeasurement;
 use crate::{CpuId, CpuSet, Measurement, ProposedChange};
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,9 @@ pub struct Diagnosis {
     /// The measurement of TCP connections; `None` if there was none.
     #[serde(default)]
     pub tcp: Option<TcpMeasurement>,
+    /// Where the memory of processes is; `None` on hosts with one node.
+    #[serde(default)]
+    pub memory: Option<MemoryMeasurement>,
 }
 
 /// A diagnosed problem.

@@ -379,6 +379,58 @@ impl MemoryMeasurement {
     }
 }
 
+impl MemoryMeasurement {
+    /// What came since an earlier reading: pages moved, faults and counters. Where memory is, and where processes ran, is
+    /// that of this reading; cost is that of the whole measurement.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut now = self.clone();
+        now.duration_s = self.duration_s.map(|now| now - earlier.duration_s.unwrap_or(0.0));
+        now.moves_lost = self.moves_lost.saturating_sub(earlier.moves_lost);
+        for (name, count) in &mut now.vmstat {
+            *count = count.saturating_sub(earlier.vmstat.get(name).copied().unwrap_or(0));
+        }
+        let before: BTreeMap<u32, &ProcessPlacement> =
+            earlier.processes.iter().map(|process| (process.pid, process)).collect();
+        for process in &mut now.processes {
+            let Some(before) = before.get(&process.pid) else { continue };
+            for (reason, pages) in &mut process.moved_pages {
+                *pages = pages.since(before.moved_pages.get(reason).copied());
+            }
+            process.moved_pages.retain(|_, pages| *pages != MovedPages::default());
+            if let (Some(faults), Some(then)) = (&mut process.hint_faults, before.hint_faults) {
+                faults.pages = faults.pages.saturating_sub(then.pages);
+                faults.local = faults.local.saturating_sub(then.local);
+            }
+        }
+        for node in &mut now.nodes {
+            let Some(before) = earlier.nodes.iter().find(|n| n.node == node.node) else { continue };
+            let since = |now: Option<u64>, before: Option<u64>| now?.checked_sub(before?);
+            node.numa_miss = since(node.numa_miss, before.numa_miss);
+            node.numa_foreign = since(node.numa_foreign, before.numa_foreign);
+            node.numa_hit = since(node.numa_hit, before.numa_hit);
+            node.other_node = since(node.other_node, before.other_node);
+        }
+        let key = |m: &PageMoves| (m.reason.clone(), m.pid, m.by_pid);
+        let moved: BTreeMap<_, _> = earlier.moves.iter().map(|m| (key(m), m.pages)).collect();
+        for of in &mut now.moves {
+            of.pages = of.pages.since(moved.get(&key(of)).copied());
+        }
+        now.moves.retain(|of| of.pages != MovedPages::default());
+        now
+    }
+}
+
+impl MovedPages {
+    fn since(self, earlier: Option<Self>) -> Self {
+        let earlier = earlier.unwrap_or_default();
+        Self {
+            moved: self.moved.saturating_sub(earlier.moved),
+            failed: self.failed.saturating_sub(earlier.failed),
+        }
+    }
+}
+
 /// A page size, as `2MiB`.
 pub fn page_size_name(bytes: u64) -> String {
     match bytes {
@@ -462,6 +514,37 @@ mod tests {
         assert_eq!(m.cgroups[0].nodes[&NodeId(0)].anon_bytes, 15);
         assert!(m.cgroups[0].thp.is_some());
         assert_eq!(m.processes[0].remote_bytes, Some(20));
+    }
+
+    #[test]
+    fn an_interval_has_its_own_moves_and_the_memory_of_its_end() {
+        let pages = |moved| MovedPages { moved, failed: 0 };
+        let reading = |seconds, anon, moved, faults| {
+            let mut of = process(&[(0, anon)], &[]);
+            of.pid = 7;
+            of.moved_pages = BTreeMap::from([("syscall".to_owned(), pages(moved))]);
+            of.hint_faults = Some(HintFaults { pages: faults, local: 0 });
+            let moves = PageMoves {
+                reason: "syscall".to_owned(),
+                pid: Some(7),
+                pages: pages(moved),
+                ..PageMoves::default()
+            };
+            MemoryMeasurement {
+                duration_s: Some(seconds),
+                processes: vec![of],
+                moves: vec![moves],
+                ..MemoryMeasurement::default()
+            }
+        };
+        let (first, second) = (reading(1.0, 10, 5, 3), reading(2.5, 20, 8, 3));
+        let interval = second.since(&first);
+        assert_eq!((interval.duration_s, interval.processes[0].total()), (Some(1.5), 20));
+        assert_eq!(interval.processes[0].moved_pages["syscall"], pages(3));
+        assert_eq!(interval.processes[0].hint_faults, Some(HintFaults::default()));
+        assert_eq!(interval.moves[0].pages, pages(3));
+        assert!(second.since(&second).moves.is_empty());
+        assert_eq!(second.since(&MemoryMeasurement::default()), second);
     }
 
     #[test]

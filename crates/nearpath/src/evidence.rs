@@ -9,6 +9,7 @@ use nearpath_diagnose::Evidence;
 use nearpath_instruments::stages::zoom;
 use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
+use nearpath_model::memory::{MEMORY_MEASUREMENT_SCHEMA, MemoryMeasurement};
 use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
 use nearpath_model::{Diagnosis, MEASUREMENT_SCHEMA, Measurement};
 use serde::de::DeserializeOwned;
@@ -26,6 +27,8 @@ pub struct Measured {
     pub accepts: Option<Result<AcceptMeasurement, String>>,
     /// Of `tcp`, or why not.
     pub tcp: Option<Result<TcpMeasurement, String>>,
+    /// Of `memory`, or why not.
+    pub memory: Option<Result<MemoryMeasurement, String>>,
     /// Of two measurements of stages, the one that is not used as evidence.
     pub other_look: Option<Measurement>,
 }
@@ -62,6 +65,7 @@ impl Measured {
             locality: of(&self.locality),
             accepts: of(&self.accepts),
             tcp: of(&self.tcp),
+            memory: of(&self.memory),
         }
     }
 
@@ -78,6 +82,7 @@ impl Measured {
             of(LOCALITY, &self.locality),
             of(ACCEPTS, &self.accepts),
             of(CONNECTIONS, &self.tcp),
+            of(MEMORY, &self.memory),
         ];
         all.into_iter().flatten().collect()
     }
@@ -86,7 +91,7 @@ impl Measured {
     pub fn note(self, mut diagnosis: Diagnosis) -> Diagnosis {
         diagnosis.other_look.clone_from(&self.other_look);
         let reasons = self.reasons();
-        let Evidence { stages, locality, accepts, tcp } = self.evidence();
+        let Evidence { stages, locality, accepts, tcp, .. } = self.evidence();
         let no_packets = stages.is_none() && locality.is_none() && accepts.is_none();
         match reasons.first() {
             Some((_, reason)) if no_packets && tcp.is_none() => diagnosis.not_measured(reason),
@@ -104,6 +109,7 @@ const STAGES: &str = "stages";
 const LOCALITY: &str = "packets' CPUs";
 const ACCEPTS: &str = "accepts";
 const CONNECTIONS: &str = "TCP connections";
+const MEMORY: &str = "memory and its moves";
 
 /// Reads earlier measurements from files that `measure … --json` wrote.
 ///
@@ -133,8 +139,12 @@ impl Measured {
             put(&mut self.accepts, document, ACCEPT_MEASUREMENT_SCHEMA)
         } else if has("method") && has("places") {
             put(&mut self.locality, document, LOCALITY_SCHEMA)
+        } else if has("processes") && has("moves") {
+            put(&mut self.memory, document, MEMORY_MEASUREMENT_SCHEMA)
         } else {
-            bail!("not an output of 'measure stages', 'locality', 'accepts' or 'tcp' with --json")
+            bail!(
+                "not an output of 'measure stages', 'locality', 'accepts', 'tcp' or 'memory' with --json"
+            )
         }
     }
 }
@@ -181,8 +191,11 @@ mod tests {
         let locality = file(&dir, "c", &lines);
         let tcp = TcpMeasurement { total: 3, ..TcpMeasurement::default() };
         let connections = file(&dir, "t", &json(&tcp));
-        let measured = read(&[stages.clone(), accepts, locality, connections]).unwrap();
+        let placed = MemoryMeasurement { small_processes: 3, ..MemoryMeasurement::default() };
+        let memory = file(&dir, "m", &json(&placed));
+        let measured = read(&[stages.clone(), accepts, locality, connections, memory]).unwrap();
         let evidence = measured.evidence();
+        assert_eq!(evidence.memory, Some(&placed));
         assert_eq!(evidence.tcp, Some(&tcp));
         assert_eq!(evidence.locality, Some(&whole));
         assert!(evidence.stages.is_some() && evidence.accepts.is_some());
@@ -246,6 +259,7 @@ mod tests {
             locality: Some(Err(refused())),
             accepts: Some(Err("other".to_owned())),
             tcp: None,
+            memory: None,
             other_look: None,
         };
         assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
@@ -254,6 +268,7 @@ mod tests {
             locality: Some(Err(refused())),
             accepts: None,
             tcp: None,
+            memory: None,
             other_look: None,
         };
         assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);

@@ -16,6 +16,7 @@ mod lower_devices;
 mod manual;
 mod names;
 mod output;
+mod process_selection;
 mod session;
 mod source;
 mod tcp_connections;

@@ -3,8 +3,11 @@
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
+use nearpath_host::{
+    MemoryReader, MemorySelection, NetnsRef, Root, Wanted, current_netns, in_netns,
+};
 use nearpath_model::Host;
+use nearpath_model::memory::MemoryMeasurement;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of processes whose memory is read: `numa_maps` walks their page tables, 50 ms each.
@@ -170,13 +173,23 @@ pub fn memory_of_readers(host: &Host) -> Vec<u32> {
     pids
 }
 
-/// Reads everything that any command needs: facts, sockets, and the memory of readers where its node matters.
+/// Reads everything that any command needs: facts, sockets, the memory of readers where its node matters, and where the
+/// memory of larger processes is.
 ///
 /// # Errors
 /// There is no host behind the root.
-pub fn all_facts(root: &Root) -> anyhow::Result<Host> {
+pub fn all_facts(root: &Root) -> anyhow::Result<(Host, Option<MemoryMeasurement>)> {
     let read = |wanted: &Wanted| nearpath_host::read(root, wanted).context("cannot read the host");
     let sockets = Wanted { sockets: true, ..Wanted::default() };
-    let memory_of = memory_of_readers(&read(&sockets)?);
-    read(&Wanted { memory_of, ..sockets })
+    let first = read(&sockets)?;
+    // A snapshot without processes has none.
+    let reader = MemoryReader::new(root, &first, &MemorySelection::default()).ok();
+    let memory = reader.map(|reader| reader.still(root));
+    let memory_of = memory_of_readers(&first);
+    Ok((read(&Wanted { memory_of, ..sockets })?, memory))
+}
+
+/// Whether it matters where memory is: several nodes have memory.
+pub fn has_nodes(host: &Host) -> bool {
+    host.topology.nodes.len() > 1
 }

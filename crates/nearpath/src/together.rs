@@ -8,6 +8,7 @@ use crate::failure::say;
 use crate::tcp_connections::TcpConnections;
 use nearpath_instruments::accepts::Accepts;
 use nearpath_instruments::locality::PacketLocality;
+use nearpath_instruments::memory::Memory;
 use nearpath_instruments::stages::Stages;
 use nearpath_instruments::{Instrument, InstrumentError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub struct Together<'a> {
     locality: AttachAttempt<PacketLocality>,
     accepts: AttachAttempt<Accepts<'a>>,
     tcp: AttachAttempt<TcpConnections>,
+    memory: AttachAttempt<Memory<'a>>,
     /// Whether connections were read: then their processes are known, and late readers are recognized.
     knows_processes: bool,
     /// A closer measurement of stages follows: the others keep running when stages stop.
@@ -31,12 +33,14 @@ impl<'a> Together<'a> {
         locality: Option<PacketLocality>,
         accepts: Option<Accepts<'a>>,
         tcp: Option<TcpConnections>,
+        memory: Option<Memory<'a>>,
     ) -> Self {
         Self {
             stages: AttachAttempt::new(stages),
             locality: AttachAttempt::new(locality),
             accepts: AttachAttempt::new(accepts),
             tcp: AttachAttempt::new(tcp),
+            memory: AttachAttempt::new(memory),
             knows_processes: false,
             is_first_look: false,
         }
@@ -63,6 +67,8 @@ impl<'a> Together<'a> {
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
             tcp: self.tcp.take(Instrument::read),
+            // Complete only at the end: reading it walks page tables.
+            memory: None,
         }
     }
 
@@ -73,6 +79,7 @@ impl<'a> Together<'a> {
             &self.locality.refused,
             &self.accepts.refused,
             &self.tcp.refused,
+            &self.memory.refused,
         ];
         let mut said: Vec<&InstrumentError> = Vec::new();
         for error in refused.into_iter().flatten() {
@@ -144,6 +151,7 @@ impl Instrument for Together<'_> {
         let is_second = self.accepts.started;
         // The slowest to load comes last, so that the others start little earlier.
         self.tcp.start();
+        self.memory.start();
         self.accepts.start();
         self.locality.start();
         self.stages.start();
@@ -176,6 +184,7 @@ impl Instrument for Together<'_> {
         self.locality.with(Instrument::begin_cost_window);
         self.accepts.with(Instrument::begin_cost_window);
         self.tcp.with(Instrument::begin_cost_window);
+        self.memory.with(Instrument::begin_cost_window);
     }
 
     fn end_cost_window(&mut self) {
@@ -183,6 +192,7 @@ impl Instrument for Together<'_> {
         self.locality.with(Instrument::end_cost_window);
         self.accepts.with(Instrument::end_cost_window);
         self.tcp.with(Instrument::end_cost_window);
+        self.memory.with(Instrument::end_cost_window);
     }
 
     fn read(&mut self) -> Result<Measured, InstrumentError> {
@@ -197,6 +207,7 @@ impl Instrument for Together<'_> {
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
             tcp,
+            memory: None,
             other_look: None,
         })
     }
@@ -211,6 +222,7 @@ impl Instrument for Together<'_> {
             locality: self.locality.take(Instrument::stop),
             accepts: self.accepts.take(Instrument::stop),
             tcp: self.tcp.take(Instrument::stop),
+            memory: self.memory.take(Instrument::stop),
             other_look: None,
         })
     }

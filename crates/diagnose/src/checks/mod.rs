@@ -13,21 +13,25 @@ mod conntrack;
 mod cpu_power;
 mod cpu_steal;
 mod driver_discards;
+mod hugepages_node;
 mod idle_wakeups;
 mod irqbalance_conflict;
 mod isolated_housekeeping;
 mod ksoftirqd_starved;
 mod latency_tail;
 mod listen_overflows;
+mod memory_policy;
 mod mtu_mismatch;
 mod net_rx_concentration;
 mod net_threads_off_node;
 mod nic_drops;
 mod nic_irq_node;
+mod node_memory;
 mod offloads_off;
 mod ovs_port_rps;
 mod pause_frames;
 mod pcie_link;
+mod process_memory;
 mod qdisc_drops;
 mod reader_memory;
 mod reader_migrations;
@@ -52,6 +56,7 @@ mod tcp_timeouts;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
 mod xps_mismatch;
+mod zone_reclaim;
 
 /// All checks, by name.
 pub const CHECKS: &[Check] = &[
@@ -65,21 +70,25 @@ pub const CHECKS: &[Check] = &[
     cpu_power::CHECK,
     cpu_steal::CHECK,
     driver_discards::CHECK,
+    hugepages_node::CHECK,
     idle_wakeups::CHECK,
     irqbalance_conflict::CHECK,
     isolated_housekeeping::CHECK,
     ksoftirqd_starved::CHECK,
     latency_tail::CHECK,
     listen_overflows::CHECK,
+    memory_policy::CHECK,
     mtu_mismatch::CHECK,
     net_rx_concentration::CHECK,
     net_threads_off_node::CHECK,
     nic_drops::CHECK,
     nic_irq_node::CHECK,
+    node_memory::CHECK,
     offloads_off::CHECK,
     ovs_port_rps::CHECK,
     pause_frames::CHECK,
     pcie_link::CHECK,
+    process_memory::CHECK,
     qdisc_drops::CHECK,
     reader_memory::CHECK,
     reader_migrations::CHECK,
@@ -104,4 +113,5 @@ pub const CHECKS: &[Check] = &[
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
     xps_mismatch::CHECK,
+    zone_reclaim::CHECK,
 ];

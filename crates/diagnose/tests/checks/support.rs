@@ -1,7 +1,8 @@
 //! Loads fixtures: readable JSON of partial hosts and measurements, and renders the
 //! output of a check.
 //!
-//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp"}`. `machine`
+//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp", "memory"}`.
+//! `machine`
 //! names the topology in `fixtures/machines/`; the others hold only what matters, over empty defaults and, for the
 //! elements of lists, over `fixtures/templates.json` (those below `tcp` there for the lists of `tcp`); `earlier`
 //! holds what was different then. A key that the types do not know fails the test instead of being ignored.
@@ -9,6 +10,7 @@
 use nearpath_diagnose::{CheckOutcome, Evidence};
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
+use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::{Finding, Host, Measurement, ProposedChange};
 use serde::Serialize;
@@ -27,6 +29,7 @@ pub struct Fixture {
     pub locality: Option<Locality>,
     pub accepts: Option<AcceptMeasurement>,
     pub tcp: Option<TcpMeasurement>,
+    pub memory: Option<MemoryMeasurement>,
 }
 
 impl Fixture {
@@ -37,6 +40,7 @@ impl Fixture {
             locality: self.locality.as_ref(),
             accepts: self.accepts.as_ref(),
             tcp: self.tcp.as_ref(),
+            memory: self.memory.as_ref(),
         }
     }
 }
@@ -61,8 +65,17 @@ pub fn load_dir(dir: &Path) -> Vec<Fixture> {
 pub fn load(path: &Path) -> Fixture {
     let fixture = json_file(path);
     for key in fixture.as_object().unwrap().keys() {
-        let known =
-            ["what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp"];
+        let known = [
+            "what",
+            "machine",
+            "host",
+            "earlier",
+            "measurement",
+            "locality",
+            "accepts",
+            "tcp",
+            "memory",
+        ];
         assert!(known.contains(&key.as_str()), "{}: unknown key {key}", path.display());
     }
     assert!(fixture["what"].is_string(), "{}: says not what it shows", path.display());
@@ -86,6 +99,7 @@ pub fn load(path: &Path) -> Fixture {
         locality: measured(path, &fixture["locality"], &templates),
         accepts: measured(path, &fixture["accepts"], &templates),
         tcp: measured(path, &fixture["tcp"], &templates["tcp"]),
+        memory: measured(path, &fixture["memory"], &templates["memory"]),
     }
 }
 

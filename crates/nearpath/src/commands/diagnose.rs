@@ -6,17 +6,18 @@ use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::Timing;
-use crate::source::{Source, all_facts, memory_of_readers};
+use crate::source::{Source, all_facts, has_nodes, memory_of_readers};
 use crate::tcp_connections::TcpConnections;
 use crate::together::Together;
 use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::diagnose;
-use nearpath_host::{Root, Wanted};
+use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted};
 use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
+use nearpath_instruments::memory::{self, Memory};
 use nearpath_instruments::stages::{Options, Stages, zoom};
 use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
 use std::path::PathBuf;
@@ -58,10 +59,10 @@ pub struct Diagnose {
     /// What to measure: packet latency, packet CPUs, CPUs of accepted connections, TCP connections. Each
     /// adds overhead
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
-    #[arg(default_values = ["stages", "locality", "accepts", "tcp"])]
+    #[arg(default_values = ["stages", "locality", "accepts", "tcp", "memory"])]
     measure: Vec<What>,
-    /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts' or 'tcp' from these
-    /// files
+    /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts', 'tcp' or 'memory' from
+    /// these files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
     /// Exit with status 2 if any finding is critical, 1 if the worst is a warning, 0 if there is neither, 3 on an
@@ -84,6 +85,7 @@ enum What {
     Locality,
     Accepts,
     Tcp,
+    Memory,
 }
 
 impl Diagnose {
@@ -128,8 +130,11 @@ impl Diagnose {
                            hold no packets";
             return Err(Failure::Usage(message.to_owned()));
         }
-        let measured = evidence::read(&self.evidence)?;
-        let host = self.source.read(all_facts)?;
+        let mut measured = evidence::read(&self.evidence)?;
+        let (host, memory) = self.source.read(all_facts)?;
+        if measured.memory.is_none() && has_nodes(&host) {
+            measured.memory = memory.map(Ok);
+        }
         let diagnosis = diagnose(&host, None, measured.evidence());
         Ok(if self.evidence.is_empty() {
             diagnosis.not_measured("packets can be measured on a running host only")
@@ -244,6 +249,13 @@ impl Diagnose {
             let options = accepts::Options { port, netns, btf_file, ..Default::default() };
             Accepts::new(root, topology, options)
         });
-        Ok(Together::new(stages, locality, accepts, tcp))
+        let reader = (wants(What::Memory) && has_nodes(host))
+            .then(|| MemoryReader::new(root, host, &MemorySelection::default()));
+        // Without any process there is nothing to read.
+        let memory = reader.and_then(Result::ok).map(|reader| {
+            let btf_file = self.timing.time.btf.clone();
+            Memory::new(root, reader, memory::Options { each_interval: false, btf_file })
+        });
+        Ok(Together::new(stages, locality, accepts, tcp, memory))
     }
 }

@@ -2,9 +2,11 @@
 
 use crate::failure::{Failure, say};
 use crate::output;
+use crate::process_selection::ProcessSelection;
 use crate::source::Source;
+use anyhow::Context;
 use clap::{Args, ValueEnum};
-use nearpath_host::Wanted;
+use nearpath_host::{MemoryReader, Wanted};
 use nearpath_model::Host;
 use nearpath_views::{json, svg, text};
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ EXAMPLES
   nearpath show cpus                      which CPUs share a core, a cache, a node
   nearpath show cpus --layout             cores by socket, for choosing worker cores
   nearpath show queues                    where each queue's interrupt goes, and its steering
+  nearpath show memory --unit redis       on which nodes a unit's memory is, and where it ran
   nearpath show nics --netns blue         the interfaces of another namespace
   nearpath show --root tree/              another host, from a copy of its sys and proc
   nearpath show cpus --json | jq '.cpus[] | select(.node == 1).cpu'
@@ -38,6 +41,11 @@ pub struct Show {
     /// Draw the host to this SVG file instead of printing text
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// With 'memory': also kinds of memory, threads, devices, cgroups and counters
+    #[arg(short, long, conflicts_with = "json")]
+    verbose: bool,
+    #[command(flatten)]
+    selection: ProcessSelection,
     #[command(flatten)]
     source: Source,
 }
@@ -57,7 +65,9 @@ enum Subject {
     Irqs,
     /// Packets processed and dropped, and polls that ran out of budget, by CPU
     Softnet,
-    /// All of the above
+    /// Memory of processes by node, compared with where they ran; not part of 'all'
+    Memory,
+    /// All but memory
     All,
 }
 
@@ -65,6 +75,13 @@ impl Show {
     pub(super) fn run(&self) -> Result<(), Failure> {
         if self.layout && self.subject != Subject::Cpus {
             return Err(Failure::Usage("--layout is an option of 'show cpus'".to_owned()));
+        }
+        if self.subject == Subject::Memory {
+            return self.memory();
+        }
+        if self.selection.is_set() || self.verbose {
+            let options = "--pid, --unit, --cgroup, --comm, --all, --thp and -v";
+            return Err(Failure::Usage(format!("{options} are options of 'show memory'")));
         }
         let host = self.source.host(&Wanted::default())?;
         if let Some(path) = &self.svg {
@@ -78,6 +95,23 @@ impl Show {
         }
     }
 
+    fn memory(&self) -> Result<(), Failure> {
+        if self.svg.is_some() {
+            return Err(Failure::Usage("--svg does not draw memory".to_owned()));
+        }
+        let selection = self.selection.selection();
+        let memory = self.source.read(|root| {
+            let wanted = Wanted { sockets: true, ..Wanted::default() };
+            let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
+            let reader = MemoryReader::new(root, &host, &selection);
+            Ok(reader.context("cannot select processes")?.still(root))
+        })?;
+        match self.json {
+            true => output::json(&memory),
+            false => output::text(&text::memory(&memory, self.verbose)),
+        }
+    }
+
     fn text(&self, host: &Host) -> String {
         match self.subject {
             Subject::Cpus if self.layout => text::layout(host),
@@ -87,7 +121,7 @@ impl Show {
             Subject::Queues => text::queues(host),
             Subject::Irqs => text::irqs(host),
             Subject::Softnet => text::softnet(host),
-            Subject::All => text::all(host),
+            Subject::Memory | Subject::All => text::all(host),
         }
     }
 
@@ -99,7 +133,7 @@ impl Show {
             Subject::Queues => output::json(&json::queues(host)),
             Subject::Irqs => output::json(&json::irqs(host)),
             Subject::Softnet => output::json(&json::softnet(host)),
-            Subject::All => output::json(&json::all(host)),
+            Subject::Memory | Subject::All => output::json(&json::all(host)),
         }
     }
 }

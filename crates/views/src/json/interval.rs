@@ -3,6 +3,7 @@
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::drops::DropMeasurement;
 use nearpath_model::irqs::IrqMeasurement;
+use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::{MEASUREMENT_SCHEMA, Measurement, Packets, PathLatency, Slow, Span};
 use serde::Serialize;
@@ -29,6 +30,15 @@ pub fn drops_interval(
     now: &DropMeasurement,
 ) -> Interval<DropMeasurement> {
     let (from_s, to_s) = (before.duration_s, now.duration_s);
+    Interval { from_s, to_s, measurement: now.since(before) }
+}
+
+/// The memory at the end of the interval that ends with a reading, and the pages moved in it.
+pub fn memory_interval(
+    before: &MemoryMeasurement,
+    now: &MemoryMeasurement,
+) -> Interval<MemoryMeasurement> {
+    let (from_s, to_s) = (before.duration_s.unwrap_or(0.0), now.duration_s.unwrap_or(0.0));
     Interval { from_s, to_s, measurement: now.since(before) }
 }
 

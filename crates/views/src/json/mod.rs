@@ -14,8 +14,8 @@ mod tune;
 mod tune_demo;
 
 pub use interval::{
-    Interval, StagesInterval, accepts_interval, drops_interval, irqs_interval, stages_interval,
-    tcp_interval,
+    Interval, StagesInterval, accepts_interval, drops_interval, irqs_interval, memory_interval,
+    stages_interval, tcp_interval,
 };
 pub use locality::{LocalityInterval, locality_interval};
 pub use locality_steps::{LOCALITY_STEPS_SCHEMA, LocalityStep, LocalitySteps, NotMade};

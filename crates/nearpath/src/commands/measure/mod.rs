@@ -4,6 +4,7 @@ mod accepts;
 mod drops;
 mod irqs;
 mod locality;
+mod memory;
 mod stages;
 mod tcp;
 
@@ -13,6 +14,7 @@ use clap::{Args, Subcommand};
 use drops::DropsArguments;
 use irqs::IrqsArguments;
 use locality::LocalityArguments;
+use memory::MemoryArguments;
 use stages::StagesArguments;
 use tcp::TcpArguments;
 
@@ -37,6 +39,8 @@ enum Instruments {
     Drops(DropsArguments),
     /// Measure TCP connections, and what limits each
     Tcp(TcpArguments),
+    /// Measure where the memory of processes is, where they run, and which pages are moved
+    Memory(MemoryArguments),
 }
 
 impl Measure {
@@ -48,6 +52,7 @@ impl Measure {
             Instruments::Irqs(irqs) => irqs.run(),
             Instruments::Drops(drops) => drops.run(),
             Instruments::Tcp(tcp) => tcp.run(),
+            Instruments::Memory(memory) => memory.run(),
         }
     }
 }

@@ -1,0 +1,116 @@
+//! Hugepages that are missing on the node of a NIC, or of the device of a process.
+//!
+//! Input: the hugepage pools of each node, the nodes of the NICs, and what processes have in hugetlb pages. Output: one
+//! finding for each size of page of which other nodes have some and the device's node has none.
+//!
+//! Rule: document 002 (hugepages on the node of the virtual function; `--membind` of that node).
+
+use crate::{Check, CheckOutcome, Context, text};
+use nearpath_model::memory::page_size_name;
+use nearpath_model::{Finding, NodeId, Severity, Subject};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) const CHECK: Check =
+    Check::new("hugepages_node", "hugepages on other nodes than the NIC's", run);
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    let nodes = &context.host.topology.nodes;
+    let sizes: BTreeSet<u64> = nodes
+        .iter()
+        .flat_map(|node| node.hugepages.iter())
+        .filter(|(_, pages)| pages.total > 0)
+        .map(|(size, _)| *size)
+        .collect();
+    if nodes.len() < 2 {
+        return outcome;
+    }
+    for node in nodes.iter().filter(|node| node.hugepages.is_empty()) {
+        let why = context.why_unknown(&format!("node {}", node.node), "hugepages");
+        if !why.is_empty() {
+            outcome.not_checked(format!("the hugepages of node {} are unknown{why}", node.node));
+        }
+    }
+    if sizes.is_empty() {
+        return outcome;
+    }
+    let mut devices: BTreeMap<NodeId, BTreeSet<String>> = BTreeMap::new();
+    for nic in context.hardware_nics() {
+        match nic.numa_node {
+            Some(node) => drop(devices.entry(node).or_default().insert(nic.name.clone())),
+            None => {
+                let why = context.why_unknown(&format!("nic {}", nic.name), "numa_node");
+                outcome.not_checked(format!("the node of {} is unknown{why}", nic.name));
+            }
+        }
+    }
+    let users = context.memory.map(|m| m.processes.as_slice()).unwrap_or_default();
+    // Devices that only a process knows (vfio, uio): they are no interfaces any more.
+    for device in users.iter().flat_map(|process| &process.devices) {
+        if let Some(node) = device.node {
+            let name = device.name.as_deref().unwrap_or(&device.device);
+            devices.entry(node).or_default().insert(text::clean(name));
+        }
+    }
+    for (node, names) in &devices {
+        let Some(here) = nodes.iter().find(|n| n.node == *node) else { continue };
+        if here.hugepages.is_empty() {
+            continue;
+        }
+        for &size in &sizes {
+            if here.hugepages.get(&size).is_some_and(|pages| pages.total > 0) {
+                continue;
+            }
+            outcome.findings.push(finding(context, *node, names, size));
+        }
+    }
+    outcome
+}
+
+fn finding(context: &Context<'_>, node: NodeId, devices: &BTreeSet<String>, size: u64) -> Finding {
+    let name = page_size_name(size);
+    let elsewhere: Vec<(NodeId, u64, u64)> = context
+        .host
+        .topology
+        .nodes
+        .iter()
+        .filter_map(|n| n.hugepages.get(&size).map(|pages| (n.node, pages.total, pages.free)))
+        .filter(|(_, total, _)| *total > 0)
+        .collect();
+    let shown: Vec<&str> = devices.iter().take(5).map(String::as_str).collect();
+    let title = format!("node {node} has no hugepages of {name} for {}", text::list(&shown));
+    let users: Vec<String> = context
+        .memory
+        .map(|m| m.processes.as_slice())
+        .unwrap_or_default()
+        .iter()
+        .filter(|process| process.device_nodes.contains(&node) && !process.devices.is_empty())
+        .filter_map(|process| {
+            let bytes = process.hugetlb.get(&name)?.values().copied();
+            let bytes = bytes.fold(0, u64::saturating_add);
+            let comm = text::clean(&process.comm);
+            (bytes > 0).then(|| {
+                format!(
+                    "{comm} (pid {}) uses a device on node {node} and has {} in such pages on other nodes.",
+                    process.pid,
+                    text::bytes(bytes)
+                )
+            })
+        })
+        .collect();
+    let severity = if users.is_empty() { Severity::Info } else { Severity::Warning };
+    let mut finding = Finding::new(severity, title)
+        .about(devices.iter().map(|device| Subject::Nic(device.clone())));
+    let mut most = 0;
+    for (other, total, free) in elsewhere {
+        most = most.max(total);
+        finding = finding.evidence(format!("Node {other} has {total} of them, {free} are free."));
+    }
+    for user in users.into_iter().take(5) {
+        finding = finding.evidence(user);
+    }
+    let kib = size >> 10;
+    finding.manual(format!(
+        "echo {most} > /sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/nr_hugepages"
+    ))
+}
