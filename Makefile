@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp lint fuzz package package-test clean
+.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -78,6 +78,10 @@ bench-tcp: ## Measure reading 100,000 TCP connections beside ss, and a storm of 
 	$(CARGO) build --release --package nearpath
 	NEARPATH_BINARY=$(CURDIR)/target/release/nearpath \
 		$(CARGO) test --package nearpath --test kernel_tcp -- --ignored --nocapture --test-threads 1
+
+bench-memory: ## Measure reading 10,000 mappings and 1,000 processes beside numastat, on a quiet machine
+	@scripts/install-deps build test
+	$(CARGO) test --release --package nearpath --test kernel_memory -- --ignored --nocapture
 
 faults: ## Play every fault scene, and print how often nearpath names the cause that the raw trace shows
 	@scripts/install-deps build test lab

@@ -309,6 +309,7 @@ fn diagnosis() -> Diagnosis {
         locality: Some(packets_and_their_cpus()),
         accepts: Some(connections()),
         tcp: Some(TcpMeasurement { total: 3, ..TcpMeasurement::default() }),
+        memory: None,
     }
 }
 

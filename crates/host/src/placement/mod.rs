@@ -213,6 +213,10 @@ impl MemoryReader {
             small_processes: self.small_processes,
             ..MemoryMeasurement::default()
         };
+        // First: reading processes takes a while, in which the counters go on.
+        m.nodes = nodes::read(root, &self.topology, &mut notes);
+        m.vmstat = nodes::vmstat(root);
+        self.subtract(&mut m);
         for chosen in &self.chosen {
             match self.process(root, chosen, ran) {
                 Ok(process) => {
@@ -233,9 +237,6 @@ impl MemoryReader {
                 }),
             }
         }
-        m.nodes = nodes::read(root, &self.topology, &mut notes);
-        m.vmstat = nodes::vmstat(root);
-        self.subtract(&mut m);
         m.sockets = nodes::sockets(root);
         m.cgroups = cgroups(root, &m.processes);
         m.not_available.push(NotAvailable {

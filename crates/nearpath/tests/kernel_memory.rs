@@ -1,0 +1,325 @@
+//! `nearpath show memory` and `measure memory` on this kernel: the bytes of this process, which maps memory of each kind,
+//! against move_pages(2) and numastat(8); pages moved, against the kernel's own count; and the time that reading takes.
+
+use nearpath_model::memory::{MemoryMeasurement, NodeBytes, ProcessPlacement};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+const POOL: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Mapped memory, every page of which is touched.
+struct Mapped {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Mapped {
+    /// Maps it; `None` if the kernel refuses.
+    fn new(length: usize, flags: i32, file: i32, advice: Option<i32>) -> Option<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        if let Some(advice) = advice {
+            // SAFETY: the range was just mapped.
+            unsafe { libc::madvise(start, length, advice) };
+        }
+        let mapped = Self { start: start.cast(), length };
+        for at in (0..length).step_by(PAGE) {
+            // SAFETY: within the mapping, which nobody else uses.
+            unsafe { mapped.start.add(at).write_volatile(1) };
+        }
+        Some(mapped)
+    }
+
+    /// Bytes that move_pages(2) finds on node 0.
+    fn on_node_0(&self, step: usize) -> u64 {
+        let count = self.length / step;
+        // SAFETY: pointers within the mapping, of which only the address is used.
+        let pages: Vec<*mut u8> = (0..count).map(|n| unsafe { self.start.add(n * step) }).collect();
+        let mut status = vec![-1i32; count];
+        // SAFETY: both arrays have `count` elements; no nodes are given, so nothing moves.
+        let error = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                0,
+                count,
+                pages.as_ptr(),
+                std::ptr::null::<i32>(),
+                status.as_mut_ptr(),
+                0,
+            )
+        };
+        assert_eq!(error, 0, "{}", std::io::Error::last_os_error());
+        (status.iter().filter(|&&node| node == 0).count() * step) as u64
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and not used after this.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// A hugetlb pool with two pages more than before, as long as this lives.
+struct Pool(String);
+
+impl Pool {
+    fn new() -> Option<Self> {
+        let before = std::fs::read_to_string(POOL).ok()?;
+        let wanted = before.trim().parse::<u64>().ok()? + 2;
+        let pool = Self(before);
+        std::fs::write(POOL, wanted.to_string()).ok()?;
+        (std::fs::read_to_string(POOL).ok()?.trim() == wanted.to_string()).then_some(pool)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = std::fs::write(POOL, &self.0);
+    }
+}
+
+fn json(args: &[&str]) -> MemoryMeasurement {
+    let output = Command::new(NEARPATH).args(args).arg("--json").output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn shown(pid: u32) -> ProcessPlacement {
+    let mut m = json(&["show", "memory", "--pid", &pid.to_string()]);
+    assert_eq!(m.processes.len(), 1, "{m:?}");
+    m.processes.remove(0)
+}
+
+fn sum(process: &ProcessPlacement, of: fn(&NodeBytes) -> u64) -> u64 {
+    process.nodes.values().map(of).sum()
+}
+
+/// The sums of `numastat -p` in MiB: huge, and all.
+fn numastat(pid: u32) -> (f64, f64) {
+    let output = Command::new("numastat").args(["-p", &pid.to_string()]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let row = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).expect(name);
+        line.split_whitespace().last().unwrap().parse::<f64>().unwrap()
+    };
+    (row("Huge"), row("Total"))
+}
+
+/// A process that does nothing, and ends with this one.
+struct Idle(Child);
+
+impl Idle {
+    fn new() -> Self {
+        Self(Command::new("sleep").arg("600").spawn().unwrap())
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn each_kind_of_memory_is_counted_to_the_page() {
+    if !nearpath_testing::require_root() || !nearpath_testing::require_program("numastat") {
+        return;
+    }
+    const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let pid = std::process::id();
+    let before = shown(pid);
+    let pool = Pool::new();
+    let small = Mapped::new(12 * MIB, PRIVATE, -1, Some(libc::MADV_NOHUGEPAGE)).unwrap();
+    let thp = Mapped::new(8 * MIB, PRIVATE, -1, Some(libc::MADV_HUGEPAGE)).unwrap();
+    let shared = Mapped::new(5 * MIB, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, None).unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = File::options()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .open(dir.path().join("x"))
+        .unwrap();
+    file.set_len(3 * MIB as u64).unwrap();
+    let of_file = Mapped::new(3 * MIB, libc::MAP_SHARED, file.as_raw_fd(), None).unwrap();
+    let huge =
+        pool.as_ref().and_then(|_| Mapped::new(4 * MIB, PRIVATE | libc::MAP_HUGETLB, -1, None));
+    let after = shown(pid);
+    let rise = |of: fn(&NodeBytes) -> u64| sum(&after, of) - sum(&before, of);
+    assert_eq!(rise(|node| node.shared_bytes), shared.on_node_0(PAGE), "{after:?}");
+    assert_eq!(shared.on_node_0(PAGE), 5 * MIB as u64);
+    match &huge {
+        Some(huge) => {
+            assert_eq!(rise(|node| node.hugetlb_bytes), huge.on_node_0(2 * MIB));
+            assert_eq!(after.hugetlb["2MiB"].values().sum::<u64>(), 4 * MIB as u64);
+            assert_eq!(after.dma_mapped, None, "hugetlb pages may be mapped for a device");
+        }
+        None => nearpath_testing::skip("no hugepages could be reserved"),
+    }
+    // This process allocates a little besides, for the results.
+    let slack = MIB as u64;
+    let anon = small.on_node_0(PAGE) + thp.on_node_0(PAGE);
+    let (anon_rise, file_rise) = (rise(|node| node.anon_bytes), rise(|node| node.file_bytes));
+    assert!(anon_rise >= anon && anon_rise < anon + slack, "{anon} {anon_rise}");
+    let files = of_file.on_node_0(PAGE);
+    assert!(file_rise >= files && file_rise < files + slack, "{files} {file_rise}");
+
+    // Of a process that does not change meanwhile, numastat has the same sums; it rounds to hundredths of a MiB.
+    let idle = Idle::new();
+    let pid = idle.0.id();
+    nearpath_testing::wait_for("the program to be loaded", || {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        (comm == "sleep\n").then_some(())
+    });
+    // SAFETY: a signal to a child of this process.
+    unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
+    let (_, all) = numastat(pid);
+    let of_idle = shown(pid);
+    assert!((of_idle.total() as f64 / MIB as f64 - all).abs() <= 0.0051, "{all} {of_idle:?}");
+}
+
+#[test]
+fn pages_moved_are_as_many_as_the_kernel_counts() {
+    if !nearpath_testing::require_bpf() {
+        return;
+    }
+    nearpath_testing::up_to(3, || {
+        let mut child = Command::new(NEARPATH)
+            .args(["measure", "memory", "--for", "1h", "--json", "--pid"])
+            .arg(std::process::id().to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        stderr.read_line(&mut said).unwrap();
+        assert!(said.contains("measuring for"), "{said}");
+        // Holes, which compaction fills.
+        let length = 64 * MIB;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let mapped = Mapped::new(length, flags, -1, Some(libc::MADV_NOHUGEPAGE)).unwrap();
+        for at in (0..length).step_by(2 * PAGE) {
+            // SAFETY: within the mapping; the page is zero afterwards.
+            unsafe { libc::madvise(mapped.start.add(at).cast(), PAGE, libc::MADV_DONTNEED) };
+        }
+        File::options()
+            .write(true)
+            .open("/proc/sys/vm/compact_memory")
+            .and_then(|mut file| file.write_all(b"1"))
+            .unwrap();
+        // SAFETY: a signal to a child of this process.
+        unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+        let mut text = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(child.wait().unwrap().success());
+        let m: MemoryMeasurement = serde_json::from_str(&text).unwrap();
+        let own = m.moves.iter().filter(|of| of.by_pid == std::process::id());
+        let own: u64 = own.filter(|of| of.reason == "compaction").map(|of| of.pages.moved).sum();
+        let moved: u64 = m.moves.iter().map(|of| of.pages.moved).sum();
+        let failed: u64 = m.moves.iter().map(|of| of.pages.failed).sum();
+        // Others may compact as well, and the kernel counts only the sum of all.
+        let counted = (m.vmstat["pgmigrate_success"], m.vmstat["pgmigrate_fail"]);
+        if own > 0 && (moved, failed) == counted {
+            return Ok(());
+        }
+        Err(format!("{own} of {moved}, {failed} failed; {counted:?}: {:?}", m.moves))
+    });
+}
+
+#[test]
+fn a_process_that_ends_meanwhile_is_left_out() {
+    if !nearpath_testing::require_root() {
+        return;
+    }
+    let (idle, other) = (Idle::new(), Idle::new());
+    let mut child = Command::new(NEARPATH)
+        .args(["measure", "memory", "--for", "700ms", "--json", "--pid"])
+        .arg(idle.0.id().to_string())
+        .arg("--pid")
+        .arg(other.0.id().to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let gone = idle.0.id();
+    drop(idle);
+    let m: MemoryMeasurement = serde_json::from_reader(child.stdout.take().unwrap()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let pids: Vec<u32> = m.processes.iter().map(|process| process.pid).collect();
+    assert_eq!(pids, [other.0.id()]);
+    assert!(!m.not_available.iter().any(|n| n.what.contains(&gone.to_string())), "{m:?}");
+}
+
+/// The fastest of five runs.
+fn fastest(mut run: impl FnMut()) -> Duration {
+    let time = |_| {
+        let began = Instant::now();
+        run();
+        began.elapsed()
+    };
+    (0..5).map(time).min().unwrap()
+}
+
+#[test]
+#[ignore = "a benchmark: make bench-memory"]
+fn ten_thousand_mappings_and_a_thousand_processes() {
+    assert!(nearpath_testing::require_root() && nearpath_testing::require_program("numastat"));
+    // Every other page may not be written to, so that neighbours are not merged.
+    let length = 10_000 * PAGE;
+    let mapped = Mapped::new(
+        length,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1,
+        Some(libc::MADV_NOHUGEPAGE),
+    )
+    .unwrap();
+    for at in (0..length).step_by(2 * PAGE) {
+        // SAFETY: within the mapping.
+        let error = unsafe { libc::mprotect(mapped.start.add(at).cast(), PAGE, libc::PROT_READ) };
+        assert_eq!(error, 0);
+    }
+    let pid = std::process::id().to_string();
+    let mut read = f64::INFINITY;
+    let mut mappings = 0;
+    let ours = fastest(|| {
+        let m = json(&["show", "memory", "--pid", &pid]);
+        mappings = m.cost.mappings;
+        read = read.min((m.cost.numa_maps_ns + m.cost.other_ns) as f64 / 1e6);
+    });
+    let theirs = fastest(|| drop(numastat(std::process::id())));
+    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
+    println!(
+        "{mappings} mappings: read in {read:.1} ms; the whole command {ours:.1?}, numastat -p {theirs:.1?}, ratio {ratio:.2}"
+    );
+    assert!(mappings >= 10_000);
+    assert!(read < 100.0, "{read} ms");
+
+    let children: Vec<Idle> = (0..1000).map(|_| Idle::new()).collect();
+    let ours = fastest(|| {
+        let m = json(&["show", "memory", "--comm", "sleep"]);
+        assert!(m.processes.len() >= children.len(), "{}", m.processes.len());
+    });
+    let theirs = fastest(|| {
+        let output = Command::new("numastat").args(["-p", "sleep"]).output().unwrap();
+        assert!(output.status.success());
+    });
+    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
+    println!("1,000 processes: {ours:.1?}, numastat -p {theirs:.1?}, ratio {ratio:.2}");
+    assert!(ours < Duration::from_secs(2));
+}
