@@ -435,8 +435,8 @@ impl MovedPages {
 pub fn page_size_name(bytes: u64) -> String {
     match bytes {
         0 => "0".to_owned(),
-        _ if bytes % (1 << 30) == 0 => format!("{}GiB", bytes >> 30),
-        _ if bytes % (1 << 20) == 0 => format!("{}MiB", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}GiB", bytes >> 30),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
         _ => format!("{}KiB", bytes >> 10),
     }
 }
