@@ -123,7 +123,8 @@ def test_a_change_waits_for_its_cpu(host: Host) -> None:
 def test_a_thread_waits_for_its_cpu(host: Host) -> None:
     """The kernel lets a thread run on all CPUs when its own goes; once that is back, the affinity is re-applied."""
     gone = NEAR[-1]
-    job = host.start("exec sleep 1000")
+    # One that sleeps would keep its affinity: the kernel looks when it wakes up.
+    job = host.start("while :; do sleep 0.1; done")
     stat = host.check(["cat", f"/proc/{job.pid}/stat"])
     start = stat.rpartition(")")[2].split()[22 - 3]
     target = f"affinity pid {job.pid} tid {job.pid} start {start}"
@@ -133,7 +134,7 @@ def test_a_thread_waits_for_its_cpu(host: Host) -> None:
 
     before = cpus()
     plan = tune(host, "plan", "--nic", "nic0")
-    change = {"id": "sleep", "kind": "thread_affinity", "target": target, "before": before, "after": str(gone)}
+    change = {"id": "thread", "kind": "thread_affinity", "target": target, "before": before, "after": str(gone)}
     change |= {"finding": None, "persist": [], "reboot": False, "optional": False, "why": "a test"}
     host.write("/root/plan.json", json.dumps(plan | {"changes": [change]}).encode())
     host.check("nearpath tune apply /root/plan.json")
