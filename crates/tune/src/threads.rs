@@ -350,7 +350,8 @@ mod tests {
     #[test]
     fn an_empty_set_is_refused() {
         let thread = Thread::new(1, 1, 0);
-        let its = ThreadSetting::new(&Root::live(), &thread);
+        let root = Root::live();
+        let its = ThreadSetting::new(&root, &thread);
         assert!(its.check("").is_err() && its.check("x").is_err() && its.check("0-1").is_ok());
     }
 }
