@@ -11,18 +11,69 @@ use std::fmt;
 /// Text form: the path; for a variable, followed by a space and its name. The value is the whole text of the
 /// file, or the whole line of the variable; empty if absent.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ConfigFile {
-    /// The path: `/etc/systemd/system/nginx.service.d/50-nearpath.conf`.
-    pub path: String,
+#[serde(try_from = "Written", into = "Written")]
+pub enum ConfigFile {
+    /// A drop-in of this systemd service; see [`ConfigFile::drop_in`].
+    DropIn(String),
+    /// The fragment of the kernel command line.
+    CommandLine,
+    /// The arguments of irqbalance, in the file of some distributions.
+    IrqbalanceArguments(IrqbalanceFile),
+}
+
+/// Where distributions keep the arguments of irqbalance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IrqbalanceFile {
+    /// Debian and SUSE.
+    Default,
+    /// Red Hat.
+    Sysconfig,
+}
+
+impl IrqbalanceFile {
+    const ALL: [Self; 2] = [Self::Default, Self::Sysconfig];
+
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Default => "/etc/default/irqbalance",
+            Self::Sysconfig => "/etc/sysconfig/irqbalance",
+        }
+    }
+}
+
+/// A configuration file in a journal.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    /// `/etc/systemd/system/nginx.service.d/50-nearpath.conf`.
+    path: String,
     /// The variable, if the file also has others: `IRQBALANCE_ARGS`.
-    pub variable: Option<String>,
+    variable: Option<String>,
+}
+
+impl From<ConfigFile> for Written {
+    fn from(file: ConfigFile) -> Self {
+        Self { path: file.path(), variable: file.variable().map(str::to_owned) }
+    }
+}
+
+impl TryFrom<Written> for ConfigFile {
+    type Error = String;
+
+    fn try_from(Written { path, variable }: Written) -> Result<Self, String> {
+        let text = match variable {
+            None => path,
+            Some(variable) => format!("{path} {variable}"),
+        };
+        Self::parse(&text).ok_or_else(|| format!("nearpath does not write the file {text:?}"))
+    }
 }
 
 impl fmt::Display for ConfigFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.variable {
-            None => f.write_str(&self.path),
-            Some(variable) => write!(f, "{} {variable}", self.path),
+        f.write_str(&self.path())?;
+        match self.variable() {
+            None => Ok(()),
+            Some(variable) => write!(f, " {variable}"),
         }
     }
 }
@@ -51,8 +102,6 @@ impl ConfigPlace {
 
 /// nearpath's fragment of the kernel command line (grub-mkconfig as in Debian).
 pub const COMMAND_LINE: &str = "/etc/default/grub.d/50-nearpath.cfg";
-/// Where distributions keep the arguments of irqbalance: Debian and SUSE, Red Hat.
-pub const IRQBALANCE: [&str; 2] = ["/etc/default/irqbalance", "/etc/sysconfig/irqbalance"];
 /// The variable in these files.
 pub const IRQBALANCE_ARGS: &str = "IRQBALANCE_ARGS";
 /// The directory of persistent drop-ins (systemd.unit(5)).
@@ -62,40 +111,45 @@ const DROP_IN: &str = ".d/50-nearpath.conf";
 impl ConfigFile {
     /// The drop-in of a service; `None` if the name is not that of a service.
     pub fn drop_in(service: &str) -> Option<Self> {
-        let path = format!("{DROP_INS}{service}{DROP_IN}");
-        is_service(service).then_some(Self { path, variable: None })
-    }
-
-    /// The fragment of the kernel command line.
-    pub fn command_line() -> Self {
-        Self { path: COMMAND_LINE.to_owned(), variable: None }
+        is_service(service).then(|| Self::DropIn(service.to_owned()))
     }
 
     /// Parses the text of a plan; `None` if it is not a file that may be written.
     pub fn parse(text: &str) -> Option<Self> {
-        let (path, variable) = match text.split_once(' ') {
-            Some((path, variable)) => (path, Some(variable.to_owned())),
-            None => (text, None),
-        };
-        let file = Self { path: path.to_owned(), variable };
-        file.place().map(|_| file)
-    }
-
-    /// Which of the files it is.
-    pub fn place(&self) -> Option<ConfigPlace> {
-        let path = self.path.as_str();
-        match self.variable.as_deref() {
-            None if path == COMMAND_LINE => Some(ConfigPlace::CommandLine),
-            None => self.service().map(|_| ConfigPlace::DropIn),
-            Some(IRQBALANCE_ARGS) if IRQBALANCE.contains(&path) => Some(ConfigPlace::Irqbalance),
+        if text == COMMAND_LINE {
+            return Some(Self::CommandLine);
+        }
+        match text.split_once(' ') {
+            Some((path, IRQBALANCE_ARGS)) => {
+                let file = IrqbalanceFile::ALL.into_iter().find(|file| file.path() == path);
+                file.map(Self::IrqbalanceArguments)
+            }
             Some(_) => None,
+            None => Self::drop_in(text.strip_prefix(DROP_INS)?.strip_suffix(DROP_IN)?),
         }
     }
 
-    /// The service of the drop-in.
-    pub fn service(&self) -> Option<&str> {
-        let service = self.path.strip_prefix(DROP_INS)?.strip_suffix(DROP_IN)?;
-        is_service(service).then_some(service)
+    /// Its path.
+    pub fn path(&self) -> String {
+        match self {
+            Self::DropIn(service) => format!("{DROP_INS}{service}{DROP_IN}"),
+            Self::CommandLine => COMMAND_LINE.to_owned(),
+            Self::IrqbalanceArguments(file) => file.path().to_owned(),
+        }
+    }
+
+    /// The variable, if the file also has others.
+    pub fn variable(&self) -> Option<&'static str> {
+        matches!(self, Self::IrqbalanceArguments(_)).then_some(IRQBALANCE_ARGS)
+    }
+
+    /// Which of the files it is.
+    pub fn place(&self) -> ConfigPlace {
+        match self {
+            Self::DropIn(_) => ConfigPlace::DropIn,
+            Self::CommandLine => ConfigPlace::CommandLine,
+            Self::IrqbalanceArguments(_) => ConfigPlace::Irqbalance,
+        }
     }
 }
 
@@ -115,7 +169,7 @@ impl TargetKind for ConfigFile {
     }
 
     fn kind(&self) -> &'static str {
-        self.place().map_or("unknown", ConfigPlace::kind)
+        self.place().kind()
     }
 
     fn persistence(&self) -> Persistence {
@@ -131,7 +185,7 @@ impl TargetKind for ConfigFile {
     }
 
     fn takes_reboot(&self) -> bool {
-        self.place() == Some(ConfigPlace::CommandLine)
+        *self == Self::CommandLine
     }
 }
 
@@ -149,10 +203,19 @@ mod tests {
             ("/etc/sysconfig/irqbalance IRQBALANCE_ARGS", ConfigPlace::Irqbalance),
         ] {
             let file = ConfigFile::parse(text).unwrap();
-            assert_eq!((file.place(), file.to_string()), (Some(place), text.to_owned()));
+            assert_eq!((file.place(), file.to_string()), (place, text.to_owned()));
+            let json = serde_json::to_value(&file).unwrap();
+            let (path, variable) = match text.split_once(' ') {
+                Some((path, variable)) => (path, Some(variable)),
+                None => (text, None),
+            };
+            assert_eq!(json, serde_json::json!({"path": path, "variable": variable}));
+            assert_eq!(serde_json::from_value::<ConfigFile>(json).unwrap(), file);
         }
-        let drop_in = ConfigFile::drop_in("nginx.service").unwrap();
-        assert_eq!(drop_in.service(), Some("nginx.service"));
+        let drop_in = ConfigFile::drop_in("nginx.service");
+        assert_eq!(drop_in, Some(ConfigFile::DropIn("nginx.service".to_owned())));
+        let other = serde_json::json!({"path": "/etc/passwd", "variable": null});
+        assert!(serde_json::from_value::<ConfigFile>(other).is_err());
     }
 
     #[test]

@@ -59,12 +59,15 @@ impl Etc {
     /// # Errors
     /// The file may not be written.
     pub fn setting<'a>(&'a self, file: &'a ConfigFile) -> Result<ConfigSetting<'a>, TuneError> {
-        let refuse =
-            || TuneError::Refused(format!("nearpath does not write the file {:?}", file.path));
-        let place = file.place().ok_or_else(refuse)?;
-        let rest = file.path.strip_prefix("/etc/").ok_or_else(refuse)?;
-        let (folder, name) = rest.rsplit_once('/').ok_or_else(refuse)?;
-        Ok(ConfigSetting { etc: self, file, place, folder, name })
+        let path = file.path();
+        let parsed = ConfigFile::parse(&file.to_string());
+        match path.strip_prefix("/etc/").and_then(|rest| rest.rsplit_once('/')) {
+            Some((folder, name)) if parsed.as_ref() == Some(file) => {
+                let (folder, name) = (folder.to_owned(), name.to_owned());
+                Ok(ConfigSetting { etc: self, file, place: file.place(), folder, name })
+            }
+            _ => Err(TuneError::Refused(format!("nearpath does not write the file {path:?}"))),
+        }
     }
 
     fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -100,8 +103,8 @@ pub(crate) struct ConfigSetting<'a> {
     file: &'a ConfigFile,
     place: ConfigPlace,
     /// Below `/etc`.
-    folder: &'a str,
-    name: &'a str,
+    folder: String,
+    name: String,
 }
 
 /// The contents of a file.
@@ -118,7 +121,7 @@ impl ConfigSetting<'_> {
 
     /// The directory; `None` if it does not exist.
     fn open_folder(&self) -> Result<Option<OwnedFd>, Errno> {
-        match self.etc.open(self.folder, OFlags::RDONLY | OFlags::DIRECTORY) {
+        match self.etc.open(&self.folder, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(folder) => Ok(Some(folder)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
@@ -133,7 +136,7 @@ impl ConfigSetting<'_> {
 
     /// The contents of the file; `None` if it does not exist.
     fn contents(&self, folder: &OwnedFd) -> io::Result<Option<Contents>> {
-        self.contents_of(folder, self.name)
+        self.contents_of(folder, &self.name)
     }
 
     /// The same for another file of the directory.
@@ -159,7 +162,7 @@ impl ConfigSetting<'_> {
     /// The text of the setting in the contents of the file.
     fn text(&self, contents: Option<&Contents>) -> Result<String, String> {
         let Some(Contents { bytes, .. }) = contents else { return Ok(String::new()) };
-        let part = match &self.file.variable {
+        let part = match self.file.variable() {
             None if bytes.is_empty() => {
                 return Err("the file is empty, so nearpath did not write it; remove it".to_owned());
             }
@@ -194,10 +197,10 @@ impl ConfigSetting<'_> {
     /// Renames a file whose text could not be restored from the journal.
     fn keep_edited(&self, folder: &OwnedFd) -> io::Result<()> {
         let Some(now) = self.contents(folder)? else { return Ok(()) };
-        if self.file.variable.is_some() || check_bytes(self.place, &now.bytes).is_ok() {
+        if self.file.variable().is_some() || check_bytes(self.place, &now.bytes).is_ok() {
             return Ok(());
         }
-        match linkat(folder, self.name, folder, self.kept_name(), AtFlags::empty()) {
+        match linkat(folder, &self.name, folder, self.kept_name(), AtFlags::empty()) {
             Ok(()) => File::from(folder.try_clone()?).sync_all(),
             Err(Errno::EXIST) if self.is_kept_twin(folder)? => Ok(()),
             Err(Errno::EXIST) => Err(io::Error::other(format!(
@@ -212,11 +215,11 @@ impl ConfigSetting<'_> {
     fn put_kept_back(&self, text: &str) -> io::Result<bool> {
         let Some(folder) = self.open_folder()? else { return Ok(false) };
         match self.contents_of(&folder, &self.kept_name())? {
-            Some(kept) if self.file.variable.is_none() && kept.bytes == text.as_bytes() => {}
+            Some(kept) if self.file.variable().is_none() && kept.bytes == text.as_bytes() => {}
             _ => return Ok(false),
         }
         self.remove_new(&folder)?;
-        renameat(&folder, self.kept_name(), &folder, self.name)?;
+        renameat(&folder, self.kept_name(), &folder, &self.name)?;
         File::from(folder).sync_all()?;
         Ok(true)
     }
@@ -242,7 +245,7 @@ impl ConfigSetting<'_> {
 
     fn replace_in(&self, folder: &OwnedFd, text: &str) -> io::Result<()> {
         let now = self.contents(folder)?;
-        let new = match &self.file.variable {
+        let new = match self.file.variable() {
             None => text.as_bytes().to_vec(),
             Some(variable) => {
                 let bytes = now.as_ref().map(|now| now.bytes.as_slice()).unwrap_or_default();
@@ -274,7 +277,7 @@ impl ConfigSetting<'_> {
             }
             fchmod(&new, Mode::from_raw_mode(mode))?;
             new.sync_all()?;
-            renameat(folder, name.as_str(), folder, self.name)?;
+            renameat(folder, name.as_str(), folder, &self.name)?;
             File::from(folder.try_clone()?).sync_all()
         })();
         if written.is_err() {
@@ -284,7 +287,7 @@ impl ConfigSetting<'_> {
     }
 
     fn remove(&self, folder: &OwnedFd) -> io::Result<()> {
-        remove_file(folder, self.name)?;
+        remove_file(folder, &self.name)?;
         File::from(folder.try_clone()?).sync_all()?;
         self.tidy_up()
     }
@@ -369,7 +372,7 @@ impl Setting for ConfigSetting<'_> {
     fn may_be_replaced(&self, now: &str, force: bool) -> Result<(), TuneError> {
         match check(self.place, now) {
             // A line in a foreign file cannot be kept under another name.
-            Err(must) if !force || self.file.variable.is_some() => Err(TuneError::Drift {
+            Err(must) if !force || self.file.variable().is_some() => Err(TuneError::Drift {
                 target: self.file.to_string(),
                 now: format!("text edited by hand (nearpath's own {must})"),
                 expected: "nearpath's own text".to_owned(),

@@ -7,8 +7,8 @@ use super::quote::is_plain;
 use crate::configuration::check;
 use crate::ethtool::command;
 use nearpath_model::{
-    ConfigPlace, CpuSet, Ethtool, FileOf, Form, HugePages, NicIrq, NicSetting, PlannedChange,
-    Sysctl, Target, Value, is_interface_name,
+    ConfigFile, ConfigPlace, CpuSet, Ethtool, FileOf, Form, HugePages, NicIrq, NicSetting,
+    PlannedChange, Sysctl, Target, Value, is_interface_name,
 };
 use std::collections::BTreeMap;
 
@@ -84,9 +84,7 @@ impl<'a> Setting<'a> {
                 let (before, after) = (before.to_owned(), after.to_owned());
                 Ok(Self { change, kind, form: None, before, after, unbalanced: false })
             }
-            Target::ConfigFile(file) if file.place() == Some(ConfigPlace::CommandLine) => {
-                Self::command_line(change)
-            }
+            Target::ConfigFile(ConfigFile::CommandLine) => Self::command_line(change),
             Target::ConfigFile(_) => Err("it is a file, which persists across reboots".to_owned()),
             Target::Unit(_) => {
                 Err("use systemd to keep it: systemctl disable, or set-property without --runtime"

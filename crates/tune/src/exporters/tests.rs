@@ -82,7 +82,7 @@ fn no_service_gets_several_isolated_cpus() {
     fragment.after = "# x\nGRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
                       isolcpus=managed_irq,domain,2-3 nohz_full=2-3\"\n"
         .into();
-    fragment.target = Target::ConfigFile(nearpath_model::ConfigFile::command_line());
+    fragment.target = Target::ConfigFile(nearpath_model::ConfigFile::CommandLine);
     let all = [thread(8, "2"), thread(9, "3"), fragment];
     let refused = export(systemd, &all, &host(""), vec![]).unwrap_err().to_string();
     assert!(refused.contains("does not balance load"), "{refused}");

@@ -174,7 +174,7 @@ fn plan(
     }
     draft.add(DraftChange {
         id: "kernel-command-line".to_owned(),
-        target: Target::ConfigFile(ConfigFile::command_line()),
+        target: Target::ConfigFile(ConfigFile::CommandLine),
         before: before.into(),
         after: after.into(),
         why: format!(

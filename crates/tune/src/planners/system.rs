@@ -10,7 +10,7 @@ use crate::setting::Setting;
 use crate::steering::{Found, groups};
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
-use nearpath_model::{COMMAND_LINE, ConfigFile, FileOf, Irqbalance, SettingFile, UnitSetting};
+use nearpath_model::{ConfigFile, FileOf, Irqbalance, SettingFile, UnitSetting};
 use std::collections::BTreeMap;
 
 /// The state of the running system.
@@ -44,7 +44,6 @@ impl System {
         let etc = Etc::live();
         let services = workloads.iter().filter_map(|workload| workload.service.as_deref());
         let drop_ins = services.filter_map(ConfigFile::drop_in);
-        let command_line = ConfigFile::parse(COMMAND_LINE);
         let text = |file: ConfigFile| {
             let missing = || format!("{file}: no such directory");
             let text = etc.setting(&file).and_then(|its| its.read()).map_err(|e| e.to_string());
@@ -53,7 +52,7 @@ impl System {
         let running = crate::irqbalance::find_irqbalance(root);
         let as_service = running.is_some() && booted();
         Self {
-            files: drop_ins.chain(command_line).map(text).collect(),
+            files: drop_ins.chain([ConfigFile::CommandLine]).map(text).collect(),
             of_interfaces: of_interfaces(root),
             no_fragments: no_fragments(root),
             irqbalance: running.map(|irqbalance| {
