@@ -83,7 +83,7 @@ fn finding(context: &Context<'_>, process: &ProcessPlacement) -> Option<Finding>
     }
     let severity = if bytes >= FLOOR_BYTES { Severity::Warning } else { Severity::Info };
     let title = format!(
-        "{} (pid {}) allocates memory on node {}, and may run on node {} only",
+        "{} (pid {}) allocates on node {}, and runs on node {}",
         text::clean(&process.comm),
         process.pid,
         text::list(&wanted),

@@ -74,14 +74,12 @@ fn finding(
     let (own, title, bytes) = if matters(process, remote) {
         let own = process.own_nodes();
         let share = text::percent(remote as f64 / process.total().max(1) as f64);
-        let title = format!(
-            "{share} of the memory of {comm} (pid {}) is on other nodes than it ran on",
-            process.pid
-        );
+        let title =
+            format!("{share} of the memory of {comm} (pid {}) is on other nodes", process.pid);
         (own, title, remote)
     } else if matters(process, from_device) {
         let title = format!(
-            "{} of the memory of {comm} (pid {}) are on another node than its device",
+            "{} of {comm} (pid {}) are on another node than its device",
             text::bytes(from_device),
             process.pid
         );

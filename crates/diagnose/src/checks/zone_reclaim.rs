@@ -7,7 +7,7 @@
 //! Rule: Documentation/admin-guide/sysctl/vm.rst (`zone_reclaim_mode`: beneficial only for workloads partitioned by node).
 
 use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Finding, ProposedChange, SettingFile, Severity};
+use nearpath_model::{Finding, ProposedChange, Severity, Sysctl};
 
 pub(super) const CHECK: Check = Check::new(
     "zone_reclaim",
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check::new(
     run,
 );
 
-const SYSCTL: &str = "vm.zone_reclaim_mode";
+const SYSCTL: Sysctl = Sysctl::ZoneReclaimMode;
 /// Reclaims in an interval that are more than a hint.
 const MANY: u64 = 10;
 
@@ -24,9 +24,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     if context.host.topology.nodes.len() < 2 {
         return outcome;
     }
-    let mode = context.host.sysctls.get(SYSCTL).and_then(|value| value.trim().parse::<u32>().ok());
+    let mode =
+        context.host.sysctls.get(SYSCTL.name()).and_then(|value| value.trim().parse::<u32>().ok());
     let Some(mode) = mode else {
-        let why = context.why_unknown("sysctl", SYSCTL);
+        let why = context.why_unknown("sysctl", SYSCTL.name());
         outcome.not_checked(format!("{SYSCTL} is unknown{why}"));
         return outcome;
     };
@@ -43,7 +44,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         Finding::new(severity, "a full node reclaims memory before other nodes are used")
             .evidence(format!("{SYSCTL} is {mode}."))
             .change(ProposedChange::new(
-                SettingFile::sysctl(SYSCTL),
+                SYSCTL,
                 Some(mode.to_string()),
                 "0",
                 "Allocations use free memory of another node instead of waiting for reclaim.",

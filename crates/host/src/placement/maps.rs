@@ -131,7 +131,6 @@ impl MemoryMaps {
             let anon_bytes = anon_here.checked_mul(page_bytes)?;
             let others = bytes.checked_sub(anon_bytes)?;
             let sums = self.nodes.entry(node).or_default();
-            let add = |sum: &mut u64, bytes: u64| Some(*sum = sum.checked_add(bytes)?);
             if mapping.is_huge {
                 add(&mut sums.hugetlb_bytes, bytes)?;
                 let sizes = self.hugetlb.entry(page_bytes).or_default();
@@ -191,6 +190,12 @@ impl<'a> Mapping<'a> {
         }
         Some(())
     }
+}
+
+/// `None` if there are more bytes than fit.
+fn add(sum: &mut u64, bytes: u64) -> Option<()> {
+    *sum = sum.checked_add(bytes)?;
+    Some(())
 }
 
 fn policy_name(policy: &[u8]) -> String {
