@@ -27,6 +27,7 @@ const PARSERS: &[fn(&[u8])] = &[
     memory_maps,
     |bytes| drop(parse::parse_thread_stat(bytes)),
     |bytes| drop(parse::parse_memory_status(bytes)),
+    |bytes| drop(parse::msix_vectors(bytes)),
 ];
 
 /// A parsed cpulist must survive printing and parsing.

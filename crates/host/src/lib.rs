@@ -9,6 +9,7 @@ mod cgroups;
 mod counters;
 mod cpu_table;
 mod daemons;
+mod dma;
 pub mod ethtool;
 mod irqs;
 mod kernel;
@@ -17,6 +18,7 @@ mod net_threads;
 mod netns;
 mod nics;
 pub mod parse;
+mod pci;
 mod placement;
 mod power;
 mod processes;
@@ -31,10 +33,11 @@ pub use counters::{
     DropCounters, QdiscDrops, read_counters, read_cpu_time, read_device_counts, read_nstat,
     read_softnet,
 };
-pub use memory::must_stay as memory_must_stay;
+pub use dma::{memory_is_for_devices, memory_must_stay};
 pub use net_threads::{run_delay, run_delays, softirq_threads};
 pub use netns::{NetnsRef, current_netns, in_netns};
 pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};
+pub use pci::read_devices;
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};
 pub use processes::{cgroup_of, is_bound, pid_namespace, thread_cpus};
 pub use read::{Notes, Wanted, read};

@@ -10,6 +10,7 @@ pub use crate::irqs::{Interrupts, parse_interrupts};
 pub use crate::memory::{MappedBytes, parse_numa_maps};
 #[doc(hidden)]
 pub use crate::nics::fuzzing;
+pub use crate::pci::msix_vectors;
 pub use crate::placement::{
     MemoryMaps, MemoryStatus, ThreadStat, parse_memory_maps, parse_memory_status, parse_schedstat,
     parse_thread_stat,

@@ -2,7 +2,7 @@
 
 use crate::{ReadError, Root};
 use crate::{
-    cgroups, counters, daemons, irqs, kernel, memory, nics, power, sockets, sysctls, topology,
+    cgroups, counters, daemons, irqs, kernel, memory, nics, pci, power, sockets, sysctls, topology,
 };
 use nearpath_model::{HOST_SCHEMA, Host, Unknown};
 
@@ -58,6 +58,7 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     host.kernel = kernel::read(root, &host.topology.possible, &mut notes);
     (host.irqs, host.arch_irqs) = irqs::read(root, &mut notes);
     host.nics = nics::read(root, &host.irqs, &mut notes);
+    host.devices = pci::read(root, &mut notes);
     host.softirqs = counters::softirqs(root, &mut notes);
     host.softnet = counters::softnet(root, &mut notes, &host.topology.online);
     host.cpu_time = counters::cpu_time(root, &mut notes);

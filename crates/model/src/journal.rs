@@ -93,6 +93,15 @@ pub enum Noticed {
         /// The value now.
         after: String,
     },
+    /// It was applied to a device that is new, or that has changed.
+    Applied {
+        /// The device: its bus address.
+        device: String,
+        /// The value now.
+        after: String,
+    },
+    /// Its device is gone: it was dropped from the journal.
+    Dropped(String),
     /// It is lost, and its target no longer exists: a thread has exited, an interface is gone.
     Lost(String),
     /// The value was changed externally; the change is skipped.

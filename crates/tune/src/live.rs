@@ -7,7 +7,9 @@ use crate::cgroups::CpusetSetting;
 use crate::configuration::Etc;
 use crate::ethtool;
 use crate::files::Files;
+use crate::hugepages::PoolsSetting;
 use crate::irqbalance::{Bans, find_irqbalance};
+use crate::migrate::PagesSetting;
 use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
@@ -146,6 +148,12 @@ impl Live {
             Target::Irqbalance(irqbalance) => Some(Box::new(Bans { root: &self.root, irqbalance })),
             Target::ConfigFile(file) => Some(Box::new(self.etc.setting(file)?)),
             Target::Unit(unit) => Some(Box::new(unit.clone())),
+            Target::Memory(pages) => {
+                Some(Box::new(PagesSetting { root: &self.root, pages: *pages }))
+            }
+            Target::Hugepages(pools) => {
+                Some(Box::new(PoolsSetting { root: &self.root, files: &self.files, pools: *pools }))
+            }
         })
     }
 }

@@ -49,6 +49,17 @@ pub(crate) trait Setting {
         false
     }
 
+    /// Whether the current value is what the kernel made of the change: part of an interrupted write, or pages that it
+    /// has moved between pools.
+    fn is_in_part(&self, _now: &str, _before: &str, _after: &str, _interrupted: bool) -> bool {
+        false
+    }
+
+    /// Whether a change cannot be undone: an undo then changes nothing.
+    fn is_one_way(&self) -> bool {
+        false
+    }
+
     /// Checks whether the current value can be restored later, by its form; `force` accepts it anyway.
     fn may_be_replaced(&self, _now: &str, _force: bool) -> Result<(), TuneError> {
         Ok(())
@@ -196,6 +207,8 @@ fn take_back(
     after: &str,
 ) -> Result<(), TuneError> {
     match setting.read()?.map(|now| setting.part(&now, after)) {
+        // Memory that was moved in part stays.
+        Some(_) if setting.is_one_way() => Ok(()),
         Some(now) if !setting.same(&now, before) && !setting.same(&now, after) => {
             put(setting, &setting.possible(before).text)?;
             restore_all(setting, &change.snapshot)
@@ -213,6 +226,9 @@ pub(crate) fn undo(
     force: bool,
     interrupted: bool,
 ) -> Result<(), TuneError> {
+    if setting.is_one_way() {
+        return Ok(());
+    }
     let (before, after) = (text(setting, &change.before)?, text(setting, &change.after)?);
     let possible = setting.possible(before);
     let Some(now) = setting.read()? else { return setting.follow(after, &possible.text) };
@@ -228,6 +244,7 @@ pub(crate) fn undo(
         || left
         // Of an undo that was interrupted.
         || (setting.cpus_changed() && setting.is_left_by_kernel(&now, before))
+        || setting.is_in_part(&now, before, after, interrupted)
         // nearpath may have ended between the write and its check.
         || (interrupted && setting.is_rounded(&now, after));
     if !force && !ours {

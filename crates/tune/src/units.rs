@@ -9,7 +9,7 @@ use crate::cgroups::mount_point;
 use crate::pages;
 use crate::setting::Setting;
 use nearpath_host::Root;
-use nearpath_model::{CpuSet, UnitProperty, UnitSetting, is_service};
+use nearpath_model::{CpuSet, UnitProperty, UnitSetting, is_service, is_slice};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,8 @@ pub(crate) fn prepared(setting: UnitSetting) -> UnitSetting {
 /// Directory and name of the file in which systemd keeps a value until the next boot (`unit_drop_in_file` and
 /// `unit_write_setting` of src/core/unit.c); `None` for the active state.
 fn drop_in(setting: &UnitSetting) -> Option<(PathBuf, String)> {
-    let is_kept = setting.property != UnitProperty::ActiveState && is_service(&setting.unit);
+    let is_unit = is_service(&setting.unit) || is_slice(&setting.unit);
+    let is_kept = setting.property != UnitProperty::ActiveState && is_unit;
     is_kept.then(|| {
         let folder = Path::new(CONTROL).join(format!("{}.d", setting.unit));
         (folder, format!("50-{}.conf", setting.property.name()))
@@ -213,6 +214,7 @@ mod tests {
         for text in [
             "unit nginx.service AllowedCPUs",
             "unit a@b.service AllowedMemoryNodes",
+            "unit flash.slice AllowedMemoryNodes",
             "unit irqbalance.service ActiveState",
         ] {
             assert_eq!(UnitSetting::parse(text).unwrap().to_string(), text);
@@ -254,6 +256,9 @@ mod tests {
             folder.join(name),
             Path::new("/run/systemd/system.control/a.service.d/50-AllowedCPUs.conf")
         );
+        let slice = UnitSetting::parse("unit flash.slice AllowedMemoryNodes").unwrap();
+        let (folder, _) = drop_in(&slice).unwrap();
+        assert_eq!(folder, Path::new("/run/systemd/system.control/flash.slice.d"));
         assert_eq!(drop_in(&UnitSetting::irqbalance()), None);
     }
 

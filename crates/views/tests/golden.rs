@@ -15,6 +15,8 @@ fn show_as_text() {
     golden("cpus-layout.txt", &text::layout(&host));
     golden("nodes.txt", &text::nodes(&host));
     golden("nics.txt", &text::nics(&host));
+    golden("devices.txt", &text::devices(&host, false));
+    golden("devices-verbose.txt", &text::devices(&host, true));
     golden("queues.txt", &text::queues(&host));
     golden("irqs.txt", &text::irqs(&host));
     golden("softnet.txt", &text::softnet(&host));
@@ -27,6 +29,7 @@ fn show_as_json() {
     golden_json("cpus.json", &json::cpus(&host));
     golden_json("nodes.json", &json::nodes(&host));
     golden_json("nics.json", &json::nics(&host));
+    golden_json("devices.json", &json::devices(&host));
     golden_json("queues.json", &json::queues(&host));
     golden_json("irqs.json", &json::irqs(&host));
     golden_json("softnet.json", &json::softnet(&host));

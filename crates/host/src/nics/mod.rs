@@ -13,7 +13,7 @@ mod irq_names;
 mod kind;
 pub(crate) mod netlink;
 pub(crate) mod ntuple;
-mod pcie;
+pub(crate) mod pcie;
 mod per_nic;
 pub(crate) mod queue_packets;
 mod queues;

@@ -6,7 +6,7 @@ use crate::Root;
 use nearpath_model::PcieLink;
 
 /// Reads the link of the device at a path; `None` if it has none.
-pub(super) fn read(root: &Root, device: &str) -> Option<PcieLink> {
+pub(crate) fn read(root: &Root, device: &str) -> Option<PcieLink> {
     let current = End::read(root, device, "current_link")?;
     let own = End::read(root, device, "max_link")?;
     let above = device.rsplit_once('/').and_then(|(port, _)| End::read(root, port, "max_link"));

@@ -156,9 +156,18 @@ impl ConfigFile {
 /// Whether systemd accepts it as the name of a service (`unit_name_is_valid` of src/basic/unit-name.c); such a
 /// name cannot leave its directory.
 pub fn is_service(name: &str) -> bool {
+    is_unit(name, ".service")
+}
+
+/// Whether systemd accepts it as the name of a slice, as [`is_service`] does of a service.
+pub fn is_slice(name: &str) -> bool {
+    is_unit(name, ".slice")
+}
+
+fn is_unit(name: &str, suffix: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || b":-_.\\@".contains(&b);
     name.len() < 250
-        && name.strip_suffix(".service").is_some_and(|prefix| !prefix.is_empty())
+        && name.strip_suffix(suffix).is_some_and(|prefix| !prefix.is_empty())
         && !name.starts_with(['.', '@'])
         && name.bytes().all(known)
 }

@@ -34,6 +34,8 @@ pub enum FileOf {
     Sysctl(Sysctl),
     /// `kernel.sched_migration_cost_ns` since Linux 5.13, in debugfs (commit 8a99b6833c88).
     MigrationCost,
+    /// How AutoNUMA scans memory, since Linux 5.13 (the same commit).
+    NumaScan(NumaScan),
     /// Transparent huge pages.
     HugePages(HugePages),
 }
@@ -106,6 +108,28 @@ files! {
     }
 }
 
+files! {
+    /// How AutoNUMA scans memory (kernel/sched/debug.c); before Linux 5.13 these are sysctls.
+    NumaScan {
+        DelayMs = "scan_delay_ms": Form::Numbers(1),
+        PeriodMinMs = "scan_period_min_ms": Form::Numbers(1),
+        PeriodMaxMs = "scan_period_max_ms": Form::Numbers(1),
+        SizeMb = "scan_size_mb": Form::Numbers(1),
+    }
+}
+
+impl NumaScan {
+    /// The sysctl that it was before.
+    pub const fn sysctl(self) -> Sysctl {
+        match self {
+            Self::DelayMs => Sysctl::NumaScanDelayMs,
+            Self::PeriodMinMs => Sysctl::NumaScanPeriodMinMs,
+            Self::PeriodMaxMs => Sysctl::NumaScanPeriodMaxMs,
+            Self::SizeMb => Sysctl::NumaScanSizeMb,
+        }
+    }
+}
+
 impl QueueFile {
     /// The direction of its queues.
     pub const fn direction(self) -> Direction {
@@ -140,6 +164,7 @@ const IRQS: &str = "/proc/irq";
 const AFFINITY: &str = "smp_affinity_list";
 const NICS: &str = "/sys/class/net";
 const MIGRATION_COST: &str = "/sys/kernel/debug/sched/migration_cost_ns";
+const NUMA_SCAN: &str = "/sys/kernel/debug/sched/numa_balancing";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 const SYSCTLS: &str = "/proc/sys";
 
@@ -159,6 +184,9 @@ impl FileOf {
             ["", "proc", "sys", ref parts @ ..] => Self::Sysctl(Sysctl::parse(&parts.join("."))?),
             ["", "sys", "kernel", "mm", "transparent_hugepage", file] => {
                 Self::HugePages(HugePages::parse(file)?)
+            }
+            ["", "sys", "kernel", "debug", "sched", "numa_balancing", file] => {
+                Self::NumaScan(NumaScan::parse(file)?)
             }
             _ if path == MIGRATION_COST => Self::MigrationCost,
             _ => return None,
@@ -180,6 +208,7 @@ impl FileOf {
         let interface = |file: &InterfaceFile| format!("{NICS}/{{nic}}/{file}");
         let others = Sysctl::ALL.iter().map(|&sysctl| Self::Sysctl(sysctl));
         let others = others.chain([Self::MigrationCost]);
+        let others = others.chain(NumaScan::ALL.iter().map(|&file| Self::NumaScan(file)));
         let others = others.chain(HugePages::ALL.iter().map(|&file| Self::HugePages(file)));
         [format!("{IRQS}/{{n}}/{AFFINITY}")]
             .into_iter()
@@ -195,7 +224,7 @@ impl FileOf {
             Self::Irq(_) => "irq_affinity",
             Self::Queue { file, .. } => file.name(),
             Self::Interface { file, .. } => file.name(),
-            Self::Sysctl(_) | Self::MigrationCost => "sysctl",
+            Self::Sysctl(_) | Self::MigrationCost | Self::NumaScan(_) => "sysctl",
             Self::HugePages(_) => "transparent_hugepage",
         }
     }
@@ -208,6 +237,7 @@ impl FileOf {
             Self::Interface { file, .. } => file.form(),
             Self::Sysctl(sysctl) => sysctl.form(),
             Self::MigrationCost => Form::Numbers(1),
+            Self::NumaScan(file) => file.form(),
             Self::HugePages(file) => file.form(),
         }
     }
@@ -226,7 +256,7 @@ impl FileOf {
         match self {
             Self::Queue { .. } | Self::Interface { .. } => true,
             Self::Sysctl(sysctl) => sysctl.name().starts_with("net."),
-            Self::Irq(_) | Self::MigrationCost | Self::HugePages(_) => false,
+            Self::Irq(_) | Self::MigrationCost | Self::NumaScan(_) | Self::HugePages(_) => false,
         }
     }
 }
@@ -242,6 +272,7 @@ impl fmt::Display for FileOf {
             // None of the writable ones contains the name of an interface, which may itself hold dots.
             Self::Sysctl(sysctl) => write!(f, "{SYSCTLS}/{}", sysctl.name().replace('.', "/")),
             Self::MigrationCost => f.write_str(MIGRATION_COST),
+            Self::NumaScan(file) => write!(f, "{NUMA_SCAN}/{file}"),
             Self::HugePages(file) => write!(f, "{HUGE_PAGES}/{file}"),
         }
     }
@@ -290,6 +321,7 @@ mod tests {
             ("/sys/class/net/eth0/napi_defer_hard_irqs", "napi_defer_hard_irqs"),
             ("/proc/sys/net/core/rps_sock_flow_entries", "sysctl"),
             ("/sys/kernel/debug/sched/migration_cost_ns", "sysctl"),
+            ("/sys/kernel/debug/sched/numa_balancing/scan_size_mb", "sysctl"),
             ("/sys/kernel/mm/transparent_hugepage/defrag", "transparent_hugepage"),
         ] {
             let of = FileOf::parse(path).unwrap_or_else(|| panic!("{path}"));

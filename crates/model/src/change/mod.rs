@@ -7,8 +7,10 @@ mod depends;
 mod file;
 mod file_of;
 mod form;
+mod hugepages;
 mod irqbalance;
 mod nic;
+mod process_pages;
 mod reuseport;
 mod snapshot;
 mod sysctl;
@@ -18,10 +20,12 @@ mod unit;
 pub use cgroup::{Cpuset, CpusetFile};
 pub use config_file::*;
 pub use file::{OnlineCpus, SettingFile};
-pub use file_of::{FileOf, HugePages, InterfaceFile, QueueFile, is_interface_name};
+pub use file_of::{FileOf, HugePages, InterfaceFile, NumaScan, QueueFile, is_interface_name};
 pub use form::Form;
+pub use hugepages::{HugepagePools, PoolCounts};
 pub use irqbalance::Irqbalance;
 pub use nic::{Ethtool, NicSetting};
+pub use process_pages::{MemoryMoved, ProcessPages};
 pub use reuseport::{Choice, Group as ReuseportGroup, GroupSocket, Program};
 pub use snapshot::{Saved, SavedFile, SavedPart};
 pub use sysctl::Sysctl;
@@ -75,6 +79,11 @@ trait TargetKind: fmt::Display {
 
     /// Why a change of it cannot be re-applied after a reboot; `None` if it can.
     fn lost_for_good(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Why an undo leaves what a change of it did, if it cannot be undone.
+    fn one_way(&self) -> Option<&'static str> {
         None
     }
 
@@ -181,6 +190,10 @@ targets! {
     Irqbalance(Irqbalance),
     /// Whether a systemd unit runs, or the CPUs or nodes that it may use.
     Unit(UnitSetting),
+    /// How many hugepages of a size the kernel keeps on each node.
+    Hugepages(HugepagePools),
+    /// The nodes that the memory of a process is on.
+    Memory(ProcessPages),
 }
 
 /// Text of the kernel's default in a plan.
@@ -208,6 +221,11 @@ impl Target {
     /// Why a change of it cannot be re-applied after a reboot; `None` if it can.
     pub fn lost_for_good(&self) -> Option<&'static str> {
         self.its().lost_for_good()
+    }
+
+    /// Why an undo leaves what a change of it did, if it cannot be undone.
+    pub fn one_way(&self) -> Option<&'static str> {
+        self.its().one_way()
     }
 
     /// Whether it takes effect immediately, not only when a service or the machine restarts.

@@ -1,6 +1,6 @@
 //! Settings of a running systemd unit.
 
-use super::{Persistence, TargetKind, is_service};
+use super::{Persistence, TargetKind, is_service, is_slice};
 use crate::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -76,7 +76,9 @@ impl UnitSetting {
         let property = UnitProperty::ALL.into_iter().find(|property| property.name() == name)?;
         let allowed = match property {
             UnitProperty::ActiveState => unit == IRQBALANCE,
-            UnitProperty::AllowedCpus | UnitProperty::AllowedMemoryNodes => is_service(unit),
+            UnitProperty::AllowedCpus => is_service(unit),
+            // A slice has no NUMAPolicy= (systemd.exec(5)), but has this one.
+            UnitProperty::AllowedMemoryNodes => is_service(unit) || is_slice(unit),
         };
         allowed.then(|| Self::new(unit, property))
     }

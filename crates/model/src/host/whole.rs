@@ -2,7 +2,7 @@
 
 use crate::{
     ArchIrq, Cgroup, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, NetThread, Nic, NicIrq,
-    ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu, Topology,
+    PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu, Topology,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ pub struct Host {
     pub topology: Topology,
     /// The network interfaces of the namespace read.
     pub nics: Vec<Nic>,
+    /// The network functions of the PCI bus, ascending by address; also those without an interface.
+    #[serde(default)]
+    pub devices: Vec<PciFunction>,
     /// Interrupts with their affinities and counts, ascending by number.
     pub irqs: Vec<Irq>,
     /// The interrupts of the architecture (`LOC`, `RES`, `CAL`), in the kernel's order.

@@ -17,6 +17,7 @@ EXAMPLES
   nearpath show cpus --layout             cores by socket, for choosing worker cores
   nearpath show queues                    where each queue's interrupt goes, and its steering
   nearpath show memory --unit redis       on which nodes a unit's memory is, and where it ran
+  nearpath show devices -v                every network function, also those that DPDK drives
   nearpath show nics --netns blue         the interfaces of another namespace
   nearpath show --root tree/              another host, from a copy of its sys and proc
   nearpath show cpus --json | jq '.cpus[] | select(.node == 1).cpu'
@@ -41,7 +42,8 @@ pub struct Show {
     /// Draw the host to this SVG file instead of printing text
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// With 'memory': also kinds of memory, threads, devices, cgroups and counters
+    /// With 'memory': also kinds of memory, threads, devices, cgroups and counters; with 'devices':
+    /// ids, interrupts and device files
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
     #[command(flatten)]
@@ -59,6 +61,8 @@ enum Subject {
     Nodes,
     /// Network interfaces: driver, location, channels, rings, steering
     Nics,
+    /// Network functions of the PCI bus, also those on vfio or uio: driver, node, PF and VF, MSI-X
+    Devices,
     /// Queues: NAPI, interrupt, its affinity and node, RPS, RFS, XPS
     Queues,
     /// Interrupts by count, and the CPUs that handled them
@@ -79,8 +83,12 @@ impl Show {
         if self.subject == Subject::Memory {
             return self.memory();
         }
-        if self.selection.is_set() || self.verbose {
-            let options = "--pid, --unit, --cgroup, --comm, --all, --thp and -v";
+        if self.verbose && self.subject != Subject::Devices {
+            let which = "-v is an option of 'show memory' and 'show devices'";
+            return Err(Failure::Usage(which.to_owned()));
+        }
+        if self.selection.is_set() {
+            let options = "--pid, --unit, --cgroup, --comm, --all and --thp";
             return Err(Failure::Usage(format!("{options} are options of 'show memory'")));
         }
         let host = self.source.host(&Wanted::default())?;
@@ -118,6 +126,7 @@ impl Show {
             Subject::Cpus => text::cpus(host),
             Subject::Nodes => text::nodes(host),
             Subject::Nics => text::nics(host),
+            Subject::Devices => text::devices(host, self.verbose),
             Subject::Queues => text::queues(host),
             Subject::Irqs => text::irqs(host),
             Subject::Softnet => text::softnet(host),
@@ -130,6 +139,7 @@ impl Show {
             Subject::Cpus => output::json(&json::cpus(host)),
             Subject::Nodes => output::json(&json::nodes(host)),
             Subject::Nics => output::json(&json::nics(host)),
+            Subject::Devices => output::json(&json::devices(host)),
             Subject::Queues => output::json(&json::queues(host)),
             Subject::Irqs => output::json(&json::irqs(host)),
             Subject::Softnet => output::json(&json::softnet(host)),

@@ -1,7 +1,7 @@
 //! The texts that each file accepts: what nearpath itself writes there, and nothing else. A drop-in could start
 //! any program and a grub fragment is a shell script, so every line and character is checked.
 
-use nearpath_model::{ConfigPlace, CpuSet, IRQBALANCE_ARGS};
+use nearpath_model::{ConfigPlace, CpuSet, IRQBALANCE_ARGS, PoolCounts};
 
 /// Maximum size of a text in bytes: several times the cpulists of any machine.
 const LONGEST: usize = 64 << 10;
@@ -81,7 +81,7 @@ const PARAMETERS: &[(&str, Argument)] = &[
     ("nmi_watchdog", Argument::Number),
     ("default_hugepagesz", Argument::Number),
     ("hugepagesz", Argument::Number),
-    ("hugepages", Argument::Number),
+    ("hugepages", Argument::Counts),
 ];
 
 #[derive(Clone, Copy)]
@@ -89,6 +89,8 @@ enum Argument {
     None,
     /// Digits, with a unit.
     Number,
+    /// A count, or counts by node: `0:512,1:512`.
+    Counts,
     /// Flags and a cpulist.
     Cpus,
 }
@@ -113,6 +115,7 @@ fn is_parameter(parameter: &str) -> bool {
         (Some((_, Argument::Number)), Some(value)) => {
             made_of(value, |b| b.is_ascii_digit() || b"KMG".contains(&b))
         }
+        (Some((_, Argument::Counts)), Some(value)) => value.parse::<PoolCounts>().is_ok(),
         (Some((_, Argument::Cpus)), Some(value)) => {
             made_of(value, |b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_,-".contains(&b))
         }

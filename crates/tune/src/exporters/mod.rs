@@ -93,6 +93,8 @@ pub struct Export {
 struct Context {
     /// Lines, without comment markers, about what is not in the files.
     left_out: Vec<String>,
+    /// As [`ExportHost::devices`].
+    devices: BTreeMap<String, (String, String)>,
 }
 
 /// The exporter with this name.
@@ -107,6 +109,8 @@ pub struct ExportHost {
     pub units: BTreeMap<u32, String>,
     /// The CPUs between which the kernel balances no load.
     pub isolated: CpuSet,
+    /// The PCI functions of interfaces, by interface: their address and driver.
+    pub devices: BTreeMap<String, (String, String)>,
 }
 
 impl ExportHost {
@@ -162,7 +166,10 @@ pub fn export(
             }),
         }
     }
-    let context = Context { left_out: skipped_lines(exporter.name, &left_out) };
+    let context = Context {
+        left_out: skipped_lines(exporter.name, &left_out),
+        devices: host.devices.clone(),
+    };
     if settings.is_empty() {
         let why = match context.left_out.as_slice() {
             [] => "there are no changes".to_owned(),

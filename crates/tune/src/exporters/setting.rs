@@ -7,8 +7,8 @@ use super::quote::is_plain;
 use crate::configuration::check;
 use crate::ethtool::command;
 use nearpath_model::{
-    ConfigFile, ConfigPlace, CpuSet, Ethtool, FileOf, Form, HugePages, NicIrq, NicSetting,
-    PlannedChange, Sysctl, Target, Value, is_interface_name,
+    ConfigFile, ConfigPlace, CpuSet, Ethtool, FileOf, Form, HugePages, HugepagePools, NicIrq,
+    NicSetting, PlannedChange, PoolCounts, Sysctl, Target, Value, is_interface_name,
 };
 use std::collections::BTreeMap;
 
@@ -43,6 +43,8 @@ pub(super) enum Kind<'a> {
     Interrupt(&'a NicIrq),
     /// The mode of transparent huge pages.
     HugePages,
+    /// The pools of hugepages of a size, with their counts before and after.
+    Hugepages { pools: HugepagePools, before: PoolCounts, after: PoolCounts },
     /// Another file of sysfs or debugfs.
     File,
     /// Kernel command line parameters, as the text of a grub fragment.
@@ -102,12 +104,30 @@ impl<'a> Setting<'a> {
                     FileOf::Sysctl(sysctl) => Kind::Sysctl(*sysctl),
                     FileOf::Irq(_) => Kind::Interrupt(interrupt(change)?),
                     FileOf::HugePages(HugePages::Enabled) => Kind::HugePages,
-                    FileOf::HugePages(HugePages::Defrag) | FileOf::MigrationCost => Kind::File,
+                    FileOf::HugePages(HugePages::Defrag)
+                    | FileOf::MigrationCost
+                    | FileOf::NumaScan(_) => Kind::File,
                 };
                 Self::with(change, kind, file.form())
             }
+            Target::Memory(_) => Err("a process's memory ends with the process".to_owned()),
+            Target::Hugepages(pools) => Self::hugepages(change, *pools),
             Target::Cpuset(_) | Target::Irqbalance(_) | Target::ReuseportGroup(_) => Err(unknown()),
         }
+    }
+
+    fn hugepages(change: &'a PlannedChange, pools: HugepagePools) -> Result<Self, String> {
+        let counts = |value: &Value| {
+            let counts: Result<PoolCounts, String> = text(value)?.parse();
+            counts.map_err(|must| format!("its value {must}"))
+        };
+        let (before, after) = (counts(&change.before)?, counts(&change.after)?);
+        if !before.same_pools(&after) {
+            return Err("it has not the same pools before and after".to_owned());
+        }
+        let texts = (before.to_string(), after.to_string());
+        let kind = Kind::Hugepages { pools, before, after };
+        Ok(Self { change, kind, form: None, before: texts.0, after: texts.1, unbalanced: false })
     }
 
     fn command_line(change: &'a PlannedChange) -> Result<Self, String> {

@@ -7,7 +7,7 @@
 use super::quote::{comment, comments, file_name, sh};
 use super::setting::{Kind, NicCommands, Setting};
 use super::{Context, Document, Exporter};
-use nearpath_model::Form;
+use nearpath_model::{Form, NodeId};
 use std::fmt::Write;
 
 pub(super) const EXPORTER: Exporter = Exporter {
@@ -63,6 +63,15 @@ fn call(setting: &Setting<'_>) -> String {
         let key = sh(&file_name(&setting.change.target.to_string()));
         let words = [nic, *show, set, before, after].map(sh).join(" ");
         return format!("nic {key} {words}");
+    }
+    if let Kind::Hugepages { pools, before, after } = &setting.kind {
+        let pool = |(node, after): (Option<NodeId>, u64)| {
+            let before = before.of(node).filter(|before| *before != after)?;
+            let path = format!("{}/nr_hugepages", pools.folder(node));
+            let (key, path) = (sh(&file_name(&path)), sh(&path));
+            Some(format!("file {key} numbers {path} '{before}' '{after}'"))
+        };
+        return after.iter().filter_map(pool).collect::<Vec<_>>().join("; ");
     }
     let form = match setting.form {
         Some(Form::Mask | Form::CpuMask) => "mask",

@@ -41,11 +41,51 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
     let (threads, others): (Vec<_>, Vec<_>) =
         settings.iter().partition(|setting| matches!(setting.kind, Kind::Thread(_)));
     let mut documents = drop_ins(&threads);
+    documents.extend(hugepages(&others));
     if !others.is_empty() {
         documents.push(service(&others, context));
         documents.push(sh::script(&others, context));
     }
     documents
+}
+
+/// The service that reserves hugepages, if there are any: before all others, when memory is not fragmented. It works on
+/// kernels without `hugepages=0:512,1:512` (before Linux 5.16), too. The service with all settings finds them in effect.
+fn hugepages(settings: &[&Setting<'_>]) -> Option<Document> {
+    let mut starts = String::new();
+    for setting in settings {
+        let Kind::Hugepages { pools, after, .. } = &setting.kind else { continue };
+        for (node, count) in after.iter() {
+            let file = format!("{}/nr_hugepages", pools.folder(node));
+            // The kernel may reserve fewer without an error: then the service fails, and shows how many.
+            starts += &format!(
+                "ExecStart=/bin/sh -c 'echo {count} >{file}; read has <{file}; \
+                 echo \"$has of {count} pages of {}\"; test \"$has\" -ge {count}'\n",
+                pools.size()
+            );
+        }
+    }
+    if starts.is_empty() {
+        return None;
+    }
+    let title = [
+        "Reserves hugepages early at boot, by nearpath. Install in /etc/systemd/system, then run",
+        "'systemctl enable nearpath-hugepages.service'.",
+    ];
+    let text = format!(
+        "{}\n[Unit]\n\
+         Description=Hugepages by node\n\
+         DefaultDependencies=no\n\
+         Before=sysinit.target dev-hugepages.mount\n\
+         \n[Service]\n\
+         Type=oneshot\n\
+         RemainAfterExit=yes\n\
+         {starts}\
+         \n[Install]\n\
+         WantedBy=sysinit.target\n",
+        comments(title)
+    );
+    Some(Document { name: "nearpath-hugepages.service".to_owned(), text, program: false })
 }
 
 /// The service.

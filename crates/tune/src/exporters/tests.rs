@@ -62,7 +62,8 @@ fn exported(form: &str, changes: &[PlannedChange]) -> Export {
 /// A host with the service of process 7, and these isolated CPUs.
 fn host(isolated: &str) -> ExportHost {
     let units = BTreeMap::from([(7, "nginx.service".to_owned())]);
-    ExportHost { units, isolated: CpuSet::from_list(isolated).unwrap() }
+    let isolated = CpuSet::from_list(isolated).unwrap();
+    ExportHost { units, isolated, ..ExportHost::default() }
 }
 
 #[test]
@@ -86,6 +87,56 @@ fn no_service_gets_several_isolated_cpus() {
     let all = [thread(8, "2"), thread(9, "3"), fragment];
     let refused = export(systemd, &all, &host(""), vec![]).unwrap_err().to_string();
     assert!(refused.contains("does not balance load"), "{refused}");
+}
+
+#[test]
+fn hugepages_are_reserved_at_boot() {
+    let changes = [change("hugepages-2M", "hugepages 2048kB", "0:0,1:4", "0:512,1:4")];
+    let grub = exported("grub", &changes);
+    let fragment = text(&grub, "50-nearpath.cfg");
+    assert!(fragment.contains("hugepagesz=2M hugepages=0:512,1:4\"\n"), "{fragment}");
+    let parsed = fragment.lines().filter_map(command_line_parameters).count();
+    assert_eq!(parsed, 1, "nearpath accepts its own line: {fragment}");
+    // Early, and for kernels without the parameter.
+    let unit = text(&exported("systemd", &changes), "nearpath-hugepages.service");
+    let file = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+    assert!(unit.contains(&format!("echo 512 >{file};")), "{unit}");
+    assert!(unit.contains("DefaultDependencies=no") && unit.contains("Before=sysinit.target"));
+    // Only the pool that changes.
+    let script = text(&exported("sh", &changes), "nearpath-tune.sh");
+    assert!(script.contains(&format!("numbers '{file}' '0' '512'")), "{script}");
+    assert!(!script.contains("node1/"), "{script}");
+    for after in ["0:512", "512", "0:1,1:x", "0:1,1:2; reboot"] {
+        let bad = [change("bad", "hugepages 2048kB", "0:0,1:4", after)];
+        let sh = exporter("sh").unwrap();
+        assert!(export(sh, &bad, &host(""), vec![]).is_err(), "{after}");
+    }
+}
+
+#[test]
+fn udev_rules_match_the_device_at_its_address() {
+    let udev = exporter("udev").unwrap();
+    let rules = |changes: &[PlannedChange], bus: &str, driver: &str| {
+        let device = ("eth0".to_owned(), (bus.to_owned(), driver.to_owned()));
+        let host = ExportHost { devices: [device].into(), ..ExportHost::default() };
+        text(&export(udev, changes, &host, vec![]).unwrap(), "99-nearpath.rules")
+    };
+    let rps = "/sys/class/net/eth0/queues/rx-0/rps_cpus";
+    let changes = [
+        change("rps", rps, "0", "c"),
+        change("rings", "ethtool eth0 rings", "rx 256 tx 256", "rx 4096 tx 512"),
+    ];
+    let text = rules(&changes, "0000:5e:10.2", "igbvf");
+    let device = "KERNELS==\"0000:5e:10.2\", DRIVERS==\"igbvf\"";
+    let rules_of_device = text.lines().filter(|line| line.contains(device)).count();
+    assert_eq!(rules_of_device, 3, "{text}");
+    // Not by its name, which another device may have at the next boot.
+    assert!(!text.contains("KERNEL==\"eth0\"") && !text.contains("/net/eth0/"), "{text}");
+    assert!(text.contains("ethtool -G $name rx 4096 tx 512"), "{text}");
+    assert!(text.contains("SUBSYSTEM==\"queues\", KERNEL==\"rx-0\", KERNELS"), "{text}");
+    // What udev would interpret is not written.
+    let text = rules(&changes, "0000:5e:10.2", "x\", RUN+=\"y");
+    assert!(text.contains("KERNEL==\"eth0\"") && !text.contains("DRIVERS"), "{text}");
 }
 
 fn ids(export: &Export) -> Vec<&str> {

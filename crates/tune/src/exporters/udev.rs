@@ -3,6 +3,9 @@
 //! One rule for an interface when it is added and when it is renamed (`move`: the first event still has the
 //! kernel's name), and one per queue when it is added: after the interface, and again when the number of channels
 //! changes. `ATTR{}` writes files below the device, including subdirectories. ethtool settings run ethtool.
+//!
+//! A device is matched by its bus address and its driver, where these are known, else by the name of its interface. Not
+//! by its vendor, which physical and virtual functions share, nor by a name that another device may have later.
 
 use super::quote::{comment, comments, is_plain};
 use super::setting::{Kind, NicCommands, Setting};
@@ -42,27 +45,41 @@ fn render(settings: &[Setting<'_>], context: &Context) -> Vec<Document> {
     let mut text = comments(title.into_iter().chain(left_out));
     for setting in settings {
         text += &format!("\n# {}\n", comment(&setting.change.why));
-        if let Kind::Nic(NicCommands { nic, set, after, .. }) = &setting.kind {
-            text += &format!(
-                "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", \
-                 RUN+=\"/usr/sbin/ethtool {set} {nic} {after}\"\n"
-            );
-        }
+        let Some(nic) = setting.nic() else { continue };
+        let device = device(nic, context);
+        let interface = match &device {
+            Some(device) => format!("ACTION==\"add|move\", SUBSYSTEM==\"net\", {device}"),
+            None => format!("ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\""),
+        };
         let value = &setting.after;
-        if let Kind::Interface { nic, file } = &setting.kind {
-            text += &format!(
-                "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", ATTR{{{file}}}=\"{value}\"\n"
-            );
+        match &setting.kind {
+            Kind::Nic(NicCommands { set, after, .. }) => {
+                // The interface may have another name than in the plan.
+                let name = if device.is_some() { "$name" } else { nic };
+                text += &format!("{interface}, RUN+=\"/usr/sbin/ethtool {set} {name} {after}\"\n");
+            }
+            Kind::Interface { file, .. } => {
+                text += &format!("{interface}, ATTR{{{file}}}=\"{value}\"\n");
+            }
+            Kind::Queue { queue, file, .. } => {
+                text += &format!("{interface}, ATTR{{queues/{queue}/{file}}}=\"{value}\"\n");
+                let place = match &device {
+                    Some(device) => format!("KERNEL==\"{queue}\", {device}"),
+                    None => format!("DEVPATH==\"*/net/{nic}/queues/{queue}\""),
+                };
+                text += &format!(
+                    "ACTION==\"add\", SUBSYSTEM==\"queues\", {place}, ATTR{{{file}}}=\"{value}\"\n"
+                );
+            }
+            _ => {}
         }
-        let Kind::Queue { nic, queue, file } = &setting.kind else { continue };
-        text += &format!(
-            "ACTION==\"add|move\", SUBSYSTEM==\"net\", KERNEL==\"{nic}\", \
-             ATTR{{queues/{queue}/{file}}}=\"{value}\"\n"
-        );
-        text += &format!(
-            "ACTION==\"add\", SUBSYSTEM==\"queues\", DEVPATH==\"*/net/{nic}/queues/{queue}\", \
-             ATTR{{{file}}}=\"{value}\"\n"
-        );
     }
     vec![Document { name: NAME.to_owned(), text, program: false }]
+}
+
+/// The match of an interface's device: address and driver are those of one parent.
+fn device(nic: &str, context: &Context) -> Option<String> {
+    let (bus, driver) = context.devices.get(nic)?;
+    (is_plain(bus) && is_plain(driver))
+        .then(|| format!("KERNELS==\"{bus}\", DRIVERS==\"{driver}\""))
 }

@@ -71,7 +71,10 @@ impl Files {
         match &file.of {
             FileOf::Irq(irq) => self.inode(&interrupt_folder(*irq)),
             FileOf::Queue { .. } | FileOf::Interface { .. } => self.inode(&file.path()),
-            FileOf::Sysctl(_) | FileOf::MigrationCost | FileOf::HugePages(_) => None,
+            FileOf::Sysctl(_)
+            | FileOf::MigrationCost
+            | FileOf::NumaScan(_)
+            | FileOf::HugePages(_) => None,
         }
     }
 
@@ -130,7 +133,7 @@ impl Files {
 
     /// Opens a file below `/proc` or `/sys`. Links inside a tree are followed, as `/sys/class/net` consists of them,
     /// but not the last component, and none that leads out of the tree.
-    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let (base, rest) = if let Some(rest) = path.strip_prefix("/proc/") {
             (&self.proc, rest)
         } else if let Some(rest) = path.strip_prefix("/sys/kernel/debug/") {

@@ -11,50 +11,17 @@
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
+use super::hugepages::Hugepages;
 use super::situation::{Situation, cpus};
 use super::target_node::needs_balancing;
 use crate::configuration::command_line_parameters;
 use nearpath_model::{COMMAND_LINE, ConfigFile, CpuSet, Goal, Kernel, Target};
-use std::fmt;
-use std::str::FromStr;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "command_line",
     plans: "the kernel command line that isolates CPUs at boot (--goal isolation)",
     run,
 };
-
-/// Hugepages to reserve at boot, when memory is not fragmented.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hugepages {
-    /// The size in kernel syntax: `1G`, `2M`.
-    size: String,
-    /// The number of pages.
-    count: u32,
-}
-
-impl FromStr for Hugepages {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let must = || "expected SIZE:COUNT, e.g. 1G:8".to_owned();
-        let (size, count) = text.split_once(':').ok_or_else(must)?;
-        let digits = size.strip_suffix(['K', 'M', 'G']).ok_or_else(must)?;
-        let number: u32 = digits.parse().map_err(|_| must())?;
-        let plain = digits.bytes().all(|b| b.is_ascii_digit()) && number.is_power_of_two();
-        match count.parse() {
-            Ok(count) if plain && count > 0 => Ok(Self { size: size.to_owned(), count }),
-            _ => Err(must()),
-        }
-    }
-}
-
-impl fmt::Display for Hugepages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { size, count } = self;
-        write!(f, "default_hugepagesz={size} hugepagesz={size} hugepages={count}")
-    }
-}
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     let request = situation.request;
@@ -90,7 +57,11 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             cpus(&isolated)
         ));
     }
-    let wanted = parameters(&isolated, domain, request.hugepages.as_ref());
+    let release = kernel.release.as_deref();
+    let (at_boot, later): (Vec<_>, Vec<_>) =
+        request.hugepages.iter().partition(|hugepages| hugepages.not_at_boot(release).is_none());
+    later.iter().filter_map(|hugepages| hugepages.not_at_boot(release)).for_each(|n| draft.note(n));
+    let wanted = parameters(&isolated, domain, &at_boot);
     let missing: Vec<&str> = wanted
         .iter()
         .map(String::as_str)
@@ -109,7 +80,7 @@ fn first_core(situation: &Situation<'_>) -> CpuSet {
     [first].into_iter().collect::<CpuSet>().union(siblings.unwrap_or(&CpuSet::new()))
 }
 
-fn parameters(isolated: &CpuSet, domain: bool, hugepages: Option<&Hugepages>) -> Vec<String> {
+fn parameters(isolated: &CpuSet, domain: bool, hugepages: &[&Hugepages]) -> Vec<String> {
     let flags = if domain { "managed_irq,domain" } else { "managed_irq" };
     let mut all = vec![
         format!("isolcpus={flags},{isolated}"),
@@ -119,8 +90,8 @@ fn parameters(isolated: &CpuSet, domain: bool, hugepages: Option<&Hugepages>) ->
         "nowatchdog".to_owned(),
         "nmi_watchdog=0".to_owned(),
     ];
-    if let Some(hugepages) = hugepages {
-        all.extend(hugepages.to_string().split(' ').map(str::to_owned));
+    for (index, hugepages) in hugepages.iter().enumerate() {
+        all.extend(hugepages.parameters(index == 0));
     }
     all
 }
@@ -203,15 +174,6 @@ fn others<'a>(running: &'a str, fragment: &str, missing: &[&str]) -> Vec<&'a str
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hugepages_are_a_size_and_a_count() {
-        let pages: Hugepages = "1G:8".parse().unwrap();
-        assert_eq!(pages.to_string(), "default_hugepagesz=1G hugepagesz=1G hugepages=8");
-        for text in ["", "8", "1G", "1G:0", "1G:-1", "3M:1", "1g:1", "G:1", "1G:1 x", "+2M:1"] {
-            assert!(text.parse::<Hugepages>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn foreign_parameters_are_recognized() {

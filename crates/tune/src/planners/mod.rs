@@ -14,7 +14,9 @@ mod cpuset;
 mod draft;
 mod drop_in;
 mod gro_flush_timeout;
+mod hugepages;
 mod irqbalance;
+mod memory;
 mod napi_defer_hard_irqs;
 mod nic_irqs;
 mod predict;
@@ -34,7 +36,7 @@ mod workload;
 mod xps;
 
 pub use channels::ChannelCount;
-pub use command_line::Hugepages;
+pub use hugepages::Hugepages;
 pub use situation::Request;
 pub use system::System;
 pub use traffic::Traffic;
@@ -64,6 +66,7 @@ pub const PLANNERS: &[Planner] = &[
     nic_irqs::PLANNER,
     cpuset::PLANNER,
     thread_affinity::PLANNER,
+    memory::PLANNER,
     drop_in::PLANNER,
     reuseport::PLANNER,
     rss::PLANNER,
@@ -72,6 +75,7 @@ pub const PLANNERS: &[Planner] = &[
     gro_flush_timeout::PLANNER,
     napi_defer_hard_irqs::PLANNER,
     sysctls::PLANNER,
+    hugepages::PLANNER,
     command_line::PLANNER,
     irqbalance::PLANNER,
     reasons::PLANNER,

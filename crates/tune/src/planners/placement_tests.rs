@@ -3,7 +3,7 @@
 use super::cgroup_state::CgroupState;
 use super::tests::{TWO_NODES, eth0, host, of_kind, planned, planned_for, set, workload};
 use super::*;
-use nearpath_model::{Goal, Irqbalance};
+use nearpath_model::{Goal, Irqbalance, Value};
 use nearpath_testing::trees::Machine;
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ fn cpus_are_isolated_at_boot_for_isolation() {
             goal: Goal::Isolation,
             cpus: Some(set(cpus)),
             housekeeping: housekeeping.map(set),
-            hugepages: Some("1G:8".parse().unwrap()),
+            hugepages: vec!["1G:8".parse().unwrap()],
             system: System::with(&[(FRAGMENT, text)]),
             ..Request::default()
         };
@@ -112,6 +112,47 @@ fn cpus_are_isolated_at_boot_for_isolation() {
     assert!(
         why.contains("lacks isolcpus=managed_irq,domain,4-7 nohz_full=4-7 rcu_nocbs=4-7;"),
         "{why}"
+    );
+}
+
+#[test]
+fn hugepages_are_planned_on_the_node_of_the_nic() {
+    let all: &[u32] = &[];
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    let planned = |host: &Host, pages: &str| {
+        let hugepages = vec![pages.parse().unwrap()];
+        let sysctls = vec![("kernel.numa_balancing".to_owned(), "0".to_owned())];
+        planned_for(host, &Request { hugepages, sysctls, ..Request::default() }, &[]).unwrap()
+    };
+    host.sysctls.insert("kernel.numa_balancing".to_owned(), "1".to_owned());
+    let plan = planned(&host, "2M:512");
+    let of = |plan: &Plan| {
+        let change = plan.changes.iter().find(|change| change.kind() == "hugepages")?;
+        let text = |value: &Value| value.text().unwrap().to_owned();
+        Some((text(&change.before), text(&change.after)))
+    };
+    // eth0 is on node 1.
+    assert_eq!(of(&plan), Some(("0:0,1:0".to_owned(), "0:0,1:512".to_owned())));
+    assert_eq!(of_kind(&plan, "sysctl"), [("/proc/sys/kernel/numa_balancing", "0")].into());
+    let persist = &plan.changes.iter().find(|c| c.kind() == "hugepages").unwrap().persist;
+    assert!(persist.contains(&"grub".to_owned()) && persist.contains(&"systemd".to_owned()));
+    assert_eq!(of(&planned(&host, "2M:0:7")), Some(("0:0,1:0".to_owned(), "0:7,1:0".to_owned())));
+    for (pages, reason) in [
+        ("2M:0:0", "it has them already"),
+        ("2M:9:1", "node 9 has no hugepages of 2M"),
+        ("1G:1", "the kernel has pages of 2M only"),
+    ] {
+        let plan = planned(&host, pages);
+        assert_eq!(of(&plan), None, "{pages}");
+        assert!(plan.notes.iter().any(|note| note.contains(reason)), "{pages} {:?}", plan.notes);
+    }
+    // More than the node has free is said beforehand.
+    host.topology.nodes[1].free_bytes = Some(100 << 20);
+    let plan = planned(&host, "2M:1:100");
+    assert!(
+        plan.notes.iter().any(|n| n.contains("node 1 has 100 MiB too little")),
+        "{:?}",
+        plan.notes
     );
 }
 

@@ -116,7 +116,7 @@ const ADVICE: &[Advice] = &[
         "vm.nr_hugepages",
         "2048 on the NIC's node",
         "they reduce the memory of everything else; set the number that the application (DPDK) needs: \
-         --goal isolation --hugepages SIZE:COUNT",
+         --hugepages SIZE:COUNT",
     ),
 ];
 

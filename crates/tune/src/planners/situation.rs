@@ -1,7 +1,7 @@
 //! The input of a planner: the host, its findings, the request, and lookups shared by planners.
 
 use super::channels::ChannelCount;
-use super::command_line::Hugepages;
+use super::hugepages::Hugepages;
 use super::system::System;
 use super::traffic::Traffic;
 use super::workload::Workload;
@@ -37,8 +37,12 @@ pub struct Request {
     pub stop_irqbalance: bool,
     /// Whether to explain why other sysctls are not changed.
     pub reasons: bool,
-    /// Hugepages to reserve at boot, with the goal isolation.
-    pub hugepages: Option<Hugepages>,
+    /// Whether the memory of the application is moved to the node.
+    pub move_memory: bool,
+    /// Hugepages by size; with the goal isolation they are reserved at boot.
+    pub hugepages: Vec<Hugepages>,
+    /// Sysctls, by dotted name, and their wanted values.
+    pub sysctls: Vec<(String, String)>,
     /// State of the running system that is not part of the host's facts.
     pub system: System,
 }

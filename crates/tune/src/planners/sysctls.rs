@@ -10,14 +10,17 @@ use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, version};
 use nearpath_model::{
-    FileOf, Finding, Goal, Host, HugePages, PlannedChange, ProposedChange, SettingFile, Severity,
-    Sysctl, Target,
+    FileOf, Finding, Goal, Host, HugePages, NumaScan, PlannedChange, ProposedChange, SettingFile,
+    Severity, Sysctl, Target,
 };
 
 pub(super) const PLANNER: Planner =
     Planner { name: "sysctls", plans: "sysctls proposed by a warning or critical finding", run };
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    for (name, after) in &situation.request.sysctls {
+        request(situation, draft, name, after);
+    }
     for finding in situation.findings {
         for change in finding.changes.iter().filter(|change| !change.alternative) {
             let Some(target) = change.target.setting().map(|its| here(situation.host, its)) else {
@@ -36,12 +39,45 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
-/// The same setting in this kernel: the migration cost is in debugfs since 5.13.
+/// A sysctl on request.
+fn request(situation: &Situation<'_>, draft: &mut Draft, name: &str, after: &str) {
+    let host = situation.host;
+    let Some(sysctl) = Sysctl::parse(name) else {
+        return draft.note(format!("{name} is not a sysctl that nearpath changes"));
+    };
+    let Some(before) = host.sysctls.get(name) else {
+        return draft.note(format!("{name} is unknown on this host"));
+    };
+    if before == after {
+        return draft.note(format!("{name} is {after} already"));
+    }
+    draft.add(DraftChange {
+        id: name.to_owned(),
+        target: here(host, &sysctl.into()),
+        before: before.as_str().into(),
+        after: after.into(),
+        why: format!("requested: it is {before}"),
+        finding: None,
+    });
+}
+
+/// The same setting in this kernel: the migration cost and the scan settings of AutoNUMA are in debugfs since 5.13.
 fn here(host: &Host, target: &Target) -> Target {
     match target {
         Target::File(file) if matches!(file.of, FileOf::MigrationCost | OLD_MIGRATION_COST) => {
             let of = if since_5_13(host) { FileOf::MigrationCost } else { OLD_MIGRATION_COST };
             SettingFile::from(of).into()
+        }
+        Target::File(file) => {
+            let scan = NumaScan::ALL.iter().copied().find(|scan| {
+                matches!(&file.of, FileOf::NumaScan(its) if its == scan)
+                    || matches!(&file.of, FileOf::Sysctl(its) if *its == scan.sysctl())
+            });
+            match scan {
+                Some(scan) if since_5_13(host) => SettingFile::from(FileOf::NumaScan(scan)).into(),
+                Some(scan) => scan.sysctl().into(),
+                None => target.clone(),
+            }
         }
         _ => target.clone(),
     }
@@ -63,6 +99,7 @@ pub(super) fn name_of(target: &Target) -> Option<&'static str> {
     match file.of {
         FileOf::Sysctl(sysctl) => Some(sysctl.name()),
         FileOf::MigrationCost => Some(Sysctl::SchedMigrationCostNs.name()),
+        FileOf::NumaScan(scan) => Some(scan.sysctl().name()),
         FileOf::HugePages(HugePages::Enabled) => Some("transparent_hugepage.enabled"),
         FileOf::HugePages(HugePages::Defrag) => Some("transparent_hugepage.defrag"),
         FileOf::Irq(_) | FileOf::Queue { .. } | FileOf::Interface { .. } => None,
@@ -145,6 +182,23 @@ mod tests {
                 [target, target].map(Clone::clone)
             );
             assert_eq!(name_of(target), Some("kernel.sched_migration_cost_ns"));
+        }
+    }
+
+    #[test]
+    fn the_scan_settings_have_one_name_and_two_places() {
+        for &scan in NumaScan::ALL {
+            let sysctl = Target::from(scan.sysctl());
+            let moved = Target::from(SettingFile::from(FileOf::NumaScan(scan)));
+            for (release, target) in [("5.10.0-8-amd64", &sysctl), ("6.12.1", &moved)] {
+                let mut host = Host::default();
+                host.kernel.release = Some(release.to_owned());
+                assert_eq!(
+                    [here(&host, &sysctl), here(&host, &moved)],
+                    [target, target].map(Clone::clone)
+                );
+                assert_eq!(name_of(target), Some(scan.sysctl().name()));
+            }
         }
     }
 

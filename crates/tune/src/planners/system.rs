@@ -5,12 +5,16 @@ pub(super) use super::cgroup_state::CgroupState;
 use super::workload::Workload;
 use crate::configuration::Etc;
 use crate::files::settings_of;
+use crate::hugepages::counts;
 use crate::irqbalance::Bans;
+use crate::migrate::{anonymous, nodes_of, start_bound};
 use crate::setting::Setting;
 use crate::steering::{Found, groups};
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
-use nearpath_model::{ConfigFile, FileOf, Irqbalance, SettingFile, UnitSetting};
+use nearpath_model::{
+    ConfigFile, FileOf, HugepagePools, Irqbalance, PoolCounts, SettingFile, UnitSetting,
+};
 use std::collections::BTreeMap;
 
 /// The state of the running system.
@@ -32,6 +36,10 @@ pub struct System {
     cgroups: BTreeMap<u32, Result<CgroupState, String>>,
     /// Why the memory of processes must not be moved, if so, or why that is unknown.
     must_stay: BTreeMap<u32, Result<Option<String>, String>>,
+    /// The nodes of the anonymous memory of processes, and how to start them bound to a node.
+    memory: BTreeMap<u32, (Option<String>, String)>,
+    /// The pools of hugepages of a kernel without NUMA, which are no facts of a node.
+    pools: BTreeMap<HugepagePools, PoolCounts>,
 }
 
 /// Scripts that generate grub's menu; those of Debian read fragments, others do not.
@@ -65,6 +73,8 @@ impl System {
                 let state = UnitSetting::irqbalance().read().map_err(|error| error.to_string());
                 state.and_then(|state| state.ok_or("it is not a systemd service".to_owned()))
             }),
+            memory: workloads.iter().map(|workload| memory(root, workload.pid)).collect(),
+            pools: pools(root),
             groups: (!ports.is_empty()).then(|| {
                 groups(root, None, |socket| ports.contains(&socket.port)).map_err(|e| e.to_string())
             }),
@@ -78,6 +88,21 @@ impl System {
                 .map(|pid| (pid, memory_must_stay(root, pid).map_err(|error| error.to_string())))
                 .collect(),
         }
+    }
+
+    /// The nodes that the anonymous memory of a process is on, as a list.
+    pub(super) fn memory_nodes(&self, pid: u32) -> Option<String> {
+        self.memory.get(&pid)?.0.clone()
+    }
+
+    /// How to start a process bound to the node `NODE`.
+    pub(super) fn start_bound(&self, pid: u32) -> String {
+        self.memory.get(&pid).map(|(_, command)| command.clone()).unwrap_or_default()
+    }
+
+    /// The pool of hugepages of a size, on a kernel without NUMA.
+    pub(super) fn pool(&self, pools: HugepagePools) -> Option<PoolCounts> {
+        self.pools.get(&pools).cloned()
     }
 
     /// The contents of a configuration file.
@@ -218,6 +243,21 @@ fn of_interfaces(root: &Root) -> BTreeMap<FileOf, String> {
         .into_iter()
         .filter_map(|(file, bytes)| Some((file, text(&bytes)?)))
         .collect()
+}
+
+fn memory(root: &Root, pid: u32) -> (u32, (Option<String>, String)) {
+    let nodes = anonymous(root, pid).ok().map(|bytes| nodes_of(&bytes));
+    (pid, (nodes, start_bound(root, pid, None)))
+}
+
+/// The pools of hugepages by size.
+fn pools(root: &Root) -> BTreeMap<HugepagePools, PoolCounts> {
+    let entries = root.list("/sys/kernel/mm/hugepages").unwrap_or_default();
+    let size = |name: &str| {
+        HugepagePools::parse(&format!("hugepages {}", name.strip_prefix("hugepages-")?))
+    };
+    let sizes = entries.iter().filter_map(|entry| size(&entry.name));
+    sizes.filter_map(|pools| Some((pools, counts(root, pools).ok()??))).collect()
 }
 
 fn no_fragments(root: &Root) -> Option<String> {

@@ -50,7 +50,7 @@ impl TargetNode {
 }
 
 /// The node that packets arrive on; `None` if there is only one.
-fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> {
+pub(super) fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> {
     if situation.host.topology.nodes.len() < 2 {
         return Ok(None);
     }

@@ -42,9 +42,9 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             continue;
         }
         move_there(situation, draft, workload, &threads, &target_node, &mut places);
-        if let Some(node) = target_node.node {
+        if let Some(node) = target_node.node.filter(|_| !situation.request.move_memory) {
             draft.note(format!(
-                "the memory of {} ({}) is not moved; start it with numactl --cpunodebind={node} \
+                "the memory of {} ({}) is not moved (--move-memory does, once); start it with numactl --cpunodebind={node} \
                  --membind={node} to allocate it on node {node}",
                 workload.comm, workload.pid
             ));

@@ -4,9 +4,13 @@
 //! Input: the journal and the current value of each change. Output: notices of re-applied changes and of
 //! deviations, each reported once. [`Events`] and the caller decide when to check.
 
+mod devices;
 mod events;
+mod memory;
 
+pub use devices::DeviceWatch;
 pub use events::Events;
+pub use memory::MemoryWatch;
 
 use crate::hotplug::online;
 use crate::{Executor, Journal, Live, TuneError, change_status};

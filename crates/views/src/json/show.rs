@@ -3,7 +3,7 @@
 use crate::queues::{QueueRow, queue_rows};
 use nearpath_model::{
     ArchIrq, CpuId, CpuSet, CpuTime, Daemons, HOST_SCHEMA, Host, Hugepages, Irq, Kernel, Llc,
-    LlcId, Nic, NodeId, SoftirqCounts, SoftnetCpu, Topology, Unknown,
+    LlcId, Nic, NodeId, PciFunction, SoftirqCounts, SoftnetCpu, Topology, Unknown,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -37,6 +37,17 @@ pub struct NicsDocument<'a> {
     pub schema: u32,
     /// Interfaces of the namespace that was read.
     pub nics: &'a [Nic],
+    /// What could not be read of the host, and why.
+    pub unknown: &'a [Unknown],
+}
+
+/// `show devices --json`.
+#[derive(Debug, Serialize)]
+pub struct DevicesDocument<'a> {
+    /// [`HOST_SCHEMA`].
+    pub schema: u32,
+    /// Network functions of the PCI bus, ascending by address.
+    pub devices: &'a [PciFunction],
     /// What could not be read of the host, and why.
     pub unknown: &'a [Unknown],
 }
@@ -99,6 +110,8 @@ pub struct AllDocument<'a> {
     pub nodes: Vec<NodeJson<'a>>,
     /// Interfaces of the namespace that was read.
     pub nics: &'a [Nic],
+    /// Network functions of the PCI bus, ascending by address.
+    pub devices: &'a [PciFunction],
     /// Queues by NIC, receive queues first.
     pub queues: Vec<QueueRow>,
     /// Interrupts, ascending by number.
@@ -164,6 +177,11 @@ pub fn nics(host: &Host) -> NicsDocument<'_> {
     NicsDocument { schema: HOST_SCHEMA, nics: &host.nics, unknown: &host.unknown }
 }
 
+/// The network functions of a host as JSON.
+pub fn devices(host: &Host) -> DevicesDocument<'_> {
+    DevicesDocument { schema: HOST_SCHEMA, devices: &host.devices, unknown: &host.unknown }
+}
+
 /// The queues of a host as JSON.
 pub fn queues(host: &Host) -> QueuesDocument<'_> {
     QueuesDocument { schema: HOST_SCHEMA, queues: queue_rows(host), unknown: &host.unknown }
@@ -202,6 +220,7 @@ pub fn all(host: &Host) -> AllDocument<'_> {
         llcs: &topology.llcs,
         nodes: node_list(topology),
         nics: &host.nics,
+        devices: &host.devices,
         queues: queue_rows(host),
         irqs: &host.irqs,
         arch_irqs: &host.arch_irqs,

@@ -2,7 +2,9 @@
 //! own type.
 
 use crate::text::time_of_day;
-use nearpath_model::{Change, ChangeState, ChangeStatus, Entry, Notice, Noticed, Outcome, Skipped};
+use nearpath_model::{
+    Change, ChangeState, ChangeStatus, Entry, MemoryMoved, Notice, Noticed, Outcome, Skipped,
+};
 use serde::Serialize;
 use std::fmt::Display;
 
@@ -172,6 +174,8 @@ pub struct Watched {
 pub fn watched(notice: &Notice, time_s: u64) -> Watched {
     let (event, reason) = match &notice.what {
         Noticed::Restored { reason, .. } => ("restored", reason),
+        Noticed::Applied { device, .. } => ("applied", device),
+        Noticed::Dropped(reason) => ("dropped", reason),
         Noticed::Lost(reason) => ("lost", reason),
         Noticed::Drifted(reason) => ("drifted", reason),
         Noticed::Failed(reason) => ("failed", reason),
@@ -180,6 +184,7 @@ pub fn watched(notice: &Notice, time_s: u64) -> Watched {
         Noticed::Restored { lost, before, after, .. } => {
             (Some(*lost), Some(before.clone()), Some(after.clone()))
         }
+        Noticed::Applied { after, .. } => (None, None, Some(after.clone())),
         _ => (None, None, None),
     };
     Watched {
@@ -193,6 +198,22 @@ pub fn watched(notice: &Notice, time_s: u64) -> Watched {
         before,
         after,
     }
+}
+
+/// What a watch did about memory, as a line of `tune watch --json`.
+#[derive(Debug, Serialize)]
+pub struct WatchedMemory<'a> {
+    schema: u32,
+    time: String,
+    event: &'static str,
+    #[serde(flatten)]
+    moved: &'a MemoryMoved,
+}
+
+/// What a watch did about memory on the wrong node.
+pub fn memory_moved(moved: &MemoryMoved, time_s: u64) -> WatchedMemory<'_> {
+    let event = if moved.pages_moved > 0 { "memory_moved" } else { "memory_not_moved" };
+    WatchedMemory { schema: SCHEMA, time: iso(time_s), event, moved }
 }
 
 fn iso(time_s: u64) -> String {

@@ -7,7 +7,7 @@
 use super::units::ranges;
 use nearpath_model::shell::word;
 use nearpath_model::{
-    CpuSet, Ethtool, FileOf, Proposal, ProposedChange, QueueFile, QueueId, SettingFile,
+    CpuSet, Ethtool, FileOf, PoolCounts, Proposal, ProposedChange, QueueFile, QueueId, SettingFile,
     SocketProtocol, Target, UnitProperty, Value,
 };
 use std::collections::BTreeSet;
@@ -186,6 +186,14 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
             let property = word(&format!("{}={}", unit.property.name(), change.after));
             format!("systemctl set-property --runtime {} {property}", word(&unit.unit))
         }
+        Target::Hugepages(pools) => {
+            let counts = change.after.text().and_then(|text| text.parse::<PoolCounts>().ok());
+            let Some(counts) = counts else { return by_tune("its value has no counts by node") };
+            let echo =
+                |(node, count)| format!("echo {count} > {}/nr_hugepages", pools.folder(node));
+            counts.iter().map(echo).collect::<Vec<_>>().join("; ")
+        }
+        Target::Memory(_) => by_tune("it moves pages in slices"),
         Target::Thread(_) => by_tune("it sets the affinity of one thread"),
         Target::Cpuset(_) => by_tune("it changes a cpuset"),
         Target::ConfigFile(_) => by_tune("it edits a file"),

@@ -2,7 +2,7 @@
 
 use super::units::printable;
 use super::unknown::unknown;
-use super::{cpus, heading, irqs, line, nics, nodes, queues, softnet};
+use super::{cpus, devices, heading, irqs, line, nics, nodes, queues, softnet};
 use nearpath_model::{CpuSet, Host};
 
 /// Everything, part after part; what is unknown once, at the end.
@@ -13,10 +13,14 @@ pub fn all(host: &Host) -> String {
         ("CPUs", cpus(&without_unknown)),
         ("Nodes", nodes(&without_unknown)),
         ("NICs", nics(&without_unknown)),
+        ("Devices", devices_of(&without_unknown)),
         ("Queues", queues(&without_unknown)),
         ("Interrupts", irqs(&without_unknown)),
         ("Softnet", softnet(&without_unknown)),
     ] {
+        if part.is_empty() {
+            continue;
+        }
         line!(out);
         heading(&mut out, &format!("== {title}"));
         out.push_str(&part);
@@ -27,6 +31,11 @@ pub fn all(host: &Host) -> String {
         out.push_str(&unknown);
     }
     out
+}
+
+/// Nothing on a machine without a PCI bus.
+fn devices_of(host: &Host) -> String {
+    if host.devices.is_empty() { String::new() } else { devices(host, false) }
 }
 
 fn kernel(host: &Host) -> String {

@@ -3,12 +3,12 @@
 use super::commands::{braces, queue_of, queues_folder};
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
-use super::units::{percent, printable};
+use super::units::{bytes, percent, printable};
 use super::{heading, line, time_of_day};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::{
-    Change, ChangeState, ChangeStatus, Crossings, Entry, Goal, Notice, Noticed, Outcome, Plan,
-    PlannedChange, QueueFile, Target, Value,
+    Change, ChangeState, ChangeStatus, Crossings, Entry, Goal, MemoryMoved, Notice, Noticed,
+    Outcome, Plan, PlannedChange, QueueFile, Target, Value,
 };
 use std::fmt::Display;
 
@@ -216,7 +216,10 @@ pub fn rolled_back<E: Display>(results: &[(Entry, Result<(), E>)], boot: &str) -
             Ok(()) if entry.lost_by_reboot(boot) => {
                 line!(out, "removed: change {}, {target}: undone by reboot", entry.id);
             }
-            Ok(()) => line!(out, "undone: change {}, {target}", entry.id),
+            Ok(()) => match entry.change.target.one_way() {
+                Some(stays) => line!(out, "removed: change {}, {target}: {stays}", entry.id),
+                None => line!(out, "undone: change {}, {target}", entry.id),
+            },
             Err(error) => {
                 line!(out, "kept:   change {}, {}", entry.id, printable(&error.to_string()));
             }
@@ -234,11 +237,33 @@ pub fn watched(notice: &Notice, time_s: u64) -> String {
             let why = printable(reason);
             format!("re-applied: {before} -> {after} (was change {lost}: {why})")
         }
+        Noticed::Applied { device, after } => {
+            format!("applied for {}: {}", printable(device), cut(after))
+        }
+        Noticed::Dropped(reason) => format!("device gone, dropped: {}", printable(reason)),
         Noticed::Lost(reason) => format!("lost: {}", printable(reason)),
         Noticed::Drifted(reason) => format!("skipped: {}", printable(reason)),
         Noticed::Failed(reason) => format!("lost and not re-applied: {}", printable(reason)),
     };
     format!("{}  change {id}, {}: {said}\n", time_of_day(time_s), printable(target))
+}
+
+/// What a watch did about memory on the wrong node, as one line.
+pub fn memory_moved(moved: &MemoryMoved, time_s: u64) -> String {
+    let MemoryMoved { pid, node, pages_elsewhere, pages_moved, reason, .. } = moved;
+    let (before, after) = (bytes(moved.remote_bytes_before), bytes(moved.remote_bytes_after));
+    let comm = printable(&moved.comm);
+    let time = time_of_day(time_s);
+    let why = reason.as_ref().map(|reason| format!("; {}", printable(reason))).unwrap_or_default();
+    if *pages_moved == 0 {
+        return format!(
+            "{time}  memory of {comm} ({pid}) not moved to node {node}: {before} elsewhere{why}\n"
+        );
+    }
+    format!(
+        "{time}  memory of {comm} ({pid}) moved to node {node}: {pages_moved} of {pages_elsewhere} pages; elsewhere \
+         {before} -> {after}{why}\n"
+    )
 }
 
 /// A value that fits a table: of a file its lines, without the comments.

@@ -99,6 +99,7 @@ pub fn two_nodes() -> Host {
         },
         topology,
         nics: vec![loopback(), physical(), veth()],
+        devices: pci_functions(),
         irqs: vec![
             irq(24, "mlx5_comp0@pci:0000:5e:00.0", "0", &[(0, 900_000), (2, 100_000)]),
             irq(25, "mlx5_comp1@pci:0000:5e:00.0", "6", &[(6, 5_000_000)]),
@@ -134,6 +135,48 @@ pub fn two_nodes() -> Host {
         ],
         ..Host::default()
     }
+}
+
+/// The physical function of the NIC and two virtual ones, of which a program drives one, and a port on uio.
+fn pci_functions() -> Vec<PciFunction> {
+    let function = |address: &str, driver: &str| PciFunction {
+        address: address.into(),
+        id: Some("15b3:1017".into()),
+        driver: Some(driver.into()),
+        numa_node: Some(NodeId(0)),
+        msix_vectors: Some(64),
+        ..PciFunction::default()
+    };
+    let link = PcieLink { speed_mts: 8_000, width: 8, max_speed_mts: 8_000, max_width: 16 };
+    let of = Some("0000:5e:00.0".to_owned());
+    vec![
+        PciFunction {
+            virtual_functions: vec!["0000:5e:00.2".into(), "0000:5e:00.3".into()],
+            virtual_functions_max: Some(8),
+            irqs: vec![IrqNumber(24), IrqNumber(25)],
+            link: Some(link),
+            interfaces: vec!["eth0".into()],
+            ..function("0000:5e:00.0", "mlx5_core")
+        },
+        PciFunction {
+            physical_function: of.clone(),
+            iommu_group: Some(12),
+            user_devices: vec!["/dev/vfio/12".into()],
+            ..function("0000:5e:00.2", "vfio-pci")
+        },
+        PciFunction {
+            physical_function: of,
+            driver: None,
+            msix_vectors: None,
+            ..function("0000:5e:00.3", "")
+        },
+        PciFunction {
+            numa_node: None,
+            user_devices: vec!["/dev/uio0".into()],
+            link: Some(PcieLink { max_width: 8, ..link }),
+            ..function("0000:af:00.0", "uio_pci_generic")
+        },
+    ]
 }
 
 pub fn cpus(list: &str) -> CpuSet {

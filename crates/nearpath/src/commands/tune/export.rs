@@ -102,7 +102,13 @@ impl ExportArguments {
         let units = if live { units(root, &changes) } else { BTreeMap::new() };
         let isolated = root.text("/sys/devices/system/cpu/isolated").ok();
         let isolated = isolated.and_then(|list| CpuSet::from_list(&list).ok()).unwrap_or_default();
-        let host = ExportHost { units, isolated };
+        let functions = nearpath_host::read_devices(root).into_iter();
+        let devices = functions.flat_map(|function| {
+            let device = function.driver.map(|driver| (function.address, driver));
+            let names = function.interfaces.into_iter();
+            names.filter_map(move |name| Some((name, device.clone()?))).collect::<Vec<_>>()
+        });
+        let host = ExportHost { units, isolated, devices: devices.collect() };
         let wanted = |left: &LeftOut| self.only.is_empty() || self.only.contains(&left.id);
         let gone = gone.into_iter().filter(wanted).collect();
         Ok(export(self.form, &changes, &host, gone)?)

@@ -33,6 +33,8 @@ EXAMPLES
   nearpath tune plan --goal isolation --cpus 4-15 --housekeeping 0-3 --unit nginx
   nearpath tune plan --nic eth0 --channels near
   nearpath tune plan --nic eth0 --vlan-priority 5:2   PCP 5 in its own queue, on CPU 2
+  nearpath tune plan --nic eth0 --hugepages 2M:512    on the node of eth0
+  nearpath tune plan --hugepages 2M:0:512,1:0 --sysctl kernel.numa_balancing=0
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
   nearpath tune plan --snapshot host.tar.zst   for another host; cannot be applied here";
 
@@ -79,9 +81,17 @@ pub struct PlanOptions {
     /// Stop the irqbalance service instead of excluding the interrupts from it
     #[arg(long)]
     stop_irqbalance: bool,
-    /// With --goal isolation: hugepages to reserve at boot, e.g. 1G:8
-    #[arg(long, value_name = "SIZE:COUNT")]
-    hugepages: Option<Hugepages>,
+    /// Also move the memory of the application to the node of the NIC; one-way: a rollback leaves
+    /// it there. Not if a device may write to it
+    #[arg(long)]
+    move_memory: bool,
+    /// Reserve this many hugepages on the node of the NIC, or on these nodes: 1G:8, 2M:0:512,1:0;
+    /// with --goal isolation, at boot; repeatable
+    #[arg(long, value_name = "SIZE:[NODE:]COUNT")]
+    hugepages: Vec<Hugepages>,
+    /// Set this sysctl, e.g. kernel.numa_balancing=0; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = sysctl)]
+    sysctl: Vec<(String, String)>,
     /// Use the findings in this file of 'nearpath diagnose --json' [default: configuration only]
     #[arg(long, value_name = "FILE")]
     findings: Option<PathBuf>,
@@ -152,7 +162,9 @@ impl PlanOptions {
             cpuset: self.cpuset,
             stop_irqbalance: self.stop_irqbalance,
             reasons: self.reasons,
+            move_memory: self.move_memory,
             hugepages: self.hugepages.clone(),
+            sysctls: self.sysctl.clone(),
             system,
         };
         let boot = if live { Some(steering::boot(root)?) } else { None };
@@ -226,6 +238,15 @@ fn channels(text: &str) -> Result<ChannelCount, String> {
         ("near", _) => Ok(ChannelCount::Near),
         (_, Ok(number)) if number > 0 => Ok(ChannelCount::Number(number)),
         _ => Err("expected a number from 1, or near".to_owned()),
+    }
+}
+
+fn sysctl(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected NAME=VALUE, e.g. kernel.numa_balancing=0".to_owned()),
     }
 }
 

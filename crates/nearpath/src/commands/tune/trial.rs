@@ -67,7 +67,7 @@ const CYCLES: usize = 12;
 pub struct Try {
     /// Plan written by 'nearpath tune plan --json'; '-' is standard input
     #[arg(value_name = "PLAN")]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "reasons", "hugepages", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "reasons", "move_memory", "hugepages", "sysctl", "findings"])]
     plan: Option<PathBuf>,
     /// Only the change with this id; repeatable
     #[arg(long, value_name = "ID")]

@@ -9,10 +9,12 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_host::Root;
 use nearpath_model::{Notice, Noticed};
-use nearpath_tune::{Events, Journal, Watch as Watching, steering};
+use nearpath_tune::{
+    DeviceWatch, Events, Journal, MemoryWatch, TuneError, Watch as Watching, steering,
+};
 use nearpath_views::{json, text};
 use std::os::fd::AsFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const AFTER_HELP: &str = "\
 Checks the changes in the journal whenever the kernel reports that an interface or queue was added,
@@ -24,6 +26,8 @@ or Ctrl-C stops it; the changes stay. Requires root.
 EXAMPLES
   nearpath tune watch
   nearpath tune watch --once         check once; exit status 1 if a change cannot be re-applied
+  nearpath tune watch --memory 50MB   also move memory back to the node of its process
+  nearpath tune watch --new-devices   also place interrupts and queues of new virtual functions
   nearpath tune watch --json --interval 1m";
 
 /// Arguments of `tune watch`.
@@ -33,6 +37,14 @@ pub struct Watch {
     /// Check at least this often
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
     interval: Duration,
+    /// Also move memory of a process that drifts away from the node its threads are bound to, if it
+    /// is more than this, e.g. 50MB; not if a device may write to it
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+    /// Also apply the settings of interfaces that appear or change: virtual functions, renamed
+    /// interfaces, other numbers of queues; they leave the journal with their interface
+    #[arg(long, conflicts_with = "once")]
+    new_devices: bool,
     /// Check once and exit
     #[arg(long)]
     once: bool,
@@ -41,6 +53,24 @@ pub struct Watch {
     json: bool,
     #[command(flatten)]
     namespace: Namespace,
+}
+
+/// `50MB`, `64MiB`, `1G`.
+fn size(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit: u64 = match unit {
+        "" | "B" => 1,
+        "kB" | "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        _ => return Err("expected a size, e.g. 50MB or 64MiB".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "expected a size, e.g. 50MB".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -63,33 +93,60 @@ impl Watch {
         let events = Events::listen().context("cannot subscribe to the kernel's link events")?;
         let mut watch =
             Watching::new(Journal::folder(), steering::boot(root).map_err(anyhow::Error::from)?);
+        let mut memory = self.memory.map(MemoryWatch::new);
         if self.once {
             let notices = watch.look(root).map_err(anyhow::Error::from)?;
             self.show(&notices)?;
+            self.look_at_memory(root, &mut memory)?;
             let failed = notices.iter().filter(|n| matches!(n.what, Noticed::Failed(_))).count();
             return match failed {
                 0 => Ok(()),
                 _ => Err(anyhow!("{failed} changes could not be re-applied").into()),
             };
         }
+        let boot = steering::boot(root).map_err(anyhow::Error::from)?;
+        let mut devices = self.new_devices.then(|| DeviceWatch::new(Journal::folder(), boot));
+        if let Some(devices) = &mut devices {
+            // Those that are there now are not new.
+            devices.look(root).map_err(anyhow::Error::from)?;
+        }
         say(&format!(
             "watching the changes of the journal in {}; Ctrl-C stops",
             Journal::folder().display()
         ));
         let mut trouble = None;
+        let mut memory_due = Instant::now();
         while !interrupt.happened() {
             // A journal that cannot be opened now, for instance because another nearpath holds it,
             // is retried.
-            let now = match watch.look(root) {
+            let now = match look(root, &mut watch, &mut devices) {
                 Ok(notices) => self.show(&notices).map(|()| None)?,
                 Err(error) => Some(error.to_string()),
             };
+            // Not at each event: the kernel walks page tables for it.
+            if Instant::now() >= memory_due {
+                self.look_at_memory(root, &mut memory)?;
+                memory_due = Instant::now() + self.interval;
+            }
             if now != trouble {
                 now.iter().for_each(|said| say(said));
                 trouble = now;
             }
             let wait = if trouble.is_some() { AGAIN.min(self.interval) } else { self.interval };
             events.wait(interrupt.as_fd(), wait).context("cannot wait for kernel events")?;
+        }
+        Ok(())
+    }
+
+    fn look_at_memory(&self, root: &Root, memory: &mut Option<MemoryWatch>) -> Result<(), Failure> {
+        let Some(memory) = memory else { return Ok(()) };
+        for moved in memory.look(root) {
+            let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            if self.json {
+                output::json_line(&json::memory_moved(&moved, now_s))?;
+            } else {
+                output::text(&text::memory_moved(&moved, now_s))?;
+            }
         }
         Ok(())
     }
@@ -105,6 +162,19 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// Changes of devices that are gone leave the journal, lost ones are re-applied, and new devices get theirs.
+fn look(
+    root: &Root,
+    watch: &mut Watching,
+    devices: &mut Option<DeviceWatch>,
+) -> Result<Vec<Notice>, TuneError> {
+    let Some(devices) = devices else { return watch.look(root) };
+    let mut notices = devices.drop_gone(root)?;
+    notices.extend(watch.look(root)?);
+    notices.extend(devices.look(root)?);
+    Ok(notices)
 }
 
 /// Delay before a journal that could not be opened is retried.

@@ -1,0 +1,227 @@
+//! Applies what belongs to a network device that comes later: a virtual function created or bound to a driver, an
+//! interface renamed, set up, or with another number of queues, CPUs or memory that appeared.
+//!
+//! Input: the host after a kernel event. Output: the planners' changes for the interfaces that are new or different since
+//! the last look: their interrupts and the steering of their queues, recorded in the journal like all changes. Once the
+//! interface is gone, its changes are dropped from the journal: there is nothing left to undo.
+
+use crate::planners::{Request, System, plan};
+use crate::{Executor, Journal, Live, TuneError, change_status};
+use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_model::{
+    Change, ChangeState, CpuSet, Entry, Goal, Host, IfIndex, IrqNumber, Nic, NicKind, Notice,
+    Noticed, Target,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// How the reason of such a change begins, so that it is recognized in the journal, also by a later watch.
+const NEW: &str = "new device ";
+
+/// Watches for devices.
+pub struct DeviceWatch {
+    folder: PathBuf,
+    boot: String,
+    /// The interfaces at the last look; `None` before the first.
+    known: Option<BTreeMap<IfIndex, Seen>>,
+}
+
+/// What of an interface decides about its settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    name: String,
+    driver: Option<String>,
+    irqs: BTreeSet<IrqNumber>,
+    rx_queues: usize,
+    tx_queues: usize,
+    /// CPUs and nodes: hot-plug changes what is near.
+    online: CpuSet,
+    nodes: usize,
+}
+
+impl DeviceWatch {
+    /// Watches with the journal in a directory. The interfaces of the first look are not new.
+    pub fn new(folder: PathBuf, boot: String) -> Self {
+        Self { folder, boot, known: None }
+    }
+
+    /// Looks once, and applies what belongs to new or different devices.
+    ///
+    /// # Errors
+    /// The host or the journal cannot be read, or the journal is locked.
+    pub fn look(&mut self, root: &Root) -> Result<Vec<Notice>, TuneError> {
+        let host = nearpath_host::read(root, &Wanted::default())?;
+        let now = seen(&host);
+        let Some(known) = &mut self.known else {
+            self.known = Some(now);
+            return Ok(Vec::new());
+        };
+        let is_new = |(index, its): &(&IfIndex, &Seen)| known.get(index) != Some(its);
+        let names: Vec<String> =
+            now.iter().filter(is_new).map(|(_, its)| its.name.clone()).collect();
+        let notices = self.apply(root, &host, &names)?;
+        // Only now: an interface whose settings could not be applied for a lock is tried again.
+        self.known = Some(now);
+        Ok(notices)
+    }
+
+    /// Drops the changes of devices that no longer exist from the journal.
+    ///
+    /// # Errors
+    /// The journal cannot be read, or is locked.
+    pub fn drop_gone(&self, root: &Root) -> Result<Vec<Notice>, TuneError> {
+        let interfaces = root.list("/sys/class/net")?;
+        let exists = |name: &str| interfaces.iter().any(|entry| entry.name == name);
+        let entries = Journal::read(&self.folder)?;
+        let gone = |entry: &Entry| {
+            entry.change.why.starts_with(NEW)
+                && nic_of(&entry.change).is_some_and(|nic| !exists(&nic))
+        };
+        if !entries.iter().any(gone) {
+            return Ok(Vec::new());
+        }
+        let mut executor = Executor::new(Journal::open(&self.folder, &self.boot)?, Live::new());
+        let live = Live::new();
+        let mut notices = Vec::new();
+        for status in change_status(&executor.entries(), &live, &self.boot) {
+            // One that is still in effect, for instance on an interface that was only renamed, stays.
+            let is_lost = matches!(status.state, Some(ChangeState::Lost) | None);
+            if gone(&status.entry) && is_lost {
+                executor.forget(&status.entry)?;
+                let reason = status.reason.unwrap_or_default();
+                notices.push(Notice {
+                    id: status.entry.id,
+                    target: status.entry.change.target.to_string(),
+                    what: Noticed::Dropped(reason),
+                });
+            }
+        }
+        Ok(notices)
+    }
+
+    /// Applies the settings of new interfaces.
+    fn apply(&self, root: &Root, host: &Host, names: &[String]) -> Result<Vec<Notice>, TuneError> {
+        let mut notices = Vec::new();
+        // One by one: what is refused of one must not keep the others from theirs.
+        for name in names {
+            let request = Request {
+                goal: Goal::Latency,
+                nics: vec![name.clone()],
+                system: System::read(root, &[], &[]),
+                ..Request::default()
+            };
+            let findings = nearpath_diagnose::diagnose(host, None, None).findings;
+            let netns = current_netns(root).inode;
+            let boot = Some(self.boot.clone());
+            let steps = plan(host, &findings, &request, &[], boot, netns).and_then(|plan| {
+                let refused = |error| TuneError::Refused(format!("{error}"));
+                plan.steps(&[], &self.boot, netns).map_err(refused)
+            });
+            let steps = match steps {
+                Ok(steps) => steps,
+                Err(error) => {
+                    let what = Noticed::Failed(error.to_string());
+                    notices.push(Notice { id: 0, target: name.clone(), what });
+                    continue;
+                }
+            };
+            let Some(nic) = host.nics.iter().find(|nic| nic.name == *name) else { continue };
+            let device = nic.bus.as_deref().unwrap_or(name);
+            let driver = nic.driver.as_deref().unwrap_or("unknown");
+            let mut executor = None;
+            for mut step in steps {
+                if nic_of(&step.change).as_deref() != Some(name.as_str()) {
+                    continue;
+                }
+                step.change.why = format!("{NEW}{device} ({driver}): {}", step.change.why);
+                let target = step.change.target.to_string();
+                let after = step.change.after.to_string();
+                if executor.is_none() {
+                    let journal = Journal::open(&self.folder, &self.boot)?;
+                    executor = Some(Executor::new(journal, Live::new()));
+                }
+                let Some(executor) = &mut executor else { continue };
+                let what = match executor.apply_steps(vec![step]) {
+                    Ok(outcome) if outcome.made.is_empty() => continue,
+                    Ok(_) => Noticed::Applied { device: device.to_owned(), after },
+                    Err(error) => Noticed::Failed(error.to_string()),
+                };
+                let id = executor.entries().last().map_or(0, |entry| entry.id);
+                drop_older(executor, id)?;
+                notices.push(Notice { id, target, what });
+            }
+        }
+        Ok(notices)
+    }
+}
+
+/// Drops earlier changes of this watch of the same setting: they were made to interrupts or queues that the driver has
+/// created again since, as igb does with those of the physical function when virtual ones come.
+fn drop_older(executor: &mut Executor<Live>, id: u64) -> Result<(), TuneError> {
+    let entries = executor.entries();
+    let Some(new) = entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
+    let is_older = |entry: &&Entry| {
+        entry.id != id
+            && entry.change.why.starts_with(NEW)
+            && entry.change.target.same_place(&new.change.target)
+    };
+    entries.iter().filter(is_older).try_for_each(|older| executor.forget(older))
+}
+
+/// The interface that a change is for, of those that a device watch makes.
+fn nic_of(change: &Change) -> Option<String> {
+    match &change.target {
+        Target::File(file) => {
+            let irq = file.interrupt.as_ref().map(|irq| irq.nic.as_str());
+            irq.or(file.of.nic()).map(str::to_owned)
+        }
+        Target::Nic(setting) => Some(setting.nic.clone()),
+        _ => None,
+    }
+}
+
+/// The interfaces with a device.
+fn seen(host: &Host) -> BTreeMap<IfIndex, Seen> {
+    let hardware =
+        |nic: &&Nic| matches!(nic.kind, NicKind::Physical | NicKind::Vf | NicKind::Virtio);
+    let of = |nic: &Nic| {
+        let rx = nic.rx_queues.iter().filter_map(|queue| queue.irq);
+        let tx = nic.tx_queues.iter().filter_map(|queue| queue.irq);
+        let its = Seen {
+            name: nic.name.clone(),
+            driver: nic.driver.clone(),
+            irqs: rx.chain(tx).collect(),
+            rx_queues: nic.rx_queues.len(),
+            tx_queues: nic.tx_queues.len(),
+            online: host.topology.online.clone(),
+            nodes: host.topology.nodes.len(),
+        };
+        (nic.ifindex, its)
+    };
+    host.nics.iter().filter(hardware).map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_testing::trees::{Layout, Machine, Nic as TreeNic};
+
+    #[test]
+    fn an_interface_is_new_when_something_of_it_changes() {
+        let host = |nic: TreeNic| {
+            let layout = Layout { packages: 2, nodes: 1, llcs: 1, cores: 2, threads: 1 };
+            let tree = Machine::regular(layout).nic(nic).write();
+            let root = Root::tree(tree.path()).unwrap();
+            seen(&nearpath_host::read(&root, &Wanted::default()).unwrap())
+        };
+        let nic = || TreeNic::pci("eth0", "igb", "0000:5e:00.0");
+        let one = host(nic());
+        assert_eq!(one.len(), 1, "not the software interfaces: {one:?}");
+        assert_eq!(host(nic()), one);
+        assert_ne!(host(TreeNic { name: "ens1".to_owned(), ..nic() }), one);
+        assert_ne!(host(TreeNic { driver: "igbvf".to_owned(), ..nic() }), one);
+        let mut more = nic();
+        more.queues.push(Default::default());
+        assert_ne!(host(more), one);
+    }
+}
