@@ -1,6 +1,8 @@
 //! Applies what belongs to a network device that comes later: a virtual function created or bound to a driver, an
 //! interface renamed, set up, or with another number of queues, CPUs or memory that appeared.
 //!
+//! Interfaces that are down are left until they are up, as most drivers request their interrupts only then.
+//!
 //! Input: the host after a kernel event. Output: the planners' changes for the interfaces that are new or different since
 //! the last look: their interrupts and the steering of their queues, recorded in the journal like all changes. Once the
 //! interface is gone, its changes are dropped from the journal: there is nothing left to undo.
@@ -8,13 +10,12 @@
 use crate::planners::{Request, System, plan};
 use crate::{Executor, Journal, Live, TuneError, change_status};
 use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_model::{
-    Change, ChangeState, CpuSet, Entry, Goal, Host, IfIndex, IrqNumber, Nic, NicKind, Notice,
-    Noticed, Target,
-};
+use nearpath_model::{Change, ChangeState, Entry, Goal, Host, Notice, Noticed, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+/// `IFF_UP` of include/uapi/linux/if.h.
+const IFF_UP: u32 = 1;
 /// How the reason of such a change begins, so that it is recognized in the journal, also by a later watch.
 const NEW: &str = "new device ";
 
@@ -23,20 +24,21 @@ pub struct DeviceWatch {
     folder: PathBuf,
     boot: String,
     /// The interfaces at the last look; `None` before the first.
-    known: Option<BTreeMap<IfIndex, Seen>>,
+    known: Option<BTreeMap<String, Seen>>,
 }
 
-/// What of an interface decides about its settings.
+/// What of an interface decides about its settings: few files, as they are read at each event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     name: String,
     driver: Option<String>,
-    irqs: BTreeSet<IrqNumber>,
-    rx_queues: usize,
-    tx_queues: usize,
+    /// Whether it is set up: many drivers request their interrupts only then.
+    is_up: bool,
+    queues: BTreeSet<String>,
+    irqs: BTreeSet<String>,
     /// CPUs and nodes: hot-plug changes what is near.
-    online: CpuSet,
-    nodes: usize,
+    online: Option<String>,
+    nodes: Option<String>,
 }
 
 impl DeviceWatch {
@@ -50,16 +52,25 @@ impl DeviceWatch {
     /// # Errors
     /// The host or the journal cannot be read, or the journal is locked.
     pub fn look(&mut self, root: &Root) -> Result<Vec<Notice>, TuneError> {
-        let host = nearpath_host::read(root, &Wanted::default())?;
-        let now = seen(&host);
+        let now = seen(root)?;
         let Some(known) = &mut self.known else {
             self.known = Some(now);
             return Ok(Vec::new());
         };
-        let is_new = |(index, its): &(&IfIndex, &Seen)| known.get(index) != Some(its);
-        let names: Vec<String> =
-            now.iter().filter(is_new).map(|(_, its)| its.name.clone()).collect();
-        let notices = self.apply(root, &host, &names)?;
+        let is_new = |(index, its): &(&String, &Seen)| known.get(*index) != Some(*its);
+        let names: Vec<String> = now
+            .iter()
+            .filter(is_new)
+            .filter(|(_, its)| its.is_up)
+            .map(|(_, its)| its.name.clone())
+            .collect();
+        let notices = match names.is_empty() {
+            true => Vec::new(),
+            false => {
+                let host = nearpath_host::read(root, &Wanted::default())?;
+                self.apply(root, &host, &names)?
+            }
+        };
         // Only now: an interface whose settings could not be applied for a lock is tried again.
         self.known = Some(now);
         Ok(notices)
@@ -102,16 +113,14 @@ impl DeviceWatch {
     /// Applies the settings of new interfaces.
     fn apply(&self, root: &Root, host: &Host, names: &[String]) -> Result<Vec<Notice>, TuneError> {
         let mut notices = Vec::new();
+        let findings = nearpath_diagnose::diagnose(host, None, None).findings;
+        let netns = current_netns(root).inode;
+        let system = System::read(root, &[], &[]);
+        let mut executor = None;
         // One by one: what is refused of one must not keep the others from theirs.
         for name in names {
-            let request = Request {
-                goal: Goal::Latency,
-                nics: vec![name.clone()],
-                system: System::read(root, &[], &[]),
-                ..Request::default()
-            };
-            let findings = nearpath_diagnose::diagnose(host, None, None).findings;
-            let netns = current_netns(root).inode;
+            let (goal, nics) = (Goal::Latency, vec![name.clone()]);
+            let request = Request { goal, nics, system: system.clone(), ..Request::default() };
             let boot = Some(self.boot.clone());
             let steps = plan(host, &findings, &request, &[], boot, netns).and_then(|plan| {
                 let refused = |error| TuneError::Refused(format!("{error}"));
@@ -128,7 +137,6 @@ impl DeviceWatch {
             let Some(nic) = host.nics.iter().find(|nic| nic.name == *name) else { continue };
             let device = nic.bus.as_deref().unwrap_or(name);
             let driver = nic.driver.as_deref().unwrap_or("unknown");
-            let mut executor = None;
             for mut step in steps {
                 if nic_of(&step.change).as_deref() != Some(name.as_str()) {
                     continue;
@@ -180,25 +188,38 @@ fn nic_of(change: &Change) -> Option<String> {
     }
 }
 
-/// The interfaces with a device.
-fn seen(host: &Host) -> BTreeMap<IfIndex, Seen> {
-    let hardware =
-        |nic: &&Nic| matches!(nic.kind, NicKind::Physical | NicKind::Vf | NicKind::Virtio);
-    let of = |nic: &Nic| {
-        let rx = nic.rx_queues.iter().filter_map(|queue| queue.irq);
-        let tx = nic.tx_queues.iter().filter_map(|queue| queue.irq);
-        let its = Seen {
-            name: nic.name.clone(),
-            driver: nic.driver.clone(),
-            irqs: rx.chain(tx).collect(),
-            rx_queues: nic.rx_queues.len(),
-            tx_queues: nic.tx_queues.len(),
-            online: host.topology.online.clone(),
-            nodes: host.topology.nodes.len(),
-        };
-        (nic.ifindex, its)
+/// The interfaces with a device and interrupts of their own, by index.
+fn seen(root: &Root) -> Result<BTreeMap<String, Seen>, TuneError> {
+    let names = |folder: String| -> BTreeSet<String> {
+        root.list(&folder).unwrap_or_default().into_iter().map(|entry| entry.name).collect()
     };
-    host.nics.iter().filter(hardware).map(of).collect()
+    let online = root.text("/sys/devices/system/cpu/online").ok();
+    let nodes = root.text("/sys/devices/system/node/has_memory").ok();
+    let one = |name: String| {
+        let folder = format!("/sys/class/net/{name}");
+        let index = root.text(&format!("{folder}/ifindex")).ok()?;
+        // A virtio device is below its PCI function, which has the interrupts.
+        let device = root.resolve(&format!("{folder}/device")).ok()?;
+        let irqs = match names(format!("{device}/msi_irqs")) {
+            irqs if irqs.is_empty() => names(format!("{device}/../msi_irqs")),
+            irqs => irqs,
+        };
+        let flags = root.text(&format!("{folder}/flags")).unwrap_or_default();
+        let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or_default();
+        let driver = root.link(&format!("{device}/driver")).ok();
+        let its = Seen {
+            driver,
+            is_up: flags & IFF_UP != 0,
+            queues: names(format!("{folder}/queues")),
+            irqs,
+            online: online.clone(),
+            nodes: nodes.clone(),
+            name,
+        };
+        Some((index, its))
+    };
+    let interfaces = root.list("/sys/class/net")?;
+    Ok(interfaces.into_iter().filter_map(|entry| one(entry.name)).collect())
 }
 
 #[cfg(test)]
@@ -210,9 +231,9 @@ mod tests {
     fn an_interface_is_new_when_something_of_it_changes() {
         let host = |nic: TreeNic| {
             let layout = Layout { packages: 2, nodes: 1, llcs: 1, cores: 2, threads: 1 };
-            let tree = Machine::regular(layout).nic(nic).write();
-            let root = Root::tree(tree.path()).unwrap();
-            seen(&nearpath_host::read(&root, &Wanted::default()).unwrap())
+            let machine = Machine::regular(layout).nic(TreeNic::software("veth0")).nic(nic);
+            let tree = machine.write();
+            seen(&Root::tree(tree.path()).unwrap()).unwrap()
         };
         let nic = || TreeNic::pci("eth0", "igb", "0000:5e:00.0");
         let one = host(nic());
