@@ -7,6 +7,7 @@
 //! include/linux/tcp.h since 6.6).
 
 use crate::Context;
+use nearpath_model::tcp::TcpConnection;
 use nearpath_model::{ProposedChange, Sysctl};
 
 /// The largest buffer that is proposed: twice the default of `tcp_rmem` in Linux 6.18. Half of it is 1 Gbit/s over 268 ms,
@@ -36,7 +37,7 @@ pub(crate) enum SizeOf {
 
 /// Who set a buffer of this size, with the third number of `tcp_rmem` or `tcp_wmem`, and `rmem_max` or `wmem_max`: of
 /// what an application sets, the kernel takes twice (`__sock_set_rcvbuf` of net/core/sock.c).
-pub(crate) fn size_of(buffer: u64, grown: Option<u64>, set_at_most: Option<u64>) -> SizeOf {
+fn size_of(buffer: u64, grown: Option<u64>, set_at_most: Option<u64>) -> SizeOf {
     if grown.is_some_and(|grown| buffer as f64 >= GROWN * grown as f64) {
         SizeOf::Grown
     } else if set_at_most.is_some_and(|most| most.saturating_mul(2) == buffer) {
@@ -44,6 +45,20 @@ pub(crate) fn size_of(buffer: u64, grown: Option<u64>, set_at_most: Option<u64>)
     } else {
         SizeOf::Other
     }
+}
+
+/// These connections by who set the size of their buffer, which `buffer` is, with the sysctls of its largest sizes.
+pub(crate) fn by_size<'a>(
+    context: &Context<'_>,
+    limited: &[&'a TcpConnection],
+    buffer: fn(&TcpConnection) -> Option<u32>,
+    (third, most): (Sysctl, Sysctl),
+) -> Vec<(SizeOf, Vec<&'a TcpConnection>)> {
+    let grown = context.three(third.name()).map(|[_, _, most]| most);
+    let set_at_most = context.sysctl(most.name());
+    let of = |c: &TcpConnection| size_of(buffer(c).unwrap_or(0).into(), grown, set_at_most);
+    let with = |size| limited.iter().filter(|c| of(c) == size).copied().collect();
+    [SizeOf::Grown, SizeOf::Capped, SizeOf::Other].map(|size| (size, with(size))).into()
 }
 
 /// The largest buffer to propose on this host: [`LARGEST`], and no more than a part of the memory of TCP.

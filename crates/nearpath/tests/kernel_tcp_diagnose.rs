@@ -5,26 +5,18 @@ use nearpath_model::tcp::{TcpLimit, TcpMeasurement};
 use nearpath_model::{Diagnosis, Finding};
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
 
 /// A diagnosis of one side that has begun.
 fn begin(pair: &VethPair, side: Side, seconds: &str) -> Child {
-    let netns = format!("/proc/{}/fd/{}", std::process::id(), pair.netns(side).as_raw_fd());
-    let mut child = Command::new(NEARPATH)
-        .args(["diagnose", "--json", "--measure", "tcp", "--for", seconds, "--netns", &netns])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("measuring for"), "{said}");
-    child
+    let mut command = Command::new(NEARPATH);
+    command.args(["diagnose", "--json", "--measure", "tcp", "--for", seconds]);
+    nearpath_testing::begin(command.args(["--netns", &pair.path(side)]), "measuring for")
 }
 
 fn ended(mut child: Child) -> Diagnosis {

@@ -17,6 +17,7 @@
 //!
 //! Use it as a dev-dependency: `nearpath-testing.workspace = true`.
 
+mod begin;
 pub mod calls;
 mod log;
 mod require;
@@ -24,6 +25,7 @@ pub mod trees;
 pub mod veth;
 mod wait;
 
+pub use begin::begin;
 pub use log::{rerun, skip, up_to};
 pub use require::{
     hosts_dir, lengthy, require_bpf, require_kernel, require_lengthy, require_netns,

@@ -98,8 +98,8 @@ impl VethPair {
         Ok(pair)
     }
 
-    /// The namespace of a side as a path, for `ip`.
-    fn path(&self, side: Side) -> String {
+    /// The namespace of a side as a path, for `ip` and `--netns`.
+    pub fn path(&self, side: Side) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.netns(side).as_raw_fd())
     }
 

@@ -11,7 +11,7 @@
 //! `rmem_max`); `tcp_rcv_space_adjust` of net/ipv4/tcp_input.c, which grows a buffer only if the application did not
 //! set it (`SOCK_RCVBUF_LOCK`).
 
-use crate::buffers::{SizeOf, grow_cap, grow_third, size_of, wanted};
+use crate::buffers::{SizeOf, by_size, grow_cap, grow_third, wanted};
 use crate::connections::{
     add_evidence, has_queue, in_flight_while, is_limited, is_receiving, lacks_scaling,
     limited_per_second, limited_share, sentences, sort_by_figure, with_others,
@@ -38,14 +38,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     };
     let (here, there): (Vec<_>, Vec<_>) =
         with_others(measured).filter(limited).partition(|c| is_receiving(c));
-    let grown = context.three(RMEM.name()).map(|[_, _, most]| most);
-    let set_at_most = context.sysctl(RMEM_MAX.name());
-    for size in [SizeOf::Grown, SizeOf::Capped, SizeOf::Other] {
-        let is_of = |c: &&&TcpConnection| {
-            size_of(c.receive_buffer_bytes.unwrap_or(0).into(), grown, set_at_most) == size
-        };
-        let of_size: Vec<&TcpConnection> = here.iter().filter(is_of).copied().collect();
-        outcome.findings.extend(of_this_host(context, measured, of_size, size));
+    for (size, limited) in by_size(context, &here, |c| c.receive_buffer_bytes, (RMEM, RMEM_MAX)) {
+        outcome.findings.extend(of_this_host(context, measured, limited, size));
     }
     outcome.findings.extend(of_peers(measured, there));
     outcome

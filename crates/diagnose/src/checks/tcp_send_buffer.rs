@@ -10,7 +10,7 @@
 //! of net/ipv4/tcp_input.c, which grows a buffer with the congestion window, only if the application did not set it
 //! (`SOCK_SNDBUF_LOCK`).
 
-use crate::buffers::{SizeOf, grow_cap, grow_third, size_of, wanted};
+use crate::buffers::{SizeOf, by_size, grow_cap, grow_third, wanted};
 use crate::connections::{
     add_evidence, has_queue, in_flight_while, is_limited, is_receiving, limited_per_second,
     limited_share, sentences, sort_by_figure, with_others,
@@ -35,14 +35,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             && in_flight(c).is_some()
     };
     let limited: Vec<&TcpConnection> = with_others(measured).filter(limited).collect();
-    let grown = context.three(WMEM.name()).map(|[_, _, most]| most);
-    let set_at_most = context.sysctl(WMEM_MAX.name());
-    for size in [SizeOf::Grown, SizeOf::Capped, SizeOf::Other] {
-        let is_of = |c: &&&TcpConnection| {
-            size_of(c.send_buffer_bytes.unwrap_or(0).into(), grown, set_at_most) == size
-        };
-        let of_size: Vec<&TcpConnection> = limited.iter().filter(is_of).copied().collect();
-        outcome.findings.extend(finding(context, measured, of_size, size));
+    for (size, limited) in by_size(context, &limited, |c| c.send_buffer_bytes, (WMEM, WMEM_MAX)) {
+        outcome.findings.extend(finding(context, measured, limited, size));
     }
     outcome
 }

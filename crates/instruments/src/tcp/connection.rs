@@ -39,7 +39,8 @@ pub(super) fn connection(
     let memory = socket.and_then(|socket| socket.memory);
     let owner = around.owners.get(&u64::from(track.inode));
     let observed_s = track.observed_s();
-    let share = |seconds: f64| (observed_s > 0.0).then(|| (seconds / observed_s).min(1.0));
+    let share =
+        |seconds: f32| (observed_s > 0.0).then(|| (f64::from(seconds) / observed_s).min(1.0));
     let of = |field: fn(&TcpInfo) -> u32| info.map(field);
     let rare = track.rare();
     let losses = around.losses.map(|of| of.get(&track.cookie).copied().unwrap_or_default());
@@ -69,7 +70,7 @@ pub(super) fn connection(
             .arrival
             .ifindex
             .zip(track.arrival.queue)
-            .and_then(|(ifindex, queue)| (around.arrived_on)(ifindex, queue)),
+            .and_then(|(ifindex, queue)| (around.arrived_on)(ifindex.get(), queue)),
         retransmit_reasons: losses.map(|(retransmits, _)| retransmits),
         reductions: losses
             .filter(|_| around.knows_reductions)

@@ -10,6 +10,7 @@ use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Iter, Link};
 use nearpath_host::TcpFilter;
 use std::io::{self, BufRead, BufReader, Read};
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -33,9 +34,9 @@ pub(super) struct Arrival {
     pub cpu: Option<u32>,
     pub queue: Option<u32>,
     /// The device that has the queue.
-    pub ifindex: Option<u32>,
+    pub ifindex: Option<NonZeroU32>,
     /// The thread that read it last, of those seen by [`Arrivals::look_for_readers`].
-    pub reader: Option<u32>,
+    pub reader: Option<NonZeroU32>,
 }
 
 /// The programs, loaded. The fields are dropped in this order.
@@ -74,9 +75,7 @@ impl Arrivals {
         listening(|| {
             let mut open = open::<skeleton::TcpCpusSkelBuilder>(&kernel)?;
             if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
-                constants.wanted_sport = filter.sport.unwrap_or(0);
-                constants.wanted_dport = filter.dport.unwrap_or(0);
-                constants.wanted_port = filter.port.unwrap_or(0);
+                set_ports!(constants, filter);
                 constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
             }
             let step = "loading the iterator of TCP sockets";
@@ -138,8 +137,8 @@ fn arrival(record: &[u8]) -> Option<(u64, Arrival)> {
         sock: u64::from_ne_bytes(*record.get(8..)?.first_chunk()?),
         cpu: known(number(16)?),
         queue: known(number(20)?),
-        ifindex: Some(number(24)?).filter(|&index| index != 0),
-        reader: Some(number(28)?).filter(|&thread| thread != 0),
+        ifindex: NonZeroU32::new(number(24)?),
+        reader: NonZeroU32::new(number(28)?),
     };
     Some((cookie, arrival))
 }

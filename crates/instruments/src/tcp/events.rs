@@ -139,9 +139,7 @@ impl Events {
         load_only(open.open_object_mut(), &chosen);
         if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
             constants.only_netns = netns.and_then(|inode| u32::try_from(inode).ok()).unwrap_or(0);
-            constants.wanted_sport = filter.sport.unwrap_or(0);
-            constants.wanted_dport = filter.dport.unwrap_or(0);
-            constants.wanted_port = filter.port.unwrap_or(0);
+            set_ports!(constants, filter);
             constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
         }
         let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;

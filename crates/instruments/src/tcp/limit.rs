@@ -6,6 +6,7 @@
 //! The time in which it is busy for another reason, and all time of a receiver, is attributed by the state at
 //! the second reading: with ten readings per interval, that is a sample of its states.
 
+use super::receiver::{is_full, is_receiver, receive_rate, receive_window, receiver_limit};
 use nearpath_host::{TcpInfo, TcpSocket};
 use nearpath_model::tcp::{TcpLimit, TcpState};
 use std::collections::BTreeMap;
@@ -28,15 +29,8 @@ const RTT_NOISE_DEVIATIONS: u32 = 2;
 const FULL_SEND_BUFFER: f64 = 0.6;
 /// Less than this may be a delayed acknowledgement (`TCP_DELACK_MIN` is 40 ms), in ms.
 const SILENCE_MS: u32 = 50;
-/// A receiver's rate × RTT is that of its window from this share of the window. The kernel grows a buffer to twice what is
-/// read per round trip (`tcp_rcv_space_adjust`), so that of one which may grow stays near a half.
-const FILLS_WINDOW: f64 = 0.65;
 /// A recovery from a timeout that the path makes slow: its round-trip time is at least this part of the timeout.
 const SLOW_RECOVERY: u64 = 8;
-/// A window full of data arrives at once, once per round trip: the rate is averaged over this time, in seconds.
-const RATE_S: f64 = 0.5;
-/// Data that arrived less than this ago has not waited for its reader yet, in ms.
-const ARRIVES_MS: u32 = 10;
 
 /// Time per limit, in seconds; small, as there is one per connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -110,26 +104,14 @@ impl Before {
     }
 }
 
-/// The average of the rate at which data is received, including the last `seconds`.
-fn receive_rate(before: &Before, info: &TcpInfo, seconds: f64) -> f64 {
-    let average = f64::from(before.receive_rate);
-    if seconds <= 0.0 {
-        return average;
-    }
-    let now = info.bytes_received.saturating_sub(before.bytes_received) as f64 / seconds;
-    // Without an average so far, the last rate is the first one.
-    let weight = if average > 0.0 { 1.0 - (-seconds / RATE_S).exp() } else { 1.0 };
-    average + weight * (now - average)
-}
-
-/// How the time between two readings was spent by the sender, in seconds.
+/// How the time between two readings was spent by the sender, in seconds; small, as there is one per connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct SenderTimes {
-    pub busy: f64,
-    pub receive_window: f64,
-    pub send_buffer: f64,
+    pub busy: f32,
+    pub receive_window: f32,
+    pub send_buffer: f32,
     /// Nothing to send, or everything sent.
-    pub application: f64,
+    pub application: f32,
 }
 
 fn is_window_closed(info: &TcpInfo, socket: &TcpSocket) -> bool {
@@ -171,7 +153,12 @@ pub(super) fn divide(
     let busy = rise(info.busy_time, before.busy_us).min(seconds);
     let receive_window = rise(info.rwnd_limited, before.rwnd_us).min(busy);
     let send_buffer = rise(info.sndbuf_limited, before.sndbuf_us).min(busy - receive_window);
-    let mut sender = SenderTimes { busy, receive_window, send_buffer, application: 0.0 };
+    let mut sender = SenderTimes {
+        busy: busy as f32,
+        receive_window: receive_window as f32,
+        send_buffer: send_buffer as f32,
+        application: 0.0,
+    };
     if socket.state == TcpState::SynSent || is_not_accepted(socket) {
         times.add(TcpLimit::Backlog, seconds);
         return sender;
@@ -181,7 +168,7 @@ pub(super) fn divide(
         times.add(late.explain(receiver_limit(before, socket, info, seconds)), idle);
     } else {
         times.add(TcpLimit::Application, idle);
-        sender.application += idle;
+        sender.application += idle as f32;
     }
     times.add(window_limit(before, socket, info), receive_window);
     times.add(TcpLimit::SendBuffer, send_buffer);
@@ -192,7 +179,7 @@ pub(super) fn divide(
     let limit = late.explain(sending_limit(socket, info));
     times.add(limit, rest);
     if limit == TcpLimit::Application {
-        sender.application += rest;
+        sender.application += rest as f32;
     }
     sender
 }
@@ -200,16 +187,6 @@ pub(super) fn divide(
 /// Whether it waits for accept(2): until then it has no inode. Subflows of MPTCP never have one.
 pub(super) fn is_not_accepted(socket: &TcpSocket) -> bool {
     socket.inode == 0 && socket.state == TcpState::Established && socket.ulp.is_none()
-}
-
-/// Whether this end only receives: now, or, if nothing is transferred, so far.
-fn is_receiver(before: &Before, info: &TcpInfo) -> bool {
-    let received = info.bytes_received.saturating_sub(before.bytes_received);
-    let sent = info.bytes_sent.saturating_sub(before.bytes_sent);
-    match (received, sent) {
-        (0, 0) => info.bytes_received / 2 > info.bytes_sent,
-        _ => received / 2 > sent,
-    }
 }
 
 /// The peer's window stops the sender: because the peer's application does not read, if the window has shrunk,
@@ -280,35 +257,6 @@ pub(super) fn has_queue(info: &TcpInfo) -> bool {
 /// Whether the application has limited the rate (`SO_MAX_PACING_RATE`), and it is reached.
 fn is_paced(info: &TcpInfo) -> bool {
     info.max_pacing_rate != u64::MAX && info.pacing_rate >= info.max_pacing_rate
-}
-
-/// What a receiver waits for.
-fn receiver_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo, seconds: f64) -> TcpLimit {
-    let has_waited = before.was_full || info.last_data_recv_ms >= ARRIVES_MS;
-    if has_waited && is_full(before, socket, info) {
-        return TcpLimit::Reader;
-    }
-    let has_timestamps = info.options & 1 != 0;
-    let per_rtt = receive_rate(before, info, seconds) * f64::from(info.rcv_rtt) / 1e6;
-    let widest = before.widest_receive_window.max(receive_window(info));
-    if has_timestamps && info.rcv_rtt > 0 && per_rtt > FILLS_WINDOW * f64::from(widest) {
-        return TcpLimit::ReceiveWindow;
-    }
-    TcpLimit::Peer
-}
-
-/// The window offered to the peer, or its limit before Linux 6.2.
-fn receive_window(info: &TcpInfo) -> u32 {
-    info.rcv_wnd.unwrap_or(info.rcv_ssthresh)
-}
-
-/// Whether data waits for the reader that fills a large part of the window, or of the buffer.
-fn is_full(before: &Before, socket: &TcpSocket, info: &TcpInfo) -> bool {
-    let widest = before.widest_receive_window.max(receive_window(info));
-    let is_memory_full = socket.memory.is_some_and(|m| m.receive > m.receive_limit / 2);
-    // It opens again only when there is room for a large part of it (`__tcp_select_window`).
-    let is_closing = info.rcv_wnd.is_some_and(|now| now < widest / 2);
-    socket.receive_queue > 0 && (socket.receive_queue > widest / 2 || is_memory_full || is_closing)
 }
 
 #[cfg(test)]

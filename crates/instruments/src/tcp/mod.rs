@@ -3,17 +3,29 @@
 //! report what happens between two readings (`events`) and, with the detail `full`, what each packet shows
 //! (`samples`).
 
+/// Sets which connections a program observes; each has a type of its own for the same constants.
+macro_rules! set_ports {
+    ($constants:expr, $filter:expr) => {
+        $constants.wanted_sport = $filter.sport.unwrap_or(0);
+        $constants.wanted_dport = $filter.dport.unwrap_or(0);
+        $constants.wanted_port = $filter.port.unwrap_or(0);
+    };
+}
+
 mod compact;
 mod connection;
 mod cpus;
 mod events;
 mod groups;
 mod limit;
+mod listeners;
 mod notable;
 mod pressure;
 mod queues;
+mod receiver;
 mod sampler;
 mod samples;
+mod state;
 mod track;
 
 use crate::{Instrument, InstrumentError};
@@ -289,7 +301,7 @@ impl Instrument for Tcp<'_> {
     type Measurement = TcpMeasurement;
 
     fn available(&self) -> Result<(), InstrumentError> {
-        sampler::available()
+        state::available()
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {

@@ -8,6 +8,7 @@ use super::pressure::Pressure;
 use nearpath_host::{TcpInfo, TcpSocket};
 use nearpath_model::tcp::{TcpCounts, TcpReset, TcpState};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 /// A connection.
@@ -174,7 +175,7 @@ impl Track {
             let late = Late {
                 softirq: pressure.is_cpu_late(self.arrival.cpu),
                 reader: socket.receive_queue > 0
-                    && pressure.is_reader_late(self.pid, self.arrival.reader),
+                    && pressure.is_reader_late(self.pid, self.arrival.reader.map(NonZeroU32::get)),
             };
             let sender = divide(&before, socket, info, seconds, late, &mut self.times);
             self.sender.busy += sender.busy;

@@ -10,11 +10,10 @@ mod stages;
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// The program: another build, or that of another machine, if `NEARPATH_BINARY` names it.
@@ -27,14 +26,10 @@ fn can_run() -> bool {
     nearpath_testing::require_netns()
 }
 
-fn namespace(pair: &VethPair, side: Side) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), pair.netns(side).as_raw_fd())
-}
-
 /// What it prints, a document per line.
 fn measured(pair: &VethPair, side: Side, args: &[&str]) -> Vec<TcpMeasurement> {
     let output = Command::new(nearpath())
-        .args(["measure", "tcp", "--json", "--netns", &namespace(pair, side)])
+        .args(["measure", "tcp", "--json", "--netns", &pair.path(side)])
         .args(args)
         .output()
         .unwrap();
@@ -55,18 +50,9 @@ fn begin(pair: &VethPair, side: Side, args: &[&str]) -> Child {
 
 /// The same with another instrument.
 fn begin_with(pair: &VethPair, side: Side, instrument: &str, args: &[&str]) -> Child {
-    let mut child = Command::new(nearpath())
-        .args(["measure", instrument, "--json", "--for", "60s"])
-        .args(args)
-        .args(["--netns", &namespace(pair, side)])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("Ctrl-C"), "{said}");
-    child
+    let mut command = Command::new(nearpath());
+    command.args(["measure", instrument, "--json", "--for", "60s", "--netns", &pair.path(side)]);
+    nearpath_testing::begin(command.args(args), "Ctrl-C")
 }
 
 /// Ends it like Ctrl-C; its document.

@@ -40,9 +40,11 @@ impl Scene {
         let (over, ended) = (Arc::clone(&self.over), Arc::clone(&self.over));
         let (mut client, mut server) = (client, server);
         self.threads.push(std::thread::spawn(move || {
+            have_priority();
             while !over.load(SeqCst) && send(&mut client).is_ok() {}
         }));
         self.threads.push(std::thread::spawn(move || {
+            have_priority();
             while !ended.load(SeqCst) && receive(&mut server).is_ok() {}
         }));
         port
@@ -185,9 +187,9 @@ pub fn stay_on(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
 }
 
-/// The calling thread goes before others, which may keep its CPU busy.
-fn have_priority() -> std::io::Result<()> {
-    Ok(rustix::process::setpriority_process(None, -20)?)
+/// The calling thread goes before those of other programs, which may keep its CPU busy.
+pub fn have_priority() {
+    rustix::process::setpriority_process(None, -20).unwrap();
 }
 
 pub fn has_two_cpus() -> bool {
@@ -206,21 +208,15 @@ fn a_reader_that_waits_for_its_cpu() {
     }
     let mut scene = Scene::new();
     scene.keep_busy(1, 5);
-    let (mut is_pinned, mut is_first) = (false, true);
+    let mut is_pinned = false;
     let pinned = move |socket: &mut TcpStream| {
         if !std::mem::replace(&mut is_pinned, true) {
             stay_on(1);
+            rustix::process::setpriority_process(None, 0)?;
         }
         read_all(socket)
     };
-    let eager = move |socket: &mut TcpStream| {
-        if std::mem::replace(&mut is_first, false) {
-            stay_on(0);
-            have_priority()?;
-        }
-        send_all(socket)
-    };
-    let port = scene.connection(eager, pinned);
+    let port = scene.connection(send_all, pinned);
     scene.assert_limited(Side::Server, port, TcpLimit::Cpu);
 }
 
@@ -238,7 +234,6 @@ fn a_slow_reader_whose_siblings_wait_for_their_cpu() {
     let slow = move |socket: &mut TcpStream| {
         if std::mem::replace(&mut is_first, false) {
             stay_on(0);
-            have_priority()?;
         }
         of_reader.store(wait_of_this_thread(), SeqCst);
         std::thread::sleep(Duration::from_millis(10));

@@ -1,19 +1,19 @@
 //! `measure tcp`: what limits the connections in one line; then each connection, full backlogs, and the counters that
 //! changed.
 
+mod figures;
+mod tables;
+
 use super::nstat;
-use super::table::{Table, left, right};
-use super::units::{bytes, latency, percent, printable, short};
+use super::units::{latency, percent, printable, short};
 use super::unknown::unknown;
 use super::{heading, line};
-use nearpath_model::CpuId;
-use nearpath_model::tcp::{
-    TcpConnection, TcpCounts, TcpLimit, TcpListener, TcpMeasurement, TcpReset, TcpSamples,
-    TcpTimes, TcpVerdict,
-};
-use nearpath_model::units::{bit_rate, counted, digits};
+use figures::{buffers, figures};
+use nearpath_model::tcp::{TcpCounts, TcpLimit, TcpListener, TcpMeasurement};
+use nearpath_model::units::{counted, digits};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use tables::{connections, groups, has_samples, samples};
 
 /// The whole measurement; with `verbose` all figures of each connection.
 pub fn tcp(m: &TcpMeasurement, verbose: bool, width: Option<usize>) -> String {
@@ -151,277 +151,13 @@ fn time(ns: Option<u64>) -> String {
     ns.map(latency).unwrap_or_default()
 }
 
-fn limit(verdict: Option<&TcpVerdict>) -> [String; 2] {
-    match verdict {
-        Some(verdict) => [verdict.limit.words().to_owned(), percent(verdict.share)],
-        None => Default::default(),
-    }
-}
-
-fn connections(m: &TcpMeasurement, width: Option<usize>) -> String {
-    let mut table = Table::new(&[
-        left("LOCAL"),
-        left("REMOTE"),
-        left("PROCESS").optional().gives_way(1),
-        left("STATE").optional().gives_way(3),
-        right("RTT"),
-        right("RTTVAR").gives_way(2),
-        right("SENT"),
-        right("RECEIVED"),
-        right("RETRANS").optional(),
-        left("LIMITED BY"),
-        right("SHARE"),
-        left("EVIDENCE").gives_way(0),
-    ]);
-    for connection in &m.connections {
-        let counts = &connection.interval;
-        let [limited_by, share] = limit(connection.verdict.as_ref());
-        let evidence = connection.verdict.as_ref().map(|verdict| verdict.evidence.join(", "));
-        table.row([
-            end(connection.src, connection.sport),
-            end(connection.dst, connection.dport),
-            connection
-                .comm
-                .as_deref()
-                .map_or_else(String::new, |comm| process(Some(comm), connection.pid)),
-            state(connection),
-            time(connection.rtt_ns),
-            time(connection.rttvar_ns),
-            bytes(counts.bytes_sent),
-            bytes(counts.bytes_received),
-            counts.retransmit_share().filter(|share| *share > 0.0).map(percent).unwrap_or_default(),
-            limited_by,
-            share,
-            evidence.unwrap_or_default(),
-        ]);
-    }
-    let (text, hidden) = table.render_within(width.unwrap_or(usize::MAX));
-    match hidden.as_slice() {
-        [] => text,
-        hidden => format!("{text}(hidden in this width: {})\n", hidden.join(", ").to_lowercase()),
-    }
-}
-
-/// The state, if it is not that of every connection.
-fn state(connection: &TcpConnection) -> String {
-    match (connection.closed, connection.state) {
-        (true, _) => match connection.reset {
-            Some(TcpReset::Sent) => "reset".to_owned(),
-            Some(TcpReset::Received) => "reset by peer".to_owned(),
-            None => "closed".to_owned(),
-        },
-        (false, nearpath_model::tcp::TcpState::Established) => String::new(),
-        (false, state) => state.to_string(),
-    }
-}
-
-fn has_samples(connection: &TcpConnection) -> bool {
-    let some = |samples: &TcpSamples| samples.rtt.count + samples.read_wait.count > 0;
-    connection.samples.as_ref().is_some_and(some)
-}
-
-/// What each packet showed.
-fn samples(m: &TcpMeasurement, width: Option<usize>) -> String {
-    let mut table = Table::new(&[
-        left("LOCAL"),
-        left("REMOTE"),
-        right("RTT SAMPLES").gives_way(1),
-        right("P50"),
-        right("P99"),
-        right("MAX"),
-        right("WAIT TO BE READ P50").optional(),
-        right("P99").optional(),
-        right("MAX").optional(),
-        right("READ ON CPU").optional().gives_way(2),
-        right("ELSEWHERE").optional().gives_way(3),
-        right("ZERO WINDOWS").optional().gives_way(4),
-    ]);
-    let rows = m.connections.iter().filter(|connection| has_samples(connection));
-    for (connection, samples) in rows.filter_map(|one| Some((one, one.samples.as_ref()?))) {
-        let of = |times: &TcpTimes| [times.p50_ns, times.p99_ns, times.max_ns].map(time);
-        let [rtt50, rtt99, rtt_max] = of(&samples.rtt);
-        let [wait50, wait99, wait_max] = of(&samples.read_wait);
-        let elsewhere = samples.reads_on_other_cpu as f64 / samples.reads.max(1) as f64;
-        let zero_windows = samples.peer_zero_windows + samples.own_zero_windows;
-        let some = |is: bool, text: String| if is { text } else { String::new() };
-        table.row([
-            end(connection.src, connection.sport),
-            end(connection.dst, connection.dport),
-            short(samples.rtt.count),
-            rtt50,
-            rtt99,
-            rtt_max,
-            wait50,
-            wait99,
-            wait_max,
-            samples.read_on_cpu.map(|cpu| cpu.0.to_string()).unwrap_or_default(),
-            some(samples.reads > 0, percent(elsewhere)),
-            some(zero_windows > 0, zero_windows.to_string()),
-        ]);
-    }
-    table.render_within(width.unwrap_or(usize::MAX)).0
-}
-
-/// The figures of sending.
-fn figures(m: &TcpMeasurement) -> String {
-    let mut table = Table::new(&[
-        left("LOCAL"),
-        left("REMOTE"),
-        right("MIN-RTT"),
-        right("RTO"),
-        right("CWND"),
-        right("SSTHRESH"),
-        right("IRQ CPU").optional(),
-        right("CPU").optional(),
-        right("ACCEPTED AFTER").optional(),
-        right("IN-FLIGHT"),
-        right("LOST"),
-        right("REORDERING"),
-        right("MSS"),
-        right("PMTU"),
-        right("DELIVERY"),
-        right("PACING"),
-        right("BUSY"),
-        right("RWND-LIM"),
-        right("SNDBUF-LIM"),
-        right("TIMEOUTS").optional(),
-        right("SPURIOUS").optional(),
-        right("ECN-MARKED").optional(),
-    ]);
-    let number = |value: Option<u32>| value.map(|value| value.to_string()).unwrap_or_default();
-    let rate = |value: Option<u64>| value.map(bit_rate).unwrap_or_default();
-    let share = |value: Option<f64>| value.map(percent).unwrap_or_default();
-    let some = |count: u64| if count > 0 { count.to_string() } else { String::new() };
-    let cpu = |cpu: Option<CpuId>| cpu.map(|cpu| cpu.0.to_string()).unwrap_or_default();
-    for c in &m.connections {
-        table.row([
-            end(c.src, c.sport),
-            end(c.dst, c.dport),
-            time(c.min_rtt_ns),
-            time(c.rto_ns),
-            number(c.cwnd),
-            number(c.ssthresh),
-            cpu(c.arrived_on_cpu),
-            cpu(c.processed_on_cpu),
-            time(c.accept_wait_ns),
-            number(c.in_flight),
-            number(c.lost),
-            number(c.reordering),
-            number(c.mss),
-            number(c.pmtu),
-            rate(c.delivery_rate_bps),
-            rate(c.pacing_rate_bps),
-            share(c.busy_share),
-            share(c.rwnd_limited_share),
-            share(c.sndbuf_limited_share),
-            some(c.interval.timeouts.unwrap_or(0)),
-            some(c.interval.spurious_retransmits),
-            some(c.interval.ecn_marked),
-        ]);
-    }
-    table.render()
-}
-
-/// The figures of queues, buffers and windows.
-fn buffers(m: &TcpMeasurement) -> String {
-    let mut table = Table::new(&[
-        left("LOCAL"),
-        left("REMOTE"),
-        right("SEND-Q"),
-        right("UNSENT"),
-        right("SNDBUF"),
-        right("SEND-WINDOW"),
-        right("RECV-Q"),
-        right("RCVBUF"),
-        right("RECV-WINDOW"),
-        right("OUT-OF-ORDER").optional(),
-        left("CC"),
-        left("OPTIONS"),
-        left("ULP").optional(),
-        left("CGROUP").optional(),
-    ]);
-    let size = |value: Option<u32>| value.map(|value| bytes(value.into())).unwrap_or_default();
-    for c in &m.connections {
-        let out_of_order = c.interval.out_of_order;
-        table.row([
-            end(c.src, c.sport),
-            end(c.dst, c.dport),
-            size(Some(c.send_queue_bytes)),
-            size(c.unsent_bytes),
-            size(c.send_buffer_bytes),
-            size(c.send_window_bytes),
-            size(Some(c.receive_queue_bytes)),
-            size(c.receive_buffer_bytes),
-            size(c.receive_window_bytes),
-            if out_of_order > 0 { out_of_order.to_string() } else { String::new() },
-            c.congestion_control.clone().unwrap_or_default(),
-            options(c),
-            c.ulp.clone().unwrap_or_default(),
-            c.cgroup.clone().unwrap_or_default(),
-        ]);
-    }
-    table.render()
-}
-
-/// As in ss(8): `ts sack wscale:7,7 ecn`.
-fn options(connection: &TcpConnection) -> String {
-    let Some(options) = connection.options else { return String::new() };
-    let words = [
-        options.timestamps.then(|| "ts".to_owned()),
-        options.sack.then(|| "sack".to_owned()),
-        options.window_scale.map(|(send, receive)| format!("wscale:{send},{receive}")),
-        options.ecn.then(|| "ecn".to_owned()),
-    ];
-    words.into_iter().flatten().collect::<Vec<_>>().join(" ")
-}
-
-fn groups(m: &TcpMeasurement, width: Option<usize>) -> String {
-    let mut table = Table::new(&[
-        left("GROUP"),
-        right("CONNECTIONS"),
-        right("MIN RTT").gives_way(0),
-        right("MEDIAN RTT"),
-        right("MAX RTT").gives_way(1),
-        right("SAMPLES P50").optional(),
-        right("P99").optional(),
-        right("SENT"),
-        right("RECEIVED"),
-        right("RETRANS").optional(),
-        left("LIMITED BY"),
-        right("SHARE"),
-    ]);
-    for group in &m.groups {
-        let [least, median, most] = match group.rtt_ns {
-            Some((least, median, most)) => [least, median, most].map(latency),
-            None => Default::default(),
-        };
-        let samples = |of: fn(&TcpTimes) -> Option<u64>| {
-            time(group.samples.as_ref().and_then(|samples| of(&samples.rtt)))
-        };
-        let retransmits = group.counts.retransmit_share().filter(|share| *share > 0.0);
-        let [limited_by, share] = limit(group.verdict.as_ref());
-        table.row([
-            group.name.clone(),
-            group.connections.to_string(),
-            least,
-            median,
-            most,
-            samples(|times| times.p50_ns),
-            samples(|times| times.p99_ns),
-            bytes(group.counts.bytes_sent),
-            bytes(group.counts.bytes_received),
-            retransmits.map(percent).unwrap_or_default(),
-            limited_by,
-            share,
-        ]);
-    }
-    table.render_within(width.unwrap_or(usize::MAX)).0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::tcp::TcpSampling;
+    use nearpath_model::CpuId;
+    use nearpath_model::tcp::{
+        TcpConnection, TcpReset, TcpSamples, TcpSampling, TcpTimes, TcpVerdict,
+    };
     use std::net::Ipv4Addr;
 
     fn measurement() -> TcpMeasurement {
