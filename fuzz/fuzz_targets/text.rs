@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nearpath_model::{CpuSet, SocketProtocol};
-use nearpath_host::{NetnsRef, parse};
+use nearpath_host::{NetnsRef, parse, workers};
 
 const PARSERS: &[fn(&[u8])] = &[
     cpulist,
@@ -28,6 +28,8 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| drop(parse::parse_thread_stat(bytes)),
     |bytes| drop(parse::parse_memory_status(bytes)),
     |bytes| drop(parse::msix_vectors(bytes)),
+    |bytes| drop(workers::ovs::parse_queues(&String::from_utf8_lossy(bytes))),
+    |bytes| drop(workers::ovs::parse_busy(&String::from_utf8_lossy(bytes))),
 ];
 
 /// A parsed cpulist must survive printing and parsing.

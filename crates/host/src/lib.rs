@@ -19,6 +19,7 @@ mod netns;
 mod nics;
 pub mod parse;
 mod pci;
+mod pci_function;
 mod placement;
 mod power;
 mod processes;
@@ -28,6 +29,7 @@ mod sockets;
 mod sysctls;
 pub mod timestamping;
 mod topology;
+pub mod workers;
 
 pub use counters::{
     DropCounters, QdiscDrops, read_counters, read_cpu_time, read_device_counts, read_nstat,
@@ -38,6 +40,7 @@ pub use net_threads::{run_delay, run_delays, softirq_threads};
 pub use netns::{NetnsRef, current_netns, in_netns};
 pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};
 pub use pci::read_devices;
+pub use pci_function::{is_pci_address, network_functions, pci_function};
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};
 pub use processes::{cgroup_of, is_bound, pid_namespace, thread_cpus};
 pub use read::{Notes, Wanted, read};

@@ -55,6 +55,11 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["measure", "stages", "--top", "3"], 2, "--per <WHAT>");
     refused(&["snapshot"], 2, "--output <FILE>");
     refused(&["tune", "export"], 2, "--as <FORM>");
+    refused(&["tune", "plan", "--dpdk", "ovs"], 2, "--nic <NAME>");
+    refused(&["tune", "plan", "--dpdk", "vpp", "--nic", "0000:00:00.0"], 2, "testpmd, ovs, dpvs");
+    refused(&["tune", "plan", "--workers", "2"], 2, "--dpdk <APPLICATION>");
+    refused(&["tune", "check-dpvs"], 2, "<FILE>");
+    refused(&["show", "workers", "--svg", "x"], 2, "draws no workers");
     refused(&["tune", "export", "--as", "upstart"], 2, "sh, boot, systemd");
     refused(&["tune", "export", "--as", "systemd"], 2, "give a directory");
     refused(&["tune", "export", "--as", "sh", "--applied", "--nic", "x"], 2, "cannot be used with");
@@ -425,4 +430,57 @@ fn a_plan_of_another_host_is_exported() {
     assert!(err.contains("irq-100: udev has no event for an interrupt"), "{err}");
     let (status, _, err) = export("sh", &["--only", "irq-7"]);
     assert!(status == 1 && err.contains("no change has the id"), "{err}");
+}
+
+#[test]
+fn a_configuration_of_dpvs_is_planned_and_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dpvs.conf");
+    let path = file.to_str().unwrap();
+    let device = "/sys/bus/pci/devices/0000:5e:00.0";
+    let tree = Machine::regular(Layout { packages: 2, cores: 8, threads: 2, ..Layout::default() })
+        .file(&format!("{device}/numa_node"), "1")
+        .file(&format!("{device}/msi_irqs/90"), "msix")
+        .file(&format!("{device}/msi_irqs/91"), "msix")
+        .file(&format!("{device}/msi_irqs/92"), "msix")
+        .write();
+    let root = tree.path().to_str().unwrap();
+    let plan = |more: &[&str]| {
+        let args = ["tune", "plan", "--root", root, "--dpdk", "dpvs", "--nic", "5e:00.0"];
+        parts(&nearpath(&[&args, more].concat()))
+    };
+    let (status, out, err) = plan(&["--isolated-rx", "-o", path]);
+    assert_eq!(status, 0, "{err}");
+    assert!(out.starts_with("DPVS: 2 forwarding workers on 1 NIC of 2 queues"), "{out}");
+    // Node 1 has CPUs 8-15 and their siblings 24-31; the first core is on the other node.
+    assert!(out.contains("--lcores 0@8,1@9,2@10,3@25,4@26 --main-lcore 0"), "{out}");
+    let (status, json, _) = plan(&["--json"]);
+    let plan: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((status, &plan["nics"][0]["node"]), (0, &1.into()));
+    refused(
+        &["tune", "plan", "--root", root, "--dpdk", "ovs", "--nic", "0000:01:00.0"],
+        1,
+        "not found",
+    );
+
+    let check = |more: &[&str]| parts(&nearpath(&[&["tune", "check-dpvs", path], more].concat()));
+    let lcores = ["--lcores", "0@8,1@9,2@10,3@25,4@26", "--nodes", "2", "--max-queues", "2"];
+    let (status, out, err) = check(&lcores);
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("accepted: "), "{out}");
+    let (status, out, _) = check(&[&lcores as &[&str], &["--main-lcore", "1", "--json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, &found["verdict"]), (1, &"refused".into()));
+    let lines = fs::read_to_string(&file).unwrap();
+    let line = found["problems"][0]["line"].as_u64().unwrap();
+    assert!(
+        lines.lines().nth(usize::try_from(line).unwrap() - 1).unwrap().contains("cpu_id 0"),
+        "{out}"
+    );
+
+    fs::write(&file, lines.replace("cpu_id 0", "cpu_id 7")).unwrap();
+    let (status, out, _) = check(&lcores);
+    assert_eq!(status, 3, "{out}");
+    assert!(out.starts_with("changed: ") && out.contains("[master_id_ignored]"), "{out}");
+    refused(&["tune", "check-dpvs", root], 1, "cannot read");
 }

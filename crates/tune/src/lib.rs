@@ -6,8 +6,8 @@
 
 mod cgroups;
 mod configuration;
+pub mod dpdk;
 pub mod dpvs;
-pub mod eal;
 mod error;
 mod ethtool;
 mod executor;

@@ -18,6 +18,7 @@ EXAMPLES
   nearpath show queues                    where each queue's interrupt goes, and its steering
   nearpath show memory --unit redis       on which nodes a unit's memory is, and where it ran
   nearpath show devices -v                every network function, also those that DPDK drives
+  nearpath show workers                   threads of DPDK and Open vSwitch that poll
   nearpath show nics --netns blue         the interfaces of another namespace
   nearpath show --root tree/              another host, from a copy of its sys and proc
   nearpath show cpus --json | jq '.cpus[] | select(.node == 1).cpu'
@@ -71,7 +72,9 @@ enum Subject {
     Softnet,
     /// Memory of processes by node, compared with where they ran; not part of 'all'
     Memory,
-    /// All but memory
+    /// Workers of DPDK and Open vSwitch that poll: CPU, node, ports, queues; not part of 'all'
+    Workers,
+    /// All but memory and workers
     All,
 }
 
@@ -90,6 +93,17 @@ impl Show {
         if self.selection.is_set() {
             let options = "--pid, --unit, --cgroup, --comm, --all and --thp";
             return Err(Failure::Usage(format!("{options} are options of 'show memory'")));
+        }
+        if self.subject == Subject::Workers {
+            if self.svg.is_some() {
+                return Err(Failure::Usage("--svg draws no workers".to_owned()));
+            }
+            let workers = self.source.read(|root| Ok(nearpath_host::workers::read(root)))?;
+            return if self.json {
+                output::json(&workers)
+            } else {
+                output::text(&text::workers(&workers))
+            };
         }
         let host = self.source.host(&Wanted::default())?;
         if let Some(path) = &self.svg {
@@ -130,7 +144,7 @@ impl Show {
             Subject::Queues => text::queues(host),
             Subject::Irqs => text::irqs(host),
             Subject::Softnet => text::softnet(host),
-            Subject::Memory | Subject::All => text::all(host),
+            Subject::Memory | Subject::Workers | Subject::All => text::all(host),
         }
     }
 
@@ -143,7 +157,7 @@ impl Show {
             Subject::Queues => output::json(&json::queues(host)),
             Subject::Irqs => output::json(&json::irqs(host)),
             Subject::Softnet => output::json(&json::softnet(host)),
-            Subject::Memory | Subject::All => output::json(&json::all(host)),
+            Subject::Memory | Subject::Workers | Subject::All => output::json(&json::all(host)),
         }
     }
 }

@@ -13,8 +13,8 @@ mod statements;
 mod table;
 mod text;
 
-use crate::eal::{EalError, Lcores, main_lcore, parse_lcores};
 use config::{Config, Type};
+use nearpath_model::eal::{EalError, Lcores, main_lcore, parse_lcores};
 use nearpath_model::{CpuId, DPVS_SCHEMA, DpvsCheck, DpvsRole};
 use ports::Ports;
 use problems::Problems;

@@ -7,7 +7,7 @@ use super::config::{Config, Type, Worker, WorkerPort};
 use super::ports::{Ports, quoted};
 use super::problems::Problems;
 use super::statements::{MAX_LCORE, power_of_two_below};
-use crate::eal::Lcores;
+use nearpath_model::eal::Lcores;
 use nearpath_model::{CpuSet, DpvsQueues, DpvsRole, DpvsWorker};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,13 +99,14 @@ impl<'a> Table<'a> {
             Some(end.worker.line),
             "worker_without_port",
             format!(
-                "worker {name} (id {}) has no port: DPVS's table ends there, so that it and {} with higher ids never \
-                 run",
+                "worker {name} (id {}) has no port: DPVS's table ends there, so that it{} never {}",
                 end.lcore,
                 match behind.len() {
-                    1 => "the worker".to_owned(),
-                    n => format!("the {n} workers"),
-                }
+                    0 => String::new(),
+                    1 => " and the one with a higher id".to_owned(),
+                    count => format!(" and {count} with higher ids"),
+                },
+                if behind.is_empty() { "runs" } else { "run" }
             ),
             "give it a port with queues, or remove it",
         );

@@ -81,7 +81,8 @@ fn workers(workers: &[DpvsWorker]) -> String {
     table.render()
 }
 
-fn role(role: DpvsRole) -> &'static str {
+/// The name of a role.
+pub(super) fn role(role: DpvsRole) -> &'static str {
     match role {
         DpvsRole::Master => "master",
         DpvsRole::Forwarding => "forwarding",

@@ -8,6 +8,7 @@ mod cpu_layout;
 mod cpus;
 mod devices;
 mod diagnosis;
+mod dpdk;
 mod dpvs;
 mod drops;
 mod groups;
@@ -40,11 +41,13 @@ mod tune_demo;
 mod units;
 mod unknown;
 mod verdict;
+mod workers;
 
 pub use accepts::accepts;
 pub use cpus::{cpus, layout};
 pub use devices::devices;
 pub use diagnosis::{diagnosis, findings};
+pub use dpdk::dpdk_plan;
 pub use dpvs::dpvs_check;
 pub use drops::drops;
 pub use histogram::histogram;
@@ -72,6 +75,7 @@ pub use tune_demo::tune_demo;
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
 pub use verdict::{SCREEN_LINES, verdict};
+pub use workers::workers;
 
 /// Adds a line; writing to a `String` cannot fail.
 macro_rules! line {

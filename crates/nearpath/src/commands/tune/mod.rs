@@ -5,6 +5,7 @@ mod check_dpvs;
 mod export;
 mod journal;
 mod plan;
+mod plan_dpdk;
 mod trial;
 mod watch;
 

@@ -1,5 +1,6 @@
 //! `nearpath tune plan`: shows what would be changed, and why. Nothing is changed.
 
+use super::plan_dpdk::DpdkOptions;
 use crate::failure::Failure;
 use crate::output;
 use crate::source::Source;
@@ -36,6 +37,7 @@ EXAMPLES
   nearpath tune plan --nic eth0 --hugepages 2M:512    on the node of eth0
   nearpath tune plan --hugepages 2M:0:512,1:0 --sysctl kernel.numa_balancing=0
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
+  nearpath tune plan --dpdk dpvs --nic 0000:5e:00.0,0000:5e:00.1 --workers 4 -o dpvs.conf
   nearpath tune plan --snapshot host.tar.zst   for another host; cannot be applied here";
 
 /// Options of a plan.
@@ -44,7 +46,7 @@ pub struct PlanOptions {
     /// What to tune for
     #[arg(long, value_enum, default_value = "latency")]
     goal: GoalName,
-    /// Only this interface; repeatable
+    /// Only this interface; repeatable. With --dpdk: PCI addresses, with commas between them
     #[arg(long, value_name = "NAME")]
     nic: Vec<String>,
     /// Move this process to the node of the NIC; repeatable
@@ -110,6 +112,8 @@ enum GoalName {
 pub struct PlanArguments {
     #[command(flatten)]
     plan_options: PlanOptions,
+    #[command(flatten)]
+    dpdk: DpdkOptions,
     /// Print one JSON document, the input of 'nearpath tune apply'
     #[arg(long)]
     json: bool,
@@ -119,6 +123,9 @@ pub struct PlanArguments {
 
 impl PlanArguments {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        if self.dpdk.is_given() {
+            return self.dpdk.run(&self.plan_options.nic, self.json, &self.source);
+        }
         let live = self.source.is_live();
         let plan = self.source.read(|root| self.plan_options.plan(root, live))?;
         if self.json { output::json(&plan) } else { output::text(&text::plan(&plan)) }

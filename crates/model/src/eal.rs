@@ -6,7 +6,7 @@
 //! Grammar and limits: `eal_parse_lcores` and `eal_parse_set` in DPDK's lib/eal/common/eal_common_options.c. Lcore ids
 //! are below `RTE_MAX_LCORE` (128 as built for x86 and Arm servers), CPU numbers below `CPU_SETSIZE` (1,024).
 
-use nearpath_model::{CpuId, CpuSet};
+use crate::{CpuId, CpuSet};
 use std::collections::BTreeMap;
 
 /// EAL's limit of lcore ids (`RTE_MAX_LCORE`, config/rte_config.h and meson's `max_lcores`).
@@ -102,6 +102,26 @@ pub fn main_lcore(lcores: &Lcores, requested: Option<u32>) -> Result<u32, EalErr
     }
     let ids: CpuSet = lcores.keys().map(|id| CpuId(*id)).collect();
     Err(EalError::MainLcore(main, ids.brief()))
+}
+
+/// The main lcore of a process by the words of its options: `--main-lcore` (`--master-lcore` in old DPDK), else the
+/// lowest of `--lcores` or `-l`. `None` if they do not say it.
+pub fn main_lcore_of_options(words: &[String]) -> Option<u32> {
+    let value = |names: &[&str]| {
+        let at = words.iter().position(|word| names.contains(&word.as_str()));
+        let next = at.and_then(|at| words.get(at + 1)).map(String::as_str);
+        let of = |name: &str, word: &'_ String| -> Option<usize> {
+            word.strip_prefix(name)?.starts_with('=').then_some(name.len() + 1)
+        };
+        let joined = || {
+            let word = |word| names.iter().find_map(|name| of(name, word)).map(|at| (word, at));
+            let (word, at) = words.iter().find_map(word)?;
+            word.get(at..)
+        };
+        next.or_else(joined)
+    };
+    let main = value(&["--main-lcore", "--master-lcore"]).and_then(|id| id.parse().ok());
+    main.or_else(|| parse_lcores(value(&["--lcores", "-l"])?).ok()?.keys().next().copied())
 }
 
 /// Writes lcores as `--lcores` takes them.
@@ -270,6 +290,22 @@ mod tests {
             parse_lcores(&"0,".repeat(MAX_BYTES)).map_err(|e| e.to_string().len() < 200),
             Err(true)
         );
+    }
+
+    #[test]
+    fn the_main_lcore_is_read_from_a_command_line() {
+        for (line, main) in [
+            ("testpmd --lcores 3@0,2@1 -n 4", Some(2)),
+            ("testpmd --lcores=3@0,2@1 --main-lcore 3", Some(3)),
+            ("testpmd -l 4-7", Some(4)),
+            ("testpmd --master-lcore=5 -l 4-7", Some(5)),
+            ("testpmd -c f0", None),
+            ("testpmd -l", None),
+            ("", None),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(main_lcore_of_options(&words), main, "{line}");
+        }
     }
 
     #[test]

@@ -1,0 +1,230 @@
+//! Open vSwitch's PMD threads, by JSON-RPC on the control socket of ovs-vswitchd (`/run/openvswitch/*.ctl`), as
+//! `ovs-appctl` does it (lib/unixctl.c, lib/jsonrpc.c).
+//!
+//! ```text
+//! pmd thread numa_id 0 core_id 3:
+//!   isolated : false
+//!   port: p0                queue-id:  0 (enabled)   pmd usage:  0 %
+//! ```
+
+use crate::ReadError;
+use nearpath_model::NodeId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Time limit of a conversation.
+const TIME: Duration = Duration::from_secs(2);
+/// Maximum size in bytes of a reply.
+const REPLY: usize = 4 << 20;
+/// Maximum number of PMD threads and of queues that are read.
+const MAX: usize = 65_536;
+
+/// What Open vSwitch reports.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct OvsFacts {
+    /// Its version.
+    pub version: Option<String>,
+    /// PMD threads.
+    pub pmds: Vec<OvsPmd>,
+}
+
+/// A PMD thread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct OvsPmd {
+    /// Its core, the number of a CPU.
+    pub core: u32,
+    /// Its node as Open vSwitch has it.
+    pub node: Option<NodeId>,
+    /// Takes only the queues of a `pmd-rxq-affinity`.
+    pub isolated: bool,
+    /// Queues by interface.
+    pub queues: BTreeMap<String, Vec<u32>>,
+    /// Share of cycles spent on packets, in percent.
+    pub busy_percent: Option<f64>,
+}
+
+/// Asks the process behind a control socket.
+///
+/// # Errors
+/// It does not answer as Open vSwitch does, in time and size.
+pub fn ask(path: &str) -> Result<OvsFacts, ReadError> {
+    let error = |reason: &str| ReadError::new(path, reason);
+    let until = Instant::now() + TIME;
+    let mut stream = UnixStream::connect(path).map_err(|e| error(&e.to_string()))?;
+    let mut call = |method: &str| call(&mut stream, method, until).map_err(|e| error(&e));
+    let text = call("dpif-netdev/pmd-rxq-show")?;
+    let mut pmds = parse_queues(&text);
+    let busy = parse_busy(&call("dpif-netdev/pmd-stats-show").unwrap_or_default());
+    for pmd in &mut pmds {
+        pmd.busy_percent = busy.get(&pmd.core).copied();
+    }
+    let version = call("version").ok();
+    let version = version.and_then(|text| Some(text.lines().next()?.chars().take(80).collect()));
+    Ok(OvsFacts { version, pmds })
+}
+
+fn call(stream: &mut UnixStream, method: &str, until: Instant) -> Result<String, String> {
+    let request = json!({"id": 0, "method": method, "params": []}).to_string();
+    let limit = |stream: &UnixStream| -> Result<(), String> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err("time limit exceeded".to_owned());
+        }
+        let set = |set: std::io::Result<()>| set.map_err(|e| e.to_string());
+        set(stream.set_read_timeout(Some(left)))?;
+        set(stream.set_write_timeout(Some(left)))
+    };
+    limit(stream)?;
+    stream.write_all(request.as_bytes()).map_err(|e| e.to_string())?;
+    let mut reply = Vec::new();
+    let mut chunk = [0; 65_536];
+    loop {
+        limit(stream)?;
+        let length = stream.read(&mut chunk).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => "no reply in time".to_owned(),
+            _ => error.to_string(),
+        })?;
+        reply.extend_from_slice(chunk.get(..length).unwrap_or_default());
+        if length == 0 {
+            return Err("connection closed".to_owned());
+        }
+        if reply.len() > REPLY {
+            return Err("the reply is too large".to_owned());
+        }
+        // Each reply is an object; what does not end with its brace is not whole yet.
+        if !reply.trim_ascii_end().ends_with(b"}") {
+            continue;
+        }
+        match serde_json::Deserializer::from_slice(&reply).into_iter::<Value>().next() {
+            Some(Ok(value)) => return answer(&value),
+            Some(Err(error)) if !error.is_eof() => return Err("the reply is not JSON".to_owned()),
+            _ => (),
+        }
+    }
+}
+
+fn answer(value: &Value) -> Result<String, String> {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+    let failed = text("error").map(|error| error.trim().chars().take(200).collect::<String>());
+    text("result").ok_or_else(|| failed.unwrap_or_else(|| "the reply has no result".to_owned()))
+}
+
+/// Parses `pmd-rxq-show`.
+pub fn parse_queues(text: &str) -> Vec<OvsPmd> {
+    let mut pmds: Vec<OvsPmd> = Vec::new();
+    let mut queues = 0;
+    for line in text.lines() {
+        if let Some((core, node)) = pmd_line(line) {
+            if pmds.len() >= MAX {
+                break;
+            }
+            pmds.push(OvsPmd { core, node, ..OvsPmd::default() });
+        }
+        let Some(pmd) = pmds.last_mut() else { continue };
+        let line = line.trim();
+        if let Some(value) = line.strip_prefix("isolated :") {
+            pmd.isolated = value.trim() == "true";
+        }
+        let Some((port, rest)) =
+            line.strip_prefix("port:").and_then(|line| line.split_once("queue-id:"))
+        else {
+            continue;
+        };
+        let id = rest.split_whitespace().next().and_then(|id| id.parse().ok());
+        if let Some(id) = id.filter(|_| queues < MAX) {
+            queues += 1;
+            let name = port.trim().chars().take(64).collect();
+            pmd.queues.entry(name).or_default().push(id);
+        }
+    }
+    pmds
+}
+
+/// Parses `pmd-stats-show`: the busy share by core.
+pub fn parse_busy(text: &str) -> BTreeMap<u32, f64> {
+    let mut busy = BTreeMap::new();
+    let mut core = None;
+    for line in text.lines() {
+        if line.contains("thread") {
+            core = pmd_line(line).map(|(core, _)| core);
+        }
+        // "processing cycles: 1234 (5.67%)"
+        let share = line.trim().strip_prefix("processing cycles:").and_then(|rest| {
+            let (_, percent) = rest.split_once('(')?;
+            percent.split('%').next()?.trim().parse::<f64>().ok()
+        });
+        if let (Some(core), Some(share)) = (core, share.filter(|s| (0.0..=100.0).contains(s))) {
+            busy.insert(core, share);
+        }
+    }
+    busy
+}
+
+/// The core and the node in `pmd thread numa_id 0 core_id 3:`.
+fn pmd_line(line: &str) -> Option<(u32, Option<NodeId>)> {
+    let rest = line.trim().strip_prefix("pmd thread numa_id ")?;
+    let (node, core) = rest.split_once(" core_id ")?;
+    let core = core.trim_end_matches(':').parse().ok()?;
+    Some((core, node.parse().ok().map(NodeId)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    const SHOWN: &str = "\
+pmd thread numa_id 0 core_id 0:
+  isolated : false
+  port: p0                queue-id:  0 (enabled)   pmd usage:  0 %
+  port: p0                queue-id:  2 (enabled)   pmd usage: NOT AVAIL
+  overhead:  0 %
+pmd thread numa_id 1 core_id 4:
+  isolated : true
+  port: p 1               queue-id:  1 (enabled)   pmd usage: 12 %
+  overhead: NOT AVAIL
+";
+
+    #[test]
+    fn queues_and_busy_shares_are_read() {
+        let pmds = parse_queues(SHOWN);
+        assert_eq!(pmds.len(), 2);
+        assert_eq!(pmds[0].queues, BTreeMap::from([("p0".to_owned(), vec![0, 2])]));
+        assert_eq!((pmds[1].core, pmds[1].node, pmds[1].isolated), (4, Some(NodeId(1)), true));
+        let text = "pmd thread numa_id 0 core_id 0:\n  idle cycles: 90 (90.00%)\n  processing cycles: 10 (10.00%)\n\
+                    main thread:\n  processing cycles: 5 (50.00%)\n";
+        assert_eq!(parse_busy(text), BTreeMap::from([(0, 10.0)]));
+        assert!(parse_queues("").is_empty() && parse_busy("processing cycles: x (y%)").is_empty());
+    }
+
+    #[test]
+    fn hostile_processes_do_no_harm() {
+        let asked = |serve: fn(UnixStream)| {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("x.ctl");
+            let server = UnixListener::bind(&path).unwrap();
+            let thread = thread::spawn(move || serve(server.accept().unwrap().0));
+            let start = Instant::now();
+            let result = ask(path.to_str().unwrap());
+            assert!(start.elapsed() < TIME * 3, "{:?}", start.elapsed());
+            thread.join().unwrap();
+            result
+        };
+        let endless = asked(|mut stream| while stream.write_all(&[b'['; 4096]).is_ok() {});
+        assert!(endless.is_err());
+        let endless = asked(|mut stream| {
+            let _ = stream.write_all(b"{\"result\":\"");
+            while stream.write_all(&[b'a'; 65_536]).is_ok() {}
+        });
+        assert!(endless.unwrap_err().to_string().contains("too large"));
+        let hanging = asked(|mut stream| while matches!(stream.read(&mut [0; 512]), Ok(1..)) {});
+        assert!(hanging.unwrap_err().to_string().contains("time"));
+        assert!(asked(|mut stream| drop(stream.write_all(b"hello"))).is_err());
+        assert!(asked(drop).is_err());
+    }
+}
