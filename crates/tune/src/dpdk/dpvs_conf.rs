@@ -35,7 +35,7 @@ fn write_to(
             writeln!(out, "        {direction} {{")?;
             writeln!(out, "            queue_number {queues}")?;
             writeln!(out, "            descriptor_number {DESCRIPTORS}")?;
-            write!(out, "{more}        }}\n")?;
+            writeln!(out, "{more}        }}")?;
         }
         writeln!(out, "        kni_name dpdk{port}.kni")?;
         writeln!(out, "    }}")?;
