@@ -161,6 +161,8 @@ def test_bytes_by_node_are_those_of_the_kernel(host: Host) -> None:
 @representative
 @lab(topology=TWO_NODES, nics=IGB)
 def test_moved_pages_have_their_reason_and_owner(host: Host) -> None:
+    # AutoNUMA would move pages of others meanwhile.
+    host.check("sysctl -qw kernel.numa_balancing=0")
     job, _ = start(host, "anon=16", before=f"numactl --physcpubind={NEAR_CPU} --membind=1")
     measuring = host.start(f"nearpath measure memory --pid {job.pid} --for 1h --json >/root/memory.json 2>/root/begun")
     wait_until(lambda: b"measuring" in host.read("/root/begun"), "the measurement to begin")
