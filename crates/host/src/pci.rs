@@ -4,7 +4,7 @@
 //! Input: a root. Output: the functions of class `0x02xxxx`, ascending by address.
 
 use crate::nics::pcie;
-use crate::{Notes, Root};
+use crate::{Notes, ReadError, Root};
 use nearpath_model::{IrqNumber, NodeId, PciFunction};
 use std::collections::BTreeMap;
 
@@ -41,6 +41,36 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> Vec<PciFunction> {
         addresses.truncate(MAX_FUNCTIONS);
     }
     addresses.into_iter().filter_map(|address| function(root, notes, address)).collect()
+}
+
+/// Whether a text is an address such as `0000:5e:00.0`, with the domain.
+pub fn is_pci_address(text: &str) -> bool {
+    let is_hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
+        lengths.contains(&part.len())
+            && part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
+    let mut parts = text.split([':', '.']);
+    let (domain, bus, device, function) = (parts.next(), parts.next(), parts.next(), parts.next());
+    domain.is_some_and(|part| is_hex(part, 4..=8))
+        && bus.is_some_and(|part| is_hex(part, 2..=2))
+        && device.is_some_and(|part| is_hex(part, 2..=2))
+        && function.is_some_and(|part| matches!(part.as_bytes(), [b'0'..=b'7']))
+        && parts.next().is_none()
+        && text.matches('.').count() == 1
+}
+
+/// Reads the network function at an address.
+///
+/// # Errors
+/// It is no address, there is no such function, or it is no network controller.
+pub fn network_function(root: &Root, address: &str) -> Result<PciFunction, ReadError> {
+    let path = format!("{DEVICES}/{address}");
+    if !is_pci_address(address) {
+        return Err(ReadError::new(&path, "not a PCI address such as 0000:5e:00.0"));
+    }
+    root.list(&path)?;
+    function(root, &mut Notes::default(), address.to_owned())
+        .ok_or_else(|| ReadError::new(&path, "not a network controller"))
 }
 
 /// A function; `None` if it is no network controller.
@@ -265,6 +295,15 @@ mod tests {
             (&["/dev/uio3".to_owned()][..], true)
         );
         assert_eq!(virtio.interfaces, ["eth9"]);
+        let root = Root::tree(tree).unwrap();
+        assert_eq!(network_function(&root, "0000:83:00.0").as_ref(), Ok(uio));
+        let missing = network_function(&root, "0000:86:00.0").unwrap_err();
+        assert!(missing.to_string().contains("not found"), "{missing}");
+        // A disk; and what is no address.
+        assert!(network_function(&root, "0000:85:00.0").is_err());
+        for address in ["83:00.0", "0000:83:00.8", "../../x", "0000:83:00:0", "0000:8A:00.0", ""] {
+            assert!(network_function(&root, address).is_err(), "{address}");
+        }
         let unknown: Vec<&str> = notes.unknown().iter().map(|note| note.subject.as_str()).collect();
         assert_eq!(unknown, ["device 0000:82:10.0"]);
     }

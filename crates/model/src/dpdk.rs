@@ -1,7 +1,7 @@
 //! Plans for applications on DPDK: which worker polls which queues on which CPU, and the options, commands and files
 //! that make it so.
 
-use crate::{CpuId, CpuSet, NodeId};
+use crate::{CpuId, CpuSet, NodeId, PciFunction};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -31,6 +31,19 @@ pub struct DpdkNic {
     pub node: Option<NodeId>,
     /// Interrupt vectors of its MSI-X capability: no queue beyond them can have its own.
     pub vectors: Option<u32>,
+}
+
+impl From<&PciFunction> for DpdkNic {
+    /// Where the MSI-X table is unknown, as without root, the vectors are those in use.
+    fn from(function: &PciFunction) -> Self {
+        let in_use = u32::try_from(function.irqs.len()).ok().filter(|count| *count > 0);
+        Self {
+            address: function.address.clone(),
+            driver: function.driver.clone(),
+            node: function.numa_node,
+            vectors: function.msix_vectors.or(in_use),
+        }
+    }
 }
 
 /// A plan for an application.

@@ -182,8 +182,6 @@ pub fn all_facts(root: &Root) -> anyhow::Result<(Host, Option<MemoryMeasurement>
     let read = |wanted: &Wanted| nearpath_host::read(root, wanted).context("cannot read the host");
     let sockets = Wanted { sockets: true, ..Wanted::default() };
     let first = read(&sockets)?;
-    // For 'tune plan --dpdk' and 'show workers': NICs without an interface of the kernel, too.
-    drop(nearpath_host::network_functions(root));
     drop(nearpath_host::workers::read(root));
     // A snapshot without processes has none.
     let reader = MemoryReader::new(root, &first, &MemorySelection::default()).ok();

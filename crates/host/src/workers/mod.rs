@@ -8,7 +8,7 @@ pub mod ovs;
 pub mod telemetry;
 
 use crate::processes::{comm, pids};
-use crate::{Notes, Root, is_pci_address, pci_function, thread_cpus, topology};
+use crate::{Notes, Root, is_pci_address, network_function, thread_cpus, topology};
 use nearpath_model::eal::main_lcore_of_options;
 use nearpath_model::{
     CpuSet, NodeId, PollingPort, PollingProcess, PollingRole, PollingWorker, Topology,
@@ -143,7 +143,7 @@ fn process(
 fn ports(root: &Root, facts: &TelemetryFacts) -> Vec<PollingPort> {
     let port = |port: &telemetry::TelemetryPort| {
         let is_pci = is_pci_address(&port.name);
-        let node = is_pci.then(|| pci_function(root, &port.name).ok()?.node).flatten();
+        let node = is_pci.then(|| network_function(root, &port.name).ok()?.numa_node).flatten();
         let [rx_packets, imissed, rx_nombuf] = port.counters;
         PollingPort {
             port: Some(port.id),

@@ -5,7 +5,7 @@ use crate::output;
 use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use nearpath_host::{Root, Wanted, network_functions, pci_function};
+use nearpath_host::{Root, Wanted, network_function, read_devices};
 use nearpath_model::{DpdkApplication, DpdkNic, DpdkPlan};
 use nearpath_tune::dpdk::{Request, plan};
 use nearpath_views::text;
@@ -89,11 +89,11 @@ fn function(root: &Root, address: &str) -> anyhow::Result<DpdkNic> {
     } else {
         address.to_owned()
     };
-    match pci_function(root, &whole.to_ascii_lowercase()) {
-        Ok(function) => Ok(function),
+    match network_function(root, &whole.to_ascii_lowercase()) {
+        Ok(function) => Ok(DpdkNic::from(&function)),
         Err(error) => {
             let known: Vec<String> =
-                network_functions(root).into_iter().take(16).map(|nic| nic.address).collect();
+                read_devices(root).into_iter().take(16).map(|nic| nic.address).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             bail!("{error}; network functions: {known}")
         }
