@@ -439,6 +439,7 @@ fn a_configuration_of_dpvs_is_planned_and_checked() {
     let path = file.to_str().unwrap();
     let device = "/sys/bus/pci/devices/0000:5e:00.0";
     let tree = Machine::regular(Layout { packages: 2, cores: 8, threads: 2, ..Layout::default() })
+        .file(&format!("{device}/class"), "0x020000")
         .file(&format!("{device}/numa_node"), "1")
         .file(&format!("{device}/msi_irqs/90"), "msix")
         .file(&format!("{device}/msi_irqs/91"), "msix")
