@@ -107,7 +107,11 @@ fn the_median_round_trip_is_that_of_a_capture() {
 /// as TSO allows.
 #[test]
 fn the_median_round_trip_of_bulk_traffic_is_that_of_a_capture() {
-    if !can_sample() || ["tcpdump", "tc"].iter().any(|p| !nearpath_testing::require_program(p)) {
+    let programs = ["tcpdump", "tc"];
+    if !nearpath_testing::require_lengthy()
+        || !can_sample()
+        || programs.iter().any(|p| !nearpath_testing::require_program(p))
+    {
         return;
     }
     for (local, peer) in

@@ -120,7 +120,11 @@ impl Drop for Hog {
 /// A real-time task has its CPU for three quarters of the time, 9 ms of 12.
 #[test]
 fn a_reader_that_waits_for_its_cpu_is_as_late_by_the_stages() {
-    if !can_run() || !has_two_cpus() || !nearpath_testing::require_bpf() {
+    if !nearpath_testing::require_lengthy()
+        || !can_run()
+        || !has_two_cpus()
+        || !nearpath_testing::require_bpf()
+    {
         return;
     }
     const HOG: &str = "
@@ -158,7 +162,11 @@ while True:
 /// Softirqs have its CPU.
 #[test]
 fn a_reader_behind_softirqs_is_as_late_by_the_stages() {
-    if !can_run() || !has_two_cpus() || !nearpath_testing::require_bpf() {
+    if !nearpath_testing::require_lengthy()
+        || !can_run()
+        || !has_two_cpus()
+        || !nearpath_testing::require_bpf()
+    {
         return;
     }
     let pair = VethPair::new(1).unwrap();
