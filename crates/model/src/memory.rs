@@ -268,7 +268,7 @@ pub struct NotAvailable {
     pub reason: String,
 }
 
-/// What reading cost.
+/// What reading cost the host: nothing of a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryCost {
     /// Time spent reading `numa_maps`, in which the kernel holds the lock of the process's mappings for reading.

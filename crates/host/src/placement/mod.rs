@@ -247,8 +247,8 @@ impl MemoryReader {
             what: format!("{} of {}", unknown.fact, unknown.subject),
             reason: unknown.reason.clone(),
         }));
-        let all = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let sampled = u64::try_from(ran.spent().as_nanos()).unwrap_or(u64::MAX);
+        let all = cost_ns(root, began.elapsed());
+        let sampled = cost_ns(root, ran.spent());
         m.cost.other_ns = all.saturating_sub(m.cost.numa_maps_ns).saturating_add(sampled);
         m.finish();
         m
@@ -272,7 +272,7 @@ impl MemoryReader {
         let path = format!("/proc/{pid}/numa_maps");
         let began = Instant::now();
         let bytes = numa_maps(root, &path, status, *is_selected)?;
-        let read_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let read_ns = cost_ns(root, began.elapsed());
         let maps = parse_memory_maps(&bytes)
             .map_err(|malformed| ReadError::new(&path, &malformed.to_string()))?;
         let comm = processes::comm(root, pid)?;
@@ -406,6 +406,11 @@ fn is_within(path: &str, cgroup: &str) -> bool {
     let cgroup = cgroup.trim_end_matches('/');
     let rest = path.strip_prefix(cgroup);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// What reading for so long costs the host: nothing, if a snapshot of it is read.
+fn cost_ns(root: &Root, spent: Duration) -> u64 {
+    if root.is_live() { u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX) } else { 0 }
 }
 
 #[cfg(test)]

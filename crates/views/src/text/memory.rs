@@ -370,6 +370,10 @@ fn counters(m: &MemoryMeasurement) -> String {
 
 fn cost(m: &MemoryMeasurement) -> String {
     let mut out = String::new();
+    // Reading a snapshot costs its host nothing.
+    if m.cost.numa_maps_ns == 0 && m.cost.other_ns == 0 {
+        return out;
+    }
     let ms = |ns: u64| format!("{}ms", digits(ns as f64 / 1e6));
     let slowest = m.cost.slowest_pid.map_or(String::new(), |pid| {
         format!(", {} of them for process {pid}", ms(m.cost.slowest_ns))
