@@ -176,23 +176,23 @@ fn dry(steps: Vec<Step>, live: &Live) -> anyhow::Result<Outcome> {
 
 /// Reads a plan from a file.
 pub(super) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
-    let bytes = read(file)?;
+    let bytes = read(file, MAX_FILE)?;
     let no_plan = || format!("{} is not a plan of 'nearpath tune plan --json'", file.display());
     serde_json::from_slice(&bytes).with_context(no_plan)
 }
 
-/// Reads a file given by the user, or standard input for `-`.
-pub(super) fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+/// Reads a file given by the user, or standard input for `-`, of at most so many bytes.
+pub(super) fn read(file: &Path, max: u64) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", file.display());
     let mut bytes = Vec::new();
     let length = if file == Path::new("-") {
-        std::io::stdin().take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
+        std::io::stdin().take(max + 1).read_to_end(&mut bytes).with_context(cannot)?
     } else {
         let opened = File::open(file).with_context(cannot)?;
-        opened.take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
+        opened.take(max + 1).read_to_end(&mut bytes).with_context(cannot)?
     };
-    if length as u64 > MAX_FILE {
-        bail!("{} is larger than {} MiB", file.display(), MAX_FILE >> 20);
+    if length as u64 > max {
+        bail!("{} is larger than {} MiB", file.display(), max >> 20);
     }
     Ok(bytes)
 }

@@ -1,15 +1,13 @@
 //! `nearpath tune check-dpvs`: whether DPVS starts with a configuration, and whether it runs what is written.
 
+use super::apply::read;
 use crate::failure::Failure;
 use crate::output;
-use anyhow::{Context, bail};
 use clap::Args;
 use nearpath_model::DpvsVerdict;
 use nearpath_tune::dpvs::{self, DpvsOptions, MAX_FILE};
 use nearpath_views::text;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Exit status of a configuration that DPVS changes.
 const CHANGED: u8 = 3;
@@ -58,7 +56,7 @@ pub struct CheckDpvs {
 
 impl CheckDpvs {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let file = read(&self.file)?;
+        let file = read(&self.file, MAX_FILE)?;
         let options = DpvsOptions {
             lcores: self.lcores.clone(),
             main_lcore: self.main_lcore,
@@ -78,19 +76,4 @@ impl CheckDpvs {
             DpvsVerdict::Refused => Err(Failure::Found(REFUSED)),
         }
     }
-}
-
-fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", file.display());
-    let mut bytes = Vec::new();
-    let length = if file == Path::new("-") {
-        std::io::stdin().take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
-    } else {
-        let opened = File::open(file).with_context(cannot)?;
-        opened.take(MAX_FILE + 1).read_to_end(&mut bytes).with_context(cannot)?
-    };
-    if length as u64 > MAX_FILE {
-        bail!("{} is larger than {} MiB", file.display(), MAX_FILE >> 20);
-    }
-    Ok(bytes)
 }

@@ -200,7 +200,7 @@ impl PlanOptions {
             return Ok((diagnose(host, None, None).findings, Traffic::default()));
         };
         let name = file.display();
-        let bytes = super::apply::read(file)?;
+        let bytes = super::apply::read(file, MAX_FILE)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&bytes)
             .with_context(|| format!("{name} is not a JSON document of 'nearpath diagnose'"))?;
         let measured = diagnosis.measurement.as_ref();
