@@ -58,10 +58,11 @@ pub struct ConnectionOwner {
     pub cgroup: Option<String>,
 }
 
-/// Finds the processes of sockets by their inodes, in one pass over all processes. A process that exits in the
-/// meantime is skipped.
+/// Finds the processes of sockets by their inodes, in one pass over processes that ends when all are found: those of
+/// the network namespace first, as a process of another one may have a hundred thousand descriptors, each a
+/// microsecond. A process that exits in the meantime is skipped.
 ///
-/// Returns also why the processes of some sockets may be missing: descriptors of other users are not accessible.
+/// Returns also why the processes of some sockets are missing: descriptors of other users are not accessible.
 pub fn connection_owners(
     root: &Root,
     wanted: &HashSet<u64>,
@@ -74,10 +75,10 @@ pub fn connection_owners(
         Ok(pids) => pids,
         Err(error) => return (owners, Some(error.to_string())),
     };
-    let by_inode: HashMap<u64, u64> = wanted.iter().map(|&inode| (inode, inode)).collect();
+    let mut missing: HashMap<u64, u64> = wanted.iter().map(|&inode| (inode, inode)).collect();
     let mut refused = Refused::default();
-    for pid in pids {
-        let held = match held_sockets(root, pid, &by_inode) {
+    for pid in those_of_the_namespace_first(root, pids) {
+        let held = match held_sockets(root, pid, &missing) {
             Ok(held) => held,
             Err(error) => {
                 refused.count(error);
@@ -90,10 +91,25 @@ pub fn connection_owners(
         let Ok(comm) = processes::comm(root, pid) else { continue };
         let owner = ConnectionOwner { pid, comm, cgroup: processes::cgroup_of(root, pid) };
         for inode in held {
-            owners.entry(inode).or_insert_with(|| owner.clone());
+            missing.remove(&inode);
+            owners.insert(inode, owner.clone());
+        }
+        if missing.is_empty() {
+            return (owners, None);
         }
     }
     (owners, refused.reason())
+}
+
+/// The processes in this order: those of the current network namespace, or of one that is unknown; then the others,
+/// which can have a socket of this one as well (it was passed to them, or they entered theirs later).
+fn those_of_the_namespace_first(root: &Root, mut pids: Vec<u32>) -> Vec<u32> {
+    if let Ok(own) = root.link("/proc/thread-self/ns/net") {
+        pids.sort_by_cached_key(|pid| {
+            (root.link(&format!("/proc/{pid}/ns/net")).is_ok_and(|its| its != own), *pid)
+        });
+    }
+    pids
 }
 
 /// What is known of the sockets that a process has open. Links that vanish are skipped.

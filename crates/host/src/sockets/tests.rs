@@ -75,6 +75,35 @@ fn sockets_have_their_owners() {
     assert_eq!(unknown, []);
 }
 
+/// Processes of other namespaces are searched only for what those of this one do not have.
+#[test]
+fn processes_of_the_namespace_are_searched_first() {
+    let tree = Tree::new();
+    let namespace = |pid: &str, inode: u32| {
+        tree.file(&format!("proc/{pid}/ns/uts"), "");
+        let at = tree.0.path().join(format!("proc/{pid}/ns/net"));
+        link(&format!("net:[{inode}]"), &at);
+    };
+    namespace("thread-self", 1);
+    for (pid, inode) in [(10, 2), (20, 1), (30, 2), (40, 2)] {
+        namespace(&pid.to_string(), inode);
+    }
+    tree.process(10, "passed to", &[20437, 77], "0");
+    tree.process(20, "own", &[20437], "0");
+    tree.process(30, "other", &[77, 88], "0");
+    tree.file("proc/40/fd/0", "not a link, which is an error");
+    let root = Root::tree(tree.0.path()).unwrap();
+    let found = |wanted: &[u64]| {
+        let (owners, missing) = connection_owners(&root, &wanted.iter().copied().collect());
+        let mut pids: Vec<_> = owners.iter().map(|(inode, owner)| (*inode, owner.pid)).collect();
+        pids.sort_unstable();
+        (pids, missing.is_some())
+    };
+    assert_eq!(found(&[20437]), (vec![(20437, 20)], false));
+    assert_eq!(found(&[20437, 77, 88]), (vec![(77, 10), (88, 30), (20437, 20)], false));
+    assert_eq!(found(&[20437, 99]), (vec![(20437, 20)], true));
+}
+
 #[test]
 fn a_tree_without_processes_is_noted() {
     let (sockets, owners, unknown) = Tree::new().read();
