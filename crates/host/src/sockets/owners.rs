@@ -12,6 +12,9 @@ const MAX_THREADS: usize = 1024;
 const MAX_THREADS_IN_ALL: usize = 16_384;
 /// Maximum threads per process whose migrations are read: each is a file of some kilobytes.
 const MAX_MIGRATIONS: usize = 64;
+/// Maximum descriptors of processes of other network namespaces that are read for a connection's owner: each costs
+/// a microsecond, and a proxy in a container may have a million, none of them of this namespace.
+const MAX_DESCRIPTORS_OF_OTHERS: usize = 65_536;
 
 /// Finds the processes of the sockets, and returns their facts.
 pub(super) fn read(root: &Root, notes: &mut Notes, sockets: &mut [Socket]) -> Vec<SocketOwner> {
@@ -29,8 +32,9 @@ pub(super) fn read(root: &Root, notes: &mut Notes, sockets: &mut [Socket]) -> Ve
     let mut refused = Refused::default();
     let mut threads_left = MAX_THREADS_IN_ALL;
     for pid in pids {
-        let held = match held_sockets(root, pid, &by_inode) {
-            Ok(held) => held,
+        let held = match held_sockets(root, pid, &by_inode, usize::MAX) {
+            Ok(Held::Sockets { held, .. }) => held,
+            Ok(Held::TooMany) => continue,
             Err(error) => {
                 refused.count(error);
                 continue;
@@ -59,8 +63,8 @@ pub struct ConnectionOwner {
 }
 
 /// Finds the processes of sockets by their inodes, in one pass over processes that ends when all are found: those of
-/// the network namespace first, as a process of another one may have a hundred thousand descriptors, each a
-/// microsecond. A process that exits in the meantime is skipped.
+/// the network namespace first, then a limited number of descriptors of the others. A process that exits in the
+/// meantime is skipped.
 ///
 /// Returns also why the processes of some sockets are missing: descriptors of other users are not accessible.
 pub fn connection_owners(
@@ -77,9 +81,21 @@ pub fn connection_owners(
     };
     let mut missing: HashMap<u64, u64> = wanted.iter().map(|&inode| (inode, inode)).collect();
     let mut refused = Refused::default();
-    for pid in those_of_the_namespace_first(root, pids) {
-        let held = match held_sockets(root, pid, &missing) {
-            Ok(held) => held,
+    let (own, others) = by_namespace(root, pids);
+    let mut left_of_others = MAX_DESCRIPTORS_OF_OTHERS;
+    let mut is_truncated = false;
+    let unlimited = own.into_iter().map(|pid| (pid, false));
+    for (pid, is_limited) in unlimited.chain(others.into_iter().map(|pid| (pid, true))) {
+        let most = if is_limited { left_of_others } else { usize::MAX };
+        let held = match held_sockets(root, pid, &missing, most) {
+            Ok(Held::TooMany) => {
+                is_truncated = true;
+                continue;
+            }
+            Ok(Held::Sockets { held, descriptors }) => {
+                left_of_others -= if is_limited { descriptors } else { 0 };
+                held
+            }
             Err(error) => {
                 refused.count(error);
                 continue;
@@ -98,29 +114,46 @@ pub fn connection_owners(
             return (owners, None);
         }
     }
-    (owners, refused.reason())
+    let truncated = is_truncated.then(|| {
+        format!(
+            "of other network namespaces, only {MAX_DESCRIPTORS_OF_OTHERS} descriptors were read"
+        )
+    });
+    (owners, refused.reason().or(truncated))
 }
 
-/// The processes in this order: those of the current network namespace, or of one that is unknown; then the others,
-/// which can have a socket of this one as well (it was passed to them, or they entered theirs later).
-fn those_of_the_namespace_first(root: &Root, mut pids: Vec<u32>) -> Vec<u32> {
-    if let Ok(own) = root.link("/proc/thread-self/ns/net") {
-        pids.sort_by_cached_key(|pid| {
-            (root.link(&format!("/proc/{pid}/ns/net")).is_ok_and(|its| its != own), *pid)
-        });
-    }
-    pids
+/// The processes of the current network namespace, or of one that is unknown; and the others, which can have a socket
+/// of this one as well (it was passed to them, or they entered theirs later).
+fn by_namespace(root: &Root, pids: Vec<u32>) -> (Vec<u32>, Vec<u32>) {
+    let Ok(own) = root.link("/proc/thread-self/ns/net") else { return (pids, Vec::new()) };
+    pids.into_iter()
+        .partition(|pid| root.link(&format!("/proc/{pid}/ns/net")).map_or(true, |its| its == own))
 }
 
-/// What is known of the sockets that a process has open. Links that vanish are skipped.
+/// What a process has open.
+enum Held<T> {
+    /// More descriptors than may be read.
+    TooMany,
+    /// The sockets that are wanted, of so many descriptors.
+    Sockets { held: BTreeSet<T>, descriptors: usize },
+}
+
+/// What is known of the sockets that a process has open, if it has no more descriptors than `most`. Links that vanish
+/// are skipped.
 fn held_sockets<T: Copy + Ord>(
     root: &Root,
     pid: u32,
     by_inode: &HashMap<u64, T>,
-) -> Result<BTreeSet<T>, ReadError> {
+    most: usize,
+) -> Result<Held<T>, ReadError> {
     let folder = format!("/proc/{pid}/fd");
     let mut held = BTreeSet::new();
-    for entry in root.list(&folder)? {
+    let entries = root.list(&folder)?;
+    let descriptors = entries.len();
+    if descriptors > most {
+        return Ok(Held::TooMany);
+    }
+    for entry in entries {
         let target = match root.link(&format!("{folder}/{}", entry.name)) {
             Ok(target) => target,
             Err(error) if error.absent => continue,
@@ -128,7 +161,7 @@ fn held_sockets<T: Copy + Ord>(
         };
         held.extend(socket_inode(&target).and_then(|inode| by_inode.get(&inode)).copied());
     }
-    Ok(held)
+    Ok(Held::Sockets { held, descriptors })
 }
 
 /// The inode in `socket:[20437]`.

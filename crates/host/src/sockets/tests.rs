@@ -102,6 +102,31 @@ fn processes_of_the_namespace_are_searched_first() {
     assert_eq!(found(&[20437]), (vec![(20437, 20)], false));
     assert_eq!(found(&[20437, 77, 88]), (vec![(77, 10), (88, 30), (20437, 20)], false));
     assert_eq!(found(&[20437, 99]), (vec![(20437, 20)], true));
+    fs::remove_dir_all(tree.0.path().join("proc/40")).unwrap();
+    assert_eq!(found(&[20437, 99]), (vec![(20437, 20)], false));
+}
+
+#[test]
+fn a_proxy_of_another_namespace_is_not_read_whole() {
+    let tree = Tree::new();
+    for (pid, inode) in [("thread-self", 1), ("10", 2), ("20", 2), ("30", 1)] {
+        tree.file(&format!("proc/{pid}/ns/uts"), "");
+        link(&format!("net:[{inode}]"), &tree.0.path().join(format!("proc/{pid}/ns/net")));
+    }
+    tree.process(10, "proxy", &[77], "0");
+    for i in 10..70_000 {
+        tree.file(&format!("proc/10/fd/{i}"), "not a link: reading it would be an error");
+    }
+    tree.process(20, "passed to", &[88], "0");
+    tree.process(30, "own", &[99], "0");
+    let root = Root::tree(tree.0.path()).unwrap();
+    let (owners, missing) = connection_owners(&root, &[77, 88, 99].into_iter().collect());
+    assert_eq!(owners.len(), 2);
+    assert_eq!((owners[&88].pid, owners[&99].pid), (20, 30));
+    assert_eq!(
+        missing.as_deref(),
+        Some("of other network namespaces, only 65536 descriptors were read")
+    );
 }
 
 #[test]
