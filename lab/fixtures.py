@@ -47,7 +47,7 @@ kernel = pytest.mark.kernel
 USUAL_KERNEL = "6.12"
 
 MARKS = (
-    "lab(kernels, tiers, topology, nics, number, parameters): the virtual host that the test wants",
+    "lab(kernels, tiers, and the fields of Machine but kernel): the virtual host that the test wants",
     "representative: one test of each feature, run by `make test`",
     "smoke: run by `.ci/run` on the other kernels than the usual one",
     "lengthy: run by `make test-all` alone",

@@ -78,7 +78,7 @@ class Host:
     @classmethod
     def boot(cls, machine: Machine, memory: Path, disk: Path, payload: Path) -> Self:
         """Boots a host from scratch, with its memory in files in the directory `memory`."""
-        kernel = images.kernel(machine.kernel)
+        kernel = images.kernel(machine.kernel, machine.variant)
         start = ["-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd"), "-append", machine.command_line]
         host = cls(machine, [*BOOTS, *machine.hardware(str(memory), share=True), *_disks(disk, payload), *start])
         with host.stopped_on_error():
@@ -263,7 +263,7 @@ class Job:
 
 def snapshot(machine: Machine) -> Path:
     """The artifact of a booted host: each node's memory, device state, disk."""
-    kernel = images.kernel(machine.kernel)
+    kernel = images.kernel(machine.kernel, machine.variant)
     options = [
         *_every_host(Path()),
         *BOOTS,

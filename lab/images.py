@@ -5,6 +5,8 @@ All are artifacts in the cache, built from the distribution's packages:
     tools()          QEMU and the programs of a peer, run from their directory
     root()           the root file system of the guests, as a directory
     kernel("6.12")   vmlinuz, initrd and disk.ext4 (the root with this kernel's modules)
+
+The last two exist in several variants (`VARIANTS`): what most guests have, and with DPDK.
 """
 
 import functools
@@ -12,6 +14,7 @@ import lzma
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import cache, distribution
@@ -60,6 +63,46 @@ ROOT_OPTIONS = (
     "--dpkgopt=path-exclude=/usr/share/locale/*",
 )
 
+
+@dataclass(frozen=True)
+class Variant:
+    """A root file system of guests: its packages, and their suite if it is not the machine's own."""
+
+    packages: tuple[str, ...] = ROOT_PACKAGES
+    options: tuple[str, ...] = ROOT_OPTIONS
+    suite: str = ""
+    disk_size: str = "1600M"
+
+    def suites(self) -> tuple[str]:
+        """The suite of its packages."""
+        return (self.suite or distribution.codename(),)
+
+
+# By name; the usual one has none.
+VARIANTS = {
+    "": Variant(),
+    # DPDK 24.11 and its testpmd, Open vSwitch 3.5 with and without it. Drivers are those of the emulated NICs, and of
+    # ports without one. The C library is newer than the machine's, so programs built there run here.
+    "dpdk": Variant(
+        packages=(
+            *(name for name in ROOT_PACKAGES if name not in ("bpftrace", "libelf1")),
+            "dpdk-dev",
+            "librte-mempool-ring25",
+            "librte-net-af-packet25",
+            "librte-net-e1000-25",
+            "librte-net-null25",
+            "librte-net-vhost25",
+            "librte-net-virtio25",
+            "librte-net-vmxnet3-25",
+            "openvswitch-switch-dpdk",
+        ),
+        # What programs are compiled with, most of the size of dpdk-dev's dependencies.
+        options=(*ROOT_OPTIONS, "--dpkgopt=path-exclude=/usr/include/*", "--dpkgopt=path-exclude=*.a"),
+        suite="trixie",
+        disk_size="2400M",
+    ),
+}
+
 # A guest's modules, by their paths in the kernel tree (`net/sched/sch_fq`).
 GUEST_MODULES = re.compile(
     r"(arch|crypto|lib|net|virt)/.*"
@@ -73,7 +116,6 @@ GUEST_MODULES = re.compile(
 # The modules needed to find and mount a guest's disk.
 DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
-DISK_SIZE = "1600M"
 # Of the disk with a test's payload, unless its files need more.
 PAYLOAD_SIZE = 64 << 20
 
@@ -120,17 +162,17 @@ def tools() -> Tools:
 
 
 @functools.cache
-def root() -> Path:
+def root(variant: str = "") -> Path:
     """The root file system of the guests, without a kernel's modules."""
-    suites = (distribution.codename(),)
-    inputs = (ROOT_OPTIONS, distribution.versions(suites, ROOT_PACKAGES))
+    wanted = VARIANTS[variant]
+    inputs = (wanted.options, distribution.versions(wanted.suites(), wanted.packages))
 
     def build(path: Path) -> None:
-        distribution.bootstrap(path, suites, ROOT_PACKAGES, *ROOT_OPTIONS)
+        distribution.bootstrap(path, wanted.suites(), wanted.packages, *wanted.options)
         for folder in ("var/lib/apt/lists", "var/cache/apt"):
             shutil.rmtree(path / folder)
 
-    return cache.artifact("root", inputs, build)
+    return cache.artifact(_named("root", variant), inputs, build)
 
 
 def beside_root(packages: tuple[str, ...]) -> Path:
@@ -160,12 +202,12 @@ def beside_root(packages: tuple[str, ...]) -> Path:
 
 
 @functools.cache
-def kernel(series: str) -> Path:
+def kernel(series: str, variant: str = "") -> Path:
     """The directory of a kernel series: `vmlinuz`, `initrd` and `disk.ext4`."""
     suite, version = _suite(series)
-    base = root()
+    base, size = root(variant), VARIANTS[variant].disk_size
     guest = cache.tree_hash(GUEST)
-    inputs = (suite, version, base.name, guest, GUEST_MODULES.pattern, DISK_MODULES, DISK_SIZE)
+    inputs = (suite, version, base.name, guest, GUEST_MODULES.pattern, DISK_MODULES, size)
 
     def build(path: Path) -> None:
         with RunFolder("kernel") as scratch:
@@ -178,9 +220,14 @@ def kernel(series: str) -> Path:
             subprocess.run(["cp", "-a", "--", f"{GUEST}/root/.", disk], check=True)
             modules = _install_modules(modules, disk)
             _make_initrd(initrd, base / "bin/busybox", modules, path / "initrd")
-            make_disk(disk, path / "disk.ext4", DISK_SIZE)
+            make_disk(disk, path / "disk.ext4", size)
 
-    return cache.artifact(f"kernel-{series}", inputs, build)
+    return cache.artifact(_named(f"kernel-{series}", variant), inputs, build)
+
+
+def _named(name: str, variant: str) -> str:
+    """The name of an artifact that exists in each variant."""
+    return f"{name}-{variant}" if variant else name
 
 
 def _suite(series: str) -> tuple[str, str]:

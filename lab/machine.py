@@ -74,7 +74,10 @@ class Topology:
 @dataclass(frozen=True)
 class Machine:
     """A virtual host before it is started. `number` (1 to 9) is part of its addresses; `parameters` are
-    additional words of the kernel command line.
+    additional words of the kernel command line; `variant` is that of its image (`images.VARIANTS`).
+
+    With `iommu`, devices can be given to vfio-pci; those of kernel drivers are not translated, as that is slow here.
+    Programs then need `vfio_iommu_type1 allow_unsafe_interrupts=1`, since interrupts are not remapped.
     """
 
     kernel: str
@@ -82,11 +85,14 @@ class Machine:
     nics: tuple[Nic, ...] = (Nic("igb"),)
     number: int = 1
     parameters: tuple[str, ...] = ()
+    variant: str = ""
+    iommu: bool = False
 
     @property
     def command_line(self) -> str:
         """The kernel command line."""
-        return " ".join((COMMAND_LINE, *self.parameters))
+        iommu = ("intel_iommu=on", "iommu=pt") if self.iommu else ()
+        return " ".join((COMMAND_LINE, *iommu, *self.parameters))
 
     @property
     def name(self) -> str:
@@ -95,8 +101,9 @@ class Machine:
         threads = f"x{self.topology.threads}" if self.topology.threads > 1 else ""
         nics = "+".join(f"{nic.model}{nic.node}" for nic in self.nics)
         number = f"-{self.number}" if self.number > 1 else ""
-        parameters = "".join(f"-{word}" for word in self.parameters)
-        return f"{self.kernel}-{cores}{threads}-{nics}{number}{parameters}"
+        # Part of file names in QEMU's options, where a comma ends a value.
+        words = (self.variant, "iommu" if self.iommu else "", *(word.replace(",", "+") for word in self.parameters))
+        return f"{self.kernel}-{cores}{threads}-{nics}{number}" + "".join(f"-{word}" for word in words if word)
 
     def mac(self, index: int) -> str:
         """The MAC of the NIC with this index; the peer's is `52:54:00:09:00:..`."""
@@ -124,6 +131,8 @@ class Machine:
             options += ["-object", f"memory-backend-file,id=mem{node},size={topology.memory_mib}M,{file}"]
         if len(topology.cores) > 1:
             options += self._nodes()
+        if self.iommu:
+            options += ["-device", "intel-iommu,intremap=off,caching-mode=on"]
         for index, nic in enumerate(self.nics):
             bus = f"pxb{nic.node}" if len(topology.cores) > 1 else "pcie.0"
             options += ["-device", f"pcie-root-port,id=rp{index},bus={bus},chassis={index + 1},slot={index + 1}"]
