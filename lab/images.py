@@ -107,7 +107,7 @@ VARIANTS = {
 GUEST_MODULES = re.compile(
     r"(arch|crypto|lib|net|virt)/.*"
     r"|fs/(9p|ext4|fscache|fuse|jbd2|mbcache|netfs|overlayfs).*"
-    r"|drivers/(block/virtio_blk|char/virtio_console|char/hw_random/.*)"
+    r"|drivers/(block/virtio_blk|char/virtio_console|char/hw_random/.*|crypto/ccp/.*)"
     r"|drivers/(dca|i2c|pps|ptp|uio|vdpa|vfio|vhost|virtio)/.*"
     r"|drivers/net/(bonding|ethernet/intel|geneve|ipvlan|macvlan|mdio|netdevsim|phy|vmxnet3|vxlan).*"
     r"|drivers/net/(dummy|ifb|macvtap|net_failover|tap|tun|veth|virtio_net)"

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nearpath_model::{CpuSet, SocketProtocol};
-use nearpath_host::{NetnsRef, parse, workers};
+use nearpath_host::{NetnsRef, parse, vms, workers};
 
 const PARSERS: &[fn(&[u8])] = &[
     cpulist,
@@ -30,6 +30,9 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| drop(parse::msix_vectors(bytes)),
     |bytes| drop(workers::ovs::parse_queues(&String::from_utf8_lossy(bytes))),
     |bytes| drop(workers::ovs::parse_busy(&String::from_utf8_lossy(bytes))),
+    |bytes| drop(vms::parse_vm_name(bytes)),
+    |bytes| drop(vms::tap_of_fdinfo(&String::from_utf8_lossy(bytes))),
+    |bytes| drop(vms::descriptor_of_run(&String::from_utf8_lossy(bytes))),
 ];
 
 /// A parsed cpulist must survive printing and parsing.

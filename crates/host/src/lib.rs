@@ -28,6 +28,7 @@ mod sockets;
 mod sysctls;
 pub mod timestamping;
 mod topology;
+pub mod vms;
 pub mod workers;
 
 pub use counters::{

@@ -3,6 +3,7 @@
 use crate::{ReadError, Root};
 use crate::{
     cgroups, counters, daemons, irqs, kernel, memory, nics, pci, power, sockets, sysctls, topology,
+    vms,
 };
 use nearpath_model::{HOST_SCHEMA, Host, Unknown};
 
@@ -69,6 +70,7 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     if wanted.sockets {
         (host.sockets, host.owners) = sockets::read(root, &mut notes);
         host.cgroups = cgroups::read(root, &mut notes, &mut host.owners);
+        host.vms = vms::read_all(root, &host.topology, &mut notes);
     }
     host.process_memory = memory::read(root, &mut notes, &wanted.memory_of);
     notes.0.sort();

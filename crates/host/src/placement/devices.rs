@@ -121,7 +121,7 @@ fn fixed_buffers(fdinfo: &str) -> bool {
 }
 
 /// The devices behind a file of /dev, or the register region of a PCI device; without a name if unknown.
-fn used_devices(root: &Root, device: &str) -> Vec<UsedDevice> {
+pub(crate) fn used_devices(root: &Root, device: &str) -> Vec<UsedDevice> {
     let of = |folder: &str| {
         let path = root.resolve(folder).ok()?;
         let name = path.rsplit('/').next()?.to_owned();

@@ -7,7 +7,7 @@
 //! meanwhile. So a large process is read only if an option selects it, and each for a limited time. `smaps_rollup`, another
 //! such walk, is read only on request.
 
-mod devices;
+pub(crate) mod devices;
 mod maps;
 mod nodes;
 mod status;

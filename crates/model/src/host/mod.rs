@@ -11,6 +11,7 @@ mod pci_function;
 mod power;
 mod socket;
 mod topology;
+mod vm;
 mod whole;
 
 pub use cgroup::*;
@@ -24,4 +25,5 @@ pub use pci_function::*;
 pub use power::*;
 pub use socket::*;
 pub use topology::*;
+pub use vm::*;
 pub use whole::*;

@@ -2,7 +2,7 @@
 
 use crate::{
     ArchIrq, Cgroup, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, NetThread, Nic, NicIrq,
-    PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu, Topology,
+    PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu, Topology, Vm,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,6 +58,9 @@ pub struct Host {
     pub power: CpuPower,
     /// Memory of processes by node; only of those requested.
     pub process_memory: Vec<ProcessMemory>,
+    /// Virtual machines of KVM, ascending by process id; only if sockets are read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vms: Vec<Vm>,
     /// What could not be read, with the reason.
     pub unknown: Vec<Unknown>,
 }

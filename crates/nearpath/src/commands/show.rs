@@ -19,6 +19,7 @@ EXAMPLES
   nearpath show memory --unit redis       on which nodes a unit's memory is, and where it ran
   nearpath show devices -v                every network function, also those that DPDK drives
   nearpath show workers                   threads of DPDK and Open vSwitch that poll
+  nearpath show vms                       virtual machines: threads, taps, where they may run
   nearpath show nics --netns blue         the interfaces of another namespace
   nearpath show --root tree/              another host, from a copy of its sys and proc
   nearpath show cpus --json | jq '.cpus[] | select(.node == 1).cpu'
@@ -74,7 +75,9 @@ enum Subject {
     Memory,
     /// Workers of DPDK and Open vSwitch that poll: CPU, node, ports, queues; not part of 'all'
     Workers,
-    /// All but memory and workers
+    /// Virtual machines of KVM: vCPU and vhost threads, taps, devices, memory; not part of 'all'
+    Vms,
+    /// All but memory, workers and virtual machines
     All,
 }
 
@@ -103,6 +106,16 @@ impl Show {
                 output::json(&workers)
             } else {
                 output::text(&text::workers(&workers))
+            };
+        }
+        if self.subject == Subject::Vms {
+            if self.svg.is_some() {
+                return Err(Failure::Usage("--svg draws no virtual machines".to_owned()));
+            }
+            let vms = self.source.read(|root| Ok(nearpath_host::vms::read(root)))?;
+            return match self.json {
+                true => output::json(&vms),
+                false => output::text(&text::vms(&vms)),
             };
         }
         let host = self.source.host(&Wanted::default())?;
@@ -144,7 +157,7 @@ impl Show {
             Subject::Queues => text::queues(host),
             Subject::Irqs => text::irqs(host),
             Subject::Softnet => text::softnet(host),
-            Subject::Memory | Subject::Workers | Subject::All => text::all(host),
+            Subject::Memory | Subject::Workers | Subject::Vms | Subject::All => text::all(host),
         }
     }
 
@@ -157,7 +170,9 @@ impl Show {
             Subject::Queues => output::json(&json::queues(host)),
             Subject::Irqs => output::json(&json::irqs(host)),
             Subject::Softnet => output::json(&json::softnet(host)),
-            Subject::Memory | Subject::Workers | Subject::All => output::json(&json::all(host)),
+            Subject::Memory | Subject::Workers | Subject::Vms | Subject::All => {
+                output::json(&json::all(host))
+            }
         }
     }
 }

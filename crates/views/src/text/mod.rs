@@ -41,6 +41,7 @@ mod tune_demo;
 mod units;
 mod unknown;
 mod verdict;
+mod vms;
 mod workers;
 
 pub use accepts::accepts;
@@ -75,6 +76,7 @@ pub use tune_demo::tune_demo;
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
 pub use verdict::{SCREEN_LINES, verdict};
+pub use vms::vms;
 pub use workers::workers;
 
 /// Adds a line; writing to a `String` cannot fail.

@@ -1,0 +1,69 @@
+"""`nearpath show vms` of a virtual machine in a virtual host, compared with ps."""
+
+import json
+from typing import Any
+
+from lab import Host
+from lab.fixtures import lab, representative, smoke
+
+from .hosts import IGB, TWO_NODES
+from .vms import TAP, TinyVm, start_vm
+
+
+def shown(host: Host, *options: str) -> dict[str, Any]:
+    """The document of `show vms`."""
+    document: dict[str, Any] = json.loads(host.check(["nearpath", "show", "vms", "--json", *options]))
+    return document
+
+
+def the_vm(document: dict[str, Any], vm: TinyVm) -> dict[str, Any]:
+    """The only one, which is this."""
+    (one,) = document["vms"]
+    assert one["pid"] == vm.pid, document
+    found: dict[str, Any] = one
+    return found
+
+
+@representative
+@smoke
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_vm_has_its_threads_and_taps(host: Host) -> None:
+    assert shown(host)["vms"] == []
+    vm = start_vm(host, "-c", "2")
+    lines = [line.split(None, 2) for line in host.check(["ps", "-eLo", "pid,tid,comm"]).splitlines()[1:]]
+    named = [(int(pid), int(tid), comm) for pid, tid, comm in lines]
+    one = the_vm(shown(host), vm)
+    ((number, thread),) = [(vcpu["number"], vcpu["thread"]) for vcpu in one["vcpus"]]
+    assert (number, thread["cpus"], thread["nodes"]) == (0, "2", [1])
+    assert (vm.pid, thread["tid"], "CPU 0/KVM") in named
+    # A process of the kernel before 6.4, then a thread.
+    ((worker,), workers) = one["vhost_workers"], [(pid, tid) for pid, tid, comm in named if comm == f"vhost-{vm.pid}"]
+    assert [(worker["pid"], worker["tid"])] == workers
+    old = host.machine.kernel in ("5.10", "6.1")
+    assert (worker["pid"] == worker["tid"]) == old, worker
+    assert one["taps"] == [{"name": TAP, "kind": "tap", "queues": 1}]
+    assert (one["vhost_net"], one["machines"], one["eventfds"]) == (1, 1, 2)
+    # KVM's own thread is one of the process since 6.13, and in stable kernels.
+    assert [t["tid"] for t in one["emulator"] if not t["comm"].startswith("kvm-nx-lpage")] == [vm.pid]
+    assert sum(one["memory"].values()) >= 4 << 20, "the guest's memory is populated"
+    host.check(f"taskset -p -c 1 {worker['tid']}")
+    (worker,) = the_vm(shown(host), vm)["vhost_workers"]
+    assert (worker["cpus"], worker["nodes"]) == ("1", [0])
+    # The same from a snapshot, but for what changes all the time.
+    host.check("nearpath snapshot -o /tmp/s.tar.zst")
+    saved = the_vm(shown(host, "--snapshot", "/tmp/s.tar.zst"), vm)
+    assert [t["cpus"] for t in saved["vhost_workers"]] == ["1"]
+    assert saved["taps"] == one["taps"]
+    text = host.check("nearpath show vms")
+    assert text.startswith("1 virtual machine, 1 vCPU, 1 vhost worker\n"), text
+    vm.end()
+    assert shown(host)["vms"] == []
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_vcpu_without_a_name_is_found(host: Host) -> None:
+    vm = start_vm(host, "-n", "anything")
+    one = the_vm(shown(host), vm)
+    ((thread,), threads) = [v["thread"] for v in one["vcpus"]], host.check(["ls", f"/proc/{vm.pid}/task"]).split()
+    assert str(thread["tid"]) in threads and thread["tid"] != vm.pid
+    assert thread["comm"] == "anything"
