@@ -41,6 +41,10 @@ impl From<Errno> for Fault {
     fn from(errno: Errno) -> Self {
         let reason = match errno {
             Errno::NOENT | Errno::NOTDIR | Errno::SRCH => "not found",
+            // Files of a process with more capabilities, or of a container's runtime, refuse root as well.
+            Errno::ACCESS if rustix::process::geteuid().is_root() => {
+                "permission denied, though this is root: a capability is missing, or a security module refuses it"
+            }
             Errno::ACCESS => "permission denied: root is required",
             Errno::PERM => "not permitted: a capability is missing, or the kernel is locked down",
             Errno::ISDIR => "is a directory, not a file",
