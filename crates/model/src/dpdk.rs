@@ -1,7 +1,7 @@
 //! Plans for applications on DPDK: which worker polls which queues on which CPU, and the options, commands and files
 //! that make it so.
 
-use crate::{CpuId, CpuSet, NodeId, PciFunction};
+use crate::{CpuId, CpuSet, NodeId, PciFunction, Plan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ impl From<&PciFunction> for DpdkNic {
 }
 
 /// A plan for an application.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DpdkPlan {
     /// The version of this document.
     pub schema: u32,
@@ -67,6 +67,9 @@ pub struct DpdkPlan {
     pub configuration: Option<String>,
     /// Commands, in order.
     pub commands: Vec<DpdkCommand>,
+    /// With a running Open vSwitch: its settings, which 'nearpath tune apply' changes and undoes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Plan>,
     /// Parameters of the kernel command line, from the next boot.
     pub kernel_command_line: Vec<DpdkOption>,
     /// Hugepages by node.

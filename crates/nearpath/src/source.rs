@@ -183,6 +183,7 @@ pub fn all_facts(root: &Root) -> anyhow::Result<(Host, Option<MemoryMeasurement>
     let sockets = Wanted { sockets: true, ..Wanted::default() };
     let first = read(&sockets)?;
     drop(nearpath_host::workers::read(root));
+    drop(nearpath_host::workers::read_switch(root));
     // A snapshot without processes has none.
     let reader = MemoryReader::new(root, &first, &MemorySelection::default()).ok();
     let memory = reader.map(|reader| reader.still(root));

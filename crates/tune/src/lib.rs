@@ -20,6 +20,7 @@ mod irqbalance;
 mod journal;
 mod live;
 mod migrate;
+mod ovs;
 mod pages;
 pub mod planners;
 mod setting;

@@ -10,6 +10,7 @@ use crate::files::Files;
 use crate::hugepages::PoolsSetting;
 use crate::irqbalance::{Bans, find_irqbalance};
 use crate::migrate::PagesSetting;
+use crate::ovs::{self, OvsValue};
 use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
@@ -75,9 +76,11 @@ impl Live {
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = ethtool::instance_now(setting, &self.files);
         }
-        if let Target::Unit(unit) = change.target {
-            change.target = Target::Unit(units::prepared(unit));
-        }
+        change.target = match change.target {
+            Target::Unit(unit) => Target::Unit(units::prepared(unit)),
+            Target::Ovs(setting) => Target::Ovs(ovs::prepared(setting)),
+            other => other,
+        };
         Ok(change)
     }
 
@@ -115,6 +118,9 @@ impl Live {
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = None;
         }
+        if let Target::Ovs(setting) = &mut change.target {
+            setting.row = None;
+        }
         if let Target::Irqbalance(irqbalance) = &mut change.target {
             let Some(running) = find_irqbalance(root) else { return Ok(None) };
             *irqbalance = running;
@@ -148,6 +154,7 @@ impl Live {
             Target::Irqbalance(irqbalance) => Some(Box::new(Bans { root: &self.root, irqbalance })),
             Target::ConfigFile(file) => Some(Box::new(self.etc.setting(file)?)),
             Target::Unit(unit) => Some(Box::new(unit.clone())),
+            Target::Ovs(setting) => Some(Box::new(OvsValue { setting })),
             Target::Memory(pages) => {
                 Some(Box::new(PagesSetting { root: &self.root, pages: *pages }))
             }

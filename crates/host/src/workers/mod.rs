@@ -5,10 +5,12 @@
 //! word: where a thread may run and the node of a PCI function are the kernel's.
 
 pub mod ovs;
+pub mod ovsdb;
+mod rpc;
 pub mod telemetry;
 
 use crate::processes::{comm, pids};
-use crate::{Notes, Root, is_pci_address, network_function, thread_cpus, topology};
+use crate::{Notes, ReadError, Root, is_pci_address, network_function, thread_cpus, topology};
 use nearpath_model::eal::main_lcore_of_options;
 use nearpath_model::{
     CpuSet, NodeId, PollingPort, PollingProcess, PollingRole, PollingWorker, Topology,
@@ -54,7 +56,22 @@ pub fn read(root: &Root) -> Workers {
             telemetry.insert(facts.pid, facts);
         }
     }
-    let mut switches: BTreeMap<u32, OvsFacts> = BTreeMap::new();
+    let switches = switches(root, &mut notes);
+    let mut processes = Vec::new();
+    for pid in notes.take("host", "processes", pids(root)).unwrap_or_default() {
+        let threads = threads(root, pid);
+        let (dpdk, switch) = (telemetry.get(&pid), switches.get(&pid));
+        if threads.is_empty() && dpdk.is_none() && switch.is_none_or(|s| s.pmds.is_empty()) {
+            continue;
+        }
+        processes.push(process(root, &topology, pid, &threads, dpdk, switch));
+    }
+    Workers { schema: WORKERS_SCHEMA, processes, unknown: notes.unknown().to_vec() }
+}
+
+/// What each ovs-vswitchd reports, by process id.
+fn switches(root: &Root, notes: &mut Notes) -> BTreeMap<u32, OvsFacts> {
+    let mut switches = BTreeMap::new();
     for entry in root.list("/run/openvswitch").unwrap_or_default() {
         let pid = entry.name.strip_prefix("ovs-vswitchd.").and_then(|n| n.strip_suffix(".ctl"));
         let Some(pid) = pid.and_then(|pid| pid.parse().ok()) else { continue };
@@ -67,16 +84,37 @@ pub fn read(root: &Root) -> Workers {
             switches.insert(pid, facts);
         }
     }
-    let mut processes = Vec::new();
-    for pid in notes.take("host", "processes", pids(root)).unwrap_or_default() {
-        let threads = threads(root, pid);
-        let (dpdk, switch) = (telemetry.get(&pid), switches.get(&pid));
-        if threads.is_empty() && dpdk.is_none() && switch.is_none_or(|s| s.pmds.is_empty()) {
-            continue;
-        }
-        processes.push(process(root, &topology, pid, &threads, dpdk, switch));
-    }
-    Workers { schema: WORKERS_SCHEMA, processes, unknown: notes.unknown().to_vec() }
+    switches
+}
+
+/// An Open vSwitch: its configuration, and what its threads poll.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Switch {
+    /// Its configuration.
+    pub database: ovsdb::OvsDatabase,
+    /// Nodes of its interfaces, where they are known.
+    pub nodes: BTreeMap<String, NodeId>,
+    /// Its PMD threads; `None` if ovs-vswitchd does not report them, with the reason in `unknown`.
+    pub pmds: Option<Vec<ovs::OvsPmd>>,
+    /// Facts that could not be read.
+    pub unknown: Vec<nearpath_model::Unknown>,
+}
+
+/// Reads the host's Open vSwitch.
+///
+/// # Errors
+/// Its database does not answer.
+pub fn read_switch(root: &Root) -> Result<Switch, ReadError> {
+    let database = root.answer("ovs/database", || ovsdb::ask(ovsdb::SOCKET))?;
+    let mut notes = Notes::default();
+    let switches = switches(root, &mut notes);
+    let pmds = match switches.len() {
+        0 => None,
+        _ => Some(switches.into_values().flat_map(|facts| facts.pmds).collect()),
+    };
+    let node = |(name, its): (&String, &ovsdb::OvsInterface)| Some((name.clone(), its.node(root)?));
+    let nodes = database.interfaces.iter().filter_map(node).collect();
+    Ok(Switch { database, nodes, pmds, unknown: notes.unknown().to_vec() })
 }
 
 fn process(

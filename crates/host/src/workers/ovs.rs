@@ -7,19 +7,17 @@
 //!   port: p0                queue-id:  0 (enabled)   pmd usage:  0 %
 //! ```
 
+use super::rpc;
 use crate::ReadError;
 use nearpath_model::NodeId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Time limit of a conversation.
 const TIME: Duration = Duration::from_secs(2);
-/// Maximum size in bytes of a reply.
-const REPLY: usize = 4 << 20;
 /// Maximum number of PMD threads and of queues that are read.
 const MAX: usize = 65_536;
 
@@ -55,7 +53,7 @@ pub fn ask(path: &str) -> Result<OvsFacts, ReadError> {
     let error = |reason: &str| ReadError::new(path, reason);
     let until = Instant::now() + TIME;
     let mut stream = UnixStream::connect(path).map_err(|e| error(&e.to_string()))?;
-    let mut call = |method: &str| call(&mut stream, method, until).map_err(|e| error(&e));
+    let mut call = |method: &str| text(&mut stream, method, until).map_err(|e| error(&e));
     let text = call("dpif-netdev/pmd-rxq-show")?;
     let mut pmds = parse_queues(&text);
     let busy = parse_busy(&call("dpif-netdev/pmd-stats-show").unwrap_or_default());
@@ -67,50 +65,12 @@ pub fn ask(path: &str) -> Result<OvsFacts, ReadError> {
     Ok(OvsFacts { version, pmds })
 }
 
-fn call(stream: &mut UnixStream, method: &str, until: Instant) -> Result<String, String> {
-    let request = json!({"id": 0, "method": method, "params": []}).to_string();
-    let limit = |stream: &UnixStream| -> Result<(), String> {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err("time limit exceeded".to_owned());
-        }
-        let set = |set: std::io::Result<()>| set.map_err(|e| e.to_string());
-        set(stream.set_read_timeout(Some(left)))?;
-        set(stream.set_write_timeout(Some(left)))
-    };
-    limit(stream)?;
-    stream.write_all(request.as_bytes()).map_err(|e| e.to_string())?;
-    let mut reply = Vec::new();
-    let mut chunk = [0; 65_536];
-    loop {
-        limit(stream)?;
-        let length = stream.read(&mut chunk).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => "no reply in time".to_owned(),
-            _ => error.to_string(),
-        })?;
-        reply.extend_from_slice(chunk.get(..length).unwrap_or_default());
-        if length == 0 {
-            return Err("connection closed".to_owned());
-        }
-        if reply.len() > REPLY {
-            return Err("the reply is too large".to_owned());
-        }
-        // Each reply is an object; what does not end with its brace is not whole yet.
-        if !reply.trim_ascii_end().ends_with(b"}") {
-            continue;
-        }
-        match serde_json::Deserializer::from_slice(&reply).into_iter::<Value>().next() {
-            Some(Ok(value)) => return answer(&value),
-            Some(Err(error)) if !error.is_eof() => return Err("the reply is not JSON".to_owned()),
-            _ => (),
-        }
+/// Calls a method of ovs-vswitchd, whose results are text.
+fn text(stream: &mut UnixStream, method: &str, until: Instant) -> Result<String, String> {
+    match rpc::call(stream, method, &json!([]), until)? {
+        Value::String(text) => Ok(text),
+        _ => Err("the reply has no result".to_owned()),
     }
-}
-
-fn answer(value: &Value) -> Result<String, String> {
-    let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    let failed = text("error").map(|error| error.trim().chars().take(200).collect::<String>());
-    text("result").ok_or_else(|| failed.unwrap_or_else(|| "the reply has no result".to_owned()))
 }
 
 /// Parses `pmd-rxq-show`.
@@ -175,6 +135,7 @@ fn pmd_line(line: &str) -> Option<(u32, Option<NodeId>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
     use std::thread;
 

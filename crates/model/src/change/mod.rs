@@ -10,6 +10,7 @@ mod form;
 mod hugepages;
 mod irqbalance;
 mod nic;
+mod ovs;
 mod process_pages;
 mod reuseport;
 mod snapshot;
@@ -25,6 +26,7 @@ pub use form::Form;
 pub use hugepages::{HugepagePools, PoolCounts};
 pub use irqbalance::Irqbalance;
 pub use nic::{Ethtool, NicSetting};
+pub use ovs::{OVS_UNSET, OvsKey, OvsSetting};
 pub use process_pages::{MemoryMoved, ProcessPages};
 pub use reuseport::{Choice, Group as ReuseportGroup, GroupSocket, Program};
 pub use snapshot::{Saved, SavedFile, SavedPart};
@@ -194,6 +196,8 @@ targets! {
     Hugepages(HugepagePools),
     /// The nodes that the memory of a process is on.
     Memory(ProcessPages),
+    /// A setting in Open vSwitch's database.
+    Ovs(OvsSetting),
 }
 
 /// Text of the kernel's default in a plan.

@@ -3,7 +3,7 @@
 use super::memory::{page_size, size_name, socket_mem};
 use nearpath_model::{
     CpuSet, DpdkApplication, DpdkCommand, DpdkHugepages, DpdkNic, DpdkOption, DpdkWorker, DpvsRole,
-    Topology, shell,
+    OVS_UNSET, OvsKey, OvsSetting, Topology, shell,
 };
 
 /// Drivers that stay bound: DPDK uses the NIC beside them (mlx4, mlx5, mana), or they are what it needs.
@@ -84,6 +84,41 @@ pub(super) fn prepare(nics: &[DpdkNic], pages: &[DpdkHugepages]) -> Vec<DpdkComm
     commands
 }
 
+/// Settings of Open vSwitch, each with its value and why.
+pub(super) fn ovs_settings(
+    workers: &[DpdkWorker],
+    pages: &[DpdkHugepages],
+) -> Vec<(OvsSetting, String, String)> {
+    let of = |role: DpvsRole| -> CpuSet {
+        workers.iter().filter(|worker| worker.role == role).map(|worker| worker.cpu).collect()
+    };
+    let (pmds, main) = (of(DpvsRole::Forwarding), of(DpvsRole::Master));
+    let mut settings = vec![
+        (
+            OvsKey::PmdCpuMask,
+            mask(&pmds),
+            format!("PMD threads on CPUs {pmds}: on the NIC's node, one a core"),
+        ),
+        (OvsKey::DpdkSocketMem, socket_mem(pages), "MiB of hugepages by node".to_owned()),
+    ];
+    if main.iter().all(|cpu| cpu.0 < nearpath_model::eal::MAX_LCORES) {
+        let why = format!("the main thread on CPU {main}, beside the PMD threads");
+        settings.push((OvsKey::DpdkLcoreMask, mask(&main), why));
+    }
+    let why = "starts DPDK, with the values above".to_owned();
+    settings.push((OvsKey::DpdkInit, "true".to_owned(), why));
+    settings.into_iter().map(|(key, to, why)| (OvsSetting::of_switch(key), to, why)).collect()
+}
+
+/// The affinity of a NIC's queues: each on the CPU of its worker.
+pub(super) fn affinity(nic: u32, workers: &[DpdkWorker]) -> String {
+    let pairs = workers.iter().flat_map(|worker| {
+        let ids = worker.queues.get(&nic).into_iter().flatten();
+        ids.map(move |queue| format!("{queue}:{}", worker.cpu))
+    });
+    pairs.collect::<Vec<_>>().join(",")
+}
+
 /// Commands of Open vSwitch.
 pub(super) fn ovs(
     nics: &[DpdkNic],
@@ -91,45 +126,21 @@ pub(super) fn ovs(
     queues: u32,
     pages: &[DpdkHugepages],
 ) -> Vec<DpdkCommand> {
-    let set = |key: &str, value: &str, why: &str| DpdkCommand {
-        command: format!("ovs-vsctl --no-wait set Open_vSwitch . other_config:{key}={value}"),
-        undo: Some(format!("ovs-vsctl --no-wait remove Open_vSwitch . other_config {key}")),
-        why: why.to_owned(),
+    let set = |(setting, value, why): (OvsSetting, String, String)| DpdkCommand {
+        command: setting.command(&value),
+        undo: Some(setting.command(OVS_UNSET)),
+        why,
     };
-    let of = |role: DpvsRole| -> CpuSet {
-        workers.iter().filter(|worker| worker.role == role).map(|worker| worker.cpu).collect()
-    };
-    let pmds = of(DpvsRole::Forwarding);
-    let mut commands = vec![
-        set(
-            "pmd-cpu-mask",
-            &mask(&pmds),
-            &format!("PMD threads on CPUs {pmds}: on the NIC's node, one a core"),
-        ),
-        set("dpdk-socket-mem", &format!("'\"{}\"'", socket_mem(pages)), "MiB of hugepages by node"),
-    ];
-    let main = of(DpvsRole::Master);
-    if main.iter().all(|cpu| cpu.0 < nearpath_model::eal::MAX_LCORES) {
-        let why = format!("the main thread on CPU {main}, beside the PMD threads");
-        commands.push(set("dpdk-lcore-mask", &mask(&main), &why));
-    }
-    commands.push(set("dpdk-init", "true", "starts DPDK, with the values above"));
-    for (port, nic) in nics.iter().enumerate() {
-        let index = u32::try_from(port).unwrap_or(u32::MAX);
-        let pairs: Vec<String> = workers
-            .iter()
-            .flat_map(|worker| {
-                let ids = worker.queues.get(&index).into_iter().flatten();
-                ids.map(move |queue| format!("{queue}:{}", worker.cpu))
-            })
-            .collect();
+    let mut commands: Vec<DpdkCommand> =
+        ovs_settings(workers, pages).into_iter().map(set).collect();
+    for (port, nic) in (0u32..).zip(nics) {
         commands.push(DpdkCommand {
             command: format!(
                 "ovs-vsctl --may-exist add-port br0 dpdk{port} -- set Interface dpdk{port} type=dpdk \
                  options:dpdk-devargs={} options:n_rxq={queues} \
                  other_config:pmd-rxq-affinity='\"{}\"'",
                 nic.address,
-                pairs.join(",")
+                affinity(port, workers)
             ),
             undo: Some(format!("ovs-vsctl --if-exists del-port br0 dpdk{port}")),
             why: "each queue on a PMD of the NIC's node; all queues are named, as a PMD with an affinity takes no \

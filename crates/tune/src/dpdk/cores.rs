@@ -4,7 +4,7 @@
 //! it serves what is bound to no CPU, and the kernel takes CPU 0 out of `isolcpus` and `nohz_full`.
 
 use nearpath_model::{Cpu, CpuId, CpuSet, NodeId, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A core with its online CPUs.
 #[derive(Debug, Clone)]
@@ -56,6 +56,13 @@ impl<'a> Cores<'a> {
             by_node.entry(node).or_default().push(at);
         }
         Self { cores, by_node, topology, is_remote_allowed: false, is_first_allowed: false }
+    }
+
+    /// Makes cores with one of these CPUs no longer free.
+    pub(super) fn reserve(&mut self, cpus: &BTreeSet<CpuId>) {
+        for core in &mut self.cores {
+            core.is_used |= core.cpus.iter().any(|cpu| cpus.contains(cpu));
+        }
     }
 
     /// Takes the free core that is nearest to a node; the lowest of several.

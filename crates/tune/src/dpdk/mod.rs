@@ -8,7 +8,10 @@ mod commands;
 mod cores;
 mod dpvs_conf;
 mod memory;
+mod ovs_pmds;
 mod workers;
+
+pub use ovs_pmds::{check_ovs, of_running, plan_ovs};
 
 use crate::dpvs::MAX_NODES;
 use nearpath_model::eal::{Lcores, write_lcores};
@@ -50,6 +53,12 @@ pub enum DpdkError {
     /// No NIC, or one twice.
     #[error("NICs must be given once each: {0}")]
     Nics(String),
+    /// ovs-vswitchd is not running, or its control socket does not answer.
+    #[error("ovs-vswitchd does not report its PMD threads")]
+    NoThreads,
+    /// Nothing for PMD threads to poll.
+    #[error("Open vSwitch has no port that PMD threads poll; plan for new ones with --nic")]
+    NoPorts,
     /// An option of DPVS.
     #[error("{0} is an option of dpvs")]
     OnlyDpvs(&'static str),
@@ -119,6 +128,7 @@ pub fn plan(topology: &Topology, request: &Request) -> Result<DpdkPlan, DpdkErro
         ),
         unit: commands::unit(application, &eal, &arguments, &workers),
         commands: steps,
+        changes: None,
         nics,
         workers,
         eal,

@@ -55,6 +55,12 @@ irq() {
     fi
 }
 
+# A setting in Open vSwitch's database: key of the saved value, table, record, key, before, after.
+ovs() {
+    optional=''
+    "$action" "$1" ovs "$2 $3 $4" "$5" "$6" "$4 of $2 $3"
+}
+
 # An ethtool setting: key, interface, option that shows it, option that sets it, arguments that restore the
 # original value, arguments that set the wanted one.
 nic() {
@@ -314,16 +320,45 @@ same() {
     [ "$2" = "$meaning" ]
 }
 
-# Sets value to the contents of a file.
+# Sets value to the contents of a file, or of a key of Open vSwitch: table, record and key, with blanks between them.
 current() {
-    [ -n "$1" ] && value=$(cat "$1" 2>/dev/null)
+    case $1 in
+    '') return 1 ;;
+    /*) value=$(cat "$1" 2>/dev/null) ;;
+    *)
+        set -f
+        # shellcheck disable=SC2086 # no name contains a blank
+        set -- $1
+        set +f
+        value=$(ovs-vsctl --no-wait --if-exists get "$1" "$2" "other_config:$3" 2>/dev/null) || return 1
+        value=${value#\"}
+        value=${value%\"}
+        value=${value:-unset}
+        ;;
+    esac
+}
+
+# Sets a key of Open vSwitch: value, table, record, key.
+put_ovs() {
+    case $1 in
+    unset) ovs-vsctl --no-wait remove "$2" "$3" other_config "$4" ;;
+    *) ovs-vsctl --no-wait set "$2" "$3" "other_config:$4=\"$1\"" ;;
+    esac
 }
 
 # Writes a value and reads it back: form, path, value.
 put() {
     mean "$1" "$3"
     [ "$1" = choice ] || meaning=$3
-    said=$({ printf '%s\n' "$meaning" >"$2"; } 2>&1)
+    case $2 in
+    /*) said=$({ printf '%s\n' "$meaning" >"$2"; } 2>&1) ;;
+    *)
+        set -f
+        # shellcheck disable=SC2086 # no name contains a blank
+        said=$(put_ovs "$meaning" $2 2>&1)
+        set +f
+        ;;
+    esac
     if current "$2" && same "$1" "$value" "$3"; then return 0; fi
     [ -n "$said" ] || said="the kernel has '${value-}'"
     return 1

@@ -8,7 +8,7 @@ use crate::configuration::check;
 use crate::ethtool::command;
 use nearpath_model::{
     ConfigFile, ConfigPlace, CpuSet, Ethtool, FileOf, Form, HugePages, HugepagePools, NicIrq,
-    NicSetting, PlannedChange, PoolCounts, Sysctl, Target, Value, is_interface_name,
+    NicSetting, OvsSetting, PlannedChange, PoolCounts, Sysctl, Target, Value, is_interface_name,
 };
 use std::collections::BTreeMap;
 
@@ -54,6 +54,8 @@ pub(super) enum Kind<'a> {
     /// An ethtool setting of an interface: the options, and the arguments after the interface name that set the
     /// value and that restore the original one.
     Nic(NicCommands),
+    /// A setting in Open vSwitch's database.
+    Ovs(&'a OvsSetting),
 }
 
 /// Invocations of ethtool.
@@ -88,6 +90,7 @@ impl<'a> Setting<'a> {
             }
             Target::ConfigFile(ConfigFile::CommandLine) => Self::command_line(change),
             Target::ConfigFile(_) => Err("it is a file, which persists across reboots".to_owned()),
+            Target::Ovs(setting) => Self::ovs(change, setting),
             Target::Unit(_) => {
                 Err("use systemd to keep it: systemctl disable, or set-property without --runtime"
                     .to_owned())
@@ -128,6 +131,21 @@ impl<'a> Setting<'a> {
         let texts = (before.to_string(), after.to_string());
         let kind = Kind::Hugepages { pools, before, after };
         Ok(Self { change, kind, form: None, before: texts.0, after: texts.1, unbalanced: false })
+    }
+
+    fn ovs(change: &'a PlannedChange, setting: &'a OvsSetting) -> Result<Self, String> {
+        let value = |value: &Value| {
+            let text = text(value)?;
+            let plain = |c: char| c.is_ascii_alphanumeric() || ",:".contains(c);
+            let is_plain = text.chars().all(plain);
+            is_plain
+                .then(|| text.to_owned())
+                .ok_or_else(|| "its value is not one of words".to_owned())
+        };
+        let (before, after) = (value(&change.before)?, value(&change.after)?);
+        setting.key.check(&after).map_err(|must| format!("its value {must}"))?;
+        let kind = Kind::Ovs(setting);
+        Ok(Self { change, kind, form: None, before, after, unbalanced: false })
     }
 
     fn command_line(change: &'a PlannedChange) -> Result<Self, String> {

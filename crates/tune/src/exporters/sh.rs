@@ -4,17 +4,23 @@
 //! Input: settings. Output: the script `nearpath-tune.sh` of this directory with the settings filled in. Other
 //! formats run it for settings that they cannot express themselves.
 
-use super::quote::{comment, comments, file_name, sh};
+use super::quote::{comment, comments, file_name, is_plain, sh};
 use super::setting::{Kind, NicCommands, Setting};
 use super::{Context, Document, Exporter};
-use nearpath_model::{Form, NodeId};
+use nearpath_model::{Form, NodeId, OvsSetting};
 use std::fmt::Write;
 
 pub(super) const EXPORTER: Exporter = Exporter {
     name: "sh",
     writes: "a shell script with apply, undo and status",
     several: false,
-    carries,
+    carries: |setting| match setting.kind {
+        Kind::Ovs(OvsSetting { interface: Some(name), .. }) if !is_plain(name) => {
+            Err("the interface name has characters that are special to ovs-vsctl")
+        }
+        Kind::Ovs(_) => Ok(()),
+        _ => carries(setting),
+    },
     render: |settings, context| vec![script(&settings.iter().collect::<Vec<_>>(), context)],
 };
 
@@ -23,10 +29,13 @@ pub(super) const NAME: &str = "nearpath-tune.sh";
 
 const TEMPLATE: &str = include_str!("nearpath-tune.sh");
 
-/// Accepts settings that a script can apply at any time.
+/// Accepts settings that a script can apply at any time, and that a boot loses.
 pub(super) fn carries(setting: &Setting<'_>) -> Result<(), &'static str> {
     match setting.kind {
         Kind::Thread(_) => Err("a thread's affinity ends with the thread"),
+        Kind::Ovs(_) => {
+            Err("Open vSwitch's database keeps it across reboots; for another host use --as sh")
+        }
         Kind::CommandLine => Err("the kernel reads its command line at boot: use --as grub"),
         _ => Ok(()),
     }
@@ -63,6 +72,14 @@ fn call(setting: &Setting<'_>) -> String {
         let key = sh(&file_name(&setting.change.target.to_string()));
         let words = [nic, *show, set, before, after].map(sh).join(" ");
         return format!("nic {key} {words}");
+    }
+    if let Kind::Ovs(OvsSetting { key, interface, .. }) = &setting.kind {
+        let saved = sh(&file_name(&setting.change.target.to_string()));
+        let record = match interface {
+            Some(name) => format!("Interface {}", sh(name)),
+            None => "Open_vSwitch .".to_owned(),
+        };
+        return format!("ovs {saved} {record} {} {before} {after}", key.name());
     }
     if let Kind::Hugepages { pools, before, after } = &setting.kind {
         let pool = |(node, after): (Option<NodeId>, u64)| {

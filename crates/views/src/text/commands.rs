@@ -193,6 +193,10 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
                 |(node, count)| format!("echo {count} > {}/nr_hugepages", pools.folder(node));
             counts.iter().map(echo).collect::<Vec<_>>().join("; ")
         }
+        Target::Ovs(setting) => match change.after.text() {
+            Some(after) => setting.command(after),
+            None => by_tune("its value is not text"),
+        },
         Target::Memory(_) => by_tune("it moves pages in slices"),
         Target::Thread(_) => by_tune("it sets the affinity of one thread"),
         Target::Cpuset(_) => by_tune("it changes a cpuset"),

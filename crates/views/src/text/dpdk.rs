@@ -49,6 +49,17 @@ pub fn dpdk_plan(plan: &DpdkPlan, is_configuration_written: bool) -> String {
             line!(out, "    undo  {}", printable(undo));
         }
     }
+    if let Some(changes) = plan.changes.as_ref().filter(|plan| !plan.changes.is_empty()) {
+        line!(out);
+        heading(&mut out, "changes of the running Open vSwitch (--json, 'nearpath tune apply'):");
+        for change in &changes.changes {
+            let words =
+                [change.target.to_string(), change.before.to_string(), change.after.to_string()];
+            let [target, before, after] = words.map(|word| printable(&word));
+            line!(out, "  {target}: {before} -> {after}");
+            line!(out, "    why   {}", printable(&change.why));
+        }
+    }
     options(&mut out, "kernel command line, from the next boot:", &plan.kernel_command_line);
     if let Some(unit) = &plan.unit {
         line!(out);

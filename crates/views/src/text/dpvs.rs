@@ -14,8 +14,11 @@ pub fn dpvs_check(check: &DpvsCheck, file: &str) -> String {
         DpvsVerdict::Refused => "refused: DPVS does not start",
     };
     heading(&mut out, verdict);
-    for (problem, word) in check.problems.iter().map(|problem| (problem, effect(problem))) {
-        out.push_str(&problem_lines(problem, file, word));
+    // Refusals first: the rest matters once DPVS starts.
+    let mut problems: Vec<&DpvsProblem> = check.problems.iter().collect();
+    problems.sort_by_key(|problem| problem.effect != DpvsVerdict::Refused);
+    for problem in problems {
+        out.push_str(&problem_lines(problem, file, effect(problem)));
     }
     for note in &check.notes {
         out.push_str(&problem_lines(note, file, "note"));

@@ -7,7 +7,7 @@ use crate::source::Namespace;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{AtBoot, Change, Outcome, Plan, Step, Target};
+use nearpath_model::{AtBoot, Change, DpdkPlan, Outcome, Plan, Step, Target};
 use nearpath_tune::{DryRun, Executor, Journal, Live, TuneError, steering};
 use nearpath_views::{json, text};
 use std::fs::File;
@@ -178,7 +178,15 @@ fn dry(steps: Vec<Step>, live: &Live) -> anyhow::Result<Outcome> {
 pub(super) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
     let bytes = read(file, MAX_FILE)?;
     let no_plan = || format!("{} is not a plan of 'nearpath tune plan --json'", file.display());
-    serde_json::from_slice(&bytes).with_context(no_plan)
+    // A plan for an application on DPDK has the changes in it.
+    match serde_json::from_slice::<DpdkPlan>(&bytes) {
+        Ok(DpdkPlan { changes: Some(plan), .. }) => Ok(plan),
+        Ok(_) => bail!(
+            "{} is a plan of --dpdk without changes: run its commands, or plan while Open vSwitch is running",
+            file.display()
+        ),
+        Err(_) => serde_json::from_slice(&bytes).with_context(no_plan),
+    }
 }
 
 /// Reads a file given by the user, or standard input for `-`, of at most so many bytes.

@@ -2,6 +2,7 @@
 
 mod apply;
 mod check_dpvs;
+mod check_ovs;
 mod export;
 mod journal;
 mod plan;
@@ -29,6 +30,7 @@ EXAMPLES
   nearpath tune watch                          re-apply changes lost by interface resets
   nearpath tune export --applied --as systemd -o units   apply at each boot
   nearpath tune check-dpvs dpvs.conf           check workers of DPVS before it starts
+  nearpath tune check-ovs                      check PMD threads of Open vSwitch
   nearpath tune rollback                       undo everything
   nearpath tune rollback --to 12               undo what was changed after change 12";
 
@@ -60,6 +62,8 @@ enum Action {
     Watch(watch::Watch),
     /// Check a configuration of DPVS: whether it starts, and with what is written
     CheckDpvs(check_dpvs::CheckDpvs),
+    /// Check PMD threads of the running Open vSwitch: whether ports are polled, and from their node
+    CheckOvs(check_ovs::CheckOvs),
 }
 
 impl Tune {
@@ -74,6 +78,7 @@ impl Tune {
             Action::Export(export) => export.run(),
             Action::Watch(watch) => watch.run(),
             Action::CheckDpvs(check) => check.run(),
+            Action::CheckOvs(check) => check.run(),
         }
     }
 }

@@ -38,6 +38,7 @@ EXAMPLES
   nearpath tune plan --hugepages 2M:0:512,1:0 --sysctl kernel.numa_balancing=0
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
   nearpath tune plan --dpdk dpvs --nic 0000:5e:00.0,0000:5e:00.1 --workers 4 -o dpvs.conf
+  nearpath tune plan --dpdk ovs --json | nearpath tune apply -   PMD threads to their ports' nodes
   nearpath tune plan --snapshot host.tar.zst   for another host; cannot be applied here";
 
 /// Options of a plan.
