@@ -6,6 +6,7 @@ mod demo;
 mod diagnose;
 mod man_pages;
 mod measure;
+mod monitor;
 mod show;
 mod snapshot;
 mod steer;
@@ -21,6 +22,8 @@ pub enum Command {
     Diagnose(diagnose::Diagnose),
     /// Measure where packets spend their time, and on which CPUs
     Measure(measure::Measure),
+    /// Observe all the time, and serve metrics and findings to Prometheus
+    Monitor(monitor::Monitor),
     /// Measure a path with its own traffic: latency, packet rate, scenarios
     Bench(bench::Bench),
     /// Show a host's CPUs, NUMA nodes, NICs, queues, interrupts and softnet counters
@@ -54,6 +57,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Measure(measure) => measure.run(),
+        Command::Monitor(monitor) => monitor.run(),
         Command::Bench(bench) => bench.run(),
         Command::Show(show) => show.run(),
         Command::Steer(steer) => steer.run(),

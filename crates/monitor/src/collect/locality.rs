@@ -1,0 +1,37 @@
+//! On which CPUs packets were freed.
+
+use super::{Own, own};
+use crate::metrics::Id;
+use crate::store::Store;
+use nearpath_model::locality::{Distances, Locality};
+
+/// Adds what was measured since an earlier reading.
+pub fn locality(store: &mut Store, now: &Locality, earlier: Option<&Locality>) {
+    let nothing = Locality::default();
+    let before = earlier.unwrap_or(&nothing);
+    distances(store, "rx", &now.rx.since(&before.rx));
+    distances(store, "tx", &now.tx.since(&before.tx));
+    own(store, "locality", of(now), of(before));
+}
+
+fn of(locality: &Locality) -> Own {
+    Own {
+        observed_s: locality.duration_s,
+        duration_s: locality.duration_s,
+        events_lost: locality.events_lost,
+        cpu_percent: locality.cost.map_or(0.0, |cost| cost.cpu_percent),
+    }
+}
+
+fn distances(store: &mut Store, direction: &str, packets: &Distances) {
+    for (distance, count) in [
+        ("same_cpu", packets.same_cpu),
+        ("same_core", packets.same_core),
+        ("same_llc", packets.same_llc),
+        ("same_node", packets.same_node),
+        ("other_node", packets.other_node),
+        ("unknown", packets.unknown),
+    ] {
+        store.count(Id::LocalityPackets, &[direction, distance], count);
+    }
+}

@@ -1,0 +1,225 @@
+//! The threads: one that accepts, and one for each connection.
+
+use super::request::{HEAD_MAX, Method, Refusal, Request, parse};
+use super::{Page, Pages, reason};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+/// Connections that are served at once.
+pub const CONNECTIONS_MAX: usize = 8;
+/// Time for a whole request to arrive.
+const REQUEST_TIME: Duration = Duration::from_secs(5);
+/// Time for a whole answer to be taken.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Pause after the system has no descriptors or memory for a connection.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Stack of a thread: nothing here recurses.
+const STACK: usize = 256 * 1024;
+
+/// What all threads share.
+pub struct Server {
+    pages: Arc<dyn Pages>,
+    connections: AtomicUsize,
+}
+
+impl Server {
+    /// Serves these pages.
+    pub fn new(pages: Arc<dyn Pages>) -> Self {
+        Self { pages, connections: AtomicUsize::new(0) }
+    }
+}
+
+/// A place among the connections.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(connections: &'a AtomicUsize) -> Option<Self> {
+        let more = |n| (n < CONNECTIONS_MAX).then_some(n + 1);
+        let taken = connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.ok().map(|_| Self(connections))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Serves until `stop` is readable or hung up.
+///
+/// # Errors
+/// Waiting failed. Errors of a connection end that connection alone.
+pub fn serve<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    server: &'scope Server,
+    listener: &TcpListener,
+    stop: BorrowedFd<'_>,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    loop {
+        let listens = listener.as_fd();
+        let mut fds =
+            [PollFd::new(&listens, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        if !fds[1].revents().is_empty() {
+            return Ok(());
+        }
+        match listener.accept() {
+            Ok((stream, _)) => connected(scope, server, stream),
+            // It has gone already, or was taken: nothing to do.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            // No descriptors or no memory: the connection stays in the backlog, so poll returns at once.
+            Err(_) => std::thread::sleep(AGAIN),
+        }
+    }
+}
+
+fn connected<'scope>(scope: &'scope Scope<'scope, '_>, server: &'scope Server, stream: TcpStream) {
+    if stream.set_nonblocking(false).is_err() {
+        return;
+    }
+    let Some(place) = Place::take(&server.connections) else {
+        busy(&stream);
+        return;
+    };
+    let thread = std::thread::Builder::new().name("http".to_owned()).stack_size(STACK);
+    // Without a thread the connection is closed.
+    let _ = thread.spawn_scoped(scope, move || {
+        let _place = place;
+        let _ = connection(server, stream);
+    });
+}
+
+/// Refuses without reading, and without waiting: what fits in the socket's buffer is sent.
+fn busy(stream: &TcpStream) {
+    let _ = stream.set_write_timeout(Some(Duration::from_millis(1)));
+    let page = Page::text(503, "too many connections");
+    let _ = (&*stream).write_all(&head(&page));
+    let _ = (&*stream).write_all(&page.body);
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+fn connection(server: &Server, stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut stream = Limited::new(stream, REQUEST_TIME);
+    let (page, is_head) = match read(&mut stream) {
+        Ok(Ok(request)) => {
+            let page = server.pages.page(&request.path, &request.accept);
+            let page = page.unwrap_or_else(|| Page::text(404, "no such page"));
+            (page, request.method == Method::Head)
+        }
+        Ok(Err(refusal)) => (Page::text(refusal.status(), reason(refusal.status())), false),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            (Page::text(408, "the request did not arrive in time"), false)
+        }
+        Err(error) => return Err(error),
+    };
+    stream.give(ANSWER_TIME);
+    stream.write_all(&head(&page))?;
+    if !is_head {
+        stream.write_all(&page.body)?;
+    }
+    stream.close();
+    Ok(())
+}
+
+/// Reads the head of a request.
+fn read(stream: &mut impl Read) -> io::Result<Result<Request, Refusal>> {
+    let mut bytes = Vec::with_capacity(1024);
+    let mut piece = [0; 1024];
+    loop {
+        let n = stream.read(&mut piece)?;
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        bytes.extend_from_slice(&piece[..n]);
+        match parse(&bytes) {
+            Ok(Some(request)) => return Ok(Ok(request)),
+            Ok(None) if bytes.len() >= HEAD_MAX => return Ok(Err(Refusal::TooLarge)),
+            Ok(None) => {}
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+    }
+}
+
+fn head(page: &Page) -> Vec<u8> {
+    let allow = if page.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    let text = format!(
+        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
+         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
+        page.status,
+        reason(page.status),
+        page.content_type,
+        page.body.len(),
+    );
+    text.into_bytes()
+}
+
+/// A connection whose reads and writes end by a time, however slowly the other end goes.
+struct Limited {
+    stream: TcpStream,
+    end: Instant,
+}
+
+impl Limited {
+    fn new(stream: TcpStream, time: Duration) -> Self {
+        Self { stream, end: Instant::now() + time }
+    }
+
+    /// Sets the end anew.
+    fn give(&mut self, time: Duration) {
+        self.end = Instant::now() + time;
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Ends the connection once the other end has everything: closing with unread data would reset it, and the
+    /// other end might lose the answer.
+    fn close(mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+        self.end = self.end.min(Instant::now() + Duration::from_secs(1));
+        let mut rest = [0; 1024];
+        for _ in 0..16 {
+            if !matches!(self.read(&mut rest), Ok(n) if n > 0) {
+                return;
+            }
+        }
+    }
+}
+
+/// The kernel reports the end of a socket's time as `EAGAIN`.
+fn timed(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+impl Read for Limited {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(buffer).map_err(timed)
+    }
+}
+
+impl Write for Limited {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(buffer).map_err(timed)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}

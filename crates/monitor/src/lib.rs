@@ -1,0 +1,21 @@
+//! The daemon: measurements over time as metrics.
+//!
+//! Input: the host and its instruments, read on a clock. Output: a [`Store`] of series, of which each scrape gets the
+//! same snapshot; alert rules, dashboards and documentation generated from the same registry ([`metrics`]).
+//!
+//! ```text
+//!   instruments ─ runner ─┐
+//!                         ├─ collect ─> Store ─ tick ─> Snapshot ─> exposition ─> http
+//!   facts, findings ──────┘                       (metrics: one row for each name)
+//! ```
+
+pub mod collect;
+// export
+pub mod exposition;
+pub mod http;
+pub mod metrics;
+pub mod runner;
+pub mod store;
+
+pub use metrics::{Id, METRICS, Metric};
+pub use store::{Snapshot, Store};

@@ -1,0 +1,190 @@
+//! All threads together.
+
+use super::config::Config;
+use super::facts::Reader;
+use super::instruments::{Context, OBSERVERS, Observer};
+use super::pages::Monitored;
+use super::stop::Stop;
+use super::systemd::{Notify, passed_listener};
+use crate::exposition::Format;
+use crate::http::{Server, serve};
+use crate::metrics::Id;
+use nearpath_host::{Root, Wanted};
+use nearpath_model::Topology;
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{Builder, Scope};
+use std::time::{Duration, Instant};
+
+/// Stack of an instrument's thread.
+const STACK: usize = 2 * 1024 * 1024;
+
+/// Why the daemon did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum MonitorError {
+    /// It would be open to everybody.
+    #[error(
+        "{0} is not a loopback address: use TLS (--web-config), or --insecure to serve everybody"
+    )]
+    Open(SocketAddr),
+    /// It cannot listen.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, io::Error),
+    /// The host cannot be read.
+    #[error("cannot read the host: {0}")]
+    Host(String),
+    /// The system refuses something that it needs.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// What the daemon needs of its caller.
+#[derive(Clone, Copy)]
+pub struct Outside<'a> {
+    /// Waits for this time or until a signal arrives; returns whether one did.
+    pub wait: &'a dyn Fn(Duration) -> bool,
+    /// Reports something.
+    pub say: &'a (dyn Fn(&str) + Sync),
+}
+
+/// Serves until a signal arrives.
+///
+/// # Errors
+/// It cannot listen, or the host cannot be read.
+pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
+    let listener = listener(config)?;
+    let address = listener.local_addr().unwrap_or(config.listen);
+    let (stop, topology) = (Stop::new()?, topology()?);
+    let monitored = Arc::new(Monitored::new(config.interval));
+    let server = Server::new(Arc::clone(&monitored) as Arc<_>);
+    let notify = Notify::new();
+    let context = Context {
+        config,
+        topology: &topology,
+        monitored: &monitored,
+        stop: &stop,
+        say: outside.say,
+    };
+    std::thread::scope(|scope| {
+        // Whatever happens, all threads end.
+        let _ends = Ends(&stop);
+        let accept = Builder::new().name("accept".to_owned());
+        let (stop, server) = (&stop, &server);
+        accept.spawn_scoped(scope, move || {
+            use std::os::fd::AsFd;
+            if let Err(error) = serve(scope, server, &listener, stop.as_fd()) {
+                (context.say)(&format!("cannot serve: {error}"));
+            }
+        })?;
+        start(scope, context)?;
+        (outside.say)(&format!("serving http://{address}/metrics; Ctrl-C stops"));
+        let mut daemon = Ticks::new(context);
+        notify.send("READY=1\nSTATUS=observing");
+        loop {
+            let began = Instant::now();
+            daemon.tick();
+            notify.send("WATCHDOG=1");
+            if (outside.wait)(config.interval.saturating_sub(began.elapsed())) {
+                break;
+            }
+        }
+        notify.send("STOPPING=1");
+        Ok(())
+    })
+}
+
+/// Observes for one interval; returns the exposition as text.
+///
+/// # Errors
+/// The host cannot be read.
+pub fn once(config: &Config, outside: Outside<'_>) -> Result<Arc<[u8]>, MonitorError> {
+    let (stop, topology) = (Stop::new()?, topology()?);
+    let monitored = Monitored::new(config.interval);
+    let context = Context {
+        config,
+        topology: &topology,
+        monitored: &monitored,
+        stop: &stop,
+        say: outside.say,
+    };
+    let mut daemon = Ticks::new(context);
+    std::thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        start(scope, context)?;
+        daemon.reader.read();
+        (outside.wait)(config.interval);
+        Ok::<_, io::Error>(())
+    })?;
+    // What the instruments have seen is complete once their threads have ended.
+    daemon.reader.again();
+    daemon.tick();
+    Ok(monitored.exposition().encoded(Format::Text))
+}
+
+/// Ends all threads, also if one panics.
+struct Ends<'a>(&'a Stop);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+fn topology() -> Result<Topology, MonitorError> {
+    let host = nearpath_host::read(&Root::live(), &Wanted::default());
+    Ok(host.map_err(|error| MonitorError::Host(error.to_string()))?.topology)
+}
+
+fn listener(config: &Config) -> Result<TcpListener, MonitorError> {
+    if let Some(passed) = passed_listener() {
+        // Whoever wrote the socket unit has decided where it listens.
+        return Ok(passed);
+    }
+    if !config.listen.ip().is_loopback() && !config.insecure {
+        return Err(MonitorError::Open(config.listen));
+    }
+    TcpListener::bind(config.listen).map_err(|error| MonitorError::Listen(config.listen, error))
+}
+
+fn start<'scope>(scope: &'scope Scope<'scope, '_>, context: Context<'scope>) -> io::Result<()> {
+    let is_on = |(source, _): &&Observer| context.config.has(*source);
+    for (source, observe) in OBSERVERS.iter().filter(is_on) {
+        let thread = Builder::new().name(source.name().to_owned()).stack_size(STACK);
+        let observe = *observe;
+        thread.spawn_scoped(scope, move || observe(context))?;
+    }
+    Ok(())
+}
+
+/// The daemon's own thread.
+struct Ticks<'a> {
+    context: Context<'a>,
+    reader: Reader<'a>,
+    cpu: Duration,
+}
+
+impl<'a> Ticks<'a> {
+    fn new(context: Context<'a>) -> Self {
+        Self { context, reader: Reader::new(context), cpu: Duration::ZERO }
+    }
+
+    fn tick(&mut self) {
+        self.reader.read();
+        let now = process_time();
+        let mut store = self.context.monitored.store();
+        store.add(Id::ObservingCpu, &[], now.saturating_sub(self.cpu).as_secs_f64());
+        store.set(Id::BuildInfo, &[&self.context.config.version], 1.0);
+        drop(store);
+        self.cpu = now;
+        self.context.monitored.tick();
+    }
+}
+
+/// CPU time of this process.
+fn process_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let (s, ns) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(s.unwrap_or(0), ns.unwrap_or(0))
+}

@@ -1,0 +1,21 @@
+//! The daemon: a thread for each instrument, one for facts and findings, and those of the server.
+//!
+//! Input: what to observe and how much it may cost. Output: pages for scrapers, renewed on a clock: all that scrape
+//! between two ticks get the same. An instrument that the kernel refuses does not stop the others; it is tried again.
+
+mod config;
+mod daemon;
+mod evidence;
+mod facts;
+mod instruments;
+mod observe;
+mod pace;
+mod pages;
+mod stop;
+mod systemd;
+
+pub use config::{Config, Source};
+pub use daemon::{MonitorError, Outside, once, run};
+pub use pace::Pace;
+pub use pages::Monitored;
+pub use stop::Stop;

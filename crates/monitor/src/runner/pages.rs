@@ -1,0 +1,137 @@
+//! What scrapers get: renewed at each tick.
+
+use crate::exposition::{Exposition, Format, negotiate};
+use crate::http::{Page, Pages};
+use crate::runner::evidence::Gathered;
+use crate::store::Store;
+use nearpath_model::Diagnosis;
+use serde_json::json;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Version of `/findings`.
+const FINDINGS_SCHEMA: u32 = 1;
+/// Ticks that may be missed before the daemon is not healthy.
+const MISSED: u32 = 6;
+
+const INDEX: &str = "\
+nearpath monitor
+
+/metrics      metrics: Prometheus text, OpenMetrics, or protobuf with native histograms
+/findings     findings of the last diagnosis, as JSON
+/-/healthy    200 while collections go on
+/-/ready      200 after the first collection";
+
+/// The state that threads share.
+pub struct Monitored {
+    store: Mutex<Store>,
+    gathered: Mutex<Gathered>,
+    shown: Mutex<Shown>,
+    began: Instant,
+    interval: Duration,
+}
+
+#[derive(Default)]
+struct Shown {
+    exposition: Arc<Exposition>,
+    findings: Option<Arc<[u8]>>,
+    ticked: Option<Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Data are whole between any two statements that change them: a thread that panicked leaves nothing half-done
+    // that matters.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Monitored {
+    /// Nothing collected yet.
+    pub fn new(interval: Duration) -> Self {
+        Self {
+            store: Mutex::default(),
+            gathered: Mutex::default(),
+            shown: Mutex::default(),
+            began: Instant::now(),
+            interval,
+        }
+    }
+
+    /// The series.
+    pub fn store(&self) -> MutexGuard<'_, Store> {
+        let mut store = lock(&self.store);
+        store.advance(self.began.elapsed());
+        store
+    }
+
+    /// The evidence.
+    pub(crate) fn gathered(&self) -> MutexGuard<'_, Gathered> {
+        lock(&self.gathered)
+    }
+
+    /// Renews what scrapers get.
+    pub fn tick(&self) {
+        let snapshot = self.store().snapshot();
+        let mut shown = lock(&self.shown);
+        shown.exposition = Arc::new(Exposition::new(snapshot));
+        shown.ticked = Some(Instant::now());
+    }
+
+    /// Sets the findings.
+    pub fn show_findings(&self, diagnosis: &Diagnosis) {
+        let time_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let document = json!({
+            "schema": FINDINGS_SCHEMA,
+            "time_s": time_s,
+            "findings": diagnosis.findings,
+            "not_checked": diagnosis.not_checked,
+        });
+        let bytes = serde_json::to_vec(&document).unwrap_or_default();
+        lock(&self.shown).findings = Some(bytes.into());
+    }
+
+    /// The exposition of now.
+    pub fn exposition(&self) -> Arc<Exposition> {
+        Arc::clone(&lock(&self.shown).exposition)
+    }
+
+    fn healthy(&self) -> Page {
+        let ticked = lock(&self.shown).ticked.unwrap_or(self.began);
+        let late = ticked.elapsed();
+        if late < self.interval * MISSED + Duration::from_secs(10) {
+            Page::text(200, "healthy")
+        } else {
+            Page::text(503, &format!("no collection for {} s", late.as_secs()))
+        }
+    }
+
+    fn ready(&self) -> Page {
+        match lock(&self.shown).ticked {
+            Some(_) => Page::text(200, "ready"),
+            None => Page::text(503, "nothing collected yet"),
+        }
+    }
+
+    fn findings(&self) -> Page {
+        match lock(&self.shown).findings.clone() {
+            Some(body) => Page { status: 200, content_type: "application/json", body },
+            None => Page::text(503, "no diagnosis yet"),
+        }
+    }
+}
+
+impl Pages for Monitored {
+    fn page(&self, path: &str, accept: &str) -> Option<Page> {
+        Some(match path {
+            "/" => Page::text(200, INDEX),
+            "/metrics" => {
+                let format: Format = negotiate(accept);
+                let body = self.exposition().encoded(format);
+                Page { status: 200, content_type: format.content_type(), body }
+            }
+            "/findings" => self.findings(),
+            "/-/healthy" => self.healthy(),
+            "/-/ready" => self.ready(),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! The server against clients that are slow, many, or wrong.
+
+use nearpath_monitor::http::{CONNECTIONS_MAX, Page, Pages, Server, serve};
+use nearpath_monitor::runner::Stop;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+struct Fixed;
+
+impl Pages for Fixed {
+    fn page(&self, path: &str, accept: &str) -> Option<Page> {
+        match path {
+            "/metrics" => Some(Page::text(200, &format!("metrics for {accept}"))),
+            // More than the sockets' buffers hold.
+            "/large" => Some(Page::text(200, &"x".repeat(32 << 20))),
+            _ => None,
+        }
+    }
+}
+
+/// Runs `test` against a server, which ends with it.
+fn with_server(test: impl FnOnce(SocketAddr)) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (server, stop) = (Server::new(Arc::new(Fixed)), Stop::new().unwrap());
+    std::thread::scope(|scope| {
+        let accepts = scope.spawn(|| serve(scope, &server, &listener, stop.as_fd()));
+        let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address)));
+        stop.set();
+        accepts.join().unwrap().unwrap();
+        if let Err(panic) = tested {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+}
+
+/// Sends a request, and reads until the server closes.
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = connect(address);
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Until a connection is free again.
+fn works(address: SocketAddr) -> bool {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+        if answer.starts_with("HTTP/1.1 200 ") {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+#[test]
+fn get_and_head_alone_are_served() {
+    with_server(|address| {
+        let get = ask(address, "GET /metrics HTTP/1.1\r\nAccept: text/plain\r\n\r\n");
+        let (head, body) = get.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("Connection: close"));
+        assert_eq!(body, "metrics for text/plain\n");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
+
+        let same = ask(address, "HEAD /metrics HTTP/1.1\r\nAccept: text/plain\r\n\r\n");
+        assert_eq!(same.split_once("\r\n\r\n").unwrap(), (head, ""));
+
+        let post = ask(address, "POST /metrics HTTP/1.1\r\n\r\n");
+        assert!(post.starts_with("HTTP/1.1 405 ") && post.contains("Allow: GET, HEAD\r\n"));
+        assert!(ask(address, "GET /../etc HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(ask(address, "hello\r\n\r\n").starts_with("HTTP/1.1 400 "));
+        let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(100_000));
+        let long = ask(address, &long);
+        assert!(long.is_empty() || long.starts_with("HTTP/1.1 431 "), "{long}");
+    });
+}
+
+#[test]
+fn a_thousand_connections_do_no_harm() {
+    with_server(|address| {
+        // They stay open without a word.
+        let many: Vec<TcpStream> = (0..1_000).map(|_| connect(address)).collect();
+        let mut refused = 0;
+        for mut stream in &many {
+            stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            let mut answer = [0; 512];
+            if let Ok(n) = stream.read(&mut answer)
+                && answer[..n].starts_with(b"HTTP/1.1 503 ")
+            {
+                refused += 1;
+            }
+        }
+        assert!(refused >= 900, "{refused} were refused");
+        drop(many);
+        assert!(works(address));
+    });
+}
+
+#[test]
+fn slow_clients_are_ended_and_the_others_are_served_again() {
+    with_server(|address| {
+        let began = Instant::now();
+        let mut slow: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect(address)).collect();
+        for stream in &mut slow {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
+        }
+        // One more byte now and then does not prolong it.
+        let ended = loop {
+            std::thread::sleep(Duration::from_millis(200));
+            if slow.iter_mut().any(|stream| stream.write_all(b"y").is_err()) {
+                break began.elapsed();
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "a slow request never ends");
+        };
+        assert!(ended > Duration::from_secs(4), "{ended:?}");
+        assert!(works(address));
+    });
+}
+
+#[test]
+fn whoever_does_not_take_the_answer_is_ended() {
+    with_server(|address| {
+        let many: Vec<TcpStream> = (0..CONNECTIONS_MAX)
+            .map(|_| {
+                let mut stream = connect(address);
+                stream.write_all(b"GET /large HTTP/1.1\r\n\r\n").unwrap();
+                stream
+            })
+            .collect();
+        assert!(works(address));
+        drop(many);
+    });
+}

@@ -1,0 +1,226 @@
+//! The daemon under load on this kernel, scraped by a real Prometheus (3.0 or later: that of the PATH, or the one that
+//! NEARPATH_PROMETHEUS names).
+
+mod prometheus;
+
+use nearpath_model::histogram::{ZERO_INDEX, interpolated_ns};
+use nearpath_monitor::runner::{Config, Outside, Source, run};
+use nearpath_testing::veth::{Side, VethPair};
+use nearpath_testing::{require_bpf, require_netns, wait_for};
+use prometheus::{Prometheus, get, program};
+use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{
+    Histogram, MetricFamily,
+};
+use prost::Message;
+use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const PROTOBUF: &str =
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+
+fn config(listen: SocketAddr) -> Config {
+    Config {
+        listen,
+        insecure: false,
+        interval: Duration::from_millis(500),
+        findings: Duration::from_secs(2),
+        limit: None,
+        sources: Source::ALL.into_iter().filter(|source| *source != Source::Memory).collect(),
+        btf_file: None,
+        version: "test".to_owned(),
+    }
+}
+
+/// Runs `test` beside a daemon, which ends with it.
+fn with_daemon(listen: SocketAddr, test: impl FnOnce(SocketAddr)) {
+    let (ends, (tell, told)) = (AtomicBool::new(false), channel());
+    let tell = std::sync::Mutex::new(tell);
+    std::thread::scope(|scope| {
+        let daemon = scope.spawn(|| {
+            let wait = |time: Duration| {
+                std::thread::sleep(time.min(Duration::from_millis(500)));
+                ends.load(Ordering::Relaxed)
+            };
+            let say = |text: &str| {
+                eprintln!("daemon: {text}");
+                let address = text.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
+                if let Some((address, _)) = address {
+                    tell.lock().unwrap().send(address.parse().unwrap()).unwrap();
+                }
+            };
+            run(&config(listen), Outside { wait: &wait, say: &say })
+        });
+        let address = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address)));
+        ends.store(true, Ordering::Relaxed);
+        daemon.join().unwrap().unwrap();
+        if let Err(panic) = tested {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// Packets back and forth between two namespaces.
+fn load(pair: &VethPair, rounds: u32) {
+    let bind = |side: Side| {
+        pair.run(side, |side| UdpSocket::bind((side.ipv4(), 0))).expect("a socket in a namespace")
+    };
+    let (client, server) = (bind(Side::Client), bind(Side::Server));
+    client.connect(server.local_addr().unwrap()).unwrap();
+    server.connect(client.local_addr().unwrap()).unwrap();
+    for socket in [&client, &server] {
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            for _ in 0..rounds {
+                let n = server.recv(&mut buffer).unwrap();
+                server.send(&buffer[..n]).unwrap();
+            }
+        });
+        let mut buffer = [0; 64];
+        for _ in 0..rounds {
+            client.send(b"ping").unwrap();
+            client.recv(&mut buffer).unwrap();
+        }
+    });
+}
+
+/// The daemon's own histogram of received packets.
+fn own(address: SocketAddr) -> Option<Histogram> {
+    let (_, body) = get(address, "/metrics", PROTOBUF)?;
+    let mut bytes = body.as_slice();
+    while !bytes.is_empty() {
+        let family = MetricFamily::decode_length_delimited(&mut bytes).unwrap();
+        if family.name == "nearpath_path_latency_seconds" {
+            let is = |metric: &&prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::Metric| {
+                metric.label.iter().any(|label| label.value == "receive")
+            };
+            return family.metric.iter().find(is)?.histogram.clone();
+        }
+    }
+    None
+}
+
+/// Its buckets by nearpath's number.
+fn buckets(histogram: &Histogram) -> Vec<(usize, u64)> {
+    let mut buckets = vec![(0, histogram.zero_count)];
+    let (mut index, mut count, mut deltas) = (0, 0, histogram.positive_delta.iter());
+    for span in &histogram.positive_span {
+        index += span.offset;
+        for _ in 0..span.length {
+            count += deltas.next().unwrap();
+            buckets.push((usize::try_from(index - ZERO_INDEX).unwrap(), count.try_into().unwrap()));
+            index += 1;
+        }
+    }
+    buckets
+}
+
+/// The only result of both scrapers.
+fn both(prometheus: &Prometheus, expression: &str) -> Option<f64> {
+    let results = prometheus.query(expression, "job");
+    let [(_, one), (_, two)] = results.as_slice() else { return None };
+    (one == two || (one.is_nan() && two.is_nan())).then_some(*one)
+}
+
+const RECEIVE: &str = "nearpath_path_latency_seconds{direction=\"receive\"}";
+
+#[test]
+fn a_real_prometheus_sees_what_the_daemon_has_counted() {
+    if !require_bpf() || !require_netns() {
+        return;
+    }
+    let Some(program) = program("NEARPATH_PROMETHEUS", "prometheus") else { return };
+    let pair = VethPair::new(1).unwrap();
+    let mut kept = None;
+    with_daemon("127.0.0.1:0".parse().unwrap(), |address| {
+        let prometheus = Prometheus::start(&program, address);
+        wait_for("stages", || {
+            load(&pair, 200);
+            own(address).filter(|own| own.sample_count > 400)
+        });
+        load(&pair, 20_000);
+        let (histogram, count) = wait_for("a scrape of the same counts", || {
+            let before = own(address)?;
+            let count = both(&prometheus, &format!("histogram_count({RECEIVE})"))?;
+            let sum = both(&prometheus, &format!("histogram_sum({RECEIVE})"))?;
+            let same = count == before.sample_count as f64 && sum == before.sample_sum;
+            (same && own(address)? == before).then_some((before, count))
+        });
+        assert!(count >= 20_000.0, "{count}");
+        assert_eq!(histogram.schema, 4);
+        let buckets = buckets(&histogram);
+        for q in [0.1, 0.5, 0.9, 0.99, 0.999] {
+            let said = both(&prometheus, &format!("histogram_quantile({q}, {RECEIVE})")).unwrap();
+            let ours = interpolated_ns(&buckets, q).unwrap() / 1e9;
+            assert!((said / ours - 1.0).abs() < 1e-6, "p{q}: {said} {ours}");
+            // By rate, over the time since the first scrape.
+            let rate = format!("histogram_quantile({q}, rate({RECEIVE}[5m]))");
+            let said = both(&prometheus, &rate).unwrap();
+            assert!((said / ours).log2().abs() < 0.5, "p{q} of the rate: {said} {ours}");
+        }
+        for (_, up) in prometheus.query("nearpath_instrument_up", "instrument") {
+            assert_eq!(up, 1.0);
+        }
+        kept = Some((prometheus, address));
+    });
+    // The daemon starts again at the same address: Prometheus sees a reset, not a loss.
+    let (prometheus, address) = kept.unwrap();
+    with_daemon(address, |address| {
+        wait_for("stages after a restart", || {
+            load(&pair, 200);
+            own(address).filter(|own| own.sample_count > 400)
+        });
+        wait_for("the reset", || {
+            (both(&prometheus, &format!("resets({RECEIVE}[5m])"))? == 1.0).then_some(())
+        });
+        let increase = format!("histogram_count(increase({RECEIVE}[5m]))");
+        let increase = both(&prometheus, &increase).unwrap();
+        assert!(increase > 15_000.0, "{increase}");
+    });
+}
+
+#[test]
+fn promtool_has_no_complaint_and_scrapers_get_the_same() {
+    if !require_bpf() || !require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    with_daemon("127.0.0.1:0".parse().unwrap(), |address| {
+        wait_for("stages", || {
+            load(&pair, 200);
+            own(address).filter(|own| own.sample_count > 400)
+        });
+        let (head, text) = get(address, "/metrics", "text/plain").unwrap();
+        assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
+        let text = String::from_utf8(text).unwrap();
+        let series = text.lines().filter(|line| !line.starts_with('#'));
+        assert!(series.clone().count() < 500, "{}", series.count());
+        let (head, findings) = wait_for("findings", || {
+            get(address, "/findings", "").filter(|(head, _)| head.starts_with("HTTP/1.1 200 "))
+        });
+        assert!(head.contains("Content-Type: application/json"), "{head}");
+        let findings: serde_json::Value = serde_json::from_slice(&findings).unwrap();
+        assert!(findings["findings"].is_array() && findings["time_s"].is_u64());
+        for page in ["/-/healthy", "/-/ready", "/"] {
+            assert!(get(address, page, "").unwrap().0.starts_with("HTTP/1.1 200 "), "{page}");
+        }
+        let Some(promtool) = program("NEARPATH_PROMTOOL", "promtool") else { return };
+        let mut check = Command::new(promtool);
+        let piped = check.args(["check", "metrics"]).stdin(Stdio::piped());
+        let mut check = piped.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let said = check.wait_with_output().unwrap();
+        assert!(said.status.success(), "{}{}", s(&said.stdout), s(&said.stderr));
+    });
+}
+
+fn s(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,121 @@
+//! `nearpath monitor`: the daemon.
+
+use crate::failure::{Failure, say};
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::{Overhead, overhead, span};
+use crate::version;
+use anyhow::Context;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use nearpath_monitor::runner::{self, Config, Outside, Source};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Observes all the time and serves what it has seen as Prometheus metrics: latencies of packets as
+native histograms, causes of late ones, locality, drops, interrupts, memory, TCP, drift of applied
+changes, and findings. Everything together keeps within --max-overhead. Nothing is changed.
+
+EXAMPLES
+  nearpath monitor                                 http://127.0.0.1:9477/metrics
+  nearpath monitor --once                          observe for one interval, print the metrics
+  nearpath monitor --without-source budgets,tcp    all but these
+  nearpath monitor --source facts,steering         only these: no program in the kernel
+  curl -s localhost:9477/findings | jq '.findings[] | .title'
+
+Requires root; without it only 'facts', 'workers' and findings from configuration are available.
+docs/metrics.md lists the metrics, docs/monitor.md describes the daemon.";
+
+/// Arguments of `monitor`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+pub struct Monitor {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+#[derive(Debug, Args)]
+struct Arguments {
+    /// Where to listen; other addresses than loopback need --insecure
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477")]
+    listen: SocketAddr,
+    /// Serve everybody who can reach the address, unencrypted
+    #[arg(long)]
+    insecure: bool,
+    /// Observe for one interval, print the metrics and exit
+    #[arg(long, conflicts_with_all = ["listen", "insecure"])]
+    once: bool,
+    /// Time between collections; scrapers get the same in between
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
+    interval: Duration,
+    /// Time between diagnoses and readings of memory
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = interval)]
+    findings_interval: Duration,
+    /// Limit of everything together, as a share of one CPU such as '1%', or 'none'
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = overhead)]
+    max_overhead: Overhead,
+    /// Observe only these
+    #[arg(long, value_name = "SOURCE", value_delimiter = ',', value_parser = sources())]
+    source: Vec<String>,
+    /// Observe all but these
+    #[arg(long, value_name = "SOURCE", value_delimiter = ',', value_parser = sources())]
+    #[arg(conflicts_with = "source", hide_possible_values = true)]
+    without_source: Vec<String>,
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
+}
+
+fn sources() -> PossibleValuesParser {
+    PossibleValuesParser::new(Source::ALL.map(Source::name))
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match span(text) {
+        Ok(time) if time < Duration::from_millis(100) => Err("less than 100ms".to_owned()),
+        Ok(time) if time > Duration::from_secs(3600) => Err("more than an hour".to_owned()),
+        other => other,
+    }
+}
+
+impl Monitor {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        self.arguments.run()
+    }
+}
+
+impl Arguments {
+    fn config(&self) -> Config {
+        let named = |names: &[String], source: Source| names.iter().any(|n| n == source.name());
+        let is_on = |source: &Source| {
+            let only = self.source.is_empty() || named(&self.source, *source);
+            only && !named(&self.without_source, *source)
+        };
+        let sources: BTreeSet<Source> = Source::ALL.into_iter().filter(is_on).collect();
+        Config {
+            listen: self.listen,
+            insecure: self.insecure,
+            interval: self.interval,
+            findings: self.findings_interval.max(self.interval),
+            limit: self.max_overhead.0,
+            sources,
+            btf_file: self.btf.clone(),
+            version: version::NUMBER.to_owned(),
+        }
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let outside = Outside { wait: &|time| interrupt.wait(time), say: &say };
+        if self.once {
+            let metrics = runner::once(&self.config(), outside).map_err(anyhow::Error::from)?;
+            let metrics = std::str::from_utf8(&metrics).context("metrics")?;
+            return output::text(metrics);
+        }
+        runner::run(&self.config(), outside).map_err(anyhow::Error::from)?;
+        Ok(())
+    }
+}
