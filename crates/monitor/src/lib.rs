@@ -10,7 +10,7 @@
 //! ```
 
 pub mod collect;
-// export
+pub mod export;
 pub mod exposition;
 pub mod http;
 pub mod metrics;

@@ -64,7 +64,9 @@ impl Prometheus {
         let results = document["data"]["result"].as_array().unwrap();
         let result = |result: &Value| {
             let name = result["metric"][label].as_str().unwrap_or_default().to_owned();
-            (name, result["value"][1].as_str().unwrap().parse().unwrap())
+            // A histogram has no value.
+            let value = result["value"][1].as_str().and_then(|value| value.parse().ok());
+            (name, value.unwrap_or(f64::NAN))
         };
         results.iter().map(result).collect()
     }
