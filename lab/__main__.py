@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import bench, cache, distribution, images, kernels, overhead, promtool, requirements, shell
+from . import bench, cache, distribution, images, kernels, overhead, prometheus, promtool, requirements, shell
 from .distribution import Unavailable
 from .payload import nearpath_payload
 
@@ -25,6 +25,8 @@ def main() -> int:
     costs.add_argument("options", nargs="*", help="after --: options of the program of `make bench-overhead`")
     commands.add_parser("kernels", help="write docs/kernels.md: what is observable on each kernel")
     commands.add_parser("promtool", help="print the path of Prometheus' promtool; download it if it is missing")
+    for program in prometheus.PACKAGES:
+        commands.add_parser(program, help=f"print the path of {program}; download it if it is missing")
     commands.add_parser("clean", help="remove the cache")
 
     options = parser.parse_args()
@@ -34,6 +36,9 @@ def main() -> int:
             return 0
         if options.command == "promtool":
             print(promtool.path())
+            return 0
+        if options.command in prometheus.PACKAGES:
+            print(prometheus.path(options.command))
             return 0
         requirements.check()
         if options.command == "build":

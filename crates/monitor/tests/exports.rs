@@ -31,13 +31,15 @@ fn each_alert_fires_and_stays_silent_in_promtool() {
     write("text.yml", &text("prometheus-rules", Scraped::Text));
     write("test.yml", &rule_tests("rules.yml"));
     for file in ["rules.yml", "text.yml"] {
-        let (well, said) = run(&promtool, &["check", "rules", "--lint=all", "--lint-fatal", file], folder.path());
+        let (well, said) =
+            run(&promtool, &["check", "rules", "--lint=all", "--lint-fatal", file], folder.path());
         assert!(well, "{said}");
     }
     let (well, said) = run(&promtool, &["test", "rules", "test.yml"], folder.path());
     assert!(well, "{said}");
     // The tests can fail: no alert is silent where it must fire.
-    let tests = rule_tests("rules.yml").replace("exp_samples: []", "exp_samples: [{labels: x, value: 1}]");
+    let tests =
+        rule_tests("rules.yml").replace("exp_samples: []", "exp_samples: [{labels: x, value: 1}]");
     write("wrong.yml", &tests);
     let (well, said) = run(&promtool, &["test", "rules", "wrong.yml"], folder.path());
     assert!(!well && said.matches("got: nil").count() == ALERTS.len(), "{said}");
@@ -76,7 +78,8 @@ fn the_service_is_hardened() {
     let file = folder.path().join("nearpath-monitor.service");
     std::fs::write(&file, text("systemd", Scraped::Native)).unwrap();
     // `--threshold` is in tenths.
-    let arguments = ["security", "--offline=true", "--threshold=35", "--no-pager", file.to_str().unwrap()];
+    let arguments =
+        ["security", "--offline=true", "--threshold=35", "--no-pager", file.to_str().unwrap()];
     let (well, said) = run("systemd-analyze", &arguments, folder.path());
     assert!(well, "{said}");
 }

@@ -1,6 +1,6 @@
 //! The server against clients that are slow, many, or wrong.
 
-use nearpath_monitor::http::{CONNECTIONS_MAX, Page, Pages, Server, serve};
+use nearpath_monitor::http::{Access, CONNECTIONS_MAX, Page, Pages, Server, serve};
 use nearpath_monitor::runner::Stop;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,9 +23,13 @@ impl Pages for Fixed {
 
 /// Runs `test` against a server, which ends with it.
 fn with_server(test: impl FnOnce(SocketAddr)) {
+    with_access(Access::default(), test);
+}
+
+fn with_access(access: Access, test: impl FnOnce(SocketAddr)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (server, stop) = (Server::new(Arc::new(Fixed)), Stop::new().unwrap());
+    let (server, stop) = (Server::new(Arc::new(Fixed), access), Stop::new().unwrap());
     std::thread::scope(|scope| {
         let accepts = scope.spawn(|| serve(scope, &server, &listener, stop.as_fd()));
         let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address)));
@@ -142,4 +146,101 @@ fn whoever_does_not_take_the_answer_is_ended() {
         assert!(works(address));
         drop(many);
     });
+}
+
+/// A web configuration with a certificate of its own.
+fn web_config(folder: &std::path::Path, users: &str) -> Option<Access> {
+    if !nearpath_testing::require_program("openssl") {
+        return None;
+    }
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", "key.pem"])
+        .args(["-addext", "subjectAltName=DNS:localhost", "-out", "cert.pem"])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    let text = format!("tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n{users}");
+    std::fs::write(folder.join("web.yml"), text).unwrap();
+    Some(Access::read(&folder.join("web.yml")).unwrap())
+}
+
+/// What curl gets: the status and the content.
+fn curl(address: SocketAddr, folder: &std::path::Path, more: &[&str]) -> (Option<i32>, String) {
+    let resolve = format!("localhost:{}:127.0.0.1", address.port());
+    let said = std::process::Command::new("curl")
+        .args(["-s", "--max-time", "20", "--cacert", "cert.pem", "--resolve", &resolve])
+        .args(more)
+        .arg(format!("https://localhost:{}/metrics", address.port()))
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    (said.status.code(), String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+#[test]
+fn tls_and_passwords_are_required() {
+    let folder = tempfile::tempdir().unwrap();
+    // htpasswd -nbBC 4 alice secret
+    let users = "basic_auth_users:\n  alice: $2y$04$HASH\n";
+    let hash = bcrypt::hash_with_result("secret", 4).unwrap();
+    let users = users.replace("$2y$04$HASH", &hash.format_for_version(bcrypt::Version::TwoY));
+    let Some(access) = web_config(folder.path(), &users) else { return };
+    if !nearpath_testing::require_program("curl") {
+        return;
+    }
+    let folder = folder.path();
+    with_access(access, |address| {
+        let (_, body) = curl(address, folder, &["-u", "alice:secret"]);
+        assert!(body.starts_with("metrics for"), "{body}");
+        for wrong in [&["-u", "alice:wrong"][..], &["-u", "bob:secret"], &[]] {
+            let (_, said) = curl(
+                address,
+                folder,
+                &[wrong, &["-w", "%{http_code}", "-o", "/dev/null"]].concat(),
+            );
+            assert_eq!(said, "401", "{wrong:?}");
+        }
+        // Without TLS, with a version that is too old, and with garbage.
+        let plain = ask(address, "GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(!plain.contains("metrics for"), "{plain}");
+        let (old, _) = curl(address, folder, &["-u", "alice:secret", "--tls-max", "1.1"]);
+        assert_ne!(old, Some(0));
+        let mut garbage = connect(address);
+        garbage.write_all(&[0x16, 3, 1, 0xff, 0xff]).unwrap();
+        garbage.write_all(&[7; 70_000]).unwrap_or(());
+        drop(garbage);
+        // Handshakes that stall hold no connection for longer than a request may take.
+        let stalled: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect(address)).collect();
+        let (code, _) = curl(
+            address,
+            folder,
+            &["-u", "alice:secret", "--retry", "20", "--retry-delay", "1", "--retry-all-errors"],
+        );
+        assert_eq!(code, Some(0));
+        drop(stalled);
+    });
+}
+
+#[test]
+fn a_client_that_trusts_another_certificate_is_refused_and_promtool_accepts_the_file() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let Some(access) = web_config(folder.path(), "") else { return };
+    web_config(other.path(), "");
+    if !nearpath_testing::require_program("curl") {
+        return;
+    }
+    with_access(access, |address| {
+        assert_ne!(curl(address, other.path(), &[]).0, Some(0));
+        assert_eq!(curl(address, folder.path(), &[]).0, Some(0));
+    });
+    let Some(promtool) = std::env::var("NEARPATH_PROMTOOL").ok().filter(|p| !p.is_empty()) else {
+        nearpath_testing::skip("no NEARPATH_PROMTOOL");
+        return;
+    };
+    let file = folder.path().join("web.yml");
+    let said =
+        std::process::Command::new(promtool).args(["check", "web-config"]).arg(file).output();
+    assert!(said.unwrap().status.success());
 }

@@ -75,9 +75,7 @@ pub const RECORDS: &[Record] = &[
     },
     Record {
         name: "nearpath:finding_cost_seconds:sum",
-        expression: |_| {
-            format!("sum without (check, subject) ({})", name(Id::FindingCost))
-        },
+        expression: |_| format!("sum without (check, subject) ({})", name(Id::FindingCost)),
     },
     // The ranking of a fleet.
     Record {
@@ -98,8 +96,14 @@ pub const ALERTS: &[Alert] = &[
         severity: "warning",
         summary: "RTT variance of {{ $labels.instance }} is over 2 ms",
         description: "1 of 100 connections varies by {{ $value | humanizeDuration }}. See what limits them: nearpath measure tcp.",
-        fires: &[("nearpath_tcp_rttvar_seconds{instance=\"a\"}", "{{schema:4 count:10 sum:0.04 offset:-128 buckets:[10]}}+{{schema:4 count:10 sum:0.04 offset:-128 buckets:[10]}}x20")],
-        silent: &[("nearpath_tcp_rttvar_seconds{instance=\"a\"}", "{{schema:4 count:10 sum:0.01 offset:-160 buckets:[10]}}+{{schema:4 count:10 sum:0.01 offset:-160 buckets:[10]}}x20")],
+        fires: &[(
+            "nearpath_tcp_rttvar_seconds{instance=\"a\"}",
+            "{{schema:4 count:10 sum:0.04 offset:-128 buckets:[10]}}+{{schema:4 count:10 sum:0.04 offset:-128 buckets:[10]}}x20",
+        )],
+        silent: &[(
+            "nearpath_tcp_rttvar_seconds{instance=\"a\"}",
+            "{{schema:4 count:10 sum:0.01 offset:-160 buckets:[10]}}+{{schema:4 count:10 sum:0.01 offset:-160 buckets:[10]}}x20",
+        )],
         at: "10m",
         labels: &[("instance", "a")],
     },
@@ -138,9 +142,15 @@ pub const ALERTS: &[Alert] = &[
         severity: "warning",
         summary: "Packets of {{ $labels.instance }} take three times as long as yesterday ({{ $labels.direction }})",
         description: "The 99th percentile is {{ $value | humanizeDuration }}. See nearpath diagnose.",
-        fires: &[("nearpath_path_latency_seconds{instance=\"a\",direction=\"receive\"}", "{{schema:4 count:10 sum:0.001 offset:-208 buckets:[10]}}+{{schema:4 count:10 sum:0.001 offset:-208 buckets:[10]}}x720 {{schema:4 count:7220 sum:1 offset:-208 buckets:[7220]}}+{{schema:4 count:10 sum:0.01 offset:-160 buckets:[10]}}x900")],
+        fires: &[(
+            "nearpath_path_latency_seconds{instance=\"a\",direction=\"receive\"}",
+            "{{schema:4 count:10 sum:0.001 offset:-208 buckets:[10]}}+{{schema:4 count:10 sum:0.001 offset:-208 buckets:[10]}}x720 {{schema:4 count:7220 sum:1 offset:-208 buckets:[7220]}}+{{schema:4 count:10 sum:0.01 offset:-160 buckets:[10]}}x900",
+        )],
         // Ten times as long, but below the floor.
-        silent: &[("nearpath_path_latency_seconds{instance=\"a\",direction=\"receive\"}", "{{schema:4 count:10 sum:0.00001 offset:-288 buckets:[10]}}+{{schema:4 count:10 sum:0.00001 offset:-288 buckets:[10]}}x720 {{schema:4 count:7220 sum:1 offset:-288 buckets:[7220]}}+{{schema:4 count:10 sum:0.0001 offset:-240 buckets:[10]}}x900")],
+        silent: &[(
+            "nearpath_path_latency_seconds{instance=\"a\",direction=\"receive\"}",
+            "{{schema:4 count:10 sum:0.00001 offset:-288 buckets:[10]}}+{{schema:4 count:10 sum:0.00001 offset:-288 buckets:[10]}}x720 {{schema:4 count:7220 sum:1 offset:-288 buckets:[7220]}}+{{schema:4 count:10 sum:0.0001 offset:-240 buckets:[10]}}x900",
+        )],
         at: "26h",
         labels: &[("instance", "a"), ("direction", "receive")],
     },
@@ -206,14 +216,20 @@ pub const ALERTS: &[Alert] = &[
         description: "See nearpath measure irqs, and nearpath tune plan --nic.",
         fires: &[
             ("nearpath_queue_irq_local{instance=\"a\",device=\"eth0\",queue=\"3\"}", "0x20"),
-            ("nearpath_queue_interrupts_total{instance=\"a\",device=\"eth0\",queue=\"3\"}", "0+60x20"),
+            (
+                "nearpath_queue_interrupts_total{instance=\"a\",device=\"eth0\",queue=\"3\"}",
+                "0+60x20",
+            ),
         ],
         // One has no interrupts, the other is where it should be.
         silent: &[
             ("nearpath_queue_irq_local{instance=\"a\",device=\"eth0\",queue=\"3\"}", "0x20"),
             ("nearpath_queue_interrupts_total{instance=\"a\",device=\"eth0\",queue=\"3\"}", "9x20"),
             ("nearpath_queue_irq_local{instance=\"a\",device=\"eth0\",queue=\"4\"}", "1x20"),
-            ("nearpath_queue_interrupts_total{instance=\"a\",device=\"eth0\",queue=\"4\"}", "0+60x20"),
+            (
+                "nearpath_queue_interrupts_total{instance=\"a\",device=\"eth0\",queue=\"4\"}",
+                "0+60x20",
+            ),
         ],
         at: "15m",
         labels: &[("instance", "a"), ("device", "eth0"), ("queue", "3")],
@@ -249,12 +265,24 @@ pub const ALERTS: &[Alert] = &[
         summary: "Packets of {{ $labels.instance }} no longer stay on their CPU ({{ $labels.direction }})",
         description: "{{ $value | humanizePercentage }} do. See nearpath measure locality, and nearpath steer.",
         fires: &[
-            ("nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"same_cpu\"}", "0+90x60 5400+10x60"),
-            ("nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"other_node\"}", "0+10x60 600+90x60"),
+            (
+                "nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"same_cpu\"}",
+                "0+90x60 5400+10x60",
+            ),
+            (
+                "nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"other_node\"}",
+                "0+10x60 600+90x60",
+            ),
         ],
         silent: &[
-            ("nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"same_cpu\"}", "0+10x120"),
-            ("nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"other_node\"}", "0+90x120"),
+            (
+                "nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"same_cpu\"}",
+                "0+10x120",
+            ),
+            (
+                "nearpath_locality_packets_total{instance=\"a\",direction=\"rx\",distance=\"other_node\"}",
+                "0+90x120",
+            ),
         ],
         at: "100m",
         labels: &[("instance", "a"), ("direction", "rx")],
@@ -288,11 +316,17 @@ pub const ALERTS: &[Alert] = &[
         description: "{{ $value | humanize }} events a second are lost: latencies are of the others.",
         fires: &[
             ("nearpath_events_lost_total{instance=\"a\",instrument=\"stages\"}", "0+90x40"),
-            ("nearpath_packets_total{instance=\"a\",direction=\"all\",outcome=\"completed\"}", "0+1000x40"),
+            (
+                "nearpath_packets_total{instance=\"a\",direction=\"all\",outcome=\"completed\"}",
+                "0+1000x40",
+            ),
         ],
         silent: &[
             ("nearpath_events_lost_total{instance=\"a\",instrument=\"stages\"}", "0+9x40"),
-            ("nearpath_packets_total{instance=\"a\",direction=\"all\",outcome=\"completed\"}", "0+1000x40"),
+            (
+                "nearpath_packets_total{instance=\"a\",direction=\"all\",outcome=\"completed\"}",
+                "0+1000x40",
+            ),
         ],
         at: "35m",
         labels: &[("instance", "a")],
@@ -318,10 +352,19 @@ pub const ALERTS: &[Alert] = &[
         severity: "critical",
         summary: "{{ $labels.check }} on {{ $labels.instance }}: {{ $labels.subject }}",
         description: "Packets are late or lost. See nearpath diagnose, or /findings of the daemon.",
-        fires: &[("nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"critical\",subject=\"nic eth0\"}", "0x3 1x20")],
+        fires: &[(
+            "nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"critical\",subject=\"nic eth0\"}",
+            "0x3 1x20",
+        )],
         silent: &[
-            ("nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"critical\",subject=\"nic eth0\"}", "1x8 0x20"),
-            ("nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"warning\",subject=\"nic eth0\"}", "1x20"),
+            (
+                "nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"critical\",subject=\"nic eth0\"}",
+                "1x8 0x20",
+            ),
+            (
+                "nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"warning\",subject=\"nic eth0\"}",
+                "1x20",
+            ),
         ],
         at: "10m",
         labels: &[("instance", "a"), ("check", "rps_placement"), ("subject", "nic eth0")],

@@ -48,11 +48,7 @@ pub const EXPORTERS: &[Exporter] = &[
         writes: "a job for scrape_configs of Prometheus",
         text: scrape::config,
     },
-    Exporter {
-        name: "systemd",
-        writes: "a hardened service unit",
-        text: systemd::service,
-    },
+    Exporter { name: "systemd", writes: "a hardened service unit", text: systemd::service },
     Exporter {
         name: "systemd-socket",
         writes: "a socket unit for the service",

@@ -1,13 +1,15 @@
-//! A small HTTP server for scrapers: threads and `httparse`. Input: connections. Output: pages of an [`Pages`].
+//! A small HTTP server for scrapers: threads and `httparse`. Input: connections. Output: pages of a [`Pages`].
 //!
 //! One request a connection, GET and HEAD alone, at most [`CONNECTIONS_MAX`] connections at once; head, time and
 //! answer are limited. Whoever connects beyond that is refused at once, so that the daemon is unharmed.
 
+mod access;
 mod request;
 mod server;
 
+pub use access::{Access, AccessError};
 pub use request::{HEAD_MAX, Method, Refusal, Request, parse};
-pub use server::{CONNECTIONS_MAX, Server, serve};
+pub use server::{CONNECTIONS_MAX, Server, drop_capabilities, serve};
 
 use std::sync::Arc;
 

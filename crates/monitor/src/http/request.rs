@@ -117,6 +117,27 @@ mod tests {
         assert_eq!(request.accept, "text/plain,*/*");
     }
 
+    proptest::proptest! {
+        /// Whatever comes, cut anywhere: no panic, and no start of a request is another one.
+        #[test]
+        fn the_start_of_a_request_is_no_other(
+            path in "/[ -~]{0,20}", fields in proptest::collection::vec("[A-Za-z-]{1,12}: [ -~]{0,20}", 0..6),
+            junk in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+        ) {
+            let _ = parse(&junk);
+            let whole = format!("GET {path} HTTP/1.1\r\n{}\r\n\r\n", fields.join("\r\n"));
+            let bytes = [whole.as_bytes(), &junk].concat();
+            if let Ok(Some(request)) = parse(&bytes) {
+                for end in 0..bytes.len() {
+                    match parse(&bytes[..end]) {
+                        Ok(None) => {}
+                        earlier => proptest::prop_assert_eq!(earlier, Ok(Some(request.clone()))),
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_is_not_a_plain_request_is_refused() {
         let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(HEAD_MAX));

@@ -1,8 +1,11 @@
 //! The threads: one that accepts, and one for each connection.
 
+use super::access::Access;
 use super::request::{HEAD_MAX, Method, Refusal, Request, parse};
 use super::{Page, Pages, reason};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,13 +28,14 @@ const STACK: usize = 256 * 1024;
 /// What all threads share.
 pub struct Server {
     pages: Arc<dyn Pages>,
+    access: Access,
     connections: AtomicUsize,
 }
 
 impl Server {
-    /// Serves these pages.
-    pub fn new(pages: Arc<dyn Pages>) -> Self {
-        Self { pages, connections: AtomicUsize::new(0) }
+    /// Serves these pages to those who may see them.
+    pub fn new(pages: Arc<dyn Pages>, access: Access) -> Self {
+        Self { pages, access, connections: AtomicUsize::new(0) }
     }
 }
 
@@ -50,6 +54,18 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// Takes all capabilities from the calling thread, for threads that it starts, too: what comes from the network meets
+/// none. (They are of a thread: capabilities(7).)
+///
+/// # Errors
+/// The kernel refuses; nothing has changed then.
+pub fn drop_capabilities() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
 /// Serves until `stop` is readable or hung up.
@@ -112,13 +128,41 @@ fn busy(stream: &TcpStream) {
 
 fn connection(server: &Server, stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut stream = Limited::new(stream, REQUEST_TIME);
-    let (page, is_head) = match read(&mut stream) {
-        Ok(Ok(request)) => {
-            let page = server.pages.page(&request.path, &request.accept);
-            let page = page.unwrap_or_else(|| Page::text(404, "no such page"));
-            (page, request.method == Method::Head)
+    let stream = Limited::new(stream, REQUEST_TIME);
+    match server.access.tls() {
+        None => exchange(server, stream)?.close(),
+        Some(config) => {
+            let tls = ServerConnection::new(config).map_err(io::Error::other)?;
+            let mut stream = exchange(server, StreamOwned::new(tls, stream))?;
+            stream.conn.send_close_notify();
+            stream.flush()?;
+            stream.sock.close();
         }
+    }
+    Ok(())
+}
+
+/// A connection whose end can be set anew.
+trait Timed: Read + Write {
+    fn give(&mut self, time: Duration);
+}
+
+impl Timed for Limited {
+    fn give(&mut self, time: Duration) {
+        self.end = Instant::now() + time;
+    }
+}
+
+impl Timed for StreamOwned<ServerConnection, Limited> {
+    fn give(&mut self, time: Duration) {
+        self.sock.give(time);
+    }
+}
+
+/// Reads a request and answers it.
+fn exchange<S: Timed>(server: &Server, mut stream: S) -> io::Result<S> {
+    let (page, is_head) = match read(&mut stream) {
+        Ok(Ok(request)) => (answer(server, &request), request.method == Method::Head),
         Ok(Err(refusal)) => (Page::text(refusal.status(), reason(refusal.status())), false),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             (Page::text(408, "the request did not arrive in time"), false)
@@ -130,8 +174,16 @@ fn connection(server: &Server, stream: TcpStream) -> io::Result<()> {
     if !is_head {
         stream.write_all(&page.body)?;
     }
-    stream.close();
-    Ok(())
+    stream.flush()?;
+    Ok(stream)
+}
+
+fn answer(server: &Server, request: &Request) -> Page {
+    if !server.access.allows(request.authorization.as_deref()) {
+        return Page::text(401, "a user and a password are needed");
+    }
+    let page = server.pages.page(&request.path, &request.accept);
+    page.unwrap_or_else(|| Page::text(404, "no such page"))
 }
 
 /// Reads the head of a request.
@@ -154,9 +206,13 @@ fn read(stream: &mut impl Read) -> io::Result<Result<Request, Refusal>> {
 }
 
 fn head(page: &Page) -> Vec<u8> {
-    let allow = if page.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    let field = match page.status {
+        405 => "Allow: GET, HEAD\r\n",
+        401 => "WWW-Authenticate: Basic realm=\"nearpath\"\r\n",
+        _ => "",
+    };
     let text = format!(
-        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
+        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{field}Cache-Control: no-store\r\n\
          X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
         page.status,
         reason(page.status),
@@ -175,11 +231,6 @@ struct Limited {
 impl Limited {
     fn new(stream: TcpStream, time: Duration) -> Self {
         Self { stream, end: Instant::now() + time }
-    }
-
-    /// Sets the end anew.
-    fn give(&mut self, time: Duration) {
-        self.end = Instant::now() + time;
     }
 
     fn left(&self) -> io::Result<Duration> {

@@ -90,6 +90,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Listen elsewhere than on loopback without TLS.
     pub insecure: bool,
+    /// TLS and users, in the form that exporters share.
+    pub web_config: Option<PathBuf>,
     /// Time between two ticks.
     pub interval: Duration,
     /// Time between two diagnoses.

@@ -7,7 +7,7 @@ use super::pages::Monitored;
 use super::stop::Stop;
 use super::systemd::{Notify, passed_listener};
 use crate::exposition::Format;
-use crate::http::{Server, serve};
+use crate::http::{Access, AccessError, Server, drop_capabilities, serve};
 use crate::metrics::Id;
 use nearpath_host::{Root, Wanted};
 use nearpath_model::Topology;
@@ -29,6 +29,9 @@ pub enum MonitorError {
         "{0} is not a loopback address: use TLS (--web-config), or --insecure to serve everybody"
     )]
     Open(SocketAddr),
+    /// The file of `--web-config`.
+    #[error("cannot use the web configuration: {0}")]
+    Access(#[from] AccessError),
     /// It cannot listen.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, io::Error),
@@ -54,11 +57,16 @@ pub struct Outside<'a> {
 /// # Errors
 /// It cannot listen, or the host cannot be read.
 pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
-    let listener = listener(config)?;
+    let access = match &config.web_config {
+        Some(file) => Access::read(file)?,
+        None => Access::default(),
+    };
+    let is_encrypted = access.tls().is_some();
+    let listener = listener(config, is_encrypted)?;
     let address = listener.local_addr().unwrap_or(config.listen);
     let (stop, topology) = (Stop::new()?, topology()?);
     let monitored = Arc::new(Monitored::new(config.interval));
-    let server = Server::new(Arc::clone(&monitored) as Arc<_>);
+    let server = Server::new(Arc::clone(&monitored) as Arc<_>, access);
     let notify = Notify::new();
     let context = Context {
         config,
@@ -74,12 +82,17 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
         let (stop, server) = (&stop, &server);
         accept.spawn_scoped(scope, move || {
             use std::os::fd::AsFd;
+            if let Err(error) = drop_capabilities() {
+                (context.say)(&format!("cannot drop capabilities, and serves nothing: {error}"));
+                return;
+            }
             if let Err(error) = serve(scope, server, &listener, stop.as_fd()) {
                 (context.say)(&format!("cannot serve: {error}"));
             }
         })?;
         start(scope, context)?;
-        (outside.say)(&format!("serving http://{address}/metrics; Ctrl-C stops"));
+        let scheme = if is_encrypted { "https" } else { "http" };
+        (outside.say)(&format!("serving {scheme}://{address}/metrics; Ctrl-C stops"));
         let mut daemon = Ticks::new(context);
         notify.send("READY=1\nSTATUS=observing");
         loop {
@@ -137,12 +150,12 @@ fn topology() -> Result<Topology, MonitorError> {
     Ok(host.map_err(|error| MonitorError::Host(error.to_string()))?.topology)
 }
 
-fn listener(config: &Config) -> Result<TcpListener, MonitorError> {
+fn listener(config: &Config, is_encrypted: bool) -> Result<TcpListener, MonitorError> {
     if let Some(passed) = passed_listener() {
         // Whoever wrote the socket unit has decided where it listens.
         return Ok(passed);
     }
-    if !config.listen.ip().is_loopback() && !config.insecure {
+    if !config.listen.ip().is_loopback() && !is_encrypted && !config.insecure {
         return Err(MonitorError::Open(config.listen));
     }
     TcpListener::bind(config.listen).map_err(|error| MonitorError::Listen(config.listen, error))

@@ -12,6 +12,7 @@ use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{
     Histogram, MetricFamily,
 };
 use prost::Message;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
@@ -26,6 +27,7 @@ fn config(listen: SocketAddr) -> Config {
     Config {
         listen,
         insecure: false,
+        web_config: None,
         interval: Duration::from_millis(500),
         findings: Duration::from_secs(2),
         limit: None,
@@ -238,6 +240,10 @@ fn promtool_has_no_complaint_and_scrapers_get_the_same() {
         for page in ["/-/healthy", "/-/ready", "/"] {
             assert!(get(address, page, "").unwrap().0.starts_with("HTTP/1.1 200 "), "{page}");
         }
+        // What serves has no capabilities, and what observes has kept them.
+        let capabilities = capabilities_by_thread();
+        assert_eq!(capabilities.get("accept"), Some(&0), "{capabilities:x?}");
+        assert!(capabilities["stages"] != 0, "{capabilities:x?}");
         let Some(promtool) = program("NEARPATH_PROMTOOL", "promtool") else { return };
         let mut check = Command::new(promtool);
         let piped = check.args(["check", "metrics"]).stdin(Stdio::piped());
@@ -246,6 +252,20 @@ fn promtool_has_no_complaint_and_scrapers_get_the_same() {
         let said = check.wait_with_output().unwrap();
         assert!(said.status.success(), "{}{}", s(&said.stdout), s(&said.stderr));
     });
+}
+
+/// The effective capabilities of this process's threads by name.
+fn capabilities_by_thread() -> BTreeMap<String, u64> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let status = |thread: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        Some((field("Name")?, u64::from_str_radix(&field("CapEff")?, 16).ok()?))
+    };
+    threads.filter_map(|thread| status(thread.ok()?)).collect()
 }
 
 fn s(bytes: &[u8]) -> String {

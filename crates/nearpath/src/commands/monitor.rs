@@ -6,8 +6,9 @@ use crate::output;
 use crate::session::{Overhead, overhead, span};
 use crate::version;
 use anyhow::Context;
-use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use nearpath_monitor::export::{EXPORTERS, Exporter, Scraped};
 use nearpath_monitor::runner::{self, Config, Outside, Source};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ EXAMPLES
   nearpath monitor --once                          observe for one interval, print the metrics
   nearpath monitor --without-source budgets,tcp    all but these
   nearpath monitor --source facts,steering         only these: no program in the kernel
+  nearpath monitor export prometheus-rules         alerts; see 'nearpath monitor export --help'
   curl -s localhost:9477/findings | jq '.findings[] | .title'
 
 Requires root; without it only 'facts', 'workers' and findings from configuration are available.
@@ -33,20 +35,73 @@ docs/metrics.md lists the metrics, docs/monitor.md describes the daemon.";
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub struct Monitor {
+    #[command(subcommand)]
+    what: Option<What>,
     #[command(flatten)]
     arguments: Arguments,
 }
 
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Write rules, configurations and units for the programs around it
+    Export(Export),
+}
+
+const AFTER_EXPORT_HELP: &str = "\
+EXAMPLES
+  nearpath monitor export prometheus-rules -o /etc/prometheus/nearpath.yml
+  nearpath monitor export prometheus-rules --text-scrapes   for scrapers without native histograms
+  nearpath monitor export scrape-config
+  nearpath monitor export systemd -o /etc/systemd/system/nearpath-monitor.service";
+
+/// Arguments of `monitor export`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_EXPORT_HELP)]
+struct Export {
+    /// What to write
+    #[arg(value_name = "WHAT", value_parser = exporters())]
+    what: &'static Exporter,
+    /// File to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// For a scraper that gets text, with classic histograms
+    #[arg(long)]
+    text_scrapes: bool,
+}
+
+/// The names of what can be written, each with a description.
+fn exporters() -> impl TypedValueParser<Value = &'static Exporter> {
+    let value = |exporter: &Exporter| PossibleValue::new(exporter.name).help(exporter.writes);
+    PossibleValuesParser::new(EXPORTERS.iter().map(value)).try_map(|name| {
+        let found = EXPORTERS.iter().find(|exporter| exporter.name == name);
+        found.ok_or_else(|| anyhow::anyhow!("unknown"))
+    })
+}
+
+impl Export {
+    fn run(&self) -> Result<(), Failure> {
+        let scraped = if self.text_scrapes { Scraped::Text } else { Scraped::Native };
+        let text = (self.what.text)(scraped);
+        match &self.output {
+            Some(path) => output::file(path, text.as_bytes()),
+            None => output::text(&text),
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 struct Arguments {
-    /// Where to listen; other addresses than loopback need --insecure
+    /// Where to listen; other addresses than loopback need TLS (--web-config) or --insecure
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477")]
     listen: SocketAddr,
     /// Serve everybody who can reach the address, unencrypted
     #[arg(long)]
     insecure: bool,
+    /// TLS and passwords: a web-config.yml as of other Prometheus exporters
+    #[arg(long, value_name = "FILE")]
+    web_config: Option<PathBuf>,
     /// Observe for one interval, print the metrics and exit
-    #[arg(long, conflicts_with_all = ["listen", "insecure"])]
+    #[arg(long, conflicts_with_all = ["listen", "insecure", "web_config"])]
     once: bool,
     /// Time between collections; scrapers get the same in between
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
@@ -83,7 +138,10 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 impl Monitor {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        self.arguments.run()
+        match &self.what {
+            Some(What::Export(export)) => export.run(),
+            None => self.arguments.run(),
+        }
     }
 }
 
@@ -98,6 +156,7 @@ impl Arguments {
         Config {
             listen: self.listen,
             insecure: self.insecure,
+            web_config: self.web_config.clone(),
             interval: self.interval,
             findings: self.findings_interval.max(self.interval),
             limit: self.max_overhead.0,

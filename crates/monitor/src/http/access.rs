@@ -1,0 +1,255 @@
+//! Who may see the pages: TLS and users with passwords, from the file that exporters share (`web-config.yml`:
+//! prometheus/exporter-toolkit, docs/web-configuration.md). Of it, what a server without HTTP/2 needs; anything else is
+//! refused, so that nobody believes in a protection that is not there.
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Maximum size of the file, and of a certificate or key.
+const FILE_MAX: u64 = 1 << 20;
+/// Maximum number of users.
+const USERS_MAX: usize = 64;
+/// Headers that were found right and need not be hashed again.
+const KNOWN_MAX: usize = 16;
+/// Hashes that take longer than this (2^n rounds) are refused: each check would take seconds.
+const COST_MAX: u32 = 14;
+/// For users that do not exist, so that they take as long as those that do.
+const NOBODY: &str = "$2y$10$abcdefghijklmnopqrstuuYcSzVbbFPTJ0zoBZ3nW1JkcyBhBQIPC";
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A file cannot be read.
+    #[error("{file}: {error}", file = .0.display(), error = .1)]
+    File(PathBuf, std::io::Error),
+    /// It is not such a file.
+    #[error("{file}: {error}", file = .0.display(), error = .1)]
+    Form(PathBuf, String),
+    /// TLS refuses certificate or key.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    tls_server_config: Option<Tls>,
+    #[serde(default)]
+    basic_auth_users: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tls {
+    cert_file: PathBuf,
+    key_file: PathBuf,
+    min_version: Option<String>,
+}
+
+/// Who may see the pages; without any rule everybody.
+#[derive(Default)]
+pub struct Access {
+    tls: Option<Arc<ServerConfig>>,
+    users: BTreeMap<String, String>,
+    /// Headers that were found right. The lock is held while hashing: guessing takes one CPU at most.
+    known: Mutex<Vec<String>>,
+}
+
+impl Access {
+    /// Reads a `web-config.yml`; names of files in it are relative to its folder.
+    ///
+    /// # Errors
+    /// A file cannot be read, or holds something that this server cannot do.
+    pub fn read(file: &Path) -> Result<Self, AccessError> {
+        let form = |text: String| AccessError::Form(file.to_owned(), text);
+        let bytes = read(file)?;
+        let text = std::str::from_utf8(&bytes).map_err(|error| form(error.to_string()))?;
+        let config = parse(text).map_err(form)?;
+        let folder = file.parent().unwrap_or(Path::new("."));
+        let tls = config.tls_server_config.as_ref().map(|tls| server_config(tls, folder));
+        let (tls, users) = (tls.transpose()?, config.basic_auth_users);
+        Ok(Self { tls, users, known: Mutex::default() })
+    }
+
+    /// The configuration of TLS, if connections are encrypted.
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.clone()
+    }
+
+    /// Whether a request with this `Authorization` may see the pages.
+    pub fn allows(&self, authorization: Option<&str>) -> bool {
+        if self.users.is_empty() {
+            return true;
+        }
+        let Some(header) = authorization else { return false };
+        let Some((user, password)) = credentials(header) else { return false };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.iter().any(|known| same(known, header)) {
+            return true;
+        }
+        let hash = self.users.get(&user);
+        let is_right = bcrypt::verify(password, hash.map_or(NOBODY, String::as_str));
+        let allows = hash.is_some() && is_right.unwrap_or(false);
+        if allows {
+            known.truncate(KNOWN_MAX - 1);
+            known.insert(0, header.to_owned());
+        }
+        allows
+    }
+}
+
+/// Compares in a time that tells nothing of where they differ.
+fn same(a: &str, b: &str) -> bool {
+    let differs = a.bytes().zip(b.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
+    a.len() == b.len() && differs == 0
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, AccessError> {
+    use std::io::Read;
+    let of = |error| AccessError::File(file.to_owned(), error);
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).map_err(of)?;
+    opened.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(of)?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(AccessError::Form(file.to_owned(), "larger than 1 MiB".to_owned()));
+    }
+    Ok(bytes)
+}
+
+/// Parses the file; the text says what is wrong with it.
+fn parse(text: &str) -> Result<File, String> {
+    let file: Option<File> = serde_norway::from_str(text).map_err(|error| error.to_string())?;
+    let file = file.unwrap_or(File { tls_server_config: None, basic_auth_users: BTreeMap::new() });
+    if file.basic_auth_users.len() > USERS_MAX {
+        return Err(format!("more than {USERS_MAX} users"));
+    }
+    for (user, hash) in &file.basic_auth_users {
+        let cost = hash.split('$').nth(2).and_then(|cost| cost.parse::<u32>().ok());
+        let is_hash = hash.starts_with("$2") && hash.len() == 60;
+        match cost.filter(|_| is_hash) {
+            Some(cost) if cost <= COST_MAX => {}
+            Some(_) => return Err(format!("the hash of {user} has a cost over {COST_MAX}")),
+            None => return Err(format!("the password of {user} is no bcrypt hash")),
+        }
+    }
+    let version = file.tls_server_config.as_ref().and_then(|tls| tls.min_version.as_deref());
+    match version {
+        None | Some("TLS12" | "TLS13") => Ok(file),
+        Some(other) => Err(format!("min_version {other}: expected TLS12 or TLS13")),
+    }
+}
+
+fn server_config(tls: &Tls, folder: &Path) -> Result<Arc<ServerConfig>, AccessError> {
+    let of = |file: &Path, error: &dyn std::fmt::Display| {
+        AccessError::Form(file.to_owned(), error.to_string())
+    };
+    let (cert_file, key_file) = (folder.join(&tls.cert_file), folder.join(&tls.key_file));
+    let bytes = read(&cert_file)?;
+    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<_, _>>()
+        .map_err(|error| of(&cert_file, &error))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&key_file)?).map_err(|e| of(&key_file, &e))?;
+    let versions: &[_] = match tls.min_version.as_deref() {
+        Some("TLS13") => &[&rustls::version::TLS13],
+        _ => &[&rustls::version::TLS13, &rustls::version::TLS12],
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)?
+        .with_no_client_auth()
+        .with_single_cert(certificates, key)?;
+    Ok(Arc::new(config))
+}
+
+/// User and password of a `Basic` header (RFC 7617).
+fn credentials(header: &str) -> Option<(String, String)> {
+    let (scheme, encoded) = header.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(base64(encoded.trim())?).ok()?;
+    let (user, password) = decoded.split_once(':')?;
+    Some((user.to_owned(), password.to_owned()))
+}
+
+/// Decodes base64 (RFC 4648, 4); padding may be missing.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=').bytes().map(|byte| {
+        Some(match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        })
+    });
+    let (mut bits, mut held, mut decoded) = (0u32, 0, Vec::new());
+    for digit in digits {
+        bits = bits << 6 | u32::from(digit?);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            decoded.push((bits >> held) as u8);
+            bits &= (1 << held) - 1;
+        }
+    }
+    // A rest of six bits is part of nothing.
+    (held < 6).then_some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_decoded() {
+        let of = |header| credentials(header).map(|(user, password)| format!("{user}|{password}"));
+        assert_eq!(of("Basic YWxpY2U6c2U6Y3JldA=="), Some("alice|se:cret".to_owned()));
+        assert_eq!(of("basic YWxpY2U6c2U6Y3JldA"), Some("alice|se:cret".to_owned()));
+        for wrong in ["", "Basic", "Basic !", "Bearer YTpi", "Basic YQ==", "Basic Y", "Basic /w=="]
+        {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_this_server_cannot_do_is_refused() {
+        let hash = "$2y$10$abcdefghijklmnopqrstuuYcSzVbbFPTJ0zoBZ3nW1JkcyBhBQIPC";
+        assert!(parse("").is_ok());
+        assert!(parse(&format!("basic_auth_users:\n  alice: {hash}\n")).is_ok());
+        for (text, says) in [
+            ("basic_auth_users: {alice: secret}", "no bcrypt hash"),
+            (&format!("basic_auth_users: {{alice: {}}}", hash.replace("$10", "$31")), "cost over"),
+            ("tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}", "TLS10"),
+            ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}", "client_ca_file"),
+            ("tls_server_config: {cert_file: a}", "key_file"),
+            ("rate_limit: 3", "rate_limit"),
+            ("[1, 2", ""),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_checked() {
+        let hash = bcrypt::hash("secret", 4).unwrap();
+        let users = BTreeMap::from([("alice".to_owned(), hash)]);
+        let access = Access { users, ..Access::default() };
+        // alice:secret, alice:wrong, bob:secret.
+        for _ in 0..2 {
+            assert!(access.allows(Some("Basic YWxpY2U6c2VjcmV0")));
+            assert!(!access.allows(Some("Basic YWxpY2U6d3Jvbmc=")));
+            assert!(!access.allows(Some("Basic Ym9iOnNlY3JldA==")));
+            assert!(!access.allows(None));
+        }
+        assert!(Access::default().allows(None));
+        assert!(bcrypt::verify("x", NOBODY).is_ok(), "it takes as long as a real one");
+    }
+}
