@@ -14,7 +14,7 @@ const PARSERS: &[fn(&[u8])] = &[
     |bytes| drop(parse::parse_softirqs(bytes)),
     |bytes| drop(parse::parse_softnet(bytes, &CpuSet::from_list("0-3,9").unwrap_or_default())),
     |bytes| drop(parse::parse_cpu_time(bytes)),
-    |bytes| drop(parse::parse_numa_maps(bytes)),
+    |bytes| drop(parse::each_mapping(bytes, |mapping| mapping.bytes().map(drop))),
     |bytes| drop(parse::parse_status(bytes)),
     |bytes| drop(parse::parse_cgroup(bytes)),
     |bytes| drop(parse::parse_sockets(bytes, SocketProtocol::Udp, parse::ByteOrder::Big)),

@@ -42,7 +42,7 @@ pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics}
 pub use pci::{is_pci_address, network_function, read_devices};
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};
 pub use processes::{cgroup_of, is_bound, pid_namespace, thread_cpus};
-pub use read::{Notes, Wanted, read};
+pub use read::{Notes, Wanted, read, read_interfaces};
 pub use root::*;
 pub use sockets::{
     ConnectionOwner, SocketMemory, TcpDiag, TcpFilter, TcpInfo, TcpSocket, WorkedSocket,

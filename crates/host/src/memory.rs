@@ -1,32 +1,13 @@
-//! Memory of processes by node, from `/proc/PID/numa_maps` (fs/proc/task_mmu.c,
-//! `show_numa_map`). The kernel walks the process's page tables for it and holds the lock of its
-//! mappings meanwhile, so it is read only for requested processes, for a limited time, and not if a
-//! process has too many pages.
-//!
-//! ```text
-//! 7f2a40000000 default file=/dev/hugepages/rtemap_0 huge dirty=4 N0=3 N1=1 kernelpagesize_kB=2048
-//! 7ffd3a1b2000 default stack anon=12 dirty=12 N0=12 kernelpagesize_kB=4
-//! ```
-//! `N0=3` counts pages of `kernelpagesize_kB`; a transparent hugepage counts as its small pages.
+//! Memory of processes by node, for the host: from `/proc/PID/numa_maps` (`placement/maps.rs` parses it). The kernel
+//! walks the process's page tables for it and holds the lock of its mappings meanwhile, so it is read only for requested
+//! processes, for a limited time, and not if a process has too many pages.
 
-use crate::cpu_table::{Malformed, number};
+use crate::placement::{MemoryMaps, parse_memory_maps};
 use crate::{Notes, ReadError, Root, processes};
-use nearpath_model::{MAX_CPUS, NodeId, ProcessMemory};
+use nearpath_model::memory::NodeBytes;
+use nearpath_model::{NodeId, ProcessMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// Memory mapped by a process, in bytes by node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MappedBytes {
-    /// Total.
-    pub all: BTreeMap<NodeId, u64>,
-    /// In hugetlb pages.
-    pub huge: BTreeMap<NodeId, u64>,
-    /// In file mappings (including hugetlbfs and shared memory).
-    pub file: BTreeMap<NodeId, u64>,
-    /// Devices among the mapped files that may write to memory.
-    pub devices: BTreeSet<String>,
-}
 
 /// Files through which a process lets a device write to its memory: uio and vfio
 /// (Documentation/driver-api/uio-howto.rst, vfio.rst), iommufd, RDMA, and physical memory.
@@ -68,16 +49,19 @@ fn numa_maps(root: &Root, pid: u32) -> Result<Vec<u8>, ReadError> {
 /// Its descriptors or its mappings cannot be read.
 pub fn must_stay(root: &Root, pid: u32) -> Result<Option<String>, ReadError> {
     let path = format!("/proc/{pid}/numa_maps");
-    let mapped = parse_numa_maps(&root.read(&path)?)
-        .map_err(|malformed| ReadError::new(&path, &malformed.to_string()))?;
+    let mapped = parse(&path, &root.read(&path)?)?;
     Ok(match with_open(root, pid, mapped.devices)?.first() {
         Some(device) => Some(format!("it has {device} open, and a device may write to its memory")),
-        None if mapped.huge.values().any(|bytes| *bytes > 0) => Some(
+        None if !mapped.hugetlb.is_empty() => Some(
             "some of it is in hugetlb pages, whose addresses DPDK and others pass to devices"
                 .to_owned(),
         ),
         None => None,
     })
+}
+
+fn parse(path: &str, bytes: &[u8]) -> Result<MemoryMaps, ReadError> {
+    parse_memory_maps(bytes).map_err(|malformed| ReadError::new(path, &malformed.to_string()))
 }
 
 /// The devices that a process has open or mapped and that may write to its memory; the mapped ones are given.
@@ -106,101 +90,43 @@ pub(crate) fn read(root: &Root, notes: &mut Notes, pids: &[u32]) -> Vec<ProcessM
         .filter_map(|pid| {
             let subject = format!("process {pid}");
             let path = format!("/proc/{pid}/numa_maps");
-            let maps = numa_maps(root, pid).and_then(|bytes| {
-                parse_numa_maps(&bytes).map_err(|e| ReadError::new(&path, &e.to_string()))
-            });
+            let maps = numa_maps(root, pid).and_then(|bytes| parse(&path, &bytes));
             let mapped = notes.take(&subject, "memory", maps)?;
             let comm = notes.take(&subject, "comm", processes::comm(root, pid));
+            let by_node = |bytes: fn(&NodeBytes) -> u64| -> BTreeMap<NodeId, u64> {
+                let all = mapped.nodes.iter().map(|(node, of)| (*node, bytes(of)));
+                all.filter(|(_, bytes)| *bytes > 0).collect()
+            };
+            let (bytes, huge_bytes) = (by_node(NodeBytes::total), by_node(|of| of.hugetlb_bytes));
+            let file_bytes = by_node(|of| of.total().saturating_sub(of.anon_bytes));
             let devices = notes.take(&subject, "devices", with_open(root, pid, mapped.devices));
-            Some(ProcessMemory {
-                pid,
-                devices,
-                comm,
-                bytes: mapped.all,
-                huge_bytes: mapped.huge,
-                file_bytes: mapped.file,
-            })
+            Some(ProcessMemory { pid, devices, comm, bytes, huge_bytes, file_bytes })
         })
         .collect()
-}
-
-/// Parses `/proc/PID/numa_maps`.
-///
-/// # Errors
-/// Pages on a node without their size, a malformed number, or more bytes than fit.
-pub fn parse_numa_maps(bytes: &[u8]) -> Result<MappedBytes, Malformed> {
-    let mut mapped = MappedBytes::default();
-    for line in bytes.split(|&b| b == b'\n') {
-        add_mapping(&mut mapped, line).ok_or_else(|| {
-            let start: String = String::from_utf8_lossy(line).chars().take(80).collect();
-            Malformed(format!("not a mapping: {start:?}"))
-        })?;
-    }
-    Ok(mapped)
-}
-
-/// Adds a line; `None` if it is malformed.
-fn add_mapping(mapped: &mut MappedBytes, line: &[u8]) -> Option<()> {
-    if let Some(file) = line.split(|&b| b == b' ').find_map(|word| word.strip_prefix(b"file=")) {
-        let file = String::from_utf8_lossy(file);
-        if is_device(&file) && mapped.devices.len() < MAX_DEVICES {
-            mapped.devices.insert(file.into_owned());
-        }
-    }
-    // The address and the policy come first, and a policy may look like a node.
-    let words = || line.split(|&b| b == b' ').filter(|word| !word.is_empty()).skip(2);
-    let pages = words().filter_map(|word| {
-        let (node, pages) = split(word.strip_prefix(b"N")?)?;
-        Some((number(node)?, number(pages)))
-    });
-    let page_size = || {
-        let size = words().find_map(|word| word.strip_prefix(b"kernelpagesize_kB="))?;
-        number(size)?.checked_mul(1024)
-    };
-    for (node, pages) in pages {
-        let node = NodeId(u32::try_from(node).ok().filter(|&node| node < MAX_CPUS)?);
-        let bytes = pages?.checked_mul(page_size()?)?;
-        let huge = words().any(|word| word == b"huge");
-        let file = words().any(|word| word.starts_with(b"file="));
-        for (sums, counts) in
-            [(&mut mapped.all, true), (&mut mapped.huge, huge), (&mut mapped.file, file)]
-        {
-            if counts {
-                let sum = sums.entry(node).or_default();
-                *sum = sum.checked_add(bytes)?;
-            }
-        }
-    }
-    Some(())
-}
-
-fn split(word: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = word.iter().position(|&b| b == b'=')?;
-    Some((word.get(..at)?, word.get(at + 1..)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    fn bytes(of: &[(u32, u64)]) -> BTreeMap<NodeId, u64> {
-        of.iter().map(|&(node, bytes)| (NodeId(node), bytes)).collect()
-    }
 
     #[test]
-    fn pages_are_counted_by_their_size() {
-        let text = "55d0c8a00000 default file=/usr/bin/N0=7\\040x mapped=6 N0=6 kernelpagesize_kB=4\n\
-            7f2a40000000 bind:0 file=/dev/hugepages/rtemap_0 huge dirty=4 N0=3 N1=1 kernelpagesize_kB=2048\n\
-            7f2b00000000 default\n\
+    fn anonymous_pages_are_those_without_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("proc/70");
+        std::fs::create_dir_all(folder.join("fd")).unwrap();
+        let maps = "55d0c8a00000 default file=/x anon=2 dirty=2 mapped=6 N0=6 kernelpagesize_kB=4\n\
+            7f2a40000000 bind:0 file=/dev/hugepages/map huge dirty=4 N0=3 N1=1 kernelpagesize_kB=2048\n\
             7ffd3a1b2000 default stack anon=12 dirty=12 N1=12 kernelpagesize_kB=4\n";
-        let mapped = parse_numa_maps(text.as_bytes()).unwrap();
+        std::fs::write(folder.join("numa_maps"), maps).unwrap();
+        let root = Root::tree(dir.path()).unwrap();
+        let memory = read(&root, &mut Notes::default(), &[70, 70]).remove(0);
+        let bytes = |of: &[(u32, u64)]| -> BTreeMap<NodeId, u64> {
+            of.iter().map(|&(node, bytes)| (NodeId(node), bytes)).collect()
+        };
         let huge = 2 << 20;
-        assert_eq!(mapped.all, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge + 12 * 4096)]));
-        assert_eq!(mapped.huge, bytes(&[(0, 3 * huge), (1, huge)]));
-        assert_eq!(mapped.file, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge)]));
-        // A kernel thread has no user memory.
-        assert_eq!(parse_numa_maps(b"").unwrap(), MappedBytes::default());
+        assert_eq!(memory.bytes, bytes(&[(0, 6 * 4096 + 3 * huge), (1, huge + 12 * 4096)]));
+        assert_eq!(memory.huge_bytes, bytes(&[(0, 3 * huge), (1, huge)]));
+        assert_eq!(memory.file_bytes, bytes(&[(0, 4 * 4096 + 3 * huge), (1, huge)]));
     }
 
     #[test]
@@ -241,7 +167,7 @@ mod tests {
         std::fs::write(dir.path().join("proc/70/numa_maps"), maps).unwrap();
         let root = Root::tree(dir.path()).unwrap();
         let devices = |root: &Root| {
-            let maps = parse_numa_maps(&root.read("/proc/70/numa_maps").unwrap()).unwrap();
+            let maps = parse("", &root.read("/proc/70/numa_maps").unwrap()).unwrap();
             with_open(root, 70, maps.devices)
         };
         assert_eq!(devices(&root).unwrap(), [registers]);
@@ -282,28 +208,6 @@ mod tests {
         // This process has none.
         if Root::live().read("/proc/self/numa_maps").is_ok() {
             assert_eq!(must_stay(&Root::live(), std::process::id()).unwrap(), None);
-        }
-    }
-
-    #[test]
-    fn inconsistent_lines_are_rejected() {
-        for bad in [
-            "0 default N0=1",
-            "0 default N0=x kernelpagesize_kB=4",
-            "0 default N0=1 kernelpagesize_kB=18446744073709551615",
-            "0 default N0=18446744073709551615 kernelpagesize_kB=4",
-            "0 default N99999=1 kernelpagesize_kB=4",
-            "0 default N0=4503599627370495 kernelpagesize_kB=4\n1 d N0=4503599627370495 kernelpagesize_kB=4",
-        ] {
-            assert!(parse_numa_maps(bad.as_bytes()).is_err(), "{bad}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse_numa_maps(&bytes);
-            let _ = parse_numa_maps(&[b"0 default N0=", &bytes[..]].concat());
         }
     }
 }

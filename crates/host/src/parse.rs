@@ -7,13 +7,12 @@ pub use crate::counters::{
 };
 pub use crate::cpu_table::Malformed;
 pub use crate::irqs::{Interrupts, parse_interrupts};
-pub use crate::memory::{MappedBytes, parse_numa_maps};
 #[doc(hidden)]
 pub use crate::nics::fuzzing;
 pub use crate::pci::msix_vectors;
 pub use crate::placement::{
-    MemoryMaps, MemoryStatus, ThreadStat, parse_memory_maps, parse_memory_status, parse_schedstat,
-    parse_thread_stat,
+    Mapping, MemoryMaps, MemoryStatus, ThreadStat, each_mapping, parse_memory_maps,
+    parse_memory_status, parse_schedstat, parse_thread_stat,
 };
 pub use crate::processes::{Allowed, parse_cgroup, parse_status};
 pub use crate::sockets::{ByteOrder, SocketTable, parse_sockets};

@@ -78,3 +78,16 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     host.unknown = std::mem::take(&mut notes.0);
     Ok(host)
 }
+
+/// The same host with its interrupts and these interfaces read again, and those that are new: what a device brings with
+/// it. All else is as it was read before.
+pub fn read_interfaces(root: &Root, host: &Host, names: &[String]) -> Host {
+    let mut notes = Notes(host.unknown.clone());
+    let mut host = host.clone();
+    (host.irqs, host.arch_irqs) = irqs::read(root, &mut notes);
+    host.nics = nics::read_again(root, &host.irqs, &mut notes, &host.nics, names);
+    notes.0.sort();
+    notes.0.dedup();
+    host.unknown = notes.0;
+    host
+}

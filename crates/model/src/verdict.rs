@@ -158,6 +158,9 @@ pub struct TrialReport {
     pub mechanism: Option<Moved>,
     /// Whether the changes are in effect now.
     pub kept: bool,
+    /// What cannot be undone, with the reason: it was there from the first switch on, also without the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub one_way: Vec<String>,
 }
 
 /// Hops of packets, without the change and with it.

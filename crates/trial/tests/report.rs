@@ -16,6 +16,7 @@ fn the_json_has_the_documented_names() {
         comparison: compare(&[cycle; 4], &Thresholds::default(), 1).unwrap(),
         mechanism: None,
         kept: true,
+        one_way: Vec::new(),
     };
     let json = serde_json::to_value(&report).unwrap();
     let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();

@@ -48,6 +48,11 @@ impl<W: Writer> Executor<W> {
         Self { journal: None, writer }
     }
 
+    /// The writer.
+    pub(crate) fn writer(&self) -> &W {
+        &self.writer
+    }
+
     /// Applies all changes of a plan, or none; returns them as applied.
     ///
     /// # Errors

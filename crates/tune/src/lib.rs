@@ -44,4 +44,4 @@ pub use live::Live;
 pub use setting::ObservedValue;
 pub use status::change_status;
 pub use threads::{find_thread, ticks_since_boot};
-pub use watch::{DeviceWatch, Events, MemoryWatch, Watch};
+pub use watch::{DeviceWatch, Events, HugepagesWatch, MemoryWatch, Watch};

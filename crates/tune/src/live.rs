@@ -9,7 +9,7 @@ use crate::ethtool;
 use crate::files::Files;
 use crate::hugepages::PoolsSetting;
 use crate::irqbalance::{Bans, find_irqbalance};
-use crate::migrate::PagesSetting;
+use crate::migrate::{Moved, PagesSetting};
 use crate::ovs::{self, OvsValue};
 use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
@@ -18,6 +18,7 @@ use crate::units;
 use crate::{TuneError, Writer};
 use nearpath_host::Root;
 use nearpath_model::{Change, FileOf, State, Target, Value};
+use std::cell::RefCell;
 use std::path::Path;
 
 /// The writer.
@@ -27,6 +28,8 @@ pub struct Live {
     etc: Etc,
     root: Root,
     force: bool,
+    /// The pages that the last change of memory moved.
+    pub(crate) moved: RefCell<Moved>,
 }
 
 impl Live {
@@ -38,6 +41,7 @@ impl Live {
             etc: Etc::live(),
             root: Root::live(),
             force: false,
+            moved: RefCell::default(),
         }
     }
 
@@ -156,7 +160,8 @@ impl Live {
             Target::Unit(unit) => Some(Box::new(unit.clone())),
             Target::Ovs(setting) => Some(Box::new(OvsValue { setting })),
             Target::Memory(pages) => {
-                Some(Box::new(PagesSetting { root: &self.root, pages: *pages }))
+                let (root, moved) = (&self.root, &self.moved);
+                Some(Box::new(PagesSetting { root, pages: *pages, moved }))
             }
             Target::Hugepages(pools) => {
                 Some(Box::new(PoolsSetting { root: &self.root, files: &self.files, pools: *pools }))

@@ -1,6 +1,6 @@
 //! Moves the memory of a process to a node, with move_pages(2), in slices and not faster than a limit.
 //!
-//! Before each slice it is checked that no device may write to the memory. Pages are counted by the kernel's own
+//! Before each slice it is checked that it is still the same process, and that no device may write to the memory. Pages are counted by the kernel's own
 //! answers: where each was, where it is afterwards, and why it could not be moved (the `migratepages` program exits with
 //! 0 though nothing moved). Pages that several processes map stay (`MPOL_MF_MOVE`), and so do hugetlb pages.
 //!
@@ -9,9 +9,11 @@
 use crate::TuneError;
 use crate::find_thread;
 use crate::setting::Setting;
-use nearpath_host::{Root, memory_is_for_devices, memory_must_stay, parse::parse_numa_maps};
+use nearpath_host::parse::{Mapping, each_mapping};
+use nearpath_host::{Root, memory_is_for_devices, memory_must_stay};
 use nearpath_model::{CpuSet, NodeId, ProcessPages};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -54,28 +56,45 @@ impl Moved {
     }
 }
 
-/// Bytes of anonymous memory of a process by node.
+/// Bytes of anonymous memory of a process by node: of mappings without a file, and not of hugetlb pages.
 ///
 /// # Errors
 /// It has exited, or the kernel has no nodes.
 pub(crate) fn anonymous(root: &Root, pid: u32) -> Result<BTreeMap<NodeId, u64>, TuneError> {
-    let path = format!("/proc/{pid}/numa_maps");
-    let mapped = parse_numa_maps(&root.read(&path)?)
-        .map_err(|malformed| TuneError::kernel(format!("reading {path}"), malformed))?;
-    let of = |bytes: &BTreeMap<NodeId, u64>, node| bytes.get(&node).copied().unwrap_or_default();
-    let mut anonymous = mapped.all.clone();
-    for (node, bytes) in &mut anonymous {
-        // Files include hugetlbfs and shared memory; hugetlb pages without a file stay, too.
-        *bytes = bytes.saturating_sub(of(&mapped.file, *node).max(of(&mapped.huge, *node)));
-    }
-    anonymous.retain(|_, bytes| *bytes > 0);
+    let mut anonymous: BTreeMap<NodeId, u64> = BTreeMap::new();
+    each_mapping_of(root, pid, |mapping| {
+        for (node, bytes) in mapping.bytes()? {
+            if mapping.file.is_none() && !mapping.is_huge && bytes > 0 {
+                let sum = anonymous.entry(node).or_default();
+                *sum = sum.checked_add(bytes)?;
+            }
+        }
+        Some(())
+    })?;
     Ok(anonymous)
 }
 
-/// The node that nearly all memory is on, or all nodes with memory, as a list.
-pub(crate) fn nodes_of(bytes: &BTreeMap<NodeId, u64>) -> String {
+fn each_mapping_of(
+    root: &Root,
+    pid: u32,
+    with: impl FnMut(&Mapping<'_>) -> Option<()>,
+) -> Result<(), TuneError> {
+    let path = format!("/proc/{pid}/numa_maps");
+    let bytes = root.read(&path)?;
+    each_mapping(&bytes, with)
+        .map_err(|malformed| TuneError::kernel(format!("reading {path}"), malformed))
+}
+
+/// The node that all memory is on but a rest of at most so many bytes (by default 5 %), or all nodes with memory, as a
+/// list.
+pub(crate) fn nodes_of(bytes: &BTreeMap<NodeId, u64>, max_remote: Option<u64>) -> String {
     let all: u64 = bytes.values().sum();
-    let most = bytes.iter().find(|(_, bytes)| **bytes as f64 >= all as f64 * MOST);
+    let is_most = |bytes: u64| match max_remote {
+        Some(rest) => all - bytes <= rest,
+        None => bytes as f64 >= all as f64 * MOST,
+    };
+    // The largest: with few bytes in all, each may do.
+    let most = bytes.iter().filter(|(_, bytes)| is_most(**bytes)).max_by_key(|(_, bytes)| **bytes);
     match most {
         Some((node, _)) => node.to_string(),
         None => {
@@ -89,12 +108,19 @@ pub(crate) fn nodes_of(bytes: &BTreeMap<NodeId, u64>) -> String {
 pub(crate) struct PagesSetting<'a> {
     pub root: &'a Root,
     pub pages: ProcessPages,
+    /// What the last write did.
+    pub moved: &'a RefCell<Moved>,
+}
+
+/// Whether the process runs: another may have its id.
+pub(crate) fn is_there(root: &Root, pages: &ProcessPages) -> bool {
+    let thread = find_thread(root, pages.pid, pages.pid);
+    thread.is_some_and(|thread| thread.start_ticks == pages.start_ticks)
 }
 
 impl PagesSetting<'_> {
-    fn is_there(&self) -> bool {
-        let ProcessPages { pid, start_ticks } = self.pages;
-        find_thread(self.root, pid, pid).is_some_and(|thread| thread.start_ticks == start_ticks)
+    fn nodes(&self, bytes: &BTreeMap<NodeId, u64>) -> String {
+        nodes_of(bytes, self.pages.max_remote_bytes)
     }
 
     fn node(&self, value: &str) -> Result<NodeId, TuneError> {
@@ -123,24 +149,23 @@ impl Setting for PagesSetting<'_> {
     fn read(&self) -> Result<Option<String>, TuneError> {
         let bytes = anonymous(self.root, self.pages.pid);
         // Checked after reading: before that the id may have belonged to another process.
-        if !self.is_there() {
+        if !is_there(self.root, &self.pages) {
             return Ok(None);
         }
-        Ok(Some(nodes_of(&bytes?)))
+        Ok(Some(self.nodes(&bytes?)))
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {
         let node = self.node(value)?;
         let step = || format!("moving {} to node {node}", self.name());
-        if !self.is_there() {
-            return Err(TuneError::kernel(step(), "it has exited"));
-        }
-        let moved = move_to(self.root, self.pages.pid, node)?;
+        self.moved.take();
+        move_to(self.root, &self.pages, node, &mut self.moved.borrow_mut())?;
         let now = anonymous(self.root, self.pages.pid)?;
-        match nodes_of(&now) {
+        match self.nodes(&now) {
             on if on == value => Ok(()),
             on => {
-                Err(TuneError::kernel(step(), format!("{}; it is on {on} now", moved.describe())))
+                let moved = self.moved.borrow().describe();
+                Err(TuneError::kernel(step(), format!("{moved}; it is on {on} now")))
             }
         }
     }
@@ -189,15 +214,20 @@ pub(crate) fn start_bound(root: &Root, pid: u32, node: Option<NodeId>) -> String
     format!("start it bound: numactl --cpunodebind={node} --membind={node} {command}")
 }
 
-/// Moves the pages of a process that are not on a node to it.
+/// Moves the pages of a process that are not on a node to it, and counts them, also those before an error.
 ///
 /// # Errors
-/// A device may write to its memory, which is checked before each slice; the kernel refuses; or it has exited.
-pub(crate) fn move_to(root: &Root, pid: u32, node: NodeId) -> Result<Moved, TuneError> {
+/// A device may write to its memory, or it has exited, which is checked before each slice; or the kernel refuses.
+fn move_to(
+    root: &Root,
+    process: &ProcessPages,
+    node: NodeId,
+    moved: &mut Moved,
+) -> Result<(), TuneError> {
+    let pid = process.pid;
     let step = || format!("moving the memory of process {pid} to node {node}");
     may_move(root, pid, node)?;
     let page = rustix::param::page_size();
-    let mut moved = Moved::default();
     for (start, end) in ranges(root, pid, node)? {
         let mut at = start;
         while at < end {
@@ -209,14 +239,7 @@ pub(crate) fn move_to(root: &Root, pid: u32, node: NodeId) -> Result<Moved, Tune
             if elsewhere.is_empty() {
                 continue;
             }
-            if let Some(reason) = memory_is_for_devices(root, pid)? {
-                return Err(TuneError::Refused(format!(
-                    "{}: stopped after {}: {reason}; {}",
-                    step(),
-                    moved.describe(),
-                    start_bound(root, pid, Some(node))
-                )));
-            }
+            check_slice(root, process, node, moved)?;
             let begun = Instant::now();
             let slice = move_slice(pid, &elsewhere, node).map_err(|e| refusal(step(), &e))?;
             let bytes = slice.moved * page as u64;
@@ -225,7 +248,31 @@ pub(crate) fn move_to(root: &Root, pid: u32, node: NodeId) -> Result<Moved, Tune
             std::thread::sleep(least.saturating_sub(begun.elapsed()));
         }
     }
-    Ok(moved)
+    Ok(())
+}
+
+/// Checks before each slice that the process has not opened a device since, and that it is still the same: its id may
+/// be another's, whose pages are at other addresses, and may be a device's.
+fn check_slice(
+    root: &Root,
+    process: &ProcessPages,
+    node: NodeId,
+    moved: &Moved,
+) -> Result<(), TuneError> {
+    let pid = process.pid;
+    let stopped = |reason: String| {
+        let step = format!("moving the memory of process {pid} to node {node}");
+        TuneError::Refused(format!("{step}: stopped after {}: {reason}", moved.describe()))
+    };
+    let reason = memory_is_for_devices(root, pid);
+    // Checked after reading: what was read is of this process then.
+    if !is_there(root, process) {
+        return Err(stopped("it has exited".to_owned()));
+    }
+    match reason? {
+        Some(reason) => Err(stopped(format!("{reason}; {}", start_bound(root, pid, Some(node))))),
+        None => Ok(()),
+    }
 }
 
 fn refusal(step: String, error: &io::Error) -> TuneError {
@@ -241,9 +288,13 @@ fn refusal(step: String, error: &io::Error) -> TuneError {
 
 /// The mappings with pages on other nodes, without those of hugetlb pages and of the kernel.
 fn ranges(root: &Root, pid: u32, node: NodeId) -> Result<Vec<(u64, u64)>, TuneError> {
-    let numa = root.read(&format!("/proc/{pid}/numa_maps"))?;
-    let numa = String::from_utf8_lossy(&numa);
-    let starts: Vec<u64> = numa.lines().filter_map(|line| start_of(line, node)).collect();
+    let mut starts = BTreeSet::new();
+    each_mapping_of(root, pid, |mapping| {
+        if has_pages_elsewhere(mapping, node) {
+            starts.insert(mapping.start);
+        }
+        Some(())
+    })?;
     let maps = root.read(&format!("/proc/{pid}/maps"))?;
     let range = |line: &str| {
         let (range, rest) = line.split_once(' ')?;
@@ -255,19 +306,12 @@ fn ranges(root: &Root, pid: u32, node: NodeId) -> Result<Vec<(u64, u64)>, TuneEr
     };
     let maps = String::from_utf8_lossy(&maps);
     let all = maps.lines().filter_map(range).take(MAX_MAPPINGS);
-    Ok(all.filter(|(start, _)| starts.binary_search(start).is_ok()).collect())
+    Ok(all.filter(|(start, _)| starts.contains(start)).collect())
 }
 
-/// The start of a mapping with pages on another node, in a line of numa_maps.
-fn start_of(line: &str, node: NodeId) -> Option<u64> {
-    let mut words = line.split_ascii_whitespace();
-    let start = u64::from_str_radix(words.next()?, 16).ok()?;
-    let words: Vec<&str> = words.skip(1).collect();
-    let other = |word: &&str| {
-        let of = word.strip_prefix('N').and_then(|word| word.split_once('='));
-        of.is_some_and(|(its, _)| its.parse::<u32>().is_ok_and(|its| its != node.0))
-    };
-    (words.iter().any(other) && !words.contains(&"huge")).then_some(start)
+/// Whether a mapping has pages on another node that can be moved.
+fn has_pages_elsewhere(mapping: &Mapping<'_>, node: NodeId) -> bool {
+    !mapping.is_huge && mapping.pages.iter().any(|(its, pages)| *its != node && *pages > 0)
 }
 
 /// The present pages that are on other nodes.
@@ -335,7 +379,7 @@ mod tests {
     #[test]
     fn nearly_all_memory_on_a_node_is_on_it() {
         let of = |bytes: &[(u32, u64)]| {
-            nodes_of(&bytes.iter().map(|(node, bytes)| (NodeId(*node), *bytes)).collect())
+            nodes_of(&bytes.iter().map(|(node, bytes)| (NodeId(*node), *bytes)).collect(), None)
         };
         assert_eq!(of(&[(0, 5), (1, 95)]), "1");
         assert_eq!(of(&[(0, 6), (1, 94)]), "0-1");
@@ -343,13 +387,66 @@ mod tests {
     }
 
     #[test]
+    fn a_rest_in_bytes_may_be_elsewhere() {
+        let of = |bytes: &[(u32, u64)], rest| {
+            let bytes = bytes.iter().map(|(node, bytes)| (NodeId(*node), *bytes)).collect();
+            nodes_of(&bytes, Some(rest))
+        };
+        assert_eq!(of(&[(0, 60), (1, 9_000_000)], 50), "0-1");
+        assert_eq!(of(&[(0, 50), (1, 9_000_000)], 50), "1");
+        assert_eq!(of(&[(0, 20), (1, 30)], 50), "1", "the largest");
+        assert_eq!(of(&[(0, 0)], 0), "0");
+    }
+
+    #[test]
     fn only_mappings_with_pages_elsewhere_are_walked() {
-        let start = |line: &str| start_of(line, NodeId(1));
-        assert_eq!(start("7f00 default anon=2 N0=1 N1=1 kernelpagesize_kB=4"), Some(0x7f00));
-        assert_eq!(start("7f00 default anon=2 N1=2 kernelpagesize_kB=4"), None);
-        assert_eq!(start("7f00 default file=/x huge N0=2 kernelpagesize_kB=2048"), None);
-        assert_eq!(start("7f00 bind:0 stack"), None);
-        assert_eq!(start(""), None);
+        let elsewhere = |line: &str| {
+            let mut found = None;
+            let each = |mapping: &Mapping<'_>| {
+                found = has_pages_elsewhere(mapping, NodeId(1)).then_some(mapping.start);
+                Some(())
+            };
+            each_mapping(line.as_bytes(), each).unwrap();
+            found
+        };
+        let page = "kernelpagesize_kB=4";
+        assert_eq!(elsewhere(&format!("7f00 default anon=2 N0=1 N1=1 {page}")), Some(0x7f00));
+        assert_eq!(elsewhere(&format!("7f00 default anon=2 N1=2 {page}")), None);
+        assert_eq!(elsewhere("7f00 default file=/x huge N0=2 kernelpagesize_kB=2048"), None);
+        assert_eq!(elsewhere("7f00 bind:0 stack"), None);
+        assert_eq!(elsewhere(""), None);
+    }
+
+    #[test]
+    fn a_slice_is_moved_of_the_same_process_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("proc/70");
+        for at in ["fd", "task/70"] {
+            std::fs::create_dir_all(folder.join(at)).unwrap();
+        }
+        let stat = |start: u64| {
+            let stat = format!("70 (app) S 1 70 70 0 -1 0{} {start} 0 0\n", " 0".repeat(12));
+            std::fs::write(folder.join("stat"), &stat).unwrap();
+            std::fs::write(folder.join("task/70/stat"), &stat).unwrap();
+        };
+        std::fs::write(folder.join("comm"), "app\n").unwrap();
+        std::fs::write(folder.join("task/70/comm"), "app\n").unwrap();
+        std::fs::write(folder.join("status"), "VmPin:\t0 kB\n").unwrap();
+        std::fs::write(folder.join("maps"), "").unwrap();
+        let root = Root::tree(dir.path()).unwrap();
+        let process = ProcessPages::new(70, 99);
+        let moved = Moved { elsewhere: 9, moved: 7, failed: BTreeMap::new() };
+        let check = || check_slice(&root, &process, NodeId(1), &moved).map_err(|e| e.to_string());
+        stat(99);
+        assert_eq!(check(), Ok(()));
+        // Its id was given to another.
+        stat(100);
+        let error = check().unwrap_err();
+        assert!(error.contains("7 of 9 pages moved") && error.contains("exited"), "{error}");
+        stat(99);
+        std::os::unix::fs::symlink("/dev/vfio/12", folder.join("fd/5")).unwrap();
+        let error = check().unwrap_err();
+        assert!(error.contains("/dev/vfio/12 open") && error.contains("start it bound"), "{error}");
     }
 
     #[test]

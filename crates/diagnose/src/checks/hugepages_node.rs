@@ -3,11 +3,15 @@
 //! Input: the hugepage pools of each node, the nodes of the NICs, and what processes have in hugetlb pages. Output: one
 //! finding for each size of page of which other nodes have some and the device's node has none.
 //!
+//! It proposes as many pages there as such a process has elsewhere, or, of an unused NIC, as many as another node has.
+//!
 //! Rule: document 002 (hugepages on the node of the virtual function; `--membind` of that node).
 
 use crate::{Check, CheckOutcome, Context, text};
 use nearpath_model::memory::page_size_name;
-use nearpath_model::{Finding, NodeId, Severity, Subject};
+use nearpath_model::{
+    Finding, HugepagePools, NodeId, PoolCounts, ProposedChange, Severity, Subject, Target,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const CHECK: Check =
@@ -79,6 +83,7 @@ fn finding(context: &Context<'_>, node: NodeId, devices: &BTreeSet<String>, size
         .collect();
     let shown: Vec<&str> = devices.iter().take(5).map(String::as_str).collect();
     let title = format!("node {node} has no hugepages of {name} for {}", text::list(&shown));
+    let mut needed: u64 = 0;
     let users: Vec<String> = context
         .memory
         .map(|m| m.processes.as_slice())
@@ -88,6 +93,7 @@ fn finding(context: &Context<'_>, node: NodeId, devices: &BTreeSet<String>, size
         .filter_map(|process| {
             let bytes = process.hugetlb.get(&name)?.values().copied();
             let bytes = bytes.fold(0, u64::saturating_add);
+            needed = needed.saturating_add(bytes);
             let comm = text::clean(&process.comm);
             (bytes > 0).then(|| {
                 format!(
@@ -106,11 +112,37 @@ fn finding(context: &Context<'_>, node: NodeId, devices: &BTreeSet<String>, size
         most = most.max(total);
         finding = finding.evidence(format!("Node {other} has {total} of them, {free} are free."));
     }
+    let count = if users.is_empty() { most } else { needed.div_ceil(size) };
+    let is_used = !users.is_empty();
     for user in users.into_iter().take(5) {
         finding = finding.evidence(user);
     }
-    let kib = size >> 10;
-    finding.manual(format!(
-        "echo {most} > /sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB/nr_hugepages"
-    ))
+    match change(context, node, size, count, is_used) {
+        Some(change) => finding.change(change),
+        None => finding,
+    }
+}
+
+/// The change that gives a node so many pages.
+fn change(
+    context: &Context<'_>,
+    node: NodeId,
+    size: u64,
+    count: u64,
+    is_used: bool,
+) -> Option<ProposedChange> {
+    let pools = HugepagePools::new(size >> 10)?;
+    let nodes = context.host.topology.nodes.iter();
+    let mut counts: BTreeMap<NodeId, u64> = nodes
+        .filter_map(|n| n.hugepages.get(&size).map(|pages| (n.node, pages)))
+        .map(|(node, pages)| (node, pages.total.saturating_sub(pages.surplus)))
+        .collect();
+    let before = PoolCounts::Nodes(counts.clone()).to_string();
+    *counts.get_mut(&node)? = count;
+    let after = PoolCounts::Nodes(counts).to_string();
+    let why = match is_used {
+        true => "Pages on the node of the device; the program takes them when it is started again.",
+        false => "Pages on the node of the NIC, for programs that use it without the kernel.",
+    };
+    Some(ProposedChange::new(Target::Hugepages(pools), Some(before), after, why))
 }

@@ -41,10 +41,28 @@ pub fn read_nics(root: &Root, irqs: &[Irq]) -> Vec<Nic> {
 /// Reads all interfaces. `irqs` are the root's interrupts, whose names identify the queues if the kernel has no
 /// netdev family.
 pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
+    read_again(root, irqs, notes, &[], &[])
+}
+
+/// Reads the interfaces with these names, and those that are not known; the others are as they were, if they still exist.
+pub(crate) fn read_again(
+    root: &Root,
+    irqs: &[Irq],
+    notes: &mut Notes,
+    known: &[Nic],
+    names: &[String],
+) -> Vec<Nic> {
     let mut interfaces = Vec::new();
+    let mut kept = Vec::new();
+    let is_same = |nic: &&Nic, name: &str| {
+        let index = || root.text(&format!("/sys/class/net/{name}/ifindex")).ok()?.parse().ok();
+        nic.name == name && !names.iter().any(|its| its == name) && index() == Some(nic.ifindex.0)
+    };
     let entries = notes.take("host", "nics", root.list("/sys/class/net"));
     for entry in entries.unwrap_or_default() {
-        if entry.kind != EntryKind::File
+        if let Some(nic) = known.iter().find(|nic| is_same(nic, &entry.name)) {
+            kept.push(nic.clone());
+        } else if entry.kind != EntryKind::File
             && let Some(interface) = sysfs::read(root, &entry.name, notes)
         {
             match interface.ifindex {
@@ -63,14 +81,20 @@ pub(crate) fn read(root: &Root, irqs: &[Irq], notes: &mut Notes) -> Vec<Nic> {
     interfaces.dedup_by_key(|(index, _)| *index);
     let context = Context {
         root,
-        names: interfaces.iter().map(|(index, i)| (*index, i.name.clone())).collect(),
+        names: interfaces
+            .iter()
+            .map(|(index, i)| (*index, i.name.clone()))
+            .chain(kept.iter().map(|nic| (nic.ifindex, nic.name.clone())))
+            .collect(),
         links: interfaces.iter().filter_map(|(index, i)| Some((*index, i.iflink?))).collect(),
         irqs: irqs.iter().map(|irq| (irq.irq, irq.name.as_str())).collect(),
         netns: current_netns(root),
     };
     let mut answers = context.ask(&interfaces);
     let nics = interfaces.into_iter();
-    nics.map(|(index, interface)| context.nic(index, interface, &mut answers, notes)).collect()
+    kept.extend(nics.map(|(index, interface)| context.nic(index, interface, &mut answers, notes)));
+    kept.sort_by_key(|nic| nic.ifindex);
+    kept
 }
 
 /// Data that is the same for all interfaces.

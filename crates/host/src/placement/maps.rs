@@ -40,14 +40,25 @@ pub struct MemoryMaps {
     pub socket: Option<String>,
 }
 
-/// What a line says of a mapping.
-#[derive(Default)]
-struct Mapping<'a> {
-    file: Option<&'a [u8]>,
-    is_stack: bool,
-    is_huge: bool,
-    anon: u64,
-    page_bytes: Option<u64>,
+/// A mapping: a line of `numa_maps`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mapping<'a> {
+    /// Its first address.
+    pub start: u64,
+    /// Its memory policy, in the kernel's spelling.
+    pub policy: &'a [u8],
+    /// The file that is mapped.
+    pub file: Option<&'a [u8]>,
+    /// Whether it is the stack of the main thread.
+    pub is_stack: bool,
+    /// Whether it is of hugetlb pages.
+    pub is_huge: bool,
+    /// Anonymous pages.
+    pub anon: u64,
+    /// The size of a page in bytes; `None` if it has none.
+    pub page_bytes: Option<u64>,
+    /// Pages by node.
+    pub pages: Vec<(NodeId, u64)>,
 }
 
 /// Parses `/proc/PID/numa_maps`.
@@ -56,65 +67,61 @@ struct Mapping<'a> {
 /// Pages on a node without their size, a malformed number, or more bytes than fit.
 pub fn parse_memory_maps(bytes: &[u8]) -> Result<MemoryMaps, Malformed> {
     let mut maps = MemoryMaps::default();
-    let mut pages = Vec::new();
-    for line in bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
-        pages.clear();
-        maps.add(line, &mut pages).ok_or_else(|| {
-            let start: String = printable(line).chars().take(80).collect();
-            Malformed(format!("not a mapping: {start:?}"))
-        })?;
-    }
+    each_mapping(bytes, |mapping| maps.add(mapping))?;
     Ok(maps)
 }
 
+/// Calls with each mapping of `/proc/PID/numa_maps`; `None` from it means that the line is malformed.
+///
+/// # Errors
+/// As [`parse_memory_maps`].
+pub fn each_mapping<'a>(
+    bytes: &'a [u8],
+    mut with: impl FnMut(&Mapping<'a>) -> Option<()>,
+) -> Result<(), Malformed> {
+    let mut pages = Vec::new();
+    for line in bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
+        let mapping = Mapping::parse(line, std::mem::take(&mut pages));
+        let mapping = mapping.filter(|mapping| with(mapping).is_some()).ok_or_else(|| {
+            let start: String = printable(line).chars().take(80).collect();
+            Malformed(format!("not a mapping: {start:?}"))
+        })?;
+        pages = mapping.pages;
+    }
+    Ok(())
+}
+
 impl MemoryMaps {
-    /// Adds a line; `None` if it is malformed. `pages` is empty.
-    fn add(&mut self, line: &[u8], pages: &mut Vec<(NodeId, u64)>) -> Option<()> {
-        let mut words = line.split(|&b| b == b' ').filter(|word| !word.is_empty());
-        let _address = words.next();
-        let policy = words.next()?;
-        let mut mapping = Mapping::default();
-        for word in words {
-            match word {
-                b"stack" => mapping.is_stack = true,
-                b"huge" => mapping.is_huge = true,
-                b"heap" => {}
-                _ => mapping.word(word, pages)?,
-            }
-        }
+    /// Adds a mapping; `None` if it is malformed.
+    fn add(&mut self, mapping: &Mapping<'_>) -> Option<()> {
         self.mappings += 1;
         if mapping.is_stack {
-            self.policy = Some(policy_name(policy));
+            self.policy = Some(policy_name(mapping.policy));
         }
         if let Some(file) = mapping.file {
             self.note_file(file);
         }
-        let count = pages.iter().try_fold(0u64, |sum, (_, count)| sum.checked_add(*count))?;
+        let count =
+            mapping.pages.iter().try_fold(0u64, |sum, (_, count)| sum.checked_add(*count))?;
         if count == 0 {
             return Some(());
         }
         let page_bytes = mapping.page_bytes?;
         let total = count.checked_mul(page_bytes)?;
-        self.add_policy(policy, total)?;
-        self.add_pages(&mapping, pages, count, page_bytes)
+        self.add_policy(mapping.policy, total)?;
+        self.add_pages(mapping, count, page_bytes)
     }
 
-    fn add_pages(
-        &mut self,
-        mapping: &Mapping<'_>,
-        pages: &[(NodeId, u64)],
-        count: u64,
-        page_bytes: u64,
-    ) -> Option<()> {
+    fn add_pages(&mut self, mapping: &Mapping<'_>, count: u64, page_bytes: u64) -> Option<()> {
         let anon = mapping.anon.min(count);
         let is_shared = mapping.file.is_some_and(is_shared_memory);
         let is_mixed = mapping.file.is_some() && anon > 0 && anon < count && !mapping.is_huge;
-        if is_mixed && pages.len() > 1 {
+        if is_mixed && mapping.pages.len() > 1 {
             self.estimated = self.estimated.checked_add(count.checked_mul(page_bytes)?)?;
         }
         let mut anon_left = anon;
         let mut pages_left = count;
-        for &(node, of_node) in pages {
+        for &(node, of_node) in &mapping.pages {
             let bytes = of_node.checked_mul(page_bytes)?;
             // In proportion, rounded so that the sum is exact.
             let anon_here = if is_mixed {
@@ -173,7 +180,34 @@ impl MemoryMaps {
 }
 
 impl<'a> Mapping<'a> {
-    fn word(&mut self, word: &'a [u8], pages: &mut Vec<(NodeId, u64)>) -> Option<()> {
+    /// Parses a line; `None` if it is malformed. `pages` is a buffer to reuse.
+    fn parse(line: &'a [u8], mut pages: Vec<(NodeId, u64)>) -> Option<Self> {
+        pages.clear();
+        let mut words = line.split(|&b| b == b' ').filter(|word| !word.is_empty());
+        let start = std::str::from_utf8(words.next()?).ok()?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        let mut mapping = Self { start, policy: words.next()?, pages, ..Self::default() };
+        for word in words {
+            match word {
+                b"stack" => mapping.is_stack = true,
+                b"huge" => mapping.is_huge = true,
+                b"heap" => {}
+                _ => mapping.word(word)?,
+            }
+        }
+        Some(mapping)
+    }
+
+    /// Its bytes by node; `None` if their size is unknown, or there are more than fit.
+    pub fn bytes(&self) -> Option<Vec<(NodeId, u64)>> {
+        let bytes = |&(node, count): &(NodeId, u64)| match count {
+            0 => Some((node, 0)),
+            _ => Some((node, count.checked_mul(self.page_bytes?)?)),
+        };
+        self.pages.iter().map(bytes).collect()
+    }
+
+    fn word(&mut self, word: &'a [u8]) -> Option<()> {
         let Some(at) = word.iter().position(|&b| b == b'=') else { return Some(()) };
         let (name, value) = (word.get(..at)?, word.get(at + 1..)?);
         match name {
@@ -184,7 +218,7 @@ impl<'a> Mapping<'a> {
                 // Other words may begin with it in a later kernel.
                 let Some(node) = number(node) else { return Some(()) };
                 let node = u32::try_from(node).ok().filter(|&node| node < MAX_CPUS)?;
-                pages.push((NodeId(node), number(value)?));
+                self.pages.push((NodeId(node), number(value)?));
             }
             _ => {}
         }
@@ -285,6 +319,7 @@ mod tests {
     fn inconsistent_lines_are_rejected() {
         for bad in [
             "0",
+            "x default",
             "0 default N0=1",
             "0 default N0=x kernelpagesize_kB=4",
             "0 default anon=x N0=1 kernelpagesize_kB=4",

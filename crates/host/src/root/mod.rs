@@ -164,7 +164,7 @@ impl Root {
     ///
     /// # Errors
     /// As [`Root::read`], or the time limit is exceeded.
-    pub(crate) fn read_within(&self, path: &str, time: Duration) -> Result<Vec<u8>, ReadError> {
+    pub fn read_within(&self, path: &str, time: Duration) -> Result<Vec<u8>, ReadError> {
         self.read_until(path, Some(Instant::now() + time))
     }
 

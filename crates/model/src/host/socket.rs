@@ -75,7 +75,7 @@ pub struct ProcessMemory {
     pub bytes: BTreeMap<NodeId, u64>,
     /// Bytes in hugetlb pages by node, included in the above.
     pub huge_bytes: BTreeMap<NodeId, u64>,
-    /// Bytes in file mappings by node, part of `bytes`; the rest is anonymous.
+    /// Bytes of files, shared memory and hugetlb pages by node, part of `bytes`; the rest is anonymous.
     pub file_bytes: BTreeMap<NodeId, u64>,
     /// Devices that it has open or mapped and that may write to its memory by DMA: `/dev/vfio/12`. `None` if
     /// unknown.

@@ -68,6 +68,14 @@ impl Bench<'_> {
     /// # Errors
     /// The kernel refused, a block cannot be measured, or a signal arrived; the steps are undone.
     pub fn trial(&mut self, changes: Vec<String>, steps: Vec<Step>) -> anyhow::Result<TrialReport> {
+        let one_way = one_way(&steps);
+        if !steps.is_empty() && one_way.len() == steps.len() {
+            return Err(NothingMade(format!(
+                "{}, so that it cannot be tried alternately; use 'nearpath tune apply'",
+                one_way.join("; ")
+            ))
+            .into());
+        }
         let base = self.executor.entries().last().map_or(0, |entry| entry.id);
         let mut switched =
             Switched { bench: self, steps, base, with: false, hops: [Vec::new(), Vec::new()] };
@@ -93,11 +101,21 @@ impl Bench<'_> {
             comparison: if metric.is_rate() { comparison.of_rate() } else { comparison },
             mechanism: without.zip(with).map(|(without, with)| Moved { without, with }),
             kept: keep,
+            one_way,
         })
     }
 }
 
-/// No change of a plan can be applied, or the host already has all of them.
+/// The targets that an undo leaves as they are, with the reason: they cannot be tried alternately.
+fn one_way(steps: &[Step]) -> Vec<String> {
+    let stays = |step: &Step| {
+        let target = &step.change.target;
+        Some(format!("{target}: {}", target.one_way()?))
+    };
+    steps.iter().filter_map(stays).collect()
+}
+
+/// No change of a plan can be applied or undone, or the host already has all of them.
 #[derive(Debug)]
 pub struct NothingMade(String);
 

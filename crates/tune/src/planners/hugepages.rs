@@ -1,7 +1,8 @@
-//! Hugepages on request: at run time the pools of the nodes, with the goal isolation the kernel command line.
+//! Hugepages on request or proposed by a warning: at run time the pools of the nodes, with the goal isolation the kernel
+//! command line.
 //!
-//! Input: the requested sizes and counts, and the pools of each node. Output: one change for each size, with the counts
-//! of all nodes. A count without a node is for the node of the NIC, which DPDK's buffers should be on.
+//! Input: the requested sizes and counts, the findings, and the pools of each node. Output: one change for each size,
+//! with the counts of all nodes; a note instead of a proposed one that the free memory does not suffice for. A count without a node is for the node of the NIC, which DPDK's buffers should be on.
 //!
 //! Rules: document 002 (hugepages per node), Documentation/admin-guide/mm/hugetlbpage.rst.
 
@@ -9,14 +10,16 @@ use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, version};
 use super::target_node;
-use nearpath_model::{Goal, HugepagePools, NodeId, PoolCounts, Target};
+use nearpath_model::{
+    Finding, Goal, HugepagePools, NodeId, PoolCounts, ProposedChange, Severity, Target,
+};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "hugepages",
-    plans: "hugepages on the nodes that need them (--hugepages)",
+    plans: "hugepages on the nodes that need them, on request (--hugepages) or as a warning proposes",
     run,
 };
 
@@ -77,6 +80,14 @@ impl Hugepages {
         default.into_iter().chain(own).collect()
     }
 
+    /// The pages of one node that is not named; `None` if nodes are.
+    pub(crate) fn of_one_node(&self) -> Option<(HugepagePools, u64)> {
+        match self.counts {
+            Counts::OfNic(count) => Some((self.pools, count)),
+            Counts::Nodes(_) => None,
+        }
+    }
+
     /// Why this kernel cannot reserve it at boot.
     pub(super) fn not_at_boot(&self, release: Option<&str>) -> Option<String> {
         let is_old = release.and_then(version).is_some_and(|version| version < BY_NODE);
@@ -108,6 +119,51 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             draft.note(format!("no hugepages for --hugepages {hugepages}: {reason}"));
         }
     }
+    for finding in situation.findings {
+        for change in finding.changes.iter().filter(|change| !change.alternative) {
+            if let Some(Target::Hugepages(pools)) = change.target.setting() {
+                propose(situation, draft, finding, change, *pools);
+            }
+        }
+    }
+}
+
+/// Plans what a finding proposes, unless it is requested otherwise.
+fn propose(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    finding: &Finding,
+    change: &ProposedChange,
+    pools: HugepagePools,
+) {
+    let target = Target::Hugepages(pools);
+    if draft.planned(&target).is_some() {
+        return;
+    }
+    let size = pools.size();
+    let (Ok(now), Some(after)) = (now(situation, pools), counts_of(change)) else { return };
+    let what = format!("hugepages of {size}: {now} to {after}");
+    if finding.severity == Severity::Info {
+        let title = &finding.title;
+        return draft.note(format!("{what} is not planned without need: {title}"));
+    }
+    if let Some((node, short)) = short(situation, pools, &now, &after).first() {
+        return draft.note(format!(
+            "{what} is not planned: node {node} has {short} MiB too little free memory for it"
+        ));
+    }
+    draft.add(DraftChange {
+        id: format!("hugepages-{size}"),
+        target,
+        before: now.to_string().into(),
+        after: after.to_string().into(),
+        why: change.why.clone(),
+        finding: Some(finding.check.clone()),
+    });
+}
+
+fn counts_of(change: &ProposedChange) -> Option<PoolCounts> {
+    change.after.text()?.parse().ok()
 }
 
 fn plan(situation: &Situation<'_>, draft: &mut Draft, wanted: &Hugepages) -> Result<(), String> {

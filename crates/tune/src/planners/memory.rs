@@ -47,7 +47,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         if before == node.to_string() || before.is_empty() {
             continue;
         }
-        let pages = ProcessPages { pid: workload.pid, start_ticks: main.thread.start_ticks };
+        let pages = ProcessPages::new(workload.pid, main.thread.start_ticks);
         draft.add(DraftChange {
             id: format!("{}-{}/memory", workload.comm, workload.pid),
             target: Target::Memory(pages),

@@ -3,7 +3,9 @@
 use super::cgroup_state::CgroupState;
 use super::tests::{TWO_NODES, eth0, host, of_kind, planned, planned_for, set, workload};
 use super::*;
-use nearpath_model::{Goal, Irqbalance, Value};
+use nearpath_model::{
+    Finding, Goal, HugepagePools, Irqbalance, ProposedChange, Severity, Target, Value,
+};
 use nearpath_testing::trees::Machine;
 use std::collections::BTreeMap;
 
@@ -154,6 +156,40 @@ fn hugepages_are_planned_on_the_node_of_the_nic() {
         "{:?}",
         plan.notes
     );
+}
+
+#[test]
+fn hugepages_that_a_warning_proposes_are_planned_if_there_is_memory() {
+    let all: &[u32] = &[];
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+    host.topology.nodes[1].free_bytes = Some(100 << 20);
+    let pools = Target::Hugepages(HugepagePools::new(2048).unwrap());
+    let finding = |severity, after: &str| Finding {
+        check: "hugepages_node".to_owned(),
+        ..Finding::new(severity, "none on the node").change(ProposedChange::new(
+            pools.clone(),
+            Some("0:0,1:0".to_owned()),
+            after,
+            "why",
+        ))
+    };
+    let planned = |findings: &[Finding], request: Request| {
+        let plan = plan(&host, findings, &request, &[], Some("boot".to_owned()), None).unwrap();
+        let change = plan.changes.iter().find(|change| change.kind() == "hugepages");
+        let after = change.map(|change| change.after.text().unwrap().to_owned());
+        (after, plan.notes.join("; "))
+    };
+    let (after, _) = planned(&[finding(Severity::Warning, "0:0,1:50")], Request::default());
+    assert_eq!(after.as_deref(), Some("0:0,1:50"));
+    let (after, notes) = planned(&[finding(Severity::Warning, "0:0,1:51")], Request::default());
+    assert!(after.is_none() && notes.contains("node 1 has 2 MiB too little free"), "{notes}");
+    let (after, notes) = planned(&[finding(Severity::Info, "0:0,1:1")], Request::default());
+    assert!(after.is_none() && notes.contains("not planned without need"), "{notes}");
+    // What was requested counts.
+    let hugepages = vec!["2M:0:7".parse().unwrap()];
+    let request = Request { hugepages, ..Request::default() };
+    let (after, _) = planned(&[finding(Severity::Warning, "0:0,1:50")], request);
+    assert_eq!(after.as_deref(), Some("0:7,1:0"));
 }
 
 #[test]

@@ -246,7 +246,7 @@ fn of_interfaces(root: &Root) -> BTreeMap<FileOf, String> {
 }
 
 fn memory(root: &Root, pid: u32) -> (u32, (Option<String>, String)) {
-    let nodes = anonymous(root, pid).ok().map(|bytes| nodes_of(&bytes));
+    let nodes = anonymous(root, pid).ok().map(|bytes| nodes_of(&bytes, None));
     (pid, (nodes, start_bound(root, pid, None)))
 }
 

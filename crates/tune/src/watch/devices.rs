@@ -1,7 +1,8 @@
 //! Applies what belongs to a network device that comes later: a virtual function created or bound to a driver, an
 //! interface renamed, set up, or with another number of queues, CPUs or memory that appeared.
 //!
-//! Interfaces that are down are left until they are up, as most drivers request their interrupts only then.
+//! Interfaces that are down, or have no link yet, are left until they are up, as most drivers request their interrupts
+//! only then.
 //!
 //! Input: the host after a kernel event. Output: the planners' changes for the interfaces that are new or different since
 //! the last look: their interrupts and the steering of their queues, recorded in the journal like all changes. Once the
@@ -13,9 +14,12 @@ use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_model::{Change, ChangeState, Entry, Goal, Host, Notice, Noticed, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// `IFF_UP` of include/uapi/linux/if.h.
 const IFF_UP: u32 = 1;
+/// When the rest of the host is read again, while nothing happens.
+const RENEW: Duration = Duration::from_secs(600);
 /// How the reason of such a change begins, so that it is recognized in the journal, also by a later watch.
 const NEW: &str = "new device ";
 
@@ -25,6 +29,10 @@ pub struct DeviceWatch {
     boot: String,
     /// The interfaces at the last look; `None` before the first.
     known: Option<BTreeMap<String, Seen>>,
+    /// Those that are new or different, and carry no packets yet: they have their turn when they do.
+    waiting: BTreeSet<String>,
+    /// The whole host, and when it was read: of a new device only what it brings with it is read.
+    host: Option<(Host, Instant)>,
 }
 
 /// What of an interface decides about its settings: few files, as they are read at each event.
@@ -44,7 +52,7 @@ struct Seen {
 impl DeviceWatch {
     /// Watches with the journal in a directory. The interfaces of the first look are not new.
     pub fn new(folder: PathBuf, boot: String) -> Self {
-        Self { folder, boot, known: None }
+        Self { folder, boot, known: None, waiting: BTreeSet::new(), host: None }
     }
 
     /// Looks once, and applies what belongs to new or different devices.
@@ -53,27 +61,43 @@ impl DeviceWatch {
     /// The host or the journal cannot be read, or the journal is locked.
     pub fn look(&mut self, root: &Root) -> Result<Vec<Notice>, TuneError> {
         let now = seen(root)?;
-        let Some(known) = &mut self.known else {
+        let Some(known) = &self.known else {
             self.known = Some(now);
+            self.read_host(root)?;
             return Ok(Vec::new());
         };
-        let is_new = |(index, its): &(&String, &Seen)| known.get(*index) != Some(*its);
-        let names: Vec<String> = now
-            .iter()
-            .filter(is_new)
-            .filter(|(_, its)| its.is_up)
-            .map(|(_, its)| its.name.clone())
-            .collect();
-        let notices = match names.is_empty() {
-            true => Vec::new(),
-            false => {
-                let host = nearpath_host::read(root, &Wanted::default())?;
+        let before = |index: &String| known.get(index);
+        let is_new = |(index, its): &(&String, &Seen)| before(index) != Some(*its);
+        // Hot-plug changes what is near to all of them.
+        let is_moved = now.iter().any(|(index, its)| {
+            before(index).is_some_and(|was| (&was.online, &was.nodes) != (&its.online, &its.nodes))
+        });
+        let changed = now.iter().filter(|its| is_new(its) || self.waiting.contains(its.0));
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            changed.partition(|(_, its)| its.is_up && carries_packets(root, &its.name));
+        let waiting: BTreeSet<String> =
+            waiting.into_iter().map(|(index, _)| index.clone()).collect();
+        let names: Vec<String> = ready.into_iter().map(|(_, its)| its.name.clone()).collect();
+        let is_old = self.host.as_ref().is_none_or(|(_, read)| read.elapsed() > RENEW);
+        if is_moved || (is_old && names.is_empty()) {
+            self.read_host(root)?;
+        }
+        let notices = match (&self.host, names.is_empty()) {
+            (Some((host, _)), false) => {
+                let host = nearpath_host::read_interfaces(root, host, &names);
                 self.apply(root, &host, &names)?
             }
+            _ => Vec::new(),
         };
         // Only now: an interface whose settings could not be applied for a lock is tried again.
-        self.known = Some(now);
+        (self.known, self.waiting) = (Some(now), waiting);
         Ok(notices)
+    }
+
+    fn read_host(&mut self, root: &Root) -> Result<(), TuneError> {
+        let host = nearpath_host::read(root, &Wanted::default())?;
+        self.host = Some((host, Instant::now()));
+        Ok(())
     }
 
     /// Drops the changes of devices that no longer exist from the journal.
@@ -186,6 +210,12 @@ fn nic_of(change: &Change) -> Option<String> {
         Target::Nic(setting) => Some(setting.nic.clone()),
         _ => None,
     }
+}
+
+/// Whether its link is up, or it does not say: nothing is planned for one that is down. A link that comes and goes later is
+/// no other interface.
+fn carries_packets(root: &Root, name: &str) -> bool {
+    root.text(&format!("/sys/class/net/{name}/operstate")).is_ok_and(|state| state != "down")
 }
 
 /// The interfaces with a device and interrupts of their own, by index.

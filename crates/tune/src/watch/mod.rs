@@ -6,10 +6,12 @@
 
 mod devices;
 mod events;
+mod hugepages;
 mod memory;
 
 pub use devices::DeviceWatch;
 pub use events::Events;
+pub use hugepages::HugepagesWatch;
 pub use memory::MemoryWatch;
 
 use crate::hotplug::online;
@@ -47,7 +49,9 @@ impl Watch {
         if begun || change_status(&entries, &live, &self.boot).iter().any(lost) {
             notices = self.restore(root)?;
         }
-        let entries = Journal::read(&self.folder)?;
+        let mut entries = Journal::read(&self.folder)?;
+        // What has drifted again is the matter of the watch that moved it.
+        entries.retain(|entry| memory::process_of(entry).is_none());
         let statuses = change_status(&entries, &live, &self.boot);
         notices.extend(statuses.iter().filter_map(noticed));
         Ok(self.new_ones(notices, &statuses))
@@ -63,6 +67,9 @@ impl Watch {
     /// that the kernel or the driver set when a CPU went is not, but waits for the CPUs of the change.
     fn is_lost(&self, root: &Root, status: &ChangeStatus) -> bool {
         let ChangeStatus { entry, state, set_back, .. } = status;
+        if memory::process_of(entry).is_some() {
+            return false;
+        }
         let made = entry.state == State::Done && entry.boot == self.boot;
         let lost = *state == Some(ChangeState::Lost) && !set_back;
         made && (lost || (was_unplugged(status) && has_cpus(root, &entry.change)))

@@ -70,6 +70,13 @@ pub fn trial(report: &TrialReport) -> String {
     for objection in objections {
         line!(out, "{objection}");
     }
+    for change in &report.one_way {
+        line!(
+            out,
+            "{}; blocks without the plan after the first switch had it, too",
+            printable(change)
+        );
+    }
     out
 }
 
@@ -112,9 +119,17 @@ mod tests {
             comparison: compare(&[cycle; 5], &Thresholds::default(), 1).unwrap(),
             mechanism: Some(Moved { without: far, with: Hops::default() }),
             kept: true,
+            one_way: Vec::new(),
         };
         let said = trial(&report);
-        assert!(said.contains("better: plan applied"), "{said}");
+        assert!(said.contains("better: plan applied") && !said.contains("first switch"), "{said}");
+        report.one_way.push("memory pid 7 start 99: one-way: it stays".to_owned());
+        let said = trial(&report);
+        assert!(
+            said.contains("\nmemory pid 7 start 99: one-way: it stays; blocks without"),
+            "{said}"
+        );
+        report.one_way.clear();
         assert!(
             said.contains("\nreceive, end to end p99: 20.0µs -> 15.0µs (-25.0%; 95% between"),
             "{said}"

@@ -9,8 +9,10 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_host::Root;
 use nearpath_model::{Notice, Noticed};
+use nearpath_tune::planners::Hugepages;
 use nearpath_tune::{
-    DeviceWatch, Events, Journal, MemoryWatch, TuneError, Watch as Watching, steering,
+    DeviceWatch, Events, HugepagesWatch, Journal, MemoryWatch, TuneError, Watch as Watching,
+    steering,
 };
 use nearpath_views::{json, text};
 use std::os::fd::AsFd;
@@ -28,6 +30,7 @@ EXAMPLES
   nearpath tune watch --once         check once; exit status 1 if a change cannot be re-applied
   nearpath tune watch --memory 50MB   also move memory back to the node of its process
   nearpath tune watch --new-devices   also place interrupts and queues of new virtual functions
+  nearpath tune watch --new-devices --hugepages 2M:512
   nearpath tune watch --json --interval 1m";
 
 /// Arguments of `tune watch`.
@@ -45,6 +48,10 @@ pub struct Watch {
     /// interfaces, other numbers of queues; they leave the journal with their interface
     #[arg(long, conflicts_with = "once")]
     new_devices: bool,
+    /// Also keep this many hugepages on the node of each virtual function, or function bound to
+    /// vfio-pci or uio, that appears; undone with the last one of the node; repeatable
+    #[arg(long, value_name = "SIZE:COUNT", requires = "new_devices", value_parser = hugepages)]
+    hugepages: Vec<Hugepages>,
     /// Check once and exit
     #[arg(long)]
     once: bool,
@@ -53,6 +60,14 @@ pub struct Watch {
     json: bool,
     #[command(flatten)]
     namespace: Namespace,
+}
+
+/// `2M:512`: of a node that is not known yet.
+fn hugepages(text: &str) -> Result<Hugepages, String> {
+    match text.matches(':').count() {
+        1 => text.parse(),
+        _ => Err("expected SIZE:COUNT, e.g. 2M:512".to_owned()),
+    }
 }
 
 /// `50MB`, `64MiB`, `1G`.
@@ -91,25 +106,24 @@ impl Watch {
     fn watch(&self, root: &Root, interrupt: &Interrupt) -> Result<(), Failure> {
         // Before the first check, so that no event is missed.
         let events = Events::listen().context("cannot subscribe to the kernel's link events")?;
-        let mut watch =
-            Watching::new(Journal::folder(), steering::boot(root).map_err(anyhow::Error::from)?);
-        let mut memory = self.memory.map(MemoryWatch::new);
+        let boot = steering::boot(root).map_err(anyhow::Error::from)?;
+        let mut watch = Watching::new(Journal::folder(), boot.clone());
+        let memory = |limit| MemoryWatch::new(limit, Journal::folder(), boot.clone());
+        let mut memory = self.memory.map(memory);
         if self.once {
             let notices = watch.look(root).map_err(anyhow::Error::from)?;
             self.show(&notices)?;
-            self.look_at_memory(root, &mut memory)?;
+            self.look_at_memory(root, &mut memory)?.map_err(anyhow::Error::from)?;
             let failed = notices.iter().filter(|n| matches!(n.what, Noticed::Failed(_))).count();
             return match failed {
                 0 => Ok(()),
                 _ => Err(anyhow!("{failed} changes could not be re-applied").into()),
             };
         }
-        let boot = steering::boot(root).map_err(anyhow::Error::from)?;
-        let mut devices = self.new_devices.then(|| DeviceWatch::new(Journal::folder(), boot));
-        if let Some(devices) = &mut devices {
-            // Those that are there now are not new.
-            devices.look(root).map_err(anyhow::Error::from)?;
-        }
+        let mut devices = match self.new_devices {
+            true => Some(Devices::begin(root, &boot, &self.hugepages)?),
+            false => None,
+        };
         say(&format!(
             "watching the changes of the journal in {}; Ctrl-C stops",
             Journal::folder().display()
@@ -119,13 +133,15 @@ impl Watch {
         while !interrupt.happened() {
             // A journal that cannot be opened now, for instance because another nearpath holds it,
             // is retried.
-            let now = match look(root, &mut watch, &mut devices) {
+            let mut now = match look(root, &mut watch, &mut devices, &events, interrupt) {
                 Ok(notices) => self.show(&notices).map(|()| None)?,
                 Err(error) => Some(error.to_string()),
             };
             // Not at each event: the kernel walks page tables for it.
             if Instant::now() >= memory_due {
-                self.look_at_memory(root, &mut memory)?;
+                if let Err(error) = self.look_at_memory(root, &mut memory)? {
+                    now = Some(error.to_string());
+                }
                 memory_due = Instant::now() + self.interval;
             }
             if now != trouble {
@@ -138,9 +154,18 @@ impl Watch {
         Ok(())
     }
 
-    fn look_at_memory(&self, root: &Root, memory: &mut Option<MemoryWatch>) -> Result<(), Failure> {
-        let Some(memory) = memory else { return Ok(()) };
-        for moved in memory.look(root) {
+    /// Moves memory; the inner error is that of the journal, and not final.
+    fn look_at_memory(
+        &self,
+        root: &Root,
+        memory: &mut Option<MemoryWatch>,
+    ) -> Result<Result<(), TuneError>, Failure> {
+        let Some(memory) = memory else { return Ok(Ok(())) };
+        let all = match memory.look(root) {
+            Ok(all) => all,
+            Err(error) => return Ok(Err(error)),
+        };
+        for moved in all {
             let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             if self.json {
                 output::json_line(&json::memory_moved(&moved, now_s))?;
@@ -148,7 +173,7 @@ impl Watch {
                 output::text(&text::memory_moved(&moved, now_s))?;
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn show(&self, notices: &[Notice]) -> Result<(), Failure> {
@@ -164,18 +189,61 @@ impl Watch {
     }
 }
 
-/// Changes of devices that are gone leave the journal, lost ones are re-applied, and new devices get theirs.
+/// The watches for devices.
+struct Devices {
+    interfaces: DeviceWatch,
+    hugepages: Option<HugepagesWatch>,
+}
+
+impl Devices {
+    /// Those that are there now are not new.
+    fn begin(root: &Root, boot: &str, wanted: &[Hugepages]) -> Result<Self, Failure> {
+        let folder = Journal::folder;
+        let hugepages = match wanted {
+            [] => None,
+            _ => {
+                let watch = HugepagesWatch::new(folder(), boot.to_owned(), wanted);
+                Some(watch.map_err(Failure::Usage)?)
+            }
+        };
+        let mut devices =
+            Self { interfaces: DeviceWatch::new(folder(), boot.to_owned()), hugepages };
+        devices.look(root).map_err(anyhow::Error::from)?;
+        Ok(devices)
+    }
+
+    fn look(&mut self, root: &Root) -> Result<Vec<Notice>, TuneError> {
+        let mut notices = self.interfaces.look(root)?;
+        if let Some(hugepages) = &mut self.hugepages {
+            notices.extend(hugepages.look(root)?);
+        }
+        Ok(notices)
+    }
+}
+
+/// New devices get their settings, changes of those that are gone leave the journal, and lost ones are re-applied.
 fn look(
     root: &Root,
     watch: &mut Watching,
-    devices: &mut Option<DeviceWatch>,
+    devices: &mut Option<Devices>,
+    events: &Events,
+    interrupt: &Interrupt,
 ) -> Result<Vec<Notice>, TuneError> {
     let Some(devices) = devices else { return watch.look(root) };
-    let mut notices = devices.drop_gone(root)?;
+    let mut notices = devices.look(root)?;
+    // Settings first: nobody waits for the rest.
+    for _ in 0..MOST_DEVICES {
+        if !events.wait(interrupt.as_fd(), Duration::ZERO).unwrap_or(false) {
+            break;
+        }
+        notices.extend(devices.look(root)?);
+    }
+    notices.extend(devices.interfaces.drop_gone(root)?);
     notices.extend(watch.look(root)?);
-    notices.extend(devices.look(root)?);
     Ok(notices)
 }
 
+/// Maximum number of events in a row whose devices come before lost changes.
+const MOST_DEVICES: usize = 16;
 /// Delay before a journal that could not be opened is retried.
 const AGAIN: Duration = Duration::from_secs(1);
