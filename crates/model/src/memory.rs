@@ -3,7 +3,7 @@
 //! A node with memory and without CPUs (CXL, persistent memory) is nobody's own: memory on it is counted by itself
 //! ([`ProcessPlacement::cpuless_bytes`]), neither as local nor as remote.
 
-use crate::{EventCost, NodeId, Topology};
+use crate::{EventCost, LoadSamples, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,6 +36,9 @@ pub struct MemoryMeasurement {
     /// `vm.numa_hint_faults`, `vm.numa_pages_migrated` and the like: the increase in the interval, since boot of a
     /// still picture.
     pub vmstat: BTreeMap<String, u64>,
+    /// Loads that the PMU sampled in the interval; `None` without such a PMU, and of a still picture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loads: Option<LoadSamples>,
     /// Kernel memory of sockets, for which the kernel reports no nodes.
     pub sockets: SocketsMemory,
     /// What is not available, with the reason.

@@ -3,19 +3,19 @@
 
 mod accesses;
 mod load;
+pub mod loads;
 mod sampler;
 
 use crate::kernel::{Kernel, Meter};
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
+use loads::Loads;
 use nearpath_host::{MemoryReader, Root};
 use nearpath_model::memory::{MemoryMeasurement, NotAvailable};
 use sampler::Sampler;
 use std::path::PathBuf;
 use std::time::Instant;
-
-pub use accesses::not_available as accesses_not_available;
 
 /// Options of the instrument.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +40,8 @@ pub struct Memory<'a> {
 struct Session {
     sampler: Sampler,
     programs: Result<(Meter, Loaded), InstrumentError>,
+    /// Samples of the PMU, or why there are none.
+    loads: Result<Loads, String>,
     began: Instant,
 }
 
@@ -82,7 +84,11 @@ impl<'a> Memory<'a> {
                 missing("pages moved, hint faults by process", &error.to_string());
             }
         }
-        m.not_available.extend(accesses::not_available(self.root));
+        match &session.loads {
+            Ok(loads) => m.loads = Some(loads.read(self.root)),
+            Err(reason) => missing_loads(&mut m, reason),
+        }
+        m.not_available.push(accesses::damon_not_available(self.root));
         m.finish();
         m
     }
@@ -96,6 +102,11 @@ impl<'a> Memory<'a> {
             ..MemoryMeasurement::default()
         }
     }
+}
+
+fn missing_loads(m: &mut MemoryMeasurement, reason: &str) {
+    let what = "remote loads, false sharing".to_owned();
+    m.not_available.push(NotAvailable { what, reason: reason.to_owned() });
 }
 
 /// Adds to each process its pages moved and its hint faults.
@@ -127,7 +138,8 @@ impl Instrument for Memory<'_> {
         let programs = self.load();
         self.reader.begin(self.root);
         let sampler = Sampler::start(self.root, self.reader.topology(), self.reader.pids());
-        self.session = Some(Session { sampler, programs, began: Instant::now() });
+        let loads = Loads::start(self.root, &self.reader.topology().online);
+        self.session = Some(Session { sampler, programs, loads, began: Instant::now() });
         Ok(())
     }
 

@@ -56,6 +56,10 @@ pub fn memory(m: &MemoryMeasurement, verbose: bool) -> String {
             line!(out, "not attributed: {} pages", m.moves_lost);
         }
     }
+    if let Some(samples) = &m.loads {
+        line!(out);
+        out.push_str(&super::loads::loads(samples));
+    }
     if verbose {
         line!(out);
         out.push_str(&counters(m));

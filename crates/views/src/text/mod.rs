@@ -16,6 +16,7 @@ mod histogram;
 mod interrupts;
 mod irqs;
 mod latency;
+mod loads;
 mod locality;
 mod locality_steps;
 mod measurement;
