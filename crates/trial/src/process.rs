@@ -86,6 +86,11 @@ impl Process {
         Ok(process)
     }
 
+    /// Its process id, which is its own until it was waited for.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))

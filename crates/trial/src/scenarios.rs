@@ -1,5 +1,6 @@
 //! Comparison of placement scenarios: an application not bound, bound to CPUs, bound to CPUs and memory, and in
-//! addition with the host's interrupts and steering placed nearby.
+//! addition with the host's interrupts and steering placed nearby; and, for the table of document 002, bound to the wrong
+//! node, with its memory alone there, and with AutoNUMA on and off.
 //!
 //! Input: blocks of each scenario, measured alternately. Output: a table. The order is 1 2 3 4 4 3 2 1 and so
 //! on, so that linear drift cancels out, and disturbances of the host affect all of them.
@@ -30,12 +31,33 @@ pub enum Scenario {
     CpuAndMemoryBinding,
     /// And interrupts, RPS and XPS are placed by a plan.
     FullOptimisation,
+    /// It runs on another node than the NIC's, with its memory there.
+    WrongNode,
+    /// It runs near the NIC, and its memory is on another node.
+    WrongMemory,
+    /// The scheduler places it, and AutoNUMA moves its pages.
+    AutoNuma,
+    /// The scheduler places it, without AutoNUMA.
+    NoAutoNuma,
 }
 
 impl Scenario {
     /// All scenarios, in the order of the table.
-    pub const ALL: [Self; 4] =
-        [Self::NoBinding, Self::CpuBinding, Self::CpuAndMemoryBinding, Self::FullOptimisation];
+    pub const ALL: [Self; 8] = [
+        Self::NoBinding,
+        Self::CpuBinding,
+        Self::CpuAndMemoryBinding,
+        Self::FullOptimisation,
+        Self::WrongNode,
+        Self::WrongMemory,
+        Self::AutoNuma,
+        Self::NoAutoNuma,
+    ];
+
+    /// Whether it takes several nodes to differ from another.
+    pub fn takes_nodes(self) -> bool {
+        matches!(self, Self::WrongNode | Self::WrongMemory | Self::AutoNuma | Self::NoAutoNuma)
+    }
 
     /// Display name.
     pub fn name(self) -> &'static str {
@@ -44,6 +66,10 @@ impl Scenario {
             Self::CpuBinding => "CPU binding",
             Self::CpuAndMemoryBinding => "CPU + memory binding",
             Self::FullOptimisation => "full optimisation",
+            Self::WrongNode => "wrong node",
+            Self::WrongMemory => "CPU binding, wrong memory",
+            Self::AutoNuma => "no binding, AutoNUMA on",
+            Self::NoAutoNuma => "no binding, AutoNUMA off",
         }
     }
 }
@@ -65,6 +91,8 @@ pub struct Measured {
     pub seconds: f64,
     /// Busy CPUs meanwhile, of the whole host.
     pub cpus_busy: f64,
+    /// Share of the application's memory that is not on the NIC's node, at the end; `None` if unknown.
+    pub memory_elsewhere: Option<f64>,
     /// `[upper_ns, count]` of each bucket that is not empty, ascending.
     pub histogram: Vec<(u64, u64)>,
 }
@@ -105,6 +133,12 @@ pub struct ScenarioResult {
     pub count: u64,
     /// Requests or probes without an answer.
     pub lost: u64,
+    /// Answers per second.
+    #[serde(default)]
+    pub per_s: f64,
+    /// Share of the application's memory that is not on the NIC's node, the mean of the blocks; `None` if unknown.
+    #[serde(default)]
+    pub memory_elsewhere: Option<f64>,
     /// By percentile, as far as there are enough samples.
     pub percentiles: BTreeMap<String, u64>,
     /// The longest.
@@ -133,9 +167,15 @@ pub fn results(scenarios: &[Scenario], blocks: &[(Scenario, Measured)]) -> Vec<S
         let deep =
             |(name, share): (&str, f64)| Some((name.to_owned(), percentile(&merged, share)?));
         let compared = scenario != Scenario::NoBinding;
+        let seconds: f64 = blocks.iter().map(|block| block.seconds).sum();
+        let count: u64 = merged.iter().map(|bucket| bucket.1).sum();
+        let elsewhere: Option<Vec<f64>> = blocks.iter().map(|b| b.memory_elsewhere).collect();
+        let elsewhere = elsewhere.filter(|shares| !shares.is_empty());
         ScenarioResult {
             scenario,
-            count: merged.iter().map(|bucket| bucket.1).sum(),
+            count,
+            per_s: if seconds > 0.0 { count as f64 / seconds } else { 0.0 },
+            memory_elsewhere: elsewhere.map(|all| all.iter().sum::<f64>() / all.len() as f64),
             lost: blocks.iter().map(|block| block.lost).sum(),
             percentiles: PERCENTILES.into_iter().filter_map(deep).collect(),
             max_ns: merged.last().map(|bucket| bucket.0),
@@ -203,14 +243,15 @@ mod tests {
     fn measured(ns: u64) -> Measured {
         // 980 with the latency, 19 with twice that, one with ten times that.
         let histogram = vec![(ns, 980), (2 * ns, 19), (10 * ns, 1)];
-        Measured { sent: 1_001, lost: 1, seconds: 1.0, cpus_busy: 0.5, histogram }
+        let memory_elsewhere = Some(0.25);
+        Measured { sent: 1_001, lost: 1, seconds: 1.0, cpus_busy: 0.5, memory_elsewhere, histogram }
     }
 
     #[test]
     fn scenarios_alternate_there_and_back() {
         let [none, cpu, ..] = Scenario::ALL;
         assert_eq!(order(&[none, cpu], 2), [none, cpu, cpu, none, none, cpu, cpu, none]);
-        assert_eq!(order(&Scenario::ALL, 3).len(), 24);
+        assert_eq!(order(&Scenario::ALL, 3).len(), 48);
     }
 
     #[test]
@@ -227,6 +268,7 @@ mod tests {
         let rows = results(&scenarios, &blocks);
         let [none, cpu] = &rows[..] else { panic!("{rows:?}") };
         assert_eq!((none.count, none.lost, none.p99_of_blocks.len()), (10_000, 10, 10));
+        assert_eq!((none.per_s, none.memory_elsewhere), (1_000.0, Some(0.25)));
         assert!((2_000..=2_002).contains(&none.percentiles["50"]));
         assert!((4_000..=4_004).contains(&none.percentiles["99"]));
         assert!(none.max_ns >= Some(20_000) && none.against_no_binding.is_none());

@@ -3,7 +3,7 @@
 //! Input: a report. Output: lines.
 
 use super::table::{Table, left, right};
-use super::units::{printable, seconds, signed_percentage};
+use super::units::{digits, percent, printable, seconds, signed_percentage};
 use super::{latency, line};
 use nearpath_model::{Comparison, Verdict};
 use nearpath_trial::scenarios::{ScenarioResult, ScenariosReport};
@@ -37,12 +37,14 @@ fn table(report: &ScenariosReport) -> String {
     let columns = [
         left("SCENARIO"),
         right("ANSWERS"),
+        right("PER S").optional(),
         right("LOST"),
         right("P50"),
         right("P99"),
         right("P99.9").optional(),
         right("MAX"),
         right("P99 OF BLOCKS"),
+        right("MEMORY ELSEWHERE").optional(),
         left("P99 AGAINST NO BINDING").optional(),
     ];
     let mut table = Table::new(&columns);
@@ -52,12 +54,14 @@ fn table(report: &ScenariosReport) -> String {
         table.row([
             row.scenario.name().to_owned(),
             row.count.to_string(),
+            if row.per_s > 0.0 { digits(row.per_s) } else { String::new() },
             row.lost.to_string(),
             deep("50"),
             deep("99"),
             deep("99.9"),
             row.max_ns.map(latency).unwrap_or_default(),
             spread(row),
+            row.memory_elsewhere.map(percent).unwrap_or_default(),
             row.against_no_binding.as_ref().map(difference).unwrap_or_default(),
         ]);
     }

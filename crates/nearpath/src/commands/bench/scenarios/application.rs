@@ -3,7 +3,10 @@
 use super::own_path;
 use crate::interrupt::Interrupt;
 use anyhow::{Context, anyhow, bail};
-use nearpath_host::{NetnsRef, in_netns};
+use nearpath_host::parse::parse_memory_maps;
+use nearpath_host::{NetnsRef, Root, in_netns};
+use nearpath_model::NodeId;
+use nearpath_model::memory::NodeBytes;
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, SocketOptions, Transport, measure_latency,
 };
@@ -24,6 +27,8 @@ pub(super) struct Application<'a> {
     /// A program and its arguments; empty: `nearpath bench reflect`.
     pub(super) command: &'a [String],
     pub(super) target: SocketAddr,
+    /// The node of the NIC.
+    pub(super) node: Option<NodeId>,
     /// Network namespace that probes are sent from; `None`: the current one.
     pub(super) from: Option<NetnsRef>,
     /// The request sent to a command.
@@ -58,6 +63,10 @@ impl Application<'_> {
             Ok(()) => self.probe(interrupt),
             Err(error) => Err(error),
         };
+        let measured = measured.map(|measured| {
+            let memory_elsewhere = self.node.and_then(|node| elsewhere(process.id(), node));
+            Measured { memory_elsewhere, ..measured }
+        });
         let ended = process.has_ended();
         let left = process.end().context("waiting for the application")?;
         if !ended {
@@ -151,6 +160,15 @@ impl Application<'_> {
             Some(from) => in_netns(from, |_| work()).context("cannot use the network namespace"),
         }
     }
+}
+
+/// Share of a process's memory that is not on a node; `None` if it is unknown. Its children do not count.
+fn elsewhere(pid: u32, node: NodeId) -> Option<f64> {
+    let maps = Root::live().read(&format!("/proc/{pid}/numa_maps")).ok()?;
+    let nodes = parse_memory_maps(&maps).ok()?.nodes;
+    let all: u64 = nodes.values().map(NodeBytes::total).sum();
+    let here = nodes.get(&node).map_or(0, NodeBytes::total);
+    (all > 0).then(|| (all - here) as f64 / all as f64)
 }
 
 /// Resolves C escape sequences.

@@ -4,7 +4,7 @@
 use anyhow::{Context, bail};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_model::{CpuSet, Goal, NodeId, Step};
+use nearpath_model::{Change, CpuSet, Goal, Node, NodeId, Step, Sysctl, Target, Topology};
 use nearpath_trial::affinity;
 use nearpath_trial::scenarios::interface_of;
 use nearpath_tune::planners::{Request, plan};
@@ -19,6 +19,8 @@ pub(super) struct Near {
     pub(super) cpus: Option<CpuSet>,
     /// The node that memory is allocated from; `None`: the kernel has no nodes.
     pub(super) memory: Option<NodeId>,
+    /// The node that is furthest from it, with its CPUs; `None`: there is none.
+    pub(super) far: Option<(NodeId, CpuSet)>,
     /// Notes on the result.
     pub(super) notes: Vec<String>,
 }
@@ -87,19 +89,32 @@ impl Near {
         if nodes <= 1 {
             notes.push("the host has one NUMA node: binding memory makes no difference".to_owned());
         }
-        Ok(Self { nic: Some(nic), node, cpus, memory: node, notes })
+        let far = node.and_then(|node| far(&host.topology, node, &allowed));
+        Ok(Self { nic: Some(nic), node, cpus, memory: node, far, notes })
     }
 }
 
-/// The plan of the full optimisation, and whether it is applied. It is undone when this is dropped.
+/// The node with memory and usable CPUs that is furthest from another.
+fn far(topology: &Topology, from: NodeId, allowed: &CpuSet) -> Option<(NodeId, CpuSet)> {
+    let distance = |node: &Node| node.distances.get(&from).copied().unwrap_or_default();
+    let others = topology.nodes.iter().filter(|node| node.node != from);
+    others
+        .filter(|node| node.memory_bytes.is_none_or(|bytes| bytes > 0))
+        .map(|node| (distance(node), node.node, node.cpus.intersection(allowed)))
+        .filter(|(_, _, cpus)| !cpus.is_empty())
+        .max_by_key(|(distance, node, _)| (*distance, std::cmp::Reverse(*node)))
+        .map(|(_, node, cpus)| (node, cpus))
+}
+
+/// The changes of a scenario, and whether they are applied. They are undone when this is dropped.
 pub(super) struct Tuned {
+    /// While they are applied: the journal is locked meanwhile.
     executor: Option<Executor<Live>>,
     steps: Vec<Step>,
     ids: Vec<String>,
     boot: String,
     /// The last change in the journal before it was applied.
     base: u64,
-    is_in_force: bool,
 }
 
 impl Tuned {
@@ -111,8 +126,7 @@ impl Tuned {
         let is_known = |name: &&str| host.nics.iter().any(|nic| nic.name == **name);
         let Some(nic) = nic.filter(is_known) else {
             // Loopback has nothing to tune.
-            let (executor, steps, ids) = (None, Vec::new(), Vec::new());
-            return Ok(Self { executor, steps, ids, boot, base: 0, is_in_force: false });
+            return Ok(Self::of(Vec::new(), Vec::new(), boot));
         };
         let findings = diagnose(&host, None, None).findings;
         let request =
@@ -121,12 +135,34 @@ impl Tuned {
         let plan = plan(&host, &findings, &request, &[], Some(boot.clone()), netns)?;
         let steps = plan.steps(&[], &boot, netns)?;
         let ids: Vec<String> = plan.changes.iter().map(|change| change.id.clone()).collect();
-        let executor = if steps.is_empty() {
-            None
-        } else {
-            Some(Executor::new(Journal::open(&Journal::folder(), &boot)?, Live::new()))
+        Ok(Self::of(steps, ids, boot))
+    }
+
+    fn of(steps: Vec<Step>, ids: Vec<String>, boot: String) -> Self {
+        Self { executor: None, steps, ids, boot, base: 0 }
+    }
+
+    /// AutoNUMA on or off; nothing to change if it is.
+    pub(super) fn autonuma(root: &Root, is_on: bool) -> anyhow::Result<Self> {
+        let sysctl = Sysctl::parse("kernel.numa_balancing").context("no such sysctl")?;
+        let before = root
+            .text("/proc/sys/kernel/numa_balancing")
+            .context("the kernel has no AutoNUMA (kernel.numa_balancing)")?;
+        let target = Target::from(sysctl);
+        let after = if is_on { "1" } else { "0" };
+        let change = Change {
+            persistence: target.persistence(),
+            before: before.trim().into(),
+            after: after.into(),
+            why: "a scenario of 'bench scenarios'".to_owned(),
+            snapshot: Vec::new(),
+            target,
         };
-        Ok(Self { executor, steps, ids, boot, base: 0, is_in_force: false })
+        let steps = match before.trim() == after {
+            true => Vec::new(),
+            false => vec![Step { change, optional: false }],
+        };
+        Ok(Self::of(steps, Vec::new(), steering::boot(root)?))
     }
 
     /// Ids of its changes.
@@ -145,22 +181,23 @@ impl Tuned {
 
     /// Applies it.
     pub(super) fn apply(&mut self) -> anyhow::Result<()> {
-        let Some(executor) = &mut self.executor else { return Ok(()) };
+        if self.steps.is_empty() {
+            return Ok(());
+        }
+        let journal = Journal::open(&Journal::folder(), &self.boot)?;
+        let executor = self.executor.insert(Executor::new(journal, Live::new()));
         self.base = executor.entries().last().map_or(0, |entry| entry.id);
-        self.is_in_force = true;
         executor.apply_steps(self.steps.clone())?;
         Ok(())
     }
 
     /// Undoes it if it is applied.
     pub(super) fn undo(&mut self) -> anyhow::Result<()> {
-        let Some(executor) = self.executor.as_mut().filter(|_| self.is_in_force) else {
-            return Ok(());
-        };
+        let Some(executor) = &mut self.executor else { return Ok(()) };
         for (entry, undone) in executor.rollback(Some(self.base), &self.boot) {
             undone.with_context(|| format!("change {} could not be undone", entry.id))?;
         }
-        self.is_in_force = false;
+        self.executor = None;
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use nearpath_trial::scenarios::{
     Measured, SCENARIOS_SCHEMA, Scenario, ScenariosReport, order, results,
 };
 use nearpath_views::text;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -32,17 +32,21 @@ SCENARIOS
   cpu       bound to the CPUs of the NIC's node (or to --cpus)
   memory    also allocates its memory on that node (MPOL_BIND)
   full      also with the plan of 'nearpath tune plan --nic NIC' applied, undone after each block
+  wrong     on the CPUs and with the memory of the node furthest from the NIC
+  wrong-memory  on the near CPUs, with its memory on that node
+  autonuma, no-autonuma  no binding, with kernel.numa_balancing 1 or 0, restored after each block
 
 The application is restarted for each block. It is 'bench reflect', or CMD, which must listen on
 --address and --port and answer --request over TCP. Probes are sent from this host, with --from from
 another network namespace of it, which should be at the far end of the path under test. Blocks
-alternate in mirrored order (A B C C B A), so that drift affects all scenarios alike. 'full'
-requires root. On the first error and on Ctrl-C the application is stopped and the plan undone.
+alternate in mirrored order (A B C C B A), so that drift affects all scenarios alike. 'full' and
+those of AutoNUMA require root. On a host with one node those that cannot differ are left out. On the first error and on Ctrl-C the application is stopped and the plan undone.
 
 EXAMPLES
   nearpath bench scenarios                                            over loopback
   nearpath bench scenarios --address 10.0.0.2 --nic eth0 --from peer  from the namespace 'peer'
   nearpath bench scenarios --scenarios none,cpu --cpus 2 --cycles 8 --json
+  nearpath bench scenarios --scenarios none,wrong,wrong-memory,memory,autonuma,no-autonuma ...
   nearpath bench scenarios --port 6379 --request 'PING\\r\\n' -- redis-server --port 6379
   nearpath bench scenarios --port 8080 --request 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' -- ./server";
 
@@ -99,6 +103,10 @@ enum Name {
     Cpu,
     Memory,
     Full,
+    Wrong,
+    WrongMemory,
+    Autonuma,
+    NoAutonuma,
 }
 
 impl Name {
@@ -108,6 +116,10 @@ impl Name {
             Self::Cpu => Scenario::CpuBinding,
             Self::Memory => Scenario::CpuAndMemoryBinding,
             Self::Full => Scenario::FullOptimisation,
+            Self::Wrong => Scenario::WrongNode,
+            Self::WrongMemory => Scenario::WrongMemory,
+            Self::Autonuma => Scenario::AutoNuma,
+            Self::NoAutonuma => Scenario::NoAutoNuma,
         }
     }
 }
@@ -130,14 +142,24 @@ impl Scenarios {
         let root = Root::live();
         // Each scenario once, in the order of the table.
         let names: BTreeSet<Scenario> = self.scenarios.iter().map(|name| name.scenario()).collect();
-        let scenarios: Vec<Scenario> = names.into_iter().collect();
         let mut near = Near::find(&root, self.address, self.nic.as_deref(), self.cpus.as_ref())?;
-        let mut tuned = match scenarios.contains(&Scenario::FullOptimisation) {
-            true => Some(Tuned::plan(&root, near.nic.as_deref())?),
-            false => None,
-        };
-        if let Some(tuned) = &tuned {
-            near.notes.extend(tuned.note());
+        let scenarios = near.that_can_differ(names);
+        if scenarios.is_empty() {
+            bail!("{}", near.notes.join("; "));
+        }
+        let mut tuned = BTreeMap::new();
+        for scenario in &scenarios {
+            let changes = match scenario {
+                Scenario::FullOptimisation => {
+                    let plan = Tuned::plan(&root, near.nic.as_deref())?;
+                    near.notes.extend(plan.note());
+                    plan
+                }
+                Scenario::AutoNuma => Tuned::autonuma(&root, true)?,
+                Scenario::NoAutoNuma => Tuned::autonuma(&root, false)?,
+                _ => continue,
+            };
+            tuned.insert(*scenario, changes);
         }
         if self.from.is_none() {
             near.notes.push(
@@ -149,6 +171,7 @@ impl Scenarios {
         let application = Application {
             command: &self.command,
             target: SocketAddr::new(self.address, self.port),
+            node: near.node,
             from: self.from.as_ref().map(|from| {
                 let Ok(from) = from.parse::<NetnsRef>();
                 from
@@ -169,7 +192,7 @@ impl Scenarios {
             nic: near.nic,
             node: near.node,
             cpus: near.cpus,
-            changes: tuned.map(|tuned| tuned.ids()).unwrap_or_default(),
+            changes: tuned.get(&Scenario::FullOptimisation).map(Tuned::ids).unwrap_or_default(),
             cycles: self.cycles,
             block_s: self.block.as_secs_f64(),
             scenarios: results(&scenarios, &blocks),
@@ -182,7 +205,7 @@ impl Scenarios {
         root: &Root,
         scenarios: &[Scenario],
         near: &Near,
-        tuned: &mut Option<Tuned>,
+        tuned: &mut BTreeMap<Scenario, Tuned>,
         application: &Application<'_>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Vec<(Scenario, Measured)>> {
@@ -197,18 +220,17 @@ impl Scenarios {
             let (number, all) = (number + 1, order.len());
             progress
                 .show(began.elapsed(), &format!("block {number} of {all}: {}", scenario.name()));
-            let of_scenario = |tuned: &mut Option<Tuned>| -> anyhow::Result<Measured> {
-                if let (Scenario::FullOptimisation, Some(tuned)) = (scenario, &mut *tuned) {
-                    tuned.apply()?;
-                }
+            let mut changes = tuned.get_mut(&scenario);
+            let of_scenario = |changes: Option<&mut Tuned>| -> anyhow::Result<Measured> {
+                changes.map_or(Ok(()), Tuned::apply)?;
                 let before = nearpath_host::read_cpu_time(root);
                 let mut measured = application.measure(&near.binding(scenario), interrupt)?;
                 measured.cpus_busy = cpus_busy(&before, &nearpath_host::read_cpu_time(root));
                 Ok(measured)
             };
-            let measured = of_scenario(tuned);
+            let measured = of_scenario(changes.as_deref_mut());
             // Undo first, in any case.
-            let undone = tuned.as_mut().map_or(Ok(()), Tuned::undo);
+            let undone = changes.map_or(Ok(()), Tuned::undo);
             match (measured, undone) {
                 (Ok(measured), Ok(())) => blocks.push((scenario, measured)),
                 (Ok(_), Err(error)) => return Err(error),
@@ -229,10 +251,33 @@ impl Scenarios {
 }
 
 impl Near {
+    /// The scenarios without those that take a second node where there is none, which are noted.
+    fn that_can_differ(&mut self, scenarios: BTreeSet<Scenario>) -> Vec<Scenario> {
+        let cannot = |scenario: &Scenario| scenario.takes_nodes() && self.far.is_none();
+        let (left_out, kept): (Vec<Scenario>, Vec<Scenario>) =
+            scenarios.into_iter().partition(cannot);
+        if !left_out.is_empty() {
+            let names: Vec<&str> = left_out.iter().map(|scenario| scenario.name()).collect();
+            self.notes.push(format!(
+                "there is no second node with memory and CPUs to use: left out, as they cannot differ: {}",
+                names.join("; ")
+            ));
+        }
+        kept
+    }
+
     /// The binding of the application in a scenario.
     fn binding(&self, scenario: Scenario) -> Binding {
         match scenario {
-            Scenario::NoBinding => Binding::default(),
+            Scenario::NoBinding | Scenario::AutoNuma | Scenario::NoAutoNuma => Binding::default(),
+            Scenario::WrongNode => Binding {
+                cpus: self.far.as_ref().map(|(_, cpus)| cpus.clone()),
+                memory: self.far.as_ref().map(|(node, _)| *node),
+            },
+            Scenario::WrongMemory => Binding {
+                cpus: self.cpus.clone(),
+                memory: self.far.as_ref().map(|(node, _)| *node),
+            },
             Scenario::CpuBinding => Binding { cpus: self.cpus.clone(), memory: None },
             Scenario::CpuAndMemoryBinding | Scenario::FullOptimisation => {
                 Binding { cpus: self.cpus.clone(), memory: self.memory }
