@@ -9,6 +9,8 @@ import re
 import time
 from typing import Any
 
+import pytest
+
 from lab import Host, Job
 from lab.fixtures import lab, representative
 from lab.waiting import wait_until
@@ -129,6 +131,68 @@ def test_an_application_and_its_memory_move_to_the_node_of_the_nic(host: Host) -
     application.kill()
 
 
+# Answers datagrams; it has touched MiB of memory.
+SERVER = """
+import socket, sys
+memory = bytearray(b"x" * (int(sys.argv[1]) << 20))
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("0.0.0.0", 7000))
+print("there", flush=True)
+while True:
+    data, sender = server.recvfrom(64)
+    server.sendto(data, sender)
+"""
+CLIENT = """
+import socket, sys, time
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.setblocking(False)
+while True:
+    client.sendto(b"x", (sys.argv[1], 7000))
+    time.sleep(0.02)
+"""
+
+
+@lab(topology=TWO_NODES, nics=VIRTIO)
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_trial_moves_an_application_and_its_memory(host: Host, kept: bool) -> None:
+    """Where other programs keep the wrong node busy, it is kept on the right one, with its memory. If the effect has to
+    be larger than any, all is undone but the pages, which is said."""
+    far = TWO_NODES.cpus_of(0)
+    host.write("/root/server.py", SERVER.encode())
+    prefix = f"numactl --physcpubind={','.join(map(str, far))} --membind=0"
+    server = host.start(f"exec {prefix} python3 /root/server.py 24 >/root/server 2>&1")
+    wait_until(lambda: "there" in host.run("cat /root/server").out, "the server has its memory")
+    affinity = host.check(f"taskset -pc {server.pid}")
+    settings = "cat /proc/irq/*/smp_affinity_list /sys/class/net/nic0/queues/*/?ps_cpus | md5sum"
+    before = host.check(settings)
+    assert anonymous(host, server.pid)[1] == 0
+    plan = ["--nic", "nic0", "--pid", str(server.pid), "--move-memory"]
+    only = ["--only", f"python3-{server.pid}/memory"]
+    refused = host.run(["nearpath", "tune", "try", *plan, *only, "--cycles", "4", "--block", "1s"])
+    assert refused.status == 1 and "one-way" in refused.err, refused
+    assert anonymous(host, server.pid)[1] == 0 and tuned(host, "status")["journal"] == []
+
+    for cpu in far:
+        host.start(f"exec taskset -c {cpu} nice -n -5 sh -c 'while :; do :; done'")
+    client = host.peer.start(["python3", "-c", CLIENT, host.machine.address()])
+    effect = "2" if kept else "100"
+    words = ["--metric", "mean", "--cycles", "5", "--block", "1s", "--minimum-effect", effect, "--json"]
+    report = json.loads(host.check(["nearpath", "tune", "try", *plan, *words], timeout_s=300))
+    client.kill()
+    client.communicate()
+    (said,) = report["one_way"]
+    assert said.startswith(f"memory pid {server.pid}") and "the memory stays where it is" in said
+    near, now = sum(anonymous(host, server.pid)), anonymous(host, server.pid)
+    assert now[0] < 0.05 * near, now
+    assert report["kept"] is kept, report
+    if kept:
+        assert host.check(f"taskset -pc {server.pid}") != affinity
+        assert "one-way: the memory stays where it is" in host.check("nearpath tune rollback")
+        assert anonymous(host, server.pid)[0] < 0.05 * near
+    assert host.check(f"taskset -pc {server.pid}") == affinity
+    assert host.check(settings) == before and tuned(host, "status")["journal"] == []
+
+
 @lab(topology=TWO_NODES, nics=VIRTIO)
 def test_the_watchdog_moves_what_drifts_and_nothing_of_a_device(host: Host) -> None:
     """It moves memory of a bound process, never of one with a device open, nor what is shared with such a one."""
@@ -158,6 +222,10 @@ def test_the_watchdog_moves_what_drifts_and_nothing_of_a_device(host: Host) -> N
     assert said[drifted.pid]["pages_moved"] * 4096 > 24 * MIB
     assert said[drifted.pid]["remote_bytes_after"] < MIB
     assert anonymous(host, drifted.pid)[0] * 4096 < MIB
+    # Recorded like each change, those refused not.
+    (entry,) = tuned(host, "status")["journal"]
+    assert entry["target"].startswith(f"memory pid {drifted.pid} ") and entry["state"] == "applied", entry
+    assert entry["why"].startswith("memory drifted: "), entry
     for job, reason in ((driver, "/dev/uio9 open"), (sharer, f"shares memory with process {driver.pid}")):
         notice = said[job.pid]
         assert notice["event"] == "memory_not_moved" and reason in notice["reason"], notice
@@ -167,8 +235,11 @@ def test_the_watchdog_moves_what_drifts_and_nothing_of_a_device(host: Host) -> N
     host.check("sleep 3")
     assert host.check("cat /root/watch.jsonl").count("memory_not_moved") == rounds == 2
     assert {pid: anonymous(host, pid) for pid in kept} == kept
+    # It leaves the journal with its process.
+    drifted.kill()
+    wait_until(lambda: tuned(host, "status")["journal"] == [], "the journal is empty")
     watch.kill()
-    for job in (drifted, driver, sharer):
+    for job in (driver, sharer):
         job.kill()
 
 
@@ -180,7 +251,9 @@ def test_virtual_functions_get_their_settings_and_leave_nothing(host: Host) -> N
     # New interrupts go to the far node, so that there is something to set.
     mask = f"{sum(1 << cpu for cpu in TWO_NODES.cpus_of(1)):x}"
     host.check(f"echo {mask} >/proc/irq/default_smp_affinity")
-    watch = host.start("exec nearpath tune watch --new-devices --json >/root/watch.jsonl 2>/root/watch.log")
+    before = pools(host)
+    words = "--new-devices --hugepages 2M:6"
+    watch = host.start(f"exec nearpath tune watch {words} --json >/root/watch.jsonl 2>/root/watch.log")
     wait_until(lambda: "watching" in host.run("cat /root/watch.log").out, "it watches")
 
     def journal_of_functions() -> list[str]:
@@ -188,7 +261,7 @@ def test_virtual_functions_get_their_settings_and_leave_nothing(host: Host) -> N
         journal = tuned(host, "status")["journal"]
         targets = [entry["target"] for entry in journal]
         assert len(targets) == len(set(targets)), targets
-        return [entry["target"] for entry in journal if "(igbvf)" in entry["why"]]
+        return [entry["target"] for entry in journal if "(igbvf)" in entry["why"] or "hugepages" in entry["why"]]
 
     def affinity(name: str) -> set[str]:
         found = host.check(
@@ -216,8 +289,10 @@ def test_virtual_functions_get_their_settings_and_leave_nothing(host: Host) -> N
             wait_until(placed, f"the interrupts of {name} are near it")
             times.append(time.monotonic() - begun)
         assert journal_of_functions(), "its changes are in the journal"
+        assert pools(host) == [max(before[0], 6), before[1]], "the node of the functions has its hugepages"
         host.check(f"echo 0 >{device}/sriov_numvfs")
         wait_until(lambda: journal_of_functions() == [], "nothing of them is left in the journal")
+        assert pools(host) == before
     # An emulated host takes longer than 2 s for an unoptimized program to start at all: it counts by that.
     begun = time.monotonic()
     host.check("nearpath tune plan --nic nic0 --json")
