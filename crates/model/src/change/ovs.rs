@@ -91,8 +91,9 @@ impl OvsKey {
         let number = |text: &str| text.len() <= 9 && text.parse::<u32>().is_ok() && is_digits(text);
         let (is_valid, must) = match self {
             Self::PmdCpuMask | Self::DpdkLcoreMask => {
-                let is_hex = value.bytes().all(|byte| byte.is_ascii_hexdigit());
-                let is_some = value.bytes().any(|byte| byte != b'0');
+                let digits = value.strip_prefix("0x").unwrap_or(value);
+                let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let is_some = digits.bytes().any(|byte| byte != b'0');
                 (is_hex && is_some, "must be a mask of hexadecimal digits, with a CPU in it")
             }
             Self::DpdkSocketMem => (
@@ -222,6 +223,7 @@ mod tests {
         use OvsKey::*;
         for (key, value) in [
             (PmdCpuMask, "f0"),
+            (PmdCpuMask, "0xF0"),
             (PmdCpuMask, "unset"),
             (DpdkSocketMem, "1024,0"),
             (DpdkInit, "try"),
@@ -232,6 +234,7 @@ mod tests {
         for (key, value) in [
             (PmdCpuMask, ""),
             (PmdCpuMask, "0"),
+            (PmdCpuMask, "0x"),
             (PmdCpuMask, "g"),
             (PmdCpuMask, "1,2"),
             (DpdkSocketMem, ""),

@@ -23,7 +23,7 @@ pub(super) struct Cores<'a> {
     topology: &'a Topology,
     /// Cores of other nodes may be taken.
     pub is_remote_allowed: bool,
-    /// The master may have the first core.
+    /// The master has the first core, as too few are free beside it.
     pub is_first_allowed: bool,
 }
 
@@ -83,10 +83,10 @@ impl<'a> Cores<'a> {
                 free.fold((distance(first), first), |best, at| best.min((distance(at), at))).1
             })
         });
-        // The first core only if there is no other.
+        // The master leaves the others to workers.
         let is_first_free = self.cores.first().is_some_and(|core| !core.is_used);
-        let may_be_first = self.is_first_allowed && taker == Taker::Master && is_first_free;
-        let at = at.or(may_be_first.then_some(0))?;
+        let is_first = self.is_first_allowed && taker == Taker::Master && is_first_free;
+        let at = if is_first { 0 } else { at? };
         let core = self.cores.get_mut(at)?;
         core.is_used = true;
         Some(core.clone())
