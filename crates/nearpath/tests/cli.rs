@@ -64,6 +64,21 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["tune", "export", "--as", "systemd"], 2, "give a directory");
     refused(&["tune", "export", "--as", "sh", "--applied", "--nic", "x"], 2, "cannot be used with");
     refused(&["tune", "watch", "--interval", "1ms"], 2, "less than 100ms");
+    refused(&["monitor", "--interval", "1ms"], 2, "less than 100ms");
+    refused(&["monitor", "--source", "pcap"], 2, "stages");
+    refused(&["monitor", "--once", "--insecure"], 2, "cannot be used with");
+    refused(&["monitor", "export"], 2, "<WHAT>");
+    refused(&["monitor", "export", "nagios"], 2, "prometheus-rules");
+}
+
+#[test]
+fn a_monitor_serves_nobody_that_was_not_intended() {
+    refused(&["monitor", "--listen", "0.0.0.0:0"], 1, "--insecure");
+    refused(&["monitor", "--listen", "[::]:0"], 1, "--insecure");
+    refused(&["monitor", "--web-config", "/nowhere/web.yml"], 1, "/nowhere/web.yml");
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap().to_string();
+    refused(&["monitor", "--listen", &address], 1, &address);
 }
 
 #[test]
