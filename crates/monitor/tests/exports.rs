@@ -45,6 +45,50 @@ fn each_alert_fires_and_stays_silent_in_promtool() {
     assert!(!well && said.matches("got: nil").count() == ALERTS.len(), "{said}");
 }
 
+/// The expressions of a dashboard, with its variables replaced.
+fn expressions(dashboard: &str) -> Vec<String> {
+    let document: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+    let panels = document["panels"].as_array().unwrap();
+    let expression = |panel: &serde_json::Value| {
+        let text = panel["targets"][0]["expr"].as_str().unwrap();
+        text.replace("$__rate_interval", "5m").replace("$instance", "a")
+    };
+    panels.iter().map(expression).collect()
+}
+
+#[test]
+fn dashboards_have_panels_side_by_side_whose_expressions_prometheus_accepts() {
+    let Some(promtool) = promtool() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for (name, scraped) in [
+        ("grafana", Scraped::Native),
+        ("grafana", Scraped::Text),
+        ("grafana-fleet", Scraped::Native),
+    ] {
+        let dashboard = text(name, scraped);
+        let mut rules = "groups:\n  - name: dashboard\n    rules:\n".to_owned();
+        for (at, expression) in expressions(&dashboard).iter().enumerate() {
+            assert!(!expression.contains('$'), "{expression}");
+            rules += &format!("      - {{record: 'a:{at}', expr: '{expression}'}}\n");
+        }
+        std::fs::write(folder.path().join("rules.yml"), rules).unwrap();
+        let (well, said) = run(&promtool, &["check", "rules", "rules.yml"], folder.path());
+        assert!(well, "{name}: {said}");
+        // No panel covers another.
+        let document: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+        let mut places: Vec<String> = document["panels"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|panel| panel["gridPos"].to_string())
+            .collect();
+        let all = places.len();
+        places.sort();
+        places.dedup();
+        assert_eq!(places.len(), all);
+    }
+}
+
 #[test]
 fn prometheus_accepts_the_scrape_configuration() {
     let Some(promtool) = promtool() else { return };

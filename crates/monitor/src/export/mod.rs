@@ -2,12 +2,14 @@
 
 mod alertmanager;
 mod alerts;
+mod grafana;
 mod rule_tests;
 mod rules;
 mod scrape;
 mod systemd;
 
 pub use alerts::{ALERTS, Alert, RECORDS, Record};
+pub use grafana::{FLEET, HOST};
 pub use rule_tests::rule_tests;
 
 /// How the metrics arrive at the Prometheus whose rules these are.
@@ -42,6 +44,12 @@ pub const EXPORTERS: &[Exporter] = &[
         name: "alertmanager",
         writes: "a configuration of Alertmanager to start from",
         text: alertmanager::config,
+    },
+    Exporter { name: "grafana", writes: "a dashboard of a host for Grafana", text: grafana::host },
+    Exporter {
+        name: "grafana-fleet",
+        writes: "a dashboard of many hosts for Grafana; needs the recording rules",
+        text: grafana::fleet,
     },
     Exporter {
         name: "scrape-config",
