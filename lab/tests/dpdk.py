@@ -107,6 +107,43 @@ def stop_testpmd(host: Host, testpmd: Job) -> str:
     return host.check(f"cat {LOG}")
 
 
+def start_ovs(host: Host, config: str, memory: str = "256,256") -> None:
+    """Restarts Open vSwitch with DPDK and more of its configuration; waits until it has taken it."""
+    host.check("modprobe tun && ovs-appctl -t ovs-vswitchd exit")
+    # It removes the file when it ends, which would be the next one's.
+    wait_until(lambda: host.run("test -e /run/openvswitch/ovs-vswitchd.pid").status == 1, "ovs-vswitchd has ended")
+    memory = f"other_config:dpdk-socket-mem='\"{memory}\"'"
+    host.check(f"ovs-vsctl --no-wait set Open_vSwitch . other_config:dpdk-init=true {memory} {config}")
+    log = "--log-file=/run/openvswitch/ovs-vswitchd.log"
+    # By its usual name, which is that of its sockets.
+    host.check("update-alternatives --set ovs-vswitchd /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
+    host.check(f"ovs-vswitchd --pidfile --detach {log}", PATIENCE_S)
+    assert host.check("ovs-vsctl get Open_vSwitch . dpdk_initialized", PATIENCE_S).strip() == "true"
+
+
+def add_ovs_port(host: Host, bridge: str, port: str, device: str, options: str = "") -> None:
+    """Adds a PCI device to a bridge of Open vSwitch, which is created."""
+    host.check(
+        f"ovs-vsctl --may-exist add-br {bridge} -- set bridge {bridge} datapath_type=netdev -- add-port {bridge} {port}"
+        f" -- set Interface {port} type=dpdk options:dpdk-devargs={device} {options}",
+        PATIENCE_S,
+    )
+    assert host.check(f"ovs-vsctl get Interface {port} error").strip() == "[]"
+
+
+def ovs_queues(host: Host) -> dict[tuple[str, int], tuple[int, int]]:
+    """CPU and node of each queue, as Open vSwitch shows them."""
+    cpu = node = -1
+    queues = {}
+    for line in host.check("ovs-appctl dpif-netdev/pmd-rxq-show").splitlines():
+        words = line.split()
+        if line.startswith("pmd thread"):
+            node, cpu = int(words[3]), int(words[5].rstrip(":"))
+        elif words and words[0] == "port:":
+            queues[words[1], int(words[3])] = (cpu, node)
+    return queues
+
+
 def send_through(host: Host, out: int, back: int, count: int, *, rate: int = 200, there: str = "") -> int:
     """Sends frames to a NIC, by its index and MAC address, and returns how many come back by another."""
     there = there or host.machine.mac(out)

@@ -3,6 +3,8 @@
 The truth is where testpmd says that its ports and cores are, how it was started, and the frames that came through.
 """
 
+import json
+
 from lab import Host, Nic
 from lab.fixtures import lab, representative
 
@@ -61,3 +63,53 @@ def test_virtual_functions_have_the_node_of_their_nic(host: Host) -> None:
     (process,) = dpdk.workers(host)["processes"]
     assert [(port["name"], port["node"]) for port in process["ports"]] == [(device, 1) for device in devices]
     dpdk.stop_testpmd(host, testpmd)
+
+
+@representative
+@lab(
+    kernels=("6.12",),
+    topology=dpdk.TWO_NODES,
+    nics=(Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1)),
+    variant="dpdk",
+    iommu=True,
+)
+def test_a_pmd_of_open_vswitch_on_the_wrong_node_is_found_and_moved(host: Host) -> None:
+    """Cross-node queues 1 -> 0, and after undoing the database is as before. The port's packets pass all along."""
+    dpdk.reserve_hugepages(host)
+    devices = [dpdk.pci_address(host, nic) for nic in ("nic1", "nic2")]
+    dpdk.bind(host, devices)
+    dpdk.start_ovs(host, f"other_config:pmd-cpu-mask={1 << FAR:x}")
+    dpdk.add_ovs_port(host, "br1", "dpdk0", devices[0])
+    before = host.check("ovs-vsctl get Open_vSwitch . other_config && ovs-vsctl get Interface dpdk0 other_config")
+    assert dpdk.ovs_queues(host) == {("dpdk0", 0): (FAR, 0)}
+
+    found = host.run("nearpath tune check-ovs --json")
+    checked = json.loads(found.out)
+    assert (found.status, checked["verdict"], checked["cross_node_queues"]) == (3, "changed", 1), found
+    assert [problem["code"] for problem in checked["problems"]] == ["remote_queue"], checked
+    assert "CPU 1 of node 0; the port is on node 1" in host.run("nearpath tune check-ovs").out
+
+    host.check("nearpath tune plan --dpdk ovs --json >/root/plan.json && nearpath tune apply /root/plan.json")
+    ((port, (cpu, node)),) = dpdk.ovs_queues(host).items()
+    assert port == ("dpdk0", 0) and cpu in dpdk.TWO_NODES.cpus_of(1) and node == 1
+    checked = json.loads(host.check("nearpath tune check-ovs --json"))
+    assert (checked["verdict"], checked["cross_node_queues"]) == ("accepted", 0), checked
+    assert json.loads(host.check("nearpath tune plan --dpdk ovs --json"))["changes"] == []
+    (process,) = dpdk.workers(host)["processes"]
+    assert [(worker["cpus"], worker["node"]) for worker in process["workers"] if worker["role"] == "pmd"] == [
+        (str(cpu), 1)
+    ]
+
+    host.check("nearpath tune rollback")
+    now = host.check("ovs-vsctl get Open_vSwitch . other_config && ovs-vsctl get Interface dpdk0 other_config")
+    assert now == before
+    assert dpdk.ovs_queues(host) == {("dpdk0", 0): (FAR, 0)}
+
+    # The plan for a NIC has the same as changes, and the memory of the next start.
+    host.check(f"nearpath tune plan --dpdk ovs --nic {devices[0]} --json >/root/plan.json")
+    host.check("nearpath tune apply /root/plan.json")
+    assert [node for _, node in dpdk.ovs_queues(host).values()] == [1]
+    assert "dpdk-socket-mem" in host.check("nearpath tune status")
+    host.check("nearpath tune rollback")
+    now = host.check("ovs-vsctl get Open_vSwitch . other_config && ovs-vsctl get Interface dpdk0 other_config")
+    assert now == before

@@ -11,6 +11,7 @@ pub mod background;
 mod clock;
 pub mod comparison;
 mod connections;
+pub mod dpdk;
 pub mod experiment;
 pub mod latency;
 pub mod live;

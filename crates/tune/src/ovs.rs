@@ -6,6 +6,7 @@
 
 use crate::TuneError;
 use crate::setting::Setting;
+use nearpath_host::Root;
 use nearpath_host::workers::ovsdb::{SOCKET, map, transact, uuid};
 use nearpath_model::{OVS_UNSET, OvsSetting};
 use serde_json::{Value, json};
@@ -85,11 +86,14 @@ impl OvsValue<'_> {
     }
 }
 
-/// Whether ovs-vswitchd accepts connections.
+/// Whether an ovs-vswitchd accepts connections on its control socket. One that was killed leaves the file.
 fn is_running() -> bool {
-    let pid = fs::read_to_string("/run/openvswitch/ovs-vswitchd.pid").unwrap_or_default();
-    let Ok(pid) = pid.trim().parse::<u32>() else { return false };
-    UnixStream::connect(format!("/run/openvswitch/ovs-vswitchd.{pid}.ctl")).is_ok()
+    let entries = Root::live().list("/run/openvswitch").unwrap_or_default();
+    let mut sockets = entries
+        .iter()
+        .map(|entry| &entry.name)
+        .filter(|name| name.starts_with("ovs-vswitchd.") && name.ends_with(".ctl"));
+    sockets.any(|name| UnixStream::connect(format!("/run/openvswitch/{name}")).is_ok())
 }
 
 impl Setting for OvsValue<'_> {

@@ -91,8 +91,12 @@ pub fn ask(path: &str) -> Result<TelemetryFacts, ReadError> {
     facts.params = words.as_ref().map(strings).unwrap_or_default();
     for id in get("/ethdev/list".to_owned()).as_ref().map(numbers).unwrap_or_default() {
         let Some(info) = get(format!("/ethdev/info,{id}")) else { continue };
-        let stats = get(format!("/ethdev/stats,{id}")).unwrap_or_default();
-        let queues = |key: &str| info.get(key)?.as_u64()?.try_into().ok();
+        let queues = |key: &str| -> Option<u32> { info.get(key)?.as_u64()?.try_into().ok() };
+        // Not of a port that was never configured, as Open vSwitch leaves those that it does not use: drivers without
+        // queues read counters where there are none (`vmxnet3_dev_stats_get` of 24.11), and the process crashes.
+        let has_queues = [queues("nb_rx_queues"), queues("nb_tx_queues")] != [Some(0), Some(0)];
+        let stats = has_queues.then(|| get(format!("/ethdev/stats,{id}"))).flatten();
+        let stats = stats.unwrap_or_default();
         let name: String =
             info.get("name").and_then(Value::as_str).unwrap_or_default().chars().take(64).collect();
         let counter = |key: &str| stats.get(key)?.as_u64();
@@ -332,6 +336,28 @@ mod tests {
         });
         assert!(!result.unwrap().failed.is_empty());
         assert!(took < TIME * 2, "{took:?}");
+    }
+
+    #[test]
+    fn a_port_without_queues_is_not_asked_for_counters() {
+        let (result, _) = asked(|fd| {
+            say(&fd, GREETING);
+            while let Some(request) = heard(&fd) {
+                let key = request.split(',').next().unwrap().to_owned();
+                let value = match request.as_str() {
+                    "/eal/params" | "/eal/lcore/list" | "/eal/heap_list" => "[]",
+                    "/ethdev/list" => "[1]",
+                    "/ethdev/info,1" => r#"{"name":"a","nb_rx_queues":0,"nb_tx_queues":0}"#,
+                    // As a driver without queues crashes.
+                    request if request.starts_with("/ethdev/stats") => return,
+                    _ => "null",
+                };
+                say(&fd, format!("{{{}:{value}}}", Value::from(key)).as_bytes());
+            }
+        });
+        let facts = result.unwrap();
+        assert_eq!(facts.failed, []);
+        assert_eq!((facts.ports[0].rx_queues, facts.ports[0].counters), (Some(0), [None; 3]));
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub(super) fn eal(lcores: &str, nics: &[DpdkNic], pages: &[DpdkHugepages]) -> Ve
         option(&["--main-lcore", "0"], "the id of the master; new DPDK refuses --master-lcore"),
         option(
             &["--socket-mem", &socket_mem(pages)],
-            "MiB of hugepages by node, so that no pool is filled from another node",
+            "MiB of hugepages by node, so that no pool is filled from another node; new DPDK calls it --numa-mem, and \
+             keeps this name",
         ),
     ];
     for nic in nics {

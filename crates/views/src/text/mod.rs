@@ -68,7 +68,7 @@ pub use ovs::ovs_check;
 pub use packets::{packets, packets_progress};
 pub use paths::name as path_name;
 pub use queues::queues;
-pub use scenarios::scenarios;
+pub use scenarios::{dpdk_scenarios, scenarios};
 pub use softnet::softnet;
 pub use steering::{steered, steering, time_of_day};
 pub use summary::all;

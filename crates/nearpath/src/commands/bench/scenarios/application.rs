@@ -17,7 +17,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// How long an application may take to listen, and how often that is checked.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(20);
 /// Size of a probe in bytes.
 const SIZE: u32 = 64;
@@ -36,6 +36,8 @@ pub(super) struct Application<'a> {
     pub(super) rate: u32,
     pub(super) warm_up: Duration,
     pub(super) duration: Duration,
+    /// How long it may take until the target answers.
+    pub(super) patience: Duration,
 }
 
 impl Application<'_> {
@@ -53,6 +55,20 @@ impl Application<'_> {
         binding: &Binding,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measured> {
+        self.run(binding, interrupt, |pid| {
+            let measured = self.probe(interrupt)?;
+            let memory_elsewhere = self.node.and_then(|node| elsewhere(pid, node));
+            Ok(Measured { memory_elsewhere, ..measured })
+        })
+    }
+
+    /// Starts it with the binding, calls with its process id once the target answers, and stops it.
+    pub(super) fn run<T>(
+        &self,
+        binding: &Binding,
+        interrupt: &Interrupt,
+        probe: impl FnOnce(u32) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         if self.reach().is_ok() {
             bail!("{} is already in use", self.target);
         }
@@ -60,13 +76,9 @@ impl Application<'_> {
         let mut process = Process::start(&program, &arguments, binding)
             .with_context(|| format!("cannot start {program}"))?;
         let measured = match self.wait_until_it_listens(&mut process, interrupt) {
-            Ok(()) => self.probe(interrupt),
+            Ok(()) => probe(process.id()),
             Err(error) => Err(error),
         };
-        let measured = measured.map(|measured| {
-            let memory_elsewhere = self.node.and_then(|node| elsewhere(process.id(), node));
-            Measured { memory_elsewhere, ..measured }
-        });
         let ended = process.has_ended();
         let left = process.end().context("waiting for the application")?;
         if !ended {
@@ -101,7 +113,7 @@ impl Application<'_> {
         let begin = Instant::now();
         loop {
             let Err(error) = self.reach() else { return Ok(()) };
-            if process.has_ended() || begin.elapsed() > PATIENCE {
+            if process.has_ended() || begin.elapsed() > self.patience {
                 return Err(error);
             }
             if interrupt.wait(AGAIN) {
@@ -110,7 +122,7 @@ impl Application<'_> {
         }
     }
 
-    fn probe(&self, interrupt: &Interrupt) -> anyhow::Result<Measured> {
+    pub(super) fn probe(&self, interrupt: &Interrupt) -> anyhow::Result<Measured> {
         if let Some(request) = &self.request {
             let plan = RequestPlan {
                 target: self.target,

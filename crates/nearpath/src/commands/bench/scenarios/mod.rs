@@ -2,6 +2,7 @@
 //! alternating blocks.
 
 mod application;
+mod dpdk;
 mod host;
 
 use super::{PORT, cpus};
@@ -47,6 +48,8 @@ EXAMPLES
   nearpath bench scenarios --address 10.0.0.2 --nic eth0 --from peer  from the namespace 'peer'
   nearpath bench scenarios --scenarios none,cpu --cpus 2 --cycles 8 --json
   nearpath bench scenarios --scenarios none,wrong,wrong-memory,memory,autonuma,no-autonuma ...
+  nearpath bench scenarios --dpdk --address 10.0.0.2 --from peer --nic 31:00.0,32:00.0 -- \
+      dpdk-testpmd -a 31:00.0 -a 32:00.0 -- --auto-start --stats-period 1000
   nearpath bench scenarios --port 6379 --request 'PING\\r\\n' -- redis-server --port 6379
   nearpath bench scenarios --port 8080 --request 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' -- ./server";
 
@@ -64,7 +67,8 @@ pub(super) struct Scenarios {
     /// Send the probes from this network namespace: a name in /run/netns, a path, or pid:NUMBER
     #[arg(long, value_name = "NAME|PATH")]
     from: Option<String>,
-    /// Interface whose packets the application reads [default: the one with the address]
+    /// Interface whose packets the application reads [default: the one with the address]; with --dpdk
+    /// the PCI addresses of its NICs, with commas between them
     #[arg(long, value_name = "NAME")]
     nic: Option<String>,
     /// CPUs to bind to, instead of those of the interface's node
@@ -93,8 +97,17 @@ pub(super) struct Scenarios {
     #[arg(long)]
     json: bool,
     /// The application and its arguments [default: 'nearpath bench reflect']
-    #[arg(last = true, value_name = "CMD", requires = "request")]
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
+    /// Compare an application on DPDK with the lcores of 'tune plan --dpdk testpmd' and without; probes go
+    /// through it to 'bench reflect' at --address, which runs already
+    #[arg(long, requires = "command", conflicts_with_all = ["scenarios", "request", "cpus"])]
+    #[arg(help_heading = "DPDK")]
+    dpdk: bool,
+    /// Forwarding workers for each NIC
+    #[arg(long, value_name = "N", requires = "dpdk", default_value_t = 1, help_heading = "DPDK")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -133,7 +146,15 @@ fn cycles(text: &str) -> Result<usize, String> {
 
 impl Scenarios {
     pub(in crate::commands) fn run(&self) -> Result<(), Failure> {
+        if !self.command.is_empty() && self.request.is_none() && !self.dpdk {
+            return Err(Failure::Usage("CMD requires --request, or --dpdk".to_owned()));
+        }
         let interrupt = Interrupt::listen()?;
+        if self.dpdk {
+            let report = self.measure_dpdk(&interrupt)?;
+            let text = || text::dpdk_scenarios(&report);
+            return if self.json { output::json(&report) } else { output::text(&text()) };
+        }
         let report = self.measure(&interrupt)?;
         if self.json { output::json(&report) } else { output::text(&text::scenarios(&report)) }
     }
@@ -180,6 +201,7 @@ impl Scenarios {
             rate: self.rate,
             warm_up: self.warm_up,
             duration: self.block,
+            patience: application::PATIENCE,
         };
         let blocks = self.blocks(&root, &scenarios, &near, &mut tuned, &application, interrupt)?;
         if self.cycles < CYCLES_MIN {
