@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The histogram alone, for the tests that run it. */
-#include "histogram.h"
+/* The histograms alone, for the tests that run it. */
+#include "histogram_fine.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -8,11 +8,14 @@ char LICENSE[] SEC("license") = "GPL";
 
 u64 times_ns[TIMES];
 u32 buckets[TIMES];
+u32 fine_buckets[TIMES];
 
 /* Computes the buckets of several times at once. */
 SEC("raw_tp") int find_buckets(void *ctx)
 {
-	for (u32 i = 0; i < TIMES; i++)
+	for (u32 i = 0; i < TIMES; i++) {
 		buckets[i] = histogram_bucket(times_ns[i]);
+		fine_buckets[i] = histogram_fine_bucket(times_ns[i]);
+	}
 	return 0;
 }

@@ -38,38 +38,46 @@ struct histogram {
  */
 const volatile u64 histogram_cells[HISTOGRAM_CELLS];
 
+/* The octave of a time of at most 36 bits that is not 0; shifts its highest bit set to bit 63. */
+static __always_inline u32 histogram_octave(u64 *ns)
+{
+	u32 octave = HISTOGRAM_LONGEST_BITS - 1;
+	u64 shifted = *ns << (64 - HISTOGRAM_LONGEST_BITS);
+
+	if (!(shifted >> 48)) {
+		shifted <<= 16;
+		octave -= 16;
+	}
+	if (!(shifted >> 56)) {
+		shifted <<= 8;
+		octave -= 8;
+	}
+	if (!(shifted >> 60)) {
+		shifted <<= 4;
+		octave -= 4;
+	}
+	if (!(shifted >> 62)) {
+		shifted <<= 2;
+		octave -= 2;
+	}
+	if (!(shifted >> 63)) {
+		shifted <<= 1;
+		octave -= 1;
+	}
+	*ns = shifted;
+	return octave;
+}
+
 static __always_inline u32 histogram_bucket(u64 ns)
 {
-	/* Of the first boundary above 2^35 ns. */
-	u32 bucket = 16 * 35 - 63;
+	u32 bucket;
 	u64 cell;
 
 	if (ns < HISTOGRAM_SHORTEST_NS)
 		return 0;
 	if (ns >> HISTOGRAM_LONGEST_BITS)
 		return HISTOGRAM_BUCKETS - 1;
-	/* Shifts the highest bit set to bit 63. */
-	ns <<= 64 - HISTOGRAM_LONGEST_BITS;
-	if (!(ns >> 48)) {
-		ns <<= 16;
-		bucket -= 16 * 16;
-	}
-	if (!(ns >> 56)) {
-		ns <<= 8;
-		bucket -= 8 * 16;
-	}
-	if (!(ns >> 60)) {
-		ns <<= 4;
-		bucket -= 4 * 16;
-	}
-	if (!(ns >> 62)) {
-		ns <<= 2;
-		bucket -= 2 * 16;
-	}
-	if (!(ns >> 63)) {
-		ns <<= 1;
-		bucket -= 16;
-	}
+	bucket = 16 * histogram_octave(&ns) - 63;
 	cell = histogram_cells[ns >> 58 & (HISTOGRAM_CELLS - 1)];
 	bucket += (u8)cell + (ns > cell);
 	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;

@@ -6,7 +6,7 @@
  *
  * The kernel calls both with the socket locked, so that a connection's slot has one writer at a time.
  */
-#include "histogram.h"
+#include "histogram_fine.h"
 #include "probe.h"
 #include <bpf/bpf_endian.h>
 
@@ -51,7 +51,7 @@ struct sampled {
 	u64 max_rtt_ns, max_wait_ns;
 	u32 first_mark, marks_used;
 	struct mark marks[MARKS];
-	u32 rtt[HISTOGRAM_BUCKETS];
+	u32 rtt[FINE_BUCKETS];
 	u32 wait[HISTOGRAM_BUCKETS];
 };
 
@@ -163,9 +163,9 @@ static __always_inline struct sampled *claim(u64 sk, u32 ports, u64 now)
 	if (!slot)
 		return 0;
 	/* Those of the connection that had the slot before. */
-	for (u32 i = 0; slot->sk && i < HISTOGRAM_BUCKETS; i++) {
+	for (u32 i = 0; slot->sk && i < FINE_BUCKETS; i++) {
 		slot->rtt[i] = 0;
-		slot->wait[i] = 0;
+		slot->wait[i & (HISTOGRAM_BUCKETS - 1)] = 0;
 		/* Else the compiler makes it a call of memset(), which does not exist here. */
 		barrier();
 	}
@@ -192,6 +192,7 @@ static __always_inline void sample_rtt(struct sampled *slot, const struct seen *
 {
 	s32 us = seen->srtt - slot->srtt + (slot->srtt >> 3);
 	bool is_new = slot->srtt && (seen->srtt != slot->srtt || seen->mdev != slot->mdev);
+	u32 bucket;
 	u64 ns;
 
 	slot->srtt = seen->srtt;
@@ -199,7 +200,9 @@ static __always_inline void sample_rtt(struct sampled *slot, const struct seen *
 	if (!is_new || us < 0)
 		return;
 	ns = (u64)us * 1000;
-	slot->rtt[histogram_bucket(ns) & (HISTOGRAM_BUCKETS - 1)]++;
+	bucket = histogram_fine_bucket(ns);
+	if (bucket < FINE_BUCKETS)
+		slot->rtt[bucket]++;
 	if (ns > slot->max_rtt_ns)
 		slot->max_rtt_ns = ns;
 }

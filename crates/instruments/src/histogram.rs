@@ -116,7 +116,9 @@ fn the_kernel_finds_the_same_bucket() {
     }
     let mut storage = MaybeUninit::uninit();
     let mut open = skeleton::HistogramSkelBuilder::default().open(&mut storage).unwrap();
-    open.maps.rodata_data.as_deref_mut().unwrap().histogram_cells = cells();
+    let constants = open.maps.rodata_data.as_deref_mut().unwrap();
+    constants.histogram_cells = cells();
+    constants.histogram_fine_cells = fine_cells();
     let mut loaded = open.load().unwrap();
     // Random numbers of all magnitudes.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -130,9 +132,10 @@ fn the_kernel_finds_the_same_bucket() {
         let variables = loaded.maps.bss_data.as_deref_mut().unwrap();
         variables.times_ns[..times.len()].copy_from_slice(times);
         loaded.progs.find_buckets.test_run(ProgramInput::default()).unwrap();
-        let found = &loaded.maps.bss_data.as_deref().unwrap().buckets;
-        for (&ns, &found) in times.iter().zip(found) {
-            assert_eq!(found as usize, bucket(ns), "{ns}ns");
+        let variables = loaded.maps.bss_data.as_deref().unwrap();
+        let found = variables.buckets.iter().zip(&variables.fine_buckets);
+        for (&ns, (&found, &fine)) in times.iter().zip(found) {
+            assert_eq!((found as usize, fine as usize), (bucket(ns), fine_bucket(ns)), "{ns}ns");
         }
     }
 }

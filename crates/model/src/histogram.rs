@@ -9,6 +9,10 @@
 //!   holds    0..15.6ns (15.6ns .. 2^(-414/16) s]  (.. 2^(-413/16) s]  …    (61.3 s .. 64 s], and all above
 //! ```
 
+mod fine;
+
+pub use fine::{FINE_BUCKETS, bucket_of_fine, fine_bucket, fine_cells, fine_quantile_ns};
+
 /// The resolution in Prometheus' numbering: 2^4 buckets per power of two, each 4.4% wide.
 pub const SCHEMA: u32 = 4;
 /// Number of buckets of a histogram.
@@ -93,14 +97,31 @@ pub fn middle_ns(bucket: usize) -> u64 {
 /// A percentile in nanoseconds, as [`interpolated_ns`]; `None` if there are too few samples for one to lie
 /// beyond it.
 pub fn quantile_ns(buckets: &[(usize, u64)], q: f64) -> Option<f64> {
+    quantile_with(buckets, q, bounds)
+}
+
+/// The same for buckets with these boundaries.
+fn quantile_with(
+    buckets: &[(usize, u64)],
+    q: f64,
+    bounds: impl Fn(usize) -> (f64, f64),
+) -> Option<f64> {
     // Whole samples, rounded so that 1 - 0.999 of 1,000 is one.
     let enough = count(buckets) * (1.0 - q) + 1e-6 >= 1.0;
-    enough.then(|| interpolated_ns(buckets, q))?
+    enough.then(|| interpolated_with(buckets, q, bounds))?
 }
 
 /// The time in nanoseconds that the share `q` (0 to 1) of the samples does not exceed, as computed by
 /// Prometheus' `histogram_quantile(q, …)`; `None` without a sample. `buckets` are `(bucket, count)`, ascending.
 pub fn interpolated_ns(buckets: &[(usize, u64)], q: f64) -> Option<f64> {
+    interpolated_with(buckets, q, bounds)
+}
+
+fn interpolated_with(
+    buckets: &[(usize, u64)],
+    q: f64,
+    bounds: impl Fn(usize) -> (f64, f64),
+) -> Option<f64> {
     let count = count(buckets);
     let (bucket, within) = if q < 0.5 {
         find(buckets.iter(), q * count)?

@@ -10,7 +10,7 @@ use crate::kernel::{
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use nearpath_host::TcpFilter;
-use nearpath_model::histogram::{BUCKETS, cells};
+use nearpath_model::histogram::{BUCKETS, FINE_BUCKETS, cells, fine_cells};
 use nearpath_model::tcp::{TcpSamples, TcpSampling, TcpTimes};
 use nearpath_model::{CpuId, EventCost};
 use std::collections::HashMap;
@@ -78,6 +78,7 @@ impl Samples {
             constants.only_netns = netns.and_then(|inode| u32::try_from(inode).ok()).unwrap_or(0);
             set_ports!(constants, filter);
             constants.histogram_cells = cells();
+            constants.histogram_fine_cells = fine_cells();
         }
         let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
         let connections = Mapped::new(&skeleton.maps.connections)?;
@@ -175,15 +176,16 @@ impl Samples {
         if word(word_of!(sampled, sk)) == 0 || cookie == 0 {
             return None;
         }
-        let counts = |at: usize| (0..BUCKETS / 2).flat_map(move |word| pair(at + word));
+        let counts =
+            |at: usize, buckets: usize| (0..buckets / 2).flat_map(move |word| pair(at + word));
         let [_, read_on] = pair(pair_at!(sampled, processed_on, read_on));
         let samples = TcpSamples {
-            rtt: TcpTimes::from_counts(
-                counts(word_of!(sampled, rtt)),
+            rtt: TcpTimes::from_fine_counts(
+                counts(word_of!(sampled, rtt), FINE_BUCKETS),
                 word(word_of!(sampled, max_rtt_ns)),
             ),
             read_wait: TcpTimes::from_counts(
-                counts(word_of!(sampled, wait)),
+                counts(word_of!(sampled, wait), BUCKETS),
                 word(word_of!(sampled, max_wait_ns)),
             ),
             read_on_cpu: Some(read_on).filter(|&cpu| cpu != NO_CPU).map(CpuId),

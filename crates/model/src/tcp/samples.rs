@@ -2,7 +2,9 @@
 //! be read, and closed windows.
 
 use crate::CpuId;
-use crate::histogram::{bucket, by_number, quantile_ns, upper_ns};
+use crate::histogram::{
+    bucket, bucket_of_fine, by_number, fine_quantile_ns, quantile_ns, upper_ns,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,15 +23,56 @@ pub struct TcpTimes {
     pub max_ns: Option<u64>,
     /// `[upper_ns, count]` of each bucket that is not empty, ascending, as in [`crate::Span`].
     pub buckets: Vec<(u64, u64)>,
+    /// The counts of the parts of buckets, by number, if they are known: percentiles are interpolated in these. They are
+    /// not part of a document.
+    #[serde(skip)]
+    parts: Vec<(usize, u64)>,
+}
+
+/// The counts by key, each combined with that of the other; those that are 0 are left out.
+fn merged<K: Ord + Copy>(
+    these: &[(K, u64)],
+    others: &[(K, u64)],
+    of: fn(u64, u64) -> u64,
+) -> Vec<(K, u64)> {
+    let mut all: BTreeMap<K, u64> = these.iter().copied().collect();
+    for (key, n) in others {
+        let value = all.entry(*key).or_default();
+        *value = of(*value, *n);
+    }
+    all.into_iter().filter(|(_, n)| *n > 0).collect()
 }
 
 impl TcpTimes {
     /// From the buckets, and the longest time if it is known.
     pub fn new(buckets: Vec<(u64, u64)>, max_ns: Option<u64>) -> Self {
         let numbered = by_number(&buckets);
+        Self::with_percentiles(buckets, Vec::new(), max_ns, |q| quantile_ns(&numbered, q))
+    }
+
+    /// From parts of buckets, by number, ascending.
+    fn of_parts(parts: Vec<(usize, u64)>, max_ns: Option<u64>) -> Self {
+        let mut buckets: Vec<(u64, u64)> = Vec::new();
+        for (part, n) in &parts {
+            let upper = upper_ns(bucket_of_fine(*part));
+            match buckets.last_mut() {
+                Some((last, count)) if *last == upper => *count = count.saturating_add(*n),
+                _ => buckets.push((upper, *n)),
+            }
+        }
+        let of = parts.clone();
+        Self::with_percentiles(buckets, parts, max_ns, |q| fine_quantile_ns(&of, q))
+    }
+
+    fn with_percentiles(
+        buckets: Vec<(u64, u64)>,
+        parts: Vec<(usize, u64)>,
+        max_ns: Option<u64>,
+        quantile_ns: impl Fn(f64) -> Option<f64>,
+    ) -> Self {
         // The histogram's percentiles never exceed the longest time.
         let percentile = |q: f64| {
-            let ns = quantile_ns(&numbered, q)?.round() as u64;
+            let ns = quantile_ns(q)?.round() as u64;
             Some(max_ns.map_or(ns, |max| ns.min(max)))
         };
         Self {
@@ -39,43 +82,54 @@ impl TcpTimes {
             p99_ns: percentile(0.99),
             max_ns: max_ns.or_else(|| buckets.last().map(|(upper, _)| *upper)),
             buckets,
+            parts,
         }
     }
 
     /// From the counts of the programs, by bucket number.
     pub fn from_counts(counts: impl IntoIterator<Item = u32>, max_ns: u64) -> Self {
-        let filled = counts.into_iter().enumerate().filter(|(_, n)| *n > 0);
-        let buckets: Vec<_> = filled.map(|(at, n)| (upper_ns(at), u64::from(n))).collect();
+        let buckets: Vec<_> = filled(counts).map(|(at, n)| (upper_ns(at), n)).collect();
         let max_ns = (!buckets.is_empty()).then_some(max_ns);
         Self::new(buckets, max_ns)
+    }
+
+    /// From the counts of the programs, by the number of the part of a bucket.
+    pub fn from_fine_counts(counts: impl IntoIterator<Item = u32>, max_ns: u64) -> Self {
+        let parts: Vec<_> = filled(counts).collect();
+        let max_ns = (!parts.is_empty()).then_some(max_ns);
+        Self::of_parts(parts, max_ns)
     }
 
     /// Both together.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
-        let mut sum: BTreeMap<u64, u64> = self.buckets.iter().copied().collect();
-        for (upper, n) in &other.buckets {
-            let all = sum.entry(*upper).or_default();
-            *all = all.saturating_add(*n);
-        }
-        Self::new(sum.into_iter().collect(), self.max_ns.max(other.max_ns))
+        self.combined(other, u64::saturating_add, self.max_ns.max(other.max_ns))
     }
 
     /// Those since an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let old: BTreeMap<u64, u64> = earlier.buckets.iter().copied().collect();
-        let rise = |(upper, n): &(u64, u64)| {
-            let rise = n.saturating_sub(old.get(upper).copied().unwrap_or(0));
-            (rise > 0).then_some((*upper, rise))
-        };
-        let buckets: Vec<_> = self.buckets.iter().filter_map(rise).collect();
+        let buckets = merged(&self.buckets, &earlier.buckets, u64::saturating_sub);
         // A new maximum is of this interval; otherwise only its bucket is known.
         let max_ns = self.max_ns.filter(|max| Some(*max) > earlier.max_ns);
         let last = buckets.last().map(|(upper, _)| bucket(*upper));
         let max_ns = max_ns.filter(|max| Some(bucket(*max)) == last);
-        Self::new(buckets, max_ns)
+        self.combined(earlier, u64::saturating_sub, max_ns)
     }
+
+    fn combined(&self, other: &Self, of: fn(u64, u64) -> u64, max_ns: Option<u64>) -> Self {
+        let has_parts = |times: &Self| times.count == 0 || !times.parts.is_empty();
+        if has_parts(self) && has_parts(other) {
+            return Self::of_parts(merged(&self.parts, &other.parts, of), max_ns);
+        }
+        Self::new(merged(&self.buckets, &other.buckets, of), max_ns)
+    }
+}
+
+/// The counts that are not 0, with their numbers.
+fn filled(counts: impl IntoIterator<Item = u32>) -> impl Iterator<Item = (usize, u64)> {
+    let counts = counts.into_iter().enumerate().filter(|(_, n)| *n > 0);
+    counts.map(|(at, n)| (at, u64::from(n)))
 }
 
 /// What the packets of a connection, or of several, showed.
@@ -165,11 +219,34 @@ pub struct TcpReductions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::histogram::{FINE_BUCKETS, fine_bucket};
 
     fn times(ns: &[u64]) -> TcpTimes {
         let mut counts = vec![0u32; crate::histogram::BUCKETS];
         ns.iter().for_each(|ns| counts[bucket(*ns)] += 1);
         TcpTimes::from_counts(counts, ns.iter().copied().max().unwrap_or(0))
+    }
+
+    /// Nearly equal samples, at the lower edge of a bucket and at its upper one.
+    #[test]
+    fn percentiles_of_parts_are_exact_to_one_percent() {
+        let parts = |ns: &[u64]| {
+            let mut counts = vec![0u32; FINE_BUCKETS];
+            ns.iter().for_each(|ns| counts[fine_bucket(*ns)] += 1);
+            TcpTimes::from_fine_counts(counts, ns.iter().copied().max().unwrap_or(0))
+        };
+        let (lower, upper) = (upper_ns(299) + 1, upper_ns(300));
+        for ns in [lower, upper] {
+            let times = parts(&[[ns; 100].as_slice(), &[10 * ns; 40]].concat());
+            let p50 = times.p50_ns.unwrap() as f64;
+            assert!((p50 / ns as f64 - 1.0).abs() < 0.011, "{p50} of {ns}");
+            assert_eq!((times.buckets[0], times.count), ((upper, 100), 140));
+            let again = times.with(&parts(&[ns; 60]));
+            assert_eq!((again.count, again.since(&times).buckets), (200, vec![(upper, 60)]));
+            let p50 = again.since(&times).p50_ns.unwrap() as f64;
+            assert!((p50 / ns as f64 - 1.0).abs() < 0.011, "{p50} of {ns}");
+        }
+        assert_eq!(parts(&[]).since(&parts(&[])), TcpTimes::default());
     }
 
     #[test]

@@ -155,10 +155,8 @@ fn the_median_round_trip_of_bulk_traffic_is_that_of_a_capture() {
         reader.join().unwrap();
         let rtt = &samples_of(&document, port).rtt;
         assert!(captured.len() >= 300 && rtt.count >= 300, "{} of {}", rtt.count, captured.len());
-        // Within the width of a bucket (2^(1/16)): the shaper makes round trips of a few lengths, so that the median may be
-        // that of many at one edge of theirs.
         let (ours, theirs) = (rtt.p50_ns.unwrap() as f64, median(captured) as f64);
-        assert!((ours / theirs - 1.0).abs() <= 0.044, "{ours} ns, captured {theirs} ns");
+        assert!((ours / theirs - 1.0).abs() <= 0.02, "{ours} ns, captured {theirs} ns");
     }
 }
 
